@@ -1,0 +1,144 @@
+package backoff_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+)
+
+func ExampleConstant() {
+	fmt.Println(backoff.Constant(10*time.Second, 3))
+	// Output: 10s*3
+}
+
+func ExampleLinear() {
+	fmt.Println(backoff.Linear(10*time.Second, 4))
+	// Output: 10s 20s 30s 40s
+}
+
+func ExampleExponential() {
+	fmt.Println(backoff.Exponential(time.Second, 5, 4))
+	fmt.Println(backoff.Exponential(time.Second, 1.5, 4))
+	// Output:
+	// 1s 5s 25s 125s
+	// 1s 1500ms 2250ms 3375ms
+}
+
+func ExampleParseSchedule() {
+	schedule, err := backoff.ParseSchedule("1s 5s 25s*3 10m")
+	fmt.Println(len(schedule), "retries:", schedule, err)
+
+	_, err = backoff.ParseSchedule("1s 5s 25*3")
+	fmt.Println(err)
+	// Output:
+	// 6 retries: 1s 5s 25s*3 10m <nil>
+	// backoff: schedule, word 3, "25*3": want a delay from 1ms to 87600h, such as 10s, 2m5s or 10s*3, and spaces between delays
+}
+
+func ExampleSchedule_Cap() {
+	fmt.Println(backoff.Exponential(time.Second, 10, 6).Cap(time.Hour))
+	// Output: 1s 10s 100s 1000s 1h*2
+}
+
+func ExampleSchedule_Delay() {
+	schedule := backoff.Exponential(time.Second, 5, 2)
+	for failures := 1; failures <= 3; failures++ {
+		delay, retry := schedule.Delay(failures)
+		fmt.Println(failures, delay, retry)
+	}
+	// Output:
+	// 1 1s true
+	// 2 5s true
+	// 3 0s false
+}
+
+func ExampleSchedule_Tiers() {
+	schedule := backoff.Schedule{10 * time.Second, time.Second, 10 * time.Second}
+	fmt.Println(schedule.Tiers())
+	// Output: [1s 10s]
+}
+
+func ExampleSchedule_Validate() {
+	schedule := backoff.Schedule{time.Second, 0, 1500 * time.Microsecond}
+	fmt.Println(schedule.Validate())
+	// Output:
+	// backoff: retry 2: delay 0s is too short: want at least 1ms
+	// backoff: retry 3: delay 1.5ms is finer than a millisecond: want a multiple of 1ms
+}
+
+func ExampleSchedule_String() {
+	schedule := backoff.Schedule{time.Second, 2 * time.Minute, 2 * time.Minute, 90 * time.Second}
+	fmt.Println(schedule.String())
+	// Output: 1s 2m*2 90s
+}
+
+func ExampleSchedule_MarshalText() {
+	text, err := json.Marshal(backoff.Exponential(time.Second, 5, 4))
+	fmt.Println(string(text), err)
+	// Output: "1s 5s 25s 125s" <nil>
+}
+
+func ExampleSchedule_UnmarshalText() {
+	var settings struct {
+		Retry backoff.Schedule
+	}
+	err := json.Unmarshal([]byte(`{"retry": "30s*2 1h"}`), &settings)
+	fmt.Println(settings.Retry, err)
+	// Output: 30s*2 1h <nil>
+}
+
+func ExampleTier_String() {
+	fmt.Println(backoff.Tier(time.Minute), backoff.Tier(90*time.Second), backoff.Tier(1500*time.Millisecond))
+	// Output: 1m 90s 1500ms
+}
+
+func ExampleParseTier() {
+	tier, err := backoff.ParseTier("90s")
+	fmt.Println(time.Duration(tier), err)
+
+	_, err = backoff.ParseTier("60s")
+	fmt.Println(err)
+	// Output:
+	// 1m30s <nil>
+	// backoff: tier "60s": want it spelled "1m"
+}
+
+func ExamplePermanent() {
+	errNoSuchCustomer := errors.New("no such customer")
+
+	err := fmt.Errorf("bill: %w", backoff.Permanent(errNoSuchCustomer))
+	fmt.Println(err, errors.Is(err, errNoSuchCustomer))
+	// Output: bill: no such customer true
+}
+
+// orderGone is an error that no retry can mend, and says so by itself.
+type orderGone struct{ id string }
+
+func (e orderGone) Error() string { return "order " + e.id + " is gone" }
+func (orderGone) Permanent() bool { return true }
+
+func ExampleIsPermanent() {
+	fmt.Println(backoff.IsPermanent(fmt.Errorf("bill: %w", orderGone{"42"})))
+	fmt.Println(backoff.IsPermanent(errors.New("connection refused")))
+	// Output:
+	// true
+	// false
+}
+
+func ExampleRetryAfter() {
+	errBusy := errors.New("too many requests")
+
+	err := backoff.RetryAfter(errBusy, 30*time.Second)
+	fmt.Println(err, errors.Is(err, errBusy))
+	// Output: too many requests true
+}
+
+func ExampleRetryAfterDelay() {
+	err := backoff.RetryAfter(errors.New("too many requests"), 30*time.Second)
+
+	fmt.Println(backoff.RetryAfterDelay(fmt.Errorf("bill: %w", err)))
+	// Output: 30s true
+}

@@ -1,0 +1,217 @@
+package backoff
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	// MinDelay is the shortest delay: RabbitMQ counts a queue's TTL in whole
+	// milliseconds.
+	MinDelay = time.Millisecond
+
+	// MaxDelay is the longest delay, ten years of 365 days: the largest
+	// x-message-ttl that RabbitMQ accepts. See https://www.rabbitmq.com/docs/ttl.
+	MaxDelay = 315_360_000_000 * time.Millisecond
+
+	// MaxRetries is the largest number of retries in a schedule. It keeps a
+	// mistyped count from allocating gigabytes.
+	MaxRetries = 1000
+)
+
+// No duration can stand for these factors, so delays that no broker accepts
+// mark the schedule, and Validate can still name what was wrong. They are
+// negative, so that Cap keeps them.
+const (
+	factorNaN time.Duration = math.MinInt64 + 1 + iota
+	factorInfinite
+	factorNotPositive
+)
+
+// Schedule is the delay before each retry, the first retry first. Its length is
+// the number of retries; the first handling of a message is not one of them.
+//
+// A valid schedule has 1 to [MaxRetries] delays, each a whole number of
+// milliseconds from [MinDelay] to [MaxDelay]; they need not ascend. The zero
+// value has no retries and is not valid.
+type Schedule []time.Duration
+
+// Constant waits the same delay before every retry.
+//
+// Bad arguments are kept for [Schedule.Validate] to report: a delay as it is, a
+// count of 0 or less as an empty schedule, and of a count above [MaxRetries]
+// the first MaxRetries+1 delays.
+func Constant(delay time.Duration, retries int) Schedule {
+	return build(retries, func(int) time.Duration { return delay })
+}
+
+// Linear waits step, then 2*step, 3*step, and so on.
+//
+// A product that overflows becomes the longest [time.Duration], which
+// [Schedule.Cap] can cut and [Schedule.Validate] rejects. Other bad arguments
+// are kept as [Constant] keeps them.
+func Linear(step time.Duration, retries int) Schedule {
+	return build(retries, func(i int) time.Duration {
+		n := time.Duration(i + 1)
+		switch {
+		case step > math.MaxInt64/n:
+			return math.MaxInt64
+		case step < math.MinInt64/n:
+			return math.MinInt64
+		}
+		return n * step
+	})
+}
+
+// Exponential waits initial, then initial*factor, initial*factor*factor, and so
+// on, each rounded up to whole milliseconds. The factor may be a fraction; one
+// below 1 makes the delays shrink.
+//
+// Rounding never lifts a delay over [MinDelay]: a shorter one is kept, so that
+// [Schedule.Validate] rejects Exponential(100, 2, 5), where a unit is missing,
+// and delays that shrink to nothing. A delay that overflows becomes the longest
+// [time.Duration], which [Schedule.Cap] can cut. A factor that is NaN, infinite,
+// zero or negative yields delays that stand for no time at all, and Validate
+// says why. Other bad arguments are kept as [Constant] keeps them.
+func Exponential(initial time.Duration, factor float64, retries int) Schedule {
+	return build(retries, func(i int) time.Duration {
+		switch {
+		case math.IsNaN(factor):
+			return factorNaN
+		case math.IsInf(factor, 0):
+			return factorInfinite
+		case factor <= 0:
+			return factorNotPositive
+		case initial <= 0:
+			return initial
+		}
+		return grow(initial, factor, i)
+	})
+}
+
+// grow returns initial*factor^n. It computes in milliseconds, because a float64
+// holds every whole one up to MaxDelay, but not every nanosecond.
+func grow(initial time.Duration, factor float64, n int) time.Duration {
+	ms := float64(initial/time.Millisecond) + float64(initial%time.Millisecond)/1e6
+	ms *= math.Pow(factor, float64(n))
+
+	// Each multiplication may be off by an ulp, and 1.1 is no exact float64: a
+	// millisecond of that noise must not become one more millisecond of delay.
+	noise := ms * 4 * float64(n+1) * 0x1p-53
+	if whole := math.Round(ms); math.Abs(ms-whole) <= noise {
+		ms = whole
+	}
+
+	switch {
+	case ms > float64(math.MaxInt64/time.Millisecond):
+		return math.MaxInt64
+	case ms < 1:
+		return time.Duration(ms * 1e6)
+	}
+	return time.Duration(math.Ceil(ms)) * time.Millisecond
+}
+
+func build(retries int, delay func(i int) time.Duration) Schedule {
+	s := make(Schedule, min(max(retries, 0), MaxRetries+1))
+	for i := range s {
+		s[i] = delay(i)
+	}
+	return s
+}
+
+// Cap returns a copy of the schedule in which no delay is longer than longest.
+// The number of retries stays the same.
+func (s Schedule) Cap(longest time.Duration) Schedule {
+	capped := slices.Clone(s)
+	for i, delay := range capped {
+		capped[i] = min(delay, longest)
+	}
+	return capped
+}
+
+// Delay returns how long to wait after a message has failed the given number of
+// times, its first failure being 1. It returns false when no retry is left, and
+// for a number below 1.
+func (s Schedule) Delay(failures int) (time.Duration, bool) {
+	if failures < 1 || failures > len(s) {
+		return 0, false
+	}
+	return s[failures-1], true
+}
+
+// Tiers returns the distinct delays of the schedule, shortest first: one for
+// each waiting queue that it needs.
+func (s Schedule) Tiers() []Tier {
+	delays := slices.Clone(s)
+	slices.Sort(delays)
+	delays = slices.Compact(delays)
+
+	tiers := make([]Tier, len(delays))
+	for i, delay := range delays {
+		tiers[i] = Tier(delay)
+	}
+	return tiers
+}
+
+// Validate reports everything that is wrong with the schedule in one error, each
+// fault with the retry, counted from 1, its delay and the bound it broke. Equal
+// faulty delays in a row are reported once, and delays beyond [MaxRetries] only
+// by their number.
+func (s Schedule) Validate() error {
+	var faults []error
+	switch {
+	case len(s) == 0:
+		faults = append(faults, fmt.Errorf("backoff: no retries: want 1 to %d", MaxRetries))
+	case len(s) > MaxRetries:
+		faults = append(faults, fmt.Errorf("backoff: %d retries: want at most %d", len(s), MaxRetries))
+		s = s[:MaxRetries]
+	}
+
+	for first := 0; first < len(s); {
+		next := first + run(s[first:])
+		if err := checkDelay(s[first]); err != nil {
+			retries := fmt.Sprintf("retry %d", first+1)
+			if next > first+1 {
+				retries = fmt.Sprintf("retries %d to %d", first+1, next)
+			}
+			faults = append(faults, fmt.Errorf("backoff: %s: %w", retries, err))
+		}
+		first = next
+	}
+	return errors.Join(faults...)
+}
+
+// run returns how many delays at the start of s are equal; s is not empty.
+func run(s Schedule) int {
+	n := 1
+	for n < len(s) && s[n] == s[0] {
+		n++
+	}
+	return n
+}
+
+func checkDelay(delay time.Duration) error {
+	const factor = "want a finite factor above 0"
+	switch {
+	case delay == factorNaN:
+		return errors.New("the factor is NaN: " + factor)
+	case delay == factorInfinite:
+		return errors.New("the factor is infinite: " + factor)
+	case delay == factorNotPositive:
+		return errors.New("the factor is 0 or negative: " + factor)
+	case delay < MinDelay:
+		hint := ""
+		if 0 < delay && delay < time.Microsecond {
+			hint = " (a plain number is nanoseconds: is its unit missing?)"
+		}
+		return fmt.Errorf("delay %v is too short: want at least %v%s", delay, Tier(MinDelay), hint)
+	case delay > MaxDelay:
+		return fmt.Errorf("delay %v is too long: want at most %v", delay, Tier(MaxDelay))
+	case delay%time.Millisecond != 0:
+		return fmt.Errorf("delay %v is finer than a millisecond: want a multiple of %v", delay, Tier(time.Millisecond))
+	}
+	return nil
+}
