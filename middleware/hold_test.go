@@ -1,0 +1,155 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+var errNoBroker = errors.New("no broker")
+
+func TestMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		retry, sent := setup(t)
+		failedAt := time.Now()
+		sent.fail = func(int) error {
+			if time.Since(failedAt) < time.Minute {
+				return errNoBroker
+			}
+			return nil
+		}
+		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		require.NoError(t, err)
+		copied := sent.only(t)
+		assert.Equal(t, "1", copied.msg.Metadata[retrymw.FailuresKey])
+		assert.Equal(t, failedAt.UTC().Format("2006-01-02T15:04:05.000Z"), copied.msg.Metadata[retrymw.LastFailedAtKey])
+		assert.LessOrEqual(t, time.Since(failedAt), time.Minute+5*time.Second, "the longest pause is 5 s")
+		assert.Less(t, sent.tries, 40, "with back-off")
+	})
+}
+
+func TestMaxHoldEndsTheHoldWithBothErrors(t *testing.T) {
+	ctx := routerContext(t)
+	for name, row := range map[string]struct{ set, want time.Duration }{
+		"default": {0, 10 * time.Minute},
+		"set":     {time.Minute, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = row.set })
+				sent.fail = func(int) error { return errNoBroker }
+				start := time.Now()
+				_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+				require.ErrorIs(t, err, errDown)
+				require.ErrorIs(t, err, errNoBroker)
+				assert.LessOrEqual(t, time.Since(start), row.want)
+				assert.Greater(t, time.Since(start), row.want-6*time.Second)
+			})
+		})
+	}
+}
+
+func TestShutdownEndsTheHold(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(ctx)
+		retry, sent := setup(t)
+		sent.fail = func(int) error { return errNoBroker }
+		start := time.Now()
+		time.AfterFunc(time.Minute, cancel)
+		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		require.ErrorIs(t, err, errDown)
+		require.ErrorIs(t, err, errNoBroker)
+		assert.Equal(t, time.Minute+time.Second, time.Since(start), "at once, but for the moment in which the subscriber stops")
+	})
+}
+
+func TestParkedMessageIsHeldToo(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		retry, sent := setup(t)
+		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		require.NoError(t, err)
+		back := again(ctx, sent.only(t))
+		sent.fail = func(try int) error {
+			if try < 3 {
+				return errNoBroker
+			}
+			return nil
+		}
+		_, err = retry.Middleware(failing(errDown))(back)
+		require.NoError(t, err)
+		require.Len(t, sent.letters, 2)
+		assert.Equal(t, back.Metadata, sent.letters[1].msg.Metadata)
+	})
+}
+
+func TestTopicGeneratorAndPublisherThatFailHoldTheMessage(t *testing.T) {
+	ctx := routerContext(t)
+	t.Run("generator", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			errTopic := errors.New("no topic")
+			retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+				c.GenerateRetryTopic = func(retrymw.RetryTopicParams) (string, error) { return "", errTopic }
+			})
+			_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+			require.ErrorIs(t, err, errTopic)
+			assert.Empty(t, sent.letters)
+		})
+	})
+	t.Run("publisher that panics", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			retry, sent := setup(t)
+			sent.fail = func(try int) error {
+				if try == 1 {
+					panic("in the publisher")
+				}
+				return nil
+			}
+			_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+			require.NoError(t, err)
+			assert.Equal(t, "1s.orders", sent.only(t).topic)
+		})
+	})
+}
+
+// TestEveryTryPublishesAFreshCopy: publishers may modify what they publish.
+func TestEveryTryPublishesAFreshCopy(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		spoiler := &spoiler{}
+		config := configOf(spoiler)
+		retry, err := retrymw.NewTieredRetry(config, nil)
+		require.NoError(t, err)
+		_, err = retry.Middleware(failing(errDown))(messageOf(ctx))
+		require.NoError(t, err)
+		assert.Equal(t, "abc", spoiler.trace)
+	})
+}
+
+type spoiler struct {
+	tries int
+	trace string
+}
+
+func (s *spoiler) Publish(_ string, messages ...*message.Message) error {
+	s.tries++
+	s.trace = messages[0].Metadata["trace"]
+	messages[0].Metadata["trace"] = "spoiled"
+	messages[0].Payload = nil
+	if s.tries < 3 {
+		return errNoBroker
+	}
+	return nil
+}
+
+func (s *spoiler) Close() error { return nil }

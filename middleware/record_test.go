@@ -1,0 +1,139 @@
+package middleware_test
+
+import (
+	"context"
+	"maps"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+func recorded(failures int) message.Metadata {
+	return message.Metadata{
+		retrymw.FailuresKey:      strconv.Itoa(failures),
+		retrymw.FirstFailedAtKey: "2026-01-01T00:00:00.000Z",
+		retrymw.LastFailedAtKey:  "2026-01-01T00:00:01.000Z",
+		retrymw.DueAtKey:         "2026-01-01T00:00:02.000Z",
+		retrymw.TopicKey:         topic,
+	}
+}
+
+func TestGarbledRecordCountsAsNone(t *testing.T) {
+	ctx := routerContext(t)
+	farAhead := time.Now().Add(backoff.MaxDelay + time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
+	for _, row := range []struct{ key, value string }{
+		{retrymw.FailuresKey, "-1"},
+		{retrymw.FailuresKey, "0"},
+		{retrymw.FailuresKey, "9223372036854775807"}, // one more would be negative
+		{retrymw.FailuresKey, "9223372036854775808"},
+		{retrymw.FailuresKey, "NaN"},
+		{retrymw.FailuresKey, ""},
+		{retrymw.FirstFailedAtKey, ""},
+		{retrymw.FirstFailedAtKey, "yesterday"},
+		{retrymw.LastFailedAtKey, "9999-01-01T00:00:00.000Z"},
+		{retrymw.DueAtKey, "9999-12-31T23:59:59.999Z"},
+		{retrymw.DueAtKey, farAhead},
+		{retrymw.TopicKey, "another topic"},
+	} {
+		t.Run(row.key+"="+row.value, func(t *testing.T) {
+			retry, sent := setup(t)
+			msg := messageOf(ctx)
+			maps.Copy(msg.Metadata, recorded(3))
+			msg.Metadata[row.key] = row.value
+			_, readable := retrymw.ReadRecord(msg.Metadata)
+			assert.Equal(t, row.key == retrymw.TopicKey, readable)
+			_, err := retry.Middleware(failing(errDown))(msg)
+			require.NoError(t, err)
+			assert.Equal(t, "1", sent.only(t).msg.Metadata[retrymw.FailuresKey])
+			assert.Equal(t, "1s.orders", sent.only(t).topic)
+		})
+	}
+	t.Run("whole", func(t *testing.T) {
+		retry, sent := setup(t)
+		msg := messageOf(ctx)
+		maps.Copy(msg.Metadata, recorded(3))
+		_, err := retry.Middleware(failing(errDown))(msg)
+		require.NoError(t, err)
+		assert.Equal(t, "4", sent.only(t).msg.Metadata[retrymw.FailuresKey])
+		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[retrymw.FirstFailedAtKey])
+	})
+	t.Run("more failures than the schedule has retries", func(t *testing.T) {
+		retry, sent := setup(t)
+		msg := messageOf(ctx)
+		maps.Copy(msg.Metadata, recorded(1_000_000))
+		_, err := retry.Middleware(failing(errDown))(msg)
+		require.NoError(t, err)
+		assert.Equal(t, retrymw.DeadReasonExhausted, sent.only(t).msg.Metadata[retrymw.DeadReasonKey])
+	})
+}
+
+// TestRecordNeverLeaksIntoTheNextTopic runs two handlers in a router: the first passes its retried message on, the second
+// fails on it and must count from one.
+func TestRecordNeverLeaksIntoTheNextTopic(t *testing.T) {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	retry, sent := setup(t)
+	seen := make(chan message.Metadata, 1)
+
+	router.AddHandler("first", "in", pubSub, "out", pubSub, message.PassthroughHandler).AddMiddleware(retry.Middleware)
+	router.AddConsumerHandler("second", "out", pubSub, func(msg *message.Message) error {
+		seen <- maps.Clone(msg.Metadata)
+		return errDown
+	}).AddMiddleware(retry.Middleware)
+
+	msg := message.NewMessage("1", nil)
+	msg.Metadata = recorded(3)
+	msg.Metadata[retrymw.TopicKey] = "in"
+	msg.Metadata[retrymw.PropertiesKey] = "what only the Pub/Sub understands"
+	msg.Metadata["trace"] = "abc"
+	require.NoError(t, pubSub.Publish("in", msg))
+	done := make(chan error, 1)
+	go func() { done <- router.Run(context.Background()) }()
+	assert.Equal(t, message.Metadata{"trace": "abc"}, <-seen)
+	require.NoError(t, router.Close())
+	require.NoError(t, <-done)
+	assert.Equal(t, "1", sent.only(t).msg.Metadata[retrymw.FailuresKey])
+	assert.Equal(t, "out", sent.only(t).msg.Metadata[retrymw.TopicKey])
+}
+
+func TestProducedMessagesLoseTheRecordOnly(t *testing.T) {
+	retry, _ := setup(t)
+	in := messageOf(routerContext(t))
+	maps.Copy(in.Metadata, recorded(1))
+	before := maps.Clone(in.Metadata)
+	held := in.Metadata
+	produced, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		return []*message.Message{msg, nil, message.NewMessage("clean", nil)}, nil
+	})(in)
+	require.NoError(t, err)
+	require.Len(t, produced, 3)
+	assert.Equal(t, message.Metadata{"trace": "abc"}, produced[0].Metadata)
+	assert.Equal(t, before, held, "the inbound message's map is not written into")
+}
+
+func FuzzReadRecord(f *testing.F) {
+	f.Add("1", "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:00.000Z")
+	f.Add("-1", "", "0000-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z")
+	f.Add("9223372036854775807", "", "", "")
+	f.Add("9223372036854775808", "NaN", "\xff", "2026-01-01T00:00:00.000+99:99")
+	f.Fuzz(func(t *testing.T, failures, first, last, due string) {
+		record, ok := retrymw.ReadRecord(message.Metadata{
+			retrymw.FailuresKey: failures, retrymw.FirstFailedAtKey: first, retrymw.LastFailedAtKey: last, retrymw.DueAtKey: due,
+		})
+		if !ok {
+			return
+		}
+		if record.Failures < 1 || record.Failures+1 < 1 || time.Until(record.DueAt) > backoff.MaxDelay {
+			t.Errorf("out of bounds: %+v", record)
+		}
+	})
+}

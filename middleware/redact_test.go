@@ -1,0 +1,59 @@
+package middleware_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+const canary = "canary-4711"
+
+// TestSecretsOfErrorsStayOutOfRecordsAndLogs, whatever way the handler fails.
+func TestSecretsOfErrorsStayOutOfRecordsAndLogs(t *testing.T) {
+	ctx := routerContext(t)
+	secret := errors.New("cannot log in with " + canary)
+	for name, row := range map[string]struct {
+		change func(*retrymw.TieredRetryConfig)
+		want   string
+	}{
+		"redacted": {func(c *retrymw.TieredRetryConfig) {
+			c.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, canary, "***") }
+		}, "***"},
+		"type only":        {func(c *retrymw.TieredRetryConfig) { c.OmitReason = true }, ""},
+		"redaction panics": {func(c *retrymw.TieredRetryConfig) { c.RedactReason = func(string, error) string { panic(canary) } }, ""},
+		"redaction is too long": {func(c *retrymw.TieredRetryConfig) {
+			c.RedactReason = func(string, error) string { return strings.Repeat("*", 5000) }
+		}, strings.Repeat("*", 1024)},
+	} {
+		for failure, h := range map[string]message.HandlerFunc{
+			"error":     failing(secret),
+			"panic":     func(*message.Message) ([]*message.Message, error) { panic(secret) },
+			"permanent": failing(backoff.Permanent(secret)),
+		} {
+			t.Run(name+"/"+failure, func(t *testing.T) {
+				sent, logs := &recorder{}, &logRecorder{}
+				config := configOf(sent)
+				row.change(&config)
+				retry, err := retrymw.NewTieredRetry(config, logs)
+				require.NoError(t, err)
+				_, err = retry.Middleware(h)(messageOf(ctx))
+				require.NoError(t, err)
+				metadata := sent.only(t).msg.Metadata
+				assert.Contains(t, metadata[retrymw.ReasonKey], row.want)
+				assert.Equal(t, "*errors.errorString", metadata[retrymw.ErrorTypeKey])
+				for key, value := range metadata {
+					assert.NotContains(t, value, canary, key)
+				}
+				assert.NotEmpty(t, logs.text.String())
+				assert.NotContains(t, logs.text.String(), canary)
+			})
+		}
+	}
+}

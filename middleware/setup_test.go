@@ -1,0 +1,144 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+const (
+	topic   = "orders"
+	handler = "billing"
+)
+
+var errDown = errors.New("the bank is down")
+
+// letter is a published message and what its context said.
+type letter struct {
+	topic    string
+	msg      *message.Message
+	ctxErr   error
+	deadline time.Time
+}
+
+// recorder is a publisher that keeps what it is given, unless fail says otherwise.
+type recorder struct {
+	mu      sync.Mutex
+	letters []letter
+	tries   int
+	fail    func(try int) error
+}
+
+func (r *recorder) Publish(topic string, messages ...*message.Message) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tries++
+	if r.fail != nil {
+		if err := r.fail(r.tries); err != nil {
+			return err
+		}
+	}
+	for _, msg := range messages {
+		deadline, _ := msg.Context().Deadline()
+		r.letters = append(r.letters, letter{topic, msg, msg.Context().Err(), deadline})
+	}
+	return nil
+}
+
+func (r *recorder) Close() error { return nil }
+
+func (r *recorder) only(t *testing.T) letter {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Len(t, r.letters, 1)
+	return r.letters[0]
+}
+
+func configOf(publisher message.Publisher) retrymw.TieredRetryConfig {
+	return retrymw.TieredRetryConfig{
+		Publisher: publisher,
+		Schedule:  backoff.Schedule{time.Second, 5 * time.Second, 5 * time.Second, time.Minute},
+		GenerateRetryTopic: func(p retrymw.RetryTopicParams) (string, error) {
+			return fmt.Sprintf("%v.%s", p.Tier, p.Topic), nil
+		},
+		GenerateDeadLetterTopic: func(p retrymw.DeadLetterTopicParams) (string, error) {
+			return "dead." + p.Topic, nil
+		},
+	}
+}
+
+// setup makes the middleware around a recording publisher.
+func setup(t testing.TB, change ...func(*retrymw.TieredRetryConfig)) (*retrymw.TieredRetry, *recorder) {
+	t.Helper()
+	sent := &recorder{}
+	config := configOf(sent)
+	for _, c := range change {
+		c(&config)
+	}
+	retry, err := retrymw.NewTieredRetry(config, nil)
+	require.NoError(t, err)
+	return retry, sent
+}
+
+// routerContext is a context as a router gives it to the messages of a handler: only a router can make one.
+func routerContext(t testing.TB) context.Context {
+	t.Helper()
+	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	contexts := make(chan context.Context, 1)
+	router.AddConsumerHandler(handler, topic, pubSub, func(msg *message.Message) error {
+		contexts <- msg.Context()
+		return nil
+	})
+	require.NoError(t, pubSub.Publish(topic, message.NewMessage("1", nil)))
+	done := make(chan error, 1)
+	go func() { done <- router.Run(context.Background()) }()
+	ctx := context.WithoutCancel(<-contexts)
+	require.NoError(t, router.Close())
+	require.NoError(t, <-done)
+	return ctx
+}
+
+func messageOf(ctx context.Context) *message.Message {
+	msg := message.NewMessageWithContext(ctx, "uuid-1", []byte("order 1"))
+	msg.Metadata.Set("trace", "abc")
+	return msg
+}
+
+func failing(err error) message.HandlerFunc {
+	return func(*message.Message) ([]*message.Message, error) { return nil, err }
+}
+
+// again makes of a published copy the message that comes back from its tier.
+func again(ctx context.Context, l letter) *message.Message {
+	msg := l.msg.Copy()
+	msg.SetContext(ctx)
+	return msg
+}
+
+// logRecorder keeps what was logged.
+type logRecorder struct{ text strings.Builder }
+
+func (l *logRecorder) add(msg string, err error, fields watermill.LogFields) {
+	_, _ = fmt.Fprintln(&l.text, msg, err, fields)
+}
+func (l *logRecorder) Error(msg string, err error, fields watermill.LogFields) {
+	l.add(msg, err, fields)
+}
+func (l *logRecorder) Info(msg string, fields watermill.LogFields)      { l.add(msg, nil, fields) }
+func (l *logRecorder) Debug(msg string, fields watermill.LogFields)     { l.add(msg, nil, fields) }
+func (l *logRecorder) Trace(msg string, fields watermill.LogFields)     { l.add(msg, nil, fields) }
+func (l *logRecorder) With(watermill.LogFields) watermill.LoggerAdapter { return l }
