@@ -1,0 +1,227 @@
+package publisher
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const briefly = 100 * time.Millisecond
+
+func TestAnAbandonedMessageKeepsItsSlotUntilItsConfirm(t *testing.T) {
+	t.Parallel()
+	b := serveConfirms(t)
+	p := b.open(2) // one of two is not more than half
+	require.ErrorIs(t, outcome(t, publish(t, p, "abandoned", briefly)), ErrNotConfirmed)
+	abandoned := b.next()
+	first := publish(t, p, "first", time.Minute)
+	second := publish(t, p, "second", time.Minute)
+	running := b.next()
+	b.nothing()
+	b.ack(abandoned)
+	waiting := b.next()
+	require.Equal(t, abandoned.channel, waiting.channel)
+	b.ack(running)
+	b.ack(waiting)
+	require.NoError(t, outcome(t, first))
+	require.NoError(t, outcome(t, second))
+	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
+}
+
+func TestALateConfirmIsNoReasonToGiveUpTheChannel(t *testing.T) {
+	t.Parallel()
+	b := serveConfirms(t)
+	p := b.open(2)
+	channel := uint16(0)
+	for range 4 {
+		require.ErrorIs(t, outcome(t, publish(t, p, "late", briefly)), ErrNotConfirmed)
+		message := b.next()
+		if channel == 0 {
+			channel = message.channel
+		}
+		require.Equal(t, channel, message.channel)
+		b.ack(message)
+		require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
+	}
+}
+
+// The broker may return a message long after its caller has left: nobody is there to take the return.
+func TestTheReturnOfAnAbandonedMessageIsForgotten(t *testing.T) {
+	t.Parallel()
+	b := serveConfirms(t)
+	p := b.open(2)
+	require.ErrorIs(t, outcome(t, publish(t, p, "abandoned", briefly)), ErrNotConfirmed)
+	b.giveBack(b.next())
+	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
+
+	returned := publish(t, p, "returned", time.Minute)
+	b.giveBack(b.next())
+	require.ErrorIs(t, outcome(t, returned), ErrUnroutable)
+	s := p.state.Load().session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.Empty(t, s.returned)
+}
+
+// Half of the slots are held by messages that are never confirmed; one more, and their channel is given up. The broker
+// does not answer the close either.
+func TestAbandonedMessagesDoNotHoldTheirSlotsForEver(t *testing.T) {
+	t.Parallel()
+	const maxInFlight = 8
+	b := serveConfirms(t)
+	p := b.open(maxInFlight)
+	abandon := func(i int) {
+		require.ErrorIs(t, outcome(t, publish(t, p, fmt.Sprint("abandoned ", i), briefly)), ErrNotConfirmed)
+	}
+	var channel uint16
+	for i := range maxInFlight / 2 {
+		abandon(i)
+		channel = b.next().channel
+	}
+	neighbour := publish(t, p, "neighbour", time.Minute)
+	require.Equal(t, channel, b.next().channel, "a half is not more than half")
+	b.nothing()
+	abandon(maxInFlight / 2)
+	require.Equal(t, channel, b.next().channel)
+
+	assert.Equal(t, channel, receiveFrom(t, b.closes))
+	again := b.next()
+	assert.Equal(t, "neighbour", again.body)
+	assert.NotEqual(t, channel, again.channel)
+	// It needs no confirm of its neighbour, as it would in quarantine: nobody is guilty.
+	for range 3 * maxInFlight {
+		fresh := publish(t, p, "fresh", time.Minute)
+		message := b.next()
+		assert.Equal(t, again.channel, message.channel)
+		b.ack(message)
+		require.NoError(t, outcome(t, fresh))
+	}
+	b.ack(again)
+	require.NoError(t, outcome(t, neighbour))
+	require.Eventually(t, func() bool { return len(p.slots) == maxInFlight }, soon, time.Millisecond, "no slot is lost")
+	assert.Zero(t, p.state.Load().session.abandoned.Load())
+}
+
+// A message that was sent once may have been delivered, although the channel for its second attempt never came.
+func TestANeighbourWithoutASecondAttempt(t *testing.T) {
+	t.Parallel()
+	b := serveConfirms(t)
+	p := b.open(2)
+	b.slow.Store(true)
+	neighbour := publish(t, p, "neighbour", 5*briefly)
+	b.next()
+	s := p.state.Load().session
+	s.giveUp()
+	channel := receiveFrom(t, b.opens)
+	err := outcome(t, neighbour)
+	require.ErrorIs(t, err, ErrNotConfirmed)
+	require.NotErrorIs(t, err, ErrStalled)
+	b.slow.Store(false)
+	b.openOK(channel)
+	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
+}
+
+// Anything that is written after a channel.close would cost the connection.
+func TestNothingIsWrittenToASessionThatEnds(t *testing.T) {
+	t.Parallel()
+	b := serveConfirms(t)
+	p := b.open(2)
+	s := p.state.Load().session
+	prepare := func(body string) *request {
+		r, err := p.prepare("queue", message.NewMessage(body, []byte(body)))
+		require.NoError(t, err)
+		return r
+	}
+	r := prepare("in flight")
+	var err error
+	r.session = s
+	r.confirm, err = s.put("", r)
+	require.NoError(t, err)
+	r.handed()
+	channel := b.next().channel
+
+	s.giveUp() // the supervisor ends it
+	require.Equal(t, channel, receiveFrom(t, b.closes))
+	_, err = s.put("", prepare("late"))
+	require.ErrorIs(t, err, amqp.ErrClosed)
+	b.nothing()
+
+	// The close's answer resolves what was in flight, and blames nobody.
+	b.closeOK(channel)
+	<-r.confirm.Done()
+	c := call{p: p, timer: time.NewTimer(time.Minute)}
+	require.ErrorIs(t, c.outcome(r, false), errGivenUp)
+}
+
+// A blocked connection confirms nothing, and it would not open another channel. Once it is free, it has to.
+func TestAnAlarmIsNoReasonToGiveUpTheChannel(t *testing.T) {
+	t.Parallel()
+	b := serveConfirms(t)
+	p := b.open(1)
+	result := publish(t, p, "in flight", briefly)
+	first := b.next()
+	b.method(0, 10, 60, append([]byte{5}, "alarm"...))
+	connection := p.state.Load().connection
+	require.Eventually(t, connection.blocked.Load, soon, time.Millisecond)
+	require.ErrorIs(t, outcome(t, result), ErrBlocked)
+	time.Sleep(briefly)
+	require.Empty(t, p.slots)
+	b.method(0, 10, 61, nil)
+	require.Eventually(t, func() bool { return !connection.blocked.Load() }, soon, time.Millisecond)
+
+	require.ErrorIs(t, outcome(t, publish(t, p, "no slot", briefly)), ErrStalled)
+	fresh := publish(t, p, "fresh", time.Minute)
+	message := b.next()
+	require.Equal(t, "fresh", message.body)
+	require.NotEqual(t, first.channel, message.channel)
+	b.ack(message)
+	require.NoError(t, outcome(t, fresh))
+}
+
+// A message that leaves quarantine without its end must not share its channel with the next: the end would be taken for the
+// next one's.
+func TestALateEndInQuarantineIsNobodyElses(t *testing.T) {
+	t.Parallel()
+	b := serveConfirms(t)
+	p := b.open(8)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	guilty := timed(t, "guilty", time.Minute)
+	guilty.SetContext(ctx)
+	left := make(chan error, 1)
+	go func() { left <- p.Publish("queue", guilty) }()
+	shared := b.next()
+	innocent := publish(t, p, "innocent", time.Minute)
+	require.Equal(t, shared.channel, b.next().channel)
+	b.closeChannel(shared.channel)
+
+	alone := b.next()
+	if alone.body != "guilty" { // the order in which callers wake up is theirs
+		b.ack(alone)
+		require.NoError(t, outcome(t, innocent))
+		alone = b.next()
+		innocent = publishAlone(t, b, p)
+	}
+	leave()
+	require.ErrorIs(t, outcome(t, left), context.Canceled)
+	next := b.next()
+	require.Equal(t, "innocent", next.body)
+	require.NotEqual(t, alone.channel, next.channel)
+	b.closeChannel(alone.channel)
+	b.ack(next)
+	require.NoError(t, outcome(t, innocent))
+}
+
+// publishAlone brings another message into quarantine.
+func publishAlone(t *testing.T, b *confirming, p *Publisher) <-chan error {
+	t.Helper()
+	result := publish(t, p, "innocent", time.Minute)
+	b.closeChannel(b.next().channel)
+	return result
+}

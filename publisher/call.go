@@ -1,0 +1,269 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// errOutcomeUnknown: the broker closed the shared channel while the message was in flight.
+var errOutcomeUnknown = errors.New("the channel was closed under the message")
+
+// errGivenUp: the publisher closed the shared channel while the message was in flight.
+var errGivenUp = errors.New("the channel was given up under the message")
+
+var errDeadline = errors.New("Config.ConfirmTimeout is over")
+
+// A call is one call of Publish.
+type call struct {
+	p        *Publisher
+	requests []*request
+	timer    *time.Timer // one deadline for all its messages
+	expired  bool
+}
+
+// run sends all messages, then waits for them, oldest first. A call that finds no slot waits for its own oldest
+// message before it waits for others', so that calls larger than MaxInFlight cannot starve each other.
+func (c *call) run() error {
+	var failures []error
+	settled := 0
+	settle := func() {
+		r := c.requests[settled]
+		settled++
+		if err := c.settle(r); err != nil {
+			failures = append(failures, err)
+		}
+		c.release(r)
+	}
+	for i, r := range c.requests {
+		for !c.start(r, settled == i) {
+			settle()
+		}
+	}
+	for settled < len(c.requests) {
+		settle()
+	}
+	if len(failures) == 1 {
+		return failures[0]
+	}
+	return errors.Join(failures...)
+}
+
+// start sends the message, or notes why it cannot. False: there is no slot, and the call is not to wait for one.
+func (c *call) start(r *request, wait bool) bool {
+	if err := r.ctx.Err(); err != nil {
+		r.failed = c.p.failure(r, ErrNotConfirmed, err)
+		return true
+	}
+	select {
+	case <-c.p.slots:
+	default:
+		if !wait {
+			return false
+		}
+		if err := c.await(c.p.slots, r.ctx); err != nil {
+			r.failed = c.left(r, err)
+			if s := c.p.state.Load().session; s != nil {
+				s.relieve(c.p.config.MaxInFlight) // held back until now by an alarm, perhaps
+			}
+			return true
+		}
+	}
+	r.slot = true
+	c.send(r, c.p.queue)
+	return true
+}
+
+// send never blocks: a lane holds as many as there are slots.
+func (c *call) send(r *request, lane chan<- *request) {
+	r.pending, r.told = true, false
+	lane <- r
+}
+
+// settle waits for the outcome of a message that was started, and decides what to do about it.
+func (c *call) settle(r *request) error {
+	if r.failed != nil {
+		return r.failed
+	}
+	lane, redeclared := c.p.queue, false
+	for {
+		err := c.outcome(r, lane == c.p.alone)
+		switch {
+		case err == nil:
+			return nil
+		case err == errOutcomeUnknown:
+			lane = c.p.alone
+		case err == errGivenUp: // nobody is guilty
+		case errors.Is(err, ErrUnroutable) && c.p.config.Redeclare != nil && !redeclared:
+			redeclared = true
+			if err := c.redeclare(r, err); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+		if lane == c.p.alone {
+			r.quit = make(chan struct{})
+		}
+		r.again = true
+		c.send(r, lane)
+	}
+}
+
+// outcome waits for one attempt.
+func (c *call) outcome(r *request, alone bool) error {
+	if err := c.await(r.sent, r.ctx); err != nil {
+		return c.left(r, err)
+	}
+	r.told = true
+	if r.err != nil {
+		r.pending = false
+		return c.p.failure(r, r.err.Err, r.err.Cause)
+	}
+	s := r.session
+	if err := c.confirmed(r); err == errGivenUp {
+		return err
+	} else if err != nil {
+		return c.left(r, err)
+	}
+	r.pending = false
+	if returned, found := s.claim(r.id); found {
+		return c.p.failure(r, ErrUnroutable, fmt.Errorf("returned: %d %s", returned.ReplyCode, returned.ReplyText))
+	}
+	if r.confirm.Acked() {
+		return nil
+	}
+	if !s.channel.IsClosed() {
+		return c.p.failure(r, ErrNacked, nil)
+	}
+	if err := c.await(s.gone, r.ctx); err != nil {
+		return c.left(r, err)
+	}
+	switch {
+	case s.connection.amqp.IsClosed():
+		return c.p.failure(r, ErrNotConnected, s.connection.lost())
+	case !alone && s.reason == nil:
+		return errGivenUp
+	case !alone:
+		return errOutcomeUnknown
+	case s.reason == nil:
+		return c.p.failure(r, ErrNotConnected, errGone)
+	case s.reason.Code == amqp.NotFound:
+		return c.p.failure(r, ErrUnroutable, s.reason)
+	default:
+		return c.p.failure(r, ErrRefused, s.reason)
+	}
+}
+
+// redeclare returns an error when there is no point in publishing again.
+func (c *call) redeclare(r *request, unroutable error) error {
+	d := c.p.redeclare(r.routingKey)
+	limit := timers.Get().(*time.Timer)
+	limit.Reset(c.p.config.RedeclareTimeout)
+	defer func() { limit.Stop(); timers.Put(limit) }()
+
+	var err error
+	select {
+	case <-d.done:
+		err = d.err
+	case <-limit.C:
+		err = errRedeclareTimeout
+	case <-r.ctx.Done():
+		err = r.ctx.Err()
+	case <-c.timer.C:
+		c.expired = true
+		err = errDeadline
+	}
+	if err == nil {
+		return nil
+	}
+	var why *PublishError
+	errors.As(unroutable, &why)
+	return c.p.failure(r, ErrUnroutable, fmt.Errorf("%w; redeclaring did not help: %w", why.Cause, err))
+}
+
+// await returns nil when there is something to receive, or why the caller has to leave.
+func (c *call) await(ready <-chan struct{}, ctx context.Context) error {
+	select {
+	case <-ready:
+		return nil
+	default:
+	}
+	if c.expired {
+		return errDeadline
+	}
+	select {
+	case <-ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.timer.C:
+		c.expired = true
+		return errDeadline
+	}
+}
+
+// confirmed waits for the confirm. errGivenUp: there will be none.
+func (c *call) confirmed(r *request) error {
+	select {
+	case <-r.confirm.Done():
+		return nil
+	default:
+	}
+	if c.expired {
+		return errDeadline
+	}
+	select {
+	case <-r.confirm.Done():
+		return nil
+	case <-r.session.givenUp:
+		return errGivenUp
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	case <-c.timer.C:
+		c.expired = true
+		return errDeadline
+	}
+}
+
+// left is the error of a message whose caller waits no longer.
+func (c *call) left(r *request, why error) error {
+	connection := c.p.state.Load().connection
+	switch {
+	case connection != nil && connection.blocked.Load():
+		return c.p.failure(r, ErrBlocked, why)
+	case !r.told && !r.again && !errors.Is(why, context.Canceled):
+		return c.p.failure(r, ErrStalled, why)
+	default:
+		return c.p.failure(r, ErrNotConfirmed, why)
+	}
+}
+
+// release gives the slot back, at once or when the message's fate is known: as long as the broker can return it,
+// there must be room for the return.
+func (c *call) release(r *request) {
+	p := c.p
+	if r.quit != nil {
+		close(r.quit)
+	}
+	if !r.pending {
+		if r.slot {
+			p.slots <- struct{}{}
+		}
+		r.recycle()
+		return
+	}
+	r.abandoned.Store(true)
+	p.workers.Go(func() {
+		if !r.told {
+			<-r.sent
+		}
+		if r.err == nil {
+			r.session.abandon(r, p.config.MaxInFlight)
+		}
+		p.slots <- struct{}{}
+	})
+}

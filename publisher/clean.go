@@ -1,0 +1,222 @@
+package publisher
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	maxExpiration = 315_360_000_000 // milliseconds, ten years: RabbitMQ's bound
+	maxNesting    = 32              // of tables and arrays below the headers: more would close amqp091-go's consumers
+	maxElements   = 8192            // of one table or array, likewise
+
+	frameOverhead  = 8             // type, channel, size, end
+	contentHeader  = 2 + 2 + 8 + 2 // class, weight, body size, property flags
+	shortStringLen = 1             // the length before a short string
+	longLen        = 4             // the length before a long string, table or array
+	fieldType      = 1             // the type before a header's value
+	timestampLen   = 8
+)
+
+// limits are those of the connection that a message is to leave on.
+type limits struct {
+	frameMax int    // 0: none
+	user     string // empty: not known
+}
+
+// headroom is what the broker's own headers may take when it dead-letters a message twice, from the queue it is published to
+// and from the one it comes back to: x-death, x-first-death-*, x-last-death-* and delivery counts, which hold the names again
+// and again. The broker adds them whatever the frame: too large a one closes the connection of every consumer it meets.
+func headroom(exchange, routingKey string) int { return 512 + 8*(len(exchange)+len(routingKey)) }
+
+// excess is by how many bytes a content header of this size is too large for one frame.
+func (l limits) excess(size int) int {
+	if l.frameMax == 0 {
+		return 0
+	}
+	return max(size-l.frameMax, 0)
+}
+
+// inspect finds what would close the channel, with innocent neighbours in flight on it, or the connection. It returns the
+// size of the frame with the content header.
+func inspect(p *amqp.Publishing, l limits) (size int, err error) {
+	size = frameOverhead + contentHeader
+	for _, property := range []struct{ name, value string }{
+		{"content-type", p.ContentType}, {"content-encoding", p.ContentEncoding}, {"correlation-id", p.CorrelationId},
+		{"reply-to", p.ReplyTo}, {"expiration", p.Expiration}, {"message-id", p.MessageId}, {"type", p.Type},
+		{"user-id", p.UserId}, {"app-id", p.AppId},
+	} {
+		if len(property.value) > maxShortString {
+			return 0, tooLong("property "+property.name, property.value)
+		}
+		if property.value != "" {
+			size += shortStringLen + len(property.value)
+		}
+	}
+	if p.UserId != "" && l.user != "" && p.UserId != l.user {
+		return 0, fmt.Errorf("property user-id is %q, must be the connection's user, %q, or empty", p.UserId, l.user)
+	}
+	if err := checkExpiration(p.Expiration); err != nil {
+		return 0, err
+	}
+	for _, key := range []string{"CC", "BCC"} {
+		if err := checkRoutes(key, p.Headers); err != nil {
+			return 0, err
+		}
+	}
+	if len(p.Headers) > 0 {
+		n, err := tableSize("", p.Headers, 0)
+		if err != nil {
+			return 0, err
+		}
+		size += n
+	}
+	if p.DeliveryMode > 0 {
+		size++
+	}
+	if p.Priority > 0 {
+		size++
+	}
+	if !p.Timestamp.IsZero() {
+		size += timestampLen
+	}
+	return size, nil
+}
+
+func tooLong(what, value string) error {
+	return fmt.Errorf("%s is %q, %d bytes, at most %d", what, clip(value), len(value), maxShortString)
+}
+
+func checkExpiration(value string) error {
+	if value == "" {
+		return nil
+	}
+	milliseconds, err := strconv.ParseUint(value, 10, 64)
+	if err != nil || milliseconds > maxExpiration {
+		return fmt.Errorf("property expiration is %q, must be whole milliseconds from 0 to %d", value, int64(maxExpiration))
+	}
+	return nil
+}
+
+func checkRoutes(key string, headers amqp.Table) error {
+	value, set := headers[key]
+	if !set {
+		return nil
+	}
+	routes, isArray := value.([]any)
+	if !isArray {
+		return fmt.Errorf("header %q is a %T, must be an array ([]any) of strings", key, value)
+	}
+	for i, route := range routes {
+		text, isString := route.(string)
+		if !isString {
+			return fmt.Errorf("header \"%s[%d]\" is a %T, must be a string", key, i, route)
+		}
+		if len(text) > maxShortString {
+			return tooLong(fmt.Sprintf("header \"%s[%d]\"", key, i), text)
+		}
+	}
+	return nil
+}
+
+func tableSize(path string, table amqp.Table, depth int) (int, error) {
+	if depth > maxNesting {
+		return 0, fmt.Errorf("header %q is nested deeper than %d levels", clip(path), maxNesting)
+	}
+	if len(table) > maxElements {
+		return 0, tooMany(path, len(table))
+	}
+	size := longLen
+	for key, value := range table {
+		if len(key) > maxShortString {
+			return 0, tooLong("the key of header \""+clip(path)+"\"", key)
+		}
+		name := key
+		if path != "" {
+			name = path + "." + key
+		}
+		n, err := fieldSize(name, value, depth)
+		if err != nil {
+			return 0, err
+		}
+		size += shortStringLen + len(key) + n
+	}
+	return size, nil
+}
+
+// fieldSize is the length on the wire of a header's value, its type included; it knows what amqp091-go's writeField does.
+func fieldSize(path string, value any, depth int) (int, error) {
+	switch v := value.(type) {
+	case string:
+		return fieldType + longLen + len(v), nil
+	case []byte:
+		return fieldType + longLen + len(v), nil
+	case nil:
+		return fieldType, nil
+	case bool, byte, int8:
+		return fieldType + 1, nil
+	case int16, uint16:
+		return fieldType + 2, nil
+	case int32, uint32:
+		return fieldType + 4, nil
+	case int64, time.Time:
+		return fieldType + 8, nil
+	case amqp.Decimal:
+		return fieldType + 5, nil
+	case int: // amqp091-go sends it as 32 bits, whatever it holds
+		if v < math.MinInt32 || v > math.MaxInt32 {
+			return 0, fmt.Errorf("header %q is the int %d, must fit into 32 bits; use int64", clip(path), v)
+		}
+		return fieldType + 4, nil
+	case float32:
+		return fieldType + 4, checkFloat(path, float64(v))
+	case float64:
+		return fieldType + 8, checkFloat(path, v)
+	case amqp.Table:
+		n, err := tableSize(path, v, depth+1)
+		return fieldType + n, err
+	case []any:
+		return arraySize(path, v, depth+1)
+	}
+	return 0, fmt.Errorf("header %q is a %T, which AMQP has no type for", clip(path), value)
+}
+
+func arraySize(path string, array []any, depth int) (int, error) {
+	if depth > maxNesting {
+		return 0, fmt.Errorf("header %q is nested deeper than %d levels", clip(path), maxNesting)
+	}
+	if len(array) > maxElements {
+		return 0, tooMany(path, len(array))
+	}
+	size := fieldType + longLen
+	for i, value := range array {
+		n, err := fieldSize(path+"["+strconv.Itoa(i)+"]", value, depth)
+		if err != nil {
+			return 0, err
+		}
+		size += n
+	}
+	return size, nil
+}
+
+func tooMany(path string, elements int) error {
+	if path == "" {
+		return fmt.Errorf("the message has %d headers, at most %d", elements, maxElements)
+	}
+	return fmt.Errorf("header %q has %d elements, at most %d", clip(path), elements, maxElements)
+}
+
+func checkFloat(path string, value float64) error {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		return fmt.Errorf("header %q is %v, must be a finite number", clip(path), value)
+	}
+	return nil
+}
+
+func tooLarge(size, frameMax int) error {
+	return fmt.Errorf("properties and headers take %d bytes, at most %d, the connection's frame_max", size, frameMax)
+}

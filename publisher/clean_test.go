@@ -1,0 +1,216 @@
+package publisher
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestInspectRefuses(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 256)
+	deep := amqp.Table{}
+	deep["self"] = deep
+	var loop []any
+	loop = append(loop, nil)
+	loop[0] = loop
+	tests := map[string]struct {
+		publishing amqp.Publishing
+		words      []string
+	}{
+		"content-type":        {amqp.Publishing{ContentType: long}, []string{"content-type", "256", "255"}},
+		"content-encoding":    {amqp.Publishing{ContentEncoding: long}, []string{"content-encoding", "255"}},
+		"correlation-id":      {amqp.Publishing{CorrelationId: long}, []string{"correlation-id", "255"}},
+		"reply-to":            {amqp.Publishing{ReplyTo: long}, []string{"reply-to", "255"}},
+		"long expiration":     {amqp.Publishing{Expiration: strings.Repeat("0", 256)}, []string{"expiration", "255"}},
+		"message-id":          {amqp.Publishing{MessageId: long}, []string{"message-id", "255"}},
+		"type":                {amqp.Publishing{Type: long}, []string{"type", "255"}},
+		"app-id":              {amqp.Publishing{AppId: long}, []string{"app-id", "255"}},
+		"user-id":             {amqp.Publishing{UserId: "mallory"}, []string{"user-id", "mallory", "alice"}},
+		"expiration":          {amqp.Publishing{Expiration: "10s"}, []string{"expiration", "10s", "315360000000"}},
+		"negative expiration": {amqp.Publishing{Expiration: "-1"}, []string{"expiration", "-1"}},
+		"signed expiration":   {amqp.Publishing{Expiration: "+1"}, []string{"expiration", "+1"}},
+		"fraction":            {amqp.Publishing{Expiration: "1.5"}, []string{"expiration", "1.5"}},
+		"endless expiration":  {amqp.Publishing{Expiration: "315360000001"}, []string{"expiration", "315360000001"}},
+		"header key":          {amqp.Publishing{Headers: amqp.Table{long: ""}}, []string{"key", "255"}},
+		"nested key":          {headers("a", amqp.Table{long: ""}), []string{"key", `"a"`, "255"}},
+		"CC":                  {headers("CC", "queue"), []string{`"CC"`, "string", "array"}},
+		"CC of numbers":       {headers("CC", []any{"a", int32(1)}), []string{`"CC[1]"`, "int32"}},
+		"CC of strings":       {headers("CC", []string{"a"}), []string{`"CC"`, "[]string"}},
+		"BCC":                 {headers("BCC", nil), []string{`"BCC"`}},
+		"BCC too long":        {headers("BCC", []any{long}), []string{`"BCC[0]"`, "255"}},
+		"NaN":                 {headers("n", math.NaN()), []string{`"n"`, "NaN"}},
+		"infinity":            {headers("n", math.Inf(-1)), []string{`"n"`, "-Inf"}},
+		"small infinity":      {headers("n", float32(math.Inf(1))), []string{`"n"`, "+Inf"}},
+		"nested NaN":          {headers("a", amqp.Table{"b": []any{"", amqp.Table{"c": math.NaN()}}}), []string{`"a.b[1].c"`}},
+		"int of 33 bits":      {headers("n", math.MaxInt32+1), []string{`"n"`, "2147483648", "int64"}},
+		"negative int":        {headers("n", math.MinInt32-1), []string{`"n"`, "-2147483649"}},
+		"unsigned":            {headers("n", uint64(1)), []string{`"n"`, "uint64"}},
+		"struct":              {headers("n", struct{}{}), []string{`"n"`, "struct"}},
+		"pointer":             {headers("n", new(string)), []string{`"n"`, "*string"}},
+		"plain map":           {headers("n", map[string]any{}), []string{`"n"`, "map"}},
+		"nested too deep":     {headers("a", nestedTables(33)), []string{"a.b.b", "32"}},
+		"arrays too deep":     {headers("a", nestedArrays(33)), []string{"a[0][0]", "32"}},
+		"long array":          {headers("a", make([]any, 8193)), []string{`"a"`, "8193", "8192"}},
+		"large table":         {headers("a", tableOf(8193)), []string{`"a"`, "8193", "8192"}},
+		"many headers":        {amqp.Publishing{Headers: tableOf(8193)}, []string{"8193 headers", "8192"}},
+		"table in itself":     {amqp.Publishing{Headers: deep}, []string{"self.self", "32"}},
+		"array in itself":     {headers("a", loop), []string{"[0][0]", "32"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := inspect(&test.publishing, limits{user: "alice", frameMax: 131072})
+			require.Error(t, err)
+			for _, word := range test.words {
+				assert.Contains(t, err.Error(), word)
+			}
+			assert.Less(t, len(err.Error()), 1000)
+		})
+	}
+}
+
+func nestedTables(levels int) amqp.Table {
+	table := amqp.Table{}
+	for range levels - 1 {
+		table = amqp.Table{"b": table}
+	}
+	return table
+}
+
+func nestedArrays(levels int) []any {
+	array := []any{}
+	for range levels - 1 {
+		array = []any{array}
+	}
+	return array
+}
+
+func tableOf(keys int) amqp.Table {
+	table := amqp.Table{}
+	for i := range keys {
+		table[strconv.Itoa(i)] = nil
+	}
+	return table
+}
+
+func headers(key string, value any) amqp.Publishing {
+	return amqp.Publishing{Headers: amqp.Table{key: value}}
+}
+
+func TestInspectAccepts(t *testing.T) {
+	t.Parallel()
+	most := strings.Repeat("x", 255)
+	for name, p := range map[string]amqp.Publishing{
+		"nothing":         {},
+		"own user":        {UserId: "alice"},
+		"expire at once":  {Expiration: "0"},
+		"ten years":       {Expiration: "315360000000"},
+		"longest strings": {MessageId: most, AppId: most, Headers: amqp.Table{most: most}},
+		"routes":          {Headers: amqp.Table{"CC": []any{"a", most}, "BCC": []any{}}},
+		"deepest":         {Headers: amqp.Table{"tables": nestedTables(32), "arrays": nestedArrays(32)}},
+		"longest":         {Headers: amqp.Table{"array": make([]any, 8192), "table": tableOf(8192)}},
+		"most headers":    {Headers: tableOf(8192)},
+		"ints":            {Headers: amqp.Table{"most": math.MaxInt32, "least": math.MinInt32}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := limits{user: "alice", frameMax: 131072}
+			size, err := inspect(&p, l)
+			require.NoError(t, err)
+			assert.Zero(t, l.excess(size))
+		})
+	}
+	_, err := inspect(&amqp.Publishing{UserId: "anybody"}, limits{})
+	require.NoError(t, err, "with external authentication the user is not known")
+}
+
+// The measure is compared with what amqp091-go writes.
+func TestInspectMeasures(t *testing.T) {
+	t.Parallel()
+	address, lengths := serve(t)
+	connection, err := amqp.Dial("amqp://" + address)
+	require.NoError(t, err)
+	defer connection.Close()
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+
+	everything := amqp.Table{
+		"string": "väl", "bytes": []byte{1, 2, 3}, "nil": nil, "true": true, "byte": byte(1), "int8": int8(-1), "int16": int16(1),
+		"uint16": uint16(1), "int32": int32(1), "uint32": uint32(1), "int64": int64(1), "int": 1, "float32": float32(1),
+		"float64": 1.0, "decimal": amqp.Decimal{Scale: 2, Value: 1}, "time": time.Unix(1, 0), "empty": amqp.Table{},
+	}
+	for name, p := range map[string]amqp.Publishing{
+		"nothing":    {},
+		"headers":    {Headers: everything},
+		"no headers": {Headers: amqp.Table{}},
+		"nested":     {Headers: amqp.Table{"table": everything, "array": []any{everything, []any{"a", nil, int64(2)}}}},
+		"properties": {
+			ContentType: "a", ContentEncoding: "bc", DeliveryMode: 2, Priority: 3, CorrelationId: "def", ReplyTo: "g",
+			Expiration: "10", MessageId: "hi", Timestamp: time.Unix(5, 0), Type: "j", UserId: "k", AppId: "lm",
+			Headers: everything, Body: []byte("body"),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, channel.Publish("exchange", "key", true, false, p))
+			length := <-lengths
+			size, err := inspect(&p, limits{frameMax: length})
+			require.NoError(t, err)
+			assert.Equal(t, length, size)
+			assert.Zero(t, limits{frameMax: length}.excess(size), "it just fits")
+			assert.Equal(t, 1, limits{frameMax: length - 1}.excess(size))
+			assert.Zero(t, limits{}.excess(size), "no bound")
+		})
+	}
+}
+
+// What fits is shrunk too where the broker's own headers would no longer fit beside it.
+func TestShrinkLeavesRoomForTheBrokersHeaders(t *testing.T) {
+	t.Parallel()
+	const frameMax = 8192
+	room := headroom("retry", "10s.orders")
+	for _, row := range []struct {
+		name    string
+		filler  int
+		cuts    []int // what Shrink is asked for, one cut after another
+		refused bool
+	}{
+		{"with room", 4096, nil, false},
+		{"fits, without room", frameMax - 200, []int{room - 100}, false},
+		{"too large", frameMax, []int{100, room}, false},
+		{"too large for good", 2 * frameMax, []int{frameMax + 100}, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var cuts []int
+			p := &Publisher{config: Config{
+				Exchange: "retry",
+				Marshal: func(*message.Message) (amqp.Publishing, error) {
+					p := amqp.Publishing{DeliveryMode: amqp.Persistent, Headers: amqp.Table{"filler": "", IDHeader: "1"}}
+					base, err := inspect(&p, limits{})
+					require.NoError(t, err)
+					p.Headers["filler"] = strings.Repeat("x", row.filler+100-base)
+					return p, nil
+				},
+				Shrink: func(p *amqp.Publishing, excess int) {
+					cuts = append(cuts, excess)
+					if filler := p.Headers["filler"].(string); !row.refused {
+						p.Headers["filler"] = filler[:len(filler)-excess]
+					}
+				},
+			}}
+			p.setState(&state{connection: &connection{limits: limits{frameMax: frameMax}}})
+			_, err := p.prepare("10s.orders", message.NewMessage("1", nil))
+			assert.Equal(t, row.cuts, cuts)
+			if row.refused {
+				require.ErrorIs(t, err, ErrRefused)
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package publisher
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const canary = "c4nary"
+
+func TestValidateReportsEveryFault(t *testing.T) {
+	t.Parallel()
+	err := Config{
+		AMQP:             &amqp.Config{Recovery: &amqp.Recovery{}, TLSClientConfig: &tls.Config{}},
+		TLS:              &tls.Config{},
+		Exchange:         strings.Repeat("x", 256),
+		RedeclareTimeout: -1,
+		ConfirmTimeout:   -time.Second,
+		WriteTimeout:     -2 * time.Second,
+		MaxInFlight:      65537,
+		ReconnectInitial: time.Minute,
+		ReconnectMax:     time.Second,
+	}.Validate()
+	require.Error(t, err)
+	for _, words := range []string{
+		"URI: is empty", "AMQP.Recovery: is set", "TLS: is set, and so is AMQP.TLSClientConfig", "256 bytes, at most 255",
+		"RedeclareTimeout: -1ns", "ConfirmTimeout: -1s", "WriteTimeout: -2s", "MaxInFlight: 65537, must be between 1 and 65536",
+		"ReconnectInitial: 1m0s, at most ReconnectMax, 1s",
+	} {
+		assert.Contains(t, err.Error(), words)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	const uri = "amqp://guest:guest@localhost:5672/"
+	for name, test := range map[string]struct {
+		config Config
+		fault  string
+	}{
+		"minimal":             {Config{URI: uri}, ""},
+		"no user":             {Config{URI: "amqp://localhost"}, ""},
+		"encrypted":           {Config{URI: "amqps://localhost", TLS: &tls.Config{}}, ""},
+		"slow reconnect":      {Config{URI: uri, ReconnectInitial: time.Minute}, ""},
+		"longest exchange":    {Config{URI: uri, Exchange: strings.Repeat("x", 255)}, ""},
+		"TLS without amqps":   {Config{URI: uri, TLS: &tls.Config{}}, `the URI's scheme is "amqp"`},
+		"AMQP TLS, not amqps": {Config{URI: uri, AMQP: &amqp.Config{TLSClientConfig: &tls.Config{}}}, "nothing would be encrypted"},
+		"negative in flight":  {Config{URI: uri, MaxInFlight: -1}, "MaxInFlight: -1"},
+		"negative pause":      {Config{URI: uri, ReconnectInitial: -1}, "ReconnectInitial: -1ns"},
+		"negative most pause": {Config{URI: uri, ReconnectMax: -1}, "ReconnectMax: -1ns"},
+		"encoded @":           {Config{URI: "amqp://us%40er:p%40ss%2F@localhost/v%40host?cacertfile=a%40b"}, ""},
+		"@ in the vhost":      {Config{URI: "amqp://guest:guest@localhost/v@host"}, "percent-encoded"},
+		"@ in a parameter":    {Config{URI: "amqp://guest:guest@localhost/?cacertfile=a@b"}, "percent-encoded"},
+		"scheme":              {Config{URI: "http://localhost"}, "amqp or amqps"},
+		"port":                {Config{URI: "amqp://localhost:port"}, "URI: "},
+		"white space":         {Config{URI: "amqp://local host"}, "URI: "},
+		"heartbeat":           {Config{URI: uri + "?heartbeat=often"}, "parameter"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := test.config.Validate()
+			if test.fault == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, test.fault)
+		})
+	}
+}
+
+func TestNoErrorShowsThePassword(t *testing.T) {
+	t.Parallel()
+	for _, uri := range []string{
+		"amqp://user:" + canary + "/x@localhost/",
+		"amqp://user:12#" + canary + "@localhost/",
+		"amqp://user:12?" + canary + "@localhost/",
+		"amqp://user:12/" + canary + "@localhost/",
+		"amqp://user:p@ss/" + canary + "@localhost:5672/",
+		"amqp://user:p@ss?" + canary + "@localhost/",
+		"amqp://user:p@ss#" + canary + "@localhost/",
+		"amqp://user:p@ss/" + canary + "?x@localhost/",
+		"amqp://" + canary + "@ss/" + canary + "@localhost/",
+		"amqp:user:" + canary + "@localhost",
+		"amqp://user:%zz" + canary + "@localhost/",
+		"amqp://user:" + canary + "@localhost:port/",
+		"amqp://user:" + canary + "@local host/",
+		"amqp://user:" + canary + "@localhost/?heartbeat=" + canary,
+		"amqp://user:" + canary + "@localhost/?channel_max=x",
+		"http://user:" + canary + "@localhost/",
+		canary + "://localhost/",
+		"user:" + canary + "@localhost",
+	} {
+		require.Error(t, Config{URI: uri}.Validate(), uri)
+		_, err := New(Config{URI: uri}, nil)
+		require.Error(t, err, uri)
+		assert.NotContains(t, fmt.Sprintf("%v %+v %#v", err, err, err), canary)
+	}
+}
+
+func TestNoLogShowsThePassword(t *testing.T) {
+	t.Parallel()
+	address, _ := serve(t)
+	var log bytes.Buffer
+	uri := "amqp://user:" + canary + "@" + address + "/vhost"
+	// The scripted broker opens the connection and never answers to confirm.select.
+	_, err := New(Config{URI: uri, ConfirmTimeout: time.Second, AMQP: &amqp.Config{Heartbeat: time.Second}}, watermill.NewStdLoggerWithOut(&log, true, true))
+	require.Error(t, err)
+	assert.NotContains(t, err.Error()+log.String(), canary)
+}
+
+func TestTheAppsConfigIsNotModified(t *testing.T) {
+	t.Parallel()
+	app := &amqp.Config{
+		SASL:            []amqp.Authentication{&amqp.PlainAuth{Username: "user", Password: canary}},
+		Properties:      amqp.Table{"product": "app"},
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13},
+	}
+	config := Config{AMQP: app, Exchange: "retry"}
+	first := config.amqpConfig()
+	first.Properties["capabilities"] = amqp.Table{}
+	first.TLSClientConfig.ServerName = "changed"
+	first.SASL[0] = nil
+	assert.Equal(t, amqp.Table{"product": "app"}, app.Properties)
+	assert.Empty(t, app.TLSClientConfig.ServerName)
+	assert.NotNil(t, app.SASL[0])
+
+	second := config.amqpConfig()
+	assert.Equal(t, amqp.Table{"product": "app", "connection_name": "watermill-retry publisher, exchange retry"}, second.Properties)
+	assert.EqualValues(t, tls.VersionTLS13, second.TLSClientConfig.MinVersion)
+
+	app.Properties["connection_name"] = "the app's own"
+	assert.Equal(t, "the app's own", config.amqpConfig().Properties["connection_name"])
+	plain := Config{}
+	assert.Equal(t, amqp.NewConnectionProperties()["product"], plain.amqpConfig().Properties["product"])
+}
+
+func TestDefaultMarshal(t *testing.T) {
+	t.Parallel()
+	msg := message.NewMessage("uuid", []byte("payload"))
+	msg.Metadata.Set("key", "value")
+	p, err := marshal(msg)
+	require.NoError(t, err)
+	assert.Equal(t, amqp.Publishing{
+		Headers: amqp.Table{"key": "value", UUIDHeader: "uuid"}, Body: []byte("payload"), DeliveryMode: amqp.Persistent,
+	}, p)
+}

@@ -1,0 +1,136 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	dialTimeout  = 30 * time.Second // amqp091-go's own, where the URI has no connection_timeout
+	openTimeout  = 10 * time.Second // a broker that does not open a channel for so long is taken for dead
+	closeTimeout = 5 * time.Second
+)
+
+// A connection is one life of an AMQP connection.
+type connection struct {
+	amqp    *amqp.Connection
+	socket  *socket
+	limits  limits
+	blocked atomic.Bool
+	gone    chan struct{} // closed when it is lost or closed
+	reason  error         // set before gone is closed; nil: closed by us
+}
+
+// dial opens a connection; ctx ends the attempt.
+func (p *Publisher) dial(ctx context.Context) (*connection, error) {
+	uri, err := parseURI(p.config.URI)
+	if err != nil {
+		return nil, err
+	}
+	timeout := dialTimeout
+	if uri.ConnectionTimeout > 0 {
+		timeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
+	}
+	config := p.config.amqpConfig()
+	dialer := config.Dial
+	if dialer == nil {
+		// amqp091.DefaultDial, that can be cancelled
+		dialer = func(network, address string) (net.Conn, error) {
+			return (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, address)
+		}
+	}
+	var conn *socket
+	release := func() {}
+	config.Dial = func(network, address string) (net.Conn, error) {
+		inner, err := dialer(network, address)
+		if err != nil {
+			return nil, err
+		}
+		conn = newSocket(inner, p.config.WriteTimeout)
+		// A peer that accepts and then says nothing must not hold up New or Close.
+		limit := time.AfterFunc(timeout, func() { _ = inner.Close() })
+		cancel := context.AfterFunc(ctx, func() { _ = inner.Close() })
+		release = func() { limit.Stop(); cancel() }
+		return conn, nil
+	}
+	opened, err := amqp.DialConfig(p.config.URI, config)
+	release()
+	if err != nil {
+		if conn != nil {
+			_ = conn.Close() // amqp091-go leaves it open after a failed handshake
+		}
+		return nil, fmt.Errorf("connect to %s: %w%s", place(uri), err, hintOf(uri, err))
+	}
+	return p.adopt(opened, conn), nil
+}
+
+// hintOf explains a connection that ended in the handshake. TLS 1.3 refuses a client after it has begun to talk, and amqp091-go
+// may trip over the closed connection before it has read why.
+func hintOf(uri amqp.URI, err error) string {
+	ended := errors.Is(err, amqp.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if uri.Scheme != "amqps" || !ended {
+		return ""
+	}
+	return ": the connection ended in its handshake; over TLS a broker ends it where it misses or refuses the client's certificate"
+}
+
+func (p *Publisher) adopt(opened *amqp.Connection, conn *socket) *connection {
+	c := &connection{amqp: opened, socket: conn, gone: make(chan struct{})}
+	c.limits = limits{frameMax: opened.Config.FrameSize}
+	if len(opened.Config.SASL) > 0 {
+		switch auth := opened.Config.SASL[0].(type) {
+		case *amqp.PlainAuth:
+			c.limits.user = auth.Username
+		case *amqp.AMQPlainAuth:
+			c.limits.user = auth.Username
+		}
+	}
+	blocks := opened.NotifyBlocked(make(chan amqp.Blocking, 16))
+	closed := opened.NotifyClose(make(chan *amqp.Error, 1))
+	p.workers.Go(func() {
+		for block := range blocks {
+			c.blocked.Store(block.Active)
+			if block.Active {
+				p.logger.Error("The broker has blocked the connection", nil, watermill.LogFields{"reason": block.Reason})
+			} else {
+				p.logger.Info("The broker has unblocked the connection", nil)
+			}
+		}
+	})
+	p.workers.Go(func() {
+		if err := <-closed; err != nil {
+			c.reason = err
+		}
+		close(c.gone)
+	})
+	return c
+}
+
+// close says goodbye, and does not wait long for the answer: a broker in an alarm reads nothing, and its heartbeats
+// would put off amqp091-go's own deadline again and again.
+func (c *connection) close() {
+	limit := time.AfterFunc(closeTimeout, func() { _ = c.socket.Close() })
+	defer limit.Stop()
+	_ = c.amqp.Close()
+}
+
+var errGone = errors.New("the connection was lost")
+
+// lost is why the connection is gone; it is to be called once it is closed.
+func (c *connection) lost() error {
+	<-c.gone
+	if c.reason == nil {
+		return errGone
+	}
+	return c.reason
+}

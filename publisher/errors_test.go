@@ -1,0 +1,31 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestPublishError(t *testing.T) {
+	t.Parallel()
+	broker := &amqp.Error{Code: amqp.AccessRefused, Reason: "no"}
+	err := error(&PublishError{Exchange: "retry", RoutingKey: "10s.orders", MessageUUID: "uuid", Err: ErrRefused, Cause: broker})
+	require.ErrorIs(t, err, ErrRefused)
+	require.NotErrorIs(t, err, ErrNacked)
+	var cause *amqp.Error
+	require.True(t, errors.As(err, &cause))
+	require.Same(t, broker, cause)
+	for _, word := range []string{`"retry"`, `"10s.orders"`, `"uuid"`, "refused", "403"} {
+		assert.Contains(t, err.Error(), word)
+	}
+
+	err = &PublishError{Err: ErrNacked, RoutingKey: strings.Repeat("x", 1000)}
+	require.ErrorIs(t, err, ErrNacked)
+	require.NotErrorIs(t, err, context.Canceled)
+	assert.Less(t, len(err.Error()), 500)
+}

@@ -1,0 +1,149 @@
+package publisher
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A session is one life of a confirm channel.
+type session struct {
+	connection *connection
+	channel    *amqp.Channel
+	gone       chan struct{} // closed when the channel is
+	reason     *amqp.Error   // set before gone is closed; nil: closed by us
+
+	writing sync.Mutex    // held while a message is written: on an ended channel, it would cost the connection
+	ended   bool          // guarded by writing: channel.close is on its way
+	givenUp chan struct{} // closed when nothing is written any more, and nothing waited for
+	once    sync.Once     // closes givenUp
+
+	abandoned atomic.Int64 // messages whose callers have left before the confirm
+
+	returns  chan amqp.Return // never full: no more messages are in flight than it holds
+	mu       sync.Mutex
+	returned map[string]amqp.Return // by id, not claimed yet
+}
+
+func (p *Publisher) open(c *connection) (*session, error) {
+	limit := time.AfterFunc(openTimeout, func() { _ = c.socket.Close() })
+	defer limit.Stop()
+	channel, err := c.amqp.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := channel.Confirm(false); err != nil {
+		_ = channel.Close()
+		return nil, err
+	}
+	s := &session{
+		connection: c,
+		channel:    channel,
+		gone:       make(chan struct{}),
+		givenUp:    make(chan struct{}),
+		returns:    channel.NotifyReturn(make(chan amqp.Return, p.config.MaxInFlight)),
+		returned:   make(map[string]amqp.Return),
+	}
+	closed := channel.NotifyClose(make(chan *amqp.Error, 1))
+	p.workers.Go(func() {
+		s.reason = <-closed
+		close(s.gone)
+	})
+	return s, nil
+}
+
+// goodbyeTimeout is how long the broker may take to close a channel. A channel that waits for a quorum queue closes when the
+// queue answers, and harms nobody until then; but such channels must not pile up.
+const goodbyeTimeout = 5 * time.Minute
+
+// giveUp takes the session out of use. Whoever calls it has to see to it that end is called.
+func (s *session) giveUp() { s.once.Do(func() { close(s.givenUp) }) }
+
+// end closes the channel of a session that was given up. Nobody waits for it: the broker's answer may take its time.
+func (s *session) end() {
+	s.writing.Lock()
+	s.ended = true
+	s.writing.Unlock()
+	limit := time.AfterFunc(goodbyeTimeout, func() { _ = s.connection.socket.Close() })
+	defer limit.Stop()
+	_ = s.channel.Close()
+}
+
+// why is the reason of a session's end, for the log.
+func (s *session) why() error {
+	select {
+	case <-s.givenUp:
+		return errAbandoned
+	case <-s.gone:
+		if s.reason != nil {
+			return s.reason
+		}
+	}
+	return errGone
+}
+
+var errAbandoned = errors.New("too many messages were never confirmed, the channel is given up")
+
+// over says that the session takes no more messages.
+func (s *session) over() bool {
+	select {
+	case <-s.givenUp:
+		return true
+	default:
+		return s.channel.IsClosed()
+	}
+}
+
+// put writes a message. amqp.ErrClosed: the session is over, nothing was written.
+func (s *session) put(exchange string, r *request) (*amqp.DeferredConfirmation, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if s.ended {
+		return nil, amqp.ErrClosed
+	}
+	return s.channel.PublishWithDeferredConfirm(exchange, r.routingKey, true, false, r.publishing)
+}
+
+// abandon holds on to a message whose caller has left, until there is a confirm or the session is given up.
+func (s *session) abandon(r *request, maxInFlight int) {
+	s.abandoned.Add(1)
+	s.relieve(maxInFlight)
+	select {
+	case <-r.confirm.Done():
+		s.claim(r.id)
+	case <-s.givenUp:
+	}
+	s.abandoned.Add(-1)
+}
+
+// relieve gives the session up when abandoned messages hold more than half of all slots, as they do when a queue never
+// confirms. Not while the broker blocks the connection: then it reads nothing, and would not open another channel either.
+func (s *session) relieve(maxInFlight int) {
+	if 2*s.abandoned.Load() > int64(maxInFlight) && !s.connection.blocked.Load() {
+		s.giveUp()
+	}
+}
+
+// claim finds out whether the broker returned the publish with this id. To be called after its confirm: the return is
+// on the wire first, so it is in returns by then, or another caller has taken it from there under the lock.
+func (s *session) claim(id string) (amqp.Return, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for more := true; more; {
+		select {
+		case r, open := <-s.returns:
+			if more = open; open {
+				theirs, _ := r.Headers[IDHeader].(string)
+				s.returned[theirs] = r
+			}
+		default:
+			more = false
+		}
+	}
+	r, found := s.returned[id]
+	delete(s.returned, id)
+	return r, found
+}

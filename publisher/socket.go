@@ -1,0 +1,121 @@
+package publisher
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// gather is how much a corked socket holds before it writes.
+const gather = 64 << 10
+
+// A socket gathers what is written between cork and uncork into one write, and gives every write a deadline. After a
+// failed write it is closed, so that amqp091-go's reader notices: amqp091-go itself does not, when a flush fails.
+type socket struct {
+	net.Conn
+	timeout  time.Duration
+	deadline atomic.Int64 // set from outside, in Unix nanoseconds; 0: none
+
+	mu     sync.Mutex // also serialises writes
+	corked bool
+	held   []byte
+	err    error
+}
+
+func newSocket(conn net.Conn, timeout time.Duration) *socket {
+	return &socket{Conn: conn, timeout: timeout, held: make([]byte, 0, gather)}
+}
+
+func (s *socket) Write(data []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return 0, s.err
+	}
+	if len(s.held)+len(data) > gather {
+		if err := s.flush(); err != nil {
+			return 0, err
+		}
+	}
+	if len(data) > gather || !s.corked && len(s.held) == 0 {
+		return s.write(data)
+	}
+	s.held = append(s.held, data...)
+	if !s.corked {
+		if err := s.flush(); err != nil {
+			return 0, err
+		}
+	}
+	return len(data), nil
+}
+
+// cork holds back what is written from now on.
+func (s *socket) cork() {
+	s.mu.Lock()
+	s.corked = true
+	s.mu.Unlock()
+}
+
+// uncork writes what was held back.
+func (s *socket) uncork() {
+	s.mu.Lock()
+	s.corked = false
+	_ = s.flush() // a failed write closes the connection, which is how it is told
+	s.mu.Unlock()
+}
+
+// full says that enough is held back for one write.
+func (s *socket) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.held) > gather/2
+}
+
+func (s *socket) flush() error {
+	if s.err != nil || len(s.held) == 0 {
+		return s.err
+	}
+	_, err := s.write(s.held)
+	s.held = s.held[:0]
+	return err
+}
+
+func (s *socket) write(data []byte) (int, error) {
+	limit := time.Now().Add(s.timeout)
+	if outer := s.deadline.Load(); outer != 0 && outer < limit.UnixNano() {
+		limit = time.Unix(0, outer)
+	}
+	if err := s.Conn.SetWriteDeadline(limit); err != nil {
+		return 0, s.fail(err)
+	}
+	n, err := s.Conn.Write(data)
+	if err != nil {
+		return n, s.fail(err)
+	}
+	return n, nil
+}
+
+func (s *socket) fail(err error) error {
+	s.err = err
+	_ = s.Conn.Close()
+	return err
+}
+
+func (s *socket) SetDeadline(t time.Time) error {
+	s.setOuter(t)
+	return s.Conn.SetDeadline(t)
+}
+
+func (s *socket) SetWriteDeadline(t time.Time) error {
+	s.setOuter(t)
+	return s.Conn.SetWriteDeadline(t)
+}
+
+func (s *socket) setOuter(t time.Time) {
+	if t.IsZero() {
+		s.deadline.Store(0)
+	} else {
+		s.deadline.Store(t.UnixNano())
+	}
+}

@@ -1,0 +1,149 @@
+package publisher
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A counter counts the writes that reach the network.
+type counter struct {
+	net.Conn
+	mu     sync.Mutex
+	writes []int
+}
+
+func (c *counter) Write(data []byte) (int, error) {
+	c.mu.Lock()
+	c.writes = append(c.writes, len(data))
+	c.mu.Unlock()
+	return c.Conn.Write(data)
+}
+
+func connected(t *testing.T, timeout time.Duration) (*socket, *counter, net.Conn) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	client, err := net.Dial("tcp", listener.Addr().String())
+	require.NoError(t, err)
+	server, err := listener.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close(); _ = server.Close() })
+	counted := &counter{Conn: client}
+	return newSocket(counted, timeout), counted, server
+}
+
+func send(t *testing.T, s *socket, data []byte) {
+	t.Helper()
+	n, err := s.Write(data)
+	require.NoError(t, err)
+	require.Equal(t, len(data), n)
+}
+
+func receive(t *testing.T, conn net.Conn, n int) []byte {
+	t.Helper()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
+	data := make([]byte, n)
+	_, err := io.ReadFull(conn, data)
+	require.NoError(t, err)
+	return data
+}
+
+func TestSocketWritesAtOnceUnlessCorked(t *testing.T) {
+	t.Parallel()
+	s, counted, peer := connected(t, time.Second)
+	send(t, s, []byte("a"))
+	require.Equal(t, "a", string(receive(t, peer, 1)))
+	s.cork()
+	for range 100 {
+		send(t, s, []byte("bc"))
+	}
+	require.Equal(t, []int{1}, counted.writes)
+	assert.False(t, s.full())
+	s.uncork()
+	require.Equal(t, bytes.Repeat([]byte("bc"), 100), receive(t, peer, 200))
+	require.Equal(t, []int{1, 200}, counted.writes)
+	send(t, s, []byte("d"))
+	require.Equal(t, "d", string(receive(t, peer, 1)))
+	s.cork()
+	s.uncork()
+	require.Equal(t, []int{1, 200, 1}, counted.writes, "nothing to write, nothing written")
+}
+
+func TestSocketKeepsTheOrderOfWhatIsTooLargeToHold(t *testing.T) {
+	t.Parallel()
+	s, counted, peer := connected(t, time.Second)
+	large := bytes.Repeat([]byte("L"), gather+1)
+	half := bytes.Repeat([]byte("H"), gather/2+1)
+	var received []byte
+	var group sync.WaitGroup
+	group.Go(func() { received = receive(t, peer, 1+len(large)+2*len(half)+1) })
+	s.cork()
+	send(t, s, []byte("a"))
+	send(t, s, large)
+	send(t, s, half)
+	assert.True(t, s.full())
+	send(t, s, half)
+	send(t, s, []byte("z"))
+	s.uncork()
+	group.Wait()
+	want := append(append(append(append([]byte("a"), large...), half...), half...), 'z')
+	require.True(t, bytes.Equal(want, received))
+	require.Equal(t, []int{1, len(large), len(half), len(half) + 1}, counted.writes)
+}
+
+func TestSocketGivesUpOnAPeerThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	for name, corked := range map[string]bool{"corked": true, "not corked": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _, _ := connected(t, 200*time.Millisecond)
+			if corked {
+				s.cork()
+			}
+			begin := time.Now()
+			var err error
+			for err == nil {
+				_, err = s.Write(make([]byte, 1<<20))
+			}
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			assert.Less(t, time.Since(begin), 5*time.Second)
+			_, again := s.Write([]byte("x"))
+			require.ErrorIs(t, again, os.ErrDeadlineExceeded, "it stays broken")
+			_, err = s.Read(make([]byte, 1))
+			require.ErrorIs(t, err, net.ErrClosed, "so that the reader notices")
+		})
+	}
+}
+
+func TestSocketHeedsAnEarlierDeadline(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(*socket, time.Time) error{
+		"SetDeadline": (*socket).SetDeadline, "SetWriteDeadline": (*socket).SetWriteDeadline,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _, peer := connected(t, time.Minute)
+			require.NoError(t, set(s, time.Now().Add(-time.Second)))
+			require.NoError(t, set(s, time.Time{}))
+			send(t, s, []byte("a"))
+			receive(t, peer, 1)
+			require.NoError(t, set(s, time.Now().Add(100*time.Millisecond)))
+			begin := time.Now()
+			var err error
+			for err == nil {
+				_, err = s.Write(make([]byte, 1<<20))
+			}
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			assert.Less(t, time.Since(begin), 5*time.Second)
+		})
+	}
+}
