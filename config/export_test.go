@@ -1,0 +1,31 @@
+package config
+
+import amqp091 "github.com/rabbitmq/amqp091-go"
+
+// Header names and pure functions that tests look at from outside.
+const (
+	UserIDHeader     = userIDHeader
+	ExchangeHeader   = exchangeHeader
+	RoutingKeyHeader = routingKeyHeader
+)
+
+// ConflictOf is what a 406's text tells.
+func ConflictOf(reason string) (argument, want, have string, ok bool) {
+	c, ok := conflictOf(&amqp091.Error{Code: amqp091.PreconditionFailed, Reason: reason})
+	return c.argument, orNone(c.want), orNone(c.have), ok
+}
+
+// RoundTrip encodes headers as Unmarshal does and decodes them as Marshal does.
+func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
+	p, err := decodeProperties(deliveryProperties{Headers: headers}.encode())
+	return p.Headers, err
+}
+
+// Decode reads an encoding of properties.
+func Decode(encoded string) error {
+	_, err := decodeProperties(encoded)
+	return err
+}
+
+// Shrink cuts a record.
+func Shrink(publishing *amqp091.Publishing, excess int) { shrink(publishing, excess) }

@@ -1,0 +1,257 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// WorkQueue says what the builder does about the app's own queues.
+type WorkQueue string
+
+const (
+	// Protect, the default, declares a work queue that does not exist as a quorum queue which dead-letters, and does not drop,
+	// what the broker itself gives up on: after 20 deliveries that were not acknowledged, or by the app's own arguments. A
+	// queue that exists with other arguments is left as it is, with one warning.
+	Protect WorkQueue = "protect"
+	// Leave declares the work queue as the app's own configuration says.
+	Leave WorkQueue = "leave"
+)
+
+// ErrUnprotectedQuorum says that a work queue is a quorum queue without a dead-letter exchange on RabbitMQ 4.0 to 4.2, which
+// drops a message that was requeued 20 times.
+var ErrUnprotectedQuorum = errors.New("unprotected quorum queue")
+
+const (
+	argType       = amqp091.QueueTypeArg
+	argLimit      = "x-delivery-limit"
+	argDLX        = "x-dead-letter-exchange"
+	argDLK        = "x-dead-letter-routing-key"
+	argDLStrategy = "x-dead-letter-strategy"
+	argOverflow   = amqp091.QueueOverflowArg
+)
+
+// protection is what Protect may add, and what may be missing from a queue that exists.
+var protection = []string{argType, argLimit, argDLX, argDLK, argDLStrategy, argOverflow}
+
+// classicOnly are arguments that a quorum queue refuses.
+var classicOnly = []string{"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"}
+
+// protect is the work queue as it is declared where it does not exist. What the app says holds.
+func protect(app Queue, n names) Queue {
+	arguments := cloneTable(app.Arguments)
+	if arguments == nil {
+		arguments = amqp091.Table{}
+	}
+	orElse := func(key string, value any) {
+		if _, said := arguments[key]; !said {
+			arguments[key] = value
+		}
+	}
+	kind := Quorum
+	if hasAny(arguments, classicOnly...) {
+		kind = Classic
+	}
+	orElse(argType, string(kind))
+	if arguments[argType] == string(Quorum) {
+		orElse(argLimit, protectedLimit)
+	}
+	if _, said := arguments[argDLX]; !said {
+		arguments[argDLX] = n.retryExchange()
+		orElse(argDLK, deadKey(app.Name))
+		// At least once needs reject-publish, which would turn a bound of the app's around: the newest would be refused.
+		if arguments[argType] == string(Quorum) && !hasAny(arguments, argOverflow, amqp091.QueueMaxLenArg, amqp091.QueueMaxLenBytesArg) {
+			orElse(argDLStrategy, "at-least-once")
+			arguments[argOverflow] = amqp091.QueueOverflowRejectPublish
+		}
+	}
+	return Queue{Name: app.Name, Durable: app.Durable, Arguments: arguments}
+}
+
+// workQueues knows what the app's queues are on the broker. It asks over short-lived connections of its own, for the broker
+// closes the channel of who asks for something else than there is.
+type workQueues struct {
+	dial             func() (*look, error)
+	names            names
+	mode             WorkQueue
+	tiers            QueueType
+	vhost            string
+	allowUnprotected bool
+
+	mu     sync.Mutex
+	queues map[string]*workQueue
+	warned map[string]bool
+}
+
+// workQueue is what is known of one: handlers of the same queue look at it one after the other, others do not wait.
+type workQueue struct {
+	mu    sync.Mutex
+	known bool
+	have  amqp091.Table // its arguments on the broker
+}
+
+func (w *workQueues) of(queue string) *workQueue {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q := w.queues[queue]
+	if q == nil {
+		q = &workQueue{}
+		w.queues[queue] = q
+	}
+	return q
+}
+
+// once runs a look at the broker, over a connection of its own, the first time and after forget.
+func (w *workQueues) once(queue string, ask func(*amqp091.Connection) (amqp091.Table, error)) (amqp091.Table, error) {
+	q := w.of(queue)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.known {
+		return cloneTable(q.have), nil
+	}
+	look, err := w.dial()
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to look at work queue %q: %w", queue, err)
+	}
+	defer look.close()
+	have, err := ask(look.Connection)
+	if err != nil {
+		return nil, err
+	}
+	q.known, q.have = true, have
+	return cloneTable(have), nil
+}
+
+// forget makes the next look ask again: the queue may have been replaced.
+func (w *workQueues) forget(queue string) {
+	q := w.of(queue)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.known = false
+}
+
+// resolve declares the queue where it does not exist, and the rest, and returns the arguments that the queue has.
+func (w *workQueues) resolve(app Queue, rest Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
+	return w.once(app.Name, func(connection *amqp091.Connection) (amqp091.Table, error) {
+		broker := brokerVersion(connection)
+		if err := w.judgeBroker(app, broker, logger); err != nil {
+			return nil, err
+		}
+		want := app
+		if w.mode == Protect {
+			want = protect(app, w.names)
+		}
+		have, err := ask(connection, want)
+		if err != nil {
+			return nil, err
+		}
+		if err := w.judge(app, have, broker, logger); err != nil {
+			return nil, err
+		}
+		return have, declareAndProbe(connection, rest)
+	})
+}
+
+// ask declares the queue as wanted and, where it exists with other arguments, again with what the broker says it has, until
+// they agree: passive declares do not tell arguments.
+func ask(connection *amqp091.Connection, want Queue) (amqp091.Table, error) {
+	arguments := cloneTable(want.Arguments)
+	for range 32 { // there are fewer arguments than that
+		channel, err := connection.Channel()
+		if err != nil {
+			return nil, fmt.Errorf("cannot look at work queue %q: %w", want.Name, err)
+		}
+		err = declareQueue(channel, Queue{Name: want.Name, Durable: want.Durable, Arguments: arguments})
+		if err == nil {
+			return arguments, channel.Close()
+		}
+		c, ok := conflictOf(err)
+		if !ok || !strings.HasPrefix(c.argument, "x-") {
+			return nil, err
+		}
+		if arguments == nil {
+			arguments = amqp091.Table{}
+		}
+		if have := c.value(arguments[c.argument]); have != nil {
+			arguments[c.argument] = have
+		} else {
+			delete(arguments, c.argument)
+		}
+	}
+	return nil, fmt.Errorf("cannot find out the arguments of work queue %q", want.Name)
+}
+
+// judge compares a queue with what the app asked for and with what keeps its messages safe.
+func (w *workQueues) judge(app Queue, have amqp091.Table, broker version, logger watermill.LoggerAdapter) error {
+	for _, key := range sortedKeys(maps.Keys(union(app.Arguments, have))) {
+		asked, said := app.Arguments[key]
+		if !said && isProtection(key) {
+			continue
+		}
+		if has := have[key]; !sameArgument(asked, has) && !(key == argType && isClassic(asked) && isClassic(has)) {
+			return &ArgumentConflictError{Object: app.Name, Argument: key, Want: valueText(asked), Have: valueText(has)}
+		}
+	}
+	if _, protected := have[argDLX]; protected {
+		return nil
+	}
+	quorum := have[argType] == string(Quorum)
+	policy := w.policy(app.Name, quorum)
+	if quorum && broker.dropsAtDeliveryLimit() && !w.allowUnprotected {
+		return fmt.Errorf("%w: work queue %q on RabbitMQ %s has no dead-letter exchange, so a message that is requeued 20 times is dropped: "+
+			"protect it with a policy (%s) and then set AllowUnprotectedQuorum, which says that you did", ErrUnprotectedQuorum, app.Name, broker, policy)
+	}
+	w.warnOnce("queue "+app.Name, logger, fmt.Sprintf("work queue %q has no dead-letter exchange, what the broker itself gives up on is dropped. "+
+		"A policy protects it: %s", app.Name, policy))
+	return nil
+}
+
+// policy is the command that protects a queue whose arguments cannot be changed any more.
+func (w *workQueues) policy(queue string, quorum bool) string {
+	limit := ""
+	if quorum {
+		limit = fmt.Sprintf(`,"delivery-limit":%d`, protectedLimit)
+	}
+	return fmt.Sprintf(`rabbitmqctl set_policy -p '%s' --apply-to queues 'retry of %s' '^%s$' '{"dead-letter-exchange":"%s","dead-letter-routing-key":"%s"%s}'`,
+		w.vhost, queue, regexp.QuoteMeta(queue), w.names.retryExchange(), deadKey(queue), limit)
+}
+
+func union(a, b amqp091.Table) amqp091.Table {
+	all := amqp091.Table{}
+	maps.Copy(all, a)
+	maps.Copy(all, b)
+	return all
+}
+
+func hasAny(arguments amqp091.Table, keys ...string) bool {
+	for _, key := range keys {
+		if _, said := arguments[key]; said {
+			return true
+		}
+	}
+	return false
+}
+
+func isProtection(key string) bool { return slices.Contains(protection, key) }
+
+func isClassic(kind any) bool { return kind == nil || kind == string(Classic) }
+
+// sameArgument compares as the broker does, which knows one kind of integer.
+func sameArgument(a, b any) bool {
+	return reflect.DeepEqual(a, b) || a != nil && b != nil && fmt.Sprint(a) == fmt.Sprint(b)
+}
+
+func valueText(value any) string {
+	if value == nil {
+		return "none"
+	}
+	return fmt.Sprint(value)
+}
