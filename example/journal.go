@@ -1,0 +1,174 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// journal watches the orders from outside of their handler: how often each was billed, and how long each failure waited.
+type journal struct {
+	mu       sync.Mutex
+	numbers  map[string]int // order numbers by message UUID
+	timeline *timeline
+	billed   map[string]int // how often, by message UUID
+	dead     map[string]int
+	waits    map[failure]*wait
+	late     lateness
+	open     int           // orders that are not settled
+	settled  chan struct{} // closed once every order is billed or dead
+}
+
+// failure is one failure of one message: its first, its second, ...
+type failure struct {
+	uuid   string
+	number int
+}
+
+// wait is filled from two sides: short tiers bring a message back before the hook has told that it waits.
+type wait struct {
+	wanted   time.Duration
+	failedAt time.Time // zero until the hook has told
+	backAt   time.Time // zero until it is back
+	why      string
+}
+
+func newJournal(orders []*message.Message, t *timeline) *journal {
+	j := &journal{
+		numbers: map[string]int{}, timeline: t, open: len(orders), settled: make(chan struct{}),
+		billed: map[string]int{}, dead: map[string]int{}, waits: map[failure]*wait{},
+	}
+	for i, msg := range orders {
+		j.numbers[msg.UUID] = i + 1
+	}
+	return j
+}
+
+// observe notes when a message arrives and whether it was billed.
+func (j *journal) observe(h message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		now := time.Now()
+		if record, retried := middleware.ReadRecord(msg.Metadata); retried {
+			j.back(failure{msg.UUID, record.Failures}, now)
+		}
+		err := h(msg)
+		if err == nil {
+			j.settle(j.billed, msg.UUID)
+		}
+		return err
+	}
+}
+
+// failed is the middleware's OnRetry.
+func (j *journal) failed(e middleware.RetryEvent) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	f := failure{e.MessageUUID, e.Failures}
+	w := j.wait(f)
+	w.wanted, w.failedAt, w.why = e.Delay, e.DueAt.Add(-e.Delay), e.Err.Error()
+	j.show(f, w)
+}
+
+func (j *journal) back(f failure, now time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	w := j.wait(f)
+	if !w.backAt.IsZero() {
+		return // handled twice: the summary counts it where it matters
+	}
+	w.backAt = now
+	j.show(f, w)
+}
+
+func (j *journal) wait(f failure) *wait {
+	if j.waits[f] == nil {
+		j.waits[f] = &wait{}
+	}
+	return j.waits[f]
+}
+
+func (j *journal) show(f failure, w *wait) {
+	if !w.failedAt.IsZero() && !w.backAt.IsZero() {
+		measured := w.backAt.Sub(w.failedAt)
+		j.late.add(measured - w.wanted)
+		j.timeline.waited(j.numbers[f.uuid], f.number, w.wanted, measured, w.why)
+	}
+	j.timeline.status(j.progress)
+}
+
+// died is the middleware's OnDeadLetter.
+func (j *journal) died(e middleware.DeadLetterEvent) {
+	j.mu.Lock()
+	j.timeline.died(j.numbers[e.MessageUUID], e.Failures, e.Reason, e.Err.Error())
+	j.mu.Unlock()
+	j.settle(j.dead, e.MessageUUID)
+}
+
+func (j *journal) settle(outcomes map[string]int, uuid string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	first := j.billed[uuid]+j.dead[uuid] == 0
+	outcomes[uuid]++
+	j.timeline.status(j.progress)
+	if first {
+		j.open--
+		if j.open == 0 {
+			close(j.settled)
+		}
+	}
+}
+
+// unsettled says which orders are neither billed nor dead.
+func (j *journal) unsettled() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var numbers []int
+	for uuid, number := range j.numbers {
+		if j.billed[uuid]+j.dead[uuid] == 0 {
+			numbers = append(numbers, number)
+		}
+	}
+	slices.Sort(numbers)
+	return fmt.Errorf("%s; not settled: orders %s", j.progress(), list(numbers))
+}
+
+func list(numbers []int) string {
+	const most = 20
+	text := strings.Trim(fmt.Sprint(numbers[:min(len(numbers), most)]), "[]")
+	if more := len(numbers) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// tick refreshes the status line.
+func (j *journal) tick() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.timeline.tick(j.progress)
+}
+
+func (j *journal) progress() string {
+	waiting, next := 0, time.Time{}
+	for _, w := range j.waits {
+		if w.failedAt.IsZero() || !w.backAt.IsZero() {
+			continue
+		}
+		waiting++
+		if due := w.failedAt.Add(w.wanted); next.IsZero() || due.Before(next) {
+			next = due
+		}
+	}
+	text := fmt.Sprintf("%d of %d orders billed, %d waiting on retry queues, %d dead",
+		len(j.billed), len(j.numbers), waiting, len(j.dead))
+	if in := time.Until(next).Round(time.Second); waiting > 0 && in > 0 {
+		text += fmt.Sprintf("; the next is due in %v", in)
+	}
+	return text
+}

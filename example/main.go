@@ -1,0 +1,113 @@
+// Command example bills orders with an ordinary Watermill app, on a real RabbitMQ. Some orders fail; watch them wait on the
+// broker, come back when they are due, and be dead-lettered when their retries are used up.
+//
+//	go run ./example -amqp amqp://guest:guest@localhost:5672/
+//
+// What the library asks of an app is in app.go, and what a failing handler looks like in orders.go. The rest is the show.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+)
+
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+
+	mostMessages = 10_000
+	localBroker  = "amqp://guest:guest@localhost:5672/"
+)
+
+// options are the flags.
+type options struct {
+	uri      string
+	messages int
+	schedule backoff.Schedule
+	verbose  bool
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	opts, err := parse(args, stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		_, _ = fmt.Fprintln(stderr, "example:", err)
+		return exitUsage
+	}
+
+	// A closed pipe or terminal ends the demo like Ctrl-C does: its queues must not stay on the broker.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	defer stop()
+	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // the second Ctrl-C ends it at once
+
+	var logger watermill.LoggerAdapter = watermill.NopLogger{}
+	if opts.verbose {
+		logger = watermill.NewStdLogger(false, false) // to stderr
+	}
+	err = demo(ctx, opts, stdout, logger)
+	if err == nil {
+		return 0
+	}
+	line := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if ctx.Err() != nil {
+		_, _ = fmt.Fprintln(stderr, "example: interrupted:", line)
+		return exitInterrupted
+	}
+	_, _ = fmt.Fprintln(stderr, "example:", line)
+	return exitFailed
+}
+
+// parse never prints or returns the broker's address: it holds the password.
+func parse(args []string, stdout io.Writer) (options, error) {
+	var opts options
+	flags := flag.NewFlagSet("example", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // one line tells a mistake better than the whole usage
+	flags.StringVar(&opts.uri, "amqp", "", "`address` of the broker (default $AMQP_URL, or else "+localBroker+")")
+	flags.IntVar(&opts.messages, "messages", 40, fmt.Sprintf("how many orders to bill, 1 to %d", mostMessages))
+	flags.TextVar(&opts.schedule, "schedule",
+		backoff.Schedule{500 * time.Millisecond, time.Second, 3 * time.Second, 6 * time.Second},
+		"the delay before each retry, such as \"1s 5s 25s*3\"")
+	flags.BoolVar(&opts.verbose, "v", false, "log what Watermill does, to stderr")
+
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			_, _ = fmt.Fprintln(stdout, "Usage: go run ./example [flags]")
+			flags.SetOutput(stdout)
+			flags.PrintDefaults()
+		}
+		return opts, err
+	}
+	if flags.NArg() > 0 {
+		return opts, errors.New("takes flags and no arguments: -h lists them")
+	}
+	if opts.messages < 1 || opts.messages > mostMessages {
+		return opts, fmt.Errorf("-messages is %d: it must be 1 to %d", opts.messages, mostMessages)
+	}
+	if err := opts.schedule.Validate(); err != nil {
+		return opts, fmt.Errorf("-schedule: %w", err)
+	}
+	if opts.uri == "" {
+		opts.uri = os.Getenv("AMQP_URL")
+	}
+	if opts.uri == "" {
+		opts.uri = localBroker
+	}
+	return opts, nil
+}

@@ -1,0 +1,117 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// policyFile tells Debian's packages whether they may start their service while they are installed.
+const policyFile = "/usr/sbin/policy-rc.d"
+
+func aptUsable(ctx context.Context) string {
+	if os.Getenv("DEVBROKER_INSTALL") == "no" {
+		return "DEVBROKER_INSTALL=no forbids it"
+	}
+	if _, err := os.Stat("/etc/debian_version"); err != nil {
+		return "neither Debian nor Ubuntu"
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return "not installed"
+	}
+	return unless(asRoot(ctx, nil, "true") == nil, "neither root nor sudo without a password")
+}
+
+// aptInstall installs RabbitMQ and leaves its service stopped.
+func aptInstall(ctx context.Context) (installed, error) {
+	say("installing RabbitMQ with apt-get, once; this takes a minute")
+	unlock, err := lockPackages(ctx)
+	if err != nil {
+		return installed{}, err
+	}
+	defer unlock()
+	if server, found := findServer(serverPlaces(), ""); found { // another devbroker was quicker
+		return server, nil
+	}
+	restore, err := forbidServices(ctx)
+	if err != nil {
+		return installed{}, err
+	}
+	defer restore()
+	for _, step := range [][]string{
+		{"apt-get", "update", "-q"},
+		{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-q", "-y", "--no-install-recommends",
+			"-o", "DPkg::Lock::Timeout=300", "rabbitmq-server"},
+	} {
+		if err := asRoot(ctx, os.Stderr, step...); err != nil {
+			return installed{}, fmt.Errorf("%w; install RabbitMQ yourself, start Docker, or set AMQP_URL", err)
+		}
+	}
+	if _, err := os.Stat("/run/systemd/system"); err == nil {
+		_ = asRoot(ctx, os.Stderr, "systemctl", "disable", "rabbitmq-server", "epmd.socket", "epmd.service") // nor at the next boot
+	}
+	server, found := findServer(serverPlaces(), "")
+	if !found {
+		return installed{}, errors.New("installed, but rabbitmq-server is not where it was expected")
+	}
+	return server, nil
+}
+
+// forbidServices keeps the package from starting its service. A policy that is there already is the owner's: it stays.
+func forbidServices(ctx context.Context) (restore func(), err error) {
+	if _, err := os.Lstat(policyFile); err == nil {
+		return func() {}, nil
+	}
+	write := `printf '#!/bin/sh\nexit 101\n' >"$0" && chmod 755 "$0"`
+	if err := asRoot(ctx, os.Stderr, "sh", "-c", write, policyFile); err != nil {
+		return nil, err
+	}
+	return func() {
+		if err := asRoot(context.Background(), os.Stderr, "rm", "-f", policyFile); err != nil {
+			say("%v", err)
+		}
+	}, nil
+}
+
+// lockPackages lets one devbroker install at a time.
+func lockPackages(ctx context.Context) (unlock func(), err error) {
+	folder, err := os.Open("/var/lib/dpkg")
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		select {
+		case <-ctx.Done():
+			_ = folder.Close()
+			return nil, ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return func() { _ = folder.Close() }, nil
+}
+
+// asRoot runs a command as root, with sudo where need be, and asks it to end, rather than killing it, on a signal: dpkg
+// must not be torn out of its work.
+func asRoot(ctx context.Context, output *os.File, args ...string) error {
+	if os.Geteuid() != 0 {
+		args = append([]string{"sudo", "-n"}, args...)
+	}
+	process := exec.CommandContext(ctx, args[0], args[1:]...)
+	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	process.Cancel = func() error { return syscall.Kill(-process.Process.Pid, syscall.SIGTERM) }
+	if output != nil {
+		process.Stdout, process.Stderr = output, output
+	}
+	if err := process.Run(); err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
+	}
+	return nil
+}

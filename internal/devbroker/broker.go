@@ -1,0 +1,93 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// broker is a RabbitMQ to work with, and what must be undone when it is no longer needed.
+type broker struct {
+	URL, Management, Ctl string
+	Kill, Start          string // commands that SIGKILL a private node and start it again
+
+	Node      *node  `json:",omitempty"` // a private node of ours
+	Container string `json:",omitempty"` // a container of ours
+}
+
+type variable struct{ name, value string }
+
+func (b broker) variables() []variable {
+	var known []variable
+	for _, v := range []variable{
+		{"AMQP_URL", b.URL}, {"AMQP_MANAGEMENT_URL", b.Management},
+		{"BROKER_CTL", b.Ctl}, {"BROKER_KILL", b.Kill}, {"BROKER_START", b.Start},
+	} {
+		if v.value != "" {
+			known = append(known, v)
+		}
+	}
+	return known
+}
+
+// environ is the environment of a command that uses the broker: variables of another broker are taken out.
+func (b broker) environ(environment []string) []string {
+	clean := without(environment, "AMQP_URL=", "AMQP_MANAGEMENT_URL=", "BROKER_CTL=", "BROKER_KILL=", "BROKER_START=")
+	for _, v := range b.variables() {
+		clean = append(clean, v.name+"="+v.value)
+	}
+	return clean
+}
+
+func (b broker) stop() {
+	if b.Node != nil {
+		b.Node.stop()
+	}
+	if b.Container != "" {
+		removeContainer(b.Container)
+	}
+}
+
+// named is the broker that AMQP_URL names.
+func named(ctx context.Context) (broker, error) {
+	b := broker{
+		URL:        os.Getenv("AMQP_URL"),
+		Management: os.Getenv("AMQP_MANAGEMENT_URL"),
+		Ctl:        os.Getenv("BROKER_CTL"),
+		Kill:       os.Getenv("BROKER_KILL"),
+		Start:      os.Getenv("BROKER_START"),
+	}
+	uri, err := url.Parse(b.URL)
+	if err != nil {
+		return broker{}, errors.New("no valid URL") // its own text may hold the password
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := handshake(ctx, uri); err != nil {
+		return broker{}, fmt.Errorf("no broker answers at %s: %w", uri.Redacted(), err)
+	}
+	return b, nil
+}
+
+func without(environment []string, prefixes ...string) []string {
+	var left []string
+next:
+	for _, entry := range environment {
+		for _, prefix := range prefixes {
+			if strings.HasPrefix(entry, prefix) {
+				continue next
+			}
+		}
+		left = append(left, entry)
+	}
+	return left
+}
+
+// quote makes a text one word of a shell.
+func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

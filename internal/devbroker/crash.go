@@ -1,0 +1,72 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// crashed is what it takes to start a private node again, kept in its folder.
+type crashed struct {
+	Name                                 string
+	AMQP, Management, Distribution, Epmd int
+	Server                               string
+	Broker                               broker
+}
+
+// crashable returns the commands that kill the node and start it again.
+func (n *node) crashable(server installed, b broker) (kill, start string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", "", err
+	}
+	p := n.ports
+	text, err := json.Marshal(crashed{n.name, p.amqp, p.management, p.distribution, p.epmd, server.folder, broker{URL: b.URL, Management: b.Management}})
+	if err != nil {
+		return "", "", err
+	}
+	command := func(verb string) string { return quote(self) + " " + verb + " " + quote(n.Folder) }
+	return command("kill"), command("start"), os.WriteFile(n.file("node.json"), text, 0o600)
+}
+
+func crash(ctx context.Context, verb, folder string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(folder, "node.json"))
+	if err != nil {
+		return 1, err
+	}
+	var c crashed
+	if err := json.Unmarshal(text, &c); err != nil {
+		return 1, err
+	}
+	n := &node{Folder: folder, Epmd: c.Epmd, name: c.Name, ports: portSet{c.AMQP, c.Management, c.Distribution, c.Epmd}}
+	if verb == "kill" {
+		n.kill()
+		return 0, nil
+	}
+	if len(processes(n.marker())) > 0 {
+		return 0, nil // it runs
+	}
+	if err := n.start(ctx, installed{c.Server}, c.Broker); err != nil {
+		return 1, n.explain(err)
+	}
+	return 0, nil
+}
+
+// kill ends all that has the node's marker, and returns when it is gone.
+func (n *node) kill() {
+	for range 100 {
+		found := processes(n.marker())
+		if len(found) == 0 {
+			return
+		}
+		for _, pid := range found {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}

@@ -1,0 +1,94 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// dockerAnswers asks the daemon: a client without one is common.
+func dockerAnswers(ctx context.Context) string {
+	if _, err := exec.LookPath("docker"); err != nil {
+		return "not installed"
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return unless(exec.CommandContext(ctx, "docker", "info").Run() == nil, "its daemon does not answer")
+}
+
+func startContainer(ctx context.Context) (broker, error) {
+	image := os.Getenv("DEVBROKER_IMAGE")
+	if image == "" {
+		image = "rabbitmq:4-management"
+	}
+	say("starting %s with Docker", image)
+	name := "devbroker-" + strings.ToLower(rand.Text()[:8])
+	b := broker{Container: name, Ctl: "docker exec " + name + " rabbitmqctl -q"}
+	if _, err := docker(ctx, "run", "--detach", "--name", name,
+		"--publish", "127.0.0.1::5672", "--publish", "127.0.0.1::15672", image); err != nil {
+		_ = exec.Command("docker", "rm", "--force", "--volumes", name).Run() // half made, where a signal came
+		return broker{}, fmt.Errorf("%w; try another image in DEVBROKER_IMAGE, or set AMQP_URL", err)
+	}
+	if err := b.awaitContainer(ctx); err != nil {
+		words, _ := exec.Command("docker", "logs", "--tail", "20", name).CombinedOutput()
+		b.stop()
+		return broker{}, fmt.Errorf("%s did not start: %w. The end of its log:\n%s\n"+
+			"Try another image in DEVBROKER_IMAGE, or set AMQP_URL", image, err, words)
+	}
+	return b, nil
+}
+
+func (b *broker) awaitContainer(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, errors.New("not ready after "+startDeadline.String()))
+	defer cancel()
+	amqp, err := docker(ctx, "port", b.Container, "5672/tcp")
+	if err != nil {
+		return err
+	}
+	management, err := docker(ctx, "port", b.Container, "15672/tcp")
+	if err != nil {
+		return err
+	}
+	b.URL, b.Management = "amqp://guest:guest@"+amqp+"/", "http://"+management
+	uri, err := url.Parse(b.URL)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for handshake(ctx, uri) != nil || managed(ctx, b.Management) != nil {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+func removeContainer(name string) {
+	if _, err := docker(context.Background(), "rm", "--force", "--volumes", name); err != nil {
+		say("%v", err)
+	}
+}
+
+// docker runs one command and returns the first line that it prints. A pull shows its progress.
+func docker(ctx context.Context, args ...string) (string, error) {
+	var output bytes.Buffer
+	process := exec.CommandContext(ctx, "docker", args...)
+	process.Stdout, process.Stderr = &output, os.Stderr
+	if err := process.Run(); err != nil {
+		return "", fmt.Errorf("docker %s: %w", args[0], err)
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(output.String()), "\n")
+	return line, nil
+}

@@ -1,0 +1,91 @@
+//go:build unix
+
+package main
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// fakeDocker is a docker client that says where the two servers listen, and writes down what it was asked.
+func fakeDocker(t *testing.T, amqp, management string) (log string) {
+	t.Helper()
+	folder := t.TempDir()
+	log = filepath.Join(folder, "log")
+	script := `#!/bin/sh
+echo "$*" >>` + quote(log) + `
+case "$1 $3" in
+"port 5672/tcp") echo ` + quote(amqp) + `; echo "[::1]:1" ;;
+"port 15672/tcp") echo ` + quote(management) + ` ;;
+esac
+`
+	if err := os.WriteFile(filepath.Join(folder, "docker"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", folder+":/usr/bin:/bin")
+	return log
+}
+
+func TestContainerIsStartedAndRemoved(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = connection.Write([]byte("\x01\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0a"))
+		}
+	}()
+	management := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer management.Close()
+	log := fakeDocker(t, listener.Addr().String(), management.Listener.Addr().String())
+	t.Setenv("DEVBROKER_IMAGE", "rabbitmq:test")
+
+	if whyNot := dockerAnswers(t.Context()); whyNot != "" {
+		t.Fatal(whyNot)
+	}
+	b, err := startContainer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.URL != "amqp://guest:guest@"+listener.Addr().String()+"/" || b.Management != management.URL {
+		t.Errorf("got %+v", b)
+	}
+	if b.Ctl != "docker exec "+b.Container+" rabbitmqctl -q" {
+		t.Errorf("got %q", b.Ctl)
+	}
+	b.stop()
+	asked, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"run --detach --name " + b.Container + " --publish 127.0.0.1::5672 --publish 127.0.0.1::15672 rabbitmq:test\n",
+		"rm --force --volumes " + b.Container + "\n",
+	} {
+		if !strings.Contains(string(asked), want) {
+			t.Errorf("docker was not asked to %q, only to\n%s", want, asked)
+		}
+	}
+}
+
+func TestDockerWithoutADaemonIsNotOpen(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "docker"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", folder+":/usr/bin:/bin")
+	if dockerAnswers(t.Context()) == "" {
+		t.Error("a client without its daemon counts as Docker")
+	}
+}

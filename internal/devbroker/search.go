@@ -1,0 +1,91 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// way is one way to come by a broker.
+type way struct {
+	name string
+	// open says why not, in a few words, or "" where the way is open.
+	open func(context.Context) (whyNot string)
+	take func(context.Context) (broker, error)
+}
+
+// searchOrder is the order in which a broker is looked for: what the developer named, what is there already, what needs
+// no installation, what leaves the machine as it was, and last what changes it.
+func searchOrder() []way {
+	var server installed
+	return []way{
+		{
+			name: "AMQP_URL",
+			open: func(context.Context) string { return unless(os.Getenv("AMQP_URL") != "", "not set") },
+			take: named,
+		},
+		{
+			name: "devbroker up",
+			open: func(ctx context.Context) string { return unless(isUp(ctx), "no broker is up") },
+			take: func(context.Context) (broker, error) { return borrowed() },
+		},
+		{
+			name: "installed RabbitMQ",
+			open: func(context.Context) string {
+				var found bool
+				server, found = findServer(serverPlaces(), os.Getenv("PATH"))
+				return unless(found, "none found")
+			},
+			take: func(ctx context.Context) (broker, error) { return startNode(ctx, server) },
+		},
+		{name: "Docker", open: dockerAnswers, take: startContainer},
+		{
+			name: "apt-get",
+			open: aptUsable,
+			take: func(ctx context.Context) (broker, error) {
+				server, err := aptInstall(ctx)
+				if err != nil {
+					return broker{}, err
+				}
+				return startNode(ctx, server)
+			},
+		},
+	}
+}
+
+// find takes the first way that is open. Where that way then fails, no other is tried: a broker that does not start is a
+// fault to be seen, and another version in its place would hide it.
+func find(ctx context.Context, ways []way) (broker, error) {
+	first, tried := choose(ctx, ways)
+	if first == nil {
+		return broker{}, errors.New("no RabbitMQ to be had. Tried:\n  " + strings.Join(tried, "\n  ") +
+			"\nSet AMQP_URL=amqp://user:password@host:port/, or install RabbitMQ, or start Docker.")
+	}
+	b, err := first.take(ctx)
+	if err != nil {
+		return broker{}, fmt.Errorf("%s: %w", first.name, err)
+	}
+	return b, nil
+}
+
+func choose(ctx context.Context, ways []way) (open *way, tried []string) {
+	for i := range ways {
+		whyNot := ways[i].open(ctx)
+		if whyNot == "" {
+			return &ways[i], tried
+		}
+		tried = append(tried, ways[i].name+": "+whyNot)
+	}
+	return nil, tried
+}
+
+func unless(fine bool, whyNot string) string {
+	if fine {
+		return ""
+	}
+	return whyNot
+}

@@ -1,0 +1,84 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// closed is a way that is not open; opened is one that is, and hands out a broker of its own name.
+func closed(name string) way {
+	return way{name: name, open: func(context.Context) string { return "not here" }}
+}
+
+func opened(name string) way {
+	return way{
+		name: name,
+		open: func(context.Context) string { return "" },
+		take: func(context.Context) (broker, error) { return broker{URL: name}, nil },
+	}
+}
+
+func TestSearchOrder(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, w := range searchOrder() {
+		names = append(names, w.name)
+	}
+	want := []string{"AMQP_URL", "devbroker up", "installed RabbitMQ", "Docker", "apt-get"}
+	if !slices.Equal(names, want) {
+		t.Fatalf("looks at %q, want %q", names, want)
+	}
+}
+
+func TestFindTakesTheFirstOpenWay(t *testing.T) {
+	t.Parallel()
+	asked := way{name: "later", open: func(context.Context) string {
+		t.Error("a way behind the open one was asked")
+		return ""
+	}}
+	for _, test := range []struct {
+		name string
+		ways []way
+		want string
+	}{
+		{"the first", []way{opened("a"), asked}, "a"},
+		{"the second", []way{closed("a"), opened("b"), asked}, "b"},
+		{"the last", []way{closed("a"), closed("b"), opened("c")}, "c"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b, err := find(t.Context(), test.ways)
+			if err != nil || b.URL != test.want {
+				t.Fatalf("found %q, %v; want %q", b.URL, err, test.want)
+			}
+		})
+	}
+}
+
+func TestFindNamesAllThatItTried(t *testing.T) {
+	t.Parallel()
+	_, err := find(t.Context(), []way{closed("a"), closed("b")})
+	for _, part := range []string{"a: not here", "b: not here", "AMQP_URL"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%v: does not say %q", err, part)
+		}
+	}
+}
+
+func TestFindDoesNotHideABrokerThatDoesNotStart(t *testing.T) {
+	t.Parallel()
+	fault := errors.New("broken")
+	fails := way{
+		name: "a",
+		open: func(context.Context) string { return "" },
+		take: func(context.Context) (broker, error) { return broker{}, fault },
+	}
+	if _, err := find(t.Context(), []way{fails, opened("b")}); !errors.Is(err, fault) {
+		t.Fatalf("got %v, want the fault of the first way", err)
+	}
+}
