@@ -1,0 +1,171 @@
+// Package broker gives the integration tests their RabbitMQ: its address, its management API, names that no other test
+// uses, and a network that can fail.
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+// URL is the broker's address. A test without a broker fails: it never skips.
+func URL(t testing.TB) string {
+	t.Helper()
+	uri := os.Getenv("AMQP_URL")
+	if uri == "" {
+		t.Fatal("AMQP_URL is not set: run `make test`, which finds or starts a RabbitMQ, or set AMQP_URL=amqp://user:password@host:port/")
+	}
+	return uri
+}
+
+// WithUser is the broker's address for another user.
+func WithUser(t testing.TB, user, password string) string {
+	t.Helper()
+	uri, err := url.Parse(URL(t))
+	require.NoError(t, err)
+	uri.User = url.UserPassword(user, password)
+	return uri.String()
+}
+
+// Management is a client of the broker's management API: AMQP_MANAGEMENT_URL, or the AMQP port plus 10,000.
+func Management(t testing.TB) *rabbithole.Client {
+	t.Helper()
+	uri, err := url.Parse(URL(t))
+	require.NoError(t, err)
+	endpoint := os.Getenv("AMQP_MANAGEMENT_URL")
+	if endpoint == "" {
+		port := 5672
+		if uri.Port() != "" {
+			port, err = strconv.Atoi(uri.Port())
+			require.NoError(t, err)
+		}
+		endpoint = "http://" + net.JoinHostPort(uri.Hostname(), strconv.Itoa(port+10_000))
+	}
+	password, _ := uri.User.Password()
+	client, err := rabbithole.NewClient(endpoint, uri.User.Username(), password)
+	require.NoError(t, err)
+	client.SetTransport(&http.Transport{DisableKeepAlives: true})
+	_, err = client.Overview()
+	require.NoError(t, err, "the management API does not answer; set AMQP_MANAGEMENT_URL")
+	return client
+}
+
+// Name is a name for a queue, exchange, user or prefix that nothing else on the broker has.
+func Name(t testing.TB, base string) string {
+	t.Helper()
+	suffix := make([]byte, 4)
+	_, err := rand.Read(suffix)
+	require.NoError(t, err)
+	return base + "_" + hex.EncodeToString(suffix)
+}
+
+// Connect opens a connection that ends with the test.
+func Connect(t testing.TB) *amqp.Connection {
+	t.Helper()
+	connection, err := amqp.Dial(URL(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = connection.Close() })
+	return connection
+}
+
+// Channel opens a channel on a connection of its own.
+func Channel(t testing.TB) *amqp.Channel {
+	t.Helper()
+	channel, err := Connect(t).Channel()
+	require.NoError(t, err)
+	return channel
+}
+
+// Clean deletes, when the test ends, every queue and exchange whose name holds the text.
+func Clean(t testing.TB, text string) {
+	t.Helper()
+	client := Management(t)
+	t.Cleanup(func() {
+		queues, err := client.ListQueues()
+		require.NoError(t, err)
+		for _, queue := range queues {
+			if strings.Contains(queue.Name, text) {
+				_, _ = client.DeleteQueue(queue.Vhost, queue.Name)
+			}
+		}
+		exchanges, err := client.ListExchanges()
+		require.NoError(t, err)
+		for _, exchange := range exchanges {
+			if strings.Contains(exchange.Name, text) {
+				_, _ = client.DeleteExchange(exchange.Vhost, exchange.Name)
+			}
+		}
+	})
+}
+
+// Proxy stands between the app and the broker. Stop it and the broker is away: connections break, new ones are refused.
+// Its toxics slow the network down or hold it.
+func Proxy(t testing.TB) (*toxiproxy.Proxy, string) {
+	t.Helper()
+	uri, err := url.Parse(URL(t))
+	require.NoError(t, err)
+	port := uri.Port()
+	if port == "" {
+		port = "5672"
+	}
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
+	proxy := toxiproxy.NewProxy(server, Name(t, "proxy"), "127.0.0.1:0", net.JoinHostPort(uri.Hostname(), port))
+	require.NoError(t, proxy.Start())
+	t.Cleanup(proxy.Stop)
+	uri.Host = proxy.Listen
+	return proxy, uri.String()
+}
+
+// Eventually waits for an event with a deadline.
+func Eventually(t testing.TB, within time.Duration, happened func() bool, what string, args ...any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !happened() {
+		select {
+		case <-ctx.Done():
+			require.Failf(t, "did not happen within "+within.String(), what, args...)
+		case <-tick.C:
+		}
+	}
+}
+
+// User is a user, with a password like the name, who has these permissions (regular expressions) until the test ends.
+func User(t testing.TB, configure, write, read string) string {
+	t.Helper()
+	client := Management(t)
+	name := Name(t, "user")
+	_, err := client.PutUser(name, rabbithole.UserSettings{Password: name})
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = client.DeleteUser(name) })
+	_, err = client.UpdatePermissionsIn("/", name, rabbithole.Permissions{Configure: configure, Write: write, Read: read})
+	require.NoError(t, err)
+	return name
+}
+
+// Ctl runs rabbitmqctl against the broker, with the command in BROKER_CTL, and returns what it printed.
+func Ctl(t testing.TB, arguments ...string) string {
+	t.Helper()
+	prefix := strings.Fields(os.Getenv("BROKER_CTL"))
+	require.NotEmpty(t, prefix, "BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL; `make test` sets it")
+	output, err := exec.Command(prefix[0], append(prefix[1:], arguments...)...).CombinedOutput()
+	require.NoError(t, err, string(output))
+	return string(output)
+}

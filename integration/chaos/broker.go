@@ -1,0 +1,182 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// Broker is a RabbitMQ and the means to hurt it. Commands are run by a shell; those that are "" are not to be had.
+type Broker struct {
+	Name       string
+	URL        string
+	Management string // by default the AMQP port plus 10,000
+	Ctl        string // runs rabbitmqctl with the arguments that follow
+	Kill       string // SIGKILLs the broker
+	Start      string // starts it on its old data and returns when it is ready
+	Survivors  []string
+}
+
+func (b Broker) management() (*rabbithole.Client, error) {
+	uri, err := url.Parse(b.URL)
+	if err != nil {
+		return nil, errors.New("no valid URL")
+	}
+	endpoint := b.Management
+	if endpoint == "" {
+		port := 5672
+		if uri.Port() != "" {
+			if port, err = strconv.Atoi(uri.Port()); err != nil {
+				return nil, err
+			}
+		}
+		endpoint = "http://" + net.JoinHostPort(uri.Hostname(), strconv.Itoa(port+10_000))
+	}
+	password, _ := uri.User.Password()
+	client, err := rabbithole.NewClient(endpoint, uri.User.Username(), password)
+	if err != nil {
+		return nil, err
+	}
+	client.SetTransport(&http.Transport{DisableKeepAlives: true})
+	client.SetTimeout(20 * time.Second)
+	return client, nil
+}
+
+// run outlives a signal to us: what it undoes must be undone.
+func run(command string, args ...string) error {
+	if command == "" {
+		return errors.New("there is no command for that")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	process := exec.CommandContext(ctx, "sh", append([]string{"-c", command + ` "$@"`, "sh"}, args...)...)
+	process.SysProcAttr = ownGroup()
+	var output bytes.Buffer
+	process.Stdout, process.Stderr = &output, &output
+	process.WaitDelay = time.Second // a broker that it starts may hold the pipe
+	if err := process.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return fmt.Errorf("%s %s: %w: %s", command, strings.Join(args, " "), err, output.String())
+	}
+	return nil
+}
+
+func (b Broker) alarm(on bool) error {
+	mark := "0.4"
+	if on {
+		mark = "0.000001"
+	}
+	return run(b.Ctl, "set_vm_memory_high_watermark", mark)
+}
+
+// Restore undoes what a row that ended badly may have left.
+func (b Broker) Restore() error {
+	var faults []error
+	if b.Start != "" {
+		faults = append(faults, run(b.Start))
+	}
+	if b.Ctl != "" {
+		faults = append(faults, b.alarm(false))
+	}
+	client, err := b.management()
+	if err != nil {
+		return errors.Join(append(faults, err)...)
+	}
+	return errors.Join(append(faults, clean(client, namePrefix(b.Name)))...)
+}
+
+// await returns once the broker takes connections.
+func (b Broker) await(ctx context.Context) error {
+	for {
+		connection, err := amqp091.Dial(b.URL)
+		if err == nil {
+			return connection.Close()
+		}
+		if !sleep(ctx, 200*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+// clean removes everything whose name begins with the prefix.
+func clean(client *rabbithole.Client, prefix string) error {
+	ours := func(name string) bool { return strings.HasPrefix(name, prefix) }
+	policies, err := client.ListPolicies()
+	if err != nil {
+		return err
+	}
+	for _, p := range policies {
+		if ours(p.Name) {
+			_, _ = client.DeletePolicy(p.Vhost, p.Name)
+		}
+	}
+	queues, err := client.ListQueues()
+	if err != nil {
+		return err
+	}
+	for _, q := range queues {
+		if ours(q.Name) {
+			_, _ = client.DeleteQueue(q.Vhost, q.Name)
+		}
+	}
+	exchanges, err := client.ListExchanges()
+	if err != nil {
+		return err
+	}
+	for _, e := range exchanges {
+		if ours(e.Name) {
+			_, _ = client.DeleteExchange(e.Vhost, e.Name)
+		}
+	}
+	users, err := client.ListUsers()
+	if err != nil {
+		return err
+	}
+	for _, u := range users {
+		if ours(u.Name) {
+			_, _ = client.DeleteUser(u.Name)
+		}
+	}
+	return nil
+}
+
+// sleep tells whether it slept to the end.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// FromEnvironment is the broker that AMQP_URL names, with the means that the other variables name.
+func FromEnvironment() Broker {
+	b := Broker{
+		URL:        os.Getenv("AMQP_URL"),
+		Management: os.Getenv("AMQP_MANAGEMENT_URL"),
+		Ctl:        os.Getenv("BROKER_CTL"),
+		Kill:       os.Getenv("BROKER_KILL"),
+		Start:      os.Getenv("BROKER_START"),
+	}
+	b.Name = "AMQP_URL"
+	if client, err := b.management(); err == nil {
+		if about, err := client.Overview(); err == nil {
+			b.Name = about.RabbitMQVersion
+		}
+	}
+	return b
+}

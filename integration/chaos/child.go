@@ -1,0 +1,154 @@
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const childVariable = "CHAOS_CONSUMER"
+
+// child is a consumer in a process of its own: this program again.
+type child struct {
+	process *exec.Cmd
+	input   io.Closer // the child ends in order when it is closed
+	read    sync.WaitGroup
+	last    struct{ peak, before, after int }
+}
+
+func (l *Load) startChild() error {
+	settings, err := json.Marshal(l.config)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	c := &child{process: exec.Command(self)}
+	c.process.Env = append(os.Environ(), childVariable+"="+string(settings))
+	c.process.Stderr = os.Stderr
+	c.process.SysProcAttr = ownGroup()
+	output, err := c.process.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if c.input, err = c.process.StdinPipe(); err != nil {
+		return err
+	}
+	if err := c.process.Start(); err != nil {
+		return err
+	}
+	running := make(chan struct{})
+	c.read.Go(func() { c.listen(output, l.ledger, running) })
+	l.child = c
+	select {
+	case <-running:
+		return nil
+	case <-time.After(30 * time.Second):
+		return errors.New("the child does not run")
+	}
+}
+
+// listen reads the child's lines: one write each, before the handler returned.
+func (c *child) listen(output io.Reader, l *Ledger, running chan<- struct{}) {
+	lines := bufio.NewScanner(output)
+	for lines.Scan() {
+		word, rest, _ := strings.Cut(lines.Text(), " ")
+		switch word {
+		case "running":
+			close(running)
+		case "handled":
+			l.handled(rest)
+		case "moved":
+			var id, queue string
+			var wait time.Duration
+			var dead bool
+			if _, err := fmt.Sscanf(rest, "%s %s %d %t", &id, &queue, &wait, &dead); err == nil {
+				l.moved(id, queue, wait, dead)
+			}
+		case "end":
+			_, _ = fmt.Sscanf(rest, "%d %d %d", &c.last.peak, &c.last.before, &c.last.after)
+		}
+	}
+}
+
+// kill is SIGKILL.
+func (c *child) kill() {
+	_ = c.process.Process.Kill()
+	c.read.Wait()
+	_ = c.process.Wait()
+}
+
+func (c *child) finish(row *Row) error {
+	_ = c.input.Close()
+	c.read.Wait()
+	err := c.process.Wait()
+	row.PeakMiB, row.Before, row.After = c.last.peak, c.last.before, c.last.after
+	return err
+}
+
+type lineReport struct{}
+
+func (lineReport) extra() time.Duration { return 0 }
+
+func (lineReport) handled(identity string) {
+	_, _ = os.Stdout.WriteString("handled " + identity + "\n")
+}
+
+func (lineReport) moved(identity, queue string, wait time.Duration, dead bool) {
+	_, _ = os.Stdout.WriteString(fmt.Sprintf("moved %s %s %d %t\n", identity, queue, wait, dead))
+}
+
+// Consumer runs this process as a consumer where it was started as one, and does not return then. Call it first in main.
+func Consumer() {
+	settings := os.Getenv(childVariable)
+	if settings == "" {
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	var c appConfig
+	err := json.Unmarshal([]byte(settings), &c)
+	if err == nil {
+		err = consume(ctx, c)
+	}
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos consumer:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func consume(ctx context.Context, c appConfig) error {
+	ended := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }() // a parent that dies ends us too
+	before := len(goroutines())
+	memory := watchMemory()
+	a, err := startApp(ctx, c, lineReport{})
+	if err != nil {
+		return err
+	}
+	_, _ = os.Stdout.WriteString("running\n")
+	select {
+	case <-ended:
+		before-- // the reader of the input has ended
+	case <-ctx.Done():
+	}
+	if err := a.close(); err != nil {
+		return err
+	}
+	after := len(settled(before))
+	_, _ = os.Stdout.WriteString(fmt.Sprintf("end %d %d %d\n", memory(), before, after))
+	return nil
+}

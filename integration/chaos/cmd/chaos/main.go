@@ -1,0 +1,248 @@
+// Command chaos runs every fault against every broker, side by side, and prints one line for each. It fails on any loss.
+//
+//	chaos -brokers 3.10=amqp://...,4.3=amqp://... [-tool ../shared/brokers] [-cluster 4.3] [-messages 700] [-faults regexp] [-short]
+//
+// Without -brokers it takes AMQP_URL and AMQP_MANAGEMENT_URL, and the commands BROKER_CTL, BROKER_KILL and BROKER_START.
+// The tool (verbs: cluster, ctl, kill, start, down) gives the means to hurt the brokers that -brokers names.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/integration/chaos"
+)
+
+// rowVariable makes this program run one row: heap and goroutines are then nobody else's.
+const rowVariable = "CHAOS_ROW"
+
+type rowTask struct {
+	Fault   string
+	Broker  chaos.Broker
+	Options chaos.Options
+}
+
+func main() {
+	chaos.Consumer()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if task := os.Getenv(rowVariable); task != "" {
+		oneRow(ctx, task)
+		return
+	}
+	brokers := flag.String("brokers", "", "name=url,...; AMQP_URL where empty")
+	tool := flag.String("tool", "", "the command that kills, starts and controls the brokers by name")
+	cluster := flag.String("cluster", "", "the version of a three-node cluster for the faults that need one (with -tool)")
+	messages := flag.Int("messages", 700, "messages per row and broker")
+	only := flag.String("faults", "", "regular expression of the faults to run; all where empty")
+	except := flag.String("except", "^$", "regular expression of the faults to leave out")
+	short := flag.Bool("short", false, "shorter faults")
+	flag.Parse()
+
+	s := suite{options: chaos.Options{Messages: *messages, Short: *short}, tool: *tool}
+	var err error
+	if s.faults, err = choose(*only, *except); err == nil {
+		err = s.all(ctx, *brokers, *cluster)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+	fmt.Println()
+	if !chaos.Summary(os.Stdout, s.rows) {
+		os.Exit(1)
+	}
+}
+
+func oneRow(ctx context.Context, text string) {
+	var task rowTask
+	if err := json.Unmarshal([]byte(text), &task); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+	_ = os.Unsetenv(rowVariable)
+	for _, fault := range chaos.All() {
+		if fault.Name == task.Fault {
+			_ = json.NewEncoder(os.Stdout).Encode(chaos.Run(ctx, fault, task.Broker, task.Options))
+		}
+	}
+}
+
+func choose(only, except string) ([]chaos.Fault, error) {
+	in, err := regexp.Compile(only)
+	if err != nil {
+		return nil, err
+	}
+	out, err := regexp.Compile(except)
+	if err != nil {
+		return nil, err
+	}
+	var chosen []chaos.Fault
+	for _, f := range chaos.All() {
+		switch {
+		case out.MatchString(f.Name):
+			fmt.Printf("left out: %s\n", f.Name)
+		case in.MatchString(f.Name):
+			chosen = append(chosen, f)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("no fault is named like %q", only)
+	}
+	return chosen, nil
+}
+
+type suite struct {
+	options chaos.Options
+	tool    string
+	faults  []chaos.Fault
+	mu      sync.Mutex
+	rows    []chaos.Row
+}
+
+// all runs the single nodes side by side, and then the cluster: two cores are not enough for six nodes.
+func (s *suite) all(ctx context.Context, list, cluster string) error {
+	brokers, err := s.brokers(list)
+	if err != nil {
+		return err
+	}
+	var single, clustered []chaos.Fault
+	for _, f := range s.faults {
+		if f.Clustered() {
+			clustered = append(clustered, f)
+		} else {
+			single = append(single, f)
+		}
+	}
+	var workers sync.WaitGroup
+	for _, b := range brokers {
+		workers.Go(func() { s.worker(ctx, b, single) })
+	}
+	workers.Wait()
+	if len(clustered) == 0 || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if cluster == "" || s.tool == "" {
+		for _, f := range clustered {
+			s.note(chaos.Row{Fault: f.Name, Broker: "none", NotRun: "needs a cluster: -tool and -cluster"})
+		}
+		return nil
+	}
+	b, err := s.cluster(cluster)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for i := range 3 {
+			_ = exec.Command(s.tool, "down", fmt.Sprintf("%s-%d", cluster, i+1)).Run()
+		}
+	}()
+	s.worker(ctx, b, clustered)
+	return ctx.Err()
+}
+
+func (s *suite) brokers(list string) ([]chaos.Broker, error) {
+	if list == "" {
+		b := chaos.FromEnvironment()
+		if b.URL == "" {
+			return nil, fmt.Errorf("neither -brokers nor AMQP_URL is set")
+		}
+		return []chaos.Broker{b}, nil
+	}
+	var all []chaos.Broker
+	for entry := range strings.SplitSeq(list, ",") {
+		name, url, ok := strings.Cut(entry, "=")
+		if !ok {
+			return nil, fmt.Errorf("-brokers: an entry is not name=url")
+		}
+		all = append(all, s.equip(chaos.Broker{Name: name, URL: url}))
+	}
+	return all, nil
+}
+
+func (s *suite) equip(b chaos.Broker) chaos.Broker {
+	if s.tool != "" {
+		b.Ctl, b.Kill, b.Start = s.tool+" ctl "+b.Name, s.tool+" kill "+b.Name, s.tool+" start "+b.Name
+	}
+	return b
+}
+
+// cluster starts one. Its first node is the one that is killed.
+func (s *suite) cluster(version string) (chaos.Broker, error) {
+	var b chaos.Broker
+	process := exec.Command(s.tool, "cluster", version)
+	process.Stderr = os.Stderr
+	output, err := process.Output()
+	if err != nil {
+		return b, fmt.Errorf("the cluster: %w", err)
+	}
+	for line := range strings.Lines(string(output)) {
+		name, url, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if b.URL == "" {
+			b.Name, b.URL = name, url
+		} else {
+			b.Survivors = append(b.Survivors, url)
+		}
+	}
+	return s.equip(b), nil
+}
+
+func (s *suite) worker(ctx context.Context, b chaos.Broker, faults []chaos.Fault) {
+	for _, fault := range faults {
+		if ctx.Err() != nil {
+			return
+		}
+		row, err := s.row(ctx, fault, b)
+		if err != nil {
+			row = chaos.Row{Fault: fault.Name, Broker: b.Name, NotRun: err.Error()}
+		}
+		if row.NotRun != "" {
+			if err := b.Restore(); err != nil {
+				fmt.Fprintf(os.Stderr, "chaos: %s could not be restored: %v\n", b.Name, err)
+			}
+		}
+		s.note(row)
+	}
+}
+
+func (s *suite) note(row chaos.Row) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rows = append(s.rows, row)
+	fmt.Println(row)
+}
+
+// row runs one in a process of its own, which ends in order when we are interrupted.
+func (s *suite) row(ctx context.Context, fault chaos.Fault, b chaos.Broker) (row chaos.Row, err error) {
+	task, err := json.Marshal(rowTask{fault.Name, b, s.options})
+	if err != nil {
+		return row, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return row, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
+	defer cancel()
+	process := exec.CommandContext(ctx, self)
+	process.Env = append(os.Environ(), rowVariable+"="+string(task))
+	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
+	process.WaitDelay = 2 * time.Minute
+	var output bytes.Buffer
+	process.Stdout, process.Stderr = &output, os.Stderr
+	if err := process.Run(); err != nil {
+		return row, fmt.Errorf("its process: %w", err)
+	}
+	return row, json.Unmarshal(output.Bytes(), &row)
+}

@@ -1,0 +1,47 @@
+package chaos
+
+import (
+	"context"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+var deletions = []Fault{
+	{"work-queue-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error { return l.delete(ctx, l.config.Queue, handlers) }},
+	{"tier-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error { return l.delete(ctx, l.config.tierQueues()[2], returnWindow) }},
+	{"dead-letters-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error { return l.delete(ctx, l.config.Queue+".dead", 0) }},
+}
+
+// returnWindow is how many messages of a tier can be on their way back at once.
+const returnWindow = 32
+
+// delete deletes a queue twice, as an operator would. What lay in it is destroyed: what was ready, which the broker counts,
+// and at most so many unsettled messages, which it does not.
+func (l *Load) delete(ctx context.Context, queue string, unsettled int) error {
+	connection, err := amqp091.Dial(l.broker.URL)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	for range 2 {
+		if queue == l.config.Queue {
+			l.ledger.slow.Store(int64(500 * time.Millisecond)) // so that messages lie in it
+		}
+		sleep(ctx, time.Second)
+		channel, err := connection.Channel()
+		if err != nil {
+			return err
+		}
+		d := deletion{queue: queue, begin: time.Now(), unsettled: unsettled}
+		d.count, err = channel.QueueDelete(queue, false, false, false)
+		if err != nil {
+			return err
+		}
+		l.ledger.slow.Store(0)
+		l.ledger.queueDeleted(d)
+		l.ledger.heal()
+		sleep(ctx, l.long(2*time.Second, time.Second))
+	}
+	return nil
+}

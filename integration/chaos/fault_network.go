@@ -1,0 +1,52 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+)
+
+var networkFaults = []Fault{
+	{"network-cut", needsProxy, 18 * time.Second, cutNetwork},
+	{"latency-200ms", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
+		return l.poison(ctx, l.long(12*time.Second, 4*time.Second), "latency", `"latency":200`)
+	}},
+	{"slow-drip", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
+		return l.poison(ctx, l.long(12*time.Second, 4*time.Second), "bandwidth", `"rate":2`) // KB/s
+	}},
+	{"half-open", needsProxy, 14 * time.Second, func(ctx context.Context, l *Load) error {
+		return l.poison(ctx, l.long(14*time.Second, 8*time.Second), "timeout", `"timeout":0`) // beyond the heartbeats' patience
+	}},
+}
+
+func cutNetwork(ctx context.Context, l *Load) error {
+	for range l.rounds(3, 2) {
+		l.proxy.Stop()
+		sleep(ctx, l.long(3*time.Second, time.Second))
+		if err := l.proxy.Start(); err != nil {
+			return err
+		}
+		l.ledger.heal()
+		sleep(ctx, l.long(3*time.Second, 2*time.Second))
+	}
+	return nil
+}
+
+// poison puts a toxic into both directions.
+func (l *Load) poison(ctx context.Context, duration time.Duration, kind, attributes string) (err error) {
+	for _, stream := range []string{"upstream", "downstream"} {
+		_, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(
+			`{"name":"` + stream + `","type":"` + kind + `","stream":"` + stream + `","attributes":{` + attributes + `}}`))
+		if err != nil {
+			return err
+		}
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+			defer cancel()
+			err = errors.Join(err, l.proxy.Toxics.RemoveToxic(ctx, stream))
+		}()
+	}
+	sleep(ctx, duration)
+	return nil
+}

@@ -1,0 +1,184 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// feed publishes identities to the work queue, each as often as it takes until the broker has routed and confirmed it. It
+// is connected to the broker itself, never through the faulty path.
+type feed struct {
+	broker Broker
+	queue  string
+	ledger *Ledger
+	ids    chan string
+	done   sync.WaitGroup
+}
+
+const feeders = 4
+
+func newFeed(ctx context.Context, b Broker, queue string, l *Ledger) *feed {
+	f := &feed{broker: b, queue: queue, ledger: l, ids: make(chan string)}
+	for range feeders {
+		f.done.Go(func() { f.run(ctx) })
+	}
+	return f
+}
+
+// publish hands out the identities from..to-1, evenly over so long.
+func (f *feed) publish(ctx context.Context, from, to int, over time.Duration) {
+	begin := time.Now()
+	for i := from; i < to; i++ {
+		due := begin.Add(over * time.Duration(i-from) / time.Duration(to-from))
+		if !sleep(ctx, time.Until(due)) {
+			return
+		}
+		select {
+		case f.ids <- identity(i):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (f *feed) close() { close(f.ids); f.done.Wait() }
+
+func (f *feed) run(ctx context.Context) {
+	var s *feedSession
+	defer func() { s.close() }()
+	for id := range f.ids {
+		for ctx.Err() == nil {
+			if s == nil {
+				var err error
+				if s, err = openFeed(f.broker.addresses()); err != nil {
+					sleep(ctx, 300*time.Millisecond)
+					continue
+				}
+			}
+			routed, err := s.publish(ctx, f.queue, id)
+			if err != nil {
+				s.close()
+				s = nil
+				sleep(ctx, 100*time.Millisecond)
+				continue
+			}
+			if routed {
+				f.ledger.confirmed(id, f.queue)
+				break
+			}
+			sleep(ctx, 100*time.Millisecond) // nacked, or the queue is gone for now
+		}
+	}
+}
+
+type feedSession struct {
+	connection *amqp091.Connection
+	channel    *amqp091.Channel
+	returns    chan amqp091.Return
+}
+
+func (b Broker) addresses() []string { return append([]string{b.URL}, b.Survivors...) }
+
+func openFeed(addresses []string) (*feedSession, error) {
+	var connection *amqp091.Connection
+	var err error
+	for _, address := range addresses {
+		if connection, err = amqp091.DialConfig(address, amqp091.Config{Heartbeat: 5 * time.Second}); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	channel, err := connection.Channel()
+	if err == nil {
+		err = channel.Confirm(false)
+	}
+	if err != nil {
+		_ = connection.Close()
+		return nil, err
+	}
+	return &feedSession{connection, channel, channel.NotifyReturn(make(chan amqp091.Return, 1))}, nil
+}
+
+func (s *feedSession) close() {
+	if s != nil {
+		_ = s.connection.CloseDeadline(time.Now().Add(2 * time.Second))
+	}
+}
+
+// publish waits long: a broker with an alarm answers when the alarm ends.
+func (s *feedSession) publish(ctx context.Context, queue, id string) (routed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	msg := message.NewMessage(id, []byte("order "+id))
+	publishing, err := amqp.DefaultMarshaler{}.Marshal(msg)
+	if err != nil {
+		return false, err
+	}
+	publishing.DeliveryMode = amqp091.Persistent
+	confirm, err := s.channel.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, publishing)
+	if err != nil {
+		return false, err
+	}
+	acked, err := confirm.WaitContext(ctx)
+	if err != nil {
+		return false, err
+	}
+	select {
+	case _, returned := <-s.returns:
+		if !returned {
+			return false, amqp091.ErrClosed
+		}
+		return false, nil
+	default:
+	}
+	if !acked && s.channel.IsClosed() {
+		return false, amqp091.ErrClosed
+	}
+	return acked, nil
+}
+
+func identity(i int) string { return fmt.Sprintf("%05d", i) }
+
+// drain empties a queue and notes whose messages were in it. A queue that is gone is empty.
+func drain(ctx context.Context, b Broker, queue string, into map[string]int) (int, error) {
+	var connection *amqp091.Connection
+	var err error
+	for _, address := range b.addresses() {
+		if connection, err = amqp091.Dial(address); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for ctx.Err() == nil {
+		d, ok, err := channel.Get(queue, true)
+		if gone(err) {
+			return n, nil
+		}
+		if err != nil || !ok {
+			return n, err
+		}
+		id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
+		into[id]++
+		n++
+	}
+	return n, ctx.Err()
+}
+
+var quiet = watermill.NopLogger{}

@@ -1,0 +1,65 @@
+package chaos
+
+import (
+	"runtime"
+	"strings"
+	"time"
+)
+
+// goroutines are the stacks of those that are not the suite's proxy's or the test's own.
+func goroutines() []string {
+	buffer := make([]byte, 1<<22)
+	var ours []string
+	for stack := range strings.SplitSeq(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
+		if !strings.Contains(stack, "/toxiproxy/") && !strings.Contains(stack, "/tomb") && !strings.Contains(stack, "os/signal.") &&
+			!strings.Contains(stack, "chaos.watchMemory") {
+			ours = append(ours, stack)
+		}
+	}
+	return ours
+}
+
+// steady is how many there are when those of the last request to the broker have ended.
+func steady() int {
+	least := len(goroutines())
+	for range 5 {
+		time.Sleep(50 * time.Millisecond)
+		least = min(least, len(goroutines()))
+	}
+	return least
+}
+
+// settled waits for goroutines to end, and returns those that are left.
+func settled(target int) []string {
+	left := goroutines()
+	for range 100 {
+		if len(left) <= target {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+		left = goroutines()
+	}
+	return left
+}
+
+// watchMemory samples the heap until stop is called, which returns the peak in MiB.
+func watchMemory() (stop func() int) {
+	end, peak := make(chan struct{}), make(chan int)
+	go func() {
+		most := uint64(0)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			most = max(most, m.HeapAlloc)
+			select {
+			case <-end:
+				peak <- int(most >> 20)
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return func() int { close(end); return <-peak }
+}

@@ -1,0 +1,169 @@
+package chaos
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Ledger knows every message by its identity.
+type Ledger struct {
+	slow atomic.Int64 // by how much handlers are slowed down
+
+	mu        sync.Mutex
+	published map[string]time.Time // when its publish was confirmed
+	processed map[string]int       // how often a handler was through with it
+	dead      map[string]int       // how often it was sent to the dead-letter queue
+	last      map[string]place     // where it was last known to be
+	deleted   []deletion
+	healed    time.Time // the last end of a fault; zero once a message was processed after it
+	recovered time.Duration
+	over      bool      // a fault has told when it was over
+	active    time.Time // the last event
+}
+
+type place struct {
+	queue string
+	at    time.Time
+	due   time.Time // when it leaves a tier for the work queue
+}
+
+// A confirm is noted a little after the message has arrived.
+const clock = 50 * time.Millisecond
+
+type deletion struct {
+	queue      string
+	begin, end time.Time
+	count      int // what the broker said was ready in it
+	unsettled  int // what may have lain in it beside that, delivered or on its way back, which the broker does not count
+}
+
+func newLedger() *Ledger {
+	return &Ledger{published: map[string]time.Time{}, processed: map[string]int{}, dead: map[string]int{}, last: map[string]place{}}
+}
+
+func (l *Ledger) extra() time.Duration { return time.Duration(l.slow.Load()) }
+
+func (l *Ledger) confirmed(identity, queue string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.published[identity] = now
+	if _, moved := l.last[identity]; !moved { // a handler may be quicker than the confirm
+		l.last[identity] = place{queue: queue, at: now}
+	}
+}
+
+func (l *Ledger) handled(identity string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.processed[identity]++
+	l.active = time.Now()
+	if !l.healed.IsZero() {
+		l.recovered = max(l.recovered, l.active.Sub(l.healed))
+		l.healed = time.Time{}
+	}
+}
+
+// moved notes that the broker has confirmed a copy in another queue.
+func (l *Ledger) moved(identity, queue string, wait time.Duration, dead bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.active = time.Now()
+	l.last[identity] = place{queue: queue, at: l.active, due: l.active.Add(wait)}
+	if dead {
+		l.dead[identity]++
+	}
+}
+
+func (l *Ledger) queueDeleted(d deletion) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d.end = time.Now()
+	l.deleted = append(l.deleted, d)
+}
+
+func (l *Ledger) deletions() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.deleted)
+}
+
+// heal notes that a fault, or one of several in a row, is over. What counts is the longest time until a message is processed.
+func (l *Ledger) heal() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.healed, l.over = time.Now(), true
+}
+
+func (l *Ledger) marked() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over
+}
+
+// open counts the messages that are neither processed nor dead.
+func (l *Ledger) open() (open int, quiet time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for identity := range l.published {
+		if l.processed[identity] == 0 && l.dead[identity] == 0 {
+			open++
+		}
+	}
+	return open, time.Since(l.active)
+}
+
+// settle compares the ledger with what was left in the queues and fills in the row.
+func (l *Ledger) settle(row *Row, workQueue string, dead, waiting map[string]int) (missing []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	row.Published, row.Processed, row.Dead = len(l.published), len(l.processed), len(dead)
+	allowed := 0
+	for _, d := range l.deleted {
+		allowed += d.count + d.unsettled
+	}
+	for identity := range l.published {
+		processed := l.processed[identity]
+		switch {
+		case processed > 1 || dead[identity] > 1 || processed > 0 && dead[identity] > 0:
+			row.Duplicates++
+		case processed > 0 || dead[identity] > 0:
+		case waiting[identity] > 0:
+			row.Waiting++
+		case l.cameDuring(identity): // the broker counts first and deletes then
+			row.Destroyed++
+		case allowed > 0 && l.lay(identity, workQueue):
+			row.Destroyed++
+			allowed--
+		default:
+			row.Lost++
+			missing = append(missing, identity)
+		}
+	}
+	row.Recovered = l.recovered
+	return missing
+}
+
+// cameDuring tells whether the message came into a queue while it was being deleted.
+func (l *Ledger) cameDuring(identity string) bool {
+	p := l.last[identity]
+	for _, d := range l.deleted {
+		if p.queue == d.queue && p.at.After(d.begin) && p.at.Before(d.end.Add(clock)) {
+			return true
+		}
+	}
+	return false
+}
+
+// lay tells whether the message was, for all that is known, in a queue when an operator deleted it.
+func (l *Ledger) lay(identity, workQueue string) bool {
+	p := l.last[identity]
+	for _, d := range l.deleted {
+		inThere := p.queue == d.queue || d.queue == workQueue && !p.due.IsZero() && p.due.Before(d.end.Add(clock))
+		if inThere && p.at.Before(d.end.Add(clock)) {
+			return true
+		}
+	}
+	return false
+}

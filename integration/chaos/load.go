@@ -1,0 +1,291 @@
+package chaos
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/rs/zerolog"
+)
+
+// Options are the same for all rows of a run.
+type Options struct {
+	Messages int
+	Short    bool // shorter faults
+}
+
+// Load is one row under way: an app that consumes, a feed that publishes, and what a fault needs to hurt them.
+type Load struct {
+	Options
+	broker Broker
+	config appConfig
+	user   string
+	admin  *rabbithole.Client
+	proxy  *toxiproxy.Proxy
+	ledger *Ledger
+	feed   *feed
+	app    *app
+	child  *child
+	before int
+}
+
+func namePrefix(broker string) string {
+	return "chaos-" + strings.Map(func(r rune) rune {
+		if r == '.' || r == '*' || r == '#' {
+			return '_'
+		}
+		return r
+	}, broker) + "-"
+}
+
+const everything = ".*"
+
+// Run is one row: load, fault, drain, ledger. It returns a row in any case.
+func Run(ctx context.Context, fault Fault, b Broker, o Options) (row Row) {
+	begin := time.Now()
+	row = Row{Fault: fault.Name, Broker: b.Name}
+	defer func() { row.Took = time.Since(begin) }()
+	if why := fault.Missing(b); why != "" {
+		row.NotRun = why
+		return row
+	}
+	memory := watchMemory()
+	l, err := newLoad(ctx, fault, b, o)
+	if err == nil {
+		err = l.run(ctx, fault, &row)
+		err = errors.Join(err, l.end(context.WithoutCancel(ctx)))
+	}
+	row.PeakMiB = max(row.PeakMiB, memory())
+	if err != nil {
+		row.NotRun = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	return row
+}
+
+func newLoad(ctx context.Context, fault Fault, b Broker, o Options) (*Load, error) {
+	l := &Load{Options: o, broker: b, ledger: newLedger()}
+	var err error
+	if l.admin, err = b.management(); err != nil {
+		return nil, err
+	}
+	name := namePrefix(b.Name) + strings.ToLower(rand.Text()[:6])
+	l.user = name
+	if _, err := l.admin.PutUser(name, rabbithole.UserSettings{Password: name}); err != nil {
+		return nil, err
+	}
+	if err := l.permit(everything); err != nil {
+		return nil, err
+	}
+	uri, err := url.Parse(b.URL)
+	if err != nil {
+		return nil, errors.New("no valid URL")
+	}
+	uri.User = url.UserPassword(name, name)
+	if fault.Needs&needsProxy != 0 {
+		zerolog.SetGlobalLevel(zerolog.Disabled) // toxics log by themselves
+		l.proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), name, "127.0.0.1:0", hostPort(uri))
+		if err := l.proxy.Start(); err != nil {
+			return nil, err
+		}
+		uri.Host = l.proxy.Listen
+	}
+	l.config = appConfig{URL: uri.String(), Queue: name + ".orders", Prefix: name}
+	l.before = steady()
+	if fault.Needs&needsChild != 0 {
+		return l, l.startChild()
+	}
+	l.app, err = startApp(ctx, l.config, l.ledger)
+	return l, err
+}
+
+func hostPort(uri *url.URL) string {
+	if uri.Port() == "" {
+		return net.JoinHostPort(uri.Hostname(), "5672")
+	}
+	return uri.Host
+}
+
+// permit sets the permissions of the app's user.
+func (l *Load) permit(pattern string) error {
+	_, err := l.admin.UpdatePermissionsIn("/", l.user, rabbithole.Permissions{Configure: pattern, Write: pattern, Read: pattern})
+	return err
+}
+
+func (l *Load) run(ctx context.Context, fault Fault, row *Row) error {
+	l.feed = newFeed(ctx, l.broker, l.config.Queue, l.ledger)
+	first := l.Messages * 4 / 5
+	over := fault.Lasts + time.Second
+	if l.Short {
+		over /= 3
+	}
+	var publishing sync.WaitGroup
+	publishing.Go(func() { l.feed.publish(ctx, 0, first, over) })
+	sleep(ctx, l.long(time.Second, 500*time.Millisecond))
+	err := fault.Inject(ctx, l)
+	if fault.Name != none && !l.ledger.marked() {
+		l.ledger.heal()
+	}
+	publishing.Wait()
+	l.feed.publish(ctx, first, l.Messages, l.long(2*time.Second, time.Second)) // some come after the fault
+	l.feed.close()
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return err
+	}
+	stuck := l.settle(ctx, l.long(8*time.Minute, 5*time.Minute))
+	var fault2 error
+	if l.app != nil {
+		fault2 = l.app.close()
+		l.app = nil
+	}
+	if l.child != nil {
+		fault2 = l.child.finish(row)
+		l.child = nil
+	}
+	if fault2 != nil {
+		return fmt.Errorf("the app's end: %w", fault2)
+	}
+	left := settled(l.before)
+	row.Before, row.After = max(row.Before, l.before), max(row.After, len(left))
+	if len(left) > l.before {
+		fmt.Fprintf(os.Stderr, "fault=%s broker=%s goroutines left:\n%s\n", row.Fault, row.Broker, strings.Join(left, "\n\n"))
+	}
+	return errors.Join(l.count(ctx, row, stuck))
+}
+
+// handedOnAgain is how long RabbitMQ waits for the confirm of a message that it hands on at least once, before it tries again
+// (dead_letter_worker_publisher_confirm_timeout, 3 minutes): a broker that crashed in between can be as late, and until then
+// nobody can read the message.
+const handedOnAgain = 200 * time.Second
+
+// settle waits until every message is processed or dead, or nothing moves any more.
+func (l *Load) settle(ctx context.Context, within time.Duration) (stuck bool) {
+	deadline := time.Now().Add(within)
+	longest := time.Duration(tiers[len(tiers)-1])
+	for time.Now().Before(deadline) && ctx.Err() == nil {
+		open, quietFor := l.ledger.open()
+		if open == 0 && quietFor > 500*time.Millisecond {
+			return false
+		}
+		if quietFor > handedOnAgain+longest {
+			return true
+		}
+		if l.ledger.deletions() > 0 && quietFor > 3*longest && l.empty() {
+			return false // what is still open was destroyed, or is lost
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
+	return true
+}
+
+// empty tells whether nothing is ready in the work queue and the tiers.
+func (l *Load) empty() bool {
+	connection, err := amqp091.Dial(l.broker.URL)
+	if err != nil {
+		return false
+	}
+	defer connection.Close()
+	for _, queue := range append(l.config.tierQueues(), l.config.Queue) {
+		channel, err := connection.Channel()
+		if err != nil {
+			return false
+		}
+		q, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if gone(err) {
+			continue
+		}
+		if err != nil || q.Messages > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func gone(err error) bool {
+	var fault *amqp091.Error
+	return errors.As(err, &fault) && fault.Code == amqp091.NotFound
+}
+
+// declare puts back what a fault took away: a message that has expired in a tier is not to be read there, it waits for the way
+// back.
+func (l *Load) declare() error {
+	rabbit, err := l.config.builder()
+	if err != nil {
+		return err
+	}
+	connection, err := amqp091.Dial(l.broker.URL)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return err
+	}
+	return rabbit.Topology(l.config.Queue).Declare(channel)
+}
+
+// count reads what is left in the queues, twice: what was on its way from a tier has then arrived.
+func (l *Load) count(ctx context.Context, row *Row, stuck bool) error {
+	if err := l.declare(); err != nil {
+		return err
+	}
+	dead, waiting := map[string]int{}, map[string]int{}
+	for pass := 0; ; pass++ {
+		n := 0
+		for _, queue := range append(l.config.tierQueues(), l.config.Queue, l.config.Prefix+".orphans", l.config.Queue+".dead") {
+			into := waiting
+			if strings.HasSuffix(queue, ".dead") {
+				into = dead
+			}
+			found, err := drain(ctx, l.broker, queue, into)
+			if err != nil {
+				return fmt.Errorf("reading %s: %w", queue, err)
+			}
+			n += found
+		}
+		if pass > 0 && n == 0 {
+			break
+		}
+		sleep(ctx, l.long(time.Second, 400*time.Millisecond))
+	}
+	missing := l.ledger.settle(row, l.config.Queue, dead, waiting)
+	if len(missing) > 0 || stuck {
+		fmt.Fprintf(os.Stderr, "fault=%s broker=%s stuck=%v lost: %d\n", row.Fault, row.Broker, stuck, len(missing))
+		for _, id := range missing[:min(len(missing), 20)] {
+			fmt.Fprintf(os.Stderr, "  %s last seen in %s at %s\n", id, l.ledger.last[id].queue, l.ledger.last[id].at.Format("15:04:05.000"))
+		}
+		for _, d := range l.ledger.deleted {
+			fmt.Fprintf(os.Stderr, "  deleted %s at %s with %d\n", d.queue, d.end.Format("15:04:05.000"), d.count)
+		}
+	}
+	return nil
+}
+
+// end takes everything away again, however far the row came.
+func (l *Load) end(ctx context.Context) error {
+	if l.app != nil {
+		_ = l.app.close()
+	}
+	if l.child != nil {
+		l.child.kill()
+	}
+	if l.proxy != nil {
+		l.proxy.Stop()
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := l.broker.await(ctx); err != nil {
+		return err
+	}
+	return clean(l.admin, l.user)
+}

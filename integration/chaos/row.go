@@ -1,0 +1,76 @@
+package chaos
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+)
+
+// Row is what one fault did on one broker.
+type Row struct {
+	Fault, Broker                                  string
+	Published, Processed, Dead, Waiting, Destroyed int
+	Lost, Duplicates                               int
+	Recovered                                      time.Duration
+	PeakMiB                                        int
+	Before, After                                  int // goroutines
+	Took                                           time.Duration
+	NotRun                                         string // why there are no numbers
+}
+
+func (r Row) String() string {
+	if r.NotRun != "" {
+		return fmt.Sprintf("fault=%s broker=%s NOT RUN: %s", r.Fault, r.Broker, r.NotRun)
+	}
+	return fmt.Sprintf("fault=%s broker=%s published=%d processed=%d dead=%d waiting=%d destroyed=%d lost=%d duplicates=%d recovered_s=%.2f peak_mib=%d goroutines=%d/%d",
+		r.Fault, r.Broker, r.Published, r.Processed, r.Dead, r.Waiting, r.Destroyed, r.Lost, r.Duplicates,
+		r.Recovered.Seconds(), r.PeakMiB, r.Before, r.After)
+}
+
+// Faulty says what is wrong with the row, "" where nothing is.
+func (r Row) Faulty() string {
+	switch {
+	case r.NotRun != "":
+		return "not run"
+	case r.Lost > 0:
+		return "LOST"
+	case r.Published == 0:
+		return "nothing published"
+	case r.After > r.Before:
+		return "goroutines leaked"
+	case r.Fault == none && r.Duplicates > 0:
+		return "duplicates without a fault"
+	case r.Fault == none && r.Waiting > 0:
+		return "waiting without a fault"
+	}
+	return ""
+}
+
+// Summary prints all rows as a table and tells whether all of them are fine.
+func Summary(w io.Writer, rows []Row) bool {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "fault\tbroker\tpublished\tprocessed\tdead\twaiting\tdestroyed\tlost\tduplicates\trecovered\tpeak MiB\tgoroutines\ttook\t")
+	var total Row
+	fine := len(rows) > 0
+	for _, r := range rows {
+		fine = fine && r.Faulty() == ""
+		if r.NotRun != "" {
+			fmt.Fprintf(table, "%s\t%s\tnot run\t\t\t\t\t\t\t\t\t\t\t%s\n", r.Fault, r.Broker, r.NotRun)
+			continue
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f s\t%d\t%d/%d\t%.0f s\t%s\n", r.Fault, r.Broker, r.Published, r.Processed, r.Dead,
+			r.Waiting, r.Destroyed, r.Lost, r.Duplicates, r.Recovered.Seconds(), r.PeakMiB, r.Before, r.After, r.Took.Seconds(), r.Faulty())
+		total.Published += r.Published
+		total.Processed += r.Processed
+		total.Dead += r.Dead
+		total.Waiting += r.Waiting
+		total.Destroyed += r.Destroyed
+		total.Lost += r.Lost
+		total.Duplicates += r.Duplicates
+	}
+	fmt.Fprintf(table, "all\t\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\t\t\t\t\n", total.Published, total.Processed, total.Dead,
+		total.Waiting, total.Destroyed, total.Lost, total.Duplicates)
+	_ = table.Flush()
+	return fine
+}

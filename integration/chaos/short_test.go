@@ -1,0 +1,78 @@
+package chaos
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	Consumer() // this binary is the consumer that is killed, too
+	os.Exit(m.Run())
+}
+
+// TestChaosShort is `make chaos` in two minutes, on one broker: shorter faults, fewer messages, and no faults whose means are
+// missing here.
+func TestChaosShort(t *testing.T) {
+	b := FromEnvironment()
+	if b.URL == "" {
+		t.Fatal("AMQP_URL is not set: run `make test`, which finds or starts a RabbitMQ")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var rows []Row
+	var leftOut []string
+	for _, fault := range All() {
+		if why := fault.Missing(b); why != "" {
+			leftOut = append(leftOut, fault.Name+" "+why)
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		row := Run(ctx, fault, b, Options{Messages: 150, Short: true})
+		t.Logf("%s took=%s", row, row.Took.Round(time.Second))
+		if what := row.Faulty(); what != "" {
+			t.Errorf("%s: %s", row.Fault, what)
+		}
+		if row.NotRun != "" {
+			if err := b.Restore(); err != nil {
+				t.Errorf("the broker could not be restored: %v", err)
+			}
+		}
+		rows = append(rows, row)
+	}
+	t.Logf("left to make chaos: %s", strings.Join(leftOut, "; "))
+	var table strings.Builder
+	Summary(&table, rows)
+	t.Logf("\n%s", table.String())
+}
+
+// TestLedgerFindsLoss: a suite that could not see a loss would prove nothing.
+func TestLedgerFindsLoss(t *testing.T) {
+	l := newLedger()
+	for i := range 8 {
+		l.confirmed(identity(i), "work")
+	}
+	l.handled(identity(0))
+	l.handled(identity(1))
+	l.handled(identity(1)) // twice
+	l.handled(identity(2)) // and dead
+	l.moved(identity(5), "tier", time.Hour, false)
+	l.moved(identity(6), "tier", time.Hour, false)
+	time.Sleep(2 * time.Millisecond)
+	l.queueDeleted(deletion{queue: "tier", begin: time.Now(), count: 1}) // one of two
+	var row Row
+	missing := l.settle(&row, "work", map[string]int{identity(2): 1, identity(3): 1}, map[string]int{identity(4): 1})
+	want := Row{Published: 8, Processed: 3, Dead: 2, Waiting: 1, Destroyed: 1, Lost: 2, Duplicates: 2}
+	if row != want || len(missing) != 2 {
+		t.Errorf("got  %s, missing %v\nwant %s", row, missing, want)
+	}
+	if row.Faulty() != "LOST" {
+		t.Errorf("the row is said to be %q", row.Faulty())
+	}
+}

@@ -1,0 +1,291 @@
+package hostile_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// everyType has a header of every type of AMQP's, nested too. Binary keys and values are no UTF-8.
+func everyType() amqp091.Table {
+	flat := amqp091.Table{
+		"nil": nil, "true": true, "false": false, "byte": byte(255), "int8": int8(-128), "int16": int16(math.MinInt16),
+		"int32": int32(math.MinInt32), "int64": int64(math.MinInt64), "float32": float32(0.1), "float64": math.MaxFloat64,
+		"decimal": amqp091.Decimal{Scale: 2, Value: 12345}, "text": "väl\x00", "no UTF-8": "\xff\xfe", "empty": "",
+		"bytes": []byte{0, 255, 1}, "no bytes": []byte{}, "timestamp": time.Unix(1_700_000_000, 0), "epoch": time.Unix(0, 0),
+		"\xff key": "no UTF-8 either", "no table": amqp091.Table{}, "no array": []any(nil),
+	}
+	all := amqp091.Table{"table": flat, "array": []any{flat, []any{nil, []any(nil), "deep"}, int32(1)}}
+	for key, value := range flat {
+		all[key] = value
+	}
+	return all
+}
+
+// TestHeadersOfEveryTypeSurviveEveryRetry: a message of a foreign publisher, without a UUID, is the same at every call and in the
+// dead letter.
+func TestHeadersOfEveryTypeSurviveEveryRetry(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t, testapp.Schedule(50*time.Millisecond, 100*time.Millisecond, 150*time.Millisecond, 200*time.Millisecond))
+	queue := a.Queue("orders")
+	calls := testapp.NewLedger()
+	var mu sync.Mutex
+	var seen []message.Metadata
+	a.Handle(queue, 1, func(msg *message.Message) error {
+		calls.Add(string(msg.Payload))
+		mu.Lock()
+		defer mu.Unlock()
+		metadata := message.Metadata{}
+		for key, value := range msg.Metadata {
+			if key == "text" || key == "no UTF-8" || key == "empty" || key == "\xff key" {
+				metadata[key] = value
+			}
+		}
+		seen = append(seen, metadata)
+		assert.Empty(t, msg.UUID)
+		return errDown
+	})
+	a.Run()
+	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("every type"), Headers: everyType()})
+	letter := letters(t, queue, 1)["every type"]
+	assert.Equal(t, everyType(), own(letter))
+	exhausted(t, letter, "5")
+	same(t, 5, calls.Counts(), "every type")
+	mu.Lock()
+	defer mu.Unlock()
+	for _, metadata := range seen {
+		assert.Equal(t, message.Metadata{"text": "väl\x00", "no UTF-8": "\xff\xfe", "empty": "", "\xff key": "no UTF-8 either"}, metadata)
+	}
+	empty(t, queue)
+}
+
+// TestPropertiesOfForeignMessages: each comes round with what its publisher said, and into the dead letters.
+func TestPropertiesOfForeignMessages(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"quorum", "classic with priorities"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			a := testapp.New(t, func(b *config.BuilderConfig) {
+				if kind != "quorum" {
+					b.AMQP.Queue.Arguments = amqp091.Table{"x-max-priority": int32(9)}
+				}
+			})
+			queue, copied, blind := a.Queue("orders"), a.Queue("copied"), a.Queue("blind")
+			channel := broker.Channel(t)
+			for _, other := range []string{copied, blind} {
+				_, err := channel.QueueDeclare(other, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: "classic"})
+				require.NoError(t, err)
+			}
+			sent := map[string]amqp091.Publishing{
+				"bare":         {},
+				"priority":     {Priority: 7},
+				"priority 255": {Priority: 255},
+				"expiration":   {Expiration: "60000"},
+				"copied":       {Headers: amqp091.Table{"CC": []any{copied}}},
+				"blindly":      {Headers: amqp091.Table{"BCC": []any{blind}}},
+				"to itself":    {Headers: amqp091.Table{"CC": []any{queue}}}, // routed once
+				"user":         {UserId: "guest"},
+				"all": {
+					ContentType: "text/plain", ContentEncoding: "identity", CorrelationId: "c", ReplyTo: "r", MessageId: "m",
+					Timestamp: time.Unix(1_700_000_000, 0), Type: "t", AppId: "a", Priority: 1,
+				},
+				"forged x-death": {Headers: amqp091.Table{"x-death": []any{
+					amqp091.Table{"count": int64(math.MaxInt64), "reason": "expired", "queue": queue, "exchange": "", "routing-keys": []any{queue}},
+					amqp091.Table{"count": int64(1), "reason": "expired", "queue": queue + "." + a.Name + ".100ms", "exchange": a.Name},
+				}}},
+				"garbled x-death":  {Headers: amqp091.Table{"x-death": []any{amqp091.Table{"count": "many"}, amqp091.Table{}}}},
+				"x-death of text":  {Headers: amqp091.Table{"x-death": "death", "x-first-death-queue": queue, "x-last-death-reason": "maxlen"}},
+				"delivery count":   {Headers: amqp091.Table{"x-delivery-count": int64(1000), "x-acquired-count": int64(-1)}},
+				"our own headers":  {Headers: amqp091.Table{"retry_user_id": "root", "retry_exchange": "nowhere", "retry_routing_key": "x", "retry_publish_id": "1"}},
+				"our own encoding": {Headers: amqp091.Table{"retry_properties": "\x0e\x74\x01 garbled", "retry_unmarshal_error": "forged"}},
+			}
+			calls := testapp.NewLedger()
+			a.Handle(queue, 4, func(msg *message.Message) error { calls.Add(string(msg.Payload)); return errDown })
+			a.Run()
+			for identity, p := range sent {
+				p.Body = []byte(identity)
+				testapp.Send(t, "", queue, p)
+			}
+			got := letters(t, queue, len(sent))
+			assert.Equal(t, keys(sent), keys(got))
+			same(t, 3, calls.Counts(), keys(sent)...)
+			for identity, letter := range got {
+				exhausted(t, letter, "3")
+				want := sent[identity]
+				assert.Equal(t, []any{
+					want.ContentType, want.ContentEncoding, want.CorrelationId, want.ReplyTo, want.MessageId, want.Timestamp.Unix(), want.Type,
+					want.AppId, want.Priority, "", "",
+				}, []any{
+					letter.ContentType, letter.ContentEncoding, letter.CorrelationId, letter.ReplyTo, letter.MessageId, letter.Timestamp.Unix(),
+					letter.Type, letter.AppId, letter.Priority, letter.Expiration, letter.UserId,
+				}, identity)
+				for _, key := range []string{"CC", "BCC", "retry_properties", "retry_unmarshal_error"} {
+					assert.NotContains(t, letter.Headers, key, identity)
+				}
+			}
+			assert.Equal(t, "guest", got["user"].Headers["retry_user_id"])
+			assert.NotContains(t, got["our own headers"].Headers, "retry_user_id")
+			for other, identity := range map[string]string{copied: "copied", blind: "blindly"} {
+				assert.Equal(t, identity, string(testapp.Take(t, other, 1)[0].Body))
+				assert.Zero(t, testapp.Depth(t, other), "routed there once, and by no retry")
+			}
+			empty(t, queue)
+			assert.Zero(t, a.Log.Count("sending nack"))
+		})
+	}
+}
+
+// TestOwnExpirationCannotEndAWait: on a tier that is longer than the message would live.
+func TestOwnExpirationCannotEndAWait(t *testing.T) {
+	t.Parallel()
+	const delay = 1500 * time.Millisecond
+	a := testapp.New(t, testapp.Schedule(delay))
+	queue := a.Queue("orders")
+	calls := testapp.NewLedger()
+	at := make(chan time.Time, 10)
+	a.Handle(queue, 1, func(msg *message.Message) error { at <- time.Now(); calls.Add(string(msg.Payload)); return errDown })
+	a.Run()
+	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("short-lived"), Expiration: "500"})
+	letter := letters(t, queue, 1)["short-lived"]
+	exhausted(t, letter, "2")
+	same(t, 2, calls.Counts(), "short-lived")
+	assert.GreaterOrEqual(t, -(<-at).Sub(<-at), delay-2*time.Millisecond)
+}
+
+// TestBodiesOfEverySize come round unchanged, from none to 16 MiB, and through a frame's bounds.
+func TestBodiesOfEverySize(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	sums := map[string][sha256.Size]byte{}
+	var sent []amqp091.Publishing
+	for _, size := range []int{0, 1, 131_063, 131_064, 131_065, 1 << 20, 16 << 20} {
+		body := bytes.Repeat([]byte("watermill\xff\x00"), size/11+1)[:size]
+		identity := strconv.Itoa(size)
+		sums[identity] = sha256.Sum256(body)
+		sent = append(sent, amqp091.Publishing{Body: body, Headers: amqp091.Table{"size": identity}})
+	}
+	calls := testapp.NewLedger()
+	a.Handle(queue, 2, func(msg *message.Message) error {
+		identity := msg.Metadata["size"]
+		assert.Equal(t, sums[identity], sha256.Sum256(msg.Payload), identity)
+		calls.Add(identity)
+		return errDown
+	})
+	a.Run()
+	testapp.Send(t, "", queue, sent...)
+	got := map[string][sha256.Size]byte{}
+	for _, letter := range testapp.Take(t, queue+".dead", len(sent)) {
+		exhausted(t, letter, "3")
+		got[letter.Headers["size"].(string)] = sha256.Sum256(letter.Body)
+	}
+	assert.Equal(t, sums, got)
+	same(t, 3, calls.Counts(), keys(sums)...)
+	empty(t, queue)
+}
+
+// TestForgedRecords: what cannot be a record counts as none, what can be one is believed on its topic only, and nothing
+// comes round more often than the schedule allows.
+func TestForgedRecords(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	in := func(d time.Duration) string { return time.Now().Add(d).UTC().Format("2006-01-02T15:04:05.000Z07:00") }
+	type row struct {
+		headers amqp091.Table
+		calls   int // of 3 at most
+	}
+	forge := func(pairs ...any) amqp091.Table {
+		headers := amqp091.Table{middleware.FailuresKey: "1", middleware.TopicKey: queue}
+		for i := 0; i < len(pairs); i += 2 {
+			headers[pairs[i].(string)] = pairs[i+1]
+		}
+		return headers
+	}
+	rows := map[string]row{
+		"believed":         {forge(), 2},
+		"spent":            {forge(middleware.FailuresKey, "3"), 1},
+		"due in a second":  {forge(middleware.DueAtKey, in(time.Second)), 2},
+		"due in year 0":    {forge(middleware.DueAtKey, "0000-01-01T00:00:00.000Z"), 2},
+		"failed in year 0": {forge(middleware.FirstFailedAtKey, "0000-01-01T00:00:00.000Z"), 2},
+		"due before zones": {forge(middleware.DueAtKey, "0000-01-01T00:00:00.000+23:59"), 2},
+		"another topic":    {forge(middleware.TopicKey, "payments", middleware.DueAtKey, in(time.Hour)), 3},
+		"no topic":         {amqp091.Table{middleware.FailuresKey: "2"}, 3},
+		"long reason":      {forge(middleware.ReasonKey, string(bytes.Repeat([]byte("\xff"), 50_000))), 2},
+		"dead already":     {forge(middleware.DeadReasonKey, "forged"), 2},
+		"typed keys":       {amqp091.Table{middleware.FailuresKey: int64(2), middleware.TopicKey: []byte(queue), middleware.DueAtKey: time.Now()}, 3},
+	}
+	for _, count := range []string{"-1", "0", "", "9223372036854775807", "9223372036854775808", "NaN", "1e3", "0x10", " 1", "1\x00", "\xff", "+-1", "١"} {
+		rows[fmt.Sprintf("count %q", count)] = row{forge(middleware.FailuresKey, count), 3}
+	}
+	for _, key := range []string{middleware.FirstFailedAtKey, middleware.LastFailedAtKey, middleware.DueAtKey} {
+		for _, at := range []string{"9999-12-31T23:59:59.999Z", "10000-01-01T00:00:00.000Z", "-0001-01-01T00:00:00.000Z", "soon", "", "2026-13-32T25:61:61.000Z", "\xff"} {
+			rows[fmt.Sprintf("%s %q", key, at)] = row{forge(key, at), 3}
+		}
+	}
+
+	calls := testapp.NewLedger()
+	a.Handle(queue, 8, func(msg *message.Message) error { calls.Add(string(msg.Payload)); return errDown })
+	a.Run()
+	want := map[string]int{}
+	for identity, r := range rows {
+		testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(identity), Headers: r.headers})
+		want[identity] = r.calls
+	}
+	got := letters(t, queue, len(rows))
+	assert.Equal(t, keys(rows), keys(got))
+	assert.Equal(t, want, calls.Counts())
+	for identity, letter := range got {
+		if _, typed := rows[identity].headers[middleware.FailuresKey].(int64); typed {
+			continue
+		}
+		record, ok := middleware.ReadRecord(metadataOf(letter))
+		require.True(t, ok, "%s: %v", identity, letter.Headers)
+		assert.GreaterOrEqual(t, record.Failures, 3, identity)
+		assert.Equal(t, queue, record.Topic, identity)
+		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason, identity)
+		assert.WithinDuration(t, time.Now(), record.LastFailedAt, time.Minute, identity)
+	}
+	empty(t, queue)
+}
+
+func metadataOf(letter amqp091.Delivery) message.Metadata {
+	metadata := message.Metadata{}
+	for key, value := range letter.Headers {
+		if text, ok := value.(string); ok {
+			metadata[key] = text
+		}
+	}
+	return metadata
+}
+
+// TestUUIDOfAnotherType: watermill-amqp's marshaler asks for text.
+func TestUUIDOfAnotherType(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	calls := testapp.NewLedger()
+	a.Handle(queue, 1, func(msg *message.Message) error { calls.Add(string(msg.Payload)); return errDown })
+	a.Run()
+	sent := amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: []byte{1, 2}}
+	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("bytes"), Headers: sent})
+	letter := letters(t, queue, 1)["bytes"]
+	assert.Equal(t, sent[amqp.DefaultMessageUUIDHeaderKey], letter.Headers[amqp.DefaultMessageUUIDHeaderKey])
+	same(t, 3, calls.Counts(), "bytes")
+}

@@ -1,0 +1,199 @@
+package hostile_test
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// TestHandlersThatSpoilTheirMessage: the copy is what was received.
+func TestHandlersThatSpoilTheirMessage(t *testing.T) {
+	t.Parallel()
+	replace := map[string]func(*message.Message){
+		"nils the payload":        func(msg *message.Message) { msg.Payload = nil },
+		"nils the metadata":       func(msg *message.Message) { msg.Metadata = nil },
+		"nils everything":         func(msg *message.Message) { msg.Payload, msg.Metadata, msg.UUID = nil, nil, "" },
+		"nils it and panics":      func(msg *message.Message) { msg.Payload, msg.Metadata = nil, nil; panic("spoilt") },
+		"nils it and exits":       func(msg *message.Message) { msg.Payload, msg.Metadata = nil, nil; runtime.Goexit() },
+		"takes another's context": func(msg *message.Message) { msg.SetContext(context.Background()) },
+		"cancels its own context": func(msg *message.Message) {
+			ctx, cancel := context.WithCancel(msg.Context())
+			cancel()
+			msg.SetContext(ctx)
+		},
+	}
+	write := map[string]func(*message.Message){
+		"writes the payload":   func(msg *message.Message) { clear(msg.Payload) },
+		"appends in place":     func(msg *message.Message) { msg.Payload = append(msg.Payload[:0], "other"...) },
+		"empties the metadata": func(msg *message.Message) { clear(msg.Metadata) },
+		"forges a record": func(msg *message.Message) {
+			msg.Metadata[middleware.FailuresKey] = "1000"
+			msg.Metadata[middleware.DueAtKey] = "2020-01-01T00:00:00.000Z"
+			msg.Metadata[middleware.PropertiesKey] = "garbled"
+			msg.Metadata[middleware.UnmarshalErrorKey] = "forged"
+		},
+		"fills the metadata": func(msg *message.Message) { msg.Metadata["huge"] = strings.Repeat("x", 1<<20) },
+	}
+	for _, deep := range []bool{false, true} {
+		name, spoilers := "replace", replace
+		if deep {
+			name, spoilers = "write into, with DeepCopy", write
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := testapp.New(t)
+			if deep {
+				c := a.Builder.TieredRetryConfig(a.Failures)
+				c.DeepCopy = true
+				var err error
+				a.Retry, err = middleware.NewTieredRetry(c, a.Log)
+				require.NoError(t, err)
+			}
+			queue := a.Queue("orders")
+			calls := testapp.NewLedger()
+			a.Handle(queue, 4, func(msg *message.Message) error {
+				identity := strings.TrimSpace(string(msg.Payload))
+				assert.Equal(t, "id "+identity, msg.UUID)
+				assert.Equal(t, "value of "+identity, msg.Metadata["key"])
+				calls.Add(identity)
+				spoilers[identity](msg)
+				return errDown
+			})
+			a.Run()
+			for identity := range spoilers {
+				testapp.Send(t, "", queue, amqp091.Publishing{
+					Body: []byte(identity), ContentType: "text/plain",
+					Headers: amqp091.Table{"_watermill_message_uuid": "id " + identity, "key": "value of " + identity, "n": int32(1)},
+				})
+			}
+			got := letters(t, queue, len(spoilers))
+			assert.Equal(t, keys(spoilers), keys(got))
+			for identity, letter := range got {
+				exhausted(t, letter, "3")
+				assert.Equal(t, amqp091.Table{"_watermill_message_uuid": "id " + identity, "key": "value of " + identity, "n": int32(1)}, own(letter))
+				assert.Equal(t, "text/plain", letter.ContentType)
+			}
+			same(t, 3, calls.Counts(), keys(spoilers)...)
+			empty(t, queue)
+		})
+	}
+}
+
+// TestHandlersThatSettleTheirMessage themselves, and then fail, panic, exit or succeed: what they did holds, and nothing is
+// published for it.
+func TestHandlersThatSettleTheirMessage(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	endings := map[string]func() error{
+		"fails": func() error { return errDown }, "panics": func() error { panic("late") },
+		"exits": func() error { runtime.Goexit(); return nil }, "succeeds": func() error { return nil },
+	}
+	calls, nacked := testapp.NewLedger(), map[string]bool{}
+	var all []string
+	for ending := range endings {
+		for _, settle := range []string{"acks and ", "nacks once and "} {
+			all = append(all, settle+ending)
+			nacked[settle+ending] = settle[0] == 'n'
+		}
+	}
+	a.Handle(queue, 4, func(msg *message.Message) error {
+		identity := string(msg.Payload)
+		call := calls.Add(identity)
+		switch {
+		case !nacked[identity]:
+			msg.Ack()
+		case call == 1:
+			msg.Nack()
+		default:
+			return nil
+		}
+		_, ending, _ := strings.Cut(identity, "and ")
+		return endings[ending]()
+	})
+	a.Run()
+	for _, identity := range all {
+		testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(identity)})
+	}
+	calls.Wait(t, len(all), soon)
+	empty(t, queue)
+	want := map[string]int{}
+	for _, identity := range all {
+		want[identity] = 1
+		if nacked[identity] {
+			want[identity] = 2
+		}
+	}
+	assert.Equal(t, want, calls.Counts())
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	assert.Empty(t, a.Retries)
+	assert.Empty(t, a.Deaths)
+	assert.Zero(t, testapp.Depth(t, queue+".dead"))
+}
+
+// TestHandlerThatNeverReturns: the router closes after its CloseTimeout, and the next app gets the message, uncounted.
+func TestHandlerThatNeverReturns(t *testing.T) {
+	t.Parallel()
+	const closeTimeout = 2 * time.Second
+	stuck := testapp.New(t)
+	var err error
+	stuck.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: closeTimeout}, stuck.Log)
+	require.NoError(t, err)
+	queue := stuck.Queue("orders")
+	started, release, ended := testapp.NewLedger(), make(chan struct{}), make(chan struct{}, 2)
+	stuck.Handle(queue, 2, func(msg *message.Message) error {
+		defer func() { ended <- struct{}{} }()
+		started.Add(string(msg.Payload))
+		<-release
+		return errDown // long after: not a failure of the message, which is somebody else's by now
+	})
+	done := make(chan error, 1)
+	go func() { done <- stuck.Router.Run(context.Background()) }()
+	<-stuck.Router.Running()
+	for _, identity := range []string{"one", "two", "three"} {
+		testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(identity)})
+	}
+	started.Wait(t, 2, soon)
+	began := time.Now()
+	assert.ErrorContains(t, stuck.Router.Close(), "timeout")
+	assert.WithinDuration(t, began.Add(closeTimeout), time.Now(), 1500*time.Millisecond)
+
+	next := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = stuck.Name })
+	calls := testapp.NewLedger()
+	next.Handle(queue, 2, func(msg *message.Message) error {
+		assert.NotContains(t, msg.Metadata, middleware.FailuresKey)
+		calls.Add(string(msg.Payload))
+		return nil
+	})
+	next.Run()
+	calls.Wait(t, 3, soon)
+	close(release)
+	for range 2 {
+		<-ended
+	}
+	empty(t, queue)
+	time.Sleep(500 * time.Millisecond) // more than the tier's delay: what the stuck ones would publish would be back
+	same(t, 1, calls.Counts(), "one", "three", "two")
+	assert.Zero(t, testapp.Depth(t, queue+".dead"))
+	stuck.Mu.Lock()
+	assert.Empty(t, stuck.Retries)
+	stuck.Mu.Unlock()
+	require.NoError(t, stuck.Failures.Close())
+	select {
+	case <-done:
+	case <-time.After(soon):
+		t.Error("Router.Run has not returned")
+	}
+}

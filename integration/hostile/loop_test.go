@@ -1,0 +1,165 @@
+package hostile_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// counting is an app's marshaler that counts deliveries by identity, and what is tried to be published.
+type counting struct {
+	amqp.DefaultMarshaler
+	deliveries *testapp.Ledger
+	publishes  *atomic.Int64
+	unreadable *atomic.Bool
+}
+
+func (c counting) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	c.deliveries.Add(string(d.Body))
+	if c.unreadable.Load() {
+		return nil, errDown
+	}
+	return c.DefaultMarshaler.Unmarshal(d)
+}
+
+func (c counting) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	c.publishes.Add(1)
+	return c.DefaultMarshaler.Marshal(msg)
+}
+
+// fault is a way to break an app whose failures have a connection and a user of their own.
+type fault struct {
+	unreadable bool
+	strike     func(t *testing.T, f *failures)
+	repair     func(t *testing.T, f *failures)
+}
+
+type failures struct {
+	app  *testapp.App
+	user string
+	cut  func()
+	join func()
+}
+
+func (f *failures) permit(t *testing.T, configure, write, read string) {
+	_, err := broker.Management(t).UpdatePermissionsIn("/", f.user, rabbithole.Permissions{Configure: configure, Write: write, Read: read})
+	require.NoError(t, err)
+}
+
+func deleteExchange(t *testing.T, f *failures) {
+	require.NoError(t, broker.Channel(t).ExchangeDelete(f.app.Name, false, false))
+}
+
+// faults: the subscriber's connection works in all of them, so that a nack would bring the message back at once.
+var faults = map[string]fault{
+	"publisher down": {
+		strike: func(_ *testing.T, f *failures) { f.cut() },
+		repair: func(_ *testing.T, f *failures) { f.join() },
+	},
+	"unmarshal failure": {unreadable: true, strike: func(*testing.T, *failures) {}, repair: func(*testing.T, *failures) {}},
+	"unmarshal failure and publisher down": {
+		unreadable: true,
+		strike:     func(_ *testing.T, f *failures) { f.cut() },
+		repair:     func(_ *testing.T, f *failures) { f.join() },
+	},
+	"permission missing": {
+		// A channel remembers its permissions for a while, a new connection asks.
+		strike: func(t *testing.T, f *failures) { f.permit(t, ".*", "^$", ".*"); f.cut(); f.join() },
+		repair: func(t *testing.T, f *failures) { f.permit(t, ".*", ".*", ".*"); f.cut(); f.join() },
+	},
+	"exchange gone, redeclaring forbidden": {
+		strike: func(t *testing.T, f *failures) {
+			f.permit(t, "^$", ".*", ".*")
+			deleteExchange(t, f)
+			f.cut()
+			f.join()
+		},
+		repair: func(t *testing.T, f *failures) { f.permit(t, ".*", ".*", ".*"); f.cut(); f.join() },
+	},
+}
+
+// TestNoHotLoop: while failures cannot be published, or messages cannot be read, no message comes round more than five times a
+// second and handler; afterwards every one of them is dead-lettered.
+func TestNoHotLoop(t *testing.T) {
+	t.Parallel()
+	const handlers, messages, perSecond = 4, 8, 5
+	const watched = 6 * time.Second
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy, _ := broker.Proxy(t)
+			f := &failures{user: broker.User(t, ".*", ".*", ".*")}
+			f.cut = func() { proxy.Stop() }
+			f.join = func() { require.NoError(t, proxy.Start()) }
+			c := counting{deliveries: testapp.NewLedger(), publishes: &atomic.Int64{}, unreadable: &atomic.Bool{}}
+			f.app = testapp.New(t, func(b *config.BuilderConfig) {
+				b.AMQP = amqp.NewDurableQueueConfig(fmt.Sprintf("amqp://%s:%s@%s/", f.user, f.user, proxy.Listen))
+				b.AMQP.Marshaler = c
+			})
+			// The subscriber takes the direct way.
+			direct, err := config.NewBuilder(config.BuilderConfig{
+				AMQP:     func() amqp.Config { a := amqp.NewDurableQueueConfig(broker.URL(t)); a.Marshaler = c; return a }(),
+				Schedule: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond}, Prefix: f.app.Name,
+			})
+			require.NoError(t, err)
+			subscriber, err := amqp.NewSubscriber(direct.SubscriberConfig(), f.app.Log)
+			require.NoError(t, err)
+
+			queue := f.app.Queue("orders")
+			calls := testapp.NewLedger()
+			for i := range handlers {
+				f.app.Router.AddConsumerHandler(fmt.Sprint(i), queue, subscriber, func(msg *message.Message) error {
+					calls.Add(string(msg.Payload))
+					return errDown
+				}).AddMiddleware(f.app.Retry.Middleware)
+			}
+			f.app.Run()
+			fault.strike(t, f)
+			c.unreadable.Store(fault.unreadable)
+			var identities []string
+			for i := range messages {
+				identities = append(identities, testapp.ID(i))
+				testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(testapp.ID(i))})
+			}
+			<-time.After(watched) // what is measured is what happens meanwhile
+
+			total, most := 0, 0
+			for _, count := range c.deliveries.Counts() {
+				total, most = total+count, max(most, count)
+			}
+			nacks, tries := f.app.Log.Count("sending nack"), int(c.publishes.Load())
+			bound := int(perSecond * watched.Seconds())
+			assert.Less(t, total+nacks, bound*handlers, "deliveries and nacks")
+			assert.Less(t, most, bound, "deliveries of one message")
+			assert.Less(t, tries, 2*bound*handlers, "tries to publish")
+			t.Logf("in %v: deliveries=%d of one message=%d nacks=%d handler calls=%d tries to publish=%d", watched, total, most, nacks, sum(calls), tries)
+			if !fault.unreadable || name != "unmarshal failure" {
+				require.Zero(t, testapp.Depth(t, queue+".dead"), "the fault held")
+			}
+
+			fault.repair(t, f)
+			got := letters(t, queue, messages)
+			assert.Equal(t, identities, keys(got))
+			empty(t, queue)
+		})
+	}
+}
+
+func sum(l *testapp.Ledger) (total int) {
+	for _, count := range l.Counts() {
+		total += count
+	}
+	return total
+}

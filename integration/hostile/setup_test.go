@@ -1,0 +1,89 @@
+// Package hostile_test sends what nobody should send and has handlers do what none should do, on a real broker: every message,
+// counted by identity, is processed or dead-lettered, none is lost, and none comes round without a pause.
+package hostile_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+var errDown = errors.New("the payment service is down")
+
+const soon = 30 * time.Second
+
+// letters takes so many dead letters of a queue, by the identity in their bodies, and makes sure that there are no more.
+func letters(t testing.TB, queue string, n int) map[string]amqp091.Delivery {
+	t.Helper()
+	all := map[string]amqp091.Delivery{}
+	for _, letter := range testapp.Take(t, queue+".dead", n) {
+		all[string(letter.Body)] = letter
+	}
+	require.Len(t, all, n, "every identity once")
+	return all
+}
+
+// empty waits until a queue holds nothing, neither for consumers nor unacknowledged.
+func empty(t testing.TB, queues ...string) {
+	t.Helper()
+	client := broker.Management(t)
+	for _, queue := range queues {
+		broker.Eventually(t, soon, func() bool {
+			info, err := client.GetQueue("/", queue)
+			return err == nil && info.Messages == 0 && info.MessagesUnacknowledged == 0
+		}, queue+" is empty")
+	}
+}
+
+// own are the headers that the publisher of the message set: without the broker's and ours.
+func own(letter amqp091.Delivery) amqp091.Table {
+	headers := amqp091.Table{}
+	for key, value := range letter.Headers {
+		switch {
+		case slices.Contains(recordKeys, key), slices.Contains(poisonKeys, key):
+		case key == "retry_publish_id", key == "retry_user_id", key == "retry_exchange", key == "retry_routing_key":
+		case key == "x-death", key == "x-delivery-count", key == "x-acquired-count":
+		case len(key) > 8 && (key[:8] == "x-first-" || key[:7] == "x-last-"):
+		default:
+			headers[key] = value
+		}
+	}
+	return headers
+}
+
+var (
+	recordKeys = []string{
+		middleware.FailuresKey, middleware.FirstFailedAtKey, middleware.LastFailedAtKey, middleware.DueAtKey, middleware.ReasonKey,
+		middleware.ErrorTypeKey, middleware.TopicKey, middleware.HandlerKey, middleware.DeadReasonKey,
+	}
+	poisonKeys = []string{"reason_poisoned", "topic_poisoned", "handler_poisoned", "subscriber_poisoned"}
+)
+
+// exhausted asserts that a letter was dead-lettered after so many failures.
+func exhausted(t testing.TB, letter amqp091.Delivery, failures string) {
+	t.Helper()
+	assert.Equal(t, failures, letter.Headers[middleware.FailuresKey])
+	assert.Equal(t, middleware.DeadReasonExhausted, letter.Headers[middleware.DeadReasonKey])
+}
+
+// same asserts that every identity was counted so often.
+func same(t testing.TB, times int, counts map[string]int, identities ...string) {
+	t.Helper()
+	want := map[string]int{}
+	for _, identity := range identities {
+		want[identity] = times
+	}
+	assert.Equal(t, want, counts)
+}
+
+func keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,92 @@
+package hostile_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// consumerTimeout sets the timeout of a queue's consumers to a minute, until the test ends: by a policy for this queue, or on a
+// broker that has none for it (before 3.12) for the whole node.
+func consumerTimeout(t *testing.T, queue string) {
+	t.Helper()
+	prefix := os.Getenv("BROKER_CTL")
+	require.NotEmpty(t, prefix, "BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL; `make test` sets it")
+	about, err := broker.Management(t).Overview()
+	require.NoError(t, err)
+	if !strings.HasPrefix(about.RabbitMQVersion, "3.") {
+		testapp.PutPolicy(t, queue, "^"+queue+"$", `{"consumer-timeout": 60000}`)
+		return
+	}
+	set := func(name, value string) (before string) {
+		expression := "'X = application:get_env(rabbit, " + name + "), application:set_env(rabbit, " + name + ", " + value + "), X.'"
+		output, err := exec.Command("sh", "-c", prefix+" eval "+expression).Output()
+		require.NoError(t, err, string(output))
+		before = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(string(output)), "{ok,"), "}")
+		return before
+	}
+	before := set("consumer_timeout", "60000")
+	t.Cleanup(func() { set("consumer_timeout", before) })
+	tick := set("channel_tick_interval", "5000") // how often a channel looks
+	t.Cleanup(func() { set("channel_tick_interval", tick) })
+}
+
+// TestHandlerThatOutlivesTheConsumerTimeout: the broker hands the message out again. In doubt twice, never lost, and no handler
+// is called with what watermill-amqp reads from the closed consumer.
+func TestHandlerThatOutlivesTheConsumerTimeout(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	consumerTimeout(t, queue)
+	calls, processed, phantoms := testapp.NewLedger(), testapp.NewLedger(), testapp.NewLedger()
+	again := make(chan struct{})
+	a.Handle(queue, 2, func(msg *message.Message) error {
+		identity := string(msg.Payload)
+		if identity == "" {
+			phantoms.Add("phantom")
+			return nil
+		}
+		switch calls.Add(identity) {
+		case 1:
+			if strings.HasPrefix(identity, "slow") {
+				select {
+				case <-again:
+				case <-time.After(170 * time.Second):
+				}
+			}
+			return errDown // after the timeout: its copy comes too
+		case 2:
+			if strings.HasPrefix(identity, "slow") {
+				close(again)
+			}
+		}
+		processed.Add(identity)
+		return nil
+	})
+	a.Run()
+	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("slow")})
+	calls.Wait(t, 1, soon)
+	began := time.Now()
+	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("before")})
+	processed.Wait(t, 1, soon) // by the other handler
+	processed.Wait(t, 2, 165*time.Second)
+	assert.Greater(t, time.Since(began), 55*time.Second, "handed out again by the timeout")
+	t.Logf("handed out again after %v", time.Since(began).Round(time.Second))
+	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("after"), Headers: amqp091.Table{}})
+	processed.Wait(t, 3, soon)
+	broker.Eventually(t, soon, func() bool { return calls.Counts()["slow"] == 3 }, "the copy of the late failure")
+	empty(t, queue)
+	assert.Equal(t, map[string]int{"before": 2, "after": 2, "slow": 3}, calls.Counts())
+	assert.Empty(t, phantoms.Counts())
+	assert.Zero(t, testapp.Depth(t, queue+".dead"))
+}

@@ -1,0 +1,99 @@
+package publisher_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/publisher"
+)
+
+func TestCloseUnderLoad(t *testing.T) {
+	t.Parallel()
+	const callers = 64
+	topology := declare(t, nil)
+	p := topology.open(t, nil)
+	var confirmed [callers]map[string]int
+	var total atomic.Int64
+	busy := make(chan struct{})
+	var group sync.WaitGroup
+	for caller := range callers {
+		confirmed[caller] = map[string]int{}
+		group.Go(func() {
+			for i := 0; ; i++ {
+				uuid := fmt.Sprint(caller, "-", i)
+				err := p.Publish(topology.queue, newMessage(uuid))
+				if err != nil {
+					asPublishError(t, err, publisher.ErrClosed)
+					return
+				}
+				confirmed[caller][uuid]++
+				if total.Add(1) == 1000 {
+					close(busy)
+				}
+			}
+		})
+	}
+	<-busy
+	require.NoError(t, p.Close())
+	group.Wait()
+	require.NoError(t, p.Close(), "again")
+	require.ErrorIs(t, p.Publish(topology.queue, newMessage("late")), publisher.ErrClosed)
+	want := map[string]int{}
+	for _, uuids := range confirmed {
+		for uuid := range uuids {
+			want[uuid] = 1
+		}
+	}
+	require.Equal(t, want, topology.content(t))
+}
+
+func TestCloseWaitsForWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	proxy, uri := broker.Proxy(t)
+	p := topology.open(t, func(c *publisher.Config) { c.URI, c.ConfirmTimeout = uri, 700*time.Millisecond })
+	hold(t, proxy, "downstream")
+	result := make(chan error, 1)
+	go func() { result <- p.Publish(topology.queue, newMessage("in flight")) }()
+	client := broker.Channel(t)
+	broker.Eventually(t, soon, func() bool {
+		queue, err := client.QueueDeclarePassive(topology.queue, true, false, false, false, nil)
+		return err == nil && queue.Messages == 1
+	}, "the message is in the queue")
+	closed := make(chan error, 1)
+	go func() { closed <- p.Close() }()
+	select {
+	case err := <-result:
+		require.ErrorIs(t, err, publisher.ErrNotConfirmed)
+	case <-closed:
+		t.Fatal("Close did not wait")
+	}
+	select {
+	case err := <-closed: // the broker's goodbye does not come through either
+		require.NoError(t, err)
+	case <-time.After(2 * soon):
+		t.Fatal("Close hangs")
+	}
+}
+
+func TestCloseWhileDisconnected(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	proxy, uri := broker.Proxy(t)
+	p := topology.open(t, func(c *publisher.Config) { c.URI, c.ReconnectInitial = uri, time.Minute })
+	proxy.Stop()
+	broker.Eventually(t, soon, func() bool {
+		return errors.Is(p.Publish(topology.queue, newMessage("away")), publisher.ErrNotConnected)
+	}, "it notices")
+	begin := time.Now()
+	require.NoError(t, p.Close())
+	assert.Less(t, time.Since(begin), time.Second)
+}

@@ -1,0 +1,256 @@
+package publisher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/publisher"
+)
+
+func TestNotConfirmedBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	proxy, uri := broker.Proxy(t)
+	p := topology.open(t, func(c *publisher.Config) { c.URI, c.ConfirmTimeout = uri, 300*time.Millisecond })
+	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
+	defer hold(t, proxy, "downstream")()
+
+	begin := time.Now()
+	err := p.Publish(topology.queue, newMessage("unknown"))
+	asPublishError(t, err, publisher.ErrNotConfirmed)
+	assert.InDelta(t, 0.3, time.Since(begin).Seconds(), 0.25)
+	assert.NotErrorIs(t, err, publisher.ErrStalled)
+	require.Equal(t, map[string]int{"before": 1, "unknown": 1}, topology.content(t))
+	proxy.Stop()
+}
+
+func TestTheMessagesContextEndsTheWait(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	proxy, uri := broker.Proxy(t)
+	p := topology.open(t, func(c *publisher.Config) { c.URI = uri })
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	msg := newMessage("cancelled before")
+	msg.SetContext(ctx)
+	require.ErrorIs(t, p.Publish(topology.queue, msg), context.Canceled)
+
+	defer hold(t, proxy, "downstream")()
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	msg = newMessage("cancelled meanwhile")
+	msg.SetContext(ctx)
+	result := make(chan error, 1)
+	go func() { result <- p.Publish(topology.queue, msg) }()
+	client := broker.Channel(t)
+	broker.Eventually(t, soon, func() bool {
+		queue, err := client.QueueDeclarePassive(topology.queue, true, false, false, false, nil)
+		return err == nil && queue.Messages == 1
+	}, "the message is in the queue")
+	cancel()
+	select {
+	case err := <-result:
+		require.ErrorIs(t, err, context.Canceled)
+		asPublishError(t, err, publisher.ErrNotConfirmed)
+	case <-time.After(soon):
+		t.Fatal("the context's end did not end the publish")
+	}
+
+	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	msg = newMessage("deadline")
+	msg.SetContext(ctx)
+	err := p.Publish(topology.queue, msg)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	asPublishError(t, err, publisher.ErrNotConfirmed)
+	require.Equal(t, map[string]int{"cancelled meanwhile": 1, "deadline": 1}, topology.content(t))
+	proxy.Stop()
+}
+
+func TestALostConnection(t *testing.T) {
+	t.Parallel()
+	const callers = 32
+	topology := declare(t, nil)
+	proxy, uri := broker.Proxy(t)
+	p := topology.open(t, func(c *publisher.Config) { c.URI = uri })
+	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
+
+	hold(t, proxy, "downstream") // so that all of them are in flight
+	results := make(chan error, callers)
+	for i := range callers {
+		go func() { results <- p.Publish(topology.queue, newMessage(fmt.Sprint("in flight ", i))) }()
+	}
+	client := broker.Channel(t)
+	broker.Eventually(t, soon, func() bool {
+		queue, err := client.QueueDeclarePassive(topology.queue, true, false, false, false, nil)
+		return err == nil && queue.Messages == callers+1
+	}, "all messages are in the queue")
+	proxy.Stop()
+	begin := time.Now()
+	for range callers {
+		asPublishError(t, <-results, publisher.ErrNotConnected)
+	}
+	assert.Less(t, time.Since(begin), time.Second, "promptly")
+
+	broker.Eventually(t, soon, func() bool {
+		begin := time.Now()
+		err := p.Publish(topology.queue, newMessage("away"))
+		assert.Less(t, time.Since(begin), time.Second, "at once")
+		asPublishError(t, err, publisher.ErrNotConnected)
+		var dial *net.OpError
+		return errors.As(err, &dial) && dial.Op == "dial"
+	}, "the error says why it cannot reconnect")
+
+	require.NoError(t, proxy.Toxics.RemoveToxic(t.Context(), "hold"))
+	require.NoError(t, proxy.Start())
+	broker.Eventually(t, 2*soon, func() bool { return p.Publish(topology.queue, newMessage("after")) == nil }, "it reconnects")
+	content := topology.content(t)
+	assert.Equal(t, 1, content["after"])
+	assert.Zero(t, content["away"])
+	assert.Len(t, content, callers+2)
+}
+
+func TestAPeerThatStopsReading(t *testing.T) {
+	t.Parallel()
+	const callers = 32
+	topology := declare(t, nil)
+	proxy, uri := broker.Proxy(t)
+	p := topology.open(t, func(c *publisher.Config) {
+		c.URI, c.ConfirmTimeout, c.WriteTimeout = uri, time.Second, 3*time.Second
+	})
+	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
+	free := hold(t, proxy, "upstream")
+
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	kinds := map[error]int{}
+	body := make([]byte, 1<<20)
+	for i := range callers {
+		group.Go(func() {
+			begin := time.Now()
+			err := p.Publish(topology.queue, message.NewMessage(fmt.Sprint("stalled ", i), body))
+			assert.InDelta(t, 1, time.Since(begin).Seconds(), 0.6)
+			for _, kind := range []error{publisher.ErrStalled, publisher.ErrNotConfirmed} {
+				if errors.Is(err, kind) {
+					mu.Lock()
+					kinds[kind]++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	group.Wait()
+	assert.Equal(t, callers, kinds[publisher.ErrStalled]+kinds[publisher.ErrNotConfirmed], "%v", kinds)
+	assert.NotZero(t, kinds[publisher.ErrStalled])
+
+	broker.Eventually(t, 2*soon, func() bool {
+		return errors.Is(p.Publish(topology.queue, newMessage("later")), publisher.ErrNotConnected)
+	}, "the write's deadline ends the connection")
+	free()
+	broker.Eventually(t, 2*soon, func() bool { return p.Publish(topology.queue, newMessage("after")) == nil }, "it recovers")
+	assert.Equal(t, 1, topology.content(t)["after"])
+}
+
+// Not parallel: an alarm blocks whoever publishes to this broker.
+func TestABlockedConnection(t *testing.T) {
+	prefix := os.Getenv("BROKER_CTL")
+	if prefix == "" {
+		t.Fatal("BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL, such as `rabbitmqctl -n rabbit@host`")
+	}
+	watermark := func(value string) {
+		output, err := exec.Command("sh", "-c", prefix+" set_vm_memory_high_watermark "+value).CombinedOutput()
+		require.NoError(t, err, string(output))
+	}
+	topology := declare(t, nil)
+	p := topology.open(t, func(c *publisher.Config) { c.ConfirmTimeout = 2 * time.Second })
+	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
+
+	t.Cleanup(func() { watermark("0.6") })
+	watermark("0.0001")
+	broker.Eventually(t, 2*soon, func() bool { // the alarm takes a moment; whatever comes through is confirmed
+		err := p.Publish(topology.queue, newMessage("in flight"))
+		if err == nil {
+			return false
+		}
+		asPublishError(t, err, publisher.ErrBlocked)
+		return true
+	}, "the connection is blocked")
+	begin := time.Now()
+	asPublishError(t, p.Publish(topology.queue, newMessage("blocked")), publisher.ErrBlocked)
+	assert.Less(t, time.Since(begin), 500*time.Millisecond, "at once")
+
+	watermark("0.6")
+	broker.Eventually(t, 2*soon, func() bool { return p.Publish(topology.queue, newMessage("after")) == nil }, "it resumes")
+	content := topology.content(t)
+	assert.Equal(t, 1, content["before"])
+	assert.Equal(t, 1, content["after"])
+	assert.Zero(t, content["blocked"])
+}
+
+func TestNewSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+
+	const canary = "c4nary-s3cret"
+	for name, uri := range map[string]string{
+		"wrong password":  broker.WithUser(t, "guest", canary),
+		"unknown user":    broker.WithUser(t, "nobody", canary),
+		"unreachable":     "amqp://guest:" + canary + "@" + address + "/",
+		"says nothing":    "amqp://guest:" + canary + "@" + silent.Addr().String() + "/?connection_timeout=300",
+		"no virtual host": strings.TrimSuffix(broker.URL(t), "/") + "/" + "missing",
+	} {
+		t.Run(name, func(t *testing.T) {
+			begin := time.Now()
+			p, err := publisher.New(publisher.Config{URI: uri}, nil)
+			require.Error(t, err)
+			require.Nil(t, p)
+			assert.Less(t, time.Since(begin), soon)
+			assert.NotContains(t, fmt.Sprintf("%v %+v %#v", err, err, err), canary)
+			assert.Contains(t, err.Error(), "127.0.0.1")
+		})
+	}
+}
+
+// A close of the app's own, such as an operator's, is no end either.
+func TestTheBrokerClosesTheConnection(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	name := broker.Name(t, "named")
+	p := topology.open(t, func(c *publisher.Config) {
+		c.AMQP = &amqp.Config{Properties: amqp.Table{"connection_name": name}}
+	})
+	management := broker.Management(t)
+	broker.Eventually(t, 3*soon, func() bool {
+		connections, err := management.ListConnections()
+		require.NoError(t, err)
+		for _, connection := range connections {
+			if connection.ClientProperties["connection_name"] == name {
+				_, err := management.CloseConnection(connection.Name)
+				return err == nil
+			}
+		}
+		return false
+	}, "an operator closes the connection")
+	broker.Eventually(t, 2*soon, func() bool { return p.Publish(topology.queue, newMessage("after")) == nil }, "it reconnects")
+}

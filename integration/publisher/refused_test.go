@@ -1,0 +1,229 @@
+package publisher_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/publisher"
+)
+
+// marshalWith lets a message's metadata say what its publishing shall have that closes the channel.
+func marshalWith(change func(*message.Message, *amqp.Publishing)) func(*message.Message) (amqp.Publishing, error) {
+	return func(msg *message.Message) (amqp.Publishing, error) {
+		p := amqp.Publishing{Headers: amqp.Table{publisher.UUIDHeader: msg.UUID}, Body: msg.Payload}
+		change(msg, &p)
+		return p, nil
+	}
+}
+
+// Direct reply-to without a consumer closes the channel, and nobody can tell beforehand.
+func guilty(msg *message.Message, p *amqp.Publishing) {
+	if strings.HasPrefix(msg.UUID, "guilty") {
+		p.ReplyTo = "amq.rabbitmq.reply-to"
+	}
+}
+
+func TestOnlyTheGuiltyMessageIsRefused(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	p := topology.open(t, func(c *publisher.Config) { c.Marshal, c.MaxInFlight = marshalWith(guilty), 2048 })
+	good := newMessages(1000)
+	var group sync.WaitGroup
+	for i, msg := range good {
+		if i == 500 {
+			group.Go(func() {
+				err := p.Publish(topology.queue, newMessage("guilty"))
+				asPublishError(t, err, publisher.ErrRefused)
+				var cause *amqp.Error
+				require.ErrorAs(t, err, &cause)
+				assert.Equal(t, amqp.PreconditionFailed, cause.Code)
+			})
+		}
+		group.Go(func() { assert.NoError(t, p.Publish(topology.queue, msg)) })
+	}
+	group.Wait()
+	content := topology.content(t)
+	assert.Zero(t, content["guilty"])
+	for _, msg := range good {
+		// A message in flight when the channel was closed may be there twice; no other may.
+		assert.Contains(t, []int{1, 2}, content[msg.UUID], msg.UUID)
+	}
+	assert.Len(t, content, len(good))
+}
+
+func TestSeveralGuiltyMessagesInOneBatch(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	p := topology.open(t, func(c *publisher.Config) { c.Marshal = marshalWith(guilty) })
+	messages := newMessages(300)
+	for i := 0; i < len(messages); i += 50 {
+		messages[i].UUID = fmt.Sprint("guilty ", i)
+	}
+	err := p.Publish(topology.queue, messages...)
+	require.ErrorIs(t, err, publisher.ErrRefused)
+	joined, ok := err.(interface{ Unwrap() []error })
+	require.True(t, ok)
+	refused := map[string]int{}
+	for _, err := range joined.Unwrap() {
+		refused[asPublishError(t, err, publisher.ErrRefused).MessageUUID]++
+	}
+	content := topology.content(t)
+	for _, msg := range messages {
+		if strings.HasPrefix(msg.UUID, "guilty") {
+			assert.Equal(t, 1, refused[msg.UUID])
+			assert.Zero(t, content[msg.UUID])
+		} else {
+			assert.Zero(t, refused[msg.UUID])
+			assert.NotZero(t, content[msg.UUID])
+		}
+	}
+}
+
+// What is refused beforehand does not disturb the neighbours: the channel lives on, so that no message comes twice.
+func TestRefusedBeforehand(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	p := topology.open(t, func(c *publisher.Config) {
+		c.Marshal = marshalWith(func(msg *message.Message, p *amqp.Publishing) {
+			switch msg.UUID {
+			case "user":
+				p.UserId = "somebody"
+			case "expiration":
+				p.Expiration = "soon"
+			case "cc":
+				p.Headers["CC"] = "no array"
+			case "frame":
+				p.Headers["large"] = strings.Repeat("x", 1<<20)
+			case "property":
+				p.MessageId = strings.Repeat("x", 256)
+			}
+		})
+	})
+	var messages []*message.Message
+	var group sync.WaitGroup
+	for i, bad := range []string{"user", "expiration", "cc", "frame", "property"} {
+		for range 20 {
+			group.Go(func() { asPublishError(t, p.Publish(topology.queue, newMessage(bad)), publisher.ErrRefused) })
+		}
+		for j := range 40 {
+			msg := newMessage(fmt.Sprint("good ", i, " ", j))
+			messages = append(messages, msg)
+			group.Go(func() { assert.NoError(t, p.Publish(topology.queue, msg)) })
+		}
+	}
+	group.Wait()
+	require.Equal(t, once(messages), topology.content(t))
+}
+
+// A consumer with amqp091-go, as every Go application is, loses its connection over headers that are nested one level deeper.
+func TestHeadersNestedAsDeeplyAsCanBeRead(t *testing.T) {
+	t.Parallel()
+	const levels = 32
+	nested := func(levels int, array bool) (value any) {
+		for range levels {
+			switch {
+			case array:
+				value = []any{value}
+			default:
+				value = amqp.Table{"deeper": value}
+			}
+		}
+		return value
+	}
+	for name, array := range map[string]bool{"tables": false, "arrays": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topology := declare(t, nil)
+			p := topology.open(t, func(c *publisher.Config) {
+				c.Marshal = marshalWith(func(msg *message.Message, p *amqp.Publishing) {
+					p.Headers["nested"] = nested(map[string]int{"deepest": levels, "too deep": levels + 1}[msg.UUID], array)
+				})
+			})
+			err := p.Publish(topology.queue, newMessage("too deep"))
+			asPublishError(t, err, publisher.ErrRefused)
+			require.Contains(t, err.Error(), "deeper than 32 levels")
+			require.NoError(t, p.Publish(topology.queue, newMessage("deepest")))
+			delivery, ok, err := broker.Channel(t).Get(topology.queue, true)
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.Equal(t, nested(levels, array), delivery.Headers["nested"])
+
+			channel := broker.Channel(t)
+			require.NoError(t, channel.Publish("", topology.queue, true, false, amqp.Publishing{
+				Headers: amqp.Table{"nested": nested(levels+1, array)},
+			}))
+			broker.Eventually(t, soon, func() bool {
+				queue, err := channel.QueueDeclarePassive(topology.queue, true, false, false, false, nil)
+				return err == nil && queue.Messages == 1
+			}, "the message is in the queue")
+			_, _, err = channel.Get(topology.queue, true)
+			require.Error(t, err, "amqp091-go reads more levels than we think")
+		})
+	}
+}
+
+// The bound is AMQP's; the broker forgives the 8 bytes of a frame's overhead, and closes the connection for one more.
+func TestHeadersUpToFrameMax(t *testing.T) {
+	t.Parallel()
+	const frameMax = 8192
+	topology := declare(t, nil)
+	var excesses []int
+	p := topology.open(t, func(c *publisher.Config) {
+		c.AMQP = &amqp.Config{FrameSize: frameMax}
+		c.Shrink = func(p *amqp.Publishing, excess int) {
+			excesses = append(excesses, excess)
+			if _, may := p.Headers["shrink"]; may {
+				filler := p.Headers["filler"].(string)
+				p.Headers["filler"] = filler[:len(filler)-excess]
+			}
+		}
+	})
+	publish := func(filler int, shrink bool) error {
+		msg := newMessage("large")
+		msg.Metadata.Set("filler", strings.Repeat("x", filler))
+		if shrink {
+			msg.Metadata.Set("shrink", "")
+		}
+		return p.Publish(topology.queue, msg)
+	}
+	err := publish(frameMax, false)
+	asPublishError(t, err, publisher.ErrRefused)
+	assert.Contains(t, err.Error(), fmt.Sprint(frameMax))
+	require.Len(t, excesses, 1)
+	largest := frameMax - excesses[0]
+
+	require.NoError(t, publish(largest, false), "as large as may be")
+	require.ErrorIs(t, publish(largest+1, false), publisher.ErrRefused)
+	require.NoError(t, publish(frameMax, true), "shrunk to as large as may be")
+	require.Equal(t, map[string]int{"large": 2}, topology.content(t))
+
+	const forgiven = 8
+	connection, err := amqp.DialConfig(broker.URL(t), amqp.Config{FrameSize: frameMax})
+	require.NoError(t, err)
+	defer connection.Close()
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	closed := connection.NotifyClose(make(chan *amqp.Error, 1))
+	require.NoError(t, channel.Publish("", topology.queue, true, false, amqp.Publishing{
+		DeliveryMode: amqp.Persistent,
+		Headers: amqp.Table{
+			"filler": strings.Repeat("x", largest+forgiven+1), publisher.UUIDHeader: "large", publisher.IDHeader: "12345678",
+		},
+		Body: []byte("payload of large"),
+	}))
+	select {
+	case err := <-closed:
+		require.NotNil(t, err)
+	case <-time.After(soon):
+		t.Fatal("the broker takes larger headers than we think")
+	}
+}

@@ -1,0 +1,232 @@
+package publisher_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/publisher"
+)
+
+func TestConfirmedMessagesAreInTheQueue(t *testing.T) {
+	t.Parallel()
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+			topology := declare(t, amqp.Table{"x-queue-type": queueType})
+			p := topology.open(t, nil)
+			messages := newMessages(500)
+			var group sync.WaitGroup
+			for _, msg := range messages {
+				group.Go(func() { assert.NoError(t, p.Publish(topology.queue, msg)) })
+			}
+			group.Wait()
+			require.Equal(t, once(messages), topology.content(t))
+		})
+	}
+}
+
+func TestAMessageKeepsWhatItHas(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	p := topology.open(t, nil)
+	msg := newMessage("one")
+	msg.Metadata.Set("key", "value")
+	require.NoError(t, p.Publish(topology.queue, msg))
+
+	delivery, ok, err := broker.Channel(t).Get(topology.queue, true)
+	require.NoError(t, err)
+	require.True(t, ok)
+	assert.Equal(t, "payload of one", string(delivery.Body))
+	assert.Equal(t, "value", delivery.Headers["key"])
+	assert.Equal(t, "one", delivery.Headers[publisher.UUIDHeader])
+	assert.IsType(t, "", delivery.Headers[publisher.IDHeader], "watermill-amqp takes only strings")
+	assert.Len(t, delivery.Headers, 3)
+	assert.EqualValues(t, amqp.Persistent, delivery.DeliveryMode)
+	assert.NotContains(t, msg.Metadata, publisher.IDHeader)
+}
+
+// The return of a message comes on another way than its confirm: who mistakes their order loses messages.
+func TestEveryThirdUnroutable(t *testing.T) {
+	t.Parallel()
+	const callers, each = 64, 100
+	topology := declare(t, nil)
+	p := topology.open(t, nil)
+	delivered := make([]map[string]int, callers)
+	var group sync.WaitGroup
+	for caller := range callers {
+		delivered[caller] = map[string]int{}
+		group.Go(func() {
+			for i := range each {
+				uuid, key, want := fmt.Sprint(caller, "-", i), topology.queue, error(nil)
+				if (caller+i)%3 == 0 {
+					key, want = "nowhere", publisher.ErrUnroutable
+				}
+				err := p.Publish(key, newMessage(uuid))
+				if !assert.ErrorIs(t, err, want) {
+					return
+				}
+				if err == nil {
+					delivered[caller][uuid]++
+				}
+			}
+		})
+	}
+	group.Wait()
+	want := map[string]int{}
+	for _, uuids := range delivered {
+		for uuid := range uuids {
+			want[uuid] = 1
+		}
+	}
+	require.Equal(t, want, topology.content(t))
+}
+
+func TestRedeclareHeals(t *testing.T) {
+	t.Parallel()
+	remove := map[string]func(*amqp.Channel, topology) error{
+		"missing queue": func(channel *amqp.Channel, o topology) error {
+			_, err := channel.QueueDelete(o.queue, false, false, false)
+			return err
+		},
+		"missing binding": func(channel *amqp.Channel, o topology) error {
+			return channel.QueueUnbind(o.queue, o.queue, o.exchange, nil)
+		},
+		"missing exchange": func(channel *amqp.Channel, o topology) error {
+			return channel.ExchangeDelete(o.exchange, false, false)
+		},
+	}
+	for name, remove := range remove {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topology := declare(t, nil)
+			var underWay, calls atomic.Int32
+			p := topology.open(t, func(c *publisher.Config) {
+				c.Redeclare = func(channel *amqp.Channel, routingKey string) error {
+					assert.EqualValues(t, 1, underWay.Add(1), "calls overlap")
+					defer underWay.Add(-1)
+					calls.Add(1)
+					assert.Equal(t, topology.queue, routingKey)
+					return topology.declare(channel, nil)
+				}
+			})
+			require.NoError(t, p.Publish(topology.queue, newMessage("before")))
+			require.Zero(t, calls.Load())
+			topology.content(t)
+			require.NoError(t, remove(broker.Channel(t), topology))
+
+			messages := newMessages(50)
+			var group sync.WaitGroup
+			for _, msg := range messages {
+				group.Go(func() { assert.NoError(t, p.Publish(topology.queue, msg)) })
+			}
+			group.Wait()
+			require.NotZero(t, calls.Load())
+			require.Equal(t, once(messages), topology.content(t))
+		})
+	}
+}
+
+func TestUnroutable(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("cannot redeclare")
+	forever := make(chan struct{})
+	t.Cleanup(func() { close(forever) })
+	tests := map[string]struct {
+		redeclare func(*amqp.Channel, string) error
+		exchange  string
+		cause     string
+		is        error
+	}{
+		"no redeclare":          {cause: "NO_ROUTE"},
+		"missing exchange":      {exchange: "missing", cause: "NOT_FOUND"},
+		"redeclare fails":       {redeclare: func(*amqp.Channel, string) error { return broken }, cause: "NO_ROUTE", is: broken},
+		"redeclare is useless":  {redeclare: func(*amqp.Channel, string) error { return nil }, cause: "NO_ROUTE"},
+		"redeclare panics":      {redeclare: func(*amqp.Channel, string) error { panic("oops") }, cause: "oops"},
+		"redeclare hangs":       {redeclare: func(*amqp.Channel, string) error { <-forever; return nil }, cause: "did not return in time"},
+		"redeclare breaks":      {redeclare: breakChannel, cause: "PRECONDITION_FAILED"},
+		"still missing, healed": {exchange: "missing", redeclare: func(*amqp.Channel, string) error { return nil }, cause: "NOT_FOUND"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topology := declare(t, nil)
+			p := topology.open(t, func(c *publisher.Config) {
+				c.Exchange += test.exchange
+				c.Redeclare, c.RedeclareTimeout = test.redeclare, 500*time.Millisecond
+			})
+			begin := time.Now()
+			err := p.Publish("nowhere", newMessage("lost"))
+			require.Less(t, time.Since(begin), soon)
+			publishError := asPublishError(t, err, publisher.ErrUnroutable)
+			assert.Equal(t, topology.exchange+test.exchange, publishError.Exchange)
+			assert.Equal(t, "nowhere", publishError.RoutingKey)
+			assert.Equal(t, "lost", publishError.MessageUUID)
+			assert.Contains(t, err.Error(), test.cause)
+			if test.is != nil {
+				assert.ErrorIs(t, err, test.is)
+			}
+			if test.exchange == "" {
+				require.NoError(t, p.Publish(topology.queue, newMessage("next")))
+			}
+		})
+	}
+}
+
+func breakChannel(channel *amqp.Channel, _ string) error {
+	return channel.ExchangeDeclare("amq.direct", "fanout", true, false, false, false, nil)
+}
+
+func TestNacked(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, amqp.Table{"x-queue-type": "classic", "x-max-length": int64(10), "x-overflow": "reject-publish"})
+	p := topology.open(t, nil)
+	messages := newMessages(30)
+	confirmed := map[string]int{}
+	for _, msg := range messages {
+		err := p.Publish(topology.queue, msg)
+		if err == nil {
+			confirmed[msg.UUID]++
+			continue
+		}
+		asPublishError(t, err, publisher.ErrNacked)
+	}
+	require.Len(t, confirmed, 10)
+	require.Equal(t, confirmed, topology.content(t))
+}
+
+func TestBatchesLargerThanMaxInFlight(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	p := topology.open(t, func(c *publisher.Config) { c.MaxInFlight = 8 })
+	messages := newMessages(900)
+	var group sync.WaitGroup
+	for i := range 3 {
+		group.Go(func() { assert.NoError(t, p.Publish(topology.queue, messages[i*300:(i+1)*300]...)) })
+	}
+	group.Wait()
+	require.Equal(t, once(messages), topology.content(t))
+}
+
+func TestABatchNamesWhatFailed(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, amqp.Table{"x-queue-type": "classic", "x-max-length": int64(2), "x-overflow": "reject-publish"})
+	p := topology.open(t, nil)
+	err := p.Publish(topology.queue, newMessages(3)...)
+	assert.Equal(t, "message-2", asPublishError(t, err, publisher.ErrNacked).MessageUUID)
+	require.Equal(t, once(newMessages(2)), topology.content(t))
+
+	messages := newMessages(3)
+	messages[1].Metadata.Set(string(make([]byte, 256)), "a key that is too long")
+	err = p.Publish(topology.queue, messages...)
+	assert.Equal(t, "message-1", asPublishError(t, err, publisher.ErrRefused).MessageUUID)
+	require.Empty(t, topology.content(t), "a message that has to be refused takes its call with it")
+}

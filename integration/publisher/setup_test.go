@@ -1,0 +1,121 @@
+package publisher_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/publisher"
+)
+
+const soon = 5 * time.Second // much longer than any of it takes
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A topology is a topic exchange and a queue bound to it with its own name.
+type topology struct {
+	exchange, queue string
+}
+
+func declare(t testing.TB, arguments amqp.Table) topology {
+	t.Helper()
+	name := broker.Name(t, "publisher")
+	broker.Clean(t, name)
+	topology := topology{exchange: name + ".exchange", queue: name + ".queue"}
+	require.NoError(t, topology.declare(broker.Channel(t), arguments))
+	return topology
+}
+
+func (o topology) declare(channel *amqp.Channel, arguments amqp.Table) error {
+	if arguments == nil {
+		arguments = amqp.Table{"x-queue-type": "classic"}
+	}
+	if err := channel.ExchangeDeclare(o.exchange, "topic", true, false, false, false, nil); err != nil {
+		return err
+	}
+	if _, err := channel.QueueDeclare(o.queue, true, false, false, false, arguments); err != nil {
+		return err
+	}
+	return channel.QueueBind(o.queue, o.queue, o.exchange, false, nil)
+}
+
+// content is how often each message is in the queue, by UUID. It empties the queue.
+func (o topology) content(t testing.TB) map[string]int {
+	t.Helper()
+	channel := broker.Channel(t)
+	content := map[string]int{}
+	for {
+		delivery, ok, err := channel.Get(o.queue, true)
+		require.NoError(t, err)
+		if !ok {
+			return content
+		}
+		content[delivery.Headers[publisher.UUIDHeader].(string)]++
+	}
+}
+
+func (o topology) open(t testing.TB, change func(*publisher.Config)) *publisher.Publisher {
+	t.Helper()
+	config := publisher.Config{URI: broker.URL(t), Exchange: o.exchange}
+	if change != nil {
+		change(&config)
+	}
+	p, err := publisher.New(config, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+func newMessage(uuid string) *message.Message {
+	return message.NewMessage(uuid, []byte("payload of "+uuid))
+}
+
+func newMessages(count int) (messages []*message.Message) {
+	for i := range count {
+		messages = append(messages, newMessage(fmt.Sprint("message-", i)))
+	}
+	return messages
+}
+
+func once(messages []*message.Message) map[string]int {
+	content := map[string]int{}
+	for _, msg := range messages {
+		content[msg.UUID] = 1
+	}
+	return content
+}
+
+// hold stops the network in one direction: "upstream" is towards the broker.
+func hold(t testing.TB, proxy *toxiproxy.Proxy, direction string) (free func()) {
+	t.Helper()
+	// A bandwidth of 1 kB/s also stops reading; of what timeout holds, nothing arrives.
+	toxic, attributes := "timeout", `{"timeout":0}`
+	if direction == "upstream" {
+		toxic, attributes = "bandwidth", `{"rate":1}`
+	}
+	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
+		`{"name":"hold","type":%q,"stream":%q,"toxicity":1,"attributes":%s}`, toxic, direction, attributes)))
+	require.NoError(t, err)
+	return func() { require.NoError(t, proxy.Toxics.RemoveToxic(context.Background(), "hold")) }
+}
+
+// asPublishError asserts the kind, and that the error says which message went where.
+func asPublishError(t testing.TB, err, kind error) *publisher.PublishError {
+	t.Helper()
+	require.ErrorIs(t, err, kind)
+	var publishError *publisher.PublishError
+	require.ErrorAs(t, err, &publishError)
+	require.Contains(t, err.Error(), publishError.Exchange)
+	require.Contains(t, err.Error(), publishError.RoutingKey)
+	require.NotEmpty(t, publishError.MessageUUID)
+	return publishError
+}

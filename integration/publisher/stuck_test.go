@@ -1,0 +1,95 @@
+package publisher_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/publisher"
+)
+
+// suspend stops the process of a queue inside the broker: as a queue without a majority, it takes messages and confirms none.
+func suspend(t *testing.T, queue string) {
+	t.Helper()
+	prefix := os.Getenv("BROKER_CTL")
+	if prefix == "" {
+		t.Fatal("BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL")
+	}
+	eval := func(action string) {
+		t.Helper()
+		code := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)),
+			sys:%s(amqqueue:get_pid(Q)).`, queue, action)
+		output, err := exec.Command("sh", "-c", prefix+" eval '"+code+"'").CombinedOutput()
+		require.NoError(t, err, string(output))
+		require.Contains(t, string(output), "ok")
+	}
+	t.Cleanup(func() { eval("resume") })
+	eval("suspend")
+}
+
+// openStuck declares a healthy queue and one that never confirms, for a publisher to the default exchange.
+func openStuck(t *testing.T, queueType string, change func(*publisher.Config)) (p *publisher.Publisher, healthy, stuck topology) {
+	t.Helper()
+	healthy, stuck = declare(t, nil), declare(t, amqp.Table{"x-queue-type": queueType})
+	p = healthy.open(t, func(c *publisher.Config) { c.Exchange = ""; change(c) })
+	suspend(t, stuck.queue)
+	return p, healthy, stuck
+}
+
+// The callers of a queue that never confirms leave, again and again. Those of another queue must not notice.
+func TestAQueueThatNeverConfirms(t *testing.T) {
+	t.Parallel()
+	const maxInFlight, stuckCallers, rounds, timeout = 16, 4, 10, 500 * time.Millisecond
+	p, healthy, stuck := openStuck(t, "classic", func(c *publisher.Config) {
+		c.MaxInFlight, c.ConfirmTimeout = maxInFlight, timeout
+	})
+	var group sync.WaitGroup
+	for caller := range stuckCallers {
+		group.Go(func() {
+			for round := range rounds {
+				err := p.Publish(stuck.queue, newMessage(fmt.Sprint("stuck ", caller, round)))
+				assert.ErrorIs(t, err, publisher.ErrNotConfirmed)
+			}
+		})
+	}
+	var confirmed []string
+	for begin := time.Now(); time.Since(begin) < rounds*timeout; time.Sleep(5 * time.Millisecond) {
+		uuid := fmt.Sprint("healthy ", len(confirmed))
+		require.NoError(t, p.Publish(healthy.queue, newMessage(uuid)))
+		confirmed = append(confirmed, uuid)
+	}
+	group.Wait()
+	content := healthy.content(t)
+	for _, uuid := range confirmed {
+		assert.NotZero(t, content[uuid], uuid)
+	}
+	assert.Len(t, content, len(confirmed))
+}
+
+// A channel whose first message to a quorum queue finds no process that answers does nothing else: it confirms nothing to anybody,
+// and does not close. Another one does.
+func TestAChannelThatDoesNotClose(t *testing.T) {
+	t.Parallel()
+	const maxInFlight, timeout = 16, 500 * time.Millisecond
+	p, healthy, stuck := openStuck(t, "quorum", func(c *publisher.Config) {
+		c.MaxInFlight, c.ConfirmTimeout = maxInFlight, timeout
+	})
+	err := p.Publish(stuck.queue, newMessages(maxInFlight/2)...)
+	require.ErrorIs(t, err, publisher.ErrNotConfirmed)
+	require.ErrorIs(t, p.Publish(stuck.queue, newMessage("one more")), publisher.ErrNotConfirmed)
+
+	messages := newMessages(10 * maxInFlight)
+	var group sync.WaitGroup
+	for caller := range maxInFlight { // as many as there are slots: none is lost
+		group.Go(func() { assert.NoError(t, p.Publish(healthy.queue, messages[10*caller:10*(caller+1)]...)) })
+	}
+	group.Wait()
+	require.Equal(t, once(messages), healthy.content(t))
+}

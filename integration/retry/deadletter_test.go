@@ -1,0 +1,150 @@
+package retry_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// killed names, in the environment of a child process of the tests, the queue whose messages kill it.
+const killed = "KILLED_BY_QUEUE"
+
+func TestMain(m *testing.M) {
+	if queue := os.Getenv(killed); queue != "" {
+		dieOf(queue)
+	}
+	os.Exit(m.Run())
+}
+
+// dieOf consumes the queue with an ordinary app until a message kills the process.
+func dieOf(queue string) {
+	rabbit, err := config.NewBuilder(config.BuilderConfig{
+		AMQP: amqp.NewDurableQueueConfig(os.Getenv("AMQP_URL")), Schedule: backoff.Constant(100*time.Millisecond, 2), Prefix: "retry_" + queue,
+	})
+	if err != nil {
+		panic(err)
+	}
+	failures, err := rabbit.NewPublisher(nil)
+	if err != nil {
+		panic(err)
+	}
+	retry, err := middleware.NewTieredRetry(rabbit.TieredRetryConfig(failures), nil)
+	if err != nil {
+		panic(err)
+	}
+	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), watermill.NopLogger{})
+	if err != nil {
+		panic(err)
+	}
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	router.AddConsumerHandler("killed", queue, subscriber, func(msg *message.Message) error {
+		if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures == 0 {
+			return errDown // once over a tier first: the broker's story has two entries then
+		}
+		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}).AddMiddleware(retry.Middleware)
+	panic(router.Run(context.Background()))
+}
+
+// deadLetters reads the dead letters of a queue as an app would.
+func deadLetters(t *testing.T, b *config.Builder, queue string) <-chan *message.Message {
+	t.Helper()
+	subscriber, err := amqp.NewSubscriber(b.DeadLetterSubscriberConfig(), watermill.NopLogger{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
+	letters, err := subscriber.Subscribe(t.Context(), queue)
+	require.NoError(t, err)
+	return letters
+}
+
+// TestMessageThatKillsItsProcessIsDeadLettered by the broker's delivery limit, and whoever reads the dead letter sees why.
+func TestMessageThatKillsItsProcessIsDeadLettered(t *testing.T) {
+	t.Parallel()
+	queue := broker.Name(t, "deadly")
+	broker.Clean(t, queue)
+	a := testapp.New(t, func(b *config.BuilderConfig) {
+		b.Prefix = "retry_" + queue
+		b.Schedule = backoff.Constant(100*time.Millisecond, 2)
+	})
+	a.Declare(queue)
+	testapp.Send(t, "", queue, testapp.Orders(1)...)
+	letters := deadLetters(t, a.Builder, queue)
+
+	processes := 0
+	var letter *message.Message
+	for letter == nil {
+		require.Less(t, processes, 40, "the delivery limit is 20")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		child := exec.CommandContext(ctx, os.Args[0])
+		child.Env = append(os.Environ(), killed+"="+queue)
+		require.NoError(t, child.Start())
+		died := make(chan error, 1)
+		go func() { died <- child.Wait() }()
+		select {
+		case <-died:
+			processes++
+		case letter = <-letters:
+			cancel()
+			<-died
+		}
+		cancel()
+	}
+	record, ok := middleware.ReadRecord(letter.Metadata)
+	require.True(t, ok)
+	assert.Equal(t, "delivery_limit", record.DeadReason)
+	assert.Equal(t, 2, record.Failures, "the handler's own, and the broker's")
+	assert.Equal(t, queue, record.Topic)
+	assert.Equal(t, id0, letter.UUID)
+	assert.Equal(t, "order "+id0, string(letter.Payload))
+	assert.WithinDuration(t, time.Now(), record.LastFailedAt, time.Minute)
+	assert.GreaterOrEqual(t, processes, 20)
+	letter.Ack()
+	t.Logf("dead-lettered after %d processes", processes)
+}
+
+const id0 = "00000"
+
+func TestDeadLettersAreReadAsTheMessagesTheyWere(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	a.Handle(queue, 1, func(*message.Message) error { return backoff.Permanent(errDown) })
+	a.Run()
+	testapp.Send(t, "", queue, testapp.Orders(3)...)
+	letters := deadLetters(t, a.Builder, queue)
+	seen := testapp.NewLedger()
+	for range 3 {
+		select {
+		case letter := <-letters:
+			seen.Add(letter.UUID)
+			record, ok := middleware.ReadRecord(letter.Metadata)
+			require.True(t, ok)
+			assert.Equal(t, middleware.DeadReasonPermanent, record.DeadReason)
+			assert.Equal(t, "t"+letter.UUID, letter.Metadata["trace"])
+			assert.Equal(t, "order "+letter.UUID, string(letter.Payload))
+			letter.Ack()
+		case <-time.After(20 * time.Second):
+			t.Fatal("no dead letter")
+		}
+	}
+	assert.Empty(t, seen.Twice())
+	broker.Eventually(t, 20*time.Second, func() bool {
+		info, err := broker.Management(t).GetQueue("/", queue+".dead")
+		return err == nil && info.Messages == 0
+	}, "acknowledged, they are gone")
+}

@@ -1,0 +1,156 @@
+package retry_test
+
+import (
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// generation is what a broker version does: the README's table. The tests below hold each broker to its column.
+type generation struct {
+	versions         string
+	defaultLimit     bool // a quorum queue without arguments has a delivery limit
+	nacksCount       bool // towards a delivery limit
+	forgedDeaths     bool // x-death sent by a client is kept
+	nativeDelays     bool // x-delayed-retry-type delays redeliveries
+	refusesTransient bool // queues that are neither durable nor exclusive
+}
+
+var generations = []generation{
+	{versions: `^3\.1[0-3]\.`, nacksCount: true, forgedDeaths: true},
+	{versions: `^4\.[012]\.`, defaultLimit: true, nacksCount: true},
+	{versions: `^4\.3\.`, defaultLimit: true, nativeDelays: true, refusesTransient: true},
+}
+
+func generationOf(t *testing.T) generation {
+	t.Helper()
+	version, _ := broker.Connect(t).Properties["version"].(string)
+	for _, g := range generations {
+		if regexp.MustCompile(g.versions).MatchString(version) {
+			return g
+		}
+	}
+	require.Failf(t, "unknown generation", "RabbitMQ %s is in no column of the README's table: find out and add it", version)
+	return generation{}
+}
+
+// giveBack gets and gives back a message until it is gone, and says how often it came; more than 30 times is for ever.
+func giveBack(t *testing.T, queue string, back func(amqp091.Delivery) error) int {
+	t.Helper()
+	channel := broker.Channel(t)
+	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
+	require.NoError(t, err)
+	for times := range 30 {
+		select {
+		case d := <-deliveries:
+			require.NoError(t, back(d))
+		case <-time.After(time.Second): // a redelivery takes milliseconds, and the count is checked below
+			return times
+		}
+	}
+	return 30
+}
+
+func TestGenerationsCountDeliveries(t *testing.T) {
+	t.Parallel()
+	g := generationOf(t)
+	nack := func(d amqp091.Delivery) error { return d.Nack(false, true) }
+	reject := func(d amqp091.Delivery) error { return d.Reject(true) }
+	for name, row := range map[string]struct {
+		arguments amqp091.Table
+		back      func(amqp091.Delivery) error
+		gone      bool
+	}{
+		"default limit, nacks":   {amqp091.Table{"x-queue-type": "quorum"}, nack, g.defaultLimit && g.nacksCount},
+		"default limit, rejects": {amqp091.Table{"x-queue-type": "quorum"}, reject, g.defaultLimit},
+		"limit of 20, nacks":     {amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(20)}, nack, g.nacksCount},
+		"limit of 20, rejects":   {amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(20)}, reject, true},
+		"limit of a million":     {amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000)}, reject, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			queue := broker.Name(t, "generation")
+			broker.Clean(t, queue)
+			existing(t, queue, row.arguments)
+			testapp.Send(t, "", queue, testapp.Orders(1)...)
+			times := giveBack(t, queue, row.back)
+			if row.gone {
+				assert.Equal(t, 21, times, "dropped at the 21st delivery")
+			} else {
+				assert.Equal(t, 30, times, "never dropped")
+			}
+		})
+	}
+}
+
+func TestGenerationsTreatForgedDeaths(t *testing.T) {
+	t.Parallel()
+	g := generationOf(t)
+	name := broker.Name(t, "generation")
+	broker.Clean(t, name)
+	existing(t, name, nil)
+	existing(t, name+".wait", amqp091.Table{
+		"x-message-ttl": int32(10), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": name,
+	})
+	forged := amqp091.Table{"x-death": []any{amqp091.Table{
+		"reason": "rejected", "queue": "forged", "count": int64(99), "exchange": "", "routing-keys": []any{"forged"}, "time": time.Unix(1700000000, 0),
+	}}}
+	testapp.Send(t, "", name+".wait", amqp091.Publishing{Headers: forged})
+	deaths := testapp.Take(t, name, 1)[0].Headers["x-death"].([]any)
+	kept := false
+	for _, death := range deaths {
+		kept = kept || death.(amqp091.Table)["queue"] == "forged"
+	}
+	assert.Equal(t, g.forgedDeaths, kept)
+}
+
+func TestGenerationsDelayNatively(t *testing.T) {
+	t.Parallel()
+	g := generationOf(t)
+	queue := broker.Name(t, "generation")
+	broker.Clean(t, queue)
+	existing(t, queue, amqp091.Table{
+		"x-queue-type": "quorum", "x-delayed-retry-type": "all", "x-delayed-retry-min": int64(400), "x-delayed-retry-max": int64(400),
+	})
+	testapp.Send(t, "", queue, testapp.Orders(1)...)
+	deliveries, err := broker.Channel(t).Consume(queue, "", false, false, false, false, nil)
+	require.NoError(t, err)
+	first := <-deliveries
+	nacked := time.Now()
+	require.NoError(t, first.Nack(false, true))
+	second := <-deliveries
+	require.NoError(t, second.Ack(false))
+	assert.Equal(t, g.nativeDelays, time.Since(nacked) > 350*time.Millisecond)
+}
+
+func TestGenerationsAndTransientQueues(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t, func(b *config.BuilderConfig) {
+		b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
+		b.WorkQueue = config.Leave
+	})
+	err := subscribe(t, a, a.Queue("orders"))
+	if generationOf(t).refusesTransient {
+		assert.ErrorIs(t, err, config.ErrTransientQueue)
+	} else {
+		assert.NoError(t, err)
+	}
+}
+
+func TestClassicTiersAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t, func(b *config.BuilderConfig) { b.QueueType = config.Classic })
+	for _, queue := range []string{"orders", "invoices"} {
+		require.NoError(t, subscribe(t, a, a.Queue(queue)))
+	}
+	assert.Equal(t, 1, a.Log.Count("Warning: QueueType is classic"))
+}

@@ -1,0 +1,187 @@
+package retry_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// bodyOnly is an app's marshaler that makes nothing of metadata.
+type bodyOnly struct{}
+
+func (bodyOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	return amqp091.Publishing{Body: msg.Payload, MessageId: msg.UUID}, nil
+}
+
+func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	return message.NewMessage(d.MessageId, d.Body), nil
+}
+
+func TestRetriesEndWithAMarshalerThatKnowsNoMetadata(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP.Marshaler = bodyOnly{} })
+	queue := a.Queue("orders")
+	calls := testapp.NewLedger()
+	a.Handle(queue, 1, func(msg *message.Message) error {
+		calls.Add(msg.UUID)
+		return errDown
+	})
+	a.Run()
+	testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "m-1", Headers: amqp091.Table{"trace": "abc"}, Body: []byte("order")})
+	letter := testapp.Take(t, queue+".dead", 1)[0]
+	assert.Equal(t, map[string]int{"m-1": 3}, calls.Counts())
+	assert.Equal(t, middleware.DeadReasonExhausted, letter.Headers[middleware.DeadReasonKey])
+	assert.Equal(t, "abc", letter.Headers["trace"], "what the app's marshaler leaves out is kept")
+	assert.Equal(t, "m-1", letter.MessageId)
+}
+
+// TestPriorityHoldsNobodyUp: quorum queues of RabbitMQ 4 keep prioritised messages apart, and look only at their head.
+func TestPriorityHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	const tier = 2 * time.Second
+	a := testapp.New(t, testapp.Schedule(tier))
+	queue := a.Queue("orders")
+	type call struct {
+		body string
+		at   time.Time
+	}
+	calls := make(chan call, 10)
+	a.Handle(queue, 2, func(msg *message.Message) error {
+		calls <- call{string(msg.Payload), time.Now()}
+		if _, retried := middleware.ReadRecord(msg.Metadata); retried {
+			return nil
+		}
+		return errDown
+	})
+	a.Run()
+	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("normal")})
+	first := <-calls
+	broker.Eventually(t, 10*time.Second, func() bool { return testapp.Depth(t, queue+"."+a.Name+".2s") == 1 }, "it waits")
+	<-time.After(time.Until(first.at.Add(tier * 3 / 4))) // late enough that waiting for the other one would show
+	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("urgent"), Priority: 9})
+	urgent := <-calls
+	back := <-calls
+	require.Equal(t, "urgent", urgent.body)
+	assert.Equal(t, "normal", back.body, "first failed, first back")
+	assert.Equal(t, "urgent", (<-calls).body)
+}
+
+// TestReturnExchangeDeletedUnderWay: nothing comes back, nothing is lost, and the next subscription heals it.
+func TestReturnExchangeDeletedUnderWay(t *testing.T) {
+	t.Parallel()
+	const failing = 40
+	a := testapp.New(t, testapp.Schedule(200*time.Millisecond))
+	queue := a.Queue("orders")
+	processed := testapp.NewLedger()
+	a.Handle(queue, 4, func(msg *message.Message) error {
+		if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+			return errDown
+		}
+		processed.Add(msg.UUID)
+		return nil
+	})
+	a.Run()
+	require.NoError(t, broker.Channel(t).ExchangeDelete(a.Name+".return", false, false))
+	testapp.Send(t, "", queue, testapp.Orders(failing)...)
+	broker.Eventually(t, 20*time.Second, func() bool {
+		a.Mu.Lock()
+		defer a.Mu.Unlock()
+		return len(a.Retries) == failing
+	}, "all wait")
+	require.Zero(t, processed.Len())
+	require.NoError(t, subscribe(t, a, queue))
+	processed.Wait(t, failing, 60*time.Second)
+	a.Settle(queue)
+	assert.Empty(t, processed.Twice())
+	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
+}
+
+// TestTierAndReturnExchangeDeletedTogether: the redeclaration binds the work queue again.
+func TestTierAndReturnExchangeDeletedTogether(t *testing.T) {
+	t.Parallel()
+	const failing = 40
+	a := testapp.New(t, testapp.Schedule(200*time.Millisecond))
+	queue := a.Queue("orders")
+	processed := testapp.NewLedger()
+	a.Handle(queue, 4, func(msg *message.Message) error {
+		if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+			return errDown
+		}
+		processed.Add(msg.UUID)
+		return nil
+	})
+	a.Run()
+	require.NoError(t, broker.Channel(t).ExchangeDelete(a.Name+".return", false, false))
+	_, err := broker.Channel(t).QueueDelete(queue+"."+a.Name+".200ms", false, false, false)
+	require.NoError(t, err)
+	testapp.Send(t, "", queue, testapp.Orders(failing)...)
+	processed.Wait(t, failing, 30*time.Second)
+	a.Settle(queue)
+	assert.Empty(t, processed.Twice())
+	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
+}
+
+// TestReplacedWorkQueueIsLookedAtAgain: somebody deletes the queue and declares another of that name.
+func TestReplacedWorkQueueIsLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	require.NoError(t, subscribe(t, a, queue))
+	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
+	require.NoError(t, err)
+	existing(t, queue, nil)
+	require.Error(t, subscribe(t, a, queue), "it is not what it was")
+	require.NoError(t, subscribe(t, a, queue))
+	assert.Equal(t, 1, a.Log.Count("Warning"))
+}
+
+func TestNilBindingKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t, func(b *config.BuilderConfig) {
+		b.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
+		b.AMQP.QueueBind.GenerateRoutingKey = nil
+	})
+	assert.ErrorContains(t, subscribe(t, a, a.Queue("orders")), "GenerateRoutingKey is nil")
+}
+
+// TestSubscribeInAnAlarm: a broker that reads nothing from publishers is no reason not to consume.
+func TestSubscribeInAnAlarm(t *testing.T) {
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	broker.Ctl(t, "set_vm_memory_high_watermark", "0.000001")
+	restored := false
+	restore := func() {
+		if !restored {
+			restored = true
+			broker.Ctl(t, "set_vm_memory_high_watermark", "0.6")
+		}
+	}
+	t.Cleanup(restore)
+	broker.Eventually(t, 20*time.Second, func() bool {
+		nodes, err := broker.Management(t).ListNodes()
+		return err == nil && slices.ContainsFunc(nodes, func(n rabbithole.NodeInfo) bool { return n.MemAlarm })
+	}, "the alarm")
+	done := make(chan error, 1)
+	go func() { done <- subscribe(t, a, queue) }()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(30 * time.Second):
+		restore()
+		t.Fatal("Subscribe waits for the alarm to end")
+	}
+	restore()
+	require.NoError(t, subscribe(t, a, queue))
+}

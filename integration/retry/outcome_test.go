@@ -1,0 +1,228 @@
+package retry_test
+
+import (
+	"context"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// TestEveryOutcomeOnABroker runs the rows of the outcome table side by side: the n-th call of a message with this body.
+func TestEveryOutcomeOnABroker(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	const fine, gone, dead = "processed", "settled", "dead"
+	outcomes := map[string]string{
+		"succeeds": fine, "fails once": fine, "panics once": fine, "exits once": fine, "times out once": fine, "asks for later": fine,
+		"fails always": dead, "fails permanently": dead, "panics always": dead, "acks itself": gone, "nacks itself once": fine,
+	}
+	calls, processed := testapp.NewLedger(), testapp.NewLedger()
+	s := a.Subscriber()
+	for i := range 4 {
+		handler := a.Router.AddConsumerHandler("billing"+strconv.Itoa(i), queue, s, func(msg *message.Message) error {
+			body := string(msg.Payload)
+			call := calls.Add(body)
+			switch {
+			case body == "fails once" && call == 1, body == "fails always":
+				return errDown
+			case body == "panics once" && call == 1, body == "panics always":
+				panic(body)
+			case body == "exits once" && call == 1:
+				runtime.Goexit()
+			case body == "times out once" && call == 1:
+				<-msg.Context().Done()
+				return msg.Context().Err()
+			case body == "asks for later" && call == 1:
+				return backoff.RetryAfter(errDown, 250*time.Millisecond)
+			case body == "fails permanently":
+				return backoff.Permanent(errDown)
+			case body == "acks itself":
+				msg.Ack()
+				return errDown
+			case body == "nacks itself once" && call == 1:
+				msg.Nack()
+				return errDown
+			}
+			processed.Add(body)
+			return nil
+		})
+		handler.AddMiddleware(a.Retry.Middleware, watermillmw.Timeout(500*time.Millisecond))
+	}
+	a.Run()
+	want := map[string]int{}
+	var letters []string
+	for body, outcome := range outcomes {
+		testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(body)})
+		switch outcome {
+		case fine:
+			want[body] = 1
+		case dead:
+			letters = append(letters, body)
+		}
+	}
+	processed.Wait(t, len(want), 30*time.Second)
+	assert.Equal(t, want, processed.Counts())
+	reasons := map[string]string{}
+	for _, letter := range testapp.Take(t, queue+".dead", len(letters)) {
+		reasons[string(letter.Body)] = letter.Headers[middleware.DeadReasonKey].(string)
+	}
+	assert.Equal(t, map[string]string{
+		"fails always": middleware.DeadReasonExhausted, "panics always": middleware.DeadReasonExhausted,
+		"fails permanently": middleware.DeadReasonPermanent,
+	}, reasons)
+	assert.Equal(t, 1, calls.Counts()["acks itself"])
+	assert.Equal(t, 2, calls.Counts()["nacks itself once"], "the broker brought it back")
+	assert.Equal(t, 3, calls.Counts()["fails always"])
+	broker.Eventually(t, 20*time.Second, func() bool {
+		info, err := broker.Management(t).GetQueue("/", queue)
+		return err == nil && info.Messages == 0
+	}, "nothing is left")
+}
+
+// TestShutdownGivesMessagesBack: what was in flight is handled after the restart, once, and counts no failure.
+func TestShutdownGivesMessagesBack(t *testing.T) {
+	t.Parallel()
+	const messages = 8
+	first := testapp.New(t)
+	queue := first.Queue("orders")
+	started := testapp.NewLedger()
+	s := first.Subscriber()
+	for i := range messages {
+		first.Router.AddConsumerHandler(strconv.Itoa(i), queue, s, func(msg *message.Message) error {
+			started.Add(msg.UUID)
+			<-msg.Context().Done()
+			return msg.Context().Err()
+		}).AddMiddleware(first.Retry.Middleware)
+	}
+	done := make(chan error, 1)
+	go func() { done <- first.Router.Run(context.Background()) }()
+	<-first.Router.Running()
+	testapp.Send(t, "", queue, testapp.Orders(messages)...)
+	started.Wait(t, messages, 20*time.Second)
+	require.NoError(t, first.Router.Close())
+	require.NoError(t, <-done)
+	require.NoError(t, first.Failures.Close())
+	assert.Empty(t, first.Retries)
+
+	second := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = first.Name })
+	processed := testapp.NewLedger()
+	second.Handle(queue, 2, func(msg *message.Message) error {
+		assert.NotContains(t, msg.Metadata, middleware.FailuresKey)
+		processed.Add(msg.UUID)
+		return nil
+	})
+	second.Run()
+	processed.Wait(t, messages, 20*time.Second)
+	assert.Empty(t, processed.Twice())
+	assert.Zero(t, testapp.Depth(t, queue+".dead"))
+}
+
+// TestShutdownsDoNotUseUpTheDeliveryLimit: a message that is in flight at every one of them is not given up.
+func TestShutdownsDoNotUseUpTheDeliveryLimit(t *testing.T) {
+	t.Parallel()
+	const shutdowns, handlers = 4, 4
+	for name, stop := range map[string]func(*message.Router, context.CancelFunc){
+		"context cancelled": func(_ *message.Router, cancel context.CancelFunc) { cancel() },
+		"router closed":     func(router *message.Router, _ context.CancelFunc) { _ = router.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first := testapp.New(t)
+			queue := first.Queue("orders")
+			first.Declare(queue)
+			testapp.Send(t, "", queue, testapp.Orders(1)...)
+			for range shutdowns {
+				a := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = first.Name })
+				inFlight := make(chan struct{}, 100)
+				a.Handle(queue, handlers, func(msg *message.Message) error {
+					inFlight <- struct{}{}
+					<-msg.Context().Done()
+					return msg.Context().Err()
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- a.Router.Run(ctx) }()
+				<-inFlight
+				stop(a.Router, cancel)
+				require.NoError(t, <-done)
+				require.NoError(t, a.Failures.Close())
+				cancel()
+			}
+			assert.Zero(t, testapp.Depth(t, queue+".dead"))
+			letter, ok, err := broker.Channel(t).Get(queue, true)
+			require.NoError(t, err)
+			require.True(t, ok)
+			t.Logf("x-delivery-count=%v after %d shutdowns", letter.Headers["x-delivery-count"], shutdowns)
+		})
+	}
+}
+
+// TestRecordDoesNotLeakDownstream: a first handler passes its retried message on to a second queue, whose handler fails.
+func TestRecordDoesNotLeakDownstream(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	in, out := a.Queue("in"), a.Queue("out")
+	onward, err := amqp.NewPublisher(amqp.NewDurableQueueConfig(broker.URL(t)), watermill.NopLogger{})
+	require.NoError(t, err)
+	a.Router.AddHandler("first", in, a.Subscriber(), out, onward, func(msg *message.Message) ([]*message.Message, error) {
+		if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+			return nil, errDown
+		}
+		return message.PassthroughHandler(msg)
+	}).AddMiddleware(a.Retry.Middleware)
+	records := make(chan message.Metadata, 10)
+	a.Handle(out, 1, func(msg *message.Message) error {
+		records <- msg.Metadata
+		return backoff.Permanent(errDown)
+	})
+	a.Run()
+	sent := testapp.Orders(1)
+	sent[0].ContentType = "application/json"
+	testapp.Send(t, "", in, sent...)
+	letter := testapp.Take(t, out+".dead", 1)[0]
+	assert.Equal(t, message.Metadata{"trace": "t00000"}, <-records)
+	assert.Equal(t, "1", letter.Headers[middleware.FailuresKey])
+	assert.Equal(t, out, letter.Headers[middleware.TopicKey])
+}
+
+// TestMessageThatTheAppCannotReadIsDeadLettered, whole, and does not loop.
+func TestMessageThatTheAppCannotReadIsDeadLettered(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP.Marshaler = picky{} })
+	queue := a.Queue("orders")
+	done := testapp.NewLedger()
+	a.Handle(queue, 1, func(msg *message.Message) error { done.Add(msg.UUID); return nil })
+	a.Run()
+	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("no JSON"), Headers: amqp091.Table{"n": int32(1)}}, testapp.Orders(1)[0])
+	letter := testapp.Take(t, queue+".dead", 1)[0]
+	assert.Equal(t, "no JSON", string(letter.Body))
+	assert.Equal(t, int32(1), letter.Headers["n"])
+	assert.Equal(t, middleware.DeadReasonUnmarshal, letter.Headers[middleware.DeadReasonKey])
+	done.Wait(t, 1, 20*time.Second)
+	assert.Zero(t, a.Log.Count("sending nack"))
+}
+
+type picky struct{ amqp.DefaultMarshaler }
+
+func (p picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	if string(d.Body) == "no JSON" {
+		return nil, errDown
+	}
+	return p.DefaultMarshaler.Unmarshal(d)
+}

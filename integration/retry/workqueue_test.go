@@ -1,0 +1,417 @@
+package retry_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// subscribe declares all that a subscription does, and consumes nothing.
+func subscribe(t *testing.T, a *testapp.App, queue string) error {
+	t.Helper()
+	s, err := amqp.NewSubscriber(a.Builder.SubscriberConfig(), a.Log)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s.SubscribeInitialize(queue)
+}
+
+func existing(t *testing.T, queue string, arguments amqp091.Table) {
+	t.Helper()
+	_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, arguments)
+	require.NoError(t, err)
+}
+
+// argumentsOf is what the queue has, as the management API tells it.
+func argumentsOf(t *testing.T, queue string) map[string]any {
+	t.Helper()
+	info, err := broker.Management(t).GetQueue("/", queue)
+	require.NoError(t, err)
+	return info.Arguments
+}
+
+func dropsAtDeliveryLimit(t *testing.T) bool {
+	t.Helper()
+	version, _ := broker.Connect(t).Properties["version"].(string)
+	return regexp.MustCompile(`^4\.[012]\.`).MatchString(version)
+}
+
+func TestNewWorkQueueIsProtected(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	for range 3 { // it stays as it is, without a warning
+		require.NoError(t, subscribe(t, a, queue))
+	}
+	arguments := argumentsOf(t, queue)
+	assert.Equal(t, "quorum", arguments["x-queue-type"])
+	assert.EqualValues(t, 20, arguments["x-delivery-limit"])
+	assert.Equal(t, a.Name, arguments["x-dead-letter-exchange"])
+	assert.Equal(t, "dead."+queue, arguments["x-dead-letter-routing-key"])
+	assert.Zero(t, a.Log.Count("Warning"))
+
+	// Another start of the app, and one that leaves work queues alone, find it as it is.
+	again := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = a.Name; b.WorkQueue = config.Leave })
+	require.NoError(t, subscribe(t, again, queue))
+	assert.Zero(t, again.Log.Count("Warning"))
+}
+
+// TestBrokerDeadLettersWhatItGivesUpOn: on a protected queue nothing is dropped at the delivery limit.
+func TestBrokerDeadLettersWhatItGivesUpOn(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	a.Declare(queue)
+	testapp.Send(t, "", queue, testapp.Orders(1)...)
+	for deliveries := 1; testapp.Depth(t, queue+".dead") == 0; deliveries++ {
+		require.LessOrEqual(t, deliveries, 60)
+		// A lost channel counts on every version; 4.3 does not count nacks.
+		connection, err := amqp091.Dial(broker.URL(t))
+		require.NoError(t, err)
+		channel, err := connection.Channel()
+		require.NoError(t, err)
+		d, ok, err := channel.Get(queue, false)
+		require.NoError(t, err)
+		if ok {
+			require.NoError(t, d.Reject(true))
+		}
+		require.NoError(t, connection.Close())
+	}
+	letter := testapp.Take(t, queue+".dead", 1)[0]
+	assert.Equal(t, "order 00000", string(letter.Body))
+	assert.Equal(t, "delivery_limit", letter.Headers["x-first-death-reason"])
+}
+
+func TestExistingQueueIsLeftAsItIsWithOneWarning(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []config.WorkQueue{config.Protect, config.Leave} {
+		t.Run(string(mode), func(t *testing.T) {
+			a := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueue = mode })
+			queue := a.Queue("or.ders")
+			existing(t, queue, nil)
+			for range 3 {
+				require.NoError(t, subscribe(t, a, queue))
+			}
+			assert.NotContains(t, argumentsOf(t, queue), "x-dead-letter-exchange")
+			assert.Equal(t, 1, a.Log.Count("Warning"))
+			assert.Equal(t, 1, a.Log.Count("rabbitmqctl set_policy"))
+		})
+	}
+}
+
+// TestPolicyOfTheWarningProtects runs the command that the warning names.
+func TestPolicyOfTheWarningProtects(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("or.ders")
+	existing(t, queue, amqp091.Table{"x-max-length": int32(1), "x-overflow": "drop-head"})
+	builderOf := func(c *config.BuilderConfig) {
+		c.Prefix = a.Name
+		c.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1, "x-overflow": "drop-head"}
+	}
+	a = testapp.New(t, builderOf)
+	require.NoError(t, subscribe(t, a, queue))
+	var command string
+	for _, line := range a.Log.Lines("A policy protects it: ") {
+		if _, after, found := strings.Cut(line, "A policy protects it: "); found {
+			command, _, _ = strings.Cut(after, " <nil>")
+		}
+	}
+	require.NotEmpty(t, command)
+	policy := regexp.MustCompile(`^rabbitmqctl set_policy -p '/' --apply-to queues '([^']+)' '([^']+)' '([^']+)'$`).FindStringSubmatch(command)
+	require.NotNil(t, policy, command)
+	testapp.PutPolicy(t, policy[1], policy[2], policy[3])
+	broker.Eventually(t, 20*time.Second, func() bool {
+		info, err := broker.Management(t).GetQueue("/", queue)
+		return err == nil && info.Policy == policy[1]
+	}, "the policy holds")
+	testapp.Send(t, "", queue, testapp.Orders(2)...)
+	assert.Equal(t, "order 00000", string(testapp.Take(t, queue+".dead", 1)[0].Body), "what would have been dropped")
+}
+
+func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
+	t.Parallel()
+	quorum := amqp091.Table{"x-queue-type": "quorum"}
+	for _, mode := range []config.WorkQueue{config.Protect, config.Leave} {
+		t.Run(string(mode), func(t *testing.T) {
+			a := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueue = mode })
+			queue := a.Queue("orders")
+			existing(t, queue, quorum)
+			err := subscribe(t, a, queue)
+			if !dropsAtDeliveryLimit(t) {
+				require.NoError(t, err)
+				assert.Equal(t, 1, a.Log.Count("Warning"))
+				return
+			}
+			require.ErrorIs(t, err, config.ErrUnprotectedQuorum)
+			assert.ErrorContains(t, err, queue)
+			assert.ErrorContains(t, err, "rabbitmqctl set_policy")
+
+			allowed := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueue = mode; b.AllowUnprotectedQuorum = true })
+			require.NoError(t, subscribe(t, allowed, queue))
+			assert.Equal(t, 1, allowed.Log.Count("Warning"))
+		})
+	}
+}
+
+func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
+	t.Parallel()
+	t.Run("work queue", func(t *testing.T) {
+		a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 100} })
+		queue := a.Queue("orders")
+		existing(t, queue, amqp091.Table{"x-max-length": int32(200)})
+		err := subscribe(t, a, queue)
+		var conflict *config.ArgumentConflictError
+		require.ErrorAs(t, err, &conflict)
+		assert.Equal(t, config.ArgumentConflictError{Object: queue, Argument: "x-max-length", Want: "100", Have: "200"}, *conflict)
+	})
+	t.Run("tier queue", func(t *testing.T) {
+		a := testapp.New(t, testapp.Schedule(time.Minute))
+		queue := a.Queue("orders")
+		other := a.Builder.Topology(queue).Queues[2].Arguments
+		other["x-message-ttl"] = int64(5)
+		existing(t, queue+"."+a.Name+".1m", other)
+		err := subscribe(t, a, queue)
+		var conflict *config.ArgumentConflictError
+		require.ErrorAs(t, err, &conflict)
+		assert.Equal(t, queue+"."+a.Name+".1m", conflict.Object)
+		assert.Equal(t, [3]string{"x-message-ttl", "60000", "5"}, [3]string{conflict.Argument, conflict.Want, conflict.Have})
+	})
+	t.Run("exchange", func(t *testing.T) {
+		a := testapp.New(t)
+		require.NoError(t, broker.Channel(t).ExchangeDeclare(a.Name, "direct", true, false, false, false, nil))
+		err := subscribe(t, a, a.Queue("orders"))
+		var conflict *config.ArgumentConflictError
+		require.ErrorAs(t, err, &conflict)
+		assert.Equal(t, a.Name, conflict.Object)
+		assert.Equal(t, "type", conflict.Argument)
+	})
+}
+
+func TestMissingPermissionNamesTheObject(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		configure, write, read string
+		object                 func(a *testapp.App, queue string) string
+	}{
+		"declare":                     {"^$", ".*", ".*", func(_ *testapp.App, queue string) string { return queue }},
+		"write to the dead letters":   {".*", "^orders.*", ".*", func(a *testapp.App, _ string) string { return a.Name }},
+		"read what is dead-lettered":  {".*", ".*", "^t_.*", func(_ *testapp.App, queue string) string { return queue }},
+		"bind to the return exchange": {".*", ".*", "^(orders.*|t_[^.]*(.orphans)?)$", func(a *testapp.App, _ string) string { return a.Name + ".return" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			user := broker.User(t, row.configure, row.write, row.read)
+			a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })
+			queue := a.Queue("orders")
+			err := subscribe(t, a, queue)
+			require.Error(t, err)
+			assert.ErrorContains(t, err, "'"+row.object(a, queue)+"'", "it names the object")
+			assert.ErrorContains(t, err, "permission")
+			assert.NotContains(t, err.Error(), ":"+user, "the password")
+		})
+	}
+	t.Run("publish", func(t *testing.T) { // a work queue left alone has no dead-letter exchange to ask for
+		a := testapp.New(t)
+		user := broker.User(t, ".*", a.Name+".return|"+a.Name+".orphans|orders.*|amq.default", ".*")
+		denied := testapp.New(t, func(b *config.BuilderConfig) {
+			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
+			b.Prefix, b.WorkQueue = a.Name, config.Leave
+		})
+		err := subscribe(t, denied, a.Queue("orders"))
+		require.Error(t, err)
+		assert.ErrorContains(t, err, `"`+a.Name+`"`)
+	})
+}
+
+func TestBrokerThatIsNotThereOrKnowsAnotherPassword(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct{ uri, want string }{
+		"unreachable":    {"amqp://guest:canary@127.0.0.1:1/", "refused"},
+		"wrong password": {broker.WithUser(t, "guest", "canary"), "403"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(row.uri), Schedule: backoff.Constant(time.Second, 1)})
+			require.NoError(t, err)
+			_, err = b.NewPublisher(nil)
+			require.ErrorContains(t, err, row.want)
+			assert.NotContains(t, err.Error(), "canary")
+		})
+	}
+}
+
+func TestNamesAreRefusedBeforeAnythingIsConsumed(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	for _, queue := range []string{"a.*.b", a.Queue("orders") + ".dead", a.Name + ".orphans", a.Name, a.Queue("o") + "." + a.Name + ".1s"} {
+		assert.Error(t, subscribe(t, a, queue), queue)
+	}
+	b := testapp.New(t, func(c *config.BuilderConfig) {
+		c.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameConstant(c.Prefix+"_q"))
+		prefix := c.Prefix
+		c.AMQP.Exchange.GenerateName = func(string) string { return prefix + ".return" }
+	})
+	assert.ErrorContains(t, subscribe(t, b, "orders"), "choose another Prefix")
+}
+
+// TestWorkQueueDeletedUnderItsConsumer: watermill-amqp subscribes again, and no handler sees the phantom between.
+func TestWorkQueueDeletedUnderItsConsumer(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	handled := make(chan string, 100)
+	a.Handle(queue, 1, func(msg *message.Message) error {
+		handled <- msg.UUID
+		return nil
+	})
+	a.Run()
+	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
+	require.NoError(t, err)
+	broker.Eventually(t, 20*time.Second, func() bool {
+		info, err := broker.Management(t).GetQueue("/", queue)
+		return err == nil && info.Arguments["x-queue-type"] == "quorum" && a.Log.Count("Starting consuming") > 1
+	}, "declared and consumed again, as it was")
+	testapp.Send(t, "", queue, testapp.Orders(1)...)
+	select {
+	case identity := <-handled:
+		assert.Equal(t, testapp.ID(0), identity, "not the phantom")
+	case <-time.After(20 * time.Second):
+		t.Fatal("nobody consumes")
+	}
+}
+
+// TestTheAppsOwnNamesArgumentsAndTopologyBuilderHold.
+func TestTheAppsOwnNamesArgumentsAndTopologyBuilderHold(t *testing.T) {
+	t.Parallel()
+	built := make(chan string, 10)
+	var prefix string
+	a := testapp.New(t, func(b *config.BuilderConfig) {
+		prefix = b.Prefix
+		b.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), func(topic string) string { return "q." + topic })
+		b.AMQP.Exchange.GenerateName = func(topic string) string { return "x." + topic + "." + prefix }
+		b.AMQP.Exchange.Type = "topic"
+		b.AMQP.QueueBind.GenerateRoutingKey = func(string) string { return "eu.#" }
+		b.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1000, "x-queue-type": "quorum"}
+		b.AMQP.TopologyBuilder = &spy{built: built}
+	})
+	topic := a.Queue("orders")
+	queue := "q." + topic
+	done := testapp.NewLedger()
+	failed := testapp.NewLedger()
+	a.Handle(topic, 1, func(msg *message.Message) error {
+		if failed.Add(msg.UUID) == 1 {
+			return errDown
+		}
+		done.Add(msg.UUID)
+		return nil
+	})
+	a.Run()
+	assert.Equal(t, queue, <-built)
+	assert.EqualValues(t, 1000, argumentsOf(t, queue)["x-max-length"])
+	testapp.Send(t, "x."+topic+"."+prefix, "eu.shop", testapp.Orders(5)...)
+	done.Wait(t, 5, 20*time.Second)
+	assert.Empty(t, done.Twice())
+}
+
+type spy struct {
+	amqp.DefaultTopologyBuilder
+	built chan string
+}
+
+func (s *spy) BuildTopology(channel *amqp091.Channel, queue, exchange string, c amqp.Config, logger watermill.LoggerAdapter) error {
+	s.built <- queue
+	return s.DefaultTopologyBuilder.BuildTopology(channel, queue, exchange, c, logger)
+}
+
+func TestVerifyFindsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	topology := a.Builder.Topology(queue)
+	require.ErrorContains(t, topology.Verify(broker.Channel(t)), a.Name)
+	a.Declare(queue)
+	require.NoError(t, topology.Verify(broker.Channel(t)))
+	user := broker.User(t, "^$", "^$", ".*")
+	connection, err := amqp091.Dial(broker.WithUser(t, user, user))
+	require.NoError(t, err)
+	defer func() { _ = connection.Close() }()
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	require.NoError(t, topology.Verify(channel), "it needs no permission to configure")
+	_, err = broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
+	require.NoError(t, err)
+	require.ErrorContains(t, topology.Verify(broker.Channel(t)), queue+".dead")
+}
+
+// readmePattern is a regular expression of the README's table of permissions, for a test's own names.
+func readmePattern(t *testing.T, row string, queue, prefix string) string {
+	t.Helper()
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	found := regexp.MustCompile(regexp.QuoteMeta(row) + " \\| `(.*)` \\|").FindSubmatch(readme)
+	require.NotNil(t, found, row)
+	return strings.NewReplacer(`\|`, "|", "orders", queue, "retry", prefix).Replace(string(found[1]))
+}
+
+// TestPermissionsOfTheReadmeSuffice runs apps with them: one that declares, with retries and dead letters and what is deleted
+// under way, and one that only verifies.
+func TestPermissionsOfTheReadmeSuffice(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	limited := func(t *testing.T, user string, verify bool) *testapp.App {
+		return testapp.New(t, func(b *config.BuilderConfig) {
+			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
+			b.Prefix, b.VerifyOnly = a.Name, verify
+		})
+	}
+	fails := func(*message.Message) error { return errDown }
+	verifying := broker.User(t, "^$", readmePattern(t, "only verifies: write", queue, a.Name), readmePattern(t, "only verifies: read", queue, a.Name))
+	assert.ErrorContains(t, subscribe(t, limited(t, verifying, true), queue), a.Name, "it declares nothing")
+
+	pattern := readmePattern(t, "declares: configure, write and read", queue, a.Name)
+	t.Run("declares", func(t *testing.T) {
+		user := broker.User(t, pattern, pattern, pattern)
+		app := limited(t, user, false)
+		app.Handle(queue, 2, fails)
+		app.Run()
+		testapp.Send(t, "", queue, testapp.Orders(5)...)
+		dead := testapp.NewLedger()
+		for _, letter := range testapp.Take(t, queue+".dead", 5) {
+			dead.Add(string(letter.Body))
+		}
+		assert.Empty(t, dead.Twice())
+		_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
+		require.NoError(t, err)
+		testapp.Send(t, "", queue, testapp.Orders(1)...)
+		broker.Eventually(t, 20*time.Second, func() bool {
+			app.Mu.Lock()
+			defer app.Mu.Unlock()
+			return len(app.Deaths) == 6
+		}, "the sixth dead letter")
+		assert.Equal(t, 1, len(testapp.Take(t, queue+".dead", 1)))
+	})
+	t.Run("only verifies", func(t *testing.T) {
+		app := limited(t, verifying, true)
+		app.Handle(queue, 2, fails)
+		app.Run()
+		testapp.Send(t, "", queue, testapp.Orders(5)...)
+		dead := testapp.NewLedger()
+		for _, letter := range testapp.Take(t, queue+".dead", 5) {
+			dead.Add(string(letter.Body))
+		}
+		assert.Empty(t, dead.Twice())
+	})
+}

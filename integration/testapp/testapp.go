@@ -1,0 +1,305 @@
+// Package testapp makes whole apps, a router on watermill-amqp with the middleware and the builder, for the integration tests,
+// and counts their messages by identity.
+package testapp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/publisher"
+)
+
+// App is a router with its retries. Its queues and exchanges have names that no other test uses.
+type App struct {
+	t        testing.TB
+	Name     string // the unique part of all names
+	Builder  *config.Builder
+	Failures *publisher.Publisher
+	Retry    *middleware.TieredRetry
+	Router   *message.Router
+	Log      *Log
+
+	Mu      sync.Mutex // guards the events
+	Retries []middleware.RetryEvent
+	Parks   []middleware.ParkEvent
+	Deaths  []middleware.DeadLetterEvent
+}
+
+// New makes an app that does not run yet.
+func New(t testing.TB, change ...func(*config.BuilderConfig)) *App {
+	t.Helper()
+	a := &App{t: t, Name: broker.Name(t, "t"), Log: &Log{}}
+	broker.Clean(t, a.Name)
+	b := config.BuilderConfig{
+		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
+		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+		Prefix:   a.Name,
+	}
+	for _, c := range change {
+		c(&b)
+	}
+	var err error
+	a.Builder, err = config.NewBuilder(b)
+	require.NoError(t, err)
+	a.Failures, err = a.Builder.NewPublisher(a.Log)
+	require.NoError(t, err)
+	r := a.Builder.TieredRetryConfig(a.Failures)
+	r.OnRetry = func(e middleware.RetryEvent) { a.Mu.Lock(); defer a.Mu.Unlock(); a.Retries = append(a.Retries, e) }
+	r.OnPark = func(e middleware.ParkEvent) { a.Mu.Lock(); defer a.Mu.Unlock(); a.Parks = append(a.Parks, e) }
+	r.OnDeadLetter = func(e middleware.DeadLetterEvent) { a.Mu.Lock(); defer a.Mu.Unlock(); a.Deaths = append(a.Deaths, e) }
+	a.Retry, err = middleware.NewTieredRetry(r, a.Log)
+	require.NoError(t, err)
+	a.Router = message.NewDefaultRouter(a.Log)
+	return a
+}
+
+func Schedule(delays ...time.Duration) func(*config.BuilderConfig) {
+	return func(b *config.BuilderConfig) { b.Schedule = delays }
+}
+
+// Queue is a name of the app's own.
+func (a *App) Queue(base string) string { return base + "_" + a.Name }
+
+// Subscriber connects one of the app's own, which its router closes.
+func (a *App) Subscriber() message.Subscriber {
+	a.t.Helper()
+	s, err := amqp.NewSubscriber(a.Builder.SubscriberConfig(), a.Log)
+	require.NoError(a.t, err)
+	return s
+}
+
+// Handle adds so many handlers with retries on a queue: one has one message in flight.
+func (a *App) Handle(queue string, handlers int, h message.NoPublishHandlerFunc) {
+	a.t.Helper()
+	s := a.Subscriber()
+	for i := range handlers {
+		a.Router.AddConsumerHandler(fmt.Sprintf("%s/%d", queue, i), queue, s, h).AddMiddleware(a.Retry.Middleware)
+	}
+}
+
+// Run starts the router and stops it, and then the publisher of failures, when the test ends.
+func (a *App) Run() {
+	a.t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- a.Router.Run(context.Background()) }()
+	select {
+	case <-a.Router.Running():
+	case err := <-done:
+		require.NoError(a.t, err)
+		a.t.Fatal("the router has stopped")
+	case <-time.After(30 * time.Second):
+		a.t.Fatal("the router does not run")
+	}
+	a.t.Cleanup(func() {
+		require.NoError(a.t, a.Router.Close())
+		require.NoError(a.t, <-done)
+		require.NoError(a.t, a.Failures.Close())
+	})
+}
+
+// Declare makes the topology of queues before there is a subscriber.
+func (a *App) Declare(queues ...string) {
+	a.t.Helper()
+	channel := broker.Channel(a.t)
+	for _, queue := range queues {
+		require.NoError(a.t, a.Builder.Topology(queue).Declare(channel))
+	}
+}
+
+// Settle waits until nothing of a queue is on its way any more, on its tiers or in the queue itself: what came twice has come.
+func (a *App) Settle(queues ...string) {
+	a.t.Helper()
+	for _, queue := range queues {
+		topology := a.Builder.Topology(queue)
+		broker.Eventually(a.t, 30*time.Second, func() bool {
+			for _, q := range append(topology.Queues, topology.WorkQueue) {
+				if q.Name != topology.DeadLetterQueue() && q.Name != a.Name+".orphans" && Depth(a.t, q.Name) > 0 {
+					return false
+				}
+			}
+			return true
+		}, "nothing is on its way any more")
+	}
+}
+
+// Send publishes to a queue, confirmed.
+func Send(t testing.TB, exchange, key string, messages ...amqp091.Publishing) {
+	t.Helper()
+	channel := broker.Channel(t)
+	require.NoError(t, channel.Confirm(false))
+	confirms := make([]*amqp091.DeferredConfirmation, 0, len(messages))
+	for _, m := range messages {
+		m.DeliveryMode = amqp091.Persistent
+		confirm, err := channel.PublishWithDeferredConfirm(exchange, key, true, false, m)
+		require.NoError(t, err)
+		confirms = append(confirms, confirm)
+	}
+	for _, confirm := range confirms {
+		require.True(t, confirm.Wait())
+	}
+}
+
+// Orders are messages as watermill-amqp publishes them, with identities from 0.
+func Orders(n int) []amqp091.Publishing {
+	all := make([]amqp091.Publishing, n)
+	for i := range all {
+		msg := message.NewMessage(ID(i), []byte("order "+ID(i)))
+		msg.Metadata.Set("trace", "t"+ID(i))
+		all[i], _ = amqp.DefaultMarshaler{}.Marshal(msg)
+	}
+	return all
+}
+
+func ID(i int) string { return fmt.Sprintf("%05d", i) }
+
+// Take empties a queue until so many messages have come, and says which.
+func Take(t testing.TB, queue string, n int) []amqp091.Delivery {
+	t.Helper()
+	channel := broker.Channel(t)
+	deliveries, err := channel.Consume(queue, "", true, false, false, false, nil)
+	require.NoError(t, err)
+	var taken []amqp091.Delivery
+	for len(taken) < n {
+		select {
+		case d := <-deliveries:
+			taken = append(taken, d)
+		case <-time.After(20 * time.Second):
+			require.Failf(t, "messages are missing", "%d of %d in %s", len(taken), n, queue)
+		}
+	}
+	return taken
+}
+
+// Depth is how many messages a queue holds for consumers.
+func Depth(t testing.TB, queue string) int {
+	t.Helper()
+	q, err := broker.Channel(t).QueueDeclarePassive(queue, true, false, false, false, nil)
+	require.NoError(t, err)
+	return q.Messages
+}
+
+// Ledger counts by identity.
+type Ledger struct {
+	mu     sync.Mutex
+	counts map[string]int
+	change chan struct{}
+}
+
+func NewLedger() *Ledger { return &Ledger{counts: map[string]int{}, change: make(chan struct{}, 1)} }
+
+func (l *Ledger) Add(identity string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts[identity]++
+	select {
+	case l.change <- struct{}{}:
+	default:
+	}
+	return l.counts[identity]
+}
+
+func (l *Ledger) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.counts)
+}
+
+// Wait returns once so many identities are in.
+func (l *Ledger) Wait(t testing.TB, identities int, within time.Duration) {
+	t.Helper()
+	deadline := time.After(within)
+	for l.Len() < identities {
+		select {
+		case <-l.change:
+		case <-deadline:
+			require.Failf(t, "messages are missing", "%d of %d", l.Len(), identities)
+		}
+	}
+}
+
+// Twice are the identities that came more than once.
+func (l *Ledger) Twice() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []string
+	for identity, count := range l.counts {
+		if count > 1 {
+			all = append(all, fmt.Sprintf("%s: %d", identity, count))
+		}
+	}
+	return all
+}
+
+// Log keeps what was logged.
+type Log struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *Log) add(level, msg string, err error, fields watermill.LogFields) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text, _ := json.Marshal(fmt.Sprint(fields))
+	l.lines = append(l.lines, fmt.Sprintf("%s %s %v %s", level, msg, err, text))
+}
+
+func (l *Log) Error(msg string, err error, fields watermill.LogFields) {
+	l.add("error", msg, err, fields)
+}
+func (l *Log) Info(msg string, fields watermill.LogFields)      { l.add("info", msg, nil, fields) }
+func (l *Log) Debug(string, watermill.LogFields)                {}
+func (l *Log) Trace(string, watermill.LogFields)                {}
+func (l *Log) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+func (l *Log) Count(text string) int {
+	return len(l.Lines(text))
+}
+
+// PutPolicy sets a policy until the test ends.
+func PutPolicy(t testing.TB, name, pattern, definition string) {
+	t.Helper()
+	client := broker.Management(t)
+	var d map[string]any
+	require.NoError(t, json.Unmarshal([]byte(definition), &d))
+	response, err := client.PutPolicy("/", name, rabbithole.Policy{Pattern: pattern, ApplyTo: "queues", Definition: d})
+	require.NoError(t, err)
+	require.Less(t, response.StatusCode, 300)
+	t.Cleanup(func() { _, _ = client.DeletePolicy("/", name) })
+}
+
+// Counts is how often each identity came.
+func (l *Ledger) Counts() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.counts)
+}
+
+// Lines are the lines that hold the text.
+func (l *Log) Lines(text string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var found []string
+	for _, line := range l.lines {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}

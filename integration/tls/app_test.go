@@ -1,0 +1,132 @@
+package tls_test
+
+import (
+	"crypto/tls"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/publisher"
+)
+
+// ways are the two fields in which an app of watermill-amqp's may have its TLS configuration.
+var ways = map[string]func(*amqp.Config, *tls.Config){
+	"ConnectionConfig.TLSConfig": func(c *amqp.Config, t *tls.Config) { c.Connection.TLSConfig = t },
+	"AmqpConfig.TLSClientConfig": func(c *amqp.Config, t *tls.Config) {
+		c.Connection.AmqpConfig = &amqp091.Config{Locale: "en_US", TLSClientConfig: t}
+	},
+}
+
+// TestAppOverTLS: every connection of the app, the builder's short-lived ones included, is encrypted and shows its certificate.
+func TestAppOverTLS(t *testing.T) {
+	t.Parallel()
+	l := listen(t)
+	for name, with := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := testapp.New(t, func(b *config.BuilderConfig) {
+				b.AMQP = amqp.NewDurableQueueConfig(l.uri(t, "localhost"))
+				with(&b.AMQP, l.client(t))
+			})
+			queue := a.Queue("orders")
+			processed := testapp.NewLedger()
+			a.Handle(queue, 2, func(msg *message.Message) error {
+				if strings.HasSuffix(msg.UUID, "9") {
+					return backoff.Permanent(errDown)
+				}
+				if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 {
+					return errDown
+				}
+				processed.Add(msg.UUID)
+				return nil
+			})
+			a.Run()
+			testapp.Send(t, "", queue, testapp.Orders(50)...)
+			processed.Wait(t, 45, soon)
+			dead := testapp.NewLedger()
+			for _, letter := range testapp.Take(t, queue+".dead", 5) {
+				dead.Add(letter.Headers[publisher.UUIDHeader].(string))
+			}
+			assert.Equal(t, map[string]int{"00009": 1, "00019": 1, "00029": 1, "00039": 1, "00049": 1}, dead.Counts())
+			assert.Empty(t, processed.Twice())
+		})
+	}
+}
+
+// unauthenticated is what TLS 1.3 tells of a client certificate that is missing or unknown. The answer comes after the client's own
+// handshake: amqp091-go may have tripped over the closed connection before it has read why.
+var unauthenticated = []string{
+	"certificate required", "unknown certificate authority", publisherHint,
+	"cannot connect to AMQP: ", // watermill-amqp's
+}
+
+const publisherHint = "over TLS a broker ends it where it misses or refuses the client's certificate"
+
+// TestTLSThatIsRefused says why, from the subscriber and from the publisher of failures.
+func TestTLSThatIsRefused(t *testing.T) {
+	t.Parallel()
+	l := listen(t)
+	other := newAuthority(t, "another CA")
+	for name, row := range map[string]struct {
+		change func(*tls.Config)
+		words  []string // one of them
+	}{
+		"wrong CA":              {func(c *tls.Config) { c.RootCAs = other.pool() }, []string{"certificate signed by unknown authority"}},
+		"the system's CAs":      {func(c *tls.Config) { c.RootCAs = nil }, []string{"certificate signed by unknown authority"}},
+		"no client certificate": {func(c *tls.Config) { c.Certificates = nil }, unauthenticated},
+		"no client certificate, TLS 1.2": {func(c *tls.Config) { c.Certificates, c.MaxVersion = nil, tls.VersionTLS12 },
+			[]string{"handshake failure", "certificate required"}},
+		"client certificate of another CA": {func(c *tls.Config) { c.Certificates = []tls.Certificate{other.issue(t, "app")} },
+			unauthenticated},
+		"wrong host name": {func(c *tls.Config) { c.ServerName = "broker.example" },
+			[]string{"certificate is valid for localhost, not broker.example"}},
+	} {
+		for field, with := range ways {
+			t.Run(name+"/"+field, func(t *testing.T) {
+				t.Parallel()
+				c := l.client(t)
+				row.change(c)
+				app := amqp.NewDurableQueueConfig(l.uri(t, "localhost"))
+				with(&app, c)
+				b, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Schedule: backoff.Schedule{1e8}})
+				require.NoError(t, err)
+				_, err = b.NewPublisher(nil)
+				oneOf(t, err, row.words)
+				_, err = amqp.NewSubscriber(b.SubscriberConfig(), watermill.NopLogger{})
+				oneOf(t, err, row.words)
+			})
+		}
+	}
+
+	t.Run("TLS configuration without amqps", func(t *testing.T) {
+		app := amqp.NewDurableQueueConfig(broker.URL(t))
+		app.Connection.TLSConfig = l.client(t)
+		b, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Schedule: backoff.Schedule{1e8}})
+		if err == nil {
+			_, err = b.NewPublisher(nil)
+		}
+		require.ErrorContains(t, err, "nothing would be encrypted")
+	})
+}
+
+func oneOf(t *testing.T, err error, words []string) {
+	t.Helper()
+	require.Error(t, err)
+	for _, word := range words {
+		if strings.Contains(err.Error(), word) {
+			return
+		}
+	}
+	assert.Fail(t, "unclear", "%q holds none of %q", err, words)
+}

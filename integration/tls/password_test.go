@@ -1,0 +1,282 @@
+package tls_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/publisher"
+)
+
+// canary is a real user's password, which must turn up nowhere: neither whole, nor one of its parts, which reserved characters
+// separate, nor encoded.
+const canary = "c4nary-one@c4nary-two/c4nary-three?c4nary#four%c4nary:five"
+
+func sings(text string) bool {
+	return strings.Contains(text, "c4nary") || strings.Contains(text, base64.StdEncoding.EncodeToString([]byte(canary))) ||
+		strings.Contains(text, fmt.Sprintf("%x", canary))
+}
+
+// witness keeps everything that is logged, at every level, and whatever else is shown to it.
+type witness struct {
+	mu     *sync.Mutex
+	lines  *[]string
+	fields watermill.LogFields
+}
+
+func newWitness() witness { return witness{&sync.Mutex{}, &[]string{}, nil} }
+
+func (w witness) add(words ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text := fmt.Sprint(w.fields)
+	for _, word := range words {
+		text += fmt.Sprintf(" %v %+v %q", word, word, fmt.Sprint(word))
+		if err, ok := word.(error); ok {
+			text += fmt.Sprintf(" %#v", err)
+			for err := errors.Unwrap(err); err != nil; err = errors.Unwrap(err) {
+				text += fmt.Sprintf(" %#v", err)
+			}
+		}
+	}
+	*w.lines = append(*w.lines, text)
+}
+
+func (w witness) Error(msg string, err error, fields watermill.LogFields) { w.add(msg, err, fields) }
+func (w witness) Info(msg string, fields watermill.LogFields)             { w.add(msg, fields) }
+func (w witness) Debug(msg string, fields watermill.LogFields)            { w.add(msg, fields) }
+func (w witness) Trace(msg string, fields watermill.LogFields)            { w.add(msg, fields) }
+func (w witness) With(fields watermill.LogFields) watermill.LoggerAdapter {
+	all := maps.Clone(fields)
+	maps.Copy(all, w.fields)
+	return witness{w.mu, w.lines, all}
+}
+
+func (w witness) count(text string) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, line := range *w.lines {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// silent asserts that nothing of the password was seen, and that something was.
+func (w witness) silent(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	assert.NotEmpty(t, *w.lines)
+	for _, line := range *w.lines {
+		assert.False(t, sings(line), line)
+	}
+}
+
+// user is one with the canary for a password.
+func user(t *testing.T, configure, write, read string) (name string) {
+	t.Helper()
+	name = broker.User(t, configure, write, read)
+	_, err := broker.Management(t).PutUser(name, rabbithole.UserSettings{Password: canary})
+	require.NoError(t, err)
+	return name
+}
+
+func address(t *testing.T, user, host string) string {
+	t.Helper()
+	uri, err := url.Parse(broker.WithUser(t, user, canary))
+	require.NoError(t, err)
+	if host != "" {
+		uri.Host = host
+	}
+	return uri.String()
+}
+
+func builder(t *testing.T, uri, prefix string, change ...func(*config.BuilderConfig)) *config.Builder {
+	t.Helper()
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{100 * time.Millisecond}, Prefix: prefix}
+	for _, f := range change {
+		f(&c)
+	}
+	b, err := config.NewBuilder(c)
+	require.NoError(t, err)
+	return b
+}
+
+// TestWitnessHears: a test that could not fail would prove nothing.
+func TestWitnessHears(t *testing.T) {
+	for _, text := range []string{canary, url.QueryEscape(canary), url.PathEscape(canary), "c4nary-two", base64.StdEncoding.EncodeToString([]byte(canary))} {
+		w := newWitness()
+		w.With(watermill.LogFields{"uri": text}).Trace("", nil)
+		assert.True(t, sings((*w.lines)[0]), text)
+	}
+}
+
+// TestPasswordInFaultyConfigurations: addresses that cannot be read, of which an error might quote a part.
+func TestPasswordInFaultyConfigurations(t *testing.T) {
+	t.Parallel()
+	w := newWitness()
+	for _, uri := range []string{
+		"amqp://user:" + canary + "@localhost:5672/", "amqp://user:c4nary@localhost:port/", "amqp://user:c4nary@local host/",
+		"http://user:c4nary@localhost/", "c4nary", "amqp://user:c4nary%zz@localhost/", "amqp://user:c4nary@localhost:70000/",
+		"amqp://user:c4nary@[::1/", "amqp://user:c4nary#@localhost/", "amqp://user:c4nary?@localhost/", "amqp://user:c4nary/@localhost/",
+		"amqp://user:c4nary@localhost/?heartbeat=soon", "amqp://user:c4nary@localhost/a/b", " amqp://user:c4nary@localhost/", "amqp://user:c4\x7fnary@localhost/",
+	} {
+		for _, err := range []error{
+			config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri)}.Validate(),
+			publisher.Config{URI: uri, MaxInFlight: -1}.Validate(),
+		} {
+			if assert.Error(t, err, uri) {
+				w.add(err)
+			}
+		}
+		_, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Prefix: "*"})
+		w.add(err)
+		_, err = publisher.New(publisher.Config{URI: uri, MaxInFlight: -1}, w)
+		w.add(err)
+	}
+	w.silent(t)
+}
+
+// TestPasswordWhereNobodyConnects: a broker that is not there, that knows no such user, that speaks no TLS.
+func TestPasswordWhereNobodyConnects(t *testing.T) {
+	t.Parallel()
+	w := newWitness()
+	l := listen(t)
+	known := user(t, ".*", ".*", ".*")
+	encrypted := strings.Replace(address(t, known, fmt.Sprintf("localhost:%d", l.port)), "amqp:", "amqps:", 1)
+	for name, uri := range map[string]string{
+		"no broker":          address(t, known, "127.0.0.1:1"),
+		"no host":            address(t, known, "no-such-host.invalid:5672"),
+		"wrong password":     address(t, "guest", ""),
+		"no user":            address(t, "nobody", ""),
+		"no virtual host":    address(t, known, "") + "nowhere",
+		"TLS to a plain one": strings.Replace(address(t, known, ""), "amqp:", "amqps:", 1),
+		"plain to a TLS one": address(t, known, fmt.Sprintf("localhost:%d", l.port)),
+		"no certificate":     encrypted,
+	} {
+		b := builder(t, uri, "")
+		_, err := b.NewPublisher(w)
+		if assert.Error(t, err, name) {
+			w.add(err)
+		}
+		_, err = amqp.NewSubscriber(b.SubscriberConfig(), w)
+		if assert.Error(t, err, name) {
+			w.add(err)
+		}
+	}
+	w.silent(t)
+}
+
+// TestPasswordWithoutPermissions: refusals at Subscribe and at Publish.
+func TestPasswordWithoutPermissions(t *testing.T) {
+	t.Parallel()
+	w := newWitness()
+	queue := broker.Name(t, "secret")
+	broker.Clean(t, queue)
+	for _, permissions := range [][3]string{{"^$", ".*", ".*"}, {".*", "^$", ".*"}, {".*", ".*", "^$"}, {"^$", "^$", "^$"}} {
+		for _, verify := range []bool{false, true} {
+			name := user(t, permissions[0], permissions[1], permissions[2])
+			b := builder(t, address(t, name, ""), queue, func(c *config.BuilderConfig) { c.VerifyOnly = verify })
+			subscriber, err := amqp.NewSubscriber(b.SubscriberConfig(), w)
+			require.NoError(t, err)
+			err = subscriber.SubscribeInitialize(queue)
+			if assert.Error(t, err, permissions) {
+				w.add(err)
+			}
+			require.NoError(t, subscriber.Close())
+			failures, err := b.NewPublisher(w)
+			require.NoError(t, err)
+			w.add(failures.Publish("dead."+queue, message.NewMessage("1", nil)))
+			require.NoError(t, failures.Close())
+		}
+	}
+	w.silent(t)
+}
+
+// TestPasswordOfAnAppInTrouble: its topology is printed and exported, it retries and dead-letters, loses the connection of its
+// failures, and is locked out when it comes back.
+func TestPasswordOfAnAppInTrouble(t *testing.T) {
+	t.Parallel()
+	w := newWitness()
+	proxy, _ := broker.Proxy(t)
+	name := user(t, ".*", ".*", ".*")
+	prefix := broker.Name(t, "secret")
+	broker.Clean(t, prefix)
+	queue := "orders_" + prefix
+	direct, cut := builder(t, address(t, name, ""), prefix), builder(t, address(t, name, proxy.Listen), prefix)
+
+	topology := direct.Topology(queue)
+	exported, err := json.Marshal(topology)
+	require.NoError(t, err)
+	w.add(topology.String(), string(exported), topology)
+	w.add(direct.Topology("orders.dead").Validate())
+
+	subscriber, err := amqp.NewSubscriber(direct.SubscriberConfig(), w)
+	require.NoError(t, err)
+	failures, err := cut.NewPublisher(w)
+	require.NoError(t, err)
+	retry, err := middleware.NewTieredRetry(cut.TieredRetryConfig(failures), w)
+	require.NoError(t, err)
+	router := message.NewDefaultRouter(w)
+	calls := testapp.NewLedger()
+	router.AddConsumerHandler("handler", queue, subscriber, func(msg *message.Message) error {
+		calls.Add(string(msg.Payload))
+		return errDown
+	}).AddMiddleware(retry.Middleware)
+	done := make(chan error, 1)
+	go func() { done <- router.Run(t.Context()) }()
+	<-router.Running()
+	send := func(identity string) { testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(identity)}) }
+	send("fine")
+	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue+".dead") == 1 }, "the first is dead-lettered")
+
+	proxy.Stop()
+	send("away")
+	broker.Eventually(t, soon, func() bool { return w.count("holding it") > 0 && w.count("Cannot reconnect") > 1 }, "held, and reconnecting")
+	management := broker.Management(t)
+	_, err = management.PutUser(name, rabbithole.UserSettings{Password: "another"})
+	require.NoError(t, err)
+	require.NoError(t, proxy.Start())
+	broker.Eventually(t, soon, func() bool { return w.count("username or password not allowed") > 0 }, "locked out")
+	_, err = management.PutUser(name, rabbithole.UserSettings{Password: canary})
+	require.NoError(t, err)
+	for _, letter := range testapp.Take(t, queue+".dead", 2) {
+		w.add(letter.Headers, string(letter.Body))
+	}
+	assert.Equal(t, map[string]int{"fine": 2, "away": 2}, calls.Counts())
+
+	require.NoError(t, router.Close())
+	require.NoError(t, <-done)
+	require.NoError(t, failures.Close())
+	w.add(failures.Publish("dead."+queue, message.NewMessage("1", nil)))
+	connections, err := management.ListConnections()
+	require.NoError(t, err)
+	for _, connection := range connections {
+		if connection.User == name {
+			w.add(fmt.Sprint(connection))
+		}
+	}
+	w.silent(t)
+}

@@ -1,0 +1,171 @@
+// Package tls_test runs whole apps over amqps, with a private CA and client certificates, and holds that no password is ever
+// logged, returned or exported.
+package tls_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+)
+
+var errDown = errors.New("the payment service is down")
+
+const soon = 30 * time.Second
+
+// eval runs an Erlang expression, without single quotes, on the broker at AMQP_URL.
+func eval(expression string) (string, error) {
+	prefix := os.Getenv("BROKER_CTL")
+	if prefix == "" {
+		return "", errors.New("BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL; `make test` sets it")
+	}
+	output, err := exec.Command("sh", "-c", prefix+" eval '"+expression+"'").CombinedOutput()
+	return string(output), err
+}
+
+// authority is a certificate authority that lives as long as a test.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+func newAuthority(t testing.TB, name string) authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	certificate, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return authority{certificate, key}
+}
+
+func (a authority) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.certificate)
+	return pool
+}
+
+// issue makes a certificate for a server with these names or addresses, or with none for a client.
+func (a authority) issue(t testing.TB, name string, hosts ...string) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(24 * time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, host := range hosts {
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// listener is a TLS listener of the broker, on a loopback port of its own, that asks for client certificates of the CA.
+type listener struct {
+	ca   authority
+	port int
+}
+
+var shared struct {
+	sync.Mutex
+	listener
+	files string // in the broker's file system, with the key
+}
+
+// listen starts the listener, once for all tests.
+func listen(t testing.TB) listener {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.port != 0 {
+		return shared.listener
+	}
+	ca := newAuthority(t, "private CA of the test")
+	server := ca.issue(t, "broker", "localhost", "127.0.0.1")
+	key, err := x509.MarshalECPrivateKey(server.PrivateKey.(*ecdsa.PrivateKey))
+	require.NoError(t, err)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := free.Addr().(*net.TCPAddr).Port
+	require.NoError(t, free.Close())
+
+	// In files of the broker's: certificates inline make its management API answer 500 as long as the listener is there.
+	files := fmt.Sprintf("/tmp/watermill-retry-%d-", port)
+	for file, block := range map[string]pem.Block{
+		"ca.pem":   {Type: "CERTIFICATE", Bytes: ca.certificate.Raw},
+		"cert.pem": {Type: "CERTIFICATE", Bytes: server.Certificate[0]},
+		"key.pem":  {Type: "EC PRIVATE KEY", Bytes: key},
+	} {
+		output, err := eval(fmt.Sprintf(`file:write_file("%s%s", base64:decode(<<"%s">>)).`,
+			files, file, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&block))))
+		require.NoError(t, err, output)
+	}
+	shared.files = files
+	output, err := eval(fmt.Sprintf(`rabbit_networking:ensure_ssl(), rabbit_networking:start_ssl_listener({"127.0.0.1", %d}, `+
+		`[{cacertfile, "%[2]sca.pem"}, {certfile, "%[2]scert.pem"}, {keyfile, "%[2]skey.pem"}, {verify, verify_peer}, `+
+		`{fail_if_no_peer_cert, true}], 2).`, port, files))
+	require.NoError(t, err, output)
+	require.Contains(t, output, "ok")
+	shared.listener = listener{ca, port}
+	return shared.listener
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.files != "" {
+		output, err := eval(fmt.Sprintf(`rabbit_networking:stop_tcp_listener({"127.0.0.1", %d}), `+
+			`[file:delete("%s" ++ F) || F <- ["ca.pem", "cert.pem", "key.pem"]].`, shared.port, shared.files))
+		if connection, dialled := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", shared.port), time.Second); dialled == nil {
+			_ = connection.Close()
+			fmt.Println("the TLS listener has not stopped:", output, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// uri is the broker's address over TLS.
+func (l listener) uri(t testing.TB, host string) string {
+	t.Helper()
+	uri, err := url.Parse(broker.URL(t))
+	require.NoError(t, err)
+	uri.Scheme, uri.Host = "amqps", net.JoinHostPort(host, fmt.Sprint(l.port))
+	return uri.String()
+}
+
+// client is a TLS configuration that the broker accepts.
+func (l listener) client(t testing.TB) *tls.Config {
+	t.Helper()
+	return &tls.Config{RootCAs: l.ca.pool(), Certificates: []tls.Certificate{l.ca.issue(t, "app")}, MinVersion: tls.VersionTLS12}
+}
