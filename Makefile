@@ -1,0 +1,141 @@
+# `make` lists the targets. Nothing but Go is needed: a RabbitMQ is found or started by internal/devbroker.
+# Written for GNU make 3.81 (macOS) and later.
+
+GO        ?= go
+RACE      ?=
+TIMEOUT   ?= 10m
+FUZZTIME  ?= 10s
+BENCHTIME ?= 1s
+# Flags of publishbench and retrybench: -pairs, -duration.
+BENCH_ARGS ?=
+
+DEVBROKER  = .broker/devbroker
+WITH_BROKER = $(DEVBROKER) exec --
+SUBMAKE    = $(MAKE) --no-print-directory
+# The subscriber of watermill-amqp has a data race of its own on reconnect: its tests never run with -race.
+RECONNECT  = -e /integration/reconnect -e /integration/chaos
+# Flags of chaos: -messages, -faults, -except, -short.
+CHAOS_ARGS ?=
+# A machine with several generations of RabbitMQ has this command.
+BROKERS    = ../shared/brokers
+# ST1005 wants errors in small letters; ours begin with the name of the field that is at fault.
+CHECKS     = inherit,-ST1005
+
+# What tidy makes of go.sum depends on the newest version of modules that nothing is built from: go.mod is what counts.
+TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff current\/go.sum/p' | { ! grep . ; }
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
+.PHONY: devbroker test-root test-integration test-reconnect test-chaos bench-broker fuzz-root fuzz-integration lint-format lint-root lint-modules
+
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: devbroker ## watch messages fail, wait and come back
+	@$(WITH_BROKER) $(GO) run ./example
+
+test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
+	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-reconnect test-chaos
+
+test-short: test-root ## the tests that need no broker
+
+race: ## all tests with the race detector (needs a C compiler)
+	@$(SUBMAKE) test RACE=-race
+
+bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS)
+	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
+	@$(WITH_BROKER) $(SUBMAKE) bench-broker
+
+chaos: ## kill, cut, fill and delete under load, and count every message (CHAOS_ARGS)
+	@if [ -x $(BROKERS) ]; then $(SUBMAKE) chaos-three; \
+		else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) chaos-one; fi
+
+lint: lint-format lint-root lint-modules ## gofmt, vet, staticcheck, tidy
+
+vuln: ## known vulnerabilities of what the library is built from (needs the vulnerability database)
+	$(GO) tool -modfile=tools/go.mod govulncheck ./...
+
+fuzz: fuzz-root ## every fuzz target for FUZZTIME
+	@if grep -rlq '^func Fuzz' --include='*_test.go' integration; then \
+		$(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) fuzz-integration; fi
+
+cover: devbroker ## test coverage of the shipped packages, integration tests included
+	@rm -rf .broker/cover && mkdir -p .broker/cover
+	@$(WITH_BROKER) sh -c '\
+		packages=$$($(GO) list ./... | grep -v /internal/ | grep -v /example | paste -s -d , -); \
+		$(GO) test -count=1 -coverpkg=$$packages ./... -args -test.gocoverdir=$(CURDIR)/.broker/cover && \
+		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v /integration/chaos) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
+	@$(GO) tool covdata percent -i=.broker/cover
+
+broker-up: devbroker ## start a RabbitMQ that stays: eval "`make broker-up`"
+	@$(DEVBROKER) up
+
+broker-down: devbroker ## stop it and remove its data
+	@$(DEVBROKER) down
+
+# Parts of the targets above.
+
+devbroker:
+	@mkdir -p .broker
+	@$(GO) build -o $(DEVBROKER) ./internal/devbroker
+
+test-root:
+	$(GO) test $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
+
+# One package at a time: some raise an alarm, which blocks whoever publishes.
+test-integration:
+	$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) \
+		$$($(GO) list -C integration ./... | grep -v $(RECONNECT))
+
+test-reconnect:
+	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./reconnect/...
+
+# Never beside others: it kills the broker.
+test-chaos:
+	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./chaos/...
+
+bench-broker:
+	$(GO) run -C integration ./publisher/cmd/publishbench $(BENCH_ARGS)
+	$(GO) run -C integration ./retry/cmd/retrybench $(BENCH_ARGS)
+	$(GO) test -C integration -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
+
+chaos-three:
+	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
+	@urls=$$($(BROKERS) up 3.10 4.0 4.3 | paste -s -d , -) && \
+		exec .broker/chaos -brokers "$$urls" -tool $(abspath $(BROKERS)) -cluster 4.3 $(CHAOS_ARGS)
+
+# One broker stands in for three: as many messages. Its node-killed row needs a cluster.
+chaos-one:
+	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
+	@exec .broker/chaos -except '^node-killed$$' -messages 1400 $(CHAOS_ARGS)
+
+lint-format:
+	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && if [ -n "$$unformatted" ]; then \
+		echo "not formatted: run gofmt -w on"; echo "$$unformatted"; exit 1; fi
+
+lint-root:
+	$(GO) vet ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck -checks $(CHECKS) ./...
+	@$(TIDY)
+
+lint-modules:
+	$(GO) vet -C integration ./...
+	cd integration && $(GO) tool -modfile=../tools/go.mod staticcheck -checks $(CHECKS) ./...
+	@cd integration && $(TIDY)
+	@cd tools && $(TIDY)
+
+# go test -list prints the names of a package's targets, and then a line with the package.
+define fuzz
+	@targets=$$($(GO) test -C $(1) -list='^Fuzz' ./...) || { echo "$$targets"; exit 1; }; \
+	for target in $$(echo "$$targets" | awk '/^Fuzz/ { n[++i] = $$1 } /^ok/ { for (; i > 0; i--) print $$2 ":" n[i] }'); do \
+		echo "$(GO) test -fuzz=$${target##*:} $${target%:*}"; \
+		$(GO) test -C $(1) -run='^$$' -fuzz="^$${target##*:}$$" -fuzztime=$(FUZZTIME) "$${target%:*}" </dev/null || exit 1; \
+	done
+endef
+
+fuzz-root:
+	$(call fuzz,.)
+
+fuzz-integration:
+	$(call fuzz,integration)
