@@ -13,7 +13,12 @@ var brokerFaults = []Fault{
 	{"memory-alarm", needsCtl, 22 * time.Second, raiseAlarm},
 }
 
+// registered is how long RabbitMQ may take to write a new quorum queue's name to the disk (Erlang's dets: 3 seconds). A node
+// that is killed before has the queue as a new one when it starts again, without a leader and for ever: no client can mend that.
+const registered = 4 * time.Second
+
 func killBroker(ctx context.Context, l *Load) error {
+	sleep(ctx, registered)
 	for range l.rounds(3, 1) {
 		if err := l.whileDead(func() { sleep(ctx, 2*time.Second) }); err != nil {
 			return err
