@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/tieredretry/watermill-retry/internal/debian"
 )
 
 // way is one way to come by a broker.
@@ -45,7 +47,7 @@ func searchOrder() []way {
 		{name: "Docker", open: dockerAnswers, take: startContainer},
 		{
 			name: "apt-get",
-			open: aptUsable,
+			open: debian.Usable,
 			take: func(ctx context.Context) (broker, error) {
 				server, err := aptInstall(ctx)
 				if err != nil {

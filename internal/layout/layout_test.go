@@ -62,7 +62,13 @@ var rules = []rule{
 		why: "it shows what a user imports, and nothing that a user does not have",
 	},
 	{
+		folder: "internal/debian",
+		never:  []string{watermill, amqp},
+		why:    "it installs what the tests run on, before they run",
+	},
+	{
 		folder: "internal/devbroker",
+		may:    []string{module + "/internal/debian"},
 		never:  []string{watermill, amqp},
 		why:    "it is built before anything else, to run the tests of all the rest",
 	},

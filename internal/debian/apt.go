@@ -1,10 +1,10 @@
 //go:build unix
 
-package main
+// Package debian installs servers for the tests from packages of Debian and Ubuntu, without starting the system's services.
+package debian
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,7 +15,8 @@ import (
 // policyFile tells Debian's packages whether they may start their service while they are installed.
 const policyFile = "/usr/sbin/policy-rc.d"
 
-func aptUsable(ctx context.Context) string {
+// Usable says in a few words why nothing can be installed here, or "" where it can. DEVBROKER_INSTALL=no forbids it.
+func Usable(ctx context.Context) (whyNot string) {
 	if os.Getenv("DEVBROKER_INSTALL") == "no" {
 		return "DEVBROKER_INSTALL=no forbids it"
 	}
@@ -25,42 +26,41 @@ func aptUsable(ctx context.Context) string {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return "not installed"
 	}
-	return unless(asRoot(ctx, nil, "true") == nil, "neither root nor sudo without a password")
+	if asRoot(ctx, nil, "true") != nil {
+		return "neither root nor sudo without a password"
+	}
+	return ""
 }
 
-// aptInstall installs RabbitMQ and leaves its service stopped.
-func aptInstall(ctx context.Context) (installed, error) {
-	say("installing RabbitMQ with apt-get, once; this takes a minute")
+// Install installs packages, unless there tells that another process has done it meanwhile, and leaves their services stopped
+// and, with systemd, disabled. What goes wrong on the way is told on stderr.
+func Install(ctx context.Context, there func() bool, packages []string, services ...string) error {
 	unlock, err := lockPackages(ctx)
 	if err != nil {
-		return installed{}, err
+		return err
 	}
 	defer unlock()
-	if server, found := findServer(serverPlaces(), ""); found { // another devbroker was quicker
-		return server, nil
+	if there() {
+		return nil
 	}
 	restore, err := forbidServices(ctx)
 	if err != nil {
-		return installed{}, err
+		return err
 	}
 	defer restore()
 	for _, step := range [][]string{
 		{"apt-get", "update", "-q"},
-		{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-q", "-y", "--no-install-recommends",
-			"-o", "DPkg::Lock::Timeout=300", "rabbitmq-server"},
+		append([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-q", "-y", "--no-install-recommends",
+			"-o", "DPkg::Lock::Timeout=300"}, packages...),
 	} {
 		if err := asRoot(ctx, os.Stderr, step...); err != nil {
-			return installed{}, fmt.Errorf("%w; install RabbitMQ yourself, start Docker, or set AMQP_URL", err)
+			return err
 		}
 	}
 	if _, err := os.Stat("/run/systemd/system"); err == nil {
-		_ = asRoot(ctx, os.Stderr, "systemctl", "disable", "rabbitmq-server", "epmd.socket", "epmd.service") // nor at the next boot
+		_ = asRoot(ctx, os.Stderr, append([]string{"systemctl", "disable"}, services...)...) // nor at the next boot
 	}
-	server, found := findServer(serverPlaces(), "")
-	if !found {
-		return installed{}, errors.New("installed, but rabbitmq-server is not where it was expected")
-	}
-	return server, nil
+	return nil
 }
 
 // forbidServices keeps the package from starting its service. A policy that is there already is the owner's: it stays.
@@ -74,12 +74,12 @@ func forbidServices(ctx context.Context) (restore func(), err error) {
 	}
 	return func() {
 		if err := asRoot(context.Background(), os.Stderr, "rm", "-f", policyFile); err != nil {
-			say("%v", err)
+			fmt.Fprintln(os.Stderr, err)
 		}
 	}, nil
 }
 
-// lockPackages lets one devbroker install at a time.
+// lockPackages lets one process install at a time.
 func lockPackages(ctx context.Context) (unlock func(), err error) {
 	folder, err := os.Open("/var/lib/dpkg")
 	if err != nil {

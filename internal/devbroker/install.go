@@ -1,0 +1,29 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tieredretry/watermill-retry/internal/debian"
+)
+
+// aptInstall installs RabbitMQ and leaves its service stopped.
+func aptInstall(ctx context.Context) (installed, error) {
+	say("installing RabbitMQ with apt-get, once; this takes a minute")
+	var server installed
+	there := func() (found bool) {
+		server, found = findServer(serverPlaces(), "")
+		return found
+	}
+	err := debian.Install(ctx, there, []string{"rabbitmq-server"}, "rabbitmq-server", "epmd.socket", "epmd.service")
+	if err != nil {
+		return installed{}, fmt.Errorf("%w; install RabbitMQ yourself, start Docker, or set AMQP_URL", err)
+	}
+	if !there() {
+		return installed{}, errors.New("installed, but rabbitmq-server is not where it was expected")
+	}
+	return server, nil
+}
