@@ -1,31 +1,19 @@
 package config
 
 import (
-	"errors"
 	"fmt"
+	"io"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/builder"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/publisher"
+	"github.com/tieredretry/watermill-retry/topology"
 )
-
-// QueueType is the type of tier and dead-letter queues.
-type QueueType string
-
-const (
-	// Quorum, the default, is replicated and hands expired messages on at least once.
-	Quorum QueueType = "quorum"
-	// Classic voids the promise that no message is lost: a classic tier hands expired messages on without a confirm, so one
-	// is lost when the broker dies at the wrong moment.
-	Classic QueueType = "classic"
-)
-
-const defaultPrefix = "retry"
 
 // BuilderConfig configures NewBuilder.
 type BuilderConfig struct {
@@ -59,120 +47,48 @@ type BuilderConfig struct {
 	VerifyOnly bool
 }
 
-func (c *BuilderConfig) setDefaults() {
-	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
-	}
-	if c.QueueType == "" {
-		c.QueueType = Quorum
-	}
-	if c.WorkQueue == "" {
-		c.WorkQueue = Protect
-	}
-	if c.AMQP.TopologyBuilder == nil {
-		c.AMQP.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
+// shared is the configuration that all majors have, around a copy of the app's.
+func (c BuilderConfig) shared() builder.Config {
+	return builder.Config{
+		App:                    appOf(clone(c.AMQP)),
+		Config:                 topology.Config{Schedule: c.Schedule, Prefix: c.Prefix, QueueType: c.QueueType, WorkQueue: c.WorkQueue},
+		AllowUnprotectedQuorum: c.AllowUnprotectedQuorum,
+		VerifyOnly:             c.VerifyOnly,
 	}
 }
 
 // Validate reports all faults of the configuration, joined. It does not ask the broker.
-func (c BuilderConfig) Validate() error {
-	c.setDefaults()
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+func (c BuilderConfig) Validate() error { return c.shared().Validate() }
 
-	if err := validateURI(c.AMQP.Connection.AmqpURI); err != nil {
-		faults = append(faults, err)
-	} else if err := c.AMQP.ValidateSubscriber(); err != nil {
-		fault("AMQP: %w", err)
-	}
-	if err := c.Schedule.Validate(); err != nil {
-		fault("Schedule: %w", err)
-	}
-	if err := names(c.Prefix).validate(); err != nil {
-		faults = append(faults, err)
-	}
-	if c.QueueType != Quorum && c.QueueType != Classic {
-		fault("QueueType is %q: it must be %q or %q", c.QueueType, Quorum, Classic)
-	}
-	if c.WorkQueue != Protect && c.WorkQueue != Leave {
-		fault("WorkQueue is %q: it must be %q or %q", c.WorkQueue, Protect, Leave)
-	}
-	faults = append(faults, validateQueueConfig(c.AMQP, c.WorkQueue))
-	return errors.Join(faults...)
-}
-
-// validateQueueConfig refuses what cannot be retried, or would lose messages.
-func validateQueueConfig(c amqp.Config, mode WorkQueue) error {
-	var faults []error
-	refuse := func(field, why string) { faults = append(faults, fmt.Errorf("AMQP.%s: %s", field, why)) }
-
-	if c.Consume.NoRequeueOnNack {
-		refuse("Consume.NoRequeueOnNack is true", "a shutdown nacks the message in flight, which is then dropped; the middleware nacks only what must come back")
-	}
-	if c.Publish.Transactional {
-		refuse("Publish.Transactional is true", "failures are published with confirms, which a transactional channel cannot have")
-	}
-	if c.Queue.Exclusive {
-		refuse("Queue.Exclusive is true", "the queue is gone with its connection, and what waits on a tier could not come back")
-	}
-	if c.Queue.AutoDelete {
-		refuse("Queue.AutoDelete is true", "the queue is gone with its last consumer, and what waits on a tier could not come back")
-	}
-	if kind := c.Queue.Arguments[argType]; kind == amqp091.QueueTypeStream {
-		refuse("Queue.Arguments[x-queue-type] is stream", "a stream cannot give a message back to be retried")
-	}
-	if mode == Protect && !c.Queue.Durable {
-		refuse("Queue.Durable is false", "a queue that does not survive the broker's restart cannot be protected; set it, or WorkQueue: Leave")
-	}
-	return errors.Join(faults...)
-}
-
-// validateURI leaves the reading to the publisher, which never prints the address: it holds the password.
-func validateURI(uri string) error {
-	if uri == "" {
-		return errors.New("AMQP.Connection.AmqpURI is empty: give the broker's address, amqp://user:password@host:5672/vhost")
-	}
-	if (publisher.Config{URI: uri}).Validate() != nil {
-		return errors.New("AMQP.Connection.AmqpURI cannot be read: it must be like amqp://user:password@host:5672/vhost (or amqps://), " +
-			"with reserved characters in user name and password percent-encoded")
-	}
-	return nil
+// Format implements fmt.Formatter: it prints the configuration without the password in the broker's address.
+func (c BuilderConfig) Format(state fmt.State, verb rune) {
+	type plain BuilderConfig
+	c.AMQP.Connection.AmqpURI = builder.Redacted(c.AMQP.Connection.AmqpURI)
+	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), plain(c))
 }
 
 // Builder makes, around the app's own configuration, what its subscriber, its failure publisher and the middleware need. It
 // is safe for concurrent use.
 type Builder struct {
-	app       amqp.Config
-	schedule  backoff.Schedule
-	tiers     []backoff.Tier
-	names     names
-	queueType QueueType
-	mode      WorkQueue
-	verify    bool
-	work      *workQueues
+	app    amqp.Config
+	shared *builder.Builder
 }
 
 // NewBuilder checks the configuration, all faults at once. It does not connect.
 func NewBuilder(config BuilderConfig) (*Builder, error) {
-	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
+	shared, err := builder.New(config.shared())
+	if err != nil {
+		return nil, err
 	}
-	config.setDefaults()
-	b := &Builder{
-		app:       clone(config.AMQP),
-		schedule:  append(backoff.Schedule(nil), config.Schedule...),
-		tiers:     config.Schedule.Tiers(),
-		names:     names(config.Prefix),
-		queueType: config.QueueType,
-		mode:      config.WorkQueue,
-		verify:    config.VerifyOnly,
-	}
-	b.work = &workQueues{
-		dial: b.dial, names: b.names, mode: b.mode, tiers: b.queueType, vhost: vhostOf(b.app.Connection), allowUnprotected: config.AllowUnprotectedQuorum,
-		queues: map[string]*workQueue{}, warned: map[string]bool{},
+	b := &Builder{app: clone(config.AMQP), shared: shared}
+	if b.app.TopologyBuilder == nil {
+		b.app.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
 	}
 	return b, nil
 }
+
+// Format implements fmt.Formatter: it prints where the builder is for, without the password in the broker's address.
+func (b Builder) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, b.shared.String()) }
 
 // SubscriberConfig is the app's configuration for amqp.NewSubscriber, with a topology builder that declares the retry
 // topology beside the app's own at every Subscribe and reconnect, and with a marshaler around the app's that reads what
@@ -181,75 +97,36 @@ func NewBuilder(config BuilderConfig) (*Builder, error) {
 // middleware.UnmarshalErrorKey, and middleware.PropertiesKey stays among its metadata.
 func (b *Builder) SubscriberConfig() amqp.Config {
 	config := clone(b.app)
-	config.TopologyBuilder = topologyBuilder{b}
-	config.Marshaler = b.marshaler()
+	config.TopologyBuilder = topologyBuilder{app: b.app.TopologyBuilder, shared: b.shared}
+	config.Marshaler = b.shared.Marshaler()
 	return config
 }
 
-func (b *Builder) marshaler() marshaler { return marshaler{app: b.app.Marshaler, names: b.names} }
+// DeadLetterSubscriberConfig is a configuration for amqp.NewSubscriber that reads dead letters: to subscribe to the topic of
+// the work queue is to read its dead-letter queue. Every message has a failure record, also one that the broker itself
+// dead-lettered: its dead reason is then the broker's (delivery_limit, rejected, expired, maxlen). Acknowledging a message
+// removes the dead letter. Do not add the retry middleware to its handlers.
+func (b *Builder) DeadLetterSubscriberConfig() amqp.Config {
+	config := clone(b.app)
+	config.Queue.GenerateName = b.shared.DeadLetterQueueOf
+	config.Exchange.GenerateName = func(string) string { return "" }
+	config.Consume.Exclusive = false
+	config.TopologyBuilder = deadLetterTopology{b.shared}
+	config.Marshaler = b.shared.DeadLetterMarshaler()
+	return config
+}
 
 // NewPublisher connects the publisher of failures: it returns nil only for what the broker has routed and confirmed, and
 // declares a tier again that is gone. Close it after the router has closed. A nil logger logs nothing.
 func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (*publisher.Publisher, error) {
-	connection := clone(b.app).Connection
-	config := publisher.Config{
-		URI:      connection.AmqpURI,
-		AMQP:     connection.AmqpConfig,
-		TLS:      connection.TLSConfig,
-		Exchange: b.names.retryExchange(),
-		Marshal:  b.marshaler().Marshal,
-		Shrink:   shrink,
-	}
-	if !b.verify {
-		config.Redeclare = b.redeclare
-	}
-	return publisher.New(config, logger)
+	return b.shared.NewPublisher(logger)
 }
 
 // TieredRetryConfig is the middleware's configuration: the schedule, and topics that the failure publisher understands as
 // routing keys. Set hooks and limits on what it returns.
 func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	return middleware.TieredRetryConfig{
-		Publisher: failures,
-		Schedule:  append(backoff.Schedule(nil), b.schedule...),
-		GenerateRetryTopic: func(p middleware.RetryTopicParams) (string, error) {
-			return retryKey(b.app.Queue.GenerateName(p.Topic), p.Tier), nil
-		},
-		GenerateDeadLetterTopic: func(p middleware.DeadLetterTopicParams) (string, error) {
-			return deadKey(b.app.Queue.GenerateName(p.Topic)), nil
-		},
-	}
+	return b.shared.TieredRetryConfig(failures)
 }
 
 // Topology is what a topic's work queue needs on the broker. The app's own exchange and its binding are not part of it.
-func (b *Builder) Topology(topic string) Topology {
-	return b.topologyOf(b.app.Queue.GenerateName(topic))
-}
-
-func (b *Builder) topologyOf(queue string) Topology {
-	work := Queue{Name: queue, Durable: b.app.Queue.Durable, Arguments: cloneTable(b.app.Queue.Arguments)}
-	if b.mode == Protect {
-		work = protect(work, b.names)
-	}
-	return newTopology(b.names, b.tiers, b.queueType, work)
-}
-
-func (b *Builder) redeclare(channel *amqp091.Channel, routingKey string) error {
-	queue, ok := queueOfKey(routingKey)
-	if !ok {
-		return fmt.Errorf("routing key %q names no work queue: it must be <tier>.<queue> or dead.<queue>", routingKey)
-	}
-	return b.topologyOf(queue).redeclare(channel)
-}
-
-// vhostOf is the virtual host that a connection opens: amqp091-go prefers its configuration's.
-func vhostOf(connection amqp.ConnectionConfig) string {
-	if connection.AmqpConfig != nil && connection.AmqpConfig.Vhost != "" {
-		return connection.AmqpConfig.Vhost
-	}
-	uri, err := amqp091.ParseURI(connection.AmqpURI)
-	if err != nil {
-		return ""
-	}
-	return uri.Vhost
-}
+func (b *Builder) Topology(topic string) Topology { return b.shared.Topology(topic) }

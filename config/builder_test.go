@@ -90,27 +90,6 @@ func TestPasswordIsNeverInAnError(t *testing.T) {
 	}
 }
 
-func TestQueueNamesThatAreRefused(t *testing.T) {
-	builder := builderOf(t)
-	for name, want := range map[string]string{
-		"":                       "no name",
-		"orders.*":               "patterns",
-		"#":                      "patterns",
-		"orders.dead":            "named like",
-		"orders.retry.5m":        "named like",
-		"retry.orphans":          "named like",
-		"retry":                  "named like Prefix",
-		"amq.orders":             "the broker's own",
-		strings.Repeat("q", 247): "AMQP allows 255",
-	} {
-		assert.ErrorContains(t, builder.Topology(name).Validate(), want, name)
-		assert.ErrorContains(t, builder.Topology(name).Declare(nil), want, "refused before the broker is asked")
-	}
-	for _, name := range []string{"orders", "sales.orders", "orders.retry", "orders.retry.often", "deadline", "a*b", strings.Repeat("q", 246)} {
-		assert.NoError(t, builder.Topology(name).Validate(), name)
-	}
-}
-
 func TestTheAppsConfigIsNeverChanged(t *testing.T) {
 	table := func() amqp091.Table { return amqp091.Table{"x-app": "own"} }
 	app := amqp.NewDurableQueueConfig(uri)

@@ -1,279 +1,45 @@
 package config
 
-import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"maps"
-	"strings"
-	"text/tabwriter"
-	"time"
+import "github.com/tieredretry/watermill-retry/topology"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
-	"github.com/tieredretry/watermill-retry/backoff"
+// What the broker needs is the same for every major of watermill-amqp: package topology has it, and here are its names.
+type (
+	// Topology is what one work queue needs on the broker, as plain data: declared, verified, printed and exported.
+	Topology = topology.Topology
+	// Exchange is an exchange of the topology.
+	Exchange = topology.Exchange
+	// Queue is a queue of the topology.
+	Queue = topology.Queue
+	// Binding binds a queue to an exchange.
+	Binding = topology.Binding
+	// QueueType is the type of tier and dead-letter queues.
+	QueueType = topology.QueueType
+	// WorkQueue says what the builder does about the app's own queues.
+	WorkQueue = topology.WorkQueue
+	// ArgumentConflictError says that an exchange or queue exists with another argument.
+	ArgumentConflictError = topology.ArgumentConflictError
 )
 
 const (
-	// unlimited is a delivery limit that is none in practice: -1 means "no limit" on RabbitMQ 4 and "drop at the first
-	// requeue" on 3.10.
-	unlimited = int64(1_000_000)
+	// Quorum, the default, is replicated and hands expired messages on at least once.
+	Quorum = topology.Quorum
+	// Classic voids the promise that no message is lost: a classic tier hands expired messages on without a confirm, so one
+	// is lost when the broker dies at the wrong moment.
+	Classic = topology.Classic
 
-	// protectedLimit is how often a protected work queue delivers a message before it dead-letters it: what RabbitMQ 4.0 does
-	// by default, but there without a dead-letter exchange it drops the message.
-	protectedLimit = int64(20)
+	// Protect, the default, declares a work queue that does not exist as a quorum queue which dead-letters, and does not drop,
+	// what the broker itself gives up on: after 20 deliveries that were not acknowledged, or by the app's own arguments. A
+	// queue that exists with other arguments is left as it is, with one warning.
+	Protect = topology.Protect
+	// Leave declares the work queue as the app's own configuration says.
+	Leave = topology.Leave
 )
 
-// Topology is what one work queue needs on the broker, as plain data: the same value is declared, verified, printed and
-// exported. As JSON it has the form of RabbitMQ's definitions (rabbitmqctl import_definitions, or the management API's
-// /api/definitions/<vhost>).
-type Topology struct {
-	Exchanges []Exchange
-	Queues    []Queue   // the tiers, the dead-letter queue, the orphans
-	WorkQueue Queue     // as it is declared where it does not exist
-	Bindings  []Binding // what binds the work queue comes last
-	fault     error
-}
-
-// Exchange is an exchange of the topology.
-type Exchange struct {
-	Name      string        `json:"name"`
-	Kind      string        `json:"type"`
-	Durable   bool          `json:"durable"`
-	Arguments amqp091.Table `json:"arguments"`
-}
-
-// Queue is a queue of the topology.
-type Queue struct {
-	Name      string        `json:"name"`
-	Durable   bool          `json:"durable"`
-	Arguments amqp091.Table `json:"arguments"`
-}
-
-// Binding binds a queue to an exchange.
-type Binding struct {
-	Exchange string `json:"source"`
-	Queue    string `json:"destination"`
-	Key      string `json:"routing_key"`
-}
-
-// newTopology is a pure function of the names, the schedule and the work queue.
-func newTopology(n names, tiers []backoff.Tier, queueType QueueType, work Queue) Topology {
-	shared := []Exchange{
-		{Name: n.retryExchange(), Kind: amqp091.ExchangeTopic, Durable: true},
-		{Name: n.returnExchange(), Kind: amqp091.ExchangeTopic, Durable: true, Arguments: amqp091.Table{"alternate-exchange": n.orphans()}},
-		{Name: n.orphans(), Kind: amqp091.ExchangeFanout, Durable: true},
-	}
-	dead := deadQueue(work.Name)
-	t := Topology{
-		Exchanges: shared,
-		WorkQueue: work,
-		Queues: []Queue{
-			// Its arguments depend on no option, so that apps with different ones share it.
-			{Name: n.orphans(), Durable: true, Arguments: restArguments(Quorum)},
-			{Name: dead, Durable: true, Arguments: restArguments(queueType)},
-		},
-		Bindings: []Binding{
-			{Exchange: n.orphans(), Queue: n.orphans()},
-			{Exchange: n.retryExchange(), Queue: dead, Key: deadKey(work.Name)},
-		},
-		fault: n.validateQueue(work.Name, tiers),
-	}
-	for _, tier := range tiers {
-		queue := Queue{Name: n.tierQueue(work.Name, tier), Durable: true, Arguments: tierArguments(n, tier, queueType)}
-		t.Queues = append(t.Queues, queue)
-		t.Bindings = append(t.Bindings, Binding{Exchange: n.retryExchange(), Queue: queue.Name, Key: retryKey(work.Name, tier)})
-	}
-	t.Bindings = append(t.Bindings, Binding{Exchange: n.returnExchange(), Queue: work.Name, Key: returnKey(work.Name)})
-	return t
-}
-
-// tierArguments: at-least-once dead-lettering is the quorum queue's alone, and needs reject-publish.
-func tierArguments(n names, tier backoff.Tier, queueType QueueType) amqp091.Table {
-	arguments := amqp091.Table{
-		amqp091.QueueTypeArg:       string(queueType),
-		amqp091.QueueMessageTTLArg: time.Duration(tier).Milliseconds(),
-		"x-dead-letter-exchange":   n.returnExchange(),
-	}
-	if queueType == Quorum {
-		arguments["x-dead-letter-strategy"] = "at-least-once"
-		arguments[amqp091.QueueOverflowArg] = amqp091.QueueOverflowRejectPublish
-	}
-	return arguments
-}
-
-// restArguments are those of a queue where messages stay until somebody takes them.
-func restArguments(queueType QueueType) amqp091.Table {
-	arguments := amqp091.Table{amqp091.QueueTypeArg: string(queueType)}
-	if queueType == Quorum {
-		arguments["x-delivery-limit"] = unlimited
-	}
-	return arguments
-}
-
-// DeadLetterQueue is the name of the queue of the messages that are given up.
-func (t Topology) DeadLetterQueue() string { return deadQueue(t.WorkQueue.Name) }
-
-// Validate reports what makes the topology impossible: a work queue without a name, named like one of the topology's own
-// queues, holding the words * or #, or too long for AMQP.
-func (t Topology) Validate() error { return t.fault }
-
-// Declare declares everything, the work queue included. It is idempotent. The channel is closed by the broker where an
-// object exists with other arguments or a permission is missing; the error names the object.
-func (t Topology) Declare(channel *amqp091.Channel) error {
-	if t.fault != nil {
-		return t.fault
-	}
-	if err := declareQueue(channel, t.WorkQueue); err != nil {
-		return err
-	}
-	return t.declareRetry(channel, t.Bindings)
-}
-
-// declareRetry declares all but the work queue.
-func (t Topology) declareRetry(channel *amqp091.Channel, bindings []Binding) error {
-	for _, exchange := range t.Exchanges {
-		err := channel.ExchangeDeclare(exchange.Name, exchange.Kind, exchange.Durable, false, false, false, exchange.Arguments)
-		if err != nil {
-			return explain("declare exchange", exchange.Name, err)
-		}
-	}
-	for _, queue := range t.Queues {
-		if err := declareQueue(channel, queue); err != nil {
-			return err
-		}
-	}
-	for _, binding := range bindings {
-		if err := bind(channel, binding); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// redeclare heals what a publish missed. The work queue is the app's: where it is gone, what comes back is parked with the
-// orphans, and a redeclare must not fail for it.
-func (t Topology) redeclare(channel *amqp091.Channel) error {
-	last := len(t.Bindings) - 1
-	if err := t.declareRetry(channel, t.Bindings[:last]); err != nil {
-		return err
-	}
-	err := bind(channel, t.Bindings[last])
-	if isCode(err, amqp091.NotFound) {
-		return nil
-	}
-	return err
-}
-
-func declareQueue(channel *amqp091.Channel, queue Queue) error {
-	if _, err := channel.QueueDeclare(queue.Name, queue.Durable, false, false, false, queue.Arguments); err != nil {
-		return explain("declare queue", queue.Name, err)
-	}
-	return nil
-}
-
-func bind(channel *amqp091.Channel, binding Binding) error {
-	if err := channel.QueueBind(binding.Queue, binding.Key, binding.Exchange, false, nil); err != nil {
-		return explain(fmt.Sprintf("bind to exchange %q with key %q the queue", binding.Exchange, binding.Key), binding.Queue, err)
-	}
-	return nil
-}
-
-// Verify checks, without declaring anything, that every exchange and queue exists. It needs no permission to configure. AMQP
-// does not tell arguments or bindings. The broker closes the channel at the first that is missing; the error names it.
-func (t Topology) Verify(channel *amqp091.Channel) error {
-	if t.fault != nil {
-		return t.fault
-	}
-	for _, exchange := range t.Exchanges {
-		err := channel.ExchangeDeclarePassive(exchange.Name, exchange.Kind, exchange.Durable, false, false, false, nil)
-		if err != nil {
-			return explain("verify exchange", exchange.Name, err)
-		}
-	}
-	for _, queue := range append([]Queue{t.WorkQueue}, t.Queues...) {
-		if _, err := channel.QueueDeclarePassive(queue.Name, queue.Durable, false, false, false, nil); err != nil {
-			return explain("verify queue", queue.Name, err)
-		}
-	}
-	return nil
-}
-
-// String prints the topology as a table.
-func (t Topology) String() string {
-	var text strings.Builder
-	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	for _, exchange := range t.Exchanges {
-		_, _ = fmt.Fprintf(table, "exchange\t%s\t%s\t%s\n", exchange.Name, exchange.Kind, argumentsText(exchange.Arguments))
-	}
-	for _, queue := range append([]Queue{t.WorkQueue}, t.Queues...) {
-		_, _ = fmt.Fprintf(table, "queue\t%s\t\t%s\n", queue.Name, argumentsText(queue.Arguments))
-	}
-	for _, binding := range t.Bindings {
-		_, _ = fmt.Fprintf(table, "binding\t%s\t%s\tof %s\n", binding.Queue, binding.Key, binding.Exchange)
-	}
-	_ = table.Flush()
-	lines := strings.Split(text.String(), "\n")
-	for i, line := range lines {
-		lines[i] = strings.TrimRight(line, " ")
-	}
-	return strings.Join(lines, "\n")
-}
-
-// MarshalJSON exports the topology in the form of RabbitMQ's definitions, without a virtual host.
-func (t Topology) MarshalJSON() ([]byte, error) {
-	if t.fault != nil {
-		return nil, t.fault
-	}
-	type exchange struct {
-		Exchange
-		AutoDelete bool `json:"auto_delete"`
-		Internal   bool `json:"internal"`
-	}
-	type queue struct {
-		Queue
-		AutoDelete bool `json:"auto_delete"`
-	}
-	type binding struct {
-		Binding
-		DestinationType string        `json:"destination_type"`
-		Arguments       amqp091.Table `json:"arguments"`
-	}
-	definitions := struct {
-		Exchanges []exchange `json:"exchanges"`
-		Queues    []queue    `json:"queues"`
-		Bindings  []binding  `json:"bindings"`
-	}{}
-	for _, e := range t.Exchanges {
-		e.Arguments = notNil(e.Arguments)
-		definitions.Exchanges = append(definitions.Exchanges, exchange{Exchange: e})
-	}
-	for _, q := range append([]Queue{t.WorkQueue}, t.Queues...) {
-		q.Arguments = notNil(q.Arguments)
-		definitions.Queues = append(definitions.Queues, queue{Queue: q})
-	}
-	for _, b := range t.Bindings {
-		definitions.Bindings = append(definitions.Bindings, binding{Binding: b, DestinationType: "queue", Arguments: amqp091.Table{}})
-	}
-	return json.Marshal(definitions)
-}
-
-func notNil(table amqp091.Table) amqp091.Table {
-	if table == nil {
-		return amqp091.Table{}
-	}
-	return table
-}
-
-func argumentsText(arguments amqp091.Table) string {
-	words := make([]string, 0, len(arguments))
-	for _, key := range sortedKeys(maps.Keys(arguments)) {
-		words = append(words, fmt.Sprintf("%s=%v", key, arguments[key]))
-	}
-	return strings.Join(words, " ")
-}
-
-func isCode(err error, code int) bool {
-	var broker *amqp091.Error
-	return errors.As(err, &broker) && broker.Code == code
-}
+var (
+	// ErrUnprotectedQuorum says that a work queue is a quorum queue without a dead-letter exchange on RabbitMQ 4.0 to 4.2,
+	// which drops a message that was requeued 20 times.
+	ErrUnprotectedQuorum = topology.ErrUnprotectedQuorum
+	// ErrTransientQueue says that a work queue is not durable on RabbitMQ 4.3 or later, which refuses such queues unless they
+	// are exclusive.
+	ErrTransientQueue = topology.ErrTransientQueue
+)

@@ -1,5 +1,5 @@
-// Package layout holds the packages to the import direction of the design: example → config → {publisher, middleware} →
-// backoff.
+// Package layout holds the packages to the import direction of the design: example → config → internal/builder →
+// {topology, publisher, middleware} → backoff.
 package layout
 
 import (
@@ -47,12 +47,36 @@ var rules = []rule{
 		why:    "publishing surely is of use without this topology: what it needs of one is a hook",
 	},
 	{
+		folder: "topology",
+		may:    []string{amqp, module + "/backoff", module + "/internal/naming", module + "/internal/refusal"},
+		never:  []string{watermill, amqpPubSub},
+		why:    "what the broker needs is plain data, for a deployment or an operator's tool that has no Watermill",
+	},
+	{
+		folder: "internal/builder",
+		may: []string{
+			watermill, amqp, module + "/backoff", module + "/middleware", module + "/publisher", module + "/topology",
+			module + "/internal/naming", module + "/internal/refusal",
+		},
+		never: []string{amqpPubSub},
+		why:   "all majors of watermill-amqp share it, and nobody has to compile another than the own",
+	},
+	{
 		folder: "config",
 		may: []string{
-			watermill, amqpPubSub, amqp, module + "/backoff", module + "/middleware", module + "/publisher",
+			watermill, amqpPubSub + "/v2", amqp, module + "/backoff", module + "/middleware", module + "/publisher", module + "/topology",
+			module + "/internal/builder",
 		},
-		why: "the topology is the one place that knows all the others, so that none of them knows it",
+		never: []string{amqpPubSub + "/v3"},
+		why:   "it is the edge to one major of watermill-amqp; configv3, a module of its own, is the other",
 	},
+	{
+		folder: "internal/naming",
+		may:    []string{module + "/backoff"},
+		never:  []string{amqp},
+		why:    "names are text",
+	},
+	{folder: "internal/refusal", may: []string{amqp}, never: []string{watermill}, why: "it reads what the broker says, whoever asked"},
 	{
 		folder: "example",
 		may: []string{

@@ -1,47 +1,36 @@
-package config
+package builder
 
 import (
 	"strconv"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/naming"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// DeadLetterSubscriberConfig is a configuration for amqp.NewSubscriber that reads dead letters: to subscribe to the topic of
-// the work queue is to read its dead-letter queue. Every message has a failure record, also one that the broker itself
-// dead-lettered: its dead reason is then the broker's (delivery_limit, rejected, expired, maxlen). Acknowledging a message
-// removes the dead letter. Do not add the retry middleware to its handlers.
-func (b *Builder) DeadLetterSubscriberConfig() amqp.Config {
-	config := clone(b.app)
-	workQueue := config.Queue.GenerateName
-	config.Queue.GenerateName = func(topic string) string { return deadQueue(workQueue(topic)) }
-	config.Exchange.GenerateName = func(string) string { return "" }
-	config.Consume.Exclusive = false
-	config.TopologyBuilder = deadLetterTopology{b}
-	config.Marshaler = deadLetterMarshaler{b.marshaler()}
-	return config
+// DeadLetterQueueOf names the dead-letter queue of a topic.
+func (b *Builder) DeadLetterQueueOf(topic string) string {
+	return naming.DeadQueue(b.config.App.QueueOf(topic))
 }
 
-// deadLetterTopology declares the dead-letter queue and what belongs to it, but never the work queue.
-type deadLetterTopology struct{ builder *Builder }
-
-func (t deadLetterTopology) BuildTopology(channel *amqp091.Channel, dead, _ string, _ amqp.Config, _ watermill.LoggerAdapter) error {
-	topology := t.builder.topologyOf(dead[:len(dead)-len(deadQueue(""))])
-	if err := topology.Validate(); err != nil {
+// DeclareDeadLetters declares a dead-letter queue and what belongs to it, but never the work queue.
+func (b *Builder) DeclareDeadLetters(channel *amqp091.Channel, dead string) error {
+	t := b.topologyOf(naming.WorkQueueOf(dead))
+	if err := t.Validate(); err != nil {
 		return err
 	}
-	if t.builder.verify {
-		return topology.Verify(channel)
+	if b.config.VerifyOnly {
+		return t.Verify(channel)
 	}
-	return topology.declareRetry(channel, topology.Bindings[:len(topology.Bindings)-1])
+	t.Bindings = t.Bindings[:len(t.Bindings)-1]
+	return t.DeclareRetry(channel)
 }
 
-func (t deadLetterTopology) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { return nil }
+// DeadLetterMarshaler reads dead letters.
+func (b *Builder) DeadLetterMarshaler() Marshaler { return deadLetterMarshaler{b.marshaler()} }
 
 // deadLetterMarshaler gives the dead letters that the broker made a record like those of the middleware.
 type deadLetterMarshaler struct{ marshaler }

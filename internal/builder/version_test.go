@@ -1,4 +1,4 @@
-package config
+package builder
 
 import (
 	"testing"
@@ -6,6 +6,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/topology"
 )
 
 func TestWhatBrokersDo(t *testing.T) {
@@ -33,27 +35,27 @@ func TestWhatBrokersDo(t *testing.T) {
 
 func TestDangerousCombinationsAreWarnedOfOnce(t *testing.T) {
 	for name, row := range map[string]struct {
-		tiers   QueueType
+		tiers   topology.QueueType
 		version string
 		want    int
 	}{
-		"sound":         {Quorum, "4.3.6", 0},
-		"cycle bug":     {Quorum, "3.13.1", 1},
-		"classic tiers": {Classic, "3.10.8", 1},
-		"both":          {Classic, "3.13.1", 2},
+		"sound":         {topology.Quorum, "4.3.6", 0},
+		"cycle bug":     {topology.Quorum, "3.13.1", 1},
+		"classic tiers": {topology.Classic, "3.10.8", 1},
+		"both":          {topology.Classic, "3.13.1", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			logs := watermill.NewCaptureLogger()
-			w := &workQueues{tiers: row.tiers, warned: map[string]bool{}}
+			w := &workQueues{config: Config{Config: topology.Config{QueueType: row.tiers}}, warned: map[string]bool{}}
 			for range 3 {
-				require.NoError(t, w.judgeBroker(Queue{Name: "orders", Durable: true}, parseVersion(row.version), logs))
+				require.NoError(t, w.judgeBroker(topology.Queue{Name: "orders", Durable: true}, parseVersion(row.version), logs))
 			}
 			assert.Len(t, logs.Captured()[watermill.ErrorLogLevel], row.want)
 		})
 	}
-	w := &workQueues{tiers: Quorum}
-	err := w.judgeBroker(Queue{Name: "orders"}, parseVersion("4.3.0"), watermill.NopLogger{})
-	require.ErrorIs(t, err, ErrTransientQueue)
+	w := &workQueues{}
+	err := w.judgeBroker(topology.Queue{Name: "orders"}, parseVersion("4.3.0"), watermill.NopLogger{})
+	require.ErrorIs(t, err, topology.ErrTransientQueue)
 	assert.ErrorContains(t, err, "orders")
-	assert.NoError(t, w.judgeBroker(Queue{Name: "orders"}, parseVersion("4.2.0"), watermill.NopLogger{}))
+	assert.NoError(t, w.judgeBroker(topology.Queue{Name: "orders"}, parseVersion("4.2.0"), watermill.NopLogger{}))
 }

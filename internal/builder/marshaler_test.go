@@ -1,4 +1,4 @@
-package config_test
+package builder_test
 
 import (
 	"errors"
@@ -14,8 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/builder"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/topology"
 )
 
 // settled stands for a delivery that came from a broker.
@@ -25,13 +27,21 @@ func (settled) Ack(uint64, bool) error        { return nil }
 func (settled) Nack(uint64, bool, bool) error { return nil }
 func (settled) Reject(uint64, bool) error     { return nil }
 
-func marshalerOf(t testing.TB, app amqp.Marshaler) amqp.Marshaler {
+// marshalerOf is the builder's around an app's, or around the stock one, which is the same in all majors here.
+func marshalerOf(t testing.TB, app builder.Marshaler) builder.Marshaler {
 	t.Helper()
-	return builderOf(t, func(c *config.BuilderConfig) {
-		if app != nil {
-			c.AMQP.Marshaler = app
-		}
-	}).SubscriberConfig().Marshaler
+	if app == nil {
+		app = amqp.DefaultMarshaler{}
+	}
+	b, err := builder.New(builder.Config{
+		App: builder.App{
+			URI: "amqp://guest:guest@localhost:5672/", Marshaler: app, QueueOf: func(topic string) string { return topic },
+			Queue: topology.Queue{Durable: true},
+		},
+		Config: topology.Config{Schedule: backoff.Schedule{time.Second}},
+	})
+	require.NoError(t, err)
+	return b.Marshaler()
 }
 
 var typedHeaders = amqp091.Table{
@@ -93,7 +103,7 @@ func TestForeignMessageSurvivesAnyNumberOfRetries(t *testing.T) {
 		want := amqp091.Publishing{
 			Headers: amqp091.Table{
 				"trace": "abc", "retry_failures": "1",
-				config.UserIDHeader: "shop", config.ExchangeHeader: "shop", config.RoutingKeyHeader: "orders.eu",
+				builder.UserIDHeader: "shop", builder.ExchangeHeader: "shop", builder.RoutingKeyHeader: "orders.eu",
 				"retry_priority": byte(5),
 			},
 			ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp091.Persistent, CorrelationId: "c-1",
@@ -138,7 +148,7 @@ func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 }
 
 func TestRecordAndHeadersSurviveWhateverTheAppsMarshalerMakesOfThem(t *testing.T) {
-	for name, app := range map[string]amqp.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{}, "stock": amqp.DefaultMarshaler{}} {
+	for name, app := range map[string]builder.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{}, "stock": amqp.DefaultMarshaler{}} {
 		t.Run(name, func(t *testing.T) {
 			m := marshalerOf(t, app)
 			delivery := foreign()
@@ -218,7 +228,7 @@ func TestPhantomIsAnError(t *testing.T) {
 func TestForgedHeadersAreNotBelieved(t *testing.T) {
 	m := marshalerOf(t, watchful{})
 	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
-		config.UserIDHeader: "admin", config.ExchangeHeader: "amq.topic", config.RoutingKeyHeader: "all", middleware.PropertiesKey: "forged",
+		builder.UserIDHeader: "admin", builder.ExchangeHeader: "amq.topic", builder.RoutingKeyHeader: "all", middleware.PropertiesKey: "forged",
 		middleware.UnmarshalErrorKey: "forged", "retry_publish_id": "forged",
 	}})
 	require.NoError(t, err)
@@ -227,7 +237,7 @@ func TestForgedHeadersAreNotBelieved(t *testing.T) {
 	assert.NotContains(t, msg.Metadata, "retry_publish_id")
 	p, err := m.Marshal(msg)
 	require.NoError(t, err)
-	assert.NotContains(t, p.Headers, config.UserIDHeader)
+	assert.NotContains(t, p.Headers, builder.UserIDHeader)
 }
 
 func TestWhatTheBrokerWouldCountOrRouteIsNotPublishedAgain(t *testing.T) {
@@ -281,7 +291,7 @@ func (b broken) Unmarshal(amqp091.Delivery) (*message.Message, error) {
 }
 
 func TestMessageThatTheAppCannotReadIsHandedOnMarked(t *testing.T) {
-	for name, app := range map[string]amqp.Marshaler{"error": broken{}, "panic": broken{panics: true}} {
+	for name, app := range map[string]builder.Marshaler{"error": broken{}, "panic": broken{panics: true}} {
 		t.Run(name, func(t *testing.T) {
 			m := marshalerOf(t, app)
 			msg, err := m.Unmarshal(foreign())
@@ -314,21 +324,21 @@ func TestShrinkCutsTheRecordNeverTheMessage(t *testing.T) {
 		}
 	}
 	p := amqp091.Publishing{Headers: record()}
-	config.Shrink(&p, 100)
+	builder.Shrink(&p, 100)
 	assert.NotContains(t, p.Headers, "reason_poisoned")
 	assert.Len(t, p.Headers["retry_reason"], 1004)
 
 	p.Headers = record()
-	config.Shrink(&p, 1024+15+6+1)
+	builder.Shrink(&p, 1024+15+6+1)
 	assert.Equal(t, strings.Repeat("r", 1000)+"é", p.Headers["retry_reason"], "whole characters")
 
 	p.Headers = record()
-	config.Shrink(&p, 1<<20)
+	builder.Shrink(&p, 1<<20)
 	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000), "retry_topic": "orders", "retry_failures": "3"}, p.Headers)
 }
 
 func TestHeadersOfEveryTypeKeepIt(t *testing.T) {
-	decoded, err := config.RoundTrip(typedHeaders)
+	decoded, err := builder.RoundTrip(typedHeaders)
 	require.NoError(t, err)
 	assert.Equal(t, typedHeaders, decoded)
 }
@@ -337,7 +347,7 @@ func FuzzProperties(f *testing.F) {
 	f.Add("\x01S\x05hello")
 	f.Add("\rF\x01\x01aA\x02V\xff")
 	f.Add(strings.Repeat("\rA\x01", 100))
-	f.Fuzz(func(t *testing.T, encoded string) { _ = config.Decode(encoded) })
+	f.Fuzz(func(t *testing.T, encoded string) { _ = builder.Decode(encoded) })
 }
 
 func FuzzMarshaler(f *testing.F) {

@@ -1,4 +1,4 @@
-package config
+package builder
 
 import (
 	"net"
@@ -20,12 +20,9 @@ type look struct {
 
 // dial connects as watermill-amqp does.
 func (b *Builder) dial() (*look, error) {
-	connection := clone(b.app).Connection
-	config := amqp091.Config{Locale: "en_US"}
-	if connection.AmqpConfig != nil {
-		config = *connection.AmqpConfig
-	} else {
-		config.TLSClientConfig = connection.TLSConfig
+	config := amqp091.Config{Locale: "en_US", TLSClientConfig: b.config.App.TLS.Clone()}
+	if own := CloneConnection(b.config.App.Connection); own != nil {
+		config = *own
 	}
 	l := &look{}
 	dial := config.Dial
@@ -38,7 +35,7 @@ func (b *Builder) dial() (*look, error) {
 		return socket, err
 	}
 	var err error
-	l.Connection, err = amqp091.DialConfig(connection.AmqpURI, config)
+	l.Connection, err = amqp091.DialConfig(b.config.App.URI, config)
 	if err != nil && l.socket != nil {
 		_ = l.socket.Close()
 	}

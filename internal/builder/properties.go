@@ -1,4 +1,4 @@
-package config
+package builder
 
 import (
 	"encoding/binary"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -242,7 +243,7 @@ func appendValue(b []byte, value any) []byte {
 		return b
 	case amqp091.Table:
 		b = length('F', len(v))
-		for _, key := range sortedKeys(maps.Keys(v)) { // the same headers make the same text
+		for _, key := range slices.Sorted(maps.Keys(v)) { // the same headers make the same text
 			b = append(binary.AppendUvarint(b, uint64(len(key))), key...)
 			b = appendValue(b, v[key])
 		}

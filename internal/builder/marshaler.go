@@ -1,4 +1,4 @@
-package config
+package builder
 
 import (
 	"errors"
@@ -6,10 +6,10 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/naming"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/publisher"
 )
@@ -30,8 +30,8 @@ var errPhantom = errors.New("the broker cancelled the consumer: not a delivery")
 // marshaler wraps the app's. It reads messages with headers that are not strings, gives handlers a retried message as it was
 // the first time, and publishes a copy with all that the app's marshaler does not know.
 type marshaler struct {
-	app   amqp.Marshaler
-	names names
+	app    Marshaler
+	prefix naming.Prefix
 }
 
 // Unmarshal reads a delivery. What the app's marshaler cannot read is still handed on, marked, so that the middleware
@@ -77,6 +77,7 @@ func (m marshaler) unmarshal(delivery amqp091.Delivery) (msg *message.Message, e
 			err = fmt.Errorf("the marshaler panicked: %v", recovered)
 		}
 	}()
+	delivery.Headers = maps.Clone(delivery.Headers) // the app's marshaler may write into them
 	msg, err = m.app.Unmarshal(delivery)
 	if err == nil && msg == nil {
 		err = errors.New("the marshaler returned no message")
@@ -87,7 +88,7 @@ func (m marshaler) unmarshal(delivery amqp091.Delivery) (msg *message.Message, e
 // restore undoes what the way over the tiers did to a delivery. The header table is copied where it has to change.
 func (m marshaler) restore(delivery amqp091.Delivery) amqp091.Delivery {
 	// Through the return exchange it comes back to be retried, through the retry exchange it became a dead letter.
-	returned := delivery.Exchange == m.names.returnExchange() || delivery.Exchange == m.names.retryExchange()
+	returned := delivery.Exchange == m.prefix.ReturnExchange() || delivery.Exchange == m.prefix.RetryExchange()
 	strip := func(key string) bool { return isTransport(key) || returned && isBrokers(key) }
 
 	for key := range delivery.Headers {
@@ -104,7 +105,7 @@ func (m marshaler) restore(delivery amqp091.Delivery) amqp091.Delivery {
 			}
 			key, known := delivery.Headers[routingKeyHeader].(string)
 			if !known {
-				key, _ = queueOfKey(delivery.RoutingKey)
+				key, _ = naming.QueueOfKey(delivery.RoutingKey)
 			}
 			delivery.RoutingKey = key
 		}

@@ -1,4 +1,4 @@
-package config
+package builder
 
 import amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -8,12 +8,6 @@ const (
 	ExchangeHeader   = exchangeHeader
 	RoutingKeyHeader = routingKeyHeader
 )
-
-// ConflictOf is what a 406's text tells.
-func ConflictOf(reason string) (argument, want, have string, ok bool) {
-	c, ok := conflictOf(&amqp091.Error{Code: amqp091.PreconditionFailed, Reason: reason})
-	return c.argument, orNone(c.want), orNone(c.have), ok
-}
 
 // RoundTrip encodes headers as Unmarshal does and decodes them as Marshal does.
 func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {

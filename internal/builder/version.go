@@ -1,18 +1,15 @@
-package config
+package builder
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-)
 
-// ErrTransientQueue says that a work queue is not durable on RabbitMQ 4.3 or later, which refuses such queues unless they are
-// exclusive.
-var ErrTransientQueue = errors.New("transient queue")
+	"github.com/tieredretry/watermill-retry/topology"
+)
 
 // version is a broker's, as its server properties tell it.
 type version struct {
@@ -57,15 +54,15 @@ func (v version) refusesTransient() bool { return v.atLeast(4, 3) }
 func (v version) losesCycles() bool { return v.major == 3 && v.minor == 13 && v.patch < 3 }
 
 // judgeBroker refuses what the broker would, with the reason, and warns once of what it may lose.
-func (w *workQueues) judgeBroker(app Queue, v version, logger watermill.LoggerAdapter) error {
-	if !app.Durable && v.refusesTransient() {
+func (w *workQueues) judgeBroker(work topology.Queue, v version, logger watermill.LoggerAdapter) error {
+	if !work.Durable && v.refusesTransient() {
 		return fmt.Errorf("%w: work queue %q is not durable, which RabbitMQ %s refuses: set AMQP.Queue.Durable, as amqp.NewDurableQueueConfig does",
-			ErrTransientQueue, app.Name, v)
+			topology.ErrTransientQueue, work.Name, v)
 	}
 	if v.losesCycles() {
 		w.warnOnce("version", logger, fmt.Sprintf("RabbitMQ %s can drop messages that are dead-lettered more than once: update to 3.13.3 or later", v))
 	}
-	if w.tiers == Classic {
+	if w.config.QueueType == topology.Classic {
 		w.warnOnce("classic", logger, "QueueType is classic: a tier hands expired messages on without a confirm, so one is lost when a broker dies at "+
 			"the wrong moment; in a cluster a classic queue is not replicated either. Quorum keeps the promise")
 	}

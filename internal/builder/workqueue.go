@@ -1,7 +1,6 @@
-package config
+package builder
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -12,23 +11,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/naming"
+	"github.com/tieredretry/watermill-retry/internal/refusal"
+	"github.com/tieredretry/watermill-retry/topology"
 )
-
-// WorkQueue says what the builder does about the app's own queues.
-type WorkQueue string
-
-const (
-	// Protect, the default, declares a work queue that does not exist as a quorum queue which dead-letters, and does not drop,
-	// what the broker itself gives up on: after 20 deliveries that were not acknowledged, or by the app's own arguments. A
-	// queue that exists with other arguments is left as it is, with one warning.
-	Protect WorkQueue = "protect"
-	// Leave declares the work queue as the app's own configuration says.
-	Leave WorkQueue = "leave"
-)
-
-// ErrUnprotectedQuorum says that a work queue is a quorum queue without a dead-letter exchange on RabbitMQ 4.0 to 4.2, which
-// drops a message that was requeued 20 times.
-var ErrUnprotectedQuorum = errors.New("unprotected quorum queue")
 
 const (
 	argType       = amqp091.QueueTypeArg
@@ -39,52 +26,14 @@ const (
 	argOverflow   = amqp091.QueueOverflowArg
 )
 
-// protection is what Protect may add, and what may be missing from a queue that exists.
+// protection is what topology.Protect may add, and what may be missing from a queue that exists.
 var protection = []string{argType, argLimit, argDLX, argDLK, argDLStrategy, argOverflow}
-
-// classicOnly are arguments that a quorum queue refuses.
-var classicOnly = []string{"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"}
-
-// protect is the work queue as it is declared where it does not exist. What the app says holds.
-func protect(app Queue, n names) Queue {
-	arguments := cloneTable(app.Arguments)
-	if arguments == nil {
-		arguments = amqp091.Table{}
-	}
-	orElse := func(key string, value any) {
-		if _, said := arguments[key]; !said {
-			arguments[key] = value
-		}
-	}
-	kind := Quorum
-	if hasAny(arguments, classicOnly...) {
-		kind = Classic
-	}
-	orElse(argType, string(kind))
-	if arguments[argType] == string(Quorum) {
-		orElse(argLimit, protectedLimit)
-	}
-	if _, said := arguments[argDLX]; !said {
-		arguments[argDLX] = n.retryExchange()
-		orElse(argDLK, deadKey(app.Name))
-		// At least once needs reject-publish, which would turn a bound of the app's around: the newest would be refused.
-		if arguments[argType] == string(Quorum) && !hasAny(arguments, argOverflow, amqp091.QueueMaxLenArg, amqp091.QueueMaxLenBytesArg) {
-			orElse(argDLStrategy, "at-least-once")
-			arguments[argOverflow] = amqp091.QueueOverflowRejectPublish
-		}
-	}
-	return Queue{Name: app.Name, Durable: app.Durable, Arguments: arguments}
-}
 
 // workQueues knows what the app's queues are on the broker. It asks over short-lived connections of its own, for the broker
 // closes the channel of who asks for something else than there is.
 type workQueues struct {
-	dial             func() (*look, error)
-	names            names
-	mode             WorkQueue
-	tiers            QueueType
-	vhost            string
-	allowUnprotected bool
+	dial   func() (*look, error)
+	config Config
 
 	mu     sync.Mutex
 	queues map[string]*workQueue
@@ -115,7 +64,7 @@ func (w *workQueues) once(queue string, ask func(*amqp091.Connection) (amqp091.T
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.known {
-		return cloneTable(q.have), nil
+		return maps.Clone(q.have), nil
 	}
 	look, err := w.dial()
 	if err != nil {
@@ -127,7 +76,7 @@ func (w *workQueues) once(queue string, ask func(*amqp091.Connection) (amqp091.T
 		return nil, err
 	}
 	q.known, q.have = true, have
-	return cloneTable(have), nil
+	return maps.Clone(have), nil
 }
 
 // forget makes the next look ask again: the queue may have been replaced.
@@ -138,76 +87,73 @@ func (w *workQueues) forget(queue string) {
 	q.known = false
 }
 
-// resolve declares the queue where it does not exist, and the rest, and returns the arguments that the queue has.
-func (w *workQueues) resolve(app Queue, rest Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
+// resolve declares the queue where it does not exist, as the topology says, and the rest, and returns the arguments that the
+// queue has.
+func (w *workQueues) resolve(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
 	return w.once(app.Name, func(connection *amqp091.Connection) (amqp091.Table, error) {
 		broker := brokerVersion(connection)
 		if err := w.judgeBroker(app, broker, logger); err != nil {
 			return nil, err
 		}
-		want := app
-		if w.mode == Protect {
-			want = protect(app, w.names)
-		}
-		have, err := ask(connection, want)
+		have, err := ask(connection, t.WorkQueue)
 		if err != nil {
 			return nil, err
 		}
 		if err := w.judge(app, have, broker, logger); err != nil {
 			return nil, err
 		}
-		return have, declareAndProbe(connection, rest)
+		return have, declareAndProbe(connection, t)
 	})
 }
 
 // ask declares the queue as wanted and, where it exists with other arguments, again with what the broker says it has, until
 // they agree: passive declares do not tell arguments.
-func ask(connection *amqp091.Connection, want Queue) (amqp091.Table, error) {
-	arguments := cloneTable(want.Arguments)
+func ask(connection *amqp091.Connection, want topology.Queue) (amqp091.Table, error) {
+	arguments := maps.Clone(want.Arguments)
 	for range 32 { // there are fewer arguments than that
 		channel, err := connection.Channel()
 		if err != nil {
 			return nil, fmt.Errorf("cannot look at work queue %q: %w", want.Name, err)
 		}
-		err = declareQueue(channel, Queue{Name: want.Name, Durable: want.Durable, Arguments: arguments})
+		_, err = channel.QueueDeclare(want.Name, want.Durable, false, false, false, arguments)
 		if err == nil {
 			return arguments, channel.Close()
 		}
-		c, ok := conflictOf(err)
-		if !ok || !strings.HasPrefix(c.argument, "x-") {
-			return nil, err
+		differs, ok := refusal.DifferenceIn(err)
+		if !ok || !strings.HasPrefix(differs.Argument, "x-") {
+			return nil, explain("declare queue", want.Name, err)
 		}
 		if arguments == nil {
 			arguments = amqp091.Table{}
 		}
-		if have := c.value(arguments[c.argument]); have != nil {
-			arguments[c.argument] = have
+		if have := differs.Value(arguments[differs.Argument]); have != nil {
+			arguments[differs.Argument] = have
 		} else {
-			delete(arguments, c.argument)
+			delete(arguments, differs.Argument)
 		}
 	}
 	return nil, fmt.Errorf("cannot find out the arguments of work queue %q", want.Name)
 }
 
 // judge compares a queue with what the app asked for and with what keeps its messages safe.
-func (w *workQueues) judge(app Queue, have amqp091.Table, broker version, logger watermill.LoggerAdapter) error {
-	for _, key := range sortedKeys(maps.Keys(union(app.Arguments, have))) {
+func (w *workQueues) judge(app topology.Queue, have amqp091.Table, broker version, logger watermill.LoggerAdapter) error {
+	for _, key := range slices.Sorted(maps.Keys(union(app.Arguments, have))) {
 		asked, said := app.Arguments[key]
 		if !said && isProtection(key) {
 			continue
 		}
 		if has := have[key]; !sameArgument(asked, has) && !(key == argType && isClassic(asked) && isClassic(has)) {
-			return &ArgumentConflictError{Object: app.Name, Argument: key, Want: valueText(asked), Have: valueText(has)}
+			return &topology.ArgumentConflictError{Object: app.Name, Argument: key, Want: valueText(asked), Have: valueText(has)}
 		}
 	}
 	if _, protected := have[argDLX]; protected {
 		return nil
 	}
-	quorum := have[argType] == string(Quorum)
+	quorum := have[argType] == string(topology.Quorum)
 	policy := w.policy(app.Name, quorum)
-	if quorum && broker.dropsAtDeliveryLimit() && !w.allowUnprotected {
+	if quorum && broker.dropsAtDeliveryLimit() && !w.config.AllowUnprotectedQuorum {
 		return fmt.Errorf("%w: work queue %q on RabbitMQ %s has no dead-letter exchange, so a message that is requeued 20 times is dropped: "+
-			"protect it with a policy (%s) and then set AllowUnprotectedQuorum, which says that you did", ErrUnprotectedQuorum, app.Name, broker, policy)
+			"protect it with a policy (%s) and then set AllowUnprotectedQuorum, which says that you did", topology.ErrUnprotectedQuorum, app.Name, broker, policy)
 	}
 	w.warnOnce("queue "+app.Name, logger, fmt.Sprintf("work queue %q has no dead-letter exchange, what the broker itself gives up on is dropped. "+
 		"A policy protects it: %s", app.Name, policy))
@@ -218,10 +164,10 @@ func (w *workQueues) judge(app Queue, have amqp091.Table, broker version, logger
 func (w *workQueues) policy(queue string, quorum bool) string {
 	limit := ""
 	if quorum {
-		limit = fmt.Sprintf(`,"delivery-limit":%d`, protectedLimit)
+		limit = fmt.Sprintf(`,"delivery-limit":%d`, topology.DeliveryLimit)
 	}
 	return fmt.Sprintf(`rabbitmqctl set_policy -p '%s' --apply-to queues 'retry of %s' '^%s$' '{"dead-letter-exchange":"%s","dead-letter-routing-key":"%s"%s}'`,
-		w.vhost, queue, regexp.QuoteMeta(queue), w.names.retryExchange(), deadKey(queue), limit)
+		w.config.App.vhost(), queue, regexp.QuoteMeta(queue), naming.Prefix(w.config.Prefix).RetryExchange(), naming.DeadKey(queue), limit)
 }
 
 func union(a, b amqp091.Table) amqp091.Table {
@@ -231,18 +177,9 @@ func union(a, b amqp091.Table) amqp091.Table {
 	return all
 }
 
-func hasAny(arguments amqp091.Table, keys ...string) bool {
-	for _, key := range keys {
-		if _, said := arguments[key]; said {
-			return true
-		}
-	}
-	return false
-}
-
 func isProtection(key string) bool { return slices.Contains(protection, key) }
 
-func isClassic(kind any) bool { return kind == nil || kind == string(Classic) }
+func isClassic(kind any) bool { return kind == nil || kind == string(topology.Classic) }
 
 // sameArgument compares as the broker does, which knows one kind of integer.
 func sameArgument(a, b any) bool {
@@ -254,4 +191,12 @@ func valueText(value any) string {
 		return "none"
 	}
 	return fmt.Sprint(value)
+}
+
+func explain(what, name string, err error) error {
+	err = refusal.Explain(what, name, err)
+	if conflict, ok := err.(*refusal.Conflict); ok {
+		return (*topology.ArgumentConflictError)(conflict)
+	}
+	return err
 }

@@ -1,0 +1,34 @@
+package refusal_test
+
+import (
+	"testing"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/refusal"
+)
+
+// The texts are those of RabbitMQ 3.10, 4.0 and 4.3, which agree.
+func TestConflictsAreReadFromTheBrokersWords(t *testing.T) {
+	for reason, want := range map[string][3]string{
+		`PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'pq1' in vhost '/': received none but current is the value 'retry' of type 'longstr'`: {"x-dead-letter-exchange", "none", "retry"},
+		`PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'pq2' in vhost '/': received the value '5' of type 'long' but current is none`:                 {"x-message-ttl", "5", "none"},
+		`PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'it's' in vhost '/': received '6' but current is '5'`:                                          {"x-message-ttl", "6", "5"},
+		`PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'`:                                            {"durable", "false", "true"},
+	} {
+		conflict := &refusal.Conflict{}
+		require.ErrorAs(t, explain(reason), &conflict, reason)
+		assert.Equal(t, want, [3]string{conflict.Argument, conflict.Want, conflict.Have})
+		assert.Equal(t, "orders", conflict.Object)
+	}
+	other := "PRECONDITION_FAILED - invalid arg 'x-max-priority' for queue 'pq3' in vhost '/' of queue type rabbit_quorum_queue"
+	conflict := &refusal.Conflict{}
+	assert.NotErrorAs(t, explain(other), &conflict)
+	assert.ErrorContains(t, explain(other), other)
+}
+
+func explain(reason string) error {
+	return refusal.Explain("declare queue", "orders", &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: reason})
+}

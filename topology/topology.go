@@ -1,0 +1,218 @@
+package topology
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/naming"
+	"github.com/tieredretry/watermill-retry/internal/refusal"
+)
+
+// Topology is what one work queue needs on the broker, as plain data: the same value is declared, verified, printed and
+// exported. As JSON it has the form of RabbitMQ's definitions (rabbitmqctl import_definitions, or the management API's
+// /api/definitions/<vhost>).
+type Topology struct {
+	Exchanges []Exchange
+	Queues    []Queue   // the tiers, the dead-letter queue, the orphans
+	WorkQueue Queue     // as it is declared where it does not exist
+	Bindings  []Binding // what binds the work queue comes last
+	fault     error
+}
+
+// Exchange is an exchange of the topology.
+type Exchange struct {
+	Name      string        `json:"name"`
+	Kind      string        `json:"type"`
+	Durable   bool          `json:"durable"`
+	Arguments amqp091.Table `json:"arguments"`
+}
+
+// Queue is a queue of the topology.
+type Queue struct {
+	Name      string        `json:"name"`
+	Durable   bool          `json:"durable"`
+	Arguments amqp091.Table `json:"arguments"`
+}
+
+// Binding binds a queue to an exchange.
+type Binding struct {
+	Exchange string `json:"source"`
+	Queue    string `json:"destination"`
+	Key      string `json:"routing_key"`
+}
+
+// DeadLetterQueue is the name of the queue of the messages that are given up.
+func (t Topology) DeadLetterQueue() string { return naming.DeadQueue(t.WorkQueue.Name) }
+
+// Validate reports what makes the topology impossible: a work queue without a name, named like one of the topology's own
+// queues, holding the words * or #, or too long for AMQP; or a Config that New was given and that is not valid.
+func (t Topology) Validate() error { return t.fault }
+
+// Declare declares everything, the work queue included. It is idempotent. The channel is closed by the broker where an
+// object exists with other arguments or a permission is missing; the error names the object.
+func (t Topology) Declare(channel *amqp091.Channel) error {
+	if t.fault != nil {
+		return t.fault
+	}
+	if err := declareQueue(channel, t.WorkQueue); err != nil {
+		return err
+	}
+	return t.DeclareRetry(channel)
+}
+
+// DeclareRetry declares everything but the work queue, which must exist where it is among the bindings: for who declares work
+// queues in another way.
+func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
+	if t.fault != nil {
+		return t.fault
+	}
+	for _, exchange := range t.Exchanges {
+		err := channel.ExchangeDeclare(exchange.Name, exchange.Kind, exchange.Durable, false, false, false, exchange.Arguments)
+		if err != nil {
+			return explain("declare exchange", exchange.Name, err)
+		}
+	}
+	for _, queue := range t.Queues {
+		if err := declareQueue(channel, queue); err != nil {
+			return err
+		}
+	}
+	for _, binding := range t.Bindings {
+		if err := bind(channel, binding); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Redeclare heals what a publish missed, as the Redeclare of publisher.Config asks for: it declares everything but the work
+// queue, which is the app's. Where that is gone, what comes back is parked with the orphans, and there is no error.
+func (t Topology) Redeclare(channel *amqp091.Channel) error {
+	if t.fault != nil {
+		return t.fault
+	}
+	rest, last := t, len(t.Bindings)-1
+	rest.Bindings = t.Bindings[:last]
+	if err := rest.DeclareRetry(channel); err != nil {
+		return err
+	}
+	err := bind(channel, t.Bindings[last])
+	if refusal.IsCode(err, amqp091.NotFound) {
+		return nil
+	}
+	return err
+}
+
+func declareQueue(channel *amqp091.Channel, queue Queue) error {
+	if _, err := channel.QueueDeclare(queue.Name, queue.Durable, false, false, false, queue.Arguments); err != nil {
+		return explain("declare queue", queue.Name, err)
+	}
+	return nil
+}
+
+func bind(channel *amqp091.Channel, binding Binding) error {
+	if err := channel.QueueBind(binding.Queue, binding.Key, binding.Exchange, false, nil); err != nil {
+		return explain(fmt.Sprintf("bind to exchange %q with key %q the queue", binding.Exchange, binding.Key), binding.Queue, err)
+	}
+	return nil
+}
+
+// Verify checks, without declaring anything, that every exchange and queue exists. It needs no permission to configure. AMQP
+// does not tell arguments or bindings. The broker closes the channel at the first that is missing; the error names it.
+func (t Topology) Verify(channel *amqp091.Channel) error {
+	if t.fault != nil {
+		return t.fault
+	}
+	for _, exchange := range t.Exchanges {
+		err := channel.ExchangeDeclarePassive(exchange.Name, exchange.Kind, exchange.Durable, false, false, false, nil)
+		if err != nil {
+			return explain("verify exchange", exchange.Name, err)
+		}
+	}
+	for _, queue := range append([]Queue{t.WorkQueue}, t.Queues...) {
+		if _, err := channel.QueueDeclarePassive(queue.Name, queue.Durable, false, false, false, nil); err != nil {
+			return explain("verify queue", queue.Name, err)
+		}
+	}
+	return nil
+}
+
+// String prints the topology as a table.
+func (t Topology) String() string {
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for _, exchange := range t.Exchanges {
+		_, _ = fmt.Fprintf(table, "exchange\t%s\t%s\t%s\n", exchange.Name, exchange.Kind, argumentsText(exchange.Arguments))
+	}
+	for _, queue := range append([]Queue{t.WorkQueue}, t.Queues...) {
+		_, _ = fmt.Fprintf(table, "queue\t%s\t\t%s\n", queue.Name, argumentsText(queue.Arguments))
+	}
+	for _, binding := range t.Bindings {
+		_, _ = fmt.Fprintf(table, "binding\t%s\t%s\tof %s\n", binding.Queue, binding.Key, binding.Exchange)
+	}
+	_ = table.Flush()
+	lines := strings.Split(text.String(), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(line, " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// MarshalJSON exports the topology in the form of RabbitMQ's definitions, without a virtual host.
+func (t Topology) MarshalJSON() ([]byte, error) {
+	if t.fault != nil {
+		return nil, t.fault
+	}
+	type exchange struct {
+		Exchange
+		AutoDelete bool `json:"auto_delete"`
+		Internal   bool `json:"internal"`
+	}
+	type queue struct {
+		Queue
+		AutoDelete bool `json:"auto_delete"`
+	}
+	type binding struct {
+		Binding
+		DestinationType string        `json:"destination_type"`
+		Arguments       amqp091.Table `json:"arguments"`
+	}
+	definitions := struct {
+		Exchanges []exchange `json:"exchanges"`
+		Queues    []queue    `json:"queues"`
+		Bindings  []binding  `json:"bindings"`
+	}{}
+	for _, e := range t.Exchanges {
+		e.Arguments = notNil(e.Arguments)
+		definitions.Exchanges = append(definitions.Exchanges, exchange{Exchange: e})
+	}
+	for _, q := range append([]Queue{t.WorkQueue}, t.Queues...) {
+		q.Arguments = notNil(q.Arguments)
+		definitions.Queues = append(definitions.Queues, queue{Queue: q})
+	}
+	for _, b := range t.Bindings {
+		definitions.Bindings = append(definitions.Bindings, binding{Binding: b, DestinationType: "queue", Arguments: amqp091.Table{}})
+	}
+	return json.Marshal(definitions)
+}
+
+func notNil(table amqp091.Table) amqp091.Table {
+	if table == nil {
+		return amqp091.Table{}
+	}
+	return table
+}
+
+func argumentsText(arguments amqp091.Table) string {
+	words := make([]string, 0, len(arguments))
+	for _, key := range slices.Sorted(maps.Keys(arguments)) {
+		words = append(words, fmt.Sprintf("%s=%v", key, arguments[key]))
+	}
+	return strings.Join(words, " ")
+}
