@@ -137,6 +137,7 @@ func (c *call) outcome(r *request, alone bool) error {
 		return nil
 	}
 	if !s.channel.IsClosed() {
+		s.nacked()
 		return c.p.failure(r, ErrNacked, nil)
 	}
 	if err := c.await(s.gone, r.ctx); err != nil {

@@ -21,6 +21,10 @@ type session struct {
 	givenUp chan struct{} // closed when nothing is written any more, and nothing waited for
 	once    sync.Once     // closes givenUp
 
+	opened  time.Time
+	retired chan struct{} // closed when another session is to take new messages
+	retire  sync.Once     // closes retired
+
 	abandoned atomic.Int64 // messages whose callers have left before the confirm
 
 	returns  chan amqp.Return // never full: no more messages are in flight than it holds
@@ -44,6 +48,8 @@ func (p *Publisher) open(c *connection) (*session, error) {
 		channel:    channel,
 		gone:       make(chan struct{}),
 		givenUp:    make(chan struct{}),
+		opened:     time.Now(),
+		retired:    make(chan struct{}),
 		returns:    channel.NotifyReturn(make(chan amqp.Return, p.config.MaxInFlight)),
 		returned:   make(map[string]amqp.Return),
 	}
@@ -61,6 +67,28 @@ const goodbyeTimeout = 5 * time.Minute
 
 // giveUp takes the session out of use. Whoever calls it has to see to it that end is called.
 func (s *session) giveUp() { s.once.Do(func() { close(s.givenUp) }) }
+
+// refusedFor is how old a channel has to be for another one to replace it when the broker nacks: on RabbitMQ 3.10, a channel
+// whose publish was refused by a quorum queue that was full goes on being refused when there is room again.
+const refusedFor = 10 * time.Second
+
+func (s *session) nacked() {
+	if time.Since(s.opened) > refusedFor {
+		s.retire.Do(func() { close(s.retired) })
+	}
+}
+
+// outlive ends a retired session when nobody waits for its confirms any more.
+func (s *session) outlive(longest time.Duration) {
+	timer := time.NewTimer(longest)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		s.giveUp()
+		s.end()
+	case <-s.gone:
+	}
+}
 
 // end closes the channel of a session that was given up. Nobody waits for it: the broker's answer may take its time.
 func (s *session) end() {

@@ -58,6 +58,17 @@ func (p *Publisher) serve(c *connection, s *session) error {
 	for {
 		p.setState(&state{connection: c, session: s})
 		select {
+		case <-s.retired:
+			next, err := p.open(c)
+			if err != nil {
+				c.close()
+				return err
+			}
+			p.logger.Info("Opened another channel, the broker refuses messages on the last one", nil)
+			retired := s
+			p.workers.Go(func() { retired.outlive(p.config.ConfirmTimeout) })
+			s = next
+			continue
 		case <-s.gone:
 		case <-s.givenUp:
 			p.workers.Go(s.end)

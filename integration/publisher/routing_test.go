@@ -3,16 +3,19 @@ package publisher_test
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/publisher"
 )
 
@@ -201,6 +204,30 @@ func TestNacked(t *testing.T) {
 	}
 	require.Len(t, confirmed, 10)
 	require.Equal(t, confirmed, topology.content(t))
+}
+
+// TestQueueThatWasFullTakesMessagesAgain once there is room: RabbitMQ 3.10 goes on refusing them on the channel it once refused
+// one on.
+func TestQueueThatWasFullTakesMessagesAgain(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, amqp.Table{"x-queue-type": "quorum", "x-overflow": "reject-publish"})
+	testapp.PutPolicy(t, topology.queue, regexp.QuoteMeta(topology.queue), `{"max-length": 5}`)
+	p := topology.open(t, nil)
+	confirmed := map[string]int{}
+	n := 0
+	publish := func() error {
+		n++
+		msg := message.NewMessage(fmt.Sprint("message-", n), nil)
+		err := p.Publish(topology.queue, msg)
+		if err == nil {
+			confirmed[msg.UUID]++
+		}
+		return err
+	}
+	broker.Eventually(t, 30*time.Second, func() bool { return errors.Is(publish(), publisher.ErrNacked) }, "the queue is full")
+	testapp.DeletePolicy(t, topology.queue)
+	broker.Eventually(t, 30*time.Second, func() bool { return publish() == nil }, "there is room again")
+	require.Equal(t, confirmed, topology.content(t), "of those that were refused, none is there")
 }
 
 func TestBatchesLargerThanMaxInFlight(t *testing.T) {

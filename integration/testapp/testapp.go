@@ -280,8 +280,21 @@ func PutPolicy(t testing.TB, name, pattern, definition string) {
 	require.NoError(t, json.Unmarshal([]byte(definition), &d))
 	response, err := client.PutPolicy("/", name, rabbithole.Policy{Pattern: pattern, ApplyTo: "queues", Definition: d})
 	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
 	require.Less(t, response.StatusCode, 300)
-	t.Cleanup(func() { _, _ = client.DeletePolicy("/", name) })
+	t.Cleanup(func() { DeletePolicy(t, name) })
+}
+
+// DeletePolicy does nothing where the policy is gone.
+func DeletePolicy(t testing.TB, name string) {
+	t.Helper()
+	response, err := broker.Management(t).DeletePolicy("/", name)
+	if response != nil {
+		_ = response.Body.Close()
+	}
+	if err != nil {
+		require.ErrorContains(t, err, "404")
+	}
 }
 
 // Counts is how often each identity came.
