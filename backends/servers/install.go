@@ -1,0 +1,65 @@
+//go:build unix
+
+package servers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/tieredretry/watermill-retry/internal/debian"
+)
+
+// program finds a program on the PATH or in folders that match the patterns, the highest version first, and installs its
+// package where there is none.
+func program(ctx context.Context, name, pack string, services []string, patterns ...string) (string, error) {
+	path, found := find(name, patterns)
+	if found {
+		return path, nil
+	}
+	if whyNot := debian.Usable(ctx); whyNot != "" {
+		return "", fmt.Errorf("%s is not installed, and apt-get cannot install it (%s): install the package %s", name, whyNot, pack)
+	}
+	_, _ = fmt.Fprintf(os.Stderr, "installing %s with apt-get, once\n", pack)
+	there := func() bool { path, found = find(name, patterns); return found }
+	if err := debian.Install(ctx, there, []string{pack}, services...); err != nil {
+		return "", fmt.Errorf("cannot install %s: %w; install it yourself", pack, err)
+	}
+	if !there() {
+		return "", fmt.Errorf("%s is installed, but %s is neither on the PATH nor in %s", pack, name, strings.Join(patterns, ", "))
+	}
+	return path, nil
+}
+
+func find(name string, patterns []string) (string, bool) {
+	var all []string
+	for _, pattern := range patterns {
+		matches, _ := filepath.Glob(filepath.Join(pattern, name))
+		slices.SortFunc(matches, func(a, b string) int { return version(b) - version(a) })
+		all = append(all, matches...)
+	}
+	if path, err := exec.LookPath(name); err == nil {
+		all = append(all, path)
+	}
+	for _, path := range all {
+		if about, err := os.Stat(path); err == nil && about.Mode()&0o111 != 0 {
+			return path, true
+		}
+	}
+	return "", false
+}
+
+// version is the number in a path such as /usr/lib/postgresql/15/bin/initdb.
+func version(path string) int {
+	for _, word := range strings.Split(path, "/") {
+		var n int
+		if _, err := fmt.Sscanf(word, "%d", &n); err == nil {
+			return n
+		}
+	}
+	return 0
+}

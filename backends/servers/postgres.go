@@ -1,0 +1,93 @@
+//go:build unix
+
+package servers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PostgreSQL starts a cluster of Debian's PostgreSQL. URL is a connection string.
+func PostgreSQL(ctx context.Context) (*Server, error) {
+	initdb, err := program(ctx, "initdb", "postgresql", []string{"postgresql"}, "/usr/lib/postgresql/*/bin")
+	if err != nil {
+		return nil, err
+	}
+	credential, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	return try(func(port int) (*Server, error) {
+		home, err := folder("postgres")
+		if err != nil {
+			return nil, err
+		}
+		data := filepath.Join(home, "data")
+		if err := makeCluster(ctx, home, data, initdb, credential); err != nil {
+			_ = os.RemoveAll(home)
+			return nil, err
+		}
+		p, err := run(home, credential, syscall.SIGQUIT, filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
+			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=400")
+		if err != nil {
+			_ = os.RemoveAll(home)
+			return nil, fmt.Errorf("cannot start postgres: %w", err)
+		}
+		url := fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
+		answers := func(ctx context.Context) error {
+			connection, err := pgx.Connect(ctx, url)
+			if err != nil {
+				return err
+			}
+			return connection.Close(ctx)
+		}
+		if err := await(ctx, p.ended, answers); err != nil {
+			return nil, p.explain("PostgreSQL", err)
+		}
+		return &Server{URL: url, Stop: p.stop}, nil
+	})
+}
+
+func makeCluster(ctx context.Context, home, data, initdb string, credential *syscall.Credential) error {
+	if credential != nil {
+		if err := os.Chown(home, int(credential.Uid), int(credential.Gid)); err != nil {
+			return err
+		}
+	}
+	command := exec.CommandContext(ctx, initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	command.Dir = home
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: credential}
+	endWithParent(command.SysProcAttr, syscall.SIGKILL)
+	if words, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, strings.TrimSpace(string(words)))
+	}
+	return nil
+}
+
+// unprivileged is another user where this one is root, for whom PostgreSQL refuses to work.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		account, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, uidErr := strconv.ParseUint(account.Uid, 10, 32)
+		gid, gidErr := strconv.ParseUint(account.Gid, 10, 32)
+		if uidErr == nil && gidErr == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+		}
+	}
+	return nil, fmt.Errorf("PostgreSQL does not run as root, and there is neither a user postgres nor nobody: run this as another user")
+}

@@ -1,0 +1,39 @@
+//go:build unix
+
+package servers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Redis starts Debian's redis-server with an append-only file. URL is host:port.
+func Redis(ctx context.Context) (*Server, error) {
+	path, err := program(ctx, "redis-server", "redis-server", []string{"redis-server"})
+	if err != nil {
+		return nil, err
+	}
+	return try(func(port int) (*Server, error) {
+		data, err := folder("redis")
+		if err != nil {
+			return nil, err
+		}
+		p, err := run(data, nil, syscall.SIGKILL, path, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", data,
+			"--appendonly", "yes", "--save", "", "--daemonize", "no")
+		if err != nil {
+			return nil, fmt.Errorf("cannot start %s: %w", path, err)
+		}
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		client := redis.NewClient(&redis.Options{Addr: address})
+		defer func() { _ = client.Close() }()
+		if err := await(ctx, p.ended, func(ctx context.Context) error { return client.Ping(ctx).Err() }); err != nil {
+			return nil, p.explain("redis-server", err)
+		}
+		return &Server{URL: address, Stop: p.stop}, nil
+	})
+}
