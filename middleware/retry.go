@@ -119,7 +119,8 @@ func (t *TieredRetry) fail(in delivery, failure error) error {
 	record.Failures++
 	record.LastFailedAt = now
 	record.Reason, record.ErrorType = t.reason(failure), errorType(failure)
-	record.Topic, record.Handler = message.SubscribeTopicFromCtx(in.ctx), message.HandlerNameFromCtx(in.ctx)
+	from := originOf(in.ctx)
+	record.Topic, record.Handler = from.topic, from.handler
 
 	outcome := decide(t.config.Schedule, t.tiers, record.Failures, failure)
 	record.DeadReason = outcome.deadReason
@@ -231,7 +232,7 @@ func (t *TieredRetry) reason(failure error) (reason string) {
 // record is the delivery's failure record, where it counts: on the topic that wrote it.
 func (t *TieredRetry) record(in delivery, now time.Time) (Record, bool) {
 	record, ok := readRecord(in.metadata, now)
-	if !ok || record.Topic != message.SubscribeTopicFromCtx(in.ctx) {
+	if !ok || record.Topic != originOf(in.ctx).topic {
 		return Record{}, false
 	}
 	return record, true
@@ -264,11 +265,8 @@ func (t *TieredRetry) observe(in delivery, hook func()) {
 }
 
 func (t *TieredRetry) fields(in delivery) watermill.LogFields {
-	return watermill.LogFields{
-		"message_uuid": in.uuid,
-		"topic":        message.SubscribeTopicFromCtx(in.ctx),
-		"handler_name": message.HandlerNameFromCtx(in.ctx),
-	}
+	from := originOf(in.ctx)
+	return watermill.LogFields{"message_uuid": in.uuid, "topic": from.topic, "handler_name": from.handler}
 }
 
 func settled(msg *message.Message) bool {

@@ -86,6 +86,12 @@ var rules = []rule{
 		why: "it shows what a user imports, and nothing that a user does not have",
 	},
 	{
+		folder: "relay",
+		may:    []string{watermill, module + "/backoff", module + "/middleware"},
+		never:  []string{amqp, amqpPubSub},
+		why:    "it is for every other Pub/Sub: whoever has no RabbitMQ gets none of its client",
+	},
+	{
 		folder: "internal/debian",
 		never:  []string{watermill, amqp},
 		why:    "it installs what the tests run on, before they run",
