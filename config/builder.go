@@ -70,7 +70,7 @@ func (c BuilderConfig) Format(state fmt.State, verb rune) {
 // Builder makes, around the app's own configuration, what its subscriber, its failure publisher and the middleware need. It
 // is safe for concurrent use.
 type Builder struct {
-	app    amqp.Config
+	app    *amqp.Config // behind a pointer it is not printed with a struct that holds a builder
 	shared *builder.Builder
 }
 
@@ -80,11 +80,11 @@ func NewBuilder(config BuilderConfig) (*Builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Builder{app: clone(config.AMQP), shared: shared}
-	if b.app.TopologyBuilder == nil {
-		b.app.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
+	app := clone(config.AMQP)
+	if app.TopologyBuilder == nil {
+		app.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
 	}
-	return b, nil
+	return &Builder{app: &app, shared: shared}, nil
 }
 
 // Format implements fmt.Formatter: it prints where the builder is for, without the password in the broker's address.
@@ -96,7 +96,7 @@ func (b Builder) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, 
 // without it a message that the app's marshaler cannot read reaches the handler as it is, marked by
 // middleware.UnmarshalErrorKey, and middleware.PropertiesKey stays among its metadata.
 func (b *Builder) SubscriberConfig() amqp.Config {
-	config := clone(b.app)
+	config := clone(*b.app)
 	config.TopologyBuilder = topologyBuilder{app: b.app.TopologyBuilder, shared: b.shared}
 	config.Marshaler = b.shared.Marshaler()
 	return config
@@ -107,7 +107,7 @@ func (b *Builder) SubscriberConfig() amqp.Config {
 // dead-lettered: its dead reason is then the broker's (delivery_limit, rejected, expired, maxlen). Acknowledging a message
 // removes the dead letter. Do not add the retry middleware to its handlers.
 func (b *Builder) DeadLetterSubscriberConfig() amqp.Config {
-	config := clone(b.app)
+	config := clone(*b.app)
 	config.Queue.GenerateName = b.shared.DeadLetterQueueOf
 	config.Exchange.GenerateName = func(string) string { return "" }
 	config.Consume.Exclusive = false

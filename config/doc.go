@@ -1,5 +1,6 @@
-// Package config makes the RabbitMQ side of tiered retries: the exchanges, queues and bindings as plain data, and a builder
-// around the app's own watermill-amqp configuration.
+// Package config makes the RabbitMQ side of tiered retries: a builder around the app's own watermill-amqp v2 configuration, and
+// the exchanges, queues and bindings as plain data, which are package topology's. For watermill-amqp v3 there is the module
+// configv3, with the same names.
 //
 //	work queue ──► handler fails ──► exchange retry, key <tier>.<work queue>
 //	    ▲                               │

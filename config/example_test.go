@@ -2,17 +2,15 @@ package config_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
 	"log/slog"
-	"os"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
@@ -124,66 +122,6 @@ func ExampleBuilder_Topology() {
 	// retry.return -- *.orders --> orders
 }
 
-// An operator, or a deployment with more permissions than the app, declares everything beforehand.
-func ExampleTopology_Declare() {
-	rabbit, err := config.NewBuilder(config.BuilderConfig{
-		AMQP:     amqp.NewDurableQueueConfig(os.Getenv("AMQP_URL")),
-		Schedule: backoff.Constant(10*time.Second, 3),
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	connection, err := amqp091.Dial(os.Getenv("AMQP_URL"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer func() { _ = connection.Close() }()
-	channel, err := connection.Channel()
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := rabbit.Topology("orders").Declare(channel); err != nil {
-		log.Fatal(err)
-	}
-}
-
-// A health check that declares nothing.
-func ExampleTopology_Verify() {
-	check := func(topology config.Topology, channel *amqp091.Channel) {
-		if err := topology.Verify(channel); err != nil {
-			fmt.Println("the retry topology is not complete:", err)
-		}
-	}
-	_ = check
-}
-
-func ExampleTopology_Validate() {
-	rabbit, err := config.NewBuilder(config.BuilderConfig{
-		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
-		Schedule: backoff.Constant(10*time.Second, 3),
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(rabbit.Topology("orders.#").Validate())
-	// Output:
-	// work queue "orders.#": its name must not hold the words * or #, which are patterns in a topic exchange's bindings
-}
-
-// Dead letters stay in their queue until somebody reads them, with any AMQP client.
-func ExampleTopology_DeadLetterQueue() {
-	rabbit, err := config.NewBuilder(config.BuilderConfig{
-		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
-		Schedule: backoff.Constant(10*time.Second, 3),
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(rabbit.Topology("orders").DeadLetterQueue())
-	// Output:
-	// orders.dead
-}
-
 // Reading dead letters, also those that the broker itself gave up on, with their failure records.
 func ExampleBuilder_DeadLetterSubscriberConfig() {
 	rabbit, err := config.NewBuilder(config.BuilderConfig{
@@ -208,56 +146,32 @@ func ExampleBuilder_DeadLetterSubscriberConfig() {
 	}
 }
 
+// A password is not printed with the configuration, nor with the builder.
+func ExampleBuilder_Format() {
+	app := config.BuilderConfig{
+		AMQP:     amqp.NewDurableQueueConfig("amqp://shop:secret@localhost:5672/"),
+		Schedule: backoff.Constant(10*time.Second, 3),
+	}
+	rabbit, err := config.NewBuilder(app)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(rabbit)
+	fmt.Println(strings.Contains(fmt.Sprintf("%+v", app), "secret"))
+	// Output:
+	// Builder(amqp://shop:xxxxx@localhost:5672/, prefix retry, schedule 10s*3)
+	// false
+}
+
 // What is in the way is named: the object, the argument, and both values.
 func ExampleArgumentConflictError() {
-	var err error = &config.ArgumentConflictError{Object: "orders.retry.10s", Argument: "x-message-ttl", Want: "10000", Have: "5000"}
+	subscribe := func() error { // Subscribe of a subscriber with the builder's configuration
+		return &config.ArgumentConflictError{Object: "orders.retry.10s", Argument: "x-message-ttl", Want: "10000", Have: "5000"}
+	}
 	var conflict *config.ArgumentConflictError
-	if errors.As(err, &conflict) {
-		fmt.Println(conflict)
+	if errors.As(subscribe(), &conflict) {
+		fmt.Println(conflict.Object, conflict.Argument, "is", conflict.Have)
 	}
 	// Output:
-	// "orders.retry.10s" exists with argument x-message-ttl=5000, wanted is 10000: delete it once it is empty, or ask for what it has
-}
-
-func ExampleTopology_String() {
-	rabbit, err := config.NewBuilder(config.BuilderConfig{
-		AMQP:      amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
-		Schedule:  backoff.Constant(10*time.Second, 3),
-		WorkQueue: config.Leave,
-		QueueType: config.Classic,
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(rabbit.Topology("orders"))
-	// Output:
-	// exchange  retry             topic
-	// exchange  retry.return      topic        alternate-exchange=retry.orphans
-	// exchange  retry.orphans     fanout
-	// queue     orders
-	// queue     retry.orphans                  x-delivery-limit=1000000 x-queue-type=quorum
-	// queue     orders.dead                    x-queue-type=classic
-	// queue     orders.retry.10s               x-dead-letter-exchange=retry.return x-message-ttl=10000 x-queue-type=classic
-	// binding   retry.orphans                  of retry.orphans
-	// binding   orders.dead       dead.orders  of retry
-	// binding   orders.retry.10s  10s.orders   of retry
-	// binding   orders            *.orders     of retry.return
-}
-
-// Operators import it with the management API: POST /api/definitions/<vhost>.
-func ExampleTopology_MarshalJSON() {
-	rabbit, err := config.NewBuilder(config.BuilderConfig{
-		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
-		Schedule: backoff.Constant(10*time.Second, 3),
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	definitions, err := json.MarshalIndent(rabbit.Topology("orders"), "", "  ")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(len(definitions) > 0)
-	// Output:
-	// true
+	// orders.retry.10s x-message-ttl is 5000
 }

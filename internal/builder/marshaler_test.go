@@ -16,16 +16,10 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/builder"
+	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/topology"
 )
-
-// settled stands for a delivery that came from a broker.
-type settled struct{}
-
-func (settled) Ack(uint64, bool) error        { return nil }
-func (settled) Nack(uint64, bool, bool) error { return nil }
-func (settled) Reject(uint64, bool) error     { return nil }
 
 // marshalerOf is the builder's around an app's, or around the stock one, which is the same in all majors here.
 func marshalerOf(t testing.TB, app builder.Marshaler) builder.Marshaler {
@@ -44,47 +38,9 @@ func marshalerOf(t testing.TB, app builder.Marshaler) builder.Marshaler {
 	return b.Marshaler()
 }
 
-var typedHeaders = amqp091.Table{
-	"nil": nil, "bool": true, "byte": byte(200), "int8": int8(-7), "int16": int16(-700), "uint16": uint16(60000),
-	"int32": int32(-70000), "uint32": uint32(4000000000), "int64": int64(-1 << 60), "float32": float32(1.5), "float64": -2.25,
-	"decimal": amqp091.Decimal{Scale: 2, Value: -12345}, "time": time.Unix(1700000000, 0), "bytes": []byte{0, 255, 1}, "empty bytes": []byte{},
-	"array": []any{"text \xff", int32(1), nil, []any{true}, amqp091.Table{"deep": int64(5)}},
-	"table": amqp091.Table{"a": "b", "n": nil, "t": amqp091.Table{}},
-}
-
-func foreign() amqp091.Delivery {
-	headers := amqp091.Table{"trace": "abc"}
-	for key, value := range typedHeaders {
-		headers[key] = value
-	}
-	return amqp091.Delivery{
-		Acknowledger: settled{}, Headers: headers, Body: []byte("order 1"),
-		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp091.Transient, Priority: 5, CorrelationId: "c-1",
-		ReplyTo: "replies", Expiration: "60000", MessageId: "m-1", Timestamp: time.Unix(1700000001, 0), Type: "order", UserId: "shop", AppId: "web",
-		Exchange: "shop", RoutingKey: "orders.eu",
-	}
-}
-
-// comeBack is the delivery of a copy after its tier.
-func comeBack(p amqp091.Publishing) amqp091.Delivery {
-	headers := amqp091.Table{
-		"x-death":              []any{amqp091.Table{"reason": "expired", "count": int64(1)}},
-		"x-first-death-reason": "expired", "x-last-death-queue": "orders.retry.1s", "x-delivery-count": int64(2),
-	}
-	for key, value := range p.Headers {
-		headers[key] = value
-	}
-	return amqp091.Delivery{
-		Acknowledger: settled{}, Headers: headers, Body: p.Body, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding,
-		DeliveryMode: p.DeliveryMode, Priority: p.Priority, CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, Expiration: p.Expiration,
-		MessageId: p.MessageId, Timestamp: p.Timestamp, Type: p.Type, UserId: p.UserId, AppId: p.AppId,
-		Exchange: "retry.return", RoutingKey: "1s.orders",
-	}
-}
-
 func TestForeignMessageSurvivesAnyNumberOfRetries(t *testing.T) {
 	m := marshalerOf(t, nil)
-	delivery := foreign()
+	delivery := configtest.Foreign()
 	var first *message.Message
 	for round := range 5 {
 		msg, err := m.Unmarshal(delivery)
@@ -109,11 +65,11 @@ func TestForeignMessageSurvivesAnyNumberOfRetries(t *testing.T) {
 			ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp091.Persistent, CorrelationId: "c-1",
 			ReplyTo: "replies", MessageId: "m-1", Timestamp: time.Unix(1700000001, 0), Type: "order", AppId: "web", Body: []byte("order 1"),
 		}
-		for key, value := range typedHeaders {
+		for key, value := range configtest.TypedHeaders {
 			want.Headers[key] = value
 		}
 		require.Equal(t, want, p)
-		delivery = comeBack(p)
+		delivery = configtest.ComeBack(p)
 		delete(delivery.Headers, "retry_failures")
 
 		msg.Metadata[middleware.DeadReasonKey] = "exhausted"
@@ -151,7 +107,7 @@ func TestRecordAndHeadersSurviveWhateverTheAppsMarshalerMakesOfThem(t *testing.T
 	for name, app := range map[string]builder.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{}, "stock": amqp.DefaultMarshaler{}} {
 		t.Run(name, func(t *testing.T) {
 			m := marshalerOf(t, app)
-			delivery := foreign()
+			delivery := configtest.Foreign()
 			for failures := range 4 {
 				msg, err := m.Unmarshal(delivery)
 				require.NoError(t, err)
@@ -162,11 +118,11 @@ func TestRecordAndHeadersSurviveWhateverTheAppsMarshalerMakesOfThem(t *testing.T
 				msg.Metadata[middleware.TopicKey] = "orders"
 				p, err := m.Marshal(msg)
 				require.NoError(t, err)
-				for key, value := range typedHeaders {
+				for key, value := range configtest.TypedHeaders {
 					require.Equal(t, value, p.Headers[key], key)
 				}
 				require.Equal(t, "abc", p.Headers["trace"])
-				delivery = comeBack(p)
+				delivery = configtest.ComeBack(p)
 			}
 		})
 	}
@@ -186,22 +142,22 @@ func (w watchful) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 
 func TestTheAppsMarshalerSeesARetriedMessageAsTheFirstTime(t *testing.T) {
 	m := marshalerOf(t, watchful{})
-	first, err := m.Unmarshal(foreign())
+	first, err := m.Unmarshal(configtest.Foreign())
 	require.NoError(t, err)
 	assert.Equal(t, "shop/orders.eu/shop", first.Metadata["from"])
 	assert.Equal(t, "typed", first.Metadata["read"], "the original delivery is tried first")
 	p, err := m.Marshal(first)
 	require.NoError(t, err)
-	second, err := m.Unmarshal(comeBack(p))
+	second, err := m.Unmarshal(configtest.ComeBack(p))
 	require.NoError(t, err)
 	assert.Equal(t, first.Metadata, second.Metadata)
 
 	t.Run("from the default exchange", func(t *testing.T) {
-		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: settled{}, RoutingKey: "orders"})
+		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, RoutingKey: "orders"})
 		require.NoError(t, err)
 		p, err := m.Marshal(msg)
 		require.NoError(t, err)
-		back, err := m.Unmarshal(comeBack(p))
+		back, err := m.Unmarshal(configtest.ComeBack(p))
 		require.NoError(t, err)
 		assert.Equal(t, "/orders/", back.Metadata["from"])
 	})
@@ -211,7 +167,7 @@ func TestOrdinaryMessageCarriesNothingExtra(t *testing.T) {
 	m := marshalerOf(t, nil)
 	p, err := amqp.DefaultMarshaler{}.Marshal(message.NewMessage("uuid-1", []byte("order 1")))
 	require.NoError(t, err)
-	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: settled{}, Headers: p.Headers, Body: p.Body, DeliveryMode: 2, RoutingKey: "orders"})
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: p.Headers, Body: p.Body, DeliveryMode: 2, RoutingKey: "orders"})
 	require.NoError(t, err)
 	assert.Equal(t, "uuid-1", msg.UUID)
 	assert.Empty(t, msg.Metadata)
@@ -227,7 +183,7 @@ func TestPhantomIsAnError(t *testing.T) {
 
 func TestForgedHeadersAreNotBelieved(t *testing.T) {
 	m := marshalerOf(t, watchful{})
-	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
 		builder.UserIDHeader: "admin", builder.ExchangeHeader: "amq.topic", builder.RoutingKeyHeader: "all", middleware.PropertiesKey: "forged",
 		middleware.UnmarshalErrorKey: "forged", "retry_publish_id": "forged",
 	}})
@@ -242,7 +198,7 @@ func TestForgedHeadersAreNotBelieved(t *testing.T) {
 
 func TestWhatTheBrokerWouldCountOrRouteIsNotPublishedAgain(t *testing.T) {
 	m := marshalerOf(t, nil)
-	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: settled{}, Headers: amqp091.Table{
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{
 		"x-death": []any{amqp091.Table{"count": int64(99)}}, "x-first-death-queue": "other", "x-last-death-reason": "rejected",
 		"x-delivery-count": int64(3), "x-acquired-count": int64(3), "CC": []any{"everybody"}, "BCC": []any{"nobody"},
 		"_watermill_amqp_redelivered": "true", "x-mine": "stays",
@@ -255,7 +211,7 @@ func TestWhatTheBrokerWouldCountOrRouteIsNotPublishedAgain(t *testing.T) {
 
 func TestStringsOfTheBrokersAreNotPublishedAgainEither(t *testing.T) {
 	m := marshalerOf(t, nil)
-	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: settled{}, Headers: amqp091.Table{"x-first-death-queue": "other", "x-mine": "stays"}})
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"x-first-death-queue": "other", "x-mine": "stays"}})
 	require.NoError(t, err)
 	p, err := m.Marshal(msg)
 	require.NoError(t, err)
@@ -270,7 +226,7 @@ func TestWhatTheAppAddsToPublishingsCannotHurtACopy(t *testing.T) {
 			return p
 		},
 	})
-	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: settled{}, RoutingKey: "orders"})
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, RoutingKey: "orders"})
 	require.NoError(t, err)
 	p, err := m.Marshal(msg)
 	require.NoError(t, err)
@@ -294,7 +250,7 @@ func TestMessageThatTheAppCannotReadIsHandedOnMarked(t *testing.T) {
 	for name, app := range map[string]builder.Marshaler{"error": broken{}, "panic": broken{panics: true}} {
 		t.Run(name, func(t *testing.T) {
 			m := marshalerOf(t, app)
-			msg, err := m.Unmarshal(foreign())
+			msg, err := m.Unmarshal(configtest.Foreign())
 			require.NoError(t, err, "an error would bring it back at once and for ever")
 			assert.Contains(t, msg.Metadata[middleware.UnmarshalErrorKey], "no JSON")
 			delete(msg.Metadata, middleware.UnmarshalErrorKey) // as the middleware does
@@ -304,7 +260,7 @@ func TestMessageThatTheAppCannotReadIsHandedOnMarked(t *testing.T) {
 			assert.Equal(t, int32(-70000), p.Headers["int32"])
 			assert.Equal(t, "application/json", p.ContentType)
 
-			uuid := foreign()
+			uuid := configtest.Foreign()
 			uuid.Headers = amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: "uuid-1"}
 			msg, err = m.Unmarshal(uuid)
 			require.NoError(t, err)
@@ -338,9 +294,9 @@ func TestShrinkCutsTheRecordNeverTheMessage(t *testing.T) {
 }
 
 func TestHeadersOfEveryTypeKeepIt(t *testing.T) {
-	decoded, err := builder.RoundTrip(typedHeaders)
+	decoded, err := builder.RoundTrip(configtest.TypedHeaders)
 	require.NoError(t, err)
-	assert.Equal(t, typedHeaders, decoded)
+	assert.Equal(t, configtest.TypedHeaders, decoded)
 }
 
 func FuzzProperties(f *testing.F) {
@@ -357,7 +313,7 @@ func FuzzMarshaler(f *testing.F) {
 	m := marshalerOf(f, nil)
 	f.Fuzz(func(t *testing.T, key, value string, body []byte, number int64, exchange, routingKey string) {
 		delivery := amqp091.Delivery{
-			Acknowledger: settled{}, Body: body, Exchange: exchange, RoutingKey: routingKey,
+			Acknowledger: configtest.Settled{}, Body: body, Exchange: exchange, RoutingKey: routingKey,
 			Headers: amqp091.Table{key: value, key + "n": number, key + "t": amqp091.Table{key: []any{number, body}}},
 		}
 		msg, err := m.Unmarshal(delivery)

@@ -76,6 +76,15 @@ var rules = []rule{
 		never:  []string{amqp},
 		why:    "names are text",
 	},
+	{
+		folder: "internal/configtest",
+		may: []string{
+			watermill, amqp, "github.com/stretchr/testify", module + "/backoff", module + "/middleware", module + "/publisher", module + "/topology",
+			module + "/internal/builder",
+		},
+		never: []string{amqpPubSub},
+		why:   "the tests of all majors share it",
+	},
 	{folder: "internal/refusal", may: []string{amqp}, never: []string{watermill}, why: "it reads what the broker says, whoever asked"},
 	{
 		folder: "example",
@@ -108,6 +117,33 @@ var rules = []rule{
 // testOnly are modules for tests: whoever imports the library must not come to have them in a program.
 var testOnly = []string{
 	"github.com/stretchr/testify", "go.uber.org/goleak", "github.com/Shopify/toxiproxy", "github.com/michaelklishin/rabbit-hole",
+	module + "/internal/configtest",
+}
+
+// majors of watermill-amqp are apart: the module of a folder, and the package there, have one and never the other.
+var majors = []struct{ folder, pkg, major, other string }{
+	{".", "./config", amqpPubSub + "/v2", amqpPubSub + "/v3"},
+	{"configv3", ".", amqpPubSub + "/v3", amqpPubSub + "/v2"},
+}
+
+func TestMajorsAreApart(t *testing.T) {
+	t.Parallel()
+	for _, m := range majors {
+		folder := "../../" + m.folder
+		requires := strings.Fields(goTool(t, "mod", "edit", "-C", folder, "-print"))
+		if !slices.Contains(requires, m.major) || slices.Contains(requires, m.other) {
+			t.Errorf("%s/go.mod has to require %s and not %s", m.folder, m.major, m.other)
+		}
+		compiled := strings.Fields(goTool(t, "list", "-C", folder, "-deps", m.pkg))
+		if !slices.Contains(compiled, m.major+"/pkg/amqp") {
+			t.Errorf("%s is not built from %s", m.folder, m.major)
+		}
+		for _, p := range compiled {
+			if within(p, append(testOnly, m.other)) {
+				t.Errorf("%s depends on %s", m.folder, p)
+			}
+		}
+	}
 }
 
 type listed struct {
@@ -174,6 +210,9 @@ func TestImportDirection(t *testing.T) {
 func TestTestOnlyModulesStayInTests(t *testing.T) {
 	t.Parallel()
 	for _, p := range packages(t) {
+		if within(p.ImportPath, testOnly) {
+			continue
+		}
 		for _, dependency := range p.Deps {
 			if within(dependency, testOnly) {
 				t.Errorf("%s depends on %s, which is for tests", p.ImportPath, dependency)

@@ -1,0 +1,95 @@
+package configv3
+
+import (
+	"errors"
+	"maps"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/builder"
+	"github.com/tieredretry/watermill-retry/topology"
+)
+
+// clone copies all that a connection or a declaration could write into.
+func clone(c amqp.Config) amqp.Config {
+	c.Connection.TLSConfig = c.Connection.TLSConfig.Clone()
+	c.Connection.AmqpConfig = builder.CloneConnection(c.Connection.AmqpConfig)
+	if c.Connection.Reconnect != nil {
+		reconnect := *c.Connection.Reconnect
+		c.Connection.Reconnect = &reconnect
+	}
+	c.Exchange.Arguments = maps.Clone(c.Exchange.Arguments)
+	c.Queue.Arguments = maps.Clone(c.Queue.Arguments)
+	c.QueueBind.Arguments = maps.Clone(c.QueueBind.Arguments)
+	c.Consume.Arguments = maps.Clone(c.Consume.Arguments)
+	return c
+}
+
+// appOf is what the shared builder needs to know. It keeps what it is given.
+func appOf(c amqp.Config) builder.App {
+	return builder.App{
+		URI:             c.Connection.AmqpURI,
+		TLS:             c.Connection.TLSConfig,
+		Connection:      c.Connection.AmqpConfig,
+		Marshaler:       c.Marshaler,
+		QueueOf:         c.Queue.GenerateName,
+		Queue:           topology.Queue{Durable: c.Queue.Durable, Arguments: c.Queue.Arguments},
+		Exclusive:       c.Queue.Exclusive,
+		AutoDelete:      c.Queue.AutoDelete,
+		NoRequeueOnNack: c.Consume.NoRequeueOnNack,
+		Transactional:   c.Publish.Transactional,
+		Fault:           validate(c),
+	}
+}
+
+// validate refuses, with v3's own validation, what v3 does not look at: its Subscribe calls GenerateRoutingKey, nil or not,
+// where there is no exchange too.
+func validate(c amqp.Config) error {
+	err := c.ValidateSubscriber()
+	if c.QueueBind.GenerateRoutingKey == nil {
+		err = errors.Join(err, errors.New("QueueBind.GenerateRoutingKey is nil: watermill-amqp v3 calls it at every Subscribe; "+
+			`it must say with which key a topic's queue is bound to its exchange, "" where there is none`))
+	}
+	return err
+}
+
+// topologyBuilder declares the app's topology and ours at every Subscribe and reconnect.
+type topologyBuilder struct {
+	app    amqp.TopologyBuilder
+	shared *builder.Builder
+}
+
+// BuildTopology implements watermill-amqp's TopologyBuilder. Its parameters hold what v3 has already made of the topic, the
+// binding's routing key among it, and go on to the app's own builder as they are.
+func (t topologyBuilder) BuildTopology(
+	channel *amqp091.Channel, params amqp.BuildTopologyParams, config amqp.Config, logger watermill.LoggerAdapter,
+) error {
+	return t.shared.BuildTopology(builder.Subscription{
+		Channel:  channel,
+		Queue:    topology.Queue{Name: params.QueueName, Durable: config.Queue.Durable, Arguments: config.Queue.Arguments},
+		Exchange: params.ExchangeName,
+		Logger:   logger,
+		BuildApp: func(arguments amqp091.Table) error {
+			config.Queue.Arguments = arguments
+			return t.app.BuildTopology(channel, params, config, logger)
+		},
+	})
+}
+
+// ExchangeDeclare implements watermill-amqp's TopologyBuilder, for a publisher.
+func (t topologyBuilder) ExchangeDeclare(channel *amqp091.Channel, exchange string, config amqp.Config) error {
+	return t.app.ExchangeDeclare(channel, exchange, config)
+}
+
+// deadLetterTopology declares a dead-letter queue where the app would declare its own.
+type deadLetterTopology struct{ shared *builder.Builder }
+
+func (t deadLetterTopology) BuildTopology(
+	channel *amqp091.Channel, params amqp.BuildTopologyParams, _ amqp.Config, _ watermill.LoggerAdapter,
+) error {
+	return t.shared.DeclareDeadLetters(channel, params.QueueName)
+}
+
+func (t deadLetterTopology) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { return nil }

@@ -1,0 +1,55 @@
+package configv3_test
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+
+	"github.com/tieredretry/watermill-retry/configv3"
+	"github.com/tieredretry/watermill-retry/internal/builder"
+	"github.com/tieredretry/watermill-retry/internal/configtest"
+)
+
+type testConfig = configtest.Config[amqp.Config]
+
+func TestBuilder(t *testing.T) {
+	configtest.Run(t, configtest.Major[amqp.Config]{
+		DurableQueue:    amqp.NewDurableQueueConfig,
+		NonDurableQueue: amqp.NewNonDurableQueueConfig,
+		PubSub: func(uri, group string) amqp.Config {
+			return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
+		},
+		WithReconnect: func(c amqp.Config) amqp.Config {
+			c.Connection.Reconnect = amqp.DefaultReconnectConfig()
+			return c
+		},
+		Fields:   fields,
+		Validate: func(c testConfig) error { return configv3.BuilderConfig(c).Validate() },
+		New: func(c testConfig) (configtest.Builder[amqp.Config], error) {
+			return configv3.NewBuilder(configv3.BuilderConfig(c))
+		},
+		Printed: func(c testConfig) []any {
+			own := configv3.BuilderConfig(c)
+			printed := []any{own, &own, []configv3.BuilderConfig{own}, struct{ Own *configv3.BuilderConfig }{&own}}
+			if b, err := configv3.NewBuilder(own); err == nil {
+				printed = append(printed, b, *b, []*configv3.Builder{b}, struct{ b *configv3.Builder }{b})
+			}
+			return printed
+		},
+	})
+}
+
+func fields(c *amqp.Config) configtest.Fields {
+	f := configtest.Fields{
+		URI: &c.Connection.AmqpURI, TLS: &c.Connection.TLSConfig, Connection: &c.Connection.AmqpConfig,
+		Queue: &c.Queue.Arguments, Exchange: &c.Exchange.Arguments, QueueBind: &c.QueueBind.Arguments, Consume: &c.Consume.Arguments,
+		Durable: &c.Queue.Durable, Exclusive: &c.Queue.Exclusive, AutoDelete: &c.Queue.AutoDelete,
+		NoRequeueOnNack: &c.Consume.NoRequeueOnNack, Transactional: &c.Publish.Transactional, ConsumeExclusive: &c.Consume.Exclusive,
+		Marshaler: c.Marshaler, SetMarshaler: func(m builder.Marshaler) { c.Marshaler = m },
+		QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
+	}
+	if c.Connection.Reconnect != nil {
+		f.Reconnect = &c.Connection.Reconnect.BackoffMaxInterval
+	}
+	return f
+}

@@ -1,0 +1,60 @@
+package configv3_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/configv3"
+	"github.com/tieredretry/watermill-retry/internal/configtest"
+)
+
+// What v3 has and v2 has not.
+
+func TestSubscribeWouldPanicWithoutAKeyToBindWith(t *testing.T) {
+	app := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
+	app.QueueBind.GenerateRoutingKey = nil
+	_, err := configv3.NewBuilder(configv3.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
+	assert.ErrorContains(t, err, "QueueBind.GenerateRoutingKey is nil")
+}
+
+// TestPreprocessedDeliveriesAreTheSameEveryTime: whatever the app's hook does to the headers it is given.
+func TestPreprocessedDeliveriesAreTheSameEveryTime(t *testing.T) {
+	app := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
+	app.Marshaler = amqp.DefaultMarshaler{PreprocessDelivery: func(d amqp091.Delivery) amqp091.Delivery {
+		assert.Equal(t, "shop", d.Exchange)
+		assert.NotContains(t, d.Headers, "x-death")
+		tenant, _ := d.Headers["tenant"].(string)
+		for key, value := range d.Headers {
+			if _, ok := value.(string); !ok {
+				delete(d.Headers, key)
+			}
+		}
+		delete(d.Headers, "tenant")
+		d.Headers["seen"] = "seen " + tenant
+		return d
+	}}
+	builder, err := configv3.NewBuilder(configv3.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
+	require.NoError(t, err)
+	marshaler := builder.SubscriberConfig().Marshaler
+	delivery := configtest.Foreign()
+	delivery.Headers["tenant"] = "eu"
+	for range 3 {
+		msg, err := marshaler.Unmarshal(delivery)
+		require.NoError(t, err)
+		assert.Equal(t, "seen eu", msg.Metadata["seen"])
+		assert.NotContains(t, msg.Metadata, "tenant")
+		p, err := marshaler.Marshal(msg)
+		require.NoError(t, err)
+		assert.Equal(t, "eu", p.Headers["tenant"])
+		for key, value := range configtest.TypedHeaders {
+			require.Equal(t, value, p.Headers[key], key)
+		}
+		delivery = configtest.ComeBack(p)
+	}
+}

@@ -1,0 +1,242 @@
+package configtest
+
+import (
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/topology"
+)
+
+// Run runs all tests for a major.
+func Run[C any](t *testing.T, m Major[C]) {
+	t.Run("all faults at once", m.allFaultsAtOnce)
+	t.Run("refusals", m.refusals)
+	t.Run("no password in an error", m.noPasswordInAnError)
+	t.Run("no password in print", m.noPasswordInPrint)
+	t.Run("the app's configuration is never changed", m.neverChanged)
+	t.Run("options reach the topology", m.optionsReachTheTopology)
+	t.Run("topics are routing keys of the queue", m.topicsAreRoutingKeys)
+	t.Run("a retried message is as it was", m.retriedMessageIsAsItWas)
+	t.Run("a message always has metadata", m.alwaysMetadata)
+	t.Run("dead letters are read", m.deadLettersAreRead)
+}
+
+func (m Major[C]) allFaultsAtOnce(t *testing.T) {
+	broken := m.config(func(c *Config[C], app Fields) {
+		app.SetMarshaler(nil)
+		*app.NoRequeueOnNack, *app.Transactional, *app.Exclusive, *app.AutoDelete, *app.Durable = true, true, true, true, false
+		*app.Queue = amqp091.Table{"x-queue-type": "stream"}
+		c.Prefix, c.QueueType, c.WorkQueue = "a.*", "lazy", "maybe"
+		c.Schedule = backoff.Schedule{0, 2 * backoff.MaxDelay}
+	})
+	_, err := m.New(broken)
+	require.Error(t, err)
+	for _, text := range []string{
+		"Marshaler", "NoRequeueOnNack", "Transactional", "Exclusive", "AutoDelete", "Durable", "stream",
+		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueue is "maybe"`, "Schedule", "retry 1", "retry 2",
+	} {
+		assert.ErrorContains(t, err, text)
+		assert.ErrorContains(t, m.Validate(broken), text)
+	}
+	_, err = m.New(Config[C]{})
+	assert.ErrorContains(t, err, "AmqpURI is empty")
+	assert.ErrorContains(t, err, "Schedule")
+	assert.NoError(t, m.Validate(m.config()))
+}
+
+func (m Major[C]) refusals(t *testing.T) {
+	for want, change := range map[string]func(*Config[C], Fields){
+		"NoRequeueOnNack":      func(_ *Config[C], app Fields) { *app.NoRequeueOnNack = true },
+		"Transactional":        func(_ *Config[C], app Fields) { *app.Transactional = true },
+		"Queue.Exclusive":      func(_ *Config[C], app Fields) { *app.Exclusive = true },
+		"AutoDelete":           func(_ *Config[C], app Fields) { *app.AutoDelete = true },
+		"stream":               func(_ *Config[C], app Fields) { *app.Queue = amqp091.Table{"x-queue-type": "stream"} },
+		"Durable is false":     func(c *Config[C], _ Fields) { c.AMQP = m.NonDurableQueue(uri) },
+		"the broker's own":     func(c *Config[C], _ Fields) { c.Prefix = "amq.retry" },
+		"at most 247":          func(c *Config[C], _ Fields) { c.Prefix = strings.Repeat("p", 250) },
+		"patterns":             func(c *Config[C], _ Fields) { c.Prefix = "#" },
+		"AmqpURI cannot be re": func(_ *Config[C], app Fields) { *app.URI = "http://localhost" },
+	} {
+		_, err := m.New(m.config(change))
+		assert.ErrorContains(t, err, want)
+	}
+	_, err := m.New(m.config(func(c *Config[C], _ Fields) { c.AMQP, c.WorkQueue = m.NonDurableQueue(uri), topology.Leave }))
+	assert.NoError(t, err, "a queue that does not survive, left alone")
+}
+
+var addresses = []string{
+	"amqp://user:canary@localhost:port/", "amqp://user:canary@local host/", "amqp://user:canary%@localhost/", "http://user:canary@localhost/",
+	"amqp://user:can/ary@localhost/", "amqp://user:%zcanary@localhost/", "amqp://user:1#canary@localhost/",
+}
+
+func (m Major[C]) noPasswordInAnError(t *testing.T) {
+	for _, address := range addresses {
+		_, err := m.New(m.config(func(_ *Config[C], app Fields) { *app.URI = address }))
+		require.Error(t, err, address)
+		assert.NotContains(t, err.Error(), "ary", address)
+	}
+}
+
+func (m Major[C]) noPasswordInPrint(t *testing.T) {
+	for _, address := range append(addresses, "amqp://user:canary@localhost/", "amqps://user:can%2Fary@localhost:5671/vhost?heartbeat=5") {
+		c := m.config(func(_ *Config[C], app Fields) {
+			*app.URI = address
+			*app.Connection = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "user", Password: "canary"}}}
+		})
+		for _, printed := range m.Printed(c) {
+			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x", "% X", "%20v"} {
+				text := fmt.Sprintf(verb, printed)
+				assert.NotContains(t, text, "ary", "%s of %T, %s", verb, printed, address)
+				assert.NotContains(t, strings.ToLower(strings.ReplaceAll(text, " ", "")), fmt.Sprintf("%x", "ary"), "%s of %T, %s", verb, printed, address)
+			}
+		}
+		assert.Equal(t, address, *m.fields(c.AMQP).URI, "to print is not to change")
+	}
+	all := fmt.Sprintf("%+v", m.Printed(m.config()))
+	assert.Contains(t, all, "amqp://guest:xxxxx@localhost:5672/", "the rest is printed")
+	assert.Contains(t, all, "1s 5m 1s")
+}
+
+func (m Major[C]) neverChanged(t *testing.T) {
+	table := func() amqp091.Table { return amqp091.Table{"x-app": "own"} }
+	c := m.config(func(c *Config[C], _ Fields) { c.AMQP = m.WithReconnect(c.AMQP) }, func(_ *Config[C], app Fields) {
+		*app.Queue, *app.Exchange, *app.QueueBind, *app.Consume = table(), table(), table(), table()
+		*app.TLS = &tls.Config{ServerName: "own"}
+		*app.Connection = &amqp091.Config{Properties: table(), SASL: []amqp091.Authentication{&amqp091.PlainAuth{}}}
+	})
+	app := m.Fields(&c.AMQP)
+	longest := *app.Reconnect
+	b, err := m.New(c)
+	require.NoError(t, err)
+	same := func(f Fields) {
+		t.Helper()
+		for _, arguments := range []amqp091.Table{*f.Queue, *f.Exchange, *f.QueueBind, *f.Consume, (*f.Connection).Properties} {
+			assert.Equal(t, table(), arguments)
+		}
+		assert.Equal(t, "own", (*f.TLS).ServerName)
+		assert.Equal(t, longest, *f.Reconnect)
+		assert.Equal(t, &amqp091.PlainAuth{}, (*f.Connection).SASL[0])
+	}
+	spoil := func(f Fields) {
+		for _, arguments := range []amqp091.Table{*f.Queue, *f.Exchange, *f.QueueBind, *f.Consume, (*f.Connection).Properties} {
+			arguments["x-app"] = "changed"
+		}
+		(*f.TLS).ServerName = "changed"
+		(*f.Connection).SASL[0] = nil
+		*f.Reconnect = 0
+	}
+	for range 2 { // neither the app's nor another copy
+		same(m.fields(b.SubscriberConfig()))
+		spoil(m.fields(b.SubscriberConfig()))
+		same(m.fields(b.DeadLetterSubscriberConfig()))
+		spoil(m.fields(b.DeadLetterSubscriberConfig()))
+		b.Topology("orders").WorkQueue.Arguments["x-app"] = "changed"
+	}
+	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
+	same(app)
+	spoil(app)
+	c.Schedule[0] = 0
+	same(m.fields(b.SubscriberConfig()))
+	assert.Equal(t, time.Second, b.TieredRetryConfig(nil).Schedule[0])
+	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
+}
+
+func (m Major[C]) optionsReachTheTopology(t *testing.T) {
+	arguments := amqp091.Table{"x-max-length": 5}
+	got := m.builder(t, func(c *Config[C], app Fields) {
+		*app.Queue = arguments
+		c.Prefix, c.QueueType, c.WorkQueue = "again", topology.Classic, topology.Leave
+	}).Topology("orders")
+	want := topology.New(topology.Config{
+		Schedule: m.config().Schedule, Prefix: "again", QueueType: topology.Classic, WorkQueue: topology.Leave,
+	}, topology.Queue{Name: "orders", Durable: true, Arguments: arguments})
+	assert.Equal(t, want, got)
+	assert.Error(t, m.builder(t).Topology("orders.dead").Validate())
+}
+
+func (m Major[C]) topicsAreRoutingKeys(t *testing.T) {
+	retry := m.builder(t, func(c *Config[C], _ Fields) { c.AMQP = m.PubSub(uri, "billing") }).TieredRetryConfig(nil)
+	topic, err := retry.GenerateRetryTopic(middleware.RetryTopicParams{Topic: "orders", Tier: backoff.Tier(1500 * time.Millisecond)})
+	require.NoError(t, err)
+	assert.Equal(t, "1500ms.orders_billing", topic)
+	topic, err = retry.GenerateDeadLetterTopic(middleware.DeadLetterTopicParams{Topic: "orders"})
+	require.NoError(t, err)
+	assert.Equal(t, "dead.orders_billing", topic)
+}
+
+// retriedMessageIsAsItWas, around the major's own marshaler.
+func (m Major[C]) retriedMessageIsAsItWas(t *testing.T) {
+	marshaler := m.fields(m.builder(t).SubscriberConfig()).Marshaler
+	delivery := Foreign()
+	var first message.Metadata
+	for range 3 {
+		msg, err := marshaler.Unmarshal(delivery)
+		require.NoError(t, err)
+		if first == nil {
+			first = maps.Clone(msg.Metadata)
+		}
+		require.Equal(t, first, msg.Metadata)
+		msg.Metadata["_watermill_amqp_redelivered"] = "true" // as v3 marks what is delivered again
+		p, err := marshaler.Marshal(msg)
+		require.NoError(t, err)
+		for key, value := range TypedHeaders {
+			require.Equal(t, value, p.Headers[key], key)
+		}
+		require.Equal(t, "abc", p.Headers["trace"])
+		require.NotContains(t, p.Headers, "_watermill_amqp_redelivered")
+		require.Equal(t, "application/json", p.ContentType)
+		require.Equal(t, delivery.Body, p.Body)
+		delivery = ComeBack(p)
+	}
+}
+
+// silent is a marshaler that makes nothing of metadata.
+type silent struct{}
+
+func (silent) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	return amqp091.Publishing{Body: msg.Payload}, nil
+}
+
+func (silent) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	return &message.Message{Payload: d.Body}, nil
+}
+
+// alwaysMetadata: v3's subscriber writes into it.
+func (m Major[C]) alwaysMetadata(t *testing.T) {
+	b := m.builder(t, func(_ *Config[C], app Fields) { app.SetMarshaler(silent{}) })
+	for _, c := range []C{b.SubscriberConfig(), b.DeadLetterSubscriberConfig()} {
+		msg, err := m.fields(c).Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Body: []byte("order 1")})
+		require.NoError(t, err)
+		assert.NotNil(t, msg.Metadata)
+	}
+}
+
+func (m Major[C]) deadLettersAreRead(t *testing.T) {
+	b := m.builder(t, func(c *Config[C], _ Fields) { c.AMQP = m.PubSub(uri, "billing") }, func(_ *Config[C], app Fields) {
+		*app.ConsumeExclusive = true
+	})
+	letters := m.fields(b.DeadLetterSubscriberConfig())
+	assert.Equal(t, b.Topology("orders").DeadLetterQueue(), letters.QueueName("orders"))
+	assert.Equal(t, "orders_billing.dead", letters.QueueName("orders"))
+	assert.Empty(t, letters.ExchangeName("orders"))
+	assert.False(t, *letters.ConsumeExclusive)
+	msg, err := letters.Marshaler.Unmarshal(amqp091.Delivery{
+		Acknowledger: Settled{}, Body: []byte("order 1"), Exchange: "retry", RoutingKey: "dead.orders_billing",
+		Headers: amqp091.Table{"x-death": []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders_billing", "time": time.Unix(1, 0)}}},
+	})
+	require.NoError(t, err)
+	record, known := middleware.ReadRecord(msg.Metadata)
+	require.True(t, known)
+	assert.Equal(t, "delivery_limit", record.DeadReason)
+}

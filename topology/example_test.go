@@ -1,0 +1,146 @@
+package topology_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/publisher"
+	"github.com/tieredretry/watermill-retry/topology"
+)
+
+// orders is the topology of a queue that an app declares durable and without arguments, as watermill-amqp's
+// NewDurableQueueConfig does.
+func orders() topology.Topology {
+	return topology.New(topology.Config{Schedule: backoff.Constant(10*time.Second, 3)}, topology.Queue{Name: "orders", Durable: true})
+}
+
+func dial() *amqp091.Channel {
+	connection, err := amqp091.Dial(os.Getenv("AMQP_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	channel, err := connection.Channel()
+	if err != nil {
+		log.Fatal(err)
+	}
+	return channel
+}
+
+func ExampleNew() {
+	t := topology.New(
+		topology.Config{Schedule: backoff.Schedule{time.Second, 5 * time.Minute}, Prefix: "shop.retry"},
+		topology.Queue{Name: "orders", Durable: true},
+	)
+	for _, queue := range t.Queues {
+		fmt.Println(queue.Name)
+	}
+	// Output:
+	// shop.retry.orphans
+	// orders.dead
+	// orders.shop.retry.1s
+	// orders.shop.retry.5m
+}
+
+func ExampleConfig_Validate() {
+	fmt.Println(topology.Config{Schedule: backoff.Constant(time.Second, 3), QueueType: "lazy"}.Validate())
+	// Output:
+	// QueueType is "lazy": it must be "quorum" or "classic"
+}
+
+// An operator, or a deployment with more permissions than the app, declares everything beforehand.
+func ExampleTopology_Declare() {
+	if err := orders().Declare(dial()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The work queue is another tool's business.
+func ExampleTopology_DeclareRetry() {
+	if err := orders().DeclareRetry(dial()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A publisher of failures that heals the topology, for an app whose subscriber is not watermill-amqp's.
+func ExampleTopology_Redeclare() {
+	failures, err := publisher.New(publisher.Config{
+		URI:       os.Getenv("AMQP_URL"),
+		Exchange:  "retry",
+		Redeclare: func(channel *amqp091.Channel, _ string) error { return orders().Redeclare(channel) },
+	}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = failures.Close() }()
+}
+
+// A health check that declares nothing.
+func ExampleTopology_Verify() {
+	if err := orders().Verify(dial()); err != nil {
+		fmt.Println("the retry topology is not complete:", err)
+	}
+}
+
+func ExampleTopology_Validate() {
+	t := topology.New(topology.Config{Schedule: backoff.Constant(10*time.Second, 3)}, topology.Queue{Name: "orders.#", Durable: true})
+	fmt.Println(t.Validate())
+	// Output:
+	// work queue "orders.#": its name must not hold the words * or #, which are patterns in a topic exchange's bindings
+}
+
+// Dead letters stay in their queue until somebody reads them, with any AMQP client.
+func ExampleTopology_DeadLetterQueue() {
+	fmt.Println(orders().DeadLetterQueue())
+	// Output:
+	// orders.dead
+}
+
+// What is in the way is named: the object, the argument, and both values.
+func ExampleArgumentConflictError() {
+	var err error = &topology.ArgumentConflictError{Object: "orders.retry.10s", Argument: "x-message-ttl", Want: "10000", Have: "5000"}
+	var conflict *topology.ArgumentConflictError
+	if errors.As(err, &conflict) {
+		fmt.Println(conflict)
+	}
+	// Output:
+	// "orders.retry.10s" exists with argument x-message-ttl=5000, wanted is 10000: delete it once it is empty, or ask for what it has
+}
+
+func ExampleTopology_String() {
+	t := topology.New(topology.Config{
+		Schedule:  backoff.Constant(10*time.Second, 3),
+		WorkQueue: topology.Leave,
+		QueueType: topology.Classic,
+	}, topology.Queue{Name: "orders", Durable: true})
+	fmt.Println(t)
+	// Output:
+	// exchange  retry             topic
+	// exchange  retry.return      topic        alternate-exchange=retry.orphans
+	// exchange  retry.orphans     fanout
+	// queue     orders
+	// queue     retry.orphans                  x-delivery-limit=1000000 x-queue-type=quorum
+	// queue     orders.dead                    x-queue-type=classic
+	// queue     orders.retry.10s               x-dead-letter-exchange=retry.return x-message-ttl=10000 x-queue-type=classic
+	// binding   retry.orphans                  of retry.orphans
+	// binding   orders.dead       dead.orders  of retry
+	// binding   orders.retry.10s  10s.orders   of retry
+	// binding   orders            *.orders     of retry.return
+}
+
+// Operators import it with the management API: POST /api/definitions/<vhost>.
+func ExampleTopology_MarshalJSON() {
+	definitions, err := json.MarshalIndent(orders(), "", "  ")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(definitions) > 0)
+	// Output:
+	// true
+}
