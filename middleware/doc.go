@@ -15,7 +15,9 @@
 //	the publish fails                               keeps the message and tries again, up to MaxHold or shutdown
 //	gets a message well before it is due            parks it again, without calling the handler or counting
 //
-// It knows no AMQP: package config makes its configuration for RabbitMQ.
+// It knows no AMQP: package config makes its configuration for RabbitMQ, and package relay for Pub/Subs without TTL queues.
+// Copies that wait also carry the metadata of Watermill's components/delay, to the millisecond, so that a Pub/Sub that delays
+// messages by itself, such as watermill-sql's delayed PostgreSQL, needs neither.
 //
 // Its place is outermost of the middlewares that can fail: add it before Timeout, Recoverer and Watermill's own Retry.
 package middleware

@@ -66,7 +66,7 @@ func (t *TieredRetry) publish(in delivery, record Record, topicOf func() (string
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.ctx), t.config.PublishTimeout)
 	defer cancel()
 	letter := message.NewMessageWithContext(ctx, in.uuid, in.payload)
-	letter.Metadata = make(message.Metadata, len(in.metadata)+len(recordKeys))
+	letter.Metadata = make(message.Metadata, len(in.metadata)+len(recordKeys)+len(delayKeys))
 	maps.Copy(letter.Metadata, in.metadata)
 	record.write(letter.Metadata)
 	if record.DeadReason != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
@@ -57,6 +59,8 @@ func TestFailureGoesToItsTier(t *testing.T) {
 			retrymw.ErrorTypeKey:     "*errors.errorString",
 			retrymw.TopicKey:         topic,
 			retrymw.HandlerKey:       handler,
+			delay.DelayedUntilKey:    "2000-01-01T00:00:01.000Z",
+			delay.DelayedForKey:      "1s",
 		}, copied.msg.Metadata)
 		assert.Equal(t, failedAt.Add(30*time.Second), copied.deadline)
 	})
@@ -225,7 +229,9 @@ func TestEarlyMessageWaitsForTheRest(t *testing.T) {
 				if row.parked {
 					parked := sent.letters[1]
 					assert.Equal(t, "1s.orders", parked.topic)
-					assert.Equal(t, back.Metadata, parked.msg.Metadata, "parking changes nothing and counts nothing")
+					left := maps.Clone(back.Metadata)
+					left[delay.DelayedForKey] = row.early.String()
+					assert.Equal(t, left, parked.msg.Metadata, "parking changes nothing but what is left, and counts nothing")
 					second := backoff.Tier(time.Second)
 					assert.Equal(t, []retrymw.RetryTopicParams{
 						{Topic: topic, Handler: handler, Tier: second, Failures: 1}, {Topic: topic, Handler: handler, Tier: second},

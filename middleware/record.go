@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -58,6 +59,9 @@ var recordKeys = []string{
 	FailuresKey, FirstFailedAtKey, LastFailedAtKey, DueAtKey, ReasonKey, ErrorTypeKey, TopicKey, HandlerKey, DeadReasonKey,
 	PropertiesKey, UnmarshalErrorKey,
 }
+
+// delayKeys are Watermill's own: Pub/Subs that can delay messages, such as watermill-sql's delayed PostgreSQL, obey them.
+var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 
 // Record is the story of a message's failures, as it travels with the message and stays with the dead letter.
 type Record struct {
@@ -135,6 +139,21 @@ func (r Record) write(metadata message.Metadata) {
 	set(TopicKey, r.Topic)
 	set(HandlerKey, r.Handler)
 	set(DeadReasonKey, r.DeadReason)
+	r.writeDelay(metadata)
+}
+
+// writeDelay says the due time in Watermill's terms too. Its own helper cuts it to whole seconds, which would be early; here it
+// is rounded up. A dead letter waits for nothing.
+func (r Record) writeDelay(metadata message.Metadata) {
+	for _, key := range delayKeys {
+		delete(metadata, key)
+	}
+	if r.DueAt.IsZero() || r.DeadReason != "" {
+		return
+	}
+	until := r.DueAt.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
+	metadata[delay.DelayedUntilKey] = formatTime(until)
+	metadata[delay.DelayedForKey] = max(time.Until(r.DueAt).Round(time.Millisecond), 0).String()
 }
 
 func (r Record) writePoison(metadata message.Metadata, subscriber string) {
@@ -153,7 +172,8 @@ func formatTime(t time.Time) string {
 
 // withoutRecord takes the record of the inbound message from the messages that its handler produced, so that it never
 // counts on their topic. Maps are replaced, not written into: they may be the inbound message's own.
-func withoutRecord(produced []*message.Message) {
+// The delay goes only where it is still the inbound message's: a handler may wish another for what it produces.
+func withoutRecord(produced []*message.Message, inbound message.Metadata) {
 	for _, msg := range produced {
 		if msg == nil || !carriesRecord(msg.Metadata) {
 			continue
@@ -161,6 +181,11 @@ func withoutRecord(produced []*message.Message) {
 		clean := maps.Clone(msg.Metadata)
 		for _, key := range recordKeys {
 			delete(clean, key)
+		}
+		for _, key := range delayKeys {
+			if clean[key] == inbound[key] {
+				delete(clean, key)
+			}
 		}
 		msg.Metadata = clean
 	}

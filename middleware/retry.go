@@ -75,7 +75,7 @@ func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			case err != nil:
 				produced, err = nil, t.fail(in, err)
 			case recorded:
-				withoutRecord(produced)
+				withoutRecord(produced, in.metadata)
 			}
 		}()
 		produced, err = h(msg)

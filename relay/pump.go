@@ -161,8 +161,9 @@ func (p *pump) receive(msg *message.Message) *held {
 	if !h.known {
 		return h
 	}
-	h.until = earlier(dueAt(h.record), now.Add(p.hold+p.slack()))
-	if end, found := hopEnd(msg.Metadata); found {
+	due := dueAt(h.record)
+	h.until = earlier(due, now.Add(p.hold+p.slack()))
+	if end, found := hopEnd(msg.Metadata); found && due.Sub(end) > p.slack() {
 		h.until = earlier(h.until, end)
 	}
 	return h
