@@ -9,10 +9,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -110,24 +108,13 @@ func (lineReport) moved(identity, queue string, wait time.Duration, dead bool) {
 	_, _ = os.Stdout.WriteString(fmt.Sprintf("moved %s %s %d %t\n", identity, queue, wait, dead))
 }
 
-// Consumer runs this process as a consumer where it was started as one, and does not return then. Call it first in main.
-func Consumer() {
-	settings := os.Getenv(childVariable)
-	if settings == "" {
-		return
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+// consumer runs this process as one.
+func consumer(ctx context.Context, settings string) error {
 	var c appConfig
-	err := json.Unmarshal([]byte(settings), &c)
-	if err == nil {
-		err = consume(ctx, c)
+	if err := json.Unmarshal([]byte(settings), &c); err != nil {
+		return err
 	}
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "chaos consumer:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	return consume(ctx, c)
 }
 
 func consume(ctx context.Context, c appConfig) error {

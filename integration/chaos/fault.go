@@ -54,3 +54,6 @@ func (f Fault) Missing(b Broker) string {
 
 // Clustered tells whether the fault needs a cluster.
 func (f Fault) Clustered() bool { return f.Needs&needsCluster != 0 }
+
+// Alone tells whether the fault hurts everything on its broker, so that nothing else may run there.
+func (f Fault) Alone() bool { return f.Needs&(needsKill|needsCtl) != 0 }

@@ -10,6 +10,7 @@ var serverFaults = []Fault{
 	{"connections-closed", 0, 10 * time.Second, closeConnections},
 	{"channel-errors", 0, 6 * time.Second, deleteExchange},
 	{"permissions-revoked", 0, 9 * time.Second, revoke},
+	{"password-changed", 0, 9 * time.Second, changePassword},
 }
 
 // closeConnections closes those of the app's user, several times.
@@ -71,5 +72,18 @@ func revoke(ctx context.Context, l *Load) (err error) {
 		return err
 	}
 	sleep(ctx, l.long(5*time.Second, 2*time.Second))
+	return nil
+}
+
+// changePassword leaves open connections alone, and lets nobody in who comes with the old one.
+func changePassword(ctx context.Context, l *Load) (err error) {
+	defer func() { err = errors.Join(err, l.password(l.user)) }()
+	if err := l.password("another " + l.user); err != nil {
+		return err
+	}
+	if err := closeListed(ctx, l); err != nil {
+		return err
+	}
+	sleep(ctx, l.long(8*time.Second, 3*time.Second))
 	return nil
 }

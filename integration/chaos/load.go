@@ -50,8 +50,8 @@ func namePrefix(broker string) string {
 
 const everything = ".*"
 
-// Run is one row: load, fault, drain, ledger. It returns a row in any case.
-func Run(ctx context.Context, fault Fault, b Broker, o Options) (row Row) {
+// runHere is one row: load, fault, drain, ledger. It returns a row in any case.
+func runHere(ctx context.Context, fault Fault, b Broker, o Options) (row Row) {
 	begin := time.Now()
 	row = Row{Fault: fault.Name, Broker: b.Name}
 	defer func() { row.Took = time.Since(begin) }()
@@ -80,7 +80,7 @@ func newLoad(ctx context.Context, fault Fault, b Broker, o Options) (*Load, erro
 	}
 	name := namePrefix(b.Name) + strings.ToLower(rand.Text()[:6])
 	l.user = name
-	if _, err := l.admin.PutUser(name, rabbithole.UserSettings{Password: name}); err != nil {
+	if err := l.password(name); err != nil {
 		return nil, err
 	}
 	if err := l.permit(everything); err != nil {
@@ -113,6 +113,12 @@ func hostPort(uri *url.URL) string {
 		return net.JoinHostPort(uri.Hostname(), "5672")
 	}
 	return uri.Host
+}
+
+// password sets that of the app's user, who is made where there is none.
+func (l *Load) password(password string) error {
+	_, err := l.admin.PutUser(l.user, rabbithole.UserSettings{Password: password})
+	return err
 }
 
 // permit sets the permissions of the app's user.

@@ -7,9 +7,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -19,28 +17,14 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/tieredretry/watermill-retry/integration/chaos"
 )
 
-// rowVariable makes this program run one row: heap and goroutines are then nobody else's.
-const rowVariable = "CHAOS_ROW"
-
-type rowTask struct {
-	Fault   string
-	Broker  chaos.Broker
-	Options chaos.Options
-}
-
 func main() {
-	chaos.Consumer()
+	chaos.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if task := os.Getenv(rowVariable); task != "" {
-		oneRow(ctx, task)
-		return
-	}
 	brokers := flag.String("brokers", "", "name=url,...; AMQP_URL where empty")
 	tool := flag.String("tool", "", "the command that kills, starts and controls the brokers by name")
 	cluster := flag.String("cluster", "", "the version of a three-node cluster for the faults that need one (with -tool)")
@@ -62,20 +46,6 @@ func main() {
 	fmt.Println()
 	if !chaos.Summary(os.Stdout, s.rows) {
 		os.Exit(1)
-	}
-}
-
-func oneRow(ctx context.Context, text string) {
-	var task rowTask
-	if err := json.Unmarshal([]byte(text), &task); err != nil {
-		fmt.Fprintln(os.Stderr, "chaos:", err)
-		os.Exit(1)
-	}
-	_ = os.Unsetenv(rowVariable)
-	for _, fault := range chaos.All() {
-		if fault.Name == task.Fault {
-			_ = json.NewEncoder(os.Stdout).Encode(chaos.Run(ctx, fault, task.Broker, task.Options))
-		}
 	}
 }
 
@@ -203,16 +173,7 @@ func (s *suite) worker(ctx context.Context, b chaos.Broker, faults []chaos.Fault
 		if ctx.Err() != nil {
 			return
 		}
-		row, err := s.row(ctx, fault, b)
-		if err != nil {
-			row = chaos.Row{Fault: fault.Name, Broker: b.Name, NotRun: err.Error()}
-		}
-		if row.NotRun != "" {
-			if err := b.Restore(); err != nil {
-				fmt.Fprintf(os.Stderr, "chaos: %s could not be restored: %v\n", b.Name, err)
-			}
-		}
-		s.note(row)
+		s.note(chaos.Run(ctx, fault, b, s.options))
 	}
 }
 
@@ -221,28 +182,4 @@ func (s *suite) note(row chaos.Row) {
 	defer s.mu.Unlock()
 	s.rows = append(s.rows, row)
 	fmt.Println(row)
-}
-
-// row runs one in a process of its own, which ends in order when we are interrupted.
-func (s *suite) row(ctx context.Context, fault chaos.Fault, b chaos.Broker) (row chaos.Row, err error) {
-	task, err := json.Marshal(rowTask{fault.Name, b, s.options})
-	if err != nil {
-		return row, err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return row, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
-	defer cancel()
-	process := exec.CommandContext(ctx, self)
-	process.Env = append(os.Environ(), rowVariable+"="+string(task))
-	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
-	process.WaitDelay = 2 * time.Minute
-	var output bytes.Buffer
-	process.Stdout, process.Stderr = &output, os.Stderr
-	if err := process.Run(); err != nil {
-		return row, fmt.Errorf("its process: %w", err)
-	}
-	return row, json.Unmarshal(output.Bytes(), &row)
 }
