@@ -1,0 +1,280 @@
+package relay_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// TestManyMessagesComeBackInOrder: gochannel hands out all at once and not in order, and a long tier takes many hops.
+func TestManyMessagesComeBackInOrder(t *testing.T) {
+	for _, tier := range []time.Duration{time.Second, 3 * time.Minute} {
+		t.Run(tier.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const orders = 500
+				a := newApp(t, backoff.Schedule{tier})
+				failed, back := map[string]time.Time{}, map[string]time.Time{}
+				var c calls
+				done := make(chan struct{})
+				a.handle("billing", func(msg *message.Message) error {
+					n := c.add(msg)
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+						failed[msg.UUID] = time.Now()
+						return errDown
+					}
+					back[msg.UUID] = time.Now()
+					if n == 2*orders {
+						close(done)
+					}
+					return nil
+				})
+				a.run()
+				for i := range orders {
+					a.publish(fmt.Sprint(i))
+					time.Sleep(tier / orders / 2)
+				}
+				<-done
+				require.Len(t, back, orders, "none lost")
+				var last time.Time
+				for i, one := range a.publisher.to("retry.return.billing") {
+					late := one.at.Sub(failed[one.msg.UUID]) - tier
+					require.GreaterOrEqual(t, late, time.Duration(0), "never early")
+					require.LessOrEqual(t, late, 5*time.Millisecond)
+					require.False(t, one.at.Before(last), "message %d", i)
+					last = one.at
+				}
+				a.close()
+				require.Len(t, c.all, 2*orders, "none twice")
+			})
+		})
+	}
+}
+
+func TestWishesBeyondAndBetweenTheTiers(t *testing.T) {
+	for _, wish := range []time.Duration{700 * time.Millisecond, 3 * time.Second, 47 * time.Second, 5 * time.Hour} {
+		t.Run(wish.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newApp(t, backoff.Schedule{time.Second, 30 * time.Second})
+				var c calls
+				done := make(chan struct{})
+				a.handle("billing", func(msg *message.Message) error {
+					if c.add(msg) == 1 {
+						return backoff.RetryAfter(errDown, wish)
+					}
+					close(done)
+					return nil
+				})
+				a.run()
+				a.publish("1")
+				<-done
+				require.Len(t, c.waits(), 1)
+				assert.GreaterOrEqual(t, c.waits()[0], wish)
+				assert.LessOrEqual(t, c.waits()[0], wish+5*time.Millisecond)
+				a.close()
+			})
+		})
+	}
+}
+
+func TestNoOtherHandlerSeesTheRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second})
+		var billing, printing calls
+		done := make(chan struct{})
+		a.handle("billing", func(msg *message.Message) error {
+			if billing.add(msg) == 1 {
+				return errDown
+			}
+			close(done)
+			return nil
+		})
+		a.handle("printing", func(msg *message.Message) error { printing.add(msg); return nil })
+		a.run()
+		a.publish("1")
+		<-done
+		a.close()
+		assert.Len(t, printing.all, 1)
+		assert.Len(t, billing.all, 2)
+	})
+}
+
+func TestPublishThatFailsIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second})
+		a.publisher.fail = func(topic string, tries int) error {
+			switch {
+			case topic == "retry.return.billing" && tries == 2:
+				panic("in the publisher")
+			case topic == "retry.return.billing" && tries <= 4:
+				return errDown
+			}
+			return nil
+		}
+		a.expectOneRetry(time.Second, 10*time.Second)
+	})
+}
+
+// TestLongOutageLosesNothingAndIsNoHotLoop: what may be held no longer is nacked, and comes back.
+func TestLongOutageLosesNothingAndIsNoHotLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{50 * time.Millisecond})
+		until := time.Now().Add(time.Hour)
+		a.publisher.fail = func(topic string, tries int) error {
+			if topic == "retry.return.billing" && time.Now().Before(until) {
+				return errDown
+			}
+			return nil
+		}
+		a.expectOneRetry(time.Hour, time.Hour+10*time.Second)
+		assert.Less(t, a.publisher.seen["retry.return.billing"], 7*3600)
+	})
+}
+
+// expectOneRetry runs the app with a handler that fails once, and closes it.
+func (a *app) expectOneRetry(least, most time.Duration) {
+	var c calls
+	done := make(chan struct{})
+	a.handle("billing", func(msg *message.Message) error {
+		if c.add(msg) == 1 {
+			return errDown
+		}
+		close(done)
+		return nil
+	})
+	a.run()
+	a.publish("1")
+	<-done
+	a.close()
+	require.Len(a.t, c.waits(), 1)
+	assert.GreaterOrEqual(a.t, c.waits()[0], least)
+	assert.LessOrEqual(a.t, c.waits()[0], most)
+}
+
+func TestGarbledMessagesOnATier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Minute})
+		a.handle("billing", func(msg *message.Message) error { return nil })
+		a.run()
+		put := func(uuid string, metadata message.Metadata) {
+			msg := message.NewMessage(uuid, []byte(uuid))
+			msg.Metadata = metadata
+			require.NoError(t, a.pubSub.Publish("retry.1m", msg))
+		}
+		put("foreign", message.Metadata{"trace": "abc"})
+		put("nil", nil)
+		put("no handler", message.Metadata{retrymw.FailuresKey: "1"})
+		put("garbled count", message.Metadata{retrymw.FailuresKey: "-1", retrymw.HandlerKey: "billing"})
+		put("elsewhere", message.Metadata{retrymw.FailuresKey: "1", retrymw.HandlerKey: "of another process"})
+		put("garbled hop", message.Metadata{
+			retrymw.FailuresKey: "1", retrymw.HandlerKey: "of another process", "retry_hop_due_at": "soon",
+			retrymw.DueAtKey: time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000Z"),
+		})
+		start := time.Now()
+		time.Sleep(2 * time.Minute)
+		a.close()
+
+		unknown := a.publisher.to("retry.dead.unknown")
+		assert.Len(t, unknown, 4)
+		for _, one := range unknown {
+			assert.Equal(t, relay.DeadReasonForeign, one.msg.Metadata[retrymw.DeadReasonKey])
+			assert.Equal(t, one.msg.UUID, string(one.msg.Payload))
+		}
+		back := a.publisher.to("retry.return.of another process")
+		require.Len(t, back, 2)
+		assert.Equal(t, "elsewhere", back[0].msg.UUID)
+		assert.Equal(t, "garbled hop", back[1].msg.UUID)
+		assert.GreaterOrEqual(t, back[1].at.Sub(start), time.Minute)
+		assert.NotContains(t, back[1].msg.Metadata, "retry_hop_due_at")
+		assert.Less(t, len(a.publisher.to("retry.1m")), 5, "no hot loop")
+	})
+}
+
+// TestHandlerNameThatCannotBeATopic: the message is dead-lettered, and its tier goes on.
+func TestHandlerNameThatCannotBeATopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
+			c.GenerateTopic = func(p relay.TopicParams) (string, error) {
+				if p.Handler == "a b" {
+					return "", fmt.Errorf("%q holds a blank", p.Handler)
+				}
+				return fmt.Sprintf("%d_%v_%s", p.Kind, p.Tier, p.Handler), nil
+			}
+		})
+		a.handle("billing", func(*message.Message) error { return nil })
+		a.run()
+		msg := message.NewMessage("1", nil)
+		msg.Metadata = message.Metadata{retrymw.FailuresKey: "1", retrymw.HandlerKey: "a b"}
+		require.NoError(t, a.pubSub.Publish("0_1s_", msg))
+		time.Sleep(time.Second)
+		a.close()
+		assert.Len(t, a.publisher.to("2_0s_unknown"), 1)
+	})
+}
+
+// TestSlowHandlerDoesNotBlockItsTier: the tier waits for nobody.
+func TestSlowHandlerDoesNotBlockItsTier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second})
+		var fast calls
+		release, done := make(chan struct{}), make(chan struct{})
+		a.handle("slow", func(msg *message.Message) error {
+			if _, retried := retrymw.ReadRecord(msg.Metadata); retried {
+				<-release
+				return nil
+			}
+			return errDown
+		})
+		a.handle("fast", func(msg *message.Message) error {
+			if fast.add(msg) == 1 {
+				return errDown
+			}
+			close(done)
+			return nil
+		})
+		a.run()
+		a.publish("1")
+		<-done
+		assert.LessOrEqual(t, fast.waits()[0], 1010*time.Millisecond)
+		close(release)
+		a.close()
+	})
+}
+
+// TestHandlerWithoutItsReturnTopicIsRefused: its message is given back, and the log says what to do.
+func TestHandlerWithoutItsReturnTopicIsRefused(t *testing.T) {
+	a := newApp(t, backoff.Schedule{time.Second})
+	_, err := a.tiers.TieredRetryConfig().GenerateRetryTopic(retrymw.RetryTopicParams{Handler: "billing", Tier: backoff.Tier(time.Second)})
+	require.ErrorContains(t, err, `handler "billing" was not added with the relay's AddHandler`)
+	a.tiers.AddConsumerHandler(message.NewDefaultRouter(nil), "billing", "orders", a.pubSub, func(*message.Message) error { return nil })
+	topic, err := a.tiers.TieredRetryConfig().GenerateRetryTopic(retrymw.RetryTopicParams{Handler: "billing", Tier: backoff.Tier(time.Second)})
+	require.NoError(t, err)
+	assert.Equal(t, "retry.1s", topic)
+}
+
+// TestTiersOfFormerSchedulesAreEmptied: nothing new goes there.
+func TestTiersOfFormerSchedulesAreEmptied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
+			c.Former = backoff.Schedule{time.Second, 5 * time.Second}
+		})
+		a.handle("billing", func(*message.Message) error { return nil })
+		a.run()
+		msg := message.NewMessage("1", nil)
+		msg.Metadata = message.Metadata{retrymw.FailuresKey: "1", retrymw.HandlerKey: "billing", retrymw.TopicKey: "orders"}
+		require.NoError(t, a.pubSub.Publish("retry.5s", msg))
+		time.Sleep(time.Second)
+		a.close()
+		assert.Len(t, a.publisher.to("retry.return.billing"), 1)
+	})
+}
