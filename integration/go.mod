@@ -6,11 +6,13 @@ require (
 	github.com/Shopify/toxiproxy/v2 v2.5.0
 	github.com/ThreeDotsLabs/watermill v1.5.3
 	github.com/ThreeDotsLabs/watermill-amqp/v2 v2.1.3
+	github.com/ThreeDotsLabs/watermill-amqp/v3 v3.1.0
 	github.com/michaelklishin/rabbit-hole/v3 v3.2.0
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/rs/zerolog v1.28.0
 	github.com/stretchr/testify v1.11.1
 	github.com/tieredretry/watermill-retry v0.0.0
+	github.com/tieredretry/watermill-retry/configv3 v0.0.0
 	go.uber.org/goleak v1.3.0
 )
 
@@ -44,4 +46,7 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
 
-replace github.com/tieredretry/watermill-retry => ../
+replace (
+	github.com/tieredretry/watermill-retry => ../
+	github.com/tieredretry/watermill-retry/configv3 => ../configv3
+)

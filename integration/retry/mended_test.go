@@ -5,15 +5,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
@@ -147,13 +148,18 @@ func TestReplacedWorkQueueIsLookedAtAgain(t *testing.T) {
 	assert.Equal(t, 1, a.Log.Count("Warning"))
 }
 
+// TestNilBindingKeyIsRefused: by Subscribe on v2, which needs none where there is no exchange, and by NewBuilder on v3.
 func TestNilBindingKeyIsRefused(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *config.BuilderConfig) {
-		b.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
-		b.AMQP.QueueBind.GenerateRoutingKey = nil
-	})
-	assert.ErrorContains(t, subscribe(t, a, a.Queue("orders")), "GenerateRoutingKey is nil")
+	app := amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
+	app.QueueBind.GenerateRoutingKey = nil
+	_, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
+	if amqp.Major == "v2" {
+		require.NoError(t, err)
+		a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP = app })
+		err = subscribe(t, a, a.Queue("orders"))
+	}
+	assert.ErrorContains(t, err, "GenerateRoutingKey is nil")
 }
 
 // TestSubscribeInAnAlarm: a broker that reads nothing from publishers is no reason not to consume.

@@ -7,16 +7,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
@@ -304,7 +303,7 @@ func TestTheAppsOwnNamesArgumentsAndTopologyBuilderHold(t *testing.T) {
 		b.AMQP.Exchange.Type = "topic"
 		b.AMQP.QueueBind.GenerateRoutingKey = func(string) string { return "eu.#" }
 		b.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1000, "x-queue-type": "quorum"}
-		b.AMQP.TopologyBuilder = &spy{built: built}
+		b.AMQP.TopologyBuilder = &amqp.SpyTopologyBuilder{Built: built}
 	})
 	topic := a.Queue("orders")
 	queue := "q." + topic
@@ -323,16 +322,6 @@ func TestTheAppsOwnNamesArgumentsAndTopologyBuilderHold(t *testing.T) {
 	testapp.Send(t, "x."+topic+"."+prefix, "eu.shop", testapp.Orders(5)...)
 	done.Wait(t, 5, 20*time.Second)
 	assert.Empty(t, done.Twice())
-}
-
-type spy struct {
-	amqp.DefaultTopologyBuilder
-	built chan string
-}
-
-func (s *spy) BuildTopology(channel *amqp091.Channel, queue, exchange string, c amqp.Config, logger watermill.LoggerAdapter) error {
-	s.built <- queue
-	return s.DefaultTopologyBuilder.BuildTopology(channel, queue, exchange, c, logger)
 }
 
 func TestVerifyFindsWhatIsMissing(t *testing.T) {

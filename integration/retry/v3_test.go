@@ -1,0 +1,126 @@
+//go:build amqpv3
+
+package retry_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqpv2 "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqpv3 "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	configv2 "github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/configv3"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// What only v3 has.
+
+// TestTopicConfig: a topic exchange whose queue is bound with the topic, which is a pattern.
+func TestTopicConfig(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t, func(b *configv3.BuilderConfig) {
+		b.AMQP = amqpv3.NewDurableTopicConfig(broker.URL(t), "shop_"+b.Prefix, "orders_"+b.Prefix)
+	})
+	queue := a.Queue("orders")
+	done := testapp.NewLedger()
+	a.Handle("orders.*", 1, func(msg *message.Message) error {
+		if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 1 || msg.UUID == testapp.ID(0) {
+			return errDown
+		}
+		done.Add(msg.UUID)
+		return nil
+	})
+	a.Run()
+	testapp.Send(t, "shop_"+a.Name, "orders.eu", testapp.Orders(10)...)
+	done.Wait(t, 9, 20*time.Second)
+	letter := testapp.Take(t, queue+".dead", 1)[0]
+	assert.Equal(t, middleware.DeadReasonExhausted, letter.Headers[middleware.DeadReasonKey])
+	a.Settle(queue)
+	assert.Empty(t, done.Twice())
+}
+
+// TestRedeliveredIsSaidOfOneDeliveryOnly: the mark is v3's own, and no copy carries it on.
+func TestRedeliveredIsSaidOfOneDeliveryOnly(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	deliveries := make(chan string, 10)
+	a.Handle(queue, 1, func(msg *message.Message) error {
+		record, _ := middleware.ReadRecord(msg.Metadata)
+		redelivered := amqpv3.IsMessageRedelivered(msg)
+		deliveries <- fmt.Sprintf("failures=%d redelivered=%t", record.Failures, redelivered)
+		if record.Failures == 0 && !redelivered {
+			msg.Nack() // by itself: the broker delivers it again
+			return nil
+		}
+		return errDown
+	})
+	a.Run()
+	testapp.Send(t, "", queue, testapp.Orders(1)...)
+	letter := testapp.Take(t, queue+".dead", 1)[0]
+	close(deliveries)
+	var all []string
+	for delivery := range deliveries {
+		all = append(all, delivery)
+	}
+	assert.Equal(t, []string{
+		"failures=0 redelivered=false", "failures=0 redelivered=true", "failures=1 redelivered=false", "failures=2 redelivered=false",
+	}, all)
+	assert.NotContains(t, letter.Headers, amqpv3.MetadataRedeliveredKey)
+}
+
+// TestAppsOfBothMajorsShareTheirQueues: each retries what the other has failed on, and no queue is in the other's way.
+func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
+	t.Parallel()
+	const messages = 100
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	done := testapp.NewLedger()
+	var v2, v3, handed atomic.Int64
+	handler := func(mine *atomic.Int64, major string) message.NoPublishHandlerFunc {
+		return func(msg *message.Message) error {
+			mine.Add(1)
+			record, _ := middleware.ReadRecord(msg.Metadata)
+			if record.Failures > 0 && record.Handler[:2] != major {
+				handed.Add(1)
+			}
+			if record.Failures < 2 {
+				return errDown
+			}
+			done.Add(msg.UUID)
+			return nil
+		}
+	}
+	older, err := configv2.NewBuilder(configv2.BuilderConfig{
+		AMQP: amqpv2.NewDurableQueueConfig(broker.URL(t)), Schedule: a.Builder.TieredRetryConfig(nil).Schedule, Prefix: a.Name,
+	})
+	require.NoError(t, err)
+	require.Equal(t, older.Topology(queue), a.Builder.Topology(queue))
+	failures, err := older.NewPublisher(a.Log)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, failures.Close()) })
+	retry, err := middleware.NewTieredRetry(older.TieredRetryConfig(failures), a.Log)
+	require.NoError(t, err)
+	subscriber, err := amqpv2.NewSubscriber(older.SubscriberConfig(), a.Log)
+	require.NoError(t, err)
+	a.Router.AddConsumerHandler("v2", queue, subscriber, handler(&v2, "v2")).AddMiddleware(retry.Middleware)
+	a.Router.AddConsumerHandler("v3", queue, a.Subscriber(), handler(&v3, "v3")).AddMiddleware(a.Retry.Middleware)
+	a.Run()
+	testapp.Send(t, "", queue, testapp.Orders(messages)...)
+	done.Wait(t, messages, 30*time.Second)
+	a.Settle(queue)
+	assert.Empty(t, done.Twice())
+	assert.Zero(t, testapp.Depth(t, queue+".dead"))
+	assert.EqualValues(t, 3*messages, v2.Load()+v3.Load())
+	assert.NotZero(t, v2.Load())
+	assert.NotZero(t, v3.Load())
+	assert.NotZero(t, handed.Load(), "one has retried what the other has failed on")
+}
