@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -168,14 +166,7 @@ func TestAPeerThatStopsReading(t *testing.T) {
 
 // Not parallel: an alarm blocks whoever publishes to this broker.
 func TestABlockedConnection(t *testing.T) {
-	prefix := os.Getenv("BROKER_CTL")
-	if prefix == "" {
-		t.Fatal("BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL, such as `rabbitmqctl -n rabbit@host`")
-	}
-	watermark := func(value string) {
-		output, err := exec.Command("sh", "-c", prefix+" set_vm_memory_high_watermark "+value).CombinedOutput()
-		require.NoError(t, err, string(output))
-	}
+	watermark := func(value string) { broker.Ctl(t, "set_vm_memory_high_watermark", value) }
 	topology := declare(t, nil)
 	p := topology.open(t, func(c *publisher.Config) { c.ConfirmTimeout = 2 * time.Second })
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))

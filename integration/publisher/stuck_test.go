@@ -2,8 +2,6 @@ package publisher_test
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -12,23 +10,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/publisher"
 )
 
 // suspend stops the process of a queue inside the broker: as a queue without a majority, it takes messages and confirms none.
 func suspend(t *testing.T, queue string) {
 	t.Helper()
-	prefix := os.Getenv("BROKER_CTL")
-	if prefix == "" {
-		t.Fatal("BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL")
-	}
 	eval := func(action string) {
 		t.Helper()
-		code := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)),
-			sys:%s(amqqueue:get_pid(Q)).`, queue, action)
-		output, err := exec.Command("sh", "-c", prefix+" eval '"+code+"'").CombinedOutput()
-		require.NoError(t, err, string(output))
-		require.Contains(t, string(output), "ok")
+		require.Contains(t, broker.Ctl(t, "eval", fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)),
+			sys:%s(amqqueue:get_pid(Q)).`, queue, action)), "ok")
 	}
 	t.Cleanup(func() { eval("resume") })
 	eval("suspend")
