@@ -1,0 +1,131 @@
+package backends
+
+import (
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// Backend is a Pub/Sub with retries. Each publisher and subscriber that it makes has a connection of its own, which is closed
+// with it.
+type Backend struct {
+	Name string
+
+	// Publisher connects a publisher for the app's topics.
+	Publisher func() (message.Publisher, error)
+
+	// Connect connects an app's retries.
+	Connect func(App) (*Retries, error)
+
+	// Declare, where it is set, makes what must be there before the first message: for the app's topics, and for the retries
+	// of a prefix.
+	Declare func(prefix string, topics ...string) error
+}
+
+// App is what an app says of its retries.
+type App struct {
+	Group    string // the consumer group
+	Prefix   string // of the names of its retries
+	Schedule backoff.Schedule
+
+	// MaxHold is the relay's. Limit is the redelivery limit of the tiers; the default is twice what a message is held and ten
+	// seconds more.
+	MaxHold time.Duration
+	Limit   time.Duration
+
+	// HandlerLimit is the redelivery limit of what the handlers get, above the time that they take. The default is 30 seconds.
+	HandlerLimit time.Duration
+
+	// Configure, where it is set, changes the middleware's configuration.
+	Configure func(*middleware.TieredRetryConfig)
+
+	// Failures, where it is set, decorates the publisher of failures.
+	Failures func(message.Publisher) message.Publisher
+}
+
+func (a App) failures(connect func() (message.Publisher, error)) (message.Publisher, error) {
+	publisher, err := connect()
+	if err == nil && a.Failures != nil {
+		publisher = a.Failures(publisher)
+	}
+	return publisher, err
+}
+
+func (a App) limit(p relay.SubscriberParams) time.Duration {
+	if a.Limit > 0 {
+		return a.Limit
+	}
+	return 2*p.Hold + 10*time.Second
+}
+
+func (a App) handlerLimit() time.Duration {
+	if a.HandlerLimit > 0 {
+		return a.HandlerLimit
+	}
+	return 30 * time.Second
+}
+
+func (a App) middleware(config middleware.TieredRetryConfig, logger watermill.LoggerAdapter) (*middleware.TieredRetry, error) {
+	if a.Configure != nil {
+		a.Configure(&config)
+	}
+	return middleware.NewTieredRetry(config, logger)
+}
+
+// Retries are an app's retries on a backend.
+type Retries struct {
+	// Subscriber connects a subscriber for the app's handlers.
+	Subscriber func() (message.Subscriber, error)
+
+	// Handle adds a handler with retries to the router.
+	Handle func(router *message.Router, name, topic string, subscriber message.Subscriber, handler message.NoPublishHandlerFunc)
+
+	// DeadLetters connects a subscriber for the dead letters of a handler, and names its topic.
+	DeadLetters func(handler, topic string) (message.Subscriber, string, error)
+
+	// Close ends the retries. Close the router first.
+	Close func() error
+}
+
+// parts are what a relay needs of a backend.
+type parts struct {
+	failures   func() (message.Publisher, error)
+	subscriber func(group string, limit time.Duration) (message.Subscriber, error)
+	tier       func(relay.SubscriberParams, time.Duration) (message.Subscriber, error)
+}
+
+// connect makes the relay and the middleware of an app.
+func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Retries, error) {
+	failures, err := app.failures(b.failures)
+	if err != nil {
+		return nil, err
+	}
+	r, err := relay.New(relay.Config{
+		Publisher: failures, Schedule: app.Schedule, Prefix: app.Prefix, MaxHold: app.MaxHold,
+		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) { return b.tier(p, app.limit(p)) },
+	}, logger)
+	if err != nil {
+		return nil, errors.Join(err, failures.Close())
+	}
+	retry, err := app.middleware(r.TieredRetryConfig(), logger)
+	if err != nil {
+		return nil, errors.Join(err, failures.Close())
+	}
+	return &Retries{
+		Subscriber: func() (message.Subscriber, error) { return b.subscriber(app.Group, app.handlerLimit()) },
+		Handle: func(router *message.Router, name, topic string, s message.Subscriber, h message.NoPublishHandlerFunc) {
+			r.AddConsumerHandler(router, name, topic, s, h).AddMiddleware(retry.Middleware)
+		},
+		DeadLetters: func(handler, _ string) (message.Subscriber, string, error) {
+			s, err := b.subscriber("retry-dead", app.handlerLimit())
+			return s, app.Prefix + ".dead." + handler, err
+		},
+		Close: func() error { return errors.Join(r.Close(), failures.Close()) },
+	}, nil
+}

@@ -1,0 +1,39 @@
+package backends
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// Memory is Watermill's gochannel. It keeps nothing over a restart, drops what nobody subscribes to, knows no redelivery
+// limit, and every subscription is a consumer group of its own.
+func Memory(logger watermill.LoggerAdapter) Backend {
+	channel := gochannel.NewGoChannel(gochannel.Config{}, logger)
+	publisher := func() (message.Publisher, error) { return shared{Publisher: channel}, nil }
+	retries := parts{
+		failures: publisher,
+		subscriber: func(string, time.Duration) (message.Subscriber, error) {
+			return shared{Subscriber: channel}, nil
+		},
+		tier: func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) {
+			return shared{Subscriber: channel}, nil
+		},
+	}
+	return Backend{
+		Name: "gochannel", Publisher: publisher,
+		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) },
+	}
+}
+
+// shared outlives each of its users: closing the one gochannel would end them all.
+type shared struct {
+	message.Publisher
+	message.Subscriber
+}
+
+func (shared) Close() error { return nil }

@@ -1,0 +1,123 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// NATS is NATS JetStream.
+func NATS(url string, logger watermill.LoggerAdapter) Backend {
+	subscriber := func(group string, limit time.Duration, pending int) (message.Subscriber, error) {
+		return newNATSSubscriber(url, group, limit, pending, logger)
+	}
+	publisher := func() (message.Publisher, error) {
+		return wmnats.NewPublisher(wmnats.PublisherConfig{URL: url}, logger)
+	}
+	retries := parts{
+		failures: publisher,
+		subscriber: func(group string, limit time.Duration) (message.Subscriber, error) {
+			return subscriber(group, limit, natsHandlers)
+		},
+		tier: func(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
+			return subscriber("retry-relay", limit, 1)
+		},
+	}
+	return Backend{
+		Name: "nats", Publisher: publisher,
+		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) },
+		Declare: func(prefix string, topics ...string) error { return declareNATS(url, prefix, topics) },
+	}
+}
+
+// natsHandlers is how many messages of a topic a group may have in flight. What waits in a subscriber's own buffer is in flight
+// too, so it should not be many more than the group has handlers.
+const natsHandlers = 32
+
+// declareNATS makes a stream for each of the app's topics, and one for all retries. Stream names know no dots, subjects do.
+// A message leaves a stream of the policy WorkQueue when it is acknowledged.
+func declareNATS(url, prefix string, topics []string) error {
+	connection, err := nats.Connect(url)
+	if err != nil {
+		return fmt.Errorf("cannot connect to NATS: %w", err)
+	}
+	defer connection.Close()
+	js, err := connection.JetStream()
+	if err != nil {
+		return err
+	}
+	_, err = js.AddStream(&nats.StreamConfig{Name: prefix, Subjects: []string{prefix + ".>"}, Retention: nats.WorkQueuePolicy})
+	faults := []error{err}
+	for _, topic := range topics {
+		_, err := js.AddStream(&nats.StreamConfig{Name: streamName(topic), Subjects: []string{topic}})
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
+func streamName(topic string) string { return strings.ReplaceAll(topic, ".", "_") }
+
+// natsSubscriber makes the durable consumer of each topic before it subscribes. The subscription would make it, too, but what it
+// made it deletes when it ends, under all other subscribers.
+type natsSubscriber struct {
+	message.Subscriber
+	manager    nats.JetStreamManager
+	connection *nats.Conn
+	group      string
+	limit      time.Duration
+	pending    int
+}
+
+func newNATSSubscriber(url, group string, limit time.Duration, pending int, logger watermill.LoggerAdapter) (message.Subscriber, error) {
+	connection, err := nats.Connect(url)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to NATS: %w", err)
+	}
+	s := &natsSubscriber{connection: connection, group: group, limit: limit, pending: pending}
+	if s.manager, err = connection.JetStream(); err != nil {
+		connection.Close()
+		return nil, err
+	}
+	s.Subscriber, err = wmnats.NewSubscriberWithNatsConn(connection, wmnats.SubscriberSubscriptionConfig{
+		QueueGroupPrefix: group, AckWaitTimeout: limit,
+		JetStream: wmnats.JetStreamConfig{
+			DurableCalculator: func(_, topic string) string { return durableName(group, topic) },
+			// Without it nats.go acknowledges what Watermill has not, at a shutdown for instance, and it is lost.
+			SubscribeOptions: []nats.SubOpt{nats.ManualAck()},
+		},
+	}, logger)
+	if err != nil {
+		connection.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *natsSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	stream, err := s.manager.StreamNameBySubject(topic)
+	if err != nil {
+		return nil, fmt.Errorf("no stream has the subject %s: add one: %w", topic, err)
+	}
+	durable := durableName(s.group, topic)
+	_, err = s.manager.AddConsumer(stream, &nats.ConsumerConfig{
+		Durable: durable, DeliverGroup: s.group, DeliverSubject: "deliver." + stream + "." + durable, FilterSubject: topic,
+		AckPolicy: nats.AckExplicitPolicy, AckWait: s.limit, MaxAckPending: s.pending,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the consumer %s of stream %s: %w", durable, stream, err)
+	}
+	return s.Subscriber.Subscribe(ctx, topic)
+}
+
+func durableName(group, topic string) string {
+	return group + "-" + strings.ReplaceAll(topic, ".", "_")
+}

@@ -1,0 +1,40 @@
+package backends
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// Redis is Redis Streams, at host:port. Never set Maxlens or DefaultMaxlen of the publisher for the topics of the retries: Redis
+// trims what waits as readily as what is acknowledged.
+func Redis(address string, logger watermill.LoggerAdapter) Backend {
+	// Publisher and subscriber close their client. Every subscription blocks a connection for a moment.
+	client := func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: address, PoolSize: 100}) }
+	subscriber := func(group string, limit time.Duration) (message.Subscriber, error) {
+		return redisstream.NewSubscriber(redisstream.SubscriberConfig{
+			Client: client(), ConsumerGroup: group, DisableIndefiniteInitialBlock: true,
+			// What a consumer held that is gone is claimed by another after this time, not before.
+			MaxIdleTime: limit, ClaimInterval: min(limit/2, time.Second),
+		}, logger)
+	}
+	publisher := func() (message.Publisher, error) {
+		return redisstream.NewPublisher(redisstream.PublisherConfig{Client: client()}, logger)
+	}
+	retries := parts{
+		failures:   publisher,
+		subscriber: subscriber,
+		tier: func(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
+			return subscriber("retry-relay", limit)
+		},
+	}
+	return Backend{
+		Name: "redis", Publisher: publisher,
+		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) },
+	}
+}
