@@ -1,0 +1,227 @@
+package conformance
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+var noContext = context.Background()
+
+func ids(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = id(i)
+	}
+	return all
+}
+
+// lateness: how much later than due a message is back, with 4 handlers and 100 failures a second.
+func lateness(t *testing.T, f *fixture) {
+	const messages = 200
+	topics := f.topics(4)
+	app := f.app(500 * time.Millisecond)
+	f.declare(app.Prefix, topics...)
+	f.run(app, topics, func(msg *message.Message) error {
+		if f.ledger.add(msg).failures == 0 {
+			return errDown
+		}
+		return nil
+	})
+	publisher, err := f.backend.Publisher()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, publisher.Close()) }()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for i := range messages {
+		<-tick.C
+		require.NoError(t, publisher.Publish(topics[i%len(topics)], message.NewMessage(id(i), []byte("order"))))
+	}
+	f.await(messages, 1, patience)
+	f.checkNeverEarly(app.Schedule)
+	f.settle()
+
+	var late []time.Duration
+	for _, tries := range f.ledger.all() {
+		for _, one := range tries {
+			if one.failures == 1 {
+				late = append(late, one.at.Sub(one.record.DueAt))
+				break
+			}
+		}
+	}
+	slices.Sort(late)
+	f.score.p99 = late[len(late)*99/100]
+	t.Logf("lateness: median %v, p99 %v, most %v; bound of the p99 %v", late[len(late)/2], f.score.p99, late[len(late)-1], f.late)
+	assert.Less(t, f.score.p99, f.late)
+}
+
+func delays(t *testing.T, f *fixture) {
+	const messages = 30
+	topics := f.topics(4)
+	app := f.app(300*time.Millisecond, 900*time.Millisecond, 600*time.Millisecond)
+	f.declare(app.Prefix, topics...)
+	f.run(app, topics, func(msg *message.Message) error {
+		if f.ledger.add(msg).failures < 3 {
+			return errDown
+		}
+		return nil
+	})
+	f.publish(topics, ids(messages)...)
+	f.await(messages, 3, patience)
+	f.checkNeverEarly(app.Schedule)
+	for id, tries := range f.ledger.all() {
+		var failures []int
+		for _, one := range tries {
+			failures = append(failures, one.failures)
+		}
+		assert.Equal(t, []int{0, 1, 2, 3}, slices.Compact(failures), "message %s", id)
+	}
+	f.settle()
+}
+
+// overtakes: a message whose handler asks for the long tier fails first, and comes back last.
+func overtakes(t *testing.T, f *fixture) {
+	topics := f.topics(1)
+	app := f.app(300*time.Millisecond, 2*time.Second)
+	f.declare(app.Prefix, topics...)
+	f.run(app, topics, func(msg *message.Message) error {
+		switch one := f.ledger.add(msg); {
+		case one.failures > 0:
+			return nil
+		case one.id == "long":
+			return backoff.RetryAfter(errDown, 2*time.Second)
+		default:
+			return errDown
+		}
+	})
+	f.publish(topics, "long", "short")
+	f.await(2, 1, patience)
+	back := func(id string) time.Time {
+		for _, one := range f.ledger.all()[id] {
+			if one.failures == 1 {
+				return one.at
+			}
+		}
+		return time.Time{}
+	}
+	assert.Less(t, back("short"), back("long"))
+	f.settle()
+}
+
+// fanOut: a retry is seen by the handler that failed and by no other group.
+func fanOut(t *testing.T, f *fixture) {
+	const messages = 20
+	topics := f.topics(1)
+	billing := f.app(200 * time.Millisecond)
+	shipping := billing
+	shipping.Group, shipping.Prefix = "h"+f.name, "q"+f.name
+	f.declare(billing.Prefix, topics...)
+	f.declare(shipping.Prefix)
+
+	shipped := newLedger()
+	last := make(chan struct{})
+	f.run(shipping, topics, func(msg *message.Message) error {
+		shipped.add(msg)
+		if msg.UUID == "last" {
+			close(last)
+		}
+		return nil
+	})
+	f.run(billing, topics, func(msg *message.Message) error {
+		if one := f.ledger.add(msg); one.failures == 0 && one.id != "last" {
+			return errDown
+		}
+		return nil
+	})
+	f.publish(topics, ids(messages)...)
+	f.await(messages, 1, patience)
+	f.publish(topics, "last") // what came to the topic before it is there
+	select {
+	case <-last:
+	case <-time.After(patience):
+		require.Fail(t, "the last message is missing")
+	}
+	all := shipped.all()
+	assert.Len(t, all, messages+1)
+	for id, tries := range all {
+		for _, one := range tries {
+			assert.Zero(t, one.failures, "the other group has got a retry of %s", id)
+		}
+		assert.Len(t, tries, 1, "message %s", id)
+	}
+	f.settle()
+}
+
+// longTier: a tier of 10 seconds where a message that is held for more than 2 is handed out again. The relay hops.
+func longTier(t *testing.T, f *fixture) {
+	const messages = 20
+	topics := f.topics(2)
+	app := f.app(10 * time.Second)
+	app.MaxHold, app.Limit = time.Second, 2*time.Second
+	f.declare(app.Prefix, topics...)
+	f.run(app, topics, func(msg *message.Message) error {
+		if f.ledger.add(msg).failures == 0 {
+			return errDown
+		}
+		return nil
+	})
+	f.publish(topics, ids(messages)...)
+	f.await(messages, 1, patience)
+	f.checkNeverEarly(app.Schedule)
+	f.settle()
+}
+
+func volume(t *testing.T, f *fixture) {
+	const messages = 2000
+	topics := f.topics(16)
+	app := f.app(500 * time.Millisecond)
+	app.Limit, app.HandlerLimit = 30*time.Second, 30*time.Second
+	f.declare(app.Prefix, topics...)
+	f.run(app, topics, func(msg *message.Message) error {
+		if f.ledger.add(msg).failures == 0 {
+			return errDown
+		}
+		return nil
+	})
+	began := time.Now()
+	f.publish(topics, ids(messages)...)
+	f.await(messages, 1, 2*patience)
+	t.Logf("%d messages failed once and came back within %v", messages, time.Since(began).Round(time.Millisecond))
+	f.checkNeverEarly(app.Schedule)
+	f.settle()
+}
+
+// restart: the app is gone while its messages wait.
+func restart(t *testing.T, f *fixture) {
+	const messages = 50
+	topics := f.topics(4)
+	app := f.app(2 * time.Second)
+	f.declare(app.Prefix, topics...)
+	handle := func(msg *message.Message) error {
+		if f.ledger.add(msg).failures == 0 {
+			return errDown
+		}
+		return nil
+	}
+	var failed counter
+	app.Configure = func(c *middleware.TieredRetryConfig) { c.OnRetry = func(middleware.RetryEvent) { failed.add() } }
+	first := f.run(app, topics, handle)
+	f.publish(topics, ids(messages)...)
+	failed.await(t, messages)
+	assert.Less(t, f.ledger.reached(1), messages, "the wait must not be over")
+	first.stop()
+
+	f.run(app, topics, handle)
+	f.await(messages, 1, patience)
+	f.checkNeverEarly(app.Schedule)
+	f.settle()
+}

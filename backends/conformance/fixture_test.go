@@ -1,0 +1,312 @@
+package conformance
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+const patience = 90 * time.Second
+
+var errDown = errors.New("the service is down")
+
+// fixture is one case on one backend, with names that no other has.
+type fixture struct {
+	t *testing.T
+	target
+	url     string
+	backend backends.Backend
+	name    string // a word
+	score   *score
+	ledger  *ledger
+}
+
+func newFixture(t *testing.T, target target, url string, s *score) *fixture {
+	t.Helper()
+	name := "c" + strings.ToLower(rand.Text()[:8])
+	return &fixture{
+		t: t, target: target, url: url, backend: target.open(url, logger()), name: name, score: s, ledger: newLedger(),
+	}
+}
+
+func logger() watermill.LoggerAdapter {
+	if os.Getenv("CONFORMANCE_LOG") != "" {
+		return watermill.NewStdLogger(false, false)
+	}
+	return watermill.NopLogger{}
+}
+
+// app is what most cases start from.
+func (f *fixture) app(delays ...time.Duration) backends.App {
+	return backends.App{
+		Group: "g" + f.name, Prefix: "p" + f.name, Schedule: backoff.Schedule(delays),
+		Limit: 3 * time.Second, HandlerLimit: 3 * time.Second,
+	}
+}
+
+// topics are those of so many handlers: one, or one each where every subscription gets everything.
+func (f *fixture) topics(handlers int) []string {
+	topics := make([]string, handlers)
+	for i := range topics {
+		topics[i] = "t" + f.name
+		if f.memory {
+			topics[i] = fmt.Sprintf("t%s-%d", f.name, i)
+		}
+	}
+	return topics
+}
+
+func (f *fixture) declare(prefix string, topics ...string) {
+	f.t.Helper()
+	if f.backend.Declare == nil {
+		return
+	}
+	unique := map[string]bool{}
+	for _, topic := range topics {
+		unique[topic] = true
+	}
+	var all []string
+	for topic := range unique {
+		all = append(all, topic)
+	}
+	require.NoError(f.t, f.backend.Declare(prefix, all...))
+}
+
+// runningApp is a router with handlers and their retries.
+type runningApp struct {
+	t       *testing.T
+	router  *message.Router
+	retries *backends.Retries
+	done    chan error
+	once    sync.Once
+}
+
+func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
+
+// run starts a handler on each of the topics.
+func (f *fixture) run(app backends.App, topics []string, handle message.NoPublishHandlerFunc) *runningApp {
+	f.t.Helper()
+	a, err := start(f.backend, app, topics, handle)
+	require.NoError(f.t, err)
+	a.t = f.t
+	f.t.Cleanup(a.stop)
+	return a
+}
+
+func start(backend backends.Backend, app backends.App, topics []string, handle message.NoPublishHandlerFunc) (*runningApp, error) {
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, logger())
+	if err != nil {
+		return nil, err
+	}
+	retries, err := backend.Connect(app)
+	if err != nil {
+		return nil, err
+	}
+	subscriber, err := retries.Subscriber()
+	if err != nil {
+		return nil, err
+	}
+	for i, topic := range topics {
+		retries.Handle(router, handlerName(i), topic, subscriber, handle)
+	}
+	a := &runningApp{router: router, retries: retries, done: make(chan error, 1)}
+	go func() { a.done <- router.Run(noContext) }()
+	select {
+	case <-router.Running():
+		return a, nil
+	case err := <-a.done:
+		return nil, fmt.Errorf("the router has stopped: %w", err)
+	case <-time.After(patience):
+		return nil, errors.New("the router does not run")
+	}
+}
+
+func (a *runningApp) stop() {
+	a.once.Do(func() {
+		require.NoError(a.t, a.router.Close())
+		require.NoError(a.t, <-a.done)
+		require.NoError(a.t, a.retries.Close())
+	})
+}
+
+func id(i int) string { return fmt.Sprintf("%05d", i) }
+
+// publish sends messages of these identities, in turn to each of the topics.
+func (f *fixture) publish(topics []string, ids ...string) {
+	f.t.Helper()
+	messages := make([]*message.Message, len(ids))
+	for i, id := range ids {
+		messages[i] = message.NewMessage(id, []byte("order "+id))
+	}
+	f.send(topics, messages...)
+}
+
+func (f *fixture) send(topics []string, messages ...*message.Message) {
+	f.t.Helper()
+	publisher, err := f.backend.Publisher()
+	require.NoError(f.t, err)
+	for i, msg := range messages {
+		require.NoError(f.t, publisher.Publish(topics[i%len(topics)], msg))
+	}
+	require.NoError(f.t, publisher.Close())
+}
+
+// deadLetters subscribes to the dead letters of a handler, and returns what takes the next.
+func (f *fixture) deadLetters(a *runningApp, handler, topic string) func() *message.Message {
+	f.t.Helper()
+	subscriber, topic, err := a.retries.DeadLetters(handler, topic)
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = subscriber.Close() })
+	in, err := subscriber.Subscribe(noContext, topic)
+	require.NoError(f.t, err)
+	return func() *message.Message {
+		f.t.Helper()
+		select {
+		case msg := <-in:
+			require.NotNil(f.t, msg)
+			msg.Ack()
+			return msg
+		case <-time.After(patience):
+			require.Fail(f.t, "a dead letter is missing")
+			return nil
+		}
+	}
+}
+
+// try is one call of a handler.
+type try struct {
+	id       string
+	failures int // before this call
+	at       time.Time
+	record   middleware.Record
+}
+
+// ledger counts tries by identity.
+type ledger struct {
+	mu    sync.Mutex
+	tries map[string][]try
+	moved chan struct{} // closed and replaced with every try
+}
+
+func newLedger() *ledger { return &ledger{tries: map[string][]try{}, moved: make(chan struct{})} }
+
+func (l *ledger) add(msg *message.Message) try {
+	record, _ := middleware.ReadRecord(msg.Metadata)
+	one := try{id: msg.UUID, failures: record.Failures, at: time.Now(), record: record}
+	l.put(one)
+	return one
+}
+
+func (l *ledger) put(one try) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tries[one.id] = append(l.tries[one.id], one)
+	close(l.moved)
+	l.moved = make(chan struct{})
+}
+
+func (l *ledger) all() map[string][]try {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := maps.Clone(l.tries)
+	for id, tries := range all {
+		all[id] = append([]try(nil), tries...)
+	}
+	return all
+}
+
+// reached counts the identities that were tried with so many failures before.
+func (l *ledger) reached(failures int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, tries := range l.tries {
+		for _, one := range tries {
+			if one.failures >= failures {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+func (l *ledger) duplicates() int {
+	n := 0
+	for _, tries := range l.all() {
+		seen := map[int]bool{}
+		for _, one := range tries {
+			if seen[one.failures] {
+				n++
+			}
+			seen[one.failures] = true
+		}
+	}
+	return n
+}
+
+// await waits until n identities were tried with so many failures before.
+func (f *fixture) await(n, failures int, within time.Duration) {
+	f.t.Helper()
+	deadline := time.After(within)
+	for {
+		f.ledger.mu.Lock()
+		moved := f.ledger.moved
+		f.ledger.mu.Unlock()
+		got := f.ledger.reached(failures)
+		if got >= n {
+			return
+		}
+		select {
+		case <-moved:
+		case <-deadline:
+			f.score.add(n-got, 0)
+			require.Failf(f.t, "messages are lost", "%d of %d came after %d failures within %v", got, n, failures, within)
+		}
+	}
+}
+
+// checkNeverEarly: every retry came its delay after the failure before it, less a millisecond.
+func (f *fixture) checkNeverEarly(schedule backoff.Schedule) {
+	f.t.Helper()
+	for id, tries := range f.ledger.all() {
+		failed := map[int]time.Time{}
+		for _, one := range tries {
+			if _, known := failed[one.failures]; !known {
+				failed[one.failures] = one.at
+			}
+			before, known := failed[one.failures-1]
+			if !known {
+				continue
+			}
+			delay, _ := schedule.Delay(one.failures)
+			if waited := one.at.Sub(before); waited < delay-time.Millisecond {
+				f.t.Errorf("message %s, retry %d: came after %v, %v too early", id, one.failures, waited, delay-waited)
+			}
+		}
+	}
+}
+
+// settle counts duplicates once nothing is on its way any more.
+func (f *fixture) settle() {
+	f.t.Helper()
+	duplicates := f.ledger.duplicates()
+	f.score.add(0, duplicates)
+	if duplicates > 0 {
+		f.t.Logf("%d duplicates", duplicates)
+	}
+}

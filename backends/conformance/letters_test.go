@@ -1,0 +1,142 @@
+package conformance
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+func all(string, string) bool { return true }
+
+// amqpKeeps: keys are short strings, of at most 255 bytes.
+func amqpKeeps(key, _ string) bool { return len(key) <= 255 }
+
+// natsKeeps: metadata are HTTP-like headers. net/http leaves a header out whose name is no token, and makes a space of a line
+// break; white space around a value goes.
+func natsKeeps(key, value string) bool {
+	token := key != ""
+	for _, r := range key {
+		token = token && r > ' ' && r < 0x7f && !strings.ContainsRune(`()<>@,;:\"/[]?={}`, r)
+	}
+	return token && !strings.ContainsAny(value, "\r\n") && value == strings.TrimSpace(value)
+}
+
+// jsonKeeps: what is no UTF-8 is no JSON.
+func jsonKeeps(key, value string) bool { return utf8.ValidString(key) && utf8.ValidString(value) }
+
+func everyByte() string {
+	var b strings.Builder
+	for i := range 256 {
+		b.WriteByte(byte(i))
+	}
+	return b.String()
+}
+
+// odd are messages as nobody sends them, by identity.
+func odd() map[string]*message.Message {
+	text := message.Metadata{
+		"plain": "value", "empty": "", "ключ": "значение", "emoji": "🐇🕳", "quotes": `"'\{}<>&`, "a b": "space", "x:y": "colon",
+		"Case": "1", "case": "2", "padded": "  both  ", "lines": "one\r\ntwo\nthree", "tab": "a\tb", "long": strings.Repeat("ä", 5000),
+		"json": `{"a": [1, null]}`, "percent": "%00%ff%s",
+	}
+	messages := map[string]*message.Message{
+		"plain":    message.NewMessage("plain", []byte(`{"order": 1}`)),
+		"empty":    message.NewMessage("empty", nil),
+		"bytes":    message.NewMessage("bytes", []byte(everyByte())),
+		"unicode":  message.NewMessage("unicode", []byte("Grüße, 世界 \u0000 🐇")),
+		"large":    message.NewMessage("large", []byte(strings.Repeat(everyByte(), 1000))),
+		"metadata": message.NewMessage("metadata", []byte("text")),
+		"octets":   message.NewMessage("octets", []byte("text")),
+	}
+	messages["metadata"].Metadata = text
+	messages["octets"].Metadata = message.Metadata{"octets": "\xff\xfe" + everyByte()[1:9], "nul": "a\x00b", "\xff": "key"}
+	return messages
+}
+
+// deadLetters: a dead letter has the whole record, and is otherwise, to the byte, the message that the handler got first.
+func deadLetters(t *testing.T, f *fixture) {
+	topics := f.topics(1)
+	app := f.app(100*time.Millisecond, 200*time.Millisecond)
+	f.declare(app.Prefix, topics...)
+	first := map[string]*message.Message{} // one handler: one message at a time
+	began := time.Now().Truncate(time.Millisecond)
+	a := f.run(app, topics, func(msg *message.Message) error {
+		one := f.ledger.add(msg)
+		if one.failures == 0 && first[msg.UUID] == nil {
+			first[msg.UUID] = msg.Copy()
+		}
+		if one.id == "plain" {
+			return backoff.Permanent(errDown)
+		}
+		return errDown
+	})
+	next := f.deadLetters(a, handlerName(0), topics[0])
+	sent := odd()
+	for _, msg := range sent {
+		f.send(topics, msg.Copy())
+	}
+	letters := map[string]*message.Message{}
+	for len(letters) < len(sent) {
+		letter := next()
+		letters[letter.UUID] = letter
+	}
+	f.settle()
+
+	for id, was := range sent {
+		letter := letters[id]
+		require.NotNil(t, letter, "%s", id)
+		record, found := middleware.ReadRecord(letter.Metadata)
+		require.True(t, found)
+		want := middleware.Record{
+			Failures: 3, Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topics[0], Handler: handlerName(0),
+			DeadReason: middleware.DeadReasonExhausted, FirstFailedAt: record.FirstFailedAt, LastFailedAt: record.LastFailedAt,
+		}
+		if id == "plain" {
+			want.Failures, want.DeadReason = 1, middleware.DeadReasonPermanent
+		} else {
+			assert.GreaterOrEqual(t, record.LastFailedAt.Sub(record.FirstFailedAt), 299*time.Millisecond)
+		}
+		assert.Equal(t, want, record, "%s", id)
+		assert.False(t, record.FirstFailedAt.Before(began))
+		assert.False(t, record.LastFailedAt.After(time.Now()))
+		assert.Equal(t, topics[0], letter.Metadata.Get("topic_poisoned"))
+
+		assert.Equal(t, string(was.Payload), string(letter.Payload), "%s", id)
+		got := bare(letter.Metadata)
+		assert.Equal(t, bare(first[id].Metadata), got, "%s: the dead letter is what the handler got first", id)
+		kept := maps.Clone(was.Metadata)
+		changed := maps.Clone(got)
+		for key, value := range was.Metadata {
+			if !f.keeps(key, value) {
+				delete(kept, key)
+				delete(changed, key)
+			}
+		}
+		for key := range changed { // what the backend made of a key that it does not keep
+			if _, known := was.Metadata[key]; !known {
+				delete(changed, key)
+			}
+		}
+		assert.Equal(t, map[string]string(kept), map[string]string(changed), "%s", id)
+	}
+}
+
+// bare are the metadata without those that the middleware and Watermill write.
+func bare(metadata message.Metadata) message.Metadata {
+	kept := message.Metadata{}
+	for key, value := range metadata {
+		if !strings.HasPrefix(key, "retry_") && !strings.HasSuffix(key, "_poisoned") && !strings.HasPrefix(key, "_watermill") {
+			kept[key] = value
+		}
+	}
+	return kept
+}
