@@ -14,6 +14,8 @@ WITH_BROKER = $(DEVBROKER) exec --
 SUBMAKE    = $(MAKE) --no-print-directory
 # The subscriber of watermill-amqp has a data race of its own on reconnect: its tests never run with -race.
 RECONNECT  = -e /integration/reconnect -e /integration/chaos
+# The integration tests are of watermill-amqp v2, or of v3 with this build tag.
+V3         = -tags=amqpv3
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
 # A machine with several generations of RabbitMQ has this command.
@@ -26,17 +28,21 @@ TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff curren
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
-.PHONY: devbroker test-root test-integration test-reconnect test-chaos bench-broker fuzz-root fuzz-integration lint-format lint-root lint-modules
+.PHONY: help demo test test-v3 test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
+.PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: devbroker ## watch messages fail, wait and come back
 	@$(WITH_BROKER) $(GO) run ./example
 
 test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
 	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-reconnect test-chaos
+
+# The outage, most of it waiting, beside the others.
+test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
+	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect-v3 & outage=$$!; $(SUBMAKE) test-integration-v3; result=$$?; wait $$outage && exit $$result'
 
 test-short: test-root ## the tests that need no broker
 
@@ -55,6 +61,7 @@ lint: lint-format lint-root lint-modules ## gofmt, vet, staticcheck, tidy
 
 vuln: ## known vulnerabilities of what the library is built from (needs the vulnerability database)
 	$(GO) tool -modfile=tools/go.mod govulncheck ./...
+	cd configv3 && $(GO) tool -modfile=../tools/go.mod govulncheck ./...
 
 fuzz: fuzz-root ## every fuzz target for FUZZTIME
 	@if grep -rlq '^func Fuzz' --include='*_test.go' integration; then \
@@ -63,7 +70,7 @@ fuzz: fuzz-root ## every fuzz target for FUZZTIME
 cover: devbroker ## test coverage of the shipped packages, integration tests included
 	@rm -rf .broker/cover && mkdir -p .broker/cover
 	@$(WITH_BROKER) sh -c '\
-		packages=$$($(GO) list ./... | grep -v /internal/ | grep -v /example | paste -s -d , -); \
+		packages=$$($(GO) list ./... | grep -v -e /internal/devbroker -e /internal/layout -e /internal/configtest -e /example | paste -s -d , -); \
 		$(GO) test -count=1 -coverpkg=$$packages ./... -args -test.gocoverdir=$(CURDIR)/.broker/cover && \
 		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v /integration/chaos) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
 	@$(GO) tool covdata percent -i=.broker/cover
@@ -82,6 +89,7 @@ devbroker:
 
 test-root:
 	$(GO) test $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
+	$(GO) test -C configv3 $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
 # One package at a time: some raise an alarm, which blocks whoever publishes.
 test-integration:
@@ -90,6 +98,13 @@ test-integration:
 
 test-reconnect:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./reconnect/...
+
+# They wait more than they work.
+test-integration-v3:
+	$(GO) test -C integration $(V3) $(RACE) -p=1 -parallel=8 -count=1 -timeout=$(TIMEOUT) ./retry ./hostile ./tls
+
+test-reconnect-v3:
+	$(GO) test -C integration $(V3) -count=1 -timeout=$(TIMEOUT) ./reconnect/...
 
 # Never beside others: it kills the broker.
 test-chaos:
@@ -120,8 +135,13 @@ lint-root:
 	@$(TIDY)
 
 lint-modules:
+	$(GO) vet -C configv3 ./...
+	cd configv3 && $(GO) tool -modfile=../tools/go.mod staticcheck -checks $(CHECKS) ./...
+	@cd configv3 && $(TIDY)
 	$(GO) vet -C integration ./...
+	$(GO) vet -C integration $(V3) ./...
 	cd integration && $(GO) tool -modfile=../tools/go.mod staticcheck -checks $(CHECKS) ./...
+	cd integration && $(GO) tool -modfile=../tools/go.mod staticcheck $(V3) -checks $(CHECKS) ./...
 	@cd integration && $(TIDY)
 	@cd tools && $(TIDY)
 

@@ -64,7 +64,7 @@ func TestReadmeCommandsExist(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, command := range regexp.MustCompile("`make ([a-z -]+)`").FindAllStringSubmatch(string(text), -1) {
+		for _, command := range regexp.MustCompile("`make ([a-z0-9 -]+)`").FindAllStringSubmatch(string(text), -1) {
 			for target := range strings.FieldsSeq(command[1]) {
 				if !strings.Contains("\n"+string(makefile), "\n"+target+":") {
 					t.Errorf("%s says `make %s`, which the Makefile does not have", document, target)
