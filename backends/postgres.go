@@ -110,12 +110,14 @@ func (w withDB) Close() error { return errors.Join(w.close(), w.db.Close()) }
 
 // queue is a table of messages that wait until they are due. In batches of more than one watermill-sql v4.0.0 loses messages:
 // when a batch is cut short, by a shutdown for instance, it deletes the whole of it. Its own condition for what is due is
-// wrong where the session's time zone is not UTC.
+// wrong where the session's time zone is not UTC, and fails, for every message of the topic, on one with a NUL in its
+// metadata: PostgreSQL cannot make text of that. Here nothing of the metadata but the time itself is read.
 var queue = sql.PostgreSQLQueueSchema{
 	GeneratePayloadType: bytea,
 	SubscribeBatchSize:  1,
 	GenerateWhereClause: func(sql.GenerateWhereClauseParams) (string, []any) {
-		return fmt.Sprintf("COALESCE((metadata->>'%s')::timestamptz, '-infinity') < clock_timestamp()", delay.DelayedUntilKey), nil
+		return fmt.Sprintf(`COALESCE(substring(metadata::text from '"%s":"([^"]*)"')::timestamptz, '-infinity') < clock_timestamp()`,
+			delay.DelayedUntilKey), nil
 	},
 }
 
