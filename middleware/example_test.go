@@ -103,3 +103,10 @@ func ExamplePanicError() {
 	// Output:
 	// panicked with boom
 }
+
+// What package relay does for the messages of a return topic.
+func ExampleWithOrigin() {
+	msg := message.NewMessage("order-1", nil)
+	msg.SetContext(retrymw.WithOrigin(msg.Context(), "orders", "billing"))
+	// A failure of this message counts on top of those in topic orders, whatever topic it came from.
+}

@@ -62,6 +62,19 @@ func (s *scripted) Close() error {
 	return nil
 }
 
+func (s *scripted) send(msg *message.Message) {
+	s.mu.Lock()
+	feed := s.feed
+	s.mu.Unlock()
+	feed <- msg
+}
+
+func (s *scripted) subscriptions() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tries
+}
+
 func withTier(s *scripted) func(*relay.Config) {
 	return func(c *relay.Config) {
 		c.NewSubscriber = func(relay.SubscriberParams) (message.Subscriber, error) { return s, nil }
@@ -95,7 +108,7 @@ func TestShutdownGivesBackAtOnceWhatIsHeld(t *testing.T) {
 				go func() { a.stopped <- a.router.Run(ctx) }()
 				<-a.router.Running()
 				msg := waitingFor(t.Context(), 10*time.Second)
-				tier.feed <- msg
+				tier.send(msg)
 				time.Sleep(time.Second)
 				start := time.Now()
 				stop(a, cancel)
@@ -120,7 +133,7 @@ func TestLastAcknowledgementIsSent(t *testing.T) {
 		a.run()
 		ctx, sent := context.WithCancel(t.Context())
 		msg := waitingFor(ctx, 0)
-		tier.feed <- msg
+		tier.send(msg)
 		time.Sleep(time.Second)
 		go func() {
 			<-msg.Acked()
@@ -149,11 +162,11 @@ func TestDeliveryThatTheBackendGaveUpOnIsNotPublished(t *testing.T) {
 		a.run()
 		ctx, cancel := context.WithCancel(t.Context())
 		msg := waitingFor(ctx, 10*time.Second)
-		tier.feed <- msg
+		tier.send(msg)
 		time.Sleep(2 * time.Second)
 		cancel()
 		again := waitingFor(t.Context(), 8*time.Second)
-		tier.feed <- again
+		tier.send(again)
 		time.Sleep(9 * time.Second)
 		<-again.Acked()
 		<-msg.Nacked()
@@ -211,14 +224,14 @@ func TestSubscriptionThatEndsIsMadeAgain(t *testing.T) {
 		a.handle("billing", ignore)
 		a.run()
 		msg := waitingFor(t.Context(), 10*time.Second)
-		tier.feed <- msg
+		tier.send(msg)
 		close(tier.cut)
 		<-msg.Nacked()
 		time.Sleep(20 * time.Second)
 		again := waitingFor(t.Context(), 0)
-		tier.feed <- again
+		tier.send(again)
 		<-again.Acked()
-		assert.Equal(t, 4, tier.tries)
+		assert.Equal(t, 4, tier.subscriptions())
 		a.close()
 	})
 }
@@ -227,7 +240,7 @@ func TestSubscriptionThatEndsIsMadeAgain(t *testing.T) {
 func TestHandlersAddedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Millisecond})
-		slow := slowReturn{Subscriber: a.pubSub}
+		slow := slowReturn{Subscriber: a.pubSub, orders: make(chan struct{})}
 		var c calls
 		done := make(chan struct{})
 		a.router.AddConsumerHandler("other", "nothing", a.pubSub, ignore)
@@ -240,7 +253,7 @@ func TestHandlersAddedLater(t *testing.T) {
 			return nil
 		}).AddMiddleware(a.retry.Middleware)
 		go func() {
-			time.Sleep(500 * time.Millisecond)
+			<-slow.orders
 			a.publish("1")
 		}()
 		require.NoError(t, a.router.RunHandlers(context.Background()))
@@ -250,11 +263,17 @@ func TestHandlersAddedLater(t *testing.T) {
 }
 
 // slowReturn subscribes return topics slowly.
-type slowReturn struct{ message.Subscriber }
+type slowReturn struct {
+	message.Subscriber
+	orders chan struct{} // closed once that topic is subscribed
+}
 
 func (s slowReturn) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if strings.HasPrefix(topic, "retry.return.") {
 		time.Sleep(time.Second)
+	}
+	if topic == "orders" {
+		defer close(s.orders)
 	}
 	return s.Subscriber.Subscribe(ctx, topic)
 }
@@ -266,7 +285,7 @@ func TestOneRelayOnTwoRouters(t *testing.T) {
 		a := newApp(t, backoff.Schedule{10 * time.Second}, withTier(tier))
 		feed := func() *message.Message {
 			msg := waitingFor(t.Context(), 0)
-			tier.feed <- msg
+			tier.send(msg)
 			synctest.Wait()
 			return msg
 		}
@@ -280,14 +299,14 @@ func TestOneRelayOnTwoRouters(t *testing.T) {
 		}
 		_, closeFirst := run("billing")
 		_, closeSecond := run("printing")
-		assert.Equal(t, 1, tier.tries, "one subscription for both: a second one would double the messages on a gochannel")
+		assert.Equal(t, 1, tier.subscriptions(), "one subscription for both: a second one would double the messages on a gochannel")
 		closeFirst()
 		<-feed().Acked()
 		closeSecond()
 		synctest.Wait()
 		_, closeThird := run("reading")
 		<-feed().Acked()
-		assert.Equal(t, 2, tier.tries)
+		assert.Equal(t, 2, tier.subscriptions())
 		closeThird()
 		require.NoError(t, a.tiers.Close())
 		assert.Equal(t, 1, tier.closed)
@@ -312,7 +331,7 @@ func TestStoppedHandlerDoesNotStopTheOthers(t *testing.T) {
 		first.Return.Stop()
 		<-first.Return.Stopped()
 		msg := waitingFor(t.Context(), 0)
-		tier.feed <- msg
+		tier.send(msg)
 		<-msg.Acked()
 		a.close()
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -23,7 +22,8 @@ type Relay struct {
 
 	handlers registry
 
-	mu          sync.Mutex
+	// lock is a channel, because pumps are waited for under it: in a bubble of testing/synctest a mutex would stop the time.
+	lock        chan struct{}
 	subscribers map[string]message.Subscriber // by topic; kept until Close
 	users       int                           // subscriptions of handlers that have not ended
 	pumping     *pumping                      // nil while there are no users
@@ -47,7 +47,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	}
 	r := &Relay{
 		config: config, tiers: tiers, hops: map[string]tierTopic{}, logger: logger,
-		subscribers: map[string]message.Subscriber{},
+		lock: make(chan struct{}, 1), subscribers: map[string]message.Subscriber{},
 	}
 	for _, tier := range tiers {
 		r.hops[tier.topic] = tier
@@ -73,10 +73,15 @@ func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 	}
 }
 
+// locked returns how to unlock.
+func (r *Relay) locked() func() {
+	r.lock <- struct{}{}
+	return func() { <-r.lock }
+}
+
 // use starts the pumps for the first subscription of a handler. They stop when the last one's context has ended.
 func (r *Relay) use(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.locked()()
 	if r.closed {
 		return errors.New("the relay is closed: close it after the router, and make a new one for a new router")
 	}
@@ -87,8 +92,7 @@ func (r *Relay) use(ctx context.Context) error {
 	}
 	r.users++
 	context.AfterFunc(ctx, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
+		defer r.locked()()
 		if r.users--; r.users == 0 {
 			r.pumping.stop()
 		}
@@ -135,8 +139,7 @@ func (r *Relay) subscriber(tier tierTopic) (message.Subscriber, error) {
 // Close stops the tiers and closes their subscribers, but not the publisher. Close the router first: what a handler fails
 // with afterwards waits until another relay takes it up. Messages that were held are given back to the backend.
 func (r *Relay) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.locked()()
 	r.closed = true
 	if r.pumping != nil {
 		r.pumping.stop()

@@ -75,6 +75,7 @@ func (a *app) publish(uuids ...string) {
 
 // close ends everything: a bubble fails where a goroutine is left.
 func (a *app) close() {
+	synctest.Wait() // a message that the router is just being given would outlive its Close
 	require.NoError(a.t, a.router.Close())
 	require.NoError(a.t, <-a.stopped)
 	require.NoError(a.t, a.tiers.Close())

@@ -1,0 +1,91 @@
+package relay_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+func valid() relay.Config {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+	return relay.Config{
+		Publisher: pubSub, Schedule: backoff.Schedule{time.Second, time.Minute},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}
+}
+
+func TestValidateReportsEveryFault(t *testing.T) {
+	require.NoError(t, valid().Validate())
+	err := relay.Config{MaxHold: -1, Former: backoff.Schedule{1}}.Validate()
+	for _, want := range []string{
+		"Publisher is nil", "Schedule: ", "Former: ", "NewSubscriber is nil", "MaxHold is -1ns: it must be 0 (the default, 20s) or at least 100ms",
+	} {
+		assert.ErrorContains(t, err, want)
+	}
+	_, err = relay.New(relay.Config{}, nil)
+	assert.ErrorContains(t, err, "invalid relay.Config: Publisher is nil")
+}
+
+func TestTopicNamesAreChecked(t *testing.T) {
+	for want, generate := range map[string]func(relay.TopicParams) (string, error){
+		"GenerateTopic gives the tiers 1s and 1m the same topic \"x\"":    func(relay.TopicParams) (string, error) { return "x", nil },
+		"GenerateTopic gives the topic of tier 1s an empty name":          func(relay.TopicParams) (string, error) { return "", nil },
+		"GenerateTopic cannot name the topic of tier 1m: the bank is":     func(relay.TopicParams) (string, error) { return "", errDown },
+		"GenerateTopic panicked for the topic of tier 1s: no such prefix": func(relay.TopicParams) (string, error) { panic("no such prefix") },
+	} {
+		config := valid()
+		config.GenerateTopic = generate
+		assert.ErrorContains(t, config.Validate(), want)
+	}
+}
+
+func TestDefaultTopics(t *testing.T) {
+	config := valid()
+	config.Prefix = "later"
+	tiers, err := relay.New(config, nil)
+	require.NoError(t, err)
+	retries := tiers.TieredRetryConfig()
+	require.NoError(t, retries.Validate())
+	dead, err := retries.GenerateDeadLetterTopic(retrymw.DeadLetterTopicParams{Handler: "billing", Topic: "orders"})
+	require.NoError(t, err)
+	assert.Equal(t, "later.dead.billing", dead)
+}
+
+func TestHoldOfASubscriber(t *testing.T) {
+	for _, row := range []struct{ tier, longest, want time.Duration }{
+		{time.Second, 0, time.Second},
+		{20 * time.Second, 0, 20 * time.Second},
+		{21 * time.Second, 0, 10500 * time.Millisecond},
+		{10 * time.Second, 3 * time.Second, 2500 * time.Millisecond},
+		{10 * time.Second, 9 * time.Second, 5 * time.Second},
+		{10*time.Second + time.Millisecond, 5 * time.Second, 3334 * time.Millisecond},
+		{backoff.MaxDelay, 0, 20 * time.Second},
+	} {
+		holds := map[string]time.Duration{}
+		config := valid()
+		pubSub := config.NewSubscriber
+		config.Schedule, config.MaxHold = backoff.Schedule{row.tier}, row.longest
+		config.NewSubscriber = func(p relay.SubscriberParams) (message.Subscriber, error) {
+			holds[p.Topic] = p.Hold
+			return pubSub(p)
+		}
+		tiers, err := relay.New(config, nil)
+		require.NoError(t, err)
+		subscriber, err := pubSub(relay.SubscriberParams{})
+		require.NoError(t, err)
+		router := message.NewDefaultRouter(nil)
+		tiers.AddConsumerHandler(router, "billing", "orders", subscriber, ignore)
+		go func() { <-router.Running(); assert.NoError(t, router.Close()) }()
+		require.NoError(t, router.Run(t.Context()))
+		require.NoError(t, tiers.Close())
+		assert.Equal(t, map[string]time.Duration{"retry." + backoff.Tier(row.tier).String(): row.want}, holds)
+	}
+}

@@ -1,0 +1,152 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// A whole app on Watermill's gochannel: no server, no network.
+func Example() {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+	tiers, err := relay.New(relay.Config{
+		Publisher:     pubSub,
+		Schedule:      backoff.Schedule{10 * time.Millisecond, 20 * time.Millisecond},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}, nil)
+	check(err)
+	retry, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), nil)
+	check(err)
+
+	router := message.NewDefaultRouter(nil)
+	billed := make(chan int)
+	tiers.AddConsumerHandler(router, "billing", "orders", pubSub, func(msg *message.Message) error {
+		record, _ := retrymw.ReadRecord(msg.Metadata)
+		if record.Failures < 2 {
+			return errors.New("the bank is down")
+		}
+		billed <- record.Failures
+		return nil
+	}).AddMiddleware(retry.Middleware)
+
+	go func() { check(router.Run(context.Background())) }()
+	<-router.Running()
+	check(pubSub.Publish("orders", message.NewMessage("order-1", nil)))
+	fmt.Println("billed after", <-billed, "failures")
+
+	check(router.Close())
+	check(tiers.Close())  // after the router
+	check(pubSub.Close()) // after the tiers
+	// Output:
+	// billed after 2 failures
+}
+
+func ExampleNew() {
+	_, err := relay.New(relay.Config{Schedule: backoff.Constant(time.Second, 3)}, nil)
+	fmt.Println(err)
+	// Output:
+	// invalid relay.Config: Publisher is nil: give the relay a publisher of its own
+	// NewSubscriber is nil: it makes the subscriber of one tier; with gochannel return the Pub/Sub itself
+}
+
+// Names for a backend that allows no dots.
+func ExampleConfig() {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+	config := relay.Config{
+		Publisher: pubSub,
+		Schedule:  backoff.Exponential(time.Second, 5, 4),
+		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) {
+			return pubSub, nil // with a redelivery limit of, say, p.Hold + 10*time.Second
+		},
+		GenerateTopic: func(p relay.TopicParams) (string, error) {
+			switch p.Kind {
+			case relay.TierTopic:
+				return p.Prefix + "-" + p.Tier.String(), nil
+			case relay.ReturnTopic:
+				return p.Prefix + "-return-" + strings.ReplaceAll(p.Handler, ".", "-"), nil
+			default:
+				return p.Prefix + "-dead-" + strings.ReplaceAll(p.Handler, ".", "-"), nil
+			}
+		},
+	}
+	fmt.Println(config.Validate())
+	// Output:
+	// <nil>
+}
+
+func ExampleConfig_Validate() {
+	fmt.Println(relay.Config{MaxHold: time.Millisecond}.Validate())
+	// Output:
+	// Publisher is nil: give the relay a publisher of its own
+	// Schedule: backoff: no retries: want 1 to 1000
+	// NewSubscriber is nil: it makes the subscriber of one tier; with gochannel return the Pub/Sub itself
+	// MaxHold is 1ms: it must be 0 (the default, 20s) or at least 100ms
+}
+
+// The middleware's hooks and other settings are the app's.
+func ExampleRelay_TieredRetryConfig() {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+	tiers, err := relay.New(relay.Config{
+		Publisher:     pubSub,
+		Schedule:      backoff.Constant(time.Minute, 3),
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}, nil)
+	check(err)
+	retries := tiers.TieredRetryConfig()
+	retries.OnDeadLetter = func(e retrymw.DeadLetterEvent) { log.Println(e.Handler, "gave up on", e.MessageUUID) }
+	_, err = retrymw.NewTieredRetry(retries, nil)
+	fmt.Println(err)
+	// Output:
+	// <nil>
+}
+
+// A handler that produces messages: those it produced after a retry carry no failure record.
+func ExampleRelay_AddHandler() {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+	tiers, err := relay.New(relay.Config{
+		Publisher:     pubSub,
+		Schedule:      backoff.Schedule{10 * time.Millisecond},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}, nil)
+	check(err)
+	retry, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), nil)
+	check(err)
+	bills, err := pubSub.Subscribe(context.Background(), "bills")
+	check(err)
+
+	router := message.NewDefaultRouter(nil)
+	handler := tiers.AddHandler(router, "billing", "orders", pubSub, "bills", pubSub, func(msg *message.Message) ([]*message.Message, error) {
+		if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+			return nil, errors.New("the bank is down")
+		}
+		return []*message.Message{msg.Copy()}, nil
+	})
+	handler.AddMiddleware(retry.Middleware)
+	go func() { check(router.Run(context.Background())) }()
+	<-router.Running()
+
+	check(pubSub.Publish("orders", message.NewMessage("order-1", nil)))
+	bill := <-bills
+	fmt.Println(bill.UUID, bill.Metadata)
+	bill.Ack()
+	check(router.Close())
+	check(tiers.Close())
+	// Output:
+	// order-1 map[]
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
