@@ -68,6 +68,13 @@ func ExampleTopology_DeclareRetry() {
 	}
 }
 
+// A tool that only reads dead letters.
+func ExampleTopology_DeclareDeadLetters() {
+	if err := orders().DeclareDeadLetters(dial()); err != nil {
+		log.Fatal(err)
+	}
+}
+
 // A publisher of failures that heals the topology, for an app whose subscriber is not watermill-amqp's.
 func ExampleTopology_Redeclare() {
 	failures, err := publisher.New(publisher.Config{

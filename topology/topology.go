@@ -21,7 +21,7 @@ type Topology struct {
 	Exchanges []Exchange
 	Queues    []Queue   // the tiers, the dead-letter queue, the orphans
 	WorkQueue Queue     // as it is declared where it does not exist
-	Bindings  []Binding // what binds the work queue comes last
+	Bindings  []Binding // that of the work queue comes last
 	fault     error
 }
 
@@ -66,16 +66,39 @@ func (t Topology) Declare(channel *amqp091.Channel) error {
 	return t.DeclareRetry(channel)
 }
 
-// DeclareRetry declares everything but the work queue, which must exist where it is among the bindings: for who declares work
-// queues in another way.
+// DeclareRetry declares everything but the work queue, which must exist: for who declares work queues in another way.
 func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
+	if err := t.DeclareDeadLetters(channel); err != nil {
+		return err
+	}
+	return t.declareReturn(channel)
+}
+
+// Redeclare heals what a publish missed, as the Redeclare of publisher.Config asks for: it declares everything but the work
+// queue, which is the app's. Where that is gone, what comes back is parked with the orphans, and there is no error.
+func (t Topology) Redeclare(channel *amqp091.Channel) error {
+	if err := t.DeclareDeadLetters(channel); err != nil {
+		return err
+	}
+	err := t.declareReturn(channel)
+	if refusal.IsCode(err, amqp091.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// DeclareDeadLetters declares everything but the work queue and its way back, the return exchange: for who only reads dead
+// letters. Without the return exchange, what is due waits on its tier for the app.
+func (t Topology) DeclareDeadLetters(channel *amqp091.Channel) error {
 	if t.fault != nil {
 		return t.fault
 	}
 	for _, exchange := range t.Exchanges {
-		err := channel.ExchangeDeclare(exchange.Name, exchange.Kind, exchange.Durable, false, false, false, exchange.Arguments)
-		if err != nil {
-			return explain("declare exchange", exchange.Name, err)
+		if exchange.Name == t.returning().Exchange {
+			continue
+		}
+		if err := declareExchange(channel, exchange); err != nil {
+			return err
 		}
 	}
 	for _, queue := range t.Queues {
@@ -83,7 +106,7 @@ func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 			return err
 		}
 	}
-	for _, binding := range t.Bindings {
+	for _, binding := range t.Bindings[:len(t.Bindings)-1] {
 		if err := bind(channel, binding); err != nil {
 			return err
 		}
@@ -91,22 +114,28 @@ func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 	return nil
 }
 
-// Redeclare heals what a publish missed, as the Redeclare of publisher.Config asks for: it declares everything but the work
-// queue, which is the app's. Where that is gone, what comes back is parked with the orphans, and there is no error.
-func (t Topology) Redeclare(channel *amqp091.Channel) error {
-	if t.fault != nil {
-		return t.fault
+// returning is the work queue's binding.
+func (t Topology) returning() Binding { return t.Bindings[len(t.Bindings)-1] }
+
+// declareReturn declares the return exchange last of all, and binds the work queue at once: what is due between the two is
+// parked with the orphans.
+func (t Topology) declareReturn(channel *amqp091.Channel) error {
+	for _, exchange := range t.Exchanges {
+		if exchange.Name == t.returning().Exchange {
+			if err := declareExchange(channel, exchange); err != nil {
+				return err
+			}
+		}
 	}
-	rest, last := t, len(t.Bindings)-1
-	rest.Bindings = t.Bindings[:last]
-	if err := rest.DeclareRetry(channel); err != nil {
-		return err
+	return bind(channel, t.returning())
+}
+
+func declareExchange(channel *amqp091.Channel, exchange Exchange) error {
+	err := channel.ExchangeDeclare(exchange.Name, exchange.Kind, exchange.Durable, false, false, false, exchange.Arguments)
+	if err != nil {
+		return explain("declare exchange", exchange.Name, err)
 	}
-	err := bind(channel, t.Bindings[last])
-	if refusal.IsCode(err, amqp091.NotFound) {
-		return nil
-	}
-	return err
+	return nil
 }
 
 func declareQueue(channel *amqp091.Channel, queue Queue) error {

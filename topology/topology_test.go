@@ -183,6 +183,7 @@ func TestInvalidConfigIsAFaultOfTheTopology(t *testing.T) {
 		assert.ErrorContains(t, broken.Declare(nil), name)
 		assert.ErrorContains(t, broken.DeclareRetry(nil), name)
 		assert.ErrorContains(t, broken.Redeclare(nil), name)
+		assert.ErrorContains(t, broken.DeclareDeadLetters(nil), name)
 		assert.ErrorContains(t, broken.Verify(nil), name)
 		assert.NotEmpty(t, broken.String())
 	}

@@ -148,3 +148,20 @@ func TestDeadLettersAreReadAsTheMessagesTheyWere(t *testing.T) {
 		return err == nil && info.Messages == 0
 	}, "acknowledged, they are gone")
 }
+
+// TestReaderOfDeadLettersOpensNoWayBack: a return exchange without the app's binding would send what is due to the orphans.
+func TestReaderOfDeadLettersOpensNoWayBack(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	a.Declare(queue)
+	require.NoError(t, broker.Channel(t).ExchangeDelete(a.Name+".return", false, false))
+	_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
+	require.NoError(t, err)
+	deadLetters(t, a.Builder, queue)
+	assert.Zero(t, testapp.Depth(t, queue+".dead"), "it is there again")
+	err = broker.Channel(t).ExchangeDeclarePassive(a.Name+".return", "topic", true, false, false, false, nil)
+	assert.ErrorContains(t, err, "NOT_FOUND")
+	require.NoError(t, subscribe(t, a, queue))
+	require.NoError(t, a.Builder.Topology(queue).Verify(broker.Channel(t)))
+}

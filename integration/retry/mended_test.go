@@ -83,7 +83,8 @@ func TestPriorityHoldsNobodyUp(t *testing.T) {
 func TestReturnExchangeDeletedUnderWay(t *testing.T) {
 	t.Parallel()
 	const failing = 40
-	a := testapp.New(t, testapp.Schedule(200*time.Millisecond))
+	// Nothing is due before the exchange is there again: RabbitMQ would try that again after three minutes.
+	a := testapp.New(t, testapp.Schedule(3*time.Second))
 	queue := a.Queue("orders")
 	processed := testapp.NewLedger()
 	a.Handle(queue, 4, func(msg *message.Message) error {

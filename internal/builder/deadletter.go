@@ -16,7 +16,7 @@ func (b *Builder) DeadLetterQueueOf(topic string) string {
 	return naming.DeadQueue(b.config.App.QueueOf(topic))
 }
 
-// DeclareDeadLetters declares a dead-letter queue and what belongs to it, but never the work queue.
+// DeclareDeadLetters declares a dead-letter queue and what belongs to it, but never the work queue, nor its way back.
 func (b *Builder) DeclareDeadLetters(channel *amqp091.Channel, dead string) error {
 	t := b.topologyOf(naming.WorkQueueOf(dead))
 	if err := t.Validate(); err != nil {
@@ -25,8 +25,7 @@ func (b *Builder) DeclareDeadLetters(channel *amqp091.Channel, dead string) erro
 	if b.config.VerifyOnly {
 		return t.Verify(channel)
 	}
-	t.Bindings = t.Bindings[:len(t.Bindings)-1]
-	return t.DeclareRetry(channel)
+	return t.DeclareDeadLetters(channel)
 }
 
 // DeadLetterMarshaler reads dead letters.
