@@ -53,7 +53,6 @@ func (s *kafkaSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *
 	config := kafka.DefaultSaramaSubscriberConfig()
 	config.Version = sarama.V2_2_0_0                      // kfake and this sarama do not understand each other above it
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest // not only what comes after the subscription
-	config.Consumer.Offsets.AutoCommit.Enable = false     // watermill-kafka then commits every acknowledgement at once
 	subscriber, err := kafka.NewSubscriber(kafka.SubscriberConfig{
 		Brokers: s.brokers, ConsumerGroup: s.group + "." + topic, OverwriteSaramaConfig: config,
 		// A tier needs one partition: several are each in order, but not together.

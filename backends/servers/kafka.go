@@ -6,31 +6,107 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Kafka starts franz-go's kfake in this process: a broker that speaks Kafka's protocol and keeps its topics in memory. It is
-// no Kafka. New topics have one partition.
+// no Kafka. New topics have one partition. URL is host:port.
 func Kafka(context.Context) (*Server, error) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(1))
 	if err != nil {
 		return nil, err
 	}
-	// Sarama leaves the batch's partition leader epoch 0, as a Kafka lets it, and this kfake insists on -1. The CRC does not
-	// cover the field.
-	const epoch, produce = 12, 0
-	cluster.ControlKey(produce, func(request kmsg.Request) (kmsg.Response, error, bool) {
-		cluster.KeepControl()
-		for _, topic := range request.(*kmsg.ProduceRequest).Topics {
-			for _, partition := range topic.Partitions {
-				if len(partition.Records) >= epoch+4 {
-					binary.BigEndian.PutUint32(partition.Records[epoch:], math.MaxUint32)
-				}
+	s := saramaWays{cluster: cluster, ends: map[string]int64{}, moved: make(chan struct{})}
+	const produce, fetch = 0, 1
+	cluster.ControlKey(produce, s.produce)
+	cluster.ControlKey(fetch, s.fetch)
+	return &Server{URL: strings.Join(cluster.ListenAddrs(), ","), Stop: sync.OnceFunc(cluster.Close)}, nil
+}
+
+// saramaWays has kfake bear with sarama, as a Kafka does. The cluster calls it for one request at a time.
+type saramaWays struct {
+	cluster *kfake.Cluster
+
+	mu    sync.Mutex
+	ends  map[string]int64 // of the topics' only partition
+	moved chan struct{}    // closed and replaced when one has
+}
+
+// produce: sarama leaves the batch's partition leader epoch 0, and this kfake insists on -1. The CRC does not cover it.
+func (s *saramaWays) produce(request kmsg.Request) (kmsg.Response, error, bool) {
+	const epoch, count = 12, 57
+	s.cluster.KeepControl()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, topic := range request.(*kmsg.ProduceRequest).Topics {
+		for _, partition := range topic.Partitions {
+			if len(partition.Records) >= count+4 {
+				binary.BigEndian.PutUint32(partition.Records[epoch:], math.MaxUint32)
+				s.ends[topic.Topic] += int64(binary.BigEndian.Uint32(partition.Records[count:]))
 			}
 		}
+	}
+	close(s.moved)
+	s.moved = make(chan struct{})
+	return nil, nil, false
+}
+
+// fetch answers one that finds nothing with no records, where kfake answers null, and sarama hangs up on that.
+func (s *saramaWays) fetch(request kmsg.Request) (kmsg.Response, error, bool) {
+	s.cluster.KeepControl()
+	fetch := request.(*kmsg.FetchRequest)
+	if s.finds(fetch) {
 		return nil, nil, false
-	})
-	return &Server{URL: strings.Join(cluster.ListenAddrs(), ","), Stop: sync.OnceFunc(cluster.Close)}, nil
+	}
+	found := false
+	s.cluster.SleepControl(func() { found = s.await(fetch) })
+	if found {
+		return nil, nil, false
+	}
+	response := fetch.ResponseKind().(*kmsg.FetchResponse)
+	for _, topic := range fetch.Topics {
+		answer := kmsg.NewFetchResponseTopic()
+		answer.Topic = topic.Topic
+		for _, partition := range topic.Partitions {
+			nothing := kmsg.NewFetchResponseTopicPartition()
+			nothing.Partition, nothing.RecordBatches = partition.Partition, []byte{}
+			nothing.HighWatermark, nothing.LastStableOffset = partition.FetchOffset, partition.FetchOffset
+			answer.Partitions = append(answer.Partitions, nothing)
+		}
+		response.Topics = append(response.Topics, answer)
+	}
+	return response, nil, true
+}
+
+func (s *saramaWays) finds(fetch *kmsg.FetchRequest) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, topic := range fetch.Topics {
+		for _, partition := range topic.Partitions {
+			if partition.FetchOffset < s.ends[topic.Topic] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (s *saramaWays) await(fetch *kmsg.FetchRequest) bool {
+	deadline := time.After(time.Duration(fetch.MaxWaitMillis) * time.Millisecond)
+	for {
+		s.mu.Lock()
+		moved := s.moved
+		s.mu.Unlock()
+		if s.finds(fetch) {
+			return true
+		}
+		select {
+		case <-moved:
+		case <-deadline:
+			return false
+		}
+	}
 }
