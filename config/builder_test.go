@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/builder"
@@ -23,7 +24,10 @@ func TestBuilder(t *testing.T) {
 			c.Connection.Reconnect = amqp.DefaultReconnectConfig()
 			return c
 		},
-		Fields:   fields,
+		Fields: fields,
+		Stock: func(postprocess func(amqp091.Publishing) amqp091.Publishing) builder.Marshaler {
+			return amqp.DefaultMarshaler{PostprocessPublishing: postprocess}
+		},
 		Validate: func(c testConfig) error { return config.BuilderConfig(c).Validate() },
 		New: func(c testConfig) (configtest.Builder[amqp.Config], error) {
 			return config.NewBuilder(config.BuilderConfig(c))

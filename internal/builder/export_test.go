@@ -2,13 +2,6 @@ package builder
 
 import amqp091 "github.com/rabbitmq/amqp091-go"
 
-// Header names and pure functions that tests look at from outside.
-const (
-	UserIDHeader     = userIDHeader
-	ExchangeHeader   = exchangeHeader
-	RoutingKeyHeader = routingKeyHeader
-)
-
 // RoundTrip encodes headers as Unmarshal does and decodes them as Marshal does.
 func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
 	p, err := decodeProperties(deliveryProperties{Headers: headers}.encode())

@@ -61,6 +61,8 @@ type Major[C any] struct {
 	PubSub                        func(uri, group string) C
 	WithReconnect                 func(C) C
 	Fields                        func(*C) Fields
+	// Stock is the major's own marshaler.
+	Stock func(postprocess func(amqp091.Publishing) amqp091.Publishing) builder.Marshaler
 
 	Validate func(Config[C]) error
 	New      func(Config[C]) (Builder[C], error)

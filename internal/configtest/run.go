@@ -3,7 +3,6 @@ package configtest
 import (
 	"crypto/tls"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +26,16 @@ func Run[C any](t *testing.T, m Major[C]) {
 	t.Run("the app's configuration is never changed", m.neverChanged)
 	t.Run("options reach the topology", m.optionsReachTheTopology)
 	t.Run("topics are routing keys of the queue", m.topicsAreRoutingKeys)
-	t.Run("a retried message is as it was", m.retriedMessageIsAsItWas)
+	t.Run("any number of retries", m.foreignMessageSurvivesAnyNumberOfRetries)
+	t.Run("any marshaler", m.recordAndHeadersSurviveWhateverTheAppsMarshalerMakesOfThem)
+	t.Run("the app's marshaler sees a retried message as the first time", m.theAppsMarshalerSeesARetriedMessageAsTheFirstTime)
+	t.Run("an ordinary message carries nothing extra", m.ordinaryMessageCarriesNothingExtra)
+	t.Run("a phantom is an error", m.phantomIsAnError)
+	t.Run("forged headers", m.forgedHeadersAreNotBelieved)
+	t.Run("headers of the broker's", m.whatTheBrokerWouldCountOrRouteIsNotPublishedAgain)
+	t.Run("strings of the broker's", m.stringsOfTheBrokersAreNotPublishedAgainEither)
+	t.Run("what the app adds to publishings", m.whatTheAppAddsToPublishingsCannotHurtACopy)
+	t.Run("a message that the app cannot read", m.messageThatTheAppCannotReadIsHandedOnMarked)
 	t.Run("a message always has metadata", m.alwaysMetadata)
 	t.Run("dead letters are read", m.deadLettersAreRead)
 }
@@ -173,32 +181,6 @@ func (m Major[C]) topicsAreRoutingKeys(t *testing.T) {
 	topic, err = retry.GenerateDeadLetterTopic(middleware.DeadLetterTopicParams{Topic: "orders"})
 	require.NoError(t, err)
 	assert.Equal(t, "dead.orders_billing", topic)
-}
-
-// retriedMessageIsAsItWas, around the major's own marshaler.
-func (m Major[C]) retriedMessageIsAsItWas(t *testing.T) {
-	marshaler := m.fields(m.builder(t).SubscriberConfig()).Marshaler
-	delivery := Foreign()
-	var first message.Metadata
-	for range 3 {
-		msg, err := marshaler.Unmarshal(delivery)
-		require.NoError(t, err)
-		if first == nil {
-			first = maps.Clone(msg.Metadata)
-		}
-		require.Equal(t, first, msg.Metadata)
-		msg.Metadata["_watermill_amqp_redelivered"] = "true" // as v3 marks what is delivered again
-		p, err := marshaler.Marshal(msg)
-		require.NoError(t, err)
-		for key, value := range TypedHeaders {
-			require.Equal(t, value, p.Headers[key], key)
-		}
-		require.Equal(t, "abc", p.Headers["trace"])
-		require.NotContains(t, p.Headers, "_watermill_amqp_redelivered")
-		require.Equal(t, "application/json", p.ContentType)
-		require.Equal(t, delivery.Body, p.Body)
-		delivery = ComeBack(p)
-	}
 }
 
 // silent is a marshaler that makes nothing of metadata.

@@ -1,0 +1,264 @@
+package configtest
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/builder"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/publisher"
+)
+
+// Headers that the library adds to copies, and that no app sees.
+const (
+	userIDHeader     = "retry_user_id"
+	exchangeHeader   = "retry_exchange"
+	routingKeyHeader = "retry_routing_key"
+)
+
+// around is the builder's marshaler around an app's, or around the major's own.
+func (m Major[C]) around(t testing.TB, app builder.Marshaler) builder.Marshaler {
+	t.Helper()
+	if app == nil {
+		app = m.Stock(nil)
+	}
+	return m.fields(m.builder(t, func(_ *Config[C], fields Fields) { fields.SetMarshaler(app) }).SubscriberConfig()).Marshaler
+}
+
+func (m Major[C]) foreignMessageSurvivesAnyNumberOfRetries(t *testing.T) {
+	marshaler := m.around(t, nil)
+	delivery := Foreign()
+	var first *message.Message
+	for round := range 5 {
+		msg, err := marshaler.Unmarshal(delivery)
+		require.NoError(t, err)
+		if round == 0 {
+			first = msg.Copy()
+			assert.Equal(t, "", msg.UUID)
+		}
+		assert.Equal(t, "abc", msg.Metadata["trace"])
+		assert.Len(t, msg.Metadata, len(first.Metadata), "the app sees the same every time")
+		msg.Metadata["retry_failures"] = "1"
+		p, err := marshaler.Marshal(msg)
+		require.NoError(t, err)
+		assert.NotContains(t, msg.Metadata["trace"], middleware.PropertiesKey)
+
+		want := amqp091.Publishing{
+			Headers: amqp091.Table{
+				"trace": "abc", "retry_failures": "1",
+				userIDHeader: "shop", exchangeHeader: "shop", routingKeyHeader: "orders.eu",
+				"retry_priority": byte(5),
+			},
+			ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp091.Persistent, CorrelationId: "c-1",
+			ReplyTo: "replies", MessageId: "m-1", Timestamp: time.Unix(1700000001, 0), Type: "order", AppId: "web", Body: []byte("order 1"),
+		}
+		for key, value := range TypedHeaders {
+			want.Headers[key] = value
+		}
+		require.Equal(t, want, p)
+		delivery = ComeBack(p)
+		delete(delivery.Headers, "retry_failures")
+
+		msg.Metadata[middleware.DeadReasonKey] = "exhausted"
+		dead, err := marshaler.Marshal(msg)
+		require.NoError(t, err)
+		assert.EqualValues(t, 5, dead.Priority, "where nothing has to expire in order")
+		assert.NotContains(t, dead.Headers, "retry_priority")
+	}
+}
+
+// bodyOnly is a marshaler that makes nothing of metadata.
+type bodyOnly struct{}
+
+func (bodyOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	return amqp091.Publishing{Body: msg.Payload, MessageId: msg.UUID}, nil
+}
+
+func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	return &message.Message{UUID: d.MessageId, Payload: d.Body}, nil
+}
+
+// stringifying is a marshaler that makes a string of every header.
+type stringifying struct{ builder.Marshaler }
+
+func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	headers := amqp091.Table{}
+	for key, value := range d.Headers {
+		headers[key] = fmt.Sprint(value)
+	}
+	d.Headers = headers
+	return s.Marshaler.Unmarshal(d)
+}
+
+func (m Major[C]) recordAndHeadersSurviveWhateverTheAppsMarshalerMakesOfThem(t *testing.T) {
+	for name, app := range map[string]builder.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{m.Stock(nil)}, "stock": m.Stock(nil)} {
+		t.Run(name, func(t *testing.T) {
+			marshaler := m.around(t, app)
+			delivery := Foreign()
+			for failures := range 4 {
+				msg, err := marshaler.Unmarshal(delivery)
+				require.NoError(t, err)
+				record, retried := middleware.ReadRecord(msg.Metadata)
+				require.Equal(t, failures > 0, retried)
+				require.Equal(t, failures, record.Failures)
+				msg.Metadata[middleware.FailuresKey] = strconv.Itoa(failures + 1)
+				msg.Metadata[middleware.TopicKey] = "orders"
+				p, err := marshaler.Marshal(msg)
+				require.NoError(t, err)
+				for key, value := range TypedHeaders {
+					require.Equal(t, value, p.Headers[key], key)
+				}
+				require.Equal(t, "abc", p.Headers["trace"])
+				delivery = ComeBack(p)
+			}
+		})
+	}
+}
+
+// watchful reads what AMQP says of a delivery, as an app's own marshaler may.
+type watchful struct{ builder.Marshaler }
+
+func (w watchful) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	msg := message.NewMessage("", d.Body)
+	msg.Metadata["from"] = d.Exchange + "/" + d.RoutingKey + "/" + d.UserId
+	if n, ok := d.Headers["int32"].(int32); ok && n == -70000 {
+		msg.Metadata["read"] = "typed"
+	}
+	return msg, nil
+}
+
+func (m Major[C]) theAppsMarshalerSeesARetriedMessageAsTheFirstTime(t *testing.T) {
+	marshaler := m.around(t, watchful{m.Stock(nil)})
+	first, err := marshaler.Unmarshal(Foreign())
+	require.NoError(t, err)
+	assert.Equal(t, "shop/orders.eu/shop", first.Metadata["from"])
+	assert.Equal(t, "typed", first.Metadata["read"], "the original delivery is tried first")
+	p, err := marshaler.Marshal(first)
+	require.NoError(t, err)
+	second, err := marshaler.Unmarshal(ComeBack(p))
+	require.NoError(t, err)
+	assert.Equal(t, first.Metadata, second.Metadata)
+
+	t.Run("from the default exchange", func(t *testing.T) {
+		msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, RoutingKey: "orders"})
+		require.NoError(t, err)
+		p, err := marshaler.Marshal(msg)
+		require.NoError(t, err)
+		back, err := marshaler.Unmarshal(ComeBack(p))
+		require.NoError(t, err)
+		assert.Equal(t, "/orders/", back.Metadata["from"])
+	})
+}
+
+func (m Major[C]) ordinaryMessageCarriesNothingExtra(t *testing.T) {
+	marshaler := m.around(t, nil)
+	p, err := m.Stock(nil).Marshal(message.NewMessage("uuid-1", []byte("order 1")))
+	require.NoError(t, err)
+	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Headers: p.Headers, Body: p.Body, DeliveryMode: 2, RoutingKey: "orders"})
+	require.NoError(t, err)
+	assert.Equal(t, "uuid-1", msg.UUID)
+	assert.Empty(t, msg.Metadata)
+	again, err := marshaler.Marshal(msg)
+	require.NoError(t, err)
+	assert.Equal(t, p, again)
+}
+
+func (m Major[C]) phantomIsAnError(t *testing.T) {
+	_, err := m.around(t, nil).Unmarshal(amqp091.Delivery{})
+	assert.Error(t, err)
+}
+
+func (m Major[C]) forgedHeadersAreNotBelieved(t *testing.T) {
+	marshaler := m.around(t, watchful{m.Stock(nil)})
+	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
+		userIDHeader: "admin", exchangeHeader: "amq.topic", routingKeyHeader: "all", middleware.PropertiesKey: "forged",
+		middleware.UnmarshalErrorKey: "forged", "retry_publish_id": "forged",
+	}})
+	require.NoError(t, err)
+	assert.Equal(t, "shop/orders/", msg.Metadata["from"])
+	assert.NotContains(t, msg.Metadata, middleware.UnmarshalErrorKey)
+	assert.NotContains(t, msg.Metadata, "retry_publish_id")
+	p, err := marshaler.Marshal(msg)
+	require.NoError(t, err)
+	assert.NotContains(t, p.Headers, userIDHeader)
+}
+
+func (m Major[C]) whatTheBrokerWouldCountOrRouteIsNotPublishedAgain(t *testing.T) {
+	marshaler := m.around(t, nil)
+	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Headers: amqp091.Table{
+		"x-death": []any{amqp091.Table{"count": int64(99)}}, "x-first-death-queue": "other", "x-last-death-reason": "rejected",
+		"x-delivery-count": int64(3), "x-acquired-count": int64(3), "CC": []any{"everybody"}, "BCC": []any{"nobody"},
+		"_watermill_amqp_redelivered": "true", "x-mine": "stays",
+	}})
+	require.NoError(t, err)
+	p, err := marshaler.Marshal(msg)
+	require.NoError(t, err)
+	assert.Equal(t, amqp091.Table{"x-mine": "stays"}, p.Headers)
+}
+
+func (m Major[C]) stringsOfTheBrokersAreNotPublishedAgainEither(t *testing.T) {
+	marshaler := m.around(t, nil)
+	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Headers: amqp091.Table{"x-first-death-queue": "other", "x-mine": "stays"}})
+	require.NoError(t, err)
+	p, err := marshaler.Marshal(msg)
+	require.NoError(t, err)
+	assert.Equal(t, amqp091.Table{"x-mine": "stays"}, p.Headers)
+}
+
+func (m Major[C]) whatTheAppAddsToPublishingsCannotHurtACopy(t *testing.T) {
+	marshaler := m.around(t, m.Stock(func(p amqp091.Publishing) amqp091.Publishing {
+		p.UserId, p.Expiration, p.AppId, p.DeliveryMode = "shop", "1", "shop", amqp091.Transient
+		return p
+	}))
+	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, RoutingKey: "orders"})
+	require.NoError(t, err)
+	p, err := marshaler.Marshal(msg)
+	require.NoError(t, err)
+	assert.Equal(t, amqp091.Publishing{Headers: amqp091.Table{}, AppId: "shop", DeliveryMode: amqp091.Persistent}, p)
+}
+
+type broken struct{ panics bool }
+
+func (b broken) Marshal(*message.Message) (amqp091.Publishing, error) {
+	return amqp091.Publishing{}, errors.New("must not be asked: it did not make the payload")
+}
+
+func (b broken) Unmarshal(amqp091.Delivery) (*message.Message, error) {
+	if b.panics {
+		panic("no JSON")
+	}
+	return nil, errors.New("no JSON")
+}
+
+func (m Major[C]) messageThatTheAppCannotReadIsHandedOnMarked(t *testing.T) {
+	for name, app := range map[string]builder.Marshaler{"error": broken{}, "panic": broken{panics: true}} {
+		t.Run(name, func(t *testing.T) {
+			marshaler := m.around(t, app)
+			msg, err := marshaler.Unmarshal(Foreign())
+			require.NoError(t, err, "an error would bring it back at once and for ever")
+			assert.Contains(t, msg.Metadata[middleware.UnmarshalErrorKey], "no JSON")
+			delete(msg.Metadata, middleware.UnmarshalErrorKey) // as the middleware does
+			p, err := marshaler.Marshal(msg)
+			require.NoError(t, err)
+			assert.Equal(t, "order 1", string(p.Body))
+			assert.Equal(t, int32(-70000), p.Headers["int32"])
+			assert.Equal(t, "application/json", p.ContentType)
+
+			uuid := Foreign()
+			uuid.Headers = amqp091.Table{publisher.UUIDHeader: "uuid-1"}
+			msg, err = marshaler.Unmarshal(uuid)
+			require.NoError(t, err)
+			p, err = marshaler.Marshal(msg)
+			require.NoError(t, err)
+			assert.Equal(t, "uuid-1", p.Headers[publisher.UUIDHeader])
+		})
+	}
+}
