@@ -28,14 +28,17 @@ TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff curren
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-v3 test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
+.PHONY: help demo demo-rabbitmq test test-v3 test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
 .PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: devbroker ## watch messages fail, wait and come back
-	@$(WITH_BROKER) $(GO) run ./example
+demo: ## watch messages fail, wait and come back: no server, no network
+	@$(GO) run ./example
+
+demo-rabbitmq: devbroker ## the same on a real RabbitMQ
+	@$(WITH_BROKER) $(GO) run ./example -backend rabbitmq
 
 test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
 	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-reconnect test-chaos

@@ -14,20 +14,6 @@ import (
 
 const dialTimeout = 5 * time.Second
 
-// withChannel lends a channel of a connection of its own.
-func withChannel(ctx context.Context, uri string, use func(*amqp091.Channel) error) error {
-	connection, err := dial(ctx, uri)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = connection.Close() }()
-	channel, err := connection.Channel()
-	if err != nil {
-		return fmt.Errorf("cannot open a channel: %w", err)
-	}
-	return use(channel)
-}
-
 func dial(ctx context.Context, uri string) (*amqp091.Connection, error) {
 	if _, err := amqp091.ParseURI(uri); err != nil { // the error can quote the password
 		return nil, errors.New("the broker's address cannot be read: it must look like amqp://user:password@host:5672/vhost, " +

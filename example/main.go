@@ -1,9 +1,10 @@
-// Command example bills orders with an ordinary Watermill app, on a real RabbitMQ. Some orders fail; watch them wait on the
-// broker, come back when they are due, and be dead-lettered when their retries are used up.
+// Command example bills orders with an ordinary Watermill app. Some orders fail; watch them wait, come back when they are due,
+// and be dead-lettered when their retries are used up.
 //
-//	go run ./example -amqp amqp://guest:guest@localhost:5672/
+//	go run ./example
+//	go run ./example -backend rabbitmq -amqp amqp://guest:guest@localhost:5672/
 //
-// What the library asks of an app is in app.go, and what a failing handler looks like in orders.go. The rest is the show.
+// The app is the same on every backend and in package orders. What each backend asks of it is in memory.go and rabbitmq.go.
 package main
 
 import (
@@ -21,6 +22,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/example/orders"
 )
 
 const (
@@ -30,10 +32,14 @@ const (
 
 	mostMessages = 10_000
 	localBroker  = "amqp://guest:guest@localhost:5672/"
+
+	backendMemory   = "memory"
+	backendRabbitMQ = "rabbitmq"
 )
 
 // options are the flags.
 type options struct {
+	backend  string
 	uri      string
 	messages int
 	schedule backoff.Schedule
@@ -74,12 +80,38 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
+func demo(ctx context.Context, opts options, out io.Writer, logger watermill.LoggerAdapter) error {
+	var backend *orders.Backend
+	var err error
+	if opts.backend == backendRabbitMQ {
+		backend, err = rabbitMQ(ctx, opts, logger)
+	} else {
+		backend, err = memory(opts, logger)
+	}
+	if err != nil {
+		return err
+	}
+	return orders.Run(ctx, orders.Options{Messages: opts.messages, Schedule: opts.schedule, Verbose: opts.verbose}, backend, out, logger)
+}
+
+// closers are what a backend has open, in the order in which to close it.
+type closers []func() error
+
+func (c closers) close() error {
+	var faults []error
+	for _, close := range c {
+		faults = append(faults, close())
+	}
+	return errors.Join(faults...)
+}
+
 // parse never prints or returns the broker's address: it holds the password.
 func parse(args []string, stdout io.Writer) (options, error) {
 	var opts options
 	flags := flag.NewFlagSet("example", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // one line tells a mistake better than the whole usage
-	flags.StringVar(&opts.uri, "amqp", "", "`address` of the broker (default $AMQP_URL, or else "+localBroker+")")
+	flags.StringVar(&opts.backend, "backend", "", "memory, or rabbitmq (default memory, rabbitmq with -amqp)")
+	flags.StringVar(&opts.uri, "amqp", "", "`address` of the RabbitMQ (default $AMQP_URL, or else "+localBroker+")")
 	flags.IntVar(&opts.messages, "messages", 40, fmt.Sprintf("how many orders to bill, 1 to %d", mostMessages))
 	flags.TextVar(&opts.schedule, "schedule",
 		backoff.Schedule{500 * time.Millisecond, time.Second, 3 * time.Second, 6 * time.Second},
@@ -102,6 +134,16 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	}
 	if err := opts.schedule.Validate(); err != nil {
 		return opts, fmt.Errorf("-schedule: %w", err)
+	}
+	switch {
+	case opts.backend == "" && opts.uri == "":
+		opts.backend = backendMemory
+	case opts.backend == "":
+		opts.backend = backendRabbitMQ
+	case opts.backend != backendMemory && opts.backend != backendRabbitMQ:
+		return opts, fmt.Errorf("-backend is %q: it must be %s or %s", opts.backend, backendMemory, backendRabbitMQ)
+	case opts.backend == backendMemory && opts.uri != "":
+		return opts, errors.New("-amqp is for -backend rabbitmq: leave one of them out")
 	}
 	if opts.uri == "" {
 		opts.uri = os.Getenv("AMQP_URL")

@@ -90,9 +90,15 @@ var rules = []rule{
 		folder: "example",
 		may: []string{
 			watermill, amqpPubSub, amqp,
-			module + "/backoff", module + "/middleware", module + "/publisher", module + "/config",
+			module + "/backoff", module + "/middleware", module + "/publisher", module + "/config", module + "/relay",
 		},
 		why: "it shows what a user imports, and nothing that a user does not have",
+	},
+	{
+		folder: "example/orders",
+		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/relay"},
+		never:  []string{amqp, amqpPubSub, module + "/config", module + "/publisher"},
+		why:    "the app is the same on every backend: all that differs is in one file for each",
 	},
 	{
 		folder: "relay",

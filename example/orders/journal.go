@@ -1,4 +1,4 @@
-package main
+package orders
 
 import (
 	"fmt"
@@ -110,6 +110,13 @@ func (j *journal) died(e middleware.DeadLetterEvent) {
 	j.settle(j.dead, e.MessageUUID)
 }
 
+// dying is how many orders were dead-lettered.
+func (j *journal) dying() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.dead)
+}
+
 func (j *journal) settle(outcomes map[string]int, uuid string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -165,7 +172,7 @@ func (j *journal) progress() string {
 			next = due
 		}
 	}
-	text := fmt.Sprintf("%d of %d orders billed, %d waiting on retry queues, %d dead",
+	text := fmt.Sprintf("%d of %d orders billed, %d waiting on retry tiers, %d dead",
 		len(j.billed), len(j.numbers), waiting, len(j.dead))
 	if in := time.Until(next).Round(time.Second); waiting > 0 && in > 0 {
 		text += fmt.Sprintf("; the next is due in %v", in)

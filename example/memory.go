@@ -1,0 +1,33 @@
+package main
+
+import (
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/tieredretry/watermill-retry/example/orders"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// memory is Watermill's gochannel, in this process. It has no queues with a TTL: the relay holds the tiers.
+func memory(opts options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
+
+	// The schedule goes in, and how to subscribe a tier.
+	tiers, err := relay.New(relay.Config{
+		Publisher:     pubSub,
+		Schedule:      opts.schedule,
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}, logger)
+	if err != nil {
+		return nil, err
+	}
+
+	return &orders.Backend{
+		Name: "Watermill's gochannel, in this process", Topic: "orders",
+		Publisher: pubSub, Subscriber: pubSub,
+		Retries: tiers.TieredRetryConfig(), Relay: tiers,
+		DeadLetters: pubSub, DeadLetterTopic: "retry.dead." + orders.Handler,
+		Close: closers{tiers.Close, pubSub.Close}.close,
+	}, nil
+}

@@ -1,0 +1,106 @@
+package orders
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+const (
+	milliseconds   = "2006-01-02T15:04:05.000Z07:00"
+	letterPatience = 5 * time.Second
+	letterPause    = 20 * time.Millisecond
+)
+
+// letter is a dead letter: the order and the story of its failures.
+type letter struct {
+	uuid   string
+	record middleware.Record
+}
+
+// letterbox takes the dead letters as they come.
+type letterbox struct {
+	mu     sync.Mutex
+	all    []letter
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func (b *letterbox) open(backend *Backend) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	messages, err := backend.DeadLetters.Subscribe(ctx, backend.DeadLetterTopic)
+	if err != nil {
+		cancel()
+		return fmt.Errorf("cannot read the dead letters: %w", err)
+	}
+	b.cancel, b.done = cancel, make(chan struct{})
+	go func() {
+		defer close(b.done)
+		for msg := range messages {
+			record, _ := middleware.ReadRecord(msg.Metadata)
+			b.mu.Lock()
+			b.all = append(b.all, letter{uuid: msg.UUID, record: record})
+			b.mu.Unlock()
+			msg.Ack()
+		}
+	}()
+	return nil
+}
+
+// wait is for the letters that are expected, a little.
+func (b *letterbox) wait(ctx context.Context, expected int) {
+	ctx, cancel := context.WithTimeout(ctx, letterPatience)
+	defer cancel()
+	for ctx.Err() == nil {
+		b.mu.Lock()
+		n := len(b.all)
+		b.mu.Unlock()
+		if n >= expected {
+			return
+		}
+		time.Sleep(letterPause)
+	}
+}
+
+func (b *letterbox) close() error {
+	if b.cancel == nil {
+		return nil
+	}
+	b.cancel()
+	select {
+	case <-b.done:
+		return nil
+	case <-time.After(letterPatience):
+		return fmt.Errorf("the subscription to the dead letters does not end within %v", letterPatience)
+	}
+}
+
+func printLetters(out io.Writer, topic string, letters []letter, numbers map[string]int) {
+	_, _ = fmt.Fprintf(out, "\nDead letters of %s: %d\n", topic, len(letters))
+	for _, l := range letters {
+		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		_, _ = fmt.Fprintf(table, "\n  order\t%d\n", numbers[l.uuid])
+		for _, field := range []struct {
+			name  string
+			value any
+		}{
+			{"failures", l.record.Failures},
+			{"dead reason", l.record.DeadReason},
+			{"first failed at", l.record.FirstFailedAt.Format(milliseconds)},
+			{"last failed at", l.record.LastFailedAt.Format(milliseconds)},
+			{"reason", l.record.Reason},
+			{"error type", l.record.ErrorType},
+			{"topic", l.record.Topic},
+			{"handler", l.record.Handler},
+		} {
+			_, _ = fmt.Fprintf(table, "  %s\t%v\n", field.name, field.value)
+		}
+		_ = table.Flush()
+	}
+	_, _ = fmt.Fprintln(out)
+}
