@@ -107,6 +107,12 @@ var rules = []rule{
 		why:    "it is for every other Pub/Sub: whoever has no RabbitMQ gets none of its client",
 	},
 	{
+		folder: "retrytest",
+		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/relay"},
+		never:  []string{amqp, amqpPubSub},
+		why:    "an app tests its retries with what it runs in production, and with no broker's client",
+	},
+	{
 		folder: "internal/debian",
 		never:  []string{watermill, amqp},
 		why:    "it installs what the tests run on, before they run",
@@ -123,7 +129,7 @@ var rules = []rule{
 // testOnly are modules for tests: whoever imports the library must not come to have them in a program.
 var testOnly = []string{
 	"github.com/stretchr/testify", "go.uber.org/goleak", "github.com/Shopify/toxiproxy", "github.com/michaelklishin/rabbit-hole",
-	module + "/internal/configtest",
+	module + "/internal/configtest", module + "/retrytest",
 }
 
 // majors of watermill-amqp are apart: the module of a folder, and the package there, have one and never the other.

@@ -1,0 +1,328 @@
+package retrytest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+var errDown = errors.New("the bank is down")
+
+// failing returns these errors one after the other, and then nil.
+func failing(errs ...error) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		record, _ := middleware.ReadRecord(msg.Metadata)
+		if record.Failures < len(errs) {
+			return errs[record.Failures]
+		}
+		return nil
+	}
+}
+
+func always(err error) message.NoPublishHandlerFunc {
+	return func(*message.Message) error { return err }
+}
+
+func order(uuid string) *message.Message {
+	msg := message.NewMessage(uuid, []byte{0, 0xff})
+	msg.Metadata = message.Metadata{"trace": "abc"}
+	return msg
+}
+
+func TestOutcomes(t *testing.T) {
+	schedule := backoff.Schedule{time.Second, 5 * time.Second, 10 * time.Minute}
+	for _, test := range []struct {
+		name    string
+		handler message.NoPublishHandlerFunc
+		assert  func(*testing.T, *retrytest.Story)
+	}{
+		{"processed at once", failing(), func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt().Waited().Processed()
+			assert.Len(t, s.Attempts(), 1)
+			assert.Nil(t, s.DeadLetter())
+		}},
+		{"processed on the third try", failing(errDown, errDown), func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).Processed()
+		}},
+		{"exhausted", always(errDown), func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(time.Second, 6*time.Second, 10*time.Minute+6*time.Second).DeadLettered(middleware.DeadReasonExhausted)
+			letter := s.DeadLetter()
+			require.NotNil(t, letter)
+			record, ok := middleware.ReadRecord(letter.Metadata)
+			require.True(t, ok)
+			assert.Equal(t, 4, record.Failures)
+			assert.Equal(t, "the bank is down", record.Reason)
+			assert.Equal(t, "orders", record.Topic)
+			assert.Equal(t, "billing", record.Handler)
+			assert.Equal(t, message.Payload{0, 0xff}, letter.Payload)
+			assert.Equal(t, "abc", letter.Metadata["trace"])
+		}},
+		{"permanent", failing(errDown, backoff.Permanent(errDown)), func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(time.Second).DeadLettered(middleware.DeadReasonPermanent)
+		}},
+		{"a wish between the tiers", failing(backoff.RetryAfter(errDown, 3*time.Second)), func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(3 * time.Second).Processed()
+		}},
+		{"a wish beyond the tiers", failing(backoff.RetryAfter(errDown, 25*time.Hour), errDown), func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(25*time.Hour, 25*time.Hour+5*time.Second).Waited(25*time.Hour, 5*time.Second).Processed()
+			assert.Equal(t, 25*time.Hour, s.Attempts()[0].Delay)
+			assert.Equal(t, backoff.Tier(10*time.Minute), s.Attempts()[0].Tier)
+		}},
+		{"a panic", func(msg *message.Message) error {
+			if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+				panic(errDown)
+			}
+			return nil
+		}, func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(time.Second).Processed()
+			assert.ErrorIs(t, s.Attempts()[0].Err, errDown)
+		}},
+		{"FailNow in the handler", func(msg *message.Message) error {
+			if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+				new(testing.T).FailNow()
+			}
+			return nil
+		}, func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(time.Second).Processed()
+			assert.ErrorIs(t, s.Attempts()[0].Err, middleware.ErrGoexit)
+		}},
+		{"a handler that sleeps", func(msg *message.Message) error {
+			time.Sleep(2 * time.Second)
+			return failing(errDown)(msg)
+		}, func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(3 * time.Second).Waited(time.Second).Processed()
+			assert.Equal(t, 2*time.Second, s.Attempts()[1].Took)
+		}},
+		{"a handler that takes half an hour", func(*message.Message) error {
+			time.Sleep(30 * time.Minute)
+			return nil
+		}, func(t *testing.T, s *retrytest.Story) { s.RetriedAt().Processed() }},
+		{"acknowledged by the handler, which then fails", func(msg *message.Message) error {
+			msg.Ack()
+			time.Sleep(time.Second)
+			return errDown
+		}, func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt()
+			assert.Equal(t, retrytest.Dropped, s.Attempts()[0].Outcome)
+		}},
+		{"nacked by the handler", func() message.NoPublishHandlerFunc {
+			calls := 0
+			return func(msg *message.Message) error {
+				if calls++; calls < 3 {
+					msg.Nack()
+				}
+				return nil
+			}
+		}(), func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(0, 0).Processed()
+			assert.Equal(t, retrytest.GivenBack, s.Attempts()[1].Outcome)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				app := retrytest.New(t, schedule)
+				app.AddConsumerHandler("billing", "orders", test.handler)
+				test.assert(t, app.Send("orders", order("1")))
+			})
+		})
+	}
+}
+
+func TestAttemptsNameEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		app.AddConsumerHandler("billing", "orders", always(errDown))
+		all := app.Send("orders", order("1")).Attempts()
+		require.Len(t, all, 2)
+		all[0].Waited = all[0].Waited.Truncate(time.Second)
+		assert.Equal(t, retrytest.Attempt{
+			Handler: "billing", Outcome: retrytest.Retried, Failures: 1, Err: errDown, Delay: time.Second, Waited: time.Second, Tier: backoff.Tier(time.Second),
+		}, all[0])
+		assert.Equal(t, 1, all[1].Record.Failures)
+		assert.Equal(t, "the bank is down", all[1].Record.Reason)
+		all[1].Record, all[1].At = middleware.Record{}, all[1].At.Truncate(time.Second)
+		assert.Equal(t, retrytest.Attempt{
+			Handler: "billing", At: time.Second, Outcome: retrytest.DeadLettered, Failures: 2, Err: errDown, DeadReason: middleware.DeadReasonExhausted,
+		}, all[1])
+	})
+}
+
+func TestMiddlewaresBelowTheRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Minute})
+		app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
+			select {
+			case <-msg.Context().Done():
+				return msg.Context().Err()
+			case <-time.After(time.Hour):
+				return nil
+			}
+		}).AddMiddleware(wmmiddleware.Timeout(10 * time.Second))
+		story := app.Send("orders", order("1"))
+		story.RetriedAt(70 * time.Second).Waited(time.Minute).DeadLettered(middleware.DeadReasonExhausted)
+		assert.ErrorIs(t, story.Attempts()[0].Err, context.DeadlineExceeded)
+	})
+}
+
+// TestProducedMessagesHaveStoriesOfTheirOwn: a handler passes its own message on, under the same UUID.
+func TestProducedMessagesHaveStoriesOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		app.AddHandler("billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
+			if err := failing(errDown)(msg); err != nil {
+				return nil, err
+			}
+			return []*message.Message{msg, message.NewMessage("copy", nil)}, nil
+		})
+		app.AddConsumerHandler("mailing", "invoices", always(errDown))
+		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
+
+		produced := app.Produced("invoices")
+		require.Len(t, produced, 2)
+		assert.Equal(t, "1", produced[0].UUID)
+		assert.Equal(t, message.Metadata{"trace": "abc"}, produced[0].Metadata, "the failure record goes no further")
+		invoices := app.Stories("invoices")
+		require.Len(t, invoices, 2)
+		for _, story := range invoices {
+			story.RetriedAt(time.Second).DeadLettered(middleware.DeadReasonExhausted)
+		}
+		assert.Empty(t, app.Produced("orders"), "what the test sends is not produced")
+	})
+}
+
+func TestEveryHandlerHasItsOwnRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
+		app.AddConsumerHandler("billing", "orders", failing(errDown, errDown))
+		app.AddConsumerHandler("mailing", "orders", always(backoff.Permanent(errDown)))
+		story := app.Send("orders", order("1"))
+		story.Handler("billing").RetriedAt(time.Second, 61*time.Second).Processed()
+		story.Handler("mailing").RetriedAt().DeadLettered(middleware.DeadReasonPermanent)
+	})
+}
+
+// register is an app's own function, as it is for RabbitMQ: several handlers bill the orders of one queue.
+func register(router *message.Router, subscriber message.Subscriber, retry message.HandlerMiddleware, bill message.NoPublishHandlerFunc) {
+	for n := range 4 {
+		router.AddConsumerHandler(fmt.Sprintf("billing-%d", n+1), "orders", subscriber, bill).
+			AddMiddleware(retry, wmmiddleware.Timeout(time.Minute))
+	}
+}
+
+func TestHandlersOfOneSubscriberShareItsMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
+		register(app.Router, app.NewSubscriber(), app.Retry.Middleware, failing(errDown, errDown))
+		handlers := map[string]bool{}
+		for n := range 8 {
+			story := app.Send("orders", order(fmt.Sprint(n))).RetriedAt(time.Second, 6*time.Second).Processed()
+			for _, attempt := range story.Attempts() {
+				handlers[attempt.Handler] = true
+				story.Handler(attempt.Handler)
+			}
+		}
+		assert.Len(t, handlers, 4)
+	})
+}
+
+func TestHandlersThatTheRelayAdds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
+		app.Relay.AddConsumerHandler(app.Router, "billing", "orders", app.NewSubscriber(), failing(errDown, errDown)).
+			AddMiddleware(app.Retry.Middleware)
+		app.Relay.AddHandler(app.Router, "mailing", "orders", app.NewSubscriber(), "mails", app.Publisher,
+			func(msg *message.Message) ([]*message.Message, error) { return nil, backoff.Permanent(errDown) }).
+			AddMiddleware(app.Retry.Middleware)
+		story := app.Send("orders", order("1"))
+		story.Handler("billing").RetriedAt(time.Second, 6*time.Second).Processed()
+		story.Handler("mailing").RetriedAt().DeadLettered(middleware.DeadReasonPermanent)
+		assert.NotNil(t, story.Handler("mailing").DeadLetter())
+	})
+}
+
+func TestManyMessagesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
+		app.AddConsumerHandler("billing", "orders", always(errDown))
+		var orders []*message.Message
+		for n := range 200 {
+			orders = append(orders, order(fmt.Sprint(n)))
+		}
+		orders = append(orders, order("0"))
+		stories := app.SendAll("orders", orders...)
+		require.Len(t, stories, 201)
+		for _, story := range stories[1:200] {
+			story.RetriedAt(time.Second, 6*time.Second, 31*time.Second, 156*time.Second).DeadLettered(middleware.DeadReasonExhausted)
+		}
+		assert.Len(t, stories[0].Attempts(), 10, "sent twice")
+	})
+}
+
+func TestSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		app.AddConsumerHandler("billing", "orders", failing(errDown))
+		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
+		app.AddConsumerHandler("mailing", "orders", failing())
+		again := app.Send("orders", order("1"))
+		again.Handler("billing").RetriedAt(time.Second).Processed()
+		again.Handler("mailing").RetriedAt().Processed()
+		assert.Len(t, app.Stories("orders"), 2)
+	})
+}
+
+func TestHooksAndConfigurationOfTheApp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		app := retrytest.NewWithConfig(t, retrytest.Config{
+			Schedule: backoff.Schedule{time.Second},
+			Middleware: func(c *middleware.TieredRetryConfig) {
+				c.OnRetry = func(e middleware.RetryEvent) { told = append(told, "retry "+e.MessageUUID) }
+				c.OnDeadLetter = func(e middleware.DeadLetterEvent) { told = append(told, "dead "+e.DeadLetterTopic) }
+				c.OmitReason = true
+				c.GenerateDeadLetterTopic = func(p middleware.DeadLetterTopicParams) (string, error) { return p.Topic + ".dead", nil }
+			},
+		})
+		app.AddConsumerHandler("billing", "orders", always(errDown))
+		app.AddConsumerHandler("undertaker", "orders.dead", failing())
+		story := app.Send("orders", order("1")).DeadLettered(middleware.DeadReasonExhausted)
+		assert.Equal(t, []string{"retry 1", "dead orders.dead"}, told)
+		assert.NotContains(t, story.DeadLetter().Metadata, middleware.ReasonKey)
+		require.Len(t, app.Stories("orders.dead"), 1)
+		app.Stories("orders.dead")[0].RetriedAt().Processed()
+	})
+}
+
+// TestSimulationIsWhatHappens: the one is computed, the other goes through router, middleware and relay.
+func TestSimulationIsWhatHappens(t *testing.T) {
+	for _, schedule := range []backoff.Schedule{
+		{time.Millisecond}, backoff.Exponential(time.Second, 5, 6), {time.Hour, time.Second, time.Hour, 24 * time.Hour},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			app := retrytest.New(t, schedule)
+			app.AddConsumerHandler("billing", "orders", always(errDown))
+			story := app.Send("orders", order("1"))
+			var at []time.Duration
+			for i, retry := range retrytest.Simulate(schedule).Retries {
+				at = append(at, retry.At)
+				assert.Equal(t, retry.Tier, story.Attempts()[i].Tier)
+				assert.Equal(t, retry.Wait, story.Attempts()[i].Delay)
+				assert.Equal(t, retry.Failure, story.Attempts()[i].Failures)
+			}
+			story.RetriedAt(at...).DeadLettered(middleware.DeadReasonExhausted)
+		})
+	}
+}

@@ -1,0 +1,38 @@
+package retrytest_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// bill is an app's handler: the bank is away for five seconds, and then refuses.
+func bill(started time.Time) message.NoPublishHandlerFunc {
+	return func(*message.Message) error {
+		if time.Since(started) < 5*time.Second {
+			return errors.New("no answer from the bank")
+		}
+		return backoff.Permanent(errors.New("the card was reported stolen"))
+	}
+}
+
+func TestBillingGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bill := bill(time.Now())
+
+		app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
+		app.AddConsumerHandler("billing", "orders", bill)
+
+		story := app.Send("orders", message.NewMessage("order-1", []byte(`{"cents": 1999}`)))
+
+		story.RetriedAt(time.Second, 6*time.Second)
+		story.DeadLettered(middleware.DeadReasonPermanent)
+	})
+}

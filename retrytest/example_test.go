@@ -1,0 +1,190 @@
+package retrytest_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// exampleT stands in for the t of a test, which examples do not have. They run in real time, so their schedules are short.
+type exampleT struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (t *exampleT) Helper()                           {}
+func (t *exampleT) Cleanup(fn func())                 { t.cleanups = append(t.cleanups, fn) }
+func (t *exampleT) Errorf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+func (t *exampleT) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+func (t *exampleT) end() {
+	for _, fn := range t.cleanups {
+		fn()
+	}
+}
+
+// charge fails the first two times.
+func charge(msg *message.Message) error {
+	if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 {
+		return errors.New("no answer from the bank")
+	}
+	return nil
+}
+
+func ExampleSimulate() {
+	fmt.Print(retrytest.Simulate(backoff.Exponential(time.Second, 5, 4)))
+	// Output:
+	// failure   at      tier          waits
+	// 1         0s      1s            1s
+	// 2         1s      5s            5s
+	// 3         6s      25s           25s
+	// 4         31s     125s          2m5s
+	// 5         2m36s   dead letter
+}
+
+func ExampleSimulation() {
+	simulation := retrytest.Simulate(backoff.Constant(time.Minute, 3))
+	for _, retry := range simulation.Retries {
+		fmt.Println("failure", retry.Failure, "is tried again after", retry.At)
+	}
+	fmt.Println("dead after", simulation.DeadLetterAt)
+	// Output:
+	// failure 1 is tried again after 1m0s
+	// failure 2 is tried again after 2m0s
+	// failure 3 is tried again after 3m0s
+	// dead after 3m0s
+}
+
+func ExampleNew() {
+	t := &exampleT{} // in a test: the test's own, in synctest.Test
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	app.AddConsumerHandler("billing", "orders", charge)
+	story := app.Send("orders", message.NewMessage("order-1", nil)).Processed()
+	for _, attempt := range story.Attempts() {
+		fmt.Println(attempt.Outcome, attempt.Failures, attempt.Tier, attempt.Err)
+	}
+	// Output:
+	// retried 1 1ms no answer from the bank
+	// retried 2 1ms no answer from the bank
+	// processed 0 0s <nil>
+}
+
+func ExampleNewWithConfig() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.NewWithConfig(t, retrytest.Config{
+		Schedule: backoff.Constant(time.Millisecond, 1),
+		Middleware: func(c *middleware.TieredRetryConfig) { // as the app sets it
+			c.OnDeadLetter = func(e middleware.DeadLetterEvent) { fmt.Println("alarm:", e.MessageUUID, e.Reason) }
+			c.RedactReason = func(string, error) string { return "secret" }
+		},
+	})
+	app.AddConsumerHandler("billing", "orders", charge)
+	story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+	fmt.Println(story.DeadLetter().Metadata[middleware.ReasonKey])
+	// Output:
+	// alarm: order-1 exhausted
+	// secret
+}
+
+// Middlewares are added as to any handler. The retry middleware is already there, above them.
+func ExampleApp_AddConsumerHandler() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 1))
+	app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
+		<-msg.Context().Done()
+		return msg.Context().Err()
+	}).AddMiddleware(wmmiddleware.Timeout(time.Millisecond))
+	story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+	fmt.Println(story.Attempts()[0].Err)
+	// Output:
+	// context deadline exceeded
+}
+
+func ExampleApp_AddHandler() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	app.AddHandler("billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
+		if err := charge(msg); err != nil {
+			return nil, err
+		}
+		return []*message.Message{message.NewMessage("invoice-1", nil)}, nil
+	})
+	app.AddConsumerHandler("mailing", "invoices", charge)
+	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
+
+	for _, invoice := range app.Produced("invoices") {
+		fmt.Println(invoice.UUID)
+	}
+	for _, story := range app.Stories("invoices") {
+		fmt.Println(len(story.Processed().Attempts()), "attempts to mail", story.Message.UUID)
+	}
+	// Output:
+	// invoice-1
+	// 3 attempts to mail invoice-1
+}
+
+// The app's own function adds handlers that share a queue.
+func ExampleApp_NewSubscriber() {
+	t := &exampleT{}
+	defer t.end()
+
+	register := func(router *message.Router, subscriber message.Subscriber, retry message.HandlerMiddleware) {
+		router.AddConsumerHandler("billing-1", "orders", subscriber, charge).AddMiddleware(retry)
+		router.AddConsumerHandler("billing-2", "orders", subscriber, charge).AddMiddleware(retry)
+	}
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	register(app.Router, app.NewSubscriber(), app.Retry.Middleware)
+	story := app.Send("orders", message.NewMessage("order-1", nil)).Processed()
+	fmt.Println(len(story.Attempts()), "attempts")
+	// Output:
+	// 3 attempts
+}
+
+func ExampleApp_SendAll() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	app.AddConsumerHandler("billing", "orders", charge)
+	for _, story := range app.SendAll("orders", message.NewMessage("order-1", nil), message.NewMessage("order-2", nil)) {
+		story.Processed()
+		fmt.Println(story.Message.UUID, len(story.Attempts()), "attempts")
+	}
+	// Output:
+	// order-1 3 attempts
+	// order-2 3 attempts
+}
+
+// Handlers with subscribers of their own each get every message.
+func ExampleStory_Handler() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	app.AddConsumerHandler("billing", "orders", charge)
+	app.AddConsumerHandler("printing", "orders", func(*message.Message) error {
+		return backoff.Permanent(errors.New("the printer has burnt down"))
+	})
+	story := app.Send("orders", message.NewMessage("order-1", nil))
+	story.Handler("billing").Processed()
+	story.Handler("printing").RetriedAt().DeadLettered(middleware.DeadReasonPermanent)
+	fmt.Println(story.Handler("printing").DeadLetter().Metadata[middleware.ReasonKey])
+	// Output:
+	// the printer has burnt down
+}

@@ -1,0 +1,272 @@
+package retrytest_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// failedT keeps what a test that fails would print.
+type failedT struct {
+	testing.TB
+	text     strings.Builder
+	fatal    bool
+	cleanups []func()
+}
+
+func (f *failedT) Helper()           {}
+func (f *failedT) Cleanup(fn func()) { f.cleanups = append(f.cleanups, fn) }
+func (f *failedT) Errorf(format string, args ...any) {
+	_, _ = fmt.Fprintf(&f.text, format+"\n", args...)
+}
+func (f *failedT) Fatalf(format string, args ...any) {
+	f.Errorf(format, args...)
+	f.fatal = true
+	runtime.Goexit()
+}
+
+// failureOf is what a test prints.
+func failureOf(test func(t testing.TB)) (text string, fatal bool) {
+	f := &failedT{}
+	for _, step := range []func(){
+		func() { test(f) },
+		func() {
+			for _, fn := range f.cleanups {
+				fn()
+			}
+		},
+	} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			step()
+		}()
+		<-done
+	}
+	return f.text.String(), f.fatal
+}
+
+func TestAssertionsFail(t *testing.T) {
+	const table = `at   handler   took   failure   outcome                        why
+0s   billing   0s     1         retried, waits 1s on tier 1s   the bank is down
+1s   billing   0s     2         dead-lettered as permanent     no such customer
+`
+	const head = `retrytest: message "order-1" of "orders": `
+	for _, test := range []struct {
+		name   string
+		assert func(*retrytest.Story)
+		want   string
+	}{
+		{"too early", func(s *retrytest.Story) { s.RetriedAt(1100 * time.Millisecond) }, "retried at\n got: 1s\nwant: 1.1s\n"},
+		{"too late", func(s *retrytest.Story) { s.RetriedAt(900 * time.Millisecond) }, "retried at\n got: 1s\nwant: 900ms\n"},
+		{"once too few", func(s *retrytest.Story) { s.RetriedAt() }, "retried at\n got: 1s\nwant: never\n"},
+		{"once too many", func(s *retrytest.Story) { s.RetriedAt(time.Second, time.Minute) }, "retried at\n got: 1s\nwant: 1s 1m\n"},
+		{"waited", func(s *retrytest.Story) { s.Waited(time.Hour) }, "waited\n got: 1s\nwant: 1h\n"},
+		{"not processed", func(s *retrytest.Story) { s.Processed() }, "the end\n got: dead-lettered as permanent\nwant: processed\n"},
+		{"for another reason", func(s *retrytest.Story) { s.DeadLettered(middleware.DeadReasonExhausted) },
+			"the end\n got: dead-lettered as permanent\nwant: dead-lettered as exhausted\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				text, fatal := failureOf(func(t testing.TB) {
+					app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
+					app.AddConsumerHandler("billing", "orders", failing(errDown, backoff.Permanent(fmt.Errorf("no such customer\nat all"))))
+					test.assert(app.Send("orders", order("order-1")))
+				})
+				assert.False(t, fatal, "a failed assertion goes on")
+				assert.Equal(t, head+test.want+table+"\n", exact(text))
+			})
+		})
+	}
+}
+
+// exact takes the milliseconds off to which the relay rounds up.
+func exact(text string) string {
+	return strings.NewReplacer("1.001s   ", "1s   ", "1.001s", "1s", "at       ", "at   ", "0s       billing", "0s   billing").Replace(text)
+}
+
+func TestProcessedIsNotDeadLettered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text, _ := failureOf(func(t testing.TB) {
+			app := retrytest.New(t, backoff.Schedule{time.Second})
+			app.AddConsumerHandler("billing", "orders", failing())
+			app.Send("orders", order("1")).Processed().DeadLettered(middleware.DeadReasonPermanent)
+		})
+		assert.Contains(t, text, "\n got: processed\nwant: dead-lettered as permanent\n")
+	})
+}
+
+func TestTestsThatCannotGoOn(t *testing.T) {
+	send := func(app *retrytest.App) *retrytest.Story { return app.Send("orders", order("1")) }
+	for _, test := range []struct {
+		name string
+		test func(*retrytest.App)
+		want string
+	}{
+		{"nobody subscribes", func(app *retrytest.App) {
+			app.AddConsumerHandler("billing", "orders", failing())
+			app.AddConsumerHandler("mailing", "invoices", failing())
+			app.Send("ordres", order("1"))
+		}, `no handler is subscribed to "ordres"; topics with a handler: "invoices", "orders"`},
+		{"no handler at all", func(app *retrytest.App) { send(app) }, `topics with a handler: none`},
+		{"the middleware is missing", func(app *retrytest.App) {
+			app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), always(errDown))
+			send(app)
+		}, `handler "billing" has given message "1" back 100 times in a row`},
+		{"a middleware above it fails", func(app *retrytest.App) {
+			app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), failing()).
+				AddMiddleware(func(message.HandlerFunc) message.HandlerFunc {
+					return func(*message.Message) ([]*message.Message, error) { panic("broken") }
+				}, app.Retry.Middleware)
+			send(app)
+		}, `panicked, or ended its goroutine, above the retry middleware`},
+		{"a handler hangs", func(app *retrytest.App) {
+			app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
+				<-msg.Context().Done()
+				return msg.Context().Err()
+			})
+			send(app)
+		}, `nothing has happened to message "1" for 1h: handler "billing" has not returned`},
+		{"two handlers", func(app *retrytest.App) {
+			app.AddConsumerHandler("billing", "orders", failing())
+			app.AddConsumerHandler("mailing", "orders", failing())
+			send(app).Processed()
+		}, `2 handlers got message "1": choose one with Story.Handler`},
+		{"an unknown handler", func(app *retrytest.App) {
+			app.AddConsumerHandler("billing", "orders", failing())
+			send(app).Handler("biling")
+		}, `handler "biling" did not get message "1"`},
+		{"a plugin that fails", func(app *retrytest.App) {
+			app.Router.AddPlugin(func(*message.Router) error { return errDown })
+			app.AddConsumerHandler("billing", "orders", failing())
+			send(app)
+		}, `the router does not run`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				text, fatal := failureOf(func(t testing.TB) { test.test(retrytest.New(t, backoff.Schedule{time.Second})) })
+				assert.True(t, fatal)
+				assert.Contains(t, text, test.want)
+				assert.Less(t, strings.Count(text, "\n"), 40)
+			})
+		})
+	}
+}
+
+// TestHandlerThatIgnoresTheEnd: the failure names it, rather than a deadlock that names nobody.
+func TestHandlerThatIgnoresTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text, fatal := failureOf(func(t testing.TB) {
+			app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Patience: time.Minute})
+			app.AddConsumerHandler("billing", "orders", func(*message.Message) error {
+				time.Sleep(24 * time.Hour)
+				return nil
+			})
+			app.Send("orders", order("1"))
+		})
+		assert.True(t, fatal)
+		assert.Contains(t, text, `nothing has happened to message "1" for 1m`)
+		assert.Contains(t, text, `handler "billing" still does not return, 1m after the context of its message has ended`)
+	})
+}
+
+func TestBadConfigurationFailsTheTest(t *testing.T) {
+	for _, test := range []struct {
+		config retrytest.Config
+		want   string
+	}{
+		{retrytest.Config{}, "Config.Schedule: backoff: no retries"},
+		{retrytest.Config{Schedule: backoff.Schedule{1}}, "is too short"},
+		{retrytest.Config{Schedule: backoff.Schedule{time.Second}, Patience: -1}, "Config.Patience is -1ns"},
+		{
+			retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: func(c *middleware.TieredRetryConfig) { c.MaxHold = -1 }},
+			"MaxHold is -1ns",
+		},
+		{retrytest.Config{Schedule: backoff.Exponential(time.Second, 5, 4)}, "not in a synctest bubble, where this schedule takes 2m36s of real time"},
+	} {
+		text, fatal := failureOf(func(t testing.TB) { retrytest.NewWithConfig(t, test.config) })
+		assert.True(t, fatal)
+		assert.Contains(t, text, test.want)
+	}
+}
+
+func TestRealTime(t *testing.T) {
+	t.Parallel()
+	app := retrytest.New(t, backoff.Schedule{20 * time.Millisecond, 50 * time.Millisecond})
+	app.AddConsumerHandler("billing", "orders", always(errDown))
+	start := time.Now()
+	app.Send("orders", order("1")).
+		RetriedAt(20*time.Millisecond, 70*time.Millisecond).Waited(20*time.Millisecond, 50*time.Millisecond).
+		DeadLettered(middleware.DeadReasonExhausted)
+	assert.GreaterOrEqual(t, time.Since(start), 70*time.Millisecond)
+
+	text, _ := failureOf(func(t testing.TB) {
+		retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Hour}, RealTime: true})
+	})
+	assert.Empty(t, text)
+}
+
+// TestNothingIsLeftRunning: a bubble fails where a goroutine is left; an App that nobody used has none either.
+func TestNothingIsLeftRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		retrytest.New(t, backoff.Schedule{time.Second})
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		app.AddConsumerHandler("billing", "orders", failing())
+		other := retrytest.New(t, backoff.Schedule{time.Second})
+		other.AddConsumerHandler("billing", "orders", failing(errDown))
+		other.Send("orders", order("1")).RetriedAt(time.Second)
+	})
+}
+
+// TestMessagesOfAnotherPubSub are none of the App's business.
+func TestMessagesOfAnotherPubSub(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		app.AddConsumerHandler("billing", "orders", failing())
+		pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+		got := make(chan string, 1)
+		app.Router.AddConsumerHandler("own", "orders", pubSub, func(msg *message.Message) error {
+			got <- msg.UUID
+			return nil
+		})
+		app.Send("orders", order("1"))
+		require.NoError(t, pubSub.Publish("orders", order("2")))
+		assert.Equal(t, "2", <-got)
+	})
+}
+
+// TestMessagesInFlightAtTheEnd: the test does not wait for what it has published itself.
+func TestMessagesInFlightAtTheEnd(t *testing.T) {
+	for _, handler := range []message.NoPublishHandlerFunc{
+		always(errDown),
+		func(*message.Message) error { time.Sleep(time.Minute); return errDown },
+		func(msg *message.Message) error { <-msg.Context().Done(); return context.Canceled },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			app := retrytest.New(t, backoff.Schedule{time.Second, time.Hour})
+			app.AddConsumerHandler("billing", "orders", handler)
+			app.AddConsumerHandler("mailing", "mails", failing())
+			app.Send("mails", order("0"))
+			for n := range 20 {
+				require.NoError(t, app.Publisher.Publish("orders", order(fmt.Sprint(n))))
+			}
+			time.Sleep(2 * time.Second)
+			for _, story := range app.Stories("orders") {
+				assert.NotEmpty(t, story.String())
+			}
+		})
+	}
+}

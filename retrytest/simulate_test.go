@@ -1,0 +1,51 @@
+package retrytest_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+func TestSimulate(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		schedule backoff.Schedule
+		retries  []retrytest.SimulatedRetry
+		dead     time.Duration
+	}{
+		{"one", backoff.Schedule{time.Second}, []retrytest.SimulatedRetry{{1, backoff.Tier(time.Second), time.Second, time.Second}}, time.Second},
+		{"a tier twice", backoff.Constant(time.Minute, 2), []retrytest.SimulatedRetry{
+			{1, backoff.Tier(time.Minute), time.Minute, time.Minute}, {2, backoff.Tier(time.Minute), time.Minute, 2 * time.Minute},
+		}, 2 * time.Minute},
+		{"longer than a time.Duration", backoff.Constant(backoff.MaxDelay, 30)[28:], []retrytest.SimulatedRetry{
+			{1, backoff.Tier(backoff.MaxDelay), backoff.MaxDelay, backoff.MaxDelay},
+			{2, backoff.Tier(backoff.MaxDelay), backoff.MaxDelay, 2 * backoff.MaxDelay},
+		}, 2 * backoff.MaxDelay},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := retrytest.Simulate(test.schedule)
+			assert.NoError(t, s.Err)
+			assert.Equal(t, test.retries, s.Retries)
+			assert.Equal(t, test.dead, s.DeadLetterAt)
+		})
+	}
+	long := retrytest.Simulate(backoff.Constant(backoff.MaxDelay, 1000))
+	assert.Equal(t, time.Duration(math.MaxInt64), long.DeadLetterAt)
+	assert.Equal(t, time.Duration(math.MaxInt64), long.Retries[999].At)
+}
+
+func TestSimulateSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	for _, schedule := range []backoff.Schedule{nil, {100}, {-time.Second, time.Second}, backoff.Exponential(time.Second, -1, 2)} {
+		s := retrytest.Simulate(schedule)
+		assert.EqualError(t, s.Err, schedule.Validate().Error())
+		assert.Contains(t, s.String(), "not a valid schedule: backoff: ")
+	}
+}
