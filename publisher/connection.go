@@ -12,10 +12,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/dial"
 )
 
 const (
-	dialTimeout  = 30 * time.Second // amqp091-go's own, where the URI has no connection_timeout
 	openTimeout  = 10 * time.Second // a broker that does not open a channel for so long is taken for dead
 	closeTimeout = 5 * time.Second
 )
@@ -36,38 +37,12 @@ func (p *Publisher) dial(ctx context.Context) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	timeout := dialTimeout
-	if uri.ConnectionTimeout > 0 {
-		timeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
-	}
-	config := p.config.amqpConfig()
-	dialer := config.Dial
-	if dialer == nil {
-		// amqp091.DefaultDial, that can be cancelled
-		dialer = func(network, address string) (net.Conn, error) {
-			return (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, address)
-		}
-	}
 	var conn *socket
-	release := func() {}
-	config.Dial = func(network, address string) (net.Conn, error) {
-		inner, err := dialer(network, address)
-		if err != nil {
-			return nil, err
-		}
+	opened, _, err := dial.Open(ctx, p.config.URI, p.config.amqpConfig(), func(inner net.Conn) net.Conn {
 		conn = newSocket(inner, p.config.WriteTimeout)
-		// A peer that accepts and then says nothing must not hold up New or Close.
-		limit := time.AfterFunc(timeout, func() { _ = inner.Close() })
-		cancel := context.AfterFunc(ctx, func() { _ = inner.Close() })
-		release = func() { limit.Stop(); cancel() }
-		return conn, nil
-	}
-	opened, err := amqp.DialConfig(p.config.URI, config)
-	release()
+		return conn
+	})
 	if err != nil {
-		if conn != nil {
-			_ = conn.Close() // amqp091-go leaves it open after a failed handshake
-		}
 		return nil, fmt.Errorf("connect to %s: %w%s", place(uri), err, hintOf(uri, err))
 	}
 	return p.adopt(opened, conn), nil
@@ -116,13 +91,7 @@ func (p *Publisher) adopt(opened *amqp.Connection, conn *socket) *connection {
 	return c
 }
 
-// close says goodbye, and does not wait long for the answer: a broker in an alarm reads nothing, and its heartbeats
-// would put off amqp091-go's own deadline again and again.
-func (c *connection) close() {
-	limit := time.AfterFunc(closeTimeout, func() { _ = c.socket.Close() })
-	defer limit.Stop()
-	_ = c.amqp.Close()
-}
+func (c *connection) close() { dial.Close(c.amqp, c.socket, closeTimeout) }
 
 var errGone = errors.New("the connection was lost")
 

@@ -1,16 +1,16 @@
 package builder
 
 import (
+	"context"
 	"net"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/dial"
 )
 
-const (
-	dialTimeout  = 30 * time.Second // amqp091-go's own
-	closeTimeout = 2 * time.Second
-)
+const closeTimeout = 2 * time.Second
 
 // look is a short-lived connection to look at the broker.
 type look struct {
@@ -24,27 +24,11 @@ func (b *Builder) dial() (*look, error) {
 	if own := CloneConnection(b.config.App.Connection); own != nil {
 		config = *own
 	}
-	l := &look{}
-	dial := config.Dial
-	if dial == nil {
-		dial = amqp091.DefaultDial(dialTimeout)
+	connection, socket, err := dial.Open(context.Background(), b.config.App.URI, config, nil)
+	if err != nil {
+		return nil, err
 	}
-	config.Dial = func(network, address string) (socket net.Conn, err error) {
-		socket, err = dial(network, address)
-		l.socket = socket
-		return socket, err
-	}
-	var err error
-	l.Connection, err = amqp091.DialConfig(b.config.App.URI, config)
-	if err != nil && l.socket != nil {
-		_ = l.socket.Close()
-	}
-	return l, err
+	return &look{connection, socket}, nil
 }
 
-// close does not wait for a broker that answers nothing: in an alarm it does not read from a connection that has published.
-func (l *look) close() {
-	limit := time.AfterFunc(closeTimeout, func() { _ = l.socket.Close() })
-	defer limit.Stop()
-	_ = l.Connection.Close()
-}
+func (l *look) close() { dial.Close(l.Connection, l.socket, closeTimeout) }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ var rules = []rule{
 	},
 	{
 		folder: "publisher",
-		may:    []string{watermill, amqp},
+		may:    []string{watermill, amqp, module + "/internal/dial"},
 		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
 		why:    "publishing surely is of use without this topology: what it needs of one is a hook",
 	},
@@ -56,7 +57,7 @@ var rules = []rule{
 		folder: "internal/builder",
 		may: []string{
 			watermill, amqp, module + "/backoff", module + "/middleware", module + "/publisher", module + "/topology",
-			module + "/internal/naming", module + "/internal/refusal",
+			module + "/internal/dial", module + "/internal/naming", module + "/internal/refusal",
 		},
 		never: []string{amqpPubSub},
 		why:   "all majors of watermill-amqp share it, and nobody has to compile another than the own",
@@ -85,6 +86,7 @@ var rules = []rule{
 		never: []string{amqpPubSub},
 		why:   "the tests of all majors share it",
 	},
+	{folder: "internal/dial", may: []string{amqp}, never: []string{watermill}, why: "publishing and looking at the broker dial alike"},
 	{folder: "internal/refusal", may: []string{amqp}, never: []string{watermill}, why: "it reads what the broker says, whoever asked"},
 	{
 		folder: "example",
@@ -145,6 +147,13 @@ func TestMajorsAreApart(t *testing.T) {
 		requires := strings.Fields(goTool(t, "mod", "edit", "-C", folder, "-print"))
 		if !slices.Contains(requires, m.major) || slices.Contains(requires, m.other) {
 			t.Errorf("%s/go.mod has to require %s and not %s", m.folder, m.major, m.other)
+		}
+		sums, err := os.ReadFile(folder + "/go.sum")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(sums), m.other+" ") {
+			t.Errorf("%s/go.sum has %s: a test has come to need it, and go mod tidy fetches it for every user", m.folder, m.other)
 		}
 		compiled := strings.Fields(goTool(t, "list", "-C", folder, "-deps", m.pkg))
 		if !slices.Contains(compiled, m.major+"/pkg/amqp") {

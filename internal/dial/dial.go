@@ -1,0 +1,65 @@
+// Package dial opens and closes AMQP connections without waiting for a peer that says nothing.
+package dial
+
+import (
+	"context"
+	"net"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// defaultTimeout is amqp091-go's own, where the address has no connection_timeout.
+const defaultTimeout = 30 * time.Second
+
+// Open connects as amqp091.DialConfig does. The address's connection_timeout bounds the handshake too, whoever dials; ctx ends
+// the attempt. Wrap, where it is set, goes around the socket, which is returned as wrapped.
+func Open(
+	ctx context.Context, address string, config amqp091.Config, wrap func(net.Conn) net.Conn,
+) (*amqp091.Connection, net.Conn, error) {
+	timeout := defaultTimeout
+	if uri, err := amqp091.ParseURI(address); err == nil && uri.ConnectionTimeout > 0 {
+		timeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
+	}
+	dialer := config.Dial
+	if dialer == nil {
+		// amqp091.DefaultDial, that can be cancelled
+		dialer = func(network, address string) (net.Conn, error) {
+			return (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, address)
+		}
+	}
+	var socket net.Conn
+	release := func() {}
+	config.Dial = func(network, address string) (net.Conn, error) {
+		inner, err := dialer(network, address)
+		if err != nil {
+			return nil, err
+		}
+		socket = inner
+		if wrap != nil {
+			socket = wrap(inner)
+		}
+		// A peer that accepts and then says nothing must not hold up anybody.
+		limit := time.AfterFunc(timeout, func() { _ = inner.Close() })
+		cancel := context.AfterFunc(ctx, func() { _ = inner.Close() })
+		release = func() { limit.Stop(); cancel() }
+		return socket, nil
+	}
+	connection, err := amqp091.DialConfig(address, config)
+	release()
+	if err != nil {
+		if socket != nil {
+			_ = socket.Close() // amqp091-go leaves it open after a failed handshake
+		}
+		return nil, nil, err
+	}
+	return connection, socket, nil
+}
+
+// Close says goodbye, and does not wait for the answer longer than the limit: a broker in an alarm reads nothing from who has
+// published, and its heartbeats would put off amqp091-go's own deadline again and again.
+func Close(connection *amqp091.Connection, socket net.Conn, limit time.Duration) {
+	timer := time.AfterFunc(limit, func() { _ = socket.Close() })
+	defer timer.Stop()
+	_ = connection.Close()
+}
