@@ -148,7 +148,7 @@ func (r Record) writeDelay(metadata message.Metadata) {
 	for _, key := range delayKeys {
 		delete(metadata, key)
 	}
-	if r.DueAt.IsZero() || r.DeadReason != "" {
+	if r.DueAt.IsZero() {
 		return
 	}
 	until := r.DueAt.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)

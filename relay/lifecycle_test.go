@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -153,6 +152,37 @@ type slowly struct{}
 func (slowly) Publish(string, ...*message.Message) error { time.Sleep(3 * time.Second); return nil }
 func (slowly) Close() error                              { return nil }
 
+// TestMessageIsNotHeldBeyondItsHold: the backend would hand it out a second time.
+func TestMessageIsNotHeldBeyondItsHold(t *testing.T) {
+	for tier, patience := range map[time.Duration]time.Duration{
+		10 * time.Millisecond: time.Second, 10 * time.Second: 10 * time.Second, time.Hour: 20 * time.Second,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &scripted{}
+			a := newApp(t, backoff.Schedule{tier}, withTier(s))
+			a.publisher.fail = func(string, int) error { return errDown }
+			a.handle("billing", ignore)
+			a.run()
+			start, msg := time.Now(), waitingFor(t.Context(), 0)
+			s.send(msg)
+			<-msg.Nacked()
+			assert.LessOrEqual(t, time.Since(start), patience)
+			assert.Greater(t, time.Since(start), patience/4)
+			start, msg = time.Now(), waitingFor(t.Context(), 2*time.Hour)
+			s.send(msg)
+			<-msg.Nacked()
+			assert.LessOrEqual(t, time.Since(start), max(patience, tierHold(tier)))
+			a.close()
+		})
+	}
+}
+
+// tierHold is the hold of a tier with the default MaxHold, and what clocks may differ.
+func tierHold(tier time.Duration) time.Duration {
+	hold := min(tier, 20*time.Second)
+	return hold + hold/20 + 2*time.Millisecond
+}
+
 // TestDeliveryThatTheBackendGaveUpOnIsNotPublished: it is handed out again, and then it is.
 func TestDeliveryThatTheBackendGaveUpOnIsNotPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -236,48 +266,6 @@ func TestSubscriptionThatEndsIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestHandlersAddedLater: a retry may be due before the return topic of a late handler is subscribed, and gochannel would drop it.
-func TestHandlersAddedLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Millisecond})
-		slow := slowReturn{Subscriber: a.pubSub, orders: make(chan struct{})}
-		var c calls
-		done := make(chan struct{})
-		a.router.AddConsumerHandler("other", "nothing", a.pubSub, ignore)
-		a.run()
-		a.tiers.AddConsumerHandler(a.router, "billing", "orders", slow, func(msg *message.Message) error {
-			if c.add(msg) == 1 {
-				return errDown
-			}
-			close(done)
-			return nil
-		}).AddMiddleware(a.retry.Middleware)
-		go func() {
-			<-slow.orders
-			a.publish("1")
-		}()
-		require.NoError(t, a.router.RunHandlers(context.Background()))
-		<-done
-		a.close()
-	})
-}
-
-// slowReturn subscribes return topics slowly.
-type slowReturn struct {
-	message.Subscriber
-	orders chan struct{} // closed once that topic is subscribed
-}
-
-func (s slowReturn) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	if strings.HasPrefix(topic, "retry.return.") {
-		time.Sleep(time.Second)
-	}
-	if topic == "orders" {
-		defer close(s.orders)
-	}
-	return s.Subscriber.Subscribe(ctx, topic)
-}
-
 // TestOneRelayOnTwoRouters: the tiers go on until the last handler has stopped, and start again with the next.
 func TestOneRelayOnTwoRouters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -318,124 +306,6 @@ func TestOneRelayOnTwoRouters(t *testing.T) {
 type open struct{ message.Subscriber }
 
 func (open) Close() error { return nil }
-
-// TestStoppedHandlerDoesNotStopTheOthers: a router's handler can be stopped alone.
-func TestStoppedHandlerDoesNotStopTheOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tier := &scripted{}
-		a := newApp(t, backoff.Schedule{10 * time.Second}, withTier(tier))
-		first := a.handle("billing", ignore)
-		a.handle("printing", ignore)
-		a.run()
-		first.Topic.Stop()
-		first.Return.Stop()
-		<-first.Return.Stopped()
-		msg := waitingFor(t.Context(), 0)
-		tier.send(msg)
-		<-msg.Acked()
-		a.close()
-	})
-}
-
-func TestProducedMessagesAndTheirPublisher(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second})
-		out := &closing{Publisher: a.pubSub}
-		bills, err := a.pubSub.Subscribe(t.Context(), "bills")
-		require.NoError(t, err)
-		names := make(chan string, 2)
-		a.tiers.AddHandler(a.router, "billing", "orders", a.pubSub, "bills", out, func(msg *message.Message) ([]*message.Message, error) {
-			names <- message.SubscriberNameFromCtx(msg.Context()) + " " + message.PublisherNameFromCtx(msg.Context())
-			if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
-				return nil, errDown
-			}
-			return []*message.Message{msg.Copy()}, nil
-		}).AddMiddleware(a.retry.Middleware)
-		a.run()
-		a.publish("1")
-		bill := <-bills
-		bill.Ack()
-		assert.Equal(t, orderOf("1").Metadata, bill.Metadata, "without the record, and without the delay")
-		for range 2 {
-			assert.Equal(t, "gochannel.GoChannel relay_test.closing", <-names)
-		}
-		a.close()
-		assert.Equal(t, 1, out.closed, "once, after both handlers have stopped")
-	})
-}
-
-type closing struct {
-	message.Publisher
-	closed int
-}
-
-func (c *closing) Close() error { c.closed++; return nil }
-
-// TestRouterContextSurvives beside the origin.
-func TestRouterContextSurvives(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second})
-		done := make(chan context.Context, 1)
-		a.router.AddSubscriberDecorators(message.MessageTransformSubscriberDecorator(func(msg *message.Message) {
-			msg.SetContext(context.WithValue(msg.Context(), key{}, "decorated"))
-		}))
-		a.handle("billing", func(msg *message.Message) error {
-			if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
-				return errDown
-			}
-			done <- msg.Context()
-			return nil
-		})
-		a.run()
-		a.publish("1")
-		ctx := <-done
-		assert.Equal(t, "billing.retry", message.HandlerNameFromCtx(ctx))
-		assert.Equal(t, "retry.return.billing", message.SubscribeTopicFromCtx(ctx))
-		assert.Equal(t, "decorated", ctx.Value(key{}))
-		a.close()
-	})
-}
-
-type key struct{}
-
-// TestMiddlewaresOfTheRouterDoNotWrapTheTiers: a Timeout would end every wait.
-func TestMiddlewaresOfTheRouterDoNotWrapTheTiers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{10 * time.Second})
-		seen := map[string]int{}
-		var mu sync.Mutex
-		a.router.AddMiddleware(a.retry.Middleware, func(h message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				mu.Lock()
-				seen[message.SubscribeTopicFromCtx(msg.Context())]++
-				mu.Unlock()
-				return h(msg)
-			}
-		})
-		var c calls
-		done := make(chan struct{})
-		a.tiers.AddConsumerHandler(a.router, "billing", "orders", a.pubSub, func(msg *message.Message) error {
-			if c.add(msg) == 1 {
-				return errDown
-			}
-			close(done)
-			return nil
-		})
-		a.run()
-		a.publish("1")
-		<-done
-		a.close()
-		assert.Equal(t, map[string]int{"orders": 1, "retry.return.billing": 1}, seen)
-	})
-}
-
-func TestHandlerNeedsAName(t *testing.T) {
-	a := newApp(t, backoff.Schedule{time.Second})
-	a.handle("", ignore)
-	require.ErrorContains(t, a.router.Run(t.Context()), "a handler without a name has no return topic")
-	require.NoError(t, a.tiers.Close())
-	require.NoError(t, a.pubSub.Close())
-}
 
 func TestErrorsOfClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -42,7 +43,7 @@ func (p *pump) next(h *held, now time.Time) (TopicParams, message.Metadata) {
 func (p *pump) publish(h *held, to TopicParams, metadata message.Metadata) (topic string, err error) {
 	topic, err = p.relay.config.topic(to)
 	if err != nil && to.Kind == ReturnTopic { // a handler whose name cannot be one
-		p.relay.logger.Error("Message of a tier has no return topic", err, p.fields().Add(map[string]any{"message_uuid": h.msg.UUID}))
+		p.relay.logger.Error("Message of a tier has no return topic", err, p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID}))
 		h.known = false
 		to, metadata = p.next(h, time.Now())
 		topic, err = p.relay.config.topic(to)
@@ -52,7 +53,7 @@ func (p *pump) publish(h *held, to TopicParams, metadata message.Metadata) (topi
 	}
 	if to.Kind == DeadLetterTopic {
 		p.relay.logger.Error("Message on a tier has no failure record that can be read: dead-lettered", errForeign,
-			p.fields().Add(map[string]any{"message_uuid": h.msg.UUID, "dead_letter_topic": topic}))
+			p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "dead_letter_topic": topic}))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.msg.Context()), publishTimeout)
 	defer cancel()

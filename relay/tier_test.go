@@ -42,7 +42,7 @@ func TestManyMessagesComeBackInOrder(t *testing.T) {
 				a.run()
 				for i := range orders {
 					a.publish(fmt.Sprint(i))
-					time.Sleep(tier / orders / 2)
+					time.Sleep(tier/orders/2 + 1234*time.Nanosecond) // the record's times have milliseconds
 				}
 				<-done
 				require.Len(t, back, orders, "none lost")
@@ -122,6 +122,59 @@ func TestPublishThatFailsIsTriedAgain(t *testing.T) {
 			return nil
 		}
 		a.expectOneRetry(time.Second, 10*time.Second)
+	})
+}
+
+// TestEveryTryPublishesAFreshCopy: publishers may modify what they publish.
+func TestEveryTryPublishesAFreshCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tier, out := &scripted{}, &spoiler{}
+		a := newApp(t, backoff.Schedule{10 * time.Second}, withTier(tier), func(c *relay.Config) { c.Publisher = out })
+		a.handle("billing", ignore)
+		a.run()
+		msg := waitingFor(t.Context(), 0)
+		tier.send(msg)
+		<-msg.Acked()
+		assert.Equal(t, []string{"billing", "billing", "billing"}, out.handlers)
+		a.close()
+	})
+}
+
+type spoiler struct{ handlers []string }
+
+func (s *spoiler) Publish(_ string, messages ...*message.Message) error {
+	s.handlers = append(s.handlers, messages[0].Metadata[retrymw.HandlerKey])
+	messages[0].Metadata[retrymw.HandlerKey] = "spoiled"
+	if len(s.handlers) < 3 {
+		return errDown
+	}
+	return nil
+}
+
+func (s *spoiler) Close() error { return nil }
+
+// TestWhatIsDueFirstGoesFirst: gochannel hands messages out in any order.
+func TestWhatIsDueFirstGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tier := &scripted{}
+		a := newApp(t, backoff.Schedule{10 * time.Second}, withTier(tier))
+		a.handle("billing", ignore)
+		a.run()
+		start := time.Now()
+		var all []*message.Message
+		for _, wait := range []int{9, 1, 5, 3, 7} {
+			all = append(all, waitingFor(t.Context(), time.Duration(wait)*time.Second))
+			tier.send(all[len(all)-1])
+		}
+		for _, msg := range all {
+			<-msg.Acked()
+		}
+		back := a.publisher.to("retry.return.billing")
+		require.Len(t, back, 5)
+		for i, one := range back {
+			assert.Equal(t, time.Duration(2*i+1)*time.Second+time.Millisecond, one.at.Sub(start))
+		}
+		a.close()
 	})
 }
 
@@ -219,6 +272,33 @@ func TestHandlerNameThatCannotBeATopic(t *testing.T) {
 		time.Sleep(time.Second)
 		a.close()
 		assert.Len(t, a.publisher.to("2_0s_unknown"), 1)
+	})
+}
+
+// TestFirstHopBeginsAtTheFailure: a tier hands out one message at a time on most backends, so each must know when its hop ends.
+func TestFirstHopBeginsAtTheFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second, 50 * time.Second})
+		a.handle("billing", func(msg *message.Message) error {
+			switch msg.UUID {
+			case "dead":
+				return backoff.Permanent(errDown)
+			case "long":
+				return backoff.RetryAfter(errDown, time.Hour)
+			}
+			return errDown
+		})
+		a.run()
+		for _, uuid := range []string{"dead", "short", "long"} {
+			msg := orderOf(uuid)
+			msg.Metadata["retry_hop_due_at"] = "2000-01-01T00:00:00.000Z" // from a message that somebody copied
+			require.NoError(t, a.pubSub.Publish("orders", msg))
+		}
+		synctest.Wait()
+		assert.NotContains(t, a.publisher.to("retry.dead.billing")[0].msg.Metadata, "retry_hop_due_at")
+		assert.NotContains(t, a.publisher.to("retry.1s")[0].msg.Metadata, "retry_hop_due_at")
+		assert.Equal(t, "2000-01-01T00:00:16.667Z", a.publisher.to("retry.50s")[0].msg.Metadata["retry_hop_due_at"], "a third of the tier")
+		a.close()
 	})
 }
 

@@ -1,0 +1,45 @@
+package relay_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// BenchmarkPass is what the relay itself takes to hand a message on, without a backend.
+func BenchmarkPass(b *testing.B) {
+	tier, out := &scripted{}, &counter{passed: make(chan struct{})}
+	config := relay.Config{Publisher: out, Schedule: backoff.Schedule{time.Second}}
+	withTier(tier)(&config)
+	tiers, err := relay.New(config, nil)
+	require.NoError(b, err)
+	router := message.NewDefaultRouter(nil)
+	tiers.AddConsumerHandler(router, "billing", "orders", &scripted{}, ignore)
+	go func() { _ = router.Run(context.Background()) }()
+	<-router.Running()
+	defer func() { _ = tiers.Close() }()
+	defer func() { _ = router.Close() }()
+
+	metadata := message.Metadata{
+		retrymw.FailuresKey: "1", retrymw.HandlerKey: "billing", retrymw.TopicKey: "orders", retrymw.DueAtKey: "2026-01-01T00:00:00.000Z",
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		msg := message.NewMessage("1", nil)
+		msg.Metadata = metadata
+		tier.send(msg)
+		<-out.passed
+	}
+}
+
+type counter struct{ passed chan struct{} }
+
+func (c *counter) Publish(string, ...*message.Message) error { c.passed <- struct{}{}; return nil }
+func (c *counter) Close() error                              { return nil }

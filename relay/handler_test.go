@@ -1,0 +1,177 @@
+package relay_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// TestHandlersAddedLater: a retry may be due before the return topic of a late handler is subscribed, and gochannel would drop it.
+func TestHandlersAddedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Millisecond})
+		slow := slowReturn{Subscriber: a.pubSub, orders: make(chan struct{})}
+		var c calls
+		done := make(chan struct{})
+		a.router.AddConsumerHandler("other", "nothing", a.pubSub, ignore)
+		a.run()
+		a.tiers.AddConsumerHandler(a.router, "billing", "orders", slow, func(msg *message.Message) error {
+			if c.add(msg) == 1 {
+				return errDown
+			}
+			close(done)
+			return nil
+		}).AddMiddleware(a.retry.Middleware)
+		go func() {
+			<-slow.orders
+			a.publish("1")
+		}()
+		require.NoError(t, a.router.RunHandlers(context.Background()))
+		<-done
+		a.close()
+	})
+}
+
+// slowReturn subscribes return topics slowly.
+type slowReturn struct {
+	message.Subscriber
+	orders chan struct{} // closed once that topic is subscribed
+}
+
+func (s slowReturn) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if strings.HasPrefix(topic, "retry.return.") {
+		time.Sleep(time.Second)
+	}
+	if topic == "orders" {
+		defer close(s.orders)
+	}
+	return s.Subscriber.Subscribe(ctx, topic)
+}
+
+// TestStoppedHandlerDoesNotStopTheOthers: a router's handler can be stopped alone.
+func TestStoppedHandlerDoesNotStopTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tier := &scripted{}
+		a := newApp(t, backoff.Schedule{10 * time.Second}, withTier(tier))
+		first := a.handle("billing", ignore)
+		a.handle("printing", ignore)
+		a.run()
+		first.Topic.Stop()
+		first.Return.Stop()
+		<-first.Return.Stopped()
+		msg := waitingFor(t.Context(), 0)
+		tier.send(msg)
+		<-msg.Acked()
+		a.close()
+	})
+}
+
+func TestProducedMessagesAndTheirPublisher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second})
+		out := &closing{Publisher: a.pubSub}
+		bills, err := a.pubSub.Subscribe(t.Context(), "bills")
+		require.NoError(t, err)
+		names := make(chan string, 2)
+		a.tiers.AddHandler(a.router, "billing", "orders", a.pubSub, "bills", out, func(msg *message.Message) ([]*message.Message, error) {
+			names <- message.SubscriberNameFromCtx(msg.Context()) + " " + message.PublisherNameFromCtx(msg.Context())
+			if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+				return nil, errDown
+			}
+			return []*message.Message{msg.Copy()}, nil
+		}).AddMiddleware(a.retry.Middleware)
+		a.run()
+		a.publish("1")
+		bill := <-bills
+		bill.Ack()
+		assert.Equal(t, orderOf("1").Metadata, bill.Metadata, "without the record, and without the delay")
+		for range 2 {
+			assert.Equal(t, "gochannel.GoChannel relay_test.closing", <-names)
+		}
+		a.close()
+		assert.Equal(t, 1, out.closed, "once, after both handlers have stopped")
+	})
+}
+
+type closing struct {
+	message.Publisher
+	closed int
+}
+
+func (c *closing) Close() error { c.closed++; return nil }
+
+// TestRouterContextSurvives beside the origin.
+func TestRouterContextSurvives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second})
+		done := make(chan context.Context, 1)
+		a.router.AddSubscriberDecorators(message.MessageTransformSubscriberDecorator(func(msg *message.Message) {
+			msg.SetContext(context.WithValue(msg.Context(), key{}, "decorated"))
+		}))
+		a.handle("billing", func(msg *message.Message) error {
+			if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+				return errDown
+			}
+			done <- msg.Context()
+			return nil
+		})
+		a.run()
+		a.publish("1")
+		ctx := <-done
+		assert.Equal(t, "billing.retry", message.HandlerNameFromCtx(ctx))
+		assert.Equal(t, "retry.return.billing", message.SubscribeTopicFromCtx(ctx))
+		assert.Equal(t, "decorated", ctx.Value(key{}))
+		a.close()
+	})
+}
+
+type key struct{}
+
+// TestMiddlewaresOfTheRouterDoNotWrapTheTiers: a Timeout would end every wait.
+func TestMiddlewaresOfTheRouterDoNotWrapTheTiers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{10 * time.Second})
+		seen := map[string]int{}
+		var mu sync.Mutex
+		a.router.AddMiddleware(a.retry.Middleware, func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				mu.Lock()
+				seen[message.SubscribeTopicFromCtx(msg.Context())]++
+				mu.Unlock()
+				return h(msg)
+			}
+		})
+		var c calls
+		done := make(chan struct{})
+		a.tiers.AddConsumerHandler(a.router, "billing", "orders", a.pubSub, func(msg *message.Message) error {
+			if c.add(msg) == 1 {
+				return errDown
+			}
+			close(done)
+			return nil
+		})
+		a.run()
+		a.publish("1")
+		<-done
+		a.close()
+		assert.Equal(t, map[string]int{"orders": 1, "retry.return.billing": 1}, seen)
+	})
+}
+
+func TestHandlerNeedsAName(t *testing.T) {
+	a := newApp(t, backoff.Schedule{time.Second})
+	a.handle("", ignore)
+	require.ErrorContains(t, a.router.Run(t.Context()), "a handler without a name has no return topic")
+	require.NoError(t, a.tiers.Close())
+	require.NoError(t, a.pubSub.Close())
+}
