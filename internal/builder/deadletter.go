@@ -41,7 +41,7 @@ func (m deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Mess
 		return nil, err
 	}
 	delete(msg.Metadata, middleware.UnmarshalErrorKey) // whoever reads dead letters sees it as it is
-	if _, known := msg.Metadata[middleware.DeadReasonKey]; known || !dead {
+	if !dead {                                         // the middleware's own: what it publishes has no story of the broker's
 		return msg, nil
 	}
 	if msg.Metadata == nil {

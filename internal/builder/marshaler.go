@@ -53,7 +53,7 @@ func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 		for key, value := range stringsOf(original.Headers) {
 			msg.Metadata[key] = value.(string)
 		}
-		msg.Metadata[middleware.UnmarshalErrorKey] = err.Error()
+		msg.Metadata[middleware.UnmarshalErrorKey] = textOf(err)
 	}
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
@@ -74,7 +74,7 @@ func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 func (m marshaler) unmarshal(delivery amqp091.Delivery) (msg *message.Message, err error) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
-			err = fmt.Errorf("the marshaler panicked: %v", recovered)
+			err = errors.New("the marshaler panicked: " + textOf(recovered))
 		}
 	}()
 	delivery.Headers = maps.Clone(delivery.Headers) // the app's marshaler may write into them
@@ -83,6 +83,21 @@ func (m marshaler) unmarshal(delivery amqp091.Delivery) (msg *message.Message, e
 		err = errors.New("the marshaler returned no message")
 	}
 	return msg, err
+}
+
+// maxErrorText bounds what is kept of an error of the app's marshaler, in bytes.
+const maxErrorText = 1024
+
+// textOf is the text of an error, or of what somebody panicked with. The app's marshaler runs below no middleware that would
+// recover: some values panic when asked, even for why they panicked.
+func textOf(value any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("%T, which panics when it is printed", value)
+		}
+	}()
+	text = fmt.Sprint(value)
+	return strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
 }
 
 // restore undoes what the way over the tiers did to a delivery. The header table is copied where it has to change.

@@ -3,9 +3,12 @@ package configtest
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -225,21 +228,70 @@ func (m Major[C]) whatTheAppAddsToPublishingsCannotHurtACopy(t *testing.T) {
 	assert.Equal(t, amqp091.Publishing{Headers: amqp091.Table{}, AppId: "shop", DeliveryMode: amqp091.Persistent}, p)
 }
 
-type broken struct{ panics bool }
+// broken is a marshaler that cannot read anything, and says so by an error or a panic.
+type broken struct {
+	err    error
+	panics any
+}
 
 func (b broken) Marshal(*message.Message) (amqp091.Publishing, error) {
 	return amqp091.Publishing{}, errors.New("must not be asked: it did not make the payload")
 }
 
 func (b broken) Unmarshal(amqp091.Delivery) (*message.Message, error) {
-	if b.panics {
-		panic("no JSON")
+	if b.panics != nil {
+		panic(b.panics)
 	}
-	return nil, errors.New("no JSON")
+	return nil, b.err
+}
+
+// unspeakable panics when it is asked what it is, with a value that does so too.
+type unspeakable struct{ panics any }
+
+func (u unspeakable) Error() string { panic(u.panics) }
+
+// nilTyped is an error whose text is behind a pointer.
+type nilTyped struct{ text string }
+
+func (n *nilTyped) Error() string { return n.text }
+
+// endless is an error that fmt prints in its own way.
+type endless struct{}
+
+func (endless) Error() string { return "short" }
+func (endless) Format(state fmt.State, _ rune) {
+	_, _ = io.WriteString(state, strings.Repeat("x", 10<<20))
+}
+
+// errorsOfMarshalersAreBounded: nobody above the marshaler would recover, and its text becomes a header.
+func (m Major[C]) errorsOfMarshalersAreBounded(t *testing.T) {
+	for name, value := range map[string]error{
+		"10 MB":          errors.New(strings.Repeat("x", 10<<20)),
+		"10 MB of runes": errors.New("x" + strings.Repeat("€", 10<<20/3)),
+		"no UTF-8":       errors.New("\xff\xfe" + strings.Repeat("\xe2\x82", 2000)),
+		"nil-typed":      (*nilTyped)(nil),
+		"Error panics":   unspeakable{"no words"},
+		"panics twice":   unspeakable{unspeakable{"no words"}},
+		"joined":         errors.Join(errors.New("no JSON"), errors.New("no XML")),
+		"wraps a panic":  fmt.Errorf("no JSON: %w", unspeakable{"no words"}),
+		"formats itself": endless{},
+		"no text":        errors.New(""),
+	} {
+		for how, app := range map[string]broken{"returned": {err: value}, "panicked": {panics: value}} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				msg, err := m.around(t, app).Unmarshal(Foreign())
+				require.NoError(t, err)
+				text, marked := msg.Metadata[middleware.UnmarshalErrorKey]
+				assert.True(t, marked, "the middleware dead-letters it")
+				assert.LessOrEqual(t, len(text), 1100)
+				assert.True(t, utf8.ValidString(text))
+			})
+		}
+	}
 }
 
 func (m Major[C]) messageThatTheAppCannotReadIsHandedOnMarked(t *testing.T) {
-	for name, app := range map[string]builder.Marshaler{"error": broken{}, "panic": broken{panics: true}} {
+	for name, app := range map[string]builder.Marshaler{"error": broken{err: errors.New("no JSON")}, "panic": broken{panics: "no JSON"}} {
 		t.Run(name, func(t *testing.T) {
 			marshaler := m.around(t, app)
 			msg, err := marshaler.Unmarshal(Foreign())

@@ -36,8 +36,10 @@ func Run[C any](t *testing.T, m Major[C]) {
 	t.Run("strings of the broker's", m.stringsOfTheBrokersAreNotPublishedAgainEither)
 	t.Run("what the app adds to publishings", m.whatTheAppAddsToPublishingsCannotHurtACopy)
 	t.Run("a message that the app cannot read", m.messageThatTheAppCannotReadIsHandedOnMarked)
+	t.Run("errors of marshalers", m.errorsOfMarshalersAreBounded)
 	t.Run("a message always has metadata", m.alwaysMetadata)
 	t.Run("dead letters are read", m.deadLettersAreRead)
+	t.Run("why it is dead", m.whyItIsDead)
 }
 
 func (m Major[C]) allFaultsAtOnce(t *testing.T) {
@@ -221,4 +223,64 @@ func (m Major[C]) deadLettersAreRead(t *testing.T) {
 	record, known := middleware.ReadRecord(msg.Metadata)
 	require.True(t, known)
 	assert.Equal(t, "delivery_limit", record.DeadReason)
+}
+
+// whyItIsDead: the last word is the broker's where it dead-lettered the message, whatever the message said before, and the
+// middleware's where that did.
+func (m Major[C]) whyItIsDead(t *testing.T) {
+	b := m.builder(t)
+	app, letters := m.fields(b.SubscriberConfig()).Marshaler, m.fields(b.DeadLetterSubscriberConfig()).Marshaler
+	deaths := func(reason string) []any {
+		return []any{
+			amqp091.Table{"reason": reason, "queue": "orders", "time": time.Unix(1700000002, 0)},
+			amqp091.Table{"reason": "expired", "queue": "orders.retry.1s", "time": time.Unix(1700000001, 0)},
+		}
+	}
+	letter := func(headers amqp091.Table) amqp091.Delivery {
+		return amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry", RoutingKey: "dead.orders", Headers: headers}
+	}
+	read := func(t *testing.T, headers amqp091.Table) middleware.Record {
+		msg, err := letters.Unmarshal(letter(headers))
+		require.NoError(t, err)
+		record, known := middleware.ReadRecord(msg.Metadata)
+		require.True(t, known)
+		return record
+	}
+	// bury is what the middleware publishes of a message with these headers.
+	bury := func(t *testing.T, headers amqp091.Table) amqp091.Table {
+		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry.return", RoutingKey: "1s.orders", Headers: headers})
+		require.NoError(t, err)
+		msg.Metadata[middleware.FailuresKey], msg.Metadata[middleware.DeadReasonKey] = "4", middleware.DeadReasonExhausted
+		p, err := app.Marshal(msg)
+		require.NoError(t, err)
+		return p.Headers
+	}
+	t.Run("a foreign reason", func(t *testing.T) {
+		record := read(t, amqp091.Table{middleware.DeadReasonKey: "of another's", "x-death": deaths("delivery_limit")})
+		assert.Equal(t, middleware.Record{
+			Failures: 1, DeadReason: "delivery_limit", Reason: "the broker dead-lettered it from queue orders: delivery_limit",
+			FirstFailedAt: time.Unix(1700000002, 0).UTC(), LastFailedAt: time.Unix(1700000002, 0).UTC(),
+		}, record)
+	})
+	t.Run("the middleware's own", func(t *testing.T) {
+		headers := bury(t, amqp091.Table{middleware.FailuresKey: "3", "x-death": deaths("expired"), "x-first-death-reason": "expired"})
+		record := read(t, headers)
+		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
+		assert.Equal(t, 4, record.Failures)
+	})
+	t.Run("the middleware's own, published again as it is", func(t *testing.T) {
+		headers := bury(t, amqp091.Table{middleware.FailuresKey: "3"})
+		headers["x-death"] = deaths("delivery_limit") // it kills its process now
+		record := read(t, headers)
+		assert.Equal(t, "delivery_limit", record.DeadReason)
+		assert.Equal(t, 5, record.Failures)
+	})
+	t.Run("the broker's, published again as it is", func(t *testing.T) {
+		record := read(t, bury(t, amqp091.Table{"x-death": deaths("delivery_limit"), "x-last-death-reason": "delivery_limit"}))
+		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
+	})
+	t.Run("parked, then dead", func(t *testing.T) { // an orphan's story ends on its tier
+		record := read(t, bury(t, amqp091.Table{middleware.FailuresKey: "3", "x-death": deaths("expired")[1:]}))
+		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
+	})
 }
