@@ -3,6 +3,7 @@ package retrytest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,9 +75,16 @@ type App struct {
 	tiers   *message.Router // keeps the relay's tiers running
 	ctx     context.Context // of all subscriptions
 	stop    context.CancelFunc
+	closed  chan struct{}
 	started bool
 	groups  int
-	stopped map[*message.Router]chan error
+	running []running
+}
+
+// running is a router that runs.
+type running struct {
+	router  *message.Router
+	stopped chan error // what Run returned
 }
 
 // New makes an app whose failed messages are retried by this schedule. It is closed when the test ends.
@@ -101,7 +109,7 @@ func NewWithConfig(t testing.TB, config Config) *App {
 	}
 
 	a := &App{
-		t: t, bubble: bubble, patience: bubblePatience, lateness: bubbleLateness, ledger: newLedger(), stopped: map[*message.Router]chan error{},
+		t: t, bubble: bubble, patience: bubblePatience, lateness: bubbleLateness, ledger: newLedger(), closed: make(chan struct{}),
 		pubSub: gochannel.NewGoChannel(gochannel.Config{}, config.Logger),
 		tiers:  message.NewDefaultRouter(config.Logger),
 		Router: message.NewDefaultRouter(config.Logger),
@@ -117,7 +125,7 @@ func NewWithConfig(t testing.TB, config Config) *App {
 	if err := a.build(config); err != nil {
 		t.Fatalf("retrytest: %v", err)
 	}
-	a.Router.AddMiddleware(a.observe) // first, so that it is outermost
+	a.Router.AddMiddleware(a.observe(true))
 	t.Cleanup(a.close)
 	return a
 }
@@ -138,16 +146,24 @@ func (a *App) build(config Config) (err error) {
 	}
 	a.Relay.AddConsumerHandler(a.tiers, internalName, internalName, openSubscriber{a.pubSub}, func(*message.Message) error { return nil })
 
-	set := a.Relay.TieredRetryConfig()
-	retry := set
+	retry := a.TieredRetryConfig()
 	if config.Middleware != nil {
 		config.Middleware(&retry)
 	}
-	retry.Publisher, retry.Schedule = deadLetters{set.Publisher, a.ledger}, set.Schedule
-	retry.GenerateRetryTopic = func(p middleware.RetryTopicParams) (string, error) { return tierTopic(p.Tier), nil }
+	set := a.TieredRetryConfig()
+	retry.Publisher, retry.Schedule, retry.GenerateRetryTopic = set.Publisher, set.Schedule, set.GenerateRetryTopic
 	a.ledger.hook(&retry)
 	a.Retry, err = middleware.NewTieredRetry(retry, config.Logger)
 	return err
+}
+
+// TieredRetryConfig is the configuration of the retry middleware, for apps that make it themselves, with hooks of their own.
+// Config.Middleware has no part in it.
+func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
+	config := a.Relay.TieredRetryConfig()
+	config.Publisher = failures{config.Publisher, a.ledger}
+	config.GenerateRetryTopic = func(p middleware.RetryTopicParams) (string, error) { return tierTopic(p.Tier), nil }
+	return config
 }
 
 // AddConsumerHandler adds a handler with the retry middleware to the router, in a consumer group of its own: it gets every
@@ -217,6 +233,15 @@ func (a *App) Stories(topic string) []*Story {
 	return a.ledger.stories(a, topic)
 }
 
+// Run runs a router that the app's own constructor has made, with handlers that use NewSubscriber, until the test ends. Router
+// needs no Run.
+func (a *App) Run(router *message.Router) {
+	a.t.Helper()
+	a.start()
+	router.AddMiddleware(a.observe(false))
+	a.run(router)
+}
+
 // start runs what does not run yet: handlers may be added between one Send and the next.
 func (a *App) start() {
 	a.t.Helper()
@@ -225,8 +250,10 @@ func (a *App) start() {
 		a.run(a.tiers)
 		a.run(a.Router)
 	}
-	if err := a.Router.RunHandlers(a.ctx); err != nil {
-		a.t.Fatalf("retrytest: cannot run the handlers: %v", err)
+	for _, r := range a.running {
+		if err := r.router.RunHandlers(a.ctx); err != nil {
+			a.t.Fatalf("retrytest: cannot run the handlers: %v", err)
+		}
 	}
 }
 
@@ -236,7 +263,7 @@ func (a *App) run(router *message.Router) {
 	go func() { stopped <- router.Run(context.Background()) }()
 	select {
 	case <-router.Running():
-		a.stopped[router] = stopped
+		a.running = append(a.running, running{router, stopped})
 	case err := <-stopped:
 		a.t.Fatalf("retrytest: the router does not run: %v", err)
 	}
@@ -258,15 +285,12 @@ func (a *App) close() {
 			return
 		}
 	}
-	for _, router := range []*message.Router{a.Router, a.tiers} {
-		stopped, running := a.stopped[router]
-		if !running {
-			continue
-		}
-		if err := router.Close(); err != nil {
+	close(a.closed)
+	for _, r := range slices.Backward(a.running) {
+		if err := r.router.Close(); err != nil {
 			a.t.Errorf("retrytest: cannot close the router: %v", err)
 		}
-		<-stopped
+		<-r.stopped
 	}
 	if err := a.Relay.Close(); err != nil {
 		a.t.Errorf("retrytest: cannot close the relay: %v", err)

@@ -253,6 +253,64 @@ func TestHandlersThatTheRelayAdds(t *testing.T) {
 	})
 }
 
+// ownApp is an app that makes router and middleware itself, with hooks of its own.
+func ownApp(t *testing.T, config middleware.TieredRetryConfig, told *[]string) (*message.Router, *middleware.TieredRetry) {
+	t.Helper()
+	config.OnRetry = func(e middleware.RetryEvent) { *told = append(*told, "retry") }
+	config.OnDeadLetter = func(e middleware.DeadLetterEvent) { *told = append(*told, "dead") }
+	retry, err := middleware.NewTieredRetry(config, nil)
+	require.NoError(t, err)
+	return message.NewDefaultRouter(nil), retry
+}
+
+func TestRouterOfTheAppsOwn(t *testing.T) {
+	for _, relayed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
+			var told []string
+			router, retry := ownApp(t, app.TieredRetryConfig(), &told)
+			bill := func(msg *message.Message) error {
+				if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+					panic("no exchange rate")
+				}
+				return errDown
+			}
+			if relayed {
+				app.Relay.AddConsumerHandler(router, "billing", "orders", app.NewSubscriber(), bill).AddMiddleware(retry.Middleware)
+			} else {
+				router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), bill).AddMiddleware(retry.Middleware)
+			}
+			app.Run(router)
+			story := app.Send("orders", order("1")).
+				RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).DeadLettered(middleware.DeadReasonExhausted)
+			assert.Equal(t, []string{"retry", "retry", "dead"}, told)
+			all := story.Handler("billing").Attempts()
+			assert.ErrorContains(t, all[0].Err, "panic: no exchange rate")
+			assert.Equal(t, errDown, all[1].Err)
+			for _, attempt := range all {
+				assert.Equal(t, "billing", attempt.Handler)
+			}
+		})
+	}
+}
+
+// TestParkedMessagesDoNotReachTheirHandler: the relay is never early, so this one comes with a record from elsewhere.
+func TestParkedMessagesDoNotReachTheirHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
+		calls := 0
+		app.AddConsumerHandler("billing", "orders", func(*message.Message) error { calls++; return nil })
+		early := order("1")
+		early.Metadata[middleware.FailuresKey] = "1"
+		early.Metadata[middleware.TopicKey], early.Metadata[middleware.HandlerKey] = "orders", "billing"
+		early.Metadata[middleware.DueAtKey] = time.Now().Add(40 * time.Second).Format("2006-01-02T15:04:05.000Z07:00")
+		story := app.Send("orders", early).RetriedAt(40 * time.Second).Waited().Processed()
+		assert.Equal(t, 1, calls)
+		assert.Equal(t, retrytest.Parked, story.Attempts()[0].Outcome)
+		assert.Contains(t, story.String(), "parked, waits 40s on tier 1m")
+	})
+}
+
 func TestManyMessagesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))

@@ -36,7 +36,8 @@
 //
 //	Register(app.Router, app.NewSubscriber(), app.Retry.Middleware)
 //
-// An app that uses package relay gets App.Relay in place of its own, and App.NewSubscriber for its subscriber. In both cases
+// An app that uses package relay gets App.Relay in place of its own, and App.NewSubscriber for its subscriber. An app whose
+// constructor makes router and middleware itself gets App.TieredRetryConfig, and its router goes to App.Run. In all cases
 // App.Publisher takes the place of the publisher of handlers that produce messages.
 //
 // # What is real, and what is not

@@ -188,3 +188,30 @@ func ExampleStory_Handler() {
 	// Output:
 	// the printer has burnt down
 }
+
+// The app's constructor makes router and middleware itself.
+func ExampleApp_Run() {
+	t := &exampleT{}
+	defer t.end()
+
+	newRouter := func(subscriber message.Subscriber, config middleware.TieredRetryConfig) (*message.Router, error) {
+		retry, err := middleware.NewTieredRetry(config, nil)
+		if err != nil {
+			return nil, err
+		}
+		router := message.NewDefaultRouter(nil)
+		router.AddConsumerHandler("billing", "orders", subscriber, charge).AddMiddleware(retry.Middleware)
+		return router, nil
+	}
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	router, err := newRouter(app.NewSubscriber(), app.TieredRetryConfig())
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	app.Run(router)
+	story := app.Send("orders", message.NewMessage("order-1", nil)).Processed()
+	fmt.Println(len(story.Attempts()), "attempts")
+	// Output:
+	// 3 attempts
+}

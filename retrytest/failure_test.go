@@ -125,14 +125,23 @@ func TestTestsThatCannotGoOn(t *testing.T) {
 		{"the middleware is missing", func(app *retrytest.App) {
 			app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), always(errDown))
 			send(app)
-		}, `handler "billing" has given message "1" back 100 times in a row`},
+		}, `message "1" was given back 100 times, and comes straight back`},
 		{"a middleware above it fails", func(app *retrytest.App) {
 			app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), failing()).
 				AddMiddleware(func(message.HandlerFunc) message.HandlerFunc {
 					return func(*message.Message) ([]*message.Message, error) { panic("broken") }
 				}, app.Retry.Middleware)
 			send(app)
-		}, `panicked, or ended its goroutine, above the retry middleware`},
+		}, `panicked, or ended its goroutine`},
+		{"a middleware above it fails, on a router of the app's own", func(app *retrytest.App) {
+			router := message.NewDefaultRouter(nil)
+			router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), failing()).
+				AddMiddleware(func(message.HandlerFunc) message.HandlerFunc {
+					return func(*message.Message) ([]*message.Message, error) { return nil, errDown }
+				}, app.Retry.Middleware)
+			app.Run(router)
+			send(app)
+		}, `message "1" was given back 100 times`},
 		{"a handler hangs", func(app *retrytest.App) {
 			app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
 				<-msg.Context().Done()

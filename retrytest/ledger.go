@@ -1,6 +1,7 @@
 package retrytest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,24 +10,26 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// mostNacks is how often a message may come straight back before Send gives up on it: no time passes in between.
+// mostNacks is how often a message may come straight back before Send gives up on it: no time passes while it does.
 const mostNacks = 100
 
 // ledger knows every message of the app, and what has become of it so far.
 type ledger struct {
 	mu       sync.Mutex
 	queues   []*queue
-	handlers map[string]*queue // by name: the queue a handler was seen on
-	returns  map[string]string // return topics of the handlers that the relay has added, and their names
+	tiers    map[string]backoff.Tier // by topic
+	handlers map[string]*queue       // by name: the queue a handler was seen on
+	returns  map[string]string       // return topics of the handlers that the relay has added, and their names
 	current  map[lifeKey]*life
 	letters  []*letter
 	sent     map[string][]*message.Message // by topic
-	running  map[*visit]bool
-	changed  chan struct{} // closed when anything happens
+	open     map[*visit]bool               // not settled
+	changed  chan struct{}                 // closed when anything happens
 }
 
 // letter is a message that was published to a topic with handlers.
@@ -40,11 +43,12 @@ type letter struct {
 type life struct {
 	letter *letter
 	queue  *queue
+	sent   int // copies
 	open   int // copies that are not settled
+	failed int // failures that were published
 	first  time.Time
-	latest time.Time // when anything happened, or is due to
-	due    time.Time // of the retry it waits for
-	nacks  int       // in a row
+	latest time.Time // when anything happened
+	due    time.Time // when the retry is that it waits for
 	stuck  string    // why nothing more is expected of it
 	visits []*visit
 	dead   *message.Message
@@ -55,21 +59,22 @@ type lifeKey struct {
 	uuid  string
 }
 
-// visit is one delivery of a message to a handler.
+// visit is one delivery of a message.
 type visit struct {
 	Attempt
-	life              *life
-	started           time.Time
-	failed            time.Time
-	seen              int // failures in the record that the handler got
-	returned, settled bool
-	acked             bool
+	life             *life
+	delivered        time.Time
+	failed           time.Time
+	seen             int  // failures in the record that it came with
+	called, returned bool // the handler
+	settled, acked   bool // the message
+	unwound          bool // nobody may settle it any more
 }
 
 func newLedger() *ledger {
 	return &ledger{
-		handlers: map[string]*queue{}, returns: map[string]string{}, current: map[lifeKey]*life{},
-		sent: map[string][]*message.Message{}, running: map[*visit]bool{}, changed: make(chan struct{}),
+		tiers: map[string]backoff.Tier{}, handlers: map[string]*queue{}, returns: map[string]string{}, current: map[lifeKey]*life{},
+		sent: map[string][]*message.Message{}, open: map[*visit]bool{}, changed: make(chan struct{}),
 	}
 }
 
@@ -85,7 +90,9 @@ func (l *ledger) relayTopic(p relay.TopicParams) (string, error) {
 	defer l.mu.Unlock()
 	switch p.Kind {
 	case relay.TierTopic:
-		return tierTopic(p.Tier), nil
+		topic := tierTopic(p.Tier)
+		l.tiers[topic] = p.Tier
+		return topic, nil
 	case relay.DeadLetterTopic:
 		return deadTopic(p.Handler), nil
 	}
@@ -146,11 +153,11 @@ func (l *ledger) published(topic string, msg *message.Message) *letter {
 		}
 		key := lifeKey{q, msg.UUID}
 		if twin := l.current[key]; twin != nil && twin.open > 0 { // the same message, twice at once
-			twin.open++
+			twin.open, twin.sent = twin.open+1, twin.sent+1
 			fresh = twin.letter
 			continue
 		}
-		born := &life{letter: fresh, queue: q, open: 1, latest: time.Now()}
+		born := &life{letter: fresh, queue: q, open: 1, sent: 1, latest: time.Now()}
 		l.current[key] = born
 		fresh.lives = append(fresh.lives, born)
 	}
@@ -161,37 +168,25 @@ func (l *ledger) published(topic string, msg *message.Message) *letter {
 	return fresh
 }
 
-// queueOfHandler is where a handler's messages first come from: for one that the relay has added, not its return topic.
-func (l *ledger) queueOfHandler(name string, q *queue) (string, *queue) {
-	if base := l.returns[q.topic]; base != "" {
-		return base, l.handlers[base]
-	}
-	l.handlers[name] = q
-	return name, q
-}
-
-// begin notes that a handler gets a message, if it is known from the App's Pub/Sub. No visit comes of a message that was given up.
-func (l *ledger) begin(msg *message.Message) (v *visit, known bool) {
-	q := queueOf(msg)
-	if q == nil {
-		return nil, false
-	}
+// begin notes a delivery, if its message is known. No visit comes of a message that was given up.
+func (l *ledger) begin(q *queue, msg *message.Message) (v *visit, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	handler, q := l.queueOfHandler(message.HandlerNameFromCtx(msg.Context()), q)
+	if handler := l.returns[q.topic]; handler != "" {
+		q = l.handlers[handler]
+	}
 	in := l.current[lifeKey{q, msg.UUID}]
 	if in == nil {
 		return nil, false
 	}
-	if in.countNacks(); in.nacks >= mostNacks {
-		in.stuck = fmt.Sprintf("handler %q has given message %q back %d times in a row, and it comes straight back: its errors have to "+
-			"reach App.Retry.Middleware, and nothing above that may return one", handler, msg.UUID, in.nacks)
+	if again := len(in.visits) - in.failed - in.sent + 1; again >= mostNacks {
+		in.stuck = fmt.Sprintf("message %q was given back %d times, and comes straight back: the handler's errors have to reach "+
+			"App.Retry.Middleware, and no middleware above that may fail", msg.UUID, again)
 		l.change()
 		return nil, true
 	}
 	now := time.Now()
-	v = &visit{life: in, started: now}
-	v.Handler = handler
+	v = &visit{life: in, delivered: now}
 	if record, ok := middleware.ReadRecord(msg.Metadata); ok && record.Topic == q.topic {
 		v.Record, v.seen = record, record.Failures
 	}
@@ -200,36 +195,41 @@ func (l *ledger) begin(msg *message.Message) (v *visit, known bool) {
 	}
 	v.At = now.Sub(in.first)
 	in.visits, in.latest, in.due = append(in.visits, v), now, time.Time{}
-	l.running[v] = true
+	l.open[v] = true
 	l.change()
 	return v, true
 }
 
-// countNacks is called for every delivery, before it is one of the visits.
-func (in *life) countNacks() {
-	if len(in.visits) == 0 {
-		return
-	}
-	last := in.visits[len(in.visits)-1]
-	if last.returned && last.Outcome == "" && in.open == 1 {
-		last.Outcome = GivenBack // its nack is still to be heard of
-	}
-	if last.returned && (last.Outcome == "" || last.Outcome == GivenBack) {
-		in.nacks++
-	} else {
-		in.nacks = 0
-	}
-}
-
-// end notes that the handler, with its middlewares, has returned.
-func (l *ledger) end(v *visit, err error) {
+// discard takes back a visit whose message reached nobody.
+func (l *ledger) discard(v *visit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v.returned, v.Took = true, time.Since(v.started)
+	delete(l.open, v)
+	l.change()
+}
+
+// call notes that a handler, or a middleware of it, is called.
+func (l *ledger) call(v *visit, handler string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v.called, v.Handler = true, handler
+	for topic, base := range l.returns {
+		if handler == relayedName(base) && l.handlers[base] == v.life.queue {
+			v.Handler = l.returns[topic]
+			return
+		}
+	}
+	l.handlers[handler] = v.life.queue
+}
+
+// end notes that it has returned.
+func (l *ledger) end(v *visit, err error, unwound bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v.returned, v.unwound, v.Took = true, unwound, time.Since(v.delivered)
 	if v.Err == nil {
 		v.Err = err
 	}
-	delete(l.running, v)
 	l.conclude(v)
 	l.change()
 }
@@ -243,60 +243,80 @@ func (l *ledger) settle(v *visit, acked bool) {
 	l.change()
 }
 
-// conclude is called with the lock held.
+// conclude is called with the lock held. A handler may go on after it has settled its message itself.
 func (l *ledger) conclude(v *visit) {
-	if !v.returned || !v.settled {
+	if !v.settled || v.called && !v.returned {
 		return
 	}
+	delete(l.open, v)
 	in := v.life
 	in.latest = time.Now()
 	switch {
 	case !v.acked:
 		v.Outcome = GivenBack
+		return
 	case v.Outcome == Retried || v.Outcome == Parked:
+		return
 	case v.Outcome == DeadLettered:
-		in.open--
 	case v.Err == nil:
 		v.Outcome = Processed
-		in.open--
 	default:
 		v.Outcome = Dropped
-		in.open--
 	}
+	in.open--
 }
 
-// hook adds the ledger to the middleware's hooks, before the app's own.
+// failed notes what the middleware has published for a message, before it is acknowledged.
+func (l *ledger) failed(v *visit, topic string, letter *message.Message) {
+	record, ok := middleware.ReadRecord(letter.Metadata)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	in := v.life
+	in.failed++
+	l.handlers[record.Handler] = in.queue
+	if record.Failures > v.seen {
+		v.Failures, v.failed = record.Failures, record.LastFailedAt
+	}
+	switch {
+	case record.DeadReason != "":
+		v.Outcome, v.DeadReason, in.dead = DeadLettered, record.DeadReason, letter.Copy()
+	case record.Failures == v.seen:
+		v.Outcome, v.Tier, v.Delay, in.due = Parked, l.tiers[topic], time.Until(record.DueAt), record.DueAt
+	default:
+		v.Outcome, v.Tier, v.Delay, in.due = Retried, l.tiers[topic], record.DueAt.Sub(record.LastFailedAt), record.DueAt
+	}
+	if v.Err == nil && v.Outcome != Parked {
+		v.Err = recordedError(record.Reason)
+	}
+	l.change()
+}
+
+// recordedError is what is known of a failure where the app has set hooks of its own.
+type recordedError string
+
+func (e recordedError) Error() string { return string(e) }
+
+// hook adds the ledger to the middleware's hooks, before the app's own: they have the error itself.
 func (l *ledger) hook(config *middleware.TieredRetryConfig) {
-	onRetry, onPark, onDeadLetter := config.OnRetry, config.OnPark, config.OnDeadLetter
+	onRetry, onDeadLetter := config.OnRetry, config.OnDeadLetter
 	config.OnRetry = func(e middleware.RetryEvent) {
-		l.failed(e.Handler, e.MessageUUID, e.Failures-1, e.DueAt, func(v *visit) {
-			v.Outcome, v.Failures, v.Delay, v.Tier, v.Err = Retried, e.Failures, e.Delay, e.Tier, e.Err
-			v.failed = e.DueAt.Add(-e.Delay)
-		})
+		l.because(e.Handler, e.MessageUUID, e.Failures, e.Err)
 		if onRetry != nil {
 			onRetry(e)
 		}
 	}
-	config.OnPark = func(e middleware.ParkEvent) {
-		l.failed(e.Handler, e.MessageUUID, e.Failures, e.DueAt, func(v *visit) {
-			v.Outcome, v.Failures, v.Delay, v.Tier = Parked, e.Failures, time.Until(e.DueAt), e.Tier
-		})
-		if onPark != nil {
-			onPark(e)
-		}
-	}
 	config.OnDeadLetter = func(e middleware.DeadLetterEvent) {
-		l.failed(e.Handler, e.MessageUUID, e.Failures-1, time.Time{}, func(v *visit) {
-			v.Outcome, v.Failures, v.DeadReason, v.Err = DeadLettered, e.Failures, e.Reason, e.Err
-		})
+		l.because(e.Handler, e.MessageUUID, e.Failures, e.Err)
 		if onDeadLetter != nil {
 			onDeadLetter(e)
 		}
 	}
 }
 
-// failed finds the visit that an event tells of: on a short tier the next one may have begun before the hook runs.
-func (l *ledger) failed(handler, uuid string, seen int, due time.Time, note func(*visit)) {
+func (l *ledger) because(handler, uuid string, failures int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	in := l.current[lifeKey{l.handlers[handler], uuid}]
@@ -304,23 +324,10 @@ func (l *ledger) failed(handler, uuid string, seen int, due time.Time, note func
 		return
 	}
 	for _, v := range slices.Backward(in.visits) {
-		if v.seen == seen && v.Outcome == "" {
-			note(v)
-			if v == in.visits[len(in.visits)-1] {
-				in.due = due
-			}
-			break
+		if _, known := v.Err.(recordedError); v.Failures == failures && known {
+			v.Err = err
+			return
 		}
-	}
-	l.change()
-}
-
-// buried keeps a dead letter.
-func (l *ledger) buried(msg *message.Message) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if in := l.current[lifeKey{l.handlers[msg.Metadata[middleware.HandlerKey]], msg.UUID}]; in != nil {
-		in.dead = msg.Copy()
 	}
 }
 
@@ -371,20 +378,25 @@ func (in *life) whereabouts() string {
 	if len(in.visits) == 0 {
 		return "it did not reach its handler"
 	}
-	if last := in.visits[len(in.visits)-1]; !last.returned {
+	switch last := in.visits[len(in.visits)-1]; {
+	case last.settled && (!last.called || last.returned):
+		return "it did not come back"
+	case last.called && !last.returned:
 		return fmt.Sprintf("handler %q has not returned", last.Handler)
 	}
-	return "it did not come back"
+	return "it was delivered, and neither acknowledged nor given back"
 }
 
-// rest waits until no handler runs; when the time is over it returns the name of one.
+// rest waits until no handler runs and every message is settled; when the time is over it returns the name of a handler.
 func (l *ledger) rest(most time.Duration) string {
 	deadline := time.Now().Add(most)
 	for {
 		l.mu.Lock()
 		busy, changed := "", l.changed
-		for v := range l.running {
-			busy = v.Handler
+		for v := range l.open {
+			if !v.unwound {
+				busy = cmp.Or(v.Handler, v.life.queue.topic)
+			}
 		}
 		l.mu.Unlock()
 		if busy == "" || !sleep(changed, time.Until(deadline)) {
@@ -420,6 +432,9 @@ func (l *ledger) story(a *App, of *letter) *Story {
 		for i, v := range in.visits {
 			attempt := v.Attempt
 			attempt.Waited = v.waited(in.visits[i+1:])
+			if v.Outcome == "" && v.life.sent == 1 && i < len(in.visits)-1 {
+				attempt.Outcome = GivenBack // it has come back: the nack is still to be heard of
+			}
 			c.attempts = append(c.attempts, attempt)
 		}
 		s.chapters = append(s.chapters, c)
@@ -443,7 +458,7 @@ func sleep(changed <-chan struct{}, d time.Duration) bool {
 func (v *visit) waited(later []*visit) time.Duration {
 	for _, next := range later {
 		if v.Outcome == Retried && next.seen == v.Failures {
-			return next.started.Sub(v.failed)
+			return next.delivered.Sub(v.failed)
 		}
 	}
 	return 0

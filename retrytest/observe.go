@@ -6,30 +6,40 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// errUnwound is what the App knows of a panic that no middleware below it has recovered: the router logs it.
-var errUnwound = errors.New("panicked, or ended its goroutine, above the retry middleware")
+type visitKey struct{}
 
-// observe is the router's outermost middleware. It changes nothing, but for messages that would come back for ever.
-func (a *App) observe(h message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) (produced []*message.Message, err error) {
-		v, known := a.ledger.begin(msg)
-		switch {
-		case !known:
-			return h(msg)
-		case v == nil:
-			return nil, nil
-		}
-		go a.settled(v, msg)
-		returned := false
-		defer func() {
-			if !returned {
-				err = errUnwound
+func visitOf(msg *message.Message) *visit {
+	v, _ := msg.Context().Value(visitKey{}).(*visit)
+	return v
+}
+
+// errUnwound is what is known of a handler that has not returned: the retry middleware or the router knows more.
+var errUnwound = errors.New("panicked, or ended its goroutine")
+
+// observe is a middleware that notes who handles a message, and changes nothing. It may be above the retry middleware or below.
+func (a *App) observe(outermost bool) message.HandlerMiddleware {
+	return func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) (produced []*message.Message, err error) {
+			v := visitOf(msg)
+			if v == nil {
+				return h(msg)
 			}
-			a.ledger.end(v, err)
-		}()
-		produced, err = h(msg)
-		returned = true
-		return produced, err
+			a.ledger.call(v, message.HandlerNameFromCtx(msg.Context()))
+			returned := false
+			defer func() {
+				switch {
+				case returned:
+					a.ledger.end(v, err, false)
+				case outermost:
+					a.ledger.end(v, errUnwound, true)
+				default:
+					a.ledger.end(v, nil, false)
+				}
+			}()
+			produced, err = h(msg)
+			returned = true
+			return produced, err
+		}
 	}
 }
 
@@ -40,6 +50,6 @@ func (a *App) settled(v *visit, msg *message.Message) {
 		a.ledger.settle(v, true)
 	case <-msg.Nacked():
 		a.ledger.settle(v, false)
-	case <-a.ctx.Done():
+	case <-a.closed:
 	}
 }

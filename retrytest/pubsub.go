@@ -7,11 +7,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 // internalName is of the handler that keeps the tiers running.
 const internalName = "retrytest"
+
+// relayedName is the name under which the relay adds a handler once more, for its retries.
+func relayedName(handler string) string { return handler + ".retry" }
 
 func tierTopic(tier backoff.Tier) string { return "retry." + tier.String() }
 
@@ -37,13 +39,6 @@ type queue struct {
 	group, topic string
 	returnTopic  string
 	messages     chan *message.Message
-}
-
-type queueKey struct{}
-
-func queueOf(msg *message.Message) *queue {
-	q, _ := msg.Context().Value(queueKey{}).(*queue)
-	return q
 }
 
 // Subscribe returns a channel that ends with the context, and gets nothing more once the App has stopped.
@@ -95,10 +90,21 @@ func (g *group) queue(topic string) (*queue, error) {
 
 func (g *group) forward(in <-chan *message.Message, q *queue) {
 	for msg := range in {
-		msg.SetContext(context.WithValue(msg.Context(), queueKey{}, q))
+		v, known := g.app.ledger.begin(q, msg)
+		if known && v == nil {
+			msg.Ack() // it would come back for ever
+			continue
+		}
+		if known {
+			msg.SetContext(context.WithValue(msg.Context(), visitKey{}, v))
+			go g.app.settled(v, msg)
+		}
 		select {
 		case q.messages <- msg:
 		case <-g.app.ctx.Done():
+			if known {
+				g.app.ledger.discard(v)
+			}
 		}
 	}
 }
@@ -127,16 +133,16 @@ func (p producer) Publish(topic string, messages ...*message.Message) error {
 
 func (producer) Close() error { return nil }
 
-// deadLetters is what the middleware publishes with: it keeps a copy of the dead letters.
-type deadLetters struct {
+// failures is what the middleware publishes with. The messages have the context values of the deliveries that failed.
+type failures struct {
 	message.Publisher
 	ledger *ledger
 }
 
-func (p deadLetters) Publish(topic string, messages ...*message.Message) error {
+func (p failures) Publish(topic string, messages ...*message.Message) error {
 	for _, msg := range messages {
-		if msg.Metadata[middleware.DeadReasonKey] != "" {
-			p.ledger.buried(msg)
+		if v := visitOf(msg); v != nil { // before the copy can be back
+			p.ledger.failed(v, topic, msg)
 		}
 	}
 	return p.Publisher.Publish(topic, messages...)
