@@ -28,7 +28,7 @@ TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff curren
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-rabbitmq test test-v3 test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
+.PHONY: help demo demo-rabbitmq test test-v3 test-backends test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
 .PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
@@ -46,6 +46,12 @@ test: devbroker ## all tests, on a real broker (RACE=-race for the race detector
 # The outage, most of it waiting, beside the others.
 test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
 	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect-v3 & outage=$$!; $(SUBMAKE) test-integration-v3; result=$$?; wait $$outage && exit $$result'
+
+test-backends: devbroker ## every backend against the same promises, one line each, on real servers that it starts
+	@rm -f .broker/backends
+	@CONFORMANCE_REPORT=$(CURDIR)/.broker/backends $(WITH_BROKER) \
+		$(GO) test -C backends -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
+		result=$$?; cat .broker/backends; exit $$result
 
 test-short: test-root ## the tests that need no broker
 
@@ -146,6 +152,9 @@ lint-modules:
 	cd integration && $(GO) tool -modfile=../tools/go.mod staticcheck -checks $(CHECKS) ./...
 	cd integration && $(GO) tool -modfile=../tools/go.mod staticcheck $(V3) -checks $(CHECKS) ./...
 	@cd integration && $(TIDY)
+	$(GO) vet -C backends ./...
+	cd backends && $(GO) tool -modfile=../tools/go.mod staticcheck -checks $(CHECKS) ./...
+	@cd backends && $(TIDY)
 	@cd tools && $(TIDY)
 
 # go test -list prints the names of a package's targets, and then a line with the package.

@@ -17,7 +17,7 @@ import (
 )
 
 // pollInterval is how late a message can be noticed, and what watermill-sql's default of a second costs.
-const pollInterval = 20 * time.Millisecond
+const pollInterval = 50 * time.Millisecond
 
 // bytea: the default, JSON, takes no other payload.
 func bytea(string) string { return "BYTEA" }

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -81,9 +82,11 @@ func delays(t *testing.T, f *fixture) {
 	for id, tries := range f.ledger.all() {
 		var failures []int
 		for _, one := range tries {
-			failures = append(failures, one.failures)
+			if !slices.Contains(failures, one.failures) { // a duplicate may come at any time
+				failures = append(failures, one.failures)
+			}
 		}
-		assert.Equal(t, []int{0, 1, 2, 3}, slices.Compact(failures), "message %s", id)
+		assert.Equal(t, []int{0, 1, 2, 3}, failures, "message %s", id)
 	}
 	f.settle()
 }
@@ -193,7 +196,11 @@ func volume(t *testing.T, f *fixture) {
 		return nil
 	})
 	began := time.Now()
-	f.publish(topics, ids(messages)...)
+	var publishers sync.WaitGroup
+	for part := range slices.Chunk(ids(messages), messages/8) {
+		publishers.Go(func() { assert.NoError(t, f.send(topics, part)) })
+	}
+	publishers.Wait()
 	f.await(messages, 1, 2*patience)
 	t.Logf("%d messages failed once and came back within %v", messages, time.Since(began).Round(time.Millisecond))
 	f.checkNeverEarly(app.Schedule)

@@ -99,6 +99,7 @@ func crash(t *testing.T, f *fixture) {
 		}
 		return nil
 	}
+	f.run(app, topics, handle).stop() // where a consumer group gets only what comes after it
 	f.publish(topics, ids(messages)...)
 	for _, way := range []struct {
 		to    string

@@ -100,6 +100,9 @@ func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
 // run starts a handler on each of the topics.
 func (f *fixture) run(app backends.App, topics []string, handle message.NoPublishHandlerFunc) *runningApp {
 	f.t.Helper()
+	if f.clean != nil {
+		f.t.Cleanup(func() { f.clean(f.t, f.url, app, topics) })
+	}
 	a, err := start(f.backend, app, topics, handle)
 	require.NoError(f.t, err)
 	a.t = f.t
@@ -148,21 +151,20 @@ func id(i int) string { return fmt.Sprintf("%05d", i) }
 // publish sends messages of these identities, in turn to each of the topics.
 func (f *fixture) publish(topics []string, ids ...string) {
 	f.t.Helper()
-	messages := make([]*message.Message, len(ids))
-	for i, id := range ids {
-		messages[i] = message.NewMessage(id, []byte("order "+id))
-	}
-	f.send(topics, messages...)
+	require.NoError(f.t, f.send(topics, ids))
 }
 
-func (f *fixture) send(topics []string, messages ...*message.Message) {
-	f.t.Helper()
+func (f *fixture) send(topics, ids []string) error {
 	publisher, err := f.backend.Publisher()
-	require.NoError(f.t, err)
-	for i, msg := range messages {
-		require.NoError(f.t, publisher.Publish(topics[i%len(topics)], msg))
+	if err != nil {
+		return err
 	}
-	require.NoError(f.t, publisher.Close())
+	for i, id := range ids {
+		if err := publisher.Publish(topics[i%len(topics)], message.NewMessage(id, []byte("order "+id))); err != nil {
+			return errors.Join(err, publisher.Close())
+		}
+	}
+	return publisher.Close()
 }
 
 // deadLetters subscribes to the dead letters of a handler, and returns what takes the next.

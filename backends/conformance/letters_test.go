@@ -81,9 +81,12 @@ func deadLetters(t *testing.T, f *fixture) {
 	})
 	next := f.deadLetters(a, handlerName(0), topics[0])
 	sent := odd()
+	publisher, err := f.backend.Publisher()
+	require.NoError(t, err)
 	for _, msg := range sent {
-		f.send(topics, msg.Copy())
+		require.NoError(t, publisher.Publish(topics[0], msg.Copy()))
 	}
+	require.NoError(t, publisher.Close())
 	letters := map[string]*message.Message{}
 	for len(letters) < len(sent) {
 		letter := next()
