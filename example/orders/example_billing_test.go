@@ -1,0 +1,77 @@
+package orders
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// The handler alone: six orders, each with its own trouble.
+func TestBilling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		schedule := backoff.Exponential(time.Second, 5, 4) // 1s 5s 25s 2m5s
+		app := retrytest.New(t, schedule)
+		app.AddConsumerHandler("billing", "orders", newProvider(6, schedule).bill)
+
+		orders, err := newOrders(6)
+		require.NoError(t, err)
+		story := app.SendAll("orders", orders...)
+
+		story[0].RetriedAt(time.Second).Processed() // no answer, once
+		story[1].Waited(schedule...).DeadLettered(middleware.DeadReasonExhausted)
+		story[2].RetriedAt().DeadLettered(middleware.DeadReasonPermanent) // the card was stolen
+		story[3].RetriedAt(2*time.Minute + 6*time.Second).Processed()     // the provider said when to come back
+		story[4].RetriedAt(time.Second).Processed()                       // a panic
+		story[5].RetriedAt(time.Second, 6*time.Second).Processed()
+	})
+}
+
+// The app as main makes it, with its own router, middleware and hooks, in both of its ways to add handlers.
+func TestAppOnTheTestKit(t *testing.T) {
+	for _, relayed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			schedule := backoff.Schedule{500 * time.Millisecond, time.Second, 10 * time.Minute}
+			kit := retrytest.New(t, schedule)
+			backend := &Backend{Topic: "orders", Subscriber: kit.NewSubscriber(), Retries: kit.TieredRetryConfig(), Handlers: 4}
+			if relayed {
+				backend.Relay, backend.Handlers = kit.Relay, 1
+			}
+			orders, err := newOrders(40)
+			require.NoError(t, err)
+			provider, journal := newProvider(40, schedule), newJournal(orders, newTimeline(io.Discard, false))
+			app, err := newApp(backend, provider.bill, journal, nil)
+			require.NoError(t, err)
+			kit.Run(app.router)
+
+			var billed, dead int
+			for i, story := range kit.SendAll("orders", orders...) {
+				trouble := provider.script[i]
+				switch {
+				case trouble.kind == declined:
+					dead++
+					story.RetriedAt().DeadLettered(middleware.DeadReasonPermanent)
+				case trouble.failures == always:
+					dead++
+					story.Waited(schedule...).DeadLettered(middleware.DeadReasonExhausted)
+				case trouble.kind == busy:
+					billed++
+					story.Waited(provider.wish).Processed()
+				default:
+					billed++
+					story.Waited(schedule[:trouble.failures]...).Processed()
+				}
+			}
+			assert.Equal(t, 38, billed)
+			assert.Equal(t, 2, dead)
+			<-journal.settled
+		})
+	}
+}
