@@ -33,12 +33,12 @@
 //
 // # What a backend has to be told
 //
-//	backend         the limit                            what to set in NewSubscriber
-//	NATS JetStream  AckWait, 30 s                        AckWait above Hold; a queue group; no MaxDeliver
-//	Redis Streams   MaxIdleTime, 60 s                    MaxIdleTime above Hold; a consumer group
-//	Kafka           none while the consumer polls        a consumer group that begins with the oldest message
-//	SQL             none                                 a consumer group
-//	gochannel       none                                 the Pub/Sub itself, not with PreserveContext
+//	backend         the limit                    what to set in NewSubscriber
+//	NATS JetStream  AckWaitTimeout, 30 s         AckWaitTimeout above Hold; a queue group; one message in flight; no MaxDeliver
+//	Redis Streams   MaxIdleTime, 60 s            MaxIdleTime above Hold; a consumer group; no Maxlens in the publisher
+//	Kafka           none while the client polls  a consumer group that begins with the oldest message
+//	SQL             AckDeadline, 30 s            AckDeadline above Hold; a consumer group
+//	gochannel       none                         the Pub/Sub itself, not with PreserveContext
 //
 // The limit counts for handlers as well: a handler of the app that runs longer than its own subscriber's limit gets its message
 // twice, with or without this package.

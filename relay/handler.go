@@ -149,7 +149,9 @@ func (g *registry) add(handler string) {
 	if g.ready == nil {
 		g.ready = map[string]bool{}
 	}
-	g.ready[handler] = g.ready[handler]
+	if _, known := g.ready[handler]; !known {
+		g.ready[handler] = false
+	}
 }
 
 func (g *registry) subscribed(handler string) {

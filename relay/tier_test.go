@@ -20,7 +20,7 @@ func TestManyMessagesComeBackInOrder(t *testing.T) {
 	for _, tier := range []time.Duration{time.Second, 3 * time.Minute} {
 		t.Run(tier.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const orders = 500
+				const orders = 300
 				a := newApp(t, backoff.Schedule{tier})
 				failed, back := map[string]time.Time{}, map[string]time.Time{}
 				var c calls
