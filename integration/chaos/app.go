@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -38,7 +39,22 @@ type report interface {
 type app struct {
 	router   *message.Router
 	failures *publisher.Publisher
+	refused  atomic.Int64 // failures that could not be published, at first
 	ended    chan error
+}
+
+// refusals counts them.
+type refusals struct {
+	message.Publisher
+	count *atomic.Int64
+}
+
+func (r refusals) Publish(topic string, messages ...*message.Message) error {
+	err := r.Publisher.Publish(topic, messages...)
+	if err != nil {
+		r.count.Add(1)
+	}
+	return err
 }
 
 func (c appConfig) builder() (*config.Builder, error) {
@@ -62,7 +78,7 @@ func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
 	if a.failures, err = rabbit.NewPublisher(quiet); err != nil {
 		return nil, errors.Join(err, subscriber.Close())
 	}
-	settings := rabbit.TieredRetryConfig(a.failures)
+	settings := rabbit.TieredRetryConfig(refusals{a.failures, &a.refused})
 	settings.OnRetry = func(e middleware.RetryEvent) {
 		to.moved(e.MessageUUID, tierQueue(c, e.Tier), time.Duration(e.Tier), false)
 	}

@@ -56,28 +56,25 @@ func (b Broker) management() (*rabbithole.Client, error) {
 
 // run outlives a signal to us: what it undoes must be undone.
 func run(command string, args ...string) error {
+	_, err := output(command, args...)
+	return err
+}
+
+func output(command string, args ...string) (string, error) {
 	if command == "" {
-		return errors.New("there is no command for that")
+		return "", errors.New("there is no command for that")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	process := exec.CommandContext(ctx, "sh", append([]string{"-c", command + ` "$@"`, "sh"}, args...)...)
 	process.SysProcAttr = ownGroup()
-	var output bytes.Buffer
-	process.Stdout, process.Stderr = &output, &output
+	var printed, faults bytes.Buffer
+	process.Stdout, process.Stderr = &printed, &faults
 	process.WaitDelay = time.Second // a broker that it starts may hold the pipe
 	if err := process.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		return fmt.Errorf("%s %s: %w: %s", command, strings.Join(args, " "), err, output.String())
+		return "", fmt.Errorf("%s %s: %w: %s%s", command, strings.Join(args, " "), err, faults.String(), printed.String())
 	}
-	return nil
-}
-
-func (b Broker) alarm(on bool) error {
-	mark := "0.4"
-	if on {
-		mark = "0.000001"
-	}
-	return run(b.Ctl, "set_vm_memory_high_watermark", mark)
+	return printed.String(), nil
 }
 
 // Restore undoes what a row that ended badly may have left.
@@ -87,7 +84,7 @@ func (b Broker) Restore() error {
 		faults = append(faults, run(b.Start))
 	}
 	if b.Ctl != "" {
-		faults = append(faults, b.alarm(false))
+		faults = append(faults, run(b.Ctl, memory.set, "0.4"), run(b.Ctl, disk.set, "50MB")) // the defaults
 	}
 	client, err := b.management()
 	if err != nil {

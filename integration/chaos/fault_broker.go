@@ -3,14 +3,21 @@ package chaos
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 )
 
 var brokerFaults = []Fault{
 	{"broker-killed", needsKill, 40 * time.Second, killBroker},
 	{"node-killed", needsKill | needsCluster | needsProxy, 20 * time.Second, killNode},
-	{"memory-alarm", needsCtl, 22 * time.Second, raiseAlarm},
+	{"memory-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, l *Load) error { return l.raise(ctx, memory) }},
+	{"disk-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, l *Load) error { return l.raise(ctx, disk) }},
 }
 
 // registered is how long RabbitMQ may take to write a new quorum queue's name to the disk (Erlang's dets: 3 seconds). A node
@@ -56,13 +63,61 @@ func killNode(ctx context.Context, l *Load) error {
 	})
 }
 
-func raiseAlarm(ctx context.Context, l *Load) (err error) {
-	defer func() { err = errors.Join(err, l.broker.alarm(false)) }()
-	if err := l.broker.alarm(true); err != nil {
+// alarm is one of the two for which RabbitMQ blocks whoever publishes.
+type alarm struct {
+	read   string // Erlang: the limit
+	set    string // rabbitmqctl: sets it
+	tight  string // a limit that no node keeps
+	raised func(rabbithole.NodeInfo) bool
+}
+
+var (
+	memory = alarm{
+		"vm_memory_monitor:get_vm_memory_high_watermark().", "set_vm_memory_high_watermark", "0.000001",
+		func(n rabbithole.NodeInfo) bool { return n.MemAlarm },
+	}
+	disk = alarm{
+		"rabbit_disk_monitor:get_disk_free_limit().", "set_disk_free_limit", "1000000GB",
+		func(n rabbithole.NodeInfo) bool { return n.DiskFreeAlarm },
+	}
+)
+
+func (l *Load) raise(ctx context.Context, a alarm) (err error) {
+	before, err := output(l.broker.Ctl, "eval", a.read)
+	if err != nil {
 		return err
 	}
-	sleep(ctx, l.long(20*time.Second, 6*time.Second))
+	before = strings.TrimSpace(before)
+	if _, err := strconv.ParseFloat(before, 64); err != nil {
+		return fmt.Errorf("the broker's limit is %q: cannot be restored by %s", before, a.set)
+	}
+	defer func() { err = errors.Join(err, run(l.broker.Ctl, a.set, before)) }()
+	if err := run(l.broker.Ctl, a.set, a.tight); err != nil {
+		return err
+	}
+	if err := l.alarmed(ctx, a); err != nil {
+		return err
+	}
+	sleep(ctx, l.long(20*time.Second, 4*time.Second))
 	return nil
+}
+
+// alarmed waits until the management API tells of the alarm.
+func (l *Load) alarmed(ctx context.Context, a alarm) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		nodes, err := l.admin.ListNodes()
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(nodes, a.raised) {
+			return nil
+		}
+		if !sleep(ctx, 200*time.Millisecond) {
+			return errors.New("the broker raised no alarm")
+		}
+	}
 }
 
 func (l *Load) long(full, short time.Duration) time.Duration {

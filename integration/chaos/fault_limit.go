@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"regexp"
 	"time"
 
@@ -23,5 +24,8 @@ func fillTiers(ctx context.Context, l *Load) error {
 	}
 	sleep(ctx, l.long(12*time.Second, 3*time.Second))
 	_, err = l.admin.DeletePolicy("/", l.user)
+	if err == nil && l.app.refused.Load() == 0 {
+		err = errors.New("the broker refused nothing")
+	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -77,6 +78,11 @@ func newLoad(ctx context.Context, fault Fault, b Broker, o Options) (*Load, erro
 	var err error
 	if l.admin, err = b.management(); err != nil {
 		return nil, err
+	}
+	if b.Ctl != "" { // or rows in which that happens take as long
+		if err := run(b.Ctl, "eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 15000)."); err != nil {
+			return nil, err
+		}
 	}
 	name := namePrefix(b.Name) + strings.ToLower(rand.Text()[:6])
 	l.user = name
@@ -185,7 +191,7 @@ func (l *Load) settle(ctx context.Context, within time.Duration) (stuck bool) {
 		if quietFor > handedOnAgain+longest {
 			return true
 		}
-		if l.ledger.deletions() > 0 && quietFor > 3*longest && l.empty() {
+		if l.ledger.deletions() > 0 && quietFor > 3*longest+listed && l.empty() {
 			return false // what is still open was destroyed, or is lost
 		}
 		sleep(ctx, 100*time.Millisecond)
@@ -193,27 +199,17 @@ func (l *Load) settle(ctx context.Context, within time.Duration) (stuck bool) {
 	return true
 }
 
-// empty tells whether nothing is ready in the work queue and the tiers.
+// listed is how old the management API's numbers can be.
+const listed = 6 * time.Second
+
+// empty tells whether nothing is in the work queue and the tiers, what is being handed on by the broker included.
 func (l *Load) empty() bool {
-	connection, err := amqp091.Dial(l.broker.URL)
+	queues, err := l.admin.ListQueues()
 	if err != nil {
 		return false
 	}
-	defer connection.Close()
-	for _, queue := range append(l.config.tierQueues(), l.config.Queue) {
-		channel, err := connection.Channel()
-		if err != nil {
-			return false
-		}
-		q, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-		if gone(err) {
-			continue
-		}
-		if err != nil || q.Messages > 0 {
-			return false
-		}
-	}
-	return true
+	ours := append(l.config.tierQueues(), l.config.Queue)
+	return !slices.ContainsFunc(queues, func(q rabbithole.QueueInfo) bool { return q.Messages > 0 && slices.Contains(ours, q.Name) })
 }
 
 func gone(err error) bool {
@@ -264,6 +260,7 @@ func (l *Load) count(ctx context.Context, row *Row, stuck bool) error {
 		}
 		sleep(ctx, l.long(time.Second, 400*time.Millisecond))
 	}
+	row.Stuck = stuck
 	missing := l.ledger.settle(row, l.config.Queue, dead, waiting)
 	if len(missing) > 0 || stuck {
 		fmt.Fprintf(os.Stderr, "fault=%s broker=%s stuck=%v lost: %d\n", row.Fault, row.Broker, stuck, len(missing))

@@ -16,6 +16,7 @@ type Row struct {
 	PeakMiB                                        int
 	Before, After                                  int // goroutines
 	Took                                           time.Duration
+	Stuck                                          bool   // messages were still open, and nothing moved any more
 	NotRun                                         string // why there are no numbers
 }
 
@@ -35,6 +36,8 @@ func (r Row) Faulty() string {
 		return "not run"
 	case r.Lost > 0:
 		return "LOST"
+	case r.Stuck:
+		return "not recovered"
 	case r.Published == 0:
 		return "nothing published"
 	case r.After > r.Before:
