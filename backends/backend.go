@@ -26,6 +26,9 @@ type Backend struct {
 	// Declare, where it is set, makes what must be there before the first message: for the app's topics, and for the retries
 	// of a prefix.
 	Declare func(prefix string, topics ...string) error
+
+	// Remove, where it is set, removes all that there is of these topics, and of the retries of a prefix.
+	Remove func(prefix string, topics ...string) error
 }
 
 // App is what an app says of its retries.
@@ -71,17 +74,21 @@ func (a App) handlerLimit() time.Duration {
 	return 30 * time.Second
 }
 
-func (a App) middleware(config middleware.TieredRetryConfig, logger watermill.LoggerAdapter) (*middleware.TieredRetry, error) {
+func (a App) configure(config middleware.TieredRetryConfig) middleware.TieredRetryConfig {
 	if a.Configure != nil {
 		a.Configure(&config)
 	}
-	return middleware.NewTieredRetry(config, logger)
+	return config
 }
 
 // Retries are an app's retries on a backend.
 type Retries struct {
-	// Subscriber connects a subscriber for the app's handlers.
-	Subscriber func() (message.Subscriber, error)
+	// Config is the middleware's configuration. Relay holds the tiers; nil where the backend does that itself.
+	Config middleware.TieredRetryConfig
+	Relay  *relay.Relay
+
+	// Subscriber connects a subscriber for one of the app's handlers.
+	Subscriber func(handler string) (message.Subscriber, error)
 
 	// Handle adds a handler with retries to the router.
 	Handle func(router *message.Router, name, topic string, subscriber message.Subscriber, handler message.NoPublishHandlerFunc)
@@ -113,12 +120,14 @@ func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Retries, error
 	if err != nil {
 		return nil, errors.Join(err, failures.Close())
 	}
-	retry, err := app.middleware(r.TieredRetryConfig(), logger)
+	config := app.configure(r.TieredRetryConfig())
+	retry, err := middleware.NewTieredRetry(config, logger)
 	if err != nil {
 		return nil, errors.Join(err, failures.Close())
 	}
 	return &Retries{
-		Subscriber: func() (message.Subscriber, error) { return b.subscriber(app.Group, app.handlerLimit()) },
+		Config: config, Relay: r,
+		Subscriber: func(string) (message.Subscriber, error) { return b.subscriber(app.Group, app.handlerLimit()) },
 		Handle: func(router *message.Router, name, topic string, s message.Subscriber, h message.NoPublishHandlerFunc) {
 			r.AddConsumerHandler(router, name, topic, s, h).AddMiddleware(retry.Middleware)
 		},

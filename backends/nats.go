@@ -35,7 +35,18 @@ func NATS(url string, logger watermill.LoggerAdapter) Backend {
 	return Backend{
 		Name: "nats", Publisher: publisher,
 		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) },
-		Declare: func(prefix string, topics ...string) error { return declareNATS(url, prefix, topics) },
+		Declare: func(prefix string, topics ...string) error {
+			return withNATS(url, func(js nats.JetStreamContext) error { return declareNATS(js, prefix, topics) })
+		},
+		Remove: func(prefix string, topics ...string) error {
+			return withNATS(url, func(js nats.JetStreamContext) error {
+				err := js.DeleteStream(prefix)
+				for _, topic := range topics {
+					err = errors.Join(err, js.DeleteStream(streamName(topic)))
+				}
+				return err
+			})
+		},
 	}
 }
 
@@ -45,7 +56,17 @@ const natsHandlers = 32
 
 // declareNATS makes a stream for each of the app's topics, and one for all retries. Stream names know no dots, subjects do.
 // A message leaves a stream of the policy WorkQueue when it is acknowledged.
-func declareNATS(url, prefix string, topics []string) error {
+func declareNATS(js nats.JetStreamContext, prefix string, topics []string) error {
+	_, err := js.AddStream(&nats.StreamConfig{Name: prefix, Subjects: []string{prefix + ".>"}, Retention: nats.WorkQueuePolicy})
+	faults := []error{err}
+	for _, topic := range topics {
+		_, err := js.AddStream(&nats.StreamConfig{Name: streamName(topic), Subjects: []string{topic}})
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
+func withNATS(url string, use func(nats.JetStreamContext) error) error {
 	connection, err := nats.Connect(url)
 	if err != nil {
 		return fmt.Errorf("cannot connect to NATS: %w", err)
@@ -55,13 +76,7 @@ func declareNATS(url, prefix string, topics []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = js.AddStream(&nats.StreamConfig{Name: prefix, Subjects: []string{prefix + ".>"}, Retention: nats.WorkQueuePolicy})
-	faults := []error{err}
-	for _, topic := range topics {
-		_, err := js.AddStream(&nats.StreamConfig{Name: streamName(topic), Subjects: []string{topic}})
-		faults = append(faults, err)
-	}
-	return errors.Join(faults...)
+	return use(js)
 }
 
 func streamName(topic string) string { return strings.ReplaceAll(topic, ".", "_") }

@@ -1,9 +1,12 @@
 package backends
 
 import (
+	"context"
 	stdsql "database/sql"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -28,7 +31,7 @@ func Postgres(url string, logger watermill.LoggerAdapter) Backend {
 	p := postgres{url: url, logger: logger}
 	return Backend{
 		Name: "postgres-delayed", Publisher: p.publisher,
-		Connect: func(app App) (*Retries, error) { return p.delayed(app) },
+		Connect: p.delayed, Remove: p.remove,
 	}
 }
 
@@ -38,7 +41,7 @@ func PostgresRelay(url string, logger watermill.LoggerAdapter) Backend {
 	retries := parts{failures: p.publisher, subscriber: p.subscriber, tier: p.tier}
 	return Backend{
 		Name: "postgres", Publisher: p.publisher,
-		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) },
+		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) }, Remove: p.remove,
 	}
 }
 
@@ -130,7 +133,7 @@ func (p postgres) delayed(app App) (*Retries, error) {
 		return nil, err
 	}
 	returnTopic := func(handler string) string { return app.Prefix + ".return." + handler }
-	retry, err := app.middleware(middleware.TieredRetryConfig{
+	config := app.configure(middleware.TieredRetryConfig{
 		Publisher: failures,
 		Schedule:  app.Schedule,
 		GenerateRetryTopic: func(p middleware.RetryTopicParams) (string, error) {
@@ -139,43 +142,83 @@ func (p postgres) delayed(app App) (*Retries, error) {
 		GenerateDeadLetterTopic: func(p middleware.DeadLetterTopicParams) (string, error) {
 			return app.Prefix + ".dead." + p.Handler, nil
 		},
-	}, p.logger)
-	if err != nil {
-		return nil, errors.Join(err, failures.Close())
-	}
-	waiting := func() (message.Subscriber, error) {
-		limit := app.handlerLimit()
-		return p.newSubscriber(sql.SubscriberConfig{
-			AckDeadline: &limit, SchemaAdapter: queue, OffsetsAdapter: sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
-		})
-	}
-	returns, err := waiting()
+	})
+	retry, err := middleware.NewTieredRetry(config, p.logger)
 	if err != nil {
 		return nil, errors.Join(err, failures.Close())
 	}
 	return &Retries{
-		Subscriber: func() (message.Subscriber, error) { return p.subscriber(app.Group, app.handlerLimit()) },
+		Config: config,
+		Subscriber: func(handler string) (message.Subscriber, error) {
+			first, err := p.subscriber(app.Group, app.handlerLimit())
+			if err != nil {
+				return nil, err
+			}
+			returns, err := p.waiting(app.handlerLimit())
+			if err != nil {
+				return nil, errors.Join(err, first.Close())
+			}
+			return both{Subscriber: first, returns: returns, handler: handler, returnTopic: returnTopic(handler)}, nil
+		},
 		Handle: func(router *message.Router, name, topic string, s message.Subscriber, h message.NoPublishHandlerFunc) {
 			router.AddConsumerHandler(name, topic, s, h).AddMiddleware(retry.Middleware)
-			router.AddConsumerHandler(name+".retry", returnTopic(name), returns, h).AddMiddleware(from(topic, name), retry.Middleware)
 		},
 		DeadLetters: func(handler, _ string) (message.Subscriber, string, error) {
-			s, err := waiting()
+			s, err := p.waiting(app.handlerLimit())
 			return s, app.Prefix + ".dead." + handler, err
 		},
-		Close: func() error { return errors.Join(returns.Close(), failures.Close()) },
+		Close: failures.Close,
 	}, nil
 }
 
-// from tells the middleware which handler a message of a return topic failed in.
-func from(topic, handler string) message.HandlerMiddleware {
-	return func(h message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
-			msg.SetContext(middleware.WithOrigin(msg.Context(), topic, handler))
-			return h(msg)
-		}
-	}
+// waiting subscribes to queue tables.
+func (p postgres) waiting(limit time.Duration) (message.Subscriber, error) {
+	return p.newSubscriber(sql.SubscriberConfig{
+		AckDeadline: &limit, SchemaAdapter: queue, OffsetsAdapter: sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
+	})
 }
+
+// both subscribes a handler to its topic and to the one on which its retries come back, and tells the middleware which.
+type both struct {
+	message.Subscriber
+	returns              message.Subscriber
+	handler, returnTopic string
+}
+
+func (b both) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	first, err := b.Subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	returned, err := b.returns.Subscribe(ctx, b.returnTopic)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	var open sync.WaitGroup
+	open.Go(func() {
+		for msg := range first {
+			out <- msg
+		}
+	})
+	open.Go(func() {
+		for msg := range returned {
+			msg.SetContext(middleware.WithOrigin(msg.Context(), topic, b.handler))
+			out <- msg
+		}
+	})
+	go func() {
+		open.Wait()
+		cancel()
+		close(out)
+	}()
+	return out, nil
+}
+
+func (b both) Close() error { return errors.Join(b.Subscriber.Close(), b.returns.Close()) }
 
 // tier subscribes a tier. While a message is held watermill-sql keeps a transaction open, and what is published meanwhile
 // is visible to nobody if that transaction has an id. It gets one with its first lock of a row, so there must be none.
@@ -199,3 +242,27 @@ func (o tierOffsets) NextOffsetQuery(params sql.NextOffsetQueryParams) (sql.Quer
 		Args: []any{params.ConsumerGroup, params.ConsumerGroup + " " + params.Topic},
 	}, nil
 }
+
+// remove drops the tables.
+func (p postgres) remove(prefix string, topics ...string) error {
+	db, err := p.open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	_, err = db.Exec(`DO $$ DECLARE name text; BEGIN
+		FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND (` + ofTables(prefix, topics) + `)
+		LOOP EXECUTE format('DROP TABLE %I', name); END LOOP; END $$`)
+	return err
+}
+
+func ofTables(prefix string, topics []string) string {
+	conditions := []string{fmt.Sprintf("starts_with(tablename, %s)", literal("watermill_"+prefix+".")),
+		fmt.Sprintf("starts_with(tablename, %s)", literal("watermill_offsets_"+prefix+"."))}
+	for _, topic := range topics {
+		conditions = append(conditions, fmt.Sprintf("tablename IN (%s, %s)", literal("watermill_"+topic), literal("watermill_offsets_"+topic)))
+	}
+	return strings.Join(conditions, " OR ")
+}
+
+func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

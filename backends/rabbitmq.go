@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/configv3"
+	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 // RabbitMQ is watermill-amqp v2. The broker holds the messages, in queues with a TTL: there is no relay.
@@ -31,12 +32,16 @@ func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
 			if err != nil {
 				return nil, err
 			}
-			retry, err := app.middleware(rabbit.TieredRetryConfig(failures), logger)
+			settings := app.configure(rabbit.TieredRetryConfig(failures))
+			retry, err := middleware.NewTieredRetry(settings, logger)
 			if err != nil {
 				return nil, errors.Join(err, failures.Close())
 			}
 			return &Retries{
-				Subscriber: func() (message.Subscriber, error) { return amqpv2.NewSubscriber(rabbit.SubscriberConfig(), logger) },
+				Config: settings,
+				Subscriber: func(string) (message.Subscriber, error) {
+					return amqpv2.NewSubscriber(rabbit.SubscriberConfig(), logger)
+				},
 				Handle: func(router *message.Router, name, topic string, s message.Subscriber, h message.NoPublishHandlerFunc) {
 					router.AddConsumerHandler(name, topic, s, h).AddMiddleware(retry.Middleware)
 				},
@@ -69,12 +74,16 @@ func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
 			if err != nil {
 				return nil, err
 			}
-			retry, err := app.middleware(rabbit.TieredRetryConfig(failures), logger)
+			settings := app.configure(rabbit.TieredRetryConfig(failures))
+			retry, err := middleware.NewTieredRetry(settings, logger)
 			if err != nil {
 				return nil, errors.Join(err, failures.Close())
 			}
 			return &Retries{
-				Subscriber: func() (message.Subscriber, error) { return amqpv3.NewSubscriber(rabbit.SubscriberConfig(), logger) },
+				Config: settings,
+				Subscriber: func(string) (message.Subscriber, error) {
+					return amqpv3.NewSubscriber(rabbit.SubscriberConfig(), logger)
+				},
 				Handle: func(router *message.Router, name, topic string, s message.Subscriber, h message.NoPublishHandlerFunc) {
 					router.AddConsumerHandler(name, topic, s, h).AddMiddleware(retry.Middleware)
 				},

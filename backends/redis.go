@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"context"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -36,5 +37,19 @@ func Redis(address string, logger watermill.LoggerAdapter) Backend {
 	return Backend{
 		Name: "redis", Publisher: publisher,
 		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) },
+		Remove:  func(prefix string, topics ...string) error { return removeRedis(client(), prefix, topics) },
 	}
+}
+
+func removeRedis(client redis.UniversalClient, prefix string, topics []string) error {
+	defer func() { _ = client.Close() }()
+	ctx, streams := context.Background(), topics
+	found := client.Scan(ctx, 0, prefix+".*", 0).Iterator()
+	for found.Next(ctx) {
+		streams = append(streams, found.Val())
+	}
+	if err := found.Err(); err != nil {
+		return err
+	}
+	return client.Del(ctx, streams...).Err()
 }

@@ -119,11 +119,11 @@ func start(backend backends.Backend, app backends.App, topics []string, handle m
 	if err != nil {
 		return nil, err
 	}
-	subscriber, err := retries.Subscriber()
-	if err != nil {
-		return nil, err
-	}
 	for i, topic := range topics {
+		subscriber, err := retries.Subscriber(handlerName(i))
+		if err != nil {
+			return nil, err
+		}
 		retries.Handle(router, handlerName(i), topic, subscriber, handle)
 	}
 	a := &runningApp{router: router, retries: retries, done: make(chan error, 1)}
