@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -326,6 +327,26 @@ func TestManyMessagesAtOnce(t *testing.T) {
 			story.RetriedAt(time.Second, 6*time.Second, 31*time.Second, 156*time.Second).DeadLettered(middleware.DeadReasonExhausted)
 		}
 		assert.Len(t, stories[0].Attempts(), 10, "sent twice")
+	})
+}
+
+// TestSendWaitsForEveryCopy: of a message that is sent twice, one copy takes longer.
+func TestSendWaitsForEveryCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		var calls atomic.Int32
+		app.AddConsumerHandler("billing", "orders", func(*message.Message) error {
+			if calls.Add(1) == 1 {
+				time.Sleep(time.Minute)
+			}
+			return nil
+		})
+		for _, story := range app.SendAll("orders", order("1"), order("1")) {
+			require.Len(t, story.Attempts(), 2)
+			for _, attempt := range story.Attempts() {
+				assert.Equal(t, retrytest.Processed, attempt.Outcome)
+			}
+		}
 	})
 }
 

@@ -92,7 +92,7 @@ func (g *group) forward(in <-chan *message.Message, q *queue) {
 	for msg := range in {
 		v, known := g.app.ledger.begin(q, msg)
 		if known && v == nil {
-			msg.Ack() // it would come back for ever
+			msg.Ack() // a nack would bring it back for ever
 			continue
 		}
 		if known {
