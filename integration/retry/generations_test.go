@@ -23,12 +23,13 @@ type generation struct {
 	forgedDeaths     bool // x-death sent by a client is kept
 	nativeDelays     bool // x-delayed-retry-type delays redeliveries
 	refusesTransient bool // queues that are neither durable nor exclusive
+	permitsPassive   bool // a passive declare needs a permission for the object
 }
 
 var generations = []generation{
 	{versions: `^3\.1[0-3]\.`, nacksCount: true, forgedDeaths: true},
 	{versions: `^4\.[012]\.`, defaultLimit: true, nacksCount: true},
-	{versions: `^4\.3\.`, defaultLimit: true, nativeDelays: true, refusesTransient: true},
+	{versions: `^4\.3\.`, defaultLimit: true, nativeDelays: true, refusesTransient: true, permitsPassive: true},
 }
 
 func generationOf(t *testing.T) generation {

@@ -1,7 +1,6 @@
 package retry_test
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -342,65 +341,4 @@ func TestVerifyFindsWhatIsMissing(t *testing.T) {
 	_, err = broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
 	require.NoError(t, err)
 	require.ErrorContains(t, topology.Verify(broker.Channel(t)), queue+".dead")
-}
-
-// readmePattern is a regular expression of the README's table of permissions, for a test's own names.
-func readmePattern(t *testing.T, row string, queue, prefix string) string {
-	t.Helper()
-	readme, err := os.ReadFile("../../README.md")
-	require.NoError(t, err)
-	found := regexp.MustCompile(regexp.QuoteMeta(row) + " \\| `(.*)` \\|").FindSubmatch(readme)
-	require.NotNil(t, found, row)
-	return strings.NewReplacer(`\|`, "|", "orders", queue, "retry", prefix).Replace(string(found[1]))
-}
-
-// TestPermissionsOfTheReadmeSuffice runs apps with them: one that declares, with retries and dead letters and what is deleted
-// under way, and one that only verifies.
-func TestPermissionsOfTheReadmeSuffice(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	limited := func(t *testing.T, user string, verify bool) *testapp.App {
-		return testapp.New(t, func(b *config.BuilderConfig) {
-			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
-			b.Prefix, b.VerifyOnly = a.Name, verify
-		})
-	}
-	fails := func(*message.Message) error { return errDown }
-	verifying := broker.User(t, "^$", readmePattern(t, "only verifies: write", queue, a.Name), readmePattern(t, "only verifies: read", queue, a.Name))
-	assert.ErrorContains(t, subscribe(t, limited(t, verifying, true), queue), a.Name, "it declares nothing")
-
-	pattern := readmePattern(t, "declares: configure, write and read", queue, a.Name)
-	t.Run("declares", func(t *testing.T) {
-		user := broker.User(t, pattern, pattern, pattern)
-		app := limited(t, user, false)
-		app.Handle(queue, 2, fails)
-		app.Run()
-		testapp.Send(t, "", queue, testapp.Orders(5)...)
-		dead := testapp.NewLedger()
-		for _, letter := range testapp.Take(t, queue+".dead", 5) {
-			dead.Add(string(letter.Body))
-		}
-		assert.Empty(t, dead.Twice())
-		_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
-		require.NoError(t, err)
-		testapp.Send(t, "", queue, testapp.Orders(1)...)
-		broker.Eventually(t, 20*time.Second, func() bool {
-			app.Mu.Lock()
-			defer app.Mu.Unlock()
-			return len(app.Deaths) == 6
-		}, "the sixth dead letter")
-		assert.Equal(t, 1, len(testapp.Take(t, queue+".dead", 1)))
-	})
-	t.Run("only verifies", func(t *testing.T) {
-		app := limited(t, verifying, true)
-		app.Handle(queue, 2, fails)
-		app.Run()
-		testapp.Send(t, "", queue, testapp.Orders(5)...)
-		dead := testapp.NewLedger()
-		for _, letter := range testapp.Take(t, queue+".dead", 5) {
-			dead.Add(string(letter.Body))
-		}
-		assert.Empty(t, dead.Twice())
-	})
 }

@@ -38,7 +38,7 @@ func (b *Builder) BuildTopology(s Subscription) error {
 		return err
 	}
 	if b.config.VerifyOnly {
-		return b.verifyTopology(s.Channel, t)
+		return b.verifyTopology(s, t)
 	}
 	if s.Fault != nil {
 		return s.Fault
@@ -58,19 +58,28 @@ func (b *Builder) BuildTopology(s Subscription) error {
 	return nil
 }
 
-// verifyTopology declares nothing. Only once it is all there, publishing is tried.
-func (b *Builder) verifyTopology(channel *amqp091.Channel, t topology.Topology) error {
-	if err := t.Verify(channel); err != nil {
+// verifyTopology declares nothing. The broker is judged before its objects, which it may be unable to have, and publishing is
+// tried only once they are all there.
+func (b *Builder) verifyTopology(s Subscription, t topology.Topology) error {
+	looked := false
+	_, err := b.work.once(s.Queue.Name, func(connection *amqp091.Connection) (amqp091.Table, error) {
+		looked = true
+		if err := b.work.judgeBroker(s.Queue, brokerVersion(connection), s.Logger); err != nil {
+			return nil, err
+		}
+		channel, err := connection.Channel()
+		if err != nil {
+			return nil, fmt.Errorf("cannot open a channel to verify the topology: %w", err)
+		}
+		if err := t.Verify(channel); err != nil {
+			return nil, err
+		}
+		return nil, probe(channel, t.Exchanges[0].Name)
+	})
+	if err != nil || looked {
 		return err
 	}
-	_, err := b.work.once(t.WorkQueue.Name, func(connection *amqp091.Connection) (amqp091.Table, error) {
-		probing, err := connection.Channel()
-		if err != nil {
-			return nil, fmt.Errorf("cannot open a channel to try publishing: %w", err)
-		}
-		return nil, probe(probing, t.Exchanges[0].Name)
-	})
-	return err
+	return t.Verify(s.Channel)
 }
 
 // declareAndProbe declares all but the work queue.

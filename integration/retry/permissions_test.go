@@ -1,0 +1,190 @@
+package retry_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// readmePattern is a regular expression of the README's table of permissions, for a test's own names.
+func readmePattern(t *testing.T, row string, queue, prefix string) string {
+	t.Helper()
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	found := regexp.MustCompile(regexp.QuoteMeta(row) + " \\| `(.*)` \\|").FindSubmatch(readme)
+	require.NotNil(t, found, row)
+	return strings.NewReplacer(`\|`, "|", "orders", queue, "retry", prefix).Replace(string(found[1]))
+}
+
+// TestPermissionsOfTheReadmeSuffice runs apps with them: one that declares, with retries and dead letters and what is deleted
+// under way, and one that only verifies.
+func TestPermissionsOfTheReadmeSuffice(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	limited := func(t *testing.T, user string, verify bool) *testapp.App {
+		return testapp.New(t, func(b *config.BuilderConfig) {
+			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
+			b.Prefix, b.VerifyOnly = a.Name, verify
+		})
+	}
+	fails := func(*message.Message) error { return errDown }
+	verifying := broker.User(t, "^$", readmePattern(t, "only verifies: write", queue, a.Name), readmePattern(t, "only verifies: read", queue, a.Name))
+	assert.ErrorContains(t, subscribe(t, limited(t, verifying, true), queue), a.Name, "it declares nothing")
+
+	pattern := readmePattern(t, "declares: configure, write and read", queue, a.Name)
+	t.Run("declares", func(t *testing.T) {
+		user := broker.User(t, pattern, pattern, pattern)
+		app := limited(t, user, false)
+		app.Handle(queue, 2, fails)
+		app.Run()
+		testapp.Send(t, "", queue, testapp.Orders(5)...)
+		dead := testapp.NewLedger()
+		for _, letter := range testapp.Take(t, queue+".dead", 5) {
+			dead.Add(string(letter.Body))
+		}
+		assert.Empty(t, dead.Twice())
+		_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
+		require.NoError(t, err)
+		testapp.Send(t, "", queue, testapp.Orders(1)...)
+		broker.Eventually(t, 20*time.Second, func() bool {
+			app.Mu.Lock()
+			defer app.Mu.Unlock()
+			return len(app.Deaths) == 6
+		}, "the sixth dead letter")
+		assert.Equal(t, 1, len(testapp.Take(t, queue+".dead", 1)))
+	})
+	t.Run("only verifies", func(t *testing.T) {
+		app := limited(t, verifying, true)
+		app.Handle(queue, 2, fails)
+		app.Run()
+		testapp.Send(t, "", queue, testapp.Orders(5)...)
+		dead := testapp.NewLedger()
+		for _, letter := range testapp.Take(t, queue+".dead", 5) {
+			dead.Add(string(letter.Body))
+		}
+		assert.Empty(t, dead.Twice())
+	})
+}
+
+// permissions are regular expressions, by what they permit.
+type permissions struct{ configure, write, read string }
+
+// without takes an object away.
+func (p permissions) without(object, kind string) permissions {
+	pattern := map[string]*string{"configure": &p.configure, "write": &p.write, "read": &p.read}[kind]
+	*pattern = strings.Replace(*pattern, "^", "^(?!"+object+"$)", 1)
+	return p
+}
+
+// runs starts an app with these permissions, has a message fail until it is dead, and says what was refused.
+func (p permissions) runs(t *testing.T, queue string, change ...func(*config.BuilderConfig)) error {
+	t.Helper()
+	user := broker.User(t, p.configure, p.write, p.read)
+	a := testapp.New(t, append(change, func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })...)
+	if err := subscribe(t, a, queue); err != nil {
+		return err
+	}
+	a.Handle(queue, 1, func(*message.Message) error { return errDown })
+	a.Run()
+	testapp.Send(t, "", queue, testapp.Orders(1)...)
+	var refused error
+	broker.Eventually(t, 20*time.Second, func() bool {
+		if lines := a.Log.Lines("ACCESS_REFUSED"); len(lines) > 0 {
+			refused = errors.New(lines[0])
+		}
+		a.Mu.Lock()
+		defer a.Mu.Unlock()
+		return refused != nil || len(a.Deaths) == 1
+	}, "the message is dead, or something refused")
+	return refused
+}
+
+// TestPermissionsOfTheReadmeAreTheLeast takes one object after the other from them: some broker refuses what is left.
+func TestPermissionsOfTheReadmeAreTheLeast(t *testing.T) {
+	t.Parallel()
+	for _, verify := range []bool{false, true} {
+		for _, kind := range []string{"configure", "write", "read"} {
+			for _, object := range []string{"Q", "Q.dead", "Q.P.*", "P", "P.return", "P.orphans"} {
+				t.Run(fmt.Sprintf("verify %t, %s, %s", verify, kind, object), func(t *testing.T) {
+					t.Parallel()
+					a := testapp.New(t, testapp.Schedule(100*time.Millisecond))
+					queue := a.Queue("orders")
+					all := readmePattern(t, "declares: configure, write and read", queue, a.Name)
+					p := permissions{all, all, all}
+					if verify {
+						a.Declare(queue)
+						p = permissions{"^$", readmePattern(t, "only verifies: write", queue, a.Name), readmePattern(t, "only verifies: read", queue, a.Name)}
+					}
+					name := strings.NewReplacer("Q", queue, "P", a.Name, "*", "100ms").Replace(object)
+					pattern := map[string]string{"configure": p.configure, "write": p.write, "read": p.read}[kind]
+					if !regexp.MustCompile(pattern).MatchString(name) {
+						require.True(t, verify, "the README leaves out %s", name)
+						return
+					}
+					needed := true
+					switch {
+					case !verify && kind == "read" && object == "Q.dead": // by who reads dead letters: the test below
+						needed = false
+					case verify && kind == "read" && object != "Q":
+						needed = generationOf(t).permitsPassive
+					}
+					err := p.without(regexp.QuoteMeta(name), kind).runs(t, queue, testapp.Schedule(100*time.Millisecond), func(b *config.BuilderConfig) {
+						b.Prefix, b.VerifyOnly = a.Name, verify
+					})
+					if needed {
+						assert.ErrorContains(t, err, "ACCESS_REFUSED")
+					} else {
+						assert.NoError(t, err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestPermissionToReadDeadLetters is needed by nobody but who reads them.
+func TestPermissionToReadDeadLetters(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	a.Declare(queue)
+	testapp.Send(t, "", queue+".dead", testapp.Orders(1)...)
+	all := readmePattern(t, "declares: configure, write and read", queue, a.Name)
+	permitted := permissions{all, all, all}
+	for may, p := range map[bool]permissions{false: permitted.without(regexp.QuoteMeta(queue+".dead"), "read"), true: permitted} {
+		user := broker.User(t, p.configure, p.write, p.read)
+		reader := testapp.New(t, func(b *config.BuilderConfig) {
+			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
+			b.Prefix = a.Name
+		})
+		subscriber, err := amqp.NewSubscriber(reader.Builder.DeadLetterSubscriberConfig(), reader.Log)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
+		letters, err := subscriber.Subscribe(t.Context(), queue)
+		require.NoError(t, err)
+		if !may {
+			broker.Eventually(t, 20*time.Second, func() bool { return reader.Log.Count("ACCESS_REFUSED") > 0 }, "reading is refused")
+			continue
+		}
+		select {
+		case letter := <-letters:
+			letter.Nack()
+		case <-time.After(20 * time.Second):
+			t.Fatal("no dead letter")
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package retry_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+func verifyOnly(b *config.BuilderConfig) { b.VerifyOnly = true }
+
+// TestVerifyOnlyHealsNothing, although its user may: what somebody deleted stays deleted, and what fails meanwhile is held.
+func TestVerifyOnlyHealsNothing(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t, verifyOnly, testapp.Schedule(200*time.Millisecond))
+	queue := a.Queue("orders")
+	tier, dead := queue+"."+a.Name+".200ms", queue+".dead"
+	a.Declare(queue)
+	calls := testapp.NewLedger()
+	processed := testapp.NewLedger()
+	a.Handle(queue, 1, func(msg *message.Message) error {
+		if calls.Add(msg.UUID) == 1 {
+			return errDown
+		}
+		processed.Add(msg.UUID)
+		return nil
+	})
+	a.Run()
+	remove := func(name string) {
+		_, err := broker.Channel(t).QueueDelete(name, false, false, false)
+		require.NoError(t, err)
+	}
+	gone := func(name string) {
+		t.Helper()
+		_, err := broker.Channel(t).QueueDeclarePassive(name, true, false, false, false, nil)
+		require.ErrorContains(t, err, "NOT_FOUND")
+	}
+	remove(tier)
+	testapp.Send(t, "", queue, testapp.Orders(1)...)
+	broker.Eventually(t, 20*time.Second, func() bool { return a.Log.Count("holding it") >= 3 }, "the failure is held")
+	gone(tier)
+	a.Declare(queue)
+	processed.Wait(t, 1, 30*time.Second)
+	assert.Equal(t, map[string]int{testapp.ID(0): 2}, calls.Counts())
+
+	remove(dead)
+	require.ErrorContains(t, subscribe(t, a, queue), dead, "nor does a subscription")
+	subscriber, err := amqp.NewSubscriber(a.Builder.DeadLetterSubscriberConfig(), watermill.NopLogger{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
+	require.ErrorContains(t, subscriber.SubscribeInitialize(queue), dead, "nor who reads dead letters")
+	gone(dead)
+}
+
+// TestVerifyOnlyJudgesTheBroker as an app that declares does.
+func TestVerifyOnlyJudgesTheBroker(t *testing.T) {
+	t.Parallel()
+	t.Run("refuses", func(t *testing.T) {
+		a := testapp.New(t, verifyOnly, func(b *config.BuilderConfig) {
+			b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
+			b.WorkQueue = config.Leave
+		})
+		queue := a.Queue("orders")
+		if generationOf(t).refusesTransient {
+			assert.ErrorIs(t, subscribe(t, a, queue), config.ErrTransientQueue)
+			return
+		}
+		a.Declare(queue)
+		assert.NoError(t, subscribe(t, a, queue))
+	})
+	t.Run("warns", func(t *testing.T) {
+		a := testapp.New(t, verifyOnly, func(b *config.BuilderConfig) { b.QueueType = config.Classic })
+		for _, queue := range []string{a.Queue("orders"), a.Queue("invoices")} {
+			a.Declare(queue)
+			require.NoError(t, subscribe(t, a, queue))
+		}
+		assert.Equal(t, 1, a.Log.Count("Warning: QueueType is classic"))
+	})
+}
