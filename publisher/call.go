@@ -73,8 +73,17 @@ func (c *call) start(r *request, wait bool) bool {
 		}
 	}
 	r.slot = true
-	c.send(r, c.p.queue)
+	c.send(r, c.lane(r))
 	return true
+}
+
+// lane is where a message goes first. Without a mark it goes alone: what is returned there can be no other.
+func (c *call) lane(r *request) chan *request {
+	if r.id != "" {
+		return c.p.queue
+	}
+	r.quit = make(chan struct{})
+	return c.p.alone
 }
 
 // send never blocks: a lane holds as many as there are slots.
@@ -89,6 +98,9 @@ func (c *call) settle(r *request) error {
 		return r.failed
 	}
 	lane, redeclared := c.p.queue, false
+	if r.id == "" {
+		lane = c.p.alone
+	}
 	for {
 		err := c.outcome(r, lane == c.p.alone)
 		switch {

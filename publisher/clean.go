@@ -28,11 +28,6 @@ type limits struct {
 	user     string // empty: not known
 }
 
-// headroom is what the broker's own headers may take when it dead-letters a message twice, from the queue it is published to
-// and from the one it comes back to: x-death, x-first-death-*, x-last-death-* and delivery counts, which hold the names again
-// and again. The broker adds them whatever the frame: too large a one closes the connection of every consumer it meets.
-func headroom(exchange, routingKey string) int { return 512 + 8*(len(exchange)+len(routingKey)) }
-
 // excess is by how many bytes a content header of this size is too large for one frame.
 func (l limits) excess(size int) int {
 	if l.frameMax == 0 {
@@ -217,6 +212,16 @@ func checkFloat(path string, value float64) error {
 	return nil
 }
 
-func tooLarge(size, frameMax int) error {
-	return fmt.Errorf("properties and headers take %d bytes, at most %d, the connection's frame_max", size, frameMax)
+// errTooLarge is the cause of ErrRefused that a smaller message would not have.
+type errTooLarge struct{ size, headroom, frameMax int }
+
+func (e errTooLarge) Error() string {
+	text := fmt.Sprintf("properties and headers take %d bytes, at most %d, the connection's frame_max", e.size, e.frameMax)
+	if e.headroom > 0 {
+		text += fmt.Sprintf(", less %d for the broker's own", e.headroom)
+	}
+	return text
 }
+
+// TooLarge tells packages that do not import this one.
+func (e errTooLarge) TooLarge() bool { return true }

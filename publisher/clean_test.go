@@ -169,26 +169,29 @@ func TestInspectMeasures(t *testing.T) {
 	}
 }
 
-// What fits is shrunk too where the broker's own headers would no longer fit beside it.
-func TestShrinkLeavesRoomForTheBrokersHeaders(t *testing.T) {
+// What fits is shrunk too where the broker's own headers would no longer fit beside it, and refused where that does not help.
+func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 	t.Parallel()
 	const frameMax = 8192
-	room := headroom("retry", "10s.orders")
+	const room = 600
 	for _, row := range []struct {
 		name    string
 		filler  int
-		cuts    []int // what Shrink is asked for, one cut after another
+		cuts    []int // what Shrink is asked for
 		refused bool
 	}{
 		{"with room", 4096, nil, false},
 		{"fits, without room", frameMax - 200, []int{room - 100}, false},
-		{"too large", frameMax, []int{100, room}, false},
-		{"too large for good", 2 * frameMax, []int{frameMax + 100}, true},
+		{"too large", frameMax, []int{room + 100}, false},
+		{"too large for good", 2 * frameMax, []int{frameMax + room + 100}, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var cuts []int
 			p := &Publisher{config: Config{
-				Exchange: "retry",
+				Headroom: func(key string) int {
+					assert.Equal(t, "10s.orders", key)
+					return room
+				},
 				Marshal: func(*message.Message) (amqp.Publishing, error) {
 					p := amqp.Publishing{DeliveryMode: amqp.Persistent, Headers: amqp.Table{"filler": "", IDHeader: "1"}}
 					base, err := inspect(&p, limits{})
@@ -208,6 +211,9 @@ func TestShrinkLeavesRoomForTheBrokersHeaders(t *testing.T) {
 			assert.Equal(t, row.cuts, cuts)
 			if row.refused {
 				require.ErrorIs(t, err, ErrRefused)
+				var tooLarge interface{ TooLarge() bool }
+				require.ErrorAs(t, err, &tooLarge)
+				assert.True(t, tooLarge.TooLarge())
 			} else {
 				require.NoError(t, err)
 			}

@@ -69,10 +69,14 @@ type Config struct {
 	// RedeclareTimeout bounds how long a publish waits for Redeclare. Default 10 s.
 	RedeclareTimeout time.Duration
 
-	// Shrink, where set, is called when the message's properties and headers are larger than one frame of this
-	// connection may be, by excess bytes. It may drop headers or shorten values. What is still too large afterwards
-	// is refused. It is called (again) when they fit, but leave too little room for the headers that the broker adds when
-	// it dead-letters a message: with those they would close the connection of whoever consumes it.
+	// Headroom, where set, is how many bytes the broker itself may add to the headers of a message with this routing key before
+	// a consumer reads it, as it does when it dead-letters. Messages that do not leave as much of a frame are refused: with
+	// the broker's headers they would close the connection of whoever consumes them. Nil: none.
+	Headroom func(routingKey string) int
+
+	// Shrink, where set, is called when the message's properties and headers, and the headroom, are larger than one frame of
+	// this connection may be, by excess bytes. It may drop headers or shorten values. What is still too large afterwards is
+	// refused, and errors.As finds a cause with the method TooLarge() bool.
 	Shrink func(p *amqp.Publishing, excess int)
 
 	// ConfirmTimeout is how long one call of Publish may take, from the call to the confirm. A message's context may

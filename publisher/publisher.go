@@ -164,18 +164,38 @@ func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 	if r.publishing.DeliveryMode == 0 {
 		r.publishing.DeliveryMode = amqp.Persistent
 	}
-	limits := state.connection.limits
-	size, err := p.inspect(r, limits)
-	if err == nil && p.config.Shrink != nil {
-		size, err = p.shrink(r, limits, size)
-	}
-	if err == nil && limits.excess(size) > 0 {
-		err = tooLarge(size, limits.frameMax)
-	}
-	if err != nil {
+	if err := p.fit(r, state.connection.limits); err != nil {
 		return ErrRefused, err
 	}
 	return nil, nil
+}
+
+// fit leaves room for what the broker adds: with that, too large a frame closes the connection of every consumer it meets.
+func (p *Publisher) fit(r *request, l limits) error {
+	size, err := p.inspect(r, l)
+	if err != nil {
+		return err
+	}
+	room := 0
+	if p.config.Headroom != nil {
+		room = p.config.Headroom(r.routingKey)
+	}
+	excess := l.excess(size + room)
+	if excess > 0 && p.config.Shrink != nil {
+		p.config.Shrink(&r.publishing, excess)
+		if size, err = p.inspect(r, l); err != nil {
+			return err
+		}
+		excess = l.excess(size + room)
+	}
+	if excess > 0 && excess <= markSize {
+		r.unmark()
+		excess = 0
+	}
+	if excess > 0 {
+		return errTooLarge{size, room, l.frameMax}
+	}
+	return nil
 }
 
 // inspect marks the message first: the mark is a part of its size.
@@ -185,22 +205,6 @@ func (p *Publisher) inspect(r *request, l limits) (size int, err error) {
 	}
 	p.mark(r)
 	return inspect(&r.publishing, l)
-}
-
-// shrink makes the message fit its frame, and then, where that can be had, leaves room for the broker's own headers.
-func (p *Publisher) shrink(r *request, l limits, size int) (int, error) {
-	for _, room := range []int{0, headroom(p.config.Exchange, r.routingKey)} {
-		excess := l.excess(size + room)
-		if excess == 0 {
-			continue
-		}
-		p.config.Shrink(&r.publishing, excess)
-		var err error
-		if size, err = p.inspect(r, l); err != nil || l.excess(size) > 0 {
-			return size, err
-		}
-	}
-	return size, nil
 }
 
 func (p *Publisher) failure(r *request, kind, cause error) error {

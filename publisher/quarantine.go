@@ -26,7 +26,11 @@ func (q *quarantine) run() {
 }
 
 func (q *quarantine) publish(r *request) {
-	quit := r.quit
+	quit, unmarked := r.quit, r.id == ""
+	if unmarked {
+		q.leave() // on this channel nothing else was ever published
+		defer q.leave()
+	}
 	for {
 		state := q.p.state.Load()
 		if r.abandoned.Load() || state.connection == nil {
@@ -58,6 +62,14 @@ func (q *quarantine) publish(r *request) {
 		}
 		return
 	}
+}
+
+// leave has the next message published on another channel.
+func (q *quarantine) leave() {
+	if s := q.session; s != nil && !s.over() {
+		q.p.workers.Go(func() { s.outlive(q.p.config.ConfirmTimeout) })
+	}
+	q.session = nil
 }
 
 // open returns the session of the last message while it lives.

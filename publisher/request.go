@@ -18,7 +18,7 @@ type request struct {
 	uuid       string
 	publishing amqp.Publishing
 
-	id        string        // also in the header IDHeader
+	id        string        // also in the header IDHeader; empty: there is no room for it, and the message goes alone
 	abandoned atomic.Bool   // the caller has left: a lane need not send it any more
 	quit      chan struct{} // closed when the caller leaves; only while in quarantine
 	sent      chan struct{} // one token per attempt: the lane is done, and what follows is set
@@ -48,6 +48,14 @@ func (r *request) handed() { r.sent <- struct{}{} }
 func (r *request) fail(kind, cause error) {
 	r.err = &PublishError{Err: kind, Cause: cause}
 	r.sent <- struct{}{}
+}
+
+// markSize is what the mark takes of a frame: a key's length byte, its value's type byte and four bytes of length.
+const markSize = 1 + len(IDHeader) + 1 + 4 + 8
+
+func (r *request) unmark() {
+	delete(r.publishing.Headers, IDHeader)
+	r.id = ""
 }
 
 // mark gives the message an id, which all its attempts share: one on the same session begins only when the return of the last

@@ -171,10 +171,44 @@ func TestHeadersNestedAsDeeplyAsCanBeRead(t *testing.T) {
 	}
 }
 
+// TestNoRoomForTheMark: what has none is told apart all the same.
+func TestNoRoomForTheMark(t *testing.T) {
+	t.Parallel()
+	const frameMax = 8192
+	topology := declare(t, nil)
+	p := topology.open(t, func(c *publisher.Config) { c.AMQP = &amqp.Config{FrameSize: frameMax}; c.Exchange = "" })
+	full := func(identity string) *message.Message { // one byte of which is too much for the mark
+		msg := newMessage(identity)
+		const frame, content, deliveryMode, table, key, value = 8, 14, 1, 4, 1 + 1, 1 + 4
+		uuid := 1 + len(publisher.UUIDHeader) + value + len(identity)
+		msg.Metadata = message.Metadata{"h": strings.Repeat("x", frameMax-frame-content-deliveryMode-table-uuid-key-value)}
+		return msg
+	}
+	const messages = 64
+	var group sync.WaitGroup
+	for i := range messages {
+		group.Go(func() {
+			identity := fmt.Sprint(i)
+			if i%2 == 0 {
+				assert.NoError(t, p.Publish(topology.queue, full(identity)), identity)
+				return
+			}
+			assert.ErrorIs(t, p.Publish("nowhere", full(identity)), publisher.ErrUnroutable, identity)
+		})
+		group.Go(func() { assert.NoError(t, p.Publish(topology.queue, newMessage(fmt.Sprint("neighbour ", i)))) })
+	}
+	group.Wait()
+	content := topology.content(t)
+	for i := range messages {
+		assert.Equal(t, 1-i%2, content[fmt.Sprint(i)], i)
+		assert.Equal(t, 1, content[fmt.Sprint("neighbour ", i)], i)
+	}
+}
+
 // The bound is AMQP's; the broker forgives the 8 bytes of a frame's overhead, and closes the connection for one more.
 func TestHeadersUpToFrameMax(t *testing.T) {
 	t.Parallel()
-	const frameMax = 8192
+	const frameMax, mark = 8192, 1 + len(publisher.IDHeader) + 1 + 4 + 8
 	topology := declare(t, nil)
 	var excesses []int
 	p := topology.open(t, func(c *publisher.Config) {
@@ -202,9 +236,11 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 	largest := frameMax - excesses[0]
 
 	require.NoError(t, publish(largest, false), "as large as may be")
-	require.ErrorIs(t, publish(largest+1, false), publisher.ErrRefused)
+	require.NoError(t, publish(largest+1, false), "without the publisher's mark")
+	require.NoError(t, publish(largest+mark, false), "without the publisher's mark")
+	require.ErrorIs(t, publish(largest+mark+1, false), publisher.ErrRefused)
 	require.NoError(t, publish(frameMax, true), "shrunk to as large as may be")
-	require.Equal(t, map[string]int{"large": 2}, topology.content(t))
+	require.Equal(t, map[string]int{"large": 4}, topology.content(t))
 
 	const forgiven = 8
 	connection, err := amqp.DialConfig(broker.URL(t), amqp.Config{FrameSize: frameMax})
