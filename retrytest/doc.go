@@ -18,12 +18,14 @@
 // An assertion that fails prints every attempt:
 //
 //	billing_test.go:19: retrytest: message "order-1" of "orders": retried at
-//	     got: 1s 6s
+//	     got: 1.001s 6.002s
 //	    want: 1s 5s
-//	    at   handler   took   failure   outcome                        why
-//	    0s   billing   0s     1         retried, waits 1s on tier 1s   no answer from the bank
-//	    1s   billing   0s     2         retried, waits 5s on tier 5s   no answer from the bank
-//	    6s   billing   0s     3         dead-lettered as permanent     the card was reported stolen
+//	    at       handler   took   failure   outcome                        why
+//	    0s       billing   0s     1         retried, waits 1s on tier 1s   no answer from the bank
+//	    1.001s   billing   0s     2         retried, waits 5s on tier 5s   no answer from the bank
+//	    6.002s   billing   0s     3         dead-lettered as permanent     the card was reported stolen
+//
+// The milliseconds are the relay's, which rounds up so that nothing is early.
 //
 // # The app's own function
 //
