@@ -28,7 +28,7 @@ TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff curren
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-rabbitmq test test-v3 test-backends test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
+.PHONY: help demo demo-rabbitmq demo-nats demo-redis demo-postgres test test-v3 test-backends test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
 .PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
@@ -39,6 +39,15 @@ demo: ## watch messages fail, wait and come back: no server, no network
 
 demo-rabbitmq: devbroker ## the same on a real RabbitMQ
 	@$(WITH_BROKER) $(GO) run ./example -backend rabbitmq
+
+demo-nats: ## the same on NATS JetStream, on a server of its own, as the next two
+	@$(GO) run -C backends ./example -backend nats
+
+demo-redis: ## the same on Redis Streams
+	@$(GO) run -C backends ./example -backend redis
+
+demo-postgres: ## the same on PostgreSQL
+	@$(GO) run -C backends ./example -backend postgres
 
 test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
 	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-reconnect test-chaos
