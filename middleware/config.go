@@ -17,6 +17,9 @@ const (
 	// shutdownPause is longer than ten of the rounds that watermill-amqp's subscriber takes to notice that its context ended.
 	shutdownPause = time.Second
 
+	// shortestRound is how long a message that is parked waits at least, whatever the tiers.
+	shortestRound = 250 * time.Millisecond
+
 	// Brokers expire a message up to a millisecond early, and clocks differ.
 	leastEarlyTolerance = time.Millisecond
 	mostEarlyTolerance  = time.Second
@@ -77,7 +80,7 @@ type TieredRetryConfig struct {
 	EarlyTolerance time.Duration
 
 	// RedactReason changes the text of an error before it is recorded in the message and logged, to keep secrets out of them.
-	// It gets the text, already cut to 1 KiB of valid UTF-8, and the error; what it returns is cut again. Where it panics
+	// It gets the text, cut to 64 KiB of valid UTF-8, and the error; what it returns is cut to 1 KiB. Where it panics
 	// nothing but the error's type is recorded. It must be safe for concurrent use. Optional.
 	RedactReason func(reason string, err error) string
 

@@ -11,6 +11,7 @@ const (
 	DeadReasonExhausted = "exhausted" // its retries are used up
 	DeadReasonPermanent = "permanent" // its handler returned a backoff.Permanent error
 	DeadReasonUnmarshal = "unmarshal" // the app's marshaler cannot read it, so no handler was called
+	DeadReasonTooLarge  = "too_large" // its headers are too large for a tier
 )
 
 // errUnmarshal is the failure of a message that carries UnmarshalErrorKey.

@@ -24,13 +24,13 @@ func unpublished(failure, publish error) error {
 
 // hold publishes a copy with this record and returns the topic it went to. While that fails it keeps the message and goes
 // on trying: a nack would bring the message back at once, and count towards the queue's delivery limit. It gives up after
-// MaxHold or at shutdown.
+// MaxHold or at shutdown, and at once where a tier cannot take the message: then a dead-letter topic may.
 func (t *TieredRetry) hold(in delivery, record Record, topicOf func() (string, error)) (string, error) {
 	until := time.Now().Add(t.config.MaxHold)
 	for pause := holdInitial; ; pause = min(2*pause, holdLongest) {
 		topic, err := t.publish(in, record, topicOf)
-		if err == nil {
-			return topic, nil
+		if err == nil || record.DeadReason == "" && tooLarge(err) {
+			return topic, err
 		}
 		// Half of the pause is chance, so that handlers do not come back together.
 		wait := pause/2 + rand.N(pause/2)
@@ -47,6 +47,12 @@ func (t *TieredRetry) hold(in delivery, record Record, topicOf func() (string, e
 			return "", err
 		}
 	}
+}
+
+// tooLarge asks the publisher's error itself, by behaviour: no further try would help.
+func tooLarge(err error) bool {
+	var size interface{ TooLarge() bool }
+	return errors.As(err, &size) && size.TooLarge()
 }
 
 // publish makes a copy, for publishers may modify what they publish, under a context that outlives the delivery's.

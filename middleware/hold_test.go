@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
@@ -94,6 +96,82 @@ func TestParkedMessageIsHeldToo(t *testing.T) {
 		delete(parked, delay.DelayedForKey) // what is left is less now
 		delete(back.Metadata, delay.DelayedForKey)
 		assert.Equal(t, back.Metadata, parked)
+	})
+}
+
+type errTooLarge struct{ error }
+
+func (errTooLarge) TooLarge() bool { return true }
+
+// TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce, so that it blocks no worker.
+func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
+	ctx := routerContext(t)
+	for _, parked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("parked=%v", parked), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var deaths []retrymw.DeadLetterEvent
+				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+					c.OnDeadLetter = func(e retrymw.DeadLetterEvent) { deaths = append(deaths, e) }
+				})
+				msg := messageOf(ctx)
+				if parked {
+					_, err := retry.Middleware(failing(errDown))(msg)
+					require.NoError(t, err)
+					msg = again(ctx, sent.only(t))
+					sent.letters, sent.tries = nil, 0
+				}
+				sent.fail = func(try int) error {
+					if try == 1 {
+						return fmt.Errorf("publish: %w", errTooLarge{errNoBroker})
+					}
+					return nil
+				}
+				start := time.Now()
+				_, err := retry.Middleware(failing(errDown))(msg)
+				require.NoError(t, err)
+				assert.LessOrEqual(t, time.Since(start), 250*time.Millisecond)
+				dead := sent.only(t)
+				assert.Equal(t, "dead.orders", dead.topic)
+				record, _ := retrymw.ReadRecord(dead.msg.Metadata)
+				assert.Equal(t, retrymw.DeadReasonTooLarge, record.DeadReason)
+				assert.Equal(t, 1, record.Failures)
+				assert.Equal(t, errDown.Error(), record.Reason)
+				assert.Zero(t, record.DueAt)
+				require.Len(t, deaths, 1)
+				assert.Equal(t, retrymw.DeadReasonTooLarge, deaths[0].Reason)
+			})
+		})
+	}
+}
+
+// TestDeadLetterThatIsTooLargeIsHeld: there is nowhere else for it to go.
+func TestDeadLetterThatIsTooLargeIsHeld(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = time.Minute })
+		sent.fail = func(int) error { return errTooLarge{errNoBroker} }
+		start := time.Now()
+		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		require.ErrorContains(t, err, "held for MaxHold")
+		assert.Greater(t, time.Since(start), 50*time.Second)
+	})
+}
+
+// TestParkedMessageDoesNotCircle where it has far longer to wait than the longest tier lasts.
+func TestParkedMessageDoesNotCircle(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{20 * time.Millisecond} })
+		_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, time.Hour)))(messageOf(ctx))
+		require.NoError(t, err)
+		for start, round := time.Now(), 1; round <= 20; round++ {
+			back := again(ctx, sent.letters[round-1])
+			_, err := retry.Middleware(failing(errDown))(back)
+			require.NoError(t, err)
+			require.Len(t, sent.letters, round+1)
+			time.Sleep(20 * time.Millisecond) // the tier
+			assert.GreaterOrEqual(t, time.Since(start), time.Duration(round)*200*time.Millisecond, "fewer than 5 rounds a second")
+		}
 	})
 }
 

@@ -49,6 +49,7 @@ const (
 const (
 	timeLayout   = "2006-01-02T15:04:05.000Z07:00"
 	maxReason    = 1024
+	maxRedacted  = 64 * 1024 // what RedactReason gets to see
 	maxErrorType = 255
 
 	// maxFailures is more than any schedule can count, and far from where another failure would make the count negative.
@@ -202,13 +203,13 @@ func carriesRecord(metadata message.Metadata) bool {
 }
 
 // errorText is the error's text, bounded. Some errors panic when asked.
-func errorText(err error) (text string) {
+func errorText(err error, bytes int) (text string) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			text = fmt.Sprintf("%T: its Error method panicked", err)
 		}
 	}()
-	return cut(err.Error(), maxReason)
+	return cut(err.Error(), bytes)
 }
 
 // errorType is the type of the error's root: wrappers say little.

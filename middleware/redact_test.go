@@ -15,6 +15,18 @@ import (
 
 const canary = "canary-4711"
 
+// TestSecretAtTheCutIsRedactedWhole: the hook sees more of the text than is recorded.
+func TestSecretAtTheCutIsRedactedWhole(t *testing.T) {
+	sent := &recorder{}
+	config := configOf(sent)
+	config.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, canary, "***") }
+	retry, err := retrymw.NewTieredRetry(config, nil)
+	require.NoError(t, err)
+	_, err = retry.Middleware(failing(errors.New(strings.Repeat("x", 1024-len(canary)/2) + canary)))(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	assert.NotContains(t, sent.only(t).msg.Metadata[retrymw.ReasonKey], canary[:3])
+}
+
 // TestSecretsOfErrorsStayOutOfRecordsAndLogs, whatever way the handler fails.
 func TestSecretsOfErrorsStayOutOfRecordsAndLogs(t *testing.T) {
 	ctx := routerContext(t)

@@ -134,6 +134,10 @@ func (t *TieredRetry) fail(in delivery, failure error) error {
 
 func (t *TieredRetry) retry(in delivery, record Record, outcome decision, failure error) error {
 	topic, err := t.hold(in, record, func() (string, error) { return t.retryTopic(record, outcome.tier) })
+	if tooLarge(err) {
+		record.DeadReason, record.DueAt = DeadReasonTooLarge, time.Time{}
+		return t.deadLetter(in, record, failure)
+	}
 	if err != nil {
 		return t.giveBack(in, unpublished(failure, err))
 	}
@@ -190,11 +194,18 @@ func (t *TieredRetry) giveBack(in delivery, err error) error {
 // park puts a message that came back well before it was due on a tier again, uncounted.
 func (t *TieredRetry) park(in delivery, record Record) error {
 	tier := tierFor(t.tiers, time.Until(record.DueAt))
+	if !t.pace(in, time.Duration(tier)) {
+		return t.giveBack(in, in.ctx.Err())
+	}
 	topic, err := t.hold(in, record, func() (string, error) {
 		unfailed := record
 		unfailed.Failures = 0
 		return t.retryTopic(unfailed, tier)
 	})
+	if tooLarge(err) {
+		record.DeadReason, record.DueAt = DeadReasonTooLarge, time.Time{}
+		return t.deadLetter(in, record, err)
+	}
 	if err != nil {
 		return t.giveBack(in, fmt.Errorf("message came back before it was due at %s and cannot be parked: %w", formatTime(record.DueAt), err))
 	}
@@ -212,15 +223,27 @@ func (t *TieredRetry) park(in delivery, record Record) error {
 	return nil
 }
 
+// pace keeps a message that has far longer to wait than the longest tier lasts from circling in a hot loop.
+func (t *TieredRetry) pace(in delivery, tier time.Duration) bool {
+	timer := time.NewTimer(shortestRound - tier)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-in.ctx.Done():
+		return false
+	}
+}
+
 // reason is the text of a failure as it may be recorded.
 func (t *TieredRetry) reason(failure error) (reason string) {
 	if t.config.OmitReason {
 		return ""
 	}
-	reason = errorText(failure)
 	if t.config.RedactReason == nil {
-		return reason
+		return errorText(failure, maxReason)
 	}
+	reason = errorText(failure, maxRedacted)
 	defer func() {
 		if recover() != nil {
 			reason = ""
