@@ -1,7 +1,6 @@
 package retry_test
 
 import (
-	"regexp"
 	"testing"
 	"time"
 
@@ -14,35 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
-
-// generation is what a broker version does: the README's table. The tests below hold each broker to its column.
-type generation struct {
-	versions         string
-	defaultLimit     bool // a quorum queue without arguments has a delivery limit
-	nacksCount       bool // towards a delivery limit
-	forgedDeaths     bool // x-death sent by a client is kept
-	nativeDelays     bool // x-delayed-retry-type delays redeliveries
-	refusesTransient bool // queues that are neither durable nor exclusive
-	permitsPassive   bool // a passive declare needs a permission for the object
-}
-
-var generations = []generation{
-	{versions: `^3\.1[0-3]\.`, nacksCount: true, forgedDeaths: true},
-	{versions: `^4\.[012]\.`, defaultLimit: true, nacksCount: true},
-	{versions: `^4\.3\.`, defaultLimit: true, nativeDelays: true, refusesTransient: true, permitsPassive: true},
-}
-
-func generationOf(t *testing.T) generation {
-	t.Helper()
-	version, _ := broker.Connect(t).Properties["version"].(string)
-	for _, g := range generations {
-		if regexp.MustCompile(g.versions).MatchString(version) {
-			return g
-		}
-	}
-	require.Failf(t, "unknown generation", "RabbitMQ %s is in no column of the README's table: find out and add it", version)
-	return generation{}
-}
 
 // giveBack gets and gives back a message until it is gone, and says how often it came; more than 30 times is for ever.
 func giveBack(t *testing.T, queue string, back func(amqp091.Delivery) error) int {
@@ -131,6 +101,24 @@ func TestGenerationsDelayNatively(t *testing.T) {
 	second := <-deliveries
 	require.NoError(t, second.Ack(false))
 	assert.Equal(t, g.nativeDelays, time.Since(nacked) > 350*time.Millisecond)
+}
+
+// TestGenerationsAndPriorities: on one TTL queue, a message that is due waits for a prioritised one that is not.
+func TestGenerationsAndPriorities(t *testing.T) {
+	t.Parallel()
+	const wait = time.Second
+	name := broker.Name(t, "generation")
+	broker.Clean(t, name)
+	existing(t, name, nil)
+	existing(t, name+".wait", amqp091.Table{
+		"x-queue-type": "quorum", "x-message-ttl": wait.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": name,
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+	})
+	testapp.Send(t, "", name+".wait", amqp091.Publishing{Body: []byte("normal")})
+	<-time.After(wait * 3 / 4) // the prioritised one has to be there before, and due after
+	testapp.Send(t, "", name+".wait", amqp091.Publishing{Body: []byte("urgent"), Priority: 9})
+	first := testapp.Take(t, name, 2)[0]
+	assert.Equal(t, generationOf(t).prioritiesApart, string(first.Body) == "urgent")
 }
 
 func TestGenerationsAndTransientQueues(t *testing.T) {

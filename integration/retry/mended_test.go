@@ -48,7 +48,7 @@ func TestRetriesEndWithAMarshalerThatKnowsNoMetadata(t *testing.T) {
 	assert.Equal(t, "m-1", letter.MessageId)
 }
 
-// TestPriorityHoldsNobodyUp: quorum queues of RabbitMQ 4 keep prioritised messages apart, and look only at their head.
+// TestPriorityHoldsNobodyUp: quorum queues of RabbitMQ 4.0 keep prioritised messages apart, and look only at their head.
 func TestPriorityHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	const tier = 2 * time.Second
@@ -79,14 +79,12 @@ func TestPriorityHoldsNobodyUp(t *testing.T) {
 	assert.Equal(t, "urgent", (<-calls).body)
 }
 
-// TestReturnExchangeDeletedUnderWay: nothing comes back, nothing is lost, and the next subscription heals it.
-func TestReturnExchangeDeletedUnderWay(t *testing.T) {
-	t.Parallel()
-	const failing = 40
-	// Nothing is due before the exchange is there again: RabbitMQ would try that again after three minutes.
-	a := testapp.New(t, testapp.Schedule(3*time.Second))
-	queue := a.Queue("orders")
-	processed := testapp.NewLedger()
+// failing runs an app whose 40 messages fail once, with the tier given, and deletes its return exchange and what else remove
+// does before they come.
+func failing(t *testing.T, tier time.Duration, remove func(channel *amqp091.Channel, tier string)) (a *testapp.App, queue string, processed *testapp.Ledger) {
+	t.Helper()
+	a = testapp.New(t, testapp.Schedule(tier))
+	queue, processed = a.Queue("orders"), testapp.NewLedger()
 	a.Handle(queue, 4, func(msg *message.Message) error {
 		if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
 			return errDown
@@ -95,44 +93,47 @@ func TestReturnExchangeDeletedUnderWay(t *testing.T) {
 		return nil
 	})
 	a.Run()
-	require.NoError(t, broker.Channel(t).ExchangeDelete(a.Name+".return", false, false))
-	testapp.Send(t, "", queue, testapp.Orders(failing)...)
-	broker.Eventually(t, 20*time.Second, func() bool {
-		a.Mu.Lock()
-		defer a.Mu.Unlock()
-		return len(a.Retries) == failing
-	}, "all wait")
-	require.Zero(t, processed.Len())
-	require.NoError(t, subscribe(t, a, queue))
-	processed.Wait(t, failing, 60*time.Second)
+	channel := broker.Channel(t)
+	require.NoError(t, channel.ExchangeDelete(a.Name+".return", false, false))
+	remove(channel, queue+"."+a.Name+"."+backoff.Tier(tier).String())
+	testapp.Send(t, "", queue, testapp.Orders(fails)...)
+	return a, queue, processed
+}
+
+const fails = 40
+
+// onceEach waits until every message is processed, and makes sure that none is twice, nor parked.
+func onceEach(t *testing.T, a *testapp.App, queue string, processed *testapp.Ledger) {
+	t.Helper()
+	processed.Wait(t, fails, 60*time.Second)
 	a.Settle(queue)
 	assert.Empty(t, processed.Twice())
 	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
 }
 
+// TestReturnExchangeDeletedUnderWay: nothing comes back, nothing is lost, and the next subscription heals it.
+func TestReturnExchangeDeletedUnderWay(t *testing.T) {
+	t.Parallel()
+	// Nothing is due before the exchange is there again: RabbitMQ would try that again after three minutes.
+	a, queue, processed := failing(t, 3*time.Second, func(*amqp091.Channel, string) {})
+	broker.Eventually(t, 20*time.Second, func() bool {
+		a.Mu.Lock()
+		defer a.Mu.Unlock()
+		return len(a.Retries) == fails
+	}, "all wait")
+	require.Zero(t, processed.Len())
+	require.NoError(t, subscribe(t, a, queue))
+	onceEach(t, a, queue, processed)
+}
+
 // TestTierAndReturnExchangeDeletedTogether: the redeclaration binds the work queue again.
 func TestTierAndReturnExchangeDeletedTogether(t *testing.T) {
 	t.Parallel()
-	const failing = 40
-	a := testapp.New(t, testapp.Schedule(200*time.Millisecond))
-	queue := a.Queue("orders")
-	processed := testapp.NewLedger()
-	a.Handle(queue, 4, func(msg *message.Message) error {
-		if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
-			return errDown
-		}
-		processed.Add(msg.UUID)
-		return nil
+	a, queue, processed := failing(t, 200*time.Millisecond, func(channel *amqp091.Channel, tier string) {
+		_, err := channel.QueueDelete(tier, false, false, false)
+		require.NoError(t, err)
 	})
-	a.Run()
-	require.NoError(t, broker.Channel(t).ExchangeDelete(a.Name+".return", false, false))
-	_, err := broker.Channel(t).QueueDelete(queue+"."+a.Name+".200ms", false, false, false)
-	require.NoError(t, err)
-	testapp.Send(t, "", queue, testapp.Orders(failing)...)
-	processed.Wait(t, failing, 30*time.Second)
-	a.Settle(queue)
-	assert.Empty(t, processed.Twice())
-	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
+	onceEach(t, a, queue, processed)
 }
 
 // TestReplacedWorkQueueIsLookedAtAgain: somebody deletes the queue and declares another of that name.

@@ -20,7 +20,7 @@ const (
 	userIDHeader     = "retry_user_id"     // a user-id other than the connection's closes the channel
 	exchangeHeader   = "retry_exchange"    // what the message was published to in the first place
 	routingKeyHeader = "retry_routing_key" // and with which key
-	priorityHeader   = "retry_priority"    // on RabbitMQ 4 a prioritised message holds up the others of its tier
+	priorityHeader   = "retry_priority"    // on RabbitMQ 4.0 a prioritised message holds up the others of its tier
 )
 
 // errPhantom is what watermill-amqp reads from a channel whose consumer the broker cancelled: no delivery at all. The error

@@ -1,0 +1,131 @@
+package retry_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+)
+
+// generation is what a broker version does. Most of it is read from the README's table: the tests hold each broker to its
+// column.
+type generation struct {
+	defaultLimit     bool // a quorum queue without arguments has a delivery limit
+	nacksCount       bool // towards a delivery limit
+	forgedDeaths     bool // x-death sent by a client is kept
+	nativeDelays     bool // x-delayed-retry-type delays redeliveries
+	refusesTransient bool // queues that are neither durable nor exclusive
+
+	permitsPassive  bool // a passive declare needs a permission for the object
+	prioritiesApart bool // quorum queues look for expired messages at one head, which a prioritised one is in front of
+}
+
+// columns of the README's table, with what it does not say.
+var columns = map[string]struct {
+	versions string
+	generation
+}{
+	"3.10": {`^3\.1[0-3]\.`, generation{}},
+	"4.0":  {`^4\.[012]\.`, generation{prioritiesApart: true}},
+	"4.3":  {`^4\.3\.`, generation{permitsPassive: true}},
+}
+
+// rows of the README's table: what each of its cells means. Another cell, or another row, is one that no test knows.
+var rows = []struct {
+	name  string
+	cells map[string]func(*generation)
+}{
+	{"delivery limit of a quorum queue that says none", map[string]func(*generation){
+		"none": nothing, "20": func(g *generation) { g.defaultLimit = true },
+	}},
+	{"a nack counts towards it", map[string]func(*generation){
+		"yes": func(g *generation) { g.nacksCount = true }, "no, a reject or a lost channel does": nothing,
+	}},
+	{"`x-death` that a client sends", map[string]func(*generation){
+		"kept": func(g *generation) { g.forgedDeaths = true }, "ignored": nothing,
+	}},
+	{"native delayed retry (`x-delayed-retry-type`)", map[string]func(*generation){
+		"ignored": nothing, "linear, without a failure record": func(g *generation) { g.nativeDelays = true },
+	}},
+	{"queues neither durable nor exclusive", map[string]func(*generation){
+		"yes": nothing, "refused": func(g *generation) { g.refusesTransient = true },
+	}},
+	{"an unprotected quorum queue drops what is requeued too often", map[string]func(*generation){ // it follows from the first two
+		"only with a limit of its own": nothing, "after 20 nacks": nothing, "after 20 rejects or lost channels": nothing,
+	}},
+}
+
+func nothing(*generation) {}
+
+// generationOf is the README's column for the broker.
+func generationOf(t *testing.T) generation {
+	t.Helper()
+	version, _ := broker.Connect(t).Properties["version"].(string)
+	table := readmeTable(t)
+	for i, column := range table[0] {
+		c, known := columns[column]
+		if !known || !regexp.MustCompile(c.versions).MatchString(version) {
+			continue
+		}
+		for j, row := range rows {
+			require.Greater(t, len(table), j+1, "the README's table lacks a row")
+			cell, known := row.cells[table[j+1][i]]
+			require.True(t, known && row.name == table[j+1][0], "the README's row %q, column %s", table[j+1][0], column)
+			cell(&c.generation)
+		}
+		return c.generation
+	}
+	require.Failf(t, "unknown generation", "RabbitMQ %s is in no column of the README's table: find out and add it", version)
+	return generation{}
+}
+
+// readmeTable is the table, its head and the rows in the order of rows, cell by cell.
+func readmeTable(t *testing.T) [][]string {
+	t.Helper()
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	_, after, found := strings.Cut(string(readme), "\n| RabbitMQ |")
+	require.True(t, found, "the README has no table of RabbitMQ's generations")
+	body, _, _ := strings.Cut("| RabbitMQ |"+after, "\n\n")
+	var table [][]string
+	for line := range strings.Lines(body) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if !strings.HasPrefix(cells[0], "---") {
+			table = append(table, cells)
+		}
+	}
+	return table
+}
+
+// TestReadmeTableIsTested: every row and every cell of it has a meaning for the tests below.
+func TestReadmeTableIsTested(t *testing.T) {
+	t.Parallel()
+	table := readmeTable(t)
+	var names, want []string
+	for _, row := range rows {
+		want = append(want, row.name)
+	}
+	for _, cells := range table[1:] {
+		names = append(names, cells[0])
+	}
+	require.Equal(t, want, names, "every row has its test, in this order")
+	seen := 0
+	for i, column := range table[0] {
+		if _, known := columns[column]; !known {
+			continue
+		}
+		seen++
+		for j, row := range rows {
+			assert.Contains(t, row.cells, table[j+1][i], "%s, %s", row.name, column)
+		}
+	}
+	assert.Equal(t, len(columns), seen, "every column")
+}
