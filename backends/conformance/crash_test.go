@@ -22,13 +22,14 @@ import (
 
 const childVariable = "CONFORMANCE_CHILD"
 
-// victim is an app in a process of its own, which kills itself as soon as a copy is published, before the ack.
+// victim is an app in a process of its own, which kills itself before a copy is published, or after that and before the ack.
 type victim struct {
 	Target, URL   string
 	Group, Prefix string
 	Topics        []string
 	To            string // in the name of the topic that is published to
-	After         int32  // so many such publishes
+	Nth           int32  // of such publishes
+	Before        bool   // it, rather than after
 }
 
 // child runs this process as a victim where it was started as one, and does not return then.
@@ -47,7 +48,7 @@ func child() {
 	}
 	app := crashApp(v.Group, v.Prefix)
 	app.Failures = func(publisher message.Publisher) message.Publisher {
-		return &killer{Publisher: publisher, to: v.To, after: v.After}
+		return &killer{Publisher: publisher, victim: v}
 	}
 	for _, target := range targets {
 		if target.name != v.Target {
@@ -71,23 +72,29 @@ func child() {
 
 type killer struct {
 	message.Publisher
-	to        string
-	after     int32
+	victim
 	published atomic.Int32
 }
 
 func (k *killer) Publish(topic string, messages ...*message.Message) error {
-	if err := k.Publisher.Publish(topic, messages...); err != nil {
-		return err
+	fatal := strings.Contains(topic, k.To) && k.published.Add(1) >= k.Nth
+	if fatal && k.Before {
+		time.Sleep(300 * time.Millisecond) // an ack that came too soon would be sent by now
+		die()
 	}
-	if strings.Contains(topic, k.to) && k.published.Add(1) >= k.after {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {}
+	err := k.Publisher.Publish(topic, messages...)
+	if fatal && err == nil {
+		die()
 	}
-	return nil
+	return err
 }
 
-// crash: processes die between the publish of a copy and the ack, on the way to the tier and on the way back.
+func die() {
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// crash: processes die before and after the publish of a copy, on its way to the tier and on its way back.
 func crash(t *testing.T, f *fixture) {
 	const messages = 20
 	topics := f.topics(2)
@@ -101,11 +108,11 @@ func crash(t *testing.T, f *fixture) {
 	}
 	f.run(app, topics, handle).stop() // where a consumer group gets only what comes after it
 	f.publish(topics, ids(messages)...)
-	for _, way := range []struct {
-		to    string
-		after int32
-	}{{"", 1}, {"", 5}, {f.wayBack(), 3}} {
-		f.die(victim{Target: f.target.name, URL: f.url, Group: app.Group, Prefix: app.Prefix, Topics: topics, To: way.to, After: way.after})
+	for _, v := range []victim{
+		{Nth: 1}, {Nth: 4, Before: true}, {To: f.wayBack(), Nth: 3}, {To: f.wayBack(), Nth: 2, Before: true},
+	} {
+		v.Target, v.URL, v.Group, v.Prefix, v.Topics = f.target.name, f.url, app.Group, app.Prefix, topics
+		f.die(v)
 	}
 	f.run(app, topics, handle)
 	f.await(messages, 1, patience)

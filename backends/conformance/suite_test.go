@@ -145,7 +145,7 @@ func TestConformance(t *testing.T) {
 				return // it keeps nothing over a restart
 			}
 			run("restart in the middle of a wait", restart, true)
-			run("crash between publish and ack", crash, true)
+			run("crash before and after a publish", crash, true)
 		})
 	}
 }
