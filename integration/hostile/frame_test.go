@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
@@ -28,17 +27,20 @@ func framed(size int) amqp091.Publishing {
 	return amqp091.Publishing{Body: []byte(strconv.Itoa(size)), Headers: amqp091.Table{"h": filler}}
 }
 
-// TestHeadersNearTheFrameLimit: first the record is cut, never the message, and the message ends after its retries. The
-// broker's own headers, with which it comes back from a tier, have to fit too.
+// TestHeadersNearTheFrameLimit: first the record is cut, never the message. Where the broker's own headers would no longer fit
+// beside the message's when it comes back from a tier, it is dead-lettered at once, up to the last byte that fits a frame.
 func TestHeadersNearTheFrameLimit(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
 	sent := map[string]amqp091.Publishing{}
-	for _, size := range []int{100_000, 128_000, 129_000} {
+	for _, size := range []int{100_000, 128_000, 129_000, 129_500} {
 		sent[strconv.Itoa(size)] = framed(size)
 	}
-	for size := 129_500; size <= 130_300; size += 50 {
+	for size := 129_550; size < frameMax; size += 61 {
+		sent[strconv.Itoa(size)] = framed(size)
+	}
+	for size := frameMax - 40; size <= frameMax; size++ {
 		sent[strconv.Itoa(size)] = framed(size)
 	}
 	calls := testapp.NewLedger()
@@ -49,32 +51,30 @@ func TestHeadersNearTheFrameLimit(t *testing.T) {
 	}
 	got := letters(t, queue, len(sent))
 	assert.Equal(t, keys(sent), keys(got))
+	tooLarge := 0
 	for identity, letter := range got {
 		require.True(t, sent[identity].Headers["h"] == own(letter)["h"] && len(own(letter)) == 1, identity)
-		assert.Equal(t, "3", letter.Headers[middleware.FailuresKey], identity)
+		size, err := strconv.Atoi(identity)
+		require.NoError(t, err)
+		switch calls.Counts()[identity] {
+		case 3:
+			require.Less(t, size, 130_500, "there would be no room for the broker's own headers")
+			assert.Equal(t, "3", letter.Headers[middleware.FailuresKey], identity)
+		case 1:
+			tooLarge++
+			require.Greater(t, size, 129_500, "there is room enough")
+			if size < frameMax-100 {
+				assert.Equal(t, middleware.DeadReasonTooLarge, letter.Headers[middleware.DeadReasonKey], identity)
+			}
+		default:
+			assert.Fail(t, "handled neither 3 times nor once", "%s: %d times", identity, calls.Counts()[identity])
+		}
 	}
+	assert.NotZero(t, tooLarge)
 	assert.Contains(t, got["128000"].Headers, middleware.ReasonKey, "the record is whole where it fits")
-	assert.NotContains(t, got["130300"].Headers, middleware.ReasonKey, "and cut where it does not")
-	same(t, 3, calls.Counts(), keys(sent)...)
+	assert.NotContains(t, got["130770"].Headers, "reason_poisoned", "and cut where it does not")
+	assert.Equal(t, own(got[strconv.Itoa(frameMax)]), got[strconv.Itoa(frameMax)].Headers, "down to nothing")
 	empty(t, queue)
 	assert.Zero(t, a.Log.Count("reconnecting"), "nobody's connection was closed")
-}
-
-// TestHeadersAtTheVeryLimit leave no room even for the count: the message cannot be sent on, so its handler keeps it, without a
-// loop, and it is there for the next app.
-func TestHeadersAtTheVeryLimit(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	calls := testapp.NewLedger()
-	a.Handle(queue, 1, func(msg *message.Message) error { calls.Add(string(msg.Payload)); return errDown })
-	a.Run()
-	testapp.Send(t, "", queue, framed(frameMax))
-	broker.Eventually(t, soon, func() bool { return a.Log.Count("holding it") >= 4 }, "the message is held")
-	same(t, 1, calls.Counts(), strconv.Itoa(frameMax))
-	assert.Zero(t, a.Log.Count("reconnecting"))
-	assert.Zero(t, testapp.Depth(t, queue+".dead"))
-	require.NoError(t, a.Router.Close())
-
-	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue) == 1 }, "the message is back")
+	assert.Zero(t, a.Log.Count("holding it"), "and nobody waited")
 }

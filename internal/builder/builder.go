@@ -79,6 +79,7 @@ func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (*publisher.Publi
 		TLS:      b.config.App.TLS.Clone(),
 		Exchange: naming.Prefix(b.config.Prefix).RetryExchange(),
 		Marshal:  b.marshaler().Marshal,
+		Headroom: headroom(naming.Prefix(b.config.Prefix)),
 		Shrink:   shrink,
 	}
 	if !b.config.VerifyOnly {

@@ -241,30 +241,3 @@ func headerText(headers amqp091.Table, key string) string {
 	text, _ := headers[key].(string)
 	return text
 }
-
-// recordCuts is in which order the record gives way where a message's own headers nearly fill a frame. The count and the
-// topic come last: without them the message would be retried for ever.
-var recordCuts = []string{
-	"reason_poisoned", middleware.ReasonKey, "subscriber_poisoned", "handler_poisoned", "topic_poisoned",
-	middleware.ErrorTypeKey, middleware.HandlerKey, middleware.FirstFailedAtKey, middleware.LastFailedAtKey,
-	middleware.DeadReasonKey, middleware.DueAtKey,
-}
-
-// shrink cuts the record, never the message: the reason to what fits, then whole keys.
-func shrink(publishing *amqp091.Publishing, excess int) {
-	for _, key := range recordCuts {
-		text, ok := publishing.Headers[key].(string)
-		if !ok {
-			continue
-		}
-		if excess <= 0 {
-			return
-		}
-		if key == middleware.ReasonKey && excess < len(text) {
-			publishing.Headers[key] = strings.ToValidUTF8(text[:len(text)-excess], "")
-			return
-		}
-		delete(publishing.Headers, key)
-		excess -= len(key) + len(text) + 6 // a key's length byte, the value's type byte and its four bytes of length
-	}
-}

@@ -38,6 +38,11 @@ func TestShrinkCutsTheRecordNeverTheMessage(t *testing.T) {
 	p.Headers = record()
 	builder.Shrink(&p, 1<<20)
 	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000), "retry_topic": "orders", "retry_failures": "3"}, p.Headers)
+
+	p.Headers = record()
+	p.Headers["retry_dead_reason"] = "exhausted"
+	builder.Shrink(&p, 1<<20)
+	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000)}, p.Headers, "a dead letter needs none of it")
 }
 
 func TestHeadersOfEveryTypeKeepIt(t *testing.T) {
