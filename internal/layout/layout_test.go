@@ -167,6 +167,13 @@ func TestMajorsAreApart(t *testing.T) {
 	}
 }
 
+// otherPubSubs are for the module backends.
+var otherPubSubs = []string{
+	"github.com/ThreeDotsLabs/watermill-nats", "github.com/ThreeDotsLabs/watermill-redisstream", "github.com/ThreeDotsLabs/watermill-sql",
+	"github.com/ThreeDotsLabs/watermill-kafka", "github.com/nats-io", "github.com/redis", "github.com/jackc", "github.com/lib/pq",
+	"github.com/IBM/sarama", "github.com/twmb",
+}
+
 type listed struct {
 	ImportPath    string
 	Imports, Deps []string
@@ -247,6 +254,9 @@ func TestTestOnlyModulesStayInTests(t *testing.T) {
 	for _, required := range file.Require {
 		if within(required.Path, []string{"github.com/Shopify/toxiproxy", "github.com/michaelklishin/rabbit-hole"}) {
 			t.Errorf("go.mod requires %s: it belongs in integration/go.mod, out of every user's module graph", required.Path)
+		}
+		if within(required.Path, otherPubSubs) {
+			t.Errorf("go.mod requires %s: it belongs in backends/go.mod, out of every user's module graph", required.Path)
 		}
 	}
 }
