@@ -68,29 +68,27 @@ func rabbitMQ(context.Context) (*servers.Server, error) {
 
 // running are the servers, which have to be stopped however the tests end.
 var running struct {
-	sync.Mutex
-	servers []*servers.Server
-	ended   bool
+	sync.Mutex // also while one starts
+	servers    []*servers.Server
 }
+
+// interrupted ends with the first signal.
+var interrupted, interrupt = context.WithCancel(context.Background())
 
 func startServer(t *testing.T, target target) string {
 	t.Helper()
-	server, err := target.start(t.Context())
-	require.NoError(t, err)
 	running.Lock()
 	defer running.Unlock()
-	if running.ended {
-		server.Stop()
-		t.FailNow()
-	}
+	server, err := target.start(interrupted)
+	require.NoError(t, err)
 	running.servers = append(running.servers, server)
 	return server.URL
 }
 
 func stopServers() {
+	interrupt()
 	running.Lock()
 	defer running.Unlock()
-	running.ended = true
 	var all sync.WaitGroup
 	for _, server := range running.servers {
 		all.Go(server.Stop)

@@ -26,7 +26,7 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return try(func(port int) (*Server, error) {
+	return try(ctx, func(port int) (*Server, error) {
 		home, err := folder("postgres")
 		if err != nil {
 			return nil, err

@@ -18,7 +18,7 @@ func Redis(ctx context.Context) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return try(func(port int) (*Server, error) {
+	return try(ctx, func(port int) (*Server, error) {
 		data, err := folder("redis")
 		if err != nil {
 			return nil, err

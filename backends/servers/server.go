@@ -19,9 +19,12 @@ type Server struct {
 }
 
 // try starts a server on a port that was free a moment ago, and again on others where it is taken meanwhile.
-func try(start func(port int) (*Server, error)) (*Server, error) {
+func try(ctx context.Context, start func(port int) (*Server, error)) (*Server, error) {
 	var faults []error
 	for range 3 {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		port, err := freePort()
 		if err != nil {
 			return nil, err
