@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
@@ -49,6 +50,23 @@ func Example() {
 	check(pubSub.Close()) // after the tiers
 	// Output:
 	// billed after 2 failures
+}
+
+// What differs from an app on RabbitMQ.
+func ExampleRelay() {
+	logger, router := watermill.NopLogger{}, message.NewDefaultRouter(nil)
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
+	bill := func(*message.Message) error { return nil }
+
+	tiers, err := relay.New(relay.Config{
+		Publisher:     pubSub,
+		Schedule:      backoff.Exponential(time.Second, 5, 4),
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}, logger)
+	check(err)
+	retry, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), logger)
+	check(err)
+	tiers.AddConsumerHandler(router, "billing", "orders", pubSub, bill).AddMiddleware(retry.Middleware)
 }
 
 func ExampleNew() {
