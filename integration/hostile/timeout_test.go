@@ -1,8 +1,6 @@
 package hostile_test
 
 import (
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -20,20 +18,15 @@ import (
 // broker that has none for it (before 3.12) for the whole node.
 func consumerTimeout(t *testing.T, queue string) {
 	t.Helper()
-	prefix := os.Getenv("BROKER_CTL")
-	require.NotEmpty(t, prefix, "BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL; `make test` sets it")
 	about, err := broker.Management(t).Overview()
 	require.NoError(t, err)
 	if !strings.HasPrefix(about.RabbitMQVersion, "3.") {
 		testapp.PutPolicy(t, queue, "^"+queue+"$", `{"consumer-timeout": 60000}`)
 		return
 	}
-	set := func(name, value string) (before string) {
-		expression := "'X = application:get_env(rabbit, " + name + "), application:set_env(rabbit, " + name + ", " + value + "), X.'"
-		output, err := exec.Command("sh", "-c", prefix+" eval "+expression).Output()
-		require.NoError(t, err, string(output))
-		before = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(string(output)), "{ok,"), "}")
-		return before
+	set := func(name, value string) string {
+		output := broker.Ctl(t, "eval", "X = application:get_env(rabbit, "+name+"), application:set_env(rabbit, "+name+", "+value+"), X.")
+		return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(output), "{ok,"), "}")
 	}
 	before := set("consumer_timeout", "60000")
 	t.Cleanup(func() { set("consumer_timeout", before) })

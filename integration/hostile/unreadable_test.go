@@ -1,0 +1,161 @@
+package hostile_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// What amqp091-go reads at most. It writes more, as any other client may, and gives up the connection on which it is to read it.
+const (
+	maxLevels   = 32
+	maxElements = 8192
+)
+
+// unreadable are headers that RabbitMQ takes and amqp091-go cannot read.
+var unreadable = map[string]amqp091.Table{
+	"nested":   {"h": nested(maxLevels + 1)},
+	"elements": {"h": make([]any, maxElements+1)},
+	"headers":  headers(maxElements + 1),
+}
+
+func nested(levels int) any {
+	if levels == 0 {
+		return "deep"
+	}
+	return []any{nested(levels - 1)}
+}
+
+func headers(n int) amqp091.Table {
+	table := amqp091.Table{}
+	for i := range n {
+		table[strconv.Itoa(i)] = nil
+	}
+	return table
+}
+
+const (
+	poison     = "poison"
+	neighbours = 100
+	handlers   = 4
+)
+
+// poisoned runs an app that gets a message that it cannot read among those that it can.
+func poisoned(t *testing.T, a *testapp.App, queue string, poisonous amqp091.Table) *testapp.Ledger {
+	t.Helper()
+	processed := testapp.NewLedger()
+	a.Handle(queue, handlers, func(msg *message.Message) error {
+		processed.Add(string(msg.Payload))
+		return nil
+	})
+	a.Run()
+	for i, order := range testapp.Orders(neighbours) {
+		if i == neighbours/2 {
+			testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(poison), Headers: poisonous})
+		}
+		testapp.Send(t, "", queue, order)
+	}
+	return processed
+}
+
+// unhurried asserts that what breaks the connection does not come round in a hot loop: watermill-amqp pauses before it reconnects.
+func unhurried(t *testing.T, a *testapp.App, since time.Time) {
+	t.Helper()
+	rate := float64(a.Log.Count("reconnecting")) / time.Since(since).Seconds() / handlers
+	t.Logf("%d connections in %v, %.1f a second and handler", a.Log.Count("reconnecting"), time.Since(since).Round(time.Millisecond), rate)
+	assert.Less(t, rate, 5.0, "redeliveries a second and handler")
+}
+
+// TestHeadersThatGoCannotRead: every delivery breaks the connection of all the app's handlers, until the broker gives the message
+// up. It is dead-lettered, and the others are processed.
+func TestHeadersThatGoCannotRead(t *testing.T) {
+	t.Parallel()
+	for name, poisonous := range unreadable {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := testapp.New(t)
+			queue := a.Queue("orders")
+			began := time.Now()
+			processed := poisoned(t, a, queue, poisonous)
+			broker.Eventually(t, 2*time.Minute, func() bool { return testapp.Depth(t, queue+".dead") == 1 }, "the broker gives it up")
+			unhurried(t, a, began)
+			processed.Wait(t, neighbours, soon)
+			empty(t, queue)
+			body, deaths := peek(t, queue+".dead")
+			assert.Equal(t, poison, body)
+			assert.Contains(t, deaths, "delivery_limit")
+			assert.Equal(t, 1, testapp.Depth(t, queue+".dead"), "and no other")
+
+			connection := broker.Connect(t) // who reads dead letters in Go meets it again
+			closed := connection.NotifyClose(make(chan *amqp091.Error, 1))
+			channel, err := connection.Channel()
+			require.NoError(t, err)
+			_, _ = channel.Consume(queue+".dead", "", false, false, false, false, nil)
+			select {
+			case err := <-closed:
+				assert.ErrorContains(t, err, "invalid field or value inside of a frame")
+			case <-time.After(soon):
+				t.Fatal("amqp091-go reads it: the README says otherwise")
+			}
+		})
+	}
+}
+
+// TestHeadersThatGoCannotReadOnAnUnprotectedQueue have no end, and hold up who comes after: the message comes back to the head of
+// the queue. Whoever empties the queue ends it. Still it is no hot loop.
+func TestHeadersThatGoCannotReadOnAnUnprotectedQueue(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	channel := broker.Channel(t)
+	_, err := channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: "classic"})
+	require.NoError(t, err)
+	began := time.Now()
+	processed := poisoned(t, a, queue, unreadable["nested"])
+	broker.Eventually(t, 2*time.Minute, func() bool { return a.Log.Count("reconnecting") > 40 }, "more often than a limit of 20 would allow")
+	unhurried(t, a, began)
+	assert.GreaterOrEqual(t, processed.Len(), neighbours/2, "what came before it")
+	broker.Eventually(t, soon, func() bool {
+		purged, err := channel.QueuePurge(queue, false)
+		require.NoError(t, err)
+		return purged > 0
+	}, "it is caught between two deliveries")
+	empty(t, queue)
+}
+
+// peek reads a message over the management API, for no client in Go can, and leaves it where it is.
+func peek(t *testing.T, queue string) (body, deaths string) {
+	t.Helper()
+	client := broker.Management(t)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, client.Endpoint+"/api/queues/%2F/"+url.PathEscape(queue)+"/get",
+		strings.NewReader(`{"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}`))
+	require.NoError(t, err)
+	request.SetBasicAuth(client.Username, client.Password)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer func() { _ = response.Body.Close() }()
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	var messages []struct {
+		Payload    string `json:"payload"`
+		Properties struct {
+			Headers map[string]any `json:"headers"`
+		} `json:"properties"`
+	}
+	require.NoError(t, json.NewDecoder(response.Body).Decode(&messages))
+	require.Len(t, messages, 1)
+	encoded, err := json.Marshal(messages[0].Properties.Headers["x-death"])
+	require.NoError(t, err)
+	return messages[0].Payload, string(encoded)
+}
