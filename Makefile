@@ -59,7 +59,7 @@ test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
 test-backends: devbroker ## every backend against the same promises, one line each, on real servers that it starts
 	@rm -f .broker/backends
 	@CONFORMANCE_REPORT=$(CURDIR)/.broker/backends $(WITH_BROKER) \
-		$(GO) test -C backends -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
+		$(GO) test -C backends -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
 		result=$$?; cat .broker/backends; exit $$result
 
 test-short: test-root ## the tests that need no broker

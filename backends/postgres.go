@@ -111,23 +111,43 @@ type withDB struct {
 
 func (w withDB) Close() error { return errors.Join(w.close(), w.db.Close()) }
 
-// queue is a table of messages that wait until they are due. In batches of more than one watermill-sql v4.0.0 loses messages:
-// when a batch is cut short, by a shutdown for instance, it deletes the whole of it. Its own condition for what is due is
-// wrong where the session's time zone is not UTC, and fails, for every message of the topic, on one with a NUL in its
-// metadata: PostgreSQL cannot make text of that. Here nothing of the metadata but the time itself is read.
-var queue = sql.PostgreSQLQueueSchema{
-	GeneratePayloadType: bytea,
-	SubscribeBatchSize:  1,
-	GenerateWhereClause: func(sql.GenerateWhereClauseParams) (string, []any) {
-		return fmt.Sprintf(`COALESCE(substring(metadata::text from '"%s":"([^"]*)"')::timestamptz, '-infinity') < clock_timestamp()`,
-			delay.DelayedUntilKey), nil
-	},
+// queue is a table of messages that wait until they are due, like watermill-sql's own for delayed messages, which is
+// not enough in v4.0.0: read in batches it loses messages (when a batch is cut short, by a shutdown for instance, it deletes the whole of
+// it), a session whose time zone is not UTC gets them early or late, one NUL in a message's metadata stops its topic, for
+// PostgreSQL cannot make text of that, and every poll reads all that wait.
+type queue struct{ sql.PostgreSQLQueueSchema }
+
+var waitingQueue = queue{sql.PostgreSQLQueueSchema{GeneratePayloadType: bytea, SubscribeBatchSize: 1}}
+
+// due is read from the text of the metadata: no value can hold what begins with an unescaped quote.
+const due = `COALESCE(substring(metadata::text from '"` + delay.DelayedUntilKey + `":"([^"]*)"'), '') COLLATE "C"`
+
+func (q queue) SchemaInitializingQueries(params sql.SchemaInitializingQueriesParams) ([]sql.Query, error) {
+	queries, err := q.PostgreSQLQueueSchema.SchemaInitializingQueries(params)
+	table := q.MessagesTable(params.Topic)
+	if name := strings.Trim(table, `"`); len(name) > 63 {
+		return nil, fmt.Errorf("topic %q makes the table name %q of %d bytes, and PostgreSQL cuts names at 63, so that two topics could share a table: "+
+			"take a shorter name for the handler or the prefix", params.Topic, name, len(name))
+	}
+	lock := sql.Query{Query: fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", sql.DefaultSchemaInitializationLock("watermill-retry"))}
+	index := sql.Query{Query: fmt.Sprintf(`CREATE INDEX IF NOT EXISTS "%s_due" ON %s ((%s))`, strings.Trim(table, `"`), table, due)}
+	return append(append([]sql.Query{lock}, queries...), index), err
+}
+
+// RequiresTransaction is for the lock: two who make the same table at once fail.
+func (queue) RequiresTransaction() bool { return true }
+
+// SelectQuery takes what is due longest, and leaves what another has.
+func (q queue) SelectQuery(params sql.SelectQueryParams) (sql.Query, error) {
+	return sql.Query{Query: fmt.Sprintf(`SELECT "offset", uuid, payload, metadata FROM %s
+		WHERE %s <= to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') AND NOT acked
+		ORDER BY %[2]s LIMIT 1 FOR UPDATE SKIP LOCKED`, q.MessagesTable(params.Topic), due)}, nil
 }
 
 // delayed connects an app whose failed messages go to a queue table and wait there.
 func (p postgres) delayed(app App) (*Retries, error) {
 	failures, err := app.failures(func() (message.Publisher, error) {
-		return p.newPublisher(sql.PublisherConfig{SchemaAdapter: queue, AutoInitializeSchema: true})
+		return p.newPublisher(sql.PublisherConfig{SchemaAdapter: waitingQueue, AutoInitializeSchema: true})
 	})
 	if err != nil {
 		return nil, err
@@ -174,7 +194,7 @@ func (p postgres) delayed(app App) (*Retries, error) {
 // waiting subscribes to queue tables.
 func (p postgres) waiting(limit time.Duration) (message.Subscriber, error) {
 	return p.newSubscriber(sql.SubscriberConfig{
-		AckDeadline: &limit, SchemaAdapter: queue, OffsetsAdapter: sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
+		AckDeadline: &limit, SchemaAdapter: waitingQueue, OffsetsAdapter: sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
 	})
 }
 
@@ -223,11 +243,15 @@ func (b both) Close() error { return errors.Join(b.Subscriber.Close(), b.returns
 // tier subscribes a tier. While a message is held watermill-sql keeps a transaction open, and what is published meanwhile
 // is visible to nobody if that transaction has an id. It gets one with its first lock of a row, so there must be none.
 func (p postgres) tier(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
-	return p.newSubscriber(sql.SubscriberConfig{
+	return p.newSubscriber(tierConfig(limit))
+}
+
+func tierConfig(limit time.Duration) sql.SubscriberConfig {
+	return sql.SubscriberConfig{
 		ConsumerGroup: "retry-relay", AckDeadline: &limit,
 		SchemaAdapter:  sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea, SubscribeBatchSize: 1},
 		OffsetsAdapter: tierOffsets{},
-	})
+	}
 }
 
 // tierOffsets takes an advisory lock instead of the row of the offset.

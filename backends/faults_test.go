@@ -1,0 +1,185 @@
+package backends
+
+import (
+	"context"
+	stdsql "database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/servers"
+)
+
+// These are the faults of the stock Pub/Subs that the wiring here works around. A test that fails says that its workaround can go.
+
+const gone = "the fault is gone: so can be its workaround"
+
+func startPostgres(t *testing.T, settings string) (*stdsql.DB, string) {
+	t.Helper()
+	server, err := servers.PostgreSQL(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	db, err := stdsql.Open("pgx", server.URL+settings)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	return db, server.URL
+}
+
+// delayedPubSub is watermill-sql's own.
+func delayedPubSub(t *testing.T, db *stdsql.DB) (message.Publisher, message.Subscriber) {
+	t.Helper()
+	publisher, err := sql.NewDelayedPostgreSQLPublisher(sql.BeginnerFromStdSQL(db), sql.DelayedPostgreSQLPublisherConfig{})
+	require.NoError(t, err)
+	subscriber, err := sql.NewDelayedPostgreSQLSubscriber(sql.BeginnerFromStdSQL(db), sql.DelayedPostgreSQLSubscriberConfig{DeleteOnAck: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = subscriber.Close() })
+	return publisher, subscriber
+}
+
+func delayed(id string, wait time.Duration) *message.Message {
+	msg := message.NewMessage(id, []byte("{}"))
+	delay.Message(msg, delay.For(wait))
+	return msg
+}
+
+func take(t *testing.T, in <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case msg := <-in:
+		return msg
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "no message")
+		return nil
+	}
+}
+
+func TestFaultDelayedBatchIsLost(t *testing.T) {
+	t.Parallel()
+	db, _ := startPostgres(t, "")
+	publisher, subscriber := delayedPubSub(t, db)
+	for i := range 10 {
+		require.NoError(t, publisher.Publish("q", delayed(fmt.Sprint(i), -time.Minute)))
+	}
+	in, err := subscriber.Subscribe(context.Background(), "q")
+	require.NoError(t, err)
+	take(t, in).Ack()
+	take(t, in) // in flight when the subscriber closes
+	require.NoError(t, subscriber.Close())
+	var left int
+	require.NoError(t, db.QueryRow(`SELECT count(*) FROM "watermill_q"`).Scan(&left))
+	assert.Zero(t, left, "of 9 that were not acknowledged; "+gone)
+}
+
+func TestFaultDelayedInAnotherTimeZone(t *testing.T) {
+	t.Parallel()
+	db, _ := startPostgres(t, "&timezone=America/New_York")
+	publisher, subscriber := delayedPubSub(t, db)
+	in, err := subscriber.Subscribe(context.Background(), "q")
+	require.NoError(t, err)
+	require.NoError(t, publisher.Publish("q", delayed("1", time.Hour)))
+	select {
+	case <-in:
+	case <-time.After(5 * time.Second):
+		assert.Fail(t, "not early: "+gone)
+	}
+}
+
+func TestFaultHeldMessageHidesOthers(t *testing.T) {
+	t.Parallel()
+	_, url := startPostgres(t, "")
+	p := postgres{url: url, logger: watermill.NopLogger{}}
+	publisher, err := p.publisher()
+	require.NoError(t, err)
+	for _, test := range []struct {
+		name      string
+		subscribe func() (message.Subscriber, error)
+		hidden    bool
+	}{
+		{"stock", func() (message.Subscriber, error) { return p.subscriber("g", time.Minute) }, true},
+		{"tier", func() (message.Subscriber, error) { return p.newSubscriber(tierConfig(time.Minute)) }, false},
+	} {
+		holder, err := test.subscribe()
+		require.NoError(t, err)
+		holding, err := holder.Subscribe(context.Background(), "held-"+test.name)
+		require.NoError(t, err)
+		other, err := p.subscriber("g", time.Minute)
+		require.NoError(t, err)
+		in, err := other.Subscribe(context.Background(), "other-"+test.name)
+		require.NoError(t, err)
+
+		require.NoError(t, publisher.Publish("held-"+test.name, message.NewMessage("1", nil)))
+		held := take(t, holding)
+		require.NoError(t, publisher.Publish("other-"+test.name, message.NewMessage("2", nil)))
+		hidden := false
+		select {
+		case msg := <-in:
+			msg.Ack()
+		case <-time.After(2 * time.Second):
+			hidden = true
+		}
+		assert.Equal(t, test.hidden, hidden, test.name)
+		held.Ack()
+		if hidden {
+			take(t, in).Ack()
+		}
+		require.NoError(t, holder.Close())
+		require.NoError(t, other.Close())
+	}
+	require.NoError(t, publisher.Close())
+}
+
+func TestFaultNATSAcknowledgesByItself(t *testing.T) {
+	t.Parallel()
+	server, err := servers.NATS(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	stock := wmnats.JetStreamConfig{AutoProvision: true, DurablePrefix: "d"}
+	publisher, err := wmnats.NewPublisher(wmnats.PublisherConfig{URL: server.URL, JetStream: stock}, watermill.NopLogger{})
+	require.NoError(t, err)
+	subscribe := func() (<-chan *message.Message, message.Subscriber) {
+		subscriber, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{
+			URL: server.URL, QueueGroupPrefix: "d", JetStream: stock, AckWaitTimeout: 500 * time.Millisecond,
+		}, watermill.NopLogger{})
+		require.NoError(t, err)
+		in, err := subscriber.Subscribe(context.Background(), "orders")
+		require.NoError(t, err)
+		return in, subscriber
+	}
+	connection, err := nats.Connect(server.URL)
+	require.NoError(t, err)
+	t.Cleanup(connection.Close)
+	js, err := connection.JetStream()
+	require.NoError(t, err)
+	settled := func() bool {
+		info, err := js.ConsumerInfo("orders", "d")
+		return err == nil && info.NumAckPending == 0 && info.NumPending == 0
+	}
+
+	in, subscriber := subscribe()
+	require.NoError(t, publisher.Publish("orders", message.NewMessage("1", []byte("x"))))
+	take(t, in) // and never acknowledged
+	assert.Eventually(t, settled, 5*time.Second, 50*time.Millisecond, gone)
+
+	require.NoError(t, subscriber.Close())
+	in, subscriber = subscribe() // on a new consumer: the old one went with its subscriber
+	assert.Equal(t, "1", take(t, in).UUID, gone)
+	require.NoError(t, subscriber.Close())
+	require.NoError(t, publisher.Close())
+}
+
+func TestTableNamesAreNotCut(t *testing.T) {
+	_, err := waitingQueue.SchemaInitializingQueries(sql.SchemaInitializingQueriesParams{Topic: "retry.return." + strings.Repeat("h", 41)})
+	require.ErrorContains(t, err, "64 bytes")
+	_, err = waitingQueue.SchemaInitializingQueries(sql.SchemaInitializingQueriesParams{Topic: "retry.return." + strings.Repeat("h", 40)})
+	require.NoError(t, err)
+}
