@@ -193,16 +193,18 @@ func TestPasswordWhereNobodyConnects(t *testing.T) {
 func TestPasswordWithoutPermissions(t *testing.T) {
 	t.Parallel()
 	w := newWitness()
-	queue := broker.Name(t, "secret")
-	broker.Clean(t, queue)
+	prefix := broker.Name(t, "secret")
+	broker.Clean(t, prefix)
+	queue := "orders_" + prefix
 	for _, permissions := range [][3]string{{"^$", ".*", ".*"}, {".*", "^$", ".*"}, {".*", ".*", "^$"}, {"^$", "^$", "^$"}} {
 		for _, verify := range []bool{false, true} {
 			name := user(t, permissions[0], permissions[1], permissions[2])
-			b := builder(t, address(t, name, ""), queue, func(c *config.BuilderConfig) { c.VerifyOnly = verify })
+			b := builder(t, address(t, name, ""), prefix, func(c *config.BuilderConfig) { c.VerifyOnly = verify })
 			subscriber, err := amqp.NewSubscriber(b.SubscriberConfig(), w)
 			require.NoError(t, err)
 			err = subscriber.SubscribeInitialize(queue)
-			if assert.Error(t, err, permissions) {
+			var refused *amqp091.Error
+			if assert.ErrorAs(t, err, &refused, "the broker refuses %v", permissions) {
 				w.add(err)
 			}
 			require.NoError(t, subscriber.Close())
@@ -213,6 +215,28 @@ func TestPasswordWithoutPermissions(t *testing.T) {
 		}
 	}
 	w.silent(t)
+}
+
+// TestPasswordThatIsChanged between the subscriber's connection and the builder's own, with which it looks at the queue.
+func TestPasswordThatIsChanged(t *testing.T) {
+	t.Parallel()
+	for _, verify := range []bool{false, true} {
+		w := newWitness()
+		name, prefix := user(t, ".*", ".*", ".*"), broker.Name(t, "secret")
+		broker.Clean(t, prefix)
+		queue := "orders_" + prefix
+		b := builder(t, address(t, name, ""), prefix, func(c *config.BuilderConfig) { c.VerifyOnly = verify })
+		require.NoError(t, b.Topology(queue).Declare(broker.Channel(t)))
+		subscriber, err := amqp.NewSubscriber(b.SubscriberConfig(), w)
+		require.NoError(t, err)
+		_, err = broker.Management(t).PutUser(name, rabbithole.UserSettings{Password: "another"})
+		require.NoError(t, err)
+		err = subscriber.SubscribeInitialize(queue)
+		require.ErrorContains(t, err, "cannot connect to look at work queue")
+		w.add(err)
+		require.NoError(t, subscriber.Close())
+		w.silent(t)
+	}
 }
 
 // TestPasswordOfAnAppInTrouble: its topology is printed and exported, it retries and dead-letters, loses the connection of its
