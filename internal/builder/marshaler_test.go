@@ -2,6 +2,8 @@ package builder_test
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/builder"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/publisher"
 	"github.com/tieredretry/watermill-retry/topology"
 )
@@ -81,10 +84,34 @@ func (textual) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, nil
 }
 
+// foreignHeaders are what a copy must carry on of a delivery's headers: all but the broker's and the library's own.
+func foreignHeaders(headers amqp091.Table) amqp091.Table {
+	foreign := amqp091.Table{}
+	for key, value := range headers {
+		if !slices.Contains(ours, key) && !strings.HasPrefix(key, "x-first-death-") && !strings.HasPrefix(key, "x-last-death-") {
+			foreign[key] = value
+		}
+	}
+	return foreign
+}
+
+// ours begins with the broker's.
+var ours = []string{
+	"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", "_watermill_amqp_redelivered",
+	"retry_publish_id", "retry_user_id", "retry_exchange", "retry_routing_key", "retry_priority", "retry_properties", "retry_unmarshal_error",
+}
+
+const brokers = 6
+
+// FuzzMarshaler: whatever the headers, they come over any number of retries as they are, and the dead letter is read.
 func FuzzMarshaler(f *testing.F) {
 	f.Add("trace", "abc", []byte("body"), int64(5), "retry.return", "1s.orders")
 	f.Add("x-death", "\xff", []byte{}, int64(-1), "", "")
 	f.Add("retry_failures", "-1", []byte(nil), int64(1<<62), "retry.return", ".")
+	f.Add("retry_dead_reason", "mine", []byte("body"), int64(1), "retry", "dead.orders")
+	f.Add("retry_user_id", "root", []byte("body"), int64(1), "shop", "orders")
+	f.Add(publisher.UUIDHeader, "", []byte("body"), int64(1), "", "orders")
+	f.Add("", "", []byte("body"), int64(0), "", "orders")
 	b, err := builder.New(builder.Config{
 		App: builder.App{
 			URI: "amqp://guest:guest@localhost:5672/", Marshaler: textual{}, QueueOf: func(topic string) string { return topic },
@@ -93,22 +120,44 @@ func FuzzMarshaler(f *testing.F) {
 		Config: topology.Config{Schedule: backoff.Schedule{time.Second}},
 	})
 	require.NoError(f, err)
-	m := b.Marshaler()
+	m, letters := b.Marshaler(), b.DeadLetterMarshaler()
 	f.Fuzz(func(t *testing.T, key, value string, body []byte, number int64, exchange, routingKey string) {
-		delivery := amqp091.Delivery{
-			Acknowledger: configtest.Settled{}, Body: body, Exchange: exchange, RoutingKey: routingKey,
-			Headers: amqp091.Table{key: value, key + "n": number, key + "t": amqp091.Table{key: []any{number, body}}},
+		raw := append([]byte{}, body...) // never nil, as from the wire
+		sent := amqp091.Table{
+			key: value, key + "n": number, key + "t": amqp091.Table{key: []any{number, raw, value, nil}}, key + "b": raw, key + "s": value,
+			key + "f": float64(number), key + "z": nil, key + "d": time.Unix(number>>32, 0),
 		}
-		msg, err := m.Unmarshal(delivery)
-		if err != nil {
-			t.Fatal(err)
+		want := foreignHeaders(sent)
+		delivery := amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: body, Exchange: exchange, RoutingKey: routingKey, Headers: sent}
+		for range 3 {
+			msg, err := m.Unmarshal(delivery)
+			require.NoError(t, err)
+			p, err := m.Marshal(msg)
+			require.NoError(t, err)
+			require.Equal(t, string(body), string(p.Body))
+			require.Equal(t, want, foreignHeaders(p.Headers))
+			for _, header := range ours[:brokers] {
+				require.NotContains(t, p.Headers, header, "the broker's, or it would count it")
+			}
+			delivery = configtest.ComeBack(p)
 		}
-		p, err := m.Marshal(msg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(p.Body) != string(body) {
-			t.Fatalf("body %q became %q", body, p.Body)
+
+		deaths := []any{amqp091.Table{"reason": value, "queue": key, "time": time.Unix(number>>32, 0), "count": number}, value}
+		for _, story := range []any{nil, deaths, deaths[1:], []any{}, value, number, amqp091.Table{key: value}, []any{amqp091.Table{"reason": number, "time": value}}} {
+			letter := delivery
+			letter.Exchange, letter.RoutingKey, letter.Headers = "retry", "dead.orders", maps.Clone(delivery.Headers)
+			letter.Headers["x-death"] = story
+			msg, err := letters.Unmarshal(letter)
+			require.NoError(t, err)
+			require.Equal(t, string(body), string(msg.Payload))
+			if dead, _ := story.([]any); len(dead) > 0 {
+				if death, ok := dead[0].(amqp091.Table); ok {
+					reason, _ := death["reason"].(string)
+					require.Equal(t, reason, msg.Metadata[middleware.DeadReasonKey], "the broker's word")
+				}
+			}
+			_, err = letters.Marshal(msg)
+			require.NoError(t, err)
 		}
 	})
 }
