@@ -274,7 +274,7 @@ func TestPasswordOfAnAppInTrouble(t *testing.T) {
 	<-router.Running()
 	send := func(identity string) { testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(identity)}) }
 	send("fine")
-	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue+".dead") == 1 }, "the first is dead-lettered")
+	broker.Eventually(t, soon, func() bool { return w.count("Message dead-lettered") == 1 }, "the first is dead-lettered, and that confirmed")
 
 	proxy.Stop()
 	send("away")
