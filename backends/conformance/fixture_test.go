@@ -58,13 +58,13 @@ func (f *fixture) app(delays ...time.Duration) backends.App {
 	}
 }
 
-// topics are those of so many handlers: one, or one each where every subscription gets everything.
+// topics are those of so many handlers.
 func (f *fixture) topics(handlers int) []string {
 	topics := make([]string, handlers)
 	for i := range topics {
 		topics[i] = "t" + f.name
-		if f.memory {
-			topics[i] = fmt.Sprintf("t%s-%d", f.name, i)
+		if f.share > 0 {
+			topics[i] = fmt.Sprintf("t%s-%d", f.name, i/f.share)
 		}
 	}
 	return topics

@@ -27,8 +27,12 @@ type target struct {
 	start func(context.Context) (*servers.Server, error)
 	open  func(url string, logger watermill.LoggerAdapter) backends.Backend
 
-	// memory: a restart is not survived, and every subscription is a consumer group.
+	// memory: a restart is not survived.
 	memory bool
+
+	// share is how many handlers have a topic in common, 0 for all. On gochannel every subscription gets everything, and
+	// watermill-sql on PostgreSQL lets a group handle one message of a topic at a time, for which the others fight.
+	share int
 
 	// late is what the 99th percentile of lateness must stay below in the quiet case, on two cores: generous.
 	late time.Duration
@@ -42,7 +46,7 @@ type target struct {
 
 var targets = []target{
 	{
-		name: "gochannel", memory: true, late: time.Second, keeps: all,
+		name: "gochannel", memory: true, share: 1, late: time.Second, keeps: all,
 		start: func(context.Context) (*servers.Server, error) { return &servers.Server{Stop: func() {}}, nil },
 		open: func(_ string, logger watermill.LoggerAdapter) backends.Backend {
 			return backends.Memory(logger)
@@ -52,8 +56,8 @@ var targets = []target{
 	{name: "rabbitmq-v3", late: time.Second, keeps: amqpKeeps, clean: cleanRabbitMQ, start: rabbitMQ, open: backends.RabbitMQv3},
 	{name: "nats", late: time.Second, keeps: natsKeeps, start: servers.NATS, open: backends.NATS},
 	{name: "redis", late: time.Second, keeps: all, start: servers.Redis, open: backends.Redis},
-	{name: "postgres-delayed", late: 2 * time.Second, keeps: jsonKeeps, start: servers.PostgreSQL, open: backends.Postgres},
-	{name: "postgres", late: 2 * time.Second, keeps: jsonKeeps, start: servers.PostgreSQL, open: backends.PostgresRelay},
+	{name: "postgres-delayed", share: 2, late: 2 * time.Second, keeps: jsonKeeps, start: servers.PostgreSQL, open: backends.Postgres},
+	{name: "postgres", share: 2, late: 2 * time.Second, keeps: jsonKeeps, start: servers.PostgreSQL, open: backends.PostgresRelay},
 	{name: "kafka", late: time.Second, keeps: all, start: servers.Kafka, open: backends.Kafka},
 }
 
