@@ -13,6 +13,7 @@ const (
 	maxExpiration = 315_360_000_000 // milliseconds, ten years: RabbitMQ's bound
 	maxNesting    = 32              // of tables and arrays below the headers: more would close amqp091-go's consumers
 	maxElements   = 8192            // of one table or array, likewise
+	brokerHeaders = 16              // more than the broker adds when it dead-letters: x-death, x-first-death-*, ...
 
 	frameOverhead  = 8             // type, channel, size, end
 	contentHeader  = 2 + 2 + 8 + 2 // class, weight, body size, property flags
@@ -213,15 +214,9 @@ func checkFloat(path string, value float64) error {
 }
 
 // errTooLarge is the cause of ErrRefused that a smaller message would not have.
-type errTooLarge struct{ size, headroom, frameMax int }
+type errTooLarge struct{ text string }
 
-func (e errTooLarge) Error() string {
-	text := fmt.Sprintf("properties and headers take %d bytes, at most %d, the connection's frame_max", e.size, e.frameMax)
-	if e.headroom > 0 {
-		text += fmt.Sprintf(", less %d for the broker's own", e.headroom)
-	}
-	return text
-}
+func (e errTooLarge) Error() string { return e.text }
 
 // TooLarge tells packages that do not import this one.
 func (e errTooLarge) TooLarge() bool { return true }

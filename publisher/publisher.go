@@ -3,6 +3,8 @@ package publisher
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -170,15 +172,25 @@ func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 	return nil, nil
 }
 
-// fit leaves room for what the broker adds: with that, too large a frame closes the connection of every consumer it meets.
+// fit leaves room for what the broker adds: with that, too large a frame, or too many headers, close the connection of every
+// consumer that they meet.
 func (p *Publisher) fit(r *request, l limits) error {
+	room, most := 0, maxElements-1 // the mark is one of them
+	if p.config.Headroom != nil {
+		room = p.config.Headroom(r.routingKey)
+	}
+	if room > 0 {
+		most -= brokerHeaders
+	}
+	if len(r.publishing.Headers) > most && p.config.Shrink != nil {
+		p.config.Shrink(&r.publishing, math.MaxInt)
+	}
+	if n := len(r.publishing.Headers); n > most {
+		return errTooLarge{fmt.Sprintf("the message has %d headers, at most %d", n, most)}
+	}
 	size, err := p.inspect(r, l)
 	if err != nil {
 		return err
-	}
-	room := 0
-	if p.config.Headroom != nil {
-		room = p.config.Headroom(r.routingKey)
 	}
 	excess := l.excess(size + room)
 	if excess > 0 && p.config.Shrink != nil {
@@ -193,7 +205,8 @@ func (p *Publisher) fit(r *request, l limits) error {
 		excess = 0
 	}
 	if excess > 0 {
-		return errTooLarge{size, room, l.frameMax}
+		return errTooLarge{fmt.Sprintf("properties and headers take %d bytes, at most %d, the connection's frame_max, less %d for the broker's own",
+			size, l.frameMax, room)}
 	}
 	return nil
 }

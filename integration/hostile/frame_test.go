@@ -78,3 +78,34 @@ func TestHeadersNearTheFrameLimit(t *testing.T) {
 	assert.Zero(t, a.Log.Count("reconnecting"), "nobody's connection was closed")
 	assert.Zero(t, a.Log.Count("holding it"), "and nobody waited")
 }
+
+// TestHeadersByTheThousand: amqp091-go reads at most 8192, the broker's own among them.
+func TestHeadersByTheThousand(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	sent := map[string]amqp091.Publishing{}
+	for _, n := range []int{8000, 8160, 8170, 8173, 8174, 8180, 8190, 8191} {
+		headers := amqp091.Table{}
+		for i := range n {
+			headers[strconv.Itoa(i)] = int8(1)
+		}
+		sent[strconv.Itoa(n)] = amqp091.Publishing{Body: []byte(strconv.Itoa(n)), Headers: headers}
+	}
+	calls := testapp.NewLedger()
+	a.Handle(queue, 2, func(msg *message.Message) error { calls.Add(string(msg.Payload)); return errDown })
+	a.Run()
+	for _, p := range sent {
+		testapp.Send(t, "", queue, p)
+	}
+	got := letters(t, queue, len(sent))
+	assert.Equal(t, keys(sent), keys(got))
+	for identity, letter := range got {
+		assert.Equal(t, sent[identity].Headers, own(letter), identity)
+	}
+	assert.Equal(t, 3, calls.Counts()["8160"], "there is room")
+	assert.Equal(t, 1, calls.Counts()["8191"], "there is none")
+	empty(t, queue)
+	assert.Zero(t, a.Log.Count("reconnecting"), "nobody's connection was closed")
+	assert.Zero(t, a.Log.Count("holding it"), "and nobody waited")
+}

@@ -1,4 +1,4 @@
-// Package reconnect_test takes the broker away from running apps. It is never run with the race detector: watermill-amqp's
+// Package reconnect_test takes running apps their connections. It is never run with the race detector: watermill-amqp's
 // subscriber has a data race of its own when it reconnects.
 package reconnect_test
 
@@ -25,6 +25,7 @@ var errDown = errors.New("the bank is down")
 
 // TestBrokerAwayForAMinute while handlers fail: nothing is lost, nothing is falsely dead-lettered, and no message circles.
 func TestBrokerAwayForAMinute(t *testing.T) {
+	t.Parallel()
 	const messages, handlers = 600, 16
 	away := time.Minute
 	proxy, uri := broker.Proxy(t)

@@ -1,4 +1,4 @@
-package hostile_test
+package reconnect_test
 
 import (
 	"encoding/json"
@@ -91,8 +91,8 @@ func TestHeadersThatGoCannotRead(t *testing.T) {
 			processed := poisoned(t, a, queue, poisonous)
 			broker.Eventually(t, 2*time.Minute, func() bool { return testapp.Depth(t, queue+".dead") == 1 }, "the broker gives it up")
 			unhurried(t, a, began)
-			processed.Wait(t, neighbours, soon)
-			empty(t, queue)
+			processed.Wait(t, neighbours, 30*time.Second)
+			settled(t, queue)
 			body, deaths := peek(t, queue+".dead")
 			assert.Equal(t, poison, body)
 			assert.Contains(t, deaths, "delivery_limit")
@@ -106,7 +106,7 @@ func TestHeadersThatGoCannotRead(t *testing.T) {
 			select {
 			case err := <-closed:
 				assert.ErrorContains(t, err, "invalid field or value inside of a frame")
-			case <-time.After(soon):
+			case <-time.After(30*time.Second):
 				t.Fatal("amqp091-go reads it: the README says otherwise")
 			}
 		})
@@ -127,12 +127,12 @@ func TestHeadersThatGoCannotReadOnAnUnprotectedQueue(t *testing.T) {
 	broker.Eventually(t, 2*time.Minute, func() bool { return a.Log.Count("reconnecting") > 40 }, "more often than a limit of 20 would allow")
 	unhurried(t, a, began)
 	assert.GreaterOrEqual(t, processed.Len(), neighbours/2, "what came before it")
-	broker.Eventually(t, soon, func() bool {
+	broker.Eventually(t, 30*time.Second, func() bool {
 		purged, err := channel.QueuePurge(queue, false)
 		require.NoError(t, err)
 		return purged > 0
 	}, "it is caught between two deliveries")
-	empty(t, queue)
+	settled(t, queue)
 }
 
 // peek reads a message over the management API, for no client in Go can, and leaves it where it is.
@@ -158,4 +158,14 @@ func peek(t *testing.T, queue string) (body, deaths string) {
 	encoded, err := json.Marshal(messages[0].Properties.Headers["x-death"])
 	require.NoError(t, err)
 	return messages[0].Payload, string(encoded)
+}
+
+// settled waits until a queue holds nothing, neither for consumers nor unacknowledged.
+func settled(t *testing.T, queue string) {
+	t.Helper()
+	client := broker.Management(t)
+	broker.Eventually(t, 30*time.Second, func() bool {
+		info, err := client.GetQueue("/", queue)
+		return err == nil && info.Messages == 0
+	}, queue+" is empty")
 }
