@@ -1,0 +1,31 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestEveryBackend: the same app, the same last line.
+func TestEveryBackend(t *testing.T) {
+	for name := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out, problems strings.Builder
+			status := run([]string{"-backend", name, "-messages", "20", "-schedule", "200ms 400ms"}, &out, &problems)
+			require.Zero(t, status, problems.String())
+			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+			assert.Regexp(t, `^published=20 processed=\d+ dead=\d+ lost=0 duplicates=0 max_lateness=\d+ms$`, lines[len(lines)-1])
+		})
+	}
+}
+
+func TestMistakesAreOneLine(t *testing.T) {
+	for _, args := range [][]string{{"-backend", "kafka"}, {"-messages", "0"}, {"-schedule", "1us"}, {"-nonsense"}} {
+		var out, problems strings.Builder
+		assert.Equal(t, 2, run(args, &out, &problems))
+		assert.Equal(t, 1, strings.Count(problems.String(), "\n"), "%s", problems.String())
+	}
+}
