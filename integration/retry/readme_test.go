@@ -12,28 +12,19 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
-// generation is what a broker version does. Most of it is read from the README's table: the tests hold each broker to its
-// column.
+// generation is what a broker version does. It is read from the README's table: the tests hold each broker to its column.
 type generation struct {
 	defaultLimit     bool // a quorum queue without arguments has a delivery limit
 	nacksCount       bool // towards a delivery limit
 	forgedDeaths     bool // x-death sent by a client is kept
 	nativeDelays     bool // x-delayed-retry-type delays redeliveries
 	refusesTransient bool // queues that are neither durable nor exclusive
-
-	permitsPassive  bool // a passive declare needs a permission for the object
-	prioritiesApart bool // quorum queues look for expired messages at one head, which a prioritised one is in front of
+	permitsPassive   bool // a passive declare needs a permission for the object
+	prioritiesApart  bool // quorum queues look for expired messages at one head, which a prioritised one is in front of
 }
 
-// columns of the README's table, with what it does not say.
-var columns = map[string]struct {
-	versions string
-	generation
-}{
-	"3.10": {`^3\.1[0-3]\.`, generation{}},
-	"4.0":  {`^4\.[012]\.`, generation{prioritiesApart: true}},
-	"4.3":  {`^4\.3\.`, generation{permitsPassive: true}},
-}
+// columns of the README's table, and the versions that each stands for.
+var columns = map[string]string{"3.10": `^3\.1[0-3]\.`, "4.0": `^4\.[012]\.`, "4.3": `^4\.3\.`}
 
 // rows of the README's table: what each of its cells means. Another cell, or another row, is one that no test knows.
 var rows = []struct {
@@ -58,6 +49,12 @@ var rows = []struct {
 	{"an unprotected quorum queue drops what is requeued too often", map[string]func(*generation){ // it follows from the first two
 		"only with a limit of its own": nothing, "after 20 nacks": nothing, "after 20 rejects or lost channels": nothing,
 	}},
+	{"a prioritised message holds up the others of a quorum TTL queue", map[string]func(*generation){
+		"yes": func(g *generation) { g.prioritiesApart = true }, "no": nothing,
+	}},
+	{"verifying that a queue exists needs a permission for it", map[string]func(*generation){
+		"yes": func(g *generation) { g.permitsPassive = true }, "no": nothing,
+	}},
 }
 
 func nothing(*generation) {}
@@ -68,17 +65,18 @@ func generationOf(t *testing.T) generation {
 	version, _ := broker.Connect(t).Properties["version"].(string)
 	table := readmeTable(t)
 	for i, column := range table[0] {
-		c, known := columns[column]
-		if !known || !regexp.MustCompile(c.versions).MatchString(version) {
+		versions, known := columns[column]
+		if !known || !regexp.MustCompile(versions).MatchString(version) {
 			continue
 		}
+		var g generation
 		for j, row := range rows {
 			require.Greater(t, len(table), j+1, "the README's table lacks a row")
 			cell, known := row.cells[table[j+1][i]]
 			require.True(t, known && row.name == table[j+1][0], "the README's row %q, column %s", table[j+1][0], column)
-			cell(&c.generation)
+			cell(&g)
 		}
-		return c.generation
+		return g
 	}
 	require.Failf(t, "unknown generation", "RabbitMQ %s is in no column of the README's table: find out and add it", version)
 	return generation{}
