@@ -392,6 +392,7 @@ func TestReasonIsBoundedWhateverTheErrorIs(t *testing.T) {
 		"10 MB":         errors.New(strings.Repeat("é", 5_000_000)),
 		"10 MB, odd":    errors.New("x" + strings.Repeat("é", 5_000_000)),
 		"invalid UTF-8": errors.New(strings.Repeat("\xff\xfe", 700)),
+		"NUL":           errors.New(strings.Repeat("\x00", 700)),
 		"nil typed":     (*nilTyped)(nil),
 		"empty":         errors.New(""),
 		"wrapped":       fmt.Errorf("a: %w", (*nilTyped)(nil)),
@@ -403,6 +404,7 @@ func TestReasonIsBoundedWhateverTheErrorIs(t *testing.T) {
 			reason := sent.only(t).msg.Metadata[retrymw.ReasonKey]
 			assert.LessOrEqual(t, len(reason), 1024)
 			assert.True(t, utf8.ValidString(reason))
+			assert.NotContains(t, reason, "\x00")
 		})
 	}
 }

@@ -236,6 +236,6 @@ func cut(text string, bytes int) string {
 			text = text[:len(text)-1]
 		}
 	}
-	valid := strings.ToValidUTF8(text, "?")
+	valid := strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?") // PostgreSQL's JSON holds no NUL
 	return valid[:min(len(valid), bytes)]
 }

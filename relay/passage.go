@@ -32,11 +32,29 @@ func (p *pump) next(h *held, now time.Time) (TopicParams, message.Metadata) {
 		metadata[middleware.DeadReasonKey] = DeadReasonForeign
 		return TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler}, metadata
 	case now.Before(dueAt(h.record)):
-		p.startHop(metadata, now)
-		return TopicParams{Kind: TierTopic, Tier: p.tier}, metadata
+		rest := dueAt(h.record).Sub(now)
+		tier := p.tierFor(rest)
+		if tier.topic == p.topic || rest > tier.hold+tier.slack() {
+			tier.startHop(metadata, now)
+		}
+		return TopicParams{Kind: TierTopic, Tier: tier.tier}, metadata
 	default:
 		return TopicParams{Kind: ReturnTopic, Handler: h.record.Handler}, metadata
 	}
+}
+
+// tierFor is where a message waits for the rest of its time: on its own tier, unless less than a hop is left, as a wish of
+// backoff.RetryAfter may have it. There it would be behind others that are due later.
+func (p *pump) tierFor(rest time.Duration) tierTopic {
+	if rest > p.hold*3/4 {
+		return p.tierTopic
+	}
+	for _, tier := range p.relay.config.Schedule.Tiers() {
+		if tier < p.tier && time.Duration(tier) >= rest {
+			return p.relay.byTier[tier]
+		}
+	}
+	return p.tierTopic
 }
 
 // publish publishes a copy under a context of its own: the message's may end with the subscription.

@@ -18,6 +18,7 @@ type Relay struct {
 	config Config
 	tiers  []tierTopic
 	hops   map[string]tierTopic // by topic
+	byTier map[backoff.Tier]tierTopic
 	logger watermill.LoggerAdapter
 
 	handlers registry
@@ -46,11 +47,11 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 		logger = watermill.NopLogger{}
 	}
 	r := &Relay{
-		config: config, tiers: tiers, hops: map[string]tierTopic{}, logger: logger,
+		config: config, tiers: tiers, hops: map[string]tierTopic{}, byTier: map[backoff.Tier]tierTopic{}, logger: logger,
 		lock: make(chan struct{}, 1), subscribers: map[string]message.Subscriber{},
 	}
 	for _, tier := range tiers {
-		r.hops[tier.topic] = tier
+		r.hops[tier.topic], r.byTier[tier.tier] = tier, tier
 	}
 	return r, nil
 }

@@ -61,6 +61,29 @@ func TestManyMessagesComeBackInOrder(t *testing.T) {
 	}
 }
 
+// TestRestOfAWishIsWaitedForOnAShorterTier: at the end of its own it would be behind what is due later.
+func TestRestOfAWishIsWaitedForOnAShorterTier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second, 5 * time.Second})
+		var c calls
+		done := make(chan struct{})
+		a.handle("billing", func(msg *message.Message) error {
+			if c.add(msg) == 1 {
+				return backoff.RetryAfter(errDown, 5500*time.Millisecond)
+			}
+			close(done)
+			return nil
+		})
+		a.run()
+		a.publish("wishful")
+		<-done
+		for _, topic := range []string{"retry.5s", "retry.1s", "retry.return.billing"} {
+			assert.Len(t, a.publisher.to(topic), 1, topic)
+		}
+		a.close()
+	})
+}
+
 func TestWishesBeyondAndBetweenTheTiers(t *testing.T) {
 	for _, wish := range []time.Duration{700 * time.Millisecond, 3 * time.Second, 47 * time.Second, 5 * time.Hour} {
 		t.Run(wish.String(), func(t *testing.T) {
