@@ -1,0 +1,49 @@
+package backends_test
+
+import (
+	"log"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tieredretry/watermill-retry/backends"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// An app whose backend is one line.
+func Example() {
+	logger, router := watermill.NopLogger{}, message.NewDefaultRouter(nil)
+	bill := func(*message.Message) error { return nil }
+
+	backend := backends.Redis("localhost:6379", logger) // or NATS, Postgres, Kafka
+	retries, err := backend.Connect(backends.App{Group: "billing", Prefix: "retry", Schedule: backoff.Exponential(time.Second, 5, 4)})
+	check(err)
+	subscriber, err := retries.Subscriber("orders")
+	check(err)
+	retries.Handle(router, "billing", "orders", subscriber, bill)
+}
+
+// What the relay needs of Redis Streams, without this package.
+func ExampleRedis() {
+	logger, address := watermill.NopLogger{}, "localhost:6379"
+	var config relay.Config
+
+	config.NewSubscriber = func(p relay.SubscriberParams) (message.Subscriber, error) {
+		return redisstream.NewSubscriber(redisstream.SubscriberConfig{
+			Client:        redis.NewClient(&redis.Options{Addr: address}),
+			ConsumerGroup: "retry-relay", DisableIndefiniteInitialBlock: true,
+			MaxIdleTime: 2*p.Hold + 10*time.Second, ClaimInterval: time.Second,
+		}, logger)
+	}
+	_ = config
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
