@@ -22,7 +22,7 @@ func Example() {
 	backend := backends.Redis("localhost:6379", logger) // or NATS, Postgres, Kafka
 	retries, err := backend.Connect(backends.App{Group: "billing", Prefix: "retry", Schedule: backoff.Exponential(time.Second, 5, 4)})
 	check(err)
-	subscriber, err := retries.Subscriber("orders")
+	subscriber, err := retries.Subscriber("billing")
 	check(err)
 	retries.Handle(router, "billing", "orders", subscriber, bill)
 }

@@ -106,7 +106,7 @@ func TestHeadersThatGoCannotRead(t *testing.T) {
 			select {
 			case err := <-closed:
 				assert.ErrorContains(t, err, "invalid field or value inside of a frame")
-			case <-time.After(30*time.Second):
+			case <-time.After(30 * time.Second):
 				t.Fatal("amqp091-go reads it: the README says otherwise")
 			}
 		})
