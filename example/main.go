@@ -59,7 +59,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 
 	// A closed pipe or terminal ends the demo like Ctrl-C does: its queues must not stay on the broker.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a reader that has gone is an error of the write, not the end
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // the second Ctrl-C ends it at once
 
