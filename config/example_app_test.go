@@ -4,6 +4,9 @@ import (
 	"context"
 	"log"
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -40,7 +43,9 @@ func Example() {
 	router.AddConsumerHandler("billing", "orders", subscriber, bill).
 		AddMiddleware(retry.Middleware, middleware.Timeout(time.Minute))
 
-	check(router.Run(context.Background()))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	check(router.Run(ctx))
 	check(failures.Close()) // after the router has closed
 }
 

@@ -15,8 +15,8 @@ import (
 )
 
 // Topology is what one work queue needs on the broker, as plain data: the same value is declared, verified, printed and
-// exported. As JSON it has the form of RabbitMQ's definitions (rabbitmqctl import_definitions, or the management API's
-// /api/definitions/<vhost>).
+// exported. As JSON it has the form of RabbitMQ's definitions of one virtual host: POST it to the management API's
+// /api/definitions/<vhost>.
 type Topology struct {
 	Exchanges []Exchange
 	Queues    []Queue   // the tiers, the dead-letter queue, the orphans

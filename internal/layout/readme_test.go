@@ -38,7 +38,7 @@ func TestReadmeCodeCompiles(t *testing.T) {
 		t.Fatal("the README shows no code")
 	}
 	for _, block := range blocks {
-		code := strings.Replace(block[1], "func main() {", "func Example() {", 1)
+		code := strings.Replace(strings.TrimPrefix(block[1], "package main\n"), "func main() {", "func Example() {", 1)
 		if !strings.Contains(examples.String(), strings.TrimSpace(unindented(code))) {
 			t.Errorf("no Example has this code of the README:\n%s", block[1])
 		}

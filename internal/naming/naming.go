@@ -75,7 +75,7 @@ func (p Prefix) ValidateQueue(queue string, tiers []backoff.Tier) error {
 	}
 	if p.isOurs(queue) {
 		fault("it is named like a queue of this topology (<queue>.%s, <queue>.%s.<tier>, %s), and failures of failures would never end: "+
-			"to read dead letters use Builder.DeadLetterSubscriberConfig", deadWord, string(p), p.Orphans())
+			"to read dead letters, subscribe to the work queue's own topic with Builder.DeadLetterSubscriberConfig", deadWord, string(p), p.Orphans())
 	}
 	if strings.HasPrefix(queue, "amq.") {
 		fault("names that begin with amq. are the broker's own: choose another")
