@@ -33,7 +33,7 @@ type Config struct {
 
 	// NewSubscriber makes the subscriber of one tier's topic. Required. All processes of an app share a tier's messages, so
 	// they share a consumer group (or queue group, or whatever the backend calls it). Close of the relay closes the
-	// subscriber. With Watermill's gochannel return the Pub/Sub itself.
+	// subscriber. With Watermill's gochannel return the Pub/Sub itself, without its BlockPublishUntilSubscriberAck.
 	NewSubscriber func(SubscriberParams) (message.Subscriber, error)
 
 	// Prefix begins the names of all topics. The default is "retry". Two apps on one backend need different prefixes, or
@@ -54,8 +54,9 @@ type Config struct {
 type SubscriberParams struct {
 	Topic string       // the tier's topic
 	Tier  backoff.Tier // its delay
-	// Hold is how long a message may be held, the shorter of Tier and MaxHold. The backend's redelivery limit must be well
-	// above it, or messages come twice: MaxHold and some seconds are a good limit for all tiers.
+	// Hold is one hop of the tier: the tier in equal parts no longer than MaxHold. A message is held up to a twentieth longer
+	// where clocks differ, and up to a second where it cannot be published. The backend's redelivery limit must be well
+	// above that, or messages come twice: twice MaxHold is a good limit for all tiers.
 	Hold time.Duration
 }
 
@@ -137,6 +138,10 @@ func (c Config) tiers() ([]tierTopic, error) {
 	var all []tierTopic
 	var faults []error
 	known := map[string]backoff.Tier{}
+	unknown, err := c.topic(TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler})
+	if err != nil {
+		faults = append(faults, err)
+	}
 	for _, tier := range append(c.Schedule[:len(c.Schedule):len(c.Schedule)], c.Former...).Tiers() {
 		topic, err := c.topic(TopicParams{Kind: TierTopic, Tier: tier})
 		if err != nil {
@@ -146,6 +151,9 @@ func (c Config) tiers() ([]tierTopic, error) {
 		if other, taken := known[topic]; taken {
 			faults = append(faults, fmt.Errorf("GenerateTopic gives the tiers %v and %v the same topic %q: every tier needs one of its own", other, tier, topic))
 		}
+		if topic == unknown {
+			faults = append(faults, fmt.Errorf("GenerateTopic gives tier %v and the dead letters of nobody known the same topic %q: every topic needs one of its own", tier, topic))
+		}
 		known[topic] = tier
 		all = append(all, tierTopic{topic: topic, tier: tier, hold: hopOf(time.Duration(tier), c.MaxHold)})
 	}
@@ -154,8 +162,8 @@ func (c Config) tiers() ([]tierTopic, error) {
 
 // hopOf divides a tier into equal hops no longer than longest, up to the rounding to whole milliseconds.
 func hopOf(tier, longest time.Duration) time.Duration {
-	hops := (tier + longest - 1) / longest
-	return ceilMilliseconds((tier + hops - 1) / hops)
+	hops := (tier-1)/longest + 1
+	return ceilMilliseconds((tier-1)/hops + 1)
 }
 
 // topic names a topic; a generator that panics or returns nothing is an error.
@@ -171,7 +179,7 @@ func (c Config) topic(params TopicParams) (name string, err error) {
 	case err != nil:
 		return "", fmt.Errorf("GenerateTopic cannot name %v: %w", params, err)
 	case name == "":
-		return "", fmt.Errorf("GenerateTopic gives %v an empty name", params)
+		return "", fmt.Errorf("GenerateTopic gives %v an empty name: give it one of its own", params)
 	}
 	return name, nil
 }

@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -59,6 +60,40 @@ func TestDefaultTopics(t *testing.T) {
 	assert.Equal(t, "later.dead.billing", dead)
 }
 
+// TestTopicsThatAreOneAreRefused: a retry would circle, or come to another handler.
+func TestTopicsThatAreOneAreRefused(t *testing.T) {
+	for name, generate := range map[string]func(relay.TopicParams) string{
+		"is the topic of tier 1s": func(p relay.TopicParams) string {
+			return map[relay.TopicKind]string{relay.DeadLetterTopic: "dead"}[p.Kind]
+		},
+		"same return topic":   func(p relay.TopicParams) string { return []string{"tier", "return", "dead" + p.Handler}[p.Kind] },
+		"its own or its dead": func(p relay.TopicParams) string { return []string{"tier", "orders", "dead" + p.Handler}[p.Kind] },
+		"which is its": func(p relay.TopicParams) string {
+			return []string{"tier", "same" + p.Handler, "same" + p.Handler}[p.Kind]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := valid()
+			config.Schedule = backoff.Schedule{time.Second}
+			config.GenerateTopic = func(p relay.TopicParams) (string, error) {
+				if topic := generate(p); topic != "" {
+					return topic, nil
+				}
+				return "one", nil
+			}
+			tiers, err := relay.New(config, nil)
+			require.NoError(t, err)
+			subscriber, err := config.NewSubscriber(relay.SubscriberParams{})
+			require.NoError(t, err)
+			router := message.NewDefaultRouter(nil)
+			tiers.AddConsumerHandler(router, "billing", "orders", subscriber, ignore)
+			tiers.AddConsumerHandler(router, "shipping", "orders", subscriber, ignore)
+			require.ErrorContains(t, router.Run(t.Context()), name)
+			require.NoError(t, tiers.Close())
+		})
+	}
+}
+
 func TestHoldOfASubscriber(t *testing.T) {
 	for _, row := range []struct{ tier, longest, want time.Duration }{
 		{time.Second, 0, time.Second},
@@ -68,6 +103,7 @@ func TestHoldOfASubscriber(t *testing.T) {
 		{10 * time.Second, 9 * time.Second, 5 * time.Second},
 		{10*time.Second + time.Millisecond, 5 * time.Second, 3334 * time.Millisecond},
 		{backoff.MaxDelay, 0, 20 * time.Second},
+		{time.Second, math.MaxInt64, time.Second},
 	} {
 		holds := map[string]time.Duration{}
 		config := valid()

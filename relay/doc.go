@@ -38,12 +38,16 @@
 //	Redis Streams   MaxIdleTime, 60 s            MaxIdleTime above Hold; a consumer group; no Maxlens in the publisher
 //	Kafka           none while the client polls  a consumer group that begins with the oldest message
 //	SQL             AckDeadline, 30 s            AckDeadline above Hold; a consumer group
-//	gochannel       none                         the Pub/Sub itself, not with PreserveContext
+//	gochannel       none                         the Pub/Sub itself, without PreserveContext and BlockPublishUntilSubscriberAck
 //
 // The limit counts for handlers as well: a handler of the app that runs longer than its own subscriber's limit gets its message
 // twice, with or without this package.
 //
-// gochannel keeps nothing over a restart, and drops what is published where nobody subscribes, dead letters too.
+// gochannel keeps nothing over a restart, and drops what is published where nobody subscribes: dead letters, and the retries of
+// a handler that was stopped.
+//
+// A handler that is renamed or removed leaves what it failed on its old return topic: keep a handler of the old name until its
+// tiers are empty.
 //
 // Handler names are parts of topic names: two services on one backend need different names or different prefixes. A tier hands on
 // one message after the other, thousands a second where publishing takes tenths of a millisecond; several processes share a

@@ -58,10 +58,31 @@ func (r *Relay) wrap(name, topic string, subscriber message.Subscriber) (*topicS
 	r.handlers.add(name)
 	second := &returnSubscriber{Subscriber: subscriber, relay: r, handler: name, origin: topic}
 	second.topic, second.err = r.config.topic(TopicParams{Kind: ReturnTopic, Handler: name})
+	if second.err == nil {
+		second.err = r.claim(second.topic, topic, name)
+	}
 	if name == "" {
 		second.err = errors.New("a handler without a name has no return topic: name it")
 	}
 	return &topicSubscriber{Subscriber: subscriber, relay: r}, second
+}
+
+// claim refuses names that would lead a retry to somebody else, or in a circle.
+func (r *Relay) claim(returns, topic, handler string) error {
+	dead, err := r.config.topic(TopicParams{Kind: DeadLetterTopic, Handler: handler})
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{returns, dead} {
+		if tier, taken := r.hops[name]; taken {
+			return fmt.Errorf("GenerateTopic names %q for handler %q, which is the topic of tier %v: every topic needs a name of its own", name, handler, tier.tier)
+		}
+	}
+	if returns == dead || returns == topic {
+		return fmt.Errorf("GenerateTopic names %q as the return topic of handler %q, which is its own or its dead-letter topic, too: "+
+			"every topic needs a name of its own", returns, handler)
+	}
+	return r.handlers.claim(returns, handler)
 }
 
 // topicSubscriber has the tiers subscribed before the first message can fail: some backends drop what nobody subscribes.
@@ -139,8 +160,22 @@ func (p *sharedPublisher) String() string { return structName(p.Publisher) }
 
 // registry knows the handlers of this process, and whether their return topics have a subscriber.
 type registry struct {
-	mu    sync.RWMutex
-	ready map[string]bool
+	mu      sync.RWMutex
+	ready   map[string]bool   // by handler
+	returns map[string]string // handlers by return topic
+}
+
+func (g *registry) claim(returns, handler string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if other, taken := g.returns[returns]; taken && other != handler {
+		return fmt.Errorf("GenerateTopic gives the handlers %q and %q the same return topic %q: every handler needs one of its own", other, handler, returns)
+	}
+	if g.returns == nil {
+		g.returns = map[string]string{}
+	}
+	g.returns[returns] = handler
+	return nil
 }
 
 func (g *registry) add(handler string) {

@@ -131,7 +131,7 @@ func (r *Relay) subscriber(tier tierTopic) (message.Subscriber, error) {
 		return nil, err
 	}
 	if subscriber == nil {
-		return nil, errors.New("NewSubscriber returned nil and no error")
+		return nil, errors.New("NewSubscriber returned nil and no error: return a subscriber of the tier's topic")
 	}
 	r.subscribers[tier.topic] = subscriber
 	return subscriber, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,6 +171,8 @@ func longTier(t *testing.T, f *fixture) {
 	topics := f.topics(2)
 	app := f.app(10 * time.Second)
 	app.MaxHold, app.Limit = time.Second, 2*time.Second
+	var hops atomic.Int64
+	app.Failures = func(p message.Publisher) message.Publisher { return counted{p, app.Prefix + ".10s", &hops} }
 	f.declare(app.Prefix, topics...)
 	f.run(app, topics, func(msg *message.Message) error {
 		if f.ledger.add(msg).failures == 0 {
@@ -180,7 +183,24 @@ func longTier(t *testing.T, f *fixture) {
 	f.publish(topics, ids(messages)...)
 	f.await(messages, 1, patience)
 	f.checkNeverEarly(app.Schedule)
+	if n := hops.Load(); n > 0 { // there is a relay
+		assert.GreaterOrEqual(t, n, int64(messages*10), "hops of a second")
+	}
 	f.settle()
+}
+
+// counted counts what is published to a topic.
+type counted struct {
+	message.Publisher
+	topic string
+	count *atomic.Int64
+}
+
+func (c counted) Publish(topic string, messages ...*message.Message) error {
+	if topic == c.topic {
+		c.count.Add(int64(len(messages)))
+	}
+	return c.Publisher.Publish(topic, messages...)
 }
 
 // busy are the backends that do their volume: two cores take two.

@@ -37,7 +37,7 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 			return nil, err
 		}
 		p, err := run(home, credential, syscall.SIGQUIT, filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
-			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=400")
+			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=400", "-c", "timezone=America/New_York") // not UTC, as not all servers are
 		if err != nil {
 			_ = os.RemoveAll(home)
 			return nil, fmt.Errorf("cannot start postgres: %w", err)
