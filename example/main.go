@@ -115,7 +115,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	flags.StringVar(&opts.uri, "amqp", "", "`address` of the RabbitMQ (default $AMQP_URL, or else "+localBroker+")")
 	flags.IntVar(&opts.messages, "messages", 40, fmt.Sprintf("how many orders to bill, 1 to %d", mostMessages))
 	flags.TextVar(&opts.schedule, "schedule",
-		backoff.Schedule{500 * time.Millisecond, time.Second, 3 * time.Second, 6 * time.Second},
+		backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second},
 		"the delay before each retry, such as \"1s 5s 25s*3\"")
 	flags.BoolVar(&opts.verbose, "v", false, "log what Watermill does, to stderr")
 

@@ -33,7 +33,7 @@ func TestParse(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, options{
 		backend: backendMemory, uri: "amqp://from-env", messages: 40,
-		schedule: backoff.Schedule{500 * time.Millisecond, time.Second, 3 * time.Second, 6 * time.Second},
+		schedule: backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second},
 	}, opts)
 
 	opts, err = parse([]string{"-amqp", "amqp://flag", "-messages", "3", "-schedule", "1s*2", "-v"}, &out)

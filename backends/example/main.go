@@ -82,7 +82,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	flags.StringVar(&opts.address, "address", "", "`address` of the server: nats://host:port, host:port of a Redis, postgres://...; "+
 		"none starts a private one")
 	flags.IntVar(&opts.orders.Messages, "messages", 40, "how many orders to bill, 1 to 10000")
-	opts.orders.Schedule = backoff.Schedule{500 * time.Millisecond, time.Second, 3 * time.Second, 6 * time.Second}
+	opts.orders.Schedule = backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second}
 	flags.TextVar(&opts.orders.Schedule, "schedule", opts.orders.Schedule, "the delay before each retry, such as \"1s 5s 25s*3\"")
 	flags.BoolVar(&opts.orders.Verbose, "v", false, "log what Watermill does, to stderr")
 	if err := flags.Parse(args); err != nil {
