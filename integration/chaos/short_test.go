@@ -84,3 +84,21 @@ func TestLedgerFindsLoss(t *testing.T) {
 		t.Errorf("the row is said to be %q", row.Faulty())
 	}
 }
+
+// TestRowsThatAreFaulty: none of these may pass.
+func TestRowsThatAreFaulty(t *testing.T) {
+	for want, row := range map[string]Row{
+		"":                           {Fault: "some", Published: 1, Waiting: 1, Duplicates: 1},
+		"not run":                    {NotRun: "why"},
+		"LOST":                       {Published: 1, Lost: 1, Stuck: true},
+		"not recovered":              {Published: 1, Stuck: true},
+		"nothing published":          {},
+		"goroutines leaked":          {Published: 1, After: 1},
+		"duplicates without a fault": {Fault: none, Published: 1, Duplicates: 1},
+		"waiting without a fault":    {Fault: none, Published: 1, Waiting: 1},
+	} {
+		if got := row.Faulty(); got != want {
+			t.Errorf("%v is said to be %q, want %q", row, got, want)
+		}
+	}
+}
