@@ -8,14 +8,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/builder"
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // clone copies all that a connection or a declaration could write into.
 func clone(c amqp.Config) amqp.Config {
 	c.Connection.TLSConfig = c.Connection.TLSConfig.Clone()
-	c.Connection.AmqpConfig = builder.CloneConnection(c.Connection.AmqpConfig)
+	c.Connection.AmqpConfig = rabbitmq.CloneConnection(c.Connection.AmqpConfig)
 	if c.Connection.Reconnect != nil {
 		reconnect := *c.Connection.Reconnect
 		c.Connection.Reconnect = &reconnect
@@ -28,8 +28,8 @@ func clone(c amqp.Config) amqp.Config {
 }
 
 // appOf is what the shared builder needs to know. It keeps what it is given.
-func appOf(c amqp.Config) builder.App {
-	return builder.App{
+func appOf(c amqp.Config) rabbitmq.App {
+	return rabbitmq.App{
 		URI:             c.Connection.AmqpURI,
 		TLS:             c.Connection.TLSConfig,
 		Connection:      c.Connection.AmqpConfig,
@@ -58,7 +58,7 @@ func validate(c amqp.Config) error {
 // topologyBuilder declares the app's topology and ours at every Subscribe and reconnect.
 type topologyBuilder struct {
 	app    amqp.TopologyBuilder
-	shared *builder.Builder
+	shared *rabbitmq.Builder
 }
 
 // BuildTopology implements watermill-amqp's TopologyBuilder. Its parameters hold what v3 has already made of the topic, the
@@ -66,7 +66,7 @@ type topologyBuilder struct {
 func (t topologyBuilder) BuildTopology(
 	channel *amqp091.Channel, params amqp.BuildTopologyParams, config amqp.Config, logger watermill.LoggerAdapter,
 ) error {
-	return t.shared.BuildTopology(builder.Subscription{
+	return t.shared.BuildTopology(rabbitmq.Subscription{
 		Channel:  channel,
 		Queue:    topology.Queue{Name: params.QueueName, Durable: config.Queue.Durable, Arguments: config.Queue.Arguments},
 		Exchange: params.ExchangeName,
@@ -84,7 +84,7 @@ func (t topologyBuilder) ExchangeDeclare(channel *amqp091.Channel, exchange stri
 }
 
 // deadLetterTopology declares a dead-letter queue where the app would declare its own.
-type deadLetterTopology struct{ shared *builder.Builder }
+type deadLetterTopology struct{ shared *rabbitmq.Builder }
 
 func (t deadLetterTopology) BuildTopology(
 	channel *amqp091.Channel, params amqp.BuildTopologyParams, _ amqp.Config, _ watermill.LoggerAdapter,

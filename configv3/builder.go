@@ -9,10 +9,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/builder"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/publisher"
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // BuilderConfig configures NewBuilder.
@@ -48,8 +48,8 @@ type BuilderConfig struct {
 }
 
 // shared is the configuration that all majors have, around a copy of the app's.
-func (c BuilderConfig) shared() builder.Config {
-	return builder.Config{
+func (c BuilderConfig) shared() rabbitmq.Config {
+	return rabbitmq.Config{
 		App:                    appOf(clone(c.AMQP)),
 		Config:                 topology.Config{Schedule: c.Schedule, Prefix: c.Prefix, QueueType: c.QueueType, WorkQueue: c.WorkQueue},
 		AllowUnprotectedQuorum: c.AllowUnprotectedQuorum,
@@ -63,7 +63,7 @@ func (c BuilderConfig) Validate() error { return c.shared().Validate() }
 // Format implements fmt.Formatter: it prints the configuration without the password in the broker's address.
 func (c BuilderConfig) Format(state fmt.State, verb rune) {
 	type plain BuilderConfig
-	c.AMQP.Connection.AmqpURI = builder.Redacted(c.AMQP.Connection.AmqpURI)
+	c.AMQP.Connection.AmqpURI = rabbitmq.Redacted(c.AMQP.Connection.AmqpURI)
 	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), plain(c))
 }
 
@@ -71,12 +71,12 @@ func (c BuilderConfig) Format(state fmt.State, verb rune) {
 // is safe for concurrent use.
 type Builder struct {
 	app    *amqp.Config // behind a pointer it is not printed with a struct that holds a builder
-	shared *builder.Builder
+	shared *rabbitmq.Builder
 }
 
 // NewBuilder checks the configuration, all faults at once. It does not connect.
 func NewBuilder(config BuilderConfig) (*Builder, error) {
-	shared, err := builder.New(config.shared())
+	shared, err := rabbitmq.New(config.shared())
 	if err != nil {
 		return nil, err
 	}

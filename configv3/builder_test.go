@@ -7,8 +7,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/configv3"
-	"github.com/tieredretry/watermill-retry/internal/builder"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
 type testConfig = configtest.Config[amqp.Config]
@@ -25,7 +25,7 @@ func TestBuilder(t *testing.T) {
 			return c
 		},
 		Fields: fields,
-		Stock: func(postprocess func(amqp091.Publishing) amqp091.Publishing) builder.Marshaler {
+		Stock: func(postprocess func(amqp091.Publishing) amqp091.Publishing) rabbitmq.Marshaler {
 			return amqp.DefaultMarshaler{PostprocessPublishing: postprocess}
 		},
 		Validate: func(c testConfig) error { return configv3.BuilderConfig(c).Validate() },
@@ -49,7 +49,7 @@ func fields(c *amqp.Config) configtest.Fields {
 		Queue: &c.Queue.Arguments, Exchange: &c.Exchange.Arguments, QueueBind: &c.QueueBind.Arguments, Consume: &c.Consume.Arguments,
 		Durable: &c.Queue.Durable, Exclusive: &c.Queue.Exclusive, AutoDelete: &c.Queue.AutoDelete,
 		NoRequeueOnNack: &c.Consume.NoRequeueOnNack, Transactional: &c.Publish.Transactional, ConsumeExclusive: &c.Consume.Exclusive,
-		Marshaler: c.Marshaler, SetMarshaler: func(m builder.Marshaler) { c.Marshaler = m },
+		Marshaler: c.Marshaler, SetMarshaler: func(m rabbitmq.Marshaler) { c.Marshaler = m },
 		QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
 	}
 	if c.Connection.Reconnect != nil {

@@ -1,6 +1,6 @@
 package configv3
 
-import "github.com/tieredretry/watermill-retry/topology"
+import "github.com/tieredretry/watermill-retry/rabbitmq/topology"
 
 // What the broker needs is the same for every major of watermill-amqp: package topology has it, and here are its names.
 type (

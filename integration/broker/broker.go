@@ -18,7 +18,7 @@ import (
 
 	"github.com/Shopify/toxiproxy/v2"
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 )
@@ -75,16 +75,16 @@ func Name(t testing.TB, base string) string {
 }
 
 // Connect opens a connection that ends with the test.
-func Connect(t testing.TB) *amqp.Connection {
+func Connect(t testing.TB) *amqp091.Connection {
 	t.Helper()
-	connection, err := amqp.Dial(URL(t))
+	connection, err := amqp091.Dial(URL(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = connection.Close() })
 	return connection
 }
 
 // Channel opens a channel on a connection of its own.
-func Channel(t testing.TB) *amqp.Channel {
+func Channel(t testing.TB) *amqp091.Channel {
 	t.Helper()
 	channel, err := Connect(t).Channel()
 	require.NoError(t, err)

@@ -3,7 +3,7 @@ package broker_test
 import (
 	"testing"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
@@ -13,20 +13,20 @@ func TestTheBrokerAnswersThroughTheProxy(t *testing.T) {
 	name := broker.Name(t, "probe")
 	broker.Clean(t, name)
 	proxy, uri := broker.Proxy(t)
-	connection, err := amqp.Dial(uri)
+	connection, err := amqp091.Dial(uri)
 	require.NoError(t, err)
 	channel, err := connection.Channel()
 	require.NoError(t, err)
-	_, err = channel.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	_, err = channel.QueueDeclare(name, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
 	require.NoError(t, err)
 
-	closed := connection.NotifyClose(make(chan *amqp.Error, 1))
+	closed := connection.NotifyClose(make(chan *amqp091.Error, 1))
 	proxy.Stop()
 	require.NotNil(t, <-closed)
-	_, err = amqp.Dial(uri)
+	_, err = amqp091.Dial(uri)
 	require.Error(t, err, "the broker is away")
 	require.NoError(t, proxy.Start())
-	connection, err = amqp.Dial(uri)
+	connection, err = amqp091.Dial(uri)
 	require.NoError(t, err)
 	require.NoError(t, connection.Close())
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 const handlers = 16

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 func TestCloseUnderLoad(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // canary is a real user's password, which must turn up nowhere: neither whole, nor one of its parts, which reserved characters

@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/builder"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/publisher"
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // Config has the fields of every major's BuilderConfig, so that one is converted into the other. C is the major's amqp.Config.
@@ -49,8 +49,8 @@ type Fields struct {
 
 	Durable, Exclusive, AutoDelete, NoRequeueOnNack, Transactional, ConsumeExclusive *bool
 
-	Marshaler    builder.Marshaler
-	SetMarshaler func(builder.Marshaler)
+	Marshaler    rabbitmq.Marshaler
+	SetMarshaler func(rabbitmq.Marshaler)
 
 	QueueName, ExchangeName func(topic string) string
 }
@@ -62,7 +62,7 @@ type Major[C any] struct {
 	WithReconnect                 func(C) C
 	Fields                        func(*C) Fields
 	// Stock is the major's own marshaler.
-	Stock func(postprocess func(amqp091.Publishing) amqp091.Publishing) builder.Marshaler
+	Stock func(postprocess func(amqp091.Publishing) amqp091.Publishing) rabbitmq.Marshaler
 
 	Validate func(Config[C]) error
 	New      func(Config[C]) (Builder[C], error)

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/builder"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // Headers that the library adds to copies, and that no app sees.
@@ -28,7 +28,7 @@ const (
 )
 
 // around is the builder's marshaler around an app's, or around the major's own.
-func (m Major[C]) around(t testing.TB, app builder.Marshaler) builder.Marshaler {
+func (m Major[C]) around(t testing.TB, app rabbitmq.Marshaler) rabbitmq.Marshaler {
 	t.Helper()
 	if app == nil {
 		app = m.Stock(nil)
@@ -90,7 +90,7 @@ func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 }
 
 // stringifying is a marshaler that makes a string of every header.
-type stringifying struct{ builder.Marshaler }
+type stringifying struct{ rabbitmq.Marshaler }
 
 func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	headers := amqp091.Table{}
@@ -102,7 +102,7 @@ func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 }
 
 func (m Major[C]) recordAndHeadersSurviveWhateverTheAppsMarshalerMakesOfThem(t *testing.T) {
-	for name, app := range map[string]builder.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{m.Stock(nil)}, "stock": m.Stock(nil)} {
+	for name, app := range map[string]rabbitmq.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{m.Stock(nil)}, "stock": m.Stock(nil)} {
 		t.Run(name, func(t *testing.T) {
 			marshaler := m.around(t, app)
 			delivery := Foreign()
@@ -127,7 +127,7 @@ func (m Major[C]) recordAndHeadersSurviveWhateverTheAppsMarshalerMakesOfThem(t *
 }
 
 // watchful reads what AMQP says of a delivery, as an app's own marshaler may.
-type watchful struct{ builder.Marshaler }
+type watchful struct{ rabbitmq.Marshaler }
 
 func (w watchful) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage("", d.Body)
@@ -291,7 +291,7 @@ func (m Major[C]) errorsOfMarshalersAreBounded(t *testing.T) {
 }
 
 func (m Major[C]) messageThatTheAppCannotReadIsHandedOnMarked(t *testing.T) {
-	for name, app := range map[string]builder.Marshaler{"error": broken{err: errors.New("no JSON")}, "panic": broken{panics: "no JSON"}} {
+	for name, app := range map[string]rabbitmq.Marshaler{"error": broken{err: errors.New("no JSON")}, "panic": broken{panics: "no JSON"}} {
 		t.Run(name, func(t *testing.T) {
 			marshaler := m.around(t, app)
 			msg, err := marshaler.Unmarshal(Foreign())

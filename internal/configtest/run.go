@@ -14,7 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // Run runs all tests for a major.

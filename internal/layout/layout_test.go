@@ -42,22 +42,22 @@ var rules = []rule{
 		why:    "a router can swap its Pub/Sub only while what to do on failure knows nothing of AMQP",
 	},
 	{
-		folder: "publisher",
-		may:    []string{watermill, amqp, module + "/internal/dial"},
+		folder: "rabbitmq/publisher",
+		may:    []string{watermill, amqp, module + "/rabbitmq/internal/dial"},
 		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
 		why:    "publishing surely is of use without this topology: what it needs of one is a hook",
 	},
 	{
-		folder: "topology",
-		may:    []string{amqp, module + "/backoff", module + "/internal/naming", module + "/internal/refusal"},
+		folder: "rabbitmq/topology",
+		may:    []string{amqp, module + "/backoff", module + "/rabbitmq/internal/naming", module + "/rabbitmq/internal/refusal"},
 		never:  []string{watermill, amqpPubSub},
 		why:    "what the broker needs is plain data, for a deployment or an operator's tool that has no Watermill",
 	},
 	{
-		folder: "internal/builder",
+		folder: "rabbitmq",
 		may: []string{
-			watermill, amqp, module + "/backoff", module + "/middleware", module + "/publisher", module + "/topology",
-			module + "/internal/dial", module + "/internal/naming", module + "/internal/refusal",
+			watermill, amqp, module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
+			module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/naming", module + "/rabbitmq/internal/refusal",
 		},
 		never: []string{amqpPubSub},
 		why:   "all majors of watermill-amqp share it, and nobody has to compile another than the own",
@@ -65,14 +65,14 @@ var rules = []rule{
 	{
 		folder: "config",
 		may: []string{
-			watermill, amqpPubSub + "/v2", amqp, module + "/backoff", module + "/middleware", module + "/publisher", module + "/topology",
-			module + "/internal/builder",
+			watermill, amqpPubSub + "/v2", amqp, module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
+			module + "/rabbitmq",
 		},
 		never: []string{amqpPubSub + "/v3"},
 		why:   "it is the edge to one major of watermill-amqp; configv3, a module of its own, is the other",
 	},
 	{
-		folder: "internal/naming",
+		folder: "rabbitmq/internal/naming",
 		may:    []string{module + "/backoff"},
 		never:  []string{amqp},
 		why:    "names are text",
@@ -80,26 +80,26 @@ var rules = []rule{
 	{
 		folder: "internal/configtest",
 		may: []string{
-			watermill, amqp, "github.com/stretchr/testify", module + "/backoff", module + "/middleware", module + "/publisher", module + "/topology",
-			module + "/internal/builder",
+			watermill, amqp, "github.com/stretchr/testify", module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
+			module + "/rabbitmq",
 		},
 		never: []string{amqpPubSub},
 		why:   "the tests of all majors share it",
 	},
-	{folder: "internal/dial", may: []string{amqp}, never: []string{watermill}, why: "publishing and looking at the broker dial alike"},
-	{folder: "internal/refusal", may: []string{amqp}, never: []string{watermill}, why: "it reads what the broker says, whoever asked"},
+	{folder: "rabbitmq/internal/dial", may: []string{amqp}, never: []string{watermill}, why: "publishing and looking at the broker dial alike"},
+	{folder: "rabbitmq/internal/refusal", may: []string{amqp}, never: []string{watermill}, why: "it reads what the broker says, whoever asked"},
 	{
 		folder: "example",
 		may: []string{
 			watermill, amqpPubSub, amqp,
-			module + "/backoff", module + "/middleware", module + "/publisher", module + "/config", module + "/relay",
+			module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/config", module + "/relay",
 		},
 		why: "it shows what a user imports, and nothing that a user does not have",
 	},
 	{
 		folder: "example/orders",
 		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/relay"},
-		never:  []string{amqp, amqpPubSub, module + "/config", module + "/publisher"},
+		never:  []string{amqp, amqpPubSub, module + "/config", module + "/rabbitmq/publisher"},
 		why:    "the app is the same on every backend: all that differs is in one file for each",
 	},
 	{

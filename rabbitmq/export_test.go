@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import amqp091 "github.com/rabbitmq/amqp091-go"
 

@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 func TestWhatBrokersDo(t *testing.T) {

@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/dial"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 const closeTimeout = 2 * time.Second

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 )
 
 // The texts are those of RabbitMQ 3.10, 4.0 and 4.3, which agree.

@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import (
 	"strconv"
@@ -7,8 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/naming"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
 
 // DeadLetterQueueOf names the dead-letter queue of a topic.

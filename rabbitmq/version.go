@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // version is a broker's, as its server properties tell it.

@@ -6,7 +6,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 )
 
 // ErrUnprotectedQuorum says that a work queue is a quorum queue without a dead-letter exchange on RabbitMQ 4.0 to 4.2, which

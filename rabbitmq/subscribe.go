@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/naming"
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // writeProbeTimeout bounds the wait for a broker that confirms nothing, in an alarm for instance: no reason not to start.

@@ -1,4 +1,4 @@
-package builder_test
+package rabbitmq_test
 
 import (
 	"errors"
@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/builder"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/publisher"
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 func TestShrinkCutsTheRecordNeverTheMessage(t *testing.T) {
@@ -30,26 +30,26 @@ func TestShrinkCutsTheRecordNeverTheMessage(t *testing.T) {
 		}
 	}
 	p := amqp091.Publishing{Headers: record()}
-	builder.Shrink(&p, 100)
+	rabbitmq.Shrink(&p, 100)
 	assert.NotContains(t, p.Headers, "reason_poisoned")
 	assert.Len(t, p.Headers["retry_reason"], 1004)
 
 	p.Headers = record()
-	builder.Shrink(&p, 1024+15+6+1)
+	rabbitmq.Shrink(&p, 1024+15+6+1)
 	assert.Equal(t, strings.Repeat("r", 1000)+"é", p.Headers["retry_reason"], "whole characters")
 
 	p.Headers = record()
-	builder.Shrink(&p, 1<<20)
+	rabbitmq.Shrink(&p, 1<<20)
 	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000), "retry_topic": "orders", "retry_failures": "3"}, p.Headers)
 
 	p.Headers = record()
 	p.Headers["retry_dead_reason"] = "exhausted"
-	builder.Shrink(&p, 1<<20)
+	rabbitmq.Shrink(&p, 1<<20)
 	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000)}, p.Headers, "a dead letter needs none of it")
 }
 
 func TestHeadersOfEveryTypeKeepIt(t *testing.T) {
-	decoded, err := builder.RoundTrip(configtest.TypedHeaders)
+	decoded, err := rabbitmq.RoundTrip(configtest.TypedHeaders)
 	require.NoError(t, err)
 	assert.Equal(t, configtest.TypedHeaders, decoded)
 }
@@ -58,7 +58,7 @@ func FuzzProperties(f *testing.F) {
 	f.Add("\x01S\x05hello")
 	f.Add("\rF\x01\x01aA\x02V\xff")
 	f.Add(strings.Repeat("\rA\x01", 100))
-	f.Fuzz(func(t *testing.T, encoded string) { _ = builder.Decode(encoded) })
+	f.Fuzz(func(t *testing.T, encoded string) { _ = rabbitmq.Decode(encoded) })
 }
 
 // textual is as strict as watermill-amqp's own, which knows no headers but strings.
@@ -112,8 +112,8 @@ func FuzzMarshaler(f *testing.F) {
 	f.Add("retry_user_id", "root", []byte("body"), int64(1), "shop", "orders")
 	f.Add(publisher.UUIDHeader, "", []byte("body"), int64(1), "", "orders")
 	f.Add("", "", []byte("body"), int64(0), "", "orders")
-	b, err := builder.New(builder.Config{
-		App: builder.App{
+	b, err := rabbitmq.New(rabbitmq.Config{
+		App: rabbitmq.App{
 			URI: "amqp://guest:guest@localhost:5672/", Marshaler: textual{}, QueueOf: func(topic string) string { return topic },
 			Queue: topology.Queue{Durable: true},
 		},

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 func Example() {

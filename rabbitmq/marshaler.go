@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import (
 	"errors"
@@ -9,9 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/naming"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // Headers that carry over the retry what AMQP would change or refuse. They are believed only on what came back through the

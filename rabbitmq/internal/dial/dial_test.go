@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/dial"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 const soon = 5 * time.Second // far below amqp091-go's own 30 s

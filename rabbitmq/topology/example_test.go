@@ -11,8 +11,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/publisher"
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // orders is the topology of a queue that an app declares durable and without arguments, as watermill-amqp's

@@ -13,7 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/dial"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 const (

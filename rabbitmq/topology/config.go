@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
 
 // QueueType is the type of tier and dead-letter queues.

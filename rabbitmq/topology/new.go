@@ -7,7 +7,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/naming"
-	"github.com/tieredretry/watermill-retry/internal/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 )
 
 // Topology is what one work queue needs on the broker, as plain data: the same value is declared, verified, printed and

@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import (
 	"crypto/tls"
@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/publisher"
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // Marshaler is watermill-amqp's, the same in all its majors.

@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import (
 	"slices"
@@ -7,8 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/naming"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
 
 // recordCuts is in which order the record gives way where a message's own headers nearly fill a frame.

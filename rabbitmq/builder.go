@@ -1,6 +1,6 @@
-// Package builder is all that the builders for the majors of watermill-amqp have in common: it imports none of them. The
+// Package rabbitmq is all that the builders for the majors of watermill-amqp have in common: it imports none of them. The
 // packages config and configv3 are thin adapters over it.
-package builder
+package rabbitmq
 
 import (
 	"errors"
@@ -11,10 +11,10 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/naming"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/publisher"
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // Config is a BuilderConfig without its major.

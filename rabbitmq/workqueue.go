@@ -1,4 +1,4 @@
-package builder
+package rabbitmq
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/naming"
-	"github.com/tieredretry/watermill-retry/internal/refusal"
-	"github.com/tieredretry/watermill-retry/topology"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 const (
