@@ -37,10 +37,10 @@ type App struct {
 	Prefix   string // of the names of its retries
 	Schedule backoff.Schedule
 
-	// MaxHold is the relay's. Limit is the redelivery limit of the tiers; the default is twice what a message is held and ten
+	// MaxHop is the relay's. Limit is the redelivery limit of the tiers; the default is twice what a message is held and ten
 	// seconds more.
-	MaxHold time.Duration
-	Limit   time.Duration
+	MaxHop time.Duration
+	Limit  time.Duration
 
 	// HandlerLimit is the redelivery limit of what the handlers get, above the time that they take. The default is 30 seconds.
 	HandlerLimit time.Duration
@@ -64,7 +64,7 @@ func (a App) limit(p relay.SubscriberParams) time.Duration {
 	if a.Limit > 0 {
 		return a.Limit
 	}
-	return 2*p.Hold + 10*time.Second
+	return 2*p.Hop + 10*time.Second
 }
 
 func (a App) handlerLimit() time.Duration {
@@ -114,7 +114,7 @@ func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Retries, error
 		return nil, err
 	}
 	r, err := relay.New(relay.Config{
-		Publisher: failures, Schedule: app.Schedule, Prefix: app.Prefix, MaxHold: app.MaxHold,
+		Publisher: failures, Schedule: app.Schedule, Prefix: app.Prefix, MaxHop: app.MaxHop,
 		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) { return b.tier(p, app.limit(p)) },
 	}, logger)
 	if err != nil {

@@ -36,7 +36,7 @@ func ExampleRedis() {
 		return redisstream.NewSubscriber(redisstream.SubscriberConfig{
 			Client:        redis.NewClient(&redis.Options{Addr: address}),
 			ConsumerGroup: "retry-relay", DisableIndefiniteInitialBlock: true,
-			MaxIdleTime: 2*p.Hold + 10*time.Second, ClaimInterval: time.Second,
+			MaxIdleTime: 2*p.Hop + 10*time.Second, ClaimInterval: time.Second,
 		}, logger)
 	}
 	_ = config

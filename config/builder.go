@@ -32,8 +32,8 @@ type BuilderConfig struct {
 	// QueueType is the type of tier and dead-letter queues. The default is Quorum.
 	QueueType QueueType
 
-	// WorkQueue says what to do about the app's own queues. The default is Protect.
-	WorkQueue WorkQueue
+	// WorkQueueMode says what to do about the app's own queues. The default is Protect.
+	WorkQueueMode WorkQueueMode
 
 	// AllowUnprotectedQuorum accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a quorum queue without a dead-letter
 	// exchange among its arguments: for queues that a policy protects, which AMQP does not tell. The default is to refuse
@@ -51,7 +51,7 @@ type BuilderConfig struct {
 func (c BuilderConfig) shared() rabbitmq.Config {
 	return rabbitmq.Config{
 		App:                    appOf(clone(c.AMQP)),
-		Config:                 topology.Config{Schedule: c.Schedule, Prefix: c.Prefix, QueueType: c.QueueType, WorkQueue: c.WorkQueue},
+		Config:                 topology.Config{Schedule: c.Schedule, Prefix: c.Prefix, QueueType: c.QueueType, WorkQueueMode: c.WorkQueueMode},
 		AllowUnprotectedQuorum: c.AllowUnprotectedQuorum,
 		VerifyOnly:             c.VerifyOnly,
 	}

@@ -14,8 +14,8 @@ type (
 	Binding = topology.Binding
 	// QueueType is the type of tier and dead-letter queues.
 	QueueType = topology.QueueType
-	// WorkQueue says what the builder does about the app's own queues.
-	WorkQueue = topology.WorkQueue
+	// WorkQueueMode says what the builder does about the app's own queues.
+	WorkQueueMode = topology.WorkQueueMode
 	// ArgumentConflictError says that an exchange or queue exists with another argument.
 	ArgumentConflictError = topology.ArgumentConflictError
 )

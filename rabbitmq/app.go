@@ -38,7 +38,7 @@ type App struct {
 	Fault error
 }
 
-func (a App) validate(mode topology.WorkQueue) error {
+func (a App) validate(mode topology.WorkQueueMode) error {
 	var faults []error
 	refuse := func(field, why string) { faults = append(faults, fmt.Errorf("AMQP.%s: %s", field, why)) }
 
@@ -58,7 +58,7 @@ func (a App) validate(mode topology.WorkQueue) error {
 		refuse("Queue.Arguments[x-queue-type] is stream", "a stream cannot give a message back to be retried")
 	}
 	if mode != topology.Leave && !a.Queue.Durable {
-		refuse("Queue.Durable is false", "a queue that does not survive the broker's restart cannot be protected; set it, or WorkQueue: Leave")
+		refuse("Queue.Durable is false", "a queue that does not survive the broker's restart cannot be protected; set it, or WorkQueueMode: Leave")
 	}
 	return errors.Join(faults...)
 }

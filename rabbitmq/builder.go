@@ -33,7 +33,7 @@ func (c Config) Validate() error {
 	} else if c.App.Fault != nil {
 		faults = append(faults, fmt.Errorf("AMQP: %w", c.App.Fault))
 	}
-	return errors.Join(append(faults, c.Config.Validate(), c.App.validate(c.WorkQueue))...)
+	return errors.Join(append(faults, c.Config.Validate(), c.App.validate(c.WorkQueueMode))...)
 }
 
 // Builder makes, around the app's own configuration, what its subscriber, its failure publisher and the middleware need.

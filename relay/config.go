@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	defaultPrefix  = "retry"
-	defaultMaxHold = 20 * time.Second
+	defaultPrefix = "retry"
+	defaultMaxHop = 20 * time.Second
 
-	// leastMaxHold keeps a message that can be neither published nor held any longer from coming back in a hot loop.
-	leastMaxHold = 100 * time.Millisecond
+	// leastMaxHop keeps a message that can be neither published nor held any longer from coming back in a hot loop.
+	leastMaxHop = 100 * time.Millisecond
 )
 
 // Config configures New.
@@ -28,8 +28,8 @@ type Config struct {
 	// Schedule is the delay before each retry. Required. Its distinct delays are the tiers.
 	Schedule backoff.Schedule
 
-	// Former are delays of earlier schedules whose tiers may still hold messages: they are emptied, and nothing new goes there.
-	Former backoff.Schedule
+	// RetiredSchedule are delays of earlier schedules whose tiers may still hold messages: they are emptied, and nothing new goes there.
+	RetiredSchedule backoff.Schedule
 
 	// NewSubscriber makes the subscriber of one tier's topic. Required. All processes of an app share a tier's messages, so
 	// they share a consumer group (or queue group, or whatever the backend calls it). Close of the relay closes the
@@ -40,10 +40,10 @@ type Config struct {
 	// the same schedule and different handler names.
 	Prefix string
 
-	// MaxHold is the longest time for which a message of a tier is held before it is acknowledged. Longer tiers are waited for
+	// MaxHop is the longest time for which a message of a tier is held before it is acknowledged. Longer tiers are waited for
 	// in equal hops. The default is 20 seconds, below the 30 seconds after which many backends hand a message out again. At
 	// least 100 ms.
-	MaxHold time.Duration
+	MaxHop time.Duration
 
 	// GenerateTopic names the topics, for backends that do not allow dots. The names must differ. It is called for handlers of
 	// other processes, too. The default is "<Prefix>.<tier>", "<Prefix>.return.<handler>" and "<Prefix>.dead.<handler>".
@@ -54,10 +54,10 @@ type Config struct {
 type SubscriberParams struct {
 	Topic string       // the tier's topic
 	Tier  backoff.Tier // its delay
-	// Hold is one hop of the tier: the tier in equal parts no longer than MaxHold. A message is held up to a twentieth longer
+	// Hop is one hop of the tier: the tier in equal parts no longer than MaxHop. A message is held up to a twentieth longer
 	// where clocks differ, and up to a second where it cannot be published. The backend's redelivery limit must be well
-	// above that, or messages come twice: twice MaxHold is a good limit for all tiers.
-	Hold time.Duration
+	// above that, or messages come twice: twice MaxHop is a good limit for all tiers.
+	Hop time.Duration
 }
 
 // TopicKind tells the three kinds of topics apart.
@@ -85,8 +85,8 @@ func (c *Config) setDefaults() {
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
 	}
-	if c.MaxHold == 0 {
-		c.MaxHold = defaultMaxHold
+	if c.MaxHop == 0 {
+		c.MaxHop = defaultMaxHop
 	}
 	if c.GenerateTopic == nil {
 		c.GenerateTopic = defaultTopic
@@ -106,17 +106,17 @@ func (c Config) Validate() error {
 	if scheduleErr != nil {
 		fault("Schedule: %w", scheduleErr)
 	}
-	if len(c.Former) > 0 {
-		if err := c.Former.Validate(); err != nil {
-			fault("Former: %w", err)
+	if len(c.RetiredSchedule) > 0 {
+		if err := c.RetiredSchedule.Validate(); err != nil {
+			fault("RetiredSchedule: %w", err)
 			scheduleErr = err
 		}
 	}
 	if c.NewSubscriber == nil {
 		fault("NewSubscriber is nil: it makes the subscriber of one tier; with gochannel return the Pub/Sub itself")
 	}
-	if c.MaxHold < leastMaxHold {
-		fault("MaxHold is %v: it must be 0 (the default, %v) or at least %v", c.MaxHold, defaultMaxHold, leastMaxHold)
+	if c.MaxHop < leastMaxHop {
+		fault("MaxHop is %v: it must be 0 (the default, %v) or at least %v", c.MaxHop, defaultMaxHop, leastMaxHop)
 	}
 	if scheduleErr == nil {
 		if _, err := c.tiers(); err != nil {
@@ -142,7 +142,7 @@ func (c Config) tiers() ([]tierTopic, error) {
 	if err != nil {
 		faults = append(faults, err)
 	}
-	for _, tier := range append(c.Schedule[:len(c.Schedule):len(c.Schedule)], c.Former...).Tiers() {
+	for _, tier := range append(c.Schedule[:len(c.Schedule):len(c.Schedule)], c.RetiredSchedule...).Tiers() {
 		topic, err := c.topic(TopicParams{Kind: TierTopic, Tier: tier})
 		if err != nil {
 			faults = append(faults, err)
@@ -155,7 +155,7 @@ func (c Config) tiers() ([]tierTopic, error) {
 			faults = append(faults, fmt.Errorf("GenerateTopic gives tier %v and the dead letters of nobody known the same topic %q: every topic needs one of its own", tier, topic))
 		}
 		known[topic] = tier
-		all = append(all, tierTopic{topic: topic, tier: tier, hold: hopOf(time.Duration(tier), c.MaxHold)})
+		all = append(all, tierTopic{topic: topic, tier: tier, hold: hopOf(time.Duration(tier), c.MaxHop)})
 	}
 	return all, errors.Join(faults...)
 }

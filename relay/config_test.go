@@ -26,9 +26,9 @@ func valid() relay.Config {
 
 func TestValidateReportsEveryFault(t *testing.T) {
 	require.NoError(t, valid().Validate())
-	err := relay.Config{MaxHold: -1, Former: backoff.Schedule{1}}.Validate()
+	err := relay.Config{MaxHop: -1, RetiredSchedule: backoff.Schedule{1}}.Validate()
 	for _, want := range []string{
-		"Publisher is nil", "Schedule: ", "Former: ", "NewSubscriber is nil", "MaxHold is -1ns: it must be 0 (the default, 20s) or at least 100ms",
+		"Publisher is nil", "Schedule: ", "RetiredSchedule: ", "NewSubscriber is nil", "MaxHop is -1ns: it must be 0 (the default, 20s) or at least 100ms",
 	} {
 		assert.ErrorContains(t, err, want)
 	}
@@ -111,9 +111,9 @@ func TestHoldOfASubscriber(t *testing.T) {
 		holds := map[string]time.Duration{}
 		config := valid()
 		pubSub := config.NewSubscriber
-		config.Schedule, config.MaxHold = backoff.Schedule{row.tier}, row.longest
+		config.Schedule, config.MaxHop = backoff.Schedule{row.tier}, row.longest
 		config.NewSubscriber = func(p relay.SubscriberParams) (message.Subscriber, error) {
-			holds[p.Topic] = p.Hold
+			holds[p.Topic] = p.Hop
 			return pubSub(p)
 		}
 		tiers, err := relay.New(config, nil)

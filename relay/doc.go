@@ -12,9 +12,9 @@
 //
 // # Hops
 //
-// A backend hands a message out again that is not acknowledged within its own limit. Nothing is held longer than MaxHold (and a
+// A backend hands a message out again that is not acknowledged within its own limit. Nothing is held longer than MaxHop (and a
 // twentieth of it, where clocks differ): a longer tier is waited for in equal hops, each of which moves the message to the end
-// of its tier's topic, so that the order of due times holds. A ten-minute tier is 30 publishes with the default MaxHold of 20
+// of its tier's topic, so that the order of due times holds. A ten-minute tier is 30 publishes with the default MaxHop of 20
 // seconds. The same way the relay waits out a backoff.RetryAfter that is longer than the longest tier.
 //
 // # What is guaranteed
@@ -34,10 +34,10 @@
 // # What a backend has to be told
 //
 //	backend         the limit                    what to set in NewSubscriber
-//	NATS JetStream  AckWaitTimeout, 30 s         AckWaitTimeout above Hold; a queue group; one message in flight; no MaxDeliver
-//	Redis Streams   MaxIdleTime, 60 s            MaxIdleTime above Hold; a consumer group; no Maxlens in the publisher
+//	NATS JetStream  AckWaitTimeout, 30 s         AckWaitTimeout above Hop; a queue group; one message in flight; no MaxDeliver
+//	Redis Streams   MaxIdleTime, 60 s            MaxIdleTime above Hop; a consumer group; no Maxlens in the publisher
 //	Kafka           none while the client polls  a consumer group that begins with the oldest message
-//	SQL             AckDeadline, 30 s            AckDeadline above Hold; a consumer group
+//	SQL             AckDeadline, 30 s            AckDeadline above Hop; a consumer group
 //	gochannel       none                         the Pub/Sub itself, without PreserveContext and BlockPublishUntilSubscriberAck
 //
 // The limit counts for handlers as well: a handler of the app that runs longer than its own subscriber's limit gets its message
@@ -52,7 +52,7 @@
 // Handler names are parts of topic names: two services on one backend need different names or different prefixes. A tier hands on
 // one message after the other, thousands a second where publishing takes tenths of a millisecond; several processes share a
 // tier where their subscribers share a consumer group. A gochannel takes one Relay, or every message of a tier would be
-// relayed twice. A tier that leaves the schedule belongs into Former until it is empty.
+// relayed twice. A tier that leaves the schedule belongs into RetiredSchedule until it is empty.
 //
 // # Shutdown
 //

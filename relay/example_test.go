@@ -84,7 +84,7 @@ func ExampleConfig() {
 		Publisher: pubSub,
 		Schedule:  backoff.Exponential(time.Second, 5, 4),
 		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) {
-			return pubSub, nil // with a redelivery limit of, say, p.Hold + 10*time.Second
+			return pubSub, nil // with a redelivery limit of, say, p.Hop + 10*time.Second
 		},
 		GenerateTopic: func(p relay.TopicParams) (string, error) {
 			switch p.Kind {
@@ -103,12 +103,12 @@ func ExampleConfig() {
 }
 
 func ExampleConfig_Validate() {
-	fmt.Println(relay.Config{MaxHold: time.Millisecond}.Validate())
+	fmt.Println(relay.Config{MaxHop: time.Millisecond}.Validate())
 	// Output:
 	// Publisher is nil: give the relay a publisher of its own
 	// Schedule: backoff: no retries: want 1 to 1000
 	// NewSubscriber is nil: it makes the subscriber of one tier; with gochannel return the Pub/Sub itself
-	// MaxHold is 1ms: it must be 0 (the default, 20s) or at least 100ms
+	// MaxHop is 1ms: it must be 0 (the default, 20s) or at least 100ms
 }
 
 // The middleware's hooks and other settings are the app's.

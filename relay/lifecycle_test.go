@@ -177,7 +177,7 @@ func TestMessageIsNotHeldBeyondItsHold(t *testing.T) {
 	}
 }
 
-// tierHold is the hold of a tier with the default MaxHold, and what clocks may differ.
+// tierHold is the hold of a tier with the default MaxHop, and what clocks may differ.
 func tierHold(tier time.Duration) time.Duration {
 	hold := min(tier, 20*time.Second)
 	return hold + hold/20 + 2*time.Millisecond

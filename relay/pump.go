@@ -197,7 +197,7 @@ func (p *pump) drop(h *held, now time.Time) bool {
 		return false
 	}
 	h.msg.Nack()
-	p.relay.logger.Error("Backend gave up on a held message before it was due and will hand it out again: its redelivery limit must be well above Hold",
+	p.relay.logger.Error("Backend gave up on a held message before it was due and will hand it out again: its redelivery limit must be well above Hop",
 		h.msg.Context().Err(), p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "held": now.Sub(h.receivedAt), "hold": p.hold}))
 	return true
 }
@@ -219,7 +219,7 @@ func (p *pump) later(h *held, now time.Time, err error) bool {
 
 // patience is how long a message may be held altogether. Short tiers get a second, so that an outage is no storm of nacks.
 func (p *pump) patience() time.Duration {
-	return max(p.hold, min(time.Second, p.relay.config.MaxHold))
+	return max(p.hold, min(time.Second, p.relay.config.MaxHop))
 }
 
 // giveBack hands everything that is held back to the backend.

@@ -126,7 +126,7 @@ func (r *Relay) subscriber(tier tierTopic) (message.Subscriber, error) {
 	if known := r.subscribers[tier.topic]; known != nil {
 		return known, nil
 	}
-	subscriber, err := r.config.NewSubscriber(SubscriberParams{Topic: tier.topic, Tier: tier.tier, Hold: tier.hold})
+	subscriber, err := r.config.NewSubscriber(SubscriberParams{Topic: tier.topic, Tier: tier.tier, Hop: tier.hold})
 	if err != nil {
 		return nil, err
 	}

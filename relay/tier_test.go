@@ -369,7 +369,7 @@ func TestHandlerWithoutItsReturnTopicIsRefused(t *testing.T) {
 func TestTiersOfFormerSchedulesAreEmptied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
-			c.Former = backoff.Schedule{time.Second, 5 * time.Second}
+			c.RetiredSchedule = backoff.Schedule{time.Second, 5 * time.Second}
 		})
 		a.handle("billing", func(*message.Message) error { return nil })
 		a.run()

@@ -138,7 +138,7 @@ func (a *App) build(config Config) (err error) {
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) {
 			return openSubscriber{a.pubSub}, nil
 		},
-		MaxHold:       backoff.MaxDelay, // this Pub/Sub has no redelivery limit
+		MaxHop:        backoff.MaxDelay, // this Pub/Sub has no redelivery limit
 		GenerateTopic: a.ledger.relayTopic,
 	}, config.Logger)
 	if err != nil {

@@ -170,7 +170,7 @@ func longTier(t *testing.T, f *fixture) {
 	const messages = 20
 	topics := f.topics(2)
 	app := f.app(10 * time.Second)
-	app.MaxHold, app.Limit = time.Second, 2*time.Second
+	app.MaxHop, app.Limit = time.Second, 2*time.Second
 	var hops atomic.Int64
 	app.Failures = func(p message.Publisher) message.Publisher { return counted{p, app.Prefix + ".10s", &hops} }
 	f.declare(app.Prefix, topics...)

@@ -125,7 +125,7 @@ func TestGenerationsAndTransientQueues(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t, func(b *config.BuilderConfig) {
 		b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
-		b.WorkQueue = config.Leave
+		b.WorkQueueMode = config.Leave
 	})
 	err := subscribe(t, a, a.Queue("orders"))
 	if generationOf(t).refusesTransient {

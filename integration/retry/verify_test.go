@@ -66,7 +66,7 @@ func TestVerifyOnlyJudgesTheBroker(t *testing.T) {
 	t.Run("refuses", func(t *testing.T) {
 		a := testapp.New(t, verifyOnly, func(b *config.BuilderConfig) {
 			b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
-			b.WorkQueue = config.Leave
+			b.WorkQueueMode = config.Leave
 		})
 		queue := a.Queue("orders")
 		if generationOf(t).refusesTransient {

@@ -62,7 +62,7 @@ func TestNewWorkQueueIsProtected(t *testing.T) {
 	assert.Zero(t, a.Log.Count("Warning"))
 
 	// Another start of the app, and one that leaves work queues alone, find it as it is.
-	again := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = a.Name; b.WorkQueue = config.Leave })
+	again := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = a.Name; b.WorkQueueMode = config.Leave })
 	require.NoError(t, subscribe(t, again, queue))
 	assert.Zero(t, again.Log.Count("Warning"))
 }
@@ -95,9 +95,9 @@ func TestBrokerDeadLettersWhatItGivesUpOn(t *testing.T) {
 
 func TestExistingQueueIsLeftAsItIsWithOneWarning(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []config.WorkQueue{config.Protect, config.Leave} {
+	for _, mode := range []config.WorkQueueMode{config.Protect, config.Leave} {
 		t.Run(string(mode), func(t *testing.T) {
-			a := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueue = mode })
+			a := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueueMode = mode })
 			queue := a.Queue("or.ders")
 			existing(t, queue, nil)
 			for range 3 {
@@ -143,9 +143,9 @@ func TestPolicyOfTheWarningProtects(t *testing.T) {
 func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 	t.Parallel()
 	quorum := amqp091.Table{"x-queue-type": "quorum"}
-	for _, mode := range []config.WorkQueue{config.Protect, config.Leave} {
+	for _, mode := range []config.WorkQueueMode{config.Protect, config.Leave} {
 		t.Run(string(mode), func(t *testing.T) {
-			a := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueue = mode })
+			a := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueueMode = mode })
 			queue := a.Queue("orders")
 			existing(t, queue, quorum)
 			err := subscribe(t, a, queue)
@@ -158,7 +158,7 @@ func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 			assert.ErrorContains(t, err, queue)
 			assert.ErrorContains(t, err, "rabbitmqctl set_policy")
 
-			allowed := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueue = mode; b.AllowUnprotectedQuorum = true })
+			allowed := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueueMode = mode; b.AllowUnprotectedQuorum = true })
 			require.NoError(t, subscribe(t, allowed, queue))
 			assert.Equal(t, 1, allowed.Log.Count("Warning"))
 		})
@@ -226,7 +226,7 @@ func TestMissingPermissionNamesTheObject(t *testing.T) {
 		user := broker.User(t, ".*", a.Name+".return|"+a.Name+".orphans|orders.*|amq.default", ".*")
 		denied := testapp.New(t, func(b *config.BuilderConfig) {
 			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
-			b.Prefix, b.WorkQueue = a.Name, config.Leave
+			b.Prefix, b.WorkQueueMode = a.Name, config.Leave
 		})
 		err := subscribe(t, denied, a.Queue("orders"))
 		require.Error(t, err)

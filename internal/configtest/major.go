@@ -24,7 +24,7 @@ type Config[C any] struct {
 	Schedule               backoff.Schedule
 	Prefix                 string
 	QueueType              topology.QueueType
-	WorkQueue              topology.WorkQueue
+	WorkQueueMode          topology.WorkQueueMode
 	AllowUnprotectedQuorum bool
 	VerifyOnly             bool
 }

@@ -47,14 +47,14 @@ func (m Major[C]) allFaultsAtOnce(t *testing.T) {
 		app.SetMarshaler(nil)
 		*app.NoRequeueOnNack, *app.Transactional, *app.Exclusive, *app.AutoDelete, *app.Durable = true, true, true, true, false
 		*app.Queue = amqp091.Table{"x-queue-type": "stream"}
-		c.Prefix, c.QueueType, c.WorkQueue = "a.*", "lazy", "maybe"
+		c.Prefix, c.QueueType, c.WorkQueueMode = "a.*", "lazy", "maybe"
 		c.Schedule = backoff.Schedule{0, 2 * backoff.MaxDelay}
 	})
 	_, err := m.New(broken)
 	require.Error(t, err)
 	for _, text := range []string{
 		"Marshaler", "NoRequeueOnNack", "Transactional", "Exclusive", "AutoDelete", "Durable", "stream",
-		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueue is "maybe"`, "Schedule", "retry 1", "retry 2",
+		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueueMode is "maybe"`, "Schedule", "retry 1", "retry 2",
 	} {
 		assert.ErrorContains(t, err, text)
 		assert.ErrorContains(t, m.Validate(broken), text)
@@ -81,7 +81,7 @@ func (m Major[C]) refusals(t *testing.T) {
 		_, err := m.New(m.config(change))
 		assert.ErrorContains(t, err, want)
 	}
-	_, err := m.New(m.config(func(c *Config[C], _ Fields) { c.AMQP, c.WorkQueue = m.NonDurableQueue(uri), topology.Leave }))
+	_, err := m.New(m.config(func(c *Config[C], _ Fields) { c.AMQP, c.WorkQueueMode = m.NonDurableQueue(uri), topology.Leave }))
 	assert.NoError(t, err, "a queue that does not survive, left alone")
 }
 
@@ -166,10 +166,10 @@ func (m Major[C]) optionsReachTheTopology(t *testing.T) {
 	arguments := amqp091.Table{"x-max-length": 5}
 	got := m.builder(t, func(c *Config[C], app Fields) {
 		*app.Queue = arguments
-		c.Prefix, c.QueueType, c.WorkQueue = "again", topology.Classic, topology.Leave
+		c.Prefix, c.QueueType, c.WorkQueueMode = "again", topology.Classic, topology.Leave
 	}).Topology("orders")
 	want := topology.New(topology.Config{
-		Schedule: m.config().Schedule, Prefix: "again", QueueType: topology.Classic, WorkQueue: topology.Leave,
+		Schedule: m.config().Schedule, Prefix: "again", QueueType: topology.Classic, WorkQueueMode: topology.Leave,
 	}, topology.Queue{Name: "orders", Durable: true, Arguments: arguments})
 	assert.Equal(t, want, got)
 	assert.Error(t, m.builder(t).Topology("orders.dead").Validate())

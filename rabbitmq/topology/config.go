@@ -19,16 +19,16 @@ const (
 	Classic QueueType = "classic"
 )
 
-// WorkQueue says what becomes of the app's own queues.
-type WorkQueue string
+// WorkQueueMode says what becomes of the app's own queues.
+type WorkQueueMode string
 
 const (
 	// Protect, the default, declares a work queue that does not exist as a quorum queue which dead-letters, and does not drop,
 	// what the broker itself gives up on: after 20 deliveries that were not acknowledged, or by the app's own arguments. The
 	// builder leaves a queue that exists with other arguments as it is, with one warning.
-	Protect WorkQueue = "protect"
+	Protect WorkQueueMode = "protect"
 	// Leave declares the work queue as the app's own configuration says.
-	Leave WorkQueue = "leave"
+	Leave WorkQueueMode = "leave"
 )
 
 // Config says how failures of a work queue are retried. Only Schedule is required.
@@ -43,8 +43,8 @@ type Config struct {
 	// QueueType is the type of tier and dead-letter queues. The default is Quorum.
 	QueueType QueueType
 
-	// WorkQueue says what to do about the work queue. The default is Protect.
-	WorkQueue WorkQueue
+	// WorkQueueMode says what to do about the work queue. The default is Protect.
+	WorkQueueMode WorkQueueMode
 }
 
 func (c Config) withDefaults() Config {
@@ -54,8 +54,8 @@ func (c Config) withDefaults() Config {
 	if c.QueueType == "" {
 		c.QueueType = Quorum
 	}
-	if c.WorkQueue == "" {
-		c.WorkQueue = Protect
+	if c.WorkQueueMode == "" {
+		c.WorkQueueMode = Protect
 	}
 	return c
 }
@@ -75,8 +75,8 @@ func (c Config) Validate() error {
 	if c.QueueType != Quorum && c.QueueType != Classic {
 		fault("QueueType is %q: it must be %q or %q", c.QueueType, Quorum, Classic)
 	}
-	if c.WorkQueue != Protect && c.WorkQueue != Leave {
-		fault("WorkQueue is %q: it must be %q or %q", c.WorkQueue, Protect, Leave)
+	if c.WorkQueueMode != Protect && c.WorkQueueMode != Leave {
+		fault("WorkQueueMode is %q: it must be %q or %q", c.WorkQueueMode, Protect, Leave)
 	}
 	return errors.Join(faults...)
 }

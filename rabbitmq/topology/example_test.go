@@ -122,9 +122,9 @@ func ExampleArgumentConflictError() {
 
 func ExampleTopology_String() {
 	t := topology.New(topology.Config{
-		Schedule:  backoff.Constant(10*time.Second, 3),
-		WorkQueue: topology.Leave,
-		QueueType: topology.Classic,
+		Schedule:      backoff.Constant(10*time.Second, 3),
+		WorkQueueMode: topology.Leave,
+		QueueType:     topology.Classic,
 	}, topology.Queue{Name: "orders", Durable: true})
 	fmt.Println(t)
 	// Output:

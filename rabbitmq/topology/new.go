@@ -29,7 +29,7 @@ func New(config Config, work Queue) Topology {
 	}
 	config = config.withDefaults()
 	n, tiers := naming.Prefix(config.Prefix), config.Schedule.Tiers()
-	if config.WorkQueue == Protect {
+	if config.WorkQueueMode == Protect {
 		work = protect(work, n)
 	}
 	dead := naming.DeadQueue(work.Name)

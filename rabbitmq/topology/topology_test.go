@@ -57,7 +57,7 @@ func TestTopologyIsPlainData(t *testing.T) {
 
 func TestSharedObjectsDependOnNoOption(t *testing.T) {
 	plain := of("orders")
-	other := of("orders", func(c *topology.Config) { c.QueueType, c.WorkQueue = topology.Classic, topology.Leave })
+	other := of("orders", func(c *topology.Config) { c.QueueType, c.WorkQueueMode = topology.Classic, topology.Leave })
 	assert.Equal(t, plain.Exchanges, other.Exchanges)
 	assert.Equal(t, plain.Queues[0], other.Queues[0], "the orphans")
 	assert.Equal(t, amqp091.Table{"x-queue-type": "classic"}, other.Queues[1].Arguments)
@@ -77,7 +77,7 @@ func TestPrefixRenamesExchangesAndQueues(t *testing.T) {
 
 func TestWorkQueueProtection(t *testing.T) {
 	for name, row := range map[string]struct {
-		mode      topology.WorkQueue
+		mode      topology.WorkQueueMode
 		app, want amqp091.Table
 	}{
 		"nothing said": {topology.Protect, nil, amqp091.Table{
@@ -113,7 +113,7 @@ func TestWorkQueueProtection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			app := topology.Queue{Name: "orders", Durable: true, Arguments: row.app}
 			before := maps.Clone(row.app)
-			work := topology.New(topology.Config{Schedule: schedule, WorkQueue: row.mode}, app).WorkQueue
+			work := topology.New(topology.Config{Schedule: schedule, WorkQueueMode: row.mode}, app).WorkQueue
 			assert.Equal(t, topology.Queue{Name: "orders", Durable: true, Arguments: row.want}, work)
 			assert.Equal(t, before, row.app, "the app's own arguments are left alone")
 		})
@@ -173,10 +173,10 @@ func TestQueueNamesThatAreRefused(t *testing.T) {
 
 func TestInvalidConfigIsAFaultOfTheTopology(t *testing.T) {
 	for name, c := range map[string]topology.Config{
-		"Schedule":             {},
-		"Prefix is":            {Schedule: schedule, Prefix: "a.*"},
-		`QueueType is "lazy"`:  {Schedule: schedule, QueueType: "lazy"},
-		`WorkQueue is "maybe"`: {Schedule: schedule, WorkQueue: "maybe"},
+		"Schedule":                 {},
+		"Prefix is":                {Schedule: schedule, Prefix: "a.*"},
+		`QueueType is "lazy"`:      {Schedule: schedule, QueueType: "lazy"},
+		`WorkQueueMode is "maybe"`: {Schedule: schedule, WorkQueueMode: "maybe"},
 	} {
 		broken := topology.New(c, topology.Queue{Name: "orders", Durable: true})
 		assert.ErrorContains(t, broken.Validate(), name)

@@ -14,7 +14,7 @@ type (
 	Queue                 = config.Queue
 	QueueType             = config.QueueType
 	Topology              = config.Topology
-	WorkQueue             = config.WorkQueue
+	WorkQueueMode         = config.WorkQueueMode
 )
 
 const (

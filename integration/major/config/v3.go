@@ -14,7 +14,7 @@ type (
 	Queue                 = configv3.Queue
 	QueueType             = configv3.QueueType
 	Topology              = configv3.Topology
-	WorkQueue             = configv3.WorkQueue
+	WorkQueueMode         = configv3.WorkQueueMode
 )
 
 const (
