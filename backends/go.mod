@@ -18,7 +18,6 @@ require (
 	github.com/redis/go-redis/v9 v9.12.1
 	github.com/stretchr/testify v1.11.1
 	github.com/tieredretry/watermill-retry v0.0.0
-	github.com/tieredretry/watermill-retry/configv3 v0.0.0
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20250320172111-35ab5e5f5327
 	github.com/twmb/franz-go/pkg/kmsg v1.9.0
 )
@@ -82,5 +81,3 @@ require (
 )
 
 replace github.com/tieredretry/watermill-retry => ../
-
-replace github.com/tieredretry/watermill-retry/configv3 => ../configv3

@@ -9,64 +9,43 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/configv3"
+	"github.com/tieredretry/watermill-retry/configamqp3"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
 // RabbitMQ is watermill-amqp v2. The broker holds the messages, in queues with a TTL: there is no relay.
 func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
-	fanOut := func(group string) amqpv2.Config {
+	return rabbitMQ("rabbitmq-v2", func(group string) amqpv2.Config {
 		c := amqpv2.NewDurablePubSubConfig(uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(group))
 		c.Publish.ConfirmDelivery = true
 		return c
-	}
-	return Backend{
-		Name:      "rabbitmq-v2",
-		Publisher: func() (message.Publisher, error) { return amqpv2.NewPublisher(fanOut(""), logger) },
-		Connect: func(app App) (*Retries, error) {
-			rabbit, err := config.NewBuilder(config.BuilderConfig{AMQP: fanOut(app.Group), Schedule: app.Schedule, Prefix: app.Prefix})
-			if err != nil {
-				return nil, err
-			}
-			failures, err := app.failures(func() (message.Publisher, error) { return rabbit.NewPublisher(logger) })
-			if err != nil {
-				return nil, err
-			}
-			settings := app.configure(rabbit.TieredRetryConfig(failures))
-			retry, err := middleware.NewTieredRetry(settings, logger)
-			if err != nil {
-				return nil, errors.Join(err, failures.Close())
-			}
-			return &Retries{
-				Config: settings,
-				Subscriber: func(string) (message.Subscriber, error) {
-					return amqpv2.NewSubscriber(rabbit.SubscriberConfig(), logger)
-				},
-				Handle: func(router *message.Router, name, topic string, s message.Subscriber, h message.NoPublishHandlerFunc) {
-					router.AddConsumerHandler(name, topic, s, h).AddMiddleware(retry.Middleware)
-				},
-				DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
-					s, err := amqpv2.NewSubscriber(rabbit.DeadLetterSubscriberConfig(), logger)
-					return s, topic, err
-				},
-				Close: failures.Close,
-			}, nil
-		},
-	}
+	}, config.NewBuilder, amqpv2.NewPublisher, amqpv2.NewSubscriber, logger)
 }
 
 // RabbitMQv3 is watermill-amqp v3.
 func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
-	fanOut := func(group string) amqpv3.Config {
+	return rabbitMQ("rabbitmq-v3", func(group string) amqpv3.Config {
 		c := amqpv3.NewDurablePubSubConfig(uri, amqpv3.GenerateQueueNameTopicNameWithSuffix(group))
 		c.Publish.ConfirmDelivery = true
 		return c
-	}
+	}, configamqp3.NewBuilder, amqpv3.NewPublisher, amqpv3.NewSubscriber, logger)
+}
+
+// rabbitMQ is a major version of watermill-amqp, whose configuration, publisher and subscriber are C, P and S.
+func rabbitMQ[C any, M rabbitmq.Major[C], P message.Publisher, S message.Subscriber](
+	name string,
+	fanOut func(group string) C,
+	newBuilder func(rabbitmq.BuilderConfig[C, M]) (*rabbitmq.Builder[C, M], error),
+	newPublisher func(C, watermill.LoggerAdapter) (P, error),
+	newSubscriber func(C, watermill.LoggerAdapter) (S, error),
+	logger watermill.LoggerAdapter,
+) Backend {
 	return Backend{
-		Name:      "rabbitmq-v3",
-		Publisher: func() (message.Publisher, error) { return amqpv3.NewPublisher(fanOut(""), logger) },
+		Name:      name,
+		Publisher: func() (message.Publisher, error) { return newPublisher(fanOut(""), logger) },
 		Connect: func(app App) (*Retries, error) {
-			rabbit, err := configv3.NewBuilder(configv3.BuilderConfig{AMQP: fanOut(app.Group), Schedule: app.Schedule, Prefix: app.Prefix})
+			rabbit, err := newBuilder(rabbitmq.BuilderConfig[C, M]{AMQP: fanOut(app.Group), Schedule: app.Schedule, Prefix: app.Prefix})
 			if err != nil {
 				return nil, err
 			}
@@ -80,15 +59,13 @@ func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
 				return nil, errors.Join(err, failures.Close())
 			}
 			return &Retries{
-				Config: settings,
-				Subscriber: func(string) (message.Subscriber, error) {
-					return amqpv3.NewSubscriber(rabbit.SubscriberConfig(), logger)
-				},
+				Config:     settings,
+				Subscriber: func(string) (message.Subscriber, error) { return newSubscriber(rabbit.SubscriberConfig(), logger) },
 				Handle: func(router *message.Router, name, topic string, s message.Subscriber, h message.NoPublishHandlerFunc) {
 					router.AddConsumerHandler(name, topic, s, h).AddMiddleware(retry.Middleware)
 				},
 				DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
-					s, err := amqpv3.NewSubscriber(rabbit.DeadLetterSubscriberConfig(), logger)
+					s, err := newSubscriber(rabbit.DeadLetterSubscriberConfig(), logger)
 					return s, topic, err
 				},
 				Close: failures.Close,

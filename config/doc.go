@@ -1,16 +1,23 @@
-// Package config makes the RabbitMQ side of tiered retries: a builder around the app's own watermill-amqp v2 configuration, and
-// the exchanges, queues and bindings as plain data, which are package topology's. For watermill-amqp v3 there is the module
-// configv3, with the same names.
+// Package config configures tiered retries on RabbitMQ for apps with watermill-amqp v2. For watermill-amqp v3 import package
+// configamqp3.
 //
-//	work queue ──► handler fails ──► exchange retry, key <tier>.<work queue>
-//	    ▲                               │
-//	    │                               ▼
-//	    │                            queue <work queue>.retry.<tier>, TTL = the tier
-//	    │                               │ expired
-//	    └── key *.<work queue> ── exchange retry.return ── nobody there ──► queue retry.orphans
+//	rabbit, err := config.NewBuilder(config.BuilderConfig{
+//		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+//		Schedule: backoff.Exponential(time.Second, 5, 4),
+//	})
+//	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), logger)
+//	failures, err := rabbit.NewPublisher(logger)
+//	retry, err := middleware.NewTieredRetry(rabbit.TieredRetryConfig(failures), logger)
+//	router.AddConsumerHandler("billing", "orders", subscriber, bill).AddMiddleware(retry.Middleware)
 //
-// A message comes back to the queue it failed on, and to no other, whatever exchange fed it first. What is given up goes to
-// the queue <work queue>.dead.
+// A builder has these methods; package rabbitmq documents them, and the fields of BuilderConfig:
 //
-// The user needs the permission to configure, write and read all these names and the work queue; see the README.
+//	SubscriberConfig() amqp.Config                // for amqp.NewSubscriber
+//	DeadLetterSubscriberConfig() amqp.Config      // the same, to read dead letters
+//	NewPublisher(logger) (*publisher.Publisher, error)
+//	TieredRetryConfig(failures) middleware.TieredRetryConfig
+//	Topology(topic) topology.Topology             // exchanges, queues and bindings
+//
+// Package topology describes what the builder declares on the broker, and has the constants for QueueType and WorkQueueMode and
+// the errors of Subscribe. The user needs permissions for these names and for the work queue; see the documentation.
 package config

@@ -9,7 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 const dialTimeout = 5 * time.Second
@@ -57,10 +57,10 @@ func checkBroker(ctx context.Context, uri string) (version string, err error) {
 }
 
 // remove deletes everything that the demo has on the broker: a topology is plain data.
-func remove(ctx context.Context, uri string, topology config.Topology) error {
+func remove(ctx context.Context, uri string, t topology.Topology) error {
 	connection, err := dial(ctx, uri)
 	if err != nil {
-		return fmt.Errorf("queues and exchanges of %s are left on the broker: %w", topology.WorkQueue.Name, err)
+		return fmt.Errorf("queues and exchanges of %s are left on the broker: %w", t.WorkQueue.Name, err)
 	}
 	defer func() { _ = connection.Close() }()
 
@@ -75,13 +75,13 @@ func remove(ctx context.Context, uri string, topology config.Topology) error {
 			faults = append(faults, fmt.Errorf("%s may be left on the broker: %w", name, err))
 		}
 	}
-	for _, queue := range append(topology.Queues, topology.WorkQueue) {
+	for _, queue := range append(t.Queues, t.WorkQueue) {
 		try(queue.Name, func(channel *amqp091.Channel) error {
 			_, err := channel.QueueDelete(queue.Name, false, false, false)
 			return err
 		})
 	}
-	for _, exchange := range topology.Exchanges {
+	for _, exchange := range t.Exchanges {
 		try(exchange.Name, func(channel *amqp091.Channel) error { return channel.ExchangeDelete(exchange.Name, false, false) })
 	}
 	if len(faults) > 1 {

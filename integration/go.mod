@@ -12,7 +12,6 @@ require (
 	github.com/rs/zerolog v1.28.0
 	github.com/stretchr/testify v1.11.1
 	github.com/tieredretry/watermill-retry v0.0.0
-	github.com/tieredretry/watermill-retry/configv3 v0.0.0
 	go.uber.org/goleak v1.3.0
 )
 
@@ -46,7 +45,4 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
 
-replace (
-	github.com/tieredretry/watermill-retry => ../
-	github.com/tieredretry/watermill-retry/configv3 => ../configv3
-)
+replace github.com/tieredretry/watermill-retry => ../

@@ -1,72 +1,48 @@
 package rabbitmq
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
 	"net/url"
+	"slices"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Marshaler is watermill-amqp's, the same in all its majors.
-type Marshaler interface {
-	Marshal(msg *message.Message) (amqp091.Publishing, error)
-	Unmarshal(delivery amqp091.Delivery) (*message.Message, error)
-}
-
-// App is what the builder needs to know of an app's watermill-amqp configuration. It belongs to the builder: the packages for
-// the majors make it from a deep copy.
-type App struct {
-	URI        string
-	TLS        *tls.Config
-	Connection *amqp091.Config
-
-	Marshaler Marshaler
-	QueueOf   func(topic string) string
-	Queue     topology.Queue // without a name
-
-	Exclusive, AutoDelete          bool
-	NoRequeueOnNack, Transactional bool
-
-	// Fault is what the major itself says of the configuration, nil where it is content.
-	Fault error
-}
-
-func (a App) validate(mode topology.WorkQueueMode) error {
+func (app Fields) validate(mode topology.WorkQueueMode) error {
 	var faults []error
 	refuse := func(field, why string) { faults = append(faults, fmt.Errorf("AMQP.%s: %s", field, why)) }
 
-	if a.NoRequeueOnNack {
-		refuse("Consume.NoRequeueOnNack is true", "a shutdown nacks the message in flight, which is then dropped; the middleware nacks only what must come back")
+	if *app.NoRequeueOnNack {
+		refuse("Consume.NoRequeueOnNack is true", "a nacked message would be dropped, and a shutdown nacks the message in flight; the middleware nacks only what must be redelivered")
 	}
-	if a.Transactional {
-		refuse("Publish.Transactional is true", "failures are published with confirms, which a transactional channel cannot have")
+	if *app.Transactional {
+		refuse("Publish.Transactional is true", "failures are published with confirms, which a transactional channel does not have")
 	}
-	if a.Exclusive {
-		refuse("Queue.Exclusive is true", "the queue is gone with its connection, and what waits on a tier could not come back")
+	if *app.Exclusive {
+		refuse("Queue.Exclusive is true", "the queue is deleted with its connection, and messages on a tier could not come back to it")
 	}
-	if a.AutoDelete {
-		refuse("Queue.AutoDelete is true", "the queue is gone with its last consumer, and what waits on a tier could not come back")
+	if *app.AutoDelete {
+		refuse("Queue.AutoDelete is true", "the queue is deleted with its last consumer, and messages on a tier could not come back to it")
 	}
-	if kind := a.Queue.Arguments[argType]; kind == amqp091.QueueTypeStream {
-		refuse("Queue.Arguments[x-queue-type] is stream", "a stream cannot give a message back to be retried")
+	if (*app.Queue)[argument.QueueType] == amqp091.QueueTypeStream {
+		refuse("Queue.Arguments[x-queue-type] is stream", "a message of a stream cannot be retried, because it stays in the stream")
 	}
-	if mode != topology.Leave && !a.Queue.Durable {
-		refuse("Queue.Durable is false", "a queue that does not survive the broker's restart cannot be protected; set it, or WorkQueueMode: Leave")
+	if mode != topology.Leave && !*app.Durable {
+		refuse("Queue.Durable is false", "a queue that is lost when the broker restarts cannot be protected; set Durable, or WorkQueueMode: topology.Leave")
 	}
 	return errors.Join(faults...)
 }
 
-// validateURI leaves the reading to the publisher, which never prints the address: it holds the password.
+// validateURI returns no error of a parser, which could contain the password.
 func validateURI(uri string) error {
 	if uri == "" {
-		return errors.New("AMQP.Connection.AmqpURI is empty: give the broker's address, amqp://user:password@host:5672/vhost")
+		return errors.New("AMQP.Connection.AmqpURI is empty: set the broker's address, amqp://user:password@host:5672/vhost")
 	}
 	if (publisher.Config{URI: uri}).Validate() != nil {
 		return errors.New("AMQP.Connection.AmqpURI cannot be read: it must be like amqp://user:password@host:5672/vhost (or amqps://), " +
@@ -75,8 +51,8 @@ func validateURI(uri string) error {
 	return nil
 }
 
-// Redacted is an address to be printed, without its password.
-func Redacted(uri string) string {
+// redacted returns an address without its password.
+func redacted(uri string) string {
 	if uri == "" {
 		return ""
 	}
@@ -87,27 +63,27 @@ func Redacted(uri string) string {
 	return address.Redacted()
 }
 
-// vhost is the virtual host that a connection opens: amqp091-go prefers its configuration's.
-func (a App) vhost() string {
-	if a.Connection != nil && a.Connection.Vhost != "" {
-		return a.Connection.Vhost
+// clone copies everything that a connection or a declaration could write into.
+func clone[C any, M Major[C]](config C) C {
+	var major M
+	app := major.Fields(&config)
+	app.CopyReconnect()
+	*app.TLS = (*app.TLS).Clone()
+	*app.Connection = cloneConnection(*app.Connection)
+	for _, arguments := range []*amqp091.Table{app.Exchange, app.Queue, app.QueueBind, app.Consume} {
+		*arguments = maps.Clone(*arguments)
 	}
-	uri, err := amqp091.ParseURI(a.URI)
-	if err != nil {
-		return ""
-	}
-	return uri.Vhost
+	return config
 }
 
-// CloneConnection copies all that a connection could write into: amqp091-go itself writes into Properties and
-// TLSClientConfig.
-func CloneConnection(c *amqp091.Config) *amqp091.Config {
+// cloneConnection also copies Properties and TLSClientConfig, which amqp091-go writes into.
+func cloneConnection(c *amqp091.Config) *amqp091.Config {
 	if c == nil {
 		return nil
 	}
 	connection := *c
 	connection.Properties = maps.Clone(connection.Properties)
 	connection.TLSClientConfig = connection.TLSClientConfig.Clone()
-	connection.SASL = append([]amqp091.Authentication(nil), connection.SASL...)
+	connection.SASL = slices.Clone(connection.SASL)
 	return &connection
 }

@@ -1,123 +1,109 @@
-// Package rabbitmq is all that the builders for the majors of watermill-amqp have in common: it imports none of them. The
-// packages config and configv3 are thin adapters over it.
 package rabbitmq
 
 import (
-	"errors"
 	"fmt"
+	"io"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Config is a BuilderConfig without its major.
-type Config struct {
-	App App
-	topology.Config
-	AllowUnprotectedQuorum bool
-	VerifyOnly             bool
+// Builder makes, around the app's own configuration, what its subscriber, its publisher of failures and the middleware need. It
+// is safe for concurrent use.
+type Builder[C any, M Major[C]] struct {
+	// Both are pointers, so that a struct that holds a builder does not print the password.
+	app  *C
+	core *core
 }
 
-// Validate reports all faults of the configuration, joined. It does not ask the broker.
-func (c Config) Validate() error {
-	var faults []error
-	if err := validateURI(c.App.URI); err != nil {
-		faults = append(faults, err)
-	} else if c.App.Fault != nil {
-		faults = append(faults, fmt.Errorf("AMQP: %w", c.App.Fault))
-	}
-	return errors.Join(append(faults, c.Config.Validate(), c.App.validate(c.WorkQueueMode))...)
-}
-
-// Builder makes, around the app's own configuration, what its subscriber, its failure publisher and the middleware need.
-type Builder struct {
-	config Config
-	work   *workQueues
-}
-
-// New checks the configuration, all faults at once.
-func New(config Config) (*Builder, error) {
+// NewBuilder returns an error that joins all faults of the configuration. It does not connect.
+func NewBuilder[C any, M Major[C]](config BuilderConfig[C, M]) (*Builder[C, M], error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
 	}
 	if config.Prefix == "" {
 		config.Prefix = string(naming.Default)
 	}
-	config.Schedule = append(backoff.Schedule(nil), config.Schedule...)
-	b := &Builder{config: config}
-	b.work = &workQueues{dial: b.dial, config: config, queues: map[string]*workQueue{}, warned: map[string]bool{}}
-	return b, nil
-}
-
-// String leaves the password out.
-func (b *Builder) String() string {
-	if b == nil {
-		return "Builder(none)"
+	config.Schedule = slices.Clone(config.Schedule)
+	app := clone[C, M](config.AMQP)
+	var major M
+	c := &core{
+		app: major.Fields(&app), topology: config.topology(), prefix: naming.Prefix(config.Prefix), verifyOnly: config.VerifyOnly,
 	}
-	return fmt.Sprintf("Builder(%s, prefix %s, schedule %v)", Redacted(b.config.App.URI), b.config.Prefix, b.config.Schedule)
+	c.inspector = workqueue.New(workqueue.Config{
+		URI: *c.app.URI, Connection: c.connection,
+		Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
+	})
+	return &Builder[C, M]{app: &app, core: c}, nil
 }
 
-// Marshaler reads what comes back from a tier, and writes copies.
-func (b *Builder) Marshaler() Marshaler { return b.marshaler() }
-
-func (b *Builder) marshaler() marshaler {
-	return marshaler{app: b.config.App.Marshaler, prefix: naming.Prefix(b.config.Prefix)}
+// SubscriberConfig returns the app's configuration for amqp.NewSubscriber, with two changes. Its topology builder declares the
+// retry topology beside the app's own at every Subscribe and reconnect. Its marshaler wraps the app's, and also reads messages
+// that come back from a tier. Every call returns a new copy.
+//
+// Add the retry middleware to every handler of that subscriber. Without it, a handler also gets messages that the app's marshaler
+// cannot read, with the metadata key middleware.UnmarshalErrorKey, and messages keep the metadata key middleware.PropertiesKey.
+//
+// The subscriber's logger gets the builder's warnings, each once: through its method Warn(string, watermill.LogFields) if it has
+// one, otherwise through Info.
+func (b *Builder[C, M]) SubscriberConfig() C {
+	return b.with(Parts{
+		Marshaler: headers.New(b.core.app.Marshaler, b.core.prefix),
+		QueueName: b.core.app.QueueName, ExchangeName: b.core.app.ExchangeName,
+		Declare: b.core.declare,
+	})
 }
 
-// NewPublisher connects the publisher of failures.
-func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (*publisher.Publisher, error) {
-	config := publisher.Config{
-		URI:      b.config.App.URI,
-		AMQP:     CloneConnection(b.config.App.Connection),
-		TLS:      b.config.App.TLS.Clone(),
-		Exchange: naming.Prefix(b.config.Prefix).RetryExchange(),
-		Marshal:  b.marshaler().Marshal,
-		Headroom: headroom(naming.Prefix(b.config.Prefix)),
-		Shrink:   shrink,
-	}
-	if !b.config.VerifyOnly {
-		config.Redeclare = b.redeclare
-	}
-	return publisher.New(config, logger)
+// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber that reads dead letters: Subscribe to a topic reads
+// the dead-letter queue of the topic's work queue. Every message has a failure record. If the broker itself dead-lettered the
+// message, its dead reason is the broker's: delivery_limit, rejected, expired or maxlen. An ack removes the dead letter. Do not
+// add the retry middleware to its handlers. Every call returns a new copy.
+func (b *Builder[C, M]) DeadLetterSubscriberConfig() C {
+	config := b.with(Parts{
+		Marshaler:    headers.NewDeadLetters(b.core.app.Marshaler, b.core.prefix),
+		QueueName:    func(topic string) string { return naming.DeadQueue(b.core.app.QueueName(topic)) },
+		ExchangeName: func(string) string { return "" },
+		Declare:      b.core.declareDeadLetters,
+	})
+	var major M
+	*major.Fields(&config).ConsumeExclusive = false
+	return config
 }
 
-// TieredRetryConfig is the middleware's configuration.
-func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	queueOf := b.config.App.QueueOf
-	return middleware.TieredRetryConfig{
-		Publisher: failures,
-		Schedule:  append(backoff.Schedule(nil), b.config.Schedule...),
-		GenerateRetryTopic: func(p middleware.RetryTopicParams) (string, error) {
-			return naming.RetryKey(queueOf(p.Topic), p.Tier), nil
-		},
-		GenerateDeadLetterTopic: func(p middleware.DeadLetterTopicParams) (string, error) {
-			return naming.DeadKey(queueOf(p.Topic)), nil
-		},
-	}
+// with returns a copy of the app's configuration with other parts.
+func (b *Builder[C, M]) with(parts Parts) C {
+	config := clone[C, M](*b.app)
+	var major M
+	major.Install(&config, parts)
+	return config
 }
 
-// Topology is what a topic's work queue needs on the broker.
-func (b *Builder) Topology(topic string) topology.Topology {
-	return b.topologyOf(b.config.App.QueueOf(topic))
+// NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker has
+// routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it
+// after the router has closed. A nil logger logs nothing.
+func (b *Builder[C, M]) NewPublisher(logger watermill.LoggerAdapter) (*publisher.Publisher, error) {
+	return publisher.New(b.core.publisherConfig(), logger)
 }
 
-func (b *Builder) topologyOf(queue string) topology.Topology {
-	work := b.config.App.Queue
-	work.Name = queue
-	return topology.New(b.config.Config, work)
+// TieredRetryConfig returns the middleware's configuration: the publisher, the schedule, and the destinations of copies on this
+// broker. Set hooks and limits on the result.
+func (b *Builder[C, M]) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
+	return b.core.tieredRetryConfig(failures)
 }
 
-func (b *Builder) redeclare(channel *amqp091.Channel, routingKey string) error {
-	queue, ok := naming.QueueOfKey(routingKey)
-	if !ok {
-		return fmt.Errorf("routing key %q names no work queue: it must be <tier>.<queue> or dead.<queue>", routingKey)
-	}
-	return b.topologyOf(queue).Redeclare(channel)
+// Topology returns what the work queue of a topic needs on the broker. The app's own exchange and its binding are not part of
+// it.
+func (b *Builder[C, M]) Topology(topic string) topology.Topology {
+	return b.core.topologyOf(b.core.app.QueueName(topic))
 }
+
+// Format implements fmt.Formatter. It prints address, prefix and schedule, without the password in the address.
+func (b Builder[C, M]) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, b.core.String()) }

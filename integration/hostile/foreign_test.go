@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // everyType has a header of every type of AMQP's, nested too. Binary keys and values are no UTF-8.
@@ -283,9 +283,9 @@ func TestUUIDOfAnotherType(t *testing.T) {
 	calls := testapp.NewLedger()
 	a.Handle(queue, 1, func(msg *message.Message) error { calls.Add(string(msg.Payload)); return errDown })
 	a.Run()
-	sent := amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: []byte{1, 2}}
+	sent := amqp091.Table{publisher.UUIDHeader: []byte{1, 2}}
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("bytes"), Headers: sent})
 	letter := letters(t, queue, 1)["bytes"]
-	assert.Equal(t, sent[amqp.DefaultMessageUUIDHeaderKey], letter.Headers[amqp.DefaultMessageUUIDHeaderKey])
+	assert.Equal(t, sent[publisher.UUIDHeader], letter.Headers[publisher.UUIDHeader])
 	same(t, 3, calls.Counts(), "bytes")
 }

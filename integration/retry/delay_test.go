@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 var errDown = errors.New("the bank is down")
@@ -26,7 +27,7 @@ var errDown = errors.New("the bank is down")
 // TestEveryFailureWaitsItsDelayAndTheDeadLetterTellsTheWholeStory follows foreign messages, with properties and headers of all
 // types, over all tiers of both queue types.
 func TestEveryFailureWaitsItsDelayAndTheDeadLetterTellsTheWholeStory(t *testing.T) {
-	for _, queueType := range []config.QueueType{config.Quorum, config.Classic} {
+	for _, queueType := range []topology.QueueType{topology.Quorum, topology.Classic} {
 		t.Run(string(queueType), func(t *testing.T) {
 			t.Parallel()
 			delays := backoff.Schedule{50 * time.Millisecond, 200 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond}

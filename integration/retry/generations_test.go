@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // giveBack gets and gives back a message until it is gone, and says how often it came; more than 30 times is for ever.
@@ -125,11 +126,11 @@ func TestGenerationsAndTransientQueues(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t, func(b *config.BuilderConfig) {
 		b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
-		b.WorkQueueMode = config.Leave
+		b.WorkQueueMode = topology.Leave
 	})
 	err := subscribe(t, a, a.Queue("orders"))
 	if generationOf(t).refusesTransient {
-		assert.ErrorIs(t, err, config.ErrTransientQueue)
+		assert.ErrorIs(t, err, topology.ErrTransientQueue)
 	} else {
 		assert.NoError(t, err)
 	}
@@ -137,9 +138,9 @@ func TestGenerationsAndTransientQueues(t *testing.T) {
 
 func TestClassicTiersAreWarnedOf(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *config.BuilderConfig) { b.QueueType = config.Classic })
+	a := testapp.New(t, func(b *config.BuilderConfig) { b.QueueType = topology.Classic })
 	for _, queue := range []string{"orders", "invoices"} {
 		require.NoError(t, subscribe(t, a, a.Queue(queue)))
 	}
-	assert.Equal(t, 1, a.Log.Count("Warning: QueueType is classic"))
+	assert.Equal(t, 1, a.Log.Warnings("QueueType is classic"))
 }

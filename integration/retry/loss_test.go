@@ -112,7 +112,8 @@ func TestTopologyDeletedUnderWay(t *testing.T) {
 		stockConfig := amqp.NewDurablePubSubConfig(broker.URL(t), nil)
 		stockConfig.Exchange.GenerateName = func(string) string { return a.Name }
 		stockConfig.Exchange.Type = amqp091.ExchangeTopic
-		stockConfig.Publish = amqp.PublishConfig{GenerateRoutingKey: func(topic string) string { return topic }, ConfirmDelivery: true, Mandatory: true}
+		stockConfig.Publish.GenerateRoutingKey = func(topic string) string { return topic }
+		stockConfig.Publish.ConfirmDelivery, stockConfig.Publish.Mandatory = true, true
 		stock, err := amqp.NewPublisher(stockConfig, a.Log)
 		require.NoError(t, err)
 		retry, err := middleware.NewTieredRetry(a.Builder.TieredRetryConfig(stock), a.Log)

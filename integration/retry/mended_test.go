@@ -147,7 +147,7 @@ func TestReplacedWorkQueueIsLookedAtAgain(t *testing.T) {
 	existing(t, queue, nil)
 	require.Error(t, subscribe(t, a, queue), "it is not what it was")
 	require.NoError(t, subscribe(t, a, queue))
-	assert.Equal(t, 1, a.Log.Count("Warning"))
+	assert.Equal(t, 1, a.Log.Warnings(""))
 }
 
 // TestNilBindingKeyIsRefused: by Subscribe on v2, which needs none where there is no exchange, and by NewBuilder on v3.

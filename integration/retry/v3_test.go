@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	configv2 "github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/configv3"
+	"github.com/tieredretry/watermill-retry/configamqp3"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -26,7 +26,7 @@ import (
 // TestTopicConfig: a topic exchange whose queue is bound with the topic, which is a pattern.
 func TestTopicConfig(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *configv3.BuilderConfig) {
+	a := testapp.New(t, func(b *configamqp3.BuilderConfig) {
 		b.AMQP = amqpv3.NewDurableTopicConfig(broker.URL(t), "shop_"+b.Prefix, "orders_"+b.Prefix)
 	})
 	queue := a.Queue("orders")

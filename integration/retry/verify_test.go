@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 func verifyOnly(b *config.BuilderConfig) { b.VerifyOnly = true }
@@ -66,22 +67,22 @@ func TestVerifyOnlyJudgesTheBroker(t *testing.T) {
 	t.Run("refuses", func(t *testing.T) {
 		a := testapp.New(t, verifyOnly, func(b *config.BuilderConfig) {
 			b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
-			b.WorkQueueMode = config.Leave
+			b.WorkQueueMode = topology.Leave
 		})
 		queue := a.Queue("orders")
 		if generationOf(t).refusesTransient {
-			assert.ErrorIs(t, subscribe(t, a, queue), config.ErrTransientQueue)
+			assert.ErrorIs(t, subscribe(t, a, queue), topology.ErrTransientQueue)
 			return
 		}
 		a.Declare(queue)
 		assert.NoError(t, subscribe(t, a, queue))
 	})
 	t.Run("warns", func(t *testing.T) {
-		a := testapp.New(t, verifyOnly, func(b *config.BuilderConfig) { b.QueueType = config.Classic })
+		a := testapp.New(t, verifyOnly, func(b *config.BuilderConfig) { b.QueueType = topology.Classic })
 		for _, queue := range []string{a.Queue("orders"), a.Queue("invoices")} {
 			a.Declare(queue)
 			require.NoError(t, subscribe(t, a, queue))
 		}
-		assert.Equal(t, 1, a.Log.Count("Warning: QueueType is classic"))
+		assert.Equal(t, 1, a.Log.Warnings("QueueType is classic"))
 	})
 }

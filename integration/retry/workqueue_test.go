@@ -16,9 +16,10 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// subscribe declares all that a subscription does, and consumes nothing.
+// subscribe declares what Subscribe declares, and consumes nothing.
 func subscribe(t *testing.T, a *testapp.App, queue string) error {
 	t.Helper()
 	s, err := amqp.NewSubscriber(a.Builder.SubscriberConfig(), a.Log)
@@ -33,7 +34,7 @@ func existing(t *testing.T, queue string, arguments amqp091.Table) {
 	require.NoError(t, err)
 }
 
-// argumentsOf is what the queue has, as the management API tells it.
+// argumentsOf returns the arguments of a queue, from the management API.
 func argumentsOf(t *testing.T, queue string) map[string]any {
 	t.Helper()
 	info, err := broker.Management(t).GetQueue("/", queue)
@@ -59,12 +60,12 @@ func TestNewWorkQueueIsProtected(t *testing.T) {
 	assert.EqualValues(t, 20, arguments["x-delivery-limit"])
 	assert.Equal(t, a.Name, arguments["x-dead-letter-exchange"])
 	assert.Equal(t, "dead."+queue, arguments["x-dead-letter-routing-key"])
-	assert.Zero(t, a.Log.Count("Warning"))
+	assert.Zero(t, a.Log.Warnings(""))
 
 	// Another start of the app, and one that leaves work queues alone, find it as it is.
-	again := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = a.Name; b.WorkQueueMode = config.Leave })
+	again := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = a.Name; b.WorkQueueMode = topology.Leave })
 	require.NoError(t, subscribe(t, again, queue))
-	assert.Zero(t, again.Log.Count("Warning"))
+	assert.Zero(t, again.Log.Warnings(""))
 }
 
 // TestBrokerDeadLettersWhatItGivesUpOn: on a protected queue nothing is dropped at the delivery limit.
@@ -95,7 +96,7 @@ func TestBrokerDeadLettersWhatItGivesUpOn(t *testing.T) {
 
 func TestExistingQueueIsLeftAsItIsWithOneWarning(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []config.WorkQueueMode{config.Protect, config.Leave} {
+	for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Leave} {
 		t.Run(string(mode), func(t *testing.T) {
 			a := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueueMode = mode })
 			queue := a.Queue("or.ders")
@@ -104,13 +105,13 @@ func TestExistingQueueIsLeftAsItIsWithOneWarning(t *testing.T) {
 				require.NoError(t, subscribe(t, a, queue))
 			}
 			assert.NotContains(t, argumentsOf(t, queue), "x-dead-letter-exchange")
-			assert.Equal(t, 1, a.Log.Count("Warning"))
+			assert.Equal(t, 1, a.Log.Warnings(""))
 			assert.Equal(t, 1, a.Log.Count("rabbitmqctl set_policy"))
 		})
 	}
 }
 
-// TestPolicyOfTheWarningProtects runs the command that the warning names.
+// TestPolicyOfTheWarningProtects runs the command of the warning.
 func TestPolicyOfTheWarningProtects(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -143,7 +144,7 @@ func TestPolicyOfTheWarningProtects(t *testing.T) {
 func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 	t.Parallel()
 	quorum := amqp091.Table{"x-queue-type": "quorum"}
-	for _, mode := range []config.WorkQueueMode{config.Protect, config.Leave} {
+	for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Leave} {
 		t.Run(string(mode), func(t *testing.T) {
 			a := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueueMode = mode })
 			queue := a.Queue("orders")
@@ -151,16 +152,16 @@ func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 			err := subscribe(t, a, queue)
 			if !dropsAtDeliveryLimit(t) {
 				require.NoError(t, err)
-				assert.Equal(t, 1, a.Log.Count("Warning"))
+				assert.Equal(t, 1, a.Log.Warnings(""))
 				return
 			}
-			require.ErrorIs(t, err, config.ErrUnprotectedQuorum)
+			require.ErrorIs(t, err, topology.ErrUnprotectedQuorum)
 			assert.ErrorContains(t, err, queue)
 			assert.ErrorContains(t, err, "rabbitmqctl set_policy")
 
 			allowed := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueueMode = mode; b.AllowUnprotectedQuorum = true })
 			require.NoError(t, subscribe(t, allowed, queue))
-			assert.Equal(t, 1, allowed.Log.Count("Warning"))
+			assert.Equal(t, 1, allowed.Log.Warnings(""))
 		})
 	}
 }
@@ -172,9 +173,9 @@ func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
 		queue := a.Queue("orders")
 		existing(t, queue, amqp091.Table{"x-max-length": int32(200)})
 		err := subscribe(t, a, queue)
-		var conflict *config.ArgumentConflictError
+		var conflict *topology.ArgumentConflictError
 		require.ErrorAs(t, err, &conflict)
-		assert.Equal(t, config.ArgumentConflictError{Object: queue, Argument: "x-max-length", Want: "100", Have: "200"}, *conflict)
+		assert.Equal(t, topology.ArgumentConflictError{Object: queue, Argument: "x-max-length", Want: "100", Have: "200"}, *conflict)
 	})
 	t.Run("tier queue", func(t *testing.T) {
 		a := testapp.New(t, testapp.Schedule(time.Minute))
@@ -183,7 +184,7 @@ func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
 		other["x-message-ttl"] = int64(5)
 		existing(t, queue+"."+a.Name+".1m", other)
 		err := subscribe(t, a, queue)
-		var conflict *config.ArgumentConflictError
+		var conflict *topology.ArgumentConflictError
 		require.ErrorAs(t, err, &conflict)
 		assert.Equal(t, queue+"."+a.Name+".1m", conflict.Object)
 		assert.Equal(t, [3]string{"x-message-ttl", "60000", "5"}, [3]string{conflict.Argument, conflict.Want, conflict.Have})
@@ -192,7 +193,7 @@ func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
 		a := testapp.New(t)
 		require.NoError(t, broker.Channel(t).ExchangeDeclare(a.Name, "direct", true, false, false, false, nil))
 		err := subscribe(t, a, a.Queue("orders"))
-		var conflict *config.ArgumentConflictError
+		var conflict *topology.ArgumentConflictError
 		require.ErrorAs(t, err, &conflict)
 		assert.Equal(t, a.Name, conflict.Object)
 		assert.Equal(t, "type", conflict.Argument)
@@ -226,7 +227,7 @@ func TestMissingPermissionNamesTheObject(t *testing.T) {
 		user := broker.User(t, ".*", a.Name+".return|"+a.Name+".orphans|orders.*|amq.default", ".*")
 		denied := testapp.New(t, func(b *config.BuilderConfig) {
 			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
-			b.Prefix, b.WorkQueueMode = a.Name, config.Leave
+			b.Prefix, b.WorkQueueMode = a.Name, topology.Leave
 		})
 		err := subscribe(t, denied, a.Queue("orders"))
 		require.Error(t, err)
@@ -257,8 +258,8 @@ func TestNamesAreRefusedBeforeAnythingIsConsumed(t *testing.T) {
 		assert.Error(t, subscribe(t, a, queue), queue)
 	}
 	b := testapp.New(t, func(c *config.BuilderConfig) {
-		c.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameConstant(c.Prefix+"_q"))
 		prefix := c.Prefix
+		c.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), func(string) string { return prefix + "_q" })
 		c.AMQP.Exchange.GenerateName = func(string) string { return prefix + ".return" }
 	})
 	assert.ErrorContains(t, subscribe(t, b, "orders"), "choose another Prefix")
@@ -327,18 +328,18 @@ func TestVerifyFindsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
-	topology := a.Builder.Topology(queue)
-	require.ErrorContains(t, topology.Verify(broker.Channel(t)), a.Name)
+	wanted := a.Builder.Topology(queue)
+	require.ErrorContains(t, wanted.Verify(broker.Channel(t)), a.Name)
 	a.Declare(queue)
-	require.NoError(t, topology.Verify(broker.Channel(t)))
+	require.NoError(t, wanted.Verify(broker.Channel(t)))
 	user := broker.User(t, "^$", "^$", ".*")
 	connection, err := amqp091.Dial(broker.WithUser(t, user, user))
 	require.NoError(t, err)
 	defer func() { _ = connection.Close() }()
 	channel, err := connection.Channel()
 	require.NoError(t, err)
-	require.NoError(t, topology.Verify(channel), "it needs no permission to configure")
+	require.NoError(t, wanted.Verify(channel), "it needs no permission to configure")
 	_, err = broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
 	require.NoError(t, err)
-	require.ErrorContains(t, topology.Verify(broker.Channel(t)), queue+".dead")
+	require.ErrorContains(t, wanted.Verify(broker.Channel(t)), queue+".dead")
 }

@@ -263,6 +263,7 @@ func (l *Log) add(level, msg string, err error, fields watermill.LogFields) {
 func (l *Log) Error(msg string, err error, fields watermill.LogFields) {
 	l.add("error", msg, err, fields)
 }
+func (l *Log) Warn(msg string, fields watermill.LogFields)      { l.add("warn", msg, nil, fields) }
 func (l *Log) Info(msg string, fields watermill.LogFields)      { l.add("info", msg, nil, fields) }
 func (l *Log) Debug(string, watermill.LogFields)                {}
 func (l *Log) Trace(string, watermill.LogFields)                {}
@@ -270,6 +271,17 @@ func (l *Log) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 
 func (l *Log) Count(text string) int {
 	return len(l.Lines(text))
+}
+
+// Warnings is how many warnings hold the text.
+func (l *Log) Warnings(text string) int {
+	warnings := 0
+	for _, line := range l.Lines(text) {
+		if strings.HasPrefix(line, "warn ") {
+			warnings++
+		}
+	}
+	return warnings
 }
 
 // PutPolicy sets a policy until the test ends.

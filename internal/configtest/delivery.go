@@ -6,14 +6,14 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// Settled stands for a delivery that came from a broker.
+// Settled is the Acknowledger of a delivery from a broker.
 type Settled struct{}
 
 func (Settled) Ack(uint64, bool) error        { return nil }
 func (Settled) Nack(uint64, bool, bool) error { return nil }
 func (Settled) Reject(uint64, bool) error     { return nil }
 
-// TypedHeaders have every type that AMQP knows but strings.
+// TypedHeaders have every type of AMQP except string.
 var TypedHeaders = amqp091.Table{
 	"nil": nil, "bool": true, "byte": byte(200), "int8": int8(-7), "int16": int16(-700), "uint16": uint16(60000),
 	"int32": int32(-70000), "uint32": uint32(4000000000), "int64": int64(-1 << 60), "float32": float32(1.5), "float64": -2.25,
@@ -22,7 +22,7 @@ var TypedHeaders = amqp091.Table{
 	"table": amqp091.Table{"a": "b", "n": nil, "t": amqp091.Table{}},
 }
 
-// Foreign is a delivery of another client's, with all that AMQP knows.
+// Foreign returns a delivery that another client has published, with every property of AMQP.
 func Foreign() amqp091.Delivery {
 	headers := amqp091.Table{"trace": "abc"}
 	for key, value := range TypedHeaders {
@@ -36,7 +36,7 @@ func Foreign() amqp091.Delivery {
 	}
 }
 
-// ComeBack is the delivery of a copy after its tier.
+// ComeBack returns the delivery of a copy that comes back from its tier.
 func ComeBack(p amqp091.Publishing) amqp091.Delivery {
 	headers := amqp091.Table{
 		"x-death":              []any{amqp091.Table{"reason": "expired", "count": int64(1)}},

@@ -20,24 +20,24 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// Headers that the library adds to copies, and that no app sees.
+// Headers that the library adds to copies and hides from the app.
 const (
 	userIDHeader     = "retry_user_id"
 	exchangeHeader   = "retry_exchange"
 	routingKeyHeader = "retry_routing_key"
 )
 
-// around is the builder's marshaler around an app's, or around the major's own.
-func (m Major[C]) around(t testing.TB, app rabbitmq.Marshaler) rabbitmq.Marshaler {
+// around returns the builder's marshaler around an app's, or around the major's own.
+func (s suite[C, M]) around(t testing.TB, app rabbitmq.Marshaler) rabbitmq.Marshaler {
 	t.Helper()
 	if app == nil {
-		app = m.Stock(nil)
+		app = s.Stock(nil)
 	}
-	return m.fields(m.builder(t, func(_ *Config[C], fields Fields) { fields.SetMarshaler(app) }).SubscriberConfig()).Marshaler
+	return valuesOf(s.builder(t, func(_ *Config[C, M], fields Fields) { fields.SetMarshaler(app) }).SubscriberConfig()).Marshaler
 }
 
-func (m Major[C]) foreignMessageSurvivesAnyNumberOfRetries(t *testing.T) {
-	marshaler := m.around(t, nil)
+func (s suite[C, M]) foreignMessageSurvivesRetries(t *testing.T) {
+	marshaler := s.around(t, nil)
 	delivery := Foreign()
 	var first *message.Message
 	for round := range 5 {
@@ -48,7 +48,7 @@ func (m Major[C]) foreignMessageSurvivesAnyNumberOfRetries(t *testing.T) {
 			assert.Equal(t, "", msg.UUID)
 		}
 		assert.Equal(t, "abc", msg.Metadata["trace"])
-		assert.Len(t, msg.Metadata, len(first.Metadata), "the app sees the same every time")
+		assert.Len(t, msg.Metadata, len(first.Metadata), "the app gets the same metadata every time")
 		msg.Metadata["retry_failures"] = "1"
 		p, err := marshaler.Marshal(msg)
 		require.NoError(t, err)
@@ -73,12 +73,12 @@ func (m Major[C]) foreignMessageSurvivesAnyNumberOfRetries(t *testing.T) {
 		msg.Metadata[middleware.DeadReasonKey] = "exhausted"
 		dead, err := marshaler.Marshal(msg)
 		require.NoError(t, err)
-		assert.EqualValues(t, 5, dead.Priority, "where nothing has to expire in order")
+		assert.EqualValues(t, 5, dead.Priority, "in a dead-letter queue nothing has to expire in order")
 		assert.NotContains(t, dead.Headers, "retry_priority")
 	}
 }
 
-// bodyOnly is a marshaler that makes nothing of metadata.
+// bodyOnly is a marshaler that drops metadata.
 type bodyOnly struct{}
 
 func (bodyOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
@@ -89,7 +89,7 @@ func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return &message.Message{UUID: d.MessageId, Payload: d.Body}, nil
 }
 
-// stringifying is a marshaler that makes a string of every header.
+// stringifying is a marshaler that converts every header to a string.
 type stringifying struct{ rabbitmq.Marshaler }
 
 func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
@@ -101,10 +101,10 @@ func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return s.Marshaler.Unmarshal(d)
 }
 
-func (m Major[C]) recordAndHeadersSurviveWhateverTheAppsMarshalerMakesOfThem(t *testing.T) {
-	for name, app := range map[string]rabbitmq.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{m.Stock(nil)}, "stock": m.Stock(nil)} {
+func (s suite[C, M]) recordAndHeadersSurviveAnyMarshaler(t *testing.T) {
+	for name, app := range map[string]rabbitmq.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{s.Stock(nil)}, "stock": s.Stock(nil)} {
 		t.Run(name, func(t *testing.T) {
-			marshaler := m.around(t, app)
+			marshaler := s.around(t, app)
 			delivery := Foreign()
 			for failures := range 4 {
 				msg, err := marshaler.Unmarshal(delivery)
@@ -126,7 +126,7 @@ func (m Major[C]) recordAndHeadersSurviveWhateverTheAppsMarshalerMakesOfThem(t *
 	}
 }
 
-// watchful reads what AMQP says of a delivery, as an app's own marshaler may.
+// watchful reads AMQP properties of a delivery, as an app's own marshaler may.
 type watchful struct{ rabbitmq.Marshaler }
 
 func (w watchful) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
@@ -138,8 +138,8 @@ func (w watchful) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, nil
 }
 
-func (m Major[C]) theAppsMarshalerSeesARetriedMessageAsTheFirstTime(t *testing.T) {
-	marshaler := m.around(t, watchful{m.Stock(nil)})
+func (s suite[C, M]) appMarshalerGetsTheFirstDelivery(t *testing.T) {
+	marshaler := s.around(t, watchful{s.Stock(nil)})
 	first, err := marshaler.Unmarshal(Foreign())
 	require.NoError(t, err)
 	assert.Equal(t, "shop/orders.eu/shop", first.Metadata["from"])
@@ -161,9 +161,9 @@ func (m Major[C]) theAppsMarshalerSeesARetriedMessageAsTheFirstTime(t *testing.T
 	})
 }
 
-func (m Major[C]) ordinaryMessageCarriesNothingExtra(t *testing.T) {
-	marshaler := m.around(t, nil)
-	p, err := m.Stock(nil).Marshal(message.NewMessage("uuid-1", []byte("order 1")))
+func (s suite[C, M]) ordinaryMessageGetsNoMetadata(t *testing.T) {
+	marshaler := s.around(t, nil)
+	p, err := s.Stock(nil).Marshal(message.NewMessage("uuid-1", []byte("order 1")))
 	require.NoError(t, err)
 	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Headers: p.Headers, Body: p.Body, DeliveryMode: 2, RoutingKey: "orders"})
 	require.NoError(t, err)
@@ -174,13 +174,13 @@ func (m Major[C]) ordinaryMessageCarriesNothingExtra(t *testing.T) {
 	assert.Equal(t, p, again)
 }
 
-func (m Major[C]) phantomIsAnError(t *testing.T) {
-	_, err := m.around(t, nil).Unmarshal(amqp091.Delivery{})
+func (s suite[C, M]) emptyDeliveryIsAnError(t *testing.T) {
+	_, err := s.around(t, nil).Unmarshal(amqp091.Delivery{})
 	assert.Error(t, err)
 }
 
-func (m Major[C]) forgedHeadersAreNotBelieved(t *testing.T) {
-	marshaler := m.around(t, watchful{m.Stock(nil)})
+func (s suite[C, M]) forgedHeadersAreIgnored(t *testing.T) {
+	marshaler := s.around(t, watchful{s.Stock(nil)})
 	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
 		userIDHeader: "admin", exchangeHeader: "amq.topic", routingKeyHeader: "all", middleware.PropertiesKey: "forged",
 		middleware.UnmarshalErrorKey: "forged", "retry_publish_id": "forged",
@@ -194,11 +194,11 @@ func (m Major[C]) forgedHeadersAreNotBelieved(t *testing.T) {
 	assert.NotContains(t, p.Headers, userIDHeader)
 }
 
-func (m Major[C]) whatTheBrokerWouldCountOrRouteIsNotPublishedAgain(t *testing.T) {
-	marshaler := m.around(t, nil)
+func (s suite[C, M]) brokerHeadersAreNotPublishedAgain(t *testing.T) {
+	marshaler := s.around(t, nil)
 	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Headers: amqp091.Table{
 		"x-death": []any{amqp091.Table{"count": int64(99)}}, "x-first-death-queue": "other", "x-last-death-reason": "rejected",
-		"x-delivery-count": int64(3), "x-acquired-count": int64(3), "CC": []any{"everybody"}, "BCC": []any{"nobody"},
+		"x-delivery-count": int64(3), "x-acquired-count": int64(3), "CC": []any{"all"}, "BCC": []any{"none"},
 		"_watermill_amqp_redelivered": "true", "x-mine": "stays",
 	}})
 	require.NoError(t, err)
@@ -207,8 +207,8 @@ func (m Major[C]) whatTheBrokerWouldCountOrRouteIsNotPublishedAgain(t *testing.T
 	assert.Equal(t, amqp091.Table{"x-mine": "stays"}, p.Headers)
 }
 
-func (m Major[C]) stringsOfTheBrokersAreNotPublishedAgainEither(t *testing.T) {
-	marshaler := m.around(t, nil)
+func (s suite[C, M]) brokerStringsAreNotPublishedAgain(t *testing.T) {
+	marshaler := s.around(t, nil)
 	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Headers: amqp091.Table{"x-first-death-queue": "other", "x-mine": "stays"}})
 	require.NoError(t, err)
 	p, err := marshaler.Marshal(msg)
@@ -216,8 +216,8 @@ func (m Major[C]) stringsOfTheBrokersAreNotPublishedAgainEither(t *testing.T) {
 	assert.Equal(t, amqp091.Table{"x-mine": "stays"}, p.Headers)
 }
 
-func (m Major[C]) whatTheAppAddsToPublishingsCannotHurtACopy(t *testing.T) {
-	marshaler := m.around(t, m.Stock(func(p amqp091.Publishing) amqp091.Publishing {
+func (s suite[C, M]) copyIgnoresDangerousProperties(t *testing.T) {
+	marshaler := s.around(t, s.Stock(func(p amqp091.Publishing) amqp091.Publishing {
 		p.UserId, p.Expiration, p.AppId, p.DeliveryMode = "shop", "1", "shop", amqp091.Transient
 		return p
 	}))
@@ -228,14 +228,14 @@ func (m Major[C]) whatTheAppAddsToPublishingsCannotHurtACopy(t *testing.T) {
 	assert.Equal(t, amqp091.Publishing{Headers: amqp091.Table{}, AppId: "shop", DeliveryMode: amqp091.Persistent}, p)
 }
 
-// broken is a marshaler that cannot read anything, and says so by an error or a panic.
+// broken is a marshaler that fails to read every message, with an error or a panic.
 type broken struct {
 	err    error
 	panics any
 }
 
 func (b broken) Marshal(*message.Message) (amqp091.Publishing, error) {
-	return amqp091.Publishing{}, errors.New("must not be asked: it did not make the payload")
+	return amqp091.Publishing{}, errors.New("must not be called: it did not make the payload")
 }
 
 func (b broken) Unmarshal(amqp091.Delivery) (*message.Message, error) {
@@ -245,17 +245,17 @@ func (b broken) Unmarshal(amqp091.Delivery) (*message.Message, error) {
 	return nil, b.err
 }
 
-// unspeakable panics when it is asked what it is, with a value that does so too.
+// unspeakable panics when it is printed, with a value that may panic too.
 type unspeakable struct{ panics any }
 
 func (u unspeakable) Error() string { panic(u.panics) }
 
-// nilTyped is an error whose text is behind a pointer.
+// nilTyped is an error that panics if it is nil.
 type nilTyped struct{ text string }
 
 func (n *nilTyped) Error() string { return n.text }
 
-// endless is an error that fmt prints in its own way.
+// endless is an error with a Format method that prints 10 MB.
 type endless struct{}
 
 func (endless) Error() string { return "short" }
@@ -263,8 +263,8 @@ func (endless) Format(state fmt.State, _ rune) {
 	_, _ = io.WriteString(state, strings.Repeat("x", 10<<20))
 }
 
-// errorsOfMarshalersAreBounded: nobody above the marshaler would recover, and its text becomes a header.
-func (m Major[C]) errorsOfMarshalersAreBounded(t *testing.T) {
+// marshalerErrorsAreBounded: nothing above the marshaler recovers a panic, and the text becomes a header.
+func (s suite[C, M]) marshalerErrorsAreBounded(t *testing.T) {
 	for name, value := range map[string]error{
 		"10 MB":          errors.New(strings.Repeat("x", 10<<20)),
 		"10 MB of runes": errors.New("x" + strings.Repeat("€", 10<<20/3)),
@@ -279,7 +279,7 @@ func (m Major[C]) errorsOfMarshalersAreBounded(t *testing.T) {
 	} {
 		for how, app := range map[string]broken{"returned": {err: value}, "panicked": {panics: value}} {
 			t.Run(name+", "+how, func(t *testing.T) {
-				msg, err := m.around(t, app).Unmarshal(Foreign())
+				msg, err := s.around(t, app).Unmarshal(Foreign())
 				require.NoError(t, err)
 				text, marked := msg.Metadata[middleware.UnmarshalErrorKey]
 				assert.True(t, marked, "the middleware dead-letters it")
@@ -290,12 +290,12 @@ func (m Major[C]) errorsOfMarshalersAreBounded(t *testing.T) {
 	}
 }
 
-func (m Major[C]) messageThatTheAppCannotReadIsHandedOnMarked(t *testing.T) {
+func (s suite[C, M]) unreadableMessageIsMarked(t *testing.T) {
 	for name, app := range map[string]rabbitmq.Marshaler{"error": broken{err: errors.New("no JSON")}, "panic": broken{panics: "no JSON"}} {
 		t.Run(name, func(t *testing.T) {
-			marshaler := m.around(t, app)
+			marshaler := s.around(t, app)
 			msg, err := marshaler.Unmarshal(Foreign())
-			require.NoError(t, err, "an error would bring it back at once and for ever")
+			require.NoError(t, err, "after an error the broker would deliver it again without end")
 			assert.Contains(t, msg.Metadata[middleware.UnmarshalErrorKey], "no JSON")
 			delete(msg.Metadata, middleware.UnmarshalErrorKey) // as the middleware does
 			p, err := marshaler.Marshal(msg)

@@ -1,12 +1,10 @@
-// Package layout holds the packages to the import direction of the design: example → config → internal/builder →
-// {topology, publisher, middleware} → backoff.
+// Package layout tests the layout of the repository: which package may import which, and what the documents say about them.
 package layout
 
 import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -49,50 +47,67 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/topology",
-		may:    []string{amqp, module + "/backoff", module + "/rabbitmq/internal/naming", module + "/rabbitmq/internal/refusal"},
-		never:  []string{watermill, amqpPubSub},
-		why:    "what the broker needs is plain data, for a deployment or an operator's tool that has no Watermill",
+		may: []string{
+			amqp, module + "/backoff", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/naming",
+			module + "/rabbitmq/internal/refusal",
+		},
+		never: []string{watermill, amqpPubSub},
+		why:   "what the broker needs is plain data, for a deployment or an operator's tool that has no Watermill",
 	},
 	{
 		folder: "rabbitmq",
+		may:    []string{watermill, amqp, module + "/backoff", module + "/middleware", module + "/internal/warning"},
+		never:  []string{amqpPubSub, module + "/config", module + "/configamqp3"},
+		why:    "all majors of watermill-amqp share it, and an app compiles only its own major",
+	},
+	{folder: "rabbitmq/internal/argument", why: "argument names are text"},
+	{folder: "rabbitmq/internal/naming", may: []string{module + "/backoff"}, never: []string{amqp}, why: "names are text"},
+	{folder: "rabbitmq/internal/dial", may: []string{amqp}, never: []string{watermill}, why: "publishing and inspecting dial alike"},
+	{folder: "rabbitmq/internal/refusal", may: []string{amqp}, never: []string{watermill}, why: "it reads errors of the broker, whatever caused them"},
+	{
+		folder: "rabbitmq/internal/headers",
 		may: []string{
-			watermill, amqp, module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
+			watermill, amqp, module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/internal/naming",
+		},
+		never: []string{module + "/rabbitmq/topology"},
+		why:   "the header codec changes with AMQP and the failure record, not with the topology",
+	},
+	{
+		folder: "rabbitmq/internal/workqueue",
+		may: []string{
+			watermill, amqp, module + "/internal/warning", module + "/rabbitmq/topology", module + "/rabbitmq/internal/argument",
 			module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/naming", module + "/rabbitmq/internal/refusal",
 		},
-		never: []string{amqpPubSub},
-		why:   "all majors of watermill-amqp share it, and nobody has to compile another than the own",
+		never: []string{module + "/middleware", module + "/rabbitmq/publisher"},
+		why:   "inspecting a queue changes with the broker's versions, not with retries",
 	},
 	{
 		folder: "config",
-		may: []string{
-			watermill, amqpPubSub + "/v2", amqp, module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
-			module + "/rabbitmq",
-		},
-		never: []string{amqpPubSub + "/v3"},
-		why:   "it is the edge to one major of watermill-amqp; configv3, a module of its own, is the other",
+		may:    []string{watermill, amqpPubSub + "/v2", amqp, module + "/rabbitmq", module + "/rabbitmq/topology"},
+		never:  []string{amqpPubSub + "/v3", module + "/configamqp3"},
+		why:    "it is the edge to watermill-amqp v2 and nothing else",
 	},
 	{
-		folder: "rabbitmq/internal/naming",
-		may:    []string{module + "/backoff"},
-		never:  []string{amqp},
-		why:    "names are text",
+		folder: "configamqp3",
+		may:    []string{watermill, amqpPubSub + "/v3", amqp, module + "/rabbitmq", module + "/rabbitmq/topology"},
+		never:  []string{amqpPubSub + "/v2", module + "/config"},
+		why:    "it is the edge to watermill-amqp v3 and nothing else",
 	},
 	{
 		folder: "internal/configtest",
 		may: []string{
-			watermill, amqp, "github.com/stretchr/testify", module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
-			module + "/rabbitmq",
+			watermill, amqp, "github.com/stretchr/testify", module + "/backoff", module + "/middleware", module + "/rabbitmq",
+			module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
 		},
 		never: []string{amqpPubSub},
 		why:   "the tests of all majors share it",
 	},
-	{folder: "rabbitmq/internal/dial", may: []string{amqp}, never: []string{watermill}, why: "publishing and looking at the broker dial alike"},
-	{folder: "rabbitmq/internal/refusal", may: []string{amqp}, never: []string{watermill}, why: "it reads what the broker says, whoever asked"},
+	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp}, why: "every package may log a warning"},
 	{
 		folder: "example",
 		may: []string{
 			watermill, amqpPubSub, amqp,
-			module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/config", module + "/relay",
+			module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/topology", module + "/config", module + "/relay",
 		},
 		why: "it shows what a user imports, and nothing that a user does not have",
 	},
@@ -134,34 +149,26 @@ var testOnly = []string{
 	module + "/internal/configtest", module + "/retrytest",
 }
 
-// majors of watermill-amqp are apart: the module of a folder, and the package there, have one and never the other.
-var majors = []struct{ folder, pkg, major, other string }{
-	{".", "./config", amqpPubSub + "/v2", amqpPubSub + "/v3"},
-	{"configv3", ".", amqpPubSub + "/v3", amqpPubSub + "/v2"},
+// edges are the packages for the majors of watermill-amqp: each is built from its own major and never from another.
+var edges = []struct{ folder, major, other string }{
+	{"config", amqpPubSub + "/v2", amqpPubSub + "/v3"},
+	{"configamqp3", amqpPubSub + "/v3", amqpPubSub + "/v2"},
 }
 
 func TestMajorsAreApart(t *testing.T) {
 	t.Parallel()
-	for _, m := range majors {
-		folder := "../../" + m.folder
-		requires := strings.Fields(goTool(t, "mod", "edit", "-C", folder, "-print"))
-		if !slices.Contains(requires, m.major) || slices.Contains(requires, m.other) {
-			t.Errorf("%s/go.mod has to require %s and not %s", m.folder, m.major, m.other)
+	requires := strings.Fields(goTool(t, "mod", "edit", "-print", "../../go.mod"))
+	for _, e := range edges {
+		if !slices.Contains(requires, e.major) {
+			t.Errorf("go.mod must require %s: package %s is part of the module", e.major, e.folder)
 		}
-		sums, err := os.ReadFile(folder + "/go.sum")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(string(sums), m.other+" ") {
-			t.Errorf("%s/go.sum has %s: a test has come to need it, and go mod tidy fetches it for every user", m.folder, m.other)
-		}
-		compiled := strings.Fields(goTool(t, "list", "-C", folder, "-deps", m.pkg))
-		if !slices.Contains(compiled, m.major+"/pkg/amqp") {
-			t.Errorf("%s is not built from %s", m.folder, m.major)
+		compiled := strings.Fields(goTool(t, "list", "-deps", module+"/"+e.folder))
+		if !slices.Contains(compiled, e.major+"/pkg/amqp") {
+			t.Errorf("package %s is not built from %s", e.folder, e.major)
 		}
 		for _, p := range compiled {
-			if within(p, append(testOnly, m.other)) {
-				t.Errorf("%s depends on %s", m.folder, p)
+			if within(p, append(testOnly, e.other)) {
+				t.Errorf("package %s must not depend on %s", e.folder, p)
 			}
 		}
 	}

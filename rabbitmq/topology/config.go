@@ -12,38 +12,38 @@ import (
 type QueueType string
 
 const (
-	// Quorum, the default, is replicated and hands expired messages on at least once.
+	// Quorum is the default. A quorum queue is replicated, and dead-letters expired messages at least once.
 	Quorum QueueType = "quorum"
-	// Classic voids the promise that no message is lost: a classic tier hands expired messages on without a confirm, so one
-	// is lost when the broker dies at the wrong moment.
+	// Classic gives up the guarantee that no message is lost: a classic tier dead-letters expired messages without a confirm,
+	// so a message that is just expiring is lost if the broker crashes.
 	Classic QueueType = "classic"
 )
 
-// WorkQueueMode says what becomes of the app's own queues.
+// WorkQueueMode is what the builder does with the app's own queues.
 type WorkQueueMode string
 
 const (
-	// Protect, the default, declares a work queue that does not exist as a quorum queue which dead-letters, and does not drop,
-	// what the broker itself gives up on: after 20 deliveries that were not acknowledged, or by the app's own arguments. The
-	// builder leaves a queue that exists with other arguments as it is, with one warning.
+	// Protect is the default. A work queue that does not exist is declared as a quorum queue that dead-letters what the broker
+	// itself gives up, and does not drop it: after 20 redeliveries (DeliveryLimit), or by the app's own arguments. An existing
+	// queue with other arguments stays as it is, and the builder logs one warning. An argument that the app has set is kept.
 	Protect WorkQueueMode = "protect"
-	// Leave declares the work queue as the app's own configuration says.
+	// Leave declares the work queue with the app's own arguments only.
 	Leave WorkQueueMode = "leave"
 )
 
-// Config says how failures of a work queue are retried. Only Schedule is required.
+// Config configures New. Only Schedule is required.
 type Config struct {
-	// Schedule is the delay before each retry. Every distinct delay is a tier with a queue of its own.
+	// Schedule is the delay before each retry. Required. Every distinct delay is a tier with a queue of its own.
 	Schedule backoff.Schedule
 
-	// Prefix names the exchanges <prefix>, <prefix>.return and <prefix>.orphans, the queue <prefix>.orphans and the tier
-	// queues <work queue>.<prefix>.<tier>. The default is "retry".
+	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.orphans), of the queue <prefix>.orphans
+	// and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 247 bytes.
 	Prefix string
 
 	// QueueType is the type of tier and dead-letter queues. The default is Quorum.
 	QueueType QueueType
 
-	// WorkQueueMode says what to do about the work queue. The default is Protect.
+	// WorkQueueMode is what is declared for the work queue. The default is Protect.
 	WorkQueueMode WorkQueueMode
 }
 

@@ -1,16 +1,16 @@
-// Package topology is the RabbitMQ side of tiered retries as plain data: the exchanges, queues and bindings that one work queue
-// needs. The same value is declared, verified, printed and exported.
+// Package topology describes what tiered retries need on RabbitMQ: the exchanges, queues and bindings of one work queue, as plain
+// data. The same value is declared, verified, printed and exported.
 //
 //	work queue ──► handler fails ──► exchange retry, key <tier>.<work queue>
 //	    ▲                               │
 //	    │                               ▼
 //	    │                            queue <work queue>.retry.<tier>, TTL = the tier
 //	    │                               │ expired
-//	    └── key *.<work queue> ── exchange retry.return ── nobody there ──► queue retry.orphans
+//	    └── key *.<work queue> ── exchange retry.return ── no such queue ──► queue retry.orphans
 //
-// A message comes back to the queue it failed on, and to no other, whatever exchange fed it first. What is given up goes to
-// the queue <work queue>.dead.
+// A message comes back to the queue on which it failed and to no other queue, also if it was first published to a fan-out
+// exchange. A dead letter goes to the queue <work queue>.dead.
 //
-// The builders of the packages config and configv3 make it from an app's watermill-amqp configuration, and declare it at every
-// Subscribe. Used alone, this package is for whoever declares or looks at it without the app: a deployment, an operator's tool.
+// The builders of the packages config and configamqp3 make a topology of the app's watermill-amqp configuration, and declare it at
+// every Subscribe. Use this package directly in a deployment or an operator's tool, which declares or checks it without the app.
 package topology

@@ -15,8 +15,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// orders is the topology of a queue that an app declares durable and without arguments, as watermill-amqp's
-// NewDurableQueueConfig does.
+// orders is the topology of a queue that the app declares durable and without arguments, as NewDurableQueueConfig of
+// watermill-amqp does.
 func orders() topology.Topology {
 	return topology.New(topology.Config{Schedule: backoff.Constant(10*time.Second, 3)}, topology.Queue{Name: "orders", Durable: true})
 }
@@ -61,7 +61,7 @@ func ExampleTopology_Declare() {
 	}
 }
 
-// The work queue is another tool's business.
+// Another tool declares the work queue.
 func ExampleTopology_DeclareRetry() {
 	if err := orders().DeclareRetry(dial()); err != nil {
 		log.Fatal(err)
@@ -75,7 +75,7 @@ func ExampleTopology_DeclareDeadLetters() {
 	}
 }
 
-// A publisher of failures that heals the topology, for an app whose subscriber is not watermill-amqp's.
+// A publisher that declares deleted queues again, in an app with another subscriber than watermill-amqp's.
 func ExampleTopology_Redeclare() {
 	failures, err := publisher.New(publisher.Config{
 		URI:       os.Getenv("AMQP_URL"),
@@ -99,17 +99,17 @@ func ExampleTopology_Validate() {
 	t := topology.New(topology.Config{Schedule: backoff.Constant(10*time.Second, 3)}, topology.Queue{Name: "orders.#", Durable: true})
 	fmt.Println(t.Validate())
 	// Output:
-	// work queue "orders.#": its name must not hold the words * or #, which are patterns in a topic exchange's bindings
+	// work queue "orders.#": its name must not contain the words * or #, which are patterns in the bindings of a topic exchange
 }
 
-// Dead letters stay in their queue until somebody reads them, with any AMQP client.
+// Dead letters stay in their queue until a consumer reads them. Any AMQP client can.
 func ExampleTopology_DeadLetterQueue() {
 	fmt.Println(orders().DeadLetterQueue())
 	// Output:
 	// orders.dead
 }
 
-// What is in the way is named: the object, the argument, and both values.
+// The error names the object, the argument and both values.
 func ExampleArgumentConflictError() {
 	var err error = &topology.ArgumentConflictError{Object: "orders.retry.10s", Argument: "x-message-ttl", Want: "10000", Have: "5000"}
 	var conflict *topology.ArgumentConflictError
@@ -117,7 +117,7 @@ func ExampleArgumentConflictError() {
 		fmt.Println(conflict)
 	}
 	// Output:
-	// "orders.retry.10s" exists with argument x-message-ttl=5000, wanted is 10000: delete it once it is empty, or ask for what it has
+	// "orders.retry.10s" exists with argument x-message-ttl=5000, wanted is 10000: delete it once it is empty, or configure the value that it has
 }
 
 func ExampleTopology_String() {

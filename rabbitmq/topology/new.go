@@ -7,21 +7,23 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
 
 const (
-	// unlimited is a delivery limit that is none in practice: -1 means "no limit" on RabbitMQ 4 and "drop at the first
-	// requeue" on 3.10.
+	// unlimited is a delivery limit that no message reaches. -1 means "no limit" on RabbitMQ 4, but "drop at the first requeue"
+	// on 3.10.
 	unlimited = int64(1_000_000)
 
-	// DeliveryLimit is how often a protected work queue delivers a message before it dead-letters it: what RabbitMQ 4.0 does
-	// by default, but there without a dead-letter exchange it drops the message.
+	// DeliveryLimit is how many times a protected work queue redelivers a message before it dead-letters it. It is the default of
+	// RabbitMQ 4.0, which drops the message if the queue has no dead-letter exchange.
 	DeliveryLimit = 20
 )
 
-// New is what a work queue needs on the broker. The queue is given as the app itself would declare it. New is a pure function;
-// what is wrong with its input, Validate of the topology tells, and every other method that returns an error.
+// New returns what a work queue needs on the broker. work is the queue as the app itself would declare it; its Arguments are
+// copied. New asks no broker. If config or work is invalid, Validate and every other method of the topology that returns an error
+// report it.
 func New(config Config, work Queue) Topology {
 	work.Arguments = maps.Clone(work.Arguments)
 	if err := config.Validate(); err != nil {
@@ -36,12 +38,12 @@ func New(config Config, work Queue) Topology {
 	t := Topology{
 		Exchanges: []Exchange{
 			{Name: n.RetryExchange(), Kind: amqp091.ExchangeTopic, Durable: true},
-			{Name: n.ReturnExchange(), Kind: amqp091.ExchangeTopic, Durable: true, Arguments: amqp091.Table{"alternate-exchange": n.Orphans()}},
+			{Name: n.ReturnExchange(), Kind: amqp091.ExchangeTopic, Durable: true, Arguments: amqp091.Table{argument.AlternateExchange: n.Orphans()}},
 			{Name: n.Orphans(), Kind: amqp091.ExchangeFanout, Durable: true},
 		},
 		WorkQueue: work,
 		Queues: []Queue{
-			// Its arguments depend on no option, so that apps with different ones share it.
+			// Its arguments depend on no option: apps with different options share it.
 			{Name: n.Orphans(), Durable: true, Arguments: restArguments(Quorum)},
 			{Name: dead, Durable: true, Arguments: restArguments(config.QueueType)},
 		},
@@ -60,25 +62,26 @@ func New(config Config, work Queue) Topology {
 	return t
 }
 
-// tierArguments: at-least-once dead-lettering is the quorum queue's alone, and needs reject-publish.
+// tierArguments returns the arguments of a tier queue. Only quorum queues have at-least-once dead-lettering, which needs
+// reject-publish.
 func tierArguments(n naming.Prefix, tier backoff.Tier, queueType QueueType) amqp091.Table {
 	arguments := amqp091.Table{
-		argType:                    string(queueType),
-		amqp091.QueueMessageTTLArg: time.Duration(tier).Milliseconds(),
-		argDLX:                     n.ReturnExchange(),
+		argument.QueueType:          string(queueType),
+		argument.MessageTTL:         time.Duration(tier).Milliseconds(),
+		argument.DeadLetterExchange: n.ReturnExchange(),
 	}
 	if queueType == Quorum {
-		arguments[argDLStrategy] = "at-least-once"
-		arguments[argOverflow] = amqp091.QueueOverflowRejectPublish
+		arguments[argument.DeadLetterStrategy] = argument.AtLeastOnce
+		arguments[argument.Overflow] = argument.RejectPublish
 	}
 	return arguments
 }
 
-// restArguments are those of a queue where messages stay until somebody takes them.
+// restArguments returns the arguments of a queue in which messages stay until a consumer takes them.
 func restArguments(queueType QueueType) amqp091.Table {
-	arguments := amqp091.Table{argType: string(queueType)}
+	arguments := amqp091.Table{argument.QueueType: string(queueType)}
 	if queueType == Quorum {
-		arguments[argLimit] = unlimited
+		arguments[argument.DeliveryLimit] = unlimited
 	}
 	return arguments
 }

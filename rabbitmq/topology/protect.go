@@ -3,29 +3,21 @@ package topology
 import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
 
-const (
-	argType       = amqp091.QueueTypeArg
-	argLimit      = "x-delivery-limit"
-	argDLX        = "x-dead-letter-exchange"
-	argDLK        = "x-dead-letter-routing-key"
-	argDLStrategy = "x-dead-letter-strategy"
-	argOverflow   = amqp091.QueueOverflowArg
-)
-
 // classicOnly are arguments that a quorum queue refuses.
-var classicOnly = []string{"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"}
+var classicOnly = []string{argument.MaxPriority, argument.QueueMode, argument.QueueVersion, argument.QueueMasterLocator}
 
-// protect is the work queue as it is declared where it does not exist. What the app says holds.
+// protect returns the work queue as it is declared if it does not exist. It changes no argument that the app has set.
 func protect(work Queue, n naming.Prefix) Queue {
 	arguments := work.Arguments
 	if arguments == nil {
 		arguments = amqp091.Table{}
 	}
 	orElse := func(key string, value any) {
-		if _, said := arguments[key]; !said {
+		if _, set := arguments[key]; !set {
 			arguments[key] = value
 		}
 	}
@@ -33,17 +25,18 @@ func protect(work Queue, n naming.Prefix) Queue {
 	if hasAny(arguments, classicOnly...) {
 		kind = Classic
 	}
-	orElse(argType, string(kind))
-	if arguments[argType] == string(Quorum) {
-		orElse(argLimit, int64(DeliveryLimit))
+	orElse(argument.QueueType, string(kind))
+	if arguments[argument.QueueType] == string(Quorum) {
+		orElse(argument.DeliveryLimit, int64(DeliveryLimit))
 	}
-	if _, said := arguments[argDLX]; !said {
-		arguments[argDLX] = n.RetryExchange()
-		orElse(argDLK, naming.DeadKey(work.Name))
-		// At least once needs reject-publish, which would turn a bound of the app's around: the newest would be refused.
-		if arguments[argType] == string(Quorum) && !hasAny(arguments, argOverflow, amqp091.QueueMaxLenArg, amqp091.QueueMaxLenBytesArg) {
-			orElse(argDLStrategy, "at-least-once")
-			arguments[argOverflow] = amqp091.QueueOverflowRejectPublish
+	if _, set := arguments[argument.DeadLetterExchange]; !set {
+		arguments[argument.DeadLetterExchange] = n.RetryExchange()
+		orElse(argument.DeadLetterRoutingKey, naming.DeadKey(work.Name))
+		// At-least-once needs reject-publish. With a length limit of the app that would refuse the newest messages in place of
+		// dropping the oldest.
+		if arguments[argument.QueueType] == string(Quorum) && !hasAny(arguments, argument.Overflow, argument.MaxLength, argument.MaxLengthBytes) {
+			orElse(argument.DeadLetterStrategy, argument.AtLeastOnce)
+			arguments[argument.Overflow] = argument.RejectPublish
 		}
 	}
 	work.Arguments = arguments
@@ -52,7 +45,7 @@ func protect(work Queue, n naming.Prefix) Queue {
 
 func hasAny(arguments amqp091.Table, keys ...string) bool {
 	for _, key := range keys {
-		if _, said := arguments[key]; said {
+		if _, set := arguments[key]; set {
 			return true
 		}
 	}

@@ -15,13 +15,13 @@ import (
 )
 
 // Topology is what one work queue needs on the broker, as plain data: the same value is declared, verified, printed and
-// exported. As JSON it has the form of RabbitMQ's definitions of one virtual host: POST it to the management API's
-// /api/definitions/<vhost>.
+// exported. As JSON it has the form of RabbitMQ's definitions of one virtual host, which the management API imports with
+// POST /api/definitions/<vhost>.
 type Topology struct {
 	Exchanges []Exchange
-	Queues    []Queue   // the tiers, the dead-letter queue, the orphans
-	WorkQueue Queue     // as it is declared where it does not exist
-	Bindings  []Binding // that of the work queue comes last
+	Queues    []Queue   // the orphans, the dead-letter queue, the tiers
+	WorkQueue Queue     // as it is declared if it does not exist
+	Bindings  []Binding // the work queue's is the last
 	fault     error
 }
 
@@ -47,15 +47,17 @@ type Binding struct {
 	Key      string `json:"routing_key"`
 }
 
-// DeadLetterQueue is the name of the queue of the messages that are given up.
+// DeadLetterQueue returns the name of the queue that receives the dead letters.
 func (t Topology) DeadLetterQueue() string { return naming.DeadQueue(t.WorkQueue.Name) }
 
-// Validate reports what makes the topology impossible: a work queue without a name, named like one of the topology's own
-// queues, holding the words * or #, or too long for AMQP; or a Config that New was given and that is not valid.
+// Validate reports what makes the topology impossible: an invalid Config, or a work queue without a name, with the name of one
+// of the topology's own queues, with the words * or # in its name, or with a name that is too long for AMQP (255 bytes, its tier
+// queues included).
 func (t Topology) Validate() error { return t.fault }
 
-// Declare declares everything, the work queue included. It is idempotent. The channel is closed by the broker where an
-// object exists with other arguments or a permission is missing; the error names the object.
+// Declare declares everything, including the work queue. It may be repeated. If an object exists with other arguments or a
+// permission is missing, the broker closes the channel; the error names the object, and is an *ArgumentConflictError in the
+// first case.
 func (t Topology) Declare(channel *amqp091.Channel) error {
 	if t.fault != nil {
 		return t.fault
@@ -66,7 +68,7 @@ func (t Topology) Declare(channel *amqp091.Channel) error {
 	return t.DeclareRetry(channel)
 }
 
-// DeclareRetry declares everything but the work queue, which must exist: for who declares work queues in another way.
+// DeclareRetry declares everything except the work queue, which must exist. Use it if something else declares the work queue.
 func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 	if err := t.DeclareDeadLetters(channel); err != nil {
 		return err
@@ -74,8 +76,8 @@ func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 	return t.declareReturn(channel)
 }
 
-// Redeclare heals what a publish missed, as the Redeclare of publisher.Config asks for: it declares everything but the work
-// queue, which is the app's. Where that is gone, what comes back is parked with the orphans, and there is no error.
+// Redeclare declares again what was deleted, except the work queue, which belongs to the app. It is made for the field Redeclare
+// of publisher.Config. Without the work queue it returns no error: messages that come back become orphans.
 func (t Topology) Redeclare(channel *amqp091.Channel) error {
 	if err := t.DeclareDeadLetters(channel); err != nil {
 		return err
@@ -87,8 +89,8 @@ func (t Topology) Redeclare(channel *amqp091.Channel) error {
 	return err
 }
 
-// DeclareDeadLetters declares everything but the work queue and its way back, the return exchange: for who only reads dead
-// letters. Without the return exchange, what is due waits on its tier for the app.
+// DeclareDeadLetters declares everything except the work queue and the return exchange. Use it in a tool that only reads dead
+// letters. Until the return exchange exists, messages that are due wait on their tier.
 func (t Topology) DeclareDeadLetters(channel *amqp091.Channel) error {
 	if t.fault != nil {
 		return t.fault
@@ -114,11 +116,11 @@ func (t Topology) DeclareDeadLetters(channel *amqp091.Channel) error {
 	return nil
 }
 
-// returning is the work queue's binding.
+// returning is the binding through which messages come back to the work queue.
 func (t Topology) returning() Binding { return t.Bindings[len(t.Bindings)-1] }
 
-// declareReturn declares the return exchange last of all, and binds the work queue at once: what is due between the two is
-// parked with the orphans.
+// declareReturn declares the return exchange last, and binds the work queue at once: a message that is due between the two
+// becomes an orphan.
 func (t Topology) declareReturn(channel *amqp091.Channel) error {
 	for _, exchange := range t.Exchanges {
 		if exchange.Name == t.returning().Exchange {
@@ -133,27 +135,28 @@ func (t Topology) declareReturn(channel *amqp091.Channel) error {
 func declareExchange(channel *amqp091.Channel, exchange Exchange) error {
 	err := channel.ExchangeDeclare(exchange.Name, exchange.Kind, exchange.Durable, false, false, false, exchange.Arguments)
 	if err != nil {
-		return explain("declare exchange", exchange.Name, err)
+		return refusal.Explain("declare exchange", exchange.Name, err)
 	}
 	return nil
 }
 
 func declareQueue(channel *amqp091.Channel, queue Queue) error {
 	if _, err := channel.QueueDeclare(queue.Name, queue.Durable, false, false, false, queue.Arguments); err != nil {
-		return explain("declare queue", queue.Name, err)
+		return refusal.Explain("declare queue", queue.Name, err)
 	}
 	return nil
 }
 
 func bind(channel *amqp091.Channel, binding Binding) error {
 	if err := channel.QueueBind(binding.Queue, binding.Key, binding.Exchange, false, nil); err != nil {
-		return explain(fmt.Sprintf("bind to exchange %q with key %q the queue", binding.Exchange, binding.Key), binding.Queue, err)
+		return refusal.Explain(fmt.Sprintf("bind to exchange %q with key %q the queue", binding.Exchange, binding.Key), binding.Queue, err)
 	}
 	return nil
 }
 
-// Verify checks, without declaring anything, that every exchange and queue exists. It needs no permission to configure. AMQP
-// does not tell arguments or bindings. The broker closes the channel at the first that is missing; the error names it.
+// Verify checks that every exchange and queue exists, and declares nothing. It needs no permission to configure. It cannot check
+// arguments and bindings, because AMQP 0-9-1 has no method to read them. At the first missing object the broker closes the
+// channel; the error names the object.
 func (t Topology) Verify(channel *amqp091.Channel) error {
 	if t.fault != nil {
 		return t.fault
@@ -161,18 +164,18 @@ func (t Topology) Verify(channel *amqp091.Channel) error {
 	for _, exchange := range t.Exchanges {
 		err := channel.ExchangeDeclarePassive(exchange.Name, exchange.Kind, exchange.Durable, false, false, false, nil)
 		if err != nil {
-			return explain("verify exchange", exchange.Name, err)
+			return refusal.Explain("verify exchange", exchange.Name, err)
 		}
 	}
 	for _, queue := range append([]Queue{t.WorkQueue}, t.Queues...) {
 		if _, err := channel.QueueDeclarePassive(queue.Name, queue.Durable, false, false, false, nil); err != nil {
-			return explain("verify queue", queue.Name, err)
+			return refusal.Explain("verify queue", queue.Name, err)
 		}
 	}
 	return nil
 }
 
-// String prints the topology as a table.
+// String returns the topology as a table.
 func (t Topology) String() string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -193,7 +196,7 @@ func (t Topology) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// MarshalJSON exports the topology in the form of RabbitMQ's definitions, without a virtual host.
+// MarshalJSON returns the topology in the form of RabbitMQ's definitions of one virtual host.
 func (t Topology) MarshalJSON() ([]byte, error) {
 	if t.fault != nil {
 		return nil, t.fault

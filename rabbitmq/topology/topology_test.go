@@ -80,19 +80,19 @@ func TestWorkQueueProtection(t *testing.T) {
 		mode      topology.WorkQueueMode
 		app, want amqp091.Table
 	}{
-		"nothing said": {topology.Protect, nil, amqp091.Table{
+		"no arguments": {topology.Protect, nil, amqp091.Table{
 			"x-queue-type": "quorum", "x-delivery-limit": int64(20), "x-dead-letter-exchange": "retry", "x-dead-letter-routing-key": "dead.orders",
 			"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
 		}},
 		"left": {topology.Leave, amqp091.Table{"x-max-length": 5}, amqp091.Table{"x-max-length": 5}},
-		"what the app says holds": {
+		"arguments of the app are kept": {
 			topology.Protect, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": 3, "x-overflow": "drop-head", "x-max-length": 5},
 			amqp091.Table{
 				"x-queue-type": "quorum", "x-delivery-limit": 3, "x-overflow": "drop-head", "x-max-length": 5,
 				"x-dead-letter-exchange": "retry", "x-dead-letter-routing-key": "dead.orders",
 			},
 		},
-		"a bound of the app's is not turned around": {
+		"a length limit of the app keeps its overflow": {
 			topology.Protect, amqp091.Table{"x-max-length": 5},
 			amqp091.Table{
 				"x-queue-type": "quorum", "x-delivery-limit": int64(20), "x-max-length": 5,
@@ -103,7 +103,7 @@ func TestWorkQueueProtection(t *testing.T) {
 			topology.Protect, amqp091.Table{"x-dead-letter-exchange": "graveyard"},
 			amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(20), "x-dead-letter-exchange": "graveyard"},
 		},
-		"what only classic queues can": {
+		"an argument that only classic queues have": {
 			topology.Protect, amqp091.Table{"x-max-priority": 9},
 			amqp091.Table{
 				"x-queue-type": "classic", "x-max-priority": 9, "x-dead-letter-exchange": "retry", "x-dead-letter-routing-key": "dead.orders",
@@ -115,7 +115,7 @@ func TestWorkQueueProtection(t *testing.T) {
 			before := maps.Clone(row.app)
 			work := topology.New(topology.Config{Schedule: schedule, WorkQueueMode: row.mode}, app).WorkQueue
 			assert.Equal(t, topology.Queue{Name: "orders", Durable: true, Arguments: row.want}, work)
-			assert.Equal(t, before, row.app, "the app's own arguments are left alone")
+			assert.Equal(t, before, row.app, "New does not change the app's arguments")
 		})
 	}
 }
@@ -156,11 +156,11 @@ func TestQueueNamesThatAreRefused(t *testing.T) {
 		"":                       "no name",
 		"orders.*":               "patterns",
 		"#":                      "patterns",
-		"orders.dead":            "named like",
-		"orders.retry.5m":        "named like",
-		"retry.orphans":          "named like",
-		"retry":                  "named like Prefix",
-		"amq.orders":             "the broker's own",
+		"orders.dead":            "the name of a queue",
+		"orders.retry.5m":        "the name of a queue",
+		"retry.orphans":          "the name of a queue",
+		"retry":                  "the name of the exchange",
+		"amq.orders":             "reserved for the broker",
 		strings.Repeat("q", 247): "AMQP allows 255",
 	} {
 		assert.ErrorContains(t, of(name).Validate(), want, name)
@@ -171,7 +171,7 @@ func TestQueueNamesThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestInvalidConfigIsAFaultOfTheTopology(t *testing.T) {
+func TestInvalidConfigIsReportedByTheTopology(t *testing.T) {
 	for name, c := range map[string]topology.Config{
 		"Schedule":                 {},
 		"Prefix is":                {Schedule: schedule, Prefix: "a.*"},

@@ -1,4 +1,4 @@
-// Package dial opens and closes AMQP connections without waiting for a peer that says nothing.
+// Package dial opens and closes AMQP connections without waiting for a peer that does not answer.
 package dial
 
 import (
@@ -9,11 +9,11 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// defaultTimeout is amqp091-go's own, where the address has no connection_timeout.
+// defaultTimeout is that of amqp091-go for an address without connection_timeout.
 const defaultTimeout = 30 * time.Second
 
-// Open connects as amqp091.DialConfig does. The address's connection_timeout bounds the handshake too, whoever dials; ctx ends
-// the attempt. Wrap, where it is set, goes around the socket, which is returned as wrapped.
+// Open connects as amqp091.DialConfig does. The address's connection_timeout bounds the dial and the handshake, also with the
+// app's own Dial. The end of ctx ends the attempt. wrap, if it is not nil, wraps the socket; Open returns the wrapped one.
 func Open(
 	ctx context.Context, address string, config amqp091.Config, wrap func(net.Conn) net.Conn,
 ) (*amqp091.Connection, net.Conn, error) {
@@ -23,7 +23,7 @@ func Open(
 	}
 	dialer := config.Dial
 	if dialer == nil {
-		// amqp091.DefaultDial, that can be cancelled
+		// amqp091.DefaultDial cannot be cancelled.
 		dialer = func(network, address string) (net.Conn, error) {
 			return (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, address)
 		}
@@ -39,7 +39,7 @@ func Open(
 		if wrap != nil {
 			socket = wrap(inner)
 		}
-		// A peer that accepts and then says nothing must not hold up anybody.
+		// A peer may accept the connection and then not answer.
 		limit := time.AfterFunc(timeout, func() { _ = inner.Close() })
 		cancel := context.AfterFunc(ctx, func() { _ = inner.Close() })
 		release = func() { limit.Stop(); cancel() }
@@ -56,8 +56,8 @@ func Open(
 	return connection, socket, nil
 }
 
-// Close says goodbye, and does not wait for the answer longer than the limit: a broker in an alarm reads nothing from who has
-// published, and its heartbeats would put off amqp091-go's own deadline again and again.
+// Close closes the connection, and waits for the broker's answer no longer than the limit. A broker in an alarm reads nothing
+// from a connection that has published, and each of its heartbeats extends amqp091-go's own deadline.
 func Close(connection *amqp091.Connection, socket net.Conn, limit time.Duration) {
 	timer := time.AfterFunc(limit, func() { _ = socket.Close() })
 	defer timer.Stop()

@@ -16,7 +16,7 @@ import (
 
 const soon = 5 * time.Second // far below amqp091-go's own 30 s
 
-// silent accepts connections and says nothing. What it is sent tells when a connection is closed.
+// silent accepts one connection and does not answer. closed receives when the client has closed it.
 func silent(t *testing.T) (address string, closed <-chan struct{}) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,7 +35,7 @@ func silent(t *testing.T) (address string, closed <-chan struct{}) {
 	return "amqp://guest:guest@" + listener.Addr().String() + "/", done
 }
 
-func TestNobodyWaitsForASilentPeer(t *testing.T) {
+func TestSilentPeerIsNotWaitedFor(t *testing.T) {
 	for name, config := range map[string]amqp091.Config{
 		"the default dialer": {},
 		"a dialer of the app's own": {Dial: func(network, address string) (net.Conn, error) {

@@ -1,4 +1,4 @@
-// Package naming says what the retry topology is called: its exchanges and queues under a prefix, and its routing keys.
+// Package naming holds the names of the retry topology: exchanges, queues and routing keys.
 package naming
 
 import (
@@ -16,10 +16,10 @@ const (
 	maxShortString = 255
 )
 
-// Default is the prefix where none is said.
+// Default is the prefix of a configuration without one.
 const Default Prefix = "retry"
 
-// Prefix begins the names of the exchanges, and is in those of the tier queues.
+// Prefix is the first part of the names of exchanges, and a part of the names of tier queues.
 type Prefix string
 
 func (p Prefix) RetryExchange() string  { return string(p) }
@@ -29,19 +29,21 @@ func (p Prefix) TierQueue(queue string, tier backoff.Tier) string {
 	return queue + "." + string(p) + "." + tier.String()
 }
 
+// DeadQueue returns the dead-letter queue of a work queue.
 func DeadQueue(queue string) string { return queue + "." + deadWord }
 
-// WorkQueueOf is the work queue whose dead-letter queue this is.
+// WorkQueueOf returns the work queue of a dead-letter queue.
 func WorkQueueOf(dead string) string { return strings.TrimSuffix(dead, "."+deadWord) }
 
+// RetryKey and DeadKey return the routing keys of copies.
 func RetryKey(queue string, tier backoff.Tier) string { return tier.String() + "." + queue }
 func DeadKey(queue string) string                     { return deadWord + "." + queue }
 
-// ReturnKey matches one queue's messages from all its tiers. A pattern for a suffix would also feed a queue named "billing"
-// with what belongs to "sales.billing".
+// ReturnKey matches the messages of one work queue from all its tiers. The pattern has exactly one word before the name: with #
+// in place of * the queue "billing" would also get the messages of "sales.billing".
 func ReturnKey(queue string) string { return "*." + queue }
 
-// QueueOfKey is the work queue in a routing key that RetryKey or DeadKey made.
+// QueueOfKey returns the work queue of a routing key that RetryKey or DeadKey made.
 func QueueOfKey(key string) (string, bool) {
 	_, queue, ok := strings.Cut(key, ".")
 	return queue, ok && queue != ""
@@ -51,9 +53,9 @@ func (p Prefix) Validate() error {
 	prefix := string(p)
 	switch {
 	case hasPatternWord(prefix):
-		return fmt.Errorf("Prefix is %q: it must not hold the words * or #, which are patterns in a topic exchange's bindings", prefix)
+		return fmt.Errorf("Prefix is %q: it must not contain the words * or #, which are patterns in the bindings of a topic exchange", prefix)
 	case strings.HasPrefix(prefix, "amq."):
-		return fmt.Errorf("Prefix is %q: names that begin with amq. are the broker's own", prefix)
+		return fmt.Errorf(`Prefix is %q: names that begin with "amq." are reserved for the broker`, prefix)
 	case len(p.Orphans()) > maxShortString:
 		return fmt.Errorf("Prefix has %d bytes: it must have at most %d, so that %q fits into %d", len(prefix),
 			maxShortString-len(p.Orphans())+len(prefix), "<prefix>.orphans", maxShortString)
@@ -61,27 +63,27 @@ func (p Prefix) Validate() error {
 	return nil
 }
 
-// ValidateQueue reports all that makes a queue impossible as a work queue of these tiers.
+// ValidateQueue reports everything that makes a queue impossible as a work queue with these tiers.
 func (p Prefix) ValidateQueue(queue string, tiers []backoff.Tier) error {
 	if queue == "" {
-		return errors.New("the work queue has no name: server-named queues cannot be retried, their name is gone with the connection")
+		return errors.New("the work queue has no name: a queue that the broker names cannot have retries, because its name is lost with the connection")
 	}
 	var faults []error
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("work queue %q: "+format, append([]any{queue}, args...)...))
 	}
 	if hasPatternWord(queue) {
-		fault("its name must not hold the words * or #, which are patterns in a topic exchange's bindings")
+		fault("its name must not contain the words * or #, which are patterns in the bindings of a topic exchange")
 	}
-	if p.isOurs(queue) {
-		fault("it is named like a queue of this topology (<queue>.%s, <queue>.%s.<tier>, %s), and failures of failures would never end: "+
+	if p.isOwn(queue) {
+		fault("it has the name of a queue of the retry topology (<queue>.%s, <queue>.%s.<tier>, %s), so its failures would fail again without end: "+
 			"to read dead letters, subscribe to the work queue's own topic with Builder.DeadLetterSubscriberConfig", deadWord, string(p), p.Orphans())
 	}
 	if strings.HasPrefix(queue, "amq.") {
-		fault("names that begin with amq. are the broker's own: choose another")
+		fault("names that begin with \"amq.\" are reserved for the broker: choose another")
 	}
 	if queue == string(p) {
-		fault("it is named like Prefix %q: choose another prefix", string(p))
+		fault("it has the name of the exchange of Prefix %q: choose another prefix", string(p))
 	}
 	for _, tier := range tiers {
 		if name := p.TierQueue(queue, tier); len(name) > maxShortString {
@@ -92,16 +94,16 @@ func (p Prefix) ValidateQueue(queue string, tiers []backoff.Tier) error {
 	return errors.Join(faults...)
 }
 
-// ValidateExchange refuses an app's exchange that is one of ours.
+// ValidateExchange refuses an exchange of the app with the name of an exchange of the retry topology.
 func (p Prefix) ValidateExchange(exchange string) error {
 	switch exchange {
 	case p.RetryExchange(), p.ReturnExchange(), p.Orphans():
-		return fmt.Errorf("the app's exchange is named %q, like one of this topology's: choose another Prefix than %q", exchange, string(p))
+		return fmt.Errorf("the app's exchange %q has the name of an exchange of the retry topology: choose another Prefix than %q", exchange, string(p))
 	}
 	return nil
 }
 
-func (p Prefix) isOurs(queue string) bool {
+func (p Prefix) isOwn(queue string) bool {
 	if queue == p.Orphans() || strings.HasSuffix(queue, "."+deadWord) {
 		return true
 	}

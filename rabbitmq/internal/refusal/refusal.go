@@ -1,4 +1,4 @@
-// Package refusal reads what RabbitMQ says when it refuses a declaration.
+// Package refusal reads the errors with which RabbitMQ refuses a declaration.
 package refusal
 
 import (
@@ -10,19 +10,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// Conflict says that an object exists with another argument than was asked for. It has the fields of
-// topology.ArgumentConflictError, into which it is converted.
-type Conflict struct {
-	Object   string
-	Argument string
-	Want     string
-	Have     string
-	Cause    *amqp091.Error
-}
-
-func (c *Conflict) Error() string { return c.Cause.Error() }
-
-// Explain says what the broker refused and what to do about it: with a *Conflict where an argument differs.
+// Explain adds to an error of the broker what was refused and what to do about it. It returns an *ArgumentConflictError when an
+// argument differs.
 func Explain(what, name string, err error) error {
 	var broker *amqp091.Error
 	if !errors.As(err, &broker) {
@@ -32,34 +21,34 @@ func Explain(what, name string, err error) error {
 	switch broker.Code {
 	case amqp091.PreconditionFailed:
 		if d, ok := DifferenceIn(err); ok {
-			return &Conflict{Object: name, Argument: d.Argument, Want: orNone(d.want), Have: orNone(d.have), Cause: broker}
+			return &ArgumentConflictError{Object: name, Argument: d.Argument, Want: orNone(d.want), Have: orNone(d.have), Cause: broker}
 		}
 	case amqp091.AccessRefused:
-		hint = ": give the user the permissions of the README"
+		hint = ": give the user the permissions that the documentation of this library lists"
 	case amqp091.NotFound:
 		hint = ": it does not exist, Topology.Declare declares it"
 	}
 	return fmt.Errorf("cannot %s %q: %w%s", what, name, err, hint)
 }
 
-// IsCode tells whether the broker answered with this code.
+// IsCode reports whether the broker answered with this code.
 func IsCode(err error, code int) bool {
 	var broker *amqp091.Error
 	return errors.As(err, &broker) && broker.Code == code
 }
 
-// Difference is what a 406 tells about the first argument that differs: pointers are nil for none.
+// Difference is the first argument that differs, as a 406 names it. A nil value means none.
 type Difference struct {
 	Argument   string
 	want, have *string
 	haveType   string
 }
 
-// The broker's three ways to say it, the same from 3.10 to 4.3.
+// The broker has three ways to write a value. They are the same from RabbitMQ 3.10 to 4.3.
 var differenceText = regexp.MustCompile(`inequivalent arg '([^']+)' for .*: ` +
 	`received (?:none|the value '(.*)' of type '[^']*'|'(.*)') but current is (?:(none)|the value '(.*)' of type '([^']*)'|'(.*)')$`)
 
-// DifferenceIn reads it from the broker's words.
+// DifferenceIn reads the difference from the text of the broker's error.
 func DifferenceIn(err error) (Difference, bool) {
 	var broker *amqp091.Error
 	if !errors.As(err, &broker) || broker.Code != amqp091.PreconditionFailed {
@@ -85,7 +74,8 @@ func DifferenceIn(err error) (Difference, bool) {
 	return d, true
 }
 
-// Value is what the queue has, as it is declared; like gives the type where the broker does not tell it.
+// Value returns the value of the existing object, with the type that a declaration needs. Where the broker does not name the
+// type, it is that of like.
 func (d Difference) Value(like any) any {
 	if d.have == nil {
 		return nil

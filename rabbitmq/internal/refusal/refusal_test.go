@@ -10,21 +10,21 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 )
 
-// The texts are those of RabbitMQ 3.10, 4.0 and 4.3, which agree.
-func TestConflictsAreReadFromTheBrokersWords(t *testing.T) {
+// The texts are those of RabbitMQ 3.10, 4.0 and 4.3, which are the same.
+func TestConflictIsReadFromTheBrokersError(t *testing.T) {
 	for reason, want := range map[string][3]string{
 		`PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'pq1' in vhost '/': received none but current is the value 'retry' of type 'longstr'`: {"x-dead-letter-exchange", "none", "retry"},
 		`PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'pq2' in vhost '/': received the value '5' of type 'long' but current is none`:                 {"x-message-ttl", "5", "none"},
 		`PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'it's' in vhost '/': received '6' but current is '5'`:                                          {"x-message-ttl", "6", "5"},
 		`PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'`:                                            {"durable", "false", "true"},
 	} {
-		conflict := &refusal.Conflict{}
+		conflict := &refusal.ArgumentConflictError{}
 		require.ErrorAs(t, explain(reason), &conflict, reason)
 		assert.Equal(t, want, [3]string{conflict.Argument, conflict.Want, conflict.Have})
 		assert.Equal(t, "orders", conflict.Object)
 	}
 	other := "PRECONDITION_FAILED - invalid arg 'x-max-priority' for queue 'pq3' in vhost '/' of queue type rabbit_quorum_queue"
-	conflict := &refusal.Conflict{}
+	conflict := &refusal.ArgumentConflictError{}
 	assert.NotErrorAs(t, explain(other), &conflict)
 	assert.ErrorContains(t, explain(other), other)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 const (
@@ -120,7 +121,7 @@ func feed(uri, queue string, messages int) error {
 	return nil
 }
 
-func remove(uri string, topology config.Topology) {
+func remove(uri string, t topology.Topology) {
 	connection, err := amqp091.Dial(uri)
 	if err != nil {
 		return
@@ -130,10 +131,10 @@ func remove(uri string, topology config.Topology) {
 	if err != nil {
 		return
 	}
-	for _, queue := range append([]config.Queue{topology.WorkQueue}, topology.Queues...) {
+	for _, queue := range append([]topology.Queue{t.WorkQueue}, t.Queues...) {
 		_, _ = channel.QueueDelete(queue.Name, false, false, false)
 	}
-	for _, exchange := range topology.Exchanges {
+	for _, exchange := range t.Exchanges {
 		_ = channel.ExchangeDelete(exchange.Name, false, false)
 	}
 }

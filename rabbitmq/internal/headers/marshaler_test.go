@@ -1,4 +1,4 @@
-package rabbitmq_test
+package headers_test
 
 import (
 	"errors"
@@ -13,15 +13,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-func TestShrinkCutsTheRecordNeverTheMessage(t *testing.T) {
+func TestShrinkCutsTheRecordAndNotTheMessage(t *testing.T) {
 	record := func() amqp091.Table {
 		return amqp091.Table{
 			"app": strings.Repeat("a", 5000), "reason_poisoned": strings.Repeat("r", 1024), "retry_reason": strings.Repeat("r", 1000) + "éé",
@@ -30,26 +29,26 @@ func TestShrinkCutsTheRecordNeverTheMessage(t *testing.T) {
 		}
 	}
 	p := amqp091.Publishing{Headers: record()}
-	rabbitmq.Shrink(&p, 100)
+	headers.Shrink(&p, 100)
 	assert.NotContains(t, p.Headers, "reason_poisoned")
 	assert.Len(t, p.Headers["retry_reason"], 1004)
 
 	p.Headers = record()
-	rabbitmq.Shrink(&p, 1024+15+6+1)
+	headers.Shrink(&p, 1024+15+6+1)
 	assert.Equal(t, strings.Repeat("r", 1000)+"é", p.Headers["retry_reason"], "whole characters")
 
 	p.Headers = record()
-	rabbitmq.Shrink(&p, 1<<20)
+	headers.Shrink(&p, 1<<20)
 	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000), "retry_topic": "orders", "retry_failures": "3"}, p.Headers)
 
 	p.Headers = record()
 	p.Headers["retry_dead_reason"] = "exhausted"
-	rabbitmq.Shrink(&p, 1<<20)
+	headers.Shrink(&p, 1<<20)
 	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000)}, p.Headers, "a dead letter needs none of it")
 }
 
-func TestHeadersOfEveryTypeKeepIt(t *testing.T) {
-	decoded, err := rabbitmq.RoundTrip(configtest.TypedHeaders)
+func TestHeadersKeepTheirType(t *testing.T) {
+	decoded, err := headers.RoundTrip(configtest.TypedHeaders)
 	require.NoError(t, err)
 	assert.Equal(t, configtest.TypedHeaders, decoded)
 }
@@ -58,18 +57,18 @@ func FuzzProperties(f *testing.F) {
 	f.Add("\x01S\x05hello")
 	f.Add("\rF\x01\x01aA\x02V\xff")
 	f.Add(strings.Repeat("\rA\x01", 100))
-	f.Fuzz(func(t *testing.T, encoded string) { _ = rabbitmq.Decode(encoded) })
+	f.Fuzz(func(t *testing.T, encoded string) { _ = headers.Decode(encoded) })
 }
 
-// textual is as strict as watermill-amqp's own, which knows no headers but strings.
+// textual refuses headers that are not strings, as watermill-amqp's own marshaler does.
 type textual struct{}
 
 func (textual) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	headers := amqp091.Table{publisher.UUIDHeader: msg.UUID}
+	table := amqp091.Table{publisher.UUIDHeader: msg.UUID}
 	for key, value := range msg.Metadata {
-		headers[key] = value
+		table[key] = value
 	}
-	return amqp091.Publishing{Headers: headers, Body: msg.Payload}, nil
+	return amqp091.Publishing{Headers: table, Body: msg.Payload}, nil
 }
 
 func (textual) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
@@ -84,10 +83,10 @@ func (textual) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, nil
 }
 
-// foreignHeaders are what a copy must carry on of a delivery's headers: all but the broker's and the library's own.
-func foreignHeaders(headers amqp091.Table) amqp091.Table {
+// foreignHeaders are those that a copy must have too: neither the broker's nor the library's.
+func foreignHeaders(table amqp091.Table) amqp091.Table {
 	foreign := amqp091.Table{}
-	for key, value := range headers {
+	for key, value := range table {
 		if !slices.Contains(ours, key) && !strings.HasPrefix(key, "x-first-death-") && !strings.HasPrefix(key, "x-last-death-") {
 			foreign[key] = value
 		}
@@ -95,15 +94,15 @@ func foreignHeaders(headers amqp091.Table) amqp091.Table {
 	return foreign
 }
 
-// ours begins with the broker's.
+// ours are the headers of the broker, then those of the library.
 var ours = []string{
 	"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", "_watermill_amqp_redelivered",
 	"retry_publish_id", "retry_user_id", "retry_exchange", "retry_routing_key", "retry_priority", "retry_properties", "retry_unmarshal_error",
 }
 
-const brokers = 6
+const brokerHeaders = 6
 
-// FuzzMarshaler: whatever the headers, they come over any number of retries as they are, and the dead letter is read.
+// FuzzMarshaler: headers stay the same over any number of retries, and the dead letter can be read.
 func FuzzMarshaler(f *testing.F) {
 	f.Add("trace", "abc", []byte("body"), int64(5), "retry.return", "1s.orders")
 	f.Add("x-death", "\xff", []byte{}, int64(-1), "", "")
@@ -112,15 +111,7 @@ func FuzzMarshaler(f *testing.F) {
 	f.Add("retry_user_id", "root", []byte("body"), int64(1), "shop", "orders")
 	f.Add(publisher.UUIDHeader, "", []byte("body"), int64(1), "", "orders")
 	f.Add("", "", []byte("body"), int64(0), "", "orders")
-	b, err := rabbitmq.New(rabbitmq.Config{
-		App: rabbitmq.App{
-			URI: "amqp://guest:guest@localhost:5672/", Marshaler: textual{}, QueueOf: func(topic string) string { return topic },
-			Queue: topology.Queue{Durable: true},
-		},
-		Config: topology.Config{Schedule: backoff.Schedule{time.Second}},
-	})
-	require.NoError(f, err)
-	m, letters := b.Marshaler(), b.DeadLetterMarshaler()
+	m, letters := headers.New(textual{}, naming.Default), headers.NewDeadLetters(textual{}, naming.Default)
 	f.Fuzz(func(t *testing.T, key, value string, body []byte, number int64, exchange, routingKey string) {
 		raw := append([]byte{}, body...) // never nil, as from the wire
 		sent := amqp091.Table{
@@ -136,24 +127,24 @@ func FuzzMarshaler(f *testing.F) {
 			require.NoError(t, err)
 			require.Equal(t, string(body), string(p.Body))
 			require.Equal(t, want, foreignHeaders(p.Headers))
-			for _, header := range ours[:brokers] {
-				require.NotContains(t, p.Headers, header, "the broker's, or it would count it")
+			for _, header := range ours[:brokerHeaders] {
+				require.NotContains(t, p.Headers, header, "the broker would count it")
 			}
 			delivery = configtest.ComeBack(p)
 		}
 
 		deaths := []any{amqp091.Table{"reason": value, "queue": key, "time": time.Unix(number>>32, 0), "count": number}, value}
-		for _, story := range []any{nil, deaths, deaths[1:], []any{}, value, number, amqp091.Table{key: value}, []any{amqp091.Table{"reason": number, "time": value}}} {
+		for _, xDeath := range []any{nil, deaths, deaths[1:], []any{}, value, number, amqp091.Table{key: value}, []any{amqp091.Table{"reason": number, "time": value}}} {
 			letter := delivery
 			letter.Exchange, letter.RoutingKey, letter.Headers = "retry", "dead.orders", maps.Clone(delivery.Headers)
-			letter.Headers["x-death"] = story
+			letter.Headers["x-death"] = xDeath
 			msg, err := letters.Unmarshal(letter)
 			require.NoError(t, err)
 			require.Equal(t, string(body), string(msg.Payload))
-			if dead, _ := story.([]any); len(dead) > 0 {
+			if dead, _ := xDeath.([]any); len(dead) > 0 {
 				if death, ok := dead[0].(amqp091.Table); ok {
 					reason, _ := death["reason"].(string)
-					require.Equal(t, reason, msg.Metadata[middleware.DeadReasonKey], "the broker's word")
+					require.Equal(t, reason, msg.Metadata[middleware.DeadReasonKey], "the broker's reason")
 				}
 			}
 			_, err = letters.Marshal(msg)

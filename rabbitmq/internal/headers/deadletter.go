@@ -1,4 +1,4 @@
-package rabbitmq
+package headers
 
 import (
 	"strconv"
@@ -11,28 +11,14 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
 
-// DeadLetterQueueOf names the dead-letter queue of a topic.
-func (b *Builder) DeadLetterQueueOf(topic string) string {
-	return naming.DeadQueue(b.config.App.QueueOf(topic))
-}
-
-// DeclareDeadLetters declares a dead-letter queue and what belongs to it, but never the work queue, nor its way back.
-func (b *Builder) DeclareDeadLetters(channel *amqp091.Channel, dead string) error {
-	t := b.topologyOf(naming.WorkQueueOf(dead))
-	if err := t.Validate(); err != nil {
-		return err
-	}
-	if b.config.VerifyOnly {
-		return t.Verify(channel)
-	}
-	return t.DeclareDeadLetters(channel)
-}
-
-// DeadLetterMarshaler reads dead letters.
-func (b *Builder) DeadLetterMarshaler() Marshaler { return deadLetterMarshaler{b.marshaler()} }
-
-// deadLetterMarshaler gives the dead letters that the broker made a record like those of the middleware.
+// deadLetterMarshaler gives the messages that the broker itself dead-lettered a failure record.
 type deadLetterMarshaler struct{ marshaler }
+
+// NewDeadLetters returns a marshaler around the app's own, for dead-letter queues. A message that the broker dead-lettered has
+// the broker's reason (delivery_limit, rejected, expired, maxlen) as its dead reason, and one failure more.
+func NewDeadLetters(app Marshaler, prefix naming.Prefix) Marshaler {
+	return deadLetterMarshaler{marshaler{app: app, prefix: prefix}}
+}
 
 func (m deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	death, dead := newestDeath(delivery.Headers)
@@ -40,12 +26,9 @@ func (m deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Mess
 	if err != nil {
 		return nil, err
 	}
-	delete(msg.Metadata, middleware.UnmarshalErrorKey) // whoever reads dead letters sees it as it is
-	if !dead {                                         // the middleware's own: what it publishes has no story of the broker's
+	delete(msg.Metadata, middleware.UnmarshalErrorKey) // a reader of dead letters gets the message as it is
+	if !dead {                                         // the middleware published it, without x-death
 		return msg, nil
-	}
-	if msg.Metadata == nil {
-		msg.Metadata = message.Metadata{}
 	}
 	record, _ := middleware.ReadRecord(msg.Metadata)
 	reason, _ := death["reason"].(string)
@@ -64,7 +47,7 @@ func (m deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Mess
 	return msg, nil
 }
 
-// newestDeath is the last entry of the broker's own story, which begins with it.
+// newestDeath returns the first entry of x-death: the broker puts the newest first.
 func newestDeath(headers amqp091.Table) (amqp091.Table, bool) {
 	deaths, _ := headers["x-death"].([]any)
 	if len(deaths) == 0 {

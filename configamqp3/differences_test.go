@@ -1,4 +1,4 @@
-package configv3_test
+package configamqp3_test
 
 import (
 	"testing"
@@ -10,21 +10,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/configv3"
+	"github.com/tieredretry/watermill-retry/configamqp3"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
 )
 
-// What v3 has and v2 has not.
+// What only v3 has.
 
-func TestSubscribeWouldPanicWithoutAKeyToBindWith(t *testing.T) {
+func TestNilRoutingKeyGeneratorIsRefused(t *testing.T) {
 	app := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
 	app.QueueBind.GenerateRoutingKey = nil
-	_, err := configv3.NewBuilder(configv3.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
+	_, err := configamqp3.NewBuilder(configamqp3.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
 	assert.ErrorContains(t, err, "QueueBind.GenerateRoutingKey is nil")
 }
 
-// TestPreprocessedDeliveriesAreTheSameEveryTime: whatever the app's hook does to the headers it is given.
-func TestPreprocessedDeliveriesAreTheSameEveryTime(t *testing.T) {
+// TestPreprocessDeliveryGetsTheFirstDeliveryEveryTime: the app's hook changes headers, and gets the original ones after a retry.
+func TestPreprocessDeliveryGetsTheFirstDeliveryEveryTime(t *testing.T) {
 	app := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
 	app.Marshaler = amqp.DefaultMarshaler{PreprocessDelivery: func(d amqp091.Delivery) amqp091.Delivery {
 		assert.Equal(t, "shop", d.Exchange)
@@ -39,7 +39,7 @@ func TestPreprocessedDeliveriesAreTheSameEveryTime(t *testing.T) {
 		d.Headers["seen"] = "seen " + tenant
 		return d
 	}}
-	builder, err := configv3.NewBuilder(configv3.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
+	builder, err := configamqp3.NewBuilder(configamqp3.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
 	require.NoError(t, err)
 	marshaler := builder.SubscriberConfig().Marshaler
 	delivery := configtest.Foreign()

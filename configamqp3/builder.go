@@ -1,0 +1,78 @@
+package configamqp3
+
+import (
+	"cmp"
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+type (
+	// BuilderConfig configures NewBuilder. Run go doc github.com/tieredretry/watermill-retry/rabbitmq.BuilderConfig for its
+	// fields and methods.
+	BuilderConfig = rabbitmq.BuilderConfig[amqp.Config, major]
+
+	// Builder makes what the app's subscriber, its publisher of failures and the middleware need. Run go doc
+	// github.com/tieredretry/watermill-retry/rabbitmq.Builder for its methods.
+	Builder = rabbitmq.Builder[amqp.Config, major]
+)
+
+// NewBuilder returns an error that joins all faults of the configuration. It does not connect.
+func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
+
+// major implements rabbitmq.Major for watermill-amqp v3.
+type major struct{}
+
+func (major) Fields(c *amqp.Config) rabbitmq.Fields {
+	return rabbitmq.Fields{
+		URI: &c.Connection.AmqpURI, TLS: &c.Connection.TLSConfig, Connection: &c.Connection.AmqpConfig,
+		Validate: func() error { return validate(*c) },
+		Exchange: &c.Exchange.Arguments, Queue: &c.Queue.Arguments, QueueBind: &c.QueueBind.Arguments, Consume: &c.Consume.Arguments,
+		Durable: &c.Queue.Durable, Exclusive: &c.Queue.Exclusive, AutoDelete: &c.Queue.AutoDelete, ConsumeExclusive: &c.Consume.Exclusive,
+		NoRequeueOnNack: &c.Consume.NoRequeueOnNack, Transactional: &c.Publish.Transactional,
+		Marshaler: c.Marshaler, QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
+		CopyReconnect: rabbitmq.CopyPointer(&c.Connection.Reconnect),
+	}
+}
+
+// validate also refuses what v3 itself does not check: its Subscribe calls GenerateRoutingKey, also without an exchange, and
+// panics if it is nil.
+func validate(c amqp.Config) error {
+	err := c.ValidateSubscriber()
+	if c.QueueBind.GenerateRoutingKey == nil {
+		err = errors.Join(err, errors.New("QueueBind.GenerateRoutingKey is nil: watermill-amqp v3 calls it at every Subscribe; "+
+			`it must return the routing key with which a topic's queue is bound to its exchange, "" without an exchange`))
+	}
+	return err
+}
+
+func (major) Install(c *amqp.Config, parts rabbitmq.Parts) {
+	own := cmp.Or[amqp.TopologyBuilder](c.TopologyBuilder, &amqp.DefaultTopologyBuilder{})
+	c.TopologyBuilder = topologyBuilder{TopologyBuilder: own, declare: parts.Declare}
+	c.Marshaler, c.Queue.GenerateName, c.Exchange.GenerateName = parts.Marshaler, parts.QueueName, parts.ExchangeName
+}
+
+// topologyBuilder declares the retry topology too. It passes the params of v3, which has already generated the binding's routing
+// key, to the app's own topology builder as they are.
+type topologyBuilder struct {
+	amqp.TopologyBuilder
+	declare func(rabbitmq.Subscription) error
+}
+
+func (t topologyBuilder) BuildTopology(
+	channel *amqp091.Channel, params amqp.BuildTopologyParams, config amqp.Config, logger watermill.LoggerAdapter,
+) error {
+	return t.declare(rabbitmq.Subscription{
+		Channel: channel, Exchange: params.ExchangeName, Logger: logger,
+		Queue: topology.Queue{Name: params.QueueName, Durable: config.Queue.Durable, Arguments: config.Queue.Arguments},
+		DeclareApp: func(arguments amqp091.Table) error {
+			config.Queue.Arguments = arguments
+			return t.TopologyBuilder.BuildTopology(channel, params, config, logger)
+		},
+	})
+}

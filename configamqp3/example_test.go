@@ -1,0 +1,27 @@
+package configamqp3_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/configamqp3"
+)
+
+// A queue that a topic exchange feeds, which only v3 has a configuration for. A retry comes back to the queue, not to the
+// exchange.
+func ExampleNewBuilder() {
+	rabbit, err := configamqp3.NewBuilder(configamqp3.BuilderConfig{
+		AMQP:     amqp.NewDurableTopicConfig("amqp://guest:guest@localhost:5672/", "shop", "eu_orders"),
+		Schedule: backoff.Constant(10*time.Second, 3),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(rabbit.Topology("orders.eu.*").DeadLetterQueue())
+	// Output:
+	// eu_orders.dead
+}

@@ -1,0 +1,72 @@
+package rabbitmq
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// BuilderConfig configures NewBuilder. C is the amqp.Config of watermill-amqp; M is set by the packages config and configamqp3.
+type BuilderConfig[C any, M Major[C]] struct {
+	// AMQP is the app's own configuration, for example what amqp.NewDurableQueueConfig returns, with the app's names, arguments,
+	// marshaler and topology builder. Required. It is copied and never modified.
+	//
+	// NewBuilder refuses Consume.NoRequeueOnNack, Publish.Transactional, streams, exclusive, auto-delete and server-named queues,
+	// and with watermill-amqp v3 also a nil QueueBind.GenerateRoutingKey.
+	AMQP C
+
+	// Schedule is the delay before each retry. Required. Every distinct delay is a tier with a queue of its own.
+	Schedule backoff.Schedule
+
+	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.orphans), of the queue <prefix>.orphans
+	// and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 247 bytes. Apps may share a prefix.
+	// Metadata keys do not depend on it.
+	Prefix string
+
+	// QueueType is the type of tier and dead-letter queues. The default is topology.Quorum.
+	QueueType topology.QueueType
+
+	// WorkQueueMode is what the builder does with the app's own queues. The default is topology.Protect.
+	WorkQueueMode topology.WorkQueueMode
+
+	// AllowUnprotectedQuorum accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a quorum queue without a dead-letter exchange
+	// among its arguments. Set it if a policy protects the queue: AMQP 0-9-1 has no method to read policies. By default
+	// Subscribe fails with topology.ErrUnprotectedQuorum.
+	AllowUnprotectedQuorum bool
+
+	// VerifyOnly declares nothing, not even the app's own topology. It is for apps whose user may not configure anything on the
+	// broker: a user with that permission declares the topology with Topology(topic).Declare. Subscribe fails if an exchange or
+	// queue is missing. A tier or dead-letter queue that is deleted later is not declared again, and failed messages are held.
+	// Whether the work queue is protected is not checked, because AMQP 0-9-1 has no method to read arguments.
+	VerifyOnly bool
+}
+
+func (c BuilderConfig[C, M]) topology() topology.Config {
+	return topology.Config{Schedule: c.Schedule, Prefix: c.Prefix, QueueType: c.QueueType, WorkQueueMode: c.WorkQueueMode}
+}
+
+// Validate reports all faults of the configuration, joined. It does not connect.
+func (c BuilderConfig[C, M]) Validate() error {
+	var major M
+	app := major.Fields(&c.AMQP)
+	var faults []error
+	if err := validateURI(*app.URI); err != nil {
+		faults = append(faults, err)
+	} else if err := app.Validate(); err != nil {
+		faults = append(faults, fmt.Errorf("AMQP: %w", err))
+	}
+	return errors.Join(append(faults, c.topology().Validate(), app.validate(c.WorkQueueMode))...)
+}
+
+// plainConfig is a BuilderConfig without its Format method.
+type plainConfig[C any, M Major[C]] BuilderConfig[C, M]
+
+// Format implements fmt.Formatter. It prints the configuration without the password in the broker's address.
+func (c BuilderConfig[C, M]) Format(state fmt.State, verb rune) {
+	var major M
+	app := major.Fields(&c.AMQP)
+	*app.URI = redacted(*app.URI)
+	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), plainConfig[C, M](c))
+}

@@ -1,0 +1,82 @@
+package rabbitmq
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// core is the part of a Builder that does not depend on the major.
+type core struct {
+	app        Fields // of a copy that does not change
+	topology   topology.Config
+	prefix     naming.Prefix
+	verifyOnly bool
+	inspector  *workqueue.Inspector
+}
+
+func (c *core) String() string {
+	if c == nil {
+		return "Builder(none)"
+	}
+	return fmt.Sprintf("Builder(%s, prefix %s, schedule %v)", redacted(*c.app.URI), c.prefix, c.topology.Schedule)
+}
+
+// connection returns the configuration with which watermill-amqp connects.
+func (c *core) connection() amqp091.Config {
+	if own := cloneConnection(*c.app.Connection); own != nil {
+		return *own
+	}
+	return amqp091.Config{Locale: "en_US", TLSClientConfig: (*c.app.TLS).Clone()}
+}
+
+func (c *core) publisherConfig() publisher.Config {
+	config := publisher.Config{
+		URI:      *c.app.URI,
+		AMQP:     cloneConnection(*c.app.Connection),
+		TLS:      (*c.app.TLS).Clone(),
+		Exchange: c.prefix.RetryExchange(),
+		Marshal:  headers.New(c.app.Marshaler, c.prefix).Marshal,
+		Headroom: headers.Headroom(c.prefix),
+		Shrink:   headers.Shrink,
+	}
+	if !c.verifyOnly {
+		config.Redeclare = c.redeclare
+	}
+	return config
+}
+
+func (c *core) tieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
+	return middleware.TieredRetryConfig{
+		Publisher: failures,
+		Schedule:  slices.Clone(c.topology.Schedule),
+		GenerateRetryTopic: func(p middleware.RetryTopicParams) (string, error) {
+			return naming.RetryKey(c.app.QueueName(p.Topic), p.Tier), nil
+		},
+		GenerateDeadLetterTopic: func(p middleware.DeadLetterTopicParams) (string, error) {
+			return naming.DeadKey(c.app.QueueName(p.Topic)), nil
+		},
+	}
+}
+
+func (c *core) topologyOf(queue string) topology.Topology {
+	return topology.New(c.topology, topology.Queue{Name: queue, Durable: *c.app.Durable, Arguments: *c.app.Queue})
+}
+
+// redeclare declares the tiers and the dead-letter queue of a routing key again.
+func (c *core) redeclare(channel *amqp091.Channel, routingKey string) error {
+	queue, ok := naming.QueueOfKey(routingKey)
+	if !ok {
+		return fmt.Errorf("routing key %q has no work queue: it must be <tier>.<queue> or dead.<queue>", routingKey)
+	}
+	return c.topologyOf(queue).Redeclare(channel)
+}

@@ -1,0 +1,156 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// The examples are for watermill-amqp v2. For v3, import configamqp3 in place of config.
+
+// options are the configuration of most examples.
+func options() config.BuilderConfig {
+	return config.BuilderConfig{
+		AMQP:     amqp.NewDurableQueueConfig("amqp://shop:secret@localhost:5672/"),
+		Schedule: backoff.Constant(10*time.Second, 3),
+	}
+}
+
+func build(options config.BuilderConfig) *config.Builder {
+	rabbit, err := config.NewBuilder(options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return rabbit
+}
+
+// config.NewBuilder and configamqp3.NewBuilder call it.
+func ExampleNewBuilder() {
+	rabbit, err := rabbitmq.NewBuilder(options())
+	fmt.Println(rabbit, err)
+	// Output:
+	// Builder(amqp://shop:xxxxx@localhost:5672/, prefix retry, schedule 10s*3) <nil>
+}
+
+func ExampleBuilderConfig() {
+	rabbit := build(config.BuilderConfig{
+		AMQP:          amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+		Schedule:      backoff.Schedule{time.Second, 5 * time.Minute},
+		Prefix:        "shop.retry",
+		WorkQueueMode: topology.Leave,
+	})
+	for _, queue := range rabbit.Topology("orders").Queues {
+		fmt.Println(queue.Name)
+	}
+	// Output:
+	// shop.retry.orphans
+	// orders.dead
+	// orders.shop.retry.1s
+	// orders.shop.retry.5m
+}
+
+func ExampleBuilderConfig_Validate() {
+	options := options()
+	options.AMQP.Publish.Transactional = true
+	options.QueueType = "lazy"
+	fmt.Println(options.Validate())
+	// Output:
+	// QueueType is "lazy": it must be "quorum" or "classic"
+	// AMQP.Publish.Transactional is true: failures are published with confirms, which a transactional channel does not have
+}
+
+// The password is not printed.
+func ExampleBuilderConfig_Format() {
+	fmt.Println(strings.Contains(fmt.Sprintf("%+v", options()), "secret"))
+	// Output:
+	// false
+}
+
+// Two consumer groups of one fan-out. Each has its own queues and gets only its own retries.
+func ExampleBuilder_SubscriberConfig() {
+	for _, group := range []string{"billing", "shipping"} {
+		options := options()
+		options.AMQP = amqp.NewDurablePubSubConfig("amqp://localhost:5672/", amqp.GenerateQueueNameTopicNameWithSuffix(group))
+		rabbit := build(options)
+		fmt.Println(rabbit.SubscriberConfig().Queue.GenerateName("orders"), rabbit.Topology("orders").Queues[2].Name)
+	}
+	// Output:
+	// orders_billing orders_billing.retry.10s
+	// orders_shipping orders_shipping.retry.10s
+}
+
+func ExampleBuilder_NewPublisher() {
+	failures, err := build(options()).NewPublisher(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Close it after the router has closed: messages in flight still need it.
+	defer func() { _ = failures.Close() }()
+}
+
+// Hooks and limits are set on the result.
+func ExampleBuilder_TieredRetryConfig() {
+	rabbit := build(options())
+	failures, err := rabbit.NewPublisher(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	tiered := rabbit.TieredRetryConfig(failures)
+	tiered.MaxHold = 5 * time.Minute
+	tiered.OnDeadLetter = func(e retrymw.DeadLetterEvent) {
+		slog.Error("order given up", "order", e.MessageUUID, "failures", e.Failures, "reason", e.Reason, "error", e.Err)
+	}
+	retry, err := retrymw.NewTieredRetry(tiered, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = retry.Middleware // for a handler's AddMiddleware
+}
+
+func ExampleBuilder_Topology() {
+	for _, binding := range build(options()).Topology("orders").Bindings {
+		fmt.Printf("%s -- %s --> %s\n", binding.Exchange, binding.Key, binding.Queue)
+	}
+	// Output:
+	// retry.orphans --  --> retry.orphans
+	// retry -- dead.orders --> orders.dead
+	// retry -- 10s.orders --> orders.retry.10s
+	// retry.return -- *.orders --> orders
+}
+
+// Every dead letter has a failure record, also if the broker itself dead-lettered the message.
+func ExampleBuilder_DeadLetterSubscriberConfig() {
+	rabbit := build(options())
+	subscriber, err := amqp.NewSubscriber(rabbit.DeadLetterSubscriberConfig(), watermill.NopLogger{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	letters, err := subscriber.Subscribe(context.Background(), "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for letter := range letters {
+		record, _ := retrymw.ReadRecord(letter.Metadata)
+		fmt.Println(letter.UUID, record.DeadReason, record.Failures, record.Reason)
+		letter.Ack() // removes it
+	}
+}
+
+// The password is not printed.
+func ExampleBuilder_Format() {
+	fmt.Println(build(options()))
+	// Output:
+	// Builder(amqp://shop:xxxxx@localhost:5672/, prefix retry, schedule 10s*3)
+}

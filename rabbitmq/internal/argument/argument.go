@@ -1,0 +1,26 @@
+// Package argument names the optional arguments of queues and exchanges that the retry topology uses. The RabbitMQ manual
+// defines them under "Optional Arguments".
+package argument
+
+const (
+	QueueType            = "x-queue-type"
+	MessageTTL           = "x-message-ttl"
+	DeliveryLimit        = "x-delivery-limit"
+	DeadLetterExchange   = "x-dead-letter-exchange"
+	DeadLetterRoutingKey = "x-dead-letter-routing-key"
+	DeadLetterStrategy   = "x-dead-letter-strategy"
+	Overflow             = "x-overflow"
+	MaxLength            = "x-max-length"
+	MaxLengthBytes       = "x-max-length-bytes"
+	AlternateExchange    = "alternate-exchange" // of an exchange
+	MaxPriority          = "x-max-priority"
+	QueueMode            = "x-queue-mode"
+	QueueVersion         = "x-queue-version"
+	QueueMasterLocator   = "x-queue-master-locator"
+)
+
+// Values of DeadLetterStrategy and Overflow.
+const (
+	AtLeastOnce   = "at-least-once"
+	RejectPublish = "reject-publish"
+)

@@ -1,0 +1,65 @@
+package headers
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+)
+
+// fieldOverhead is what a string header takes beside its name and value: the name's length byte, the value's type byte and its
+// four bytes of length (AMQP 0-9-1, field tables).
+const fieldOverhead = 6
+
+// recordCuts are the keys of the failure record that Shrink may remove, in this order.
+var recordCuts = []string{
+	delay.DelayedForKey, delay.DelayedUntilKey, // mean nothing to RabbitMQ
+	"reason_poisoned", middleware.ReasonKey, "subscriber_poisoned", "handler_poisoned", "topic_poisoned",
+	middleware.ErrorTypeKey, middleware.HandlerKey, middleware.FirstFailedAtKey, middleware.LastFailedAtKey,
+	middleware.DueAtKey,
+}
+
+// deadCuts are those of a dead letter. Without count and topic a message would be retried for ever, so only a dead letter can
+// lose them.
+var deadCuts = append(slices.Clone(recordCuts), middleware.TopicKey, middleware.FailuresKey, middleware.DeadReasonKey)
+
+// Shrink makes a publishing smaller by at least excess bytes, if its failure record is large enough. It shortens the reason,
+// then removes keys of the record. The message's own headers stay.
+func Shrink(publishing *amqp091.Publishing, excess int) {
+	cuts := recordCuts
+	if _, dead := publishing.Headers[middleware.DeadReasonKey]; dead {
+		cuts = deadCuts
+	}
+	for _, key := range cuts {
+		value, ok := publishing.Headers[key].(string)
+		if !ok {
+			continue
+		}
+		if excess <= 0 {
+			return
+		}
+		if key == middleware.ReasonKey && excess < len(value) {
+			publishing.Headers[key] = strings.ToValidUTF8(value[:len(value)-excess], "")
+			return
+		}
+		delete(publishing.Headers, key)
+		excess -= len(key) + len(value) + fieldOverhead
+	}
+}
+
+// Headroom returns how many bytes the broker may add to the headers of a copy when it dead-letters the message twice: from its
+// tier, and from the work queue that it comes back to. x-death, x-first-death-*, x-last-death-* and delivery counts repeat the
+// names of exchange and queue.
+func Headroom(prefix naming.Prefix) func(routingKey string) int {
+	dead := naming.DeadKey("")
+	return func(key string) int {
+		if strings.HasPrefix(key, dead) {
+			return 0
+		}
+		return 512 + 8*(len(prefix.RetryExchange())+len(key))
+	}
+}

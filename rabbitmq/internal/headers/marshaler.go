@@ -1,0 +1,196 @@
+package headers
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+)
+
+// Marshaler is the Marshaler interface of watermill-amqp, which is the same in all its majors.
+type Marshaler interface {
+	Marshal(msg *message.Message) (amqp091.Publishing, error)
+	Unmarshal(delivery amqp091.Delivery) (*message.Message, error)
+}
+
+// errPhantom: when the broker cancels a consumer, watermill-amqp reads an empty delivery from the closed channel. The error
+// makes it reconnect.
+var errPhantom = errors.New("the broker cancelled the consumer: not a delivery")
+
+// maxErrorText is how many bytes of an error of the app's marshaler are kept.
+const maxErrorText = 1024
+
+// marshaler wraps the app's own.
+type marshaler struct {
+	app    Marshaler
+	prefix naming.Prefix
+}
+
+// New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
+// A message that the app's marshaler cannot read has the metadata key middleware.UnmarshalErrorKey: watermill-amqp would answer
+// an error with a requeue, and the broker would deliver the message again at once, without end.
+func New(app Marshaler, prefix naming.Prefix) Marshaler { return marshaler{app: app, prefix: prefix} }
+
+func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+	if delivery.Acknowledger == nil {
+		return nil, errPhantom
+	}
+	original := m.restore(delivery)
+	msg, err := m.unmarshal(original)
+	if err != nil && hasTyped(original.Headers) {
+		readable := original
+		readable.Headers = stringsOf(original.Headers)
+		msg, err = m.unmarshal(readable)
+	}
+	raw := err != nil
+	if raw {
+		msg = message.NewMessage("", original.Body)
+		for key, value := range stringsOf(original.Headers) {
+			msg.Metadata[key] = value.(string)
+		}
+		msg.Metadata[middleware.UnmarshalErrorKey] = errorText(err)
+	}
+	if msg.Metadata == nil {
+		msg.Metadata = message.Metadata{}
+	}
+	for key, value := range original.Headers { // the app's marshaler may drop metadata
+		if text, ok := value.(string); ok && isRecord(key) {
+			msg.Metadata[key] = text
+		}
+	}
+	p := propertiesOf(original, msg)
+	p.Raw = raw
+	if encoded := p.encode(); encoded != "" {
+		msg.Metadata[middleware.PropertiesKey] = encoded
+	}
+	return msg, nil
+}
+
+// unmarshal calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all
+// middleware, so nothing else would recover it.
+func (m marshaler) unmarshal(delivery amqp091.Delivery) (msg *message.Message, err error) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			err = errors.New("the marshaler panicked: " + errorText(recovered))
+		}
+	}()
+	delivery.Headers = maps.Clone(delivery.Headers) // the app's marshaler may write into them
+	msg, err = m.app.Unmarshal(delivery)
+	if err == nil && msg == nil {
+		err = errors.New("the marshaler returned no message")
+	}
+	return msg, err
+}
+
+// errorText is the text of an error, or of the value of a panic. Some values panic again when they are printed.
+func errorText(value any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("%T, which panics when it is printed", value)
+		}
+	}()
+	text = fmt.Sprint(value)
+	return strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
+}
+
+// restore gives a delivery the headers and properties that the message had before it was retried. It copies the headers only
+// where they have to change.
+func (m marshaler) restore(delivery amqp091.Delivery) amqp091.Delivery {
+	// Retries come through the return exchange, dead letters through the retry exchange.
+	ours := delivery.Exchange == m.prefix.ReturnExchange() || delivery.Exchange == m.prefix.RetryExchange()
+	foreign := 0
+	keep := func(key string) bool { return !isTransport(key) && !(ours && isBroker(key)) }
+	for key := range delivery.Headers {
+		if keep(key) {
+			foreign++
+		}
+	}
+	if foreign == len(delivery.Headers) {
+		return delivery
+	}
+	headers := make(amqp091.Table, foreign)
+	for key, value := range delivery.Headers {
+		if keep(key) {
+			headers[key] = value
+		}
+	}
+	if ours {
+		m.restoreProperties(&delivery)
+	}
+	delivery.Headers = headers
+	return delivery
+}
+
+func (m marshaler) restoreProperties(delivery *amqp091.Delivery) {
+	headers := delivery.Headers
+	delivery.Exchange = text(headers, exchangeHeader)
+	if user := text(headers, userIDHeader); user != "" {
+		delivery.UserId = user
+	}
+	if priority, ok := headers[priorityHeader].(byte); ok {
+		delivery.Priority = priority
+	}
+	key, known := headers[routingKeyHeader].(string)
+	if !known {
+		key, _ = naming.QueueOfKey(delivery.RoutingKey)
+	}
+	delivery.RoutingKey = key
+}
+
+// Marshal returns the publishing that the app's marshaler makes, with the properties of the delivery that the message came from.
+func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	encoded, found := msg.Metadata[middleware.PropertiesKey]
+	if found {
+		plain := message.NewMessageWithContext(msg.Context(), msg.UUID, msg.Payload)
+		plain.Metadata = maps.Clone(msg.Metadata)
+		delete(plain.Metadata, middleware.PropertiesKey)
+		msg = plain
+	}
+	p, err := decodeProperties(encoded)
+	if err != nil {
+		p = properties{} // the app uses the key for something else
+	}
+	publishing, err := m.marshal(msg, p.Raw)
+	if err != nil {
+		return amqp091.Publishing{}, fmt.Errorf("the app's marshaler: %w", err)
+	}
+	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
+	for key, value := range publishing.Headers {
+		if isTransport(key) || isBroker(key) {
+			continue
+		}
+		if _, set := msg.Metadata[key]; value == "" && msg.UUID == "" && !set {
+			continue // the header of an empty UUID, which the delivery did not have
+		}
+		headers[key] = value
+	}
+	publishing.Headers = headers
+	p.apply(&publishing)
+	for key, value := range msg.Metadata {
+		if isRecord(key) {
+			headers[key] = value
+		}
+	}
+	if _, dead := msg.Metadata[middleware.DeadReasonKey]; !dead && publishing.Priority != 0 {
+		headers[priorityHeader], publishing.Priority = publishing.Priority, 0
+	}
+	return publishing, nil
+}
+
+// marshal does not call the app's marshaler for a payload that it could not read: it would encode what is encoded already.
+func (m marshaler) marshal(msg *message.Message, raw bool) (amqp091.Publishing, error) {
+	if !raw {
+		return m.app.Marshal(msg)
+	}
+	headers := make(amqp091.Table, len(msg.Metadata))
+	for key, value := range msg.Metadata {
+		headers[key] = value
+	}
+	return amqp091.Publishing{Body: msg.Payload, Headers: headers}, nil
+}

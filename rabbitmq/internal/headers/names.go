@@ -1,0 +1,75 @@
+package headers
+
+import (
+	"strings"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+)
+
+// Headers of a copy. They are read only from a delivery that came through the return exchange; the app never sees them.
+const (
+	userIDHeader     = "retry_user_id"     // a user-id other than the connection's closes the channel
+	exchangeHeader   = "retry_exchange"    // the exchange that the message was first published to
+	routingKeyHeader = "retry_routing_key" // and its routing key
+	priorityHeader   = "retry_priority"    // on RabbitMQ 4.0 a message with a priority delays the others of its tier
+)
+
+// isTransport reports whether a header or metadata key belongs to the library. The app never sees such a header.
+func isTransport(key string) bool {
+	switch key {
+	case publisher.IDHeader, userIDHeader, exchangeHeader, routingKeyHeader, priorityHeader,
+		middleware.PropertiesKey, middleware.UnmarshalErrorKey:
+		return true
+	}
+	return false
+}
+
+// isRecord reports whether a metadata key belongs to the failure record, which has to survive an app's marshaler that drops
+// metadata.
+func isRecord(key string) bool {
+	switch key {
+	case "reason_poisoned", "topic_poisoned", "handler_poisoned", "subscriber_poisoned":
+		return true
+	}
+	return strings.HasPrefix(key, "retry_") && !isTransport(key)
+}
+
+// isBroker reports whether a header is one that the broker sets or obeys: on a copy it would make the broker count, route or
+// drop the message. watermill-amqp v3 adds the last of them.
+func isBroker(key string) bool {
+	switch key {
+	case "x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", "_watermill_amqp_redelivered":
+		return true
+	}
+	return strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
+}
+
+// hasTyped reports whether a header has another type than string.
+func hasTyped(headers amqp091.Table) bool {
+	for _, value := range headers {
+		if _, ok := value.(string); !ok {
+			return true
+		}
+	}
+	return false
+}
+
+// stringsOf returns the string headers without those of the broker.
+func stringsOf(headers amqp091.Table) amqp091.Table {
+	texts := make(amqp091.Table, len(headers))
+	for key, value := range headers {
+		if _, ok := value.(string); ok && !isBroker(key) {
+			texts[key] = value
+		}
+	}
+	return texts
+}
+
+// text returns a string header, or "".
+func text(headers amqp091.Table, key string) string {
+	value, _ := headers[key].(string)
+	return value
+}

@@ -1,0 +1,173 @@
+package headers
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// properties are the parts of a delivery that its message does not have.
+type properties struct {
+	ContentType     string
+	ContentEncoding string
+	CorrelationID   string
+	ReplyTo         string
+	MessageID       string
+	Type            string
+	AppID           string
+	UserID          string
+	Exchange        string
+	RoutingKey      string
+	Priority        uint8
+	Timestamp       time.Time
+	Headers         amqp091.Table // those that are not strings, and strings that the app's marshaler left out
+	Raw             bool          // the app's marshaler could not read the message
+}
+
+// The encoding is a sequence of fields: a byte for the field, then its value (see value.go).
+const (
+	fieldContentType = iota + 1
+	fieldContentEncoding
+	fieldCorrelationID
+	fieldReplyTo
+	fieldMessageID
+	fieldType
+	fieldAppID
+	fieldUserID
+	fieldExchange
+	fieldRoutingKey
+	fieldPriority
+	fieldTimestamp
+	fieldHeaders
+	fieldRaw
+)
+
+func propertiesOf(d amqp091.Delivery, msg *message.Message) properties {
+	p := properties{
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo,
+		MessageID: d.MessageId, Type: d.Type, AppID: d.AppId, UserID: d.UserId, Priority: d.Priority, Timestamp: d.Timestamp,
+	}
+	if d.Exchange != "" { // on the default exchange the routing key is the queue's name, which a retry does not change
+		p.Exchange, p.RoutingKey = d.Exchange, d.RoutingKey
+	}
+	for key, value := range d.Headers {
+		if isBroker(key) || isTransport(key) {
+			continue
+		}
+		if text, ok := value.(string); ok && (msg.Metadata[key] == text || msg.UUID == text) {
+			continue
+		}
+		if p.Headers == nil {
+			p.Headers = amqp091.Table{}
+		}
+		p.Headers[key] = value
+	}
+	return p
+}
+
+// apply gives a copy the properties of the delivery that it is made of.
+func (p properties) apply(publishing *amqp091.Publishing) {
+	set := func(property *string, value string) {
+		if value != "" {
+			*property = value
+		}
+	}
+	set(&publishing.ContentType, p.ContentType)
+	set(&publishing.ContentEncoding, p.ContentEncoding)
+	set(&publishing.CorrelationId, p.CorrelationID)
+	set(&publishing.ReplyTo, p.ReplyTo)
+	set(&publishing.MessageId, p.MessageID)
+	set(&publishing.Type, p.Type)
+	set(&publishing.AppId, p.AppID)
+	if p.Priority != 0 {
+		publishing.Priority = p.Priority
+	}
+	if !p.Timestamp.IsZero() {
+		publishing.Timestamp = p.Timestamp
+	}
+	for key, value := range p.Headers {
+		_, set := publishing.Headers[key]
+		if _, text := value.(string); !text || !set { // the app's marshaler may have made a string of a header of another type
+			publishing.Headers[key] = value
+		}
+	}
+	header := func(key, value string) {
+		if value != "" {
+			publishing.Headers[key] = value
+		}
+	}
+	header(userIDHeader, p.UserID)
+	header(exchangeHeader, p.Exchange)
+	if p.Exchange != "" {
+		publishing.Headers[routingKeyHeader] = p.RoutingKey
+	}
+	publishing.UserId = ""
+	publishing.Expiration = "" // it would end the wait on a tier early
+	publishing.DeliveryMode = amqp091.Persistent
+}
+
+// texts returns the properties that are texts, by their field. Other fields are nil.
+func (p *properties) texts() [fieldRoutingKey + 1]*string {
+	return [...]*string{
+		fieldContentType: &p.ContentType, fieldContentEncoding: &p.ContentEncoding, fieldCorrelationID: &p.CorrelationID,
+		fieldReplyTo: &p.ReplyTo, fieldMessageID: &p.MessageID, fieldType: &p.Type, fieldAppID: &p.AppID,
+		fieldUserID: &p.UserID, fieldExchange: &p.Exchange, fieldRoutingKey: &p.RoutingKey,
+	}
+}
+
+// encode returns "" for a delivery without any of these properties.
+func (p properties) encode() string {
+	var b []byte
+	for field, value := range p.texts() {
+		if value != nil && *value != "" {
+			b = appendValue(append(b, byte(field)), *value)
+		}
+	}
+	if p.Priority != 0 {
+		b = appendValue(append(b, fieldPriority), p.Priority)
+	}
+	if !p.Timestamp.IsZero() {
+		b = appendValue(append(b, fieldTimestamp), p.Timestamp)
+	}
+	if len(p.Headers) > 0 {
+		b = appendValue(append(b, fieldHeaders), p.Headers)
+	}
+	if p.Raw {
+		b = appendValue(append(b, fieldRaw), true)
+	}
+	return string(b)
+}
+
+func decodeProperties(encoded string) (properties, error) {
+	var p properties
+	if encoded == "" {
+		return p, nil
+	}
+	texts := p.texts()
+	d := decoder{rest: []byte(encoded)}
+	for len(d.rest) > 0 && d.err == nil {
+		field := d.byte()
+		value := d.value(maxDepth)
+		ok := false
+		switch field {
+		case fieldPriority:
+			p.Priority, ok = value.(byte)
+		case fieldTimestamp:
+			p.Timestamp, ok = value.(time.Time)
+		case fieldHeaders:
+			p.Headers, ok = value.(amqp091.Table)
+		case fieldRaw:
+			p.Raw, ok = value.(bool)
+		default:
+			if int(field) < len(texts) && texts[field] != nil {
+				*texts[field], ok = value.(string)
+			}
+		}
+		if !ok && d.err == nil {
+			d.err = fmt.Errorf("%w: field %d holds %T", errEncoding, field, value)
+		}
+	}
+	return p, d.err
+}

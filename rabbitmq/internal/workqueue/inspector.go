@@ -1,0 +1,182 @@
+// Package workqueue inspects the app's work queues on the broker before the app consumes them: whether they exist, which
+// arguments they have, and whether this broker keeps their messages.
+package workqueue
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// Config configures New.
+type Config struct {
+	URI        string
+	Connection func() amqp091.Config // a new copy for each connection
+
+	Prefix                 naming.Prefix
+	QueueType              topology.QueueType
+	AllowUnprotectedQuorum bool
+}
+
+// Inspector inspects each work queue once, and again after Forget. Each inspection has a connection of its own: the broker
+// closes the channel on which a declaration differs from an existing object. It is safe for concurrent use.
+type Inspector struct {
+	config Config
+
+	mu     sync.Mutex
+	queues map[string]*queue
+	warned map[string]bool
+}
+
+// queue is the result of an inspection. Its lock makes handlers of the same queue wait for each other; those of other queues do
+// not wait.
+type queue struct {
+	mu        sync.Mutex
+	inspected bool
+	arguments amqp091.Table // as it has them on the broker
+}
+
+// New returns an Inspector. It does not connect.
+func New(config Config) *Inspector {
+	return &Inspector{config: config, queues: map[string]*queue{}, warned: map[string]bool{}}
+}
+
+// Resolve declares the topology, the work queue included if it does not exist, and returns the arguments that the work queue
+// has. app is the work queue as the app's configuration describes it.
+func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
+	return i.once(app.Name, func(c *connection) (amqp091.Table, error) {
+		if err := i.judgeBroker(app, c.version(), logger); err != nil {
+			return nil, err
+		}
+		have, err := declare(c, t.WorkQueue)
+		if err != nil {
+			return nil, err
+		}
+		if err := i.judgeQueue(app, have, c.version(), logger); err != nil {
+			return nil, err
+		}
+		channel, err := c.Channel()
+		if err != nil {
+			return nil, fmt.Errorf("cannot open a channel to declare the topology: %w", err)
+		}
+		if err := t.DeclareRetry(channel); err != nil {
+			return nil, err
+		}
+		return have, probe(channel, t.Exchanges[0].Name)
+	})
+}
+
+// Verify checks the topology and declares nothing. It reports whether it has inspected the queue: it does so only once, and
+// again after Forget. It judges the broker first, because a broker may refuse the topology. It publishes last, because that
+// needs the exchange.
+func (i *Inspector) Verify(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (inspected bool, err error) {
+	_, err = i.once(app.Name, func(c *connection) (amqp091.Table, error) {
+		inspected = true
+		if err := i.judgeBroker(app, c.version(), logger); err != nil {
+			return nil, err
+		}
+		channel, err := c.Channel()
+		if err != nil {
+			return nil, fmt.Errorf("cannot open a channel to verify the topology: %w", err)
+		}
+		if err := t.Verify(channel); err != nil {
+			return nil, err
+		}
+		return nil, probe(channel, t.Exchanges[0].Name)
+	})
+	return inspected, err
+}
+
+// Forget makes the next call inspect the queue again: it may have been replaced.
+func (i *Inspector) Forget(name string) {
+	q := i.queue(name)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.inspected = false
+}
+
+// once calls inspect, over a new connection, unless the queue has been inspected without an error.
+func (i *Inspector) once(name string, inspect func(*connection) (amqp091.Table, error)) (amqp091.Table, error) {
+	q := i.queue(name)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.inspected {
+		return maps.Clone(q.arguments), nil
+	}
+	c, err := open(i.config.URI, i.config.Connection())
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to inspect work queue %q: %w", name, err)
+	}
+	defer c.close()
+	arguments, err := inspect(c)
+	if err != nil {
+		return nil, err
+	}
+	q.inspected, q.arguments = true, arguments
+	return maps.Clone(arguments), nil
+}
+
+func (i *Inspector) queue(name string) *queue {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	q := i.queues[name]
+	if q == nil {
+		q = &queue{}
+		i.queues[name] = q
+	}
+	return q
+}
+
+// judgeBroker refuses what the broker would refuse, with the reason, and warns once of each way in which it may lose messages.
+func (i *Inspector) judgeBroker(app topology.Queue, v version, logger watermill.LoggerAdapter) error {
+	if !app.Durable && v.refusesTransient() {
+		return fmt.Errorf("%w: work queue %q is not durable, which RabbitMQ %s refuses: set AMQP.Queue.Durable, as amqp.NewDurableQueueConfig does",
+			topology.ErrTransientQueue, app.Name, v)
+	}
+	if v.losesCycles() {
+		i.warnOnce("version", logger, fmt.Sprintf("RabbitMQ %s can drop messages that are dead-lettered more than once: update to 3.13.3 or later", v))
+	}
+	if i.config.QueueType == topology.Classic {
+		i.warnOnce("classic", logger, "QueueType is classic: a classic tier dead-letters expired messages without a confirm, so a message that is "+
+			"just expiring is lost if the broker crashes, and in a cluster a classic queue is not replicated. Quorum queues do not lose messages this way")
+	}
+	return nil
+}
+
+// judgeQueue refuses a queue that differs from the app's configuration or that loses messages on this broker, and warns once of
+// a queue without a dead-letter exchange.
+func (i *Inspector) judgeQueue(app topology.Queue, have amqp091.Table, v version, logger watermill.LoggerAdapter) error {
+	if err := conflict(app, have); err != nil {
+		return err
+	}
+	if _, protected := have[argument.DeadLetterExchange]; protected {
+		return nil
+	}
+	quorum := have[argument.QueueType] == string(topology.Quorum)
+	command := policyCommand(vhostOf(i.config.URI, i.config.Connection()), app.Name, i.config.Prefix, quorum)
+	if quorum && v.dropsAtDeliveryLimit() && !i.config.AllowUnprotectedQuorum {
+		return fmt.Errorf("%w: work queue %q on RabbitMQ %s has no dead-letter exchange, so a message that is requeued 20 times is dropped: "+
+			"protect the queue with a policy (%s), then set AllowUnprotectedQuorum", topology.ErrUnprotectedQuorum, app.Name, v, command)
+	}
+	i.warnOnce("queue "+app.Name, logger, fmt.Sprintf("work queue %q has no dead-letter exchange, so a message that the broker itself gives up is dropped. "+
+		"A policy protects it: %s", app.Name, command))
+	return nil
+}
+
+func (i *Inspector) warnOnce(about string, logger watermill.LoggerAdapter, text string) {
+	i.mu.Lock()
+	warned := i.warned[about]
+	i.warned[about] = true
+	i.mu.Unlock()
+	if !warned {
+		warning.Log(logger, text, nil)
+	}
+}

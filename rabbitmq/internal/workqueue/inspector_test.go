@@ -1,0 +1,39 @@
+package workqueue
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+func TestRiskyBrokerIsWarnedAboutOnce(t *testing.T) {
+	for name, row := range map[string]struct {
+		tiers   topology.QueueType
+		version string
+		want    int
+	}{
+		"safe":          {topology.Quorum, "4.3.6", 0},
+		"cycle bug":     {topology.Quorum, "3.13.1", 1},
+		"classic tiers": {topology.Classic, "3.10.8", 1},
+		"both":          {topology.Classic, "3.13.1", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			logs := watermill.NewCaptureLogger()
+			i := New(Config{QueueType: row.tiers})
+			for range 3 {
+				require.NoError(t, i.judgeBroker(topology.Queue{Name: "orders", Durable: true}, parseVersion(row.version), logs))
+			}
+			assert.Len(t, logs.Captured()[watermill.InfoLogLevel], row.want)
+			assert.Empty(t, logs.Captured()[watermill.ErrorLogLevel], "a warning is no error")
+		})
+	}
+	i := New(Config{})
+	err := i.judgeBroker(topology.Queue{Name: "orders"}, parseVersion("4.3.0"), watermill.NopLogger{})
+	require.ErrorIs(t, err, topology.ErrTransientQueue)
+	assert.ErrorContains(t, err, "orders")
+	assert.NoError(t, i.judgeBroker(topology.Queue{Name: "orders"}, parseVersion("4.2.0"), watermill.NopLogger{}))
+}

@@ -1,0 +1,30 @@
+package workqueue
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestVersionRules(t *testing.T) {
+	for text, want := range map[string]struct{ drops, transient, cycles bool }{
+		"3.10.8":     {},
+		"3.12.14":    {},
+		"3.13.0":     {cycles: true},
+		"3.13.2":     {cycles: true},
+		"3.13.3":     {},
+		"4.0.5":      {drops: true},
+		"4.2.9":      {drops: true},
+		"4.3.6":      {transient: true},
+		"4.3.0-rc.1": {transient: true},
+		"4.10.0":     {transient: true},
+		"5.0.0":      {transient: true},
+		"":           {},
+		"latest":     {},
+	} {
+		v := parseVersion(text)
+		assert.Equal(t, want.drops, v.dropsAtDeliveryLimit(), "%s drops at the delivery limit", text)
+		assert.Equal(t, want.transient, v.refusesTransient(), "%s refuses transient queues", text)
+		assert.Equal(t, want.cycles, v.losesCycles(), "%s loses cycles", text)
+	}
+}
