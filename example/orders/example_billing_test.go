@@ -28,8 +28,8 @@ func TestBilling(t *testing.T) {
 		story[0].RetriedAt(time.Second).Processed() // no answer, once
 		story[1].Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
 		story[2].NeverRetried().DeadLettered(retrymw.DeadReasonPermanent) // the card was stolen
-		story[3].RetriedAt(2*time.Minute + 6*time.Second).Processed()  // the provider said when to come back
-		story[4].RetriedAt(time.Second).Processed()                    // a panic
+		story[3].RetriedAt(2*time.Minute + 6*time.Second).Processed()     // the provider said when to come back
+		story[4].RetriedAt(time.Second).Processed()                       // a panic
 		story[5].RetriedAt(time.Second, 6*time.Second).Processed()
 	})
 }
