@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -149,7 +149,7 @@ func TestNothingIsWrittenToASessionThatEnds(t *testing.T) {
 	s.giveUp() // the supervisor ends it
 	require.Equal(t, channel, receiveFrom(t, b.closes))
 	_, err = s.put("", prepare("late"))
-	require.ErrorIs(t, err, amqp.ErrClosed)
+	require.ErrorIs(t, err, amqp091.ErrClosed)
 	b.nothing()
 
 	// The close's answer resolves what was in flight, and blames nobody.

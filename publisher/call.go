@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 // errOutcomeUnknown: the broker closed the shared channel while the message was in flight.
@@ -156,7 +156,7 @@ func (c *call) outcome(r *request, alone bool) error {
 		return c.left(r, err)
 	}
 	switch {
-	case s.connection.amqp.IsClosed():
+	case s.connection.client.IsClosed():
 		return c.p.failure(r, ErrNotConnected, s.connection.lost())
 	case !alone && s.reason == nil:
 		return errGivenUp
@@ -164,7 +164,7 @@ func (c *call) outcome(r *request, alone bool) error {
 		return errOutcomeUnknown
 	case s.reason == nil:
 		return c.p.failure(r, ErrNotConnected, errGone)
-	case s.reason.Code == amqp.NotFound:
+	case s.reason.Code == amqp091.NotFound:
 		return c.p.failure(r, ErrUnroutable, s.reason)
 	default:
 		return c.p.failure(r, ErrRefused, s.reason)

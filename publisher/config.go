@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 const (
@@ -46,7 +46,7 @@ type Config struct {
 	// AMQP is amqp091-go's own configuration; nil for its defaults. It is copied and never modified. Its Recovery has
 	// to be nil, because the publisher reconnects by itself; its Properties get a connection_name unless they have one.
 	// A Dial of the application's own is used, and what it returns is wrapped.
-	AMQP *amqp.Config
+	AMQP *amqp091.Config
 
 	// TLS is used for amqps:// addresses, like the TLSConfig of watermill-amqp's ConnectionConfig. It excludes
 	// AMQP.TLSClientConfig. It is copied.
@@ -59,12 +59,12 @@ type Config struct {
 	// Marshal makes the publishing. Its Headers may be modified afterwards: IDHeader is added. A DeliveryMode of 0
 	// becomes persistent. It is called from the goroutine of Publish, and has to be safe for concurrent use.
 	// Nil: the payload is the body, metadata are headers, the UUID is in UUIDHeader.
-	Marshal func(*message.Message) (amqp.Publishing, error)
+	Marshal func(*message.Message) (amqp091.Publishing, error)
 
 	// Redeclare, where set, is called when a message came back as unroutable, before the message is published once
 	// more. It may use the channel, which is a throwaway of its own, until it returns. Calls for one routing key never
 	// overlap: publishes that fail meanwhile share the result of the call under way. A panic counts as an error.
-	Redeclare func(ch *amqp.Channel, routingKey string) error
+	Redeclare func(ch *amqp091.Channel, routingKey string) error
 
 	// RedeclareTimeout bounds how long a publish waits for Redeclare. Default 10 s.
 	RedeclareTimeout time.Duration
@@ -77,7 +77,7 @@ type Config struct {
 	// Shrink, where set, is called when the message's properties and headers, and the headroom, are larger than one frame of
 	// this connection may be, by excess bytes. It may drop headers or shorten values. What is still too large afterwards is
 	// refused, and errors.As finds a cause with the method TooLarge() bool.
-	Shrink func(p *amqp.Publishing, excess int)
+	Shrink func(p *amqp091.Publishing, excess int)
 
 	// ConfirmTimeout is how long one call of Publish may take, from the call to the confirm. A message's context may
 	// end it earlier. Default 30 s.
@@ -167,11 +167,11 @@ func setDefault[T comparable](field *T, value T) {
 }
 
 // amqpConfig is a copy that amqp091-go may write into.
-func (c *Config) amqpConfig() amqp.Config {
-	var config amqp.Config
+func (c *Config) amqpConfig() amqp091.Config {
+	var config amqp091.Config
 	if c.AMQP != nil {
 		config = *c.AMQP
-		config.SASL = append([]amqp.Authentication(nil), c.AMQP.SASL...)
+		config.SASL = append([]amqp091.Authentication(nil), c.AMQP.SASL...)
 		if len(config.SASL) == 0 {
 			config.SASL = nil
 		}
@@ -180,7 +180,7 @@ func (c *Config) amqpConfig() amqp.Config {
 		config.TLSClientConfig = c.TLS
 	}
 	config.TLSClientConfig = config.TLSClientConfig.Clone()
-	properties := amqp.NewConnectionProperties()
+	properties := amqp091.NewConnectionProperties()
 	if len(config.Properties) > 0 {
 		properties = maps.Clone(config.Properties)
 	}
@@ -192,25 +192,25 @@ func (c *Config) amqpConfig() amqp.Config {
 }
 
 // parseURI never quotes the address, nor the parser's words about it: both can hold the password, or a part of it.
-func parseURI(address string) (amqp.URI, error) {
+func parseURI(address string) (amqp091.URI, error) {
 	if address == "" {
-		return amqp.URI{}, errors.New("URI: is empty, must be amqp://user:password@host:port/vhost or amqps://...")
+		return amqp091.URI{}, errors.New("URI: is empty, must be amqp://user:password@host:port/vhost or amqps://...")
 	}
 	const hint = "reserved characters in user name and password have to be percent-encoded"
 	parsed, err := url.Parse(address)
 	if err != nil {
-		return amqp.URI{}, errors.New("URI: cannot be parsed (not shown, it may hold a password); " + hint)
+		return amqp091.URI{}, errors.New("URI: cannot be parsed (not shown, it may hold a password); " + hint)
 	}
 	if parsed.Scheme != "amqp" && parsed.Scheme != "amqps" {
-		return amqp.URI{}, errors.New("URI: the scheme must be amqp or amqps")
+		return amqp091.URI{}, errors.New("URI: the scheme must be amqp or amqps")
 	}
 	// An unescaped / ? or # in the password ends the address early: what is left would be dialled, and logged, as the host.
 	if parsed.Fragment != "" || parsed.User == nil && strings.Contains(address, "@") || strings.Contains(tail(address), "@") {
-		return amqp.URI{}, errors.New("URI: user name and password cannot be told from the host; " + hint)
+		return amqp091.URI{}, errors.New("URI: user name and password cannot be told from the host; " + hint)
 	}
-	uri, err := amqp.ParseURI(address)
+	uri, err := amqp091.ParseURI(address)
 	if err != nil {
-		return amqp.URI{}, errors.New("URI: white space, or a port or parameter that is no number in its bounds; " + hint)
+		return amqp091.URI{}, errors.New("URI: white space, or a port or parameter that is no number in its bounds; " + hint)
 	}
 	return uri, nil
 }
@@ -225,15 +225,15 @@ func tail(address string) string {
 }
 
 // place says where a connection goes, without user and password.
-func place(uri amqp.URI) string {
+func place(uri amqp091.URI) string {
 	return fmt.Sprintf("%s (virtual host %q)", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost)
 }
 
-func marshal(msg *message.Message) (amqp.Publishing, error) {
-	headers := make(amqp.Table, len(msg.Metadata)+2)
+func marshal(msg *message.Message) (amqp091.Publishing, error) {
+	headers := make(amqp091.Table, len(msg.Metadata)+2)
 	for key, value := range msg.Metadata {
 		headers[key] = value
 	}
 	headers[UUIDHeader] = msg.UUID
-	return amqp.Publishing{Headers: headers, Body: msg.Payload, DeliveryMode: amqp.Persistent}, nil
+	return amqp091.Publishing{Headers: headers, Body: msg.Payload, DeliveryMode: amqp091.Persistent}, nil
 }

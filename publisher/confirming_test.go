@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -111,7 +111,7 @@ func (b *confirming) ack(m delivered) {
 
 // giveBack returns the message as unroutable, and then confirms it.
 func (b *confirming) giveBack(m delivered) {
-	arguments := append(binary.BigEndian.AppendUint16(nil, amqp.NoRoute), 0, 0, 0) // text, exchange, routing key
+	arguments := append(binary.BigEndian.AppendUint16(nil, amqp091.NoRoute), 0, 0, 0) // text, exchange, routing key
 	b.method(m.channel, 60, 50, arguments)
 	b.content(2, m.channel, m.header)
 	b.content(3, m.channel, []byte(m.body))
@@ -128,7 +128,7 @@ func (b *confirming) content(kind byte, channel uint16, payload []byte) {
 
 // closeChannel closes the channel as RabbitMQ does because of a message.
 func (b *confirming) closeChannel(channel uint16) {
-	b.method(channel, 20, 40, append(binary.BigEndian.AppendUint16(nil, amqp.PreconditionFailed), 0, 0, 0, 0, 0))
+	b.method(channel, 20, 40, append(binary.BigEndian.AppendUint16(nil, amqp091.PreconditionFailed), 0, 0, 0, 0, 0))
 }
 
 func (b *confirming) next() delivered {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/dial"
 )
@@ -23,7 +23,7 @@ const (
 
 // A connection is one life of an AMQP connection.
 type connection struct {
-	amqp    *amqp.Connection
+	client  *amqp091.Connection
 	socket  *socket
 	limits  limits
 	blocked atomic.Bool
@@ -50,8 +50,8 @@ func (p *Publisher) dial(ctx context.Context) (*connection, error) {
 
 // hintOf explains a connection that ended in the handshake. TLS 1.3 refuses a client after it has begun to talk, and amqp091-go
 // may trip over the closed connection before it has read why.
-func hintOf(uri amqp.URI, err error) string {
-	ended := errors.Is(err, amqp.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+func hintOf(uri amqp091.URI, err error) string {
+	ended := errors.Is(err, amqp091.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	if uri.Scheme != "amqps" || !ended {
 		return ""
@@ -59,19 +59,19 @@ func hintOf(uri amqp.URI, err error) string {
 	return ": the connection ended in its handshake; over TLS a broker ends it where it misses or refuses the client's certificate"
 }
 
-func (p *Publisher) adopt(opened *amqp.Connection, conn *socket) *connection {
-	c := &connection{amqp: opened, socket: conn, gone: make(chan struct{})}
+func (p *Publisher) adopt(opened *amqp091.Connection, conn *socket) *connection {
+	c := &connection{client: opened, socket: conn, gone: make(chan struct{})}
 	c.limits = limits{frameMax: opened.Config.FrameSize}
 	if len(opened.Config.SASL) > 0 {
 		switch auth := opened.Config.SASL[0].(type) {
-		case *amqp.PlainAuth:
+		case *amqp091.PlainAuth:
 			c.limits.user = auth.Username
-		case *amqp.AMQPlainAuth:
+		case *amqp091.AMQPlainAuth:
 			c.limits.user = auth.Username
 		}
 	}
-	blocks := opened.NotifyBlocked(make(chan amqp.Blocking, 16))
-	closed := opened.NotifyClose(make(chan *amqp.Error, 1))
+	blocks := opened.NotifyBlocked(make(chan amqp091.Blocking, 16))
+	closed := opened.NotifyClose(make(chan *amqp091.Error, 1))
 	p.workers.Go(func() {
 		for block := range blocks {
 			c.blocked.Store(block.Active)
@@ -91,7 +91,7 @@ func (p *Publisher) adopt(opened *amqp.Connection, conn *socket) *connection {
 	return c
 }
 
-func (c *connection) close() { dial.Close(c.amqp, c.socket, closeTimeout) }
+func (c *connection) close() { dial.Close(c.client, c.socket, closeTimeout) }
 
 var errGone = errors.New("the connection was lost")
 

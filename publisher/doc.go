@@ -9,7 +9,7 @@
 // that a peer that stops reading holds up nobody longer than the caller's own deadline, and messages that come
 // together leave in one write. The way of a message through the files:
 //
-//	publisher.go   Publish: marshal, refuse what the broker would close the channel for (clean.go), take a slot
+//	publisher.go   Publish: marshal, refuse what the broker would close the channel for (inspect.go), take a slot
 //	writer.go      the one writer: publishes on the session's channel, through a socket that gathers writes (socket.go)
 //	call.go        the caller waits for confirm, return, or its deadline, and decides what to do next
 //	redeclare.go   returned as unroutable: Config.Redeclare puts the topology back, the message is published once more

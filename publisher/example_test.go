@@ -9,7 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/publisher"
 )
@@ -47,8 +47,8 @@ func ExampleConfig_redeclare() {
 	_, _ = publisher.New(publisher.Config{
 		URI:      "amqp://guest:guest@localhost:5672/",
 		Exchange: "retry",
-		Redeclare: func(ch *amqp.Channel, routingKey string) error {
-			_, err := ch.QueueDeclare("orders.retry.10s", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+		Redeclare: func(ch *amqp091.Channel, routingKey string) error {
+			_, err := ch.QueueDeclare("orders.retry.10s", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
 			if err != nil {
 				return err
 			}
@@ -60,10 +60,10 @@ func ExampleConfig_redeclare() {
 func ExampleConfig_marshal() {
 	_, _ = publisher.New(publisher.Config{
 		URI: "amqp://guest:guest@localhost:5672/",
-		Marshal: func(msg *message.Message) (amqp.Publishing, error) {
-			return amqp.Publishing{MessageId: msg.UUID, ContentType: "application/json", Body: msg.Payload}, nil
+		Marshal: func(msg *message.Message) (amqp091.Publishing, error) {
+			return amqp091.Publishing{MessageId: msg.UUID, ContentType: "application/json", Body: msg.Payload}, nil
 		},
-		Shrink: func(p *amqp.Publishing, excess int) { delete(p.Headers, "stack_trace") },
+		Shrink: func(p *amqp091.Publishing, excess int) { delete(p.Headers, "stack_trace") },
 	}, nil)
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -164,7 +164,7 @@ func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 		return ErrRefused, err
 	}
 	if r.publishing.DeliveryMode == 0 {
-		r.publishing.DeliveryMode = amqp.Persistent
+		r.publishing.DeliveryMode = amqp091.Persistent
 	}
 	if err := p.fit(r, state.connection.limits); err != nil {
 		return ErrRefused, err
@@ -214,7 +214,7 @@ func (p *Publisher) fit(r *request, l limits) error {
 // inspect marks the message first: the mark is a part of its size.
 func (p *Publisher) inspect(r *request, l limits) (size int, err error) {
 	if r.publishing.Headers == nil {
-		r.publishing.Headers = make(amqp.Table, 1)
+		r.publishing.Headers = make(amqp091.Table, 1)
 	}
 	p.mark(r)
 	return inspect(&r.publishing, l)

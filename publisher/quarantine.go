@@ -3,7 +3,7 @@ package publisher
 import (
 	"errors"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 // A quarantine publishes, one at a time and on a channel of their own, messages under which the broker has closed the
@@ -43,7 +43,7 @@ func (q *quarantine) publish(r *request) {
 			return
 		}
 		confirm, err := s.put(q.p.config.Exchange, r)
-		if errors.Is(err, amqp.ErrClosed) && !s.connection.amqp.IsClosed() {
+		if errors.Is(err, amqp091.ErrClosed) && !s.connection.client.IsClosed() {
 			continue // the channel was closed since the last message, and this one never went there
 		}
 		if err != nil {

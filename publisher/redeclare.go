@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 var errRedeclareTimeout = errors.New("Config.Redeclare did not return in time")
@@ -48,7 +48,7 @@ func (p *Publisher) runRedeclare(routingKey string) (err error) {
 	if state.connection == nil {
 		return ErrNotConnected
 	}
-	channel, err := state.connection.amqp.Channel()
+	channel, err := state.connection.client.Channel()
 	if err != nil {
 		return err
 	}
@@ -61,4 +61,4 @@ func (p *Publisher) runRedeclare(routingKey string) (err error) {
 	return p.config.Redeclare(channel, routingKey)
 }
 
-func closeQuietly(channel *amqp.Channel) { _ = channel.Close() }
+func closeQuietly(channel *amqp091.Channel) { _ = channel.Close() }

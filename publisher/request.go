@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 // A request is one message on its way. Its caller owns it, save between send and the token in sent, when a lane (the
@@ -16,14 +16,14 @@ type request struct {
 	ctx        context.Context
 	routingKey string
 	uuid       string
-	publishing amqp.Publishing
+	publishing amqp091.Publishing
 
 	id        string        // also in the header IDHeader; empty: there is no room for it, and the message goes alone
 	abandoned atomic.Bool   // the caller has left: a lane need not send it any more
 	quit      chan struct{} // closed when the caller leaves; only while in quarantine
 	sent      chan struct{} // one token per attempt: the lane is done, and what follows is set
 	session   *session
-	confirm   *amqp.DeferredConfirmation
+	confirm   *amqp091.DeferredConfirmation
 	err       *PublishError // instead: not sent
 
 	failed  error // the message came to its end before it was sent at all

@@ -6,15 +6,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 // A session is one life of a confirm channel.
 type session struct {
 	connection *connection
-	channel    *amqp.Channel
-	gone       chan struct{} // closed when the channel is
-	reason     *amqp.Error   // set before gone is closed; nil: closed by us
+	channel    *amqp091.Channel
+	gone       chan struct{}  // closed when the channel is
+	reason     *amqp091.Error // set before gone is closed; nil: closed by us
 
 	writing sync.Mutex    // held while a message is written: on an ended channel, it would cost the connection
 	ended   bool          // guarded by writing: channel.close is on its way
@@ -27,15 +27,15 @@ type session struct {
 
 	abandoned atomic.Int64 // messages whose callers have left before the confirm
 
-	returns  chan amqp.Return // never full: no more messages are in flight than it holds
+	returns  chan amqp091.Return // never full: no more messages are in flight than it holds
 	mu       sync.Mutex
-	returned map[string]amqp.Return // by id, not claimed yet
+	returned map[string]amqp091.Return // by id, not claimed yet
 }
 
 func (p *Publisher) open(c *connection) (*session, error) {
 	limit := time.AfterFunc(openTimeout, func() { _ = c.socket.Close() })
 	defer limit.Stop()
-	channel, err := c.amqp.Channel()
+	channel, err := c.client.Channel()
 	if err != nil {
 		return nil, err
 	}
@@ -50,10 +50,10 @@ func (p *Publisher) open(c *connection) (*session, error) {
 		givenUp:    make(chan struct{}),
 		opened:     time.Now(),
 		retired:    make(chan struct{}),
-		returns:    channel.NotifyReturn(make(chan amqp.Return, p.config.MaxInFlight)),
-		returned:   make(map[string]amqp.Return),
+		returns:    channel.NotifyReturn(make(chan amqp091.Return, p.config.MaxInFlight)),
+		returned:   make(map[string]amqp091.Return),
 	}
-	closed := channel.NotifyClose(make(chan *amqp.Error, 1))
+	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	p.workers.Go(func() {
 		s.reason = <-closed
 		close(s.gone)
@@ -125,12 +125,12 @@ func (s *session) over() bool {
 	}
 }
 
-// put writes a message. amqp.ErrClosed: the session is over, nothing was written.
-func (s *session) put(exchange string, r *request) (*amqp.DeferredConfirmation, error) {
+// put writes a message. amqp091.ErrClosed: the session is over, nothing was written.
+func (s *session) put(exchange string, r *request) (*amqp091.DeferredConfirmation, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if s.ended {
-		return nil, amqp.ErrClosed
+		return nil, amqp091.ErrClosed
 	}
 	return s.channel.PublishWithDeferredConfirm(exchange, r.routingKey, true, false, r.publishing)
 }
@@ -157,7 +157,7 @@ func (s *session) relieve(maxInFlight int) {
 
 // claim finds out whether the broker returned the publish with this id. To be called after its confirm: the return is
 // on the wire first, so it is in returns by then, or another caller has taken it from there under the lock.
-func (s *session) claim(id string) (amqp.Return, bool) {
+func (s *session) claim(id string) (amqp091.Return, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for more := true; more; {

@@ -76,7 +76,7 @@ func (p *Publisher) serve(c *connection, s *session) error {
 			c.close()
 			return ErrClosed
 		}
-		if c.amqp.IsClosed() {
+		if c.client.IsClosed() {
 			return c.lost()
 		}
 		p.logger.Info("Opening another channel", watermill.LogFields{"reason": s.why()})

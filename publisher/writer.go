@@ -4,7 +4,7 @@ import (
 	"errors"
 	"runtime"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 // maxBatch bounds how many callers wait for one write.
@@ -72,7 +72,7 @@ func (w *writer) publish(r *request) {
 				w.batch = append(w.batch, r)
 				return
 			}
-			if !errors.Is(err, amqp.ErrClosed) {
+			if !errors.Is(err, amqp091.ErrClosed) {
 				_ = s.connection.socket.Close() // a part of the message may have been written
 				r.fail(ErrNotConnected, err)
 				return

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 const (
@@ -39,7 +39,7 @@ func (l limits) excess(size int) int {
 
 // inspect finds what would close the channel, with innocent neighbours in flight on it, or the connection. It returns the
 // size of the frame with the content header.
-func inspect(p *amqp.Publishing, l limits) (size int, err error) {
+func inspect(p *amqp091.Publishing, l limits) (size int, err error) {
 	size = frameOverhead + contentHeader
 	for _, property := range []struct{ name, value string }{
 		{"content-type", p.ContentType}, {"content-encoding", p.ContentEncoding}, {"correlation-id", p.CorrelationId},
@@ -98,7 +98,7 @@ func checkExpiration(value string) error {
 	return nil
 }
 
-func checkRoutes(key string, headers amqp.Table) error {
+func checkRoutes(key string, headers amqp091.Table) error {
 	value, set := headers[key]
 	if !set {
 		return nil
@@ -119,7 +119,7 @@ func checkRoutes(key string, headers amqp.Table) error {
 	return nil
 }
 
-func tableSize(path string, table amqp.Table, depth int) (int, error) {
+func tableSize(path string, table amqp091.Table, depth int) (int, error) {
 	if depth > maxNesting {
 		return 0, fmt.Errorf("header %q is nested deeper than %d levels", clip(path), maxNesting)
 	}
@@ -161,7 +161,7 @@ func fieldSize(path string, value any, depth int) (int, error) {
 		return fieldType + 4, nil
 	case int64, time.Time:
 		return fieldType + 8, nil
-	case amqp.Decimal:
+	case amqp091.Decimal:
 		return fieldType + 5, nil
 	case int: // amqp091-go sends it as 32 bits, whatever it holds
 		if v < math.MinInt32 || v > math.MaxInt32 {
@@ -172,7 +172,7 @@ func fieldSize(path string, value any, depth int) (int, error) {
 		return fieldType + 4, checkFloat(path, float64(v))
 	case float64:
 		return fieldType + 8, checkFloat(path, v)
-	case amqp.Table:
+	case amqp091.Table:
 		n, err := tableSize(path, v, depth+1)
 		return fieldType + n, err
 	case []any:
