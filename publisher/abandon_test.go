@@ -63,7 +63,7 @@ func TestTheReturnOfAnAbandonedMessageIsForgotten(t *testing.T) {
 	returned := publish(t, p, "returned", time.Minute)
 	b.giveBack(b.next())
 	require.ErrorIs(t, outcome(t, returned), ErrUnroutable)
-	s := p.state.Load().session
+	s := p.link.state.Load().session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	require.Empty(t, s.returned)
@@ -105,7 +105,7 @@ func TestAbandonedMessagesDoNotHoldTheirSlotsForEver(t *testing.T) {
 	b.ack(again)
 	require.NoError(t, outcome(t, neighbour))
 	require.Eventually(t, func() bool { return len(p.slots) == maxInFlight }, soon, time.Millisecond, "no slot is lost")
-	assert.Zero(t, p.state.Load().session.abandoned.Load())
+	assert.Zero(t, p.link.state.Load().session.abandoned.Load())
 }
 
 // A message that was sent once may have been delivered, although the channel for its second attempt never came.
@@ -116,7 +116,7 @@ func TestANeighbourWithoutASecondAttempt(t *testing.T) {
 	b.slow.Store(true)
 	neighbour := publish(t, p, "neighbour", 5*briefly)
 	b.next()
-	s := p.state.Load().session
+	s := p.link.state.Load().session
 	s.giveUp()
 	channel := receiveFrom(t, b.opens)
 	err := outcome(t, neighbour)
@@ -132,7 +132,7 @@ func TestNothingIsWrittenToASessionThatEnds(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
 	p := b.open(2)
-	s := p.state.Load().session
+	s := p.link.state.Load().session
 	prepare := func(body string) *request {
 		r, err := p.prepare("queue", message.NewMessage(body, []byte(body)))
 		require.NoError(t, err)
@@ -167,7 +167,7 @@ func TestAnAlarmIsNoReasonToGiveUpTheChannel(t *testing.T) {
 	result := publish(t, p, "in flight", briefly)
 	first := b.next()
 	b.method(0, 10, 60, append([]byte{5}, "alarm"...))
-	connection := p.state.Load().connection
+	connection := p.link.state.Load().connection
 	require.Eventually(t, connection.blocked.Load, soon, time.Millisecond)
 	require.ErrorIs(t, outcome(t, result), ErrBlocked)
 	time.Sleep(briefly)

@@ -66,8 +66,8 @@ func (c *call) start(r *request, wait bool) bool {
 		}
 		if err := c.await(c.p.slots, r.ctx); err != nil {
 			r.failed = c.left(r, err)
-			if s := c.p.state.Load().session; s != nil {
-				s.relieve(c.p.config.MaxInFlight) // held back until now by an alarm, perhaps
+			if s := c.p.link.state.Load().session; s != nil {
+				s.relieve() // held back until now by an alarm, perhaps
 			}
 			return true
 		}
@@ -80,10 +80,10 @@ func (c *call) start(r *request, wait bool) bool {
 // lane is where a message goes first. Without a mark it goes alone: what is returned there can be no other.
 func (c *call) lane(r *request) chan *request {
 	if r.id != "" {
-		return c.p.queue
+		return c.p.toWriter
 	}
 	r.quit = make(chan struct{})
-	return c.p.alone
+	return c.p.toQuarantine
 }
 
 // send never blocks: a lane holds as many as there are slots.
@@ -97,17 +97,17 @@ func (c *call) settle(r *request) error {
 	if r.failed != nil {
 		return r.failed
 	}
-	lane, redeclared := c.p.queue, false
+	lane, redeclared := c.p.toWriter, false
 	if r.id == "" {
-		lane = c.p.alone
+		lane = c.p.toQuarantine
 	}
 	for {
-		err := c.outcome(r, lane == c.p.alone)
+		err := c.outcome(r, lane == c.p.toQuarantine)
 		switch {
 		case err == nil:
 			return nil
 		case err == errOutcomeUnknown:
-			lane = c.p.alone
+			lane = c.p.toQuarantine
 		case err == errGivenUp: // nobody is guilty
 		case errors.Is(err, ErrUnroutable) && c.p.config.Redeclare != nil && !redeclared:
 			redeclared = true
@@ -117,7 +117,7 @@ func (c *call) settle(r *request) error {
 		default:
 			return err
 		}
-		if lane == c.p.alone {
+		if lane == c.p.toQuarantine {
 			r.quit = make(chan struct{})
 		}
 		r.again = true
@@ -173,7 +173,7 @@ func (c *call) outcome(r *request, alone bool) error {
 
 // redeclare returns an error when there is no point in publishing again.
 func (c *call) redeclare(r *request, unroutable error) error {
-	d := c.p.redeclare(r.routingKey)
+	d := c.p.redeclares.start(r.routingKey)
 	limit := timers.Get().(*time.Timer)
 	limit.Reset(c.p.config.RedeclareTimeout)
 	defer func() { limit.Stop(); timers.Put(limit) }()
@@ -244,7 +244,7 @@ func (c *call) confirmed(r *request) error {
 
 // left is the error of a message whose caller waits no longer.
 func (c *call) left(r *request, why error) error {
-	connection := c.p.state.Load().connection
+	connection := c.p.link.state.Load().connection
 	switch {
 	case connection != nil && connection.blocked.Load():
 		return c.p.failure(r, ErrBlocked, why)
@@ -270,12 +270,12 @@ func (c *call) release(r *request) {
 		return
 	}
 	r.abandoned.Store(true)
-	p.workers.Go(func() {
+	p.link.workers.Go(func() {
 		if !r.told {
 			<-r.sent
 		}
 		if r.err == nil {
-			r.session.abandon(r, p.config.MaxInFlight)
+			r.session.abandon(r)
 		}
 		p.slots <- struct{}{}
 	})

@@ -1,9 +1,7 @@
 package publisher
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -17,78 +15,71 @@ import (
 )
 
 const (
-	openTimeout  = 10 * time.Second // a broker that does not open a channel for so long is taken for dead
+	openTimeout  = 10 * time.Second // after this the broker counts as dead
 	closeTimeout = 5 * time.Second
 )
 
-// A connection is one life of an AMQP connection.
+// A connection is one AMQP connection, from its handshake to its end.
 type connection struct {
 	client  *amqp091.Connection
 	socket  *socket
 	limits  limits
 	blocked atomic.Bool
+	blocks  chan amqp091.Blocking
+	closes  chan *amqp091.Error
 	gone    chan struct{} // closed when it is lost or closed
 	reason  error         // set before gone is closed; nil: closed by us
 }
 
-// dial opens a connection; ctx ends the attempt.
-func (p *Publisher) dial(ctx context.Context) (*connection, error) {
-	uri, err := parseURI(p.config.URI)
-	if err != nil {
-		return nil, err
-	}
-	var conn *socket
-	opened, _, err := dial.Open(ctx, p.config.URI, p.config.amqpConfig(), func(inner net.Conn) net.Conn {
-		conn = newSocket(inner, p.config.WriteTimeout)
-		return conn
-	})
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w%s", place(uri), err, hintOf(uri, err))
-	}
-	return p.adopt(opened, conn), nil
-}
-
-// hintOf explains a connection that ended in the handshake. TLS 1.3 refuses a client after it has begun to talk, and amqp091-go
-// may trip over the closed connection before it has read why.
-func hintOf(uri amqp091.URI, err error) string {
-	ended := errors.Is(err, amqp091.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-	if uri.Scheme != "amqps" || !ended {
-		return ""
-	}
-	return ": the connection ended in its handshake; over TLS a broker ends it where it misses or refuses the client's certificate"
-}
-
-func (p *Publisher) adopt(opened *amqp091.Connection, conn *socket) *connection {
-	c := &connection{client: opened, socket: conn, gone: make(chan struct{})}
-	c.limits = limits{frameMax: opened.Config.FrameSize}
-	if len(opened.Config.SASL) > 0 {
-		switch auth := opened.Config.SASL[0].(type) {
+func newConnection(client *amqp091.Connection, conn *socket) *connection {
+	c := &connection{client: client, socket: conn, gone: make(chan struct{})}
+	c.limits = limits{frameMax: client.Config.FrameSize}
+	if len(client.Config.SASL) > 0 {
+		switch auth := client.Config.SASL[0].(type) {
 		case *amqp091.PlainAuth:
 			c.limits.user = auth.Username
 		case *amqp091.AMQPlainAuth:
 			c.limits.user = auth.Username
 		}
 	}
-	blocks := opened.NotifyBlocked(make(chan amqp091.Blocking, 16))
-	closed := opened.NotifyClose(make(chan *amqp091.Error, 1))
-	p.workers.Go(func() {
-		for block := range blocks {
-			c.blocked.Store(block.Active)
-			if block.Active {
-				p.logger.Error("The broker has blocked the connection", nil, watermill.LogFields{"reason": block.Reason})
-			} else {
-				p.logger.Info("The broker has unblocked the connection", nil)
-			}
-		}
-	})
-	p.workers.Go(func() {
-		if err := <-closed; err != nil {
-			c.reason = err
-		}
-		close(c.gone)
-	})
+	c.blocks = client.NotifyBlocked(make(chan amqp091.Blocking, 16))
+	c.closes = client.NotifyClose(make(chan *amqp091.Error, 1))
 	return c
+}
+
+// watchBlocked keeps c.blocked up to date until the connection is closed.
+func (c *connection) watchBlocked(logger watermill.LoggerAdapter) {
+	for block := range c.blocks {
+		c.blocked.Store(block.Active)
+		if block.Active {
+			logger.Error("The broker has blocked the connection", errors.New(block.Reason), nil)
+		} else {
+			logger.Info("The broker has unblocked the connection", nil)
+		}
+	}
+}
+
+// watchClosed closes c.gone when the connection is closed.
+func (c *connection) watchClosed() {
+	if err := <-c.closes; err != nil {
+		c.reason = err
+	}
+	close(c.gone)
+}
+
+// channel opens a channel in confirm mode.
+func (c *connection) channel() (*amqp091.Channel, error) {
+	limit := time.AfterFunc(openTimeout, func() { _ = c.socket.Close() })
+	defer limit.Stop()
+	channel, err := c.client.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := channel.Confirm(false); err != nil {
+		_ = channel.Close()
+		return nil, err
+	}
+	return channel, nil
 }
 
 func (c *connection) close() { dial.Close(c.client, c.socket, closeTimeout) }
@@ -102,4 +93,15 @@ func (c *connection) lost() error {
 		return errGone
 	}
 	return c.reason
+}
+
+// hintOf explains a connection that ended in the handshake. TLS 1.3 refuses a client after it has begun to talk, and amqp091-go
+// may trip over the closed connection before it has read why.
+func hintOf(uri amqp091.URI, err error) string {
+	ended := errors.Is(err, amqp091.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if uri.Scheme != "amqps" || !ended {
+		return ""
+	}
+	return ": the connection ended in its handshake; over TLS a broker ends it where it misses or refuses the client's certificate"
 }

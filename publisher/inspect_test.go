@@ -187,7 +187,7 @@ func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var cuts []int
-			p := &Publisher{config: Config{
+			p := &Publisher{link: &link{}, config: Config{
 				Headroom: func(key string) int {
 					assert.Equal(t, "10s.orders", key)
 					return room
@@ -206,7 +206,7 @@ func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 					}
 				},
 			}}
-			p.setState(&state{connection: &connection{limits: limits{frameMax: frameMax}}})
+			p.link.setState(&linkState{connection: &connection{limits: limits{frameMax: frameMax}}})
 			_, err := p.prepare("10s.orders", message.NewMessage("1", nil))
 			assert.Equal(t, row.cuts, cuts)
 			if row.refused {

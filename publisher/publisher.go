@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -21,20 +20,14 @@ var _ message.Publisher = (*Publisher)(nil)
 // called by any number of goroutines at the same time.
 type Publisher struct {
 	config Config
-	logger watermill.LoggerAdapter
+	link   *link
 
-	queue chan *request // to the writer
-	alone chan *request // to the quarantine
-	slots chan struct{} // a token for each further message that may be in flight
-	ids   atomic.Uint64
-
-	state      atomic.Pointer[state]
-	redeclares redeclares
-	calls      gate
-
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
-	workers sync.WaitGroup
+	toWriter     chan *request
+	toQuarantine chan *request
+	slots        chan struct{} // a token for each further message that may be in flight
+	ids          atomic.Uint64
+	redeclares   redeclares
+	calls        gate
 }
 
 // New connects to the broker and returns an error when it cannot: a fault in the config, a broker that does not answer
@@ -57,30 +50,27 @@ func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
+	l := newLink(config, logger.With(watermill.LogFields{"broker": place(uri), "exchange": config.Exchange}))
 	p := &Publisher{
-		config:     config,
-		logger:     logger.With(watermill.LogFields{"broker": place(uri), "exchange": config.Exchange}),
-		queue:      make(chan *request, config.MaxInFlight),
-		alone:      make(chan *request, config.MaxInFlight),
-		slots:      make(chan struct{}, config.MaxInFlight),
-		redeclares: redeclares{underWay: make(map[string]*redeclaration)},
+		config:       config,
+		link:         l,
+		toWriter:     make(chan *request, config.MaxInFlight),
+		toQuarantine: make(chan *request, config.MaxInFlight),
+		slots:        make(chan struct{}, config.MaxInFlight),
+		redeclares:   redeclares{link: l, function: config.Redeclare, underWay: make(map[string]*redeclaration)},
 	}
 	for range config.MaxInFlight {
 		p.slots <- struct{}{}
 	}
 	p.ids.Store(firstID + rand.Uint64N(firstID))
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-
-	c, s, err := p.connect(p.ctx)
-	if err != nil {
-		p.cancel()
-		p.workers.Wait()
+	if err := l.start(); err != nil {
+		l.close()
 		return nil, err
 	}
-	p.setState(&state{connection: c, session: s})
-	p.workers.Go(func() { p.supervise(c, s) })
-	p.workers.Go((&writer{p: p}).run)
-	p.workers.Go((&quarantine{p: p}).run)
+	w := &writer{link: l, exchange: config.Exchange, queue: p.toWriter}
+	q := &quarantine{link: l, exchange: config.Exchange, queue: p.toQuarantine, confirmTimeout: config.ConfirmTimeout}
+	l.workers.Go(w.run)
+	l.workers.Go(q.run)
 	return p, nil
 }
 
@@ -126,8 +116,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // may be called several times, and waits each time. Where Config.Redeclare hangs, its goroutine may outlive Close.
 func (p *Publisher) Close() error {
 	p.calls.close()
-	p.cancel()
-	p.workers.Wait()
+	p.link.close()
 	return nil
 }
 
@@ -151,7 +140,7 @@ func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 	if len(r.routingKey) > maxShortString {
 		return ErrRefused, tooLong("the routing key", r.routingKey)
 	}
-	state := p.state.Load()
+	state := p.link.state.Load()
 	switch {
 	case state.connection == nil:
 		return ErrNotConnected, state.cause
@@ -216,7 +205,7 @@ func (p *Publisher) inspect(r *request, l limits) (size int, err error) {
 	if r.publishing.Headers == nil {
 		r.publishing.Headers = make(amqp091.Table, 1)
 	}
-	p.mark(r)
+	r.mark(p.ids.Add(1))
 	return inspect(&r.publishing, l)
 }
 

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"errors"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
@@ -9,17 +10,21 @@ import (
 // A quarantine publishes, one at a time and on a channel of their own, messages under which the broker has closed the
 // shared channel: which of them was guilty, nobody knows. Here only the guilty one can meet its end.
 type quarantine struct {
-	p       *Publisher
-	session *session // nil: none
+	link           *link
+	exchange       string
+	queue          chan *request
+	confirmTimeout time.Duration
+
+	session *session // of the last message; nil: there is none
 }
 
 func (q *quarantine) run() {
 	for {
 		select {
-		case r := <-q.p.alone:
+		case r := <-q.queue:
 			q.publish(r)
-		case <-q.p.ctx.Done():
-			drain(q.p.alone)
+		case <-q.link.ctx.Done():
+			drain(q.queue)
 			return
 		}
 	}
@@ -32,7 +37,7 @@ func (q *quarantine) publish(r *request) {
 		defer q.leave()
 	}
 	for {
-		state := q.p.state.Load()
+		state := q.link.state.Load()
 		if r.abandoned.Load() || state.connection == nil {
 			r.fail(ErrNotConnected, state.cause)
 			return
@@ -42,7 +47,7 @@ func (q *quarantine) publish(r *request) {
 			r.fail(ErrNotConnected, err)
 			return
 		}
-		confirm, err := s.put(q.p.config.Exchange, r)
+		confirm, err := s.put(q.exchange, r)
 		if errors.Is(err, amqp091.ErrClosed) && !s.connection.client.IsClosed() {
 			continue // the channel was closed since the last message, and this one never went there
 		}
@@ -58,7 +63,7 @@ func (q *quarantine) publish(r *request) {
 		case <-quit:
 			// Were its end still to come, the next one would be taken for guilty.
 			s.giveUp()
-			q.p.workers.Go(s.end)
+			q.link.workers.Go(s.end)
 		}
 		return
 	}
@@ -67,7 +72,7 @@ func (q *quarantine) publish(r *request) {
 // leave has the next message published on another channel.
 func (q *quarantine) leave() {
 	if s := q.session; s != nil && !s.over() {
-		q.p.workers.Go(func() { s.outlive(q.p.config.ConfirmTimeout) })
+		q.link.workers.Go(func() { s.outlive(q.confirmTimeout) })
 	}
 	q.session = nil
 }
@@ -78,6 +83,6 @@ func (q *quarantine) open(c *connection) (*session, error) {
 		return s, nil
 	}
 	var err error
-	q.session, err = q.p.open(c)
+	q.session, err = q.link.open(c)
 	return q.session, err
 }

@@ -60,8 +60,8 @@ func (r *request) unmark() {
 
 // mark gives the message an id, which all its attempts share: one on the same session begins only when the return of the last
 // has been claimed, and another session has returns of its own.
-func (p *Publisher) mark(r *request) {
-	r.id = strconv.FormatUint(p.ids.Add(1), 36)
+func (r *request) mark(id uint64) {
+	r.id = strconv.FormatUint(id, 36)
 	r.publishing.Headers[IDHeader] = r.id
 }
 

@@ -11,10 +11,12 @@ import (
 
 // A session is one life of a confirm channel.
 type session struct {
-	connection *connection
-	channel    *amqp091.Channel
-	gone       chan struct{}  // closed when the channel is
-	reason     *amqp091.Error // set before gone is closed; nil: closed by us
+	connection  *connection
+	channel     *amqp091.Channel
+	maxInFlight int
+	closes      chan *amqp091.Error
+	gone        chan struct{}  // closed when the channel is
+	reason      *amqp091.Error // set before gone is closed; nil: closed by us
 
 	writing sync.Mutex    // held while a message is written: on an ended channel, it would cost the connection
 	ended   bool          // guarded by writing: channel.close is on its way
@@ -32,33 +34,25 @@ type session struct {
 	returned map[string]amqp091.Return // by id, not claimed yet
 }
 
-func (p *Publisher) open(c *connection) (*session, error) {
-	limit := time.AfterFunc(openTimeout, func() { _ = c.socket.Close() })
-	defer limit.Stop()
-	channel, err := c.client.Channel()
-	if err != nil {
-		return nil, err
+func newSession(c *connection, channel *amqp091.Channel, maxInFlight int) *session {
+	return &session{
+		connection:  c,
+		channel:     channel,
+		maxInFlight: maxInFlight,
+		closes:      channel.NotifyClose(make(chan *amqp091.Error, 1)),
+		gone:        make(chan struct{}),
+		givenUp:     make(chan struct{}),
+		opened:      time.Now(),
+		retired:     make(chan struct{}),
+		returns:     channel.NotifyReturn(make(chan amqp091.Return, maxInFlight)),
+		returned:    make(map[string]amqp091.Return),
 	}
-	if err := channel.Confirm(false); err != nil {
-		_ = channel.Close()
-		return nil, err
-	}
-	s := &session{
-		connection: c,
-		channel:    channel,
-		gone:       make(chan struct{}),
-		givenUp:    make(chan struct{}),
-		opened:     time.Now(),
-		retired:    make(chan struct{}),
-		returns:    channel.NotifyReturn(make(chan amqp091.Return, p.config.MaxInFlight)),
-		returned:   make(map[string]amqp091.Return),
-	}
-	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
-	p.workers.Go(func() {
-		s.reason = <-closed
-		close(s.gone)
-	})
-	return s, nil
+}
+
+// watchClosed closes s.gone when the channel is closed.
+func (s *session) watchClosed() {
+	s.reason = <-s.closes
+	close(s.gone)
 }
 
 // goodbyeTimeout is how long the broker may take to close a channel. A channel that waits for a quorum queue closes when the
@@ -136,9 +130,9 @@ func (s *session) put(exchange string, r *request) (*amqp091.DeferredConfirmatio
 }
 
 // abandon holds on to a message whose caller has left, until there is a confirm or the session is given up.
-func (s *session) abandon(r *request, maxInFlight int) {
+func (s *session) abandon(r *request) {
 	s.abandoned.Add(1)
-	s.relieve(maxInFlight)
+	s.relieve()
 	select {
 	case <-r.confirm.Done():
 		s.claim(r.id)
@@ -149,8 +143,8 @@ func (s *session) abandon(r *request, maxInFlight int) {
 
 // relieve gives the session up when abandoned messages hold more than half of all slots, as they do when a queue never
 // confirms. Not while the broker blocks the connection: then it reads nothing, and would not open another channel either.
-func (s *session) relieve(maxInFlight int) {
-	if 2*s.abandoned.Load() > int64(maxInFlight) && !s.connection.blocked.Load() {
+func (s *session) relieve() {
+	if 2*s.abandoned.Load() > int64(s.maxInFlight) && !s.connection.blocked.Load() {
 		s.giveUp()
 	}
 }

@@ -13,7 +13,10 @@ const maxBatch = 256
 // A writer is the only one that writes messages, but for those in quarantine. Whatever arrives while it is busy
 // leaves with the next write to the socket.
 type writer struct {
-	p      *Publisher
+	link     *link
+	exchange string
+	queue    chan *request
+
 	socket *socket    // corked, while there is a batch
 	batch  []*request // handed to amqp091-go, in the socket's buffer
 }
@@ -21,14 +24,14 @@ type writer struct {
 func (w *writer) run() {
 	for {
 		select {
-		case r := <-w.p.queue:
+		case r := <-w.queue:
 			for r != nil {
 				w.publish(r)
 				r = w.next()
 			}
 			w.flush()
-		case <-w.p.ctx.Done():
-			drain(w.p.queue)
+		case <-w.link.ctx.Done():
+			drain(w.queue)
 			return
 		}
 	}
@@ -39,14 +42,14 @@ func (w *writer) next() *request {
 		return nil
 	}
 	select {
-	case r := <-w.p.queue:
+	case r := <-w.queue:
 		return r
 	default:
 	}
 	// Callers whose confirms have just come may have another message: let them run before the write, not after it.
 	runtime.Gosched()
 	select {
-	case r := <-w.p.queue:
+	case r := <-w.queue:
 		return r
 	default:
 		return nil
@@ -55,7 +58,7 @@ func (w *writer) next() *request {
 
 func (w *writer) publish(r *request) {
 	for {
-		state := w.p.state.Load()
+		state := w.link.state.Load()
 		if r.abandoned.Load() || state.connection == nil {
 			r.fail(ErrNotConnected, state.cause)
 			return
@@ -66,7 +69,7 @@ func (w *writer) publish(r *request) {
 				w.socket = s.connection.socket
 				w.socket.cork()
 			}
-			confirm, err := s.put(w.p.config.Exchange, r)
+			confirm, err := s.put(w.exchange, r)
 			if err == nil {
 				r.session, r.confirm = s, confirm
 				w.batch = append(w.batch, r)
@@ -82,7 +85,7 @@ func (w *writer) publish(r *request) {
 		w.flush()
 		select {
 		case <-state.changed:
-		case <-w.p.ctx.Done():
+		case <-w.link.ctx.Done():
 			r.fail(ErrClosed, nil)
 			return
 		}
