@@ -143,7 +143,7 @@ func TestNothingIsWrittenToASessionThatEnds(t *testing.T) {
 	r.session = s
 	r.confirm, err = s.put("", r)
 	require.NoError(t, err)
-	r.handed()
+	r.reportWritten()
 	channel := b.next().channel
 
 	s.giveUp() // the supervisor ends it

@@ -29,21 +29,21 @@ type call struct {
 // message before it waits for others', so that calls larger than MaxInFlight cannot starve each other.
 func (c *call) run() error {
 	var failures []error
-	settled := 0
+	next := 0 // the oldest message that has not been settled
 	settle := func() {
-		r := c.requests[settled]
-		settled++
+		r := c.requests[next]
+		next++
 		if err := c.settle(r); err != nil {
 			failures = append(failures, err)
 		}
 		c.release(r)
 	}
 	for i, r := range c.requests {
-		for !c.start(r, settled == i) {
+		for !c.start(r, next == i) {
 			settle()
 		}
 	}
-	for settled < len(c.requests) {
+	for next < len(c.requests) {
 		settle()
 	}
 	if len(failures) == 1 {
@@ -72,8 +72,7 @@ func (c *call) start(r *request, wait bool) bool {
 			return true
 		}
 	}
-	r.slot = true
-	c.send(r, c.lane(r))
+	c.send(r, c.lane(r), queued)
 	return true
 }
 
@@ -87,8 +86,8 @@ func (c *call) lane(r *request) chan *request {
 }
 
 // send never blocks: a lane holds as many as there are slots.
-func (c *call) send(r *request, lane chan<- *request) {
-	r.pending, r.told = true, false
+func (c *call) send(r *request, lane chan<- *request, state int32) {
+	r.state.Store(state)
 	lane <- r
 }
 
@@ -120,28 +119,27 @@ func (c *call) settle(r *request) error {
 		if lane == c.p.toQuarantine {
 			r.quit = make(chan struct{})
 		}
-		r.again = true
-		c.send(r, lane)
+		c.send(r, lane, queuedAgain)
 	}
 }
 
 // outcome waits for one attempt.
 func (c *call) outcome(r *request, alone bool) error {
-	if err := c.await(r.sent, r.ctx); err != nil {
+	if err := c.await(r.done, r.ctx); err != nil {
 		return c.left(r, err)
 	}
-	r.told = true
 	if r.err != nil {
-		r.pending = false
+		r.state.Store(settled)
 		return c.p.failure(r, r.err.Err, r.err.Cause)
 	}
+	r.state.Store(written)
 	s := r.session
 	if err := c.confirmed(r); err == errGivenUp {
 		return err
 	} else if err != nil {
 		return c.left(r, err)
 	}
-	r.pending = false
+	r.state.Store(settled)
 	if returned, found := s.claim(r.id); found {
 		return c.p.failure(r, ErrUnroutable, fmt.Errorf("returned: %d %s", returned.ReplyCode, returned.ReplyText))
 	}
@@ -242,37 +240,40 @@ func (c *call) confirmed(r *request) error {
 	}
 }
 
-// left is the error of a message whose caller waits no longer.
+// left is the error of a message whose caller stops waiting.
 func (c *call) left(r *request, why error) error {
 	connection := c.p.link.state.Load().connection
-	switch {
-	case connection != nil && connection.blocked.Load():
+	if connection != nil && connection.blocked.Load() {
 		return c.p.failure(r, ErrBlocked, why)
-	case !r.told && !r.again && !errors.Is(why, context.Canceled):
-		return c.p.failure(r, ErrStalled, why)
-	default:
-		return c.p.failure(r, ErrNotConfirmed, why)
 	}
+	state := r.state.Load()
+	if (state == unsent || state == queued) && !errors.Is(why, context.Canceled) {
+		return c.p.failure(r, ErrStalled, why)
+	}
+	return c.p.failure(r, ErrNotConfirmed, why)
 }
 
-// release gives the slot back, at once or when the message's fate is known: as long as the broker can return it,
-// there must be room for the return.
+// release gives the slot back. A message whose outcome is not known keeps its slot until then: the broker can still return it,
+// and there must be room for the return.
 func (c *call) release(r *request) {
 	p := c.p
 	if r.quit != nil {
 		close(r.quit)
 	}
-	if !r.pending {
-		if r.slot {
-			p.slots <- struct{}{}
-		}
+	state := r.state.Load()
+	switch state {
+	case unsent:
+		r.recycle()
+		return
+	case settled:
+		p.slots <- struct{}{}
 		r.recycle()
 		return
 	}
-	r.abandoned.Store(true)
+	r.state.Store(abandoned)
 	p.link.workers.Go(func() {
-		if !r.told {
-			<-r.sent
+		if state != written {
+			<-r.done
 		}
 		if r.err == nil {
 			r.session.abandon(r)

@@ -38,13 +38,13 @@ func (q *quarantine) publish(r *request) {
 	}
 	for {
 		state := q.link.state.Load()
-		if r.abandoned.Load() || state.connection == nil {
-			r.fail(ErrNotConnected, state.cause)
+		if r.state.Load() == abandoned || state.connection == nil {
+			r.reportFailure(ErrNotConnected, state.cause)
 			return
 		}
 		s, err := q.open(state.connection)
 		if err != nil {
-			r.fail(ErrNotConnected, err)
+			r.reportFailure(ErrNotConnected, err)
 			return
 		}
 		confirm, err := s.put(q.exchange, r)
@@ -53,11 +53,11 @@ func (q *quarantine) publish(r *request) {
 		}
 		if err != nil {
 			_ = s.connection.socket.Close() // a part of the message may have been written
-			r.fail(ErrNotConnected, err)
+			r.reportFailure(ErrNotConnected, err)
 			return
 		}
 		r.session, r.confirm = s, confirm
-		r.handed() // from here on the request is the caller's
+		r.reportWritten() // from here on the request is the caller's
 		select {
 		case <-confirm.Done():
 		case <-quit:

@@ -59,8 +59,8 @@ func (w *writer) next() *request {
 func (w *writer) publish(r *request) {
 	for {
 		state := w.link.state.Load()
-		if r.abandoned.Load() || state.connection == nil {
-			r.fail(ErrNotConnected, state.cause)
+		if r.state.Load() == abandoned || state.connection == nil {
+			r.reportFailure(ErrNotConnected, state.cause)
 			return
 		}
 		if s := state.session; s != nil && !s.over() {
@@ -77,7 +77,7 @@ func (w *writer) publish(r *request) {
 			}
 			if !errors.Is(err, amqp091.ErrClosed) {
 				_ = s.connection.socket.Close() // a part of the message may have been written
-				r.fail(ErrNotConnected, err)
+				r.reportFailure(ErrNotConnected, err)
 				return
 			}
 		}
@@ -86,7 +86,7 @@ func (w *writer) publish(r *request) {
 		select {
 		case <-state.changed:
 		case <-w.link.ctx.Done():
-			r.fail(ErrClosed, nil)
+			r.reportFailure(ErrClosed, nil)
 			return
 		}
 	}
@@ -99,7 +99,7 @@ func (w *writer) flush() {
 	w.socket.uncork()
 	w.socket = nil
 	for i, r := range w.batch {
-		r.handed()
+		r.reportWritten()
 		w.batch[i] = nil
 	}
 	w.batch = w.batch[:0]
@@ -110,7 +110,7 @@ func drain(lane chan *request) {
 	for {
 		select {
 		case r := <-lane:
-			r.fail(ErrClosed, nil)
+			r.reportFailure(ErrClosed, nil)
 		default:
 			return
 		}
