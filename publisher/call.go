@@ -9,11 +9,9 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// errOutcomeUnknown: the broker closed the shared channel while the message was in flight.
-var errOutcomeUnknown = errors.New("the channel was closed under the message")
-
-// errGivenUp: the publisher closed the shared channel while the message was in flight.
-var errGivenUp = errors.New("the channel was given up under the message")
+// errChannelClosed is the outcome of a message that was in flight when the broker closed the shared channel. It is not
+// known which message caused the close.
+var errChannelClosed = errors.New("the broker closed the channel while the message was in flight")
 
 var errDeadline = errors.New("Config.ConfirmTimeout is over")
 
@@ -21,12 +19,13 @@ var errDeadline = errors.New("Config.ConfirmTimeout is over")
 type call struct {
 	p        *Publisher
 	requests []*request
-	timer    *time.Timer // one deadline for all its messages
-	expired  bool
+	timer    *time.Timer // one deadline for all messages of the call
+	expired  bool        // the timer has fired
 }
 
-// run sends all messages, then waits for them, oldest first. A call that finds no slot waits for its own oldest
-// message before it waits for others', so that calls larger than MaxInFlight cannot starve each other.
+// run sends all messages, then waits for them, oldest first. When there is no free slot, it waits for the call's own oldest
+// message first, and for slots of other calls only when it has none in flight. Otherwise calls with more messages than
+// MaxInFlight could block each other.
 func (c *call) run() error {
 	var failures []error
 	next := 0 // the oldest message that has not been settled
@@ -52,7 +51,7 @@ func (c *call) run() error {
 	return errors.Join(failures...)
 }
 
-// start sends the message, or notes why it cannot. False: there is no slot, and the call is not to wait for one.
+// start sends the message, or sets r.failed. It returns false when there is no free slot and wait is false.
 func (c *call) start(r *request, wait bool) bool {
 	if err := r.ctx.Err(); err != nil {
 		r.failed = c.p.failure(r, ErrNotConfirmed, err)
@@ -67,7 +66,7 @@ func (c *call) start(r *request, wait bool) bool {
 		if err := c.await(c.p.slots, r.ctx); err != nil {
 			r.failed = c.left(r, err)
 			if s := c.p.link.state.Load().session; s != nil {
-				s.relieve() // held back until now by an alarm, perhaps
+				s.giveUpIfStuck() // an alarm may have prevented it until now
 			}
 			return true
 		}
@@ -76,7 +75,8 @@ func (c *call) start(r *request, wait bool) bool {
 	return true
 }
 
-// lane is where a message goes first. Without a mark it goes alone: what is returned there can be no other.
+// lane returns the lane of the first attempt. A message without a mark goes to the quarantine: it is the only message of its
+// channel there, so its return needs no mark.
 func (c *call) lane(r *request) chan *request {
 	if r.id != "" {
 		return c.p.toWriter
@@ -85,13 +85,14 @@ func (c *call) lane(r *request) chan *request {
 	return c.p.toQuarantine
 }
 
-// send never blocks: a lane holds as many as there are slots.
+// send never blocks: a lane's channel has room for as many requests as there are slots.
 func (c *call) send(r *request, lane chan<- *request, state int32) {
 	r.state.Store(state)
 	lane <- r
 }
 
-// settle waits for the outcome of a message that was started, and decides what to do about it.
+// settle waits for the outcome of a message that was started. It sends the message again where Publish does so, and returns
+// the error of the last attempt.
 func (c *call) settle(r *request) error {
 	if r.failed != nil {
 		return r.failed
@@ -105,9 +106,9 @@ func (c *call) settle(r *request) error {
 		switch {
 		case err == nil:
 			return nil
-		case err == errOutcomeUnknown:
+		case err == errChannelClosed:
 			lane = c.p.toQuarantine
-		case err == errGivenUp: // nobody is guilty
+		case err == errGivenUp: // no message caused it: again in the same lane
 		case errors.Is(err, ErrUnroutable) && c.p.config.Redeclare != nil && !redeclared:
 			redeclared = true
 			if err := c.redeclare(r, err); err != nil {
@@ -123,7 +124,7 @@ func (c *call) settle(r *request) error {
 	}
 }
 
-// outcome waits for one attempt.
+// outcome waits for the outcome of one attempt.
 func (c *call) outcome(r *request, alone bool) error {
 	if err := c.await(r.done, r.ctx); err != nil {
 		return c.left(r, err)
@@ -150,18 +151,18 @@ func (c *call) outcome(r *request, alone bool) error {
 		s.nacked()
 		return c.p.failure(r, ErrNacked, nil)
 	}
-	if err := c.await(s.gone, r.ctx); err != nil {
+	if err := c.await(s.closed, r.ctx); err != nil {
 		return c.left(r, err)
 	}
 	switch {
 	case s.connection.client.IsClosed():
-		return c.p.failure(r, ErrNotConnected, s.connection.lost())
+		return c.p.failure(r, ErrNotConnected, s.connection.closeReason())
 	case !alone && s.reason == nil:
 		return errGivenUp
 	case !alone:
-		return errOutcomeUnknown
+		return errChannelClosed
 	case s.reason == nil:
-		return c.p.failure(r, ErrNotConnected, errGone)
+		return c.p.failure(r, ErrNotConnected, errConnectionLost)
 	case s.reason.Code == amqp091.NotFound:
 		return c.p.failure(r, ErrUnroutable, s.reason)
 	default:
@@ -169,7 +170,7 @@ func (c *call) outcome(r *request, alone bool) error {
 	}
 }
 
-// redeclare returns an error when there is no point in publishing again.
+// redeclare waits for Config.Redeclare. It returns an error when the message should not be published again.
 func (c *call) redeclare(r *request, unroutable error) error {
 	d := c.p.redeclares.start(r.routingKey)
 	limit := timers.Get().(*time.Timer)
@@ -181,7 +182,7 @@ func (c *call) redeclare(r *request, unroutable error) error {
 	case <-d.done:
 		err = d.err
 	case <-limit.C:
-		err = errRedeclareTimeout
+		err = fmt.Errorf("Config.Redeclare did not return in time, within %s", c.p.config.RedeclareTimeout)
 	case <-r.ctx.Done():
 		err = r.ctx.Err()
 	case <-c.timer.C:
@@ -196,7 +197,7 @@ func (c *call) redeclare(r *request, unroutable error) error {
 	return c.p.failure(r, ErrUnroutable, fmt.Errorf("%w; redeclaring did not help: %w", why.Cause, err))
 }
 
-// await returns nil when there is something to receive, or why the caller has to leave.
+// await waits for a receive from ready. An error is the reason why the caller stops waiting.
 func (c *call) await(ready <-chan struct{}, ctx context.Context) error {
 	select {
 	case <-ready:
@@ -217,7 +218,7 @@ func (c *call) await(ready <-chan struct{}, ctx context.Context) error {
 	}
 }
 
-// confirmed waits for the confirm. errGivenUp: there will be none.
+// confirmed waits for the confirm. It returns errGivenUp when the session was given up instead.
 func (c *call) confirmed(r *request) error {
 	select {
 	case <-r.confirm.Done():
@@ -276,7 +277,7 @@ func (c *call) release(r *request) {
 			<-r.done
 		}
 		if r.err == nil {
-			r.session.abandon(r)
+			r.session.awaitAbandoned(r)
 		}
 		p.slots <- struct{}{}
 	})

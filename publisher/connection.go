@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	openTimeout  = 10 * time.Second // after this the broker counts as dead
-	closeTimeout = 5 * time.Second
+	openTimeout  = 10 * time.Second // how long the broker may take to open a channel; after that the connection is closed
+	closeTimeout = 5 * time.Second  // how long the broker may take to close the connection
 )
 
 // A connection is one AMQP connection, from its handshake to its end.
@@ -27,12 +27,12 @@ type connection struct {
 	blocked atomic.Bool
 	blocks  chan amqp091.Blocking
 	closes  chan *amqp091.Error
-	gone    chan struct{} // closed when it is lost or closed
-	reason  error         // set before gone is closed; nil: closed by us
+	closed  chan struct{} // closed when the connection is lost or closed
+	reason  error         // set before closed is closed; nil: closed without an error, as the publisher does
 }
 
 func newConnection(client *amqp091.Connection, conn *socket) *connection {
-	c := &connection{client: client, socket: conn, gone: make(chan struct{})}
+	c := &connection{client: client, socket: conn, closed: make(chan struct{})}
 	c.limits = limits{frameMax: client.Config.FrameSize}
 	if len(client.Config.SASL) > 0 {
 		switch auth := client.Config.SASL[0].(type) {
@@ -59,12 +59,12 @@ func (c *connection) watchBlocked(logger watermill.LoggerAdapter) {
 	}
 }
 
-// watchClosed closes c.gone when the connection is closed.
+// watchClosed closes c.closed when the connection is closed.
 func (c *connection) watchClosed() {
 	if err := <-c.closes; err != nil {
 		c.reason = err
 	}
-	close(c.gone)
+	close(c.closed)
 }
 
 // channel opens a channel in confirm mode.
@@ -84,24 +84,24 @@ func (c *connection) channel() (*amqp091.Channel, error) {
 
 func (c *connection) close() { dial.Close(c.client, c.socket, closeTimeout) }
 
-var errGone = errors.New("the connection was lost")
+var errConnectionLost = errors.New("the connection was lost")
 
-// lost is why the connection is gone; it is to be called once it is closed.
-func (c *connection) lost() error {
-	<-c.gone
+// closeReason is why the connection was closed. It is called only after the close.
+func (c *connection) closeReason() error {
+	<-c.closed
 	if c.reason == nil {
-		return errGone
+		return errConnectionLost
 	}
 	return c.reason
 }
 
-// hintOf explains a connection that ended in the handshake. TLS 1.3 refuses a client after it has begun to talk, and amqp091-go
-// may trip over the closed connection before it has read why.
+// hintOf explains a connection that ended during the handshake. With TLS 1.3 the server refuses a client certificate after the
+// client's part of the handshake is over. amqp091-go may then fail to write before it reads the server's alert.
 func hintOf(uri amqp091.URI, err error) string {
 	ended := errors.Is(err, amqp091.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	if uri.Scheme != "amqps" || !ended {
 		return ""
 	}
-	return ": the connection ended in its handshake; over TLS a broker ends it where it misses or refuses the client's certificate"
+	return ": the connection ended during the handshake; with TLS, the broker ends it when the client's certificate is missing or refused"
 }

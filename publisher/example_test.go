@@ -102,5 +102,5 @@ func ExamplePublishError() {
 	fmt.Println(err)
 	// Output:
 	// 10s.orders true
-	// publish to exchange "retry" with routing key "10s.orders", message "42": no queue took the message
+	// publish to exchange "retry" with routing key "10s.orders", message "42": the message was not routed to any queue
 }

@@ -135,22 +135,22 @@ func (l *link) serve(c *connection, s *session) error {
 				c.close()
 				return err
 			}
-			l.logger.Info("Opened another channel, the broker refuses messages on the last one", nil)
+			l.logger.Info("Opened another channel, because the broker nacks messages on the previous one", nil)
 			retired := s
-			l.workers.Go(func() { retired.outlive(l.config.ConfirmTimeout) })
+			l.workers.Go(func() { retired.closeAfter(l.config.ConfirmTimeout) })
 			s = next
 			continue
-		case <-s.gone:
+		case <-s.closed:
 		case <-s.givenUp:
-			l.workers.Go(s.end)
+			l.workers.Go(s.close)
 		case <-l.ctx.Done():
 			c.close()
 			return ErrClosed
 		}
 		if c.client.IsClosed() {
-			return c.lost()
+			return c.closeReason()
 		}
-		l.logger.Info("Opening another channel", watermill.LogFields{"reason": s.why()})
+		l.logger.Info("Opening another channel", watermill.LogFields{"reason": s.endReason()})
 		l.setState(&linkState{connection: c})
 		var err error
 		if s, err = l.open(c); err != nil {

@@ -7,8 +7,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// A quarantine publishes, one at a time and on a channel of their own, messages under which the broker has closed the
-// shared channel: which of them was guilty, nobody knows. Here only the guilty one can meet its end.
+// A quarantine publishes messages that were in flight when the broker closed the shared channel. It publishes them one at a
+// time, on a channel of its own. When the broker closes that channel, the message that caused the close is known.
 type quarantine struct {
 	link           *link
 	exchange       string
@@ -33,7 +33,7 @@ func (q *quarantine) run() {
 func (q *quarantine) publish(r *request) {
 	quit, unmarked := r.quit, r.id == ""
 	if unmarked {
-		q.leave() // on this channel nothing else was ever published
+		q.leave() // the channel of an unmarked message has no other messages
 		defer q.leave()
 	}
 	for {
@@ -49,7 +49,7 @@ func (q *quarantine) publish(r *request) {
 		}
 		confirm, err := s.put(q.exchange, r)
 		if errors.Is(err, amqp091.ErrClosed) && !s.connection.client.IsClosed() {
-			continue // the channel was closed since the last message, and this one never went there
+			continue // the channel was closed after the last message, and nothing was written to it
 		}
 		if err != nil {
 			_ = s.connection.socket.Close() // a part of the message may have been written
@@ -57,29 +57,29 @@ func (q *quarantine) publish(r *request) {
 			return
 		}
 		r.session, r.confirm = s, confirm
-		r.reportWritten() // from here on the request is the caller's
+		r.reportWritten() // the caller owns the request now
 		select {
 		case <-confirm.Done():
 		case <-quit:
-			// Were its end still to come, the next one would be taken for guilty.
+			// The broker may still close this channel because of this message. The next message needs another one.
 			s.giveUp()
-			q.link.workers.Go(s.end)
+			q.link.workers.Go(s.close)
 		}
 		return
 	}
 }
 
-// leave has the next message published on another channel.
+// leave retires the session: the next message is published on another one.
 func (q *quarantine) leave() {
-	if s := q.session; s != nil && !s.over() {
-		q.link.workers.Go(func() { s.outlive(q.confirmTimeout) })
+	if s := q.session; s != nil && s.usable() {
+		q.link.workers.Go(func() { s.closeAfter(q.confirmTimeout) })
 	}
 	q.session = nil
 }
 
-// open returns the session of the last message while it lives.
+// open returns the session of the last message, or a new one when that is not usable.
 func (q *quarantine) open(c *connection) (*session, error) {
-	if s := q.session; s != nil && s.connection == c && !s.over() {
+	if s := q.session; s != nil && s.connection == c && s.usable() {
 		return s, nil
 	}
 	var err error

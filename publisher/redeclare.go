@@ -1,14 +1,11 @@
 package publisher
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
-
-var errRedeclareTimeout = errors.New("Config.Redeclare did not return in time")
 
 // redeclares are the calls of Config.Redeclare under way, at most one per routing key. A call that hangs stays here, so that
 // later publishes join it and do not start another one.

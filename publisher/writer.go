@@ -7,18 +7,18 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// maxBatch bounds how many callers wait for one write.
+// maxBatch is the largest number of messages in one write to the socket.
 const maxBatch = 256
 
-// A writer is the only one that writes messages, but for those in quarantine. Whatever arrives while it is busy
-// leaves with the next write to the socket.
+// A writer writes all messages except those in quarantine. Messages that arrive during a write to the socket leave together
+// with the next one.
 type writer struct {
 	link     *link
 	exchange string
 	queue    chan *request
 
-	socket *socket    // corked, while there is a batch
-	batch  []*request // handed to amqp091-go, in the socket's buffer
+	socket *socket    // corked; nil while there is no batch
+	batch  []*request // published with amqp091-go, and still in the socket's buffer
 }
 
 func (w *writer) run() {
@@ -46,7 +46,7 @@ func (w *writer) next() *request {
 		return r
 	default:
 	}
-	// Callers whose confirms have just come may have another message: let them run before the write, not after it.
+	// Callers whose messages were just confirmed may publish the next one. Let them run before the write, not after it.
 	runtime.Gosched()
 	select {
 	case r := <-w.queue:
@@ -63,7 +63,7 @@ func (w *writer) publish(r *request) {
 			r.reportFailure(ErrNotConnected, state.cause)
 			return
 		}
-		if s := state.session; s != nil && !s.over() {
+		if s := state.session; s != nil && s.usable() {
 			if w.socket != s.connection.socket {
 				w.flush()
 				w.socket = s.connection.socket
@@ -81,7 +81,7 @@ func (w *writer) publish(r *request) {
 				return
 			}
 		}
-		// The session is over, this message never went there: it may go to the next one.
+		// The session is not usable, and nothing was written to it. The message goes to the next session.
 		w.flush()
 		select {
 		case <-state.changed:
@@ -105,7 +105,7 @@ func (w *writer) flush() {
 	w.batch = w.batch[:0]
 }
 
-// drain fails what is left in a lane; nothing is added any more.
+// drain fails the requests that are left in a lane. It is called when no more are sent.
 func drain(lane chan *request) {
 	for {
 		select {
