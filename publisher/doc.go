@@ -1,5 +1,6 @@
 // Package publisher is a Watermill publisher for RabbitMQ. Publish returns nil only when the broker has routed the message to at
-// least one queue and confirmed it. In all other cases it returns an error with a type of its own.
+// least one queue and confirmed it. In all other cases it returns a *PublishError, which wraps one of this
+// package's Err variables, or several of them joined.
 //
 // A confirm alone does not prove that a message is in a queue: RabbitMQ also confirms messages that it could not route. The
 // publisher therefore publishes every message as mandatory. The broker returns an unroutable message before it confirms it, and
