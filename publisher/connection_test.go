@@ -18,5 +18,5 @@ func TestHintOfAClientCertificate(t *testing.T) {
 		assert.Contains(t, hintOf(amqp091.URI{Scheme: "amqps"}, fmt.Errorf("write: %w", ended)), "client's certificate", ended)
 		assert.Empty(t, hintOf(amqp091.URI{Scheme: "amqp"}, ended))
 	}
-	assert.Empty(t, hintOf(amqp091.URI{Scheme: "amqps"}, errors.New("tls: certificate required")), "which says it already")
+	assert.Empty(t, hintOf(amqp091.URI{Scheme: "amqps"}, errors.New("tls: certificate required")), "the error already names the cause")
 }

@@ -130,7 +130,7 @@ func TestInspectAccepts(t *testing.T) {
 	require.NoError(t, err, "with external authentication the user is not known")
 }
 
-// The measure is compared with what amqp091-go writes.
+// TestInspectMeasures compares the size with what amqp091-go writes.
 func TestInspectMeasures(t *testing.T) {
 	t.Parallel()
 	address, lengths := serve(t)
@@ -169,7 +169,7 @@ func TestInspectMeasures(t *testing.T) {
 	}
 }
 
-// What fits is shrunk too where the broker's own headers would no longer fit beside it, and refused where that does not help.
+// A message is shrunk, too, when it leaves no room for the broker's headers. It is refused when it is still too large.
 func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 	t.Parallel()
 	const frameMax = 8192
@@ -177,7 +177,7 @@ func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		filler  int
-		cuts    []int // what Shrink is asked for
+		cuts    []int // the excess of each call of Shrink
 		refused bool
 	}{
 		{"with room", 4096, nil, false},
