@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
@@ -20,7 +20,7 @@ func BenchmarkPublish(b *testing.B) {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
 			queue := broker.Name(b, "bench")
 			channel := broker.Channel(b)
-			_, err := channel.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "classic"})
+			_, err := channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
 			require.NoError(b, err)
 			b.Cleanup(func() { _, _ = channel.QueueDelete(queue, false, false, false) })
 			p, err := publisher.New(publisher.Config{URI: broker.URL(b)}, nil)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -229,7 +229,7 @@ func TestTheBrokerClosesTheConnection(t *testing.T) {
 	topology := declare(t, nil)
 	name := broker.Name(t, "named")
 	p := topology.open(t, func(c *publisher.Config) {
-		c.AMQP = &amqp.Config{Properties: amqp.Table{"connection_name": name}}
+		c.AMQP = &amqp091.Config{Properties: amqp091.Table{"connection_name": name}}
 	})
 	management := broker.Management(t)
 	broker.Eventually(t, 3*soon, func() bool {

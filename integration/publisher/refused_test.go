@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -17,16 +17,16 @@ import (
 )
 
 // marshalWith lets a message's metadata say what its publishing shall have that closes the channel.
-func marshalWith(change func(*message.Message, *amqp.Publishing)) func(*message.Message) (amqp.Publishing, error) {
-	return func(msg *message.Message) (amqp.Publishing, error) {
-		p := amqp.Publishing{Headers: amqp.Table{publisher.UUIDHeader: msg.UUID}, Body: msg.Payload}
+func marshalWith(change func(*message.Message, *amqp091.Publishing)) func(*message.Message) (amqp091.Publishing, error) {
+	return func(msg *message.Message) (amqp091.Publishing, error) {
+		p := amqp091.Publishing{Headers: amqp091.Table{publisher.UUIDHeader: msg.UUID}, Body: msg.Payload}
 		change(msg, &p)
 		return p, nil
 	}
 }
 
 // Direct reply-to without a consumer closes the channel, and nobody can tell beforehand.
-func guilty(msg *message.Message, p *amqp.Publishing) {
+func guilty(msg *message.Message, p *amqp091.Publishing) {
 	if strings.HasPrefix(msg.UUID, "guilty") {
 		p.ReplyTo = "amq.rabbitmq.reply-to"
 	}
@@ -43,9 +43,9 @@ func TestOnlyTheGuiltyMessageIsRefused(t *testing.T) {
 			group.Go(func() {
 				err := p.Publish(topology.queue, newMessage("guilty"))
 				asPublishError(t, err, publisher.ErrRefused)
-				var cause *amqp.Error
+				var cause *amqp091.Error
 				require.ErrorAs(t, err, &cause)
-				assert.Equal(t, amqp.PreconditionFailed, cause.Code)
+				assert.Equal(t, amqp091.PreconditionFailed, cause.Code)
 			})
 		}
 		group.Go(func() { assert.NoError(t, p.Publish(topology.queue, msg)) })
@@ -93,7 +93,7 @@ func TestRefusedBeforehand(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	p := topology.open(t, func(c *publisher.Config) {
-		c.Marshal = marshalWith(func(msg *message.Message, p *amqp.Publishing) {
+		c.Marshal = marshalWith(func(msg *message.Message, p *amqp091.Publishing) {
 			switch msg.UUID {
 			case "user":
 				p.UserId = "somebody"
@@ -134,7 +134,7 @@ func TestHeadersNestedAsDeeplyAsCanBeRead(t *testing.T) {
 			case array:
 				value = []any{value}
 			default:
-				value = amqp.Table{"deeper": value}
+				value = amqp091.Table{"deeper": value}
 			}
 		}
 		return value
@@ -144,7 +144,7 @@ func TestHeadersNestedAsDeeplyAsCanBeRead(t *testing.T) {
 			t.Parallel()
 			topology := declare(t, nil)
 			p := topology.open(t, func(c *publisher.Config) {
-				c.Marshal = marshalWith(func(msg *message.Message, p *amqp.Publishing) {
+				c.Marshal = marshalWith(func(msg *message.Message, p *amqp091.Publishing) {
 					p.Headers["nested"] = nested(map[string]int{"deepest": levels, "too deep": levels + 1}[msg.UUID], array)
 				})
 			})
@@ -158,8 +158,8 @@ func TestHeadersNestedAsDeeplyAsCanBeRead(t *testing.T) {
 			require.Equal(t, nested(levels, array), delivery.Headers["nested"])
 
 			channel := broker.Channel(t)
-			require.NoError(t, channel.Publish("", topology.queue, true, false, amqp.Publishing{
-				Headers: amqp.Table{"nested": nested(levels+1, array)},
+			require.NoError(t, channel.Publish("", topology.queue, true, false, amqp091.Publishing{
+				Headers: amqp091.Table{"nested": nested(levels+1, array)},
 			}))
 			broker.Eventually(t, soon, func() bool {
 				queue, err := channel.QueueDeclarePassive(topology.queue, true, false, false, false, nil)
@@ -176,7 +176,7 @@ func TestNoRoomForTheMark(t *testing.T) {
 	t.Parallel()
 	const frameMax = 8192
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *publisher.Config) { c.AMQP = &amqp.Config{FrameSize: frameMax}; c.Exchange = "" })
+	p := topology.open(t, func(c *publisher.Config) { c.AMQP = &amqp091.Config{FrameSize: frameMax}; c.Exchange = "" })
 	full := func(identity string) *message.Message { // one byte of which is too much for the mark
 		msg := newMessage(identity)
 		const frame, content, deliveryMode, table, key, value = 8, 14, 1, 4, 1 + 1, 1 + 4
@@ -212,8 +212,8 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 	topology := declare(t, nil)
 	var excesses []int
 	p := topology.open(t, func(c *publisher.Config) {
-		c.AMQP = &amqp.Config{FrameSize: frameMax}
-		c.Shrink = func(p *amqp.Publishing, excess int) {
+		c.AMQP = &amqp091.Config{FrameSize: frameMax}
+		c.Shrink = func(p *amqp091.Publishing, excess int) {
 			excesses = append(excesses, excess)
 			if _, may := p.Headers["shrink"]; may {
 				filler := p.Headers["filler"].(string)
@@ -243,15 +243,15 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 	require.Equal(t, map[string]int{"large": 4}, topology.content(t))
 
 	const forgiven = 8
-	connection, err := amqp.DialConfig(broker.URL(t), amqp.Config{FrameSize: frameMax})
+	connection, err := amqp091.DialConfig(broker.URL(t), amqp091.Config{FrameSize: frameMax})
 	require.NoError(t, err)
 	defer connection.Close()
 	channel, err := connection.Channel()
 	require.NoError(t, err)
-	closed := connection.NotifyClose(make(chan *amqp.Error, 1))
-	require.NoError(t, channel.Publish("", topology.queue, true, false, amqp.Publishing{
-		DeliveryMode: amqp.Persistent,
-		Headers: amqp.Table{
+	closed := connection.NotifyClose(make(chan *amqp091.Error, 1))
+	require.NoError(t, channel.Publish("", topology.queue, true, false, amqp091.Publishing{
+		DeliveryMode: amqp091.Persistent,
+		Headers: amqp091.Table{
 			"filler": strings.Repeat("x", largest+forgiven+1), publisher.UUIDHeader: "large", publisher.IDHeader: "12345678",
 		},
 		Body: []byte("payload of large"),

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -24,7 +24,7 @@ func TestConfirmedMessagesAreInTheQueue(t *testing.T) {
 	for _, queueType := range []string{"classic", "quorum"} {
 		t.Run(queueType, func(t *testing.T) {
 			t.Parallel()
-			topology := declare(t, amqp.Table{"x-queue-type": queueType})
+			topology := declare(t, amqp091.Table{"x-queue-type": queueType})
 			p := topology.open(t, nil)
 			messages := newMessages(500)
 			var group sync.WaitGroup
@@ -53,7 +53,7 @@ func TestAMessageKeepsWhatItHas(t *testing.T) {
 	assert.Equal(t, "one", delivery.Headers[publisher.UUIDHeader])
 	assert.IsType(t, "", delivery.Headers[publisher.IDHeader], "watermill-amqp takes only strings")
 	assert.Len(t, delivery.Headers, 3)
-	assert.EqualValues(t, amqp.Persistent, delivery.DeliveryMode)
+	assert.EqualValues(t, amqp091.Persistent, delivery.DeliveryMode)
 	assert.NotContains(t, msg.Metadata, publisher.IDHeader)
 }
 
@@ -95,15 +95,15 @@ func TestEveryThirdUnroutable(t *testing.T) {
 
 func TestRedeclareHeals(t *testing.T) {
 	t.Parallel()
-	remove := map[string]func(*amqp.Channel, topology) error{
-		"missing queue": func(channel *amqp.Channel, o topology) error {
+	remove := map[string]func(*amqp091.Channel, topology) error{
+		"missing queue": func(channel *amqp091.Channel, o topology) error {
 			_, err := channel.QueueDelete(o.queue, false, false, false)
 			return err
 		},
-		"missing binding": func(channel *amqp.Channel, o topology) error {
+		"missing binding": func(channel *amqp091.Channel, o topology) error {
 			return channel.QueueUnbind(o.queue, o.queue, o.exchange, nil)
 		},
-		"missing exchange": func(channel *amqp.Channel, o topology) error {
+		"missing exchange": func(channel *amqp091.Channel, o topology) error {
 			return channel.ExchangeDelete(o.exchange, false, false)
 		},
 	}
@@ -113,7 +113,7 @@ func TestRedeclareHeals(t *testing.T) {
 			topology := declare(t, nil)
 			var underWay, calls atomic.Int32
 			p := topology.open(t, func(c *publisher.Config) {
-				c.Redeclare = func(channel *amqp.Channel, routingKey string) error {
+				c.Redeclare = func(channel *amqp091.Channel, routingKey string) error {
 					assert.EqualValues(t, 1, underWay.Add(1), "calls overlap")
 					defer underWay.Add(-1)
 					calls.Add(1)
@@ -144,19 +144,19 @@ func TestUnroutable(t *testing.T) {
 	forever := make(chan struct{})
 	t.Cleanup(func() { close(forever) })
 	tests := map[string]struct {
-		redeclare func(*amqp.Channel, string) error
+		redeclare func(*amqp091.Channel, string) error
 		exchange  string
 		cause     string
 		is        error
 	}{
 		"no redeclare":          {cause: "NO_ROUTE"},
 		"missing exchange":      {exchange: "missing", cause: "NOT_FOUND"},
-		"redeclare fails":       {redeclare: func(*amqp.Channel, string) error { return broken }, cause: "NO_ROUTE", is: broken},
-		"redeclare is useless":  {redeclare: func(*amqp.Channel, string) error { return nil }, cause: "NO_ROUTE"},
-		"redeclare panics":      {redeclare: func(*amqp.Channel, string) error { panic("oops") }, cause: "oops"},
-		"redeclare hangs":       {redeclare: func(*amqp.Channel, string) error { <-forever; return nil }, cause: "did not return in time"},
+		"redeclare fails":       {redeclare: func(*amqp091.Channel, string) error { return broken }, cause: "NO_ROUTE", is: broken},
+		"redeclare is useless":  {redeclare: func(*amqp091.Channel, string) error { return nil }, cause: "NO_ROUTE"},
+		"redeclare panics":      {redeclare: func(*amqp091.Channel, string) error { panic("oops") }, cause: "oops"},
+		"redeclare hangs":       {redeclare: func(*amqp091.Channel, string) error { <-forever; return nil }, cause: "did not return in time"},
 		"redeclare breaks":      {redeclare: breakChannel, cause: "PRECONDITION_FAILED"},
-		"still missing, healed": {exchange: "missing", redeclare: func(*amqp.Channel, string) error { return nil }, cause: "NOT_FOUND"},
+		"still missing, healed": {exchange: "missing", redeclare: func(*amqp091.Channel, string) error { return nil }, cause: "NOT_FOUND"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -184,13 +184,13 @@ func TestUnroutable(t *testing.T) {
 	}
 }
 
-func breakChannel(channel *amqp.Channel, _ string) error {
+func breakChannel(channel *amqp091.Channel, _ string) error {
 	return channel.ExchangeDeclare("amq.direct", "fanout", true, false, false, false, nil)
 }
 
 func TestNacked(t *testing.T) {
 	t.Parallel()
-	topology := declare(t, amqp.Table{"x-queue-type": "classic", "x-max-length": int64(10), "x-overflow": "reject-publish"})
+	topology := declare(t, amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(10), "x-overflow": "reject-publish"})
 	p := topology.open(t, nil)
 	messages := newMessages(30)
 	confirmed := map[string]int{}
@@ -210,7 +210,7 @@ func TestNacked(t *testing.T) {
 // one on.
 func TestQueueThatWasFullTakesMessagesAgain(t *testing.T) {
 	t.Parallel()
-	topology := declare(t, amqp.Table{"x-queue-type": "quorum", "x-overflow": "reject-publish"})
+	topology := declare(t, amqp091.Table{"x-queue-type": "quorum", "x-overflow": "reject-publish"})
 	testapp.PutPolicy(t, topology.queue, regexp.QuoteMeta(topology.queue), `{"max-length": 5}`)
 	p := topology.open(t, nil)
 	confirmed := map[string]int{}
@@ -245,7 +245,7 @@ func TestBatchesLargerThanMaxInFlight(t *testing.T) {
 
 func TestABatchNamesWhatFailed(t *testing.T) {
 	t.Parallel()
-	topology := declare(t, amqp.Table{"x-queue-type": "classic", "x-max-length": int64(2), "x-overflow": "reject-publish"})
+	topology := declare(t, amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(2), "x-overflow": "reject-publish"})
 	p := topology.open(t, nil)
 	err := p.Publish(topology.queue, newMessages(3)...)
 	assert.Equal(t, "message-2", asPublishError(t, err, publisher.ErrNacked).MessageUUID)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -26,7 +26,7 @@ type topology struct {
 	exchange, queue string
 }
 
-func declare(t testing.TB, arguments amqp.Table) topology {
+func declare(t testing.TB, arguments amqp091.Table) topology {
 	t.Helper()
 	name := broker.Name(t, "publisher")
 	broker.Clean(t, name)
@@ -35,9 +35,9 @@ func declare(t testing.TB, arguments amqp.Table) topology {
 	return topology
 }
 
-func (o topology) declare(channel *amqp.Channel, arguments amqp.Table) error {
+func (o topology) declare(channel *amqp091.Channel, arguments amqp091.Table) error {
 	if arguments == nil {
-		arguments = amqp.Table{"x-queue-type": "classic"}
+		arguments = amqp091.Table{"x-queue-type": "classic"}
 	}
 	if err := channel.ExchangeDeclare(o.exchange, "topic", true, false, false, false, nil); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +29,7 @@ func suspend(t *testing.T, queue string) {
 // openStuck declares a healthy queue and one that never confirms, for a publisher to the default exchange.
 func openStuck(t *testing.T, queueType string, change func(*publisher.Config)) (p *publisher.Publisher, healthy, stuck topology) {
 	t.Helper()
-	healthy, stuck = declare(t, nil), declare(t, amqp.Table{"x-queue-type": queueType})
+	healthy, stuck = declare(t, nil), declare(t, amqp091.Table{"x-queue-type": queueType})
 	p = healthy.open(t, func(c *publisher.Config) { c.Exchange = ""; change(c) })
 	suspend(t, stuck.queue)
 	return p, healthy, stuck

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/publisher"
 )
@@ -113,7 +113,7 @@ func measurePairs(uri, queueType string, c comparison, pairs int, duration time.
 
 // measure has a queue of its own, so that none grows from one measurement to the next.
 func measure(uri, queueType string, setup setup, callers int, duration time.Duration) (rate float64, err error) {
-	connection, err := amqp.Dial(uri)
+	connection, err := amqp091.Dial(uri)
 	if err != nil {
 		return 0, err
 	}
@@ -123,7 +123,7 @@ func measure(uri, queueType string, setup setup, callers int, duration time.Dura
 		return 0, err
 	}
 	queue := "publishbench_" + watermill.NewShortUUID()
-	if _, err := channel.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": queueType}); err != nil {
+	if _, err := channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": queueType}); err != nil {
 		return 0, err
 	}
 	defer func() { _, _ = channel.QueueDelete(queue, false, false, false) }()
@@ -179,7 +179,7 @@ func own(uri, queue string, _ int) (contender, error) {
 
 // loop is what one writes by hand: one channel, deferred confirms. It does not notice unroutable messages.
 func loop(uri, queue string, _ int) (contender, error) {
-	connection, err := amqp.Dial(uri)
+	connection, err := amqp091.Dial(uri)
 	if err != nil {
 		return contender{}, err
 	}
@@ -192,9 +192,9 @@ func loop(uri, queue string, _ int) (contender, error) {
 	}
 	publish := func() error {
 		ctx := context.Background()
-		confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, amqp.Publishing{
-			DeliveryMode: amqp.Persistent,
-			Headers:      amqp.Table{publisher.UUIDHeader: "6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
+		confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, amqp091.Publishing{
+			DeliveryMode: amqp091.Persistent,
+			Headers:      amqp091.Table{publisher.UUIDHeader: "6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
 			Body:         payload,
 		})
 		if err != nil {
@@ -210,11 +210,11 @@ func loop(uri, queue string, _ int) (contender, error) {
 
 func watermillAMQP(pool int) setup {
 	return func(uri, queue string, _ int) (contender, error) {
-		config := wmamqp.NewDurableQueueConfig(uri)
+		config := amqp.NewDurableQueueConfig(uri)
 		config.Publish.ConfirmDelivery = true
 		config.Publish.ChannelPoolSize = pool
 		config.TopologyBuilder = nothing{}
-		p, err := wmamqp.NewPublisher(config, watermill.NopLogger{})
+		p, err := amqp.NewPublisher(config, watermill.NopLogger{})
 		if err != nil {
 			return contender{}, err
 		}
@@ -225,8 +225,8 @@ func watermillAMQP(pool int) setup {
 // nothing declares nothing: the queue is there already, and of a type that watermill-amqp would not declare.
 type nothing struct{}
 
-func (nothing) BuildTopology(*amqp.Channel, string, string, wmamqp.Config, watermill.LoggerAdapter) error {
+func (nothing) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
 	return nil
 }
 
-func (nothing) ExchangeDeclare(*amqp.Channel, string, wmamqp.Config) error { return nil }
+func (nothing) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { return nil }
