@@ -59,11 +59,13 @@ func (c *core) tieredRetryConfig(failures message.Publisher) middleware.TieredRe
 	return middleware.TieredRetryConfig{
 		Publisher: failures,
 		Schedule:  slices.Clone(c.topology.Schedule),
-		GenerateRetryTopic: func(p middleware.RetryTopicParams) (string, error) {
-			return naming.RetryKey(c.app.QueueName(p.Topic), p.Tier), nil
+		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
+			queue := c.app.QueueName(p.Topic)
+			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(queue, p.Tier)}, nil
 		},
-		GenerateDeadLetterTopic: func(p middleware.DeadLetterTopicParams) (string, error) {
-			return naming.DeadKey(c.app.QueueName(p.Topic)), nil
+		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+			queue := c.app.QueueName(p.Topic)
+			return middleware.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, nil
 		},
 	}
 }

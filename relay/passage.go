@@ -15,7 +15,7 @@ import (
 )
 
 // DeadReasonForeign is why a message was dead-lettered that was on a tier without a failure record that says whose it is.
-const DeadReasonForeign = "foreign"
+const DeadReasonForeign middleware.DeadReason = "foreign"
 
 const publishTimeout = 10 * time.Second
 
@@ -29,7 +29,7 @@ func (p *pump) next(h *held, now time.Time) (TopicParams, message.Metadata) {
 	delete(metadata, hopKey)
 	switch {
 	case !h.known:
-		metadata[middleware.DeadReasonKey] = DeadReasonForeign
+		metadata[middleware.DeadReasonKey] = string(DeadReasonForeign)
 		return TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler}, metadata
 	case now.Before(dueAt(h.record)):
 		rest := dueAt(h.record).Sub(now)

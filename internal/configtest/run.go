@@ -196,12 +196,12 @@ func (s suite[C, M]) optionsReachTheTopology(t *testing.T) {
 
 func (s suite[C, M]) destinationsAreRoutingKeys(t *testing.T) {
 	retry := s.builder(t, func(c *Config[C, M], _ Fields) { c.AMQP = s.PubSub(uri, "billing") }).TieredRetryConfig(nil)
-	topic, err := retry.GenerateRetryTopic(middleware.RetryTopicParams{Topic: "orders", Tier: backoff.Tier(1500 * time.Millisecond)})
+	to, err := retry.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: "orders", Tier: backoff.Tier(1500 * time.Millisecond)})
 	require.NoError(t, err)
-	assert.Equal(t, "1500ms.orders_billing", topic)
-	topic, err = retry.GenerateDeadLetterTopic(middleware.DeadLetterTopicParams{Topic: "orders"})
+	assert.Equal(t, middleware.Destination{Topic: "1500ms.orders_billing", Queue: "orders_billing.retry.1500ms"}, to)
+	to, err = retry.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: "orders"})
 	require.NoError(t, err)
-	assert.Equal(t, "dead.orders_billing", topic)
+	assert.Equal(t, middleware.Destination{Topic: "dead.orders_billing", Queue: "orders_billing.dead"}, to)
 }
 
 // silent is a marshaler that drops metadata.
@@ -241,7 +241,7 @@ func (s suite[C, M]) deadLettersAreRead(t *testing.T) {
 	require.NoError(t, err)
 	record, known := middleware.ReadRecord(msg.Metadata)
 	require.True(t, known)
-	assert.Equal(t, "delivery_limit", record.DeadReason)
+	assert.EqualValues(t, "delivery_limit", record.DeadReason)
 }
 
 // deadReasons: the dead reason is that of the last dead-lettering, by the broker or by the middleware. Older reasons in the
@@ -269,7 +269,7 @@ func (s suite[C, M]) deadReasons(t *testing.T) {
 	bury := func(t *testing.T, headers amqp091.Table) amqp091.Table {
 		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry.return", RoutingKey: "1s.orders", Headers: headers})
 		require.NoError(t, err)
-		msg.Metadata[middleware.FailuresKey], msg.Metadata[middleware.DeadReasonKey] = "4", middleware.DeadReasonExhausted
+		msg.Metadata[middleware.FailuresKey], msg.Metadata[middleware.DeadReasonKey] = "4", string(middleware.DeadReasonExhausted)
 		p, err := app.Marshal(msg)
 		require.NoError(t, err)
 		return p.Headers
@@ -291,7 +291,7 @@ func (s suite[C, M]) deadReasons(t *testing.T) {
 		headers := bury(t, amqp091.Table{middleware.FailuresKey: "3"})
 		headers["x-death"] = deaths("delivery_limit") // the broker dead-letters it later
 		record := read(t, headers)
-		assert.Equal(t, "delivery_limit", record.DeadReason)
+		assert.EqualValues(t, "delivery_limit", record.DeadReason)
 		assert.Equal(t, 5, record.Failures)
 	})
 	t.Run("the broker's, published again as it is", func(t *testing.T) {

@@ -1,7 +1,6 @@
 package headers
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -34,16 +33,14 @@ func (m deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Mess
 	reason, _ := death["reason"].(string)
 	queue, _ := death["queue"].(string)
 	at, _ := death["time"].(time.Time)
-	when := at.UTC().Format("2006-01-02T15:04:05.000Z07:00")
 	if record.FirstFailedAt.IsZero() {
-		msg.Metadata[middleware.FirstFailedAtKey] = when
+		record.FirstFailedAt = at
 	}
-	msg.Metadata[middleware.FailuresKey] = strconv.Itoa(record.Failures + 1)
-	msg.Metadata[middleware.LastFailedAtKey] = when
-	msg.Metadata[middleware.DeadReasonKey] = reason
-	msg.Metadata[middleware.ReasonKey] = "the broker dead-lettered it from queue " + queue + ": " + reason
-	delete(msg.Metadata, middleware.DueAtKey)
-	delete(msg.Metadata, middleware.ErrorTypeKey)
+	record.Failures++
+	record.LastFailedAt, record.DueAt = at, time.Time{}
+	record.DeadReason, record.ErrorType = middleware.DeadReason(reason), ""
+	record.Reason = "the broker dead-lettered it from queue " + queue + ": " + reason
+	record.Write(msg.Metadata)
 	return msg, nil
 }
 

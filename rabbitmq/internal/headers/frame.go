@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ThreeDotsLabs/watermill/components/delay"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -15,26 +14,22 @@ import (
 // four bytes of length (AMQP 0-9-1, field tables).
 const fieldOverhead = 6
 
-// recordCuts are the keys of the failure record that Shrink may remove, in this order.
-var recordCuts = []string{
-	delay.DelayedForKey, delay.DelayedUntilKey, // mean nothing to RabbitMQ
-	"reason_poisoned", middleware.ReasonKey, "subscriber_poisoned", "handler_poisoned", "topic_poisoned",
-	middleware.ErrorTypeKey, middleware.HandlerKey, middleware.FirstFailedAtKey, middleware.LastFailedAtKey,
-	middleware.DueAtKey,
-}
+// cuts are the keys of the failure record that Shrink may remove, in this order.
+var cuts = func() []string {
+	keys := middleware.RecordKeys()
+	slices.Reverse(keys)
+	return keys
+}()
 
-// deadCuts are those of a dead letter. Without count and topic a message would be retried for ever, so only a dead letter can
-// lose them.
-var deadCuts = append(slices.Clone(recordCuts), middleware.TopicKey, middleware.FailuresKey, middleware.DeadReasonKey)
-
-// Shrink makes a publishing smaller by at least excess bytes, if its failure record is large enough. It shortens the reason,
-// then removes keys of the record. The message's own headers stay.
+// Shrink makes a publishing smaller by at least excess bytes, if its failure record is large enough: it removes keys of the
+// record, the least important first, and shortens the reason if that is enough. The message's own headers stay. So do count and
+// topic, without which a message would be retried without end; a dead letter can lose them, too.
 func Shrink(publishing *amqp091.Publishing, excess int) {
-	cuts := recordCuts
-	if _, dead := publishing.Headers[middleware.DeadReasonKey]; dead {
-		cuts = deadCuts
-	}
+	_, dead := publishing.Headers[middleware.DeadReasonKey]
 	for _, key := range cuts {
+		if !dead && (key == middleware.FailuresKey || key == middleware.TopicKey) {
+			continue
+		}
 		value, ok := publishing.Headers[key].(string)
 		if !ok {
 			continue

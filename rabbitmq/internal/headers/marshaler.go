@@ -60,7 +60,7 @@ func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 		msg.Metadata = message.Metadata{}
 	}
 	for key, value := range original.Headers { // the app's marshaler may drop metadata
-		if text, ok := value.(string); ok && isRecord(key) {
+		if text, ok := value.(string); ok && recordKeys[key] {
 			msg.Metadata[key] = text
 		}
 	}
@@ -173,7 +173,7 @@ func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	publishing.Headers = headers
 	p.apply(&publishing)
 	for key, value := range msg.Metadata {
-		if isRecord(key) {
+		if recordKeys[key] {
 			headers[key] = value
 		}
 	}

@@ -47,6 +47,35 @@ func TestShrinkCutsTheRecordAndNotTheMessage(t *testing.T) {
 	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000)}, p.Headers, "a dead letter needs none of it")
 }
 
+// bodyOnly drops metadata.
+type bodyOnly struct{}
+
+func (bodyOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	return amqp091.Publishing{Body: msg.Payload}, nil
+}
+
+func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	return message.NewMessage("", d.Body), nil
+}
+
+func TestEveryRecordKeySurvivesAndCanBeCut(t *testing.T) {
+	m := headers.New(bodyOnly{}, naming.Default)
+	delivery := amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{}}
+	for _, key := range middleware.RecordKeys() {
+		delivery.Headers[key] = "of " + key
+	}
+	msg, err := m.Unmarshal(delivery)
+	require.NoError(t, err)
+	p, err := m.Marshal(msg)
+	require.NoError(t, err)
+	for _, key := range middleware.RecordKeys() {
+		assert.Equal(t, "of "+key, msg.Metadata[key])
+		assert.Equal(t, "of "+key, p.Headers[key])
+	}
+	headers.Shrink(&p, 1<<20)
+	assert.Empty(t, p.Headers)
+}
+
 func TestHeadersKeepTheirType(t *testing.T) {
 	decoded, err := headers.RoundTrip(configtest.TypedHeaders)
 	require.NoError(t, err)

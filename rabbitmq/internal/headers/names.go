@@ -27,15 +27,14 @@ func isTransport(key string) bool {
 	return false
 }
 
-// isRecord reports whether a metadata key belongs to the failure record, which has to survive an app's marshaler that drops
-// metadata.
-func isRecord(key string) bool {
-	switch key {
-	case "reason_poisoned", "topic_poisoned", "handler_poisoned", "subscriber_poisoned":
-		return true
+// recordKeys are the keys of the failure record. They have to survive an app's marshaler that drops metadata.
+var recordKeys = func() map[string]bool {
+	keys := map[string]bool{}
+	for _, key := range middleware.RecordKeys() {
+		keys[key] = true
 	}
-	return strings.HasPrefix(key, "retry_") && !isTransport(key)
-}
+	return keys
+}()
 
 // isBroker reports whether a header is one that the broker sets or obeys: on a copy it would make the broker count, route or
 // drop the message. watermill-amqp v3 adds the last of them.
