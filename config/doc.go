@@ -10,7 +10,12 @@
 //	retry, err := middleware.NewTieredRetry(rabbit.TieredRetryConfig(failures), logger)
 //	router.AddConsumerHandler("billing", "orders", subscriber, bill).AddMiddleware(retry.Middleware)
 //
-// A builder has these methods; package rabbitmq documents them, and the fields of BuilderConfig:
+// Package rabbitmq documents the fields of BuilderConfig and the methods of Builder:
+//
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.BuilderConfig
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder
+//
+// The methods of Builder are:
 //
 //	SubscriberConfig() amqp.Config                // for amqp.NewSubscriber
 //	DeadLetterSubscriberConfig() amqp.Config      // the same, to read dead letters
@@ -19,5 +24,5 @@
 //	Topology(topic) topology.Topology             // exchanges, queues and bindings
 //
 // Package topology describes what the builder declares on the broker, and has the constants for QueueType and WorkQueueMode and
-// the errors of Subscribe. The user needs permissions for these names and for the work queue; see the documentation.
+// the errors of Subscribe. The broker's user needs permissions for all these names and for the work queue: see the README.
 package config

@@ -8,7 +8,7 @@
 //	})
 //
 // The rest of the app is that of package config, whose Example is a whole program. Package rabbitmq documents the fields of
-// BuilderConfig and the methods of Builder.
+// BuilderConfig and the methods of Builder: go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder.
 //
 // Differences between v3 and v2 that concern retries:
 //

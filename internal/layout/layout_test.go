@@ -14,15 +14,15 @@ import (
 const (
 	module     = "github.com/tieredretry/watermill-retry"
 	watermill  = "github.com/ThreeDotsLabs/watermill"
-	amqp       = "github.com/rabbitmq/amqp091-go"
+	amqp091    = "github.com/rabbitmq/amqp091-go"
 	amqpPubSub = "github.com/ThreeDotsLabs/watermill-amqp"
 )
 
-// rule says what a package, and every package below it, may import besides the standard library.
+// rule is what a package, and every package below it, may import besides the standard library.
 type rule struct {
 	folder string
 	may    []string
-	// never holds for what the imports import, too.
+	// never also applies to what the imports import.
 	never []string
 	why   string
 }
@@ -30,25 +30,25 @@ type rule struct {
 var rules = []rule{
 	{
 		folder: "backoff",
-		never:  []string{watermill, amqp},
-		why:    "when to retry is arithmetic: whoever wants only a schedule gets no dependency with it",
+		never:  []string{watermill, amqp091},
+		why:    "when to retry is arithmetic: an app that needs only a schedule gets no dependency",
 	},
 	{
 		folder: "middleware",
 		may:    []string{watermill, module + "/backoff"},
-		never:  []string{amqp, amqpPubSub},
-		why:    "a router can swap its Pub/Sub only while what to do on failure knows nothing of AMQP",
+		never:  []string{amqp091, amqpPubSub},
+		why:    "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
 	},
 	{
 		folder: "rabbitmq/publisher",
-		may:    []string{watermill, amqp, module + "/rabbitmq/internal/dial"},
+		may:    []string{watermill, amqp091, module + "/rabbitmq/internal/dial"},
 		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
-		why:    "publishing surely is of use without this topology: what it needs of one is a hook",
+		why:    "the publisher is usable without this topology: it gets what it needs through hooks",
 	},
 	{
 		folder: "rabbitmq/topology",
 		may: []string{
-			amqp, module + "/backoff", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/naming",
+			amqp091, module + "/backoff", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/naming",
 			module + "/rabbitmq/internal/refusal",
 		},
 		never: []string{watermill, amqpPubSub},
@@ -56,18 +56,18 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq",
-		may:    []string{watermill, amqp, module + "/backoff", module + "/middleware", module + "/internal/warning"},
+		may:    []string{watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/warning"},
 		never:  []string{amqpPubSub, module + "/config", module + "/configamqp3"},
 		why:    "all majors of watermill-amqp share it, and an app compiles only its own major",
 	},
 	{folder: "rabbitmq/internal/argument", why: "argument names are text"},
-	{folder: "rabbitmq/internal/naming", may: []string{module + "/backoff"}, never: []string{amqp}, why: "names are text"},
-	{folder: "rabbitmq/internal/dial", may: []string{amqp}, never: []string{watermill}, why: "publishing and inspecting dial alike"},
-	{folder: "rabbitmq/internal/refusal", may: []string{amqp}, never: []string{watermill}, why: "it reads errors of the broker, whatever caused them"},
+	{folder: "rabbitmq/internal/naming", may: []string{module + "/backoff"}, never: []string{amqp091}, why: "names are text"},
+	{folder: "rabbitmq/internal/dial", may: []string{amqp091}, never: []string{watermill}, why: "publishing and inspecting dial alike"},
+	{folder: "rabbitmq/internal/refusal", may: []string{amqp091}, never: []string{watermill}, why: "it reads errors of the broker, whatever caused them"},
 	{
 		folder: "rabbitmq/internal/headers",
 		may: []string{
-			watermill, amqp, module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/internal/naming",
+			watermill, amqp091, module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/internal/naming",
 		},
 		never: []string{module + "/rabbitmq/topology"},
 		why:   "the header codec changes with AMQP and the failure record, not with the topology",
@@ -75,7 +75,7 @@ var rules = []rule{
 	{
 		folder: "rabbitmq/internal/workqueue",
 		may: []string{
-			watermill, amqp, module + "/internal/warning", module + "/rabbitmq/topology", module + "/rabbitmq/internal/argument",
+			watermill, amqp091, module + "/internal/warning", module + "/rabbitmq/topology", module + "/rabbitmq/internal/argument",
 			module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/naming", module + "/rabbitmq/internal/refusal",
 		},
 		never: []string{module + "/middleware", module + "/rabbitmq/publisher"},
@@ -83,30 +83,30 @@ var rules = []rule{
 	},
 	{
 		folder: "config",
-		may:    []string{watermill, amqpPubSub + "/v2", amqp, module + "/rabbitmq", module + "/rabbitmq/topology"},
+		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/rabbitmq", module + "/rabbitmq/topology"},
 		never:  []string{amqpPubSub + "/v3", module + "/configamqp3"},
 		why:    "it is the edge to watermill-amqp v2 and nothing else",
 	},
 	{
 		folder: "configamqp3",
-		may:    []string{watermill, amqpPubSub + "/v3", amqp, module + "/rabbitmq", module + "/rabbitmq/topology"},
+		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/rabbitmq", module + "/rabbitmq/topology"},
 		never:  []string{amqpPubSub + "/v2", module + "/config"},
 		why:    "it is the edge to watermill-amqp v3 and nothing else",
 	},
 	{
 		folder: "internal/configtest",
 		may: []string{
-			watermill, amqp, "github.com/stretchr/testify", module + "/backoff", module + "/middleware", module + "/rabbitmq",
+			watermill, amqp091, "github.com/stretchr/testify", module + "/backoff", module + "/middleware", module + "/rabbitmq",
 			module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
 		},
 		never: []string{amqpPubSub},
 		why:   "the tests of all majors share it",
 	},
-	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp}, why: "every package may log a warning"},
+	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
 	{
 		folder: "example",
 		may: []string{
-			watermill, amqpPubSub, amqp,
+			watermill, amqpPubSub, amqp091,
 			module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/topology", module + "/config", module + "/relay",
 		},
 		why: "it shows what a user imports, and nothing that a user does not have",
@@ -114,36 +114,36 @@ var rules = []rule{
 	{
 		folder: "example/orders",
 		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/relay"},
-		never:  []string{amqp, amqpPubSub, module + "/config", module + "/rabbitmq/publisher"},
+		never:  []string{amqp091, amqpPubSub, module + "/config", module + "/rabbitmq/publisher"},
 		why:    "the app is the same on every backend: all that differs is in one file for each",
 	},
 	{
 		folder: "relay",
 		may:    []string{watermill, module + "/backoff", module + "/middleware"},
-		never:  []string{amqp, amqpPubSub},
-		why:    "it is for every other Pub/Sub: whoever has no RabbitMQ gets none of its client",
+		never:  []string{amqp091, amqpPubSub},
+		why:    "it is for every other Pub/Sub: an app without RabbitMQ must not compile its client",
 	},
 	{
 		folder: "retrytest",
 		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/relay"},
-		never:  []string{amqp, amqpPubSub},
+		never:  []string{amqp091, amqpPubSub},
 		why:    "an app tests its retries with what it runs in production, and with no broker's client",
 	},
 	{
 		folder: "internal/debian",
-		never:  []string{watermill, amqp},
+		never:  []string{watermill, amqp091},
 		why:    "it installs what the tests run on, before they run",
 	},
 	{
 		folder: "internal/devbroker",
 		may:    []string{module + "/internal/debian"},
-		never:  []string{watermill, amqp},
+		never:  []string{watermill, amqp091},
 		why:    "it is built before anything else, to run the tests of all the rest",
 	},
-	{folder: "internal/layout", why: "it judges the packages and takes no part"},
+	{folder: "internal/layout", why: "nothing may import the tests of the layout"},
 }
 
-// testOnly are modules for tests: whoever imports the library must not come to have them in a program.
+// testOnly are modules for tests. A program that imports the library must not contain them.
 var testOnly = []string{
 	"github.com/stretchr/testify", "go.uber.org/goleak", "github.com/Shopify/toxiproxy", "github.com/michaelklishin/rabbit-hole",
 	module + "/internal/configtest", module + "/retrytest",
@@ -237,7 +237,7 @@ func TestImportDirection(t *testing.T) {
 	}
 	for _, p := range all {
 		if !slices.ContainsFunc(rules, func(r rule) bool { return r.covers(p) }) {
-			t.Errorf("%s has no rule: say in rules what it may import, and why", p.ImportPath)
+			t.Errorf("%s has no rule: add one, with what it may import, and why", p.ImportPath)
 		}
 	}
 }
@@ -271,7 +271,7 @@ func TestTestOnlyModulesStayInTests(t *testing.T) {
 // TestRulesFindFaults makes sure that the rules can fail.
 func TestRulesFindFaults(t *testing.T) {
 	t.Parallel()
-	r := rule{folder: "middleware", may: []string{watermill}, never: []string{amqp}}
+	r := rule{folder: "middleware", may: []string{watermill}, never: []string{amqp091}}
 	for _, test := range []struct {
 		name string
 		p    listed
@@ -281,7 +281,7 @@ func TestRulesFindFaults(t *testing.T) {
 		{"its own packages", listed{Imports: []string{module + "/middleware/record"}}, 0},
 		{"another module of a like name", listed{Imports: []string{watermill + "-amqp/v2/pkg/amqp"}}, 1},
 		{"not allowed", listed{Imports: []string{module + "/config"}}, 1},
-		{"by way of an import", listed{Deps: []string{amqp}}, 1},
+		{"by way of an import", listed{Deps: []string{amqp091}}, 1},
 	} {
 		if got := r.faults(test.p); len(got) != test.want {
 			t.Errorf("%s: %q, want %d", test.name, got, test.want)
@@ -314,7 +314,7 @@ func standard(path string) bool {
 	return !strings.Contains(first, ".")
 }
 
-// within tells whether a package is one of these or below one of them.
+// within reports whether a package is one of these or below one of them.
 func within(path string, tops []string) bool {
 	return slices.ContainsFunc(tops, func(top string) bool {
 		return path == top || strings.HasPrefix(path, top+"/")

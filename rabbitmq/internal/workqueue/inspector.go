@@ -53,14 +53,14 @@ func New(config Config) *Inspector {
 // has. app is the work queue as the app's configuration describes it.
 func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
 	return i.once(app.Name, func(c *connection) (amqp091.Table, error) {
-		if err := i.judgeBroker(app, c.version(), logger); err != nil {
+		if err := i.checkBroker(app, c.version(), logger); err != nil {
 			return nil, err
 		}
 		have, err := declare(c, t.WorkQueue)
 		if err != nil {
 			return nil, err
 		}
-		if err := i.judgeQueue(app, have, c.version(), logger); err != nil {
+		if err := i.checkQueue(app, have, c.version(), logger); err != nil {
 			return nil, err
 		}
 		channel, err := c.Channel()
@@ -75,12 +75,12 @@ func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger wate
 }
 
 // Verify checks the topology and declares nothing. It reports whether it has inspected the queue: it does so only once, and
-// again after Forget. It judges the broker first, because a broker may refuse the topology. It publishes last, because that
+// again after Forget. It checks the broker first, because a broker may refuse the topology. It publishes last, because that
 // needs the exchange.
 func (i *Inspector) Verify(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (inspected bool, err error) {
 	_, err = i.once(app.Name, func(c *connection) (amqp091.Table, error) {
 		inspected = true
-		if err := i.judgeBroker(app, c.version(), logger); err != nil {
+		if err := i.checkBroker(app, c.version(), logger); err != nil {
 			return nil, err
 		}
 		channel, err := c.Channel()
@@ -135,8 +135,8 @@ func (i *Inspector) queue(name string) *queue {
 	return q
 }
 
-// judgeBroker refuses what the broker would refuse, with the reason, and warns once of each way in which it may lose messages.
-func (i *Inspector) judgeBroker(app topology.Queue, v version, logger watermill.LoggerAdapter) error {
+// checkBroker refuses what the broker would refuse, with the reason, and warns once of each way in which it may lose messages.
+func (i *Inspector) checkBroker(app topology.Queue, v version, logger watermill.LoggerAdapter) error {
 	if !app.Durable && v.refusesTransient() {
 		return fmt.Errorf("%w: work queue %q is not durable, which RabbitMQ %s refuses: set AMQP.Queue.Durable, as amqp.NewDurableQueueConfig does",
 			topology.ErrTransientQueue, app.Name, v)
@@ -151,9 +151,9 @@ func (i *Inspector) judgeBroker(app topology.Queue, v version, logger watermill.
 	return nil
 }
 
-// judgeQueue refuses a queue that differs from the app's configuration or that loses messages on this broker, and warns once of
+// checkQueue refuses a queue that differs from the app's configuration or that loses messages on this broker, and warns once of
 // a queue without a dead-letter exchange.
-func (i *Inspector) judgeQueue(app topology.Queue, have amqp091.Table, v version, logger watermill.LoggerAdapter) error {
+func (i *Inspector) checkQueue(app topology.Queue, have amqp091.Table, v version, logger watermill.LoggerAdapter) error {
 	if err := conflict(app, have); err != nil {
 		return err
 	}

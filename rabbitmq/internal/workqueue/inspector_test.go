@@ -25,15 +25,15 @@ func TestRiskyBrokerIsWarnedAboutOnce(t *testing.T) {
 			logs := watermill.NewCaptureLogger()
 			i := New(Config{QueueType: row.tiers})
 			for range 3 {
-				require.NoError(t, i.judgeBroker(topology.Queue{Name: "orders", Durable: true}, parseVersion(row.version), logs))
+				require.NoError(t, i.checkBroker(topology.Queue{Name: "orders", Durable: true}, parseVersion(row.version), logs))
 			}
 			assert.Len(t, logs.Captured()[watermill.InfoLogLevel], row.want)
 			assert.Empty(t, logs.Captured()[watermill.ErrorLogLevel], "a warning is no error")
 		})
 	}
 	i := New(Config{})
-	err := i.judgeBroker(topology.Queue{Name: "orders"}, parseVersion("4.3.0"), watermill.NopLogger{})
+	err := i.checkBroker(topology.Queue{Name: "orders"}, parseVersion("4.3.0"), watermill.NopLogger{})
 	require.ErrorIs(t, err, topology.ErrTransientQueue)
 	assert.ErrorContains(t, err, "orders")
-	assert.NoError(t, i.judgeBroker(topology.Queue{Name: "orders"}, parseVersion("4.2.0"), watermill.NopLogger{}))
+	assert.NoError(t, i.checkBroker(topology.Queue{Name: "orders"}, parseVersion("4.2.0"), watermill.NopLogger{}))
 }
