@@ -232,7 +232,7 @@ func TestPasswordThatIsChanged(t *testing.T) {
 		_, err = broker.Management(t).PutUser(name, rabbithole.UserSettings{Password: "another"})
 		require.NoError(t, err)
 		err = subscriber.SubscribeInitialize(queue)
-		require.ErrorContains(t, err, "cannot connect to look at work queue")
+		require.ErrorContains(t, err, "cannot connect to inspect work queue")
 		w.add(err)
 		require.NoError(t, subscriber.Close())
 		w.silent(t)
