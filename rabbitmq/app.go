@@ -14,7 +14,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-func (app Fields) validate(mode topology.WorkQueueMode) error {
+// validateApp reports what no builder can work with, in any major.
+func validateApp(app Fields, mode topology.WorkQueueMode) error {
 	var faults []error
 	refuse := func(field, why string) { faults = append(faults, fmt.Errorf("AMQP.%s: %s", field, why)) }
 

@@ -57,7 +57,7 @@ func (c BuilderConfig[C, M]) Validate() error {
 	} else if err := app.Validate(); err != nil {
 		faults = append(faults, fmt.Errorf("AMQP: %w", err))
 	}
-	return errors.Join(append(faults, c.topology().Validate(), app.validate(c.WorkQueueMode))...)
+	return errors.Join(append(faults, c.topology().Validate(), validateApp(app, c.WorkQueueMode))...)
 }
 
 // plainConfig is a BuilderConfig without its Format method.

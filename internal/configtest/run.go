@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -242,6 +243,7 @@ func (s suite[C, M]) deadLettersAreRead(t *testing.T) {
 	record, known := middleware.ReadRecord(msg.Metadata)
 	require.True(t, known)
 	assert.EqualValues(t, "delivery_limit", record.DeadReason)
+	assert.Equal(t, record.Reason, msg.Metadata[poison.ReasonForPoisonedKey], "for readers of Watermill's poison queue")
 }
 
 // deadReasons: the dead reason is that of the last dead-lettering, by the broker or by the middleware. Older reasons in the

@@ -158,6 +158,9 @@ var edges = []struct{ folder, major, other string }{
 func TestMajorsAreApart(t *testing.T) {
 	t.Parallel()
 	requires := strings.Fields(goTool(t, "mod", "edit", "-print", "../../go.mod"))
+	if slices.Contains(requires, "replace") {
+		t.Error("go.mod must not replace a module: the build of an app ignores that")
+	}
 	for _, e := range edges {
 		if !slices.Contains(requires, e.major) {
 			t.Errorf("go.mod must require %s: package %s is part of the module", e.major, e.folder)
