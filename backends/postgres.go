@@ -156,11 +156,11 @@ func (p postgres) delayed(app App) (*Retries, error) {
 	config := app.configure(middleware.TieredRetryConfig{
 		Publisher: failures,
 		Schedule:  app.Schedule,
-		GenerateRetryTopic: func(p middleware.RetryTopicParams) (string, error) {
-			return returnTopic(p.Handler), nil
+		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{Topic: returnTopic(p.Handler)}, nil
 		},
-		GenerateDeadLetterTopic: func(p middleware.DeadLetterTopicParams) (string, error) {
-			return app.Prefix + ".dead." + p.Handler, nil
+		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{Topic: app.Prefix + ".dead." + p.Handler}, nil
 		},
 	})
 	retry, err := middleware.NewTieredRetry(config, p.logger)

@@ -95,7 +95,7 @@ func ExampleBuilder_TieredRetryConfig() {
 	tiered := rabbit.TieredRetryConfig(failures)
 	tiered.MaxHold = 5 * time.Minute
 	tiered.OnDeadLetter = func(e retrymw.DeadLetterEvent) {
-		slog.Error("order given up", "order", e.MessageUUID, "failures", e.Failures, "reason", e.Reason, "error", e.Err)
+		slog.Error("order given up", "order", e.MessageUUID, "failures", e.Failures, "reason", e.DeadReason, "error", e.Err)
 	}
 	retry, err := retrymw.NewTieredRetry(tiered, nil)
 	if err != nil {

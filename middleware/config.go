@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -14,10 +15,10 @@ const (
 	defaultPublishTimeout = 30 * time.Second
 	defaultMaxHold        = 10 * time.Minute
 
-	// shutdownPause is longer than ten of the rounds that watermill-amqp's subscriber takes to notice that its context ended.
+	// shutdownPause is longer than ten of the rounds that watermill-amqp's subscriber needs to see that its context has ended.
 	shutdownPause = time.Second
 
-	// shortestRound is how long a message that is parked waits at least, whatever the tiers.
+	// shortestRound is how long a parked message waits at least, whatever the tiers are.
 	shortestRound = 250 * time.Millisecond
 
 	// Brokers expire a message up to a millisecond early, and clocks differ.
@@ -25,25 +26,37 @@ const (
 	mostEarlyTolerance  = time.Second
 )
 
-// RetryTopicParams is what GenerateRetryTopic may decide by. Fields may be added.
-type RetryTopicParams struct {
+// Destination is where a copy is published.
+type Destination struct {
+	// Topic is the topic that Publisher.Publish gets. On RabbitMQ it is the routing key.
+	Topic string
+	// Queue is the queue or topic on which the copy then is, for logs and events. The default is Topic.
+	Queue string
+}
+
+// String returns Queue, or Topic where Queue is empty.
+func (d Destination) String() string { return cmp.Or(d.Queue, d.Topic) }
+
+// RetryDestinationParams is what GenerateRetryDestination may decide by. Fields may be added.
+type RetryDestinationParams struct {
 	Topic    string       // the topic the handler subscribes to
 	Handler  string       // the handler's name in the router
 	Tier     backoff.Tier // the tier the message is to wait on
 	Failures int          // how often the message has failed, this failure included; 0 for a message that is only parked
 }
 
-// DeadLetterTopicParams is what GenerateDeadLetterTopic may decide by. Fields may be added.
-type DeadLetterTopicParams struct {
-	Topic    string // the topic the handler subscribes to
-	Handler  string // the handler's name in the router
-	Failures int    // how often the message has failed, this failure included
-	Reason   string // DeadReasonExhausted and its like
+// DeadLetterDestinationParams is what GenerateDeadLetterDestination may decide by. Fields may be added.
+type DeadLetterDestinationParams struct {
+	Topic      string     // the topic the handler subscribes to
+	Handler    string     // the handler's name in the router
+	Failures   int        // how often the message has failed, this failure included
+	DeadReason DeadReason // why it is dead-lettered
 }
 
-// TieredRetryConfig configures NewTieredRetry. config.Builder makes one for RabbitMQ.
+// TieredRetryConfig configures NewTieredRetry. Builder.TieredRetryConfig of package config makes one for RabbitMQ,
+// Relay.TieredRetryConfig of package relay one for other Pub/Subs.
 type TieredRetryConfig struct {
-	// Publisher publishes the copies. Required, and one of its own: the router closes the publisher of a handler while
+	// Publisher publishes the copies. Required. It must not be the publisher of a handler: the router closes that one while
 	// handlers still run. Publish must return nil only when the message is safe, and should obey the deadline of the
 	// message's context. Close it after the router has closed.
 	Publisher message.Publisher
@@ -51,41 +64,41 @@ type TieredRetryConfig struct {
 	// Schedule is the delay before each retry. Required. Its distinct delays are the tiers.
 	Schedule backoff.Schedule
 
-	// GenerateRetryTopic names the topic whose messages come back to the failed handler after the tier's delay. Required.
-	GenerateRetryTopic func(RetryTopicParams) (string, error)
+	// GenerateRetryDestination returns the destination whose messages come back to the failed handler after the tier's delay.
+	// Required.
+	GenerateRetryDestination func(RetryDestinationParams) (Destination, error)
 
-	// GenerateDeadLetterTopic names the topic of the messages that are given up. Required.
-	GenerateDeadLetterTopic func(DeadLetterTopicParams) (string, error)
+	// GenerateDeadLetterDestination returns the destination of the messages that are given up. Required.
+	GenerateDeadLetterDestination func(DeadLetterDestinationParams) (Destination, error)
 
-	// OnRetry, OnPark and OnDeadLetter observe; they cannot change the outcome. They run in the handler's goroutine, after
-	// the copy has been published and before the message is acknowledged; a panic in them is logged. On a short tier
-	// the message may be back, in another handler, before the hook has run. They must be safe for concurrent use.
+	// OnRetry, OnPark and OnDeadLetter observe. They cannot change the outcome. They run in the handler's goroutine, after the
+	// copy has been published and before the message is acknowledged. A panic in them is logged. On a short tier the message
+	// may be back, in another handler, before the hook has run. They must be safe for concurrent use. Optional.
 	OnRetry      func(RetryEvent)
 	OnPark       func(ParkEvent)
 	OnDeadLetter func(DeadLetterEvent)
 
-	// PublishTimeout is the deadline of one attempt to publish a copy. The default is 30 seconds. It holds after the
+	// PublishTimeout is the deadline of one attempt to publish a copy. The default is 30 seconds. It also holds after the
 	// message's own context has ended, so that a handler's timeout does not lose the message.
 	PublishTimeout time.Duration
 
-	// MaxHold is how long a message is kept, with its handler's goroutine, while its copy cannot be published, give or take
-	// one PublishTimeout. After it the
-	// message is nacked, with the handler's error and the publisher's. The default is 10 minutes; keep it below the broker's
-	// consumer timeout (RabbitMQ: 30 minutes by default).
+	// MaxHold is how long a message is held, with its handler's goroutine, while its copy cannot be published. It may last one
+	// PublishTimeout longer. After it the message is nacked, with the handler's error and the publisher's. The default is 10
+	// minutes. It must stay below the broker's consumer timeout (RabbitMQ: 30 minutes by default).
 	MaxHold time.Duration
 
-	// EarlyTolerance is how long before its due time a message is handled without being parked again: brokers round, clocks
-	// differ, and a wish of backoff.RetryAfter that is a little longer than the longest tier is not worth another round.
-	// The default is half the shortest tier, at least 1 ms and at most 1 s.
+	// EarlyTolerance is how long before its due time a message is handled without being parked again. Brokers round, clocks
+	// differ, and a requested delay that is a little longer than the longest tier needs no further round. The default is half
+	// the shortest tier, at least 1 ms and at most 1 s.
 	EarlyTolerance time.Duration
 
 	// RedactReason changes the text of an error before it is recorded in the message and logged, to keep secrets out of them.
-	// It gets the text, cut to 64 KiB of valid UTF-8, and the error; what it returns is cut to 1 KiB. Where it panics
-	// nothing but the error's type is recorded. It must be safe for concurrent use. Optional.
+	// It gets the text, cut to 64 KiB of valid UTF-8, and the error. What it returns is cut to 1 KiB. Where it panics, only
+	// the error's type is recorded. It must be safe for concurrent use. Optional.
 	RedactReason func(reason string, err error) string
 
-	// OmitReason records and logs the error's type only, never its text. An error that is given back to the router, because
-	// its message could not be published, is still logged by the router as it is.
+	// OmitReason records and logs the error's type only, never its text. The router itself still logs the error of a message
+	// that is given back because its copy could not be published.
 	OmitReason bool
 
 	// DeepCopy keeps copies of payload and metadata from before the handler, for handlers that write into the payload's bytes
@@ -107,22 +120,22 @@ func (c *TieredRetryConfig) setDefaults() {
 	}
 }
 
-// Validate reports all faults of the configuration, joined. Durations that are zero are taken as their defaults.
+// Validate reports all faults of the configuration, joined. Durations that are zero count as their defaults.
 func (c TieredRetryConfig) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
 	if c.Publisher == nil {
-		fault("Publisher is nil: give the middleware a publisher of its own, for RabbitMQ the one of config.Builder.NewPublisher")
+		fault("Publisher is nil: give the middleware a publisher that no handler uses, for RabbitMQ the one of Builder.NewPublisher")
 	}
 	if err := c.Schedule.Validate(); err != nil {
 		fault("Schedule: %w", err)
 	}
-	if c.GenerateRetryTopic == nil {
-		fault("GenerateRetryTopic is nil: config.Builder.TieredRetryConfig sets it for RabbitMQ")
+	if c.GenerateRetryDestination == nil {
+		fault("GenerateRetryDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs")
 	}
-	if c.GenerateDeadLetterTopic == nil {
-		fault("GenerateDeadLetterTopic is nil: config.Builder.TieredRetryConfig sets it for RabbitMQ")
+	if c.GenerateDeadLetterDestination == nil {
+		fault("GenerateDeadLetterDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs")
 	}
 	for _, d := range []struct {
 		field string

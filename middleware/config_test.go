@@ -15,7 +15,7 @@ func TestValidateReportsAllFaultsAtOnce(t *testing.T) {
 	_, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{MaxHold: -time.Second, PublishTimeout: -1, EarlyTolerance: -1}, nil)
 	require.Error(t, err)
 	for _, field := range []string{
-		"Publisher", "Schedule", "GenerateRetryTopic", "GenerateDeadLetterTopic", "MaxHold is -1s", "PublishTimeout is -1ns", "EarlyTolerance is -1ns",
+		"Publisher", "Schedule", "GenerateRetryDestination", "GenerateDeadLetterDestination", "MaxHold is -1s", "PublishTimeout is -1ns", "EarlyTolerance is -1ns",
 	} {
 		assert.ErrorContains(t, err, field)
 	}

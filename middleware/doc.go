@@ -1,23 +1,28 @@
-// Package middleware holds the router middleware that decides what becomes of a message whose handler failed: it waits on
-// a retry tier and comes back, or it is dead-lettered with its whole story, or it is given back to the broker.
+// Package middleware is the router middleware that decides what becomes of a message whose handler failed: it waits on a retry
+// tier and comes back, it becomes a dead letter, or it is given back to the broker.
 //
-// The middleware never sleeps for a backoff and never acknowledges a message before the copy that carries it on has been
-// published: a nil error from Publisher.Publish must mean that the copy is safe. In doubt a message is handled twice,
-// never lost, so handlers must be idempotent. Order is not kept across retries.
+// The middleware never sleeps for a backoff. It never acknowledges a message before the copy that replaces it has been
+// published: a nil error of Publisher.Publish must mean that the copy is safe. Delivery is at least once: a duplicate is
+// preferred to a loss, so handlers must be idempotent. Order is not kept across retries.
 //
-//	the handler                                     the middleware
-//	returns nil                                     hands its messages on
-//	returns an error, retries left                  publishes a copy to the tier of this failure
-//	returns an error, none left, or Permanent       publishes a copy to the dead-letter topic, with the reason
-//	panics, or ends its goroutine                   the same, with an error that holds the stack
-//	has acked or nacked the message itself          publishes nothing
-//	fails after its context has ended (shutdown)    gives the error back: nothing counted, nothing published
-//	the publish fails                               keeps the message and tries again, up to MaxHold or shutdown
-//	gets a message well before it is due            parks it again, without calling the handler or counting
+//	outcome          when                                                       what happens
+//	processed        the handler returns nil                                    its produced messages are published
+//	retried          it fails and retries are left                              a copy goes to the tier of this failure
+//	parked           a part of a requested delay remains                        a copy goes to a tier, uncounted
+//	dead-lettered    no retries left, Permanent, unreadable or too large        a copy becomes a dead letter, with the reason
+//	given back       the subscription ends, or the copy cannot be published     the message is nacked, nothing is counted
+//	settled          the handler fails after it has acked or nacked by itself   no copy is published
 //
-// It knows no AMQP: package config makes its configuration for RabbitMQ, and package relay for Pub/Subs without TTL queues.
-// Copies that wait also carry the metadata of Watermill's components/delay, to the millisecond, so that a Pub/Sub that delays
-// messages by itself, such as watermill-sql's delayed PostgreSQL, needs neither.
+// A handler that panics, or ends its goroutine, has failed. While a copy cannot be published the message is held, with back-off,
+// up to MaxHold or shutdown.
 //
-// Its place is outermost of the middlewares that can fail: add it before Timeout, Recoverer and Watermill's own Retry.
+// A message takes its way through these files: retry.go calls the handler; failure.go bounds what is recorded of its error;
+// outcome.go decides, in one pure function; settle.go carries the decision out; hold.go publishes the copy; record.go is the
+// failure record in its metadata.
+//
+// The package imports no AMQP. Package config makes its configuration for RabbitMQ, package relay for Pub/Subs without TTL
+// queues. Copies that wait also carry the metadata of Watermill's components/delay, to the millisecond. A Pub/Sub that delays
+// messages by itself, such as watermill-sql's delayed PostgreSQL, needs neither package.
+//
+// The middleware belongs outside of all middlewares that can fail: add it before Timeout, Recoverer and Watermill's own Retry.
 package middleware

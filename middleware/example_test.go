@@ -21,11 +21,11 @@ func ExampleNewTieredRetry() {
 	retry, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
 		Publisher: pubSub,
 		Schedule:  backoff.Exponential(time.Second, 5, 4),
-		GenerateRetryTopic: func(p retrymw.RetryTopicParams) (string, error) {
-			return fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier), nil
+		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+			return retrymw.Destination{Topic: fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier)}, nil
 		},
-		GenerateDeadLetterTopic: func(p retrymw.DeadLetterTopicParams) (string, error) {
-			return p.Topic + ".dead", nil
+		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
+			return retrymw.Destination{Topic: p.Topic + ".dead"}, nil
 		},
 	}, nil)
 	if err != nil {
@@ -37,9 +37,9 @@ func ExampleNewTieredRetry() {
 func ExampleTieredRetryConfig_Validate() {
 	fmt.Println(retrymw.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), MaxHold: -time.Second}.Validate())
 	// Output:
-	// Publisher is nil: give the middleware a publisher of its own, for RabbitMQ the one of config.Builder.NewPublisher
-	// GenerateRetryTopic is nil: config.Builder.TieredRetryConfig sets it for RabbitMQ
-	// GenerateDeadLetterTopic is nil: config.Builder.TieredRetryConfig sets it for RabbitMQ
+	// Publisher is nil: give the middleware a publisher that no handler uses, for RabbitMQ the one of Builder.NewPublisher
+	// GenerateRetryDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs
+	// GenerateDeadLetterDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs
 	// MaxHold is -1s: it must be 0 (the default) or more
 }
 
@@ -50,10 +50,14 @@ func ExampleTieredRetry_Middleware() {
 		log.Fatal(err)
 	}
 	retry, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
-		Publisher:               pubSub,
-		Schedule:                backoff.Constant(time.Minute, 3),
-		GenerateRetryTopic:      func(p retrymw.RetryTopicParams) (string, error) { return p.Topic + ".retry", nil },
-		GenerateDeadLetterTopic: func(p retrymw.DeadLetterTopicParams) (string, error) { return p.Topic + ".dead", nil },
+		Publisher: pubSub,
+		Schedule:  backoff.Constant(time.Minute, 3),
+		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+			return retrymw.Destination{Topic: p.Topic + ".retry"}, nil
+		},
+		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
+			return retrymw.Destination{Topic: p.Topic + ".dead"}, nil
+		},
 	}, nil)
 	if err != nil {
 		log.Fatal(err)

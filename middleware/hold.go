@@ -17,68 +17,76 @@ const (
 	holdLongest = 5 * time.Second
 )
 
-// unpublished is the error of a message that is nacked because its copy could not be published.
-func unpublished(failure, publish error) error {
-	return errors.Join(failure, fmt.Errorf("cannot publish the failed message: %w", publish))
-}
-
-// hold publishes a copy with this record and returns the topic it went to. While that fails it keeps the message and goes
-// on trying: a nack would bring the message back at once, and count towards the queue's delivery limit. It gives up after
-// MaxHold or at shutdown, and at once where a tier cannot take the message: then a dead-letter topic may.
-func (t *TieredRetry) hold(in delivery, record Record, topicOf func() (string, error)) (string, error) {
+// hold publishes the copy and returns where it went. While that fails it keeps the message and tries again: a nack would bring
+// the message back at once, and count towards the queue's delivery limit. It gives up after MaxHold or at shutdown. It returns
+// at once where a tier cannot take the message, because a dead-letter destination may.
+func (t *TieredRetry) hold(in delivery, d decision) (Destination, error) {
 	until := time.Now().Add(t.config.MaxHold)
 	for pause := holdInitial; ; pause = min(2*pause, holdLongest) {
-		topic, err := t.publish(in, record, topicOf)
-		if err == nil || record.DeadReason == "" && tooLarge(err) {
-			return topic, err
+		to, err := t.publish(in, d)
+		if err == nil || d.outcome != DeadLettered && tooLarge(err) {
+			return to, err
 		}
-		// Half of the pause is chance, so that handlers do not come back together.
+		// Half of the pause is random, so that handlers do not try at the same moment.
 		wait := pause/2 + rand.N(pause/2)
 		if time.Now().Add(wait).After(until) {
-			return "", fmt.Errorf("held for MaxHold, %v: %w", t.config.MaxHold, err)
+			return Destination{}, fmt.Errorf("held for MaxHold, %v: %w", t.config.MaxHold, err)
 		}
-		t.logger.Error("Cannot publish the failed message, holding it", err, t.fields(in).Add(watermill.LogFields{"next_try_in": wait}))
+		t.logger.Error("Cannot publish the copy of the message, holding the message", err, t.fields(in).Add(watermill.LogFields{"next_try_in": wait}))
 
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-in.ctx.Done():
 			timer.Stop()
-			return "", err
+			return Destination{}, err
 		}
 	}
 }
 
-// tooLarge asks the publisher's error itself, by behaviour: no further try would help.
+// tooLarge reports whether no further try with the same message would help. It asks the publisher's error for a method, so
+// that this package imports no publisher.
 func tooLarge(err error) bool {
 	var size interface{ TooLarge() bool }
 	return errors.As(err, &size) && size.TooLarge()
 }
 
-// publish makes a copy, for publishers may modify what they publish, under a context that outlives the delivery's.
-func (t *TieredRetry) publish(in delivery, record Record, topicOf func() (string, error)) (topic string, err error) {
+// publish publishes a copy, because publishers may modify what they publish, under a context that outlives the delivery's.
+func (t *TieredRetry) publish(in delivery, d decision) (to Destination, err error) {
 	returned := false
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			err = fmt.Errorf("the publisher panicked: %w", newPanicError(recovered))
 		} else if !returned {
-			in.msg.Nack() // the publisher ended the goroutine, so nobody else does
+			in.msg.Nack() // the publisher ended the goroutine, so the router does not
 		}
 	}()
-	if topic, err = topicOf(); err != nil {
+	if to, err = t.destination(d); err != nil {
 		returned = true
-		return "", fmt.Errorf("cannot generate the topic: %w", err)
+		return Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.ctx), t.config.PublishTimeout)
 	defer cancel()
 	letter := message.NewMessageWithContext(ctx, in.uuid, in.payload)
-	letter.Metadata = make(message.Metadata, len(in.metadata)+len(recordKeys)+len(delayKeys))
+	letter.Metadata = make(message.Metadata, len(in.metadata)+len(ownKeys)+len(delayKeys))
 	maps.Copy(letter.Metadata, in.metadata)
-	record.write(letter.Metadata)
-	if record.DeadReason != "" {
-		record.writePoison(letter.Metadata, message.SubscriberNameFromCtx(in.ctx))
-	}
-	err = t.config.Publisher.Publish(topic, letter)
+	d.record.Write(letter.Metadata)
+	err = t.config.Publisher.Publish(to.Topic, letter)
 	returned = true
-	return topic, err
+	return to, err
+}
+
+// destination asks the configuration where the copy goes.
+func (t *TieredRetry) destination(d decision) (Destination, error) {
+	r := d.record
+	if d.outcome == DeadLettered {
+		return t.config.GenerateDeadLetterDestination(DeadLetterDestinationParams{
+			Topic: r.Topic, Handler: r.Handler, Failures: r.Failures, DeadReason: r.DeadReason,
+		})
+	}
+	params := RetryDestinationParams{Topic: r.Topic, Handler: r.Handler, Tier: d.tier, Failures: r.Failures}
+	if d.outcome == Parked {
+		params.Failures = 0
+	}
+	return t.config.GenerateRetryDestination(params)
 }

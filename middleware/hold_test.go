@@ -138,7 +138,7 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 				assert.Equal(t, errDown.Error(), record.Reason)
 				assert.Zero(t, record.DueAt)
 				require.Len(t, deaths, 1)
-				assert.Equal(t, retrymw.DeadReasonTooLarge, deaths[0].Reason)
+				assert.Equal(t, retrymw.DeadReasonTooLarge, deaths[0].DeadReason)
 			})
 		})
 	}
@@ -181,7 +181,9 @@ func TestTopicGeneratorAndPublisherThatFailHoldTheMessage(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			errTopic := errors.New("no topic")
 			retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-				c.GenerateRetryTopic = func(retrymw.RetryTopicParams) (string, error) { return "", errTopic }
+				c.GenerateRetryDestination = func(retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+					return retrymw.Destination{}, errTopic
+				}
 			})
 			_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
 			require.ErrorIs(t, err, errTopic)

@@ -8,18 +8,20 @@ import (
 
 type originKey struct{}
 
-// origin is where a message failed first: the topic and the handler its record counts on.
-type origin struct{ topic, handler string }
+// origin is where a message failed first: the topic and the handler its record counts on, and the subscriber's Go type.
+type origin struct{ topic, handler, subscriber string }
 
-// WithOrigin tells the middleware that the message of this context came back by way of a return topic, and on which topic and
-// in which handler it originally failed. Without it both are those of the router's context. Package relay sets it.
+// WithOrigin returns a context for a message that came back by way of a return topic. Topic and handler are where it failed
+// first; without it they are those of the router's context. Package relay sets it.
 func WithOrigin(ctx context.Context, topic, handler string) context.Context {
-	return context.WithValue(ctx, originKey{}, origin{topic, handler})
+	return context.WithValue(ctx, originKey{}, origin{topic: topic, handler: handler})
 }
 
 func originOf(ctx context.Context) origin {
-	if o, ok := ctx.Value(originKey{}).(origin); ok {
-		return o
+	o, ok := ctx.Value(originKey{}).(origin)
+	if !ok {
+		o = origin{topic: message.SubscribeTopicFromCtx(ctx), handler: message.HandlerNameFromCtx(ctx)}
 	}
-	return origin{message.SubscribeTopicFromCtx(ctx), message.HandlerNameFromCtx(ctx)}
+	o.subscriber = message.SubscriberNameFromCtx(ctx)
+	return o
 }

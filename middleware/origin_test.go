@@ -18,17 +18,20 @@ import (
 func TestOriginIsWhereTheRecordCounts(t *testing.T) {
 	ctx := retrymw.WithOrigin(routerContext(t), "invoices", "printing")
 	synctest.Test(t, func(t *testing.T) {
-		var asked []retrymw.RetryTopicParams
-		var dead []retrymw.DeadLetterTopicParams
+		var asked []retrymw.RetryDestinationParams
+		var dead []retrymw.DeadLetterDestinationParams
 		var retried []retrymw.RetryEvent
 		var died []retrymw.DeadLetterEvent
 		var parked []retrymw.ParkEvent
 		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
 			c.Schedule = backoff.Schedule{time.Second}
-			c.GenerateRetryTopic = func(p retrymw.RetryTopicParams) (string, error) { asked = append(asked, p); return "tier", nil }
-			c.GenerateDeadLetterTopic = func(p retrymw.DeadLetterTopicParams) (string, error) {
+			c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+				asked = append(asked, p)
+				return retrymw.Destination{Topic: "tier"}, nil
+			}
+			c.GenerateDeadLetterDestination = func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
 				dead = append(dead, p)
-				return "dead", nil
+				return retrymw.Destination{Topic: "dead"}, nil
 			}
 			c.OnRetry = func(e retrymw.RetryEvent) { retried = append(retried, e) }
 			c.OnPark = func(e retrymw.ParkEvent) { parked = append(parked, e) }

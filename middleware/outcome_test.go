@@ -90,7 +90,7 @@ func TestFailuresClimbTheTiersAndEndAsADeadLetter(t *testing.T) {
 			retrymw.ErrorTypeKey:              "*errors.errorString",
 			retrymw.TopicKey:                  topic,
 			retrymw.HandlerKey:                handler,
-			retrymw.DeadReasonKey:             retrymw.DeadReasonExhausted,
+			retrymw.DeadReasonKey:             string(retrymw.DeadReasonExhausted),
 			watermillmw.ReasonForPoisonedKey:  "the bank is down",
 			watermillmw.PoisonedTopicKey:      topic,
 			watermillmw.PoisonedHandlerKey:    handler,
@@ -112,7 +112,7 @@ func TestPermanentFailureIsDeadLetteredAtOnce(t *testing.T) {
 			require.NoError(t, err)
 			dead := sent.only(t)
 			assert.Equal(t, "dead.orders", dead.topic)
-			assert.Equal(t, retrymw.DeadReasonPermanent, dead.msg.Metadata[retrymw.DeadReasonKey])
+			assert.Equal(t, string(retrymw.DeadReasonPermanent), dead.msg.Metadata[retrymw.DeadReasonKey])
 			assert.Equal(t, "1", dead.msg.Metadata[retrymw.FailuresKey])
 		})
 	}
@@ -130,7 +130,7 @@ func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutItsHandler(t *testin
 	require.NoError(t, err)
 	dead := sent.only(t)
 	assert.Equal(t, "dead.orders", dead.topic)
-	assert.Equal(t, retrymw.DeadReasonUnmarshal, dead.msg.Metadata[retrymw.DeadReasonKey])
+	assert.Equal(t, string(retrymw.DeadReasonUnmarshal), dead.msg.Metadata[retrymw.DeadReasonKey])
 	assert.Contains(t, dead.msg.Metadata[retrymw.ReasonKey], "no JSON")
 	assert.NotContains(t, dead.msg.Metadata, retrymw.UnmarshalErrorKey)
 }
@@ -206,10 +206,10 @@ func TestEarlyMessageWaitsForTheRest(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var asked []retrymw.RetryTopicParams
+				var asked []retrymw.RetryDestinationParams
 				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-					generate := c.GenerateRetryTopic
-					c.GenerateRetryTopic = func(p retrymw.RetryTopicParams) (string, error) {
+					generate := c.GenerateRetryDestination
+					c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
 						asked = append(asked, p)
 						return generate(p)
 					}
@@ -233,7 +233,7 @@ func TestEarlyMessageWaitsForTheRest(t *testing.T) {
 					left[delay.DelayedForKey] = row.early.String()
 					assert.Equal(t, left, parked.msg.Metadata, "parking changes nothing but what is left, and counts nothing")
 					second := backoff.Tier(time.Second)
-					assert.Equal(t, []retrymw.RetryTopicParams{
+					assert.Equal(t, []retrymw.RetryDestinationParams{
 						{Topic: topic, Handler: handler, Tier: second, Failures: 1}, {Topic: topic, Handler: handler, Tier: second},
 					}, asked)
 				}
@@ -486,11 +486,11 @@ func TestHooksObserveAndCannotChangeTheOutcome(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, []retrymw.RetryEvent{{
 			Topic: topic, Handler: handler, MessageUUID: "uuid-1", Failures: 1, Delay: time.Second, Tier: backoff.Tier(time.Second),
-			DueAt: retried[0].DueAt, RetryTopic: "1s.orders", Err: errDown,
+			DueAt: retried[0].DueAt, Destination: retrymw.Destination{Topic: "1s.orders"}, Err: errDown,
 		}}, retried)
 		assert.Equal(t, []retrymw.DeadLetterEvent{{
-			Topic: topic, Handler: handler, MessageUUID: "uuid-1", Failures: 2, Reason: retrymw.DeadReasonPermanent,
-			DeadLetterTopic: "dead.orders", Err: permanent,
+			Topic: topic, Handler: handler, MessageUUID: "uuid-1", Failures: 2, DeadReason: retrymw.DeadReasonPermanent,
+			Destination: retrymw.Destination{Topic: "dead.orders"}, Err: permanent,
 		}}, dead)
 	})
 }

@@ -1,21 +1,21 @@
 package middleware
 
 import (
-	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
+	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// The failure record travels as metadata, all of it strings. Times are RFC 3339 in UTC with milliseconds.
+// The failure record travels as metadata. All values are strings. Times are RFC 3339 in UTC with milliseconds.
 const (
 	FailuresKey      = "retry_failures"        // how often the message has failed, from 1
 	FirstFailedAtKey = "retry_first_failed_at" // when it failed first
@@ -28,58 +28,60 @@ const (
 	DeadReasonKey    = "retry_dead_reason"     // why it was given up; in dead letters only
 )
 
-// Keys that a Pub/Sub's own marshaler may set on a message it received. They never leave the process: the middleware
+// Keys that the marshaler of a Pub/Sub may set on a message that it received. They never leave the process: the middleware
 // removes them from produced messages, the marshaler from what it publishes and from what it receives.
 const (
-	// PropertiesKey holds what the message carried beside metadata that are strings, in an encoding of the marshaler's.
+	// PropertiesKey holds what the message carried beside metadata that are strings, in an encoding of the marshaler.
 	PropertiesKey = "retry_properties"
 	// UnmarshalErrorKey holds why the app's marshaler could not read the message, which is then dead-lettered at once. It
 	// counts only beside PropertiesKey.
 	UnmarshalErrorKey = "retry_unmarshal_error"
 )
 
-// Watermill's own keys of a poison queue: dead letters carry them too, so that what reads the one reads the other.
 const (
-	poisonReasonKey     = "reason_poisoned"
-	poisonTopicKey      = "topic_poisoned"
-	poisonHandlerKey    = "handler_poisoned"
-	poisonSubscriberKey = "subscriber_poisoned"
-)
+	timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-const (
-	timeLayout   = "2006-01-02T15:04:05.000Z07:00"
-	maxReason    = 1024
-	maxRedacted  = 64 * 1024 // what RedactReason gets to see
-	maxErrorType = 255
-
-	// maxFailures is more than any schedule can count, and far from where another failure would make the count negative.
+	// maxFailures is more than any schedule can count, and one more failure does not overflow it.
 	maxFailures = 1 << 30
 )
 
-var recordKeys = []string{
-	FailuresKey, FirstFailedAtKey, LastFailedAtKey, DueAtKey, ReasonKey, ErrorTypeKey, TopicKey, HandlerKey, DeadReasonKey,
-	PropertiesKey, UnmarshalErrorKey,
+// ownKeys make the record, the most important first. A copy needs the first three to be counted or read as a dead letter.
+var ownKeys = []string{
+	DeadReasonKey, FailuresKey, TopicKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey, ReasonKey,
 }
 
-// delayKeys are Watermill's own: Pub/Subs that can delay messages, such as watermill-sql's delayed PostgreSQL, obey them.
+// poisonKeys are those of Watermill's poison queue. Dead letters carry them, too, for readers of poison queues.
+var poisonKeys = []string{
+	poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey, poison.ReasonForPoisonedKey,
+}
+
+// delayKeys are those of Watermill's components/delay. Pub/Subs that delay messages by themselves obey them.
 var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 
-// Record is the story of a message's failures, as it travels with the message and stays with the dead letter.
+// RecordKeys returns the metadata keys of the failure record, the most important first: those of Record's fields, those of
+// Watermill's poison queue and those of Watermill's components/delay. Code that has to shorten a record drops keys from the
+// end. Code that copies metadata selectively keeps all of them.
+func RecordKeys() []string { return slices.Concat(ownKeys, poisonKeys, delayKeys) }
+
+// Record is the failure record of a message. It travels with the message and stays with the dead letter. As JSON it has the
+// names of the metadata keys, without "retry_"; what is zero is left out.
 type Record struct {
-	Failures      int
-	FirstFailedAt time.Time
-	LastFailedAt  time.Time
-	DueAt         time.Time // zero in dead letters
-	Reason        string
-	ErrorType     string
-	Topic         string
-	Handler       string
-	DeadReason    string // empty while the message is being retried
+	Failures      int        `json:"failures"`                 // how often the message has failed
+	FirstFailedAt time.Time  `json:"first_failed_at,omitzero"` // in UTC
+	LastFailedAt  time.Time  `json:"last_failed_at,omitzero"`  // in UTC
+	DueAt         time.Time  `json:"due_at,omitzero"`          // zero in dead letters
+	Reason        string     `json:"reason,omitzero"`          // the text of the last error
+	ErrorType     string     `json:"error_type,omitzero"`      // the Go type of the last error's root
+	Topic         string     `json:"topic,omitzero"`           // the topic it failed on
+	Handler       string     `json:"handler,omitzero"`         // the handler that failed
+	Subscriber    string     `json:"subscriber,omitzero"`      // the subscriber's Go type; in dead letters only
+	DeadReason    DeadReason `json:"dead_reason,omitzero"`     // empty while the message is being retried
 }
 
 // ReadRecord reads the failure record of a message. It returns false where there is none or it is garbled: a count that is
-// no positive number or beyond any schedule, a time that cannot be read or lies more than backoff.MaxDelay ahead. What a marshaler had to leave
-// out, so that the message fitted its broker, is zero. Inside a handler it tells how often the message has failed before.
+// not a positive number or is beyond any schedule, a time that cannot be read or lies more than backoff.MaxDelay ahead. What
+// a marshaler had to leave out to make the message fit is zero. Inside a handler it reports how often the message has failed
+// before.
 func ReadRecord(metadata message.Metadata) (Record, bool) {
 	return readRecord(metadata, time.Now())
 }
@@ -99,7 +101,10 @@ func readRecord(metadata message.Metadata, now time.Time) (Record, bool) {
 		ErrorType:  metadata[ErrorTypeKey],
 		Topic:      metadata[TopicKey],
 		Handler:    metadata[HandlerKey],
-		DeadReason: metadata[DeadReasonKey],
+		DeadReason: DeadReason(metadata[DeadReasonKey]),
+	}
+	if record.DeadReason != "" {
+		record.Subscriber = metadata[poison.PoisonedSubscriberKey]
 	}
 	latest := now.Add(backoff.MaxDelay)
 	for _, at := range []struct {
@@ -119,13 +124,15 @@ func readRecord(metadata message.Metadata, now time.Time) (Record, bool) {
 	return record, true
 }
 
-// write puts the record into metadata that are the copy's own.
-func (r Record) write(metadata message.Metadata) {
-	for _, key := range recordKeys {
-		if key != PropertiesKey { // the marshaler of the copy needs it
+// Write replaces the failure record in metadata. The map must not be shared with another message. A record with a dead
+// reason is also written in the keys of Watermill's poison queue; one that waits, in those of Watermill's components/delay.
+func (r Record) Write(metadata message.Metadata) {
+	for _, keys := range [][]string{ownKeys, delayKeys} {
+		for _, key := range keys {
 			delete(metadata, key)
 		}
 	}
+	delete(metadata, UnmarshalErrorKey) // PropertiesKey stays: the marshaler of the copy needs it
 	set := func(key, value string) {
 		if value != "" {
 			metadata[key] = value
@@ -139,16 +146,19 @@ func (r Record) write(metadata message.Metadata) {
 	set(ErrorTypeKey, r.ErrorType)
 	set(TopicKey, r.Topic)
 	set(HandlerKey, r.Handler)
-	set(DeadReasonKey, r.DeadReason)
+	set(DeadReasonKey, string(r.DeadReason))
+	if r.DeadReason != "" {
+		metadata[poison.ReasonForPoisonedKey] = r.Reason
+		metadata[poison.PoisonedTopicKey] = r.Topic
+		metadata[poison.PoisonedHandlerKey] = r.Handler
+		metadata[poison.PoisonedSubscriberKey] = r.Subscriber
+	}
 	r.writeDelay(metadata)
 }
 
-// writeDelay says the due time in Watermill's terms too. Its own helper cuts it to whole seconds, which would be early; here it
-// is rounded up. A dead letter waits for nothing.
+// writeDelay writes the due time in the keys of components/delay, rounded up: its own helper cuts to whole seconds, which
+// would be early.
 func (r Record) writeDelay(metadata message.Metadata) {
-	for _, key := range delayKeys {
-		delete(metadata, key)
-	}
 	if r.DueAt.IsZero() {
 		return
 	}
@@ -157,11 +167,20 @@ func (r Record) writeDelay(metadata message.Metadata) {
 	metadata[delay.DelayedForKey] = max(time.Until(r.DueAt).Round(time.Millisecond), 0).String()
 }
 
-func (r Record) writePoison(metadata message.Metadata, subscriber string) {
-	metadata[poisonReasonKey] = r.Reason
-	metadata[poisonTopicKey] = r.Topic
-	metadata[poisonHandlerKey] = r.Handler
-	metadata[poisonSubscriberKey] = subscriber
+// String returns the fields that are set, as name=value.
+func (r Record) String() string {
+	var text strings.Builder
+	_, _ = fmt.Fprintf(&text, "failures=%d", r.Failures)
+	for _, field := range []struct{ name, value string }{
+		{"first_failed_at", formatTime(r.FirstFailedAt)}, {"last_failed_at", formatTime(r.LastFailedAt)}, {"due_at", formatTime(r.DueAt)},
+		{"topic", r.Topic}, {"handler", r.Handler}, {"subscriber", r.Subscriber},
+		{"error_type", r.ErrorType}, {"dead_reason", string(r.DeadReason)}, {"reason", r.Reason},
+	} {
+		if field.value != "" {
+			_, _ = fmt.Fprintf(&text, " %s=%q", field.name, field.value)
+		}
+	}
+	return text.String()
 }
 
 func formatTime(t time.Time) string {
@@ -171,18 +190,20 @@ func formatTime(t time.Time) string {
 	return t.UTC().Format(timeLayout)
 }
 
-// withoutRecord takes the record of the inbound message from the messages that its handler produced, so that it never
-// counts on their topic. Maps are replaced, not written into: they may be the inbound message's own.
-// The delay goes only where it is still the inbound message's: a handler may wish another for what it produces.
-func withoutRecord(produced []*message.Message, inbound message.Metadata) {
+// removeRecord removes the record of the inbound message from the messages that its handler produced. It must never count on
+// their topic. Maps are replaced, not written into: they may be the inbound message's own. A delay stays where it is not the
+// inbound message's: a handler may delay what it produces.
+func removeRecord(produced []*message.Message, inbound message.Metadata) {
 	for _, msg := range produced {
 		if msg == nil || !carriesRecord(msg.Metadata) {
 			continue
 		}
 		clean := maps.Clone(msg.Metadata)
-		for _, key := range recordKeys {
+		for _, key := range ownKeys {
 			delete(clean, key)
 		}
+		delete(clean, PropertiesKey)
+		delete(clean, UnmarshalErrorKey)
 		for _, key := range delayKeys {
 			if clean[key] == inbound[key] {
 				delete(clean, key)
@@ -192,7 +213,7 @@ func withoutRecord(produced []*message.Message, inbound message.Metadata) {
 	}
 }
 
-// carriesRecord runs for every message: it asks only for the keys without which the others mean nothing.
+// carriesRecord runs for every message. It looks only for the keys without which the others have no meaning.
 func carriesRecord(metadata message.Metadata) bool {
 	if len(metadata) == 0 {
 		return false
@@ -200,42 +221,4 @@ func carriesRecord(metadata message.Metadata) bool {
 	_, failures := metadata[FailuresKey]
 	_, properties := metadata[PropertiesKey]
 	return failures || properties
-}
-
-// errorText is the error's text, bounded. Some errors panic when asked.
-func errorText(err error, bytes int) (text string) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			text = fmt.Sprintf("%T: its Error method panicked", err)
-		}
-	}()
-	return cut(err.Error(), bytes)
-}
-
-// errorType is the type of the error's root: wrappers say little.
-func errorType(err error) (name string) {
-	name = fmt.Sprintf("%T", err)
-	defer func() {
-		_ = recover() // an Unwrap that panics
-		name = cut(name, maxErrorType)
-	}()
-	for root := err; root != nil; root = errors.Unwrap(root) {
-		name = fmt.Sprintf("%T", root)
-	}
-	return name
-}
-
-// cut bounds a text to so many bytes of valid UTF-8.
-func cut(text string, bytes int) string {
-	if len(text) > bytes {
-		text = text[:bytes]
-		for i := 0; i < utf8.UTFMax-1 && len(text) > 0; i++ {
-			if r, size := utf8.DecodeLastRuneInString(text); r != utf8.RuneError || size != 1 {
-				break
-			}
-			text = text[:len(text)-1]
-		}
-	}
-	valid := strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?") // PostgreSQL's JSON holds no NUL
-	return valid[:min(len(valid), bytes)]
 }

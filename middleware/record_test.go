@@ -72,7 +72,7 @@ func TestGarbledRecordCountsAsNone(t *testing.T) {
 		maps.Copy(msg.Metadata, recorded(1_000_000))
 		_, err := retry.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
-		assert.Equal(t, retrymw.DeadReasonExhausted, sent.only(t).msg.Metadata[retrymw.DeadReasonKey])
+		assert.Equal(t, string(retrymw.DeadReasonExhausted), sent.only(t).msg.Metadata[retrymw.DeadReasonKey])
 	})
 }
 

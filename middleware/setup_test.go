@@ -71,11 +71,11 @@ func configOf(publisher message.Publisher) retrymw.TieredRetryConfig {
 	return retrymw.TieredRetryConfig{
 		Publisher: publisher,
 		Schedule:  backoff.Schedule{time.Second, 5 * time.Second, 5 * time.Second, time.Minute},
-		GenerateRetryTopic: func(p retrymw.RetryTopicParams) (string, error) {
-			return fmt.Sprintf("%v.%s", p.Tier, p.Topic), nil
+		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+			return retrymw.Destination{Topic: fmt.Sprintf("%v.%s", p.Tier, p.Topic)}, nil
 		},
-		GenerateDeadLetterTopic: func(p retrymw.DeadLetterTopicParams) (string, error) {
-			return "dead." + p.Topic, nil
+		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
+			return retrymw.Destination{Topic: "dead." + p.Topic}, nil
 		},
 	}
 }

@@ -90,15 +90,17 @@ func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (*publisher.Publi
 
 // TieredRetryConfig is the middleware's configuration.
 func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	queueOf := b.config.App.QueueOf
+	queueOf, prefix := b.config.App.QueueOf, naming.Prefix(b.config.Prefix)
 	return middleware.TieredRetryConfig{
 		Publisher: failures,
 		Schedule:  append(backoff.Schedule(nil), b.config.Schedule...),
-		GenerateRetryTopic: func(p middleware.RetryTopicParams) (string, error) {
-			return naming.RetryKey(queueOf(p.Topic), p.Tier), nil
+		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
+			queue := queueOf(p.Topic)
+			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: prefix.TierQueue(queue, p.Tier)}, nil
 		},
-		GenerateDeadLetterTopic: func(p middleware.DeadLetterTopicParams) (string, error) {
-			return naming.DeadKey(queueOf(p.Topic)), nil
+		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+			queue := queueOf(p.Topic)
+			return middleware.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, nil
 		},
 	}
 }

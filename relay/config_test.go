@@ -59,9 +59,9 @@ func TestDefaultTopics(t *testing.T) {
 	require.NoError(t, err)
 	retries := tiers.TieredRetryConfig()
 	require.NoError(t, retries.Validate())
-	dead, err := retries.GenerateDeadLetterTopic(retrymw.DeadLetterTopicParams{Handler: "billing", Topic: "orders"})
+	dead, err := retries.GenerateDeadLetterDestination(retrymw.DeadLetterDestinationParams{Handler: "billing", Topic: "orders"})
 	require.NoError(t, err)
-	assert.Equal(t, "later.dead.billing", dead)
+	assert.Equal(t, "later.dead.billing", dead.Topic)
 }
 
 // TestEqualTopicNamesAreRefused: a retry would come to its own tier again, or to another handler.

@@ -14,7 +14,7 @@ import (
 )
 
 // DeadReasonForeign is the dead reason of a message on a tier that has no failure record with a handler.
-const DeadReasonForeign = "foreign"
+const DeadReasonForeign middleware.DeadReason = "foreign"
 
 const publishTimeout = 10 * time.Second
 
@@ -28,7 +28,7 @@ func (p *pump) next(h *held, now time.Time) (TopicParams, message.Metadata) {
 	delete(metadata, hopKey)
 	switch {
 	case !h.known:
-		metadata[middleware.DeadReasonKey] = DeadReasonForeign
+		metadata[middleware.DeadReasonKey] = string(DeadReasonForeign)
 		return TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler}, metadata
 	case now.Before(dueAt(h.record)):
 		rest := dueAt(h.record).Sub(now)

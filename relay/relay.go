@@ -63,15 +63,17 @@ func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 	return middleware.TieredRetryConfig{
 		Publisher: failurePublisher{r},
 		Schedule:  append(backoff.Schedule(nil), r.config.Schedule...),
-		GenerateRetryTopic: func(p middleware.RetryTopicParams) (string, error) {
+		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
 			if !r.handlers.has(p.Handler) {
-				return "", fmt.Errorf("handler %q was not added with the relay's AddHandler or AddConsumerHandler: "+
+				return middleware.Destination{}, fmt.Errorf("handler %q was not added with the relay's AddHandler or AddConsumerHandler: "+
 					"its return topic would have no subscriber", p.Handler)
 			}
-			return r.config.topic(TopicParams{Kind: TierTopic, Tier: p.Tier})
+			topic, err := r.config.topic(TopicParams{Kind: TierTopic, Tier: p.Tier})
+			return middleware.Destination{Topic: topic}, err
 		},
-		GenerateDeadLetterTopic: func(p middleware.DeadLetterTopicParams) (string, error) {
-			return r.config.topic(TopicParams{Kind: DeadLetterTopic, Handler: p.Handler})
+		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+			topic, err := r.config.topic(TopicParams{Kind: DeadLetterTopic, Handler: p.Handler})
+			return middleware.Destination{Topic: topic}, err
 		},
 	}
 }

@@ -263,7 +263,7 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		unknown := a.publisher.to("retry.dead.unknown")
 		assert.Len(t, unknown, 4)
 		for _, one := range unknown {
-			assert.Equal(t, relay.DeadReasonForeign, one.msg.Metadata[retrymw.DeadReasonKey])
+			assert.EqualValues(t, relay.DeadReasonForeign, one.msg.Metadata[retrymw.DeadReasonKey])
 			assert.Equal(t, one.msg.UUID, string(one.msg.Payload))
 		}
 		back := a.publisher.to("retry.return.of another process")
@@ -356,12 +356,12 @@ func TestSlowHandlerDoesNotBlockItsTier(t *testing.T) {
 // TestHandlerWithoutItsReturnTopicIsRefused: the error names the handler and what to do.
 func TestHandlerWithoutItsReturnTopicIsRefused(t *testing.T) {
 	a := newApp(t, backoff.Schedule{time.Second})
-	_, err := a.tiers.TieredRetryConfig().GenerateRetryTopic(retrymw.RetryTopicParams{Handler: "billing", Tier: backoff.Tier(time.Second)})
+	_, err := a.tiers.TieredRetryConfig().GenerateRetryDestination(retrymw.RetryDestinationParams{Handler: "billing", Tier: backoff.Tier(time.Second)})
 	require.ErrorContains(t, err, `handler "billing" was not added with the relay's AddHandler`)
 	a.tiers.AddConsumerHandler(message.NewDefaultRouter(nil), "billing", "orders", a.pubSub, func(*message.Message) error { return nil })
-	topic, err := a.tiers.TieredRetryConfig().GenerateRetryTopic(retrymw.RetryTopicParams{Handler: "billing", Tier: backoff.Tier(time.Second)})
+	to, err := a.tiers.TieredRetryConfig().GenerateRetryDestination(retrymw.RetryDestinationParams{Handler: "billing", Tier: backoff.Tier(time.Second)})
 	require.NoError(t, err)
-	assert.Equal(t, "retry.1s", topic)
+	assert.Equal(t, retrymw.Destination{Topic: "retry.1s"}, to)
 }
 
 // TestTiersOfARetiredScheduleAreEmptied: no new message goes there.

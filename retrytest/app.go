@@ -35,7 +35,7 @@ type Config struct {
 	Schedule backoff.Schedule
 
 	// Middleware changes the configuration of the retry middleware, as the app does: hooks, RedactReason, and so on. Publisher,
-	// Schedule and GenerateRetryTopic are set again after it. Optional.
+	// Schedule and GenerateRetryDestination are set again after it. Optional.
 	Middleware func(*middleware.TieredRetryConfig)
 
 	// Patience is how long Send waits for anything to happen to a message: for its handler to return, or for a retry that is due
@@ -151,7 +151,7 @@ func (a *App) build(config Config) (err error) {
 		config.Middleware(&retry)
 	}
 	set := a.TieredRetryConfig()
-	retry.Publisher, retry.Schedule, retry.GenerateRetryTopic = set.Publisher, set.Schedule, set.GenerateRetryTopic
+	retry.Publisher, retry.Schedule, retry.GenerateRetryDestination = set.Publisher, set.Schedule, set.GenerateRetryDestination
 	a.ledger.hook(&retry)
 	a.Retry, err = middleware.NewTieredRetry(retry, config.Logger)
 	return err
@@ -162,7 +162,9 @@ func (a *App) build(config Config) (err error) {
 func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
 	config := a.Relay.TieredRetryConfig()
 	config.Publisher = failures{config.Publisher, a.ledger}
-	config.GenerateRetryTopic = func(p middleware.RetryTopicParams) (string, error) { return tierTopic(p.Tier), nil }
+	config.GenerateRetryDestination = func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
+		return middleware.Destination{Topic: tierTopic(p.Tier)}, nil
+	}
 	return config
 }
 

@@ -50,7 +50,7 @@ func TestOutcomes(t *testing.T) {
 		assert  func(*testing.T, *retrytest.Story)
 	}{
 		{"processed at once", failing(), func(t *testing.T, s *retrytest.Story) {
-			s.RetriedAt().Waited().Processed()
+			s.NeverRetried().Processed()
 			assert.Len(t, s.Attempts(), 1)
 			assert.Nil(t, s.DeadLetter())
 		}},
@@ -109,14 +109,14 @@ func TestOutcomes(t *testing.T) {
 		{"a handler that takes half an hour", func(*message.Message) error {
 			time.Sleep(30 * time.Minute)
 			return nil
-		}, func(t *testing.T, s *retrytest.Story) { s.RetriedAt().Processed() }},
+		}, func(t *testing.T, s *retrytest.Story) { s.NeverRetried().Processed() }},
 		{"acknowledged by the handler, which then fails", func(msg *message.Message) error {
 			msg.Ack()
 			time.Sleep(time.Second)
 			return errDown
 		}, func(t *testing.T, s *retrytest.Story) {
-			s.RetriedAt()
-			assert.Equal(t, retrytest.Dropped, s.Attempts()[0].Outcome)
+			s.NeverRetried()
+			assert.Equal(t, middleware.Settled, s.Attempts()[0].Outcome)
 		}},
 		{"nacked by the handler", func() message.NoPublishHandlerFunc {
 			calls := 0
@@ -128,7 +128,7 @@ func TestOutcomes(t *testing.T) {
 			}
 		}(), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(0, 0).Processed()
-			assert.Equal(t, retrytest.GivenBack, s.Attempts()[1].Outcome)
+			assert.Equal(t, middleware.GivenBack, s.Attempts()[1].Outcome)
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -150,13 +150,13 @@ func TestAttemptsNameEverything(t *testing.T) {
 		require.Len(t, all, 2)
 		all[0].Waited = all[0].Waited.Truncate(time.Second)
 		assert.Equal(t, retrytest.Attempt{
-			Handler: "billing", Outcome: retrytest.Retried, Failures: 1, Err: errDown, Delay: time.Second, Waited: time.Second, Tier: backoff.Tier(time.Second),
+			Handler: "billing", Outcome: middleware.Retried, Failures: 1, Err: errDown, Delay: time.Second, Waited: time.Second, Tier: backoff.Tier(time.Second),
 		}, all[0])
 		assert.Equal(t, 1, all[1].Record.Failures)
 		assert.Equal(t, "the bank is down", all[1].Record.Reason)
 		all[1].Record, all[1].At = middleware.Record{}, all[1].At.Truncate(time.Second)
 		assert.Equal(t, retrytest.Attempt{
-			Handler: "billing", At: time.Second, Outcome: retrytest.DeadLettered, Failures: 2, Err: errDown, DeadReason: middleware.DeadReasonExhausted,
+			Handler: "billing", At: time.Second, Outcome: middleware.DeadLettered, Failures: 2, Err: errDown, DeadReason: middleware.DeadReasonExhausted,
 		}, all[1])
 	})
 }
@@ -211,7 +211,7 @@ func TestEveryHandlerHasItsOwnRetries(t *testing.T) {
 		app.AddConsumerHandler("mailing", "orders", always(backoff.Permanent(errDown)))
 		story := app.Send("orders", order("1"))
 		story.Handler("billing").RetriedAt(time.Second, 61*time.Second).Processed()
-		story.Handler("mailing").RetriedAt().DeadLettered(middleware.DeadReasonPermanent)
+		story.Handler("mailing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)
 	})
 }
 
@@ -249,7 +249,7 @@ func TestHandlersThatTheRelayAdds(t *testing.T) {
 			AddMiddleware(app.Retry.Middleware)
 		story := app.Send("orders", order("1"))
 		story.Handler("billing").RetriedAt(time.Second, 6*time.Second).Processed()
-		story.Handler("mailing").RetriedAt().DeadLettered(middleware.DeadReasonPermanent)
+		story.Handler("mailing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)
 		assert.NotNil(t, story.Handler("mailing").DeadLetter())
 	})
 }
@@ -305,9 +305,9 @@ func TestParkedMessagesDoNotReachTheirHandler(t *testing.T) {
 		early.Metadata[middleware.FailuresKey] = "1"
 		early.Metadata[middleware.TopicKey], early.Metadata[middleware.HandlerKey] = "orders", "billing"
 		early.Metadata[middleware.DueAtKey] = time.Now().Add(40 * time.Second).Format("2006-01-02T15:04:05.000Z07:00")
-		story := app.Send("orders", early).RetriedAt(40 * time.Second).Waited().Processed()
+		story := app.Send("orders", early).RetriedAt(40 * time.Second).NeverRetried().Processed()
 		assert.Equal(t, 1, calls)
-		assert.Equal(t, retrytest.Parked, story.Attempts()[0].Outcome)
+		assert.Equal(t, middleware.Parked, story.Attempts()[0].Outcome)
 		assert.Contains(t, story.String(), "parked, waits 40s on tier 1m")
 	})
 }
@@ -344,7 +344,7 @@ func TestSendWaitsForEveryCopy(t *testing.T) {
 		for _, story := range app.SendAll("orders", order("1"), order("1")) {
 			require.Len(t, story.Attempts(), 2)
 			for _, attempt := range story.Attempts() {
-				assert.Equal(t, retrytest.Processed, attempt.Outcome)
+				assert.Equal(t, middleware.Processed, attempt.Outcome)
 			}
 		}
 	})
@@ -358,7 +358,7 @@ func TestSentAgain(t *testing.T) {
 		app.AddConsumerHandler("mailing", "orders", failing())
 		again := app.Send("orders", order("1"))
 		again.Handler("billing").RetriedAt(time.Second).Processed()
-		again.Handler("mailing").RetriedAt().Processed()
+		again.Handler("mailing").NeverRetried().Processed()
 		assert.Len(t, app.Stories("orders"), 2)
 	})
 }
@@ -370,9 +370,11 @@ func TestHooksAndConfigurationOfTheApp(t *testing.T) {
 			Schedule: backoff.Schedule{time.Second},
 			Middleware: func(c *middleware.TieredRetryConfig) {
 				c.OnRetry = func(e middleware.RetryEvent) { told = append(told, "retry "+e.MessageUUID) }
-				c.OnDeadLetter = func(e middleware.DeadLetterEvent) { told = append(told, "dead "+e.DeadLetterTopic) }
+				c.OnDeadLetter = func(e middleware.DeadLetterEvent) { told = append(told, "dead "+e.Destination.Topic) }
 				c.OmitReason = true
-				c.GenerateDeadLetterTopic = func(p middleware.DeadLetterTopicParams) (string, error) { return p.Topic + ".dead", nil }
+				c.GenerateDeadLetterDestination = func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+					return middleware.Destination{Topic: p.Topic + ".dead"}, nil
+				}
 			},
 		})
 		app.AddConsumerHandler("billing", "orders", always(errDown))
@@ -381,7 +383,7 @@ func TestHooksAndConfigurationOfTheApp(t *testing.T) {
 		assert.Equal(t, []string{"retry 1", "dead orders.dead"}, told)
 		assert.NotContains(t, story.DeadLetter().Metadata, middleware.ReasonKey)
 		require.Len(t, app.Stories("orders.dead"), 1)
-		app.Stories("orders.dead")[0].RetriedAt().Processed()
+		app.Stories("orders.dead")[0].NeverRetried().Processed()
 	})
 }
 

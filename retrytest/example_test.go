@@ -85,7 +85,7 @@ func ExampleNewWithConfig() {
 	app := retrytest.NewWithConfig(t, retrytest.Config{
 		Schedule: backoff.Constant(time.Millisecond, 1),
 		Middleware: func(c *middleware.TieredRetryConfig) { // as the app sets it
-			c.OnDeadLetter = func(e middleware.DeadLetterEvent) { fmt.Println("alarm:", e.MessageUUID, e.Reason) }
+			c.OnDeadLetter = func(e middleware.DeadLetterEvent) { fmt.Println("alarm:", e.MessageUUID, e.DeadReason) }
 			c.RedactReason = func(string, error) string { return "secret" }
 		},
 	})
@@ -183,7 +183,7 @@ func ExampleStory_Handler() {
 	})
 	story := app.Send("orders", message.NewMessage("order-1", nil))
 	story.Handler("billing").Processed()
-	story.Handler("printing").RetriedAt().DeadLettered(middleware.DeadReasonPermanent)
+	story.Handler("printing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)
 	fmt.Println(story.Handler("printing").DeadLetter().Metadata[middleware.ReasonKey])
 	// Output:
 	// the printer has burnt down

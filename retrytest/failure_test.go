@@ -72,7 +72,7 @@ func TestAssertionsFail(t *testing.T) {
 	}{
 		{"too early", func(s *retrytest.Story) { s.RetriedAt(1100 * time.Millisecond) }, "retried at\n got: 1s\nwant: 1.1s\n"},
 		{"too late", func(s *retrytest.Story) { s.RetriedAt(900 * time.Millisecond) }, "retried at\n got: 1s\nwant: 900ms\n"},
-		{"once too few", func(s *retrytest.Story) { s.RetriedAt() }, "retried at\n got: 1s\nwant: never\n"},
+		{"once too few", func(s *retrytest.Story) { s.NeverRetried() }, "retried at\n got: 1s\nwant: never\n"},
 		{"once too many", func(s *retrytest.Story) { s.RetriedAt(time.Second, time.Minute) }, "retried at\n got: 1s\nwant: 1s 1m\n"},
 		{"waited", func(s *retrytest.Story) { s.Waited(time.Hour) }, "waited\n got: 1s\nwant: 1h\n"},
 		{"not processed", func(s *retrytest.Story) { s.Processed() }, "the end\n got: dead-lettered as permanent\nwant: processed\n"},

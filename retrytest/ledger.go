@@ -253,15 +253,15 @@ func (l *ledger) conclude(v *visit) {
 	in.latest = time.Now()
 	switch {
 	case !v.acked:
-		v.Outcome = GivenBack
+		v.Outcome = middleware.GivenBack
 		return
-	case v.Outcome == Retried || v.Outcome == Parked:
+	case v.Outcome == middleware.Retried || v.Outcome == middleware.Parked:
 		return
-	case v.Outcome == DeadLettered:
+	case v.Outcome == middleware.DeadLettered:
 	case v.Err == nil:
-		v.Outcome = Processed
+		v.Outcome = middleware.Processed
 	default:
-		v.Outcome = Dropped
+		v.Outcome = middleware.Settled
 	}
 	in.open--
 }
@@ -282,13 +282,13 @@ func (l *ledger) failed(v *visit, topic string, letter *message.Message) {
 	}
 	switch {
 	case record.DeadReason != "":
-		v.Outcome, v.DeadReason, in.dead = DeadLettered, record.DeadReason, letter.Copy()
+		v.Outcome, v.DeadReason, in.dead = middleware.DeadLettered, record.DeadReason, letter.Copy()
 	case record.Failures == v.seen:
-		v.Outcome, v.Tier, v.Delay, in.due = Parked, l.tiers[topic], time.Until(record.DueAt), record.DueAt
+		v.Outcome, v.Tier, v.Delay, in.due = middleware.Parked, l.tiers[topic], time.Until(record.DueAt), record.DueAt
 	default:
-		v.Outcome, v.Tier, v.Delay, in.due = Retried, l.tiers[topic], record.DueAt.Sub(record.LastFailedAt), record.DueAt
+		v.Outcome, v.Tier, v.Delay, in.due = middleware.Retried, l.tiers[topic], record.DueAt.Sub(record.LastFailedAt), record.DueAt
 	}
-	if v.Err == nil && v.Outcome != Parked {
+	if v.Err == nil && v.Outcome != middleware.Parked {
 		v.Err = recordedError(record.Reason)
 	}
 	l.change()
@@ -433,7 +433,7 @@ func (l *ledger) story(a *App, of *letter) *Story {
 			attempt := v.Attempt
 			attempt.Waited = v.waited(in.visits[i+1:])
 			if v.Outcome == "" && v.life.sent == 1 && i < len(in.visits)-1 {
-				attempt.Outcome = GivenBack // it has come back: the nack is still to be heard of
+				attempt.Outcome = middleware.GivenBack // it has come back: the nack is still to be heard of
 			}
 			c.attempts = append(c.attempts, attempt)
 		}
@@ -457,7 +457,7 @@ func sleep(changed <-chan struct{}, d time.Duration) bool {
 // waited is how long it took until the retry of this visit, which is one of those that came later.
 func (v *visit) waited(later []*visit) time.Duration {
 	for _, next := range later {
-		if v.Outcome == Retried && next.seen == v.Failures {
+		if v.Outcome == middleware.Retried && next.seen == v.Failures {
 			return next.delivered.Sub(v.failed)
 		}
 	}

@@ -20,32 +20,19 @@ const (
 	mostRows = 16
 )
 
-// Outcome is what became of a message after one attempt.
-type Outcome string
-
-// The outcomes.
-const (
-	Processed    Outcome = "processed"     // the handler returned nil
-	Retried      Outcome = "retried"       // it failed, and the message waits on a tier
-	DeadLettered Outcome = "dead-lettered" // it failed, and the message was given up
-	Parked       Outcome = "parked"        // the message came before it was due and waits on, uncounted
-	GivenBack    Outcome = "given back"    // the message was nacked, and comes straight back
-	Dropped      Outcome = "dropped"       // the handler acknowledged the message itself and failed after that
-)
-
 // Attempt is one delivery of a message to a handler.
 type Attempt struct {
-	Handler    string            // the handler's name in the router
-	At         time.Duration     // since the message was first delivered
-	Took       time.Duration     // how long the handler ran, with its middlewares
-	Record     middleware.Record // the failure record the message came with; zero before the first failure
-	Outcome    Outcome           // empty while the handler runs
-	Failures   int               // how often the message had failed then, this failure included; 0 where it did not fail
-	Err        error             // why it failed
-	Delay      time.Duration     // how long it was to wait
-	Waited     time.Duration     // how long it did wait, from its failure until the next attempt
-	Tier       backoff.Tier      // the tier it waited on
-	DeadReason string            // why it was dead-lettered: middleware.DeadReasonPermanent and its like
+	Handler    string                // the handler's name in the router
+	At         time.Duration         // since the message was first delivered
+	Took       time.Duration         // how long the handler ran, with its middlewares
+	Record     middleware.Record     // the failure record the message came with; zero before the first failure
+	Outcome    middleware.Outcome    // empty while the handler runs
+	Failures   int                   // how often the message had failed then, this failure included; 0 where it did not fail
+	Err        error                 // why it failed
+	Delay      time.Duration         // how long it was to wait
+	Waited     time.Duration         // how long it did wait, from its failure until the next attempt
+	Tier       backoff.Tier          // the tier it waited on
+	DeadReason middleware.DeadReason // why it was dead-lettered
 }
 
 // Story is what became of a message. Its assertions fail the test, and go on, with the whole story in the failure's text; each
@@ -99,13 +86,16 @@ func (s *Story) DeadLetter() *message.Message {
 	return s.only().deadLetter
 }
 
-// RetriedAt asserts when the message came back, counted from its first delivery; nothing asserts that it never did. The time
-// that handlers took counts. A retry may be late by 2 ms for every retry up to it; outside a bubble by half a second.
+// RetriedAt asserts when the message came back, counted from its first delivery. The time that handlers took counts. A retry
+// may be late by 2 ms for every retry up to it, outside a bubble by half a second. Use NeverRetried for none.
 func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	s.app.t.Helper()
+	if len(times) == 0 {
+		s.app.t.Fatalf("retrytest: RetriedAt needs the times of the retries: use NeverRetried to assert that there was none")
+	}
 	var got []time.Duration
 	for i, a := range s.only().attempts {
-		if i > 0 && a.Outcome != Parked {
+		if i > 0 && a.Outcome != middleware.Parked {
 			got = append(got, a.At)
 		}
 	}
@@ -113,13 +103,34 @@ func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	return s
 }
 
-// Waited asserts how long the message waited for each retry, counted from the failure; nothing asserts that it was never
-// retried. A wait may be longer by 2 ms, outside a bubble by half a second.
-func (s *Story) Waited(waits ...time.Duration) *Story {
+// NeverRetried asserts that no failure of the message was retried and that it was not given back.
+func (s *Story) NeverRetried() *Story {
 	s.app.t.Helper()
 	var got []time.Duration
+	attempts := s.only().attempts
+	for i, a := range attempts {
+		again := a.Outcome == middleware.Retried || a.Outcome == middleware.GivenBack
+		switch {
+		case again && i+1 < len(attempts):
+			got = append(got, attempts[i+1].At)
+		case again:
+			got = append(got, a.At+a.Delay)
+		}
+	}
+	s.compare("retried at", got, nil, true)
+	return s
+}
+
+// Waited asserts how long the message waited for each retry, counted from the failure. A wait may be longer by 2 ms, outside a
+// bubble by half a second. Use NeverRetried for none.
+func (s *Story) Waited(waits ...time.Duration) *Story {
+	s.app.t.Helper()
+	if len(waits) == 0 {
+		s.app.t.Fatalf("retrytest: Waited needs the waits before the retries: use NeverRetried to assert that there was none")
+	}
+	var got []time.Duration
 	for _, a := range s.only().attempts {
-		if a.Outcome == Retried {
+		if a.Outcome == middleware.Retried {
 			got = append(got, a.Waited)
 		}
 	}
@@ -145,14 +156,14 @@ func (s *Story) compare(what string, got, want []time.Duration, summed bool) {
 // Processed asserts that the handler returned nil in the end.
 func (s *Story) Processed() *Story {
 	s.app.t.Helper()
-	if got := s.end(); got != string(Processed) {
-		s.fail("the end", got, string(Processed))
+	if got := s.end(); got != string(middleware.Processed) {
+		s.fail("the end", got, string(middleware.Processed))
 	}
 	return s
 }
 
-// DeadLettered asserts that the message was dead-lettered, and why: middleware.DeadReasonExhausted and its like.
-func (s *Story) DeadLettered(reason string) *Story {
+// DeadLettered asserts that the message was dead-lettered in the end, with this reason.
+func (s *Story) DeadLettered(reason middleware.DeadReason) *Story {
 	s.app.t.Helper()
 	if got, want := s.end(), deadAs(reason); got != want {
 		s.fail("the end", got, want)
@@ -167,13 +178,15 @@ func (s *Story) end() string {
 		return onItsWay
 	}
 	last := attempts[len(attempts)-1]
-	if last.Outcome == DeadLettered {
+	if last.Outcome == middleware.DeadLettered {
 		return deadAs(last.DeadReason)
 	}
 	return last.outcome()
 }
 
-func deadAs(reason string) string { return fmt.Sprintf("%s as %s", DeadLettered, reason) }
+func deadAs(reason middleware.DeadReason) string {
+	return fmt.Sprintf("%s as %s", middleware.DeadLettered, reason)
+}
 
 func (s *Story) fail(what, got, want string) {
 	s.app.t.Helper()
@@ -228,9 +241,9 @@ func (a Attempt) failure() string {
 
 func (a Attempt) outcome() string {
 	switch a.Outcome {
-	case Retried, Parked:
+	case middleware.Retried, middleware.Parked:
 		return fmt.Sprintf("%s, waits %s on tier %v", a.Outcome, brief(a.Delay), a.Tier)
-	case DeadLettered:
+	case middleware.DeadLettered:
 		return deadAs(a.DeadReason)
 	case "":
 		return "running"

@@ -27,7 +27,7 @@ func TestBilling(t *testing.T) {
 
 		story[0].RetriedAt(time.Second).Processed() // no answer, once
 		story[1].Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
-		story[2].RetriedAt().DeadLettered(retrymw.DeadReasonPermanent) // the card was stolen
+		story[2].NeverRetried().DeadLettered(retrymw.DeadReasonPermanent) // the card was stolen
 		story[3].RetriedAt(2*time.Minute + 6*time.Second).Processed()  // the provider said when to come back
 		story[4].RetriedAt(time.Second).Processed()                    // a panic
 		story[5].RetriedAt(time.Second, 6*time.Second).Processed()
@@ -57,13 +57,16 @@ func TestAppOnTheTestKit(t *testing.T) {
 				switch {
 				case trouble.kind == declined:
 					dead++
-					story.RetriedAt().DeadLettered(retrymw.DeadReasonPermanent)
+					story.NeverRetried().DeadLettered(retrymw.DeadReasonPermanent)
 				case trouble.failures == always:
 					dead++
 					story.Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
 				case trouble.kind == busy:
 					billed++
 					story.Waited(provider.wish).Processed()
+				case trouble.failures == 0:
+					billed++
+					story.NeverRetried().Processed()
 				default:
 					billed++
 					story.Waited(schedule[:trouble.failures]...).Processed()

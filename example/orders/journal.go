@@ -105,7 +105,7 @@ func (j *journal) show(f failure, w *wait) {
 // died is the middleware's OnDeadLetter.
 func (j *journal) died(e middleware.DeadLetterEvent) {
 	j.mu.Lock()
-	j.timeline.died(j.numbers[e.MessageUUID], e.Failures, e.Reason, e.Err.Error())
+	j.timeline.died(j.numbers[e.MessageUUID], e.Failures, string(e.DeadReason), e.Err.Error())
 	j.mu.Unlock()
 	j.settle(j.dead, e.MessageUUID)
 }

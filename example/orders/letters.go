@@ -90,7 +90,7 @@ func printLetters(out io.Writer, topic string, letters []letter, numbers map[str
 			value any
 		}{
 			{"failures", l.record.Failures},
-			{"dead reason", l.record.DeadReason},
+			{"dead reason", string(l.record.DeadReason)},
 			{"first failed at", l.record.FirstFailedAt.Format(milliseconds)},
 			{"last failed at", l.record.LastFailedAt.Format(milliseconds)},
 			{"reason", l.record.Reason},

@@ -64,7 +64,7 @@ func TestHeadersNearTheFrameLimit(t *testing.T) {
 			tooLarge++
 			require.Greater(t, size, 129_500, "there is room enough")
 			if size < frameMax-100 {
-				assert.Equal(t, middleware.DeadReasonTooLarge, letter.Headers[middleware.DeadReasonKey], identity)
+				assert.Equal(t, string(middleware.DeadReasonTooLarge), letter.Headers[middleware.DeadReasonKey], identity)
 			}
 		default:
 			assert.Fail(t, "handled neither 3 times nor once", "%s: %d times", identity, calls.Counts()[identity])

@@ -73,7 +73,7 @@ var (
 func exhausted(t testing.TB, letter amqp091.Delivery, failures string) {
 	t.Helper()
 	assert.Equal(t, failures, letter.Headers[middleware.FailuresKey])
-	assert.Equal(t, middleware.DeadReasonExhausted, letter.Headers[middleware.DeadReasonKey])
+	assert.Equal(t, string(middleware.DeadReasonExhausted), letter.Headers[middleware.DeadReasonKey])
 }
 
 // same asserts that every identity was counted so often.

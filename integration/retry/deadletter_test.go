@@ -106,7 +106,7 @@ func TestMessageThatKillsItsProcessIsDeadLettered(t *testing.T) {
 	}
 	record, ok := middleware.ReadRecord(letter.Metadata)
 	require.True(t, ok)
-	assert.Equal(t, "delivery_limit", record.DeadReason)
+	assert.EqualValues(t, "delivery_limit", record.DeadReason)
 	assert.Equal(t, 2, record.Failures, "the handler's own, and the broker's")
 	assert.Equal(t, queue, record.Topic)
 	assert.Equal(t, id0, letter.UUID)

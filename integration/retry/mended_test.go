@@ -43,7 +43,7 @@ func TestRetriesEndWithAMarshalerThatKnowsNoMetadata(t *testing.T) {
 	testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "m-1", Headers: amqp091.Table{"trace": "abc"}, Body: []byte("order")})
 	letter := testapp.Take(t, queue+".dead", 1)[0]
 	assert.Equal(t, map[string]int{"m-1": 3}, calls.Counts())
-	assert.Equal(t, middleware.DeadReasonExhausted, letter.Headers[middleware.DeadReasonKey])
+	assert.Equal(t, string(middleware.DeadReasonExhausted), letter.Headers[middleware.DeadReasonKey])
 	assert.Equal(t, "abc", letter.Headers["trace"], "what the app's marshaler leaves out is kept")
 	assert.Equal(t, "m-1", letter.MessageId)
 }

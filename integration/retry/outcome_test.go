@@ -78,11 +78,11 @@ func TestEveryOutcomeOnABroker(t *testing.T) {
 	}
 	processed.Wait(t, len(want), 30*time.Second)
 	assert.Equal(t, want, processed.Counts())
-	reasons := map[string]string{}
+	reasons := map[string]middleware.DeadReason{}
 	for _, letter := range testapp.Take(t, queue+".dead", len(letters)) {
-		reasons[string(letter.Body)] = letter.Headers[middleware.DeadReasonKey].(string)
+		reasons[string(letter.Body)] = middleware.DeadReason(letter.Headers[middleware.DeadReasonKey].(string))
 	}
-	assert.Equal(t, map[string]string{
+	assert.Equal(t, map[string]middleware.DeadReason{
 		"fails always": middleware.DeadReasonExhausted, "panics always": middleware.DeadReasonExhausted,
 		"fails permanently": middleware.DeadReasonPermanent,
 	}, reasons)
@@ -213,7 +213,7 @@ func TestMessageThatTheAppCannotReadIsDeadLettered(t *testing.T) {
 	letter := testapp.Take(t, queue+".dead", 1)[0]
 	assert.Equal(t, "no JSON", string(letter.Body))
 	assert.Equal(t, int32(1), letter.Headers["n"])
-	assert.Equal(t, middleware.DeadReasonUnmarshal, letter.Headers[middleware.DeadReasonKey])
+	assert.Equal(t, string(middleware.DeadReasonUnmarshal), letter.Headers[middleware.DeadReasonKey])
 	done.Wait(t, 1, 20*time.Second)
 	assert.Zero(t, a.Log.Count("sending nack"))
 }

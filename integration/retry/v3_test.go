@@ -42,7 +42,7 @@ func TestTopicConfig(t *testing.T) {
 	testapp.Send(t, "shop_"+a.Name, "orders.eu", testapp.Orders(10)...)
 	done.Wait(t, 9, 20*time.Second)
 	letter := testapp.Take(t, queue+".dead", 1)[0]
-	assert.Equal(t, middleware.DeadReasonExhausted, letter.Headers[middleware.DeadReasonKey])
+	assert.Equal(t, string(middleware.DeadReasonExhausted), letter.Headers[middleware.DeadReasonKey])
 	a.Settle(queue)
 	assert.Empty(t, done.Twice())
 }

@@ -177,12 +177,12 @@ func (m Major[C]) optionsReachTheTopology(t *testing.T) {
 
 func (m Major[C]) topicsAreRoutingKeys(t *testing.T) {
 	retry := m.builder(t, func(c *Config[C], _ Fields) { c.AMQP = m.PubSub(uri, "billing") }).TieredRetryConfig(nil)
-	topic, err := retry.GenerateRetryTopic(middleware.RetryTopicParams{Topic: "orders", Tier: backoff.Tier(1500 * time.Millisecond)})
+	to, err := retry.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: "orders", Tier: backoff.Tier(1500 * time.Millisecond)})
 	require.NoError(t, err)
-	assert.Equal(t, "1500ms.orders_billing", topic)
-	topic, err = retry.GenerateDeadLetterTopic(middleware.DeadLetterTopicParams{Topic: "orders"})
+	assert.Equal(t, middleware.Destination{Topic: "1500ms.orders_billing", Queue: "orders_billing.retry.1500ms"}, to)
+	to, err = retry.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: "orders"})
 	require.NoError(t, err)
-	assert.Equal(t, "dead.orders_billing", topic)
+	assert.Equal(t, middleware.Destination{Topic: "dead.orders_billing", Queue: "orders_billing.dead"}, to)
 }
 
 // silent is a marshaler that makes nothing of metadata.
@@ -222,7 +222,7 @@ func (m Major[C]) deadLettersAreRead(t *testing.T) {
 	require.NoError(t, err)
 	record, known := middleware.ReadRecord(msg.Metadata)
 	require.True(t, known)
-	assert.Equal(t, "delivery_limit", record.DeadReason)
+	assert.EqualValues(t, "delivery_limit", record.DeadReason)
 }
 
 // whyItIsDead: the last word is the broker's where it dead-lettered the message, whatever the message said before, and the
@@ -250,7 +250,7 @@ func (m Major[C]) whyItIsDead(t *testing.T) {
 	bury := func(t *testing.T, headers amqp091.Table) amqp091.Table {
 		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry.return", RoutingKey: "1s.orders", Headers: headers})
 		require.NoError(t, err)
-		msg.Metadata[middleware.FailuresKey], msg.Metadata[middleware.DeadReasonKey] = "4", middleware.DeadReasonExhausted
+		msg.Metadata[middleware.FailuresKey], msg.Metadata[middleware.DeadReasonKey] = "4", string(middleware.DeadReasonExhausted)
 		p, err := app.Marshal(msg)
 		require.NoError(t, err)
 		return p.Headers
@@ -272,7 +272,7 @@ func (m Major[C]) whyItIsDead(t *testing.T) {
 		headers := bury(t, amqp091.Table{middleware.FailuresKey: "3"})
 		headers["x-death"] = deaths("delivery_limit") // it kills its process now
 		record := read(t, headers)
-		assert.Equal(t, "delivery_limit", record.DeadReason)
+		assert.EqualValues(t, "delivery_limit", record.DeadReason)
 		assert.Equal(t, 5, record.Failures)
 	})
 	t.Run("the broker's, published again as it is", func(t *testing.T) {

@@ -25,10 +25,14 @@ func (nowhere) Close() error                              { return nil }
 // measureSuccess takes turns between a bare handler and each middleware around it, and compares within the pairs.
 func measureSuccess(pairs int) ([]string, error) {
 	retry, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
-		Publisher:               nowhere{},
-		Schedule:                backoff.Exponential(time.Second, 5, 4),
-		GenerateRetryTopic:      func(middleware.RetryTopicParams) (string, error) { return "retry", nil },
-		GenerateDeadLetterTopic: func(middleware.DeadLetterTopicParams) (string, error) { return "dead", nil },
+		Publisher: nowhere{},
+		Schedule:  backoff.Exponential(time.Second, 5, 4),
+		GenerateRetryDestination: func(middleware.RetryDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{Topic: "retry"}, nil
+		},
+		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{Topic: "dead"}, nil
+		},
 	}, nil)
 	if err != nil {
 		return nil, err

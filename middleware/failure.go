@@ -1,0 +1,93 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	maxReason    = 1024
+	maxRedacted  = 64 * 1024 // what RedactReason gets
+	maxErrorType = 255
+)
+
+// failure is why a message failed, with what may be recorded of it.
+type failure struct {
+	err       error
+	reason    string // bounded and redacted
+	errorType string
+}
+
+// failureOf bounds and redacts the text of an error.
+func (t *TieredRetry) failureOf(err error) failure {
+	return failure{err: err, reason: t.reason(err), errorType: errorType(err)}
+}
+
+// reason returns the text of an error as it may be recorded and logged.
+func (t *TieredRetry) reason(err error) (reason string) {
+	if t.config.OmitReason {
+		return ""
+	}
+	if t.config.RedactReason == nil {
+		return errorText(err, maxReason)
+	}
+	reason = errorText(err, maxRedacted)
+	defer func() {
+		if recover() != nil {
+			reason = ""
+		}
+	}()
+	return cut(t.config.RedactReason(reason, err), maxReason)
+}
+
+// logged is the text of a failure as an error for the log. The error itself may be huge, or panic.
+func (f failure) logged() error { return loggedError(f.reason) }
+
+type loggedError string
+
+func (e loggedError) Error() string { return string(e) }
+
+// errUnmarshal is the failure of a message that carries UnmarshalErrorKey.
+type errUnmarshal string
+
+func (e errUnmarshal) Error() string { return "cannot unmarshal the message: " + string(e) }
+
+// errorText returns the error's text, bounded. Some errors panic in their Error method.
+func errorText(err error, bytes int) (text string) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			text = fmt.Sprintf("%T: its Error method panicked", err)
+		}
+	}()
+	return cut(err.Error(), bytes)
+}
+
+// errorType returns the type of the error's root, because the types of wrappers say little.
+func errorType(err error) (name string) {
+	name = fmt.Sprintf("%T", err)
+	defer func() {
+		_ = recover() // an Unwrap that panics
+		name = cut(name, maxErrorType)
+	}()
+	for root := err; root != nil; root = errors.Unwrap(root) {
+		name = fmt.Sprintf("%T", root)
+	}
+	return name
+}
+
+// cut bounds a text to so many bytes of valid UTF-8.
+func cut(text string, bytes int) string {
+	if len(text) > bytes {
+		text = text[:bytes]
+		for i := 0; i < utf8.UTFMax-1 && len(text) > 0; i++ {
+			if r, size := utf8.DecodeLastRuneInString(text); r != utf8.RuneError || size != 1 {
+				break
+			}
+			text = text[:len(text)-1]
+		}
+	}
+	valid := strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?") // PostgreSQL's JSON holds no NUL
+	return valid[:min(len(valid), bytes)]
+}

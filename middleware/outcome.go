@@ -1,0 +1,141 @@
+package middleware
+
+import (
+	"time"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+)
+
+// Outcome is what becomes of one delivery of a message.
+type Outcome string
+
+// The outcomes of a delivery.
+const (
+	// Processed: the handler returned nil. Its produced messages are published without the failure record.
+	Processed Outcome = "processed"
+	// Retried: the handler failed and retries are left. A copy waits on a tier.
+	Retried Outcome = "retried"
+	// Parked: the handler was not called, because a part of a requested delay remains. A copy waits on a tier, uncounted.
+	Parked Outcome = "parked"
+	// DeadLettered: the message is given up. A copy is a dead letter, with a DeadReason.
+	DeadLettered Outcome = "dead-lettered"
+	// GivenBack: the message is nacked and counts no failure, because the subscription ends or the copy cannot be published.
+	GivenBack Outcome = "given back"
+	// Settled: the handler failed after it had acked or nacked the message itself. No copy is published.
+	Settled Outcome = "settled"
+)
+
+// Outcomes returns all outcomes, in the order of the table in docs/outcomes.md.
+func Outcomes() []Outcome {
+	return []Outcome{Processed, Retried, Parked, DeadLettered, GivenBack, Settled}
+}
+
+// DeadReason is why a message was dead-lettered: the value of DeadReasonKey. A dead letter that the broker or package relay
+// made has a reason of theirs.
+type DeadReason string
+
+// The dead reasons of the middleware.
+const (
+	DeadReasonExhausted DeadReason = "exhausted" // its retries are used up
+	DeadReasonPermanent DeadReason = "permanent" // its handler returned a backoff.Permanent error
+	DeadReasonUnmarshal DeadReason = "unmarshal" // the app's marshaler cannot read it, so no handler was called
+	DeadReasonTooLarge  DeadReason = "too_large" // its headers are too large for a tier
+)
+
+// situation is what is known of a delivery when its outcome is decided.
+type situation struct {
+	record  Record // as it came; zero where there is none, or where it does not count on this topic
+	origin  origin
+	called  bool // the handler has been called, or cannot be
+	settled bool // the handler has acked or nacked the message itself
+	ended   bool // the subscription has ended: a shutdown
+}
+
+// decision is the outcome of a delivery, and the copy that it needs.
+type decision struct {
+	outcome Outcome // empty: the handler is to be called
+	record  Record  // of the copy
+	tier    backoff.Tier
+	delay   time.Duration // from now until the handler is to be called again
+}
+
+// policy is what decisions depend on besides the delivery.
+type policy struct {
+	schedule  backoff.Schedule
+	tiers     []backoff.Tier
+	tolerance time.Duration // what may remain of a delay when the handler is called
+}
+
+// decide is a pure function. A failure without an error means that there is none yet: the handler has not been called, or has
+// returned nil.
+func (p policy) decide(s situation, f failure, now time.Time) decision {
+	failed := f.err != nil
+	switch {
+	case s.settled && failed:
+		return decision{outcome: Settled}
+	case s.ended && (failed || !s.called):
+		return decision{outcome: GivenBack}
+	case failed:
+		return p.decideFailure(s, f, now)
+	case s.called:
+		return decision{outcome: Processed}
+	}
+	if remains := s.record.DueAt.Sub(now); !s.record.DueAt.IsZero() && remains > p.tolerance {
+		return decision{outcome: Parked, record: s.record, tier: p.tierFor(remains), delay: remains}
+	}
+	return decision{}
+}
+
+func (p policy) decideFailure(s situation, f failure, now time.Time) decision {
+	record := s.record
+	if record.FirstFailedAt.IsZero() {
+		record.FirstFailedAt = now
+	}
+	record.Failures++
+	record.LastFailedAt = now
+	record.Reason, record.ErrorType = f.reason, f.errorType
+	record.Topic, record.Handler = s.origin.topic, s.origin.handler
+	record.DeadReason, record.DueAt = "", time.Time{}
+
+	_, unreadable := f.err.(errUnmarshal)
+	permanent, requested := requestOf(f.err)
+	delay, left := p.schedule.Delay(record.Failures)
+	switch {
+	case unreadable:
+		return deadLetter(record, DeadReasonUnmarshal, s.origin)
+	case permanent:
+		return deadLetter(record, DeadReasonPermanent, s.origin)
+	case !left:
+		return deadLetter(record, DeadReasonExhausted, s.origin)
+	case requested > 0:
+		delay = min(requested, backoff.MaxDelay)
+	}
+	record.DueAt = now.Add(delay)
+	return decision{outcome: Retried, record: record, tier: p.tierFor(delay), delay: delay}
+}
+
+func deadLetter(record Record, why DeadReason, from origin) decision {
+	record.DeadReason, record.DueAt, record.Subscriber = why, time.Time{}, from.subscriber
+	return decision{outcome: DeadLettered, record: record}
+}
+
+// requestOf asks the error itself. The methods of an app's errors may panic: such an error requests nothing.
+func requestOf(err error) (permanent bool, delay time.Duration) {
+	defer func() {
+		if recover() != nil {
+			permanent, delay = false, 0
+		}
+	}()
+	delay, _ = backoff.RetryAfterDelay(err)
+	return backoff.IsPermanent(err), delay
+}
+
+// tierFor returns the shortest tier that covers the wait, or the longest: the rest is waited for in another round.
+func (p policy) tierFor(wait time.Duration) backoff.Tier {
+	for _, tier := range p.tiers {
+		if time.Duration(tier) >= wait {
+			return tier
+		}
+	}
+	return p.tiers[len(p.tiers)-1]
+}
