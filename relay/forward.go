@@ -28,7 +28,7 @@ func (p *pump) next(h *held, now time.Time) (TopicParams, message.Metadata) {
 	delete(metadata, hopKey)
 	switch {
 	case !h.known:
-		metadata[middleware.DeadReasonKey] = string(DeadReasonForeign)
+		p.foreignRecord(h.record, now).Write(metadata)
 		return TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler}, metadata
 	case now.Before(dueAt(h.record)):
 		rest := dueAt(h.record).Sub(now)
@@ -40,6 +40,26 @@ func (p *pump) next(h *held, now time.Time) (TopicParams, message.Metadata) {
 	default:
 		return TopicParams{Kind: ReturnTopic, Handler: h.record.Handler}, metadata
 	}
+}
+
+// foreignRecord completes the record of a message that is dead-lettered because its handler is unknown, so that
+// middleware.ReadRecord reads it. The record is zero if the message had no readable one.
+func (p *pump) foreignRecord(record middleware.Record, now time.Time) middleware.Record {
+	record.Failures = max(record.Failures, 1)
+	if record.LastFailedAt.IsZero() {
+		record.LastFailedAt = now
+	}
+	if record.FirstFailedAt.IsZero() {
+		record.FirstFailedAt = record.LastFailedAt
+	}
+	if record.Reason == "" {
+		record.Reason = errForeign.Error()
+	}
+	if record.Topic == "" {
+		record.Topic = p.topic
+	}
+	record.DueAt, record.DeadReason, record.Subscriber = time.Time{}, DeadReasonForeign, structName(p.subscriber)
+	return record
 }
 
 // tierFor returns the tier on which a message waits for the rest of its delay. That is its own tier, unless less than one hop

@@ -251,6 +251,7 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		put("nil", nil)
 		put("no handler", message.Metadata{retrymw.FailuresKey: "1"})
 		put("garbled count", message.Metadata{retrymw.FailuresKey: "-1", retrymw.HandlerKey: "billing"})
+		put("garbled time", message.Metadata{retrymw.FailuresKey: "2", retrymw.HandlerKey: "billing", retrymw.DueAtKey: "soon"})
 		put("elsewhere", message.Metadata{retrymw.FailuresKey: "1", retrymw.HandlerKey: "of another process"})
 		put("garbled hop", message.Metadata{
 			retrymw.FailuresKey: "1", retrymw.HandlerKey: "of another process", "retry_hop_due_at": "soon",
@@ -261,9 +262,18 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		a.close()
 
 		unknown := a.publisher.to("retry.dead.unknown")
-		assert.Len(t, unknown, 4)
+		assert.Len(t, unknown, 5)
 		for _, one := range unknown {
-			assert.EqualValues(t, relay.DeadReasonForeign, one.msg.Metadata[retrymw.DeadReasonKey])
+			record, ok := retrymw.ReadRecord(one.msg.Metadata)
+			assert.True(t, ok, "ReadRecord reads %s: %v", one.msg.UUID, one.msg.Metadata)
+			assert.Equal(t, relay.DeadReasonForeign, record.DeadReason)
+			assert.Equal(t, 1, record.Failures)
+			assert.WithinDuration(t, start, record.LastFailedAt, time.Second)
+			assert.Equal(t, record.LastFailedAt, record.FirstFailedAt)
+			assert.Zero(t, record.DueAt)
+			assert.Equal(t, "retry.1m", record.Topic)
+			assert.Equal(t, "the retry middleware did not publish this message", record.Reason)
+			assert.Equal(t, record.Reason, one.msg.Metadata["reason_poisoned"], "a poison queue's reader reads it, too")
 			assert.Equal(t, one.msg.UUID, string(one.msg.Payload))
 		}
 		back := a.publisher.to("retry.return.of another process")
@@ -290,11 +300,22 @@ func TestHandlerNameThatCannotBeATopic(t *testing.T) {
 		a.handle("billing", func(*message.Message) error { return nil })
 		a.run()
 		msg := message.NewMessage("1", nil)
-		msg.Metadata = message.Metadata{retrymw.FailuresKey: "1", retrymw.HandlerKey: "a b"}
+		msg.Metadata = message.Metadata{
+			retrymw.FailuresKey: "3", retrymw.HandlerKey: "a b", retrymw.TopicKey: "orders", retrymw.ReasonKey: "the bank is down",
+			retrymw.LastFailedAtKey: "2000-01-01T00:00:00.000Z", retrymw.DueAtKey: "2000-01-01T00:00:00.100Z",
+		}
 		require.NoError(t, a.pubSub.Publish("0_1s_", msg))
 		time.Sleep(time.Second)
 		a.close()
-		assert.Len(t, a.publisher.to("2_0s_unknown"), 1)
+		unknown := a.publisher.to("2_0s_unknown")
+		require.Len(t, unknown, 1)
+		record, ok := retrymw.ReadRecord(unknown[0].msg.Metadata)
+		require.True(t, ok)
+		failedAt := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+		assert.Equal(t, retrymw.Record{
+			Failures: 3, FirstFailedAt: failedAt, LastFailedAt: failedAt, Reason: "the bank is down", Topic: "orders", Handler: "a b",
+			Subscriber: "gochannel.GoChannel", DeadReason: relay.DeadReasonForeign,
+		}, record, "what its own record states is kept")
 	})
 }
 
