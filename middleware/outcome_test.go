@@ -494,3 +494,18 @@ func TestHooksObserveAndCannotChangeTheOutcome(t *testing.T) {
 		}}, dead)
 	})
 }
+
+// TestLogsNameTheQueue: an operator looks for orders.dead, not for a routing key.
+func TestLogsNameTheQueue(t *testing.T) {
+	logs := &logRecorder{}
+	config := configOf(&recorder{})
+	config.GenerateDeadLetterDestination = func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
+		return retrymw.Destination{Topic: "dead." + p.Topic, Queue: p.Topic + ".dead"}, nil
+	}
+	retry, err := retrymw.NewTieredRetry(config, logs)
+	require.NoError(t, err)
+	_, err = retry.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	assert.Contains(t, logs.text.String(), "destination:orders.dead")
+	assert.Contains(t, logs.text.String(), "publish_topic:dead.orders")
+}

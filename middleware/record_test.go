@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"strconv"
 	"testing"
@@ -136,4 +137,37 @@ func FuzzReadRecord(f *testing.F) {
 			t.Errorf("out of bounds: %+v", record)
 		}
 	})
+}
+
+// TestRecordIsWhatWriteWrote: what one function writes the other reads, and RecordKeys has every key of it.
+func TestRecordIsWhatWriteWrote(t *testing.T) {
+	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	waits := retrymw.Record{
+		Failures: 2, FirstFailedAt: at, LastFailedAt: at.Add(time.Second), DueAt: at.Add(time.Minute), Reason: "the bank is down",
+		ErrorType: "*errors.errorString", Topic: topic, Handler: handler,
+	}
+	dead := waits
+	dead.DueAt, dead.DeadReason, dead.Subscriber = time.Time{}, retrymw.DeadReasonExhausted, "amqp.Subscriber"
+	for name, record := range map[string]retrymw.Record{"waits": waits, "dead": dead} {
+		t.Run(name, func(t *testing.T) {
+			metadata := message.Metadata{"trace": "abc", retrymw.DeadReasonKey: "old", retrymw.HandlerKey: "old", retrymw.UnmarshalErrorKey: "old"}
+			record.Write(metadata)
+			got, ok := retrymw.ReadRecord(metadata)
+			require.True(t, ok)
+			assert.Equal(t, record, got)
+			delete(metadata, "trace")
+			for key := range metadata {
+				assert.Contains(t, retrymw.RecordKeys(), key)
+			}
+		})
+	}
+	assert.Equal(t, []string{retrymw.DeadReasonKey, retrymw.FailuresKey, retrymw.TopicKey}, retrymw.RecordKeys()[:3], "most important first")
+}
+
+func TestRecordPrintsOnlyWhatIsSet(t *testing.T) {
+	record := retrymw.Record{Failures: 1, Reason: "the bank is down", LastFailedAt: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)}
+	assert.Equal(t, `failures=1 last_failed_at="2026-01-01T12:00:00.000Z" reason="the bank is down"`, record.String())
+	text, err := json.Marshal(record)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"failures": 1, "last_failed_at": "2026-01-01T12:00:00Z", "reason": "the bank is down"}`, string(text))
 }

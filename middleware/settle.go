@@ -69,21 +69,22 @@ func (t *TieredRetry) pace(in delivery, tier time.Duration) bool {
 
 // log writes one line for a copy that was published.
 func (t *TieredRetry) log(in delivery, d decision, to Destination) {
-	fields := t.fields(in).Add(watermill.LogFields{"failures": d.record.Failures, "destination": to.String(), "publish_topic": to.Topic})
-	switch d.outcome {
-	case Parked:
-		t.logger.Debug("Message came back before its delay was over, parked again", fields.Add(watermill.LogFields{
-			"due_at": formatTime(d.record.DueAt), "tier": d.tier.String(),
-		}))
-	case Retried:
-		t.logger.Info("Handler failed, message waits for its retry", fields.Add(watermill.LogFields{
-			"delay": d.delay, "due_at": formatTime(d.record.DueAt), "tier": d.tier.String(),
-			"reason": d.record.Reason, "error_type": d.record.ErrorType,
-		}))
-	case DeadLettered:
-		t.logger.Error("Message dead-lettered", loggedError(d.record.Reason), fields.Add(watermill.LogFields{
-			"dead_reason": d.record.DeadReason, "reason": d.record.Reason, "error_type": d.record.ErrorType,
-		}))
+	fields := t.fields(in)
+	fields["failures"], fields["destination"], fields["publish_topic"] = d.record.Failures, to.String(), to.Topic
+	if d.outcome == DeadLettered {
+		fields["dead_reason"] = d.record.DeadReason
+	} else {
+		fields["tier"], fields["delay"], fields["due_at"] = d.tier.String(), d.delay, formatTime(d.record.DueAt)
+	}
+	if d.outcome == Parked {
+		t.logger.Debug("Message came back before its delay was over, parked again", fields)
+		return
+	}
+	fields["reason"], fields["error_type"] = d.record.Reason, d.record.ErrorType
+	if d.outcome == DeadLettered {
+		t.logger.Error("Message dead-lettered", loggedError(d.record.Reason), fields)
+	} else {
+		t.logger.Info("Handler failed, message waits for its retry", fields)
 	}
 }
 
@@ -94,34 +95,28 @@ func (t *TieredRetry) fields(in delivery) watermill.LogFields {
 
 // report calls the outcome's hook.
 func (t *TieredRetry) report(in delivery, d decision, to Destination, cause error) {
-	r, c := d.record, t.config
+	r := d.record
 	switch {
-	case d.outcome == Retried && c.OnRetry != nil:
-		t.observe(in, func() {
-			c.OnRetry(RetryEvent{
-				Topic: r.Topic, Handler: r.Handler, MessageUUID: in.uuid, Failures: r.Failures,
-				Delay: d.delay, Tier: d.tier, DueAt: r.DueAt, Destination: to, Err: cause,
-			})
+	case d.outcome == Retried && t.config.OnRetry != nil:
+		observe(t, in, t.config.OnRetry, RetryEvent{
+			Topic: r.Topic, Handler: r.Handler, MessageUUID: in.uuid, Failures: r.Failures,
+			Delay: d.delay, Tier: d.tier, DueAt: r.DueAt, Destination: to, Err: cause,
 		})
-	case d.outcome == Parked && c.OnPark != nil:
-		t.observe(in, func() {
-			c.OnPark(ParkEvent{
-				Topic: r.Topic, Handler: r.Handler, MessageUUID: in.uuid, Failures: r.Failures,
-				Tier: d.tier, DueAt: r.DueAt, Destination: to,
-			})
+	case d.outcome == Parked && t.config.OnPark != nil:
+		observe(t, in, t.config.OnPark, ParkEvent{
+			Topic: r.Topic, Handler: r.Handler, MessageUUID: in.uuid, Failures: r.Failures,
+			Tier: d.tier, DueAt: r.DueAt, Destination: to,
 		})
-	case d.outcome == DeadLettered && c.OnDeadLetter != nil:
-		t.observe(in, func() {
-			c.OnDeadLetter(DeadLetterEvent{
-				Topic: r.Topic, Handler: r.Handler, MessageUUID: in.uuid, Failures: r.Failures,
-				DeadReason: r.DeadReason, Destination: to, Err: cause,
-			})
+	case d.outcome == DeadLettered && t.config.OnDeadLetter != nil:
+		observe(t, in, t.config.OnDeadLetter, DeadLetterEvent{
+			Topic: r.Topic, Handler: r.Handler, MessageUUID: in.uuid, Failures: r.Failures,
+			DeadReason: r.DeadReason, Destination: to, Err: cause,
 		})
 	}
 }
 
 // observe runs a hook. A hook cannot change the outcome.
-func (t *TieredRetry) observe(in delivery, hook func()) {
+func observe[E any](t *TieredRetry, in delivery, hook func(E), event E) {
 	returned := false
 	defer func() {
 		if recovered := recover(); recovered != nil {
@@ -130,6 +125,6 @@ func (t *TieredRetry) observe(in delivery, hook func()) {
 			in.msg.Ack() // the hook ended the goroutine, so the router does not; the copy is safe
 		}
 	}()
-	hook()
+	hook(event)
 	returned = true
 }

@@ -93,6 +93,24 @@ func TestAssertionsFail(t *testing.T) {
 	}
 }
 
+func TestNoTimesAreRefused(t *testing.T) {
+	for name, assertion := range map[string]func(*retrytest.Story){
+		"RetriedAt needs the times": func(s *retrytest.Story) { s.RetriedAt() },
+		"Waited needs the waits":    func(s *retrytest.Story) { s.Waited() },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			text, fatal := failureOf(func(t testing.TB) {
+				app := retrytest.New(t, backoff.Schedule{time.Second})
+				app.AddConsumerHandler("billing", "orders", failing())
+				assertion(app.Send("orders", order("1")))
+			})
+			assert.True(t, fatal)
+			assert.Contains(t, text, name)
+			assert.Contains(t, text, "use NeverRetried")
+		})
+	}
+}
+
 // exact takes the milliseconds off to which the relay rounds up.
 func exact(text string) string {
 	return strings.NewReplacer("1.001s   ", "1s   ", "1.001s", "1s", "at       ", "at   ", "0s       billing", "0s   billing").Replace(text)

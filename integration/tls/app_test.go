@@ -71,7 +71,7 @@ var unauthenticated = []string{
 	"cannot connect to AMQP: ", // watermill-amqp's
 }
 
-const publisherHint = "over TLS a broker ends it where it misses or refuses the client's certificate"
+const publisherHint = "with TLS, the broker ends it when the client's certificate is missing or refused"
 
 // TestTLSThatIsRefused says why, from the subscriber and from the publisher of failures.
 func TestTLSThatIsRefused(t *testing.T) {

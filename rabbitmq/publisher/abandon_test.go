@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -34,7 +34,7 @@ func TestAnAbandonedMessageKeepsItsSlotUntilItsConfirm(t *testing.T) {
 	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
 }
 
-func TestALateConfirmIsNoReasonToGiveUpTheChannel(t *testing.T) {
+func TestALateConfirmDoesNotGiveUpTheChannel(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
 	p := b.open(2)
@@ -51,26 +51,26 @@ func TestALateConfirmIsNoReasonToGiveUpTheChannel(t *testing.T) {
 	}
 }
 
-// The broker may return a message long after its caller has left: nobody is there to take the return.
-func TestTheReturnOfAnAbandonedMessageIsForgotten(t *testing.T) {
+// The broker may return a message long after its caller has left. No caller claims that return.
+func TestTheReturnOfAnAbandonedMessageIsDropped(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
 	p := b.open(2)
 	require.ErrorIs(t, outcome(t, publish(t, p, "abandoned", briefly)), ErrNotConfirmed)
-	b.giveBack(b.next())
+	b.returnUnroutable(b.next())
 	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
 
 	returned := publish(t, p, "returned", time.Minute)
-	b.giveBack(b.next())
+	b.returnUnroutable(b.next())
 	require.ErrorIs(t, outcome(t, returned), ErrUnroutable)
-	s := p.state.Load().session
+	s := p.link.state.Load().session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	require.Empty(t, s.returned)
 }
 
-// Half of the slots are held by messages that are never confirmed; one more, and their channel is given up. The broker
-// does not answer the close either.
+// Messages that are never confirmed hold half of the slots. With one more, their channel is given up. The broker does not answer
+// the close either.
 func TestAbandonedMessagesDoNotHoldTheirSlotsForEver(t *testing.T) {
 	t.Parallel()
 	const maxInFlight = 8
@@ -94,7 +94,7 @@ func TestAbandonedMessagesDoNotHoldTheirSlotsForEver(t *testing.T) {
 	again := b.next()
 	assert.Equal(t, "neighbour", again.body)
 	assert.NotEqual(t, channel, again.channel)
-	// It needs no confirm of its neighbour, as it would in quarantine: nobody is guilty.
+	// The neighbour is not in quarantine: other messages are written before it is confirmed.
 	for range 3 * maxInFlight {
 		fresh := publish(t, p, "fresh", time.Minute)
 		message := b.next()
@@ -105,10 +105,10 @@ func TestAbandonedMessagesDoNotHoldTheirSlotsForEver(t *testing.T) {
 	b.ack(again)
 	require.NoError(t, outcome(t, neighbour))
 	require.Eventually(t, func() bool { return len(p.slots) == maxInFlight }, soon, time.Millisecond, "no slot is lost")
-	assert.Zero(t, p.state.Load().session.abandoned.Load())
+	assert.Zero(t, p.link.state.Load().session.abandoned.Load())
 }
 
-// A message that was sent once may have been delivered, although the channel for its second attempt never came.
+// A message that was sent once may have been delivered, even if the channel for its second attempt is never opened.
 func TestANeighbourWithoutASecondAttempt(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
@@ -116,7 +116,7 @@ func TestANeighbourWithoutASecondAttempt(t *testing.T) {
 	b.slow.Store(true)
 	neighbour := publish(t, p, "neighbour", 5*briefly)
 	b.next()
-	s := p.state.Load().session
+	s := p.link.state.Load().session
 	s.giveUp()
 	channel := receiveFrom(t, b.opens)
 	err := outcome(t, neighbour)
@@ -127,12 +127,12 @@ func TestANeighbourWithoutASecondAttempt(t *testing.T) {
 	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
 }
 
-// Anything that is written after a channel.close would cost the connection.
-func TestNothingIsWrittenToASessionThatEnds(t *testing.T) {
+// A write after channel.close would close the connection.
+func TestNothingIsWrittenToAClosingSession(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
 	p := b.open(2)
-	s := p.state.Load().session
+	s := p.link.state.Load().session
 	prepare := func(body string) *request {
 		r, err := p.prepare("queue", message.NewMessage(body, []byte(body)))
 		require.NoError(t, err)
@@ -143,31 +143,31 @@ func TestNothingIsWrittenToASessionThatEnds(t *testing.T) {
 	r.session = s
 	r.confirm, err = s.put("", r)
 	require.NoError(t, err)
-	r.handed()
+	r.reportWritten()
 	channel := b.next().channel
 
-	s.giveUp() // the supervisor ends it
+	s.giveUp() // the link closes it
 	require.Equal(t, channel, receiveFrom(t, b.closes))
 	_, err = s.put("", prepare("late"))
-	require.ErrorIs(t, err, amqp.ErrClosed)
+	require.ErrorIs(t, err, amqp091.ErrClosed)
 	b.nothing()
 
-	// The close's answer resolves what was in flight, and blames nobody.
+	// The answer to the close ends the wait of the message in flight. It is not taken for the cause of a close.
 	b.closeOK(channel)
 	<-r.confirm.Done()
 	c := call{p: p, timer: time.NewTimer(time.Minute)}
 	require.ErrorIs(t, c.outcome(r, false), errGivenUp)
 }
 
-// A blocked connection confirms nothing, and it would not open another channel. Once it is free, it has to.
-func TestAnAlarmIsNoReasonToGiveUpTheChannel(t *testing.T) {
+// The broker confirms nothing on a blocked connection, and opens no channel. After the alarm, another channel has to be opened.
+func TestAnAlarmDoesNotGiveUpTheChannel(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
 	p := b.open(1)
 	result := publish(t, p, "in flight", briefly)
 	first := b.next()
 	b.method(0, 10, 60, append([]byte{5}, "alarm"...))
-	connection := p.state.Load().connection
+	connection := p.link.state.Load().connection
 	require.Eventually(t, connection.blocked.Load, soon, time.Millisecond)
 	require.ErrorIs(t, outcome(t, result), ErrBlocked)
 	time.Sleep(briefly)
@@ -184,44 +184,44 @@ func TestAnAlarmIsNoReasonToGiveUpTheChannel(t *testing.T) {
 	require.NoError(t, outcome(t, fresh))
 }
 
-// A message that leaves quarantine without its end must not share its channel with the next: the end would be taken for the
-// next one's.
-func TestALateEndInQuarantineIsNobodyElses(t *testing.T) {
+// A message that leaves the quarantine before its outcome must not share its channel with the next one. A late close of the channel
+// would otherwise refuse the next message.
+func TestALateCloseInQuarantineDoesNotRefuseTheNextMessage(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
 	p := b.open(8)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	guilty := timed(t, "guilty", time.Minute)
-	guilty.SetContext(ctx)
+	harmful := timed(t, "harmful", time.Minute)
+	harmful.SetContext(ctx)
 	left := make(chan error, 1)
-	go func() { left <- p.Publish("queue", guilty) }()
+	go func() { left <- p.Publish("queue", harmful) }()
 	shared := b.next()
-	innocent := publish(t, p, "innocent", time.Minute)
+	harmless := publish(t, p, "harmless", time.Minute)
 	require.Equal(t, shared.channel, b.next().channel)
 	b.closeChannel(shared.channel)
 
 	alone := b.next()
-	if alone.body != "guilty" { // the order in which callers wake up is theirs
+	if alone.body != "harmful" { // the callers wake up in any order
 		b.ack(alone)
-		require.NoError(t, outcome(t, innocent))
+		require.NoError(t, outcome(t, harmless))
 		alone = b.next()
-		innocent = publishAlone(t, b, p)
+		harmless = publishAlone(t, b, p)
 	}
 	leave()
 	require.ErrorIs(t, outcome(t, left), context.Canceled)
 	next := b.next()
-	require.Equal(t, "innocent", next.body)
+	require.Equal(t, "harmless", next.body)
 	require.NotEqual(t, alone.channel, next.channel)
 	b.closeChannel(alone.channel)
 	b.ack(next)
-	require.NoError(t, outcome(t, innocent))
+	require.NoError(t, outcome(t, harmless))
 }
 
-// publishAlone brings another message into quarantine.
+// publishAlone publishes another message that goes to the quarantine.
 func publishAlone(t *testing.T, b *confirming, p *Publisher) <-chan error {
 	t.Helper()
-	result := publish(t, p, "innocent", time.Minute)
+	result := publish(t, p, "harmless", time.Minute)
 	b.closeChannel(b.next().channel)
 	return result
 }

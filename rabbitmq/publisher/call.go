@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// errOutcomeUnknown: the broker closed the shared channel while the message was in flight.
-var errOutcomeUnknown = errors.New("the channel was closed under the message")
-
-// errGivenUp: the publisher closed the shared channel while the message was in flight.
-var errGivenUp = errors.New("the channel was given up under the message")
+// errChannelClosed is the outcome of a message that was in flight when the broker closed the shared channel. It is not
+// known which message caused the close.
+var errChannelClosed = errors.New("the broker closed the channel while the message was in flight")
 
 var errDeadline = errors.New("Config.ConfirmTimeout is over")
 
@@ -21,29 +19,30 @@ var errDeadline = errors.New("Config.ConfirmTimeout is over")
 type call struct {
 	p        *Publisher
 	requests []*request
-	timer    *time.Timer // one deadline for all its messages
-	expired  bool
+	timer    *time.Timer // one deadline for all messages of the call
+	expired  bool        // the timer has fired
 }
 
-// run sends all messages, then waits for them, oldest first. A call that finds no slot waits for its own oldest
-// message before it waits for others', so that calls larger than MaxInFlight cannot starve each other.
+// run sends all messages, then waits for them, oldest first. When there is no free slot, it waits for the call's own oldest
+// message first, and for slots of other calls only when it has none in flight. Otherwise calls with more messages than
+// MaxInFlight could block each other.
 func (c *call) run() error {
 	var failures []error
-	settled := 0
+	next := 0 // the oldest message that has not been settled
 	settle := func() {
-		r := c.requests[settled]
-		settled++
+		r := c.requests[next]
+		next++
 		if err := c.settle(r); err != nil {
 			failures = append(failures, err)
 		}
 		c.release(r)
 	}
 	for i, r := range c.requests {
-		for !c.start(r, settled == i) {
+		for !c.start(r, next == i) {
 			settle()
 		}
 	}
-	for settled < len(c.requests) {
+	for next < len(c.requests) {
 		settle()
 	}
 	if len(failures) == 1 {
@@ -52,7 +51,7 @@ func (c *call) run() error {
 	return errors.Join(failures...)
 }
 
-// start sends the message, or notes why it cannot. False: there is no slot, and the call is not to wait for one.
+// start sends the message, or sets r.failed. It returns false when there is no free slot and wait is false.
 func (c *call) start(r *request, wait bool) bool {
 	if err := r.ctx.Err(); err != nil {
 		r.failed = c.p.failure(r, ErrNotConfirmed, err)
@@ -66,49 +65,50 @@ func (c *call) start(r *request, wait bool) bool {
 		}
 		if err := c.await(c.p.slots, r.ctx); err != nil {
 			r.failed = c.left(r, err)
-			if s := c.p.state.Load().session; s != nil {
-				s.relieve(c.p.config.MaxInFlight) // held back until now by an alarm, perhaps
+			if s := c.p.link.state.Load().session; s != nil {
+				s.giveUpIfStuck() // an alarm may have prevented it until now
 			}
 			return true
 		}
 	}
-	r.slot = true
-	c.send(r, c.lane(r))
+	c.send(r, c.lane(r), queued)
 	return true
 }
 
-// lane is where a message goes first. Without a mark it goes alone: what is returned there can be no other.
+// lane returns the lane of the first attempt. A message without a mark goes to the quarantine: it is the only message of its
+// channel there, so its return needs no mark.
 func (c *call) lane(r *request) chan *request {
 	if r.id != "" {
-		return c.p.queue
+		return c.p.toWriter
 	}
 	r.quit = make(chan struct{})
-	return c.p.alone
+	return c.p.toQuarantine
 }
 
-// send never blocks: a lane holds as many as there are slots.
-func (c *call) send(r *request, lane chan<- *request) {
-	r.pending, r.told = true, false
+// send never blocks: a lane's channel has room for as many requests as there are slots.
+func (c *call) send(r *request, lane chan<- *request, state int32) {
+	r.state.Store(state)
 	lane <- r
 }
 
-// settle waits for the outcome of a message that was started, and decides what to do about it.
+// settle waits for the outcome of a message that was started. It sends the message again where Publish does so, and returns
+// the error of the last attempt.
 func (c *call) settle(r *request) error {
 	if r.failed != nil {
 		return r.failed
 	}
-	lane, redeclared := c.p.queue, false
+	lane, redeclared := c.p.toWriter, false
 	if r.id == "" {
-		lane = c.p.alone
+		lane = c.p.toQuarantine
 	}
 	for {
-		err := c.outcome(r, lane == c.p.alone)
+		err := c.outcome(r, lane == c.p.toQuarantine)
 		switch {
 		case err == nil:
 			return nil
-		case err == errOutcomeUnknown:
-			lane = c.p.alone
-		case err == errGivenUp: // nobody is guilty
+		case err == errChannelClosed:
+			lane = c.p.toQuarantine
+		case err == errGivenUp: // no message caused it: again in the same lane
 		case errors.Is(err, ErrUnroutable) && c.p.config.Redeclare != nil && !redeclared:
 			redeclared = true
 			if err := c.redeclare(r, err); err != nil {
@@ -117,31 +117,30 @@ func (c *call) settle(r *request) error {
 		default:
 			return err
 		}
-		if lane == c.p.alone {
+		if lane == c.p.toQuarantine {
 			r.quit = make(chan struct{})
 		}
-		r.again = true
-		c.send(r, lane)
+		c.send(r, lane, queuedAgain)
 	}
 }
 
-// outcome waits for one attempt.
+// outcome waits for the outcome of one attempt.
 func (c *call) outcome(r *request, alone bool) error {
-	if err := c.await(r.sent, r.ctx); err != nil {
+	if err := c.await(r.done, r.ctx); err != nil {
 		return c.left(r, err)
 	}
-	r.told = true
 	if r.err != nil {
-		r.pending = false
+		r.state.Store(settled)
 		return c.p.failure(r, r.err.Err, r.err.Cause)
 	}
+	r.state.Store(written)
 	s := r.session
 	if err := c.confirmed(r); err == errGivenUp {
 		return err
 	} else if err != nil {
 		return c.left(r, err)
 	}
-	r.pending = false
+	r.state.Store(settled)
 	if returned, found := s.claim(r.id); found {
 		return c.p.failure(r, ErrUnroutable, fmt.Errorf("returned: %d %s", returned.ReplyCode, returned.ReplyText))
 	}
@@ -152,28 +151,28 @@ func (c *call) outcome(r *request, alone bool) error {
 		s.nacked()
 		return c.p.failure(r, ErrNacked, nil)
 	}
-	if err := c.await(s.gone, r.ctx); err != nil {
+	if err := c.await(s.closed, r.ctx); err != nil {
 		return c.left(r, err)
 	}
 	switch {
-	case s.connection.amqp.IsClosed():
-		return c.p.failure(r, ErrNotConnected, s.connection.lost())
+	case s.connection.client.IsClosed():
+		return c.p.failure(r, ErrNotConnected, s.connection.closeReason())
 	case !alone && s.reason == nil:
 		return errGivenUp
 	case !alone:
-		return errOutcomeUnknown
+		return errChannelClosed
 	case s.reason == nil:
-		return c.p.failure(r, ErrNotConnected, errGone)
-	case s.reason.Code == amqp.NotFound:
+		return c.p.failure(r, ErrNotConnected, errConnectionLost)
+	case s.reason.Code == amqp091.NotFound:
 		return c.p.failure(r, ErrUnroutable, s.reason)
 	default:
 		return c.p.failure(r, ErrRefused, s.reason)
 	}
 }
 
-// redeclare returns an error when there is no point in publishing again.
+// redeclare waits for Config.Redeclare. It returns an error when the message should not be published again.
 func (c *call) redeclare(r *request, unroutable error) error {
-	d := c.p.redeclare(r.routingKey)
+	d := c.p.redeclares.start(r.routingKey)
 	limit := timers.Get().(*time.Timer)
 	limit.Reset(c.p.config.RedeclareTimeout)
 	defer func() { limit.Stop(); timers.Put(limit) }()
@@ -183,7 +182,7 @@ func (c *call) redeclare(r *request, unroutable error) error {
 	case <-d.done:
 		err = d.err
 	case <-limit.C:
-		err = errRedeclareTimeout
+		err = fmt.Errorf("Config.Redeclare did not return in time, within %s", c.p.config.RedeclareTimeout)
 	case <-r.ctx.Done():
 		err = r.ctx.Err()
 	case <-c.timer.C:
@@ -198,7 +197,7 @@ func (c *call) redeclare(r *request, unroutable error) error {
 	return c.p.failure(r, ErrUnroutable, fmt.Errorf("%w; redeclaring did not help: %w", why.Cause, err))
 }
 
-// await returns nil when there is something to receive, or why the caller has to leave.
+// await waits for a receive from ready. An error is the reason why the caller stops waiting.
 func (c *call) await(ready <-chan struct{}, ctx context.Context) error {
 	select {
 	case <-ready:
@@ -219,7 +218,7 @@ func (c *call) await(ready <-chan struct{}, ctx context.Context) error {
 	}
 }
 
-// confirmed waits for the confirm. errGivenUp: there will be none.
+// confirmed waits for the confirm. It returns errGivenUp when the session was given up instead.
 func (c *call) confirmed(r *request) error {
 	select {
 	case <-r.confirm.Done():
@@ -242,40 +241,43 @@ func (c *call) confirmed(r *request) error {
 	}
 }
 
-// left is the error of a message whose caller waits no longer.
+// left is the error of a message whose caller stops waiting.
 func (c *call) left(r *request, why error) error {
-	connection := c.p.state.Load().connection
-	switch {
-	case connection != nil && connection.blocked.Load():
+	connection := c.p.link.state.Load().connection
+	if connection != nil && connection.blocked.Load() {
 		return c.p.failure(r, ErrBlocked, why)
-	case !r.told && !r.again && !errors.Is(why, context.Canceled):
-		return c.p.failure(r, ErrStalled, why)
-	default:
-		return c.p.failure(r, ErrNotConfirmed, why)
 	}
+	state := r.state.Load()
+	if (state == unsent || state == queued) && !errors.Is(why, context.Canceled) {
+		return c.p.failure(r, ErrStalled, why)
+	}
+	return c.p.failure(r, ErrNotConfirmed, why)
 }
 
-// release gives the slot back, at once or when the message's fate is known: as long as the broker can return it,
-// there must be room for the return.
+// release gives the slot back. A message whose outcome is not known keeps its slot until then: the broker can still return it,
+// and there must be room for the return.
 func (c *call) release(r *request) {
 	p := c.p
 	if r.quit != nil {
 		close(r.quit)
 	}
-	if !r.pending {
-		if r.slot {
-			p.slots <- struct{}{}
-		}
+	state := r.state.Load()
+	switch state {
+	case unsent:
+		r.recycle()
+		return
+	case settled:
+		p.slots <- struct{}{}
 		r.recycle()
 		return
 	}
-	r.abandoned.Store(true)
-	p.workers.Go(func() {
-		if !r.told {
-			<-r.sent
+	r.state.Store(abandoned)
+	p.link.workers.Go(func() {
+		if state != written {
+			<-r.done
 		}
 		if r.err == nil {
-			r.session.abandon(r, p.config.MaxInFlight)
+			r.session.awaitAbandoned(r)
 		}
 		p.slots <- struct{}{}
 	})

@@ -12,15 +12,16 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 const (
-	// IDHeader is the message header in which the publisher marks each publish, to match the broker's returns with it.
-	// Its value is a short string that means nothing to anybody else: a consumer may strip it.
+	// IDHeader is the message header in which the publisher stores an id, to match the broker's returns with messages. Its
+	// value is a short string. Consumers do not need it and may remove it.
 	IDHeader = "retry_publish_id"
 
-	// UUIDHeader is where the default Config.Marshal puts the message's UUID; it is watermill-amqp's own.
+	// UUIDHeader is the message header in which the default Config.Marshal stores the message's UUID. Its name is that of
+	// watermill-amqp's DefaultMarshaler.
 	UUIDHeader = "_watermill_message_uuid"
 )
 
@@ -36,69 +37,69 @@ const (
 	maxShortString = 255 // the length of an AMQP short string has one byte
 )
 
-// Config describes a Publisher. URI is required; every other field has a default.
+// Config is the configuration of a Publisher. URI is required; every other field has a default.
 type Config struct {
-	// URI is the broker's address: amqp:// or amqps://. Reserved characters in the user name or password have to be
-	// percent-encoded, and so has '@' in the virtual host and in parameters. It is never part of an error or a log line;
-	// host, port and virtual host are.
+	// URI is the broker's address: amqp:// or amqps://. Reserved characters in the user name and password have to be
+	// percent-encoded, and also '@' in the virtual host and in parameters. Errors and log lines contain its host, port and
+	// virtual host, and never the rest.
 	URI string
 
-	// AMQP is amqp091-go's own configuration; nil for its defaults. It is copied and never modified. Its Recovery has
-	// to be nil, because the publisher reconnects by itself; its Properties get a connection_name unless they have one.
-	// A Dial of the application's own is used, and what it returns is wrapped.
-	AMQP *amqp.Config
+	// AMQP is the configuration of amqp091-go; nil means its defaults. It is copied and never modified. Its Recovery has to
+	// be nil, because the publisher reconnects by itself. Its Properties get a connection_name unless they have one. Its Dial
+	// is used if it is set, and the publisher wraps the connections that it returns.
+	AMQP *amqp091.Config
 
-	// TLS is used for amqps:// addresses, like the TLSConfig of watermill-amqp's ConnectionConfig. It excludes
-	// AMQP.TLSClientConfig. It is copied.
+	// TLS is the TLS configuration for amqps:// addresses, like the TLSConfig of watermill-amqp's ConnectionConfig. Only one
+	// of TLS and AMQP.TLSClientConfig may be set. It is copied.
 	TLS *tls.Config
 
-	// Exchange is where everything is published; the topic of Publish is the routing key. At most 255 bytes; empty
-	// means the default exchange, which routes to the queue named like the topic.
+	// Exchange is the exchange that all messages are published to. The topic of Publish is the routing key. At most 255 bytes.
+	// Empty means the default exchange, which routes to the queue whose name is the topic.
 	Exchange string
 
-	// Marshal makes the publishing. Its Headers may be modified afterwards: IDHeader is added. A DeliveryMode of 0
-	// becomes persistent. It is called from the goroutine of Publish, and has to be safe for concurrent use.
-	// Nil: the payload is the body, metadata are headers, the UUID is in UUIDHeader.
-	Marshal func(*message.Message) (amqp.Publishing, error)
+	// Marshal converts a message to a publishing. The publisher may modify the Headers that it returns: it adds IDHeader. A
+	// DeliveryMode of 0 becomes persistent. Marshal is called in the goroutine of Publish and has to be safe for concurrent
+	// use. Nil: the payload becomes the body, the metadata become headers, and the UUID is stored in UUIDHeader.
+	Marshal func(*message.Message) (amqp091.Publishing, error)
 
-	// Redeclare, where set, is called when a message came back as unroutable, before the message is published once
-	// more. It may use the channel, which is a throwaway of its own, until it returns. Calls for one routing key never
-	// overlap: publishes that fail meanwhile share the result of the call under way. A panic counts as an error.
-	Redeclare func(ch *amqp.Channel, routingKey string) error
+	// Redeclare is called when the broker returned a message as unroutable; then the message is published once more. Redeclare
+	// may use the channel until it returns: the channel is opened for this call only. Calls for the same routing key never
+	// overlap: publishes that fail during a call wait for its result. A panic counts as an error. Nil: no redeclaration.
+	Redeclare func(ch *amqp091.Channel, routingKey string) error
 
-	// RedeclareTimeout bounds how long a publish waits for Redeclare. Default 10 s.
+	// RedeclareTimeout is how long a publish waits for Redeclare. Default 10 s.
 	RedeclareTimeout time.Duration
 
-	// Headroom, where set, is how many bytes the broker itself may add to the headers of a message with this routing key before
-	// a consumer reads it, as it does when it dead-letters. Messages that do not leave as much of a frame are refused: with
-	// the broker's headers they would close the connection of whoever consumes them. Nil: none.
+	// Headroom returns how many bytes the broker may add to the headers of a message with this routing key before a consumer
+	// reads it, as it does when it dead-letters. A message that does not leave that much room in a frame is refused: with the
+	// broker's headers it would close the connection of its consumer. Nil: 0 bytes.
 	Headroom func(routingKey string) int
 
-	// Shrink, where set, is called when the message's properties and headers, and the headroom, are larger than one frame of
-	// this connection may be, by excess bytes. It may drop headers or shorten values. What is still too large afterwards is
-	// refused, and errors.As finds a cause with the method TooLarge() bool.
-	Shrink func(p *amqp.Publishing, excess int)
+	// Shrink is called when properties, headers and headroom together are larger than one frame of the connection, by excess
+	// bytes, or when there are too many headers; excess is then math.MaxInt. It may remove headers or shorten values. A message
+	// that is still too large is refused, and errors.As finds a cause with the method TooLarge() bool. Nil: nothing is removed.
+	Shrink func(p *amqp091.Publishing, excess int)
 
-	// ConfirmTimeout is how long one call of Publish may take, from the call to the confirm. A message's context may
-	// end it earlier. Default 30 s.
+	// ConfirmTimeout is the longest duration of a call of Publish, until all its messages are confirmed. The end of a message's
+	// context can end the wait for that message earlier. Default 30 s.
 	ConfirmTimeout time.Duration
 
-	// WriteTimeout is how long one write to the socket may take: a peer that reads nothing for longer loses the
-	// connection. Default 10 s.
+	// WriteTimeout is the longest duration of one write to the socket. When it is over, the connection is closed. Default 10 s.
 	WriteTimeout time.Duration
 
-	// MaxInFlight is how many messages may be written and not yet confirmed; further publishes wait. A message whose
-	// caller has left without a confirm counts on. When more than half of MaxInFlight are such, because a queue never
-	// confirms, the publisher gives up the channel: they count no longer, and other messages in flight are published
-	// again on a new one. Default 1024, at most 65536.
+	// MaxInFlight is how many messages may be written and not yet confirmed. Further publishes wait. A message is abandoned, and
+	// still counts, when its caller has returned without a confirm. When more than half of MaxInFlight are abandoned, as happens
+	// when a queue never confirms, the publisher gives up the channel. The abandoned messages then do not count any more, and
+	// the other messages in flight are published again on a new channel. Default 1024, at most 65536.
 	MaxInFlight int
 
-	// ReconnectInitial and ReconnectMax bound the pause before each attempt to reconnect: it starts at the first,
-	// doubles up to the second, and is shortened at random by up to a half. Defaults 100 ms and 5 s.
+	// ReconnectInitial and ReconnectMax are the bounds of the pause before each attempt to reconnect. It starts at
+	// ReconnectInitial, doubles after each attempt up to ReconnectMax, and is shortened at random by up to a half. Defaults
+	// 100 ms and 5 s.
 	ReconnectInitial, ReconnectMax time.Duration
 }
 
-// Validate reports all faults at once, each with its field, value and bound. It connects nowhere.
+// Validate returns all faults at once, each with its field, value and bound. It does not connect.
 func (c Config) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -113,7 +114,7 @@ func (c Config) Validate() error {
 			fault("AMQP.Recovery: is set, must be nil: the publisher reconnects by itself")
 		}
 		if tlsSet && c.AMQP.TLSClientConfig != nil {
-			fault("TLS: is set, and so is AMQP.TLSClientConfig: only one of them may be")
+			fault("TLS: is set, and so is AMQP.TLSClientConfig: only one of them may be set")
 		}
 		tlsSet = tlsSet || c.AMQP.TLSClientConfig != nil
 	}
@@ -166,12 +167,12 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// amqpConfig is a copy that amqp091-go may write into.
-func (c *Config) amqpConfig() amqp.Config {
-	var config amqp.Config
+// amqpConfig returns a copy that amqp091-go may modify.
+func (c *Config) amqpConfig() amqp091.Config {
+	var config amqp091.Config
 	if c.AMQP != nil {
 		config = *c.AMQP
-		config.SASL = append([]amqp.Authentication(nil), c.AMQP.SASL...)
+		config.SASL = append([]amqp091.Authentication(nil), c.AMQP.SASL...)
 		if len(config.SASL) == 0 {
 			config.SASL = nil
 		}
@@ -180,7 +181,7 @@ func (c *Config) amqpConfig() amqp.Config {
 		config.TLSClientConfig = c.TLS
 	}
 	config.TLSClientConfig = config.TLSClientConfig.Clone()
-	properties := amqp.NewConnectionProperties()
+	properties := amqp091.NewConnectionProperties()
 	if len(config.Properties) > 0 {
 		properties = maps.Clone(config.Properties)
 	}
@@ -191,31 +192,32 @@ func (c *Config) amqpConfig() amqp.Config {
 	return config
 }
 
-// parseURI never quotes the address, nor the parser's words about it: both can hold the password, or a part of it.
-func parseURI(address string) (amqp.URI, error) {
+// parseURI returns errors without the address and without the parser's text: both can contain a part of the password.
+func parseURI(address string) (amqp091.URI, error) {
 	if address == "" {
-		return amqp.URI{}, errors.New("URI: is empty, must be amqp://user:password@host:port/vhost or amqps://...")
+		return amqp091.URI{}, errors.New("URI: is empty, must be amqp://user:password@host:port/vhost or amqps://...")
 	}
 	const hint = "reserved characters in user name and password have to be percent-encoded"
 	parsed, err := url.Parse(address)
 	if err != nil {
-		return amqp.URI{}, errors.New("URI: cannot be parsed (not shown, it may hold a password); " + hint)
+		return amqp091.URI{}, errors.New("URI: cannot be parsed (it is not shown, because it may contain a password); " + hint)
 	}
 	if parsed.Scheme != "amqp" && parsed.Scheme != "amqps" {
-		return amqp.URI{}, errors.New("URI: the scheme must be amqp or amqps")
+		return amqp091.URI{}, errors.New("URI: the scheme must be amqp or amqps")
 	}
-	// An unescaped / ? or # in the password ends the address early: what is left would be dialled, and logged, as the host.
+	// An unescaped / ? or # in the password ends the host part too early: a part of the password would be dialled and logged as
+	// the host.
 	if parsed.Fragment != "" || parsed.User == nil && strings.Contains(address, "@") || strings.Contains(tail(address), "@") {
-		return amqp.URI{}, errors.New("URI: user name and password cannot be told from the host; " + hint)
+		return amqp091.URI{}, errors.New("URI: user name and password cannot be separated from the host; " + hint)
 	}
-	uri, err := amqp.ParseURI(address)
+	uri, err := amqp091.ParseURI(address)
 	if err != nil {
-		return amqp.URI{}, errors.New("URI: white space, or a port or parameter that is no number in its bounds; " + hint)
+		return amqp091.URI{}, errors.New("URI: contains white space, or a port or parameter that is not a number within its bounds; " + hint)
 	}
 	return uri, nil
 }
 
-// tail is what follows the host, as it was written: with the first unescaped / ? or # of a password, it begins too early.
+// tail returns the part of the address after the host. It begins too early when the password has an unescaped / ? or #.
 func tail(address string) string {
 	_, rest, _ := strings.Cut(address, "://")
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
@@ -224,16 +226,16 @@ func tail(address string) string {
 	return ""
 }
 
-// place says where a connection goes, without user and password.
-func place(uri amqp.URI) string {
+// place describes the address without user and password.
+func place(uri amqp091.URI) string {
 	return fmt.Sprintf("%s (virtual host %q)", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost)
 }
 
-func marshal(msg *message.Message) (amqp.Publishing, error) {
-	headers := make(amqp.Table, len(msg.Metadata)+2)
+func marshal(msg *message.Message) (amqp091.Publishing, error) {
+	headers := make(amqp091.Table, len(msg.Metadata)+2)
 	for key, value := range msg.Metadata {
 		headers[key] = value
 	}
 	headers[UUIDHeader] = msg.UUID
-	return amqp.Publishing{Headers: headers, Body: msg.Payload, DeliveryMode: amqp.Persistent}, nil
+	return amqp091.Publishing{Headers: headers, Body: msg.Payload, DeliveryMode: amqp091.Persistent}, nil
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +20,7 @@ const canary = "c4nary"
 func TestValidateReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	err := Config{
-		AMQP:             &amqp.Config{Recovery: &amqp.Recovery{}, TLSClientConfig: &tls.Config{}},
+		AMQP:             &amqp091.Config{Recovery: &amqp091.Recovery{}, TLSClientConfig: &tls.Config{}},
 		TLS:              &tls.Config{},
 		Exchange:         strings.Repeat("x", 256),
 		RedeclareTimeout: -1,
@@ -53,7 +53,7 @@ func TestValidate(t *testing.T) {
 		"slow reconnect":      {Config{URI: uri, ReconnectInitial: time.Minute}, ""},
 		"longest exchange":    {Config{URI: uri, Exchange: strings.Repeat("x", 255)}, ""},
 		"TLS without amqps":   {Config{URI: uri, TLS: &tls.Config{}}, `the URI's scheme is "amqp"`},
-		"AMQP TLS, not amqps": {Config{URI: uri, AMQP: &amqp.Config{TLSClientConfig: &tls.Config{}}}, "nothing would be encrypted"},
+		"AMQP TLS, not amqps": {Config{URI: uri, AMQP: &amqp091.Config{TLSClientConfig: &tls.Config{}}}, "nothing would be encrypted"},
 		"negative in flight":  {Config{URI: uri, MaxInFlight: -1}, "MaxInFlight: -1"},
 		"negative pause":      {Config{URI: uri, ReconnectInitial: -1}, "ReconnectInitial: -1ns"},
 		"negative most pause": {Config{URI: uri, ReconnectMax: -1}, "ReconnectMax: -1ns"},
@@ -111,35 +111,35 @@ func TestNoLogShowsThePassword(t *testing.T) {
 	var log bytes.Buffer
 	uri := "amqp://user:" + canary + "@" + address + "/vhost"
 	// The scripted broker opens the connection and never answers to confirm.select.
-	_, err := New(Config{URI: uri, ConfirmTimeout: time.Second, AMQP: &amqp.Config{Heartbeat: time.Second}}, watermill.NewStdLoggerWithOut(&log, true, true))
+	_, err := New(Config{URI: uri, ConfirmTimeout: time.Second, AMQP: &amqp091.Config{Heartbeat: time.Second}}, watermill.NewStdLoggerWithOut(&log, true, true))
 	require.Error(t, err)
 	assert.NotContains(t, err.Error()+log.String(), canary)
 }
 
 func TestTheAppsConfigIsNotModified(t *testing.T) {
 	t.Parallel()
-	app := &amqp.Config{
-		SASL:            []amqp.Authentication{&amqp.PlainAuth{Username: "user", Password: canary}},
-		Properties:      amqp.Table{"product": "app"},
+	app := &amqp091.Config{
+		SASL:            []amqp091.Authentication{&amqp091.PlainAuth{Username: "user", Password: canary}},
+		Properties:      amqp091.Table{"product": "app"},
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13},
 	}
 	config := Config{AMQP: app, Exchange: "retry"}
 	first := config.amqpConfig()
-	first.Properties["capabilities"] = amqp.Table{}
+	first.Properties["capabilities"] = amqp091.Table{}
 	first.TLSClientConfig.ServerName = "changed"
 	first.SASL[0] = nil
-	assert.Equal(t, amqp.Table{"product": "app"}, app.Properties)
+	assert.Equal(t, amqp091.Table{"product": "app"}, app.Properties)
 	assert.Empty(t, app.TLSClientConfig.ServerName)
 	assert.NotNil(t, app.SASL[0])
 
 	second := config.amqpConfig()
-	assert.Equal(t, amqp.Table{"product": "app", "connection_name": "watermill-retry publisher, exchange retry"}, second.Properties)
+	assert.Equal(t, amqp091.Table{"product": "app", "connection_name": "watermill-retry publisher, exchange retry"}, second.Properties)
 	assert.EqualValues(t, tls.VersionTLS13, second.TLSClientConfig.MinVersion)
 
 	app.Properties["connection_name"] = "the app's own"
 	assert.Equal(t, "the app's own", config.amqpConfig().Properties["connection_name"])
 	plain := Config{}
-	assert.Equal(t, amqp.NewConnectionProperties()["product"], plain.amqpConfig().Properties["product"])
+	assert.Equal(t, amqp091.NewConnectionProperties()["product"], plain.amqpConfig().Properties["product"])
 }
 
 func TestDefaultMarshal(t *testing.T) {
@@ -148,7 +148,7 @@ func TestDefaultMarshal(t *testing.T) {
 	msg.Metadata.Set("key", "value")
 	p, err := marshal(msg)
 	require.NoError(t, err)
-	assert.Equal(t, amqp.Publishing{
-		Headers: amqp.Table{"key": "value", UUIDHeader: "uuid"}, Body: []byte("payload"), DeliveryMode: amqp.Persistent,
+	assert.Equal(t, amqp091.Publishing{
+		Headers: amqp091.Table{"key": "value", UUIDHeader: "uuid"}, Body: []byte("payload"), DeliveryMode: amqp091.Persistent,
 	}, p)
 }

@@ -11,21 +11,20 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 )
 
 const soon = 5 * time.Second
 
-// A confirming broker opens channels, and leaves to the test what becomes of each message, and whether a channel.close is
-// answered.
+// A confirming broker opens channels. The test decides what happens to each message, and whether a channel.close is answered.
 type confirming struct {
 	t         *testing.T
 	address   string
 	published chan delivered
 	closes    chan uint16 // channels that the client closes
 	opens     chan uint16 // channels that the client opens while slow
-	slow      atomic.Bool // leaves it to the test to open channels
+	slow      atomic.Bool // channels are opened by the test
 
 	mu   sync.Mutex
 	conn net.Conn
@@ -109,9 +108,9 @@ func (b *confirming) ack(m delivered) {
 	b.method(m.channel, 60, 80, append(binary.BigEndian.AppendUint64(nil, m.tag), 0))
 }
 
-// giveBack returns the message as unroutable, and then confirms it.
-func (b *confirming) giveBack(m delivered) {
-	arguments := append(binary.BigEndian.AppendUint16(nil, amqp.NoRoute), 0, 0, 0) // text, exchange, routing key
+// returnUnroutable returns the message as unroutable, and then confirms it.
+func (b *confirming) returnUnroutable(m delivered) {
+	arguments := append(binary.BigEndian.AppendUint16(nil, amqp091.NoRoute), 0, 0, 0) // text, exchange, routing key
 	b.method(m.channel, 60, 50, arguments)
 	b.content(2, m.channel, m.header)
 	b.content(3, m.channel, []byte(m.body))
@@ -126,9 +125,9 @@ func (b *confirming) content(kind byte, channel uint16, payload []byte) {
 	_, _ = b.conn.Write(append(append(frame, payload...), 0xCE))
 }
 
-// closeChannel closes the channel as RabbitMQ does because of a message.
+// closeChannel closes the channel as RabbitMQ does for a message that it refuses.
 func (b *confirming) closeChannel(channel uint16) {
-	b.method(channel, 20, 40, append(binary.BigEndian.AppendUint16(nil, amqp.PreconditionFailed), 0, 0, 0, 0, 0))
+	b.method(channel, 20, 40, append(binary.BigEndian.AppendUint16(nil, amqp091.PreconditionFailed), 0, 0, 0, 0, 0))
 }
 
 func (b *confirming) next() delivered {
@@ -141,7 +140,7 @@ func receiveFrom[T any](t *testing.T, c <-chan T) (value T) {
 	select {
 	case value = <-c:
 	case <-time.After(soon):
-		require.FailNow(t, "the client did not do what it was to do")
+		require.FailNow(t, "the client did not send what the test expects")
 	}
 	return value
 }

@@ -1,9 +1,7 @@
 package publisher
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -11,95 +9,99 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 const (
-	openTimeout  = 10 * time.Second // a broker that does not open a channel for so long is taken for dead
-	closeTimeout = 5 * time.Second
+	openTimeout  = 10 * time.Second // how long the broker may take to open a channel; after that the connection is closed
+	closeTimeout = 5 * time.Second  // how long the broker may take to close the connection
 )
 
-// A connection is one life of an AMQP connection.
+// A connection is one AMQP connection, from its handshake to its end.
 type connection struct {
-	amqp    *amqp.Connection
+	client  *amqp091.Connection
 	socket  *socket
 	limits  limits
 	blocked atomic.Bool
-	gone    chan struct{} // closed when it is lost or closed
-	reason  error         // set before gone is closed; nil: closed by us
+	blocks  chan amqp091.Blocking
+	closes  chan *amqp091.Error
+	closed  chan struct{} // closed when the connection is lost or closed
+	reason  error         // set before closed is closed; nil: closed without an error, as the publisher does
 }
 
-// dial opens a connection; ctx ends the attempt.
-func (p *Publisher) dial(ctx context.Context) (*connection, error) {
-	uri, err := parseURI(p.config.URI)
+func newConnection(client *amqp091.Connection, conn *socket) *connection {
+	c := &connection{client: client, socket: conn, closed: make(chan struct{})}
+	c.limits = limits{frameMax: client.Config.FrameSize}
+	if len(client.Config.SASL) > 0 {
+		switch auth := client.Config.SASL[0].(type) {
+		case *amqp091.PlainAuth:
+			c.limits.user = auth.Username
+		case *amqp091.AMQPlainAuth:
+			c.limits.user = auth.Username
+		}
+	}
+	c.blocks = client.NotifyBlocked(make(chan amqp091.Blocking, 16))
+	c.closes = client.NotifyClose(make(chan *amqp091.Error, 1))
+	return c
+}
+
+// watchBlocked keeps c.blocked up to date until the connection is closed.
+func (c *connection) watchBlocked(logger watermill.LoggerAdapter) {
+	for block := range c.blocks {
+		c.blocked.Store(block.Active)
+		if block.Active {
+			logger.Error("The broker has blocked the connection", errors.New(block.Reason), nil)
+		} else {
+			logger.Info("The broker has unblocked the connection", nil)
+		}
+	}
+}
+
+// watchClosed closes c.closed when the connection is closed.
+func (c *connection) watchClosed() {
+	if err := <-c.closes; err != nil {
+		c.reason = err
+	}
+	close(c.closed)
+}
+
+// channel opens a channel in confirm mode.
+func (c *connection) channel() (*amqp091.Channel, error) {
+	limit := time.AfterFunc(openTimeout, func() { _ = c.socket.Close() })
+	defer limit.Stop()
+	channel, err := c.client.Channel()
 	if err != nil {
 		return nil, err
 	}
-	var conn *socket
-	opened, _, err := dial.Open(ctx, p.config.URI, p.config.amqpConfig(), func(inner net.Conn) net.Conn {
-		conn = newSocket(inner, p.config.WriteTimeout)
-		return conn
-	})
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w%s", place(uri), err, hintOf(uri, err))
+	if err := channel.Confirm(false); err != nil {
+		_ = channel.Close()
+		return nil, err
 	}
-	return p.adopt(opened, conn), nil
+	return channel, nil
 }
 
-// hintOf explains a connection that ended in the handshake. TLS 1.3 refuses a client after it has begun to talk, and amqp091-go
-// may trip over the closed connection before it has read why.
-func hintOf(uri amqp.URI, err error) string {
-	ended := errors.Is(err, amqp.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+func (c *connection) close() { dial.Close(c.client, c.socket, closeTimeout) }
+
+var errConnectionLost = errors.New("the connection was lost")
+
+// closeReason is why the connection was closed. It is called only after the close.
+func (c *connection) closeReason() error {
+	<-c.closed
+	if c.reason == nil {
+		return errConnectionLost
+	}
+	return c.reason
+}
+
+// hintOf explains a connection that ended during the handshake. With TLS 1.3 the server refuses a client certificate after the
+// client's part of the handshake is over. amqp091-go may then fail to write before it reads the server's alert.
+func hintOf(uri amqp091.URI, err error) string {
+	ended := errors.Is(err, amqp091.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	if uri.Scheme != "amqps" || !ended {
 		return ""
 	}
-	return ": the connection ended in its handshake; over TLS a broker ends it where it misses or refuses the client's certificate"
-}
-
-func (p *Publisher) adopt(opened *amqp.Connection, conn *socket) *connection {
-	c := &connection{amqp: opened, socket: conn, gone: make(chan struct{})}
-	c.limits = limits{frameMax: opened.Config.FrameSize}
-	if len(opened.Config.SASL) > 0 {
-		switch auth := opened.Config.SASL[0].(type) {
-		case *amqp.PlainAuth:
-			c.limits.user = auth.Username
-		case *amqp.AMQPlainAuth:
-			c.limits.user = auth.Username
-		}
-	}
-	blocks := opened.NotifyBlocked(make(chan amqp.Blocking, 16))
-	closed := opened.NotifyClose(make(chan *amqp.Error, 1))
-	p.workers.Go(func() {
-		for block := range blocks {
-			c.blocked.Store(block.Active)
-			if block.Active {
-				p.logger.Error("The broker has blocked the connection", nil, watermill.LogFields{"reason": block.Reason})
-			} else {
-				p.logger.Info("The broker has unblocked the connection", nil)
-			}
-		}
-	})
-	p.workers.Go(func() {
-		if err := <-closed; err != nil {
-			c.reason = err
-		}
-		close(c.gone)
-	})
-	return c
-}
-
-func (c *connection) close() { dial.Close(c.amqp, c.socket, closeTimeout) }
-
-var errGone = errors.New("the connection was lost")
-
-// lost is why the connection is gone; it is to be called once it is closed.
-func (c *connection) lost() error {
-	<-c.gone
-	if c.reason == nil {
-		return errGone
-	}
-	return c.reason
+	return ": the connection ended during the handshake; with TLS, the broker ends it when the client's certificate is missing or refused"
 }

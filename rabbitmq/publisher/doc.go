@@ -1,26 +1,36 @@
-// Package publisher is a Watermill publisher for RabbitMQ that tells the truth: Publish returns nil only when the broker
-// has routed the message to a queue and confirmed it. Everything else is an error with a type of its own.
+// Package publisher is a Watermill publisher for RabbitMQ. Publish returns nil only when the broker has routed the message to at
+// least one queue and confirmed it. In all other cases it returns a *PublishError, which wraps one of this
+// package's Err variables, or several of them joined.
 //
-// A confirm alone does not say that a message is in a queue: RabbitMQ confirms what it could not route, too. So every
-// message is published as mandatory, and the broker's return of it, which comes before its confirm, is matched by an
-// id in the header IDHeader.
+// A confirm alone does not prove that a message is in a queue: RabbitMQ also confirms messages that it could not route. The
+// publisher therefore publishes every message as mandatory. The broker returns an unroutable message before it confirms it, and
+// the publisher matches the return to the message by an id in the header IDHeader.
 //
-// All callers share one connection and one channel. One goroutine writes: callers hand it their messages and wait, so
-// that a peer that stops reading holds up nobody longer than the caller's own deadline, and messages that come
-// together leave in one write. The way of a message through the files:
+// All callers share one connection and one channel. One goroutine writes; callers pass their messages to it and wait. When the
+// broker stops reading, each caller still returns at its own deadline. Messages that are published at the same time leave in one
+// write. The way of a message through the files:
 //
-//	publisher.go   Publish: marshal, refuse what the broker would close the channel for (clean.go), take a slot
-//	writer.go      the one writer: publishes on the session's channel, through a socket that gathers writes (socket.go)
-//	call.go        the caller waits for confirm, return, or its deadline, and decides what to do next
-//	redeclare.go   returned as unroutable: Config.Redeclare puts the topology back, the message is published once more
-//	quarantine.go  the channel was closed under it: published again alone, so that only the guilty message fails
-//	supervise.go   keeps a connection (connection.go) with a session (session.go) on it
+//	publisher.go   Publish: marshals, refuses messages that would close the channel (inspect.go), makes a request (request.go)
+//	call.go        takes a slot, sends the request to a lane, waits for confirm, return or deadline, and decides what is next
+//	writer.go      the first lane: publishes on the shared channel, through a socket that gathers writes (socket.go)
+//	redeclare.go   after a return as unroutable: Config.Redeclare restores the topology, then the message is published once more
+//	quarantine.go  the second lane, after the channel was closed: publishes alone, so that only the message that caused it fails
+//	link.go        keeps a connection (connection.go) with a session on it (session.go)
+//
+// A session is one channel. Retired means that it takes no new messages, given up that its confirms are not awaited any more,
+// closing that the publisher has sent channel.close. It ends in one of three ways:
+//
+//	open ───────────────────────────────────► closed  by the broker, because of a message or with the connection
+//	open ──────────► given up ──► closing ──► closed  over half of MaxInFlight abandoned, or a caller has left the quarantine
+//	open ► retired ► given up ──► closing ──► closed  a nack after 10 s, or an unmarked message; given up ConfirmTimeout later
 //
 // # Duplicates
 //
-// A message can arrive twice where Publish alone decides to send it again: the channel was closed while it was in flight,
-// so that its fate was unknown. The broker closes it because of a message; the publisher gives it up when messages whose
-// callers have left without a confirm hold more than half of Config.MaxInFlight. And it can arrive although Publish
-// returned an error: each error says so in its documentation. Where Publish sent a message again, the error is that of
-// the last attempt, and an earlier one may have been delivered. Consumers have to be idempotent.
+// Delivery is at least once. Publish itself sends a message again when the channel was closed while the message was in flight,
+// because its outcome is then not known. The broker closes the channel because of a message. The publisher closes it when
+// abandoned messages, which are those whose callers have returned without a confirm, hold more than half of Config.MaxInFlight.
+//
+// A message can also be delivered although Publish returned an error; the documentation of each error states whether it can.
+// When Publish sent a message more than once, the error is that of the last attempt, and an earlier attempt may have been
+// delivered. Consumers have to be idempotent.
 package publisher

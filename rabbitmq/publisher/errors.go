@@ -6,51 +6,54 @@ import (
 )
 
 var (
-	// ErrUnroutable: no queue took the message, even after Config.Redeclare where it is set, or the exchange is not
-	// there. The message has not been delivered. Cause holds the broker's words and why the redeclaration failed.
-	ErrUnroutable = errors.New("no queue took the message")
+	// ErrUnroutable is returned when the broker routed the message to no queue, even after Config.Redeclare where that is set, or
+	// when the exchange does not exist. The message has not been delivered. Cause holds the broker's text and the error of the
+	// redeclaration, if there was one.
+	ErrUnroutable = errors.New("the message was not routed to any queue")
 
-	// ErrNacked: the broker refused to take responsibility, as a full queue with x-overflow=reject-publish does. Where
-	// the message was routed to several queues, some of them may have it; otherwise it has not been delivered.
+	// ErrNacked is returned when the broker nacks the message, for example because a queue with x-overflow=reject-publish is
+	// full. If the message was routed to one queue, it has not been delivered. If it was routed to several, some of them may
+	// have it.
 	ErrNacked = errors.New("the broker nacked the message")
 
-	// ErrNotConfirmed: no confirm before the deadline, or before the end of the message's context. The message may
-	// have been delivered.
+	// ErrNotConfirmed is returned when there is no confirm before Config.ConfirmTimeout or before the end of the message's
+	// context. The message may have been delivered.
 	ErrNotConfirmed = errors.New("the broker did not confirm the message")
 
-	// ErrBlocked: the broker has blocked the connection, because of a memory or disk alarm. A publish that finds it
-	// so fails at once, and its message has not been delivered. One that was in flight already waits until its
-	// deadline; its message may still be delivered when the alarm ends.
+	// ErrBlocked is returned when the broker has blocked the connection, because of a memory or disk alarm. If the connection
+	// is blocked when Publish is called, Publish returns at once and the message has not been delivered. A message that is
+	// already in flight waits until its deadline, and may still be delivered when the alarm ends.
 	ErrBlocked = errors.New("the broker has blocked the connection")
 
-	// ErrNotConnected: there is no connection, or it was lost while the message was in flight. In the first case the
-	// message has not been delivered, in the second it may have been. Errors do not tell the cases apart, so treat
-	// the outcome as unknown.
+	// ErrNotConnected is returned when there is no connection, or when the connection is lost while the message is in flight.
+	// In the first case the message has not been delivered, in the second it may have been. The error is the same in both
+	// cases, so the outcome has to be treated as unknown.
 	ErrNotConnected = errors.New("no connection to the broker")
 
-	// ErrStalled: the message was not written to the socket before the deadline, because the peer does not read or
-	// because Config.MaxInFlight messages were waiting for their confirms already. It may still be delivered: a part of
-	// it may be on its way.
+	// ErrStalled is returned when the message is not written to the socket before the deadline: the broker does not read, or
+	// Config.MaxInFlight messages are waiting for their confirms. The message may still be delivered, because a part of it may
+	// have been written.
 	ErrStalled = errors.New("the message was not written in time")
 
-	// ErrRefused: the message cannot be sent. Either the publisher found out by itself, and Cause names property,
-	// value and bound; or the broker closed the channel because of it, and Cause is its *amqp091.Error. The message
-	// has not been delivered, and publishing it again unchanged is pointless.
+	// ErrRefused is returned when the message cannot be sent. Either the publisher refused it, and Cause names the property,
+	// its value and the bound. Or the broker closed the channel because of the message, and Cause is its *amqp091.Error. The
+	// message has not been delivered, and it will be refused again unless it is changed.
 	ErrRefused = errors.New("the message was refused")
 
-	// ErrClosed: the publisher is closed. The message has not been delivered.
+	// ErrClosed is returned when the publisher is closed. The message has not been delivered.
 	ErrClosed = errors.New("the publisher is closed")
 )
 
-// PublishError is the error of one message. errors.Is finds both its kind and its cause.
+// PublishError is the error of one message. errors.Is and errors.As find both Err and Cause.
 type PublishError struct {
 	Exchange    string
 	RoutingKey  string
 	MessageUUID string // Watermill's UUID of the message
 	Err         error  // one of this package's Err variables
-	Cause       error  // what lies behind it: a *amqp091.Error, a context's error, ...; may be nil
+	Cause       error  // the underlying error, such as a *amqp091.Error or a context's error; may be nil
 }
 
+// Error includes at most 256 bytes of the routing key and of the UUID.
 func (e *PublishError) Error() string {
 	text := fmt.Sprintf("publish to exchange %q with routing key %q, message %q: %v",
 		e.Exchange, clip(e.RoutingKey), clip(e.MessageUUID), e.Err)
@@ -60,7 +63,7 @@ func (e *PublishError) Error() string {
 	return text
 }
 
-// Unwrap gives the kind and the cause.
+// Unwrap returns Err, and Cause unless that is nil.
 func (e *PublishError) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{e.Err}
@@ -68,7 +71,7 @@ func (e *PublishError) Unwrap() []error {
 	return []error{e.Err, e.Cause}
 }
 
-// clip keeps a value that the application chose from filling the log.
+// clip shortens a value of the application for errors and logs.
 func clip(value string) string {
 	const most = 256
 	if len(value) <= most {

@@ -6,18 +6,18 @@ import (
 	"strings"
 	"testing"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 func TestPublishError(t *testing.T) {
 	t.Parallel()
-	broker := &amqp.Error{Code: amqp.AccessRefused, Reason: "no"}
+	broker := &amqp091.Error{Code: amqp091.AccessRefused, Reason: "no"}
 	err := error(&PublishError{Exchange: "retry", RoutingKey: "10s.orders", MessageUUID: "uuid", Err: ErrRefused, Cause: broker})
 	require.ErrorIs(t, err, ErrRefused)
 	require.NotErrorIs(t, err, ErrNacked)
-	var cause *amqp.Error
+	var cause *amqp091.Error
 	require.True(t, errors.As(err, &cause))
 	require.Same(t, broker, cause)
 	for _, word := range []string{`"retry"`, `"10s.orders"`, `"uuid"`, "refused", "403"} {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
@@ -25,7 +25,7 @@ func Example() {
 	defer p.Close()
 
 	if err := p.Publish("10s.orders", message.NewMessage(watermill.NewUUID(), []byte("payload"))); err != nil {
-		log.Fatal(err) // nobody may ack the original now
+		log.Fatal(err) // do not ack the original message: its copy may not be in a queue
 	}
 }
 
@@ -33,6 +33,18 @@ func ExampleNew() {
 	_, err := publisher.New(publisher.Config{URI: "localhost:5672"}, nil)
 	fmt.Println(err)
 	// Output: publisher config: URI: the scheme must be amqp or amqps
+}
+
+func ExampleConfig() {
+	config := publisher.Config{
+		URI:            "amqp://guest:guest@localhost:5672/",
+		Exchange:       "retry",
+		AMQP:           &amqp091.Config{Heartbeat: 5 * time.Second},
+		ConfirmTimeout: 10 * time.Second,
+		MaxInFlight:    256,
+	}
+	fmt.Println(config.Validate())
+	// Output: <nil>
 }
 
 func ExampleConfig_Validate() {
@@ -47,8 +59,8 @@ func ExampleConfig_redeclare() {
 	_, _ = publisher.New(publisher.Config{
 		URI:      "amqp://guest:guest@localhost:5672/",
 		Exchange: "retry",
-		Redeclare: func(ch *amqp.Channel, routingKey string) error {
-			_, err := ch.QueueDeclare("orders.retry.10s", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+		Redeclare: func(ch *amqp091.Channel, routingKey string) error {
+			_, err := ch.QueueDeclare("orders.retry.10s", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
 			if err != nil {
 				return err
 			}
@@ -60,33 +72,51 @@ func ExampleConfig_redeclare() {
 func ExampleConfig_marshal() {
 	_, _ = publisher.New(publisher.Config{
 		URI: "amqp://guest:guest@localhost:5672/",
-		Marshal: func(msg *message.Message) (amqp.Publishing, error) {
-			return amqp.Publishing{MessageId: msg.UUID, ContentType: "application/json", Body: msg.Payload}, nil
+		Marshal: func(msg *message.Message) (amqp091.Publishing, error) {
+			return amqp091.Publishing{MessageId: msg.UUID, ContentType: "application/json", Body: msg.Payload}, nil
 		},
-		Shrink: func(p *amqp.Publishing, excess int) { delete(p.Headers, "stack_trace") },
 	}, nil)
 }
 
+func ExampleConfig_shrink() {
+	_, _ = publisher.New(publisher.Config{
+		URI:      "amqp://guest:guest@localhost:5672/",
+		Headroom: func(routingKey string) int { return 2048 + 4*len(routingKey) }, // for x-death and other headers of the broker
+		Shrink:   func(p *amqp091.Publishing, excess int) { delete(p.Headers, "stack_trace") },
+	}, nil)
+}
+
+func ExamplePublisher() {
+	var p *publisher.Publisher        // created with publisher.New
+	var subscriber message.Subscriber // of the work queue
+	router := message.NewDefaultRouter(nil)
+
+	router.AddHandler("billing", "orders", subscriber, "invoices", p, func(msg *message.Message) ([]*message.Message, error) {
+		return message.Messages{message.NewMessage(watermill.NewUUID(), msg.Payload)}, nil
+	})
+}
+
 func ExamplePublisher_Publish() {
-	var p *publisher.Publisher // of publisher.New
+	var p *publisher.Publisher // created with publisher.New
 
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	msg := message.NewMessageWithContext(ctx, watermill.NewUUID(), []byte("payload"))
 	switch err := p.Publish("10s.orders", msg); {
 	case err == nil:
-		// in the queue
+		// the message is in a queue
 	case errors.Is(err, publisher.ErrRefused), errors.Is(err, publisher.ErrUnroutable):
-		// trying again will not help until somebody has mended something
+		// another attempt fails as well, until the message or the topology is changed
 	default:
-		// hold the message and try again: it may arrive twice
+		// keep the message and try again: it may be delivered twice
 	}
 }
 
 func ExamplePublisher_Close() {
-	var p *publisher.Publisher // of publisher.New
+	var p *publisher.Publisher // created with publisher.New
 
-	if err := p.Close(); err != nil { // after everybody who publishes has stopped, the router for one
+	// Close it after everything that publishes with it, such as the router.
+	if err := p.Close(); err != nil {
 		log.Print(err)
 	}
 }
@@ -102,5 +132,25 @@ func ExamplePublishError() {
 	fmt.Println(err)
 	// Output:
 	// 10s.orders true
-	// publish to exchange "retry" with routing key "10s.orders", message "42": no queue took the message
+	// publish to exchange "retry" with routing key "10s.orders", message "42": the message was not routed to any queue
+}
+
+func ExamplePublishError_Error() {
+	err := &publisher.PublishError{
+		Exchange: "retry", RoutingKey: "10s.orders", MessageUUID: "42",
+		Err: publisher.ErrNotConfirmed, Cause: context.DeadlineExceeded,
+	}
+	fmt.Println(err.Error())
+	// Output:
+	// publish to exchange "retry" with routing key "10s.orders", message "42": the broker did not confirm the message: context deadline exceeded
+}
+
+func ExamplePublishError_Unwrap() {
+	err := &publisher.PublishError{
+		Err:   publisher.ErrRefused,
+		Cause: &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "fast reply consumer does not exist"},
+	}
+	var broker *amqp091.Error
+	fmt.Println(errors.Is(err, publisher.ErrRefused), errors.As(err, &broker), broker.Code)
+	// Output: true true 406
 }

@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -12,33 +11,28 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// A Publisher publishes to one exchange, over one connection of its own. It reconnects by itself. All its methods may be
-// called by any number of goroutines at the same time.
+// A Publisher publishes messages to one exchange, over a connection of its own. It reconnects by itself. All its methods are
+// safe for concurrent use.
 type Publisher struct {
 	config Config
-	logger watermill.LoggerAdapter
+	link   *link
 
-	queue chan *request // to the writer
-	alone chan *request // to the quarantine
-	slots chan struct{} // a token for each further message that may be in flight
-	ids   atomic.Uint64
-
-	state      atomic.Pointer[state]
-	redeclares redeclares
-	calls      gate
-
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
-	workers sync.WaitGroup
+	toWriter     chan *request
+	toQuarantine chan *request
+	slots        chan struct{} // one token per free slot: MaxInFlight less the messages in flight
+	ids          atomic.Uint64
+	redeclares   redeclares
+	calls        gate
 }
 
-// New connects to the broker and returns an error when it cannot: a fault in the config, a broker that does not answer
-// within 30 s (or the connection_timeout of the URI), a wrong password. A nil logger means none.
+// New creates a Publisher and connects to the broker. It returns an error when the config has faults or when it cannot connect,
+// for example because the password is wrong or the broker does not answer within 30 s (or the connection_timeout of the URI). A
+// nil logger means no logs.
 func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -49,7 +43,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 	}
 	if config.AMQP != nil {
 		own := config.amqpConfig()
-		config.AMQP, config.TLS = &own, nil // TLS is in it
+		config.AMQP, config.TLS = &own, nil // own contains TLS
 	} else {
 		config.TLS = config.TLS.Clone()
 	}
@@ -57,46 +51,44 @@ func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
+	l := newLink(config, logger.With(watermill.LogFields{"broker": place(uri), "exchange": config.Exchange}))
 	p := &Publisher{
-		config:     config,
-		logger:     logger.With(watermill.LogFields{"broker": place(uri), "exchange": config.Exchange}),
-		queue:      make(chan *request, config.MaxInFlight),
-		alone:      make(chan *request, config.MaxInFlight),
-		slots:      make(chan struct{}, config.MaxInFlight),
-		redeclares: redeclares{underWay: make(map[string]*redeclaration)},
+		config:       config,
+		link:         l,
+		toWriter:     make(chan *request, config.MaxInFlight),
+		toQuarantine: make(chan *request, config.MaxInFlight),
+		slots:        make(chan struct{}, config.MaxInFlight),
+		redeclares:   redeclares{link: l, function: config.Redeclare, underWay: make(map[string]*redeclaration)},
 	}
 	for range config.MaxInFlight {
 		p.slots <- struct{}{}
 	}
 	p.ids.Store(firstID + rand.Uint64N(firstID))
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-
-	c, s, err := p.connect(p.ctx)
-	if err != nil {
-		p.cancel()
-		p.workers.Wait()
+	if err := l.start(); err != nil {
+		l.close()
 		return nil, err
 	}
-	p.setState(&state{connection: c, session: s})
-	p.workers.Go(func() { p.supervise(c, s) })
-	p.workers.Go((&writer{p: p}).run)
-	p.workers.Go((&quarantine{p: p}).run)
+	w := &writer{link: l, exchange: config.Exchange, queue: p.toWriter}
+	q := &quarantine{link: l, exchange: config.Exchange, queue: p.toQuarantine, confirmTimeout: config.ConfirmTimeout}
+	l.workers.Go(w.run)
+	l.workers.Go(q.run)
 	return p, nil
 }
 
-// firstID is 36^7: ids from here on have 8 digits, so that a message's size is known before its id.
+// firstID is 36^7. Ids from there on have 8 digits, so the size of the mark is constant.
 const firstID = 36 * 36 * 36 * 36 * 36 * 36 * 36
 
-// Publish publishes the messages with the topic as the routing key, and returns nil when the broker has routed and
-// confirmed every one of them. Otherwise it returns a *PublishError, or several joined: each names its message, and is
-// one of this package's errors. A message that is none of them has been confirmed.
+// Publish publishes the messages with the topic as the routing key, and returns nil when the broker has routed and confirmed all
+// of them. Otherwise it returns a *PublishError, or several joined, one for each message that failed. Each wraps one of this
+// package's Err variables. The other messages of the call have been confirmed, with the exception of the next paragraph.
 //
-// It returns within Config.ConfirmTimeout; a message's context can end the wait for that message earlier, and its error
-// is then found by errors.Is. While there is no connection, or the broker has blocked it, it fails at once: the caller
-// holds the message, and tries again. When Marshal fails or a message has to be refused, none of the call is sent.
+// Publish inspects all messages before it sends the first one. When Marshal fails, the publisher refuses a message, there is no
+// connection, the broker has blocked it, or the publisher is closed, Publish returns one error at once and has sent no message of
+// the call. The caller keeps the messages and can try again later.
 //
-// Several messages are sent together and then waited for; their order on the wire is theirs, unless one of them has to be
-// sent again. In rare cases a message arrives twice; see the package's documentation.
+// Publish returns within Config.ConfirmTimeout. The end of a message's context ends the wait for that message earlier, and
+// errors.Is then finds the context's error. Messages are written in their order, except those that are sent again. In rare cases
+// a message is delivered twice; see the package's documentation.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -122,16 +114,15 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return c.run()
 }
 
-// Close lets no new message in, waits for those in flight (no longer than their deadlines), and closes the connection. It
-// may be called several times, and waits each time. Where Config.Redeclare hangs, its goroutine may outlive Close.
+// Close closes the publisher. It refuses new messages, waits for those in flight until their deadlines, and then closes the
+// connection. It may be called several times, and waits each time. It returns nil. It does not wait for Config.Redeclare.
 func (p *Publisher) Close() error {
 	p.calls.close()
-	p.cancel()
-	p.workers.Wait()
+	p.link.close()
 	return nil
 }
 
-// prepare makes a request of a message, or says why it cannot be sent.
+// prepare makes a request of a message. It returns an error when the message cannot be sent.
 func (p *Publisher) prepare(topic string, msg *message.Message) (*request, error) {
 	r := requests.Get().(*request)
 	r.routingKey, r.uuid = topic, uuidOf(msg)
@@ -144,6 +135,7 @@ func (p *Publisher) prepare(topic string, msg *message.Message) (*request, error
 	return r, nil
 }
 
+// fill sets the fields of the request, or returns the kind and cause of an error.
 func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 	if msg == nil {
 		return ErrRefused, errors.New("the message is nil")
@@ -151,7 +143,7 @@ func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 	if len(r.routingKey) > maxShortString {
 		return ErrRefused, tooLong("the routing key", r.routingKey)
 	}
-	state := p.state.Load()
+	state := p.link.state.Load()
 	switch {
 	case state.connection == nil:
 		return ErrNotConnected, state.cause
@@ -164,7 +156,7 @@ func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 		return ErrRefused, err
 	}
 	if r.publishing.DeliveryMode == 0 {
-		r.publishing.DeliveryMode = amqp.Persistent
+		r.publishing.DeliveryMode = amqp091.Persistent
 	}
 	if err := p.fit(r, state.connection.limits); err != nil {
 		return ErrRefused, err
@@ -172,10 +164,10 @@ func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 	return nil, nil
 }
 
-// fit leaves room for what the broker adds: with that, too large a frame, or too many headers, close the connection of every
-// consumer that they meet.
+// fit makes the message small enough to leave room for the headers that the broker adds. A message with too large a frame or too
+// many headers closes the connection of each consumer that receives it.
 func (p *Publisher) fit(r *request, l limits) error {
-	room, most := 0, maxElements-1 // the mark is one of them
+	room, most := 0, maxElements-1 // the mark is one more
 	if p.config.Headroom != nil {
 		room = p.config.Headroom(r.routingKey)
 	}
@@ -205,18 +197,18 @@ func (p *Publisher) fit(r *request, l limits) error {
 		excess = 0
 	}
 	if excess > 0 {
-		return errTooLarge{fmt.Sprintf("properties and headers take %d bytes, at most %d, the connection's frame_max, less %d for the broker's own",
-			size, l.frameMax, room)}
+		return errTooLarge{fmt.Sprintf("properties and headers take %d bytes, at most %d: the connection's frame_max is %d, "+
+			"and %d bytes are reserved for the broker's headers", size, max(l.frameMax-room, 0), l.frameMax, room)}
 	}
 	return nil
 }
 
-// inspect marks the message first: the mark is a part of its size.
+// inspect marks the message, and inspects it with the mark.
 func (p *Publisher) inspect(r *request, l limits) (size int, err error) {
 	if r.publishing.Headers == nil {
-		r.publishing.Headers = make(amqp.Table, 1)
+		r.publishing.Headers = make(amqp091.Table, 1)
 	}
-	p.mark(r)
+	r.mark(p.ids.Add(1))
 	return inspect(&r.publishing, l)
 }
 
@@ -231,7 +223,7 @@ func uuidOf(msg *message.Message) string {
 	return msg.UUID
 }
 
-// A gate counts the calls inside, and can be closed to new ones.
+// A gate counts the calls under way. After it is closed, no call can enter.
 type gate struct {
 	mu     sync.Mutex
 	closed bool

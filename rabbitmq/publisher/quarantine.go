@@ -2,24 +2,29 @@ package publisher
 
 import (
 	"errors"
+	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// A quarantine publishes, one at a time and on a channel of their own, messages under which the broker has closed the
-// shared channel: which of them was guilty, nobody knows. Here only the guilty one can meet its end.
+// A quarantine publishes messages that were in flight when the broker closed the shared channel. It publishes them one at a
+// time, on a channel of its own. When the broker closes that channel, the message that caused the close is known.
 type quarantine struct {
-	p       *Publisher
-	session *session // nil: none
+	link           *link
+	exchange       string
+	queue          chan *request
+	confirmTimeout time.Duration
+
+	session *session // of the last message; nil: there is none
 }
 
 func (q *quarantine) run() {
 	for {
 		select {
-		case r := <-q.p.alone:
+		case r := <-q.queue:
 			q.publish(r)
-		case <-q.p.ctx.Done():
-			drain(q.p.alone)
+		case <-q.link.ctx.Done():
+			drain(q.queue)
 			return
 		}
 	}
@@ -28,56 +33,56 @@ func (q *quarantine) run() {
 func (q *quarantine) publish(r *request) {
 	quit, unmarked := r.quit, r.id == ""
 	if unmarked {
-		q.leave() // on this channel nothing else was ever published
+		q.leave() // the channel of an unmarked message has no other messages
 		defer q.leave()
 	}
 	for {
-		state := q.p.state.Load()
-		if r.abandoned.Load() || state.connection == nil {
-			r.fail(ErrNotConnected, state.cause)
+		state := q.link.state.Load()
+		if r.state.Load() == abandoned || state.connection == nil {
+			r.reportFailure(ErrNotConnected, state.cause)
 			return
 		}
 		s, err := q.open(state.connection)
 		if err != nil {
-			r.fail(ErrNotConnected, err)
+			r.reportFailure(ErrNotConnected, err)
 			return
 		}
-		confirm, err := s.put(q.p.config.Exchange, r)
-		if errors.Is(err, amqp.ErrClosed) && !s.connection.amqp.IsClosed() {
-			continue // the channel was closed since the last message, and this one never went there
+		confirm, err := s.put(q.exchange, r)
+		if errors.Is(err, amqp091.ErrClosed) && !s.connection.client.IsClosed() {
+			continue // the channel was closed after the last message, and nothing was written to it
 		}
 		if err != nil {
 			_ = s.connection.socket.Close() // a part of the message may have been written
-			r.fail(ErrNotConnected, err)
+			r.reportFailure(ErrNotConnected, err)
 			return
 		}
 		r.session, r.confirm = s, confirm
-		r.handed() // from here on the request is the caller's
+		r.reportWritten() // the caller owns the request now
 		select {
 		case <-confirm.Done():
 		case <-quit:
-			// Were its end still to come, the next one would be taken for guilty.
+			// The broker may still close this channel because of this message. The next message needs another one.
 			s.giveUp()
-			q.p.workers.Go(s.end)
+			q.link.workers.Go(s.close)
 		}
 		return
 	}
 }
 
-// leave has the next message published on another channel.
+// leave retires the session: the next message is published on another one.
 func (q *quarantine) leave() {
-	if s := q.session; s != nil && !s.over() {
-		q.p.workers.Go(func() { s.outlive(q.p.config.ConfirmTimeout) })
+	if s := q.session; s != nil && s.usable() {
+		q.link.workers.Go(func() { s.closeAfter(q.confirmTimeout) })
 	}
 	q.session = nil
 }
 
-// open returns the session of the last message while it lives.
+// open returns the session of the last message, or a new one when that is not usable.
 func (q *quarantine) open(c *connection) (*session, error) {
-	if s := q.session; s != nil && s.connection == c && !s.over() {
+	if s := q.session; s != nil && s.connection == c && s.usable() {
 		return s, nil
 	}
 	var err error
-	q.session, err = q.p.open(c)
+	q.session, err = q.link.open(c)
 	return q.session, err
 }

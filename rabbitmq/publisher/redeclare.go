@@ -1,18 +1,18 @@
 package publisher
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-var errRedeclareTimeout = errors.New("Config.Redeclare did not return in time")
-
-// redeclares are the calls of Config.Redeclare under way, at most one per routing key. One that hangs stays here, so that
-// it is joined, and does not multiply.
+// redeclares are the calls of Config.Redeclare under way, at most one per routing key. A call that hangs stays here, so that
+// later publishes join it and do not start another one.
 type redeclares struct {
+	link     *link
+	function func(channel *amqp091.Channel, routingKey string) error // Config.Redeclare
+
 	mu       sync.Mutex
 	underWay map[string]*redeclaration
 }
@@ -22,43 +22,41 @@ type redeclaration struct {
 	err  error // set before done is closed
 }
 
-// redeclare starts, or joins, the redeclaration for a routing key.
-func (p *Publisher) redeclare(routingKey string) *redeclaration {
-	p.redeclares.mu.Lock()
-	defer p.redeclares.mu.Unlock()
-	if d := p.redeclares.underWay[routingKey]; d != nil {
+// start starts the redeclaration for a routing key, or joins the one under way.
+func (r *redeclares) start(routingKey string) *redeclaration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d := r.underWay[routingKey]; d != nil {
 		return d
 	}
 	d := &redeclaration{done: make(chan struct{})}
-	p.redeclares.underWay[routingKey] = d
-	// Not one of p.workers: the application's function may hang for ever, Close may not.
+	r.underWay[routingKey] = d
+	// Not one of link.workers: the application's function may never return, and Close must return.
 	go func() {
-		err := p.runRedeclare(routingKey)
-		p.redeclares.mu.Lock()
-		delete(p.redeclares.underWay, routingKey)
-		p.redeclares.mu.Unlock()
+		err := r.run(routingKey)
+		r.mu.Lock()
+		delete(r.underWay, routingKey)
+		r.mu.Unlock()
 		d.err = err
 		close(d.done)
 	}()
 	return d
 }
 
-func (p *Publisher) runRedeclare(routingKey string) (err error) {
-	state := p.state.Load()
+func (r *redeclares) run(routingKey string) (err error) {
+	state := r.link.state.Load()
 	if state.connection == nil {
 		return ErrNotConnected
 	}
-	channel, err := state.connection.amqp.Channel()
+	channel, err := state.connection.client.Channel()
 	if err != nil {
 		return err
 	}
-	defer closeQuietly(channel)
+	defer func() { _ = channel.Close() }()
 	defer func() {
 		if fault := recover(); fault != nil {
 			err = fmt.Errorf("Config.Redeclare panicked: %v", fault)
 		}
 	}()
-	return p.config.Redeclare(channel, routingKey)
+	return r.function(channel, routingKey)
 }
-
-func closeQuietly(channel *amqp.Channel) { _ = channel.Close() }

@@ -7,62 +7,73 @@ import (
 	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// A request is one message on its way. Its caller owns it, save between send and the token in sent, when a lane (the
-// writer or the quarantine) does.
+// A request is one message on its way. Its caller owns it, except between send and the token in done: then a lane (the writer or
+// the quarantine) owns it. The state is always the caller's.
 type request struct {
 	ctx        context.Context
 	routingKey string
 	uuid       string
-	publishing amqp.Publishing
+	publishing amqp091.Publishing
+	id         string // also in the header IDHeader; empty: the frame has no room for it, so the quarantine publishes the message
 
-	id        string        // also in the header IDHeader; empty: there is no room for it, and the message goes alone
-	abandoned atomic.Bool   // the caller has left: a lane need not send it any more
-	quit      chan struct{} // closed when the caller leaves; only while in quarantine
-	sent      chan struct{} // one token per attempt: the lane is done, and what follows is set
-	session   *session
-	confirm   *amqp.DeferredConfirmation
-	err       *PublishError // instead: not sent
+	state  atomic.Int32 // one of the states below; only the caller sets it, and a lane may read it at any time
+	failed error        // why the message was never sent to a lane
 
-	failed  error // the message came to its end before it was sent at all
-	pending bool  // sent to a lane, outcome not yet known
-	told    bool  // the token of this attempt has been taken
-	again   bool  // not the first attempt
-	slot    bool
+	quit    chan struct{} // closed when the caller leaves; nil outside of the quarantine
+	done    chan struct{} // one token per attempt: the lane has set either session and confirm, or err
+	session *session
+	confirm *amqp091.DeferredConfirmation
+	err     *PublishError // the message was not written
 }
 
-var requests = sync.Pool{New: func() any { return &request{sent: make(chan struct{}, 1)} }}
+// The states of a request. It holds a slot in all of them but unsent.
+//
+//	unsent ──► queued ──► written ──► settled ──► recycled
+//	             │           └───────────┴──► queuedAgain ──► written
+//	             └──► settled, when the lane could not write it; likewise from queuedAgain
+//	queued, queuedAgain, written ──► abandoned
+const (
+	unsent      int32 = iota
+	queued            // sent to a lane for the first time
+	queuedAgain       // sent to a lane for another attempt: an earlier one may have been delivered
+	written           // the lane has written it, the outcome is not known
+	settled           // the outcome of the last attempt is known
+	abandoned         // the caller has left before it was settled: a lane does not have to write it
+)
+
+var requests = sync.Pool{New: func() any { return &request{done: make(chan struct{}, 1)} }}
 
 func (r *request) recycle() {
-	sent := r.sent
-	*r = request{sent: sent}
+	done := r.done
+	*r = request{done: done}
 	requests.Put(r)
 }
 
-// handed tells the caller that its message is on its way.
-func (r *request) handed() { r.sent <- struct{}{} }
+// reportWritten ends an attempt for the lane: session and confirm are set.
+func (r *request) reportWritten() { r.done <- struct{}{} }
 
-// fail tells the caller that its message did not leave.
-func (r *request) fail(kind, cause error) {
+// reportFailure ends an attempt for the lane: the message was not written.
+func (r *request) reportFailure(kind, cause error) {
 	r.err = &PublishError{Err: kind, Cause: cause}
-	r.sent <- struct{}{}
+	r.done <- struct{}{}
 }
 
 // markSize is what the mark takes of a frame: a key's length byte, its value's type byte and four bytes of length.
 const markSize = 1 + len(IDHeader) + 1 + 4 + 8
 
+// mark gives the message an id. All its attempts share it: an attempt on the same session begins only after the return of the
+// last one has been claimed, and another session has its own returns.
+func (r *request) mark(id uint64) {
+	r.id = strconv.FormatUint(id, 36)
+	r.publishing.Headers[IDHeader] = r.id
+}
+
 func (r *request) unmark() {
 	delete(r.publishing.Headers, IDHeader)
 	r.id = ""
-}
-
-// mark gives the message an id, which all its attempts share: one on the same session begins only when the return of the last
-// has been claimed, and another session has returns of its own.
-func (p *Publisher) mark(r *request) {
-	r.id = strconv.FormatUint(p.ids.Add(1), 36)
-	r.publishing.Headers[IDHeader] = r.id
 }
 
 var timers = sync.Pool{New: func() any {

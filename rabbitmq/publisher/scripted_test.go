@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// serve plays as much of a broker as it takes to open a connection and a channel, and reports the length of every
-// content header frame.
+// serve implements enough of a broker to open a connection and a channel. It sends the length of every content header frame to
+// headers.
 func serve(t *testing.T) (address string, headers <-chan int) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -6,166 +6,85 @@ import (
 	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// A session is one life of a confirm channel.
+// A session is one channel in confirm mode. The package's documentation shows the ways in which it ends.
 type session struct {
-	connection *connection
-	channel    *amqp.Channel
-	gone       chan struct{} // closed when the channel is
-	reason     *amqp.Error   // set before gone is closed; nil: closed by us
+	connection  *connection
+	channel     *amqp091.Channel
+	opened      time.Time
+	maxInFlight int
 
-	writing sync.Mutex    // held while a message is written: on an ended channel, it would cost the connection
-	ended   bool          // guarded by writing: channel.close is on its way
-	givenUp chan struct{} // closed when nothing is written any more, and nothing waited for
-	once    sync.Once     // closes givenUp
-
-	opened  time.Time
 	retired chan struct{} // closed when another session is to take new messages
 	retire  sync.Once     // closes retired
+	givenUp chan struct{} // closed when no more messages are written and no confirms are awaited
+	give    sync.Once     // closes givenUp
+	writing sync.Mutex    // held while a message is written: after channel.close, a write would close the connection
+	closing bool          // guarded by writing: channel.close has been or will be sent
+	closes  chan *amqp091.Error
+	closed  chan struct{}  // closed when the channel is
+	reason  *amqp091.Error // set before closed is closed; nil: closed without an error, as the publisher does
 
 	abandoned atomic.Int64 // messages whose callers have left before the confirm
 
-	returns  chan amqp.Return // never full: no more messages are in flight than it holds
+	returns  chan amqp091.Return // never full: at most maxInFlight messages can be returned
 	mu       sync.Mutex
-	returned map[string]amqp.Return // by id, not claimed yet
+	returned map[string]amqp091.Return // by id, not claimed yet
 }
 
-func (p *Publisher) open(c *connection) (*session, error) {
-	limit := time.AfterFunc(openTimeout, func() { _ = c.socket.Close() })
-	defer limit.Stop()
-	channel, err := c.amqp.Channel()
-	if err != nil {
-		return nil, err
-	}
-	if err := channel.Confirm(false); err != nil {
-		_ = channel.Close()
-		return nil, err
-	}
-	s := &session{
-		connection: c,
-		channel:    channel,
-		gone:       make(chan struct{}),
-		givenUp:    make(chan struct{}),
-		opened:     time.Now(),
-		retired:    make(chan struct{}),
-		returns:    channel.NotifyReturn(make(chan amqp.Return, p.config.MaxInFlight)),
-		returned:   make(map[string]amqp.Return),
-	}
-	closed := channel.NotifyClose(make(chan *amqp.Error, 1))
-	p.workers.Go(func() {
-		s.reason = <-closed
-		close(s.gone)
-	})
-	return s, nil
-}
-
-// goodbyeTimeout is how long the broker may take to close a channel. A channel that waits for a quorum queue closes when the
-// queue answers, and harms nobody until then; but such channels must not pile up.
-const goodbyeTimeout = 5 * time.Minute
-
-// giveUp takes the session out of use. Whoever calls it has to see to it that end is called.
-func (s *session) giveUp() { s.once.Do(func() { close(s.givenUp) }) }
-
-// refusedFor is how old a channel has to be for another one to replace it when the broker nacks: on RabbitMQ 3.10, a channel
-// whose publish was refused by a quorum queue that was full goes on being refused when there is room again.
-const refusedFor = 10 * time.Second
-
-func (s *session) nacked() {
-	if time.Since(s.opened) > refusedFor {
-		s.retire.Do(func() { close(s.retired) })
+func newSession(c *connection, channel *amqp091.Channel, maxInFlight int) *session {
+	return &session{
+		connection:  c,
+		channel:     channel,
+		opened:      time.Now(),
+		maxInFlight: maxInFlight,
+		retired:     make(chan struct{}),
+		givenUp:     make(chan struct{}),
+		closes:      channel.NotifyClose(make(chan *amqp091.Error, 1)),
+		closed:      make(chan struct{}),
+		returns:     channel.NotifyReturn(make(chan amqp091.Return, maxInFlight)),
+		returned:    make(map[string]amqp091.Return),
 	}
 }
 
-// outlive ends a retired session when nobody waits for its confirms any more.
-func (s *session) outlive(longest time.Duration) {
-	timer := time.NewTimer(longest)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		s.giveUp()
-		s.end()
-	case <-s.gone:
-	}
+// watchClosed closes s.closed when the channel is closed.
+func (s *session) watchClosed() {
+	s.reason = <-s.closes
+	close(s.closed)
 }
 
-// end closes the channel of a session that was given up. Nobody waits for it: the broker's answer may take its time.
-func (s *session) end() {
-	s.writing.Lock()
-	s.ended = true
-	s.writing.Unlock()
-	limit := time.AfterFunc(goodbyeTimeout, func() { _ = s.connection.socket.Close() })
-	defer limit.Stop()
-	_ = s.channel.Close()
-}
-
-// why is the reason of a session's end, for the log.
-func (s *session) why() error {
-	select {
-	case <-s.givenUp:
-		return errAbandoned
-	case <-s.gone:
-		if s.reason != nil {
-			return s.reason
-		}
-	}
-	return errGone
-}
-
-var errAbandoned = errors.New("too many messages were never confirmed, the channel is given up")
-
-// over says that the session takes no more messages.
-func (s *session) over() bool {
-	select {
-	case <-s.givenUp:
-		return true
-	default:
-		return s.channel.IsClosed()
-	}
-}
-
-// put writes a message. amqp.ErrClosed: the session is over, nothing was written.
-func (s *session) put(exchange string, r *request) (*amqp.DeferredConfirmation, error) {
+// put writes a message. The error amqp091.ErrClosed means that nothing was written.
+func (s *session) put(exchange string, r *request) (*amqp091.DeferredConfirmation, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	if s.ended {
-		return nil, amqp.ErrClosed
+	if s.closing {
+		return nil, amqp091.ErrClosed
 	}
 	return s.channel.PublishWithDeferredConfirm(exchange, r.routingKey, true, false, r.publishing)
 }
 
-// abandon holds on to a message whose caller has left, until there is a confirm or the session is given up.
-func (s *session) abandon(r *request, maxInFlight int) {
-	s.abandoned.Add(1)
-	s.relieve(maxInFlight)
+// usable reports whether messages can be written: the session is neither given up nor closed.
+func (s *session) usable() bool {
 	select {
-	case <-r.confirm.Done():
-		s.claim(r.id)
 	case <-s.givenUp:
-	}
-	s.abandoned.Add(-1)
-}
-
-// relieve gives the session up when abandoned messages hold more than half of all slots, as they do when a queue never
-// confirms. Not while the broker blocks the connection: then it reads nothing, and would not open another channel either.
-func (s *session) relieve(maxInFlight int) {
-	if 2*s.abandoned.Load() > int64(maxInFlight) && !s.connection.blocked.Load() {
-		s.giveUp()
+		return false
+	default:
+		return !s.channel.IsClosed()
 	}
 }
 
-// claim finds out whether the broker returned the publish with this id. To be called after its confirm: the return is
-// on the wire first, so it is in returns by then, or another caller has taken it from there under the lock.
-func (s *session) claim(id string) (amqp.Return, bool) {
+// claim reports whether the broker returned the publish with this id. It is called after the confirm of the publish. The
+// return comes before the confirm, so it is in s.returns, or another caller has moved it to s.returned.
+func (s *session) claim(id string) (amqp091.Return, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for more := true; more; {
 		select {
 		case r, open := <-s.returns:
 			if more = open; open {
-				theirs, _ := r.Headers[IDHeader].(string)
-				s.returned[theirs] = r
+				returnedID, _ := r.Headers[IDHeader].(string)
+				s.returned[returnedID] = r
 			}
 		default:
 			more = false
@@ -174,4 +93,80 @@ func (s *session) claim(id string) (amqp.Return, bool) {
 	r, found := s.returned[id]
 	delete(s.returned, id)
 	return r, found
+}
+
+// retireAge is the least age of a session that a nack retires. On RabbitMQ 3.10, a full quorum queue that has refused a
+// message refuses all later ones from the same channel, even when it has room again.
+const retireAge = 10 * time.Second
+
+// nacked retires the session if it is old enough.
+func (s *session) nacked() {
+	if time.Since(s.opened) > retireAge {
+		s.retire.Do(func() { close(s.retired) })
+	}
+}
+
+// awaitAbandoned waits for the confirm of a message whose caller has left, or until the session is given up.
+func (s *session) awaitAbandoned(r *request) {
+	s.abandoned.Add(1)
+	s.giveUpIfStuck()
+	select {
+	case <-r.confirm.Done():
+		s.claim(r.id)
+	case <-s.givenUp:
+	}
+	s.abandoned.Add(-1)
+}
+
+// giveUpIfStuck gives the session up when abandoned messages hold more than half of all slots, which happens when a queue never
+// confirms. It does not while the broker blocks the connection: the broker then reads nothing, so a new channel would not open.
+func (s *session) giveUpIfStuck() {
+	if 2*s.abandoned.Load() > int64(s.maxInFlight) && !s.connection.blocked.Load() {
+		s.giveUp()
+	}
+}
+
+// giveUp takes the session out of use. The caller makes sure that close is called.
+func (s *session) giveUp() { s.give.Do(func() { close(s.givenUp) }) }
+
+var errGivenUp = errors.New("the publisher gave up the channel: too many messages were never confirmed")
+
+// channelCloseTimeout is how long the broker may take to close a channel. A channel that waits for a quorum queue closes only
+// when the queue answers. It does no harm until then, but such channels must not add up.
+const channelCloseTimeout = 5 * time.Minute
+
+// close closes the channel of a session that is given up, and waits for the broker's answer. When that takes too long, it
+// closes the connection.
+func (s *session) close() {
+	s.writing.Lock()
+	s.closing = true
+	s.writing.Unlock()
+	limit := time.AfterFunc(channelCloseTimeout, func() { _ = s.connection.socket.Close() })
+	defer limit.Stop()
+	_ = s.channel.Close()
+}
+
+// closeAfter closes a retired session when the last wait for one of its confirms has timed out.
+func (s *session) closeAfter(wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		s.giveUp()
+		s.close()
+	case <-s.closed:
+	}
+}
+
+// endReason is why the session was given up or closed, for the log.
+func (s *session) endReason() error {
+	select {
+	case <-s.givenUp:
+		return errGivenUp
+	case <-s.closed:
+		if s.reason != nil {
+			return s.reason
+		}
+	}
+	return errConnectionLost
 }

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// gather is how much a corked socket holds before it writes.
+// gather is how many bytes a corked socket holds before it writes.
 const gather = 64 << 10
 
-// A socket gathers what is written between cork and uncork into one write, and gives every write a deadline. After a
-// failed write it is closed, so that amqp091-go's reader notices: amqp091-go itself does not, when a flush fails.
+// A socket joins all writes between cork and uncork into one, and gives every write a deadline. After a failed write it closes
+// itself, so that amqp091-go's reader fails as well: amqp091-go ignores a failed flush.
 type socket struct {
 	net.Conn
 	timeout  time.Duration
-	deadline atomic.Int64 // set from outside, in Unix nanoseconds; 0: none
+	deadline atomic.Int64 // set by amqp091-go, in Unix nanoseconds; 0: none
 
 	mu     sync.Mutex // also serialises writes
 	corked bool
@@ -50,22 +50,22 @@ func (s *socket) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// cork holds back what is written from now on.
+// cork holds later writes back.
 func (s *socket) cork() {
 	s.mu.Lock()
 	s.corked = true
 	s.mu.Unlock()
 }
 
-// uncork writes what was held back.
+// uncork writes the bytes that were held back.
 func (s *socket) uncork() {
 	s.mu.Lock()
 	s.corked = false
-	_ = s.flush() // a failed write closes the connection, which is how it is told
+	_ = s.flush() // a failed write closes the connection
 	s.mu.Unlock()
 }
 
-// full says that enough is held back for one write.
+// full reports whether enough bytes are held back for one write.
 func (s *socket) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

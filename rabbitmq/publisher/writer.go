@@ -4,31 +4,34 @@ import (
 	"errors"
 	"runtime"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// maxBatch bounds how many callers wait for one write.
+// maxBatch is the largest number of messages in one write to the socket.
 const maxBatch = 256
 
-// A writer is the only one that writes messages, but for those in quarantine. Whatever arrives while it is busy
-// leaves with the next write to the socket.
+// A writer writes all messages except those in quarantine. Messages that arrive during a write to the socket leave together
+// with the next one.
 type writer struct {
-	p      *Publisher
-	socket *socket    // corked, while there is a batch
-	batch  []*request // handed to amqp091-go, in the socket's buffer
+	link     *link
+	exchange string
+	queue    chan *request
+
+	socket *socket    // corked; nil while there is no batch
+	batch  []*request // published with amqp091-go, and still in the socket's buffer
 }
 
 func (w *writer) run() {
 	for {
 		select {
-		case r := <-w.p.queue:
+		case r := <-w.queue:
 			for r != nil {
 				w.publish(r)
 				r = w.next()
 			}
 			w.flush()
-		case <-w.p.ctx.Done():
-			drain(w.p.queue)
+		case <-w.link.ctx.Done():
+			drain(w.queue)
 			return
 		}
 	}
@@ -39,14 +42,14 @@ func (w *writer) next() *request {
 		return nil
 	}
 	select {
-	case r := <-w.p.queue:
+	case r := <-w.queue:
 		return r
 	default:
 	}
-	// Callers whose confirms have just come may have another message: let them run before the write, not after it.
+	// Callers whose messages were just confirmed may publish the next one. Let them run before the write, not after it.
 	runtime.Gosched()
 	select {
-	case r := <-w.p.queue:
+	case r := <-w.queue:
 		return r
 	default:
 		return nil
@@ -55,35 +58,35 @@ func (w *writer) next() *request {
 
 func (w *writer) publish(r *request) {
 	for {
-		state := w.p.state.Load()
-		if r.abandoned.Load() || state.connection == nil {
-			r.fail(ErrNotConnected, state.cause)
+		state := w.link.state.Load()
+		if r.state.Load() == abandoned || state.connection == nil {
+			r.reportFailure(ErrNotConnected, state.cause)
 			return
 		}
-		if s := state.session; s != nil && !s.over() {
+		if s := state.session; s != nil && s.usable() {
 			if w.socket != s.connection.socket {
 				w.flush()
 				w.socket = s.connection.socket
 				w.socket.cork()
 			}
-			confirm, err := s.put(w.p.config.Exchange, r)
+			confirm, err := s.put(w.exchange, r)
 			if err == nil {
 				r.session, r.confirm = s, confirm
 				w.batch = append(w.batch, r)
 				return
 			}
-			if !errors.Is(err, amqp.ErrClosed) {
+			if !errors.Is(err, amqp091.ErrClosed) {
 				_ = s.connection.socket.Close() // a part of the message may have been written
-				r.fail(ErrNotConnected, err)
+				r.reportFailure(ErrNotConnected, err)
 				return
 			}
 		}
-		// The session is over, this message never went there: it may go to the next one.
+		// The session is not usable, and nothing was written to it. The message goes to the next session.
 		w.flush()
 		select {
 		case <-state.changed:
-		case <-w.p.ctx.Done():
-			r.fail(ErrClosed, nil)
+		case <-w.link.ctx.Done():
+			r.reportFailure(ErrClosed, nil)
 			return
 		}
 	}
@@ -96,18 +99,18 @@ func (w *writer) flush() {
 	w.socket.uncork()
 	w.socket = nil
 	for i, r := range w.batch {
-		r.handed()
+		r.reportWritten()
 		w.batch[i] = nil
 	}
 	w.batch = w.batch[:0]
 }
 
-// drain fails what is left in a lane; nothing is added any more.
+// drain fails the requests that are left in a lane. It is called when no more are sent.
 func drain(lane chan *request) {
 	for {
 		select {
 		case r := <-lane:
-			r.fail(ErrClosed, nil)
+			r.reportFailure(ErrClosed, nil)
 		default:
 			return
 		}

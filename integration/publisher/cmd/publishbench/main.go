@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -210,11 +210,11 @@ func loop(uri, queue string, _ int) (contender, error) {
 
 func watermillAMQP(pool int) setup {
 	return func(uri, queue string, _ int) (contender, error) {
-		config := wmamqp.NewDurableQueueConfig(uri)
+		config := amqp.NewDurableQueueConfig(uri)
 		config.Publish.ConfirmDelivery = true
 		config.Publish.ChannelPoolSize = pool
 		config.TopologyBuilder = nothing{}
-		p, err := wmamqp.NewPublisher(config, watermill.NopLogger{})
+		p, err := amqp.NewPublisher(config, watermill.NopLogger{})
 		if err != nil {
 			return contender{}, err
 		}
@@ -225,8 +225,8 @@ func watermillAMQP(pool int) setup {
 // nothing declares nothing: the queue is there already, and of a type that watermill-amqp would not declare.
 type nothing struct{}
 
-func (nothing) BuildTopology(*amqp091.Channel, string, string, wmamqp.Config, watermill.LoggerAdapter) error {
+func (nothing) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
 	return nil
 }
 
-func (nothing) ExchangeDeclare(*amqp091.Channel, string, wmamqp.Config) error { return nil }
+func (nothing) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { return nil }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -16,31 +16,31 @@ import (
 func TestInspectRefuses(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 256)
-	deep := amqp.Table{}
+	deep := amqp091.Table{}
 	deep["self"] = deep
 	var loop []any
 	loop = append(loop, nil)
 	loop[0] = loop
 	tests := map[string]struct {
-		publishing amqp.Publishing
+		publishing amqp091.Publishing
 		words      []string
 	}{
-		"content-type":        {amqp.Publishing{ContentType: long}, []string{"content-type", "256", "255"}},
-		"content-encoding":    {amqp.Publishing{ContentEncoding: long}, []string{"content-encoding", "255"}},
-		"correlation-id":      {amqp.Publishing{CorrelationId: long}, []string{"correlation-id", "255"}},
-		"reply-to":            {amqp.Publishing{ReplyTo: long}, []string{"reply-to", "255"}},
-		"long expiration":     {amqp.Publishing{Expiration: strings.Repeat("0", 256)}, []string{"expiration", "255"}},
-		"message-id":          {amqp.Publishing{MessageId: long}, []string{"message-id", "255"}},
-		"type":                {amqp.Publishing{Type: long}, []string{"type", "255"}},
-		"app-id":              {amqp.Publishing{AppId: long}, []string{"app-id", "255"}},
-		"user-id":             {amqp.Publishing{UserId: "mallory"}, []string{"user-id", "mallory", "alice"}},
-		"expiration":          {amqp.Publishing{Expiration: "10s"}, []string{"expiration", "10s", "315360000000"}},
-		"negative expiration": {amqp.Publishing{Expiration: "-1"}, []string{"expiration", "-1"}},
-		"signed expiration":   {amqp.Publishing{Expiration: "+1"}, []string{"expiration", "+1"}},
-		"fraction":            {amqp.Publishing{Expiration: "1.5"}, []string{"expiration", "1.5"}},
-		"endless expiration":  {amqp.Publishing{Expiration: "315360000001"}, []string{"expiration", "315360000001"}},
-		"header key":          {amqp.Publishing{Headers: amqp.Table{long: ""}}, []string{"key", "255"}},
-		"nested key":          {headers("a", amqp.Table{long: ""}), []string{"key", `"a"`, "255"}},
+		"content-type":        {amqp091.Publishing{ContentType: long}, []string{"content-type", "256", "255"}},
+		"content-encoding":    {amqp091.Publishing{ContentEncoding: long}, []string{"content-encoding", "255"}},
+		"correlation-id":      {amqp091.Publishing{CorrelationId: long}, []string{"correlation-id", "255"}},
+		"reply-to":            {amqp091.Publishing{ReplyTo: long}, []string{"reply-to", "255"}},
+		"long expiration":     {amqp091.Publishing{Expiration: strings.Repeat("0", 256)}, []string{"expiration", "255"}},
+		"message-id":          {amqp091.Publishing{MessageId: long}, []string{"message-id", "255"}},
+		"type":                {amqp091.Publishing{Type: long}, []string{"type", "255"}},
+		"app-id":              {amqp091.Publishing{AppId: long}, []string{"app-id", "255"}},
+		"user-id":             {amqp091.Publishing{UserId: "mallory"}, []string{"user-id", "mallory", "alice"}},
+		"expiration":          {amqp091.Publishing{Expiration: "10s"}, []string{"expiration", "10s", "315360000000"}},
+		"negative expiration": {amqp091.Publishing{Expiration: "-1"}, []string{"expiration", "-1"}},
+		"signed expiration":   {amqp091.Publishing{Expiration: "+1"}, []string{"expiration", "+1"}},
+		"fraction":            {amqp091.Publishing{Expiration: "1.5"}, []string{"expiration", "1.5"}},
+		"endless expiration":  {amqp091.Publishing{Expiration: "315360000001"}, []string{"expiration", "315360000001"}},
+		"header key":          {amqp091.Publishing{Headers: amqp091.Table{long: ""}}, []string{"key", "255"}},
+		"nested key":          {headers("a", amqp091.Table{long: ""}), []string{"key", `"a"`, "255"}},
 		"CC":                  {headers("CC", "queue"), []string{`"CC"`, "string", "array"}},
 		"CC of numbers":       {headers("CC", []any{"a", int32(1)}), []string{`"CC[1]"`, "int32"}},
 		"CC of strings":       {headers("CC", []string{"a"}), []string{`"CC"`, "[]string"}},
@@ -49,7 +49,7 @@ func TestInspectRefuses(t *testing.T) {
 		"NaN":                 {headers("n", math.NaN()), []string{`"n"`, "NaN"}},
 		"infinity":            {headers("n", math.Inf(-1)), []string{`"n"`, "-Inf"}},
 		"small infinity":      {headers("n", float32(math.Inf(1))), []string{`"n"`, "+Inf"}},
-		"nested NaN":          {headers("a", amqp.Table{"b": []any{"", amqp.Table{"c": math.NaN()}}}), []string{`"a.b[1].c"`}},
+		"nested NaN":          {headers("a", amqp091.Table{"b": []any{"", amqp091.Table{"c": math.NaN()}}}), []string{`"a.b[1].c"`}},
 		"int of 33 bits":      {headers("n", math.MaxInt32+1), []string{`"n"`, "2147483648", "int64"}},
 		"negative int":        {headers("n", math.MinInt32-1), []string{`"n"`, "-2147483649"}},
 		"unsigned":            {headers("n", uint64(1)), []string{`"n"`, "uint64"}},
@@ -60,8 +60,8 @@ func TestInspectRefuses(t *testing.T) {
 		"arrays too deep":     {headers("a", nestedArrays(33)), []string{"a[0][0]", "32"}},
 		"long array":          {headers("a", make([]any, 8193)), []string{`"a"`, "8193", "8192"}},
 		"large table":         {headers("a", tableOf(8193)), []string{`"a"`, "8193", "8192"}},
-		"many headers":        {amqp.Publishing{Headers: tableOf(8193)}, []string{"8193 headers", "8192"}},
-		"table in itself":     {amqp.Publishing{Headers: deep}, []string{"self.self", "32"}},
+		"many headers":        {amqp091.Publishing{Headers: tableOf(8193)}, []string{"8193 headers", "8192"}},
+		"table in itself":     {amqp091.Publishing{Headers: deep}, []string{"self.self", "32"}},
 		"array in itself":     {headers("a", loop), []string{"[0][0]", "32"}},
 	}
 	for name, test := range tests {
@@ -76,10 +76,10 @@ func TestInspectRefuses(t *testing.T) {
 	}
 }
 
-func nestedTables(levels int) amqp.Table {
-	table := amqp.Table{}
+func nestedTables(levels int) amqp091.Table {
+	table := amqp091.Table{}
 	for range levels - 1 {
-		table = amqp.Table{"b": table}
+		table = amqp091.Table{"b": table}
 	}
 	return table
 }
@@ -92,32 +92,32 @@ func nestedArrays(levels int) []any {
 	return array
 }
 
-func tableOf(keys int) amqp.Table {
-	table := amqp.Table{}
+func tableOf(keys int) amqp091.Table {
+	table := amqp091.Table{}
 	for i := range keys {
 		table[strconv.Itoa(i)] = nil
 	}
 	return table
 }
 
-func headers(key string, value any) amqp.Publishing {
-	return amqp.Publishing{Headers: amqp.Table{key: value}}
+func headers(key string, value any) amqp091.Publishing {
+	return amqp091.Publishing{Headers: amqp091.Table{key: value}}
 }
 
 func TestInspectAccepts(t *testing.T) {
 	t.Parallel()
 	most := strings.Repeat("x", 255)
-	for name, p := range map[string]amqp.Publishing{
+	for name, p := range map[string]amqp091.Publishing{
 		"nothing":         {},
 		"own user":        {UserId: "alice"},
 		"expire at once":  {Expiration: "0"},
 		"ten years":       {Expiration: "315360000000"},
-		"longest strings": {MessageId: most, AppId: most, Headers: amqp.Table{most: most}},
-		"routes":          {Headers: amqp.Table{"CC": []any{"a", most}, "BCC": []any{}}},
-		"deepest":         {Headers: amqp.Table{"tables": nestedTables(32), "arrays": nestedArrays(32)}},
-		"longest":         {Headers: amqp.Table{"array": make([]any, 8192), "table": tableOf(8192)}},
+		"longest strings": {MessageId: most, AppId: most, Headers: amqp091.Table{most: most}},
+		"routes":          {Headers: amqp091.Table{"CC": []any{"a", most}, "BCC": []any{}}},
+		"deepest":         {Headers: amqp091.Table{"tables": nestedTables(32), "arrays": nestedArrays(32)}},
+		"longest":         {Headers: amqp091.Table{"array": make([]any, 8192), "table": tableOf(8192)}},
 		"most headers":    {Headers: tableOf(8192)},
-		"ints":            {Headers: amqp.Table{"most": math.MaxInt32, "least": math.MinInt32}},
+		"ints":            {Headers: amqp091.Table{"most": math.MaxInt32, "least": math.MinInt32}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := limits{user: "alice", frameMax: 131072}
@@ -126,30 +126,30 @@ func TestInspectAccepts(t *testing.T) {
 			assert.Zero(t, l.excess(size))
 		})
 	}
-	_, err := inspect(&amqp.Publishing{UserId: "anybody"}, limits{})
+	_, err := inspect(&amqp091.Publishing{UserId: "anybody"}, limits{})
 	require.NoError(t, err, "with external authentication the user is not known")
 }
 
-// The measure is compared with what amqp091-go writes.
+// TestInspectMeasures compares the size with what amqp091-go writes.
 func TestInspectMeasures(t *testing.T) {
 	t.Parallel()
 	address, lengths := serve(t)
-	connection, err := amqp.Dial("amqp://" + address)
+	connection, err := amqp091.Dial("amqp://" + address)
 	require.NoError(t, err)
 	defer connection.Close()
 	channel, err := connection.Channel()
 	require.NoError(t, err)
 
-	everything := amqp.Table{
+	everything := amqp091.Table{
 		"string": "väl", "bytes": []byte{1, 2, 3}, "nil": nil, "true": true, "byte": byte(1), "int8": int8(-1), "int16": int16(1),
 		"uint16": uint16(1), "int32": int32(1), "uint32": uint32(1), "int64": int64(1), "int": 1, "float32": float32(1),
-		"float64": 1.0, "decimal": amqp.Decimal{Scale: 2, Value: 1}, "time": time.Unix(1, 0), "empty": amqp.Table{},
+		"float64": 1.0, "decimal": amqp091.Decimal{Scale: 2, Value: 1}, "time": time.Unix(1, 0), "empty": amqp091.Table{},
 	}
-	for name, p := range map[string]amqp.Publishing{
+	for name, p := range map[string]amqp091.Publishing{
 		"nothing":    {},
 		"headers":    {Headers: everything},
-		"no headers": {Headers: amqp.Table{}},
-		"nested":     {Headers: amqp.Table{"table": everything, "array": []any{everything, []any{"a", nil, int64(2)}}}},
+		"no headers": {Headers: amqp091.Table{}},
+		"nested":     {Headers: amqp091.Table{"table": everything, "array": []any{everything, []any{"a", nil, int64(2)}}}},
 		"properties": {
 			ContentType: "a", ContentEncoding: "bc", DeliveryMode: 2, Priority: 3, CorrelationId: "def", ReplyTo: "g",
 			Expiration: "10", MessageId: "hi", Timestamp: time.Unix(5, 0), Type: "j", UserId: "k", AppId: "lm",
@@ -169,7 +169,7 @@ func TestInspectMeasures(t *testing.T) {
 	}
 }
 
-// What fits is shrunk too where the broker's own headers would no longer fit beside it, and refused where that does not help.
+// A message is shrunk, too, when it leaves no room for the broker's headers. It is refused when it is still too large.
 func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 	t.Parallel()
 	const frameMax = 8192
@@ -177,7 +177,7 @@ func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		filler  int
-		cuts    []int // what Shrink is asked for
+		cuts    []int // the excess of each call of Shrink
 		refused bool
 	}{
 		{"with room", 4096, nil, false},
@@ -187,26 +187,26 @@ func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var cuts []int
-			p := &Publisher{config: Config{
+			p := &Publisher{link: &link{}, config: Config{
 				Headroom: func(key string) int {
 					assert.Equal(t, "10s.orders", key)
 					return room
 				},
-				Marshal: func(*message.Message) (amqp.Publishing, error) {
-					p := amqp.Publishing{DeliveryMode: amqp.Persistent, Headers: amqp.Table{"filler": "", IDHeader: "1"}}
+				Marshal: func(*message.Message) (amqp091.Publishing, error) {
+					p := amqp091.Publishing{DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{"filler": "", IDHeader: "1"}}
 					base, err := inspect(&p, limits{})
 					require.NoError(t, err)
 					p.Headers["filler"] = strings.Repeat("x", row.filler+100-base)
 					return p, nil
 				},
-				Shrink: func(p *amqp.Publishing, excess int) {
+				Shrink: func(p *amqp091.Publishing, excess int) {
 					cuts = append(cuts, excess)
 					if filler := p.Headers["filler"].(string); !row.refused {
 						p.Headers["filler"] = filler[:len(filler)-excess]
 					}
 				},
 			}}
-			p.setState(&state{connection: &connection{limits: limits{frameMax: frameMax}}})
+			p.link.setState(&linkState{connection: &connection{limits: limits{frameMax: frameMax}}})
 			_, err := p.prepare("10s.orders", message.NewMessage("1", nil))
 			assert.Equal(t, row.cuts, cuts)
 			if row.refused {

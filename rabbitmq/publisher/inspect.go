@@ -6,14 +6,14 @@ import (
 	"strconv"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 const (
 	maxExpiration = 315_360_000_000 // milliseconds, ten years: RabbitMQ's bound
-	maxNesting    = 32              // of tables and arrays below the headers: more would close amqp091-go's consumers
-	maxElements   = 8192            // of one table or array, likewise
-	brokerHeaders = 16              // more than the broker adds when it dead-letters: x-death, x-first-death-*, ...
+	maxNesting    = 32              // of tables and arrays below the headers: amqp091-go's consumers lose the connection for more
+	maxElements   = 8192            // of one table or array, for the same reason
+	brokerHeaders = 16              // more headers than the broker adds when it dead-letters: x-death, x-first-death-*, ...
 
 	frameOverhead  = 8             // type, channel, size, end
 	contentHeader  = 2 + 2 + 8 + 2 // class, weight, body size, property flags
@@ -23,13 +23,13 @@ const (
 	timestampLen   = 8
 )
 
-// limits are those of the connection that a message is to leave on.
+// limits are the limits of a connection for a message.
 type limits struct {
-	frameMax int    // 0: none
+	frameMax int    // in bytes; 0: no limit
 	user     string // empty: not known
 }
 
-// excess is by how many bytes a content header of this size is too large for one frame.
+// excess returns by how many bytes a content header frame of this size is too large.
 func (l limits) excess(size int) int {
 	if l.frameMax == 0 {
 		return 0
@@ -37,9 +37,9 @@ func (l limits) excess(size int) int {
 	return max(size-l.frameMax, 0)
 }
 
-// inspect finds what would close the channel, with innocent neighbours in flight on it, or the connection. It returns the
-// size of the frame with the content header.
-func inspect(p *amqp.Publishing, l limits) (size int, err error) {
+// inspect returns an error for a message that would close the channel or the connection. Other messages in flight would suffer
+// from that. It also returns the size of the frame with the content header.
+func inspect(p *amqp091.Publishing, l limits) (size int, err error) {
 	size = frameOverhead + contentHeader
 	for _, property := range []struct{ name, value string }{
 		{"content-type", p.ContentType}, {"content-encoding", p.ContentEncoding}, {"correlation-id", p.CorrelationId},
@@ -98,7 +98,7 @@ func checkExpiration(value string) error {
 	return nil
 }
 
-func checkRoutes(key string, headers amqp.Table) error {
+func checkRoutes(key string, headers amqp091.Table) error {
 	value, set := headers[key]
 	if !set {
 		return nil
@@ -119,7 +119,7 @@ func checkRoutes(key string, headers amqp.Table) error {
 	return nil
 }
 
-func tableSize(path string, table amqp.Table, depth int) (int, error) {
+func tableSize(path string, table amqp091.Table, depth int) (int, error) {
 	if depth > maxNesting {
 		return 0, fmt.Errorf("header %q is nested deeper than %d levels", clip(path), maxNesting)
 	}
@@ -144,7 +144,7 @@ func tableSize(path string, table amqp.Table, depth int) (int, error) {
 	return size, nil
 }
 
-// fieldSize is the length on the wire of a header's value, its type included; it knows what amqp091-go's writeField does.
+// fieldSize returns the length of a header's value on the wire, including its type, as amqp091-go's writeField writes it.
 func fieldSize(path string, value any, depth int) (int, error) {
 	switch v := value.(type) {
 	case string:
@@ -161,9 +161,9 @@ func fieldSize(path string, value any, depth int) (int, error) {
 		return fieldType + 4, nil
 	case int64, time.Time:
 		return fieldType + 8, nil
-	case amqp.Decimal:
+	case amqp091.Decimal:
 		return fieldType + 5, nil
-	case int: // amqp091-go sends it as 32 bits, whatever it holds
+	case int: // amqp091-go always sends it as 32 bits
 		if v < math.MinInt32 || v > math.MaxInt32 {
 			return 0, fmt.Errorf("header %q is the int %d, must fit into 32 bits; use int64", clip(path), v)
 		}
@@ -172,13 +172,13 @@ func fieldSize(path string, value any, depth int) (int, error) {
 		return fieldType + 4, checkFloat(path, float64(v))
 	case float64:
 		return fieldType + 8, checkFloat(path, v)
-	case amqp.Table:
+	case amqp091.Table:
 		n, err := tableSize(path, v, depth+1)
 		return fieldType + n, err
 	case []any:
 		return arraySize(path, v, depth+1)
 	}
-	return 0, fmt.Errorf("header %q is a %T, which AMQP has no type for", clip(path), value)
+	return 0, fmt.Errorf("header %q is a %T, which has no AMQP type", clip(path), value)
 }
 
 func arraySize(path string, array []any, depth int) (int, error) {
@@ -213,10 +213,10 @@ func checkFloat(path string, value float64) error {
 	return nil
 }
 
-// errTooLarge is the cause of ErrRefused that a smaller message would not have.
+// errTooLarge is the cause of ErrRefused when a smaller message would not be refused.
 type errTooLarge struct{ text string }
 
 func (e errTooLarge) Error() string { return e.text }
 
-// TooLarge tells packages that do not import this one.
+// TooLarge marks the error for packages that do not import this one.
 func (e errTooLarge) TooLarge() bool { return true }
