@@ -37,7 +37,7 @@ type panickingIs struct{}
 
 func (panickingIs) Error() string   { return "is what" }
 func (panickingIs) Is(error) bool   { panic("is nothing") }
-func (panickingIs) Permanent() bool { panic("who knows") }
+func (panickingIs) Permanent() bool { panic("in Permanent") }
 
 type nilUnwrap struct{}
 

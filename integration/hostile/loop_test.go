@@ -42,7 +42,7 @@ func (c counting) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 // fault breaks an app whose failure publisher has a connection and a user of its own.
 type fault struct {
 	unreadable bool
-	strike     func(t *testing.T, f *failures)
+	begin      func(t *testing.T, f *failures)
 	repair     func(t *testing.T, f *failures)
 }
 
@@ -65,22 +65,22 @@ func deleteExchange(t *testing.T, f *failures) {
 // faults: the subscriber's connection works in all of them, so that a nacked message would be redelivered at once.
 var faults = map[string]fault{
 	"publisher down": {
-		strike: func(_ *testing.T, f *failures) { f.cut() },
+		begin:  func(_ *testing.T, f *failures) { f.cut() },
 		repair: func(_ *testing.T, f *failures) { f.join() },
 	},
-	"unmarshal failure": {unreadable: true, strike: func(*testing.T, *failures) {}, repair: func(*testing.T, *failures) {}},
+	"unmarshal failure": {unreadable: true, begin: func(*testing.T, *failures) {}, repair: func(*testing.T, *failures) {}},
 	"unmarshal failure and publisher down": {
 		unreadable: true,
-		strike:     func(_ *testing.T, f *failures) { f.cut() },
+		begin:      func(_ *testing.T, f *failures) { f.cut() },
 		repair:     func(_ *testing.T, f *failures) { f.join() },
 	},
 	"permission missing": {
 		// A channel caches its permissions, a new connection does not.
-		strike: func(t *testing.T, f *failures) { f.permit(t, ".*", "^$", ".*"); f.cut(); f.join() },
+		begin:  func(t *testing.T, f *failures) { f.permit(t, ".*", "^$", ".*"); f.cut(); f.join() },
 		repair: func(t *testing.T, f *failures) { f.permit(t, ".*", ".*", ".*"); f.cut(); f.join() },
 	},
 	"exchange deleted, declare not permitted": {
-		strike: func(t *testing.T, f *failures) {
+		begin: func(t *testing.T, f *failures) {
 			f.permit(t, "^$", ".*", ".*")
 			deleteExchange(t, f)
 			f.cut()
@@ -126,7 +126,7 @@ func TestNoHotLoop(t *testing.T) {
 				}).AddMiddleware(f.app.Retry.Middleware)
 			}
 			f.app.Run()
-			fault.strike(t, f)
+			fault.begin(t, f)
 			c.unreadable.Store(fault.unreadable)
 			var identities []string
 			for i := range messages {
