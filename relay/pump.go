@@ -214,11 +214,11 @@ func (p *pump) later(h *held, now time.Time, err error) bool {
 	fields := p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "handler": h.record.Handler, "tries": h.tries})
 	if now.Add(wait).After(h.receivedAt.Add(p.maxHold())) {
 		h.msg.Nack()
-		p.relay.logger.Error("Cannot forward a message of a tier, giving it back to the backend", err, fields)
+		p.relay.logger.Error("Cannot forward a message of a tier, giving the message back to the backend", err, fields)
 		return true
 	}
 	h.until = now.Add(wait)
-	p.relay.logger.Error("Cannot forward a message of a tier, holding it", err, fields.Add(watermill.LogFields{"next_try_in": wait}))
+	p.relay.logger.Error("Cannot forward a message of a tier, holding the message", err, fields.Add(watermill.LogFields{"next_try_in": wait}))
 	return false
 }
 

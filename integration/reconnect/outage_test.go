@@ -71,7 +71,7 @@ func TestBrokerUnreachableForAMinute(t *testing.T) {
 	proxy.Stop()
 	close(down)
 	lost := time.Now()
-	broker.Eventually(t, 30*time.Second, func() bool { return a.Log.Count("holding it") > 0 }, "messages are held")
+	broker.Eventually(t, 30*time.Second, func() bool { return a.Log.Count("holding the message") > 0 }, "messages are held")
 	<-time.After(time.Until(lost.Add(away))) // the outage itself
 	require.Less(t, processed.Len(), messages)
 	require.NoError(t, proxy.Start())

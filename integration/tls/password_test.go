@@ -278,7 +278,7 @@ func TestPasswordOfAnAppInTrouble(t *testing.T) {
 
 	proxy.Stop()
 	send("away")
-	broker.Eventually(t, soon, func() bool { return w.count("holding it") > 0 && w.count("Cannot reconnect") > 1 }, "the message is held, and the publisher reconnects")
+	broker.Eventually(t, soon, func() bool { return w.count("holding the message") > 0 && w.count("Cannot reconnect") > 1 }, "the message is held, and the publisher reconnects")
 	management := broker.Management(t)
 	_, err = management.PutUser(name, rabbithole.UserSettings{Password: "another"})
 	require.NoError(t, err)
