@@ -1,22 +1,26 @@
-// Package backoff says when a failed message is tried again.
+// Package backoff defines when a failed message is retried.
 //
-// A [Schedule] is the list of delays before each retry; when it is used up the
-// message is dead-lettered. Build one with [Constant], [Linear] or
-// [Exponential], write it out as a literal, or read it from configuration with
+// A [Schedule] is the list of delays before each retry. After the last retry
+// the message is dead-lettered. Build a schedule with [Constant], [Linear] or
+// [Exponential], write it as a literal, or read it from configuration with
 // [ParseSchedule]:
 //
-//	backoff.Exponential(time.Second, 5, 4)      // 1s 5s 25s 2m5s
+//	backoff.Exponential(time.Second, 5, 4)      // 1s 5s 25s 125s
 //	backoff.ParseSchedule("1s 5s 25s*3 10m")    // six retries
 //
-// Each distinct delay of a schedule is a [Tier]: one waiting queue on the
-// broker, named by one word. Delays are whole milliseconds between [MinDelay]
-// and [MaxDelay], because that is what a queue's TTL can be.
+// Each distinct delay of a schedule is a [Tier]: one queue (or topic) on which
+// messages wait, named by one word. Delays are whole milliseconds from
+// [MinDelay] to [MaxDelay], because these are the values that RabbitMQ accepts
+// for a queue's TTL.
 //
 // The constructors return no error, so that a schedule can be written inside a
-// configuration literal. What is wrong with one, they keep, and
-// [Schedule.Validate] reports it.
+// configuration literal. They keep invalid values, and [Schedule.Validate]
+// reports them.
 //
-// An error can carry a wish of its own: [Permanent] asks for no retry at all,
-// [RetryAfter] for a certain delay. Both match by method, so the errors of your
-// own domain can have a wish without importing this package.
+// A handler's error can change what happens: [Permanent] requests no retry,
+// [RetryAfter] requests a certain delay. Both are recognized by method, so your
+// own error types can have the same effect without importing this package.
+//
+// All functions are safe for concurrent use; none changes a schedule in place,
+// except [Schedule.UnmarshalText].
 package backoff

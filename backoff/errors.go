@@ -11,9 +11,9 @@ func (e *permanentError) Error() string { return e.cause.Error() }
 func (e *permanentError) Unwrap() error { return e.cause }
 func (*permanentError) Permanent() bool { return true }
 
-// Permanent marks err as one that no retry can mend, so that its message is
-// dead-lettered at once. The text of err stays the same and it can be unwrapped.
-// Permanent(nil) is nil.
+// Permanent marks err as an error that no retry can solve: its message is
+// dead-lettered at once. The text of err stays the same, and errors.Is and
+// errors.As still find err. Permanent(nil) is nil.
 //
 // An error of your own has the same effect if it has the method
 //
@@ -25,10 +25,10 @@ func Permanent(err error) error {
 	return &permanentError{cause: err}
 }
 
-// IsPermanent tells whether err asks for no retry. In a chain or tree of errors
-// the first one with a Permanent method decides, in the order of [errors.As]: an
-// outer error can overrule what it wraps. A nil pointer in the chain is passed
-// over, and its methods are not called.
+// IsPermanent reports whether err requests no retry. In a chain or tree of
+// errors, the first one with a Permanent method decides, in the order of
+// [errors.As]: an outer error can overrule the error that it wraps. A nil
+// pointer in the chain is skipped, and its methods are not called.
 func IsPermanent(err error) bool {
 	marker, ok := find[interface{ Permanent() bool }](err)
 	return ok && marker.Permanent()
@@ -43,10 +43,12 @@ func (e *retryAfterError) Error() string             { return e.cause.Error() }
 func (e *retryAfterError) Unwrap() error             { return e.cause }
 func (e *retryAfterError) RetryAfter() time.Duration { return e.delay }
 
-// RetryAfter marks err with the delay to wait before the next retry, in place of
-// the schedule's. The message waits on tiers, so up to the next tier longer. It grants no retry beyond the schedule's number. A delay of 0
-// or less is no wish. The text of err stays the same and it can be unwrapped.
-// RetryAfter(nil, delay) is nil.
+// RetryAfter marks err with a requested delay, which replaces the schedule's
+// delay before the next retry. The message waits on the shortest tier that is at
+// least as long, so it can come back later than requested. If no tier is as long,
+// it waits on the longest tier several times. The number of retries stays that of
+// the schedule. A delay of 0 or less requests nothing. The text of err stays the
+// same, and errors.Is and errors.As still find err. RetryAfter(nil, delay) is nil.
 //
 // An error of your own has the same effect if it has the method
 //
@@ -58,9 +60,9 @@ func RetryAfter(err error, delay time.Duration) error {
 	return &retryAfterError{cause: err, delay: delay}
 }
 
-// RetryAfterDelay returns the delay that err asks for, and false where it asks
-// for none or for 0 or less. The first error with a RetryAfter method decides, as
-// for [IsPermanent]. The delay is handed on as it is: it may be longer than
+// RetryAfterDelay returns the requested delay of err. It returns false if err
+// requests none, or 0 or less. The first error with a RetryAfter method decides,
+// as for [IsPermanent]. The delay is not checked: it can be longer than
 // [MaxDelay] and finer than a millisecond.
 func RetryAfterDelay(err error) (time.Duration, bool) {
 	marker, ok := find[interface{ RetryAfter() time.Duration }](err)
@@ -74,9 +76,9 @@ func RetryAfterDelay(err error) (time.Duration, bool) {
 	return delay, true
 }
 
-// find is errors.As that passes over nil pointers: a handler that returns a nil
-// *MyError as error is a common slip, and calling its methods would panic where
-// the message is to be settled.
+// find is errors.As that skips nil pointers. A handler that returns a nil
+// *MyError as error is a common mistake, and a call of its methods would panic
+// before the message is settled.
 func find[T any](err error) (T, bool) {
 	var none T
 	for err != nil && !isNilPointer(err) {

@@ -14,20 +14,20 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// wish is a domain error that opts in; its methods panic on a nil pointer.
-type wish struct {
+// domainError is an app's own error with both methods; they panic on a nil pointer.
+type domainError struct {
 	permanent bool
 	delay     time.Duration
 	cause     error
 }
 
-func (w *wish) Error() string             { return "wish" }
-func (w *wish) Unwrap() error             { return w.cause }
-func (w *wish) Permanent() bool           { return w.permanent }
-func (w *wish) RetryAfter() time.Duration { return w.delay }
+func (e *domainError) Error() string             { return "domain error" }
+func (e *domainError) Unwrap() error             { return e.cause }
+func (e *domainError) Permanent() bool           { return e.permanent }
+func (e *domainError) RetryAfter() time.Duration { return e.delay }
 
-// adapter has a wish only through errors.As.
-type adapter struct{ marker *wish }
+// adapter has the methods only through errors.As.
+type adapter struct{ marker *domainError }
 
 func (a adapter) Error() string { return "adapter" }
 func (a adapter) As(target any) bool {
@@ -67,7 +67,7 @@ func TestMarkersKeepTheCause(t *testing.T) {
 
 func TestIsPermanent(t *testing.T) {
 	t.Parallel()
-	var nilWish *wish
+	var nilError *domainError
 
 	tests := map[string]struct {
 		err  error
@@ -80,15 +80,15 @@ func TestIsPermanent(t *testing.T) {
 		"joined":                   {errors.Join(io.EOF, backoff.Permanent(io.EOF)), true},
 		"under the other mark":     {backoff.RetryAfter(backoff.Permanent(io.EOF), time.Second), true},
 		"only the other mark":      {backoff.RetryAfter(io.EOF, time.Second), false},
-		"domain error":             {&wish{permanent: true}, true},
-		"domain error says no":     {&wish{}, false},
-		"outer overrules inner":    {&wish{cause: backoff.Permanent(io.EOF)}, false},
-		"by As":                    {adapter{&wish{permanent: true}}, true},
+		"domain error":             {&domainError{permanent: true}, true},
+		"domain error returns no":  {&domainError{}, false},
+		"outer overrules inner":    {&domainError{cause: backoff.Permanent(io.EOF)}, false},
+		"by As":                    {adapter{&domainError{permanent: true}}, true},
 		"nil by As":                {adapter{nil}, false},
-		"nil pointer":              {nilWish, false},
-		"nil pointer wrapped":      {fmt.Errorf("bill: %w", nilWish), false},
-		"nil pointer, then marked": {errors.Join(nilWish, backoff.Permanent(io.EOF)), true},
-		"nil pointer marked":       {backoff.Permanent(nilWish), true},
+		"nil pointer":              {nilError, false},
+		"nil pointer wrapped":      {fmt.Errorf("bill: %w", nilError), false},
+		"nil pointer, then marked": {errors.Join(nilError, backoff.Permanent(io.EOF)), true},
+		"nil pointer marked":       {backoff.Permanent(nilError), true},
 		"wraps nothing":            {fmt.Errorf("bill: %w", error(nil)), false},
 	}
 	for name, tt := range tests {
@@ -101,7 +101,7 @@ func TestIsPermanent(t *testing.T) {
 
 func TestRetryAfterDelay(t *testing.T) {
 	t.Parallel()
-	var nilWish *wish
+	var nilError *domainError
 
 	tests := map[string]struct {
 		err  error
@@ -114,14 +114,14 @@ func TestRetryAfterDelay(t *testing.T) {
 		"wrapped":               {fmt.Errorf("bill: %w", backoff.RetryAfter(io.EOF, time.Second)), time.Second, true},
 		"joined":                {errors.Join(io.EOF, backoff.RetryAfter(io.EOF, time.Second)), time.Second, true},
 		"outer overrules inner": {backoff.RetryAfter(backoff.RetryAfter(io.EOF, time.Hour), time.Second), time.Second, true},
-		"outer without a wish":  {backoff.RetryAfter(backoff.RetryAfter(io.EOF, time.Hour), 0), 0, false},
-		"domain error":          {&wish{delay: time.Minute}, time.Minute, true},
-		"by As":                 {adapter{&wish{delay: time.Minute}}, time.Minute, true},
-		"zero":                  {&wish{}, 0, false},
+		"outer requests none":   {backoff.RetryAfter(backoff.RetryAfter(io.EOF, time.Hour), 0), 0, false},
+		"domain error":          {&domainError{delay: time.Minute}, time.Minute, true},
+		"by As":                 {adapter{&domainError{delay: time.Minute}}, time.Minute, true},
+		"zero":                  {&domainError{}, 0, false},
 		"negative":              {backoff.RetryAfter(io.EOF, -time.Second), 0, false},
 		"as long as can be":     {backoff.RetryAfter(io.EOF, math.MaxInt64), math.MaxInt64, true},
-		"nil pointer":           {nilWish, 0, false},
-		"nil pointer wrapped":   {fmt.Errorf("bill: %w", nilWish), 0, false},
+		"nil pointer":           {nilError, 0, false},
+		"nil pointer wrapped":   {fmt.Errorf("bill: %w", nilError), 0, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

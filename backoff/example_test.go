@@ -35,7 +35,7 @@ func ExampleParseSchedule() {
 	fmt.Println(err)
 	// Output:
 	// 6 retries: 1s 5s 25s*3 10m <nil>
-	// backoff: schedule, word 3, "25*3": want a delay from 1ms to 87600h, such as 10s, 2m5s or 10s*3, and spaces between delays
+	// backoff: schedule, word 3, "25*3": want a delay from 1ms to 87600h, such as 10s, 90s or 10s*3, and spaces between delays
 }
 
 func ExampleSchedule_Cap() {
@@ -103,7 +103,7 @@ func ExampleParseTier() {
 	fmt.Println(err)
 	// Output:
 	// 1m30s <nil>
-	// backoff: tier "60s": want it spelled "1m"
+	// backoff: tier "60s": want the spelling "1m"
 }
 
 func ExamplePermanent() {
@@ -114,14 +114,14 @@ func ExamplePermanent() {
 	// Output: bill: no such customer true
 }
 
-// orderGone is an error that no retry can mend, and says so by itself.
-type orderGone struct{ id string }
+// orderDeleted is an app's own permanent error.
+type orderDeleted struct{ id string }
 
-func (e orderGone) Error() string { return "order " + e.id + " is gone" }
-func (orderGone) Permanent() bool { return true }
+func (e orderDeleted) Error() string { return "order " + e.id + " was deleted" }
+func (orderDeleted) Permanent() bool { return true }
 
 func ExampleIsPermanent() {
-	fmt.Println(backoff.IsPermanent(fmt.Errorf("bill: %w", orderGone{"42"})))
+	fmt.Println(backoff.IsPermanent(fmt.Errorf("bill: %w", orderDeleted{"42"})))
 	fmt.Println(backoff.IsPermanent(errors.New("connection refused")))
 	// Output:
 	// true

@@ -9,22 +9,21 @@ import (
 )
 
 const (
-	// MinDelay is the shortest delay: RabbitMQ counts a queue's TTL in whole
-	// milliseconds.
+	// MinDelay is the shortest delay: the unit of x-message-ttl on RabbitMQ is one
+	// millisecond. See https://www.rabbitmq.com/docs/ttl.
 	MinDelay = time.Millisecond
 
 	// MaxDelay is the longest delay, ten years of 365 days: the largest
 	// x-message-ttl that RabbitMQ accepts. See https://www.rabbitmq.com/docs/ttl.
 	MaxDelay = 315_360_000_000 * time.Millisecond
 
-	// MaxRetries is the largest number of retries in a schedule. It keeps a
+	// MaxRetries is the largest number of retries in a schedule. It prevents a
 	// mistyped count from allocating gigabytes.
 	MaxRetries = 1000
 )
 
-// No duration can stand for these factors, so delays that no broker accepts
-// mark the schedule, and Validate can still name what was wrong. They are
-// negative, so that Cap keeps them.
+// These markers replace the delays of a schedule with an invalid factor, so that
+// Validate can report the factor. They are negative, so that Cap keeps them.
 const (
 	factorNaN time.Duration = math.MinInt64 + 1 + iota
 	factorInfinite
@@ -32,27 +31,27 @@ const (
 )
 
 // Schedule is the delay before each retry, the first retry first. Its length is
-// the number of retries; the first handling of a message is not one of them.
+// the number of retries; the first delivery of a message is not a retry.
 //
-// A valid schedule has 1 to [MaxRetries] delays, each a whole number of
-// milliseconds from [MinDelay] to [MaxDelay]; they need not ascend. The zero
-// value has no retries and is not valid.
+// A valid schedule has 1 to [MaxRetries] delays, in any order, each a whole
+// number of milliseconds from [MinDelay] to [MaxDelay]. The zero value has no
+// retries and is not valid.
 type Schedule []time.Duration
 
-// Constant waits the same delay before every retry.
+// Constant returns a schedule with the same delay before every retry.
 //
-// Bad arguments are kept for [Schedule.Validate] to report: a delay as it is, a
-// count of 0 or less as an empty schedule, and of a count above [MaxRetries]
-// the first MaxRetries+1 delays.
+// Invalid arguments stay in the schedule, and [Schedule.Validate] reports them:
+// an invalid delay is kept, a count of 0 or less gives an empty schedule, and a
+// count above [MaxRetries] gives MaxRetries+1 delays.
 func Constant(delay time.Duration, retries int) Schedule {
 	return build(retries, func(int) time.Duration { return delay })
 }
 
-// Linear waits step, then 2*step, 3*step, and so on.
+// Linear returns a schedule with the delays step, 2*step, 3*step, and so on.
 //
-// A product that overflows becomes the longest [time.Duration], which
-// [Schedule.Cap] can cut and [Schedule.Validate] rejects. Other bad arguments
-// are kept as [Constant] keeps them.
+// A product that overflows becomes the longest [time.Duration]. [Schedule.Cap]
+// can shorten it, and [Schedule.Validate] reports it. Other invalid arguments
+// stay in the schedule as with [Constant].
 func Linear(step time.Duration, retries int) Schedule {
 	return build(retries, func(i int) time.Duration {
 		n := time.Duration(i + 1)
@@ -66,16 +65,16 @@ func Linear(step time.Duration, retries int) Schedule {
 	})
 }
 
-// Exponential waits initial, then initial*factor, initial*factor*factor, and so
-// on, each rounded up to whole milliseconds. The factor may be a fraction; one
-// below 1 makes the delays shrink.
+// Exponential returns a schedule with the delays initial, initial*factor,
+// initial*factor*factor, and so on, each rounded up to whole milliseconds. The
+// factor can be a fraction; a factor below 1 gives shorter and shorter delays.
 //
-// Rounding never lifts a delay over [MinDelay]: a shorter one is kept, so that
-// [Schedule.Validate] rejects Exponential(100, 2, 5), where a unit is missing,
-// and delays that shrink to nothing. A delay that overflows becomes the longest
-// [time.Duration], which [Schedule.Cap] can cut. A factor that is NaN, infinite,
-// zero or negative yields delays that stand for no time at all, and Validate
-// says why. Other bad arguments are kept as [Constant] keeps them.
+// A delay below [MinDelay] is not rounded, so that [Schedule.Validate] reports
+// Exponential(100, 2, 5), where the unit is missing, and delays that shrink to
+// nothing. A delay that overflows becomes the longest [time.Duration].
+// [Schedule.Cap] can shorten it, and Validate reports it. Validate also reports
+// a factor that is NaN, infinite, zero or negative. Other invalid arguments stay
+// in the schedule as with [Constant].
 func Exponential(initial time.Duration, factor float64, retries int) Schedule {
 	return build(retries, func(i int) time.Duration {
 		switch {
@@ -93,13 +92,13 @@ func Exponential(initial time.Duration, factor float64, retries int) Schedule {
 }
 
 // grow returns initial*factor^n. It computes in milliseconds, because a float64
-// holds every whole one up to MaxDelay, but not every nanosecond.
+// represents every whole millisecond up to MaxDelay, but not every nanosecond.
 func grow(initial time.Duration, factor float64, n int) time.Duration {
 	ms := float64(initial/time.Millisecond) + float64(initial%time.Millisecond)/1e6
 	ms *= math.Pow(factor, float64(n))
 
-	// Each multiplication may be off by an ulp, and 1.1 is no exact float64: a
-	// millisecond of that noise must not become one more millisecond of delay.
+	// Each multiplication may be off by an ulp, and 1.1 has no exact float64.
+	// Rounding up must not turn this error into one more millisecond of delay.
 	noise := ms * 4 * float64(n+1) * 0x1p-53
 	if whole := math.Round(ms); math.Abs(ms-whole) <= noise {
 		ms = whole
@@ -122,8 +121,8 @@ func build(retries int, delay func(i int) time.Duration) Schedule {
 	return s
 }
 
-// Cap returns a copy of the schedule in which no delay is longer than longest.
-// The number of retries stays the same.
+// Cap returns a copy of the schedule in which longer delays are replaced by
+// longest. The number of retries stays the same.
 func (s Schedule) Cap(longest time.Duration) Schedule {
 	capped := slices.Clone(s)
 	for i, delay := range capped {
@@ -133,8 +132,8 @@ func (s Schedule) Cap(longest time.Duration) Schedule {
 }
 
 // Delay returns how long to wait after a message has failed the given number of
-// times, its first failure being 1. It returns false when no retry is left, and
-// for a number below 1.
+// times, counted from 1. It returns false when no retry is left, and for a
+// number below 1.
 func (s Schedule) Delay(failures int) (time.Duration, bool) {
 	if failures < 1 || failures > len(s) {
 		return 0, false
@@ -142,8 +141,7 @@ func (s Schedule) Delay(failures int) (time.Duration, bool) {
 	return s[failures-1], true
 }
 
-// Tiers returns the distinct delays of the schedule, shortest first: one for
-// each waiting queue that it needs.
+// Tiers returns the distinct delays of the schedule, shortest first.
 func (s Schedule) Tiers() []Tier {
 	delays := slices.Clone(s)
 	slices.Sort(delays)
@@ -156,10 +154,10 @@ func (s Schedule) Tiers() []Tier {
 	return tiers
 }
 
-// Validate reports everything that is wrong with the schedule in one error, each
-// fault with the retry, counted from 1, its delay and the bound it broke. Equal
-// faulty delays in a row are reported once, and delays beyond [MaxRetries] only
-// by their number.
+// Validate reports all faults of the schedule in one error. For each it states
+// the retry, counted from 1, its delay and the broken bound. Equal faulty delays
+// in a row are one fault. The delays after [MaxRetries] are not checked; their
+// number is the fault.
 func (s Schedule) Validate() error {
 	var faults []error
 	switch {

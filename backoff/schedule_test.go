@@ -45,18 +45,18 @@ func TestConstructors(t *testing.T) {
 		"rounds up a day and a bit":   {backoff.Exponential(24*h+1, 1, 1), backoff.Schedule{24*h + ms}},
 		"factor below 1 shrinks":      {backoff.Exponential(8*s, 0.5, 3), backoff.Schedule{8 * s, 4 * s, 2 * s}},
 		"shrinks to nothing":          {backoff.Exponential(2*ms, 0.5, 3), backoff.Schedule{2 * ms, ms, ms / 2}},
-		"never lifted over MinDelay":  {backoff.Exponential(100, 2, 2), backoff.Schedule{100, 200}},
+		"not rounded up to MinDelay":  {backoff.Exponential(100, 2, 2), backoff.Schedule{100, 200}},
 		"longest exact":               {backoff.Exponential(backoff.MaxDelay, 1, 2), backoff.Schedule{backoff.MaxDelay, backoff.MaxDelay}},
 		"exponential overflows":       {backoff.Exponential(365*24*h, 100, 4), backoff.Schedule{365 * 24 * h, 36500 * 24 * h, tooLong, tooLong}},
 		"overflows in the float":      {backoff.Exponential(s, math.MaxFloat64, 3), backoff.Schedule{s, tooLong, tooLong}},
 		"overflows by its rounding":   {backoff.Exponential(math.MaxInt64, 1, 1), backoff.Schedule{tooLong}},
 		"exponential of zero":         {backoff.Exponential(0, 2, 3), backoff.Schedule{0, 0, 0}},
-		"exponential of less":         {backoff.Exponential(-s, 2, 2), backoff.Schedule{-s, -s}},
+		"exponential of negative":     {backoff.Exponential(-s, 2, 2), backoff.Schedule{-s, -s}},
 		"zero times infinity":         {backoff.Exponential(0, math.MaxFloat64, 3), backoff.Schedule{0, 0, 0}},
 		"no retries":                  {backoff.Constant(s, 0), backoff.Schedule{}},
-		"less than none":              {backoff.Exponential(s, 2, math.MinInt), backoff.Schedule{}},
+		"a negative count":            {backoff.Exponential(s, 2, math.MinInt), backoff.Schedule{}},
 		"Cap":                         {backoff.Exponential(s, 5, 4).Cap(30 * s), backoff.Schedule{s, 5 * s, 25 * s, 30 * s}},
-		"Cap mends an overflow":       {backoff.Exponential(s, math.MaxFloat64, 3).Cap(h), backoff.Schedule{s, h, h}},
+		"Cap cuts an overflow":        {backoff.Exponential(s, math.MaxFloat64, 3).Cap(h), backoff.Schedule{s, h, h}},
 		"Cap keeps a bad bound":       {backoff.Constant(s, 2).Cap(-s), backoff.Schedule{-s, -s}},
 		"Cap of the empty schedule":   {backoff.Schedule{}.Cap(s), backoff.Schedule{}},
 		"Cap longer than every delay": {backoff.Constant(s, 2).Cap(h), backoff.Schedule{s, s}},
@@ -179,7 +179,7 @@ func TestDelay(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for range 2 { // looking changes nothing
+			for range 2 { // a call changes nothing
 				delay, retry := tt.schedule.Delay(tt.failures)
 				assert.Equal(t, tt.want, delay)
 				assert.Equal(t, tt.retry, retry)

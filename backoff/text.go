@@ -8,8 +8,9 @@ import (
 )
 
 // ParseSchedule reads delays separated by white space, such as
-// "1s 5s 25s*3 10m". A delay is written as [time.ParseDuration] reads it, and
-// *n repeats it n times. What it returns is valid; it stops at the first fault.
+// "1s 5s 25s*3 10m". A delay has the format of [time.ParseDuration], and *n
+// repeats it n times. The returned schedule is valid. The error reports the first
+// fault only, with the number of its word.
 func ParseSchedule(text string) (Schedule, error) {
 	var s Schedule
 	for i, word := range strings.Fields(text) {
@@ -35,7 +36,7 @@ func parseWord(word string) (delay time.Duration, times int, err error) {
 
 	delay, err = time.ParseDuration(spelling)
 	if err != nil {
-		return 0, 0, fmt.Errorf("want a delay from %v to %v, such as 10s, 2m5s or 10s*3, and spaces between delays",
+		return 0, 0, fmt.Errorf("want a delay from %v to %v, such as 10s, 90s or 10s*3, and spaces between delays",
 			Tier(MinDelay), Tier(MaxDelay))
 	}
 	if err := checkDelay(delay); err != nil {
@@ -52,8 +53,8 @@ func parseWord(word string) (delay time.Duration, times int, err error) {
 	return delay, int(n), nil
 }
 
-// String returns the schedule in the form that [ParseSchedule] reads: each delay
-// as [Tier.String] spells it, equal delays in a row as one word with *n.
+// String returns the schedule in the format of [ParseSchedule]: each delay as
+// [Tier.String] returns it, equal delays in a row as one word with *n.
 func (s Schedule) String() string {
 	var text strings.Builder
 	for first := 0; first < len(s); {
@@ -72,9 +73,10 @@ func (s Schedule) String() string {
 }
 
 // MarshalText returns [Schedule.String], so that a schedule is one string in
-// JSON, YAML, environment variables and flags. It refuses what could not be
-// read back, with the error of [Schedule.Validate]; but an empty schedule is the
-// empty text, so that a configuration which leaves it unset can be written.
+// JSON, YAML, environment variables and flags. For a schedule that is not valid
+// it returns the error of [Schedule.Validate], because [Schedule.UnmarshalText]
+// could not read it. An empty schedule is the empty text, so that a
+// configuration without a schedule can be written.
 func (s Schedule) MarshalText() ([]byte, error) {
 	if len(s) == 0 {
 		return []byte{}, nil
@@ -85,9 +87,9 @@ func (s Schedule) MarshalText() ([]byte, error) {
 	return []byte(s.String()), nil
 }
 
-// UnmarshalText reads what [ParseSchedule] reads, and the empty text as the
-// empty schedule, which [Schedule.Validate] reports. On an error the schedule
-// keeps its value.
+// UnmarshalText reads the format of [ParseSchedule]. The empty text is the empty
+// schedule, which [Schedule.Validate] reports. If it returns an error, the
+// schedule keeps its value.
 func (s *Schedule) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*s = nil

@@ -50,7 +50,7 @@ func TestParseScheduleRefuses(t *testing.T) {
 	t.Parallel()
 	const (
 		empty = `backoff: schedule is empty: want 1 to 1000 delays separated by spaces, such as "1s 5s 25s*3 10m"`
-		delay = ": want a delay from 1ms to 87600h, such as 10s, 2m5s or 10s*3, and spaces between delays"
+		delay = ": want a delay from 1ms to 87600h, such as 10s, 90s or 10s*3, and spaces between delays"
 		count = ": want a whole number from 1 to 1000 after the *"
 	)
 

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Tier is one distinct delay of a schedule, and so one waiting queue on the
-// broker.
+// Tier is one distinct delay of a schedule. Messages wait for it on one queue, or
+// on one topic where the Pub/Sub has no queues with a TTL.
 type Tier time.Duration
 
-// Smaller units than a millisecond are in no valid tier; they are here so that
-// an invalid one is printed as what it is, and never like another.
+// No valid tier has units below a millisecond. They are here so that an invalid
+// tier is printed with its exact value, and never like a valid one.
 var tierUnits = []struct {
 	name string
 	size Tier
@@ -26,7 +26,7 @@ var tierUnits = []struct {
 
 // String returns the tier as one word of a routing key: a whole number of the
 // largest of the units h, m, s and ms that divides it, as in 1h, 90s or 1500ms.
-// The word holds no dot, and every tier has a word of its own.
+// The word contains no dot, and no two tiers have the same word.
 func (t Tier) String() string {
 	if t == 0 {
 		return "0s"
@@ -39,7 +39,7 @@ func (t Tier) String() string {
 	panic("unreachable: every duration is whole nanoseconds")
 }
 
-// ParseTier reads a word that [Tier.String] wrote. It refuses every other
+// ParseTier reads a word that [Tier.String] returned. It refuses every other
 // spelling, such as 60s for 1m, because a queue has only one name.
 func ParseTier(word string) (Tier, error) {
 	delay, err := time.ParseDuration(word)
@@ -50,7 +50,7 @@ func ParseTier(word string) (Tier, error) {
 		return 0, fmt.Errorf("backoff: tier %.60q: %w", word, err)
 	}
 	if canonical := Tier(delay).String(); word != canonical {
-		return 0, fmt.Errorf("backoff: tier %.60q: want it spelled %q", word, canonical)
+		return 0, fmt.Errorf("backoff: tier %.60q: want the spelling %q", word, canonical)
 	}
 	return Tier(delay), nil
 }

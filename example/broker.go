@@ -16,7 +16,7 @@ const dialTimeout = 5 * time.Second
 
 func dial(ctx context.Context, uri string) (*amqp091.Connection, error) {
 	if _, err := amqp091.ParseURI(uri); err != nil { // the error can quote the password
-		return nil, errors.New("the broker's address cannot be read: it must look like amqp://user:password@host:5672/vhost, " +
+		return nil, errors.New("the broker's address is invalid: it must have the form amqp://user:password@host:5672/vhost, " +
 			"with reserved characters percent-encoded")
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -28,7 +28,7 @@ func dial(ctx context.Context, uri string) (*amqp091.Connection, error) {
 			if err != nil {
 				return nil, err
 			}
-			return conn, conn.SetDeadline(time.Now().Add(dialTimeout)) // of the handshake: amqp091 lifts it afterwards
+			return conn, conn.SetDeadline(time.Now().Add(dialTimeout)) // for the handshake; amqp091 removes it afterwards
 		},
 	})
 	if err != nil {
@@ -37,16 +37,16 @@ func dial(ctx context.Context, uri string) (*amqp091.Connection, error) {
 	return connection, nil
 }
 
-// place is the broker's address without user and password.
+// place returns the broker's address without user and password.
 func place(uri string) string {
 	parsed, err := amqp091.ParseURI(uri)
 	if err != nil {
-		return "an address that cannot be read"
+		return "an invalid address"
 	}
 	return fmt.Sprintf("%s://%s:%d, virtual host %q", parsed.Scheme, parsed.Host, parsed.Port, parsed.Vhost)
 }
 
-// checkBroker says in one line what is wrong with the address, and else what answers there.
+// checkBroker connects once. It returns the broker's name and version, or an error of one line.
 func checkBroker(ctx context.Context, uri string) (version string, err error) {
 	connection, err := dial(ctx, uri)
 	if err != nil {
@@ -56,23 +56,23 @@ func checkBroker(ctx context.Context, uri string) (version string, err error) {
 	return version, connection.Close()
 }
 
-// remove deletes everything that the demo has on the broker: a topology is plain data.
+// remove deletes all queues and exchanges of the demo. A topology is plain data, so it can be walked through.
 func remove(ctx context.Context, uri string, t topology.Topology) error {
 	connection, err := dial(ctx, uri)
 	if err != nil {
-		return fmt.Errorf("queues and exchanges of %s are left on the broker: %w", t.WorkQueue.Name, err)
+		return fmt.Errorf("queues and exchanges of %q are left on the broker: %w", t.WorkQueue.Name, err)
 	}
 	defer func() { _ = connection.Close() }()
 
 	var faults []error
 	try := func(name string, remove func(*amqp091.Channel) error) {
-		channel, err := connection.Channel() // each has its own: a refusal closes it
+		channel, err := connection.Channel() // one channel each, because an error closes the channel
 		if err == nil {
 			err = remove(channel)
 			_ = channel.Close()
 		}
 		if err != nil {
-			faults = append(faults, fmt.Errorf("%s may be left on the broker: %w", name, err))
+			faults = append(faults, fmt.Errorf("%q may be left on the broker: %w", name, err))
 		}
 	}
 	for _, queue := range append(t.Queues, t.WorkQueue) {

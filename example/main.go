@@ -1,10 +1,10 @@
-// Command example bills orders with an ordinary Watermill app. Some orders fail; watch them wait, come back when they are due,
-// and be dead-lettered when their retries are used up.
+// Command example bills orders with an ordinary Watermill app. Some orders fail. They wait, come back when they are due, and are
+// dead-lettered when their retries are used up.
 //
 //	go run ./example
 //	go run ./example -backend rabbitmq -amqp amqp://guest:guest@localhost:5672/
 //
-// The app is the same on every backend and in package orders. What each backend asks of it is in memory.go and rabbitmq.go.
+// Package orders contains the app, which is the same on every backend. memory.go and rabbitmq.go contain what differs.
 package main
 
 import (
@@ -30,8 +30,8 @@ const (
 	exitUsage       = 2
 	exitInterrupted = 130
 
-	mostMessages = 10_000
-	localBroker  = "amqp://guest:guest@localhost:5672/"
+	maxMessages = 10_000
+	localBroker = "amqp://guest:guest@localhost:5672/"
 
 	backendMemory   = "memory"
 	backendRabbitMQ = "rabbitmq"
@@ -58,11 +58,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 
-	// A closed pipe or terminal ends the demo like Ctrl-C does: its queues must not stay on the broker.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a reader that has gone is an error of the write, not the end
+	// A closed pipe or terminal ends the demo like Ctrl-C: its queues must not stay on the broker.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // without this, a closed pipe would end the process at once
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // the second Ctrl-C ends it at once
+	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // a second Ctrl-C ends the process at once
 
 	var logger watermill.LoggerAdapter = watermill.NopLogger{}
 	if opts.verbose {
@@ -95,7 +95,7 @@ func demo(ctx context.Context, opts options, out io.Writer, logger watermill.Log
 	return orders.Run(ctx, orders.Options{Messages: opts.messages, Schedule: opts.schedule, Verbose: opts.verbose}, backend, out, logger)
 }
 
-// closers are what a backend has open, in the order in which to close it.
+// closers close what a backend has opened, in this order.
 type closers []func() error
 
 func (c closers) close() error {
@@ -106,18 +106,18 @@ func (c closers) close() error {
 	return errors.Join(faults...)
 }
 
-// parse never prints or returns the broker's address: it holds the password.
+// parse never prints the broker's address, and no error contains it: it contains the password.
 func parse(args []string, stdout io.Writer) (options, error) {
 	var opts options
 	flags := flag.NewFlagSet("example", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // one line tells a mistake better than the whole usage
+	flags.SetOutput(io.Discard) // an error is one line, without the usage
 	flags.StringVar(&opts.backend, "backend", "", "memory, or rabbitmq (default memory, rabbitmq with -amqp)")
-	flags.StringVar(&opts.uri, "amqp", "", "`address` of the RabbitMQ (default $AMQP_URL, or else "+localBroker+")")
-	flags.IntVar(&opts.messages, "messages", 40, fmt.Sprintf("how many orders to bill, 1 to %d", mostMessages))
+	flags.StringVar(&opts.uri, "amqp", "", "`address` of RabbitMQ (default $AMQP_URL, or "+localBroker+" if that is empty)")
+	flags.IntVar(&opts.messages, "messages", 40, fmt.Sprintf("how many orders to bill, 1 to %d", maxMessages))
 	flags.TextVar(&opts.schedule, "schedule",
 		backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second},
 		"the delay before each retry, such as \"1s 5s 25s*3\"")
-	flags.BoolVar(&opts.verbose, "v", false, "log what Watermill does, to stderr")
+	flags.BoolVar(&opts.verbose, "v", false, "write Watermill's log to stderr")
 
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -128,10 +128,10 @@ func parse(args []string, stdout io.Writer) (options, error) {
 		return opts, err
 	}
 	if flags.NArg() > 0 {
-		return opts, errors.New("takes flags and no arguments: -h lists them")
+		return opts, errors.New("arguments are not allowed, only flags: -h lists them")
 	}
-	if opts.messages < 1 || opts.messages > mostMessages {
-		return opts, fmt.Errorf("-messages is %d: it must be 1 to %d", opts.messages, mostMessages)
+	if opts.messages < 1 || opts.messages > maxMessages {
+		return opts, fmt.Errorf("-messages is %d: it must be 1 to %d", opts.messages, maxMessages)
 	}
 	if err := opts.schedule.Validate(); err != nil {
 		return opts, fmt.Errorf("-schedule: %w", err)
@@ -144,7 +144,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	case opts.backend != backendMemory && opts.backend != backendRabbitMQ:
 		return opts, fmt.Errorf("-backend is %q: it must be %s or %s", opts.backend, backendMemory, backendRabbitMQ)
 	case opts.backend == backendMemory && opts.uri != "":
-		return opts, errors.New("-amqp is for -backend rabbitmq: leave one of them out")
+		return opts, errors.New("-amqp is set with -backend memory: use -backend rabbitmq, or remove -amqp")
 	}
 	if opts.uri == "" {
 		opts.uri = os.Getenv("AMQP_URL")

@@ -13,7 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// TestMemory runs the whole demo: it needs no server.
+// TestMemory runs the whole demo, which needs no server.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
@@ -72,7 +72,7 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-func TestHelpKeepsThePassword(t *testing.T) {
+func TestHelpDoesNotPrintThePassword(t *testing.T) {
 	t.Setenv("AMQP_URL", "amqp://guest:secret@localhost")
 	var stdout, stderr bytes.Buffer
 	assert.Zero(t, run([]string{"-h"}, &stdout, &stderr))
@@ -81,7 +81,7 @@ func TestHelpKeepsThePassword(t *testing.T) {
 	assert.Empty(t, stderr.String())
 }
 
-func TestABadAddressIsOneLineWithoutThePassword(t *testing.T) {
+func TestErrorForABadAddressIsOneLineWithoutThePassword(t *testing.T) {
 	for _, uri := range []string{
 		"http://guest:secret@localhost", "guest:secret@localhost", "amqp://guest:secret@local host", "amqp://guest:secret@localhost:x",
 		"amqp://guest:secret%@localhost", "amqp://guest:sec/ret@localhost", "amqp://guest:secret@localhost:1/",

@@ -9,11 +9,11 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// memory is Watermill's gochannel, in this process. It has no queues with a TTL: the relay holds the tiers.
+// memory is Watermill's gochannel, in this process. It has no queues with a TTL, so a relay provides the tiers.
 func memory(opts options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
 
-	// The schedule goes in, and how to subscribe a tier.
+	// The relay needs a publisher, the schedule and a subscriber for each tier.
 	tiers, err := relay.New(relay.Config{
 		Publisher:     pubSub,
 		Schedule:      opts.schedule,

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	handlers       = 4 // on one queue: each bills one order at a time
+	handlers       = 4 // on one queue; each bills one order at a time
 	cleanupTimeout = 30 * time.Second
 	closeTimeout   = 5 * time.Second
 )
 
-// rabbitMQ lets the broker itself hold the tiers, on queues that no other run has.
+// rabbitMQ uses tier queues on the broker. Their names are different in each run.
 func rabbitMQ(ctx context.Context, opts options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
 	version, err := checkBroker(ctx, opts.uri)
 	if err != nil {
@@ -33,20 +33,20 @@ func rabbitMQ(ctx context.Context, opts options, logger watermill.LoggerAdapter)
 	var open closers
 	fail := func(err error) (*orders.Backend, error) { return nil, errors.Join(err, open.close()) }
 
-	// Your own configuration and a schedule go in. Leave Prefix out: it is here so that two demos never meet.
+	// The builder needs your own configuration and a schedule. Do not set Prefix: here it separates two demos on one broker.
 	rabbit, err := config.NewBuilder(config.BuilderConfig{AMQP: rabbitmq, Schedule: opts.schedule, Prefix: "retry." + run})
 	if err != nil {
 		return fail(err)
 	}
 
-	// The subscriber is Watermill's own; the builder's configuration makes it declare the retry queues, too.
+	// The subscriber is Watermill's own. With the builder's configuration it also declares the retry queues.
 	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), logger)
 	if err != nil {
 		return fail(err)
 	}
 	open = append(open, subscriber.Close)
 
-	// The publisher of failures tells the truth: no error means that the broker has the message.
+	// The publisher of the copies returns nil only when the broker has confirmed the message.
 	failures, err := rabbit.NewPublisher(logger)
 	if err != nil {
 		return fail(err)
@@ -64,7 +64,7 @@ func rabbitMQ(ctx context.Context, opts options, logger watermill.LoggerAdapter)
 	}
 	open = append(open, func() error { return closeInTime(publisher) })
 
-	// The queues have to go whatever happens: no interrupt cuts this short.
+	// The queues must be removed in any case, so an interrupt does not cancel this.
 	open = append(open, func() error {
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
@@ -74,19 +74,19 @@ func rabbitMQ(ctx context.Context, opts options, logger watermill.LoggerAdapter)
 		Name: version + " at " + place(opts.uri), Topic: topic,
 		Publisher: publisher, Subscriber: subscriber,
 		Retries: rabbit.TieredRetryConfig(failures), Handlers: handlers,
-		DeadLetters: letters, DeadLetterTopic: topic, // its subscriber reads orders.dead
+		DeadLetters: letters, DeadLetterTopic: topic, // its subscriber reads <topic>.dead
 		Close: open.close,
 	}, nil
 }
 
-// orderPublisher is what any service has that takes orders; it is no part of the retries.
+// orderPublisher publishes the orders, as another service would. It has nothing to do with the retries.
 func orderPublisher(uri string) (message.Publisher, error) {
 	config := amqp.NewDurableQueueConfig(uri)
 	config.Publish.ConfirmDelivery, config.Publish.ChannelPoolSize = true, 1
 	return amqp.NewPublisher(config, watermill.NopLogger{})
 }
 
-// closeInTime gives up on a publisher that waits for a broker in an alarm.
+// closeInTime limits the time to close the publisher: it can wait for ever for a broker that has raised an alarm.
 func closeInTime(publisher message.Publisher) error {
 	done := make(chan error, 1)
 	go func() { done <- publisher.Close() }()
@@ -94,7 +94,7 @@ func closeInTime(publisher message.Publisher) error {
 	case err := <-done:
 		return err
 	case <-time.After(closeTimeout):
-		return fmt.Errorf("the publisher of orders does not close within %v", closeTimeout)
+		return fmt.Errorf("the publisher of orders did not close within %v", closeTimeout)
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// BenchmarkPass is what the relay itself takes to hand a message on, without a backend.
-func BenchmarkPass(b *testing.B) {
-	tier, out := &scripted{}, &counter{passed: make(chan struct{})}
+// BenchmarkForward measures the relay alone, without a backend.
+func BenchmarkForward(b *testing.B) {
+	tier, out := &scripted{}, &counter{published: make(chan struct{})}
 	config := relay.Config{Publisher: out, Schedule: backoff.Schedule{time.Second}}
 	withTier(tier)(&config)
 	tiers, err := relay.New(config, nil)
@@ -35,11 +35,11 @@ func BenchmarkPass(b *testing.B) {
 		msg := message.NewMessage("1", nil)
 		msg.Metadata = metadata
 		tier.send(msg)
-		<-out.passed
+		<-out.published
 	}
 }
 
-type counter struct{ passed chan struct{} }
+type counter struct{ published chan struct{} }
 
-func (c *counter) Publish(string, ...*message.Message) error { c.passed <- struct{}{}; return nil }
+func (c *counter) Publish(string, ...*message.Message) error { c.published <- struct{}{}; return nil }
 func (c *counter) Close() error                              { return nil }

@@ -14,71 +14,72 @@ const (
 	defaultPrefix = "retry"
 	defaultMaxHop = 20 * time.Second
 
-	// leastMaxHop keeps a message that can be neither published nor held any longer from coming back in a hot loop.
-	leastMaxHop = 100 * time.Millisecond
+	// minMaxHop prevents a hot loop: a message that can be neither published nor held any longer is redelivered at once.
+	minMaxHop = 100 * time.Millisecond
 )
 
 // Config configures New.
 type Config struct {
-	// Publisher publishes to tiers, return topics and dead-letter topics. Required, and one of its own: the router closes the
-	// publisher of a handler while handlers still run. Publish must return nil only when the backend has the message, and
-	// should obey the deadline of the message's context. Close it after the router and the relay.
+	// Publisher publishes to tiers, return topics and dead-letter topics. Required. It must not be a handler's publisher: the
+	// router closes that while handlers still run. Publish must return nil only when the backend has stored the message, and
+	// should obey the deadline of the message's context. The relay does not close it: close it after the router and the relay.
 	Publisher message.Publisher
 
-	// Schedule is the delay before each retry. Required. Its distinct delays are the tiers.
+	// Schedule holds the delay before each retry. Required. Its distinct delays are the tiers.
 	Schedule backoff.Schedule
 
-	// RetiredSchedule are delays of earlier schedules whose tiers may still hold messages: they are emptied, and nothing new goes there.
+	// RetiredSchedule holds the delays of earlier schedules whose tiers may still contain messages. The relay empties these
+	// tiers; no new message goes there. The default is none.
 	RetiredSchedule backoff.Schedule
 
-	// NewSubscriber makes the subscriber of one tier's topic. Required. All processes of an app share a tier's messages, so
-	// they share a consumer group (or queue group, or whatever the backend calls it). Close of the relay closes the
-	// subscriber. With Watermill's gochannel return the Pub/Sub itself, without its BlockPublishUntilSubscriberAck.
+	// NewSubscriber makes the subscriber of one tier's topic. Required. All processes of an app share the messages of a tier:
+	// their subscribers need the same consumer group (or queue group). Relay.Close closes the subscriber. With Watermill's
+	// gochannel, return the Pub/Sub itself, configured without BlockPublishUntilSubscriberAck.
 	NewSubscriber func(SubscriberParams) (message.Subscriber, error)
 
-	// Prefix begins the names of all topics. The default is "retry". Two apps on one backend need different prefixes, or
+	// Prefix is the start of all topic names. The default is "retry". Two apps on one backend need different prefixes, or
 	// the same schedule and different handler names.
 	Prefix string
 
-	// MaxHop is the longest time for which a message of a tier is held before it is acknowledged. Longer tiers are waited for
-	// in equal hops. The default is 20 seconds, below the 30 seconds after which many backends hand a message out again. At
-	// least 100 ms.
+	// MaxHop is the longest time for which the relay holds a message of a tier. A longer tier is divided into equal hops. The
+	// default is 20 seconds, because many backends redeliver a message after 30 seconds. The minimum is 100 ms.
 	MaxHop time.Duration
 
-	// GenerateTopic names the topics, for backends that do not allow dots. The names must differ. It is called for handlers of
-	// other processes, too. The default is "<Prefix>.<tier>", "<Prefix>.return.<handler>" and "<Prefix>.dead.<handler>".
+	// GenerateTopic returns the name of a topic. The names must be unique. It is also called for handlers of other processes.
+	// The default is "<Prefix>.<tier>", "<Prefix>.return.<handler>" and "<Prefix>.dead.<handler>"; set it for a backend
+	// that does not allow dots in topic names.
 	GenerateTopic func(TopicParams) (string, error)
 }
 
-// SubscriberParams is what NewSubscriber may decide by. Fields may be added.
+// SubscriberParams describes the tier that NewSubscriber makes a subscriber for. Fields may be added.
 type SubscriberParams struct {
 	Topic string       // the tier's topic
-	Tier  backoff.Tier // its delay
-	// Hop is one hop of the tier: the tier in equal parts no longer than MaxHop. A message is held up to a twentieth longer
-	// where clocks differ, and up to a second where it cannot be published. The backend's redelivery limit must be well
-	// above that, or messages come twice: twice MaxHop is a good limit for all tiers.
+	Tier  backoff.Tier // the tier's delay
+	// Hop is the length of one hop of the tier: the tier divided into equal parts, none longer than MaxHop. A message can be
+	// held 5% + 2 ms longer where clocks differ, and up to a second where it cannot be published. The redelivery limit of the
+	// backend must be well above that, or messages come twice. Twice MaxHop is a good limit for all tiers.
 	Hop time.Duration
 }
 
-// TopicKind tells the three kinds of topics apart.
+// TopicKind is the kind of a topic.
 type TopicKind int
 
 // The kinds of topics.
 const (
 	TierTopic       TopicKind = iota // where messages wait
-	ReturnTopic                      // where a handler gets its retries
-	DeadLetterTopic                  // where a handler's messages go that are given up
+	ReturnTopic                      // where a handler receives its retries
+	DeadLetterTopic                  // where the dead letters of a handler go
 )
 
-// TopicParams is what GenerateTopic may decide by. Fields may be added.
+// TopicParams describes the topic that GenerateTopic returns a name for. Fields may be added.
 type TopicParams struct {
 	Kind    TopicKind
 	Prefix  string
 	Tier    backoff.Tier // of a TierTopic
-	Handler string       // of a ReturnTopic or DeadLetterTopic; UnknownHandler for messages that no handler can be read from
+	Handler string       // of a ReturnTopic or DeadLetterTopic; UnknownHandler for messages whose handler is unknown
 }
 
-// UnknownHandler stands in the name of the dead-letter topic of messages on a tier that say no handler.
+// UnknownHandler is the handler name in the dead-letter topic of messages on a tier whose metadata name no handler.
 const UnknownHandler = "unknown"
 
 func (c *Config) setDefaults() {
@@ -93,7 +94,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Validate reports all faults of the configuration, joined. What is zero and has a default is taken as that.
+// Validate reports all faults of the configuration in one error. A zero field that has a default is valid.
 func (c Config) Validate() error {
 	c.setDefaults()
 	var faults []error
@@ -113,10 +114,10 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.NewSubscriber == nil {
-		fault("NewSubscriber is nil: it makes the subscriber of one tier; with gochannel return the Pub/Sub itself")
+		fault("NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself")
 	}
-	if c.MaxHop < leastMaxHop {
-		fault("MaxHop is %v: it must be 0 (the default, %v) or at least %v", c.MaxHop, defaultMaxHop, leastMaxHop)
+	if c.MaxHop < minMaxHop {
+		fault("MaxHop is %v: it must be 0 (the default, %v) or at least %v", c.MaxHop, defaultMaxHop, minMaxHop)
 	}
 	if scheduleErr == nil {
 		if _, err := c.tiers(); err != nil {
@@ -126,18 +127,18 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// tierTopic is a tier, the topic it is and how long its messages are held at a time.
+// tierTopic is a tier with its topic and the length of its hops.
 type tierTopic struct {
 	topic string
 	tier  backoff.Tier
-	hold  time.Duration
+	hop   time.Duration
 }
 
-// tiers are those of the schedule and of former ones, with topics of their own.
+// tiers returns the tiers of Schedule and RetiredSchedule. Each must have a topic of its own.
 func (c Config) tiers() ([]tierTopic, error) {
 	var all []tierTopic
 	var faults []error
-	known := map[string]backoff.Tier{}
+	taken := map[string]backoff.Tier{}
 	unknown, err := c.topic(TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler})
 	if err != nil {
 		faults = append(faults, err)
@@ -148,25 +149,19 @@ func (c Config) tiers() ([]tierTopic, error) {
 			faults = append(faults, err)
 			continue
 		}
-		if other, taken := known[topic]; taken {
-			faults = append(faults, fmt.Errorf("GenerateTopic gives the tiers %v and %v the same topic %q: every tier needs one of its own", other, tier, topic))
+		if other, found := taken[topic]; found {
+			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and tier %v; names must be unique", topic, other, tier))
 		}
 		if topic == unknown {
-			faults = append(faults, fmt.Errorf("GenerateTopic gives tier %v and the dead letters of nobody known the same topic %q: every topic needs one of its own", tier, topic))
+			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and the dead-letter topic of unknown handlers; names must be unique", topic, tier))
 		}
-		known[topic] = tier
-		all = append(all, tierTopic{topic: topic, tier: tier, hold: hopOf(time.Duration(tier), c.MaxHop)})
+		taken[topic] = tier
+		all = append(all, tierTopic{topic: topic, tier: tier, hop: hopOf(time.Duration(tier), c.MaxHop)})
 	}
 	return all, errors.Join(faults...)
 }
 
-// hopOf divides a tier into equal hops no longer than longest, up to the rounding to whole milliseconds.
-func hopOf(tier, longest time.Duration) time.Duration {
-	hops := (tier-1)/longest + 1
-	return ceilMilliseconds((tier-1)/hops + 1)
-}
-
-// topic names a topic; a generator that panics or returns nothing is an error.
+// topic returns the name of a topic. A generator that panics or returns an empty name is an error.
 func (c Config) topic(params TopicParams) (name string, err error) {
 	params.Prefix = c.Prefix
 	defer func() {
@@ -177,9 +172,9 @@ func (c Config) topic(params TopicParams) (name string, err error) {
 	name, err = c.GenerateTopic(params)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("GenerateTopic cannot name %v: %w", params, err)
+		return "", fmt.Errorf("GenerateTopic returned an error for %v: %w", params, err)
 	case name == "":
-		return "", fmt.Errorf("GenerateTopic gives %v an empty name: give it one of its own", params)
+		return "", fmt.Errorf("GenerateTopic returned an empty name for %v: return a unique name", params)
 	}
 	return name, nil
 }
@@ -195,7 +190,7 @@ func defaultTopic(params TopicParams) (string, error) {
 	}
 }
 
-// String says for errors which topic is meant.
+// String describes the topic in errors.
 func (p TopicParams) String() string {
 	switch p.Kind {
 	case TierTopic:

@@ -38,10 +38,13 @@ func TestValidateReportsEveryFault(t *testing.T) {
 
 func TestTopicNamesAreChecked(t *testing.T) {
 	for want, generate := range map[string]func(relay.TopicParams) (string, error){
-		"GenerateTopic gives the tiers 1s and 1m the same topic \"x\"":    func(relay.TopicParams) (string, error) { return "x", nil },
-		"GenerateTopic gives the topic of tier 1s an empty name":          func(relay.TopicParams) (string, error) { return "", nil },
-		"GenerateTopic cannot name the topic of tier 1m: the bank is":     func(relay.TopicParams) (string, error) { return "", errDown },
-		"GenerateTopic panicked for the topic of tier 1s: no such prefix": func(relay.TopicParams) (string, error) { panic("no such prefix") },
+		`GenerateTopic returned "x" for both tier 1s and tier 1m; names must be unique`: func(relay.TopicParams) (string, error) { return "x", nil },
+		`GenerateTopic returned "x" for both tier 1s and the dead-letter topic of unknown handlers; names must be unique`: func(relay.TopicParams) (string, error) {
+			return "x", nil
+		},
+		"GenerateTopic returned an empty name for the topic of tier 1s: return a": func(relay.TopicParams) (string, error) { return "", nil },
+		"GenerateTopic returned an error for the topic of tier 1m: the bank is":   func(relay.TopicParams) (string, error) { return "", errDown },
+		"GenerateTopic panicked for the topic of tier 1s: no such prefix":         func(relay.TopicParams) (string, error) { panic("no such prefix") },
 	} {
 		config := valid()
 		config.GenerateTopic = generate
@@ -61,15 +64,19 @@ func TestDefaultTopics(t *testing.T) {
 	assert.Equal(t, "later.dead.billing", dead.Topic)
 }
 
-// TestTopicsThatAreOneAreRefused: a retry would circle, or come to another handler.
-func TestTopicsThatAreOneAreRefused(t *testing.T) {
+// TestEqualTopicNamesAreRefused: a retry would come to its own tier again, or to another handler.
+func TestEqualTopicNamesAreRefused(t *testing.T) {
 	for name, generate := range map[string]func(relay.TopicParams) string{
-		"is the topic of tier 1s": func(p relay.TopicParams) string {
+		"and tier 1s; names must be unique": func(p relay.TopicParams) string {
 			return map[relay.TopicKind]string{relay.DeadLetterTopic: "dead"}[p.Kind]
 		},
-		"same return topic":   func(p relay.TopicParams) string { return []string{"tier", "return", "dead" + p.Handler}[p.Kind] },
-		"its own or its dead": func(p relay.TopicParams) string { return []string{"tier", "orders", "dead" + p.Handler}[p.Kind] },
-		"which is its": func(p relay.TopicParams) string {
+		`"return" as the return topic of both handler "billing" and handler "shipping"`: func(p relay.TopicParams) string {
+			return []string{"tier", "return", "dead" + p.Handler}[p.Kind]
+		},
+		`GenerateTopic returned "orders" as the return topic of handler`: func(p relay.TopicParams) string {
+			return []string{"tier", "orders", "dead" + p.Handler}[p.Kind]
+		},
+		`but its own topic is "orders" and its dead-letter topic "same`: func(p relay.TopicParams) string {
 			return []string{"tier", "same" + p.Handler, "same" + p.Handler}[p.Kind]
 		},
 	} {
@@ -89,7 +96,7 @@ func TestTopicsThatAreOneAreRefused(t *testing.T) {
 			router := message.NewDefaultRouter(nil)
 			tiers.AddConsumerHandler(router, "billing", "orders", subscriber, ignore)
 			tiers.AddConsumerHandler(router, "shipping", "orders", subscriber, ignore)
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // or it would run on
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // ends Run if nothing is refused
 			defer cancel()
 			require.ErrorContains(t, router.Run(ctx), name)
 			require.NoError(t, tiers.Close())
@@ -97,8 +104,8 @@ func TestTopicsThatAreOneAreRefused(t *testing.T) {
 	}
 }
 
-func TestHoldOfASubscriber(t *testing.T) {
-	for _, row := range []struct{ tier, longest, want time.Duration }{
+func TestHopOfASubscriber(t *testing.T) {
+	for _, row := range []struct{ tier, maxHop, want time.Duration }{
 		{time.Second, 0, time.Second},
 		{20 * time.Second, 0, 20 * time.Second},
 		{21 * time.Second, 0, 10500 * time.Millisecond},
@@ -108,12 +115,12 @@ func TestHoldOfASubscriber(t *testing.T) {
 		{backoff.MaxDelay, 0, 20 * time.Second},
 		{time.Second, math.MaxInt64, time.Second},
 	} {
-		holds := map[string]time.Duration{}
+		hops := map[string]time.Duration{}
 		config := valid()
 		pubSub := config.NewSubscriber
-		config.Schedule, config.MaxHop = backoff.Schedule{row.tier}, row.longest
+		config.Schedule, config.MaxHop = backoff.Schedule{row.tier}, row.maxHop
 		config.NewSubscriber = func(p relay.SubscriberParams) (message.Subscriber, error) {
-			holds[p.Topic] = p.Hop
+			hops[p.Topic] = p.Hop
 			return pubSub(p)
 		}
 		tiers, err := relay.New(config, nil)
@@ -125,6 +132,6 @@ func TestHoldOfASubscriber(t *testing.T) {
 		go func() { <-router.Running(); assert.NoError(t, router.Close()) }()
 		require.NoError(t, router.Run(t.Context()))
 		require.NoError(t, tiers.Close())
-		assert.Equal(t, map[string]time.Duration{"retry." + backoff.Tier(row.tier).String(): row.want}, holds)
+		assert.Equal(t, map[string]time.Duration{"retry." + backoff.Tier(row.tier).String(): row.want}, hops)
 	}
 }

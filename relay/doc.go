@@ -1,61 +1,69 @@
-// Package relay gives the retry tiers to Pub/Subs that have no queues with a TTL, such as NATS JetStream, Redis Streams, Kafka,
-// plain SQL or Watermill's gochannel. On RabbitMQ use package config: there the broker itself does the waiting.
+// Package relay provides retry tiers for Pub/Subs that have no queues with a TTL: NATS JetStream, Redis Streams, Kafka, plain
+// SQL, Watermill's gochannel. On RabbitMQ, use package config: there the broker itself delays the messages.
 //
 //	topic orders ──► handler billing ── error ──► tier topic retry.5s ── held until due ──► retry.return.billing ──► billing
 //	                                                                        retries used up ──► retry.dead.billing
 //
-// A tier is a topic with one delay, so what is due first is at its head. The relay subscribes to every tier, in the app's own
-// process, holds what it gets until it is due, publishes it to the return topic of the handler that failed, and acknowledges
-// it only then. AddConsumerHandler and AddHandler subscribe the same handler to its own topic and to its return topic, so no
-// other handler or consumer group of the original topic ever sees a retry, and a slow handler never blocks a tier. Payload,
-// UUID and metadata come back as they were, with the failure record.
+// A tier is a topic whose messages all wait for the same delay, so the message that is due first is at its head. The relay
+// runs in the app's own process. It subscribes to every tier and holds each message, which means that it does not acknowledge
+// it. When the message is due, the relay publishes it to the return topic of the handler that failed, and then acknowledges it.
+//
+// AddConsumerHandler and AddHandler subscribe one handler to two topics: its own and its return topic. No other handler and no
+// other consumer group of the original topic receives a retry. A slow handler does not block a tier. Payload, UUID and metadata
+// come back unchanged; the failure record is added to the metadata.
 //
 // # Hops
 //
-// A backend hands a message out again that is not acknowledged within its own limit. Nothing is held longer than MaxHop (and a
-// twentieth of it, where clocks differ): a longer tier is waited for in equal hops, each of which moves the message to the end
-// of its tier's topic, so that the order of due times holds. A ten-minute tier is 30 publishes with the default MaxHop of 20
-// seconds. The same way the relay waits out a backoff.RetryAfter that is longer than the longest tier.
+// A backend redelivers a message that is not acknowledged within its redelivery limit. The relay therefore holds a message for
+// at most one hop, which is at most Config.MaxHop, and up to 5% + 2 ms longer where the clocks of processes differ. A tier
+// that is longer than MaxHop consists of equal hops. At the end of each hop the message is published to the end of its tier's
+// topic again, so the order of due times stays the same. With the default MaxHop of 20 seconds, a ten-minute tier takes 30
+// publishes. A requested delay (backoff.RetryAfter) that is longer than the longest tier is waited for in the same way.
 //
-// # What is guaranteed
+// # Guarantees
 //
-// No loss: a message is acknowledged only after Publisher.Publish has returned nil, so that has to mean that the backend has it.
-// While it fails the message is held, with back-off, up to its hold, or a second on shorter tiers, and then nacked.
+// No loss: a message is acknowledged only after Publisher.Publish has returned nil. Publish must therefore return nil only when
+// the backend has stored the message. While Publish fails, the relay holds the message and tries again with back-off, for one
+// hop or one second, whichever is longer. Then it nacks the message.
 //
-// Never early: a retry is back no earlier than its delay. It is late by what backend and process need, and, where processes
-// wait for it with clocks that differ, by that difference.
+// Never early: a retry comes back no earlier than its delay. It can be late by the time that backend and process need. Where
+// processes with different clocks share a tier, it can also be late by that difference.
 //
-// In doubt twice: where a backend's limit was outlived, as by a process that stood still; where a process died between publish
-// and acknowledgement; where a publish failed whose message the backend has none the less. Handlers must be idempotent.
+// Delivery is at least once. A message comes twice if its redelivery limit passes while it is held (a paused process), if a
+// process dies between publish and acknowledgement, or if Publish fails although the backend has stored the message. Handlers
+// must be idempotent.
 //
-// A message on a tier without a failure record that says its handler is dead-lettered as DeadReasonForeign, to the dead-letter
-// topic of UnknownHandler. The record of a handler of another process leads to that handler's return topic.
+// Foreign messages: a message on a tier that has no readable failure record, or whose record names no handler or one for which
+// GenerateTopic returns an error, is dead-lettered with DeadReasonForeign on the dead-letter topic of UnknownHandler. Like every
+// dead letter it has a record that middleware.ReadRecord reads; if it had none, Topic is the tier's topic and Failures is 1. A
+// message whose record names a handler of another process is forwarded to the return topic of that handler.
 //
-// # What a backend has to be told
+// # Settings of each backend
 //
-//	backend         the limit                    what to set in NewSubscriber
+//	backend         redelivery limit             what NewSubscriber must set
 //	NATS JetStream  AckWaitTimeout, 30 s         AckWaitTimeout above Hop; a queue group; one message in flight; no MaxDeliver
 //	Redis Streams   MaxIdleTime, 60 s            MaxIdleTime above Hop; a consumer group; no Maxlens in the publisher
-//	Kafka           none while the client polls  a consumer group that begins with the oldest message
+//	Kafka           none while the client polls  a consumer group that starts at the oldest message
 //	SQL             AckDeadline, 30 s            AckDeadline above Hop; a consumer group
 //	gochannel       none                         the Pub/Sub itself, without PreserveContext and BlockPublishUntilSubscriberAck
 //
-// The limit counts for handlers as well: a handler of the app that runs longer than its own subscriber's limit gets its message
-// twice, with or without this package.
+// The limit applies to the app's own subscribers, too: a handler that runs longer than the limit of its subscriber receives its
+// message twice, with or without this package.
 //
-// gochannel keeps nothing over a restart, and drops what is published where nobody subscribes: dead letters, and the retries of
-// a handler that was stopped.
+// gochannel keeps nothing over a restart. It drops what is published to a topic without a subscriber: dead letters, and the
+// retries of a handler that has stopped. Use one Relay per gochannel: a second one would forward every message again.
 //
-// A handler that is renamed or removed leaves what it failed on its old return topic: keep a handler of the old name until its
-// tiers are empty.
+// # Names and changes
 //
-// Handler names are parts of topic names: two services on one backend need different names or different prefixes. A tier hands on
-// one message after the other, thousands a second where publishing takes tenths of a millisecond; several processes share a
-// tier where their subscribers share a consumer group. A gochannel takes one Relay, or every message of a tier would be
-// relayed twice. A tier that leaves the schedule belongs into RetiredSchedule until it is empty.
+// Handler names are parts of topic names: two services on one backend need different handler names or different prefixes.
+// When you rename or remove a handler, its retries still go to its old return topic: keep a handler with the old name until the
+// tiers and that topic are empty. When you remove a delay from the schedule, list it in RetiredSchedule until its tier is empty.
+//
+// A tier forwards one message at a time: thousands a second where a publish takes tenths of a millisecond. Several processes
+// share the messages of a tier if their subscribers are in one consumer group.
 //
 // # Shutdown
 //
-// The tiers stop when the last handler of the relay stops: what is held is given back at once. Then close the relay, and after
-// it the publisher.
+// The tiers stop when the last handler of the relay stops; the relay then nacks every message that it holds. Close the router
+// first, then the relay, then the publisher.
 package relay

@@ -52,7 +52,7 @@ func Example() {
 	// billed after 2 failures
 }
 
-// What differs from an app on RabbitMQ.
+// The lines that differ from an app on RabbitMQ.
 func ExampleRelay() {
 	logger, router := watermill.NopLogger{}, message.NewDefaultRouter(nil)
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
@@ -74,7 +74,7 @@ func ExampleNew() {
 	fmt.Println(err)
 	// Output:
 	// invalid relay.Config: Publisher is nil: give the relay a publisher of its own
-	// NewSubscriber is nil: it makes the subscriber of one tier; with gochannel return the Pub/Sub itself
+	// NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself
 }
 
 // Names for a backend that allows no dots.
@@ -84,7 +84,7 @@ func ExampleConfig() {
 		Publisher: pubSub,
 		Schedule:  backoff.Exponential(time.Second, 5, 4),
 		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) {
-			return pubSub, nil // with a redelivery limit of, say, p.Hop + 10*time.Second
+			return pubSub, nil // with a redelivery limit well above p.Hop, such as p.Hop + 10*time.Second
 		},
 		GenerateTopic: func(p relay.TopicParams) (string, error) {
 			switch p.Kind {
@@ -107,7 +107,7 @@ func ExampleConfig_Validate() {
 	// Output:
 	// Publisher is nil: give the relay a publisher of its own
 	// Schedule: backoff: no retries: want 1 to 1000
-	// NewSubscriber is nil: it makes the subscriber of one tier; with gochannel return the Pub/Sub itself
+	// NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself
 	// MaxHop is 1ms: it must be 0 (the default, 20s) or at least 100ms
 }
 
@@ -128,7 +128,7 @@ func ExampleRelay_TieredRetryConfig() {
 	// <nil>
 }
 
-// A handler that produces messages: those it produced after a retry carry no failure record.
+// A handler that produces messages. A message that it produces after a retry carries no failure record.
 func ExampleRelay_AddHandler() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	tiers, err := relay.New(relay.Config{

@@ -13,23 +13,24 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// returnSuffix makes the name of the router handler that gets the retries.
+// returnSuffix is added to a handler's name to name the router handler that receives its retries.
 const returnSuffix = ".retry"
 
-// Handler is one handler on two topics, its own and the one on which its retries come back.
+// Handler is one handler on two topics: its own, and the return topic on which its retries come back.
 type Handler struct {
-	Topic  *message.Handler // subscribed to the handler's own topic, under the handler's name
-	Return *message.Handler // subscribed to its return topic, under that name and ".retry"
+	Topic  *message.Handler // subscribed to the handler's own topic; has the handler's name
+	Return *message.Handler // subscribed to its return topic; has the handler's name plus ".retry"
 }
 
-// AddMiddleware adds middlewares to the handler, whichever topic a message comes from. The first added is the outermost.
+// AddMiddleware adds middlewares to the handler, for messages of both topics. The first added is the outermost.
 func (h *Handler) AddMiddleware(m ...message.HandlerMiddleware) {
 	h.Topic.AddMiddleware(m...)
 	h.Return.AddMiddleware(m...)
 }
 
-// AddConsumerHandler adds a handler to the router, as the router's own AddConsumerHandler does, and a second one under
-// name+".retry" that gets the retries of the first and of nobody else. Both use the subscriber.
+// AddConsumerHandler adds a handler to the router, as the router's own AddConsumerHandler does, and a second one named
+// name+".retry", which receives the retries of this handler only. Both use the subscriber. An invalid name or topic is reported
+// by the router's Run.
 func (r *Relay) AddConsumerHandler(
 	router *message.Router, name, topic string, subscriber message.Subscriber, handler message.NoPublishHandlerFunc,
 ) *Handler {
@@ -40,7 +41,8 @@ func (r *Relay) AddConsumerHandler(
 	}
 }
 
-// AddHandler is AddConsumerHandler for handlers that produce messages, as the router's own AddHandler is.
+// AddHandler is AddConsumerHandler for a handler that produces messages, like the router's own AddHandler. The publisher is
+// closed when both router handlers have stopped.
 func (r *Relay) AddHandler(
 	router *message.Router, name, subscribeTopic string, subscriber message.Subscriber,
 	publishTopic string, publisher message.Publisher, handler message.HandlerFunc,
@@ -62,30 +64,30 @@ func (r *Relay) wrap(name, topic string, subscriber message.Subscriber) (*topicS
 		second.err = r.claim(second.topic, topic, name)
 	}
 	if name == "" {
-		second.err = errors.New("a handler without a name has no return topic: name it")
+		second.err = errors.New("the handler has no name, and its return topic is named after it: give it a name")
 	}
 	return &topicSubscriber{Subscriber: subscriber, relay: r}, second
 }
 
-// claim refuses names that would lead a retry to somebody else, or in a circle.
+// claim refuses topic names with which a retry would come to another handler or to its own tier again.
 func (r *Relay) claim(returns, topic, handler string) error {
 	dead, err := r.config.topic(TopicParams{Kind: DeadLetterTopic, Handler: handler})
 	if err != nil {
 		return err
 	}
 	for _, name := range []string{returns, dead} {
-		if tier, taken := r.hops[name]; taken {
-			return fmt.Errorf("GenerateTopic names %q for handler %q, which is the topic of tier %v: every topic needs a name of its own", name, handler, tier.tier)
+		if tier, taken := r.byTopic[name]; taken {
+			return fmt.Errorf("GenerateTopic returned %q for both handler %q and tier %v; names must be unique", name, handler, tier.tier)
 		}
 	}
 	if returns == dead || returns == topic {
-		return fmt.Errorf("GenerateTopic names %q as the return topic of handler %q, which is its own or its dead-letter topic, too: "+
-			"every topic needs a name of its own", returns, handler)
+		return fmt.Errorf("GenerateTopic returned %q as the return topic of handler %q, but its own topic is %q and its dead-letter topic %q; "+
+			"names must be unique", returns, handler, topic, dead)
 	}
 	return r.handlers.claim(returns, handler)
 }
 
-// topicSubscriber has the tiers subscribed before the first message can fail: some backends drop what nobody subscribes.
+// topicSubscriber subscribes the tiers before the first message can fail: some backends drop messages without a subscriber.
 type topicSubscriber struct {
 	message.Subscriber
 	relay *Relay
@@ -98,16 +100,16 @@ func (s *topicSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *
 	return s.Subscriber.Subscribe(ctx, topic)
 }
 
-// String is the wrapped subscriber's name in logs and poison metadata.
+// String returns the wrapped subscriber's name, for logs and for the poison-queue metadata.
 func (s *topicSubscriber) String() string { return structName(s.Subscriber) }
 
-// returnSubscriber tells the middleware where the messages of a return topic originally failed.
+// returnSubscriber subscribes to a return topic and sets the topic and handler where its messages failed.
 type returnSubscriber struct {
 	message.Subscriber
 	relay           *Relay
 	handler, origin string
 	topic           string
-	err             error // why there is no return topic
+	err             error // set if there is no valid return topic
 }
 
 func (s *returnSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -135,7 +137,7 @@ func (s *returnSubscriber) Subscribe(ctx context.Context, topic string) (<-chan 
 
 func (s *returnSubscriber) String() string { return structName(s.Subscriber) }
 
-// structName is what the router makes of a subscriber or publisher.
+// structName returns the name that the router gives to a subscriber or publisher.
 func structName(v any) string {
 	if named, ok := v.(fmt.Stringer); ok {
 		return named.String()
@@ -143,7 +145,7 @@ func structName(v any) string {
 	return strings.TrimLeft(fmt.Sprintf("%T", v), "*")
 }
 
-// sharedPublisher is closed with the second of its handlers: the router closes a handler's publisher when it stops.
+// sharedPublisher closes its publisher only after both handlers have stopped: the router closes the publisher of each handler.
 type sharedPublisher struct {
 	message.Publisher
 	users atomic.Int32
@@ -158,7 +160,7 @@ func (p *sharedPublisher) Close() error {
 
 func (p *sharedPublisher) String() string { return structName(p.Publisher) }
 
-// registry knows the handlers of this process, and whether their return topics have a subscriber.
+// registry lists the handlers of this process and whether they have subscribed to their return topics.
 type registry struct {
 	mu      sync.RWMutex
 	ready   map[string]bool   // by handler
@@ -169,7 +171,7 @@ func (g *registry) claim(returns, handler string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if other, taken := g.returns[returns]; taken && other != handler {
-		return fmt.Errorf("GenerateTopic gives the handlers %q and %q the same return topic %q: every handler needs one of its own", other, handler, returns)
+		return fmt.Errorf("GenerateTopic returned %q as the return topic of both handler %q and handler %q; names must be unique", returns, other, handler)
 	}
 	if g.returns == nil {
 		g.returns = map[string]string{}
@@ -195,15 +197,15 @@ func (g *registry) subscribed(handler string) {
 	g.ready[handler] = true
 }
 
-func (g *registry) knows(handler string) bool {
+func (g *registry) has(handler string) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	_, known := g.ready[handler]
 	return known
 }
 
-// waiting tells whether a handler of this process has yet to subscribe its return topic.
-func (g *registry) waiting(handler string) bool {
+// unsubscribed reports whether a handler of this process has not subscribed to its return topic yet.
+func (g *registry) unsubscribed(handler string) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	ready, known := g.ready[handler]

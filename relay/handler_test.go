@@ -16,7 +16,7 @@ import (
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
-// TestHandlersAddedLater: a retry may be due before the return topic of a late handler is subscribed, and gochannel would drop it.
+// TestHandlersAddedLater: a retry can be due before the handler subscribes to its return topic. gochannel would drop it.
 func TestHandlersAddedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Millisecond})
@@ -45,7 +45,7 @@ func TestHandlersAddedLater(t *testing.T) {
 // slowReturn subscribes return topics slowly.
 type slowReturn struct {
 	message.Subscriber
-	orders chan struct{} // closed once that topic is subscribed
+	orders chan struct{} // closed when that topic is subscribed
 }
 
 func (s slowReturn) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -58,7 +58,7 @@ func (s slowReturn) Subscribe(ctx context.Context, topic string) (<-chan *messag
 	return s.Subscriber.Subscribe(ctx, topic)
 }
 
-// TestStoppedHandlerDoesNotStopTheOthers: a router's handler can be stopped alone.
+// TestStoppedHandlerDoesNotStopTheOthers: a router can stop one handler alone.
 func TestStoppedHandlerDoesNotStopTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := &scripted{}
@@ -94,12 +94,12 @@ func TestProducedMessagesAndTheirPublisher(t *testing.T) {
 		a.publish("1")
 		bill := <-bills
 		bill.Ack()
-		assert.Equal(t, orderOf("1").Metadata, bill.Metadata, "without the record, and without the delay")
+		assert.Equal(t, orderOf("1").Metadata, bill.Metadata, "without the failure record and without the delay")
 		for range 2 {
 			assert.Equal(t, "gochannel.GoChannel relay_test.closing", <-names)
 		}
 		a.close()
-		assert.Equal(t, 1, out.closed, "once, after both handlers have stopped")
+		assert.Equal(t, 1, out.closed, "closed once, after both handlers have stopped")
 	})
 }
 
@@ -110,7 +110,7 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed++; return nil }
 
-// TestRouterContextSurvives beside the origin.
+// TestRouterContextSurvives: the message context keeps the values of the router and of decorators.
 func TestRouterContextSurvives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second})
@@ -137,7 +137,7 @@ func TestRouterContextSurvives(t *testing.T) {
 
 type key struct{}
 
-// TestMiddlewaresOfTheRouterDoNotWrapTheTiers: a Timeout would end every wait.
+// TestMiddlewaresOfTheRouterDoNotWrapTheTiers: a Timeout middleware would end every wait.
 func TestMiddlewaresOfTheRouterDoNotWrapTheTiers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{10 * time.Second})
@@ -171,7 +171,7 @@ func TestMiddlewaresOfTheRouterDoNotWrapTheTiers(t *testing.T) {
 func TestHandlerNeedsAName(t *testing.T) {
 	a := newApp(t, backoff.Schedule{time.Second})
 	a.handle("", ignore)
-	require.ErrorContains(t, a.router.Run(t.Context()), "a handler without a name has no return topic")
+	require.ErrorContains(t, a.router.Run(t.Context()), "the handler has no name, and its return topic is named after it")
 	require.NoError(t, a.tiers.Close())
 	require.NoError(t, a.pubSub.Close())
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// scripted is a subscriber whose subscriptions a test feeds by hand.
+// scripted is a subscriber whose messages are sent by the test.
 type scripted struct {
 	mu     sync.Mutex
 	fail   func(tries int) error
 	tries  int
-	feed   chan *message.Message // of the subscription that lives
+	feed   chan *message.Message // of the present subscription
 	cut    chan struct{}         // closing it ends that subscription
 	closed int
 }
@@ -80,7 +80,7 @@ func withTier(s *scripted) func(*relay.Config) {
 	}
 }
 
-// waitingFor is a message on a tier, with a context of the test's.
+// waitingFor returns a message on a tier that is due after wait.
 func waitingFor(ctx context.Context, wait time.Duration) *message.Message {
 	msg := message.NewMessageWithContext(ctx, "1", []byte("order"))
 	msg.Metadata = message.Metadata{
@@ -92,7 +92,7 @@ func waitingFor(ctx context.Context, wait time.Duration) *message.Message {
 
 func ignore(*message.Message) error { return nil }
 
-func TestShutdownGivesBackAtOnceWhatIsHeld(t *testing.T) {
+func TestShutdownGivesHeldMessagesBackAtOnce(t *testing.T) {
 	for name, stop := range map[string]func(a *app, cancel func()){
 		"router closed":  func(a *app, _ func()) { require.NoError(a.t, a.router.Close()) },
 		"context of Run": func(_ *app, cancel func()) { cancel() },
@@ -122,12 +122,12 @@ func TestShutdownGivesBackAtOnceWhatIsHeld(t *testing.T) {
 	}
 }
 
-// TestLastAcknowledgementIsSent: a subscription that ends first would make a duplicate of every message in flight.
+// TestLastAcknowledgementIsSent: if the subscription ended first, every message in flight would come twice.
 func TestLastAcknowledgementIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := &scripted{}
 		a := newApp(t, backoff.Schedule{time.Second}, withTier(tier))
-		a.publisher.Publisher = slowly{} // and a shutdown meanwhile
+		a.publisher.Publisher = slowly{} // the shutdown begins during the publish
 		a.handle("billing", ignore)
 		a.run()
 		ctx, sent := context.WithCancel(t.Context())
@@ -152,9 +152,9 @@ type slowly struct{}
 func (slowly) Publish(string, ...*message.Message) error { time.Sleep(3 * time.Second); return nil }
 func (slowly) Close() error                              { return nil }
 
-// TestMessageIsNotHeldBeyondItsHold: the backend would hand it out a second time.
-func TestMessageIsNotHeldBeyondItsHold(t *testing.T) {
-	for tier, patience := range map[time.Duration]time.Duration{
+// TestMessageIsNotHeldBeyondItsHop: the backend would redeliver it.
+func TestMessageIsNotHeldBeyondItsHop(t *testing.T) {
+	for tier, maxHold := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: time.Second, 10 * time.Second: 10 * time.Second, time.Hour: 20 * time.Second,
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -166,25 +166,25 @@ func TestMessageIsNotHeldBeyondItsHold(t *testing.T) {
 			start, msg := time.Now(), waitingFor(t.Context(), 0)
 			s.send(msg)
 			<-msg.Nacked()
-			assert.LessOrEqual(t, time.Since(start), patience)
-			assert.Greater(t, time.Since(start), patience/4)
+			assert.LessOrEqual(t, time.Since(start), maxHold)
+			assert.Greater(t, time.Since(start), maxHold/4)
 			start, msg = time.Now(), waitingFor(t.Context(), 2*time.Hour)
 			s.send(msg)
 			<-msg.Nacked()
-			assert.LessOrEqual(t, time.Since(start), max(patience, tierHold(tier)))
+			assert.LessOrEqual(t, time.Since(start), max(maxHold, hopAndSlack(tier)))
 			a.close()
 		})
 	}
 }
 
-// tierHold is the hold of a tier with the default MaxHop, and what clocks may differ.
-func tierHold(tier time.Duration) time.Duration {
-	hold := min(tier, 20*time.Second)
-	return hold + hold/20 + 2*time.Millisecond
+// hopAndSlack is one hop of a tier with the default MaxHop, plus what clocks may differ.
+func hopAndSlack(tier time.Duration) time.Duration {
+	hop := min(tier, 20*time.Second)
+	return hop + hop/20 + 2*time.Millisecond
 }
 
-// TestDeliveryThatTheBackendGaveUpOnIsNotPublished: it is handed out again, and then it is.
-func TestDeliveryThatTheBackendGaveUpOnIsNotPublished(t *testing.T) {
+// TestCancelledDeliveryIsNotForwarded: the backend redelivers the message, and the second delivery is forwarded.
+func TestCancelledDeliveryIsNotForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := &scripted{}
 		a := newApp(t, backoff.Schedule{10 * time.Second}, withTier(tier))
@@ -231,7 +231,7 @@ func TestTierThatCannotBeSubscribedEndsRun(t *testing.T) {
 	}
 }
 
-// Outside of a bubble, as all tests in which Run fails: the router leaves a goroutine then.
+// Not in a synctest bubble, like all tests in which Run fails: the router then leaves a goroutine behind.
 func TestClosedRelayRefusesHandlers(t *testing.T) {
 	a := newApp(t, backoff.Schedule{time.Second})
 	require.NoError(t, a.tiers.Close())
@@ -241,8 +241,8 @@ func TestClosedRelayRefusesHandlers(t *testing.T) {
 	require.NoError(t, a.pubSub.Close())
 }
 
-// TestSubscriptionThatEndsIsMadeAgain: a tier without one would keep its messages for ever.
-func TestSubscriptionThatEndsIsMadeAgain(t *testing.T) {
+// TestEndedSubscriptionIsMadeAgain: a tier without a subscription would keep its messages for ever.
+func TestEndedSubscriptionIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := &scripted{fail: func(tries int) error {
 			if tries == 2 || tries == 3 {
@@ -266,7 +266,7 @@ func TestSubscriptionThatEndsIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestOneRelayOnTwoRouters: the tiers go on until the last handler has stopped, and start again with the next.
+// TestOneRelayOnTwoRouters: the tiers run until the last handler has stopped, and start again with the next one.
 func TestOneRelayOnTwoRouters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := &scripted{}
@@ -287,7 +287,7 @@ func TestOneRelayOnTwoRouters(t *testing.T) {
 		}
 		_, closeFirst := run("billing")
 		_, closeSecond := run("printing")
-		assert.Equal(t, 1, tier.subscriptions(), "one subscription for both: a second one would double the messages on a gochannel")
+		assert.Equal(t, 1, tier.subscriptions(), "one subscription for both routers: with a second one, gochannel would deliver every message twice")
 		closeFirst()
 		<-feed().Acked()
 		closeSecond()
@@ -302,7 +302,7 @@ func TestOneRelayOnTwoRouters(t *testing.T) {
 	})
 }
 
-// open stays open when a router closes it, as a subscriber of its own would.
+// open ignores Close: the routers of the test share one subscriber.
 type open struct{ message.Subscriber }
 
 func (open) Close() error { return nil }
@@ -316,7 +316,7 @@ func TestErrorsOfClose(t *testing.T) {
 		a.run()
 		require.NoError(t, a.router.Close())
 		require.NoError(t, <-a.stopped)
-		require.ErrorContains(t, a.tiers.Close(), "cannot close the subscriber of retry.1s")
+		require.ErrorContains(t, a.tiers.Close(), `cannot close the subscriber of topic "retry.1s"`)
 		require.NoError(t, a.pubSub.Close())
 	})
 }

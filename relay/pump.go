@@ -2,7 +2,9 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -13,58 +15,60 @@ import (
 )
 
 const (
-	// mostHeld bounds what a backend that hands everything out at once can make a tier hold.
-	mostHeld = 4096
+	// maxHeld limits how many messages a tier holds. Some backends deliver all their messages at once.
+	maxHeld = 4096
 
-	pauseInitial = 100 * time.Millisecond
-	pauseLongest = 5 * time.Second
+	minPause = 100 * time.Millisecond
+	maxPause = 5 * time.Second
 
-	// ackPatience is how long a tier that stops waits for its last acknowledgement to reach the backend.
-	ackPatience = 200 * time.Millisecond
+	// ackTimeout is how long a stopping tier waits until its last acknowledgement is sent.
+	ackTimeout = 200 * time.Millisecond
 )
 
-// pumping is all pumps of a relay, from the first subscription of a handler to the end of the last.
-type pumping struct {
+var errEnded = errors.New("the subscriber closed its channel")
+
+// pumps are all pumps of a relay, from the first subscription of a handler to the end of the last one.
+type pumps struct {
 	ctx    context.Context
 	cancel context.CancelFunc
-	pumps  []*pump
+	all    []*pump
 	wg     sync.WaitGroup
 }
 
-func newPumping() *pumping {
+func newPumps() *pumps {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &pumping{ctx: ctx, cancel: cancel}
+	return &pumps{ctx: ctx, cancel: cancel}
 }
 
-func (p *pumping) add(pump *pump) error {
+func (p *pumps) add(pump *pump) error {
 	if err := pump.subscribe(); err != nil {
 		return err
 	}
-	p.pumps = append(p.pumps, pump)
+	p.all = append(p.all, pump)
 	return nil
 }
 
-func (p *pumping) start() {
-	for _, pump := range p.pumps {
+func (p *pumps) start() {
+	for _, pump := range p.all {
 		p.wg.Go(func() { pump.run(p.ctx) })
 	}
 }
 
-// abandon ends what was subscribed and never started.
-func (p *pumping) abandon() {
+// abandon ends the subscriptions of pumps that were never started.
+func (p *pumps) abandon() {
 	p.cancel()
-	for _, pump := range p.pumps {
+	for _, pump := range p.all {
 		pump.unsubscribe()
 	}
 }
 
-// stop returns at once: a pump that is publishing finishes that first.
-func (p *pumping) stop() { p.cancel() }
+// stop does not wait: a pump that is publishing finishes that publish first.
+func (p *pumps) stop() { p.cancel() }
 
-func (p *pumping) wait() { p.wg.Wait() }
+func (p *pumps) wait() { p.wg.Wait() }
 
-// pump takes the messages of one tier's topic, holds each until it is due, or its hop has ended, and publishes it to where it
-// goes next. It acknowledges a message only after that.
+// pump forwards the messages of one tier's topic. It holds each message until it is due or its hop has ended, publishes a copy
+// to the next topic, and acknowledges the message only after that.
 type pump struct {
 	tierTopic
 	relay      *Relay
@@ -75,10 +79,10 @@ type pump struct {
 	waiting  queue
 	acked    context.Context // of the message that was acknowledged last
 	ackedAt  time.Time
-	failures int // to subscribe, in a row
+	failures int // failed attempts to subscribe, in a row
 }
 
-// subscribe uses a context of its own: a subscription that ends before its last acknowledgement is sent makes a duplicate.
+// subscribe uses a context of its own: if a subscription ends before its last acknowledgement is sent, that message comes twice.
 func (p *pump) subscribe() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	in, err := p.subscriber.Subscribe(ctx, p.topic)
@@ -92,25 +96,25 @@ func (p *pump) subscribe() error {
 
 func (p *pump) unsubscribe() {
 	p.cancel()
-	go func(in <-chan *message.Message) { // subscribers with decorators block until they are read
+	go func(in <-chan *message.Message) { // a decorated subscriber blocks until its channel is read
 		for msg := range in {
 			msg.Nack()
 		}
 	}(p.in)
 }
 
-// run goes on until the context ends, through all that the backend may do to the subscription.
+// run forwards messages until the context ends. It subscribes again whenever the subscription ends.
 func (p *pump) run(ctx context.Context) {
 	for {
-		p.pass(ctx)
-		p.finish()
+		p.forward(ctx)
+		p.awaitAck()
 		p.unsubscribe()
 		for first := true; ; first = false {
 			if !sleep(ctx, pause(p.failures)) {
 				return
 			}
 			if first {
-				p.relay.logger.Error("Subscription of a tier has ended, subscribing again", errEnded, p.fields())
+				p.relay.logger.Error("Subscription of a tier ended, subscribing again", errEnded, p.fields())
 			}
 			p.failures++
 			err := p.subscribe()
@@ -122,14 +126,14 @@ func (p *pump) run(ctx context.Context) {
 	}
 }
 
-// pass hands on what is due until the context or the subscription ends, and then gives back what it holds.
-func (p *pump) pass(ctx context.Context) {
-	defer p.giveBack()
+// forward settles each message when its time has come. When the context or the subscription ends, it nacks all held messages.
+func (p *pump) forward(ctx context.Context) {
+	defer p.nackAll()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		in, due := p.in, (<-chan time.Time)(nil)
-		if p.waiting.Len() >= mostHeld {
+		if p.waiting.Len() >= maxHeld {
 			in = nil
 		}
 		if p.waiting.Len() > 0 {
@@ -152,7 +156,7 @@ func (p *pump) pass(ctx context.Context) {
 	}
 }
 
-// receive decides how long to hold a message: until it is due, at the longest until its hop ends.
+// receive sets how long a message is held: until it is due, but no longer than until its hop ends.
 func (p *pump) receive(msg *message.Message) *held {
 	now := time.Now()
 	h := &held{msg: msg, receivedAt: now, until: now}
@@ -162,21 +166,21 @@ func (p *pump) receive(msg *message.Message) *held {
 		return h
 	}
 	due := dueAt(h.record)
-	h.until = earlier(due, now.Add(p.hold+p.slack()))
+	h.until = earlier(due, now.Add(p.hop+p.slack()))
 	if end, found := hopEnd(msg.Metadata); found && due.Sub(end) > p.slack() {
 		h.until = earlier(h.until, end)
 	}
 	return h
 }
 
-// settle hands a message on, or says false and when to come back to it.
+// settle forwards a message and reports whether it is finished. If not, it sets h.until for the next attempt.
 func (p *pump) settle(h *held) bool {
 	now := time.Now()
 	if h.msg.Context().Err() != nil {
 		return p.drop(h, now)
 	}
-	if h.known && p.relay.handlers.waiting(h.record.Handler) && !now.Before(dueAt(h.record)) {
-		return p.later(h, now, fmt.Errorf("handler %q has not subscribed its return topic yet", h.record.Handler))
+	if h.known && p.relay.handlers.unsubscribed(h.record.Handler) && !now.Before(dueAt(h.record)) {
+		return p.later(h, now, fmt.Errorf("handler %q has not subscribed to its return topic yet", h.record.Handler))
 	}
 	next, metadata := p.next(h, now)
 	topic, err := p.publish(h, next, metadata)
@@ -185,56 +189,58 @@ func (p *pump) settle(h *held) bool {
 	}
 	h.msg.Ack()
 	p.acked, p.ackedAt = h.msg.Context(), time.Now()
-	p.relay.logger.Trace("Message of a tier handed on", p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "to": topic}))
+	p.relay.logger.Trace("Message of a tier forwarded", p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "to": topic}))
 	return true
 }
 
-// drop leaves a delivery that the backend has given up on: it hands the message out again, and publishing this one too would
-// make two. At a shutdown that shows a moment before the shutdown itself does.
+// drop does not publish a delivery whose context the backend has cancelled: the backend redelivers the message, and a copy would
+// be a duplicate. It waits once before it logs, because a shutdown cancels this context before it stops the pump.
 func (p *pump) drop(h *held, now time.Time) bool {
-	if !h.stale {
-		h.stale, h.until = true, now.Add(pauseInitial)
+	if !h.cancelled {
+		h.cancelled, h.until = true, now.Add(minPause)
 		return false
 	}
 	h.msg.Nack()
-	p.relay.logger.Error("Backend gave up on a held message before it was due and will hand it out again: its redelivery limit must be well above Hop",
-		h.msg.Context().Err(), p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "held": now.Sub(h.receivedAt), "hold": p.hold}))
+	p.relay.logger.Error("Backend cancelled a held message before it was due and will redeliver it: the redelivery limit must be well above Hop",
+		h.msg.Context().Err(), p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "held": now.Sub(h.receivedAt), "hop": p.hop}))
 	return true
 }
 
-// later holds on to a message that cannot be handed on, with back-off, and gives it back when it may be held no longer.
+// later keeps holding a message that cannot be forwarded and sets the next attempt, with back-off. It nacks the message when
+// the next attempt would be later than maxHold allows.
 func (p *pump) later(h *held, now time.Time, err error) bool {
 	wait := jitter(pause(h.tries))
 	h.tries++
 	fields := p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "handler": h.record.Handler, "tries": h.tries})
-	if now.Add(wait).After(h.receivedAt.Add(p.patience())) {
+	if now.Add(wait).After(h.receivedAt.Add(p.maxHold())) {
 		h.msg.Nack()
-		p.relay.logger.Error("Cannot hand a message of a tier on, giving it back to the backend", err, fields)
+		p.relay.logger.Error("Cannot forward a message of a tier, giving the message back to the backend", err, fields)
 		return true
 	}
 	h.until = now.Add(wait)
-	p.relay.logger.Error("Cannot hand a message of a tier on, holding it", err, fields.Add(watermill.LogFields{"next_try_in": wait}))
+	p.relay.logger.Error("Cannot forward a message of a tier, holding the message", err, fields.Add(watermill.LogFields{"next_try_in": wait}))
 	return false
 }
 
-// patience is how long a message may be held altogether. Short tiers get a second, so that an outage is no storm of nacks.
-func (p *pump) patience() time.Duration {
-	return max(p.hold, min(time.Second, p.relay.config.MaxHop))
+// maxHold is how long a message that cannot be forwarded is held. It is a second on shorter tiers: an outage must not cause a
+// burst of nacks.
+func (p *pump) maxHold() time.Duration {
+	return max(p.hop, min(time.Second, p.relay.config.MaxHop))
 }
 
-// giveBack hands everything that is held back to the backend.
-func (p *pump) giveBack() {
+// nackAll gives all held messages back to the backend.
+func (p *pump) nackAll() {
 	for p.waiting.Len() > 0 {
 		p.waiting.take().msg.Nack()
 	}
 }
 
-// finish waits until the last acknowledgement is sent. Watermill's subscribers end a message's context after that.
-func (p *pump) finish() {
-	if p.acked == nil || time.Since(p.ackedAt) > ackPatience {
+// awaitAck waits until the last acknowledgement is sent. Watermill's subscribers cancel a message's context after that.
+func (p *pump) awaitAck() {
+	if p.acked == nil || time.Since(p.ackedAt) > ackTimeout {
 		return
 	}
-	timer := time.NewTimer(ackPatience)
+	timer := time.NewTimer(ackTimeout)
 	defer timer.Stop()
 	select {
 	case <-p.acked.Done():
@@ -244,4 +250,24 @@ func (p *pump) finish() {
 
 func (p *pump) fields() watermill.LogFields {
 	return watermill.LogFields{"topic": p.topic, "tier": p.tier.String()}
+}
+
+// pause doubles with every failure, up to maxPause.
+func pause(failures int) time.Duration {
+	return min(minPause<<min(failures, 10), maxPause)
+}
+
+// jitter returns a random duration between half a pause and a whole one, so that messages do not come back together.
+func jitter(pause time.Duration) time.Duration { return pause/2 + rand.N(pause/2) }
+
+// sleep reports whether the context lasted for the duration.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
 }

@@ -13,16 +13,16 @@ import (
 type held struct {
 	msg        *message.Message
 	record     middleware.Record
-	known      bool      // it has a record that names a handler
-	receivedAt time.Time // its backend's redelivery limit counts from here
-	until      time.Time // when something is to be done with it
-	number     int       // breaks ties, so that what is due together keeps its order
-	tries      int       // to publish it
-	stale      bool      // the backend has given up on this delivery
+	known      bool      // the record names a handler
+	receivedAt time.Time // the backend's redelivery limit counts from here
+	until      time.Time // when to settle it
+	number     int       // breaks ties: messages that are due together keep their order
+	tries      int       // failed attempts to forward it
+	cancelled  bool      // the backend has cancelled this delivery
 }
 
-// queue orders what is held by when it is due: some backends hand everything out at once, and not quite in order. Most hand
-// out one message at a time, and then there is only one in it.
+// queue orders the held messages by until, because some backends deliver all messages at once and slightly out of order. Most
+// backends deliver one message at a time; then the queue contains only one.
 type queue struct {
 	all    []*held
 	number int

@@ -12,27 +12,28 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// Relay holds the messages of the tiers and hands them back to the handlers they failed in. It is safe for concurrent use.
-// Use one per process, backend and prefix.
+// Relay holds the messages of the tiers until they are due and forwards them to the handlers that failed. It is safe for
+// concurrent use. Use one Relay per process, backend and prefix.
 type Relay struct {
-	config Config
-	tiers  []tierTopic
-	hops   map[string]tierTopic // by topic
-	byTier map[backoff.Tier]tierTopic
-	logger watermill.LoggerAdapter
+	config  Config
+	tiers   []tierTopic
+	byTopic map[string]tierTopic
+	byTier  map[backoff.Tier]tierTopic
+	logger  watermill.LoggerAdapter
 
 	handlers registry
 
-	// lock is a channel, because pumps are waited for under it: in a bubble of testing/synctest a mutex would stop the time.
+	// lock is a channel, because start and Close wait for pumps under it: in testing/synctest a blocked mutex stops the clock.
 	lock        chan struct{}
 	subscribers map[string]message.Subscriber // by topic; kept until Close
 	users       int                           // subscriptions of handlers that have not ended
-	pumping     *pumping                      // nil while there are no users
+	pumps       *pumps                        // nil before the first user
 	closed      bool
 }
 
-// New checks the configuration, all faults at once, and makes the relay. It connects to nothing yet: the tiers are subscribed
-// when the router subscribes the first handler, and an error of that ends the router's Run. A nil logger logs nothing.
+// New returns a Relay, or an error that reports all faults of the configuration. It does not connect to the backend: the tiers
+// are subscribed when the router subscribes the first handler, and if that fails, the router's Run returns the error. A nil
+// logger logs nothing.
 func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid relay.Config: %w", err)
@@ -47,24 +48,25 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 		logger = watermill.NopLogger{}
 	}
 	r := &Relay{
-		config: config, tiers: tiers, hops: map[string]tierTopic{}, byTier: map[backoff.Tier]tierTopic{}, logger: logger,
+		config: config, tiers: tiers, byTopic: map[string]tierTopic{}, byTier: map[backoff.Tier]tierTopic{}, logger: logger,
 		lock: make(chan struct{}, 1), subscribers: map[string]message.Subscriber{},
 	}
 	for _, tier := range tiers {
-		r.hops[tier.topic], r.byTier[tier.tier] = tier, tier
+		r.byTopic[tier.topic], r.byTier[tier.tier] = tier, tier
 	}
 	return r, nil
 }
 
-// TieredRetryConfig is the configuration of the middleware, for middleware.NewTieredRetry. Set what else you need in it.
+// TieredRetryConfig returns a configuration for middleware.NewTieredRetry with Publisher, Schedule and the topic generators set.
+// The other fields are yours to set.
 func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 	return middleware.TieredRetryConfig{
 		Publisher: failurePublisher{r},
 		Schedule:  append(backoff.Schedule(nil), r.config.Schedule...),
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
-			if !r.handlers.knows(p.Handler) {
+			if !r.handlers.has(p.Handler) {
 				return middleware.Destination{}, fmt.Errorf("handler %q was not added with the relay's AddHandler or AddConsumerHandler: "+
-					"its retry would come back to nobody", p.Handler)
+					"its return topic would have no subscriber", p.Handler)
 			}
 			topic, err := r.config.topic(TopicParams{Kind: TierTopic, Tier: p.Tier})
 			return middleware.Destination{Topic: topic}, err
@@ -76,13 +78,13 @@ func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 	}
 }
 
-// locked returns how to unlock.
+// locked locks the relay and returns the function that unlocks it.
 func (r *Relay) locked() func() {
 	r.lock <- struct{}{}
 	return func() { <-r.lock }
 }
 
-// use starts the pumps for the first subscription of a handler. They stop when the last one's context has ended.
+// use counts one subscription of a handler until its context ends. The first one starts the pumps, the last one stops them.
 func (r *Relay) use(ctx context.Context) error {
 	defer r.locked()()
 	if r.closed {
@@ -97,30 +99,30 @@ func (r *Relay) use(ctx context.Context) error {
 	context.AfterFunc(ctx, func() {
 		defer r.locked()()
 		if r.users--; r.users == 0 {
-			r.pumping.stop()
+			r.pumps.stop()
 		}
 	})
 	return nil
 }
 
-// start subscribes every tier, or none.
+// start subscribes all tiers, or none if one fails.
 func (r *Relay) start() error {
-	if r.pumping != nil {
-		r.pumping.wait() // the former ones may still hand a message on
+	if r.pumps != nil {
+		r.pumps.wait() // a stopped pump may still be publishing
 	}
-	pumping := newPumping()
+	started := newPumps()
 	for _, tier := range r.tiers {
 		subscriber, err := r.subscriber(tier)
 		if err == nil {
-			err = pumping.add(&pump{relay: r, tierTopic: tier, subscriber: subscriber})
+			err = started.add(&pump{relay: r, tierTopic: tier, subscriber: subscriber})
 		}
 		if err != nil {
-			pumping.abandon()
-			return fmt.Errorf("cannot subscribe tier %v, topic %s: %w", tier.tier, tier.topic, err)
+			started.abandon()
+			return fmt.Errorf("cannot subscribe tier %v, topic %q: %w", tier.tier, tier.topic, err)
 		}
 	}
-	pumping.start()
-	r.pumping = pumping
+	started.start()
+	r.pumps = started
 	return nil
 }
 
@@ -128,30 +130,31 @@ func (r *Relay) subscriber(tier tierTopic) (message.Subscriber, error) {
 	if known := r.subscribers[tier.topic]; known != nil {
 		return known, nil
 	}
-	subscriber, err := r.config.NewSubscriber(SubscriberParams{Topic: tier.topic, Tier: tier.tier, Hop: tier.hold})
+	subscriber, err := r.config.NewSubscriber(SubscriberParams{Topic: tier.topic, Tier: tier.tier, Hop: tier.hop})
 	if err != nil {
 		return nil, err
 	}
 	if subscriber == nil {
-		return nil, errors.New("NewSubscriber returned nil and no error: return a subscriber of the tier's topic")
+		return nil, errors.New("NewSubscriber returned neither a subscriber nor an error: return a subscriber of the tier's topic")
 	}
 	r.subscribers[tier.topic] = subscriber
 	return subscriber, nil
 }
 
-// Close stops the tiers and closes their subscribers, but not the publisher. Close the router first: what a handler fails
-// with afterwards waits until another relay takes it up. Messages that were held are given back to the backend.
+// Close stops the tiers, nacks the messages that are held, and closes the subscribers of the tiers, but not the publisher. Close
+// the router first: a message that fails after Close waits on its tier until another relay, or a new process, subscribes to it.
+// A second Close does nothing.
 func (r *Relay) Close() error {
 	defer r.locked()()
 	r.closed = true
-	if r.pumping != nil {
-		r.pumping.stop()
-		r.pumping.wait()
+	if r.pumps != nil {
+		r.pumps.stop()
+		r.pumps.wait()
 	}
 	var faults []error
 	for topic, subscriber := range r.subscribers {
 		if err := subscriber.Close(); err != nil {
-			faults = append(faults, fmt.Errorf("cannot close the subscriber of %s: %w", topic, err))
+			faults = append(faults, fmt.Errorf("cannot close the subscriber of topic %q: %w", topic, err))
 		}
 	}
 	clear(r.subscribers)

@@ -22,11 +22,11 @@ import (
 
 var errDown = errors.New("the bank is down")
 
-// app is a router with a relay on a gochannel, in a synctest bubble.
+// app is a router with a relay on a gochannel.
 type app struct {
 	t         *testing.T
 	pubSub    *gochannel.GoChannel
-	publisher *probe // what the relay publishes with
+	publisher *probe // the relay's publisher
 	tiers     *relay.Relay
 	retry     *retrymw.TieredRetry
 	router    *message.Router
@@ -73,9 +73,9 @@ func (a *app) publish(uuids ...string) {
 	}
 }
 
-// close ends everything: a bubble fails where a goroutine is left.
+// close ends all goroutines: a synctest bubble fails if one is left.
 func (a *app) close() {
-	synctest.Wait() // a message that the router is just being given would outlive its Close
+	synctest.Wait() // a message that the router is about to receive would outlive its Close
 	require.NoError(a.t, a.router.Close())
 	require.NoError(a.t, <-a.stopped)
 	require.NoError(a.t, a.tiers.Close())
@@ -88,14 +88,14 @@ func orderOf(uuid string) *message.Message {
 	return msg
 }
 
-// published is a message that went through a probe.
+// published is a message that a probe has published.
 type published struct {
 	topic string
 	at    time.Time
 	msg   *message.Message
 }
 
-// probe is a publisher that keeps what went through it, and fails where it is told to.
+// probe is a publisher that records its messages and fails when fail returns an error.
 type probe struct {
 	message.Publisher
 	mu   sync.Mutex
@@ -133,7 +133,7 @@ func (p *probe) to(topic string) (found []published) {
 	return found
 }
 
-// calls notes when a handler was called.
+// calls records when a handler was called, and with which messages.
 type calls struct {
 	mu  sync.Mutex
 	all []time.Time
@@ -156,7 +156,7 @@ func (c *calls) waits() (waits []time.Duration) {
 	return waits
 }
 
-func TestMessageWaitsOutTheScheduleAndIsDeadLettered(t *testing.T) {
+func TestMessageIsDeadLetteredAfterItsSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second, 10 * time.Minute, 5 * time.Second})
 		dead, err := a.pubSub.Subscribe(t.Context(), "retry.dead.billing")
@@ -188,7 +188,7 @@ func TestMessageWaitsOutTheScheduleAndIsDeadLettered(t *testing.T) {
 	})
 }
 
-func TestRetryIsTheMessageAsItWas(t *testing.T) {
+func TestRetryIsTheUnchangedMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Minute})
 		var c calls

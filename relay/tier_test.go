@@ -15,7 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// TestManyMessagesComeBackInOrder: gochannel hands out all at once and not in order, and a long tier takes many hops.
+// TestManyMessagesComeBackInOrder: gochannel delivers all at once and not in order, and a long tier takes many hops.
 func TestManyMessagesComeBackInOrder(t *testing.T) {
 	for _, tier := range []time.Duration{time.Second, 3 * time.Minute} {
 		t.Run(tier.String(), func(t *testing.T) {
@@ -61,8 +61,8 @@ func TestManyMessagesComeBackInOrder(t *testing.T) {
 	}
 }
 
-// TestRestOfAWishIsWaitedForOnAShorterTier: at the end of its own it would be behind what is due later.
-func TestRestOfAWishIsWaitedForOnAShorterTier(t *testing.T) {
+// TestRestOfARequestedDelayIsWaitedForOnAShorterTier: at the end of its own tier the message would wait behind later ones.
+func TestRestOfARequestedDelayIsWaitedForOnAShorterTier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second, 5 * time.Second})
 		var c calls
@@ -75,7 +75,7 @@ func TestRestOfAWishIsWaitedForOnAShorterTier(t *testing.T) {
 			return nil
 		})
 		a.run()
-		a.publish("wishful")
+		a.publish("1")
 		<-done
 		for _, topic := range []string{"retry.5s", "retry.1s", "retry.return.billing"} {
 			assert.Len(t, a.publisher.to(topic), 1, topic)
@@ -84,16 +84,16 @@ func TestRestOfAWishIsWaitedForOnAShorterTier(t *testing.T) {
 	})
 }
 
-func TestWishesBeyondAndBetweenTheTiers(t *testing.T) {
-	for _, wish := range []time.Duration{700 * time.Millisecond, 3 * time.Second, 47 * time.Second, 5 * time.Hour} {
-		t.Run(wish.String(), func(t *testing.T) {
+func TestRequestedDelaysBeyondAndBetweenTheTiers(t *testing.T) {
+	for _, requested := range []time.Duration{700 * time.Millisecond, 3 * time.Second, 47 * time.Second, 5 * time.Hour} {
+		t.Run(requested.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := newApp(t, backoff.Schedule{time.Second, 30 * time.Second})
 				var c calls
 				done := make(chan struct{})
 				a.handle("billing", func(msg *message.Message) error {
 					if c.add(msg) == 1 {
-						return backoff.RetryAfter(errDown, wish)
+						return backoff.RetryAfter(errDown, requested)
 					}
 					close(done)
 					return nil
@@ -102,8 +102,8 @@ func TestWishesBeyondAndBetweenTheTiers(t *testing.T) {
 				a.publish("1")
 				<-done
 				require.Len(t, c.waits(), 1)
-				assert.GreaterOrEqual(t, c.waits()[0], wish)
-				assert.LessOrEqual(t, c.waits()[0], wish+5*time.Millisecond)
+				assert.GreaterOrEqual(t, c.waits()[0], requested)
+				assert.LessOrEqual(t, c.waits()[0], requested+5*time.Millisecond)
 				a.close()
 			})
 		})
@@ -148,7 +148,7 @@ func TestPublishThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestEveryTryPublishesAFreshCopy: publishers may modify what they publish.
+// TestEveryTryPublishesAFreshCopy: a publisher may modify the message that it publishes.
 func TestEveryTryPublishesAFreshCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier, out := &scripted{}, &spoiler{}
@@ -176,8 +176,8 @@ func (s *spoiler) Publish(_ string, messages ...*message.Message) error {
 
 func (s *spoiler) Close() error { return nil }
 
-// TestWhatIsDueFirstGoesFirst: gochannel hands messages out in any order.
-func TestWhatIsDueFirstGoesFirst(t *testing.T) {
+// TestMessagesAreForwardedInTheOrderOfTheirDueTimes: gochannel delivers messages in any order.
+func TestMessagesAreForwardedInTheOrderOfTheirDueTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := &scripted{}
 		a := newApp(t, backoff.Schedule{10 * time.Second}, withTier(tier))
@@ -201,8 +201,8 @@ func TestWhatIsDueFirstGoesFirst(t *testing.T) {
 	})
 }
 
-// TestLongOutageLosesNothingAndIsNoHotLoop: what may be held no longer is nacked, and comes back.
-func TestLongOutageLosesNothingAndIsNoHotLoop(t *testing.T) {
+// TestLongOutageLosesNothing: a message that may be held no longer is nacked and comes back, but not in a hot loop.
+func TestLongOutageLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{50 * time.Millisecond})
 		until := time.Now().Add(time.Hour)
@@ -218,7 +218,7 @@ func TestLongOutageLosesNothingAndIsNoHotLoop(t *testing.T) {
 }
 
 // expectOneRetry runs the app with a handler that fails once, and closes it.
-func (a *app) expectOneRetry(least, most time.Duration) {
+func (a *app) expectOneRetry(shortest, longest time.Duration) {
 	var c calls
 	done := make(chan struct{})
 	a.handle("billing", func(msg *message.Message) error {
@@ -233,8 +233,8 @@ func (a *app) expectOneRetry(least, most time.Duration) {
 	<-done
 	a.close()
 	require.Len(a.t, c.waits(), 1)
-	assert.GreaterOrEqual(a.t, c.waits()[0], least)
-	assert.LessOrEqual(a.t, c.waits()[0], most)
+	assert.GreaterOrEqual(a.t, c.waits()[0], shortest)
+	assert.LessOrEqual(a.t, c.waits()[0], longest)
 }
 
 func TestGarbledMessagesOnATier(t *testing.T) {
@@ -251,6 +251,7 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		put("nil", nil)
 		put("no handler", message.Metadata{retrymw.FailuresKey: "1"})
 		put("garbled count", message.Metadata{retrymw.FailuresKey: "-1", retrymw.HandlerKey: "billing"})
+		put("garbled time", message.Metadata{retrymw.FailuresKey: "2", retrymw.HandlerKey: "billing", retrymw.DueAtKey: "soon"})
 		put("elsewhere", message.Metadata{retrymw.FailuresKey: "1", retrymw.HandlerKey: "of another process"})
 		put("garbled hop", message.Metadata{
 			retrymw.FailuresKey: "1", retrymw.HandlerKey: "of another process", "retry_hop_due_at": "soon",
@@ -261,9 +262,18 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		a.close()
 
 		unknown := a.publisher.to("retry.dead.unknown")
-		assert.Len(t, unknown, 4)
+		assert.Len(t, unknown, 5)
 		for _, one := range unknown {
-			assert.EqualValues(t, relay.DeadReasonForeign, one.msg.Metadata[retrymw.DeadReasonKey])
+			record, ok := retrymw.ReadRecord(one.msg.Metadata)
+			assert.True(t, ok, "ReadRecord reads %s: %v", one.msg.UUID, one.msg.Metadata)
+			assert.Equal(t, relay.DeadReasonForeign, record.DeadReason)
+			assert.Equal(t, 1, record.Failures)
+			assert.WithinDuration(t, start, record.LastFailedAt, time.Second)
+			assert.Equal(t, record.LastFailedAt, record.FirstFailedAt)
+			assert.Zero(t, record.DueAt)
+			assert.Equal(t, "retry.1m", record.Topic)
+			assert.Equal(t, "the retry middleware did not publish this message", record.Reason)
+			assert.Equal(t, record.Reason, one.msg.Metadata["reason_poisoned"], "a poison queue's reader reads it, too")
 			assert.Equal(t, one.msg.UUID, string(one.msg.Payload))
 		}
 		back := a.publisher.to("retry.return.of another process")
@@ -276,13 +286,13 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 	})
 }
 
-// TestHandlerNameThatCannotBeATopic: the message is dead-lettered, and its tier goes on.
+// TestHandlerNameThatCannotBeATopic: the message is dead-lettered and does not block its tier.
 func TestHandlerNameThatCannotBeATopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
 			c.GenerateTopic = func(p relay.TopicParams) (string, error) {
 				if p.Handler == "a b" {
-					return "", fmt.Errorf("%q holds a blank", p.Handler)
+					return "", fmt.Errorf("%q contains a space", p.Handler)
 				}
 				return fmt.Sprintf("%d_%v_%s", p.Kind, p.Tier, p.Handler), nil
 			}
@@ -290,15 +300,26 @@ func TestHandlerNameThatCannotBeATopic(t *testing.T) {
 		a.handle("billing", func(*message.Message) error { return nil })
 		a.run()
 		msg := message.NewMessage("1", nil)
-		msg.Metadata = message.Metadata{retrymw.FailuresKey: "1", retrymw.HandlerKey: "a b"}
+		msg.Metadata = message.Metadata{
+			retrymw.FailuresKey: "3", retrymw.HandlerKey: "a b", retrymw.TopicKey: "orders", retrymw.ReasonKey: "the bank is down",
+			retrymw.LastFailedAtKey: "2000-01-01T00:00:00.000Z", retrymw.DueAtKey: "2000-01-01T00:00:00.100Z",
+		}
 		require.NoError(t, a.pubSub.Publish("0_1s_", msg))
 		time.Sleep(time.Second)
 		a.close()
-		assert.Len(t, a.publisher.to("2_0s_unknown"), 1)
+		unknown := a.publisher.to("2_0s_unknown")
+		require.Len(t, unknown, 1)
+		record, ok := retrymw.ReadRecord(unknown[0].msg.Metadata)
+		require.True(t, ok)
+		failedAt := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+		assert.Equal(t, retrymw.Record{
+			Failures: 3, FirstFailedAt: failedAt, LastFailedAt: failedAt, Reason: "the bank is down", Topic: "orders", Handler: "a b",
+			Subscriber: "gochannel.GoChannel", DeadReason: relay.DeadReasonForeign,
+		}, record, "what its own record states is kept")
 	})
 }
 
-// TestFirstHopBeginsAtTheFailure: a tier hands out one message at a time on most backends, so each must know when its hop ends.
+// TestFirstHopBeginsAtTheFailure: most backends deliver one message at a time, so each message must carry the end of its hop.
 func TestFirstHopBeginsAtTheFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second, 50 * time.Second})
@@ -314,7 +335,7 @@ func TestFirstHopBeginsAtTheFailure(t *testing.T) {
 		a.run()
 		for _, uuid := range []string{"dead", "short", "long"} {
 			msg := orderOf(uuid)
-			msg.Metadata["retry_hop_due_at"] = "2000-01-01T00:00:00.000Z" // from a message that somebody copied
+			msg.Metadata["retry_hop_due_at"] = "2000-01-01T00:00:00.000Z" // as in a copy of a retried message
 			require.NoError(t, a.pubSub.Publish("orders", msg))
 		}
 		synctest.Wait()
@@ -325,7 +346,6 @@ func TestFirstHopBeginsAtTheFailure(t *testing.T) {
 	})
 }
 
-// TestSlowHandlerDoesNotBlockItsTier: the tier waits for nobody.
 func TestSlowHandlerDoesNotBlockItsTier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second})
@@ -354,7 +374,7 @@ func TestSlowHandlerDoesNotBlockItsTier(t *testing.T) {
 	})
 }
 
-// TestHandlerWithoutItsReturnTopicIsRefused: its message is given back, and the log says what to do.
+// TestHandlerWithoutItsReturnTopicIsRefused: the error names the handler and what to do.
 func TestHandlerWithoutItsReturnTopicIsRefused(t *testing.T) {
 	a := newApp(t, backoff.Schedule{time.Second})
 	_, err := a.tiers.TieredRetryConfig().GenerateRetryDestination(retrymw.RetryDestinationParams{Handler: "billing", Tier: backoff.Tier(time.Second)})
@@ -365,8 +385,8 @@ func TestHandlerWithoutItsReturnTopicIsRefused(t *testing.T) {
 	assert.Equal(t, retrymw.Destination{Topic: "retry.1s"}, to)
 }
 
-// TestTiersOfFormerSchedulesAreEmptied: nothing new goes there.
-func TestTiersOfFormerSchedulesAreEmptied(t *testing.T) {
+// TestTiersOfARetiredScheduleAreEmptied: no new message goes there.
+func TestTiersOfARetiredScheduleAreEmptied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
 			c.RetiredSchedule = backoff.Schedule{time.Second, 5 * time.Second}

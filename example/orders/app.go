@@ -13,30 +13,30 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// Handler is the handler's name. Where there are several, numbers follow it.
+// Handler is the handler's name. If there are several handlers, a number is added to it.
 const Handler = "billing"
 
 const startTimeout = 30 * time.Second
 
-// Backend is all that the app knows of a Pub/Sub.
+// Backend is one Pub/Sub, with all that the app needs of it.
 type Backend struct {
-	Name  string // what answers there, for the heading
+	Name  string // product and address, for the heading
 	Topic string // where orders go
 
 	Publisher  message.Publisher // of orders
 	Subscriber message.Subscriber
 	Retries    middleware.TieredRetryConfig
 
-	// Relay holds the tiers of a Pub/Sub without TTL queues. Without one the broker itself holds them.
+	// Relay provides the tiers on a Pub/Sub without TTL queues. Nil: the broker has tier queues.
 	Relay *relay.Relay
 
-	// Handlers is how many share the topic, for a Pub/Sub that hands each one message at a time. The default is 1.
+	// Handlers is the number of handlers on the topic, for a Pub/Sub that delivers one message at a time to each. The default is 1.
 	Handlers int
 
 	DeadLetters     message.Subscriber
 	DeadLetterTopic string
 
-	// Close is called after the router has closed: until then its handlers may have failures to publish.
+	// Close is called after the router has closed: until then its handlers can publish copies.
 	Close func() error
 }
 
@@ -49,15 +49,15 @@ type app struct {
 func newApp(backend *Backend, bill message.NoPublishHandlerFunc, j *journal, logger watermill.LoggerAdapter) (*app, error) {
 	router := message.NewDefaultRouter(logger)
 
-	// The middleware decides what becomes of a message that failed. The hooks are optional: here they draw the table.
+	// The middleware decides the outcome of each delivery. The hooks are optional: here they print the table.
 	retries := backend.Retries
-	retries.OnRetry, retries.OnDeadLetter = j.failed, j.died
+	retries.OnRetry, retries.OnDeadLetter = j.retried, j.deadLettered
 	retry, err := middleware.NewTieredRetry(retries, logger)
 	if err != nil {
 		return nil, err
 	}
 
-	// It goes on the handler, before all other middlewares.
+	// Add it to the handler, before all other middlewares.
 	for _, name := range backend.handlers() {
 		if backend.Relay != nil {
 			backend.Relay.AddConsumerHandler(router, name, backend.Topic, backend.Subscriber, j.observe(bill)).AddMiddleware(retry.Middleware)
@@ -79,7 +79,7 @@ func (b *Backend) handlers() []string {
 	return names
 }
 
-// start returns once the handlers consume, and so once queues and tiers exist.
+// start returns when the handlers consume. The queues and tiers exist then.
 func (a *app) start() error {
 	go func() { a.stopped <- a.router.Run(context.Background()) }()
 	select {
@@ -87,15 +87,15 @@ func (a *app) start() error {
 		return nil
 	case err := <-a.stopped:
 		a.stopped <- err
-		return errors.New("the router does not start")
+		return errors.New("the router did not start")
 	case <-time.After(startTimeout):
-		return fmt.Errorf("the router does not start within %v", startTimeout)
+		return fmt.Errorf("the router did not start within %v", startTimeout)
 	}
 }
 
 func (a *app) close() error {
 	select {
-	case err := <-a.stopped: // it did not start, or stopped by itself
+	case err := <-a.stopped: // the router did not start, or has stopped by itself
 		return err
 	default:
 		return errors.Join(a.router.Close(), <-a.stopped)

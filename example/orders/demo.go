@@ -1,7 +1,7 @@
-// Package orders is an ordinary Watermill app that bills orders, and the show around it: some orders fail, wait on retry tiers,
-// come back when they are due, and are dead-lettered when their retries are used up. It is the same app on every Pub/Sub.
+// Package orders is an ordinary Watermill app that bills orders, and a demo around it: some orders fail, wait on retry tiers,
+// come back when they are due, and are dead-lettered when their retries are used up. The app is the same on every Pub/Sub.
 //
-// What the library asks of an app is in app.go, and what a failing handler looks like in provider.go. The rest is the show.
+// app.go shows how an app uses the library, and provider.go a handler that fails. The other files are the demo.
 package orders
 
 import (
@@ -24,15 +24,15 @@ const (
 	marginPerOrder = 50 * time.Millisecond
 )
 
-// Options are what a run may be told.
+// Options are the settings of a run.
 type Options struct {
 	Messages int // how many orders to bill
 	Schedule backoff.Schedule
-	Verbose  bool // log lines come between the rows of the table
+	Verbose  bool // log lines are printed between the rows of the table
 }
 
-// Run bills the orders on the backend, tells what became of each, and closes the backend. It fails where an order is neither
-// billed nor dead.
+// Run bills the orders on the backend, prints what happens to each, and closes the backend. It returns an error if an order is
+// neither billed nor dead-lettered.
 func Run(ctx context.Context, opts Options, backend *Backend, out io.Writer, logger watermill.LoggerAdapter) error {
 	orders, err := newOrders(opts.Messages)
 	if err != nil {
@@ -51,15 +51,15 @@ func Run(ctx context.Context, opts Options, backend *Backend, out io.Writer, log
 		handlers = fmt.Sprintf("%d handlers bill", n)
 	}
 	_, _ = fmt.Fprintf(out, "%s\n%d orders go to %s, where %s them.\n"+
-		"One that fails waits on retry tiers: %s, then it is dead-lettered. A row appears when it is back.\n\n",
+		"A failed order waits on retry tiers: %s, then it is dead-lettered. A row appears when it is back.\n\n",
 		backend.Name, opts.Messages, backend.Topic, handlers, opts.Schedule)
 	timeline.header()
 
-	letters := &letterbox{}
+	letters := &letterReader{}
 	published, runErr := app.bill(ctx, opts, backend, orders, journal, letters)
 	timeline.clear()
 	if runErr == nil {
-		letters.wait(ctx, journal.dying())
+		letters.wait(ctx, journal.deadCount())
 	}
 	closeErr := errors.Join(app.close(), letters.close(), backend.Close())
 	timeline.clear()
@@ -69,9 +69,9 @@ func Run(ctx context.Context, opts Options, backend *Backend, out io.Writer, log
 	return errors.Join(runErr, closeErr, report(out, backend.Topic, published, journal, letters.all))
 }
 
-// bill publishes the orders and waits until each is settled; it returns the identities of those published.
+// bill publishes the orders and waits until each is settled. It returns the UUIDs of the published orders.
 func (a *app) bill(
-	ctx context.Context, opts Options, backend *Backend, orders []*message.Message, j *journal, letters *letterbox,
+	ctx context.Context, opts Options, backend *Backend, orders []*message.Message, j *journal, letters *letterReader,
 ) ([]string, error) {
 	if err := a.start(); err != nil {
 		return nil, err
@@ -79,9 +79,9 @@ func (a *app) bill(
 	if err := letters.open(backend); err != nil {
 		return nil, err
 	}
-	patient, cancel := context.WithTimeout(ctx, patience(opts.Schedule, len(orders)))
+	limited, cancel := context.WithTimeout(ctx, timeLimit(opts.Schedule, len(orders)))
 	defer cancel()
-	published, err := publish(patient, backend, orders)
+	published, err := publish(limited, backend, orders)
 	if err != nil {
 		return published, err
 	}
@@ -96,15 +96,15 @@ func (a *app) bill(
 			j.tick()
 		case err := <-a.stopped:
 			a.stopped <- err
-			return published, errors.Join(errors.New("the router has stopped"), err)
-		case <-patient.Done():
+			return published, errors.Join(errors.New("the router stopped before all orders were settled"), err)
+		case <-limited.Done():
 			return published, j.unsettled()
 		}
 	}
 }
 
-// publish is what any service does that takes orders; it is no part of the retries. It gives up waiting when the context
-// ends: a broker in an alarm confirms nothing.
+// publish publishes the orders, as another service would. It has nothing to do with the retries. It stops waiting when the
+// context ends, because a broker that has raised an alarm confirms nothing.
 func publish(ctx context.Context, backend *Backend, orders []*message.Message) ([]string, error) {
 	var published []string
 	done := make(chan error, 1)
@@ -121,7 +121,7 @@ func publish(ctx context.Context, backend *Backend, orders []*message.Message) (
 	select {
 	case err := <-done:
 		if err != nil {
-			return published, fmt.Errorf("%d of %d orders were published: %w", len(published), len(orders), err)
+			return published, fmt.Errorf("only %d of %d orders were published: %w", len(published), len(orders), err)
 		}
 		return published, nil
 	case <-ctx.Done():
@@ -141,13 +141,13 @@ func report(out io.Writer, topic string, published []string, j *journal, letters
 	s := summarize(published, j.billed, dead, j.late)
 	_, _ = fmt.Fprintln(out, s)
 	if !s.complete() {
-		return errors.New("the orders do not add up")
+		return errors.New("orders are lost, or were both billed and dead-lettered: see the last line")
 	}
 	return nil
 }
 
-// patience is how long the slowest order may take: the one that waits out the whole schedule, or the one with a wish.
-func patience(schedule backoff.Schedule, orders int) time.Duration {
+// timeLimit returns the time for the slowest order: one that waits for the whole schedule, or one with a requested delay.
+func timeLimit(schedule backoff.Schedule, orders int) time.Duration {
 	longest := margin + time.Duration(orders)*marginPerOrder
 	for _, delay := range append(slices.Clone(schedule), 2*slices.Max(schedule)) {
 		if longest > math.MaxInt64-delay {

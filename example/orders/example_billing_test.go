@@ -14,10 +14,10 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-// The handler alone: six orders, each with its own trouble.
+// The handler alone: six orders, each with another fault.
 func TestBilling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		schedule := backoff.Exponential(time.Second, 5, 4) // 1s 5s 25s 2m5s
+		schedule := backoff.Exponential(time.Second, 5, 4) // 1s 5s 25s 125s
 		app := retrytest.New(t, schedule)
 		app.AddConsumerHandler("billing", "orders", newProvider(6, schedule).bill)
 
@@ -34,7 +34,7 @@ func TestBilling(t *testing.T) {
 	})
 }
 
-// The app as main makes it, with its own router, middleware and hooks, in both of its ways to add handlers.
+// The app as main makes it, with its own router, middleware and hooks. It adds its handlers with and without a relay.
 func TestAppOnTheTestKit(t *testing.T) {
 	for _, relayed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestAppOnTheTestKit(t *testing.T) {
 					story.Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
 				case trouble.kind == busy:
 					billed++
-					story.Waited(provider.wish).Processed()
+					story.Waited(provider.delay).Processed()
 				case trouble.failures == 0:
 					billed++
 					story.NeverRetried().Processed()

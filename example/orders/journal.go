@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// journal watches the orders from outside of their handler: how often each was billed, and how long each failure waited.
+// journal records, outside of the handler, how often each order was billed and how long each failure waited.
 type journal struct {
 	mu       sync.Mutex
 	numbers  map[string]int // order numbers by message UUID
@@ -22,7 +22,7 @@ type journal struct {
 	waits    map[failure]*wait
 	late     lateness
 	open     int           // orders that are not settled
-	settled  chan struct{} // closed once every order is billed or dead
+	settled  chan struct{} // closed when every order is billed or dead-lettered
 }
 
 // failure is one failure of one message: its first, its second, ...
@@ -31,11 +31,11 @@ type failure struct {
 	number int
 }
 
-// wait is filled from two sides: short tiers bring a message back before the hook has told that it waits.
+// wait is filled by the hook and by the handler: on a short tier the message can be back before the hook has run.
 type wait struct {
 	wanted   time.Duration
-	failedAt time.Time // zero until the hook has told
-	backAt   time.Time // zero until it is back
+	failedAt time.Time // zero until the hook has run
+	backAt   time.Time // zero until the message is back
 	why      string
 }
 
@@ -50,7 +50,7 @@ func newJournal(orders []*message.Message, t *timeline) *journal {
 	return j
 }
 
-// observe notes when a message arrives and whether it was billed.
+// observe records when a message arrives and whether it was billed.
 func (j *journal) observe(h message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		now := time.Now()
@@ -65,8 +65,8 @@ func (j *journal) observe(h message.NoPublishHandlerFunc) message.NoPublishHandl
 	}
 }
 
-// failed is the middleware's OnRetry.
-func (j *journal) failed(e middleware.RetryEvent) {
+// retried is the middleware's OnRetry.
+func (j *journal) retried(e middleware.RetryEvent) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	f := failure{e.MessageUUID, e.Failures}
@@ -80,7 +80,7 @@ func (j *journal) back(f failure, now time.Time) {
 	defer j.mu.Unlock()
 	w := j.wait(f)
 	if !w.backAt.IsZero() {
-		return // handled twice: the summary counts it where it matters
+		return // delivered twice: the summary counts duplicates
 	}
 	w.backAt = now
 	j.show(f, w)
@@ -102,16 +102,16 @@ func (j *journal) show(f failure, w *wait) {
 	j.timeline.status(j.progress)
 }
 
-// died is the middleware's OnDeadLetter.
-func (j *journal) died(e middleware.DeadLetterEvent) {
+// deadLettered is the middleware's OnDeadLetter.
+func (j *journal) deadLettered(e middleware.DeadLetterEvent) {
 	j.mu.Lock()
-	j.timeline.died(j.numbers[e.MessageUUID], e.Failures, string(e.DeadReason), e.Err.Error())
+	j.timeline.deadLettered(j.numbers[e.MessageUUID], e.Failures, string(e.DeadReason), e.Err.Error())
 	j.mu.Unlock()
 	j.settle(j.dead, e.MessageUUID)
 }
 
-// dying is how many orders were dead-lettered.
-func (j *journal) dying() int {
+// deadCount returns how many orders were dead-lettered.
+func (j *journal) deadCount() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.dead)
@@ -131,7 +131,7 @@ func (j *journal) settle(outcomes map[string]int, uuid string) {
 	}
 }
 
-// unsettled says which orders are neither billed nor dead.
+// unsettled returns an error that lists the orders that are neither billed nor dead-lettered.
 func (j *journal) unsettled() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -146,9 +146,9 @@ func (j *journal) unsettled() error {
 }
 
 func list(numbers []int) string {
-	const most = 20
-	text := strings.Trim(fmt.Sprint(numbers[:min(len(numbers), most)]), "[]")
-	if more := len(numbers) - most; more > 0 {
+	const limit = 20
+	text := strings.Trim(fmt.Sprint(numbers[:min(len(numbers), limit)]), "[]")
+	if more := len(numbers) - limit; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text

@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	milliseconds   = "2006-01-02T15:04:05.000Z07:00"
-	letterPatience = 5 * time.Second
-	letterPause    = 20 * time.Millisecond
+	milliseconds  = "2006-01-02T15:04:05.000Z07:00"
+	letterTimeout = 5 * time.Second
+	letterPause   = 20 * time.Millisecond
 )
 
-// letter is a dead letter: the order and the story of its failures.
+// letter is a dead letter: the order and its failure record.
 type letter struct {
 	uuid   string
 	record middleware.Record
 }
 
-// letterbox takes the dead letters as they come.
-type letterbox struct {
+// letterReader collects the dead letters.
+type letterReader struct {
 	mu     sync.Mutex
 	all    []letter
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-func (b *letterbox) open(backend *Backend) error {
+func (b *letterReader) open(backend *Backend) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	messages, err := backend.DeadLetters.Subscribe(ctx, backend.DeadLetterTopic)
 	if err != nil {
@@ -52,9 +52,9 @@ func (b *letterbox) open(backend *Backend) error {
 	return nil
 }
 
-// wait is for the letters that are expected, a little.
-func (b *letterbox) wait(ctx context.Context, expected int) {
-	ctx, cancel := context.WithTimeout(ctx, letterPatience)
+// wait waits until the expected number of dead letters has arrived, for at most letterTimeout.
+func (b *letterReader) wait(ctx context.Context, expected int) {
+	ctx, cancel := context.WithTimeout(ctx, letterTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
 		b.mu.Lock()
@@ -67,7 +67,7 @@ func (b *letterbox) wait(ctx context.Context, expected int) {
 	}
 }
 
-func (b *letterbox) close() error {
+func (b *letterReader) close() error {
 	if b.cancel == nil {
 		return nil
 	}
@@ -75,8 +75,8 @@ func (b *letterbox) close() error {
 	select {
 	case <-b.done:
 		return nil
-	case <-time.After(letterPatience):
-		return fmt.Errorf("the subscription to the dead letters does not end within %v", letterPatience)
+	case <-time.After(letterTimeout):
+		return fmt.Errorf("the subscription to the dead letters did not end within %v", letterTimeout)
 	}
 }
 

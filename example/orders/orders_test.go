@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// play bills every order as often as the middleware would call the handler.
+// play calls the handler with every order as often as the middleware would.
 func play(t *testing.T, orders int, schedule backoff.Schedule) (billed, dead map[string]int, ids []string) {
 	t.Helper()
 	p := newProvider(orders, schedule)
@@ -50,12 +50,12 @@ func call(p *provider, msg *message.Message) (err error) {
 	return p.bill(msg)
 }
 
-func TestScriptAddsUp(t *testing.T) {
+func TestScriptSettlesEveryOrder(t *testing.T) {
 	for _, schedule := range []backoff.Schedule{{time.Second}, {time.Second, time.Minute, time.Second}} {
 		for n := 1; n <= 200; n++ {
 			billed, dead, ids := play(t, n, schedule)
 			s := summarize(ids, billed, dead, lateness{})
-			want := min(max(n-1, 0), 2) // the roles in order of importance: one fails once, the next two die
+			want := min(max(n-1, 0), 2) // the roles in their order: the first fails once, the next two are dead-lettered
 			require.Equal(t, summary{published: n, processed: n - want, dead: want}, s, "%d orders", n)
 			require.True(t, s.complete(), "%d orders", n)
 		}
@@ -86,19 +86,19 @@ func TestScriptPlaysEveryRole(t *testing.T) {
 	}
 }
 
-func TestTheWishIsLongerThanAnyTier(t *testing.T) {
+func TestRequestedDelayIsLongerThanAnyTier(t *testing.T) {
 	p := newProvider(40, backoff.Schedule{time.Second, time.Minute, time.Second})
-	assert.Equal(t, time.Minute+time.Second, p.wish)
+	assert.Equal(t, time.Minute+time.Second, p.delay)
 	for number, trouble := range p.script {
 		if trouble.kind == busy {
-			wish, ok := backoff.RetryAfterDelay(p.charge(order{Number: number + 1}))
+			requested, ok := backoff.RetryAfterDelay(p.charge(order{Number: number + 1}))
 			assert.True(t, ok)
-			assert.Equal(t, p.wish, wish)
+			assert.Equal(t, p.delay, requested)
 		}
 	}
 }
 
-func TestWhatIsNoOrderDies(t *testing.T) {
+func TestInvalidOrdersAreDeadLettered(t *testing.T) {
 	p := newProvider(1, backoff.Schedule{time.Second})
 	assert.True(t, backoff.IsPermanent(p.bill(message.NewMessage("", []byte("{")))))
 	assert.True(t, backoff.IsPermanent(p.charge(order{Number: 0})))
@@ -119,7 +119,7 @@ func TestSummarize(t *testing.T) {
 		},
 		{"nothing settled", nil, nil, summary{published: 3, lost: 3}, false},
 		{
-			"one lost, which a duplicate does not hide", map[string]int{"a": 2}, map[string]int{"c": 1},
+			"one lost and one billed twice", map[string]int{"a": 2}, map[string]int{"c": 1},
 			summary{published: 3, processed: 1, dead: 1, lost: 1, duplicates: 1}, false,
 		},
 		{
@@ -131,7 +131,7 @@ func TestSummarize(t *testing.T) {
 			summary{published: 3, processed: 2, dead: 2, duplicates: 1}, false,
 		},
 		{
-			"a stranger", map[string]int{"a": 1, "b": 1, "x": 1}, map[string]int{"c": 1, "": 1},
+			"unknown orders", map[string]int{"a": 1, "b": 1, "x": 1}, map[string]int{"c": 1, "": 1},
 			summary{published: 3, processed: 2, dead: 1, duplicates: 2}, true,
 		},
 	} {
@@ -163,40 +163,40 @@ func TestLateness(t *testing.T) {
 			for _, d := range test.late {
 				l.add(d)
 			}
-			assert.Equal(t, test.want, l.most)
+			assert.Equal(t, test.want, l.largest)
 		})
 	}
 }
 
-func TestPatience(t *testing.T) {
-	assert.Equal(t, margin+marginPerOrder+3*time.Second+4*time.Second, patience(backoff.Schedule{time.Second, 2 * time.Second}, 1))
-	assert.Equal(t, time.Duration(math.MaxInt64), patience(backoff.Constant(backoff.MaxDelay, 1000), 1))
+func TestTimeLimit(t *testing.T) {
+	assert.Equal(t, margin+marginPerOrder+3*time.Second+4*time.Second, timeLimit(backoff.Schedule{time.Second, 2 * time.Second}, 1))
+	assert.Equal(t, time.Duration(math.MaxInt64), timeLimit(backoff.Constant(backoff.MaxDelay, 1000), 1))
 }
 
-func TestListIsBounded(t *testing.T) {
+func TestListIsLimited(t *testing.T) {
 	assert.Equal(t, "1 2", list([]int{1, 2}))
 	assert.Contains(t, list(make([]int, 25)), "0 and 5 more")
 }
 
-func TestARowNeedsBothSides(t *testing.T) {
+func TestRowNeedsHookAndHandler(t *testing.T) {
 	msg := message.NewMessage("a", nil)
 	var out bytes.Buffer
 	j := newJournal([]*message.Message{msg}, newTimeline(&out, false))
 	now := time.Now()
 
 	j.back(failure{"a", 1}, now.Add(time.Second))
-	assert.Empty(t, out.String(), "the hook has not told yet")
-	j.failed(retryEvent("a", 1, now, 900*time.Millisecond))
+	assert.Empty(t, out.String(), "the hook has not run yet")
+	j.retried(retryEvent("a", 1, now, 900*time.Millisecond))
 	assert.Equal(t, "    1        1     900ms        1s  no answer\n", out.String())
-	assert.Equal(t, 100*time.Millisecond, j.late.most)
+	assert.Equal(t, 100*time.Millisecond, j.late.largest)
 
 	j.back(failure{"a", 1}, now.Add(time.Hour))
-	assert.Equal(t, 100*time.Millisecond, j.late.most, "a second delivery is no second wait")
+	assert.Equal(t, 100*time.Millisecond, j.late.largest, "a second delivery does not count as a wait")
 
 	require.Error(t, j.observe(func(*message.Message) error { return errors.New("no") })(msg))
 	select {
 	case <-j.settled:
-		t.Fatal("a failure settles nothing")
+		t.Fatal("a failed order must not be settled")
 	default:
 	}
 	for range 2 {

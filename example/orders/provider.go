@@ -18,37 +18,37 @@ type order struct {
 	Cents  int `json:"cents"`
 }
 
-// bill is the handler. It returns an error and is done: it knows nothing of retries, queues or metadata.
+// bill is the handler. It only returns an error. It contains no code for retries, queues or metadata.
 func (p *provider) bill(msg *message.Message) error {
 	var o order
 	if err := json.Unmarshal(msg.Payload, &o); err != nil {
-		return backoff.Permanent(fmt.Errorf("this is no order: %w", err)) // it will not become one
+		return backoff.Permanent(fmt.Errorf("not an order: %w", err)) // a retry would not change that
 	}
 	return p.charge(o)
 }
 
-// provider stands in for a payment provider: what goes wrong is scripted by order number.
+// provider simulates a payment provider. A script defines what goes wrong with each order.
 type provider struct {
-	script []trouble // of order 1, order 2, ...
-	wish   time.Duration
+	script []trouble     // of order 1, order 2, ...
+	delay  time.Duration // the requested delay of a busy provider
 
 	mu    sync.Mutex
 	calls map[int]int // by order number
 }
 
-// newProvider takes a wish that no tier can wait out in one go: the message goes back on a tier until it is due.
+// newProvider requests a delay that is longer than any tier: the message waits on tiers several times until it is due.
 func newProvider(orders int, schedule backoff.Schedule) *provider {
 	tiers := schedule.Tiers()
 	return &provider{
 		script: script(orders, len(schedule)),
-		wish:   time.Duration(tiers[len(tiers)-1] + tiers[0]),
+		delay:  time.Duration(tiers[len(tiers)-1] + tiers[0]),
 		calls:  map[int]int{},
 	}
 }
 
 func (p *provider) charge(o order) error {
 	if o.Number < 1 || o.Number > len(p.script) {
-		return backoff.Permanent(fmt.Errorf("there is no order %d", o.Number))
+		return backoff.Permanent(fmt.Errorf("order %d does not exist", o.Number))
 	}
 	p.mu.Lock()
 	p.calls[o.Number]++
@@ -63,7 +63,7 @@ func (p *provider) charge(o order) error {
 	case declined:
 		return backoff.Permanent(declinedError{o.Number})
 	case busy:
-		return backoff.RetryAfter(fmt.Errorf("rate limit reached, come back in %v", p.wish), p.wish)
+		return backoff.RetryAfter(fmt.Errorf("rate limit reached, retry after %v", p.delay), p.delay)
 	case bug:
 		panic("no exchange rate for today")
 	case broken:
@@ -79,7 +79,7 @@ func (e declinedError) Error() string {
 	return fmt.Sprintf("the card of order %d was reported stolen", e.order)
 }
 
-// trouble is what goes wrong with an order, and how often before it is billed.
+// trouble is what goes wrong with an order, and how often it fails before it is billed.
 type trouble struct {
 	kind     kind
 	failures int
@@ -89,16 +89,16 @@ type kind int
 
 const (
 	silent   kind = iota // no answer
-	declined             // no retry can help: backoff.Permanent
-	busy                 // says when to come back: backoff.RetryAfter
+	declined             // no retry can solve it: backoff.Permanent
+	busy                 // requests a delay: backoff.RetryAfter
 	bug                  // the handler panics
 	broken               // fails every time
 )
 
 const always = -1
 
-// script says what goes wrong with each order. Of few orders the first roles are played; of many, a quarter has trouble. An
-// order that is to be billed in the end fails no more often than there are retries.
+// script returns what goes wrong with each order. With few orders only the first roles are used; with many, a quarter of the
+// orders fails. An order that is billed in the end fails no more often than there are retries.
 func script(orders, retries int) []trouble {
 	roles := []trouble{
 		{silent, 1},
@@ -120,7 +120,7 @@ func script(orders, retries int) []trouble {
 	return all
 }
 
-// newOrders are the messages of so many orders, numbered from 1.
+// newOrders returns the messages of n orders, numbered from 1.
 func newOrders(n int) ([]*message.Message, error) {
 	all := make([]*message.Message, n)
 	for i := range all {

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// summary counts orders by identity, not messages: two mistakes cannot cancel each other out.
+// summary counts orders by UUID, not messages, so that a lost one and a duplicate do not cancel each other out.
 type summary struct {
 	published   int
 	processed   int // billed
 	dead        int // read from the dead-letter queue
 	lost        int // neither
-	duplicates  int // outcomes beyond an order's first, and those of orders that nobody published
+	duplicates  int // outcomes after an order's first one, and outcomes of unknown orders
 	maxLateness time.Duration
 }
 
-// summarize takes how often each identity was billed and dead-lettered.
+// summarize counts the outcomes. billed and dead contain how often each UUID was billed and dead-lettered.
 func summarize(published []string, billed, dead map[string]int, late lateness) summary {
-	s := summary{published: len(published), maxLateness: late.most}
+	s := summary{published: len(published), maxLateness: late.largest}
 	known := map[string]bool{}
 	for _, id := range published {
 		known[id] = true
@@ -43,7 +43,7 @@ func summarize(published []string, billed, dead map[string]int, late lateness) s
 	return s
 }
 
-// complete tells whether every order was either billed or dead-lettered.
+// complete reports whether every order was either billed or dead-lettered.
 func (s summary) complete() bool { return s.lost == 0 && s.published == s.processed+s.dead }
 
 func (s summary) String() string {
@@ -51,15 +51,15 @@ func (s summary) String() string {
 		s.published, s.processed, s.dead, s.lost, s.duplicates, s.maxLateness.Round(time.Millisecond).Milliseconds())
 }
 
-// lateness is the largest of all differences between a measured and a wanted delay; they can be below zero, because brokers
-// expire messages up to a millisecond early.
+// lateness is the largest difference between a measured and a wanted delay. It can be negative, because RabbitMQ can expire a
+// message up to a millisecond early.
 type lateness struct {
-	most time.Duration
-	any  bool
+	largest time.Duration
+	any     bool
 }
 
 func (l *lateness) add(late time.Duration) {
-	if !l.any || late > l.most {
-		l.most, l.any = late, true
+	if !l.any || late > l.largest {
+		l.largest, l.any = late, true
 	}
 }

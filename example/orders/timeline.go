@@ -12,13 +12,13 @@ const (
 	plainTick = 3 * time.Second
 )
 
-// timeline prints one row for each failure, and below the rows, on a terminal, how far the demo is.
+// timeline prints one row for each failure. On a terminal it also prints the progress below the rows.
 type timeline struct {
 	out  io.Writer
 	live bool // a terminal, where the last line can be rewritten
 }
 
-// newTimeline rewrites no line where log lines come between.
+// newTimeline returns a timeline that rewrites its last line only on a terminal without log lines.
 func newTimeline(out io.Writer, verbose bool) *timeline {
 	file, ok := out.(*os.File)
 	if !ok || verbose || os.Getenv("TERM") == "dumb" {
@@ -34,7 +34,7 @@ func (t *timeline) waited(order, failure int, wanted, measured time.Duration, wh
 	t.row(order, failure, wanted, measured.Round(time.Millisecond), why)
 }
 
-func (t *timeline) died(order, failure int, reason, why string) {
+func (t *timeline) deadLettered(order, failure int, reason, why string) {
 	t.row(order, failure, "-", "-", "dead-lettered, "+reason+": "+why)
 }
 
@@ -43,7 +43,7 @@ func (t *timeline) row(order, failure, wanted, measured, why any) {
 	_, _ = fmt.Fprintf(t.out, "%5v  %7v  %8v  %8v  %v\n", order, failure, wanted, measured, why)
 }
 
-// status rewrites the last line, where that is possible.
+// status rewrites the last line, on a terminal only.
 func (t *timeline) status(text func() string) {
 	if t.live {
 		t.clear()
@@ -51,7 +51,7 @@ func (t *timeline) status(text func() string) {
 	}
 }
 
-// every is how often to tick.
+// every returns the interval between two ticks.
 func (t *timeline) every() time.Duration {
 	if t.live {
 		return liveTick

@@ -1,4 +1,4 @@
-// Package broker gives the integration tests their RabbitMQ: its address, its management API, names that no other test
+// Package broker provides the RabbitMQ of the integration tests: its address, its management API, names that no other test
 // uses, and a network that can fail.
 package broker
 
@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// URL is the broker's address. A test without a broker fails: it never skips.
+// URL returns the broker's address. A test without a broker fails; it does not skip.
 func URL(t testing.TB) string {
 	t.Helper()
 	uri := os.Getenv("AMQP_URL")
@@ -33,7 +33,7 @@ func URL(t testing.TB) string {
 	return uri
 }
 
-// WithUser is the broker's address for another user.
+// WithUser returns the broker's address for another user.
 func WithUser(t testing.TB, user, password string) string {
 	t.Helper()
 	uri, err := url.Parse(URL(t))
@@ -42,7 +42,7 @@ func WithUser(t testing.TB, user, password string) string {
 	return uri.String()
 }
 
-// Management is a client of the broker's management API: AMQP_MANAGEMENT_URL, or the AMQP port plus 10,000.
+// Management returns a client of the broker's management API, at AMQP_MANAGEMENT_URL or at the AMQP port plus 10,000.
 func Management(t testing.TB) *rabbithole.Client {
 	t.Helper()
 	uri, err := url.Parse(URL(t))
@@ -65,7 +65,7 @@ func Management(t testing.TB) *rabbithole.Client {
 	return client
 }
 
-// Name is a name for a queue, exchange, user or prefix that nothing else on the broker has.
+// Name returns a unique name for a queue, exchange, user or prefix.
 func Name(t testing.TB, base string) string {
 	t.Helper()
 	suffix := make([]byte, 4)
@@ -74,7 +74,7 @@ func Name(t testing.TB, base string) string {
 	return base + "_" + hex.EncodeToString(suffix)
 }
 
-// Connect opens a connection that ends with the test.
+// Connect opens a connection that is closed when the test ends.
 func Connect(t testing.TB) *amqp091.Connection {
 	t.Helper()
 	connection, err := amqp091.Dial(URL(t))
@@ -91,7 +91,7 @@ func Channel(t testing.TB) *amqp091.Channel {
 	return channel
 }
 
-// Clean deletes, when the test ends, every queue and exchange whose name holds the text.
+// Clean deletes, when the test ends, every queue and exchange whose name contains the text.
 func Clean(t testing.TB, text string) {
 	t.Helper()
 	client := Management(t)
@@ -113,8 +113,8 @@ func Clean(t testing.TB, text string) {
 	})
 }
 
-// Proxy stands between the app and the broker. Stop it and the broker is away: connections break, new ones are refused.
-// Its toxics slow the network down or hold it.
+// Proxy returns a proxy between the app and the broker. When it is stopped, the broker is unreachable: connections break, and new
+// ones are refused. Its toxics slow the network down or stop the data.
 func Proxy(t testing.TB) (*toxiproxy.Proxy, string) {
 	t.Helper()
 	uri, err := url.Parse(URL(t))
@@ -141,13 +141,13 @@ func Eventually(t testing.TB, within time.Duration, happened func() bool, what s
 	for !happened() {
 		select {
 		case <-ctx.Done():
-			require.Failf(t, "did not happen within "+within.String(), what, args...)
+			require.Failf(t, "the event did not happen within "+within.String(), what, args...)
 		case <-tick.C:
 		}
 	}
 }
 
-// User is a user, with a password like the name, who has these permissions (regular expressions) until the test ends.
+// User creates a user whose password is its name, with these permissions (regular expressions), until the test ends.
 func User(t testing.TB, configure, write, read string) string {
 	t.Helper()
 	client := Management(t)

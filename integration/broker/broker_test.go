@@ -9,7 +9,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
-func TestTheBrokerAnswersThroughTheProxy(t *testing.T) {
+func TestProxyConnectsToTheBroker(t *testing.T) {
 	name := broker.Name(t, "probe")
 	broker.Clean(t, name)
 	proxy, uri := broker.Proxy(t)
@@ -24,7 +24,7 @@ func TestTheBrokerAnswersThroughTheProxy(t *testing.T) {
 	proxy.Stop()
 	require.NotNil(t, <-closed)
 	_, err = amqp091.Dial(uri)
-	require.Error(t, err, "the broker is away")
+	require.Error(t, err, "the broker must be unreachable")
 	require.NoError(t, proxy.Start())
 	connection, err = amqp091.Dial(uri)
 	require.NoError(t, err)

@@ -25,25 +25,25 @@ var tiers = backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond, tim
 
 var errBank = errors.New("the bank is down")
 
-// appConfig is what a consumer, in this process or in a child, needs to know.
+// appConfig is the configuration of a consumer, in this process or in a child.
 type appConfig struct{ URL, Queue, Prefix string }
 
-// report is told what becomes of the messages.
+// report receives what happens to the messages.
 type report interface {
-	extra() time.Duration // how much longer a handler is to work
+	extra() time.Duration // additional working time of a handler
 	handled(identity string)
 	moved(identity, queue string, wait time.Duration, dead bool)
 }
 
-// app is a whole consumer, as a user would build one.
+// app is a complete consumer, built like a user's.
 type app struct {
 	router   *message.Router
 	failures *publisher.Publisher
-	refused  atomic.Int64 // failures that could not be published, at first
+	refused  atomic.Int64 // attempts to publish a copy that failed
 	ended    chan error
 }
 
-// refusals counts them.
+// refusals counts the attempts to publish that fail.
 type refusals struct {
 	message.Publisher
 	count *atomic.Int64
@@ -102,13 +102,13 @@ func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
 	}
 }
 
-// bill fails as often as the message's identity says: 0 to 3 times, and one in 50 for ever.
+// bill fails 0 to 3 times, depending on the message's identity. One message in 50 fails permanently.
 func bill(msg *message.Message, to report) error {
 	n, err := strconv.Atoi(msg.UUID)
 	if err != nil {
 		return backoff.Permanent(err)
 	}
-	work := time.NewTimer(time.Duration(20+n%60)*time.Millisecond + to.extra()) // something is always in flight
+	work := time.NewTimer(time.Duration(20+n%60)*time.Millisecond + to.extra()) // so that messages are always in flight
 	defer work.Stop()
 	select {
 	case <-work.C:

@@ -18,21 +18,21 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// Broker is a RabbitMQ and the means to hurt it. Commands are run by a shell; those that are "" are not to be had.
+// Broker is a RabbitMQ and the commands that disturb it. A shell runs the commands. An empty command is not available.
 type Broker struct {
 	Name       string
 	URL        string
 	Management string // by default the AMQP port plus 10,000
 	Ctl        string // runs rabbitmqctl with the arguments that follow
-	Kill       string // SIGKILLs the broker
-	Start      string // starts it on its old data and returns when it is ready
+	Kill       string // sends SIGKILL to the broker
+	Start      string // starts the broker with its old data and returns when it is ready
 	Survivors  []string
 }
 
 func (b Broker) management() (*rabbithole.Client, error) {
 	uri, err := url.Parse(b.URL)
 	if err != nil {
-		return nil, errors.New("no valid URL")
+		return nil, errors.New("the broker's URL is invalid")
 	}
 	endpoint := b.Management
 	if endpoint == "" {
@@ -54,7 +54,7 @@ func (b Broker) management() (*rabbithole.Client, error) {
 	return client, nil
 }
 
-// run outlives a signal to us: what it undoes must be undone.
+// run is not stopped by a signal to this process: a command that undoes a fault must complete.
 func run(command string, args ...string) error {
 	_, err := output(command, args...)
 	return err
@@ -62,7 +62,7 @@ func run(command string, args ...string) error {
 
 func output(command string, args ...string) (string, error) {
 	if command == "" {
-		return "", errors.New("there is no command for that")
+		return "", errors.New("the command for this fault is not set")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -70,14 +70,14 @@ func output(command string, args ...string) (string, error) {
 	process.SysProcAttr = ownGroup()
 	var printed, faults bytes.Buffer
 	process.Stdout, process.Stderr = &printed, &faults
-	process.WaitDelay = time.Second // a broker that it starts may hold the pipe
+	process.WaitDelay = time.Second // a broker that it starts may keep the pipe open
 	if err := process.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return "", fmt.Errorf("%s %s: %w: %s%s", command, strings.Join(args, " "), err, faults.String(), printed.String())
 	}
 	return printed.String(), nil
 }
 
-// Restore undoes what a row that ended badly may have left.
+// Restore undoes the changes of a row that ended with an error.
 func (b Broker) Restore() error {
 	var faults []error
 	if b.Start != "" {
@@ -93,7 +93,7 @@ func (b Broker) Restore() error {
 	return errors.Join(append(faults, clean(client, namePrefix(b.Name)))...)
 }
 
-// await returns once the broker takes connections.
+// await returns when the broker accepts connections.
 func (b Broker) await(ctx context.Context) error {
 	for {
 		connection, err := amqp091.Dial(b.URL)
@@ -106,7 +106,7 @@ func (b Broker) await(ctx context.Context) error {
 	}
 }
 
-// clean removes everything whose name begins with the prefix.
+// clean removes policies, queues, exchanges and users whose names begin with the prefix.
 func clean(client *rabbithole.Client, prefix string) error {
 	ours := func(name string) bool { return strings.HasPrefix(name, prefix) }
 	policies, err := client.ListPolicies()
@@ -148,7 +148,7 @@ func clean(client *rabbithole.Client, prefix string) error {
 	return nil
 }
 
-// sleep tells whether it slept to the end.
+// sleep reports whether the context lasted for the duration.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -160,7 +160,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// FromEnvironment is the broker that AMQP_URL names, with the means that the other variables name.
+// FromEnvironment returns the broker at AMQP_URL, with the commands in BROKER_CTL, BROKER_KILL and BROKER_START.
 func FromEnvironment() Broker {
 	b := Broker{
 		URL:        os.Getenv("AMQP_URL"),

@@ -16,10 +16,10 @@ import (
 
 const childVariable = "CHAOS_CONSUMER"
 
-// child is a consumer in a process of its own: this program again.
+// child is a consumer in a process of its own, which runs this program.
 type child struct {
 	process *exec.Cmd
-	input   io.Closer // the child ends in order when it is closed
+	input   io.Closer // the child shuts down when it is closed
 	read    sync.WaitGroup
 	last    struct{ peak, before, after int }
 }
@@ -54,11 +54,11 @@ func (l *Load) startChild() error {
 	case <-running:
 		return nil
 	case <-time.After(30 * time.Second):
-		return errors.New("the child does not run")
+		return errors.New("the child did not start within 30s")
 	}
 }
 
-// listen reads the child's lines: one write each, before the handler returned.
+// listen reads the child's lines. The child writes each line before its handler returns.
 func (c *child) listen(output io.Reader, l *Ledger, running chan<- struct{}) {
 	lines := bufio.NewScanner(output)
 	for lines.Scan() {
@@ -81,7 +81,7 @@ func (c *child) listen(output io.Reader, l *Ledger, running chan<- struct{}) {
 	}
 }
 
-// kill is SIGKILL.
+// kill sends SIGKILL.
 func (c *child) kill() {
 	_ = c.process.Process.Kill()
 	c.read.Wait()
@@ -108,7 +108,7 @@ func (lineReport) moved(identity, queue string, wait time.Duration, dead bool) {
 	_, _ = os.Stdout.WriteString(fmt.Sprintf("moved %s %s %d %t\n", identity, queue, wait, dead))
 }
 
-// consumer runs this process as one.
+// consumer runs a consumer in this process.
 func consumer(ctx context.Context, settings string) error {
 	var c appConfig
 	if err := json.Unmarshal([]byte(settings), &c); err != nil {
@@ -119,7 +119,7 @@ func consumer(ctx context.Context, settings string) error {
 
 func consume(ctx context.Context, c appConfig) error {
 	ended := make(chan struct{})
-	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }() // a parent that dies ends us too
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }() // this process ends with its parent
 	before := len(goroutines())
 	memory := watchMemory()
 	a, err := startApp(ctx, c, lineReport{})

@@ -1,5 +1,5 @@
-// Package chaos hurts a running app, 16 handlers under load, and counts every message by its identity: published =
-// processed + dead-lettered + still waiting, whatever happens. The faults are the rows of All; load and ledger are shared.
+// Package chaos disturbs a running app with 16 handlers under load, and counts every message by its identity: published =
+// processed + dead-lettered + still waiting, with every fault. All returns the faults; they share the load and the ledger.
 package chaos
 
 import (
@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// Fault is one thing that goes wrong.
+// Fault is one disturbance.
 type Fault struct {
 	Name   string
 	Needs  Need
-	Lasts  time.Duration                      // about; messages are published all the while
-	Inject func(context.Context, *Load) error // returns when the fault is over, having undone it
+	Lasts  time.Duration                      // about; messages are published during this time
+	Inject func(context.Context, *Load) error // returns when the fault is over and undone
 }
 
-// Need is what a fault cannot do without.
+// Need is what a fault requires.
 type Need int
 
 const (
 	needsCtl Need = 1 << iota
 	needsKill
 	needsCluster
-	needsProxy // always to be had
-	needsChild // always to be had
+	needsProxy // always available
+	needsChild // always available
 )
 
 const none = "none"
 
-// All are the faults, in the order in which they run.
+// All returns the faults in the order in which they run.
 func All() []Fault {
 	return slices.Concat(
 		[]Fault{{none, 0, 5 * time.Second, func(context.Context, *Load) error { return nil }}},
@@ -37,7 +37,7 @@ func All() []Fault {
 	)
 }
 
-// Missing says why the fault cannot be had on the broker, "" where it can.
+// Missing returns why the fault cannot run on the broker, or "" if it can.
 func (f Fault) Missing(b Broker) string {
 	switch {
 	case f.Needs&needsCluster != 0 && (len(b.Survivors) == 0 || b.Kill == ""):
@@ -52,8 +52,8 @@ func (f Fault) Missing(b Broker) string {
 	return ""
 }
 
-// Clustered tells whether the fault needs a cluster.
+// Clustered reports whether the fault needs a cluster.
 func (f Fault) Clustered() bool { return f.Needs&needsCluster != 0 }
 
-// Alone tells whether the fault hurts everything on its broker, so that nothing else may run there.
+// Alone reports whether the fault disturbs everything on its broker, so that nothing else may run there.
 func (f Fault) Alone() bool { return f.Needs&(needsKill|needsCtl) != 0 }

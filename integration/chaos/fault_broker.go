@@ -20,8 +20,8 @@ var brokerFaults = []Fault{
 	{"disk-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, l *Load) error { return l.raise(ctx, disk) }},
 }
 
-// registered is how long RabbitMQ may take to write a new quorum queue's name to the disk (Erlang's dets: 3 seconds). A node
-// that is killed before has the queue as a new one when it starts again, without a leader and for ever: no client can mend that.
+// registered is how long RabbitMQ can take to write a new quorum queue's name to the disk (Erlang's dets: 3 seconds). If a node
+// is killed before that, the queue has no leader after the restart, and no client can repair it.
 const registered = 4 * time.Second
 
 func killBroker(ctx context.Context, l *Load) error {
@@ -34,12 +34,12 @@ func killBroker(ctx context.Context, l *Load) error {
 			return err
 		}
 		l.ledger.heal()
-		sleep(ctx, l.long(3*time.Second, time.Second)) // some work between the crashes
+		sleep(ctx, l.long(3*time.Second, time.Second)) // time to process messages between the crashes
 	}
 	return nil
 }
 
-// whileDead kills the broker's node and starts it again in any case.
+// whileDead kills the broker's node, runs do, and starts the node again even after an error.
 func (l *Load) whileDead(do func()) (err error) {
 	defer func() { err = errors.Join(err, run(l.broker.Start)) }()
 	if err := run(l.broker.Kill); err != nil {
@@ -49,7 +49,7 @@ func (l *Load) whileDead(do func()) (err error) {
 	return nil
 }
 
-// killNode takes the node away to which the app is connected, and lets the app find another one at the same address.
+// killNode kills the node to which the app is connected. The app then reaches another node at the same address.
 func killNode(ctx context.Context, l *Load) error {
 	survivor, err := url.Parse(l.broker.Survivors[0])
 	if err != nil {
@@ -63,11 +63,11 @@ func killNode(ctx context.Context, l *Load) error {
 	})
 }
 
-// alarm is one of the two for which RabbitMQ blocks whoever publishes.
+// alarm is one of the two alarms during which RabbitMQ blocks publishing connections.
 type alarm struct {
-	read   string // Erlang: the limit
-	set    string // rabbitmqctl: sets it
-	tight  string // a limit that no node keeps
+	read   string // Erlang expression that returns the limit
+	set    string // rabbitmqctl command that sets the limit
+	tight  string // a limit that every node exceeds
 	raised func(rabbithole.NodeInfo) bool
 }
 
@@ -89,7 +89,7 @@ func (l *Load) raise(ctx context.Context, a alarm) (err error) {
 	}
 	before = strings.TrimSpace(before)
 	if _, err := strconv.ParseFloat(before, 64); err != nil {
-		return fmt.Errorf("the broker's limit is %q: cannot be restored by %s", before, a.set)
+		return fmt.Errorf("the broker's limit is %q, which is not a number: %s could not restore it", before, a.set)
 	}
 	defer func() { err = errors.Join(err, run(l.broker.Ctl, a.set, before)) }()
 	if err := run(l.broker.Ctl, a.set, a.tight); err != nil {
@@ -102,7 +102,7 @@ func (l *Load) raise(ctx context.Context, a alarm) (err error) {
 	return nil
 }
 
-// alarmed waits until the management API tells of the alarm.
+// alarmed waits until the management API shows the alarm.
 func (l *Load) alarmed(ctx context.Context, a alarm) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -115,7 +115,7 @@ func (l *Load) alarmed(ctx context.Context, a alarm) error {
 			return nil
 		}
 		if !sleep(ctx, 200*time.Millisecond) {
-			return errors.New("the broker raised no alarm")
+			return errors.New("the broker raised no alarm within 20s")
 		}
 	}
 }

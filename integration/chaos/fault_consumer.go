@@ -10,7 +10,7 @@ var consumerFaults = []Fault{
 	{"rolling-restart", 0, 8 * time.Second, restartConsumer},
 }
 
-// killConsumer is SIGKILL in the middle of handlers.
+// killConsumer kills the consumer with SIGKILL while handlers run.
 func killConsumer(ctx context.Context, l *Load) error {
 	for range l.rounds(4, 2) {
 		if !sleep(ctx, time.Second) {
@@ -26,7 +26,7 @@ func killConsumer(ctx context.Context, l *Load) error {
 	return nil
 }
 
-// restartConsumer shuts an app down with handlers in flight, while the next one runs already.
+// restartConsumer shuts an app down while its handlers run and the next app has already started.
 func restartConsumer(ctx context.Context, l *Load) error {
 	for range l.rounds(5, 2) {
 		next, err := startApp(ctx, l.config, l.ledger)

@@ -16,8 +16,8 @@ var deletions = []Fault{
 // returnWindow is how many messages of a tier can be on their way back at once.
 const returnWindow = 32
 
-// delete deletes a queue twice, as an operator would. What lay in it is destroyed: what was ready, which the broker counts,
-// and at most so many unsettled messages, which it does not.
+// delete deletes a queue twice, as an operator would. That destroys the messages in it: the ready ones, which the broker counts,
+// and up to unsettled others, which it does not count.
 func (l *Load) delete(ctx context.Context, queue string, unsettled int) error {
 	connection, err := amqp091.Dial(l.broker.URL)
 	if err != nil {
@@ -26,7 +26,7 @@ func (l *Load) delete(ctx context.Context, queue string, unsettled int) error {
 	defer connection.Close()
 	for range 2 {
 		if queue == l.config.Queue {
-			l.ledger.slow.Store(int64(500 * time.Millisecond)) // so that messages lie in it
+			l.ledger.slow.Store(int64(500 * time.Millisecond)) // so that the queue contains messages
 		}
 		sleep(ctx, time.Second)
 		channel, err := connection.Channel()

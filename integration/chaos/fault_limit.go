@@ -11,7 +11,7 @@ import (
 
 var limits = []Fault{{"tier-full", 0, 15 * time.Second, fillTiers}}
 
-// fillTiers makes the tiers so short that the broker refuses most failures.
+// fillTiers sets a maximum length on the tiers that is so low that the broker refuses most copies.
 func fillTiers(ctx context.Context, l *Load) error {
 	_, err := l.admin.PutPolicy("/", l.user, rabbithole.Policy{
 		Pattern:    "^" + regexp.QuoteMeta(l.config.Queue+"."+l.config.Prefix+"."),
@@ -25,7 +25,7 @@ func fillTiers(ctx context.Context, l *Load) error {
 	sleep(ctx, l.long(12*time.Second, 3*time.Second))
 	_, err = l.admin.DeletePolicy("/", l.user)
 	if err == nil && l.app.refused.Load() == 0 {
-		err = errors.New("the broker refused nothing")
+		err = errors.New("the broker refused no copy, so the fault had no effect")
 	}
 	return err
 }

@@ -10,13 +10,13 @@ import (
 var networkFaults = []Fault{
 	{"network-cut", needsProxy, 18 * time.Second, cutNetwork},
 	{"latency-200ms", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
-		return l.poison(ctx, l.long(12*time.Second, 4*time.Second), "latency", `"latency":200`)
+		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), "latency", `"latency":200`)
 	}},
 	{"slow-drip", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
-		return l.poison(ctx, l.long(12*time.Second, 4*time.Second), "bandwidth", `"rate":2`) // KB/s
+		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), "bandwidth", `"rate":2`) // KB/s
 	}},
 	{"half-open", needsProxy, 14 * time.Second, func(ctx context.Context, l *Load) error {
-		return l.poison(ctx, l.long(14*time.Second, 8*time.Second), "timeout", `"timeout":0`) // beyond the heartbeats' patience
+		return l.disturb(ctx, l.long(14*time.Second, 8*time.Second), "timeout", `"timeout":0`) // longer than the heartbeat timeout
 	}},
 }
 
@@ -33,8 +33,8 @@ func cutNetwork(ctx context.Context, l *Load) error {
 	return nil
 }
 
-// poison puts a toxic into both directions.
-func (l *Load) poison(ctx context.Context, duration time.Duration, kind, attributes string) (err error) {
+// disturb adds a toxic in both directions for the duration.
+func (l *Load) disturb(ctx context.Context, duration time.Duration, kind, attributes string) (err error) {
 	for _, stream := range []string{"upstream", "downstream"} {
 		_, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(
 			`{"name":"` + stream + `","type":"` + kind + `","stream":"` + stream + `","attributes":{` + attributes + `}}`))

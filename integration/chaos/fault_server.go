@@ -13,7 +13,7 @@ var serverFaults = []Fault{
 	{"password-changed", 0, 9 * time.Second, changePassword},
 }
 
-// closeConnections closes those of the app's user, several times.
+// closeConnections closes the connections of the app's user, several times.
 func closeConnections(ctx context.Context, l *Load) error {
 	for range l.rounds(4, 2) {
 		if err := closeListed(ctx, l); err != nil {
@@ -25,13 +25,13 @@ func closeConnections(ctx context.Context, l *Load) error {
 	return nil
 }
 
-// closeListed waits until the management API lists a connection of the app's, which takes it some seconds, and closes all.
+// closeListed waits until the management API lists connections of the app, which takes some seconds, and closes them.
 func closeListed(ctx context.Context, l *Load) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for closed := 0; closed == 0; sleep(ctx, 100*time.Millisecond) {
 		if ctx.Err() != nil {
-			return errors.New("no connection of the app's is listed, so none was closed")
+			return errors.New("the management API listed no connection of the app within 20s, so none was closed")
 		}
 		connections, err := l.admin.ListConnections()
 		if err != nil {
@@ -48,7 +48,7 @@ func closeListed(ctx context.Context, l *Load) error {
 	return nil
 }
 
-// deleteExchange makes the broker close the channel of whoever publishes a failure.
+// deleteExchange deletes the retry exchange: the broker then closes every channel that publishes a copy.
 func deleteExchange(ctx context.Context, l *Load) error {
 	for range l.rounds(5, 3) {
 		if _, err := l.admin.DeleteExchange("/", l.config.Prefix); err != nil {
@@ -60,14 +60,14 @@ func deleteExchange(ctx context.Context, l *Load) error {
 	return nil
 }
 
-// revoke takes all permissions away; an open connection has none either.
+// revoke removes all permissions, for open connections as well.
 func revoke(ctx context.Context, l *Load) (err error) {
 	defer func() { err = errors.Join(err, l.permit(everything)) }()
 	if err := l.permit("^$"); err != nil {
 		return err
 	}
 	sleep(ctx, l.long(3*time.Second, 2*time.Second))
-	// A connection that breaks meanwhile cannot be replaced by one that may consume.
+	// A connection that is closed now cannot be replaced by one that is permitted to consume.
 	if err := closeListed(ctx, l); err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func revoke(ctx context.Context, l *Load) (err error) {
 	return nil
 }
 
-// changePassword leaves open connections alone, and lets nobody in who comes with the old one.
+// changePassword does not affect open connections. New connections with the old password are refused.
 func changePassword(ctx context.Context, l *Load) (err error) {
 	defer func() { err = errors.Join(err, l.password(l.user)) }()
 	if err := l.password("another " + l.user); err != nil {

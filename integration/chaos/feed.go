@@ -12,8 +12,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// feed publishes identities to the work queue, each as often as it takes until the broker has routed and confirmed it. It
-// is connected to the broker itself, never through the faulty path.
+// feed publishes identities to the work queue, each until the broker has routed and confirmed it. It is connected to the broker
+// directly, not through the proxy.
 type feed struct {
 	broker Broker
 	queue  string
@@ -32,7 +32,7 @@ func newFeed(ctx context.Context, b Broker, queue string, l *Ledger) *feed {
 	return f
 }
 
-// publish hands out the identities from..to-1, evenly over so long.
+// publish sends the identities from..to-1 to the feeders, evenly over the duration.
 func (f *feed) publish(ctx context.Context, from, to int, over time.Duration) {
 	begin := time.Now()
 	for i := from; i < to; i++ {
@@ -73,7 +73,7 @@ func (f *feed) run(ctx context.Context) {
 				f.ledger.confirmed(id, f.queue)
 				break
 			}
-			sleep(ctx, 100*time.Millisecond) // nacked, or the queue is gone for now
+			sleep(ctx, 100*time.Millisecond) // nacked, or the queue does not exist at the moment
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (s *feedSession) close() {
 	}
 }
 
-// publish waits long: a broker with an alarm answers when the alarm ends.
+// publish waits up to a minute: a broker with an alarm answers only when the alarm ends.
 func (s *feedSession) publish(ctx context.Context, queue, id string) (routed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -148,7 +148,7 @@ func (s *feedSession) publish(ctx context.Context, queue, id string) (routed boo
 
 func identity(i int) string { return fmt.Sprintf("%05d", i) }
 
-// drain empties a queue and notes whose messages were in it. A queue that is gone is empty.
+// drain empties a queue and counts its messages by identity. A queue that does not exist is empty.
 func drain(ctx context.Context, b Broker, queue string, into map[string]int) (int, error) {
 	var connection *amqp091.Connection
 	var err error

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// goroutines are the stacks of those that are not the suite's proxy's or the test's own.
+// goroutines returns the stacks of all goroutines except those of the proxy and of the test.
 func goroutines() []string {
 	buffer := make([]byte, 1<<22)
 	var ours []string
@@ -19,7 +19,7 @@ func goroutines() []string {
 	return ours
 }
 
-// steady is how many there are when those of the last request to the broker have ended.
+// steady returns the number of goroutines after those of the last request to the broker have ended.
 func steady() int {
 	least := len(goroutines())
 	for range 5 {
@@ -29,7 +29,7 @@ func steady() int {
 	return least
 }
 
-// settled waits for goroutines to end, and returns those that are left.
+// settled waits until at most target goroutines are left, and returns the stacks of those that are left.
 func settled(target int) []string {
 	left := goroutines()
 	for range 100 {

@@ -4,5 +4,5 @@ package chaos
 
 import "syscall"
 
-// ownGroup keeps Ctrl-C from a command that repairs the broker.
+// ownGroup protects a command that repairs the broker from Ctrl-C.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

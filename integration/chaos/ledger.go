@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// Ledger knows every message by its identity.
+// Ledger records what happened to every message, by its identity.
 type Ledger struct {
-	slow atomic.Int64 // by how much handlers are slowed down
+	slow atomic.Int64 // additional working time of handlers
 
 	mu        sync.Mutex
 	published map[string]time.Time // when its publish was confirmed
-	processed map[string]int       // how often a handler was through with it
-	dead      map[string]int       // how often it was sent to the dead-letter queue
+	processed map[string]int       // how often a handler has processed it
+	dead      map[string]int       // how often it was dead-lettered
 	last      map[string]place     // where it was last known to be
 	deleted   []deletion
-	healed    time.Time // the last end of a fault; zero once a message was processed after it
+	healed    time.Time // the end of the last fault; zero after a message was processed since
 	recovered time.Duration
-	over      bool      // a fault has told when it was over
+	over      bool      // a fault has reported its end
 	active    time.Time // the last event
 }
 
@@ -28,14 +28,14 @@ type place struct {
 	due   time.Time // when it leaves a tier for the work queue
 }
 
-// A confirm is noted a little after the message has arrived.
+// A confirm is recorded a little after the message has arrived.
 const clock = 50 * time.Millisecond
 
 type deletion struct {
 	queue      string
 	begin, end time.Time
-	count      int // what the broker said was ready in it
-	unsettled  int // what may have lain in it beside that, delivered or on its way back, which the broker does not count
+	count      int // the ready messages, as counted by the broker
+	unsettled  int // the other messages that may have been in it, delivered or on their way back; the broker does not count them
 }
 
 func newLedger() *Ledger {
@@ -49,7 +49,7 @@ func (l *Ledger) confirmed(identity, queue string) {
 	defer l.mu.Unlock()
 	now := time.Now()
 	l.published[identity] = now
-	if _, moved := l.last[identity]; !moved { // a handler may be quicker than the confirm
+	if _, moved := l.last[identity]; !moved { // the handler may run before the confirm arrives
 		l.last[identity] = place{queue: queue, at: now}
 	}
 }
@@ -65,7 +65,7 @@ func (l *Ledger) handled(identity string) {
 	}
 }
 
-// moved notes that the broker has confirmed a copy in another queue.
+// moved records that the broker has confirmed a copy in another queue.
 func (l *Ledger) moved(identity, queue string, wait time.Duration, dead bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +89,7 @@ func (l *Ledger) deletions() int {
 	return len(l.deleted)
 }
 
-// heal notes that a fault, or one of several in a row, is over. What counts is the longest time until a message is processed.
+// heal records that a fault, or one of several in a row, is over. The longest time until a message is processed counts.
 func (l *Ledger) heal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +114,7 @@ func (l *Ledger) open() (open int, quiet time.Duration) {
 	return open, time.Since(l.active)
 }
 
-// settle compares the ledger with what was left in the queues and fills in the row.
+// settle compares the ledger with the messages that are left in the queues and fills in the row.
 func (l *Ledger) settle(row *Row, workQueue string, dead, waiting map[string]int) (missing []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,9 +131,9 @@ func (l *Ledger) settle(row *Row, workQueue string, dead, waiting map[string]int
 		case processed > 0 || dead[identity] > 0:
 		case waiting[identity] > 0:
 			row.Waiting++
-		case l.cameDuring(identity): // the broker counts first and deletes then
+		case l.cameDuring(identity): // the broker counts before it deletes
 			row.Destroyed++
-		case allowed > 0 && l.lay(identity, workQueue):
+		case allowed > 0 && l.wasIn(identity, workQueue):
 			row.Destroyed++
 			allowed--
 		default:
@@ -145,7 +145,7 @@ func (l *Ledger) settle(row *Row, workQueue string, dead, waiting map[string]int
 	return missing
 }
 
-// cameDuring tells whether the message came into a queue while it was being deleted.
+// cameDuring reports whether the message came into a queue while it was being deleted.
 func (l *Ledger) cameDuring(identity string) bool {
 	p := l.last[identity]
 	for _, d := range l.deleted {
@@ -156,8 +156,8 @@ func (l *Ledger) cameDuring(identity string) bool {
 	return false
 }
 
-// lay tells whether the message was, for all that is known, in a queue when an operator deleted it.
-func (l *Ledger) lay(identity, workQueue string) bool {
+// wasIn reports whether the message was, as far as the ledger shows, in a queue when that was deleted.
+func (l *Ledger) wasIn(identity, workQueue string) bool {
 	p := l.last[identity]
 	for _, d := range l.deleted {
 		inThere := p.queue == d.queue || d.queue == workQueue && !p.due.IsZero() && p.due.Before(d.end.Add(clock))

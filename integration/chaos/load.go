@@ -25,7 +25,7 @@ type Options struct {
 	Short    bool // shorter faults
 }
 
-// Load is one row under way: an app that consumes, a feed that publishes, and what a fault needs to hurt them.
+// Load is one running row: an app that consumes, a feed that publishes, and what a fault needs to disturb them.
 type Load struct {
 	Options
 	broker Broker
@@ -51,7 +51,7 @@ func namePrefix(broker string) string {
 
 const everything = ".*"
 
-// runHere is one row: load, fault, drain, ledger. It returns a row in any case.
+// runHere runs one row: load, fault, drain, ledger. It always returns a row.
 func runHere(ctx context.Context, fault Fault, b Broker, o Options) (row Row) {
 	begin := time.Now()
 	row = Row{Fault: fault.Name, Broker: b.Name}
@@ -79,7 +79,7 @@ func newLoad(ctx context.Context, fault Fault, b Broker, o Options) (*Load, erro
 	if l.admin, err = b.management(); err != nil {
 		return nil, err
 	}
-	if b.Ctl != "" { // or rows in which that happens take as long
+	if b.Ctl != "" { // without it, a row with such a late confirm takes three minutes
 		if err := run(b.Ctl, "eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 15000)."); err != nil {
 			return nil, err
 		}
@@ -94,11 +94,11 @@ func newLoad(ctx context.Context, fault Fault, b Broker, o Options) (*Load, erro
 	}
 	uri, err := url.Parse(b.URL)
 	if err != nil {
-		return nil, errors.New("no valid URL")
+		return nil, errors.New("the broker's URL is invalid")
 	}
 	uri.User = url.UserPassword(name, name)
 	if fault.Needs&needsProxy != 0 {
-		zerolog.SetGlobalLevel(zerolog.Disabled) // toxics log by themselves
+		zerolog.SetGlobalLevel(zerolog.Disabled) // toxics write log lines of their own
 		l.proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), name, "127.0.0.1:0", hostPort(uri))
 		if err := l.proxy.Start(); err != nil {
 			return nil, err
@@ -121,7 +121,7 @@ func hostPort(uri *url.URL) string {
 	return uri.Host
 }
 
-// password sets that of the app's user, who is made where there is none.
+// password sets the password of the app's user and creates the user if it does not exist.
 func (l *Load) password(password string) error {
 	_, err := l.admin.PutUser(l.user, rabbithole.UserSettings{Password: password})
 	return err
@@ -148,7 +148,7 @@ func (l *Load) run(ctx context.Context, fault Fault, row *Row) error {
 		l.ledger.heal()
 	}
 	publishing.Wait()
-	l.feed.publish(ctx, first, l.Messages, l.long(2*time.Second, time.Second)) // some come after the fault
+	l.feed.publish(ctx, first, l.Messages, l.long(2*time.Second, time.Second)) // some messages come after the fault
 	l.feed.close()
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (l *Load) run(ctx context.Context, fault Fault, row *Row) error {
 		l.child = nil
 	}
 	if fault2 != nil {
-		return fmt.Errorf("the app's end: %w", fault2)
+		return fmt.Errorf("cannot close the app: %w", fault2)
 	}
 	left := settled(l.before)
 	row.Before, row.After = max(row.Before, l.before), max(row.After, len(left))
@@ -174,12 +174,12 @@ func (l *Load) run(ctx context.Context, fault Fault, row *Row) error {
 	return errors.Join(l.count(ctx, row, stuck))
 }
 
-// handedOnAgain is how long RabbitMQ waits for the confirm of a message that it hands on at least once, before it tries again
-// (dead_letter_worker_publisher_confirm_timeout, 3 minutes): a broker that crashed in between can be as late, and until then
-// nobody can read the message.
-const handedOnAgain = 200 * time.Second
+// forwardedAgain is how long RabbitMQ waits for a confirm in at-least-once dead-lettering before it tries again
+// (dead_letter_worker_publisher_confirm_timeout, 3 minutes). After a crash of the broker a message can be as late, and until then
+// no client can read it.
+const forwardedAgain = 200 * time.Second
 
-// settle waits until every message is processed or dead, or nothing moves any more.
+// settle waits until every message is processed or dead-lettered, or no message has moved for a long time.
 func (l *Load) settle(ctx context.Context, within time.Duration) (stuck bool) {
 	deadline := time.Now().Add(within)
 	longest := time.Duration(tiers[len(tiers)-1])
@@ -188,21 +188,21 @@ func (l *Load) settle(ctx context.Context, within time.Duration) (stuck bool) {
 		if open == 0 && quietFor > 500*time.Millisecond {
 			return false
 		}
-		if quietFor > handedOnAgain+longest {
+		if quietFor > forwardedAgain+longest {
 			return true
 		}
 		if l.ledger.deletions() > 0 && quietFor > 3*longest+listed && l.empty() {
-			return false // what is still open was destroyed, or is lost
+			return false // the open messages were destroyed or are lost
 		}
 		sleep(ctx, 100*time.Millisecond)
 	}
 	return true
 }
 
-// listed is how old the management API's numbers can be.
+// listed is how old the numbers of the management API can be.
 const listed = 6 * time.Second
 
-// empty tells whether nothing is in the work queue and the tiers, what is being handed on by the broker included.
+// empty reports whether the work queue and the tiers are empty. Messages that the broker is dead-lettering count as well.
 func (l *Load) empty() bool {
 	queues, err := l.admin.ListQueues()
 	if err != nil {
@@ -217,8 +217,8 @@ func gone(err error) bool {
 	return errors.As(err, &fault) && fault.Code == amqp091.NotFound
 }
 
-// declare puts back what a fault took away: a message that has expired in a tier is not to be read there, it waits for the way
-// back.
+// declare declares the topology again after a fault has deleted parts of it. A message that has expired on a tier cannot be read
+// there: it waits until the way back exists.
 func (l *Load) declare() error {
 	rabbit, err := l.config.builder()
 	if err != nil {
@@ -236,7 +236,7 @@ func (l *Load) declare() error {
 	return rabbit.Topology(l.config.Queue).Declare(channel)
 }
 
-// count reads what is left in the queues, twice: what was on its way from a tier has then arrived.
+// count reads the messages that are left in the queues, at least twice, so that messages on their way from a tier are found.
 func (l *Load) count(ctx context.Context, row *Row, stuck bool) error {
 	if err := l.declare(); err != nil {
 		return err
@@ -251,7 +251,7 @@ func (l *Load) count(ctx context.Context, row *Row, stuck bool) error {
 			}
 			found, err := drain(ctx, l.broker, queue, into)
 			if err != nil {
-				return fmt.Errorf("reading %s: %w", queue, err)
+				return fmt.Errorf("cannot read queue %q: %w", queue, err)
 			}
 			n += found
 		}
@@ -274,7 +274,7 @@ func (l *Load) count(ctx context.Context, row *Row, stuck bool) error {
 	return nil
 }
 
-// end takes everything away again, however far the row came.
+// end removes everything that the row has made, also after an error.
 func (l *Load) end(ctx context.Context) error {
 	if l.app != nil {
 		_ = l.app.close()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// rowVariable makes this program run one row: heap and goroutines are then nobody else's.
+// rowVariable makes this program run one row, so that heap and goroutines are those of this row only.
 const rowVariable = "CHAOS_ROW"
 
 type rowTask struct {
@@ -21,8 +21,8 @@ type rowTask struct {
 	Options Options
 }
 
-// Main is to be called first by programs that run rows, for they are the rows' processes and the consumers', too. In those it
-// does not return.
+// Main must be called first in a program that runs rows, because the processes of rows and of consumers run the same program. In
+// those processes it does not return.
 func Main() {
 	var do func(context.Context, string) error
 	var task string
@@ -54,11 +54,11 @@ func oneRow(ctx context.Context, text string) error {
 			return json.NewEncoder(os.Stdout).Encode(runHere(ctx, fault, task.Broker, task.Options))
 		}
 	}
-	return fmt.Errorf("no fault is named %q", task.Fault)
+	return fmt.Errorf("no fault has the name %q", task.Fault)
 }
 
-// Run runs one row in a process of its own, which ends in order when ctx does, and puts the broker right where a row that
-// hurt all of it ended badly.
+// Run runs one row in a process of its own, which shuts down when ctx ends. If a row that disturbs the whole broker ends with an
+// error, Run restores the broker.
 func Run(ctx context.Context, fault Fault, b Broker, o Options) Row {
 	row, err := apart(ctx, rowTask{fault.Name, b, o})
 	if err != nil {
@@ -90,7 +90,7 @@ func apart(ctx context.Context, t rowTask) (row Row, err error) {
 	var output bytes.Buffer
 	process.Stdout, process.Stderr = &output, os.Stderr
 	if err := process.Run(); err != nil {
-		return row, fmt.Errorf("its process: %w", err)
+		return row, fmt.Errorf("the process of the row: %w", err)
 	}
 	return row, json.Unmarshal(output.Bytes(), &row)
 }

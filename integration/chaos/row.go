@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Row is what one fault did on one broker.
+// Row is the result of one fault on one broker.
 type Row struct {
 	Fault, Broker                                  string
 	Published, Processed, Dead, Waiting, Destroyed int
@@ -16,7 +16,7 @@ type Row struct {
 	PeakMiB                                        int
 	Before, After                                  int // goroutines
 	Took                                           time.Duration
-	Stuck                                          bool   // messages were still open, and nothing moved any more
+	Stuck                                          bool   // messages were open, and none had moved for a long time
 	NotRun                                         string // why there are no numbers
 }
 
@@ -29,7 +29,7 @@ func (r Row) String() string {
 		r.Recovered.Seconds(), r.PeakMiB, r.Before, r.After)
 }
 
-// Faulty says what is wrong with the row, "" where nothing is.
+// Faulty returns what is wrong with the row, or "" if nothing is.
 func (r Row) Faulty() string {
 	switch {
 	case r.NotRun != "":
@@ -50,7 +50,7 @@ func (r Row) Faulty() string {
 	return ""
 }
 
-// Summary prints all rows as a table and tells whether all of them are fine.
+// Summary prints all rows as a table and reports whether all of them are fine.
 func Summary(w io.Writer, rows []Row) bool {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "fault\tbroker\tpublished\tprocessed\tdead\twaiting\tdestroyed\tlost\tduplicates\trecovered\tpeak MiB\tgoroutines\ttook\t")

@@ -12,12 +12,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	Main() // this binary is a row's process, and the consumer that is killed, too
+	Main() // the processes of rows and consumers run this binary
 	os.Exit(m.Run())
 }
 
-// TestChaosShort is `make chaos` in two minutes, on one broker: shorter faults, fewer messages, no faults whose means are missing
-// here, and side by side those that leave the broker itself alone.
+// TestChaosShort is `make chaos` in two minutes, on one broker: shorter faults, fewer messages, only the faults that can run on this
+// broker. Faults that do not disturb the broker itself run in parallel.
 func TestChaosShort(t *testing.T) {
 	b := FromEnvironment()
 	if b.URL == "" {
@@ -54,13 +54,13 @@ func TestChaosShort(t *testing.T) {
 			run(fault)
 		}
 	}
-	t.Logf("left to make chaos: %s", strings.Join(leftOut, "; "))
+	t.Logf("not run here, but by make chaos: %s", strings.Join(leftOut, "; "))
 	var table strings.Builder
 	Summary(&table, rows)
 	t.Logf("\n%s", table.String())
 }
 
-// TestLedgerFindsLoss: a suite that could not see a loss would prove nothing.
+// TestLedgerFindsLoss proves that the suite can fail.
 func TestLedgerFindsLoss(t *testing.T) {
 	l := newLedger()
 	for i := range 8 {
@@ -81,11 +81,11 @@ func TestLedgerFindsLoss(t *testing.T) {
 		t.Errorf("got  %s, missing %v\nwant %s", row, missing, want)
 	}
 	if row.Faulty() != "LOST" {
-		t.Errorf("the row is said to be %q", row.Faulty())
+		t.Errorf("Faulty returned %q", row.Faulty())
 	}
 }
 
-// TestRowsThatAreFaulty: none of these may pass.
+// TestRowsThatAreFaulty: only the first row may pass.
 func TestRowsThatAreFaulty(t *testing.T) {
 	for want, row := range map[string]Row{
 		"":                           {Fault: "some", Published: 1, Waiting: 1, Duplicates: 1},
@@ -98,7 +98,7 @@ func TestRowsThatAreFaulty(t *testing.T) {
 		"waiting without a fault":    {Fault: none, Published: 1, Waiting: 1},
 	} {
 		if got := row.Faulty(); got != want {
-			t.Errorf("%v is said to be %q, want %q", row, got, want)
+			t.Errorf("%v: Faulty returned %q, want %q", row, got, want)
 		}
 	}
 }

@@ -37,14 +37,14 @@ type panickingIs struct{}
 
 func (panickingIs) Error() string   { return "is what" }
 func (panickingIs) Is(error) bool   { panic("is nothing") }
-func (panickingIs) Permanent() bool { panic("who knows") }
+func (panickingIs) Permanent() bool { panic("in Permanent") }
 
 type nilUnwrap struct{}
 
 func (nilUnwrap) Error() string   { return "nils inside" }
 func (nilUnwrap) Unwrap() []error { return []error{nil, nil} }
 
-// odd are errors that handlers should not return.
+// odd contains errors that handlers should not return.
 var odd = map[string]error{
 	"10 MB":          errors.New(strings.Repeat("x", 10<<20)),
 	"10 MB of runes": errors.New(strings.Repeat("€", 10<<20/3)),
@@ -61,7 +61,7 @@ var odd = map[string]error{
 	"joined oddly":   errors.Join(errDown, panickingUnwrap{}, (*nilTyped)(nil)),
 }
 
-// TestOddErrors: whatever the handler returns, or panics with, is a failure like any other.
+// TestOddErrors: each of these errors, returned or used in a panic, is an ordinary failure.
 func TestOddErrors(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"returned", "panicked"} {

@@ -22,14 +22,14 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// everyType has a header of every type of AMQP's, nested too. Binary keys and values are no UTF-8.
+// everyType returns headers of every AMQP type, nested as well. Some keys and values are not UTF-8.
 func everyType() amqp091.Table {
 	flat := amqp091.Table{
 		"nil": nil, "true": true, "false": false, "byte": byte(255), "int8": int8(-128), "int16": int16(math.MinInt16),
 		"int32": int32(math.MinInt32), "int64": int64(math.MinInt64), "float32": float32(0.1), "float64": math.MaxFloat64,
-		"decimal": amqp091.Decimal{Scale: 2, Value: 12345}, "text": "väl\x00", "no UTF-8": "\xff\xfe", "empty": "",
+		"decimal": amqp091.Decimal{Scale: 2, Value: 12345}, "text": "väl\x00", "not UTF-8": "\xff\xfe", "empty": "",
 		"bytes": []byte{0, 255, 1}, "no bytes": []byte{}, "timestamp": time.Unix(1_700_000_000, 0), "epoch": time.Unix(0, 0),
-		"\xff key": "no UTF-8 either", "no table": amqp091.Table{}, "no array": []any(nil),
+		"\xff key": "not UTF-8 either", "no table": amqp091.Table{}, "no array": []any(nil),
 	}
 	all := amqp091.Table{"table": flat, "array": []any{flat, []any{nil, []any(nil), "deep"}, int32(1)}}
 	for key, value := range flat {
@@ -53,7 +53,7 @@ func TestHeadersOfEveryTypeSurviveEveryRetry(t *testing.T) {
 		defer mu.Unlock()
 		metadata := message.Metadata{}
 		for key, value := range msg.Metadata {
-			if key == "text" || key == "no UTF-8" || key == "empty" || key == "\xff key" {
+			if key == "text" || key == "not UTF-8" || key == "empty" || key == "\xff key" {
 				metadata[key] = value
 			}
 		}
@@ -70,12 +70,12 @@ func TestHeadersOfEveryTypeSurviveEveryRetry(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, metadata := range seen {
-		assert.Equal(t, message.Metadata{"text": "väl\x00", "no UTF-8": "\xff\xfe", "empty": "", "\xff key": "no UTF-8 either"}, metadata)
+		assert.Equal(t, message.Metadata{"text": "väl\x00", "not UTF-8": "\xff\xfe", "empty": "", "\xff key": "not UTF-8 either"}, metadata)
 	}
 	empty(t, queue)
 }
 
-// TestPropertiesOfForeignMessages: each comes round with what its publisher said, and into the dead letters.
+// TestPropertiesOfForeignMessages: each property survives every retry and is in the dead letter.
 func TestPropertiesOfForeignMessages(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"quorum", "classic with priorities"} {
@@ -97,8 +97,8 @@ func TestPropertiesOfForeignMessages(t *testing.T) {
 				"priority":     {Priority: 7},
 				"priority 255": {Priority: 255},
 				"expiration":   {Expiration: "60000"},
-				"copied":       {Headers: amqp091.Table{"CC": []any{copied}}},
-				"blindly":      {Headers: amqp091.Table{"BCC": []any{blind}}},
+				"cc":           {Headers: amqp091.Table{"CC": []any{copied}}},
+				"bcc":          {Headers: amqp091.Table{"BCC": []any{blind}}},
 				"to itself":    {Headers: amqp091.Table{"CC": []any{queue}}}, // routed once
 				"user":         {UserId: "guest"},
 				"all": {
@@ -141,9 +141,9 @@ func TestPropertiesOfForeignMessages(t *testing.T) {
 			}
 			assert.Equal(t, "guest", got["user"].Headers["retry_user_id"])
 			assert.NotContains(t, got["our own headers"].Headers, "retry_user_id")
-			for other, identity := range map[string]string{copied: "copied", blind: "blindly"} {
+			for other, identity := range map[string]string{copied: "cc", blind: "bcc"} {
 				assert.Equal(t, identity, string(testapp.Take(t, other, 1)[0].Body))
-				assert.Zero(t, testapp.Depth(t, other), "routed there once, and by no retry")
+				assert.Zero(t, testapp.Depth(t, other), "the original message is routed there once, and no retry is")
 			}
 			empty(t, queue)
 			assert.Zero(t, a.Log.Count("sending nack"))
@@ -151,7 +151,7 @@ func TestPropertiesOfForeignMessages(t *testing.T) {
 	}
 }
 
-// TestOwnExpirationCannotEndAWait: on a tier that is longer than the message would live.
+// TestOwnExpirationCannotEndAWait: the tier's delay is longer than the message's own expiration.
 func TestOwnExpirationCannotEndAWait(t *testing.T) {
 	t.Parallel()
 	const delay = 1500 * time.Millisecond
@@ -168,7 +168,7 @@ func TestOwnExpirationCannotEndAWait(t *testing.T) {
 	assert.GreaterOrEqual(t, -(<-at).Sub(<-at), delay-2*time.Millisecond)
 }
 
-// TestBodiesOfEverySize come round unchanged, from none to 16 MiB, and through a frame's bounds.
+// TestBodiesOfEverySize: bodies survive every retry unchanged, from empty to 16 MiB, and around the frame size.
 func TestBodiesOfEverySize(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -200,8 +200,8 @@ func TestBodiesOfEverySize(t *testing.T) {
 	empty(t, queue)
 }
 
-// TestForgedRecords: what cannot be a record counts as none, what can be one is believed on its topic only, and nothing
-// comes round more often than the schedule allows.
+// TestForgedRecords: an unreadable record counts as none, a readable one counts on its topic only, and no message is retried more
+// often than the schedule allows.
 func TestForgedRecords(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -209,7 +209,7 @@ func TestForgedRecords(t *testing.T) {
 	in := func(d time.Duration) string { return time.Now().Add(d).UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 	type row struct {
 		headers amqp091.Table
-		calls   int // of 3 at most
+		calls   int // at most 3
 	}
 	forge := func(pairs ...any) amqp091.Table {
 		headers := amqp091.Table{middleware.FailuresKey: "1", middleware.TopicKey: queue}
@@ -275,7 +275,7 @@ func metadataOf(letter amqp091.Delivery) message.Metadata {
 	return metadata
 }
 
-// TestUUIDOfAnotherType: watermill-amqp's marshaler asks for text.
+// TestUUIDOfAnotherType: watermill-amqp's marshaler expects a string.
 func TestUUIDOfAnotherType(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)

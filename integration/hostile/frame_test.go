@@ -14,10 +14,10 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// frameMax is what the broker grants, and amqp091-go reads no larger frame.
+// frameMax is the broker's limit. amqp091-go reads no larger frame.
 const frameMax = 131_072
 
-// framed is a message whose frame with the headers has this size.
+// framed returns a message whose header frame has this size.
 func framed(size int) amqp091.Publishing {
 	const (
 		frame, content, deliveryMode, table = 8, 14, 1, 4
@@ -27,8 +27,8 @@ func framed(size int) amqp091.Publishing {
 	return amqp091.Publishing{Body: []byte(strconv.Itoa(size)), Headers: amqp091.Table{"h": filler}}
 }
 
-// TestHeadersNearTheFrameLimit: first the record is cut, never the message. Where the broker's own headers would no longer fit
-// beside the message's when it comes back from a tier, it is dead-lettered at once, up to the last byte that fits a frame.
+// TestHeadersNearTheFrameLimit: the record is shortened, never the message's own headers. A message is dead-lettered at once if
+// the headers that the broker adds on a tier would not fit into a frame. That works up to the last byte of a frame.
 func TestHeadersNearTheFrameLimit(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -58,29 +58,29 @@ func TestHeadersNearTheFrameLimit(t *testing.T) {
 		require.NoError(t, err)
 		switch calls.Counts()[identity] {
 		case 3:
-			require.Less(t, size, 130_500, "there would be no room for the broker's own headers")
+			require.Less(t, size, 130_500, "the broker's own headers would not fit")
 			assert.Equal(t, "3", letter.Headers[middleware.FailuresKey], identity)
 		case 1:
 			tooLarge++
-			require.Greater(t, size, 129_500, "there is room enough")
+			require.Greater(t, size, 129_500, "the broker's own headers would fit")
 			if size < frameMax-100 {
 				assert.Equal(t, string(middleware.DeadReasonTooLarge), letter.Headers[middleware.DeadReasonKey], identity)
 			}
 		default:
-			assert.Fail(t, "handled neither 3 times nor once", "%s: %d times", identity, calls.Counts()[identity])
+			assert.Fail(t, "the handler was called neither 3 times nor once", "%s: %d times", identity, calls.Counts()[identity])
 		}
 	}
 	assert.NotZero(t, tooLarge)
-	assert.Contains(t, got["128000"].Headers, middleware.ReasonKey, "the record is whole where it fits")
-	assert.NotContains(t, got["130770"].Headers, "reason_poisoned", "and cut where it does not")
-	assert.Equal(t, own(got[strconv.Itoa(frameMax)]), got[strconv.Itoa(frameMax)].Headers, "down to nothing")
+	assert.Contains(t, got["128000"].Headers, middleware.ReasonKey, "the record is complete if it fits")
+	assert.NotContains(t, got["130770"].Headers, "reason_poisoned", "the record is shortened if it does not fit")
+	assert.Equal(t, own(got[strconv.Itoa(frameMax)]), got[strconv.Itoa(frameMax)].Headers, "a message that fills the frame has no record")
 	empty(t, queue)
-	assert.Zero(t, a.Log.Count("reconnecting"), "nobody's connection was closed")
-	assert.Zero(t, a.Log.Count("holding the message"), "and nobody waited")
+	assert.Zero(t, a.Log.Count("reconnecting"), "no connection was closed")
+	assert.Zero(t, a.Log.Count("holding the message"), "no copy was held")
 }
 
-// TestHeadersByTheThousand: amqp091-go reads at most 8192, the broker's own among them.
-func TestHeadersByTheThousand(t *testing.T) {
+// TestThousandsOfHeaders: amqp091-go reads at most 8192 headers, including the broker's own.
+func TestThousandsOfHeaders(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
@@ -103,9 +103,9 @@ func TestHeadersByTheThousand(t *testing.T) {
 	for identity, letter := range got {
 		assert.Equal(t, sent[identity].Headers, own(letter), identity)
 	}
-	assert.Equal(t, 3, calls.Counts()["8160"], "there is room")
-	assert.Equal(t, 1, calls.Counts()["8191"], "there is none")
+	assert.Equal(t, 3, calls.Counts()["8160"], "the broker's own headers fit")
+	assert.Equal(t, 1, calls.Counts()["8191"], "the broker's own headers do not fit")
 	empty(t, queue)
-	assert.Zero(t, a.Log.Count("reconnecting"), "nobody's connection was closed")
-	assert.Zero(t, a.Log.Count("holding the message"), "and nobody waited")
+	assert.Zero(t, a.Log.Count("reconnecting"), "no connection was closed")
+	assert.Zero(t, a.Log.Count("holding the message"), "no copy was held")
 }

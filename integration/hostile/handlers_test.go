@@ -19,14 +19,14 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// TestHandlersThatSpoilTheirMessage: the copy is what was received.
-func TestHandlersThatSpoilTheirMessage(t *testing.T) {
+// TestHandlersThatModifyTheirMessage: the copy is the message as it was received.
+func TestHandlersThatModifyTheirMessage(t *testing.T) {
 	t.Parallel()
 	replace := map[string]func(*message.Message){
 		"nils the payload":        func(msg *message.Message) { msg.Payload = nil },
 		"nils the metadata":       func(msg *message.Message) { msg.Metadata = nil },
 		"nils everything":         func(msg *message.Message) { msg.Payload, msg.Metadata, msg.UUID = nil, nil, "" },
-		"nils it and panics":      func(msg *message.Message) { msg.Payload, msg.Metadata = nil, nil; panic("spoilt") },
+		"nils it and panics":      func(msg *message.Message) { msg.Payload, msg.Metadata = nil, nil; panic("modified") },
 		"nils it and exits":       func(msg *message.Message) { msg.Payload, msg.Metadata = nil, nil; runtime.Goexit() },
 		"takes another's context": func(msg *message.Message) { msg.SetContext(context.Background()) },
 		"cancels its own context": func(msg *message.Message) {
@@ -48,9 +48,9 @@ func TestHandlersThatSpoilTheirMessage(t *testing.T) {
 		"fills the metadata": func(msg *message.Message) { msg.Metadata["huge"] = strings.Repeat("x", 1<<20) },
 	}
 	for _, deep := range []bool{false, true} {
-		name, spoilers := "replace", replace
+		name, changes := "replace", replace
 		if deep {
-			name, spoilers = "write into, with DeepCopy", write
+			name, changes = "write into, with DeepCopy", write
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,31 +69,31 @@ func TestHandlersThatSpoilTheirMessage(t *testing.T) {
 				assert.Equal(t, "id "+identity, msg.UUID)
 				assert.Equal(t, "value of "+identity, msg.Metadata["key"])
 				calls.Add(identity)
-				spoilers[identity](msg)
+				changes[identity](msg)
 				return errDown
 			})
 			a.Run()
-			for identity := range spoilers {
+			for identity := range changes {
 				testapp.Send(t, "", queue, amqp091.Publishing{
 					Body: []byte(identity), ContentType: "text/plain",
 					Headers: amqp091.Table{"_watermill_message_uuid": "id " + identity, "key": "value of " + identity, "n": int32(1)},
 				})
 			}
-			got := letters(t, queue, len(spoilers))
-			assert.Equal(t, keys(spoilers), keys(got))
+			got := letters(t, queue, len(changes))
+			assert.Equal(t, keys(changes), keys(got))
 			for identity, letter := range got {
 				exhausted(t, letter, "3")
 				assert.Equal(t, amqp091.Table{"_watermill_message_uuid": "id " + identity, "key": "value of " + identity, "n": int32(1)}, own(letter))
 				assert.Equal(t, "text/plain", letter.ContentType)
 			}
-			same(t, 3, calls.Counts(), keys(spoilers)...)
+			same(t, 3, calls.Counts(), keys(changes)...)
 			empty(t, queue)
 		})
 	}
 }
 
-// TestHandlersThatSettleTheirMessage themselves, and then fail, panic, exit or succeed: what they did holds, and nothing is
-// published for it.
+// TestHandlersThatSettleTheirMessage: a handler acks or nacks its message itself, and then fails, panics, exits or succeeds. Its
+// ack or nack stays, and no copy is published.
 func TestHandlersThatSettleTheirMessage(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -135,8 +135,8 @@ func TestHandlersThatSettleTheirMessage(t *testing.T) {
 			want[identity] = 2
 		}
 	}
-	// What was given back may be on its way for a moment, and in no queue.
-	broker.Eventually(t, soon, func() bool { return maps.Equal(want, calls.Counts()) }, "what was given back comes again")
+	// A message that was given back can be in no queue for a moment.
+	broker.Eventually(t, soon, func() bool { return maps.Equal(want, calls.Counts()) }, "the messages that were given back come again")
 	empty(t, queue)
 	assert.Equal(t, want, calls.Counts())
 	a.Mu.Lock()
@@ -146,7 +146,7 @@ func TestHandlersThatSettleTheirMessage(t *testing.T) {
 	assert.Zero(t, testapp.Depth(t, queue+".dead"))
 }
 
-// TestHandlerThatNeverReturns: the router closes after its CloseTimeout, and the next app gets the message, uncounted.
+// TestHandlerThatNeverReturns: the router closes after its CloseTimeout. The next app gets the message, and no failure is counted.
 func TestHandlerThatNeverReturns(t *testing.T) {
 	t.Parallel()
 	const closeTimeout = 2 * time.Second
@@ -160,7 +160,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 		defer func() { ended <- struct{}{} }()
 		started.Add(string(msg.Payload))
 		<-release
-		return errDown // long after: not a failure of the message, which is somebody else's by now
+		return errDown // long after the shutdown: the message has been redelivered to another app, so this is not a failure
 	})
 	done := make(chan error, 1)
 	go func() { done <- stuck.Router.Run(context.Background()) }()
@@ -187,7 +187,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 		<-ended
 	}
 	empty(t, queue)
-	time.Sleep(500 * time.Millisecond) // more than the tier's delay: what the stuck ones would publish would be back
+	time.Sleep(500 * time.Millisecond) // longer than the tier's delay: a copy that a stuck handler publishes would be back
 	same(t, 1, calls.Counts(), "one", "three", "two")
 	assert.Zero(t, testapp.Depth(t, queue+".dead"))
 	stuck.Mu.Lock()
@@ -197,6 +197,6 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(soon):
-		t.Error("Router.Run has not returned")
+		t.Error("Router.Run did not return")
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// counting is an app's marshaler that counts deliveries by identity, and what is tried to be published.
+// counting is an app's marshaler that counts deliveries by identity, and attempts to publish.
 type counting struct {
 	amqp.DefaultMarshaler
 	deliveries *testapp.Ledger
@@ -39,10 +39,10 @@ func (c counting) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return c.DefaultMarshaler.Marshal(msg)
 }
 
-// fault is a way to break an app whose failures have a connection and a user of their own.
+// fault breaks an app whose failure publisher has a connection and a user of its own.
 type fault struct {
 	unreadable bool
-	strike     func(t *testing.T, f *failures)
+	begin      func(t *testing.T, f *failures)
 	repair     func(t *testing.T, f *failures)
 }
 
@@ -62,25 +62,25 @@ func deleteExchange(t *testing.T, f *failures) {
 	require.NoError(t, broker.Channel(t).ExchangeDelete(f.app.Name, false, false))
 }
 
-// faults: the subscriber's connection works in all of them, so that a nack would bring the message back at once.
+// faults: the subscriber's connection works in all of them, so that a nacked message would be redelivered at once.
 var faults = map[string]fault{
 	"publisher down": {
-		strike: func(_ *testing.T, f *failures) { f.cut() },
+		begin:  func(_ *testing.T, f *failures) { f.cut() },
 		repair: func(_ *testing.T, f *failures) { f.join() },
 	},
-	"unmarshal failure": {unreadable: true, strike: func(*testing.T, *failures) {}, repair: func(*testing.T, *failures) {}},
+	"unmarshal failure": {unreadable: true, begin: func(*testing.T, *failures) {}, repair: func(*testing.T, *failures) {}},
 	"unmarshal failure and publisher down": {
 		unreadable: true,
-		strike:     func(_ *testing.T, f *failures) { f.cut() },
+		begin:      func(_ *testing.T, f *failures) { f.cut() },
 		repair:     func(_ *testing.T, f *failures) { f.join() },
 	},
 	"permission missing": {
-		// A channel remembers its permissions for a while, a new connection asks.
-		strike: func(t *testing.T, f *failures) { f.permit(t, ".*", "^$", ".*"); f.cut(); f.join() },
+		// A channel caches its permissions, a new connection does not.
+		begin:  func(t *testing.T, f *failures) { f.permit(t, ".*", "^$", ".*"); f.cut(); f.join() },
 		repair: func(t *testing.T, f *failures) { f.permit(t, ".*", ".*", ".*"); f.cut(); f.join() },
 	},
-	"exchange gone, redeclaring forbidden": {
-		strike: func(t *testing.T, f *failures) {
+	"exchange deleted, declare not permitted": {
+		begin: func(t *testing.T, f *failures) {
 			f.permit(t, "^$", ".*", ".*")
 			deleteExchange(t, f)
 			f.cut()
@@ -90,8 +90,8 @@ var faults = map[string]fault{
 	},
 }
 
-// TestNoHotLoop: while failures cannot be published, or messages cannot be read, no message comes round more than five times a
-// second and handler; afterwards every one of them is dead-lettered.
+// TestNoHotLoop: while copies cannot be published, or messages cannot be read, no message is delivered more than five times per
+// second and handler. Afterwards every message is dead-lettered.
 func TestNoHotLoop(t *testing.T) {
 	t.Parallel()
 	const handlers, messages, perSecond = 4, 8, 5
@@ -108,7 +108,7 @@ func TestNoHotLoop(t *testing.T) {
 				b.AMQP = amqp.NewDurableQueueConfig(fmt.Sprintf("amqp://%s:%s@%s/", f.user, f.user, proxy.Listen))
 				b.AMQP.Marshaler = c
 			})
-			// The subscriber takes the direct way.
+			// The subscriber is connected without the proxy.
 			direct, err := config.NewBuilder(config.BuilderConfig{
 				AMQP:     func() amqp.Config { a := amqp.NewDurableQueueConfig(broker.URL(t)); a.Marshaler = c; return a }(),
 				Schedule: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond}, Prefix: f.app.Name,
@@ -126,14 +126,14 @@ func TestNoHotLoop(t *testing.T) {
 				}).AddMiddleware(f.app.Retry.Middleware)
 			}
 			f.app.Run()
-			fault.strike(t, f)
+			fault.begin(t, f)
 			c.unreadable.Store(fault.unreadable)
 			var identities []string
 			for i := range messages {
 				identities = append(identities, testapp.ID(i))
 				testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(testapp.ID(i))})
 			}
-			<-time.After(watched) // what is measured is what happens meanwhile
+			<-time.After(watched) // the time in which deliveries are counted
 
 			total, most := 0, 0
 			for _, count := range c.deliveries.Counts() {
@@ -143,10 +143,10 @@ func TestNoHotLoop(t *testing.T) {
 			bound := int(perSecond * watched.Seconds())
 			assert.Less(t, total+nacks, bound*handlers, "deliveries and nacks")
 			assert.Less(t, most, bound, "deliveries of one message")
-			assert.Less(t, tries, 2*bound*handlers, "tries to publish")
-			t.Logf("in %v: deliveries=%d of one message=%d nacks=%d handler calls=%d tries to publish=%d", watched, total, most, nacks, sum(calls), tries)
+			assert.Less(t, tries, 2*bound*handlers, "attempts to publish")
+			t.Logf("in %v: deliveries=%d of one message=%d nacks=%d handler calls=%d attempts to publish=%d", watched, total, most, nacks, sum(calls), tries)
 			if !fault.unreadable || name != "unmarshal failure" {
-				require.Zero(t, testapp.Depth(t, queue+".dead"), "the fault held")
+				require.Zero(t, testapp.Depth(t, queue+".dead"), "the fault had an effect until now")
 			}
 
 			fault.repair(t, f)

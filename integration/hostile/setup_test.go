@@ -1,5 +1,5 @@
-// Package hostile_test sends what nobody should send and has handlers do what none should do, on a real broker: every message,
-// counted by identity, is processed or dead-lettered, none is lost, and none comes round without a pause.
+// Package hostile_test tests messages that no publisher should send, and handlers that do what no handler should do, on a real
+// broker. Every message, counted by identity, is processed or dead-lettered. None is lost, and none is retried in a hot loop.
 package hostile_test
 
 import (
@@ -22,18 +22,18 @@ var errDown = errors.New("the payment service is down")
 
 const soon = 30 * time.Second
 
-// letters takes so many dead letters of a queue, by the identity in their bodies, and makes sure that there are no more.
+// letters takes n dead letters of a queue, by the identity in their bodies, and asserts that there are no more.
 func letters(t testing.TB, queue string, n int) map[string]amqp091.Delivery {
 	t.Helper()
 	all := map[string]amqp091.Delivery{}
 	for _, letter := range testapp.Take(t, queue+".dead", n) {
 		all[string(letter.Body)] = letter
 	}
-	require.Len(t, all, n, "every identity once")
+	require.Len(t, all, n, "every identity must occur once")
 	return all
 }
 
-// empty waits until a queue holds nothing, neither for consumers nor unacknowledged.
+// empty waits until a queue contains no message, neither ready nor unacknowledged.
 func empty(t testing.TB, queues ...string) {
 	t.Helper()
 	client := broker.Management(t)
@@ -45,7 +45,7 @@ func empty(t testing.TB, queues ...string) {
 	}
 }
 
-// own are the headers that the publisher of the message set: without the broker's and ours.
+// own returns the headers that the message's publisher has set, without those of the broker and of this library.
 func own(letter amqp091.Delivery) amqp091.Table {
 	headers := amqp091.Table{}
 	for key, value := range letter.Headers {
@@ -69,14 +69,14 @@ var (
 	poisonKeys = []string{"reason_poisoned", "topic_poisoned", "handler_poisoned", "subscriber_poisoned"}
 )
 
-// exhausted asserts that a letter was dead-lettered after so many failures.
+// exhausted asserts that a message was dead-lettered after this number of failures.
 func exhausted(t testing.TB, letter amqp091.Delivery, failures string) {
 	t.Helper()
 	assert.Equal(t, failures, letter.Headers[middleware.FailuresKey])
 	assert.Equal(t, string(middleware.DeadReasonExhausted), letter.Headers[middleware.DeadReasonKey])
 }
 
-// same asserts that every identity was counted so often.
+// same asserts that every identity was counted this number of times.
 func same(t testing.TB, times int, counts map[string]int, identities ...string) {
 	t.Helper()
 	want := map[string]int{}

@@ -14,8 +14,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// consumerTimeout sets the timeout of a queue's consumers to a minute, until the test ends: by a policy for this queue, or on a
-// broker that has none for it (before 3.12) for the whole node.
+// consumerTimeout sets the timeout of a queue's consumers to a minute until the test ends: by a policy for this queue, or for the
+// whole node where policies have no such key (before RabbitMQ 3.12).
 func consumerTimeout(t *testing.T, queue string) {
 	t.Helper()
 	about, err := broker.Management(t).Overview()
@@ -30,12 +30,12 @@ func consumerTimeout(t *testing.T, queue string) {
 	}
 	before := set("consumer_timeout", "60000")
 	t.Cleanup(func() { set("consumer_timeout", before) })
-	tick := set("channel_tick_interval", "5000") // how often a channel looks
+	tick := set("channel_tick_interval", "5000") // how often a channel checks the timeout
 	t.Cleanup(func() { set("channel_tick_interval", tick) })
 }
 
-// TestHandlerThatOutlivesTheConsumerTimeout: the broker hands the message out again. In doubt twice, never lost, and no handler
-// is called with what watermill-amqp reads from the closed consumer.
+// TestHandlerThatOutlivesTheConsumerTimeout: the broker redelivers the message. A duplicate is preferred to a loss. No handler is
+// called with the empty message that watermill-amqp makes of the closed consumer.
 func TestHandlerThatOutlivesTheConsumerTimeout(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -57,7 +57,7 @@ func TestHandlerThatOutlivesTheConsumerTimeout(t *testing.T) {
 				case <-time.After(170 * time.Second):
 				}
 			}
-			return errDown // after the timeout: its copy comes too
+			return errDown // after the timeout: its copy comes as well
 		case 2:
 			if strings.HasPrefix(identity, "slow") {
 				close(again)
@@ -73,8 +73,8 @@ func TestHandlerThatOutlivesTheConsumerTimeout(t *testing.T) {
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("before")})
 	processed.Wait(t, 1, soon) // by the other handler
 	processed.Wait(t, 2, 165*time.Second)
-	assert.Greater(t, time.Since(began), 55*time.Second, "handed out again by the timeout")
-	t.Logf("handed out again after %v", time.Since(began).Round(time.Second))
+	assert.Greater(t, time.Since(began), 55*time.Second, "redelivered because of the timeout")
+	t.Logf("redelivered after %v", time.Since(began).Round(time.Second))
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("after"), Headers: amqp091.Table{}})
 	processed.Wait(t, 3, soon)
 	broker.Eventually(t, soon, func() bool { return calls.Counts()["slow"] == 3 }, "the copy of the late failure")

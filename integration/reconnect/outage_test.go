@@ -1,5 +1,5 @@
-// Package reconnect_test takes running apps their connections. It is never run with the race detector: watermill-amqp's
-// subscriber has a data race of its own when it reconnects.
+// Package reconnect_test closes the connections of running apps. It never runs with the race detector, because watermill-amqp's
+// subscriber has a data race when it reconnects.
 package reconnect_test
 
 import (
@@ -23,8 +23,8 @@ import (
 
 var errDown = errors.New("the bank is down")
 
-// TestBrokerAwayForAMinute while handlers fail: nothing is lost, nothing is falsely dead-lettered, and no message circles.
-func TestBrokerAwayForAMinute(t *testing.T) {
+// TestBrokerUnreachableForAMinute while handlers fail: no message is lost, dead-lettered by mistake, or redelivered in a loop.
+func TestBrokerUnreachableForAMinute(t *testing.T) {
 	t.Parallel()
 	const messages, handlers = 600, 16
 	away := time.Minute
@@ -37,9 +37,9 @@ func TestBrokerAwayForAMinute(t *testing.T) {
 	queue := a.Queue("orders")
 	processed := testapp.NewLedger()
 	var mu sync.Mutex
-	deliveries := map[string]map[int]int{} // by message and by how often it had failed
+	deliveries := map[string]map[int]int{} // by message and by its number of failures
 	failing := make(chan struct{}, 1)
-	down := make(chan struct{}) // the later messages fail after the broker has gone, the earlier ones wait on tiers meanwhile
+	down := make(chan struct{}) // the later messages fail during the outage; the earlier ones wait on tiers then
 	a.Handle(queue, handlers, func(msg *message.Message) error {
 		record, _ := middleware.ReadRecord(msg.Metadata)
 		mu.Lock()
@@ -52,7 +52,7 @@ func TestBrokerAwayForAMinute(t *testing.T) {
 		if err != nil {
 			return backoff.Permanent(err)
 		}
-		if record.Failures < n%4 { // never more often than there are retries
+		if record.Failures < n%4 { // at most as often as there are retries
 			if n >= messages/3 {
 				select {
 				case failing <- struct{}{}:
@@ -71,13 +71,13 @@ func TestBrokerAwayForAMinute(t *testing.T) {
 	proxy.Stop()
 	close(down)
 	lost := time.Now()
-	broker.Eventually(t, 30*time.Second, func() bool { return a.Log.Count("holding the message") > 0 }, "failures are held")
+	broker.Eventually(t, 30*time.Second, func() bool { return a.Log.Count("holding the message") > 0 }, "messages are held")
 	<-time.After(time.Until(lost.Add(away))) // the outage itself
 	require.Less(t, processed.Len(), messages)
 	require.NoError(t, proxy.Start())
 	processed.Wait(t, messages, 2*time.Minute)
 
-	// In doubt twice: copies of messages that were in flight when the broker went may still wait.
+	// Delivery is at least once: duplicates of messages that were in flight when the outage began may still wait.
 	broker.Eventually(t, time.Minute, func() bool {
 		info, err := broker.Management(t).ListQueues()
 		require.NoError(t, err)
@@ -87,8 +87,8 @@ func TestBrokerAwayForAMinute(t *testing.T) {
 			}
 		}
 		return true
-	}, "nothing is left on the way")
-	assert.Zero(t, testapp.Depth(t, queue+".dead"), "nothing is falsely dead-lettered")
+	}, "all queues are empty")
+	assert.Zero(t, testapp.Depth(t, queue+".dead"), "no message is dead-lettered by mistake")
 	a.Mu.Lock()
 	assert.Empty(t, a.Deaths)
 	a.Mu.Unlock()
@@ -99,7 +99,7 @@ func TestBrokerAwayForAMinute(t *testing.T) {
 			assert.LessOrEqual(t, count-1, 20, "redeliveries of %s after %d failures", identity, failures)
 		}
 	}
-	t.Logf("published=%d processed=%d duplicates=%d most redeliveries of one message=%d", messages, processed.Len(), len(processed.Twice()), most)
+	t.Logf("published=%d processed=%d duplicates=%d largest number of redeliveries of one message=%d", messages, processed.Len(), len(processed.Twice()), most)
 }
 
 func isTier(name, queue string) bool {

@@ -18,13 +18,13 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// What amqp091-go reads at most. It writes more, as any other client may, and gives up the connection on which it is to read it.
+// The limits of amqp091-go when it reads. It writes more, as other clients do. When it reads more, it closes the connection.
 const (
 	maxLevels   = 32
 	maxElements = 8192
 )
 
-// unreadable are headers that RabbitMQ takes and amqp091-go cannot read.
+// unreadable contains headers that RabbitMQ accepts and amqp091-go cannot read.
 var unreadable = map[string]amqp091.Table{
 	"nested":   {"h": nested(maxLevels + 1)},
 	"elements": {"h": make([]any, maxElements+1)},
@@ -52,7 +52,7 @@ const (
 	handlers   = 4
 )
 
-// poisoned runs an app that gets a message that it cannot read among those that it can.
+// poisoned runs an app that receives one message that it cannot read among others that it can read.
 func poisoned(t *testing.T, a *testapp.App, queue string, poisonous amqp091.Table) *testapp.Ledger {
 	t.Helper()
 	processed := testapp.NewLedger()
@@ -70,16 +70,16 @@ func poisoned(t *testing.T, a *testapp.App, queue string, poisonous amqp091.Tabl
 	return processed
 }
 
-// unhurried asserts that what breaks the connection does not come round in a hot loop: watermill-amqp pauses before it reconnects.
+// unhurried asserts that the message that breaks the connection causes no hot loop: watermill-amqp pauses before it reconnects.
 func unhurried(t *testing.T, a *testapp.App, since time.Time) {
 	t.Helper()
 	rate := float64(a.Log.Count("reconnecting")) / time.Since(since).Seconds() / handlers
-	t.Logf("%d connections in %v, %.1f a second and handler", a.Log.Count("reconnecting"), time.Since(since).Round(time.Millisecond), rate)
-	assert.Less(t, rate, 5.0, "redeliveries a second and handler")
+	t.Logf("%d connections in %v, %.1f per second and handler", a.Log.Count("reconnecting"), time.Since(since).Round(time.Millisecond), rate)
+	assert.Less(t, rate, 5.0, "redeliveries per second and handler")
 }
 
-// TestHeadersThatGoCannotRead: every delivery breaks the connection of all the app's handlers, until the broker gives the message
-// up. It is dead-lettered, and the others are processed.
+// TestHeadersThatGoCannotRead: every delivery breaks the connection of all handlers of the app, until the delivery limit is
+// reached. Then the broker dead-letters the message, and the others are processed.
 func TestHeadersThatGoCannotRead(t *testing.T) {
 	t.Parallel()
 	for name, poisonous := range unreadable {
@@ -89,16 +89,16 @@ func TestHeadersThatGoCannotRead(t *testing.T) {
 			queue := a.Queue("orders")
 			began := time.Now()
 			processed := poisoned(t, a, queue, poisonous)
-			broker.Eventually(t, 2*time.Minute, func() bool { return testapp.Depth(t, queue+".dead") == 1 }, "the broker gives it up")
+			broker.Eventually(t, 2*time.Minute, func() bool { return testapp.Depth(t, queue+".dead") == 1 }, "the broker dead-letters the message")
 			unhurried(t, a, began)
 			processed.Wait(t, neighbours, 30*time.Second)
 			settled(t, queue)
 			body, deaths := peek(t, queue+".dead")
 			assert.Equal(t, poison, body)
 			assert.Contains(t, deaths, "delivery_limit")
-			assert.Equal(t, 1, testapp.Depth(t, queue+".dead"), "and no other")
+			assert.Equal(t, 1, testapp.Depth(t, queue+".dead"), "no other message is dead-lettered")
 
-			connection := broker.Connect(t) // who reads dead letters in Go meets it again
+			connection := broker.Connect(t) // a Go client that reads the dead letters cannot read it either
 			closed := connection.NotifyClose(make(chan *amqp091.Error, 1))
 			channel, err := connection.Channel()
 			require.NoError(t, err)
@@ -107,14 +107,14 @@ func TestHeadersThatGoCannotRead(t *testing.T) {
 			case err := <-closed:
 				assert.ErrorContains(t, err, "invalid field or value inside of a frame")
 			case <-time.After(30 * time.Second):
-				t.Fatal("amqp091-go reads it: the README says otherwise")
+				t.Fatal("amqp091-go can read these headers: change this test and the documentation")
 			}
 		})
 	}
 }
 
-// TestHeadersThatGoCannotReadOnAnUnprotectedQueue have no end, and hold up who comes after: the message comes back to the head of
-// the queue. Whoever empties the queue ends it. Still it is no hot loop.
+// TestHeadersThatGoCannotReadOnAnUnprotectedQueue: without a delivery limit the message comes back to the head of the queue for ever
+// and blocks the messages behind it, until an operator removes it. It is still not a hot loop.
 func TestHeadersThatGoCannotReadOnAnUnprotectedQueue(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -126,16 +126,16 @@ func TestHeadersThatGoCannotReadOnAnUnprotectedQueue(t *testing.T) {
 	processed := poisoned(t, a, queue, unreadable["nested"])
 	broker.Eventually(t, 2*time.Minute, func() bool { return a.Log.Count("reconnecting") > 40 }, "more often than a limit of 20 would allow")
 	unhurried(t, a, began)
-	assert.GreaterOrEqual(t, processed.Len(), neighbours/2, "what came before it")
+	assert.GreaterOrEqual(t, processed.Len(), neighbours/2, "the messages before it are processed")
 	broker.Eventually(t, 30*time.Second, func() bool {
 		purged, err := channel.QueuePurge(queue, false)
 		require.NoError(t, err)
 		return purged > 0
-	}, "it is caught between two deliveries")
+	}, "the message is ready between two deliveries")
 	settled(t, queue)
 }
 
-// peek reads a message over the management API, for no client in Go can, and leaves it where it is.
+// peek reads a message over the management API, because no Go client can read it, and leaves it in the queue.
 func peek(t *testing.T, queue string) (body, deaths string) {
 	t.Helper()
 	client := broker.Management(t)
@@ -160,7 +160,7 @@ func peek(t *testing.T, queue string) (body, deaths string) {
 	return messages[0].Payload, string(encoded)
 }
 
-// settled waits until a queue holds nothing, neither for consumers nor unacknowledged.
+// settled waits until a queue contains no message, neither ready nor unacknowledged.
 func settled(t *testing.T, queue string) {
 	t.Helper()
 	client := broker.Management(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// killed names, in the environment of a child process of the tests, the queue whose messages kill it.
+// killed is the environment variable with the queue whose messages kill a child process of the tests.
 const killed = "KILLED_BY_QUEUE"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// dieOf consumes the queue with an ordinary app until a message kills the process.
+// dieOf consumes the queue with an ordinary app until a message kills this process.
 func dieOf(queue string) {
 	rabbit, err := config.NewBuilder(config.BuilderConfig{
 		AMQP: amqp.NewDurableQueueConfig(os.Getenv("AMQP_URL")), Schedule: backoff.Constant(100*time.Millisecond, 2), Prefix: "retry_" + queue,
@@ -54,7 +54,7 @@ func dieOf(queue string) {
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	router.AddConsumerHandler("killed", queue, subscriber, func(msg *message.Message) error {
 		if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures == 0 {
-			return errDown // once over a tier first: the broker's story has two entries then
+			return errDown // waits on a tier once, so that x-death has two entries
 		}
 		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}).AddMiddleware(retry.Middleware)
@@ -72,7 +72,7 @@ func deadLetters(t *testing.T, b *config.Builder, queue string) <-chan *message.
 	return letters
 }
 
-// TestMessageThatKillsItsProcessIsDeadLettered by the broker's delivery limit, and whoever reads the dead letter sees why.
+// TestMessageThatKillsItsProcessIsDeadLettered by the broker's delivery limit, and the dead letter contains the reason.
 func TestMessageThatKillsItsProcessIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	queue := broker.Name(t, "deadly")
@@ -107,7 +107,7 @@ func TestMessageThatKillsItsProcessIsDeadLettered(t *testing.T) {
 	record, ok := middleware.ReadRecord(letter.Metadata)
 	require.True(t, ok)
 	assert.EqualValues(t, "delivery_limit", record.DeadReason)
-	assert.Equal(t, 2, record.Failures, "the handler's own, and the broker's")
+	assert.Equal(t, 2, record.Failures, "one failure of the handler, one of the broker")
 	assert.Equal(t, queue, record.Topic)
 	assert.Equal(t, id0, letter.UUID)
 	assert.Equal(t, "order "+id0, string(letter.Payload))
@@ -119,7 +119,7 @@ func TestMessageThatKillsItsProcessIsDeadLettered(t *testing.T) {
 
 const id0 = "00000"
 
-func TestDeadLettersAreReadAsTheMessagesTheyWere(t *testing.T) {
+func TestDeadLettersAreReadAsTheOriginalMessages(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
@@ -139,18 +139,18 @@ func TestDeadLettersAreReadAsTheMessagesTheyWere(t *testing.T) {
 			assert.Equal(t, "order "+letter.UUID, string(letter.Payload))
 			letter.Ack()
 		case <-time.After(20 * time.Second):
-			t.Fatal("no dead letter")
+			t.Fatal("no dead letter arrived in time")
 		}
 	}
 	assert.Empty(t, seen.Twice())
 	broker.Eventually(t, 20*time.Second, func() bool {
 		info, err := broker.Management(t).GetQueue("/", queue+".dead")
 		return err == nil && info.Messages == 0
-	}, "acknowledged, they are gone")
+	}, "the acknowledged dead letters are removed")
 }
 
-// TestReaderOfDeadLettersOpensNoWayBack: a return exchange without the app's binding would send what is due to the orphans.
-func TestReaderOfDeadLettersOpensNoWayBack(t *testing.T) {
+// TestReaderOfDeadLettersDeclaresNoReturnExchange: without the app's binding, due messages would become orphans.
+func TestReaderOfDeadLettersDeclaresNoReturnExchange(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
@@ -159,7 +159,7 @@ func TestReaderOfDeadLettersOpensNoWayBack(t *testing.T) {
 	_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
 	require.NoError(t, err)
 	deadLetters(t, a.Builder, queue)
-	assert.Zero(t, testapp.Depth(t, queue+".dead"), "it is there again")
+	assert.Zero(t, testapp.Depth(t, queue+".dead"), "the dead letter is in the queue")
 	err = broker.Channel(t).ExchangeDeclarePassive(a.Name+".return", "topic", true, false, false, false, nil)
 	assert.ErrorContains(t, err, "NOT_FOUND")
 	require.NoError(t, subscribe(t, a, queue))

@@ -1,4 +1,4 @@
-// Package retry_test shows on a real broker what the README promises.
+// Package retry_test tests the promises of the documentation on a real broker.
 package retry_test
 
 import (
@@ -24,9 +24,9 @@ import (
 
 var errDown = errors.New("the bank is down")
 
-// TestEveryFailureWaitsItsDelayAndTheDeadLetterTellsTheWholeStory follows foreign messages, with properties and headers of all
-// types, over all tiers of both queue types.
-func TestEveryFailureWaitsItsDelayAndTheDeadLetterTellsTheWholeStory(t *testing.T) {
+// TestEveryFailureWaitsItsDelayAndTheDeadLetterHasTheRecord sends foreign messages, with properties and headers of all types, over
+// all tiers of both queue types.
+func TestEveryFailureWaitsItsDelayAndTheDeadLetterHasTheRecord(t *testing.T) {
 	for _, queueType := range []topology.QueueType{topology.Quorum, topology.Classic} {
 		t.Run(string(queueType), func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +42,7 @@ func TestEveryFailureWaitsItsDelayAndTheDeadLetterTellsTheWholeStory(t *testing.
 				order := string(msg.Payload)
 				calls[order] = append(calls[order], time.Now())
 				if record, ok := middleware.ReadRecord(msg.Metadata); ok && record.Failures != len(calls[order])-1 {
-					t.Errorf("%s: call %d says %d failures", order, len(calls[order]), record.Failures)
+					t.Errorf("%s: the record of call %d has %d failures", order, len(calls[order]), record.Failures)
 				}
 				return fmt.Errorf("billing %s: %w", order, errDown)
 			})
@@ -81,7 +81,7 @@ func TestEveryFailureWaitsItsDelayAndTheDeadLetterTellsTheWholeStory(t *testing.
 					assert.Equal(t, value, letter.Headers[key], key)
 				}
 				assert.NotContains(t, letter.Headers, "x-death")
-				assert.NotContains(t, letter.Headers, "_watermill_message_uuid", "it never had a UUID")
+				assert.NotContains(t, letter.Headers, "_watermill_message_uuid", "the original message had no UUID")
 				assert.Equal(t, "application/json", letter.ContentType)
 				assert.Equal(t, "identity", letter.ContentEncoding)
 				assert.EqualValues(t, 4, letter.Priority)
@@ -91,7 +91,7 @@ func TestEveryFailureWaitsItsDelayAndTheDeadLetterTellsTheWholeStory(t *testing.
 				assert.Equal(t, time.Unix(1700000001, 0), letter.Timestamp)
 				assert.Equal(t, "order", letter.Type)
 				assert.Equal(t, "web", letter.AppId)
-				assert.Equal(t, "guest", letter.Headers["retry_user_id"], "a foreign user-id closes the channel, so a header keeps it")
+				assert.Equal(t, "guest", letter.Headers["retry_user_id"], "a foreign user-id closes the channel, so it is in a header")
 				assert.Empty(t, letter.Expiration)
 				assert.EqualValues(t, amqp091.Persistent, letter.DeliveryMode)
 
@@ -113,7 +113,7 @@ func TestEveryFailureWaitsItsDelayAndTheDeadLetterTellsTheWholeStory(t *testing.
 					assert.GreaterOrEqual(t, waited, delay-time.Millisecond, "failure %d came back early", n+1)
 				}
 			}
-			assert.Empty(t, a.Parks, "no ordinary retry comes back early")
+			assert.Empty(t, a.Parks, "no ordinary retry is parked")
 			assert.Zero(t, testapp.Depth(t, queue))
 		})
 	}
@@ -144,15 +144,15 @@ func TestRetryAfterIsWaitedFor(t *testing.T) {
 		if retried {
 			return nil
 		}
-		wish, err := strconv.Atoi(string(msg.Payload))
+		requested, err := strconv.Atoi(string(msg.Payload))
 		require.NoError(t, err)
-		return backoff.RetryAfter(errDown, time.Duration(wish)*time.Millisecond)
+		return backoff.RetryAfter(errDown, time.Duration(requested)*time.Millisecond)
 	})
 	a.Run()
 	for _, row := range []struct {
-		name  string
-		wish  time.Duration
-		parks int // the fewest
+		name      string
+		requested time.Duration
+		parks     int // at least
 	}{
 		{"shorter than the tiers", 20 * time.Millisecond, 0},
 		{"between two tiers", 250 * time.Millisecond, 0},
@@ -161,19 +161,19 @@ func TestRetryAfterIsWaitedFor(t *testing.T) {
 		a.Mu.Lock()
 		parkedBefore := len(a.Parks)
 		a.Mu.Unlock()
-		testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(strconv.Itoa(int(row.wish.Milliseconds())))})
+		testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(strconv.Itoa(int(row.requested.Milliseconds())))})
 		first := <-calls
 		second := <-calls
-		assert.GreaterOrEqual(t, second.at.Sub(first.at), row.wish-50*time.Millisecond, "the tolerance is half the shortest tier: %s", row.name)
-		assert.Equal(t, 1, second.record.Failures, "waiting longer is no failure")
-		assert.WithinDuration(t, first.at.Add(row.wish), second.record.DueAt, 50*time.Millisecond, "the wish, whatever the tiers")
+		assert.GreaterOrEqual(t, second.at.Sub(first.at), row.requested-50*time.Millisecond, "the tolerance is half the shortest tier: %s", row.name)
+		assert.Equal(t, 1, second.record.Failures, "parking does not count as a failure")
+		assert.WithinDuration(t, first.at.Add(row.requested), second.record.DueAt, 50*time.Millisecond, "the requested delay, with any tiers")
 		a.Mu.Lock()
 		assert.GreaterOrEqual(t, len(a.Parks)-parkedBefore, row.parks, row.name)
 		a.Mu.Unlock()
 	}
 }
 
-// TestFiveThousandMessages: random failures, many handlers, no fault injected: nothing lost, nothing twice.
+// TestFiveThousandMessages: random failures, many handlers, no fault: no message is lost, none comes twice.
 func TestFiveThousandMessages(t *testing.T) {
 	t.Parallel()
 	const messages, handlers = 5000, 16
@@ -186,9 +186,9 @@ func TestFiveThousandMessages(t *testing.T) {
 			return backoff.Permanent(err)
 		}
 		record, _ := middleware.ReadRecord(msg.Metadata)
-		switch failures := n * 2654435761 >> 8 % 10; { // a hash: which messages fail, and how often, is no matter of order
+		switch failures := n * 2654435761 >> 8 % 10; { // a hash, so that the failures do not depend on the order
 		case failures == 9 && n%2 == 0:
-			return errDown // for ever
+			return errDown // every time
 		case failures == 8:
 			return backoff.Permanent(errDown)
 		case failures >= 5 && record.Failures < failures-4:
@@ -204,7 +204,7 @@ func TestFiveThousandMessages(t *testing.T) {
 	deaths, err := broker.Channel(t).Consume(queue+".dead", "", true, false, false, false, nil)
 	require.NoError(t, err)
 	go func() {
-		for letter := range deaths { // ends with its connection
+		for letter := range deaths { // until its connection is closed
 			dead.Add(string(letter.Body[len("order "):]))
 		}
 	}()

@@ -15,7 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// giveBack gets and gives back a message until it is gone, and says how often it came; more than 30 times is for ever.
+// giveBack receives and gives back a message until it does not come again, and returns how often it came, at most 30.
 func giveBack(t *testing.T, queue string, back func(amqp091.Delivery) error) int {
 	t.Helper()
 	channel := broker.Channel(t)
@@ -25,7 +25,7 @@ func giveBack(t *testing.T, queue string, back func(amqp091.Delivery) error) int
 		select {
 		case d := <-deliveries:
 			require.NoError(t, back(d))
-		case <-time.After(time.Second): // a redelivery takes milliseconds, and the count is checked below
+		case <-time.After(time.Second): // a redelivery takes milliseconds; the count is checked below
 			return times
 		}
 	}
@@ -56,7 +56,7 @@ func TestGenerationsCountDeliveries(t *testing.T) {
 			testapp.Send(t, "", queue, testapp.Orders(1)...)
 			times := giveBack(t, queue, row.back)
 			if row.gone {
-				assert.Equal(t, 21, times, "dropped at the 21st delivery")
+				assert.Equal(t, 21, times, "dropped after the 21st delivery")
 			} else {
 				assert.Equal(t, 30, times, "never dropped")
 			}
@@ -104,7 +104,7 @@ func TestGenerationsDelayNatively(t *testing.T) {
 	assert.Equal(t, g.nativeDelays, time.Since(nacked) > 350*time.Millisecond)
 }
 
-// TestGenerationsAndPriorities: on one TTL queue, a message that is due waits for a prioritised one that is not.
+// TestGenerationsAndPriorities: on a TTL queue, a due message waits for a prioritised message that is not due yet.
 func TestGenerationsAndPriorities(t *testing.T) {
 	t.Parallel()
 	const wait = time.Second
@@ -116,7 +116,7 @@ func TestGenerationsAndPriorities(t *testing.T) {
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
 	})
 	testapp.Send(t, "", name+".wait", amqp091.Publishing{Body: []byte("normal")})
-	<-time.After(wait * 3 / 4) // the prioritised one has to be there before, and due after
+	<-time.After(wait * 3 / 4) // the prioritised message must arrive before the first one is due, and be due after it
 	testapp.Send(t, "", name+".wait", amqp091.Publishing{Body: []byte("urgent"), Priority: 9})
 	first := testapp.Take(t, name, 2)[0]
 	assert.Equal(t, generationOf(t).prioritiesApart, string(first.Body) == "urgent")

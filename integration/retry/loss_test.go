@@ -18,7 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// TestStockMarshalerLoopsAndOursDoesNot: a message with a header that is no string.
+// TestStockMarshalerLoopsAndOursDoesNot sends a message with a header that is not a string.
 func TestStockMarshalerLoopsAndOursDoesNot(t *testing.T) {
 	t.Parallel()
 	odd := amqp091.Publishing{Headers: amqp091.Table{"attempt": int32(1)}, Body: []byte("odd")}
@@ -33,7 +33,7 @@ func TestStockMarshalerLoopsAndOursDoesNot(t *testing.T) {
 		require.NoError(t, err)
 		testapp.Send(t, "", queue, odd)
 		broker.Eventually(t, 10*time.Second, func() bool { return logs.Count("Processing message failed, sending nack") > 1000 },
-			"more than a thousand redeliveries of one message: if this no longer happens, watermill-amqp has mended it")
+			"more than a thousand redeliveries of one message; if this no longer happens, watermill-amqp has fixed it")
 		require.NoError(t, subscriber.Close())
 	})
 	t.Run("with the builder", func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestStockMarshalerLoopsAndOursDoesNot(t *testing.T) {
 	})
 }
 
-// TestTopologyDeletedUnderWay: with the tier queue and then the exchange gone, what fails next declares them again.
-func TestTopologyDeletedUnderWay(t *testing.T) {
+// TestTopologyDeletedWhileTheAppRuns: after the tier queue, or the exchange, is deleted, the next failure declares it again.
+func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 	t.Parallel()
 	const failing = 200
 	for _, row := range []struct {
@@ -87,7 +87,7 @@ func TestTopologyDeletedUnderWay(t *testing.T) {
 					return nil
 				}
 				processed.Add(msg.UUID)
-				return errDown // to the dead letters
+				return errDown // dead-lettered
 			})
 			a.Run()
 			row.remove(t, a, queue)
@@ -97,14 +97,14 @@ func TestTopologyDeletedUnderWay(t *testing.T) {
 				a.Mu.Lock()
 				defer a.Mu.Unlock()
 				return len(a.Deaths) > 0 && testapp.Depth(t, queue+".dead") == len(a.Deaths)
-			}, "every dead letter is in its queue")
+			}, "every dead letter is in the dead-letter queue")
 			a.Settle(queue)
 			assert.Empty(t, processed.Twice())
 			assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
 		})
 	}
 
-	// What watermill-amqp's own publisher does, with confirms and mandatory, when the retry queue is gone.
+	// What watermill-amqp's own publisher does, with confirms and mandatory, when the retry queue is deleted.
 	t.Run("the same with watermill-amqp's publisher", func(t *testing.T) {
 		t.Parallel()
 		a := testapp.New(t, testapp.Schedule(300*time.Millisecond))
@@ -133,17 +133,17 @@ func TestTopologyDeletedUnderWay(t *testing.T) {
 		broker.Eventually(t, 10*time.Second, func() bool {
 			info, err := broker.Management(t).GetQueue("/", queue)
 			return err == nil && info.Messages == 0
-		}, "the work queue is empty: every failure was acknowledged")
+		}, "the work queue is empty, so every failed message was acknowledged")
 		assert.Empty(t, failed.Twice())
 		for _, gone := range []string{queue, queue + ".dead", a.Name + ".orphans"} {
-			assert.Zero(t, testapp.Depth(t, gone), "200 of 200 lost: if they are here, watermill-amqp has mended it")
+			assert.Zero(t, testapp.Depth(t, gone), "200 of 200 lost; if they are in this queue, watermill-amqp has fixed it")
 		}
 		require.NoError(t, stock.Close())
 	})
 }
 
-// TestOrphansAreParkedAndHoldNobodyUp: the work queue is deleted while nobody consumes it and its messages wait.
-func TestOrphansAreParkedAndHoldNobodyUp(t *testing.T) {
+// TestOrphansDoNotBlockOtherMessages: the work queue is deleted while it has no consumer and its messages wait.
+func TestOrphansDoNotBlockOtherMessages(t *testing.T) {
 	t.Parallel()
 	const orphans, others = 40, 40 // at-least-once dead-lettering has a window of 32
 	a := testapp.New(t, testapp.Schedule(3*time.Second))
@@ -155,7 +155,7 @@ func TestOrphansAreParkedAndHoldNobodyUp(t *testing.T) {
 	}
 	destroyed, err := broker.Channel(t).QueueDelete(gone, false, false, false)
 	require.NoError(t, err)
-	require.Zero(t, destroyed, "none was due before")
+	require.Zero(t, destroyed, "no message was due before")
 	for i := range others {
 		require.NoError(t, a.Failures.Publish("3s."+there, message.NewMessage(testapp.ID(i), nil)))
 	}
@@ -172,8 +172,8 @@ func TestOrphansAreParkedAndHoldNobodyUp(t *testing.T) {
 	assert.Empty(t, append(seen.Twice(), parked.Twice()...))
 }
 
-// TestNamesThatEndAlikeStayApart: a suffix pattern would feed billing with what belongs to sales.billing.
-func TestNamesThatEndAlikeStayApart(t *testing.T) {
+// TestQueuesWithTheSameSuffixStayApart: a suffix pattern would send the messages of sales.billing to billing.
+func TestQueuesWithTheSameSuffixStayApart(t *testing.T) {
 	t.Parallel()
 	const each = 20
 	a := testapp.New(t)
@@ -182,9 +182,9 @@ func TestNamesThatEndAlikeStayApart(t *testing.T) {
 	for queue, done := range queues {
 		a.Handle(queue, 2, func(msg *message.Message) error {
 			if string(msg.Payload) != queue {
-				t.Errorf("%s got a message of %s", queue, msg.Payload)
+				t.Errorf("%s received a message of %s", queue, msg.Payload)
 			}
-			if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 { // over both tiers
+			if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 { // waits on both tiers
 				return errDown
 			}
 			done.Add(msg.UUID)
@@ -206,7 +206,7 @@ func TestNamesThatEndAlikeStayApart(t *testing.T) {
 	}
 }
 
-// TestConsumerGroupsStayApart: a fan-out to two groups, one of which fails.
+// TestConsumerGroupsStayApart: a fan-out to two groups, and one of them fails.
 func TestConsumerGroupsStayApart(t *testing.T) {
 	t.Parallel()
 	const messages = 30
@@ -216,7 +216,7 @@ func TestConsumerGroupsStayApart(t *testing.T) {
 	for group, ledger := range done {
 		a := testapp.New(t, func(b *config.BuilderConfig) {
 			b.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix(group))
-			b.Prefix = "retry_" + topic // shared, as apps do
+			b.Prefix = "retry_" + topic // shared, as in an app
 		})
 		broker.Clean(t, topic)
 		exchange = topic
@@ -244,8 +244,8 @@ func TestConsumerGroupsStayApart(t *testing.T) {
 	}
 }
 
-// TestForeignMessageDoesNotHurtItsNeighbours: one message of another user among a thousand good failures in flight.
-func TestForeignMessageDoesNotHurtItsNeighbours(t *testing.T) {
+// TestForeignMessageDoesNotAffectOthers: one message of another user among a thousand ordinary failures in flight.
+func TestForeignMessageDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	const good = 1000
 	a := testapp.New(t, testapp.Schedule(100*time.Millisecond))
@@ -279,5 +279,5 @@ func TestForeignMessageDoesNotHurtItsNeighbours(t *testing.T) {
 	processed.Wait(t, good+1, 30*time.Second)
 	a.Settle(queue)
 	assert.Empty(t, processed.Twice())
-	assert.Zero(t, a.Log.Count("Cannot publish"), "the channel was never closed")
+	assert.Zero(t, a.Log.Count("Cannot publish"), "the channel was not closed")
 }

@@ -22,14 +22,14 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// TestEveryOutcomeOnABroker runs the rows of the outcome table side by side: the n-th call of a message with this body.
+// TestEveryOutcomeOnABroker runs the rows of the outcome table in parallel. The message's body names the row.
 func TestEveryOutcomeOnABroker(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
 	const fine, gone, dead = "processed", "settled", "dead"
 	outcomes := map[string]string{
-		"succeeds": fine, "fails once": fine, "panics once": fine, "exits once": fine, "times out once": fine, "asks for later": fine,
+		"succeeds": fine, "fails once": fine, "panics once": fine, "exits once": fine, "times out once": fine, "requests a delay": fine,
 		"fails always": dead, "fails permanently": dead, "panics always": dead, "acks itself": gone, "nacks itself once": fine,
 	}
 	calls, processed := testapp.NewLedger(), testapp.NewLedger()
@@ -48,7 +48,7 @@ func TestEveryOutcomeOnABroker(t *testing.T) {
 			case body == "times out once" && call == 1:
 				<-msg.Context().Done()
 				return msg.Context().Err()
-			case body == "asks for later" && call == 1:
+			case body == "requests a delay" && call == 1:
 				return backoff.RetryAfter(errDown, 250*time.Millisecond)
 			case body == "fails permanently":
 				return backoff.Permanent(errDown)
@@ -87,15 +87,15 @@ func TestEveryOutcomeOnABroker(t *testing.T) {
 		"fails permanently": middleware.DeadReasonPermanent,
 	}, reasons)
 	assert.Equal(t, 1, calls.Counts()["acks itself"])
-	assert.Equal(t, 2, calls.Counts()["nacks itself once"], "the broker brought it back")
+	assert.Equal(t, 2, calls.Counts()["nacks itself once"], "the broker redelivered the message")
 	assert.Equal(t, 3, calls.Counts()["fails always"])
 	broker.Eventually(t, 20*time.Second, func() bool {
 		info, err := broker.Management(t).GetQueue("/", queue)
 		return err == nil && info.Messages == 0
-	}, "nothing is left")
+	}, "all queues are empty")
 }
 
-// TestShutdownGivesMessagesBack: what was in flight is handled after the restart, once, and counts no failure.
+// TestShutdownGivesMessagesBack: messages in flight are processed once after the restart, and no failure is counted.
 func TestShutdownGivesMessagesBack(t *testing.T) {
 	t.Parallel()
 	const messages = 8
@@ -133,10 +133,10 @@ func TestShutdownGivesMessagesBack(t *testing.T) {
 	assert.Zero(t, testapp.Depth(t, queue+".dead"))
 }
 
-// TestShutdownsDoNotUseUpTheDeliveryLimit: a message that is in flight at every one of them is not given up.
+// TestShutdownsDoNotUseUpTheDeliveryLimit: a message that is in flight at every shutdown is not dead-lettered.
 func TestShutdownsDoNotUseUpTheDeliveryLimit(t *testing.T) {
 	t.Parallel()
-	const shutdowns, handlers = 2, 4 // each counts one delivery or a few: watermill-amqp takes its time to notice
+	const shutdowns, handlers = 2, 4 // each costs one delivery or more, until watermill-amqp has stopped consuming
 	for name, stop := range map[string]func(*message.Router, context.CancelFunc){
 		"context cancelled": func(_ *message.Router, cancel context.CancelFunc) { cancel() },
 		"router closed":     func(router *message.Router, _ context.CancelFunc) { _ = router.Close() },
@@ -173,7 +173,7 @@ func TestShutdownsDoNotUseUpTheDeliveryLimit(t *testing.T) {
 	}
 }
 
-// TestRecordDoesNotLeakDownstream: a first handler passes its retried message on to a second queue, whose handler fails.
+// TestRecordDoesNotLeakDownstream: a handler forwards its retried message to a second queue, whose handler fails.
 func TestRecordDoesNotLeakDownstream(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -201,7 +201,7 @@ func TestRecordDoesNotLeakDownstream(t *testing.T) {
 	assert.Equal(t, out, letter.Headers[middleware.TopicKey])
 }
 
-// TestMessageThatTheAppCannotReadIsDeadLettered, whole, and does not loop.
+// TestMessageThatTheAppCannotReadIsDeadLettered complete, and not redelivered in a loop.
 func TestMessageThatTheAppCannotReadIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP.Marshaler = picky{} })
@@ -209,9 +209,9 @@ func TestMessageThatTheAppCannotReadIsDeadLettered(t *testing.T) {
 	done := testapp.NewLedger()
 	a.Handle(queue, 1, func(msg *message.Message) error { done.Add(msg.UUID); return nil })
 	a.Run()
-	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("no JSON"), Headers: amqp091.Table{"n": int32(1)}}, testapp.Orders(1)[0])
+	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("not JSON"), Headers: amqp091.Table{"n": int32(1)}}, testapp.Orders(1)[0])
 	letter := testapp.Take(t, queue+".dead", 1)[0]
-	assert.Equal(t, "no JSON", string(letter.Body))
+	assert.Equal(t, "not JSON", string(letter.Body))
 	assert.Equal(t, int32(1), letter.Headers["n"])
 	assert.Equal(t, string(middleware.DeadReasonUnmarshal), letter.Headers[middleware.DeadReasonKey])
 	done.Wait(t, 1, 20*time.Second)
@@ -221,7 +221,7 @@ func TestMessageThatTheAppCannotReadIsDeadLettered(t *testing.T) {
 type picky struct{ amqp.DefaultMarshaler }
 
 func (p picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
-	if string(d.Body) == "no JSON" {
+	if string(d.Body) == "not JSON" {
 		return nil, errDown
 	}
 	return p.DefaultMarshaler.Unmarshal(d)

@@ -80,17 +80,17 @@ func TestPermissionsOfTheReadmeSuffice(t *testing.T) {
 	})
 }
 
-// permissions are regular expressions, by what they permit.
+// permissions contains the regular expressions of a user's permissions.
 type permissions struct{ configure, write, read string }
 
-// without takes an object away.
+// without removes an object from one of the expressions.
 func (p permissions) without(object, kind string) permissions {
 	pattern := map[string]*string{"configure": &p.configure, "write": &p.write, "read": &p.read}[kind]
 	*pattern = strings.Replace(*pattern, "^", "^(?!"+object+"$)", 1)
 	return p
 }
 
-// runs starts an app with these permissions, has a message fail until it is dead, and says what was refused.
+// runs starts an app with these permissions and one message that fails until it is dead-lettered. It returns the first refusal.
 func (p permissions) runs(t *testing.T, queue string, change ...func(*config.BuilderConfig)) error {
 	t.Helper()
 	user := broker.User(t, p.configure, p.write, p.read)
@@ -109,7 +109,7 @@ func (p permissions) runs(t *testing.T, queue string, change ...func(*config.Bui
 		a.Mu.Lock()
 		defer a.Mu.Unlock()
 		return refused != nil || len(a.Deaths) == 1
-	}, "the message is dead, or something refused")
+	}, "the message is dead-lettered, or the broker has refused something")
 	return refused
 }
 
@@ -137,7 +137,7 @@ func TestPermissionsOfTheReadmeAreTheLeast(t *testing.T) {
 					}
 					needed := true
 					switch {
-					case !verify && kind == "read" && object == "Q.dead": // by who reads dead letters: the test below
+					case !verify && kind == "read" && object == "Q.dead": // only a reader of dead letters needs it: see the test below
 						needed = false
 					case verify && kind == "read" && object != "Q":
 						needed = generationOf(t).permitsPassive
@@ -156,7 +156,7 @@ func TestPermissionsOfTheReadmeAreTheLeast(t *testing.T) {
 	}
 }
 
-// TestPermissionToReadDeadLetters is needed by nobody but who reads them.
+// TestPermissionToReadDeadLetters: only a client that reads dead letters needs it.
 func TestPermissionToReadDeadLetters(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -184,7 +184,7 @@ func TestPermissionToReadDeadLetters(t *testing.T) {
 		case letter := <-letters:
 			letter.Nack()
 		case <-time.After(20 * time.Second):
-			t.Fatal("no dead letter")
+			t.Fatal("no dead letter arrived in time")
 		}
 	}
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// What only v3 has.
+// Tests of features that only v3 has.
 
-// TestTopicConfig: a topic exchange whose queue is bound with the topic, which is a pattern.
+// TestTopicConfig: the queue is bound to a topic exchange, and the topic is the binding pattern.
 func TestTopicConfig(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t, func(b *configamqp3.BuilderConfig) {
@@ -47,8 +47,8 @@ func TestTopicConfig(t *testing.T) {
 	assert.Empty(t, done.Twice())
 }
 
-// TestRedeliveredIsSaidOfOneDeliveryOnly: the mark is v3's own, and no copy carries it on.
-func TestRedeliveredIsSaidOfOneDeliveryOnly(t *testing.T) {
+// TestRedeliveredMarkIsNotCopied: v3 marks a redelivery in the metadata, and no copy carries this mark.
+func TestRedeliveredMarkIsNotCopied(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
@@ -58,7 +58,7 @@ func TestRedeliveredIsSaidOfOneDeliveryOnly(t *testing.T) {
 		redelivered := amqpv3.IsMessageRedelivered(msg)
 		deliveries <- fmt.Sprintf("failures=%d redelivered=%t", record.Failures, redelivered)
 		if record.Failures == 0 && !redelivered {
-			msg.Nack() // by itself: the broker delivers it again
+			msg.Nack() // the handler itself nacks: the broker redelivers the message
 			return nil
 		}
 		return errDown
@@ -77,7 +77,7 @@ func TestRedeliveredIsSaidOfOneDeliveryOnly(t *testing.T) {
 	assert.NotContains(t, letter.Headers, amqpv3.MetadataRedeliveredKey)
 }
 
-// TestAppsOfBothMajorsShareTheirQueues: each retries what the other has failed on, and no queue is in the other's way.
+// TestAppsOfBothMajorsShareTheirQueues: each app handles retries of the other, and both declare the same queues.
 func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
 	t.Parallel()
 	const messages = 100
@@ -122,5 +122,5 @@ func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
 	assert.EqualValues(t, 3*messages, v2.Load()+v3.Load())
 	assert.NotZero(t, v2.Load())
 	assert.NotZero(t, v3.Load())
-	assert.NotZero(t, handed.Load(), "one has retried what the other has failed on")
+	assert.NotZero(t, handed.Load(), "one app has handled a retry of the other")
 }

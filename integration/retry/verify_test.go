@@ -18,8 +18,8 @@ import (
 
 func verifyOnly(b *config.BuilderConfig) { b.VerifyOnly = true }
 
-// TestVerifyOnlyHealsNothing, although its user may: what somebody deleted stays deleted, and what fails meanwhile is held.
-func TestVerifyOnlyHealsNothing(t *testing.T) {
+// TestVerifyOnlyDeclaresNothing, although its user may: a deleted object stays deleted, and a failed message is held.
+func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t, verifyOnly, testapp.Schedule(200*time.Millisecond))
 	queue := a.Queue("orders")
@@ -46,22 +46,22 @@ func TestVerifyOnlyHealsNothing(t *testing.T) {
 	}
 	remove(tier)
 	testapp.Send(t, "", queue, testapp.Orders(1)...)
-	broker.Eventually(t, 20*time.Second, func() bool { return a.Log.Count("holding the message") >= 3 }, "the failure is held")
+	broker.Eventually(t, 20*time.Second, func() bool { return a.Log.Count("holding the message") >= 3 }, "the failed message is held")
 	gone(tier)
 	a.Declare(queue)
 	processed.Wait(t, 1, 30*time.Second)
 	assert.Equal(t, map[string]int{testapp.ID(0): 2}, calls.Counts())
 
 	remove(dead)
-	require.ErrorContains(t, subscribe(t, a, queue), dead, "nor does a subscription")
+	require.ErrorContains(t, subscribe(t, a, queue), dead, "a subscription does not declare it either")
 	subscriber, err := amqp.NewSubscriber(a.Builder.DeadLetterSubscriberConfig(), watermill.NopLogger{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
-	require.ErrorContains(t, subscriber.SubscribeInitialize(queue), dead, "nor who reads dead letters")
+	require.ErrorContains(t, subscriber.SubscribeInitialize(queue), dead, "a reader of dead letters does not declare it either")
 	gone(dead)
 }
 
-// TestVerifyOnlyJudgesTheBroker as an app that declares does.
+// TestVerifyOnlyJudgesTheBroker like an app that declares.
 func TestVerifyOnlyJudgesTheBroker(t *testing.T) {
 	t.Parallel()
 	t.Run("refuses", func(t *testing.T) {

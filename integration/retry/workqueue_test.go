@@ -19,7 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// subscribe declares what Subscribe declares, and consumes nothing.
+// subscribe declares what a subscription declares, and consumes nothing.
 func subscribe(t *testing.T, a *testapp.App, queue string) error {
 	t.Helper()
 	s, err := amqp.NewSubscriber(a.Builder.SubscriberConfig(), a.Log)
@@ -34,7 +34,7 @@ func existing(t *testing.T, queue string, arguments amqp091.Table) {
 	require.NoError(t, err)
 }
 
-// argumentsOf returns the arguments of a queue, from the management API.
+// argumentsOf returns the queue's arguments from the management API.
 func argumentsOf(t *testing.T, queue string) map[string]any {
 	t.Helper()
 	info, err := broker.Management(t).GetQueue("/", queue)
@@ -52,7 +52,7 @@ func TestNewWorkQueueIsProtected(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
-	for range 3 { // it stays as it is, without a warning
+	for range 3 { // the queue is not changed, and no warning is logged
 		require.NoError(t, subscribe(t, a, queue))
 	}
 	arguments := argumentsOf(t, queue)
@@ -62,14 +62,14 @@ func TestNewWorkQueueIsProtected(t *testing.T) {
 	assert.Equal(t, "dead."+queue, arguments["x-dead-letter-routing-key"])
 	assert.Zero(t, a.Log.Warnings(""))
 
-	// Another start of the app, and one that leaves work queues alone, find it as it is.
+	// Another start of the app, and an app that leaves work queues unchanged, accept the queue.
 	again := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = a.Name; b.WorkQueueMode = topology.Leave })
 	require.NoError(t, subscribe(t, again, queue))
 	assert.Zero(t, again.Log.Warnings(""))
 }
 
-// TestBrokerDeadLettersWhatItGivesUpOn: on a protected queue nothing is dropped at the delivery limit.
-func TestBrokerDeadLettersWhatItGivesUpOn(t *testing.T) {
+// TestBrokerDeadLettersAtTheDeliveryLimit: on a protected queue no message is dropped at the delivery limit.
+func TestBrokerDeadLettersAtTheDeliveryLimit(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
@@ -94,7 +94,7 @@ func TestBrokerDeadLettersWhatItGivesUpOn(t *testing.T) {
 	assert.Equal(t, "delivery_limit", letter.Headers["x-first-death-reason"])
 }
 
-func TestExistingQueueIsLeftAsItIsWithOneWarning(t *testing.T) {
+func TestExistingQueueIsNotChangedAndOneWarningIsLogged(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Leave} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestExistingQueueIsLeftAsItIsWithOneWarning(t *testing.T) {
 	}
 }
 
-// TestPolicyOfTheWarningProtects runs the command of the warning.
+// TestPolicyOfTheWarningProtects runs the command in the warning.
 func TestPolicyOfTheWarningProtects(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -136,9 +136,9 @@ func TestPolicyOfTheWarningProtects(t *testing.T) {
 	broker.Eventually(t, 20*time.Second, func() bool {
 		info, err := broker.Management(t).GetQueue("/", queue)
 		return err == nil && info.Policy == policy[1]
-	}, "the policy holds")
+	}, "the policy is in effect")
 	testapp.Send(t, "", queue, testapp.Orders(2)...)
-	assert.Equal(t, "order 00000", string(testapp.Take(t, queue+".dead", 1)[0].Body), "what would have been dropped")
+	assert.Equal(t, "order 00000", string(testapp.Take(t, queue+".dead", 1)[0].Body), "the message that would have been dropped")
 }
 
 func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
@@ -217,12 +217,12 @@ func TestMissingPermissionNamesTheObject(t *testing.T) {
 			queue := a.Queue("orders")
 			err := subscribe(t, a, queue)
 			require.Error(t, err)
-			assert.ErrorContains(t, err, "'"+row.object(a, queue)+"'", "it names the object")
+			assert.ErrorContains(t, err, "'"+row.object(a, queue)+"'", "the error contains the object")
 			assert.ErrorContains(t, err, "permission")
 			assert.NotContains(t, err.Error(), ":"+user, "the password")
 		})
 	}
-	t.Run("publish", func(t *testing.T) { // a work queue left alone has no dead-letter exchange to ask for
+	t.Run("publish", func(t *testing.T) { // a work queue that is left unchanged has no dead-letter exchange, so declaring it needs no permission for one
 		a := testapp.New(t)
 		user := broker.User(t, ".*", a.Name+".return|"+a.Name+".orphans|orders.*|amq.default", ".*")
 		denied := testapp.New(t, func(b *config.BuilderConfig) {
@@ -235,7 +235,7 @@ func TestMissingPermissionNamesTheObject(t *testing.T) {
 	})
 }
 
-func TestBrokerThatIsNotThereOrKnowsAnotherPassword(t *testing.T) {
+func TestUnreachableBrokerAndWrongPassword(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct{ uri, want string }{
 		"unreachable":    {"amqp://guest:canary@127.0.0.1:1/", "refused"},
@@ -265,7 +265,7 @@ func TestNamesAreRefusedBeforeAnythingIsConsumed(t *testing.T) {
 	assert.ErrorContains(t, subscribe(t, b, "orders"), "choose another Prefix")
 }
 
-// TestWorkQueueDeletedUnderItsConsumer: watermill-amqp subscribes again, and no handler sees the phantom between.
+// TestWorkQueueDeletedUnderItsConsumer: watermill-amqp subscribes again, and no handler is called with an empty message.
 func TestWorkQueueDeletedUnderItsConsumer(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -281,18 +281,18 @@ func TestWorkQueueDeletedUnderItsConsumer(t *testing.T) {
 	broker.Eventually(t, 20*time.Second, func() bool {
 		info, err := broker.Management(t).GetQueue("/", queue)
 		return err == nil && info.Arguments["x-queue-type"] == "quorum" && a.Log.Count("Starting consuming") > 1
-	}, "declared and consumed again, as it was")
+	}, "the queue is declared and consumed again")
 	testapp.Send(t, "", queue, testapp.Orders(1)...)
 	select {
 	case identity := <-handled:
-		assert.Equal(t, testapp.ID(0), identity, "not the phantom")
+		assert.Equal(t, testapp.ID(0), identity, "the handler must not be called with an empty message")
 	case <-time.After(20 * time.Second):
-		t.Fatal("nobody consumes")
+		t.Fatal("no handler was called in time")
 	}
 }
 
-// TestTheAppsOwnNamesArgumentsAndTopologyBuilderHold.
-func TestTheAppsOwnNamesArgumentsAndTopologyBuilderHold(t *testing.T) {
+// TestTheAppsOwnNamesArgumentsAndTopologyBuilderAreUsed: names and arguments of the app's watermill-amqp configuration.
+func TestTheAppsOwnNamesArgumentsAndTopologyBuilderAreUsed(t *testing.T) {
 	t.Parallel()
 	built := make(chan string, 10)
 	var prefix string
@@ -324,7 +324,7 @@ func TestTheAppsOwnNamesArgumentsAndTopologyBuilderHold(t *testing.T) {
 	assert.Empty(t, done.Twice())
 }
 
-func TestVerifyFindsWhatIsMissing(t *testing.T) {
+func TestVerifyReportsMissingObjects(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
@@ -338,7 +338,7 @@ func TestVerifyFindsWhatIsMissing(t *testing.T) {
 	defer func() { _ = connection.Close() }()
 	channel, err := connection.Channel()
 	require.NoError(t, err)
-	require.NoError(t, wanted.Verify(channel), "it needs no permission to configure")
+	require.NoError(t, wanted.Verify(channel), "Verify needs no permission to configure")
 	_, err = broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
 	require.NoError(t, err)
 	require.ErrorContains(t, wanted.Verify(broker.Channel(t)), queue+".dead")

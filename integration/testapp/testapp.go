@@ -1,5 +1,5 @@
-// Package testapp makes whole apps, a router on watermill-amqp with the middleware and the builder, for the integration tests,
-// and counts their messages by identity.
+// Package testapp builds complete apps for the integration tests: a router on watermill-amqp with the middleware and the builder. It
+// counts their messages by identity.
 package testapp
 
 import (
@@ -42,7 +42,7 @@ type App struct {
 	Deaths  []middleware.DeadLetterEvent
 }
 
-// New makes an app that does not run yet.
+// New returns an app that does not run yet.
 func New(t testing.TB, change ...func(*config.BuilderConfig)) *App {
 	t.Helper()
 	a := &App{t: t, Name: broker.Name(t, "t"), Log: &Log{}}
@@ -74,10 +74,10 @@ func Schedule(delays ...time.Duration) func(*config.BuilderConfig) {
 	return func(b *config.BuilderConfig) { b.Schedule = delays }
 }
 
-// Queue is a name of the app's own.
+// Queue returns a queue name that only this app uses.
 func (a *App) Queue(base string) string { return base + "_" + a.Name }
 
-// Subscriber connects one of the app's own, which its router closes.
+// Subscriber returns a connected subscriber of the app, which its router closes.
 func (a *App) Subscriber() message.Subscriber {
 	a.t.Helper()
 	s, err := amqp.NewSubscriber(a.Builder.SubscriberConfig(), a.Log)
@@ -85,7 +85,7 @@ func (a *App) Subscriber() message.Subscriber {
 	return s
 }
 
-// Handle adds so many handlers with retries on a queue: one has one message in flight.
+// Handle adds n handlers with retries on a queue. Each handler has one message in flight.
 func (a *App) Handle(queue string, handlers int, h message.NoPublishHandlerFunc) {
 	a.t.Helper()
 	s := a.Subscriber()
@@ -94,7 +94,7 @@ func (a *App) Handle(queue string, handlers int, h message.NoPublishHandlerFunc)
 	}
 }
 
-// Run starts the router and stops it, and then the publisher of failures, when the test ends.
+// Run starts the router. When the test ends, the router and then the failure publisher are closed.
 func (a *App) Run() {
 	a.t.Helper()
 	done := make(chan error, 1)
@@ -103,9 +103,9 @@ func (a *App) Run() {
 	case <-a.Router.Running():
 	case err := <-done:
 		require.NoError(a.t, err)
-		a.t.Fatal("the router has stopped")
+		a.t.Fatal("the router stopped before it was running")
 	case <-time.After(30 * time.Second):
-		a.t.Fatal("the router does not run")
+		a.t.Fatal("the router did not start in time")
 	}
 	a.t.Cleanup(func() {
 		require.NoError(a.t, a.Router.Close())
@@ -114,7 +114,7 @@ func (a *App) Run() {
 	})
 }
 
-// Declare makes the topology of queues before there is a subscriber.
+// Declare declares the topology of queues before there is a subscriber.
 func (a *App) Declare(queues ...string) {
 	a.t.Helper()
 	channel := broker.Channel(a.t)
@@ -123,7 +123,7 @@ func (a *App) Declare(queues ...string) {
 	}
 }
 
-// Settle waits until nothing of a queue is on its way any more, on its tiers or in the queue itself: what came twice has come.
+// Settle waits until a queue and its tiers are empty, so that all duplicates have arrived.
 func (a *App) Settle(queues ...string) {
 	a.t.Helper()
 	for _, queue := range queues {
@@ -135,11 +135,11 @@ func (a *App) Settle(queues ...string) {
 				}
 			}
 			return true
-		}, "nothing is on its way any more")
+		}, "the queue and its tiers are empty")
 	}
 }
 
-// Send publishes to a queue, confirmed.
+// Send publishes to a queue and waits for the confirms.
 func Send(t testing.TB, exchange, key string, messages ...amqp091.Publishing) {
 	t.Helper()
 	channel := broker.Channel(t)
@@ -156,7 +156,7 @@ func Send(t testing.TB, exchange, key string, messages ...amqp091.Publishing) {
 	}
 }
 
-// Orders are messages as watermill-amqp publishes them, with identities from 0.
+// Orders returns messages as watermill-amqp publishes them, with identities from 0.
 func Orders(n int) []amqp091.Publishing {
 	all := make([]amqp091.Publishing, n)
 	for i := range all {
@@ -169,7 +169,7 @@ func Orders(n int) []amqp091.Publishing {
 
 func ID(i int) string { return fmt.Sprintf("%05d", i) }
 
-// Take empties a queue until so many messages have come, and says which.
+// Take consumes a queue until n messages have come, and returns them.
 func Take(t testing.TB, queue string, n int) []amqp091.Delivery {
 	t.Helper()
 	channel := broker.Channel(t)
@@ -187,7 +187,7 @@ func Take(t testing.TB, queue string, n int) []amqp091.Delivery {
 	return taken
 }
 
-// Depth is how many messages a queue holds for consumers.
+// Depth returns the number of ready messages in a queue.
 func Depth(t testing.TB, queue string) int {
 	t.Helper()
 	q, err := broker.Channel(t).QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -221,7 +221,7 @@ func (l *Ledger) Len() int {
 	return len(l.counts)
 }
 
-// Wait returns once so many identities are in.
+// Wait returns when this number of identities has been counted.
 func (l *Ledger) Wait(t testing.TB, identities int, within time.Duration) {
 	t.Helper()
 	deadline := time.After(within)
@@ -234,7 +234,7 @@ func (l *Ledger) Wait(t testing.TB, identities int, within time.Duration) {
 	}
 }
 
-// Twice are the identities that came more than once.
+// Twice returns the identities that came more than once.
 func (l *Ledger) Twice() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,7 +247,7 @@ func (l *Ledger) Twice() []string {
 	return all
 }
 
-// Log keeps what was logged.
+// Log records the log lines.
 type Log struct {
 	mu    sync.Mutex
 	lines []string
@@ -297,7 +297,7 @@ func PutPolicy(t testing.TB, name, pattern, definition string) {
 	t.Cleanup(func() { DeletePolicy(t, name) })
 }
 
-// DeletePolicy does nothing where the policy is gone.
+// DeletePolicy deletes a policy. It does nothing if the policy does not exist.
 func DeletePolicy(t testing.TB, name string) {
 	t.Helper()
 	response, err := broker.Management(t).DeletePolicy("/", name)
@@ -309,14 +309,14 @@ func DeletePolicy(t testing.TB, name string) {
 	}
 }
 
-// Counts is how often each identity came.
+// Counts returns how often each identity came.
 func (l *Ledger) Counts() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.counts)
 }
 
-// Lines are the lines that hold the text.
+// Lines returns the lines that contain the text.
 func (l *Log) Lines(text string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

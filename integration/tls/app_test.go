@@ -20,7 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// ways are the two fields in which an app of watermill-amqp's may have its TLS configuration.
+// ways contains the two fields of watermill-amqp's configuration for the TLS configuration.
 var ways = map[string]func(*amqp.Config, *tls.Config){
 	"ConnectionConfig.TLSConfig": func(c *amqp.Config, t *tls.Config) { c.Connection.TLSConfig = t },
 	"AmqpConfig.TLSClientConfig": func(c *amqp.Config, t *tls.Config) {
@@ -28,7 +28,7 @@ var ways = map[string]func(*amqp.Config, *tls.Config){
 	},
 }
 
-// TestAppOverTLS: every connection of the app, the builder's short-lived ones included, is encrypted and shows its certificate.
+// TestAppOverTLS: every connection of the app, also the short-lived ones of the builder, is encrypted and sends its certificate.
 func TestAppOverTLS(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
@@ -64,8 +64,8 @@ func TestAppOverTLS(t *testing.T) {
 	}
 }
 
-// unauthenticated is what TLS 1.3 tells of a client certificate that is missing or unknown. The answer comes after the client's own
-// handshake: amqp091-go may have tripped over the closed connection before it has read why.
+// unauthenticated contains the errors for a missing or unknown client certificate in TLS 1.3. The broker's answer comes after the
+// client's handshake: amqp091-go can fail on the closed connection before it has read the reason.
 var unauthenticated = []string{
 	"certificate required", "unknown certificate authority", publisherHint,
 	"cannot connect to AMQP: ", // watermill-amqp's
@@ -73,14 +73,14 @@ var unauthenticated = []string{
 
 const publisherHint = "with TLS, the broker ends it when the client's certificate is missing or refused"
 
-// TestTLSThatIsRefused says why, from the subscriber and from the publisher of failures.
-func TestTLSThatIsRefused(t *testing.T) {
+// TestRefusedTLS: the errors of the subscriber and of the failure publisher contain the reason.
+func TestRefusedTLS(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
 	other := newAuthority(t, "another CA")
 	for name, row := range map[string]struct {
 		change func(*tls.Config)
-		words  []string // one of them
+		words  []string // the error contains at least one of them
 	}{
 		"wrong CA":              {func(c *tls.Config) { c.RootCAs = other.pool() }, []string{"certificate signed by unknown authority"}},
 		"the system's CAs":      {func(c *tls.Config) { c.RootCAs = nil }, []string{"certificate signed by unknown authority"}},
@@ -128,5 +128,5 @@ func oneOf(t *testing.T, err error, words []string) {
 			return
 		}
 	}
-	assert.Fail(t, "unclear", "%q holds none of %q", err, words)
+	assert.Fail(t, "the error does not contain the reason", "%q contains none of %q", err, words)
 }

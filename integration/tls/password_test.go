@@ -28,8 +28,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// canary is a real user's password, which must turn up nowhere: neither whole, nor one of its parts, which reserved characters
-// separate, nor encoded.
+// canary is a real user's password. It must be printed nowhere, neither complete nor encoded, nor one of its parts, which reserved
+// characters separate.
 const canary = "c4nary-one@c4nary-two/c4nary-three?c4nary#four%c4nary:five"
 
 func sings(text string) bool {
@@ -37,7 +37,7 @@ func sings(text string) bool {
 		strings.Contains(text, fmt.Sprintf("%x", canary))
 }
 
-// witness keeps everything that is logged, at every level, and whatever else is shown to it.
+// witness records everything that is logged, at every level, and everything else that it receives.
 type witness struct {
 	mu     *sync.Mutex
 	lines  *[]string
@@ -83,7 +83,7 @@ func (w witness) count(text string) (n int) {
 	return n
 }
 
-// silent asserts that nothing of the password was seen, and that something was.
+// silent asserts that the witness has received something, and no part of the password.
 func (w witness) silent(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -94,7 +94,7 @@ func (w witness) silent(t *testing.T) {
 	}
 }
 
-// user is one with the canary for a password.
+// user creates a user with the canary as its password.
 func user(t *testing.T, configure, write, read string) (name string) {
 	t.Helper()
 	name = broker.User(t, configure, write, read)
@@ -124,8 +124,8 @@ func builder(t *testing.T, uri, prefix string, change ...func(*config.BuilderCon
 	return b
 }
 
-// TestWitnessHears: a test that could not fail would prove nothing.
-func TestWitnessHears(t *testing.T) {
+// TestWitnessFindsThePassword proves that the tests below can fail.
+func TestWitnessFindsThePassword(t *testing.T) {
 	for _, text := range []string{canary, url.QueryEscape(canary), url.PathEscape(canary), "c4nary-two", base64.StdEncoding.EncodeToString([]byte(canary))} {
 		w := newWitness()
 		w.With(watermill.LogFields{"uri": text}).Trace("", nil)
@@ -133,7 +133,7 @@ func TestWitnessHears(t *testing.T) {
 	}
 }
 
-// TestPasswordInFaultyConfigurations: addresses that cannot be read, of which an error might quote a part.
+// TestPasswordInFaultyConfigurations: invalid addresses, which an error might quote in part.
 func TestPasswordInFaultyConfigurations(t *testing.T) {
 	t.Parallel()
 	w := newWitness()
@@ -159,8 +159,8 @@ func TestPasswordInFaultyConfigurations(t *testing.T) {
 	w.silent(t)
 }
 
-// TestPasswordWhereNobodyConnects: a broker that is not there, that knows no such user, that speaks no TLS.
-func TestPasswordWhereNobodyConnects(t *testing.T) {
+// TestPasswordInFailedConnections: the broker is unreachable, refuses the user, or has no TLS.
+func TestPasswordInFailedConnections(t *testing.T) {
 	t.Parallel()
 	w := newWitness()
 	l := listen(t)
@@ -170,7 +170,7 @@ func TestPasswordWhereNobodyConnects(t *testing.T) {
 		"no broker":          address(t, known, "127.0.0.1:1"),
 		"no host":            address(t, known, "no-such-host.invalid:5672"),
 		"wrong password":     address(t, "guest", ""),
-		"no user":            address(t, "nobody", ""),
+		"no user":            address(t, "unknown", ""),
 		"no virtual host":    address(t, known, "") + "nowhere",
 		"TLS to a plain one": strings.Replace(address(t, known, ""), "amqp:", "amqps:", 1),
 		"plain to a TLS one": address(t, known, fmt.Sprintf("localhost:%d", l.port)),
@@ -189,7 +189,7 @@ func TestPasswordWhereNobodyConnects(t *testing.T) {
 	w.silent(t)
 }
 
-// TestPasswordWithoutPermissions: refusals at Subscribe and at Publish.
+// TestPasswordWithoutPermissions: the broker refuses Subscribe and Publish.
 func TestPasswordWithoutPermissions(t *testing.T) {
 	t.Parallel()
 	w := newWitness()
@@ -204,7 +204,7 @@ func TestPasswordWithoutPermissions(t *testing.T) {
 			require.NoError(t, err)
 			err = subscriber.SubscribeInitialize(queue)
 			var refused *amqp091.Error
-			if assert.ErrorAs(t, err, &refused, "the broker refuses %v", permissions) {
+			if assert.ErrorAs(t, err, &refused, "the broker must refuse %v", permissions) {
 				w.add(err)
 			}
 			require.NoError(t, subscriber.Close())
@@ -217,7 +217,7 @@ func TestPasswordWithoutPermissions(t *testing.T) {
 	w.silent(t)
 }
 
-// TestPasswordThatIsChanged between the subscriber's connection and the builder's own, with which it looks at the queue.
+// TestPasswordThatIsChanged between the subscriber's connection and the builder's own, which inspects the queue.
 func TestPasswordThatIsChanged(t *testing.T) {
 	t.Parallel()
 	for _, verify := range []bool{false, true} {
@@ -239,8 +239,8 @@ func TestPasswordThatIsChanged(t *testing.T) {
 	}
 }
 
-// TestPasswordOfAnAppInTrouble: its topology is printed and exported, it retries and dead-letters, loses the connection of its
-// failures, and is locked out when it comes back.
+// TestPasswordOfAnAppInTrouble: the app's topology is printed and exported. The app retries and dead-letters, its failure publisher
+// loses its connection, and the broker refuses the password when it reconnects.
 func TestPasswordOfAnAppInTrouble(t *testing.T) {
 	t.Parallel()
 	w := newWitness()
@@ -274,16 +274,16 @@ func TestPasswordOfAnAppInTrouble(t *testing.T) {
 	<-router.Running()
 	send := func(identity string) { testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(identity)}) }
 	send("fine")
-	broker.Eventually(t, soon, func() bool { return w.count("Message dead-lettered") == 1 }, "the first is dead-lettered, and that confirmed")
+	broker.Eventually(t, soon, func() bool { return w.count("Message dead-lettered") == 1 }, "the first message is dead-lettered and confirmed")
 
 	proxy.Stop()
 	send("away")
-	broker.Eventually(t, soon, func() bool { return w.count("holding the message") > 0 && w.count("Cannot reconnect") > 1 }, "held, and reconnecting")
+	broker.Eventually(t, soon, func() bool { return w.count("holding the message") > 0 && w.count("Cannot reconnect") > 1 }, "the message is held, and the publisher reconnects")
 	management := broker.Management(t)
 	_, err = management.PutUser(name, rabbithole.UserSettings{Password: "another"})
 	require.NoError(t, err)
 	require.NoError(t, proxy.Start())
-	broker.Eventually(t, soon, func() bool { return w.count("username or password not allowed") > 0 }, "locked out")
+	broker.Eventually(t, soon, func() bool { return w.count("username or password not allowed") > 0 }, "the broker refuses the password")
 	_, err = management.PutUser(name, rabbithole.UserSettings{Password: canary})
 	require.NoError(t, err)
 	for _, letter := range testapp.Take(t, queue+".dead", 2) {

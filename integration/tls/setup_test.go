@@ -1,4 +1,4 @@
-// Package tls_test runs whole apps over amqps, with a private CA and client certificates, and holds that no password is ever
+// Package tls_test runs complete apps over amqps, with a private CA and client certificates, and asserts that no password is
 // logged, returned or exported.
 package tls_test
 
@@ -41,7 +41,7 @@ func eval(expression string) (string, error) {
 	return string(output), err
 }
 
-// authority is a certificate authority that lives as long as a test.
+// authority is a certificate authority for one test.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
@@ -91,7 +91,7 @@ func (a authority) issue(t testing.TB, name string, hosts ...string) tls.Certifi
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// listener is a TLS listener of the broker, on a loopback port of its own, that asks for client certificates of the CA.
+// listener is a TLS listener of the broker, on a loopback port of its own, that requires client certificates of the CA.
 type listener struct {
 	ca   authority
 	port int
@@ -100,7 +100,7 @@ type listener struct {
 var shared struct {
 	sync.Mutex
 	listener
-	files string // in the broker's file system, with the key
+	files string // path of the certificates and the key in the broker's file system
 }
 
 // listen starts the listener, once for all tests.
@@ -120,7 +120,7 @@ func listen(t testing.TB) listener {
 	port := free.Addr().(*net.TCPAddr).Port
 	require.NoError(t, free.Close())
 
-	// In files of the broker's: certificates inline make its management API answer 500 as long as the listener is there.
+	// In files: with inline certificates the broker's management API answers 500 while the listener exists.
 	files := fmt.Sprintf("/tmp/watermill-retry-%d-", port)
 	for file, block := range map[string]pem.Block{
 		"ca.pem":   {Type: "CERTIFICATE", Bytes: ca.certificate.Raw},
@@ -148,14 +148,14 @@ func TestMain(m *testing.M) {
 			`[file:delete("%s" ++ F) || F <- ["ca.pem", "cert.pem", "key.pem"]].`, shared.port, shared.files))
 		if connection, dialled := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", shared.port), time.Second); dialled == nil {
 			_ = connection.Close()
-			fmt.Println("the TLS listener has not stopped:", output, err)
+			fmt.Println("the TLS listener did not stop:", output, err)
 			code = 1
 		}
 	}
 	os.Exit(code)
 }
 
-// uri is the broker's address over TLS.
+// uri returns the broker's address over TLS.
 func (l listener) uri(t testing.TB, host string) string {
 	t.Helper()
 	uri, err := url.Parse(broker.URL(t))
@@ -164,7 +164,7 @@ func (l listener) uri(t testing.TB, host string) string {
 	return uri.String()
 }
 
-// client is a TLS configuration that the broker accepts.
+// client returns a TLS configuration that the broker accepts.
 func (l listener) client(t testing.TB) *tls.Config {
 	t.Helper()
 	return &tls.Config{RootCAs: l.ca.pool(), Certificates: []tls.Certificate{l.ca.issue(t, "app")}, MinVersion: tls.VersionTLS12}

@@ -3,7 +3,7 @@
 //	chaos -brokers 3.10=amqp://...,4.3=amqp://... [-tool ../shared/brokers] [-cluster 4.3] [-messages 700] [-faults regexp] [-short]
 //
 // Without -brokers it takes AMQP_URL and AMQP_MANAGEMENT_URL, and the commands BROKER_CTL, BROKER_KILL and BROKER_START.
-// The tool (verbs: cluster, ctl, kill, start, down) gives the means to hurt the brokers that -brokers names.
+// The tool (verbs: cluster, ctl, kill, start, down) controls the brokers in -brokers.
 package main
 
 import (
@@ -25,11 +25,11 @@ func main() {
 	chaos.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	brokers := flag.String("brokers", "", "name=url,...; AMQP_URL where empty")
+	brokers := flag.String("brokers", "", "name=url,...; AMQP_URL if empty")
 	tool := flag.String("tool", "", "the command that kills, starts and controls the brokers by name")
-	cluster := flag.String("cluster", "", "the version of a three-node cluster for the faults that need one (with -tool)")
+	cluster := flag.String("cluster", "", "version of the three-node cluster for the faults that need one (with -tool)")
 	messages := flag.Int("messages", 700, "messages per row and broker")
-	only := flag.String("faults", "", "regular expression of the faults to run; all where empty")
+	only := flag.String("faults", "", "regular expression of the faults to run; all if empty")
 	except := flag.String("except", "^$", "regular expression of the faults to leave out")
 	short := flag.Bool("short", false, "shorter faults")
 	flag.Parse()
@@ -68,7 +68,7 @@ func choose(only, except string) ([]chaos.Fault, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("no fault is named like %q", only)
+		return nil, fmt.Errorf("no fault matches %q", only)
 	}
 	return chosen, nil
 }
@@ -81,7 +81,7 @@ type suite struct {
 	rows    []chaos.Row
 }
 
-// all runs the single nodes side by side, and then the cluster: two cores are not enough for six nodes.
+// all runs the single nodes in parallel, and then the cluster: two cores are not enough for six nodes.
 func (s *suite) all(ctx context.Context, list, cluster string) error {
 	brokers, err := s.brokers(list)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *suite) brokers(list string) ([]chaos.Broker, error) {
 	if list == "" {
 		b := chaos.FromEnvironment()
 		if b.URL == "" {
-			return nil, fmt.Errorf("neither -brokers nor AMQP_URL is set")
+			return nil, fmt.Errorf("-brokers and AMQP_URL are empty: set one of them")
 		}
 		return []chaos.Broker{b}, nil
 	}
@@ -134,7 +134,7 @@ func (s *suite) brokers(list string) ([]chaos.Broker, error) {
 	for entry := range strings.SplitSeq(list, ",") {
 		name, url, ok := strings.Cut(entry, "=")
 		if !ok {
-			return nil, fmt.Errorf("-brokers: an entry is not name=url")
+			return nil, fmt.Errorf("-brokers: an entry does not have the form name=url")
 		}
 		all = append(all, s.equip(chaos.Broker{Name: name, URL: url}))
 	}
@@ -148,14 +148,14 @@ func (s *suite) equip(b chaos.Broker) chaos.Broker {
 	return b
 }
 
-// cluster starts one. Its first node is the one that is killed.
+// cluster starts a cluster. The fault kills its first node.
 func (s *suite) cluster(version string) (chaos.Broker, error) {
 	var b chaos.Broker
 	process := exec.Command(s.tool, "cluster", version)
 	process.Stderr = os.Stderr
 	output, err := process.Output()
 	if err != nil {
-		return b, fmt.Errorf("the cluster: %w", err)
+		return b, fmt.Errorf("cannot start the cluster: %w", err)
 	}
 	for line := range strings.Lines(string(output)) {
 		name, url, _ := strings.Cut(strings.TrimSpace(line), "=")

@@ -19,7 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// bodyOnly is an app's marshaler that makes nothing of metadata.
+// bodyOnly is an app's marshaler that ignores metadata.
 type bodyOnly struct{}
 
 func (bodyOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
@@ -30,7 +30,7 @@ func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return message.NewMessage(d.MessageId, d.Body), nil
 }
 
-func TestRetriesEndWithAMarshalerThatKnowsNoMetadata(t *testing.T) {
+func TestRetriesEndWithAMarshalerThatIgnoresMetadata(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP.Marshaler = bodyOnly{} })
 	queue := a.Queue("orders")
@@ -44,12 +44,12 @@ func TestRetriesEndWithAMarshalerThatKnowsNoMetadata(t *testing.T) {
 	letter := testapp.Take(t, queue+".dead", 1)[0]
 	assert.Equal(t, map[string]int{"m-1": 3}, calls.Counts())
 	assert.Equal(t, string(middleware.DeadReasonExhausted), letter.Headers[middleware.DeadReasonKey])
-	assert.Equal(t, "abc", letter.Headers["trace"], "what the app's marshaler leaves out is kept")
+	assert.Equal(t, "abc", letter.Headers["trace"], "a header that the app's marshaler ignores is kept")
 	assert.Equal(t, "m-1", letter.MessageId)
 }
 
-// TestPriorityHoldsNobodyUp: quorum queues of RabbitMQ 4.0 keep prioritised messages apart, and look only at their head.
-func TestPriorityHoldsNobodyUp(t *testing.T) {
+// TestPriorityDoesNotDelayOthers: quorum queues of RabbitMQ 4.0 keep prioritised messages apart, and expire only at their head.
+func TestPriorityDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	const tier = 2 * time.Second
 	a := testapp.New(t, testapp.Schedule(tier))
@@ -69,18 +69,18 @@ func TestPriorityHoldsNobodyUp(t *testing.T) {
 	a.Run()
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("normal")})
 	first := <-calls
-	broker.Eventually(t, 10*time.Second, func() bool { return testapp.Depth(t, queue+"."+a.Name+".2s") == 1 }, "it waits")
-	<-time.After(time.Until(first.at.Add(tier * 3 / 4))) // late enough that waiting for the other one would show
+	broker.Eventually(t, 10*time.Second, func() bool { return testapp.Depth(t, queue+"."+a.Name+".2s") == 1 }, "the message is on the tier")
+	<-time.After(time.Until(first.at.Add(tier * 3 / 4))) // late enough that waiting for the second message would be visible
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("urgent"), Priority: 9})
 	urgent := <-calls
 	back := <-calls
 	require.Equal(t, "urgent", urgent.body)
-	assert.Equal(t, "normal", back.body, "first failed, first back")
+	assert.Equal(t, "normal", back.body, "the message that failed first comes back first")
 	assert.Equal(t, "urgent", (<-calls).body)
 }
 
-// failing runs an app whose 40 messages fail once, with the tier given, and deletes its return exchange and what else remove
-// does before they come.
+// failing runs an app whose 40 messages fail once, with the given tier. Before the messages are due, it deletes the app's return
+// exchange and runs remove.
 func failing(t *testing.T, tier time.Duration, remove func(channel *amqp091.Channel, tier string)) (a *testapp.App, queue string, processed *testapp.Ledger) {
 	t.Helper()
 	a = testapp.New(t, testapp.Schedule(tier))
@@ -102,7 +102,7 @@ func failing(t *testing.T, tier time.Duration, remove func(channel *amqp091.Chan
 
 const fails = 40
 
-// onceEach waits until every message is processed, and makes sure that none is twice, nor parked.
+// onceEach waits until every message is processed, and asserts that none came twice and none is an orphan.
 func onceEach(t *testing.T, a *testapp.App, queue string, processed *testapp.Ledger) {
 	t.Helper()
 	processed.Wait(t, fails, 60*time.Second)
@@ -111,10 +111,10 @@ func onceEach(t *testing.T, a *testapp.App, queue string, processed *testapp.Led
 	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
 }
 
-// TestReturnExchangeDeletedUnderWay: nothing comes back, nothing is lost, and the next subscription heals it.
-func TestReturnExchangeDeletedUnderWay(t *testing.T) {
+// TestReturnExchangeDeletedWhileTheAppRuns: no message comes back or is lost until the next subscription declares it again.
+func TestReturnExchangeDeletedWhileTheAppRuns(t *testing.T) {
 	t.Parallel()
-	// Nothing is due before the exchange is there again: RabbitMQ would try that again after three minutes.
+	// No message is due before the exchange exists again: RabbitMQ would try again only after three minutes.
 	a, queue, processed := failing(t, 3*time.Second, func(*amqp091.Channel, string) {})
 	broker.Eventually(t, 20*time.Second, func() bool {
 		a.Mu.Lock()
@@ -136,8 +136,8 @@ func TestTierAndReturnExchangeDeletedTogether(t *testing.T) {
 	onceEach(t, a, queue, processed)
 }
 
-// TestReplacedWorkQueueIsLookedAtAgain: somebody deletes the queue and declares another of that name.
-func TestReplacedWorkQueueIsLookedAtAgain(t *testing.T) {
+// TestReplacedWorkQueueIsInspectedAgain: the queue is deleted and declared again with other arguments.
+func TestReplacedWorkQueueIsInspectedAgain(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
@@ -145,12 +145,12 @@ func TestReplacedWorkQueueIsLookedAtAgain(t *testing.T) {
 	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
 	require.NoError(t, err)
 	existing(t, queue, nil)
-	require.Error(t, subscribe(t, a, queue), "it is not what it was")
+	require.Error(t, subscribe(t, a, queue), "the queue has other arguments now")
 	require.NoError(t, subscribe(t, a, queue))
 	assert.Equal(t, 1, a.Log.Warnings(""))
 }
 
-// TestNilBindingKeyIsRefused: by Subscribe on v2, which needs none where there is no exchange, and by NewBuilder on v3.
+// TestNilBindingKeyIsRefused by Subscribe on v2, which needs none without an exchange, and by NewBuilder on v3.
 func TestNilBindingKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	app := amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
@@ -164,7 +164,7 @@ func TestNilBindingKeyIsRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "GenerateRoutingKey is nil")
 }
 
-// TestSubscribeInAnAlarm: a broker that reads nothing from publishers is no reason not to consume.
+// TestSubscribeInAnAlarm: consuming works although the broker reads nothing from publishers.
 func TestSubscribeInAnAlarm(t *testing.T) {
 	a := testapp.New(t)
 	queue := a.Queue("orders")
@@ -188,7 +188,7 @@ func TestSubscribeInAnAlarm(t *testing.T) {
 		require.NoError(t, err)
 	case <-time.After(30 * time.Second):
 		restore()
-		t.Fatal("Subscribe waits for the alarm to end")
+		t.Fatal("Subscribe did not return during the alarm")
 	}
 	restore()
 	require.NoError(t, subscribe(t, a, queue))

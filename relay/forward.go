@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -14,27 +13,27 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// DeadReasonForeign is why a message was dead-lettered that was on a tier without a failure record that says whose it is.
+// DeadReasonForeign is the dead reason of a message on a tier that has no failure record with a handler.
 const DeadReasonForeign middleware.DeadReason = "foreign"
 
 const publishTimeout = 10 * time.Second
 
-var errEnded = errors.New("the subscriber closed its channel")
+var errForeign = errors.New("the retry middleware did not publish this message")
 
-// next is where a message goes now, and with which metadata: to another hop, back to its handler, or, where it does not say to
-// which, to a dead-letter topic. The metadata are a copy.
+// next returns the topic that a message goes to now and the metadata of its copy: the next hop, the return topic of its
+// handler, or a dead-letter topic if the handler is unknown.
 func (p *pump) next(h *held, now time.Time) (TopicParams, message.Metadata) {
 	metadata := make(message.Metadata, len(h.msg.Metadata)+2)
 	maps.Copy(metadata, h.msg.Metadata)
 	delete(metadata, hopKey)
 	switch {
 	case !h.known:
-		metadata[middleware.DeadReasonKey] = string(DeadReasonForeign)
+		p.foreignRecord(h.record, now).Write(metadata)
 		return TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler}, metadata
 	case now.Before(dueAt(h.record)):
 		rest := dueAt(h.record).Sub(now)
 		tier := p.tierFor(rest)
-		if tier.topic == p.topic || rest > tier.hold+tier.slack() {
+		if tier.topic == p.topic || rest > tier.hop+tier.slack() {
 			tier.startHop(metadata, now)
 		}
 		return TopicParams{Kind: TierTopic, Tier: tier.tier}, metadata
@@ -43,10 +42,30 @@ func (p *pump) next(h *held, now time.Time) (TopicParams, message.Metadata) {
 	}
 }
 
-// tierFor is where a message waits for the rest of its time: on its own tier, unless less than a hop is left, as a wish of
-// backoff.RetryAfter may have it. There it would be behind others that are due later.
+// foreignRecord completes the record of a message that is dead-lettered because its handler is unknown, so that
+// middleware.ReadRecord reads it. The record is zero if the message had no readable one.
+func (p *pump) foreignRecord(record middleware.Record, now time.Time) middleware.Record {
+	record.Failures = max(record.Failures, 1)
+	if record.LastFailedAt.IsZero() {
+		record.LastFailedAt = now
+	}
+	if record.FirstFailedAt.IsZero() {
+		record.FirstFailedAt = record.LastFailedAt
+	}
+	if record.Reason == "" {
+		record.Reason = errForeign.Error()
+	}
+	if record.Topic == "" {
+		record.Topic = p.topic
+	}
+	record.DueAt, record.DeadReason, record.Subscriber = time.Time{}, DeadReasonForeign, structName(p.subscriber)
+	return record
+}
+
+// tierFor returns the tier on which a message waits for the rest of its delay. That is its own tier, unless less than one hop
+// remains (a requested delay can do that): at the end of its own tier it would wait behind messages that are due later.
 func (p *pump) tierFor(rest time.Duration) tierTopic {
-	if rest > p.hold*3/4 {
+	if rest > p.hop*3/4 {
 		return p.tierTopic
 	}
 	for _, tier := range p.relay.config.Schedule.Tiers() {
@@ -57,10 +76,10 @@ func (p *pump) tierFor(rest time.Duration) tierTopic {
 	return p.tierTopic
 }
 
-// publish publishes a copy under a context of its own: the message's may end with the subscription.
+// publish publishes a copy under a context of its own: the message's context may end with the subscription.
 func (p *pump) publish(h *held, to TopicParams, metadata message.Metadata) (topic string, err error) {
 	topic, err = p.relay.config.topic(to)
-	if err != nil && to.Kind == ReturnTopic { // a handler whose name cannot be one
+	if err != nil && to.Kind == ReturnTopic { // the handler's name cannot be part of a topic name
 		p.relay.logger.Error("Message of a tier has no return topic", err, p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID}))
 		h.known = false
 		to, metadata = p.next(h, time.Now())
@@ -70,7 +89,7 @@ func (p *pump) publish(h *held, to TopicParams, metadata message.Metadata) (topi
 		return "", err
 	}
 	if to.Kind == DeadLetterTopic {
-		p.relay.logger.Error("Message on a tier has no failure record that can be read: dead-lettered", errForeign,
+		p.relay.logger.Error("Message on a tier has no failure record that names a handler, dead-lettering it", errForeign,
 			p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "dead_letter_topic": topic}))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.msg.Context()), publishTimeout)
@@ -83,33 +102,4 @@ func (p *pump) publish(h *held, to TopicParams, metadata message.Metadata) (topi
 		}
 	}()
 	return topic, p.relay.config.Publisher.Publish(topic, letter)
-}
-
-var errForeign = errors.New("not a message that the retry middleware has published")
-
-// pause doubles with every failure.
-func pause(failures int) time.Duration {
-	return min(pauseInitial<<min(failures, 10), pauseLongest)
-}
-
-// jitter makes half of a pause chance, so that messages do not come back together.
-func jitter(pause time.Duration) time.Duration { return pause/2 + rand.N(pause/2) }
-
-// sleep tells whether the context lasted as long.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
