@@ -11,7 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-func TestSimulate(t *testing.T) {
+func TestSimulateComputesEveryRetry(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
@@ -19,8 +19,8 @@ func TestSimulate(t *testing.T) {
 		retries  []retrytest.SimulatedRetry
 		dead     time.Duration
 	}{
-		{"one", backoff.Schedule{time.Second}, []retrytest.SimulatedRetry{{1, backoff.Tier(time.Second), time.Second, time.Second}}, time.Second},
-		{"a tier twice", backoff.Constant(time.Minute, 2), []retrytest.SimulatedRetry{
+		{"one retry", backoff.Schedule{time.Second}, []retrytest.SimulatedRetry{{1, backoff.Tier(time.Second), time.Second, time.Second}}, time.Second},
+		{"one tier for two retries", backoff.Constant(time.Minute, 2), []retrytest.SimulatedRetry{
 			{1, backoff.Tier(time.Minute), time.Minute, time.Minute}, {2, backoff.Tier(time.Minute), time.Minute, 2 * time.Minute},
 		}, 2 * time.Minute},
 		{"longer than a time.Duration", backoff.Constant(backoff.MaxDelay, 30)[28:], []retrytest.SimulatedRetry{
@@ -41,7 +41,7 @@ func TestSimulate(t *testing.T) {
 	assert.Equal(t, time.Duration(math.MaxInt64), long.Retries[999].At)
 }
 
-func TestSimulateSaysWhatIsWrong(t *testing.T) {
+func TestSimulateHasTheErrorOfAnInvalidSchedule(t *testing.T) {
 	t.Parallel()
 	for _, schedule := range []backoff.Schedule{nil, {100}, {-time.Second, time.Second}, backoff.Exponential(time.Second, -1, 2)} {
 		s := retrytest.Simulate(schedule)
