@@ -387,24 +387,3 @@ func TestHooksAndConfigurationOfTheAppAreUsed(t *testing.T) {
 		app.Stories("orders.dead")[0].NeverRetried().Processed()
 	})
 }
-
-// Simulate computes the retries. The app runs them through the router, the middleware and the relay.
-func TestSimulateMatchesTheRetriesOfAnApp(t *testing.T) {
-	for _, schedule := range []backoff.Schedule{
-		{time.Millisecond}, backoff.Exponential(time.Second, 5, 6), {time.Hour, time.Second, time.Hour, 24 * time.Hour},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			app := retrytest.New(t, schedule)
-			app.AddConsumerHandler("billing", "orders", always(errDown))
-			story := app.Send("orders", order("1"))
-			var at []time.Duration
-			for i, retry := range retrytest.Simulate(schedule).Retries {
-				at = append(at, retry.At)
-				assert.Equal(t, retry.Tier, story.Attempts()[i].Tier)
-				assert.Equal(t, retry.Wait, story.Attempts()[i].Delay)
-				assert.Equal(t, retry.Failure, story.Attempts()[i].Failures)
-			}
-			story.RetriedAt(at...).DeadLettered(middleware.DeadReasonExhausted)
-		})
-	}
-}
