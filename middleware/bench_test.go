@@ -21,7 +21,7 @@ func TestSuccessDoesNotAllocate(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }))
 }
 
-// BenchmarkSuccess is what a handler that succeeds pays.
+// BenchmarkSuccess measures what the middleware costs a handler that succeeds.
 func BenchmarkSuccess(b *testing.B) {
 	poison, err := watermillmw.PoisonQueue(&recorder{}, "poison")
 	require.NoError(b, err)
@@ -47,7 +47,7 @@ func BenchmarkSuccess(b *testing.B) {
 	}
 }
 
-// BenchmarkFailure is what the copy and its record cost, without the broker.
+// BenchmarkFailure measures what the copy and its failure record cost, without a broker.
 func BenchmarkFailure(b *testing.B) {
 	ctx := routerContext(b)
 	retry, err := retrymw.NewTieredRetry(configOf(discard{}), nil)

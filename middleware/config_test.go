@@ -21,7 +21,7 @@ func TestValidateReportsAllFaultsAtOnce(t *testing.T) {
 	}
 }
 
-func TestScheduleOfTheConfigIsNotShared(t *testing.T) {
+func TestMiddlewareKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
 	schedule := backoff.Schedule{time.Second}
 	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Schedule = schedule })
 	schedule[0] = time.Hour

@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-func TestDecide(t *testing.T) {
+func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	earlier := now.Add(-time.Hour)
@@ -23,11 +23,11 @@ func TestDecide(t *testing.T) {
 	p := policy{schedule: schedule, tiers: schedule.Tiers(), tolerance: 100 * time.Millisecond}
 	errDown := errors.New("the bank is down")
 	because := func(err error) failure { return failure{err: err, reason: err.Error(), errorType: "T"} }
-	// failed is the record of a message that failed so often; its first failure was an hour ago.
+	// failed returns the record of a message with that many failures. The first was an hour ago.
 	failed := func(times int) Record {
 		return Record{Failures: times, FirstFailedAt: earlier, LastFailedAt: earlier, DueAt: earlier, Topic: "orders", Handler: "billing"}
 	}
-	// copied is the record of the copy.
+	// copied returns the failure record of the copy.
 	copied := func(times int, reason string, due time.Time, dead DeadReason) Record {
 		r := Record{Failures: times, FirstFailedAt: earlier, LastFailedAt: now, DueAt: due, Reason: reason, ErrorType: "T", Topic: "orders", Handler: "billing", DeadReason: dead}
 		if times == 1 {
@@ -48,26 +48,26 @@ func TestDecide(t *testing.T) {
 		f    failure
 		want decision
 	}{
-		"arrives":                     {situation{}, failure{}, decision{}},
-		"arrives, due":                {situation{record: failed(1)}, failure{}, decision{}},
-		"arrives, within tolerance":   {situation{record: nearlyDue}, failure{}, decision{}},
-		"arrives, not due":            {situation{record: notDue}, failure{}, decision{outcome: Parked, record: notDue, tier: backoff.Tier(time.Second), delay: time.Second}},
-		"arrives, not due, shutdown":  {situation{record: notDue, ended: true}, failure{}, decision{outcome: GivenBack}},
-		"arrives at a shutdown":       {situation{ended: true}, failure{}, decision{outcome: GivenBack}},
-		"arrives unreadable":          {situation{}, because(errUnmarshal("no JSON")), decision{outcome: DeadLettered, record: copied(1, "cannot unmarshal the message: no JSON", time.Time{}, DeadReasonUnmarshal)}},
-		"succeeds":                    {situation{called: true}, failure{}, decision{outcome: Processed}},
-		"succeeds at a shutdown":      {situation{called: true, ended: true}, failure{}, decision{outcome: Processed}},
-		"succeeds, acked by itself":   {situation{called: true, settled: true}, failure{}, decision{outcome: Processed}},
-		"fails":                       {situation{called: true}, because(errDown), decision{outcome: Retried, record: copied(1, errDown.Error(), now.Add(time.Second), ""), tier: backoff.Tier(time.Second), delay: time.Second}},
-		"fails again":                 {situation{called: true, record: failed(1)}, because(errDown), decision{outcome: Retried, record: copied(2, errDown.Error(), now.Add(time.Minute), ""), tier: backoff.Tier(time.Minute), delay: time.Minute}},
-		"fails too often":             {situation{called: true, record: failed(2)}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
-		"fails for good":              {situation{called: true}, because(backoff.Permanent(errDown)), decision{outcome: DeadLettered, record: copied(1, errDown.Error(), time.Time{}, DeadReasonPermanent)}},
-		"requests a delay":            {situation{called: true}, because(backoff.RetryAfter(errDown, 2*time.Second)), decision{outcome: Retried, record: copied(1, errDown.Error(), now.Add(2*time.Second), ""), tier: backoff.Tier(time.Minute), delay: 2 * time.Second}},
-		"requests more than the most": {situation{called: true}, because(backoff.RetryAfter(errDown, 2*backoff.MaxDelay)), decision{outcome: Retried, record: copied(1, errDown.Error(), now.Add(backoff.MaxDelay), ""), tier: backoff.Tier(time.Minute), delay: backoff.MaxDelay}},
-		"requests a delay too often":  {situation{called: true, record: failed(2)}, because(backoff.RetryAfter(errDown, time.Second)), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
-		"fails at a shutdown":         {situation{called: true, ended: true}, because(errDown), decision{outcome: GivenBack}},
-		"fails, acked by itself":      {situation{called: true, settled: true}, because(errDown), decision{outcome: Settled}},
-		"settled wins over shutdown":  {situation{called: true, settled: true, ended: true}, because(errDown), decision{outcome: Settled}},
+		"arrives":                               {situation{}, failure{}, decision{}},
+		"arrives, due":                          {situation{record: failed(1)}, failure{}, decision{}},
+		"arrives, within tolerance":             {situation{record: nearlyDue}, failure{}, decision{}},
+		"arrives, not due":                      {situation{record: notDue}, failure{}, decision{outcome: Parked, record: notDue, tier: backoff.Tier(time.Second), delay: time.Second}},
+		"arrives, not due, shutdown":            {situation{record: notDue, ended: true}, failure{}, decision{outcome: GivenBack}},
+		"arrives, shutdown":                     {situation{ended: true}, failure{}, decision{outcome: GivenBack}},
+		"arrives, cannot be unmarshaled":        {situation{}, because(errUnmarshal("no JSON")), decision{outcome: DeadLettered, record: copied(1, "cannot unmarshal the message: no JSON", time.Time{}, DeadReasonUnmarshal)}},
+		"succeeds":                              {situation{called: true}, failure{}, decision{outcome: Processed}},
+		"succeeds, shutdown":                    {situation{called: true, ended: true}, failure{}, decision{outcome: Processed}},
+		"succeeds, acked by the handler":        {situation{called: true, settled: true}, failure{}, decision{outcome: Processed}},
+		"fails":                                 {situation{called: true}, because(errDown), decision{outcome: Retried, record: copied(1, errDown.Error(), now.Add(time.Second), ""), tier: backoff.Tier(time.Second), delay: time.Second}},
+		"fails a second time":                   {situation{called: true, record: failed(1)}, because(errDown), decision{outcome: Retried, record: copied(2, errDown.Error(), now.Add(time.Minute), ""), tier: backoff.Tier(time.Minute), delay: time.Minute}},
+		"fails, no retries left":                {situation{called: true, record: failed(2)}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
+		"fails, permanent":                      {situation{called: true}, because(backoff.Permanent(errDown)), decision{outcome: DeadLettered, record: copied(1, errDown.Error(), time.Time{}, DeadReasonPermanent)}},
+		"requests a delay":                      {situation{called: true}, because(backoff.RetryAfter(errDown, 2*time.Second)), decision{outcome: Retried, record: copied(1, errDown.Error(), now.Add(2*time.Second), ""), tier: backoff.Tier(time.Minute), delay: 2 * time.Second}},
+		"requests more than MaxDelay":           {situation{called: true}, because(backoff.RetryAfter(errDown, 2*backoff.MaxDelay)), decision{outcome: Retried, record: copied(1, errDown.Error(), now.Add(backoff.MaxDelay), ""), tier: backoff.Tier(time.Minute), delay: backoff.MaxDelay}},
+		"requests a delay, no retries left":     {situation{called: true, record: failed(2)}, because(backoff.RetryAfter(errDown, time.Second)), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
+		"fails, shutdown":                       {situation{called: true, ended: true}, because(errDown), decision{outcome: GivenBack}},
+		"fails, acked by the handler":           {situation{called: true, settled: true}, because(errDown), decision{outcome: Settled}},
+		"fails, acked by the handler, shutdown": {situation{called: true, settled: true, ended: true}, because(errDown), decision{outcome: Settled}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,8 +77,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestDocumentsHaveTheOutcomes: the tables of docs/outcomes.md and of the package documentation have the outcomes of the code,
-// in its order.
+// The tables in docs/outcomes.md and in doc.go list the outcomes in the order of Outcomes.
 func TestDocumentsHaveTheOutcomes(t *testing.T) {
 	t.Parallel()
 	for document, row := range map[string]string{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,7 +16,7 @@ import (
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
-// The middleware for any Pub/Sub: topics are what the app makes them. For RabbitMQ config.Builder makes the configuration.
+// The middleware for any Pub/Sub. The app chooses the topics. For RabbitMQ config.Builder makes the configuration.
 func ExampleNewTieredRetry() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	retry, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
@@ -31,7 +32,11 @@ func ExampleNewTieredRetry() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	_ = retry.Middleware
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	router.AddConsumerHandler("billing", "orders", pubSub, func(*message.Message) error { return nil }).AddMiddleware(retry.Middleware)
+	fmt.Println(len(router.Handlers()), "handler with retries")
+	// Output:
+	// 1 handler with retries
 }
 
 func ExampleTieredRetryConfig_Validate() {
@@ -72,28 +77,133 @@ func ExampleTieredRetry_Middleware() {
 	}
 	go func() { _ = router.Run(context.Background()) }()
 
-	letter := <-dead
-	fmt.Println(letter.UUID, letter.Metadata[retrymw.DeadReasonKey], letter.Metadata[retrymw.ReasonKey])
-	letter.Ack()
+	deadLetter := <-dead
+	fmt.Println(deadLetter.UUID, deadLetter.Metadata[retrymw.DeadReasonKey], deadLetter.Metadata[retrymw.ReasonKey])
+	deadLetter.Ack()
 	_ = router.Close()
 	// Output:
 	// order-1 permanent no such customer
 }
 
-// A handler that does less on its last try.
-func ExampleReadRecord() {
-	handler := func(msg *message.Message) error {
-		if record, retried := retrymw.ReadRecord(msg.Metadata); retried && record.Failures >= 3 {
-			fmt.Println("failed", record.Failures, "times, the last time with:", record.Reason)
-		}
-		return nil
+// exampleConfig is a configuration for a Pub/Sub in memory.
+func exampleConfig() retrymw.TieredRetryConfig {
+	return retrymw.TieredRetryConfig{
+		Publisher: gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
+		Schedule:  backoff.Exponential(time.Second, 5, 4),
+		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+			return retrymw.Destination{Topic: fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier)}, nil
+		},
+		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
+			return retrymw.Destination{Topic: p.Topic + ".dead"}, nil
+		},
 	}
+}
+
+// orderFrom returns a message as a handler "billing" of topic "orders" gets it.
+func orderFrom(metadata message.Metadata) *message.Message {
 	msg := message.NewMessage("order-1", nil)
-	msg.Metadata.Set(retrymw.FailuresKey, "3")
-	msg.Metadata.Set(retrymw.ReasonKey, "the bank is down")
-	_ = handler(msg)
+	msg.Metadata = metadata
+	msg.SetContext(retrymw.WithOrigin(msg.Context(), "orders", "billing"))
+	return msg
+}
+
+// The hooks observe what happens to failed messages.
+func ExampleTieredRetryConfig() {
+	config := exampleConfig()
+	config.OnRetry = func(e retrymw.RetryEvent) {
+		fmt.Println("retried:", e.MessageUUID, "waits", e.Tier, "on", e.Destination)
+	}
+	config.OnPark = func(e retrymw.ParkEvent) {
+		fmt.Println("parked:", e.MessageUUID, "waits", e.Tier, "on", e.Destination)
+	}
+	config.OnDeadLetter = func(e retrymw.DeadLetterEvent) {
+		fmt.Println("dead-lettered:", e.MessageUUID, "as", e.DeadReason, "on", e.Destination)
+	}
+	retry, err := retrymw.NewTieredRetry(config, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, errors.New("no answer from the bank")
+	})(orderFrom(message.Metadata{}))
+
+	early := message.Metadata{} // the message comes back before its requested delay is over
+	retrymw.Record{Failures: 1, Topic: "orders", DueAt: time.Now().Add(time.Hour)}.Write(early)
+	_, _ = retry.Middleware(message.PassthroughHandler)(orderFrom(early))
+
+	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, backoff.Permanent(errors.New("no such customer"))
+	})(orderFrom(message.Metadata{}))
 	// Output:
-	// failed 3 times, the last time with: the bank is down
+	// retried: order-1 waits 1s on orders.retry.1s
+	// parked: order-1 waits 125s on orders.retry.125s
+	// dead-lettered: order-1 as permanent on orders.dead
+}
+
+// RedactReason keeps secrets out of the failure record and the log.
+func ExampleTieredRetryConfig_redactReason() {
+	config := exampleConfig()
+	config.RedactReason = func(reason string, err error) string { return strings.ReplaceAll(reason, "4111 1111", "****") }
+	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	config.Publisher = pubSub
+	retry, err := retrymw.NewTieredRetry(config, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, backoff.Permanent(errors.New("card 4111 1111 declined"))
+	})(orderFrom(message.Metadata{}))
+
+	dead, err := pubSub.Subscribe(context.Background(), "orders.dead")
+	if err != nil {
+		log.Fatal(err)
+	}
+	deadLetter := <-dead
+	fmt.Println(deadLetter.Metadata[retrymw.ReasonKey])
+	deadLetter.Ack()
+	// Output:
+	// card **** declined
+}
+
+func ExampleDestination_String() {
+	fmt.Println(retrymw.Destination{Topic: "dead.orders", Queue: "orders.dead"})
+	fmt.Println(retrymw.Destination{Topic: "orders.dead"})
+	// Output:
+	// orders.dead
+	// orders.dead
+}
+
+func ExampleOutcomes() {
+	for _, outcome := range retrymw.Outcomes() {
+		fmt.Println(outcome)
+	}
+	// Output:
+	// processed
+	// retried
+	// parked
+	// dead-lettered
+	// given back
+	// settled
+}
+
+// Package relay does this for the messages of a return topic. The failure is then counted on topic orders.
+func ExampleWithOrigin() {
+	config := exampleConfig()
+	config.OnRetry = func(e retrymw.RetryEvent) { fmt.Println(e.Topic, e.Handler, e.Failures) }
+	retry, err := retrymw.NewTieredRetry(config, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	msg := message.NewMessage("order-1", nil)
+	retrymw.Record{Failures: 1, Topic: "orders"}.Write(msg.Metadata)
+	msg.SetContext(retrymw.WithOrigin(msg.Context(), "orders", "billing"))
+	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, errors.New("no answer from the bank")
+	})(msg)
+	// Output:
+	// orders billing 2
 }
 
 func ExamplePanicError() {
@@ -108,9 +218,16 @@ func ExamplePanicError() {
 	// panicked with boom
 }
 
-// What package relay does for the messages of a return topic.
-func ExampleWithOrigin() {
-	msg := message.NewMessage("order-1", nil)
-	msg.SetContext(retrymw.WithOrigin(msg.Context(), "orders", "billing"))
-	// A failure of this message counts on top of those in topic orders, whatever topic it came from.
+func ExamplePanicError_Error() {
+	err := &retrymw.PanicError{Value: "boom"} // an error of the middleware has the place as well
+	fmt.Println(err.Error())
+	// Output:
+	// panic: boom
+}
+
+func ExamplePanicError_Unwrap() {
+	err := &retrymw.PanicError{Value: backoff.Permanent(errors.New("no such customer"))}
+	fmt.Println(backoff.IsPermanent(err), err.Unwrap())
+	// Output:
+	// true no such customer
 }

@@ -72,17 +72,17 @@ func TestShutdownEndsTheHold(t *testing.T) {
 		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
 		require.ErrorIs(t, err, errDown)
 		require.ErrorIs(t, err, errNoBroker)
-		assert.Equal(t, time.Minute+time.Second, time.Since(start), "at once, but for the moment in which the subscriber stops")
+		assert.Equal(t, time.Minute+time.Second, time.Since(start), "at once, after the pause of a shutdown")
 	})
 }
 
-func TestParkedMessageIsHeldToo(t *testing.T) {
+func TestParkedMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		retry, sent := setup(t)
 		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
 		require.NoError(t, err)
-		back := again(ctx, sent.only(t))
+		back := redelivered(ctx, sent.only(t))
 		sent.fail = func(try int) error {
 			if try < 3 {
 				return errNoBroker
@@ -91,9 +91,9 @@ func TestParkedMessageIsHeldToo(t *testing.T) {
 		}
 		_, err = retry.Middleware(failing(errDown))(back)
 		require.NoError(t, err)
-		require.Len(t, sent.letters, 2)
-		parked := sent.letters[1].msg.Metadata
-		delete(parked, delay.DelayedForKey) // what is left is less now
+		require.Len(t, sent.copies, 2)
+		parked := sent.copies[1].msg.Metadata
+		delete(parked, delay.DelayedForKey) // the rest of the delay is shorter now
 		delete(back.Metadata, delay.DelayedForKey)
 		assert.Equal(t, back.Metadata, parked)
 	})
@@ -103,22 +103,22 @@ type errTooLarge struct{ error }
 
 func (errTooLarge) TooLarge() bool { return true }
 
-// TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce, so that it blocks no worker.
+// A message that is held blocks its handler.
 func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 	ctx := routerContext(t)
 	for _, parked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("parked=%v", parked), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var deaths []retrymw.DeadLetterEvent
+				var deadLetters []retrymw.DeadLetterEvent
 				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-					c.OnDeadLetter = func(e retrymw.DeadLetterEvent) { deaths = append(deaths, e) }
+					c.OnDeadLetter = func(e retrymw.DeadLetterEvent) { deadLetters = append(deadLetters, e) }
 				})
 				msg := messageOf(ctx)
 				if parked {
 					_, err := retry.Middleware(failing(errDown))(msg)
 					require.NoError(t, err)
-					msg = again(ctx, sent.only(t))
-					sent.letters, sent.tries = nil, 0
+					msg = redelivered(ctx, sent.only(t))
+					sent.copies, sent.tries = nil, 0
 				}
 				sent.fail = func(try int) error {
 					if try == 1 {
@@ -137,14 +137,14 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 				assert.Equal(t, 1, record.Failures)
 				assert.Equal(t, errDown.Error(), record.Reason)
 				assert.Zero(t, record.DueAt)
-				require.Len(t, deaths, 1)
-				assert.Equal(t, retrymw.DeadReasonTooLarge, deaths[0].DeadReason)
+				require.Len(t, deadLetters, 1)
+				assert.Equal(t, retrymw.DeadReasonTooLarge, deadLetters[0].DeadReason)
 			})
 		})
 	}
 }
 
-// TestDeadLetterThatIsTooLargeIsHeld: there is nowhere else for it to go.
+// No other destination could take the message.
 func TestDeadLetterThatIsTooLargeIsHeld(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -157,40 +157,40 @@ func TestDeadLetterThatIsTooLargeIsHeld(t *testing.T) {
 	})
 }
 
-// TestParkedMessageDoesNotCircle where it has far longer to wait than the longest tier lasts.
-func TestParkedMessageDoesNotCircle(t *testing.T) {
+// The requested delay is far longer than the only tier, so the message comes back often.
+func TestParkedMessageIsPublishedFewerThanFiveTimesASecond(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{20 * time.Millisecond} })
 		_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, time.Hour)))(messageOf(ctx))
 		require.NoError(t, err)
 		for start, round := time.Now(), 1; round <= 20; round++ {
-			back := again(ctx, sent.letters[round-1])
+			back := redelivered(ctx, sent.copies[round-1])
 			_, err := retry.Middleware(failing(errDown))(back)
 			require.NoError(t, err)
-			require.Len(t, sent.letters, round+1)
+			require.Len(t, sent.copies, round+1)
 			time.Sleep(20 * time.Millisecond) // the tier
 			assert.GreaterOrEqual(t, time.Since(start), time.Duration(round)*200*time.Millisecond, "fewer than 5 rounds a second")
 		}
 	})
 }
 
-func TestTopicGeneratorAndPublisherThatFailHoldTheMessage(t *testing.T) {
+func TestMessageIsHeldIfTheDestinationOrThePublisherFails(t *testing.T) {
 	ctx := routerContext(t)
-	t.Run("generator", func(t *testing.T) {
+	t.Run("destination fails", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			errTopic := errors.New("no topic")
+			errDestination := errors.New("no destination")
 			retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
 				c.GenerateRetryDestination = func(retrymw.RetryDestinationParams) (retrymw.Destination, error) {
-					return retrymw.Destination{}, errTopic
+					return retrymw.Destination{}, errDestination
 				}
 			})
 			_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
-			require.ErrorIs(t, err, errTopic)
-			assert.Empty(t, sent.letters)
+			require.ErrorIs(t, err, errDestination)
+			assert.Empty(t, sent.copies)
 		})
 	})
-	t.Run("publisher that panics", func(t *testing.T) {
+	t.Run("publisher panics", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			retry, sent := setup(t)
 			sent.fail = func(try int) error {
@@ -206,34 +206,35 @@ func TestTopicGeneratorAndPublisherThatFailHoldTheMessage(t *testing.T) {
 	})
 }
 
-// TestEveryTryPublishesAFreshCopy: publishers may modify what they publish.
-func TestEveryTryPublishesAFreshCopy(t *testing.T) {
+// A publisher may modify the message that it publishes.
+func TestEveryPublishGetsANewCopy(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		spoiler := &spoiler{}
-		config := configOf(spoiler)
+		publisher := &modifyingPublisher{}
+		config := configOf(publisher)
 		retry, err := retrymw.NewTieredRetry(config, nil)
 		require.NoError(t, err)
 		_, err = retry.Middleware(failing(errDown))(messageOf(ctx))
 		require.NoError(t, err)
-		assert.Equal(t, "abc", spoiler.trace)
+		assert.Equal(t, "abc", publisher.trace)
 	})
 }
 
-type spoiler struct {
+// modifyingPublisher modifies each message and fails twice.
+type modifyingPublisher struct {
 	tries int
 	trace string
 }
 
-func (s *spoiler) Publish(_ string, messages ...*message.Message) error {
-	s.tries++
-	s.trace = messages[0].Metadata["trace"]
-	messages[0].Metadata["trace"] = "spoiled"
+func (p *modifyingPublisher) Publish(_ string, messages ...*message.Message) error {
+	p.tries++
+	p.trace = messages[0].Metadata["trace"]
+	messages[0].Metadata["trace"] = "modified"
 	messages[0].Payload = nil
-	if s.tries < 3 {
+	if p.tries < 3 {
 		return errNoBroker
 	}
 	return nil
 }
 
-func (s *spoiler) Close() error { return nil }
+func (p *modifyingPublisher) Close() error { return nil }

@@ -9,31 +9,32 @@ import (
 	"strings"
 )
 
-// ErrGoexit is the failure of a handler that ended its goroutine with runtime.Goexit, as testing.T's FailNow does.
+// ErrGoexit is the failure of a handler that ended its goroutine with runtime.Goexit. FailNow of testing.T does that.
 var ErrGoexit = errors.New("the handler ended its goroutine")
 
-// PanicError is the failure of a handler that panicked. Where the value was an error it unwraps to it, so that
-// backoff.Permanent and errors.Is see it.
+// PanicError is the failure of a handler that panicked. A handler can panic with a backoff.Permanent or backoff.RetryAfter error:
+// PanicError unwraps to it.
 type PanicError struct {
-	Value any    // what the handler panicked with
-	Stack []byte // the stack of the panic
-	where string
+	Value any    // the argument of panic
+	Stack []byte // the stack of the panicking goroutine, as debug.Stack prints it
+	place string // function, file and line; empty if they are not known
 }
 
-// Error names the value and the place of the panic; the whole stack is in Stack.
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v%s", e.Value, e.where) }
+// Error returns the value of the panic and the function, file and line that panicked.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v%s", e.Value, e.place) }
 
-// Unwrap returns the value where it was an error.
+// Unwrap returns Value if it is an error, else nil.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// newPanicError must be called in the deferred function that recovered the value, while the stack is still the panic's.
+// newPanicError must be called by the deferred function that recovers the value. Later the stack of the panic is gone.
 func newPanicError(value any) *PanicError {
-	return &PanicError{Value: value, Stack: debug.Stack(), where: placeOfPanic()}
+	return &PanicError{Value: value, Stack: debug.Stack(), place: placeOfPanic()}
 }
 
+// placeOfPanic returns the function that panicked, with its file and line.
 func placeOfPanic() string {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])

@@ -28,7 +28,7 @@ func recorded(failures int) message.Metadata {
 	}
 }
 
-func TestGarbledRecordCountsAsNone(t *testing.T) {
+func TestInvalidRecordIsIgnored(t *testing.T) {
 	ctx := routerContext(t)
 	farAhead := time.Now().Add(backoff.MaxDelay + time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
 	for _, row := range []struct{ key, value string }{
@@ -58,7 +58,7 @@ func TestGarbledRecordCountsAsNone(t *testing.T) {
 			assert.Equal(t, "1s.orders", sent.only(t).topic)
 		})
 	}
-	t.Run("whole", func(t *testing.T) {
+	t.Run("valid record", func(t *testing.T) {
 		retry, sent := setup(t)
 		msg := messageOf(ctx)
 		maps.Copy(msg.Metadata, recorded(3))
@@ -77,9 +77,8 @@ func TestGarbledRecordCountsAsNone(t *testing.T) {
 	})
 }
 
-// TestRecordNeverLeaksIntoTheNextTopic runs two handlers in a router: the first passes its retried message on, the second
-// fails on it and must count from one.
-func TestRecordNeverLeaksIntoTheNextTopic(t *testing.T) {
+// The first handler produces its own retried message. The second handler fails on it and counts from one.
+func TestRecordIsNotPassedToTheNextTopic(t *testing.T) {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	retry, sent := setup(t)
@@ -94,7 +93,7 @@ func TestRecordNeverLeaksIntoTheNextTopic(t *testing.T) {
 	msg := message.NewMessage("1", nil)
 	msg.Metadata = recorded(3)
 	msg.Metadata[retrymw.TopicKey] = "in"
-	msg.Metadata[retrymw.PropertiesKey] = "what only the Pub/Sub understands"
+	msg.Metadata[retrymw.PropertiesKey] = "typed headers"
 	msg.Metadata["trace"] = "abc"
 	require.NoError(t, pubSub.Publish("in", msg))
 	done := make(chan error, 1)
@@ -106,19 +105,19 @@ func TestRecordNeverLeaksIntoTheNextTopic(t *testing.T) {
 	assert.Equal(t, "out", sent.only(t).msg.Metadata[retrymw.TopicKey])
 }
 
-func TestProducedMessagesLoseTheRecordOnly(t *testing.T) {
+func TestOnlyTheRecordIsRemovedFromProducedMessages(t *testing.T) {
 	retry, _ := setup(t)
 	in := messageOf(routerContext(t))
 	maps.Copy(in.Metadata, recorded(1))
 	before := maps.Clone(in.Metadata)
-	held := in.Metadata
+	received := in.Metadata
 	produced, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		return []*message.Message{msg, nil, message.NewMessage("clean", nil)}, nil
 	})(in)
 	require.NoError(t, err)
 	require.Len(t, produced, 3)
 	assert.Equal(t, message.Metadata{"trace": "abc"}, produced[0].Metadata)
-	assert.Equal(t, before, held, "the inbound message's map is not written into")
+	assert.Equal(t, before, received, "the map of the received message is not changed")
 }
 
 func FuzzReadRecord(f *testing.F) {
@@ -139,8 +138,7 @@ func FuzzReadRecord(f *testing.F) {
 	})
 }
 
-// TestRecordIsWhatWriteWrote: what one function writes the other reads, and RecordKeys has every key of it.
-func TestRecordIsWhatWriteWrote(t *testing.T) {
+func TestReadRecordReadsEveryFieldThatWriteWrites(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	waits := retrymw.Record{
 		Failures: 2, FirstFailedAt: at, LastFailedAt: at.Add(time.Second), DueAt: at.Add(time.Minute), Reason: "the bank is down",
@@ -148,7 +146,7 @@ func TestRecordIsWhatWriteWrote(t *testing.T) {
 	}
 	dead := waits
 	dead.DueAt, dead.DeadReason, dead.Subscriber = time.Time{}, retrymw.DeadReasonExhausted, "amqp.Subscriber"
-	for name, record := range map[string]retrymw.Record{"waits": waits, "dead": dead} {
+	for name, record := range map[string]retrymw.Record{"of a retry": waits, "of a dead letter": dead} {
 		t.Run(name, func(t *testing.T) {
 			metadata := message.Metadata{"trace": "abc", retrymw.DeadReasonKey: "old", retrymw.HandlerKey: "old", retrymw.UnmarshalErrorKey: "old"}
 			record.Write(metadata)
@@ -164,7 +162,7 @@ func TestRecordIsWhatWriteWrote(t *testing.T) {
 	assert.Equal(t, []string{retrymw.DeadReasonKey, retrymw.FailuresKey, retrymw.TopicKey}, retrymw.RecordKeys()[:3], "most important first")
 }
 
-func TestRecordPrintsOnlyWhatIsSet(t *testing.T) {
+func TestRecordPrintsOnlyTheFieldsThatAreSet(t *testing.T) {
 	record := retrymw.Record{Failures: 1, Reason: "the bank is down", LastFailedAt: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)}
 	assert.Equal(t, `failures=1 last_failed_at="2026-01-01T12:00:00.000Z" reason="the bank is down"`, record.String())
 	text, err := json.Marshal(record)

@@ -13,33 +13,32 @@ import (
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
-const canary = "canary-4711"
+const secretText = "secret-4711"
 
-// TestSecretAtTheCutIsRedactedWhole: the hook sees more of the text than is recorded.
-func TestSecretAtTheCutIsRedactedWhole(t *testing.T) {
+// RedactReason gets more of the text than is recorded.
+func TestSecretAtTheEndOfTheReasonIsRedactedBeforeTheCut(t *testing.T) {
 	sent := &recorder{}
 	config := configOf(sent)
-	config.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, canary, "***") }
+	config.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
 	retry, err := retrymw.NewTieredRetry(config, nil)
 	require.NoError(t, err)
-	_, err = retry.Middleware(failing(errors.New(strings.Repeat("x", 1024-len(canary)/2) + canary)))(messageOf(routerContext(t)))
+	_, err = retry.Middleware(failing(errors.New(strings.Repeat("x", 1024-len(secretText)/2) + secretText)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
-	assert.NotContains(t, sent.only(t).msg.Metadata[retrymw.ReasonKey], canary[:3])
+	assert.NotContains(t, sent.only(t).msg.Metadata[retrymw.ReasonKey], secretText[:3])
 }
 
-// TestSecretsOfErrorsStayOutOfRecordsAndLogs, whatever way the handler fails.
-func TestSecretsOfErrorsStayOutOfRecordsAndLogs(t *testing.T) {
+func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
 	ctx := routerContext(t)
-	secret := errors.New("cannot log in with " + canary)
+	secret := errors.New("cannot log in with " + secretText)
 	for name, row := range map[string]struct {
 		change func(*retrymw.TieredRetryConfig)
 		want   string
 	}{
 		"redacted": {func(c *retrymw.TieredRetryConfig) {
-			c.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, canary, "***") }
+			c.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
 		}, "***"},
 		"type only":        {func(c *retrymw.TieredRetryConfig) { c.OmitReason = true }, ""},
-		"redaction panics": {func(c *retrymw.TieredRetryConfig) { c.RedactReason = func(string, error) string { panic(canary) } }, ""},
+		"redaction panics": {func(c *retrymw.TieredRetryConfig) { c.RedactReason = func(string, error) string { panic(secretText) } }, ""},
 		"redaction is too long": {func(c *retrymw.TieredRetryConfig) {
 			c.RedactReason = func(string, error) string { return strings.Repeat("*", 5000) }
 		}, strings.Repeat("*", 1024)},
@@ -61,10 +60,10 @@ func TestSecretsOfErrorsStayOutOfRecordsAndLogs(t *testing.T) {
 				assert.Contains(t, metadata[retrymw.ReasonKey], row.want)
 				assert.Equal(t, "*errors.errorString", metadata[retrymw.ErrorTypeKey])
 				for key, value := range metadata {
-					assert.NotContains(t, value, canary, key)
+					assert.NotContains(t, value, secretText, key)
 				}
 				assert.NotEmpty(t, logs.text.String())
-				assert.NotContains(t, logs.text.String(), canary)
+				assert.NotContains(t, logs.text.String(), secretText)
 			})
 		}
 	}

@@ -25,20 +25,20 @@ const (
 
 var errDown = errors.New("the bank is down")
 
-// letter is a published message and what its context said.
-type letter struct {
+// publishedCopy is a copy that the middleware has published, with the state of its context at that time.
+type publishedCopy struct {
 	topic    string
 	msg      *message.Message
 	ctxErr   error
 	deadline time.Time
 }
 
-// recorder is a publisher that keeps what it is given, unless fail says otherwise.
+// recorder is a publisher that keeps every message. If fail returns an error, Publish returns the error and keeps nothing.
 type recorder struct {
-	mu      sync.Mutex
-	letters []letter
-	tries   int
-	fail    func(try int) error
+	mu     sync.Mutex
+	copies []publishedCopy
+	tries  int
+	fail   func(try int) error
 }
 
 func (r *recorder) Publish(topic string, messages ...*message.Message) error {
@@ -52,19 +52,19 @@ func (r *recorder) Publish(topic string, messages ...*message.Message) error {
 	}
 	for _, msg := range messages {
 		deadline, _ := msg.Context().Deadline()
-		r.letters = append(r.letters, letter{topic, msg, msg.Context().Err(), deadline})
+		r.copies = append(r.copies, publishedCopy{topic, msg, msg.Context().Err(), deadline})
 	}
 	return nil
 }
 
 func (r *recorder) Close() error { return nil }
 
-func (r *recorder) only(t *testing.T) letter {
+func (r *recorder) only(t *testing.T) publishedCopy {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	require.Len(t, r.letters, 1)
-	return r.letters[0]
+	require.Len(t, r.copies, 1)
+	return r.copies[0]
 }
 
 func configOf(publisher message.Publisher) retrymw.TieredRetryConfig {
@@ -80,7 +80,7 @@ func configOf(publisher message.Publisher) retrymw.TieredRetryConfig {
 	}
 }
 
-// setup makes the middleware around a recording publisher.
+// setup makes the middleware and the publisher that records its copies.
 func setup(t testing.TB, change ...func(*retrymw.TieredRetryConfig)) (*retrymw.TieredRetry, *recorder) {
 	t.Helper()
 	sent := &recorder{}
@@ -93,7 +93,7 @@ func setup(t testing.TB, change ...func(*retrymw.TieredRetryConfig)) (*retrymw.T
 	return retry, sent
 }
 
-// routerContext is a context as a router gives it to the messages of a handler: only a router can make one.
+// routerContext returns the context that a router sets on the messages of a handler. Only a router can make it.
 func routerContext(t testing.TB) context.Context {
 	t.Helper()
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
@@ -122,14 +122,14 @@ func failing(err error) message.HandlerFunc {
 	return func(*message.Message) ([]*message.Message, error) { return nil, err }
 }
 
-// again makes of a published copy the message that comes back from its tier.
-func again(ctx context.Context, l letter) *message.Message {
-	msg := l.msg.Copy()
+// redelivered returns the message that comes back from the tier of a copy.
+func redelivered(ctx context.Context, c publishedCopy) *message.Message {
+	msg := c.msg.Copy()
 	msg.SetContext(ctx)
 	return msg
 }
 
-// logRecorder keeps what was logged.
+// logRecorder is a logger that keeps all lines.
 type logRecorder struct{ text strings.Builder }
 
 func (l *logRecorder) add(msg string, err error, fields watermill.LogFields) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,10 +23,10 @@ const (
 	bubblePatience = time.Hour
 	realPatience   = 30 * time.Second
 
-	// mostRealTime is the longest schedule that is waited for in real time unasked.
-	mostRealTime = 10 * time.Second
+	// maxRealTime is the longest total of a schedule outside of a bubble, unless Config.RealTime is set.
+	maxRealTime = 10 * time.Second
 
-	// The relay rounds due times up to whole milliseconds; in real time the machine may be busy.
+	// The relay rounds due times up to whole milliseconds. In real time the machine may be busy.
 	bubbleLateness = 2 * time.Millisecond
 	realLateness   = 500 * time.Millisecond
 )
@@ -34,35 +36,35 @@ type Config struct {
 	// Schedule is the delay before each retry. Required.
 	Schedule backoff.Schedule
 
-	// Middleware changes the configuration of the retry middleware, as the app does: hooks, RedactReason, and so on. Publisher,
-	// Schedule and GenerateRetryDestination are set again after it. Optional.
+	// Middleware changes the configuration of the retry middleware as the app does: hooks, RedactReason and so on. Its changes
+	// to Publisher, Schedule and GenerateRetryDestination are overwritten. Optional.
 	Middleware func(*middleware.TieredRetryConfig)
 
-	// Patience is how long Send waits for anything to happen to a message: for its handler to return, or for a retry that is due
-	// to come back. After it the test fails. The default is one hour in a bubble, which takes no time, and else 30 seconds.
+	// Patience is how long Send waits for the next event of a message: the handler returns, or a due retry is delivered. Then
+	// it ends the test. The default is one hour in a bubble, which takes no real time, and 30 seconds outside of a bubble.
 	Patience time.Duration
 
-	// RealTime allows a schedule that takes more than 10 seconds outside a bubble.
+	// RealTime allows a schedule that takes more than 10 seconds of real time, outside of a bubble.
 	RealTime bool
 
-	// Logger gets what router, relay and middleware log. The default is none.
+	// Logger is the logger of the router, the relay and the middleware. The default is none.
 	Logger watermill.LoggerAdapter
 }
 
-// App is an app under test: a router, a Pub/Sub in memory with retry tiers, and the retry middleware. Its methods are called
-// from the test's goroutine.
+// App is an app under test: a router, a Pub/Sub in memory with retry tiers, and the retry middleware. Its methods must be
+// called from the test's goroutine.
 type App struct {
-	// Router is a router with default configuration. Add handlers to it, or let the app's own function add them; the first Send
-	// runs it, and the end of the test closes it.
+	// Router is a router with the default configuration. Add handlers to it, or let the app's own function add them. The first
+	// Send runs it. It is closed when the test ends.
 	Router *message.Router
 
 	// Retry is the retry middleware, for handlers that are not added with the App's own methods.
 	Retry *middleware.TieredRetry
 
-	// Relay is for apps that add their handlers with the relay's AddConsumerHandler or AddHandler.
+	// Relay is the relay of the tiers, for apps that add their handlers with Relay.AddConsumerHandler or Relay.AddHandler.
 	Relay *relay.Relay
 
-	// Publisher publishes into the app's Pub/Sub. What goes through it is in Produced.
+	// Publisher publishes into the app's Pub/Sub. Produced returns its messages.
 	Publisher message.Publisher
 
 	t        testing.TB
@@ -87,13 +89,14 @@ type running struct {
 	stopped chan error // what Run returned
 }
 
-// New makes an app whose failed messages are retried by this schedule. It is closed when the test ends.
+// New makes an app that retries failed messages by this schedule. The app is closed when the test ends. An invalid schedule ends
+// the test.
 func New(t testing.TB, schedule backoff.Schedule) *App {
 	t.Helper()
 	return NewWithConfig(t, Config{Schedule: schedule})
 }
 
-// NewWithConfig is New with more to say. A configuration that is not valid fails the test.
+// NewWithConfig makes an app with a configuration. An invalid configuration ends the test.
 func NewWithConfig(t testing.TB, config Config) *App {
 	t.Helper()
 	bubble := inBubble()
@@ -103,9 +106,9 @@ func NewWithConfig(t testing.TB, config Config) *App {
 	if config.Patience < 0 {
 		t.Fatalf("retrytest: Config.Patience is %v: it must be 0 (the default) or more", config.Patience)
 	}
-	if total := Simulate(config.Schedule).DeadLetterAt; !bubble && !config.RealTime && total > mostRealTime {
-		t.Fatalf("retrytest: not in a synctest bubble, where this schedule takes %s of real time: run the test inside "+
-			"synctest.Test(t, func(t *testing.T) { ... }), or set Config.RealTime", brief(total))
+	if total := Simulate(config.Schedule).DeadLetterAt; !bubble && !config.RealTime && total > maxRealTime {
+		t.Fatalf("retrytest: outside of a synctest bubble this schedule takes %s of real time, more than %s: run the test inside "+
+			"synctest.Test(t, func(t *testing.T) { ... }), or set Config.RealTime", timeText(total), timeText(maxRealTime))
 	}
 
 	a := &App{
@@ -120,26 +123,26 @@ func NewWithConfig(t testing.TB, config Config) *App {
 	if config.Patience > 0 {
 		a.patience = config.Patience
 	}
-	a.Publisher = producer{a}
+	a.Publisher = appPublisher{a}
 	a.ctx, a.stop = context.WithCancel(context.Background())
 	if err := a.build(config); err != nil {
 		t.Fatalf("retrytest: %v", err)
 	}
-	a.Router.AddMiddleware(a.observe(true))
+	a.Router.AddMiddleware(a.observeHandler(true))
 	t.Cleanup(a.close)
 	return a
 }
 
-// build makes relay and middleware as an app makes them.
+// build makes the relay and the middleware as an app makes them.
 func (a *App) build(config Config) (err error) {
 	a.Relay, err = relay.New(relay.Config{
-		Publisher: transport{a},
+		Publisher: relayPublisher{a},
 		Schedule:  config.Schedule,
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) {
 			return openSubscriber{a.pubSub}, nil
 		},
 		MaxHop:        backoff.MaxDelay, // this Pub/Sub has no redelivery limit
-		GenerateTopic: a.ledger.relayTopic,
+		GenerateTopic: a.ledger.generateTopic,
 	}, config.Logger)
 	if err != nil {
 		return err
@@ -152,99 +155,99 @@ func (a *App) build(config Config) (err error) {
 	}
 	set := a.TieredRetryConfig()
 	retry.Publisher, retry.Schedule, retry.GenerateRetryDestination = set.Publisher, set.Schedule, set.GenerateRetryDestination
-	a.ledger.hook(&retry)
+	a.ledger.addHooks(&retry)
 	a.Retry, err = middleware.NewTieredRetry(retry, config.Logger)
 	return err
 }
 
-// TieredRetryConfig is the configuration of the retry middleware, for apps that make it themselves, with hooks of their own.
-// Config.Middleware has no part in it.
+// TieredRetryConfig returns the configuration of the retry middleware, for apps that make the middleware themselves and set
+// hooks of their own. Config.Middleware is not applied to it.
 func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
 	config := a.Relay.TieredRetryConfig()
-	config.Publisher = failures{config.Publisher, a.ledger}
+	config.Publisher = copyPublisher{config.Publisher, a.ledger}
 	config.GenerateRetryDestination = func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
 		return middleware.Destination{Topic: tierTopic(p.Tier)}, nil
 	}
 	return config
 }
 
-// AddConsumerHandler adds a handler with the retry middleware to the router, in a consumer group of its own: it gets every
-// message of its topic. Add the app's other middlewares to what it returns.
+// AddConsumerHandler adds a handler with the retry middleware to Router. The handler has a consumer group of its own: it gets
+// every message of its topic. Add the app's other middlewares to the handler that it returns.
 func (a *App) AddConsumerHandler(name, topic string, handler message.NoPublishHandlerFunc) *message.Handler {
 	added := a.Router.AddConsumerHandler(name, topic, a.NewSubscriber(), handler)
 	added.AddMiddleware(a.Retry.Middleware)
 	return added
 }
 
-// AddHandler is AddConsumerHandler for handlers that produce messages. They are published to publishTopic, where other
-// handlers may get them, and are in Produced.
+// AddHandler is AddConsumerHandler for handlers that produce messages. The produced messages are published to publishTopic,
+// where other handlers may get them. Produced returns them.
 func (a *App) AddHandler(name, subscribeTopic, publishTopic string, handler message.HandlerFunc) *message.Handler {
 	added := a.Router.AddHandler(name, subscribeTopic, a.NewSubscriber(), publishTopic, a.Publisher, handler)
 	added.AddMiddleware(a.Retry.Middleware)
 	return added
 }
 
-// NewSubscriber makes a subscriber for handlers that the app's own function adds to Router. It is a consumer group: handlers
-// that use it on one topic share that topic's messages and their retries, as on one queue of RabbitMQ, and each subscriber
-// gets every message.
+// NewSubscriber makes a subscriber for handlers that the app's own function adds to a router. Each subscriber is a consumer
+// group: it gets every message. Handlers that use one subscriber on one topic share the messages and their retries, as handlers
+// share one queue of RabbitMQ.
 func (a *App) NewSubscriber() message.Subscriber {
 	a.groups++
 	return &group{app: a, name: fmt.Sprintf("group-%d", a.groups), queues: map[string]*queue{}}
 }
 
-// Send publishes a message, waits until the app has nothing left to do, and tells what became of it. Retries, and messages
-// that handlers produce on the way, are waited for, too. A message that nobody subscribes, or to which nothing happens for
-// Config.Patience, fails the test at once.
+// Send publishes a message, waits until all messages are finished, and returns the story of the message. It also waits for
+// retries and for the messages that handlers produce. It ends the test if no handler is subscribed to the topic, or if a
+// message has no event for as long as Config.Patience.
 func (a *App) Send(topic string, msg *message.Message) *Story {
 	a.t.Helper()
 	return a.SendAll(topic, msg)[0]
 }
 
-// SendAll is Send for messages that are in the app together. The stories are in the order of the messages.
+// SendAll is Send for several messages, which are published together. The stories are in the order of the messages.
 func (a *App) SendAll(topic string, messages ...*message.Message) []*Story {
 	a.t.Helper()
 	a.start()
-	if topics := a.ledger.topics(); !topics[topic] {
-		a.t.Fatalf("retrytest: no handler is subscribed to %q; topics with a handler: %s", topic, list(topics))
+	if topics := a.ledger.topicsWithHandlers(); !topics[topic] {
+		a.t.Fatalf("retrytest: no handler is subscribed to %q; topics with a handler: %s", topic, quotedNames(topics))
 	}
-	letters := make([]*letter, len(messages))
+	entries := make([]*entry, len(messages))
 	for i, msg := range messages {
-		letters[i] = a.ledger.published(topic, msg)
+		entries[i] = a.ledger.addPublished(topic, msg)
 		if err := a.pubSub.Publish(topic, msg); err != nil {
 			a.t.Fatalf("retrytest: cannot publish to %q: %v", topic, err)
 		}
 	}
-	if trouble, stuck := a.ledger.wait(a.patience); stuck != nil {
-		a.t.Fatalf("retrytest: %s\n%v", trouble, a.ledger.story(a, stuck))
+	if problem, of := a.ledger.waitForMessages(a.patience); of != nil {
+		a.t.Fatalf("retrytest: %s\n%v", problem, a.ledger.story(a, of))
 	}
 	stories := make([]*Story, len(messages))
-	for i, l := range letters {
-		stories[i] = a.ledger.story(a, l)
+	for i, e := range entries {
+		stories[i] = a.ledger.story(a, e)
 	}
 	return stories
 }
 
-// Produced returns the messages that were published to a topic by handlers, or else through Publisher, oldest first.
+// Produced returns the messages of a topic that handlers have produced or that Publisher has published, oldest first.
 func (a *App) Produced(topic string) []*message.Message {
-	return a.ledger.producedTo(topic)
+	return a.ledger.producedMessages(topic)
 }
 
-// Stories tells what became of all messages of a topic that had a handler, those that were sent and those that handlers
-// produced, oldest first.
+// Stories returns the stories of all messages that were published to a topic with a handler, oldest first: messages that were
+// sent, that handlers have produced and that Publisher has published.
 func (a *App) Stories(topic string) []*Story {
 	return a.ledger.stories(a, topic)
 }
 
-// Run runs a router that the app's own constructor has made, with handlers that use NewSubscriber, until the test ends. Router
-// needs no Run.
+// Run runs a router that the app's own constructor has made, until the test ends. The handlers of the router use NewSubscriber.
+// Field Router needs no call of Run.
 func (a *App) Run(router *message.Router) {
 	a.t.Helper()
 	a.start()
-	router.AddMiddleware(a.observe(false))
+	router.AddMiddleware(a.observeHandler(false))
 	a.run(router)
 }
 
-// start runs what does not run yet: handlers may be added between one Send and the next.
+// start runs the routers and handlers that do not run yet. Handlers may be added between two calls of Send.
 func (a *App) start() {
 	a.t.Helper()
 	if !a.started {
@@ -271,19 +274,19 @@ func (a *App) run(router *message.Router) {
 	}
 }
 
-// close ends every goroutine. Handlers have to be done before the router closes: it holds a lock while it waits for them, and
-// behind a lock a bubble's clock stands still.
+// close ends every goroutine. The handlers must have returned before the router closes: the router holds a lock while it waits
+// for them, and the time of a bubble stops while a goroutine waits for a lock.
 func (a *App) close() {
 	a.t.Helper()
 	a.stop()
 	if a.bubble {
-		synctest.Wait() // what was on its way to a handler is there
+		synctest.Wait() // messages that were being delivered have reached their handlers
 	}
-	if busy := a.ledger.rest(a.patience); busy != "" {
-		a.t.Errorf("retrytest: the test is over, and handler %q still does not return, %s after the context of its message has ended",
-			busy, brief(a.patience))
-		// In a bubble waiting takes no time, and whoever leaves a goroutine there gets a panic for it.
-		if !a.bubble || a.ledger.rest(backoff.MaxDelay) != "" {
+	if handler := a.ledger.waitForHandlers(a.patience); handler != "" {
+		a.t.Errorf("retrytest: the test is over, but handler %q has not returned %s after the context of its message ended: a handler "+
+			"must return when its context ends", handler, timeText(a.patience))
+		// synctest panics if a goroutine of the bubble remains. To wait longer takes no real time.
+		if !a.bubble || a.ledger.waitForHandlers(backoff.MaxDelay) != "" {
 			return
 		}
 	}
@@ -302,7 +305,21 @@ func (a *App) close() {
 	}
 }
 
-// inBubble asks in the only way there is: Wait panics outside of one.
+// quotedNames returns the names in quotes, sorted.
+func quotedNames(names map[string]bool) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	var quoted []string
+	for name := range names {
+		quoted = append(quoted, strconv.Quote(name))
+	}
+	slices.Sort(quoted)
+	return strings.Join(quoted, ", ")
+}
+
+// inBubble reports whether it is called in a synctest bubble. Outside of a bubble synctest.Wait panics: there is no function that
+// reports it.
 func inBubble() (bubble bool) {
 	defer func() { bubble = recover() == nil }()
 	synctest.Wait()

@@ -21,7 +21,7 @@ import (
 
 var errDown = errors.New("the bank is down")
 
-// failing returns these errors one after the other, and then nil.
+// failing makes a handler that returns these errors one after the other, and then nil.
 func failing(errs ...error) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		record, _ := middleware.ReadRecord(msg.Metadata)
@@ -32,6 +32,7 @@ func failing(errs ...error) message.NoPublishHandlerFunc {
 	}
 }
 
+// always makes a handler that returns this error every time.
 func always(err error) message.NoPublishHandlerFunc {
 	return func(*message.Message) error { return err }
 }
@@ -42,7 +43,7 @@ func order(uuid string) *message.Message {
 	return msg
 }
 
-func TestOutcomes(t *testing.T) {
+func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 	schedule := backoff.Schedule{time.Second, 5 * time.Second, 10 * time.Minute}
 	for _, test := range []struct {
 		name    string
@@ -54,34 +55,34 @@ func TestOutcomes(t *testing.T) {
 			assert.Len(t, s.Attempts(), 1)
 			assert.Nil(t, s.DeadLetter())
 		}},
-		{"processed on the third try", failing(errDown, errDown), func(t *testing.T, s *retrytest.Story) {
+		{"processed on the third attempt", failing(errDown, errDown), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).Processed()
 		}},
-		{"exhausted", always(errDown), func(t *testing.T, s *retrytest.Story) {
+		{"dead-lettered as exhausted", always(errDown), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(time.Second, 6*time.Second, 10*time.Minute+6*time.Second).DeadLettered(middleware.DeadReasonExhausted)
-			letter := s.DeadLetter()
-			require.NotNil(t, letter)
-			record, ok := middleware.ReadRecord(letter.Metadata)
+			dead := s.DeadLetter()
+			require.NotNil(t, dead)
+			record, ok := middleware.ReadRecord(dead.Metadata)
 			require.True(t, ok)
 			assert.Equal(t, 4, record.Failures)
 			assert.Equal(t, "the bank is down", record.Reason)
 			assert.Equal(t, "orders", record.Topic)
 			assert.Equal(t, "billing", record.Handler)
-			assert.Equal(t, message.Payload{0, 0xff}, letter.Payload)
-			assert.Equal(t, "abc", letter.Metadata["trace"])
+			assert.Equal(t, message.Payload{0, 0xff}, dead.Payload)
+			assert.Equal(t, "abc", dead.Metadata["trace"])
 		}},
-		{"permanent", failing(errDown, backoff.Permanent(errDown)), func(t *testing.T, s *retrytest.Story) {
+		{"dead-lettered as permanent", failing(errDown, backoff.Permanent(errDown)), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(time.Second).DeadLettered(middleware.DeadReasonPermanent)
 		}},
-		{"a wish between the tiers", failing(backoff.RetryAfter(errDown, 3*time.Second)), func(t *testing.T, s *retrytest.Story) {
+		{"a requested delay between two tiers", failing(backoff.RetryAfter(errDown, 3*time.Second)), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(3 * time.Second).Processed()
 		}},
-		{"a wish beyond the tiers", failing(backoff.RetryAfter(errDown, 25*time.Hour), errDown), func(t *testing.T, s *retrytest.Story) {
+		{"a requested delay above the longest tier", failing(backoff.RetryAfter(errDown, 25*time.Hour), errDown), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(25*time.Hour, 25*time.Hour+5*time.Second).Waited(25*time.Hour, 5*time.Second).Processed()
 			assert.Equal(t, 25*time.Hour, s.Attempts()[0].Delay)
 			assert.Equal(t, backoff.Tier(10*time.Minute), s.Attempts()[0].Tier)
 		}},
-		{"a panic", func(msg *message.Message) error {
+		{"a handler that panics", func(msg *message.Message) error {
 			if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
 				panic(errDown)
 			}
@@ -90,7 +91,7 @@ func TestOutcomes(t *testing.T) {
 			s.RetriedAt(time.Second).Processed()
 			assert.ErrorIs(t, s.Attempts()[0].Err, errDown)
 		}},
-		{"FailNow in the handler", func(msg *message.Message) error {
+		{"a handler that calls FailNow", func(msg *message.Message) error {
 			if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
 				new(testing.T).FailNow()
 			}
@@ -110,7 +111,7 @@ func TestOutcomes(t *testing.T) {
 			time.Sleep(30 * time.Minute)
 			return nil
 		}, func(t *testing.T, s *retrytest.Story) { s.NeverRetried().Processed() }},
-		{"acknowledged by the handler, which then fails", func(msg *message.Message) error {
+		{"a handler that acks and then fails", func(msg *message.Message) error {
 			msg.Ack()
 			time.Sleep(time.Second)
 			return errDown
@@ -118,7 +119,7 @@ func TestOutcomes(t *testing.T) {
 			s.NeverRetried()
 			assert.Equal(t, middleware.Settled, s.Attempts()[0].Outcome)
 		}},
-		{"nacked by the handler", func() message.NoPublishHandlerFunc {
+		{"a handler that nacks", func() message.NoPublishHandlerFunc {
 			calls := 0
 			return func(msg *message.Message) error {
 				if calls++; calls < 3 {
@@ -142,7 +143,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-func TestAttemptsNameEverything(t *testing.T) {
+func TestAttemptsHaveAllFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
 		app.AddConsumerHandler("billing", "orders", always(errDown))
@@ -161,7 +162,7 @@ func TestAttemptsNameEverything(t *testing.T) {
 	})
 }
 
-func TestMiddlewaresBelowTheRetry(t *testing.T) {
+func TestMiddlewareInsideTheRetryMiddlewareIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Minute})
 		app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
@@ -178,8 +179,8 @@ func TestMiddlewaresBelowTheRetry(t *testing.T) {
 	})
 }
 
-// TestProducedMessagesHaveStoriesOfTheirOwn: a handler passes its own message on, under the same UUID.
-func TestProducedMessagesHaveStoriesOfTheirOwn(t *testing.T) {
+// The handler produces its own message, with the same UUID.
+func TestProducedMessageHasItsOwnStory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
 		app.AddHandler("billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
@@ -194,13 +195,13 @@ func TestProducedMessagesHaveStoriesOfTheirOwn(t *testing.T) {
 		produced := app.Produced("invoices")
 		require.Len(t, produced, 2)
 		assert.Equal(t, "1", produced[0].UUID)
-		assert.Equal(t, message.Metadata{"trace": "abc"}, produced[0].Metadata, "the failure record goes no further")
+		assert.Equal(t, message.Metadata{"trace": "abc"}, produced[0].Metadata, "the failure record is removed from produced messages")
 		invoices := app.Stories("invoices")
 		require.Len(t, invoices, 2)
 		for _, story := range invoices {
 			story.RetriedAt(time.Second).DeadLettered(middleware.DeadReasonExhausted)
 		}
-		assert.Empty(t, app.Produced("orders"), "what the test sends is not produced")
+		assert.Empty(t, app.Produced("orders"), "Send does not count as produced")
 	})
 }
 
@@ -215,7 +216,7 @@ func TestEveryHandlerHasItsOwnRetries(t *testing.T) {
 	})
 }
 
-// register is an app's own function, as it is for RabbitMQ: several handlers bill the orders of one queue.
+// register is an app's own function as it is for RabbitMQ: several handlers consume the orders of one queue.
 func register(router *message.Router, subscriber message.Subscriber, retry message.HandlerMiddleware, bill message.NoPublishHandlerFunc) {
 	for n := range 4 {
 		router.AddConsumerHandler(fmt.Sprintf("billing-%d", n+1), "orders", subscriber, bill).
@@ -239,7 +240,7 @@ func TestHandlersOfOneSubscriberShareItsMessages(t *testing.T) {
 	})
 }
 
-func TestHandlersThatTheRelayAdds(t *testing.T) {
+func TestHandlersThatTheRelayAddsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
 		app.Relay.AddConsumerHandler(app.Router, "billing", "orders", app.NewSubscriber(), failing(errDown, errDown)).
@@ -254,22 +255,22 @@ func TestHandlersThatTheRelayAdds(t *testing.T) {
 	})
 }
 
-// ownApp is an app that makes router and middleware itself, with hooks of its own.
-func ownApp(t *testing.T, config middleware.TieredRetryConfig, told *[]string) (*message.Router, *middleware.TieredRetry) {
+// newOwnRouter is the constructor of an app that makes the router and the middleware itself, with hooks of its own.
+func newOwnRouter(t *testing.T, config middleware.TieredRetryConfig, hooks *[]string) (*message.Router, *middleware.TieredRetry) {
 	t.Helper()
-	config.OnRetry = func(e middleware.RetryEvent) { *told = append(*told, "retry") }
-	config.OnDeadLetter = func(e middleware.DeadLetterEvent) { *told = append(*told, "dead") }
+	config.OnRetry = func(e middleware.RetryEvent) { *hooks = append(*hooks, "retry") }
+	config.OnDeadLetter = func(e middleware.DeadLetterEvent) { *hooks = append(*hooks, "dead") }
 	retry, err := middleware.NewTieredRetry(config, nil)
 	require.NoError(t, err)
 	return message.NewDefaultRouter(nil), retry
 }
 
-func TestRouterOfTheAppsOwn(t *testing.T) {
+func TestAppCanMakeItsOwnRouterAndMiddleware(t *testing.T) {
 	for _, relayed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
-			var told []string
-			router, retry := ownApp(t, app.TieredRetryConfig(), &told)
+			var hooks []string
+			router, retry := newOwnRouter(t, app.TieredRetryConfig(), &hooks)
 			bill := func(msg *message.Message) error {
 				if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
 					panic("no exchange rate")
@@ -284,7 +285,7 @@ func TestRouterOfTheAppsOwn(t *testing.T) {
 			app.Run(router)
 			story := app.Send("orders", order("1")).
 				RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).DeadLettered(middleware.DeadReasonExhausted)
-			assert.Equal(t, []string{"retry", "retry", "dead"}, told)
+			assert.Equal(t, []string{"retry", "retry", "dead"}, hooks)
 			all := story.Handler("billing").Attempts()
 			assert.ErrorContains(t, all[0].Err, "panic: no exchange rate")
 			assert.Equal(t, errDown, all[1].Err)
@@ -295,8 +296,8 @@ func TestRouterOfTheAppsOwn(t *testing.T) {
 	}
 }
 
-// TestParkedMessagesDoNotReachTheirHandler: the relay is never early, so this one comes with a record from elsewhere.
-func TestParkedMessagesDoNotReachTheirHandler(t *testing.T) {
+// The relay is never early, so the test makes the failure record of an early message.
+func TestParkedMessageDoesNotReachItsHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
 		calls := 0
@@ -312,7 +313,7 @@ func TestParkedMessagesDoNotReachTheirHandler(t *testing.T) {
 	})
 }
 
-func TestManyMessagesAtOnce(t *testing.T) {
+func TestManyMessagesAreRetriedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
 		app.AddConsumerHandler("billing", "orders", always(errDown))
@@ -330,8 +331,8 @@ func TestManyMessagesAtOnce(t *testing.T) {
 	})
 }
 
-// TestSendWaitsForEveryCopy: of a message that is sent twice, one copy takes longer.
-func TestSendWaitsForEveryCopy(t *testing.T) {
+// The same message is sent twice, and the handler takes longer for one of them.
+func TestSendWaitsForEveryDuplicate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
 		var calls atomic.Int32
@@ -350,7 +351,7 @@ func TestSendWaitsForEveryCopy(t *testing.T) {
 	})
 }
 
-func TestSentAgain(t *testing.T) {
+func TestMessageCanBeSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
 		app.AddConsumerHandler("billing", "orders", failing(errDown))
@@ -363,14 +364,14 @@ func TestSentAgain(t *testing.T) {
 	})
 }
 
-func TestHooksAndConfigurationOfTheApp(t *testing.T) {
+func TestHooksAndConfigurationOfTheAppAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []string
+		var hooks []string
 		app := retrytest.NewWithConfig(t, retrytest.Config{
 			Schedule: backoff.Schedule{time.Second},
 			Middleware: func(c *middleware.TieredRetryConfig) {
-				c.OnRetry = func(e middleware.RetryEvent) { told = append(told, "retry "+e.MessageUUID) }
-				c.OnDeadLetter = func(e middleware.DeadLetterEvent) { told = append(told, "dead "+e.Destination.Topic) }
+				c.OnRetry = func(e middleware.RetryEvent) { hooks = append(hooks, "retry "+e.MessageUUID) }
+				c.OnDeadLetter = func(e middleware.DeadLetterEvent) { hooks = append(hooks, "dead "+e.Destination.Topic) }
 				c.OmitReason = true
 				c.GenerateDeadLetterDestination = func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
 					return middleware.Destination{Topic: p.Topic + ".dead"}, nil
@@ -378,32 +379,11 @@ func TestHooksAndConfigurationOfTheApp(t *testing.T) {
 			},
 		})
 		app.AddConsumerHandler("billing", "orders", always(errDown))
-		app.AddConsumerHandler("undertaker", "orders.dead", failing())
+		app.AddConsumerHandler("archive", "orders.dead", failing())
 		story := app.Send("orders", order("1")).DeadLettered(middleware.DeadReasonExhausted)
-		assert.Equal(t, []string{"retry 1", "dead orders.dead"}, told)
+		assert.Equal(t, []string{"retry 1", "dead orders.dead"}, hooks)
 		assert.NotContains(t, story.DeadLetter().Metadata, middleware.ReasonKey)
 		require.Len(t, app.Stories("orders.dead"), 1)
 		app.Stories("orders.dead")[0].NeverRetried().Processed()
 	})
-}
-
-// TestSimulationIsWhatHappens: the one is computed, the other goes through router, middleware and relay.
-func TestSimulationIsWhatHappens(t *testing.T) {
-	for _, schedule := range []backoff.Schedule{
-		{time.Millisecond}, backoff.Exponential(time.Second, 5, 6), {time.Hour, time.Second, time.Hour, 24 * time.Hour},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			app := retrytest.New(t, schedule)
-			app.AddConsumerHandler("billing", "orders", always(errDown))
-			story := app.Send("orders", order("1"))
-			var at []time.Duration
-			for i, retry := range retrytest.Simulate(schedule).Retries {
-				at = append(at, retry.At)
-				assert.Equal(t, retry.Tier, story.Attempts()[i].Tier)
-				assert.Equal(t, retry.Wait, story.Attempts()[i].Delay)
-				assert.Equal(t, retry.Failure, story.Attempts()[i].Failures)
-			}
-			story.RetriedAt(at...).DeadLettered(middleware.DeadReasonExhausted)
-		})
-	}
 }

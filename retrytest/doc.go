@@ -1,7 +1,7 @@
-// Package retrytest lets an app test how it retries, without a broker and without waiting.
+// Package retrytest tests how an app retries, without a broker and without waiting.
 //
 // An [App] is a router with the retry middleware and with retry tiers in memory. A test adds the app's own handlers, sends a
-// message, and asserts what became of it. In a bubble of testing/synctest ten minutes take a millisecond:
+// message, and asserts what became of it. In a bubble of testing/synctest ten minutes take about a millisecond:
 //
 //	func TestBillingGivesUp(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
@@ -15,7 +15,7 @@
 //		})
 //	}
 //
-// An assertion that fails prints every attempt:
+// A failed assertion prints the [Story] of the message, with one row for each attempt:
 //
 //	billing_test.go:19: retrytest: message "order-1" of "orders": retried at
 //	     got: 1.001s 6.002s
@@ -25,12 +25,31 @@
 //	    1.001s   billing   0s     2         retried, waits 5s on tier 5s   no answer from the bank
 //	    6.002s   billing   0s     3         dead-lettered as permanent     the card was reported stolen
 //
-// The milliseconds are the relay's, which rounds up so that nothing is early.
+// The relay rounds each due time up to a whole millisecond, so that no retry is early.
+//
+// The outcomes and their words are those of [middleware.Outcome]:
+//
+//	processed        the handler returned nil
+//	retried          the handler failed; a copy waits on the tier that the table shows
+//	parked           the message came back before its requested delay was over; a copy waits again, uncounted
+//	dead-lettered    the message was given up, for the reason that the table shows
+//	given back       the message was nacked and is delivered again
+//	settled          the handler failed after it had acked the message itself; no copy was published
+//
+// Waits are spelled like tiers, because the queue on the broker has that name: 125s, not 2m5s. [Simulate] computes the retries of
+// a schedule without an app:
+//
+//	failure   at      tier          waits
+//	1         0s      1s            1s
+//	2         1s      5s            5s
+//	3         6s      25s           25s
+//	4         31s     125s          125s
+//	5         2m36s   dead letter
 //
 // # The app's own function
 //
-// An app that adds its handlers to a router, as on RabbitMQ, needs no change to be tested, if it takes router, subscriber and
-// middleware as arguments:
+// An app that adds its handlers to a router, as on RabbitMQ, needs no change if its function takes the router, the subscriber
+// and the middleware as arguments:
 //
 //	func Register(router *message.Router, subscriber message.Subscriber, retry message.HandlerMiddleware) {
 //		router.AddConsumerHandler("billing", "orders", subscriber, bill).AddMiddleware(retry, middleware.Timeout(time.Minute))
@@ -38,28 +57,29 @@
 //
 //	Register(app.Router, app.NewSubscriber(), app.Retry.Middleware)
 //
-// An app that uses package relay gets App.Relay in place of its own, and App.NewSubscriber for its subscriber. An app whose
-// constructor makes router and middleware itself gets App.TieredRetryConfig, and its router goes to App.Run. In all cases
-// App.Publisher takes the place of the publisher of handlers that produce messages.
+// An app that uses package relay gets App.Relay in place of its own relay, and App.NewSubscriber for its subscriber. An app
+// whose constructor makes the router and the middleware gets App.TieredRetryConfig, and App.Run runs its router. In all cases
+// App.Publisher replaces the publisher of handlers that produce messages.
 //
-// # What is real, and what is not
+// # Differences from production
 //
-// Real are Watermill's router, the retry middleware with all it decides and writes into metadata, the relay that holds the
-// tiers, and the app's handlers and middlewares. The Pub/Sub is Watermill's gochannel. So this is what differs from production:
+// The test runs Watermill's router, the retry middleware, the relay with its tiers, and the app's handlers and middlewares. The
+// Pub/Sub is Watermill's gochannel. So these differ from production:
 //
-//   - Retries come back on time, to within [Story.RetriedAt]'s 2 ms. A broker can be late, and RabbitMQ a millisecond early.
-//   - Nothing is delivered twice but what is nacked, and no publish fails.
-//   - There are no delivery limits, no queue arguments, no permissions, and the app's marshaler takes no part.
-//   - Dead letters go to the topic "retry.dead.<handler>", unless Config.Middleware says otherwise.
+//   - Retries are on time, to within the 2 ms of [Story.RetriedAt]. A broker can be late, and RabbitMQ can be 1 ms early.
+//   - Only nacked messages are delivered twice, and no publish fails.
+//   - There are no delivery limits, queue arguments or permissions, and the app's marshaler is not used.
+//   - Dead letters go to the topic "retry.dead.<handler>", unless Config.Middleware sets another destination.
 //
 // # In the bubble
 //
-// Time in a bubble goes on only while all its goroutines wait for time, for channels of the bubble, or for each other. Handlers
-// under test must not do network I/O, wait for channels that were made outside, or sleep while they hold a mutex that another
-// goroutine wants: the test would hang. They may sleep, and they may call anything in the process.
+// Time in a bubble advances only while all its goroutines wait for time, for channels of the bubble, or for each other. Handlers
+// under test must not do network I/O, wait for channels that were made outside of the bubble, or sleep while they hold a mutex
+// that another goroutine wants: the test would hang. They may sleep, and they may call everything in the process.
 //
-// New must be called with the t of the bubble. When the test ends the App closes everything; what handlers still do is ended by
-// their message's context, as at a shutdown. Leave router plugins that never end, such as Watermill's SignalsHandler, to main.
+// New must be called with the t of the bubble. When the test ends, the App closes everything. The contexts of the messages then
+// end, as at a shutdown, and handlers that still run must return. Do not add router plugins that never end, such as Watermill's
+// SignalsHandler.
 //
-// Outside a bubble all of this works in real time, for schedules of up to ten seconds, or of any length with Config.RealTime.
+// Outside of a bubble the app works in real time, for schedules of up to 10 seconds, or of any length with Config.RealTime.
 package retrytest

@@ -13,7 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-// bill is an app's handler: the bank is away for five seconds, and then refuses.
+// bill is an app's handler. The bank does not answer for five seconds, and then declines the card.
 func bill(started time.Time) message.NoPublishHandlerFunc {
 	return func(*message.Message) error {
 		if time.Since(started) < 5*time.Second {

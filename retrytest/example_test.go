@@ -3,6 +3,7 @@ package retrytest_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,23 +15,30 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-// exampleT stands in for the t of a test, which examples do not have. They run in real time, so their schedules are short.
+// exampleT replaces the t of a test, because an example has none. Examples run in real time, so their schedules are short.
 type exampleT struct {
 	testing.TB
 	cleanups []func()
+	lines    int // how many lines of a failure are printed; 0: all
 }
 
 func (t *exampleT) Helper()                           {}
 func (t *exampleT) Cleanup(fn func())                 { t.cleanups = append(t.cleanups, fn) }
-func (t *exampleT) Errorf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 func (t *exampleT) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+func (t *exampleT) Errorf(format string, args ...any) {
+	lines := strings.Split(fmt.Sprintf(format, args...), "\n")
+	if t.lines > 0 {
+		lines = lines[:min(t.lines, len(lines))]
+	}
+	fmt.Println(strings.Join(lines, "\n"))
+}
 func (t *exampleT) end() {
 	for _, fn := range t.cleanups {
 		fn()
 	}
 }
 
-// charge fails the first two times.
+// charge is a handler that fails for the first two attempts.
 func charge(msg *message.Message) error {
 	if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 {
 		return errors.New("no answer from the bank")
@@ -45,25 +53,31 @@ func ExampleSimulate() {
 	// 1         0s      1s            1s
 	// 2         1s      5s            5s
 	// 3         6s      25s           25s
-	// 4         31s     125s          2m5s
+	// 4         31s     125s          125s
 	// 5         2m36s   dead letter
 }
 
 func ExampleSimulation() {
 	simulation := retrytest.Simulate(backoff.Constant(time.Minute, 3))
 	for _, retry := range simulation.Retries {
-		fmt.Println("failure", retry.Failure, "is tried again after", retry.At)
+		fmt.Println("failure", retry.Failure, "is retried at", retry.At)
 	}
-	fmt.Println("dead after", simulation.DeadLetterAt)
+	fmt.Println("dead-lettered at", simulation.DeadLetterAt)
 	// Output:
-	// failure 1 is tried again after 1m0s
-	// failure 2 is tried again after 2m0s
-	// failure 3 is tried again after 3m0s
-	// dead after 3m0s
+	// failure 1 is retried at 1m0s
+	// failure 2 is retried at 2m0s
+	// failure 3 is retried at 3m0s
+	// dead-lettered at 3m0s
+}
+
+func ExampleSimulation_String() {
+	fmt.Print(retrytest.Simulate(backoff.Schedule{10 * time.Second, 0}).String())
+	// Output:
+	// not a valid schedule: backoff: retry 2: delay 0s is too short: want at least 1ms
 }
 
 func ExampleNew() {
-	t := &exampleT{} // in a test: the test's own, in synctest.Test
+	t := &exampleT{} // in a test: the t of synctest.Test
 	defer t.end()
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
@@ -84,7 +98,7 @@ func ExampleNewWithConfig() {
 
 	app := retrytest.NewWithConfig(t, retrytest.Config{
 		Schedule: backoff.Constant(time.Millisecond, 1),
-		Middleware: func(c *middleware.TieredRetryConfig) { // as the app sets it
+		Middleware: func(c *middleware.TieredRetryConfig) { // as the app does
 			c.OnDeadLetter = func(e middleware.DeadLetterEvent) { fmt.Println("alarm:", e.MessageUUID, e.DeadReason) }
 			c.RedactReason = func(string, error) string { return "secret" }
 		},
@@ -97,7 +111,7 @@ func ExampleNewWithConfig() {
 	// secret
 }
 
-// Middlewares are added as to any handler. The retry middleware is already there, above them.
+// Add middlewares as to any handler. The retry middleware is already added, outside of them.
 func ExampleApp_AddConsumerHandler() {
 	t := &exampleT{}
 	defer t.end()
@@ -138,7 +152,7 @@ func ExampleApp_AddHandler() {
 	// 3 attempts to mail invoice-1
 }
 
-// The app's own function adds handlers that share a queue.
+// The app's own function adds two handlers that share a queue.
 func ExampleApp_NewSubscriber() {
 	t := &exampleT{}
 	defer t.end()
@@ -171,25 +185,7 @@ func ExampleApp_SendAll() {
 	// order-2 3 attempts
 }
 
-// Handlers with subscribers of their own each get every message.
-func ExampleStory_Handler() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddConsumerHandler("billing", "orders", charge)
-	app.AddConsumerHandler("printing", "orders", func(*message.Message) error {
-		return backoff.Permanent(errors.New("the printer has burnt down"))
-	})
-	story := app.Send("orders", message.NewMessage("order-1", nil))
-	story.Handler("billing").Processed()
-	story.Handler("printing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)
-	fmt.Println(story.Handler("printing").DeadLetter().Metadata[middleware.ReasonKey])
-	// Output:
-	// the printer has burnt down
-}
-
-// The app's constructor makes router and middleware itself.
+// The app's constructor makes the router and the middleware.
 func ExampleApp_Run() {
 	t := &exampleT{}
 	defer t.end()
@@ -214,4 +210,70 @@ func ExampleApp_Run() {
 	fmt.Println(len(story.Attempts()), "attempts")
 	// Output:
 	// 3 attempts
+}
+
+// The app makes the middleware itself, with a hook of its own.
+func ExampleApp_TieredRetryConfig() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	config := app.TieredRetryConfig()
+	config.OnRetry = func(e middleware.RetryEvent) { fmt.Println("retry", e.Failures, "on tier", e.Tier) }
+	retry, err := middleware.NewTieredRetry(config, nil)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), charge).AddMiddleware(retry.Middleware)
+	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
+	// Output:
+	// retry 1 on tier 1ms
+	// retry 2 on tier 1ms
+}
+
+func ExampleApp_Send() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	app.AddConsumerHandler("billing", "orders", charge)
+	story := app.Send("orders", message.NewMessage("order-1", nil))
+	fmt.Println(len(story.Attempts()), "attempts")
+	// Output:
+	// 3 attempts
+}
+
+func ExampleApp_Produced() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	app.AddHandler("billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage("invoice-1", nil)}, charge(msg)
+	})
+	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
+	fmt.Println(len(app.Produced("invoices")), "invoice")
+	// Output:
+	// 1 invoice
+}
+
+// Publisher publishes without waiting. Send waits for all messages.
+func ExampleApp_Stories() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	app.AddConsumerHandler("billing", "orders", charge)
+	app.Send("orders", message.NewMessage("order-1", nil))
+	if err := app.Publisher.Publish("orders", message.NewMessage("order-2", nil)); err != nil {
+		t.Fatalf("%v", err)
+	}
+	app.Send("orders", message.NewMessage("order-3", nil))
+	for _, story := range app.Stories("orders") {
+		fmt.Println(story.Processed().Message.UUID)
+	}
+	// Output:
+	// order-1
+	// order-2
+	// order-3
 }

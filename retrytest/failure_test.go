@@ -19,7 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-// failedT keeps what a test that fails would print.
+// failedT keeps the text that a failed test prints.
 type failedT struct {
 	testing.TB
 	text     strings.Builder
@@ -38,7 +38,7 @@ func (f *failedT) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// failureOf is what a test prints.
+// failureOf runs a test and its cleanups. It returns the text that the test prints, and whether it called Fatalf.
 func failureOf(test func(t testing.TB)) (text string, fatal bool) {
 	f := &failedT{}
 	for _, step := range []func(){
@@ -59,7 +59,7 @@ func failureOf(test func(t testing.TB)) (text string, fatal bool) {
 	return f.text.String(), f.fatal
 }
 
-func TestAssertionsFail(t *testing.T) {
+func TestFailedAssertionPrintsTheStory(t *testing.T) {
 	const table = `at   handler   took   failure   outcome                        why
 0s   billing   0s     1         retried, waits 1s on tier 1s   the bank is down
 1s   billing   0s     2         dead-lettered as permanent     no such customer
@@ -72,12 +72,12 @@ func TestAssertionsFail(t *testing.T) {
 	}{
 		{"too early", func(s *retrytest.Story) { s.RetriedAt(1100 * time.Millisecond) }, "retried at\n got: 1s\nwant: 1.1s\n"},
 		{"too late", func(s *retrytest.Story) { s.RetriedAt(900 * time.Millisecond) }, "retried at\n got: 1s\nwant: 900ms\n"},
-		{"once too few", func(s *retrytest.Story) { s.NeverRetried() }, "retried at\n got: 1s\nwant: never\n"},
-		{"once too many", func(s *retrytest.Story) { s.RetriedAt(time.Second, time.Minute) }, "retried at\n got: 1s\nwant: 1s 1m\n"},
-		{"waited", func(s *retrytest.Story) { s.Waited(time.Hour) }, "waited\n got: 1s\nwant: 1h\n"},
-		{"not processed", func(s *retrytest.Story) { s.Processed() }, "the end\n got: dead-lettered as permanent\nwant: processed\n"},
-		{"for another reason", func(s *retrytest.Story) { s.DeadLettered(middleware.DeadReasonExhausted) },
-			"the end\n got: dead-lettered as permanent\nwant: dead-lettered as exhausted\n"},
+		{"retried but expected never", func(s *retrytest.Story) { s.NeverRetried() }, "retried at\n got: 1s\nwant: never\n"},
+		{"retried less often", func(s *retrytest.Story) { s.RetriedAt(time.Second, time.Minute) }, "retried at\n got: 1s\nwant: 1s 1m\n"},
+		{"waited for another time", func(s *retrytest.Story) { s.Waited(time.Hour) }, "waited\n got: 1s\nwant: 1h\n"},
+		{"not processed", func(s *retrytest.Story) { s.Processed() }, "last outcome\n got: dead-lettered as permanent\nwant: processed\n"},
+		{"dead-lettered for another reason", func(s *retrytest.Story) { s.DeadLettered(middleware.DeadReasonExhausted) },
+			"last outcome\n got: dead-lettered as permanent\nwant: dead-lettered as exhausted\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -86,14 +86,14 @@ func TestAssertionsFail(t *testing.T) {
 					app.AddConsumerHandler("billing", "orders", failing(errDown, backoff.Permanent(fmt.Errorf("no such customer\nat all"))))
 					test.assert(app.Send("orders", order("order-1")))
 				})
-				assert.False(t, fatal, "a failed assertion goes on")
+				assert.False(t, fatal, "the test goes on after a failed assertion")
 				assert.Equal(t, head+test.want+table+"\n", exact(text))
 			})
 		})
 	}
 }
 
-func TestNoTimesAreRefused(t *testing.T) {
+func TestAssertionWithoutTimesEndsTheTest(t *testing.T) {
 	for name, assertion := range map[string]func(*retrytest.Story){
 		"RetriedAt needs the times": func(s *retrytest.Story) { s.RetriedAt() },
 		"Waited needs the waits":    func(s *retrytest.Story) { s.Waited() },
@@ -111,30 +111,48 @@ func TestNoTimesAreRefused(t *testing.T) {
 	}
 }
 
-// exact takes the milliseconds off to which the relay rounds up.
+func TestWaitsAreSpelledLikeTiersAndTimesLikeDurations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text, _ := failureOf(func(t testing.TB) {
+			app := retrytest.New(t, backoff.Schedule{125 * time.Second, 10 * time.Minute, 1500 * time.Millisecond})
+			app.AddConsumerHandler("billing", "orders", failing(errDown, errDown, backoff.RetryAfter(errDown, 75*time.Second)))
+			app.Send("orders", order("1")).Waited(125*time.Second, 200*time.Second, time.Hour).RetriedAt(125 * time.Second)
+		})
+		for _, want := range []string{
+			"waited\n got: 125.001s 600.001s 75.001s\nwant: 125s 200s 1h\n", "retried at\n got: 2m5.001s 12m5.002s 13m20.003s\nwant: 2m5s\n",
+			"retried, waits 125s on tier 125s ", "retried, waits 10m on tier 10m ", "retried, waits 75s on tier 125s ",
+		} {
+			assert.Contains(t, text, want)
+		}
+	})
+	assert.Contains(t, retrytest.Simulate(backoff.Schedule{125 * time.Second, 1500 * time.Millisecond}).String(),
+		"1         0s       125s          125s\n2         2m5s     1500ms        1500ms\n")
+}
+
+// exact removes the millisecond that the relay adds when it rounds up.
 func exact(text string) string {
 	return strings.NewReplacer("1.001s   ", "1s   ", "1.001s", "1s", "at       ", "at   ", "0s       billing", "0s   billing").Replace(text)
 }
 
-func TestProcessedIsNotDeadLettered(t *testing.T) {
+func TestDeadLetteredFailsForAProcessedMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text, _ := failureOf(func(t testing.TB) {
 			app := retrytest.New(t, backoff.Schedule{time.Second})
 			app.AddConsumerHandler("billing", "orders", failing())
 			app.Send("orders", order("1")).Processed().DeadLettered(middleware.DeadReasonPermanent)
 		})
-		assert.Contains(t, text, "\n got: processed\nwant: dead-lettered as permanent\n")
+		assert.Contains(t, text, "last outcome\n got: processed\nwant: dead-lettered as permanent\n")
 	})
 }
 
-func TestTestsThatCannotGoOn(t *testing.T) {
+func TestTestThatCannotGoOnPrintsTheCause(t *testing.T) {
 	send := func(app *retrytest.App) *retrytest.Story { return app.Send("orders", order("1")) }
 	for _, test := range []struct {
 		name string
 		test func(*retrytest.App)
 		want string
 	}{
-		{"nobody subscribes", func(app *retrytest.App) {
+		{"no handler is subscribed to the topic", func(app *retrytest.App) {
 			app.AddConsumerHandler("billing", "orders", failing())
 			app.AddConsumerHandler("mailing", "invoices", failing())
 			app.Send("ordres", order("1"))
@@ -143,15 +161,15 @@ func TestTestsThatCannotGoOn(t *testing.T) {
 		{"the middleware is missing", func(app *retrytest.App) {
 			app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), always(errDown))
 			send(app)
-		}, `message "1" was given back 100 times, and comes straight back`},
-		{"a middleware above it fails", func(app *retrytest.App) {
+		}, `message "1" was given back 100 times without a delay: the handler's errors must reach App.Retry.Middleware`},
+		{"a middleware outside of the retry middleware panics", func(app *retrytest.App) {
 			app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), failing()).
 				AddMiddleware(func(message.HandlerFunc) message.HandlerFunc {
 					return func(*message.Message) ([]*message.Message, error) { panic("broken") }
 				}, app.Retry.Middleware)
 			send(app)
 		}, `panicked, or ended its goroutine`},
-		{"a middleware above it fails, on a router of the app's own", func(app *retrytest.App) {
+		{"a middleware outside of the retry middleware fails, on a router of the app's own", func(app *retrytest.App) {
 			router := message.NewDefaultRouter(nil)
 			router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), failing()).
 				AddMiddleware(func(message.HandlerFunc) message.HandlerFunc {
@@ -160,7 +178,7 @@ func TestTestsThatCannotGoOn(t *testing.T) {
 			app.Run(router)
 			send(app)
 		}, `message "1" was given back 100 times`},
-		{"a handler hangs", func(app *retrytest.App) {
+		{"a handler does not return", func(app *retrytest.App) {
 			app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
 				<-msg.Context().Done()
 				return msg.Context().Err()
@@ -193,8 +211,8 @@ func TestTestsThatCannotGoOn(t *testing.T) {
 	}
 }
 
-// TestHandlerThatIgnoresTheEnd: the failure names it, rather than a deadlock that names nobody.
-func TestHandlerThatIgnoresTheEnd(t *testing.T) {
+// Without this failure synctest reports a deadlock, without the handler's name.
+func TestHandlerThatDoesNotReturnIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text, fatal := failureOf(func(t testing.TB) {
 			app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Patience: time.Minute})
@@ -206,11 +224,11 @@ func TestHandlerThatIgnoresTheEnd(t *testing.T) {
 		})
 		assert.True(t, fatal)
 		assert.Contains(t, text, `nothing has happened to message "1" for 1m`)
-		assert.Contains(t, text, `handler "billing" still does not return, 1m after the context of its message has ended`)
+		assert.Contains(t, text, `the test is over, but handler "billing" has not returned 1m after the context of its message ended`)
 	})
 }
 
-func TestBadConfigurationFailsTheTest(t *testing.T) {
+func TestInvalidConfigurationEndsTheTest(t *testing.T) {
 	for _, test := range []struct {
 		config retrytest.Config
 		want   string
@@ -222,7 +240,7 @@ func TestBadConfigurationFailsTheTest(t *testing.T) {
 			retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: func(c *middleware.TieredRetryConfig) { c.MaxHold = -1 }},
 			"MaxHold is -1ns",
 		},
-		{retrytest.Config{Schedule: backoff.Exponential(time.Second, 5, 4)}, "not in a synctest bubble, where this schedule takes 2m36s of real time"},
+		{retrytest.Config{Schedule: backoff.Exponential(time.Second, 5, 4)}, "outside of a synctest bubble this schedule takes 2m36s of real time, more than 10s"},
 	} {
 		text, fatal := failureOf(func(t testing.TB) { retrytest.NewWithConfig(t, test.config) })
 		assert.True(t, fatal)
@@ -230,7 +248,7 @@ func TestBadConfigurationFailsTheTest(t *testing.T) {
 	}
 }
 
-func TestRealTime(t *testing.T) {
+func TestAppRetriesInRealTimeOutsideOfABubble(t *testing.T) {
 	t.Parallel()
 	app := retrytest.New(t, backoff.Schedule{20 * time.Millisecond, 50 * time.Millisecond})
 	app.AddConsumerHandler("billing", "orders", always(errDown))
@@ -246,8 +264,8 @@ func TestRealTime(t *testing.T) {
 	assert.Empty(t, text)
 }
 
-// TestNothingIsLeftRunning: a bubble fails where a goroutine is left; an App that nobody used has none either.
-func TestNothingIsLeftRunning(t *testing.T) {
+// synctest fails the test if a goroutine remains. The first App is never used.
+func TestAppLeavesNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		retrytest.New(t, backoff.Schedule{time.Second})
 		app := retrytest.New(t, backoff.Schedule{time.Second})
@@ -258,8 +276,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	})
 }
 
-// TestMessagesOfAnotherPubSub are none of the App's business.
-func TestMessagesOfAnotherPubSub(t *testing.T) {
+func TestMessagesOfAnotherPubSubAreNotInTheApp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
 		app.AddConsumerHandler("billing", "orders", failing())
@@ -275,8 +292,8 @@ func TestMessagesOfAnotherPubSub(t *testing.T) {
 	})
 }
 
-// TestMessagesInFlightAtTheEnd: the test does not wait for what it has published itself.
-func TestMessagesInFlightAtTheEnd(t *testing.T) {
+// The test publishes messages and does not wait for them.
+func TestTestMayEndWhileMessagesAreInFlight(t *testing.T) {
 	for _, handler := range []message.NoPublishHandlerFunc{
 		always(errDown),
 		func(*message.Message) error { time.Sleep(time.Minute); return errDown },

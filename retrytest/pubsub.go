@@ -9,10 +9,10 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// internalName is of the handler that keeps the tiers running.
+// internalName is the name of a handler without messages. The relay's tiers run while it runs.
 const internalName = "retrytest"
 
-// relayedName is the name under which the relay adds a handler once more, for its retries.
+// relayedName returns the name of the handler that the relay adds for the retries of another handler.
 func relayedName(handler string) string { return handler + ".retry" }
 
 func tierTopic(tier backoff.Tier) string { return "retry." + tier.String() }
@@ -21,12 +21,12 @@ func returnTopic(handler string) string { return "retry.return." + handler }
 
 func deadTopic(handler string) string { return "retry.dead." + handler }
 
-// openSubscriber is not closed by a router or relay: the App closes its Pub/Sub itself.
+// openSubscriber ignores Close. The App closes its Pub/Sub after the routers and the relay have closed.
 type openSubscriber struct{ message.Subscriber }
 
 func (openSubscriber) Close() error { return nil }
 
-// group is a subscriber whose handlers share the messages of a topic and their retries.
+// group is a consumer group: a subscriber whose handlers share the messages of a topic and their retries.
 type group struct {
 	app    *App
 	name   string
@@ -34,14 +34,14 @@ type group struct {
 	queues map[string]*queue // by topic
 }
 
-// queue is a topic in a group: its messages and the ones that came back.
+// queue has the messages of one topic for one group, and their retries.
 type queue struct {
 	group, topic string
 	returnTopic  string
 	messages     chan *message.Message
 }
 
-// Subscribe returns a channel that ends with the context, and gets nothing more once the App has stopped.
+// Subscribe returns a channel that is closed when the context ends. It gets no messages after the App has stopped.
 func (g *group) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	q, err := g.queue(topic)
 	if err != nil {
@@ -62,18 +62,18 @@ func (g *group) Subscribe(ctx context.Context, topic string) (<-chan *message.Me
 	return out, nil
 }
 
-// Close does nothing: subscriptions end with their context.
+// Close does nothing. Subscriptions end with their context.
 func (g *group) Close() error { return nil }
 
 func (g *group) queue(topic string) (*queue, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if known := g.queues[topic]; known != nil {
-		return known, nil
+	if existing := g.queues[topic]; existing != nil {
+		return existing, nil
 	}
 	q := &queue{group: g.name, topic: topic, returnTopic: returnTopic(g.name + "." + topic), messages: make(chan *message.Message)}
 	sources := []string{topic, q.returnTopic}
-	if g.app.ledger.isReturnTopic(topic) { // of a handler that the relay has added
+	if g.app.ledger.isReturnTopic(topic) { // the relay subscribes to it itself
 		sources = sources[:1]
 	}
 	for _, source := range sources {
@@ -84,65 +84,65 @@ func (g *group) queue(topic string) (*queue, error) {
 		go g.forward(in, q)
 	}
 	g.queues[topic] = q
-	g.app.ledger.subscribed(q)
+	g.app.ledger.addQueue(q)
 	return q, nil
 }
 
 func (g *group) forward(in <-chan *message.Message, q *queue) {
 	for msg := range in {
-		v, known := g.app.ledger.begin(q, msg)
-		if known && v == nil {
-			msg.Ack() // a nack would bring it back for ever
+		d, known := g.app.ledger.beginDelivery(q, msg)
+		if known && d == nil {
+			msg.Ack() // the message was nacked too often
 			continue
 		}
 		if known {
-			msg.SetContext(context.WithValue(msg.Context(), visitKey{}, v))
-			go g.app.settled(v, msg)
+			msg.SetContext(context.WithValue(msg.Context(), deliveryKey{}, d))
+			go g.app.observeSettlement(d, msg)
 		}
 		select {
 		case q.messages <- msg:
 		case <-g.app.ctx.Done():
 			if known {
-				g.app.ledger.discard(v)
+				g.app.ledger.discardDelivery(d)
 			}
 		}
 	}
 }
 
-// transport is what the relay publishes with.
-type transport struct{ app *App }
+// relayPublisher is the relay's publisher.
+type relayPublisher struct{ app *App }
 
-func (p transport) Publish(topic string, messages ...*message.Message) error {
+func (p relayPublisher) Publish(topic string, messages ...*message.Message) error {
 	if !p.app.ledger.isReturnTopic(topic) {
 		for _, msg := range messages {
-			p.app.ledger.published(topic, msg)
+			p.app.ledger.addPublished(topic, msg)
 		}
 	}
 	return p.app.pubSub.Publish(topic, messages...)
 }
 
-func (transport) Close() error { return nil }
+func (relayPublisher) Close() error { return nil }
 
-// producer is what the app publishes with.
-type producer struct{ app *App }
+// appPublisher is the publisher of the app's own messages.
+type appPublisher struct{ app *App }
 
-func (p producer) Publish(topic string, messages ...*message.Message) error {
-	p.app.ledger.produced(topic, messages)
-	return transport(p).Publish(topic, messages...)
+func (p appPublisher) Publish(topic string, messages ...*message.Message) error {
+	p.app.ledger.addProduced(topic, messages)
+	return relayPublisher(p).Publish(topic, messages...)
 }
 
-func (producer) Close() error { return nil }
+func (appPublisher) Close() error { return nil }
 
-// failures is what the middleware publishes with. The messages have the context values of the deliveries that failed.
-type failures struct {
+// copyPublisher is the retry middleware's publisher. Each copy has the context values of the delivery that it replaces.
+type copyPublisher struct {
 	message.Publisher
 	ledger *ledger
 }
 
-func (p failures) Publish(topic string, messages ...*message.Message) error {
+func (p copyPublisher) Publish(topic string, messages ...*message.Message) error {
 	for _, msg := range messages {
-		if v := visitOf(msg); v != nil { // before the copy can be back
-			p.ledger.failed(v, topic, msg)
+		if d := deliveryOf(msg); d != nil {
+			p.ledger.copyPublished(d, topic, msg) // before the copy can come back
 		}
 	}
 	return p.Publisher.Publish(topic, messages...)

@@ -3,15 +3,17 @@ package retrytest_test
 import (
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-func TestSimulate(t *testing.T) {
+func TestSimulateComputesEveryRetry(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
@@ -19,8 +21,8 @@ func TestSimulate(t *testing.T) {
 		retries  []retrytest.SimulatedRetry
 		dead     time.Duration
 	}{
-		{"one", backoff.Schedule{time.Second}, []retrytest.SimulatedRetry{{1, backoff.Tier(time.Second), time.Second, time.Second}}, time.Second},
-		{"a tier twice", backoff.Constant(time.Minute, 2), []retrytest.SimulatedRetry{
+		{"one retry", backoff.Schedule{time.Second}, []retrytest.SimulatedRetry{{1, backoff.Tier(time.Second), time.Second, time.Second}}, time.Second},
+		{"one tier for two retries", backoff.Constant(time.Minute, 2), []retrytest.SimulatedRetry{
 			{1, backoff.Tier(time.Minute), time.Minute, time.Minute}, {2, backoff.Tier(time.Minute), time.Minute, 2 * time.Minute},
 		}, 2 * time.Minute},
 		{"longer than a time.Duration", backoff.Constant(backoff.MaxDelay, 30)[28:], []retrytest.SimulatedRetry{
@@ -41,11 +43,32 @@ func TestSimulate(t *testing.T) {
 	assert.Equal(t, time.Duration(math.MaxInt64), long.Retries[999].At)
 }
 
-func TestSimulateSaysWhatIsWrong(t *testing.T) {
+func TestSimulateHasTheErrorOfAnInvalidSchedule(t *testing.T) {
 	t.Parallel()
 	for _, schedule := range []backoff.Schedule{nil, {100}, {-time.Second, time.Second}, backoff.Exponential(time.Second, -1, 2)} {
 		s := retrytest.Simulate(schedule)
 		assert.EqualError(t, s.Err, schedule.Validate().Error())
 		assert.Contains(t, s.String(), "not a valid schedule: backoff: ")
+	}
+}
+
+// Simulate computes the retries. The app runs them through the router, the middleware and the relay.
+func TestSimulateMatchesTheRetriesOfAnApp(t *testing.T) {
+	for _, schedule := range []backoff.Schedule{
+		{time.Millisecond}, backoff.Exponential(time.Second, 5, 6), {time.Hour, time.Second, time.Hour, 24 * time.Hour},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			app := retrytest.New(t, schedule)
+			app.AddConsumerHandler("billing", "orders", always(errDown))
+			story := app.Send("orders", order("1"))
+			var at []time.Duration
+			for i, retry := range retrytest.Simulate(schedule).Retries {
+				at = append(at, retry.At)
+				assert.Equal(t, retry.Tier, story.Attempts()[i].Tier)
+				assert.Equal(t, retry.Wait, story.Attempts()[i].Delay)
+				assert.Equal(t, retry.Failure, story.Attempts()[i].Failures)
+			}
+			story.RetriedAt(at...).DeadLettered(middleware.DeadReasonExhausted)
+		})
 	}
 }

@@ -1,10 +1,7 @@
 package retrytest
 
 import (
-	"fmt"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,81 +10,75 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-const (
-	onItsWay = "on its way"
-
-	// mostRows is how many attempts a table shows: of more, the first and the last ones.
-	mostRows = 16
-)
-
 // Attempt is one delivery of a message to a handler.
 type Attempt struct {
 	Handler    string                // the handler's name in the router
-	At         time.Duration         // since the message was first delivered
+	At         time.Duration         // the time of the delivery, since the first delivery of the message
 	Took       time.Duration         // how long the handler ran, with its middlewares
-	Record     middleware.Record     // the failure record the message came with; zero before the first failure
+	Record     middleware.Record     // the failure record that the message came with; zero before the first failure
 	Outcome    middleware.Outcome    // empty while the handler runs
-	Failures   int                   // how often the message had failed then, this failure included; 0 where it did not fail
+	Failures   int                   // how often the message has failed, this failure included; 0 if it did not fail
 	Err        error                 // why it failed
-	Delay      time.Duration         // how long it was to wait
-	Waited     time.Duration         // how long it did wait, from its failure until the next attempt
-	Tier       backoff.Tier          // the tier it waited on
-	DeadReason middleware.DeadReason // why it was dead-lettered
+	Delay      time.Duration         // how long the message has to wait: the schedule's delay or the requested delay
+	Waited     time.Duration         // how long the message waited, from this failure to the next attempt
+	Tier       backoff.Tier          // the tier of the copy
+	DeadReason middleware.DeadReason // why the message was dead-lettered
 }
 
-// Story is what became of a message. Its assertions fail the test, and go on, with the whole story in the failure's text; each
-// returns the story, so that they can be chained.
+// Story is what became of a message. A failed assertion prints the whole story and marks the test as failed, and the test goes
+// on. Each assertion returns the story, so that assertions can be chained.
 type Story struct {
 	Topic   string
 	Message *message.Message // as it was published
 
-	app      *App
-	chapters []chapter
+	app    *App
+	groups []groupStory
 }
 
-// chapter is the story in one consumer group.
-type chapter struct {
+// groupStory is what became of a message in one consumer group.
+type groupStory struct {
 	handlers   []string
 	attempts   []Attempt
 	deadLetter *message.Message
 }
 
-// Handler is the story as far as this handler is concerned, and those that share its subscriber. It is needed where a topic has
-// several handlers that each get every message. A handler that did not get the message fails the test.
+// Handler returns the part of the story that belongs to one handler, and to the handlers that share its subscriber. It is
+// needed if several handlers of the topic each get every message. It ends the test if the handler did not get the message.
 func (s *Story) Handler(name string) *Story {
 	s.app.t.Helper()
-	for _, c := range s.chapters {
-		if slices.Contains(c.handlers, name) {
-			return &Story{Topic: s.Topic, Message: s.Message, app: s.app, chapters: []chapter{c}}
+	for _, g := range s.groups {
+		if slices.Contains(g.handlers, name) {
+			return &Story{Topic: s.Topic, Message: s.Message, app: s.app, groups: []groupStory{g}}
 		}
 	}
 	s.app.t.Fatalf("retrytest: handler %q did not get message %q\n%v", name, s.Message.UUID, s)
 	return nil
 }
 
-// only is the chapter that is asked about.
-func (s *Story) only() chapter {
+// only returns the story of the only consumer group. It ends the test if there are several.
+func (s *Story) only() groupStory {
 	s.app.t.Helper()
-	if len(s.chapters) != 1 {
-		s.app.t.Fatalf("retrytest: %d handlers got message %q: choose one with Story.Handler\n%v", len(s.chapters), s.Message.UUID, s)
+	if len(s.groups) != 1 {
+		s.app.t.Fatalf("retrytest: %d handlers got message %q: choose one with Story.Handler\n%v", len(s.groups), s.Message.UUID, s)
 	}
-	return s.chapters[0]
+	return s.groups[0]
 }
 
-// Attempts are all deliveries to the handler, first to last.
+// Attempts returns all deliveries of the message to the handler, first to last.
 func (s *Story) Attempts() []Attempt {
 	s.app.t.Helper()
 	return slices.Clone(s.only().attempts)
 }
 
-// DeadLetter is the message as it was dead-lettered; nil where it was not. middleware.ReadRecord reads its record.
+// DeadLetter returns the message as it was dead-lettered, or nil if it was not. middleware.ReadRecord reads its failure record.
 func (s *Story) DeadLetter() *message.Message {
 	s.app.t.Helper()
 	return s.only().deadLetter
 }
 
-// RetriedAt asserts when the message came back, counted from its first delivery. The time that handlers took counts. A retry
-// may be late by 2 ms for every retry up to it, outside a bubble by half a second. Use NeverRetried for none.
+// RetriedAt asserts the times of all retries, since the first delivery. They include the time that the handlers took. Each
+// retry may be late by 2 ms for every retry up to it, outside of a bubble by 500 ms. At least one time is required: use
+// NeverRetried to assert that there was no retry.
 func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	s.app.t.Helper()
 	if len(times) == 0 {
@@ -99,11 +90,11 @@ func (s *Story) RetriedAt(times ...time.Duration) *Story {
 			got = append(got, a.At)
 		}
 	}
-	s.compare("retried at", got, times, true)
+	s.compareTimes(got, times)
 	return s
 }
 
-// NeverRetried asserts that no failure of the message was retried and that it was not given back.
+// NeverRetried asserts that no failure of the message was retried and that the message was not given back.
 func (s *Story) NeverRetried() *Story {
 	s.app.t.Helper()
 	var got []time.Duration
@@ -117,12 +108,12 @@ func (s *Story) NeverRetried() *Story {
 			got = append(got, a.At+a.Delay)
 		}
 	}
-	s.compare("retried at", got, nil, true)
+	s.compareTimes(got, nil)
 	return s
 }
 
-// Waited asserts how long the message waited for each retry, counted from the failure. A wait may be longer by 2 ms, outside a
-// bubble by half a second. Use NeverRetried for none.
+// Waited asserts how long the message waited for each retry, since the failure. Each wait may be longer by 2 ms, outside of a
+// bubble by 500 ms. At least one wait is required: use NeverRetried to assert that there was no retry.
 func (s *Story) Waited(waits ...time.Duration) *Story {
 	s.app.t.Helper()
 	if len(waits) == 0 {
@@ -134,158 +125,58 @@ func (s *Story) Waited(waits ...time.Duration) *Story {
 			got = append(got, a.Waited)
 		}
 	}
-	s.compare("waited", got, waits, false)
+	if !inTime(got, waits, func(int) time.Duration { return s.app.lateness }) {
+		s.fail("waited", listText(got, measuredText), listText(waits, waitText))
+	}
 	return s
 }
 
-func (s *Story) compare(what string, got, want []time.Duration, summed bool) {
+func (s *Story) compareTimes(got, want []time.Duration) {
 	s.app.t.Helper()
-	same := len(got) == len(want)
-	for i := 0; same && i < len(got); i++ {
-		late := s.app.lateness
-		if summed {
-			late *= time.Duration(i + 1)
-		}
-		same = got[i] >= want[i] && got[i] <= want[i]+late
-	}
-	if !same {
-		s.fail(what, briefly(got), briefly(want))
+	if !inTime(got, want, func(i int) time.Duration { return s.app.lateness * time.Duration(i+1) }) {
+		s.fail("retried at", listText(got, timeText), listText(want, timeText))
 	}
 }
 
-// Processed asserts that the handler returned nil in the end.
+// inTime reports whether each duration is as wanted, or longer by at most its lateness.
+func inTime(got, want []time.Duration, lateness func(i int) time.Duration) bool {
+	if len(got) != len(want) {
+		return false
+	}
+	for i := range got {
+		if got[i] < want[i] || got[i] > want[i]+lateness(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// Processed asserts that the handler returned nil for the last attempt.
 func (s *Story) Processed() *Story {
 	s.app.t.Helper()
-	if got := s.end(); got != string(middleware.Processed) {
-		s.fail("the end", got, string(middleware.Processed))
-	}
+	s.compareLastOutcome(string(middleware.Processed))
 	return s
 }
 
-// DeadLettered asserts that the message was dead-lettered in the end, with this reason.
+// DeadLettered asserts that the message was dead-lettered after the last attempt, with this reason.
 func (s *Story) DeadLettered(reason middleware.DeadReason) *Story {
 	s.app.t.Helper()
-	if got, want := s.end(), deadAs(reason); got != want {
-		s.fail("the end", got, want)
-	}
+	s.compareLastOutcome(deadLetteredText(reason))
 	return s
 }
 
-func (s *Story) end() string {
+func (s *Story) compareLastOutcome(want string) {
 	s.app.t.Helper()
-	attempts := s.only().attempts
-	if len(attempts) == 0 {
-		return onItsWay
+	got := notDelivered
+	if attempts := s.only().attempts; len(attempts) > 0 {
+		got = attempts[len(attempts)-1].outcomeText()
 	}
-	last := attempts[len(attempts)-1]
-	if last.Outcome == middleware.DeadLettered {
-		return deadAs(last.DeadReason)
+	if got != want {
+		s.fail("last outcome", got, want)
 	}
-	return last.outcome()
-}
-
-func deadAs(reason middleware.DeadReason) string {
-	return fmt.Sprintf("%s as %s", middleware.DeadLettered, reason)
 }
 
 func (s *Story) fail(what, got, want string) {
 	s.app.t.Helper()
 	s.app.t.Errorf("retrytest: message %q of %q: %s\n got: %s\nwant: %s\n%v", s.Message.UUID, s.Topic, what, got, want, s)
-}
-
-// String is the story as a table, one attempt a row.
-func (s *Story) String() string {
-	var text strings.Builder
-	for i, c := range s.chapters {
-		if i > 0 {
-			text.WriteByte('\n')
-		}
-		table := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
-		row(table, "at", "handler", "took", "failure", "outcome", "why")
-		for i, a := range c.attempts {
-			if left := len(c.attempts) - mostRows; left > 0 && i >= mostRows/2 && i < mostRows/2+left {
-				if i == mostRows/2 {
-					row(table, "...", fmt.Sprintf("%d more", left), "", "", "", "")
-				}
-				continue
-			}
-			row(table, whole(a.At), a.Handler, whole(a.Took), a.failure(), a.outcome(), a.why())
-		}
-		if len(c.attempts) == 0 {
-			row(table, "-", strings.Join(c.handlers, ","), "-", "-", onItsWay, "")
-		}
-		_ = table.Flush()
-	}
-	return trimLines(text.String())
-}
-
-func row(table *tabwriter.Writer, cells ...string) {
-	_, _ = fmt.Fprintln(table, strings.Join(cells, "\t"))
-}
-
-// trimLines takes away what a table has at the end of its lines.
-func trimLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		lines[i] = strings.TrimRight(line, " ")
-	}
-	return strings.Join(lines, "\n")
-}
-
-func (a Attempt) failure() string {
-	if a.Failures == 0 {
-		return "-"
-	}
-	return fmt.Sprint(a.Failures)
-}
-
-func (a Attempt) outcome() string {
-	switch a.Outcome {
-	case middleware.Retried, middleware.Parked:
-		return fmt.Sprintf("%s, waits %s on tier %v", a.Outcome, brief(a.Delay), a.Tier)
-	case middleware.DeadLettered:
-		return deadAs(a.DeadReason)
-	case "":
-		return "running"
-	}
-	return string(a.Outcome)
-}
-
-// why is the error's first line.
-func (a Attempt) why() string {
-	if a.Err == nil {
-		return ""
-	}
-	const most = 120
-	text, _, _ := strings.Cut(strings.ReplaceAll(a.Err.Error(), "\t", " "), "\n")
-	if runes := []rune(text); len(runes) > most {
-		text = string(runes[:most]) + "..."
-	}
-	return text
-}
-
-// whole is for tables, where nobody looks for less than a millisecond.
-func whole(d time.Duration) string { return brief(d.Round(time.Millisecond)) }
-
-func briefly(all []time.Duration) string {
-	if len(all) == 0 {
-		return "never"
-	}
-	words := make([]string, len(all))
-	for i, d := range all {
-		words[i] = brief(d)
-	}
-	return strings.Join(words, " ")
-}
-
-// brief is a duration without the zeros at its end: 1h, not 1h0m0s.
-func brief(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }

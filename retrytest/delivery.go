@@ -1,0 +1,144 @@
+package retrytest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// maxNacks is how often a message may be nacked. Send waits for no more: a nacked message comes back without a delay, so the
+// patience would never end.
+const maxNacks = 100
+
+// delivery is one delivery of a message to a consumer group.
+type delivery struct {
+	Attempt
+	progress         *progress
+	delivered        time.Time
+	failed           time.Time
+	failuresBefore   int  // in the failure record that the message came with
+	called, returned bool // the handler
+	settled, acked   bool // the message
+	abandoned        bool // the handler did not return, so the message may stay unsettled
+}
+
+type deliveryKey struct{}
+
+// deliveryOf returns nil for a message that is not in the ledger.
+func deliveryOf(msg *message.Message) *delivery {
+	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
+	return d
+}
+
+// beginDelivery records a delivery and reports whether the message is in the ledger. It returns no delivery for a message that
+// was nacked too often.
+func (l *ledger) beginDelivery(q *queue, msg *message.Message) (d *delivery, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if handler := l.returns[q.topic]; handler != "" {
+		q = l.handlers[handler]
+	}
+	p := l.latest[progressKey{q, msg.UUID}]
+	if p == nil {
+		return nil, false
+	}
+	if nacks := p.nacks(); nacks >= maxNacks {
+		p.problem = fmt.Sprintf("message %q was given back %d times without a delay: the handler's errors must reach "+
+			"App.Retry.Middleware, and no middleware outside of it may fail", msg.UUID, nacks)
+		l.notifyChanged()
+		return nil, true
+	}
+	now := time.Now()
+	d = &delivery{progress: p, delivered: now}
+	if record, ok := middleware.ReadRecord(msg.Metadata); ok && record.Topic == q.topic {
+		d.Record, d.failuresBefore = record, record.Failures
+	}
+	if len(p.deliveries) == 0 {
+		p.first = now
+	}
+	d.At = now.Sub(p.first)
+	p.deliveries, p.latest, p.due = append(p.deliveries, d), now, time.Time{}
+	l.open[d] = true
+	l.notifyChanged()
+	return d, true
+}
+
+// discardDelivery is called for a delivery that no handler has received. The app is closing.
+func (l *ledger) discardDelivery(d *delivery) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, d)
+	l.notifyChanged()
+}
+
+// handlerCalled records that the handler, or a middleware of it, was called.
+func (l *ledger) handlerCalled(d *delivery, handler string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d.called, d.Handler = true, handler
+	for _, added := range l.returns {
+		if handler == relayedName(added) && l.handlers[added] == d.progress.queue {
+			d.Handler = added
+			return
+		}
+	}
+	l.handlers[handler] = d.progress.queue
+}
+
+// handlerReturned records the end of the handler. The first error of a delivery stays. Abandoned: the handler panicked or ended
+// its goroutine, so the message may stay unsettled.
+func (l *ledger) handlerReturned(d *delivery, err error, abandoned bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d.returned, d.abandoned, d.Took = true, abandoned, time.Since(d.delivered)
+	if d.Err == nil {
+		d.Err = err
+	}
+	l.setOutcome(d)
+	l.notifyChanged()
+}
+
+// messageSettled records the ack or nack of the message.
+func (l *ledger) messageSettled(d *delivery, acked bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d.settled, d.acked = true, acked
+	l.setOutcome(d)
+	l.notifyChanged()
+}
+
+// setOutcome sets the outcome of a delivery that is over: the message is settled, and the handler has returned. The handler may
+// return later, if it settles the message itself. It is called with the lock held.
+func (l *ledger) setOutcome(d *delivery) {
+	if !d.settled || d.called && !d.returned {
+		return
+	}
+	delete(l.open, d)
+	d.progress.latest = time.Now()
+	switch {
+	case !d.acked:
+		d.Outcome = middleware.GivenBack
+		return
+	case d.Outcome == middleware.Retried || d.Outcome == middleware.Parked:
+		return
+	case d.Outcome == middleware.DeadLettered:
+	case d.Err == nil:
+		d.Outcome = middleware.Processed
+	default:
+		d.Outcome = middleware.Settled
+	}
+	d.progress.unfinished--
+}
+
+// waited returns the time from the failure of this delivery to its retry, which is one of the later deliveries.
+func (d *delivery) waited(later []*delivery) time.Duration {
+	for _, next := range later {
+		if d.Outcome == middleware.Retried && next.failuresBefore == d.Failures {
+			return next.delivered.Sub(d.failed)
+		}
+	}
+	return 0
+}

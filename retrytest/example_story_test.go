@@ -1,0 +1,136 @@
+package retrytest_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// sendOrder sends an order to a handler, with retries after 1 ms and 2 ms.
+func sendOrder(t *exampleT, handler message.NoPublishHandlerFunc) *retrytest.Story {
+	app := retrytest.New(t, backoff.Schedule{time.Millisecond, 2 * time.Millisecond})
+	app.AddConsumerHandler("billing", "orders", handler)
+	return app.Send("orders", message.NewMessage("order-1", nil))
+}
+
+// decline is a handler whose error no retry can solve.
+func decline(*message.Message) error { return backoff.Permanent(errors.New("no such customer")) }
+
+// Handlers with subscribers of their own each get every message.
+func ExampleStory_Handler() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	app.AddConsumerHandler("billing", "orders", charge)
+	app.AddConsumerHandler("printing", "orders", func(*message.Message) error {
+		return backoff.Permanent(errors.New("the printer has burnt down"))
+	})
+	story := app.Send("orders", message.NewMessage("order-1", nil))
+	story.Handler("billing").Processed()
+	story.Handler("printing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)
+	fmt.Println(story.Handler("printing").DeadLetter().Metadata[middleware.ReasonKey])
+	// Output:
+	// the printer has burnt down
+}
+
+func ExampleStory_Attempts() {
+	t := &exampleT{}
+	defer t.end()
+
+	for _, attempt := range sendOrder(t, charge).Attempts() {
+		fmt.Println(attempt.Handler, attempt.Outcome)
+	}
+	// Output:
+	// billing retried
+	// billing retried
+	// billing processed
+}
+
+func ExampleStory_DeadLetter() {
+	t := &exampleT{}
+	defer t.end()
+
+	record, _ := middleware.ReadRecord(sendOrder(t, decline).DeadLetter().Metadata)
+	fmt.Println(record.Failures, record.DeadReason, record.Reason)
+	// Output:
+	// 1 permanent no such customer
+}
+
+// The failed assertion prints the story after these lines.
+func ExampleStory_DeadLettered() {
+	t := &exampleT{lines: 3}
+	defer t.end()
+
+	story := sendOrder(t, decline)
+	story.DeadLettered(middleware.DeadReasonPermanent)
+	story.DeadLettered(middleware.DeadReasonExhausted)
+	// Output:
+	// retrytest: message "order-1" of "orders": last outcome
+	//  got: dead-lettered as permanent
+	// want: dead-lettered as exhausted
+}
+
+func ExampleStory_Processed() {
+	t := &exampleT{lines: 3}
+	defer t.end()
+
+	sendOrder(t, charge).Processed()
+	sendOrder(t, decline).Processed()
+	// Output:
+	// retrytest: message "order-1" of "orders": last outcome
+	//  got: dead-lettered as permanent
+	// want: processed
+}
+
+// The times are counted from the first delivery.
+func ExampleStory_RetriedAt() {
+	t := &exampleT{}
+	defer t.end()
+
+	story := sendOrder(t, charge).RetriedAt(time.Millisecond, 3*time.Millisecond)
+	fmt.Println(len(story.Attempts())-1, "retries")
+	// Output:
+	// 2 retries
+}
+
+// Each wait is counted from the failure before it.
+func ExampleStory_Waited() {
+	t := &exampleT{}
+	defer t.end()
+
+	story := sendOrder(t, charge).Waited(time.Millisecond, 2*time.Millisecond)
+	fmt.Println(len(story.Attempts())-1, "retries")
+	// Output:
+	// 2 retries
+}
+
+func ExampleStory_NeverRetried() {
+	t := &exampleT{}
+	defer t.end()
+
+	story := sendOrder(t, decline).NeverRetried()
+	fmt.Println(story.Attempts()[0].Outcome)
+	// Output:
+	// dead-lettered
+}
+
+// The table has one row for each attempt.
+func ExampleStory_String() {
+	t := &exampleT{}
+	defer t.end()
+
+	header, rows, _ := strings.Cut(sendOrder(t, decline).String(), "\n")
+	fmt.Println(strings.Fields(header))
+	fmt.Println(strings.Contains(rows, "dead-lettered as permanent   no such customer"))
+	// Output:
+	// [at handler took failure outcome why]
+	// true
+}

@@ -1,0 +1,50 @@
+package retrytest
+
+import (
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// errNotReturned is the error of a handler that did not return. The router logs the panic.
+var errNotReturned = errors.New("panicked, or ended its goroutine")
+
+// observeHandler is a middleware that records the call of a handler. It changes nothing. Outermost: no middleware outside of it
+// recovers a panic.
+func (a *App) observeHandler(outermost bool) message.HandlerMiddleware {
+	return func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) (produced []*message.Message, err error) {
+			d := deliveryOf(msg)
+			if d == nil {
+				return h(msg)
+			}
+			a.ledger.handlerCalled(d, message.HandlerNameFromCtx(msg.Context()))
+			returned := false
+			defer func() {
+				switch {
+				case returned:
+					a.ledger.handlerReturned(d, err, false)
+				case outermost:
+					a.ledger.handlerReturned(d, errNotReturned, true)
+				default:
+					a.ledger.handlerReturned(d, nil, false)
+				}
+			}()
+			produced, err = h(msg)
+			returned = true
+			return produced, err
+		}
+	}
+}
+
+// observeSettlement waits for the ack or nack of a message. The router sends it after it has published what the handler
+// produced.
+func (a *App) observeSettlement(d *delivery, msg *message.Message) {
+	select {
+	case <-msg.Acked():
+		a.ledger.messageSettled(d, true)
+	case <-msg.Nacked():
+		a.ledger.messageSettled(d, false)
+	case <-a.closed:
+	}
+}
