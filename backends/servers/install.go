@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tieredretry/watermill-retry/internal/debian"
+	"github.com/tieredretry/watermill-retry/tools/debian"
 )
 
 // program finds a program on the PATH or in folders that match the patterns, the highest version first, and installs its

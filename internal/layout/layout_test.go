@@ -115,13 +115,13 @@ var rules = []rule{
 		why:    "an app tests its retries with what it runs in production, and with no broker's client",
 	},
 	{
-		folder: "internal/debian",
+		folder: "tools/debian",
 		never:  []string{watermill, amqp},
 		why:    "it installs what the tests run on, before they run",
 	},
 	{
-		folder: "internal/devbroker",
-		may:    []string{module + "/internal/debian"},
+		folder: "tools/devbroker",
+		may:    []string{module + "/tools/debian"},
 		never:  []string{watermill, amqp},
 		why:    "it is built before anything else, to run the tests of all the rest",
 	},

@@ -19,7 +19,7 @@ func stateFile() (string, error) {
 		return "", err
 	}
 	for top := folder; ; top = filepath.Dir(top) {
-		if _, err := os.Stat(filepath.Join(top, "internal", "devbroker")); err == nil {
+		if _, err := os.Stat(filepath.Join(top, "tools", "devbroker")); err == nil {
 			return filepath.Join(top, ".broker", "state.json"), nil
 		}
 		if top == filepath.Dir(top) {

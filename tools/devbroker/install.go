@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/tieredretry/watermill-retry/internal/debian"
+	"github.com/tieredretry/watermill-retry/tools/debian"
 )
 
 // aptInstall installs RabbitMQ and leaves its service stopped.

@@ -9,7 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/tieredretry/watermill-retry/internal/debian"
+	"github.com/tieredretry/watermill-retry/tools/debian"
 )
 
 // way is one way to come by a broker.
