@@ -26,13 +26,18 @@ CHECKS     = inherit,-ST1005
 # What tidy makes of go.sum depends on the newest version of modules that nothing is built from: go.mod is what counts.
 TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff current\/go.sum/p' | { ! grep . ; }
 
+# The demos of the other backends, demo-NAME, are those of this list.
+REGISTRY   = backends/registry/registry.go
+DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGISTRY))
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-rabbitmq demo-nats demo-redis demo-postgres test test-v3 test-backends test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
+.PHONY: help demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
 .PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F '"' '/Demo[{]Name: / { printf "  make demo-%-9s the demo on %s, on a server that it starts\n", $$2, $$4 }' $(REGISTRY)
 
 demo: ## watch messages fail, wait and come back: no server, no network
 	@$(GO) run ./example
@@ -40,14 +45,10 @@ demo: ## watch messages fail, wait and come back: no server, no network
 demo-rabbitmq: devbroker ## the same on a real RabbitMQ
 	@$(WITH_BROKER) $(GO) run ./example -backend rabbitmq
 
-demo-nats: ## the same on NATS JetStream, on a server of its own, as the next two
-	@$(GO) run -C backends ./example -backend nats
+demo-all: demo demo-rabbitmq $(DEMOS) ## every demo, one after the other
 
-demo-redis: ## the same on Redis Streams
-	@$(GO) run -C backends ./example -backend redis
-
-demo-postgres: ## the same on PostgreSQL
-	@$(GO) run -C backends ./example -backend postgres
+$(DEMOS): demo-%:
+	@$(GO) run -C backends ./example -backend $*
 
 test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
 	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-reconnect test-chaos

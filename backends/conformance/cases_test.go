@@ -62,8 +62,8 @@ func lateness(t *testing.T, f *fixture) {
 	}
 	slices.Sort(late)
 	f.score.p99 = late[len(late)*99/100]
-	t.Logf("lateness: median %v, p99 %v, most %v; bound of the p99 %v", late[len(late)/2], f.score.p99, late[len(late)-1], f.late)
-	assert.Less(t, f.score.p99, f.late)
+	t.Logf("lateness: median %v, p99 %v, most %v; bound of the p99: %v", late[len(late)/2], f.score.p99, late[len(late)-1], f.Expect.Lateness)
+	assert.Less(t, f.score.p99, f.Expect.Lateness)
 }
 
 func delays(t *testing.T, f *fixture) {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -14,24 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
-
-func all(string, string) bool { return true }
-
-// amqpKeeps: keys are short strings, of at most 255 bytes.
-func amqpKeeps(key, _ string) bool { return len(key) <= 255 }
-
-// natsKeeps: metadata are HTTP-like headers. net/http leaves a header out whose name is no token, and makes a space of a line
-// break; white space around a value goes.
-func natsKeeps(key, value string) bool {
-	token := key != ""
-	for _, r := range key {
-		token = token && r > ' ' && r < 0x7f && !strings.ContainsRune(`()<>@,;:\"/[]?={}`, r)
-	}
-	return token && !strings.ContainsAny(value, "\r\n") && value == strings.TrimSpace(value)
-}
-
-// jsonKeeps: what is no UTF-8 is no JSON.
-func jsonKeeps(key, value string) bool { return utf8.ValidString(key) && utf8.ValidString(value) }
 
 func everyByte() string {
 	var b strings.Builder
@@ -119,7 +100,7 @@ func deadLetters(t *testing.T, f *fixture) {
 		kept := maps.Clone(was.Metadata)
 		changed := maps.Clone(got)
 		for key, value := range was.Metadata {
-			if !f.keeps(key, value) {
+			if !f.Expect.Keeps(key, value) {
 				delete(kept, key)
 				delete(changed, key)
 			}
