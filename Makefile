@@ -18,8 +18,10 @@ RECONNECT  = -e /integration/reconnect -e /integration/chaos
 V3         = -tags=amqpv3
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
-# A machine with several generations of RabbitMQ has this command.
-BROKERS    = ../shared/brokers
+# A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set .ci/find-brokers looks
+# for one.
+BROKERS   ?=
+VERSIONS  := $(shell cat tools/rabbitmq-versions)
 # ST1005 wants errors in small letters; ours begin with the name of the field that is at fault.
 CHECKS     = inherit,-ST1005
 
@@ -32,7 +34,7 @@ DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGI
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
+.PHONY: help demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench chaos chaos-versions chaos-one lint vuln fuzz cover broker-up broker-down
 .PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
@@ -73,7 +75,8 @@ bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS)
 	@$(WITH_BROKER) $(SUBMAKE) bench-broker
 
 chaos: ## kill, cut, fill and delete under load, and count every message (CHAOS_ARGS)
-	@if [ -x $(BROKERS) ]; then $(SUBMAKE) chaos-three; \
+	@brokers=$$(sh .ci/find-brokers) || exit 1; \
+		if [ -n "$$brokers" ]; then $(SUBMAKE) chaos-versions BROKERS="$$brokers"; \
 		else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) chaos-one; fi
 
 lint: lint-format lint-root lint-modules ## gofmt, vet, staticcheck, tidy
@@ -134,12 +137,12 @@ bench-broker:
 	$(GO) run -C integration ./retry/cmd/retrybench $(BENCH_ARGS)
 	$(GO) test -C integration -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 
-chaos-three:
+chaos-versions:
 	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
-	@urls=$$($(BROKERS) up 3.10 4.0 4.3 | paste -s -d , -) && \
-		exec .broker/chaos -brokers "$$urls" -tool $(abspath $(BROKERS)) -cluster 4.3 $(CHAOS_ARGS)
+	@lines=$$($(BROKERS) up $(VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \
+		exec .broker/chaos -brokers "$$urls" -tool "$(BROKERS)" -cluster $(lastword $(VERSIONS)) $(CHAOS_ARGS)
 
-# One broker stands in for three: as many messages. Its node-killed row needs a cluster.
+# One broker gets as many messages as several do together. The row node-killed is left out: it needs a cluster.
 chaos-one:
 	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
 	@exec .broker/chaos -except '^node-killed$$' -messages 1400 $(CHAOS_ARGS)
