@@ -184,7 +184,7 @@ func (f *fixture) deadLetters(a *runningApp, handler, topic string) func() *mess
 			msg.Ack()
 			return msg
 		case <-time.After(patience):
-			require.Fail(f.t, "a dead letter is missing")
+			require.Fail(f.t, "no dead letter came")
 			return nil
 		}
 	}

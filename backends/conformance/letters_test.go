@@ -22,7 +22,7 @@ func everyByte() string {
 	return b.String()
 }
 
-// odd are messages as nobody sends them, by identity.
+// odd returns messages with unusual payloads and metadata, by id.
 func odd() map[string]*message.Message {
 	text := message.Metadata{
 		"plain": "value", "empty": "", "ключ": "значение", "emoji": "🐇🕳", "quotes": `"'\{}<>&`, "a b": "space", "x:y": "colon",
@@ -43,7 +43,8 @@ func odd() map[string]*message.Message {
 	return messages
 }
 
-// deadLetters: a dead letter has the whole record, and is otherwise, to the byte, the message that the handler got first.
+// deadLetters: a dead letter has the complete failure record. All its other bytes are those of the message that the handler got
+// first.
 func deadLetters(t *testing.T, f *fixture) {
 	topics := f.topics(1)
 	app := f.app(100*time.Millisecond, 200*time.Millisecond)
@@ -96,7 +97,7 @@ func deadLetters(t *testing.T, f *fixture) {
 
 		assert.Equal(t, string(was.Payload), string(letter.Payload), "%s", id)
 		got := bare(letter.Metadata)
-		assert.Equal(t, bare(first[id].Metadata), got, "%s: the dead letter is what the handler got first", id)
+		assert.Equal(t, bare(first[id].Metadata), got, "%s: the dead letter is the message that the handler got first", id)
 		kept := maps.Clone(was.Metadata)
 		changed := maps.Clone(got)
 		for key, value := range was.Metadata {
@@ -105,7 +106,7 @@ func deadLetters(t *testing.T, f *fixture) {
 				delete(changed, key)
 			}
 		}
-		for key := range changed { // what the backend made of a key that it does not keep
+		for key := range changed { // a key that the backend does not keep may come back under another name
 			if _, known := was.Metadata[key]; !known {
 				delete(changed, key)
 			}
@@ -114,7 +115,7 @@ func deadLetters(t *testing.T, f *fixture) {
 	}
 }
 
-// bare are the metadata without those that the middleware and Watermill write.
+// bare returns the metadata without the keys that the middleware and Watermill write.
 func bare(metadata message.Metadata) message.Metadata {
 	kept := message.Metadata{}
 	for key, value := range metadata {
