@@ -82,7 +82,7 @@ func deadLetters(t *testing.T, f *fixture) {
 		record, found := middleware.ReadRecord(letter.Metadata)
 		require.True(t, found)
 		want := middleware.Record{
-			Failures: 3, Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topics[0], Handler: handlerName(0),
+			Failures: 3, Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topics[0], Handler: handlerName(0), Subscriber: a.subscriber,
 			DeadReason: middleware.DeadReasonExhausted, FirstFailedAt: record.FirstFailedAt, LastFailedAt: record.LastFailedAt,
 		}
 		if id == "plain" {
