@@ -1,4 +1,4 @@
-# `make` lists the targets. Nothing but Go is needed: a RabbitMQ is found or started by tools/devbroker.
+# `make` lists the targets. Only Go is needed: tools/devbroker finds or starts a RabbitMQ.
 # Written for GNU make 3.81 (macOS) and later.
 
 GO        ?= go
@@ -12,9 +12,9 @@ BENCH_ARGS ?=
 DEVBROKER  = .broker/devbroker
 WITH_BROKER = $(DEVBROKER) exec --
 SUBMAKE    = $(MAKE) --no-print-directory
-# The subscriber of watermill-amqp has a data race of its own on reconnect: its tests never run with -race.
+# watermill-amqp's subscriber has a data race when it reconnects: these tests never run with -race.
 RECONNECT  = -e /integration/reconnect -e /integration/chaos
-# The integration tests are of watermill-amqp v2, or of v3 with this build tag.
+# The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
@@ -22,10 +22,10 @@ CHAOS_ARGS ?=
 # for one.
 BROKERS   ?=
 VERSIONS  := $(shell cat tools/rabbitmq-versions)
-# ST1005 wants errors in small letters; ours begin with the name of the field that is at fault.
+# ST1005 requires that errors begin with a small letter. Here they begin with the name of the wrong field.
 CHECKS     = inherit,-ST1005
 
-# What tidy makes of go.sum depends on the newest version of modules that nothing is built from: go.mod is what counts.
+# tidy is checked for go.mod only: its go.sum also depends on the newest versions of modules that nothing is built from.
 TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff current\/go.sum/p' | { ! grep . ; }
 
 # The demos of the other backends, demo-NAME, are those of this list.
@@ -41,7 +41,7 @@ help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@awk -F '"' '/Demo[{]Name: / { printf "  make demo-%-9s the demo on %s, on a server that it starts\n", $$2, $$4 }' $(REGISTRY)
 
-demo: ## watch messages fail, wait and come back: no server, no network
+demo: ## messages that fail, wait and come back: no server, no network
 	@$(GO) run ./example
 
 demo-rabbitmq: devbroker ## the same on a real RabbitMQ
@@ -55,11 +55,11 @@ $(DEMOS): demo-%:
 test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
 	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-reconnect test-chaos
 
-# The outage, most of it waiting, beside the others.
+# The outage test mostly waits: it runs beside the others.
 test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
 	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect-v3 & outage=$$!; $(SUBMAKE) test-integration-v3; result=$$?; wait $$outage && exit $$result'
 
-test-backends: devbroker ## every backend against the same promises, one line each, on real servers that it starts
+test-backends: devbroker ## test that every backend keeps the same guarantees, on real servers that it starts
 	@rm -f .broker/backends
 	@CONFORMANCE_REPORT=$(CURDIR)/.broker/backends $(WITH_BROKER) \
 		$(GO) test -C backends -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
@@ -74,14 +74,14 @@ bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS)
 	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 	@$(WITH_BROKER) $(SUBMAKE) bench-broker
 
-chaos: ## kill, cut, fill and delete under load, and count every message (CHAOS_ARGS)
+chaos: ## make brokers, networks and consumers fail under load, and count every message (CHAOS_ARGS)
 	@brokers=$$(sh .ci/find-brokers) || exit 1; \
 		if [ -n "$$brokers" ]; then $(SUBMAKE) chaos-versions BROKERS="$$brokers"; \
 		else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) chaos-one; fi
 
 lint: lint-format lint-root lint-modules ## gofmt, vet, staticcheck, tidy
 
-vuln: ## known vulnerabilities of what the library is built from (needs the vulnerability database)
+vuln: ## known vulnerabilities of the dependencies (needs the vulnerability database)
 	$(GO) tool -modfile=tools/lint/go.mod govulncheck ./...
 	cd configv3 && $(GO) tool -modfile=../tools/lint/go.mod govulncheck ./...
 
@@ -113,7 +113,7 @@ test-root:
 	$(GO) test $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 	$(GO) test -C configv3 $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
-# One package at a time: some raise an alarm, which blocks whoever publishes.
+# One package at a time: some raise an alarm, which blocks all publishers.
 test-integration:
 	$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) \
 		$$($(GO) list -C integration ./... | grep -v $(RECONNECT))
@@ -121,14 +121,14 @@ test-integration:
 test-reconnect:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./reconnect/...
 
-# They wait more than they work.
+# These tests mostly wait.
 test-integration-v3:
 	$(GO) test -C integration $(V3) $(RACE) -p=1 -parallel=8 -count=1 -timeout=$(TIMEOUT) ./retry ./hostile ./tls
 
 test-reconnect-v3:
 	$(GO) test -C integration $(V3) -count=1 -timeout=$(TIMEOUT) ./reconnect/...
 
-# Never beside others: it kills the broker.
+# This test kills the broker: nothing may run beside it.
 test-chaos:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./chaos/...
 
