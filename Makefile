@@ -1,4 +1,4 @@
-# `make` lists the targets. Nothing but Go is needed: a RabbitMQ is found or started by internal/devbroker.
+# `make` lists the targets. Only Go is needed: tools/devbroker finds or starts a RabbitMQ.
 # Written for GNU make 3.81 (macOS) and later.
 
 GO        ?= go
@@ -12,51 +12,54 @@ BENCH_ARGS ?=
 DEVBROKER  = .broker/devbroker
 WITH_BROKER = $(DEVBROKER) exec --
 SUBMAKE    = $(MAKE) --no-print-directory
-# The subscriber of watermill-amqp has a data race of its own on reconnect: its tests never run with -race.
+# watermill-amqp's subscriber has a data race when it reconnects: these tests never run with -race.
 RECONNECT  = -e /integration/reconnect -e /integration/chaos
-# The integration tests are of watermill-amqp v2, or of v3 with this build tag.
+# The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
-# A machine with several generations of RabbitMQ has this command.
-BROKERS    = ../shared/brokers
-# ST1005 wants errors in small letters; ours begin with the name of the field that is at fault.
+# A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set .ci/find-brokers looks
+# for one.
+BROKERS   ?=
+VERSIONS  := $(shell cat tools/rabbitmq-versions)
+# ST1005 requires that errors begin with a small letter. Here they begin with the name of the wrong field.
 CHECKS     = inherit,-ST1005
 
-# What tidy makes of go.sum depends on the newest version of modules that nothing is built from: go.mod is what counts.
+# tidy is checked for go.mod only: its go.sum also depends on the newest versions of modules that nothing is built from.
 TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff current\/go.sum/p' | { ! grep . ; }
+
+# The demos of the other backends, demo-NAME, are those of this list.
+REGISTRY   = backends/registry/registry.go
+DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGISTRY))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-rabbitmq demo-nats demo-redis demo-postgres test test-v3 test-backends test-short race bench chaos chaos-three chaos-one lint vuln fuzz cover broker-up broker-down
+.PHONY: help demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench chaos chaos-versions chaos-one lint vuln fuzz cover broker-up broker-down
 .PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F '"' '/Demo[{]Name: / { printf "  make demo-%-9s the demo on %s, on a server that it starts\n", $$2, $$4 }' $(REGISTRY)
 
-demo: ## watch messages fail, wait and come back: no server, no network
+demo: ## messages that fail, wait and come back: no server, no network
 	@$(GO) run ./example
 
 demo-rabbitmq: devbroker ## the same on a real RabbitMQ
 	@$(WITH_BROKER) $(GO) run ./example -backend rabbitmq
 
-demo-nats: ## the same on NATS JetStream, on a server of its own, as the next two
-	@$(GO) run -C backends ./example -backend nats
+demo-all: demo demo-rabbitmq $(DEMOS) ## every demo, one after the other
 
-demo-redis: ## the same on Redis Streams
-	@$(GO) run -C backends ./example -backend redis
-
-demo-postgres: ## the same on PostgreSQL
-	@$(GO) run -C backends ./example -backend postgres
+$(DEMOS): demo-%:
+	@$(GO) run -C backends ./example -backend $*
 
 test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
 	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-reconnect test-chaos
 
-# The outage, most of it waiting, beside the others.
+# The outage test mostly waits: it runs beside the others.
 test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
 	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect-v3 & outage=$$!; $(SUBMAKE) test-integration-v3; result=$$?; wait $$outage && exit $$result'
 
-test-backends: devbroker ## every backend against the same promises, one line each, on real servers that it starts
+test-backends: devbroker ## test that every backend keeps the same guarantees, on real servers that it starts
 	@rm -f .broker/backends
 	@CONFORMANCE_REPORT=$(CURDIR)/.broker/backends $(WITH_BROKER) \
 		$(GO) test -C backends -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
@@ -71,15 +74,15 @@ bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS)
 	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 	@$(WITH_BROKER) $(SUBMAKE) bench-broker
 
-chaos: ## kill, cut, fill and delete under load, and count every message (CHAOS_ARGS)
-	@if [ -x $(BROKERS) ]; then $(SUBMAKE) chaos-three; \
+chaos: ## make brokers, networks and consumers fail under load, and count every message (CHAOS_ARGS)
+	@brokers=$$(sh .ci/find-brokers) || exit 1; \
+		if [ -n "$$brokers" ]; then $(SUBMAKE) chaos-versions BROKERS="$$brokers"; \
 		else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) chaos-one; fi
 
 lint: lint-format lint-root lint-modules ## gofmt, vet, staticcheck, tidy
 
-vuln: ## known vulnerabilities of what the library is built from (needs the vulnerability database)
-	$(GO) tool -modfile=tools/go.mod govulncheck ./...
-	cd configv3 && $(GO) tool -modfile=../tools/go.mod govulncheck ./...
+vuln: ## known vulnerabilities of the dependencies (needs the vulnerability database)
+	$(GO) tool -modfile=tools/lint/go.mod govulncheck ./...
 
 fuzz: fuzz-root ## every fuzz target for FUZZTIME
 	@if grep -rlq '^func Fuzz' --include='*_test.go' integration; then \
@@ -88,7 +91,7 @@ fuzz: fuzz-root ## every fuzz target for FUZZTIME
 cover: devbroker ## test coverage of the shipped packages, integration tests included
 	@rm -rf .broker/cover && mkdir -p .broker/cover
 	@$(WITH_BROKER) sh -c '\
-		packages=$$($(GO) list ./... | grep -v -e /internal/devbroker -e /internal/layout -e /internal/configtest -e /example | paste -s -d , -); \
+		packages=$$($(GO) list ./... | grep -v -e /tools/ -e /internal/layout -e /internal/configtest -e /example | paste -s -d , -); \
 		$(GO) test -count=1 -coverpkg=$$packages ./... -args -test.gocoverdir=$(CURDIR)/.broker/cover && \
 		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v /integration/chaos) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
 	@$(GO) tool covdata percent -i=.broker/cover
@@ -103,13 +106,12 @@ broker-down: devbroker ## stop it and remove its data
 
 devbroker:
 	@mkdir -p .broker
-	@$(GO) build -o $(DEVBROKER) ./internal/devbroker
+	@$(GO) build -o $(DEVBROKER) ./tools/devbroker
 
 test-root:
 	$(GO) test $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
-	$(GO) test -C configv3 $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
-# One package at a time: some raise an alarm, which blocks whoever publishes.
+# One package at a time: some raise an alarm, which blocks all publishers.
 test-integration:
 	$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) \
 		$$($(GO) list -C integration ./... | grep -v $(RECONNECT))
@@ -117,14 +119,14 @@ test-integration:
 test-reconnect:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./reconnect/...
 
-# They wait more than they work.
+# These tests mostly wait.
 test-integration-v3:
 	$(GO) test -C integration $(V3) $(RACE) -p=1 -parallel=8 -count=1 -timeout=$(TIMEOUT) ./retry ./hostile ./tls
 
 test-reconnect-v3:
 	$(GO) test -C integration $(V3) -count=1 -timeout=$(TIMEOUT) ./reconnect/...
 
-# Never beside others: it kills the broker.
+# This test kills the broker: nothing may run beside it.
 test-chaos:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./chaos/...
 
@@ -133,12 +135,12 @@ bench-broker:
 	$(GO) run -C integration ./retry/cmd/retrybench $(BENCH_ARGS)
 	$(GO) test -C integration -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 
-chaos-three:
+chaos-versions:
 	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
-	@urls=$$($(BROKERS) up 3.10 4.0 4.3 | paste -s -d , -) && \
-		exec .broker/chaos -brokers "$$urls" -tool $(abspath $(BROKERS)) -cluster 4.3 $(CHAOS_ARGS)
+	@lines=$$($(BROKERS) up $(VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \
+		exec .broker/chaos -brokers "$$urls" -tool "$(BROKERS)" -cluster $(lastword $(VERSIONS)) $(CHAOS_ARGS)
 
-# One broker stands in for three: as many messages. Its node-killed row needs a cluster.
+# One broker gets as many messages as several do together. The row node-killed is left out: it needs a cluster.
 chaos-one:
 	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
 	@exec .broker/chaos -except '^node-killed$$' -messages 1400 $(CHAOS_ARGS)
@@ -149,22 +151,19 @@ lint-format:
 
 lint-root:
 	$(GO) vet ./...
-	$(GO) tool -modfile=tools/go.mod staticcheck -checks $(CHECKS) ./...
+	$(GO) tool -modfile=tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
 	@$(TIDY)
 
 lint-modules:
-	$(GO) vet -C configv3 ./...
-	cd configv3 && $(GO) tool -modfile=../tools/go.mod staticcheck -checks $(CHECKS) ./...
-	@cd configv3 && $(TIDY)
 	$(GO) vet -C integration ./...
 	$(GO) vet -C integration $(V3) ./...
-	cd integration && $(GO) tool -modfile=../tools/go.mod staticcheck -checks $(CHECKS) ./...
-	cd integration && $(GO) tool -modfile=../tools/go.mod staticcheck $(V3) -checks $(CHECKS) ./...
+	cd integration && $(GO) tool -modfile=../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
+	cd integration && $(GO) tool -modfile=../tools/lint/go.mod staticcheck $(V3) -checks $(CHECKS) ./...
 	@cd integration && $(TIDY)
 	$(GO) vet -C backends ./...
-	cd backends && $(GO) tool -modfile=../tools/go.mod staticcheck -checks $(CHECKS) ./...
+	cd backends && $(GO) tool -modfile=../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
 	@cd backends && $(TIDY)
-	@cd tools && $(TIDY)
+	@cd tools/lint && $(TIDY)
 
 # go test -list prints the names of a package's targets, and then a line with the package.
 define fuzz

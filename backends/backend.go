@@ -12,9 +12,10 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// Backend is a Pub/Sub with retries. Each publisher and subscriber that it makes has a connection of its own, which is closed
-// with it.
+// Backend is a Pub/Sub with retries. Each publisher and subscriber that it returns has a connection of its own, and closes it
+// with Close.
 type Backend struct {
+	// Name is the backend's name in the registry.
 	Name string
 
 	// Publisher connects a publisher for the app's topics.
@@ -23,32 +24,34 @@ type Backend struct {
 	// Connect connects an app's retries.
 	Connect func(App) (*Retries, error)
 
-	// Declare, where it is set, makes what must be there before the first message: for the app's topics, and for the retries
+	// Declare, where it is set, creates what must exist before the first message: for the app's topics, and for the retries
 	// of a prefix.
 	Declare func(prefix string, topics ...string) error
 
-	// Remove, where it is set, removes all that there is of these topics, and of the retries of a prefix.
+	// Remove, where it is set, removes these topics and the retries of a prefix, with all their messages.
 	Remove func(prefix string, topics ...string) error
 }
 
-// App is what an app says of its retries.
+// App configures an app's retries.
 type App struct {
 	Group    string // the consumer group
-	Prefix   string // of the names of its retries
+	Prefix   string // of the topics of the retries
 	Schedule backoff.Schedule
 
-	// MaxHop is the relay's. Limit is the redelivery limit of the tiers; the default is twice what a message is held and ten
-	// seconds more.
+	// MaxHop is relay.Config.MaxHop.
 	MaxHop time.Duration
-	Limit  time.Duration
 
-	// HandlerLimit is the redelivery limit of what the handlers get, above the time that they take. The default is 30 seconds.
+	// Limit is the redelivery limit of the tiers: the server delivers a message again that is not acknowledged in this time. The
+	// default is twice the hop of the tier, plus 10 seconds.
+	Limit time.Duration
+
+	// HandlerLimit is the redelivery limit of the app's topics. It must be longer than a handler takes. The default is 30 seconds.
 	HandlerLimit time.Duration
 
-	// Configure, where it is set, changes the middleware's configuration.
+	// Configure, where it is set, can change the middleware's configuration.
 	Configure func(*middleware.TieredRetryConfig)
 
-	// Failures, where it is set, decorates the publisher of failures.
+	// Failures, where it is set, wraps the publisher of the messages that failed.
 	Failures func(message.Publisher) message.Publisher
 }
 
@@ -83,9 +86,11 @@ func (a App) configure(config middleware.TieredRetryConfig) middleware.TieredRet
 
 // Retries are an app's retries on a backend.
 type Retries struct {
-	// Config is the middleware's configuration. Relay holds the tiers; nil where the backend does that itself.
+	// Config is the middleware's configuration.
 	Config middleware.TieredRetryConfig
-	Relay  *relay.Relay
+
+	// Relay holds the tiers. It is nil where the server holds them.
+	Relay *relay.Relay
 
 	// Subscriber connects a subscriber for one of the app's handlers.
 	Subscriber func(handler string) (message.Subscriber, error)
@@ -93,21 +98,21 @@ type Retries struct {
 	// Handle adds a handler with retries to the router.
 	Handle func(router *message.Router, name, topic string, subscriber message.Subscriber, handler message.NoPublishHandlerFunc)
 
-	// DeadLetters connects a subscriber for the dead letters of a handler, and names its topic.
+	// DeadLetters connects a subscriber for the dead letters of a handler, and returns the topic to subscribe to.
 	DeadLetters func(handler, topic string) (message.Subscriber, string, error)
 
-	// Close ends the retries. Close the router first.
+	// Close closes the connections of the retries. Close the router first.
 	Close func() error
 }
 
-// parts are what a relay needs of a backend.
+// parts are the publisher and subscribers that a relay needs. A limit is a redelivery limit.
 type parts struct {
 	failures   func() (message.Publisher, error)
 	subscriber func(group string, limit time.Duration) (message.Subscriber, error)
 	tier       func(relay.SubscriberParams, time.Duration) (message.Subscriber, error)
 }
 
-// connect makes the relay and the middleware of an app.
+// connect connects the relay and the middleware of an app.
 func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Retries, error) {
 	failures, err := app.failures(b.failures)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// An app whose backend is one line.
+// The backend is one line of the app.
 func Example() {
 	logger, router := watermill.NopLogger{}, message.NewDefaultRouter(nil)
 	bill := func(*message.Message) error { return nil }
@@ -27,7 +27,7 @@ func Example() {
 	retries.Handle(router, "billing", "orders", subscriber, bill)
 }
 
-// What the relay needs of Redis Streams, without this package.
+// The subscribers that the relay needs on Redis Streams, without this package.
 func ExampleRedis() {
 	logger, address := watermill.NopLogger{}, "localhost:6379"
 	var config relay.Config

@@ -20,9 +20,10 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/servers"
 )
 
-// These are the faults of the stock Pub/Subs that the wiring here works around. A test that fails says that its workaround can go.
+// These tests show the faults of Watermill's own Pub/Subs for which this package has a workaround. When a test fails, its fault is
+// gone, and the workaround can be removed.
 
-const gone = "the fault is gone: so can be its workaround"
+const gone = "the fault is gone: remove its workaround"
 
 func startPostgres(t *testing.T, settings string) (*stdsql.DB, string) {
 	t.Helper()
@@ -35,7 +36,7 @@ func startPostgres(t *testing.T, settings string) (*stdsql.DB, string) {
 	return db, server.URL
 }
 
-// delayedPubSub is watermill-sql's own.
+// delayedPubSub is watermill-sql's own delayed Pub/Sub.
 func delayedPubSub(t *testing.T, db *stdsql.DB) (message.Publisher, message.Subscriber) {
 	t.Helper()
 	publisher, err := sql.NewDelayedPostgreSQLPublisher(sql.BeginnerFromStdSQL(db), sql.DelayedPostgreSQLPublisherConfig{})
@@ -171,7 +172,7 @@ func TestFaultNATSAcknowledgesByItself(t *testing.T) {
 	assert.Eventually(t, settled, 5*time.Second, 50*time.Millisecond, gone)
 
 	require.NoError(t, subscriber.Close())
-	in, subscriber = subscribe() // on a new consumer: the old one went with its subscriber
+	in, subscriber = subscribe() // on a new consumer: the subscriber has deleted the old one
 	assert.Equal(t, "1", take(t, in).UUID, gone)
 	require.NoError(t, subscriber.Close())
 	require.NoError(t, publisher.Close())

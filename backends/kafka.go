@@ -3,6 +3,7 @@ package backends
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -15,15 +16,23 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// Kafka is Kafka, at addresses with commas between them. It knows no redelivery limit: only a rebalance of the group hands a
-// message out again, and waits for the one that is held, up to sarama's Rebalance.Timeout of 60 seconds.
+// Kafka is Apache Kafka. addresses is a list of host:port, separated by commas.
+//
+// A publish waits for all in-sync replicas. How many these are at least is the cluster's or topic's min.insync.replicas: with
+// Kafka's default of 1, the death of the leader can still lose a message. Set it to 2, with a replication factor of 3.
+//
+// A subscription creates its topic where it is missing, with one partition and the cluster's default.replication.factor. Kafka
+// before 2.4 and some hosted services refuse that: create the topics beforehand there.
+//
+// Kafka has no redelivery limit, and App.Limit and App.HandlerLimit have no effect. Kafka delivers a message again only after a
+// rebalance of the group. A rebalance waits for the message that a consumer holds, up to sarama's Rebalance.Timeout of 60 seconds.
 func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
 	brokers := strings.Split(addresses, ",")
 	subscriber := func(group string) (message.Subscriber, error) {
 		return &kafkaSubscriber{brokers: brokers, group: group, logger: logger}, nil
 	}
 	publisher := func() (message.Publisher, error) {
-		return kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers}, logger)
+		return kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers, OverwriteSaramaConfig: kafkaProducer()}, logger)
 	}
 	retries := parts{
 		failures:   publisher,
@@ -38,8 +47,29 @@ func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
 	}
 }
 
-// kafkaSubscriber makes the topic, where it is missing, and joins a consumer group for each topic: a member that comes or goes
-// has all topics of its group handed out anew.
+// kafkaProducer waits for all in-sync replicas: what only the leader has is lost when the leader dies. The producer is not
+// idempotent. Idempotence prevents duplicates, which are allowed, and costs one request in flight per broker.
+func kafkaProducer() *sarama.Config {
+	config := kafka.DefaultSaramaSyncPublisherConfig()
+	config.Producer.RequiredAcks = sarama.WaitForAll
+	return config
+}
+
+func kafkaConsumer() *sarama.Config {
+	config := kafka.DefaultSaramaSubscriberConfig()
+	config.Version = sarama.V2_2_0_0                      // the highest version that this sarama and the tests' kfake have in common
+	config.Consumer.Offsets.Initial = sarama.OffsetOldest // a new group also gets what was published before it subscribed
+	return config
+}
+
+// newKafkaTopic asks for one partition: the messages of a tier are in order only within a partition. A replication factor of -1
+// asks for the cluster's default.
+func newKafkaTopic() *sarama.TopicDetail {
+	return &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: -1}
+}
+
+// kafkaSubscriber joins one consumer group for each topic. With one group for all topics, each member that joins or leaves would
+// cause a rebalance of all of them.
 type kafkaSubscriber struct {
 	brokers []string
 	group   string
@@ -50,24 +80,41 @@ type kafkaSubscriber struct {
 }
 
 func (s *kafkaSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	config := kafka.DefaultSaramaSubscriberConfig()
-	config.Version = sarama.V2_2_0_0                      // kfake and this sarama do not understand each other above it
-	config.Consumer.Offsets.Initial = sarama.OffsetOldest // not only what comes after the subscription
+	exists, err := kafkaTopicExists(s.brokers, topic)
+	if err != nil {
+		return nil, err
+	}
 	subscriber, err := kafka.NewSubscriber(kafka.SubscriberConfig{
-		Brokers: s.brokers, ConsumerGroup: s.group + "." + topic, OverwriteSaramaConfig: config,
-		// A tier needs one partition: several are each in order, but not together.
-		InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: 1},
+		Brokers: s.brokers, ConsumerGroup: s.group + "." + topic,
+		OverwriteSaramaConfig: kafkaConsumer(), InitializeTopicDetails: newKafkaTopic(),
 	}, s.logger)
 	if err != nil {
 		return nil, err
 	}
-	if err := subscriber.SubscribeInitialize(topic); err != nil {
-		return nil, errors.Join(err, subscriber.Close())
+	if !exists {
+		if err := subscriber.SubscribeInitialize(topic); err != nil {
+			return nil, errors.Join(err, subscriber.Close())
+		}
 	}
 	s.mu.Lock()
 	s.topics = append(s.topics, subscriber)
 	s.mu.Unlock()
 	return subscriber.Subscribe(ctx, topic)
+}
+
+// kafkaTopicExists reports whether a topic is ready for use. It keeps an app with topics of its own from asking for a creation
+// that it has no permission for.
+func kafkaTopicExists(brokers []string, topic string) (exists bool, err error) {
+	admin, err := sarama.NewClusterAdmin(brokers, kafkaConsumer())
+	if err != nil {
+		return false, fmt.Errorf("cannot connect to Kafka at %s: %w", strings.Join(brokers, ","), err)
+	}
+	defer func() { err = errors.Join(err, admin.Close()) }()
+	found, err := admin.DescribeTopics([]string{topic})
+	if err != nil {
+		return false, fmt.Errorf("cannot look for the Kafka topic %q: %w", topic, err)
+	}
+	return len(found) == 1 && errors.Is(found[0].Err, sarama.ErrNoError), nil
 }
 
 func (s *kafkaSubscriber) Close() error {

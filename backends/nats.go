@@ -15,7 +15,9 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// NATS is NATS JetStream.
+// NATS is NATS JetStream, at a URL such as nats://host:port. The relay holds the tiers, because the delays of NATS do not fit:
+// NakWithDelay keeps no failure record and has no dead letters, and every waiting message counts towards MaxAckPending. Scheduled
+// messages (NATS 2.12 or later) were up to 250 ms late, and need a subject for each message.
 func NATS(url string, logger watermill.LoggerAdapter) Backend {
 	subscriber := func(group string, limit time.Duration, pending int) (message.Subscriber, error) {
 		return newNATSSubscriber(url, group, limit, pending, logger)
@@ -50,12 +52,12 @@ func NATS(url string, logger watermill.LoggerAdapter) Backend {
 	}
 }
 
-// natsHandlers is how many messages of a topic a group may have in flight. What waits in a subscriber's own buffer is in flight
-// too, so it should not be many more than the group has handlers.
+// natsHandlers is how many messages of a topic a group may have in flight. A message in the buffer of a subscriber is in flight
+// too: a number far above that of the handlers lets messages reach the redelivery limit there.
 const natsHandlers = 32
 
-// declareNATS makes a stream for each of the app's topics, and one for all retries. Stream names know no dots, subjects do.
-// A message leaves a stream of the policy WorkQueue when it is acknowledged.
+// declareNATS creates a stream for each of the app's topics, and one for all retries. The stream of the retries deletes a message
+// when it is acknowledged (WorkQueuePolicy).
 func declareNATS(js nats.JetStreamContext, prefix string, topics []string) error {
 	_, err := js.AddStream(&nats.StreamConfig{Name: prefix, Subjects: []string{prefix + ".>"}, Retention: nats.WorkQueuePolicy})
 	faults := []error{err}
@@ -79,10 +81,11 @@ func withNATS(url string, use func(nats.JetStreamContext) error) error {
 	return use(js)
 }
 
+// streamName replaces the dots, which a subject may have and the name of a stream may not.
 func streamName(topic string) string { return strings.ReplaceAll(topic, ".", "_") }
 
-// natsSubscriber makes the durable consumer of each topic before it subscribes. The subscription would make it, too, but what it
-// made it deletes when it ends, under all other subscribers.
+// natsSubscriber creates the durable consumer of each topic before it subscribes. A subscription that creates the consumer itself
+// deletes it when it ends, although other subscribers use it.
 type natsSubscriber struct {
 	message.Subscriber
 	manager    nats.JetStreamManager
@@ -106,7 +109,7 @@ func newNATSSubscriber(url, group string, limit time.Duration, pending int, logg
 		QueueGroupPrefix: group, AckWaitTimeout: limit,
 		JetStream: wmnats.JetStreamConfig{
 			DurableCalculator: func(_, topic string) string { return durableName(group, topic) },
-			// Without it nats.go acknowledges what Watermill has not, at a shutdown for instance, and it is lost.
+			// Without it nats.go acknowledges messages that Watermill has not, at a shutdown for instance: they are lost.
 			SubscribeOptions: []nats.SubOpt{nats.ManualAck()},
 		},
 	}, logger)
@@ -120,7 +123,7 @@ func newNATSSubscriber(url, group string, limit time.Duration, pending int, logg
 func (s *natsSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	stream, err := s.manager.StreamNameBySubject(topic)
 	if err != nil {
-		return nil, fmt.Errorf("no stream has the subject %s: add one: %w", topic, err)
+		return nil, fmt.Errorf("no NATS stream has the subject %q: create one, as Backend.Declare does: %w", topic, err)
 	}
 	durable := durableName(s.group, topic)
 	_, err = s.manager.AddConsumer(stream, &nats.ConsumerConfig{
@@ -128,7 +131,7 @@ func (s *natsSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *m
 		AckPolicy: nats.AckExplicitPolicy, AckWait: s.limit, MaxAckPending: s.pending,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the consumer %s of stream %s: %w", durable, stream, err)
+		return nil, fmt.Errorf("cannot create the consumer %s of the NATS stream %s: %w", durable, stream, err)
 	}
 	return s.Subscriber.Subscribe(ctx, topic)
 }

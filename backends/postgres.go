@@ -19,14 +19,15 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// pollInterval is how late a message can be noticed, and what watermill-sql's default of a second costs.
+// pollInterval is up to how late a subscriber sees a message. watermill-sql's default of 1 second would add that to each retry.
 const pollInterval = 50 * time.Millisecond
 
-// bytea: the default, JSON, takes no other payload.
+// bytea is the type of the payload's column. With the default, JSON, a payload must be JSON.
 func bytea(string) string { return "BYTEA" }
 
-// Postgres is watermill-sql on PostgreSQL, at a connection string. Its retries wait in tables of its delayed Pub/Sub, so that
-// there are no tiers and no relay: a failed message goes to its handler's return topic at once, and is read when it is due.
+// Postgres is watermill-sql on PostgreSQL, at a connection string. There are no tiers and no relay: a message that failed goes to
+// its handler's return topic at once, and is read from there when it is due. The tables of the return topics are those of
+// watermill-sql's delayed Pub/Sub.
 func Postgres(url string, logger watermill.LoggerAdapter) Backend {
 	p := postgres{url: url, logger: logger}
 	return Backend{
@@ -35,7 +36,7 @@ func Postgres(url string, logger watermill.LoggerAdapter) Backend {
 	}
 }
 
-// PostgresRelay is watermill-sql without its delayed Pub/Sub, for what has only the plain one.
+// PostgresRelay is watermill-sql on PostgreSQL without its delayed Pub/Sub. The relay holds the tiers.
 func PostgresRelay(url string, logger watermill.LoggerAdapter) Backend {
 	p := postgres{url: url, logger: logger}
 	retries := parts{failures: p.publisher, subscriber: p.subscriber, tier: p.tier}
@@ -101,7 +102,7 @@ func (p postgres) newSubscriber(config sql.SubscriberConfig) (message.Subscriber
 	return withDB{Subscriber: subscriber, close: subscriber.Close, db: db}, nil
 }
 
-// withDB closes the connections of a publisher or subscriber with it.
+// withDB is a publisher or subscriber that closes its connections with Close.
 type withDB struct {
 	message.Publisher
 	message.Subscriber
@@ -111,40 +112,40 @@ type withDB struct {
 
 func (w withDB) Close() error { return errors.Join(w.close(), w.db.Close()) }
 
-// queue is a table of messages that wait until they are due, like watermill-sql's own for delayed messages, which is
-// not enough in v4.0.0: read in batches it loses messages (when a batch is cut short, by a shutdown for instance, it deletes the whole of
-// it), a session whose time zone is not UTC gets them early or late, one NUL in a message's metadata stops its topic, for
-// PostgreSQL cannot make text of that, and every poll reads all that wait.
+// queue is a table of messages that wait until they are due. It replaces watermill-sql's own table for delayed messages, which
+// in v4.0.0 has these faults. A batch that a shutdown interrupts is deleted as a whole: messages are lost. In a session whose
+// time zone is not UTC, messages come early or late. A NUL in the metadata of one message stops its topic, because PostgreSQL
+// cannot convert it to text. Each poll reads all messages that wait.
 type queue struct{ sql.PostgreSQLQueueSchema }
 
 var waitingQueue = queue{sql.PostgreSQLQueueSchema{GeneratePayloadType: bytea, SubscribeBatchSize: 1}}
 
-// due is read from the text of the metadata: no value can hold what begins with an unescaped quote.
+// due reads the time from the text of the metadata. Only a key can match: in a value, JSON escapes the quotes.
 const due = `COALESCE(substring(metadata::text from '"` + delay.DelayedUntilKey + `":"([^"]*)"'), '') COLLATE "C"`
 
 func (q queue) SchemaInitializingQueries(params sql.SchemaInitializingQueriesParams) ([]sql.Query, error) {
 	queries, err := q.PostgreSQLQueueSchema.SchemaInitializingQueries(params)
 	table := q.MessagesTable(params.Topic)
 	if name := strings.Trim(table, `"`); len(name) > 63 {
-		return nil, fmt.Errorf("topic %q makes the table name %q of %d bytes, and PostgreSQL cuts names at 63, so that two topics could share a table: "+
-			"take a shorter name for the handler or the prefix", params.Topic, name, len(name))
+		return nil, fmt.Errorf("topic %q needs a table named %q of %d bytes; PostgreSQL cuts names at 63 bytes, and two topics could share a table: "+
+			"use a shorter handler name or prefix", params.Topic, name, len(name))
 	}
 	lock := sql.Query{Query: fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", sql.DefaultSchemaInitializationLock("watermill-retry"))}
 	index := sql.Query{Query: fmt.Sprintf(`CREATE INDEX IF NOT EXISTS "%s_due" ON %s ((%s))`, strings.Trim(table, `"`), table, due)}
 	return append(append([]sql.Query{lock}, queries...), index), err
 }
 
-// RequiresTransaction is for the lock: two who make the same table at once fail.
+// RequiresTransaction holds the lock until the table exists: two sessions that create the same table at once fail.
 func (queue) RequiresTransaction() bool { return true }
 
-// SelectQuery takes what is due longest, and leaves what another has.
+// SelectQuery takes the message that has been due for the longest time, and skips those that other sessions handle.
 func (q queue) SelectQuery(params sql.SelectQueryParams) (sql.Query, error) {
 	return sql.Query{Query: fmt.Sprintf(`SELECT "offset", uuid, payload, metadata FROM %s
 		WHERE %s <= to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') AND NOT acked
 		ORDER BY %[2]s LIMIT 1 FOR UPDATE SKIP LOCKED`, q.MessagesTable(params.Topic), due)}, nil
 }
 
-// delayed connects an app whose failed messages go to a queue table and wait there.
+// delayed connects an app whose failed messages wait in queue tables.
 func (p postgres) delayed(app App) (*Retries, error) {
 	failures, err := app.failures(func() (message.Publisher, error) {
 		return p.newPublisher(sql.PublisherConfig{SchemaAdapter: waitingQueue, AutoInitializeSchema: true})
@@ -198,7 +199,8 @@ func (p postgres) waiting(limit time.Duration) (message.Subscriber, error) {
 	})
 }
 
-// both subscribes a handler to its topic and to the one on which its retries come back, and tells the middleware which.
+// both subscribes a handler to its topic and to its return topic. A message from the return topic carries the app's topic in its
+// context, for the middleware.
 type both struct {
 	message.Subscriber
 	returns              message.Subscriber
@@ -240,8 +242,8 @@ func (b both) Subscribe(ctx context.Context, topic string) (<-chan *message.Mess
 
 func (b both) Close() error { return errors.Join(b.Subscriber.Close(), b.returns.Close()) }
 
-// tier subscribes a tier. While a message is held watermill-sql keeps a transaction open, and what is published meanwhile
-// is visible to nobody if that transaction has an id. It gets one with its first lock of a row, so there must be none.
+// tier subscribes to a tier. watermill-sql keeps a transaction open while a message is held. If that transaction has an id, no
+// subscriber sees what is published after it. PostgreSQL gives it an id when it locks a row: a tier locks no row.
 func (p postgres) tier(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
 	return p.newSubscriber(tierConfig(limit))
 }
@@ -254,7 +256,7 @@ func tierConfig(limit time.Duration) sql.SubscriberConfig {
 	}
 }
 
-// tierOffsets takes an advisory lock instead of the row of the offset.
+// tierOffsets takes an advisory lock instead of a lock of the offset's row.
 type tierOffsets struct {
 	sql.DefaultPostgreSQLOffsetsAdapter
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// Redis is Redis Streams, at host:port. Never set Maxlens or DefaultMaxlen of the publisher for the topics of the retries: Redis
-// trims what waits as readily as what is acknowledged.
+// Redis is Redis Streams, at host:port. Do not set Maxlens or DefaultMaxlen of the publisher for the topics of the retries: Redis
+// then deletes messages that still wait.
 func Redis(address string, logger watermill.LoggerAdapter) Backend {
-	// Publisher and subscriber close their client. Every subscription blocks a connection for a moment.
+	// A publisher or subscriber closes its client. Each subscription needs a connection while it waits for messages.
 	client := func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: address, PoolSize: 100}) }
 	subscriber := func(group string, limit time.Duration) (message.Subscriber, error) {
 		return redisstream.NewSubscriber(redisstream.SubscriberConfig{
 			Client: client(), ConsumerGroup: group, DisableIndefiniteInitialBlock: true,
-			// What a consumer held that is gone is claimed by another after this time, not before.
+			// After this time another consumer takes over a message that is not acknowledged.
 			MaxIdleTime: limit, ClaimInterval: min(limit/2, time.Second),
 		}, logger)
 	}

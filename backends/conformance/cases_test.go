@@ -26,7 +26,7 @@ func ids(n int) []string {
 	return all
 }
 
-// lateness: how much later than due a message is back, with 4 handlers and 100 failures a second.
+// lateness measures how long after its due time a retry comes, with 4 handlers and 100 failures per second.
 func lateness(t *testing.T, f *fixture) {
 	const messages = 200
 	topics := f.topics(4)
@@ -62,10 +62,11 @@ func lateness(t *testing.T, f *fixture) {
 	}
 	slices.Sort(late)
 	f.score.p99 = late[len(late)*99/100]
-	t.Logf("lateness: median %v, p99 %v, most %v; bound of the p99 %v", late[len(late)/2], f.score.p99, late[len(late)-1], f.late)
-	assert.Less(t, f.score.p99, f.late)
+	t.Logf("lateness: median %v, p99 %v, maximum %v; bound of the p99: %v", late[len(late)/2], f.score.p99, late[len(late)-1], f.Expect.Lateness)
+	assert.Less(t, f.score.p99, f.Expect.Lateness)
 }
 
+// delays: the delays of a schedule come in its order.
 func delays(t *testing.T, f *fixture) {
 	const messages = 30
 	topics := f.topics(4)
@@ -83,7 +84,7 @@ func delays(t *testing.T, f *fixture) {
 	for id, tries := range f.ledger.all() {
 		var failures []int
 		for _, one := range tries {
-			if !slices.Contains(failures, one.failures) { // a duplicate may come at any time
+			if !slices.Contains(failures, one.failures) { // duplicates are allowed
 				failures = append(failures, one.failures)
 			}
 		}
@@ -92,7 +93,7 @@ func delays(t *testing.T, f *fixture) {
 	f.settle()
 }
 
-// overtakes: a message whose handler asks for the long tier fails first, and comes back last.
+// overtakes: the message with the long requested delay fails first, and comes back last.
 func overtakes(t *testing.T, f *fixture) {
 	topics := f.topics(1)
 	app := f.app(300*time.Millisecond, 2*time.Second)
@@ -121,7 +122,7 @@ func overtakes(t *testing.T, f *fixture) {
 	f.settle()
 }
 
-// fanOut: a retry is seen by the handler that failed and by no other group.
+// fanOut: a retry goes to the handler that failed, and to no other group.
 func fanOut(t *testing.T, f *fixture) {
 	const messages = 20
 	topics := f.topics(1)
@@ -148,24 +149,24 @@ func fanOut(t *testing.T, f *fixture) {
 	})
 	f.publish(topics, ids(messages)...)
 	f.await(messages, 1, patience)
-	f.publish(topics, "last") // what came to the topic before it is there
+	f.publish(topics, "last") // when this message arrives, all earlier messages of the topic have arrived
 	select {
 	case <-last:
 	case <-time.After(patience):
-		require.Fail(t, "the last message is missing")
+		require.Fail(t, "the last message did not arrive")
 	}
 	all := shipped.all()
 	assert.Len(t, all, messages+1)
 	for id, tries := range all {
 		for _, one := range tries {
-			assert.Zero(t, one.failures, "the other group has got a retry of %s", id)
+			assert.Zero(t, one.failures, "the other group got a retry of %s", id)
 		}
 		assert.Len(t, tries, 1, "message %s", id)
 	}
 	f.settle()
 }
 
-// longTier: a tier of 10 seconds where a message that is held for more than 2 is handed out again. The relay hops.
+// longTier: a tier of 10 seconds, on a server that delivers a message again after 2 seconds without an ack. The relay hops.
 func longTier(t *testing.T, f *fixture) {
 	const messages = 20
 	topics := f.topics(2)
@@ -184,7 +185,7 @@ func longTier(t *testing.T, f *fixture) {
 	f.await(messages, 1, patience)
 	f.checkNeverEarly(app.Schedule)
 	if n := hops.Load(); n > 0 { // there is a relay
-		assert.Greater(t, n, int64(messages*4), "hops of a second, or of a little more where the machine is slow")
+		assert.Greater(t, n, int64(messages*4), "a hop takes a second, or a little more on a slow machine")
 	}
 	f.settle()
 }
@@ -203,9 +204,10 @@ func (c counted) Publish(topic string, messages ...*message.Message) error {
 	return c.Publisher.Publish(topic, messages...)
 }
 
-// busy are the backends that do their volume: two cores take two.
+// busy lets two backends at a time run the case volume: they need a core each.
 var busy = make(chan struct{}, 2)
 
+// volume: 2000 messages fail once, and all come back.
 func volume(t *testing.T, f *fixture) {
 	busy <- struct{}{}
 	defer func() { <-busy }()
@@ -227,12 +229,12 @@ func volume(t *testing.T, f *fixture) {
 	}
 	publishers.Wait()
 	f.await(messages, 1, 2*patience)
-	t.Logf("%d messages failed once and came back within %v", messages, time.Since(began).Round(time.Millisecond))
+	t.Logf("%d messages failed once and came back, all within %v", messages, time.Since(began).Round(time.Millisecond))
 	f.checkNeverEarly(app.Schedule)
 	f.settle()
 }
 
-// restart: the app is gone while its messages wait.
+// restart: the app stops while its messages wait.
 func restart(t *testing.T, f *fixture) {
 	const messages = 50
 	topics := f.topics(4)
@@ -249,7 +251,7 @@ func restart(t *testing.T, f *fixture) {
 	first := f.run(app, topics, handle)
 	f.publish(topics, ids(messages)...)
 	failed.await(t, messages)
-	assert.Less(t, f.ledger.reached(1), messages, "the wait must not be over")
+	assert.Less(t, f.ledger.reached(1), messages, "the app must stop before the delay is over")
 	first.stop()
 
 	f.run(app, topics, handle)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counter counts up, for those who wait for a number.
+// counter counts up, and lets a test wait for a number.
 type counter struct {
 	mu    sync.Mutex
 	n     int
@@ -41,7 +41,7 @@ func (c *counter) await(t *testing.T, n int) {
 		select {
 		case <-moved:
 		case <-deadline:
-			require.Failf(t, "too few", "%d of %d", got, n)
+			require.Failf(t, "the count is too low", "%d of %d within %v", got, n, patience)
 		}
 	}
 }

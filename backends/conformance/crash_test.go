@@ -16,29 +16,31 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends"
+	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 const childVariable = "CONFORMANCE_CHILD"
 
-// victim is an app in a process of its own, which kills itself before a copy is published, or after that and before the ack.
+// victim is an app in a process of its own. The process kills itself before a copy is published, or between the publish and
+// the ack.
 type victim struct {
-	Target, URL   string
+	Backend, URL  string
 	Group, Prefix string
 	Topics        []string
-	To            string // in the name of the topic that is published to
-	Nth           int32  // of such publishes
-	Before        bool   // it, rather than after
+	To            string // a part of the name of the topic that is published to
+	Nth           int32  // which of these publishes ends the process
+	Before        bool   // the process ends before the publish, not after
 }
 
-// child runs this process as a victim where it was started as one, and does not return then.
+// child runs the victim where this process was started as one. It then does not return.
 func child() {
 	settings := os.Getenv(childVariable)
 	if settings == "" {
 		return
 	}
-	go func() { // a parent that dies ends us, too
+	go func() { // the process must not outlive its parent
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
 	}()
@@ -50,26 +52,25 @@ func child() {
 	app.Failures = func(publisher message.Publisher) message.Publisher {
 		return &killer{Publisher: publisher, victim: v}
 	}
-	for _, target := range targets {
-		if target.name != v.Target {
-			continue
-		}
-		_, err := start(target.open(v.URL, logger()), app, v.Topics, func(msg *message.Message) error {
-			record, _ := middleware.ReadRecord(msg.Metadata)
-			_, _ = os.Stdout.WriteString(fmt.Sprintln("try", msg.UUID, record.Failures))
-			if record.Failures == 0 {
-				return errDown
-			}
-			return nil
-		})
-		if err != nil {
-			panic(err)
-		}
-		select {}
+	backend, err := registry.Find(v.Backend)
+	if err != nil {
+		panic(err)
 	}
-	panic("no target " + v.Target)
+	_, err = start(backend.Open(v.URL, logger()), app, v.Topics, func(msg *message.Message) error {
+		record, _ := middleware.ReadRecord(msg.Metadata)
+		_, _ = os.Stdout.WriteString(fmt.Sprintln("try", msg.UUID, record.Failures))
+		if record.Failures == 0 {
+			return errDown
+		}
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	select {}
 }
 
+// killer is the victim's publisher of failures.
 type killer struct {
 	message.Publisher
 	victim
@@ -79,7 +80,7 @@ type killer struct {
 func (k *killer) Publish(topic string, messages ...*message.Message) error {
 	fatal := strings.Contains(topic, k.To) && k.published.Add(1) >= k.Nth
 	if fatal && k.Before {
-		time.Sleep(300 * time.Millisecond) // an ack that came too soon would be sent by now
+		time.Sleep(300 * time.Millisecond) // an ack that was sent too early reaches the server in this time
 		die()
 	}
 	err := k.Publisher.Publish(topic, messages...)
@@ -94,7 +95,7 @@ func die() {
 	select {}
 }
 
-// crash: processes die before and after the publish of a copy, on its way to the tier and on its way back.
+// crash: processes die before and after the publish of a copy, on the way to the tier and on the way back.
 func crash(t *testing.T, f *fixture) {
 	const messages = 20
 	topics := f.topics(2)
@@ -106,12 +107,17 @@ func crash(t *testing.T, f *fixture) {
 		}
 		return nil
 	}
-	f.run(app, topics, handle).stop() // where a consumer group gets only what comes after it
+	first := f.run(app, topics, handle) // the consumer group must exist before the messages are published
+	first.stop()
+	back := "" // without a relay the broker brings a message back, and no publish of the app is part of that
+	if first.retries.Relay != nil {
+		back = ".return."
+	}
 	f.publish(topics, ids(messages)...)
 	for _, v := range []victim{
-		{Nth: 1}, {Nth: 4, Before: true}, {To: f.wayBack(), Nth: 3}, {To: f.wayBack(), Nth: 2, Before: true},
+		{Nth: 1}, {Nth: 4, Before: true}, {To: back, Nth: 3}, {To: back, Nth: 2, Before: true},
 	} {
-		v.Target, v.URL, v.Group, v.Prefix, v.Topics = f.target.name, f.url, app.Group, app.Prefix, topics
+		v.Backend, v.URL, v.Group, v.Prefix, v.Topics = f.Name, f.url, app.Group, app.Prefix, topics
 		f.die(v)
 	}
 	f.run(app, topics, handle)
@@ -119,15 +125,7 @@ func crash(t *testing.T, f *fixture) {
 	f.settle()
 }
 
-// wayBack is what the relay publishes to when a message is due; a broker that does that itself cannot be crashed there.
-func (f *fixture) wayBack() string {
-	if strings.HasPrefix(f.target.name, "rabbitmq") || f.target.name == "postgres-delayed" {
-		return ""
-	}
-	return ".return."
-}
-
-// die runs a victim to its end. What it handled to the end counts.
+// die runs a victim until it is dead, and adds the tries that it reported to the ledger.
 func (f *fixture) die(v victim) {
 	f.t.Helper()
 	settings, err := json.Marshal(v)
@@ -144,9 +142,9 @@ func (f *fixture) die(v victim) {
 	words, err := io.ReadAll(output)
 	require.NoError(f.t, err)
 	err = process.Wait()
-	require.True(f.t, timer.Stop(), "the victim has not come to its end within %v: %s", patience, words)
+	require.True(f.t, timer.Stop(), "the victim did not end within %v; its output: %s", patience, words)
 	status, known := process.ProcessState.Sys().(syscall.WaitStatus)
-	require.True(f.t, known && status.Signaled(), "the victim was to be killed: %v", err)
+	require.True(f.t, known && status.Signaled(), "the victim ended without a signal: %v", err)
 	for line := range strings.Lines(string(words)) {
 		one := try{at: time.Now()}
 		_, err := fmt.Sscanf(line, "try %s %d", &one.id, &one.failures)

@@ -1,2 +1,2 @@
-// Package conformance holds every backend to the same promises. It has tests only: `make test-backends`.
+// Package conformance tests that each backend keeps the same guarantees. It has tests only: `make test-backends` runs them.
 package conformance

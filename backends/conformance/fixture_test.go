@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends"
+	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
@@ -24,22 +25,22 @@ const patience = 90 * time.Second
 
 var errDown = errors.New("the service is down")
 
-// fixture is one case on one backend, with names that no other has.
+// fixture is one case on one backend. Its name is unique, and a part of the names of its topics, group and prefix.
 type fixture struct {
 	t *testing.T
-	target
+	registry.Entry
 	url     string
 	backend backends.Backend
-	name    string // a word
+	name    string
 	score   *score
 	ledger  *ledger
 }
 
-func newFixture(t *testing.T, target target, url string, s *score) *fixture {
+func newFixture(t *testing.T, e registry.Entry, url string, s *score) *fixture {
 	t.Helper()
 	name := "c" + strings.ToLower(rand.Text()[:8])
 	return &fixture{
-		t: t, target: target, url: url, backend: target.open(url, logger()), name: name, score: s, ledger: newLedger(),
+		t: t, Entry: e, url: url, backend: e.Open(url, logger()), name: name, score: s, ledger: newLedger(),
 	}
 }
 
@@ -50,7 +51,7 @@ func logger() watermill.LoggerAdapter {
 	return watermill.NopLogger{}
 }
 
-// app is what most cases start from.
+// app returns the app that most cases start from.
 func (f *fixture) app(delays ...time.Duration) backends.App {
 	return backends.App{
 		Group: "g" + f.name, Prefix: "p" + f.name, Schedule: backoff.Schedule(delays),
@@ -58,13 +59,13 @@ func (f *fixture) app(delays ...time.Duration) backends.App {
 	}
 }
 
-// topics are those of so many handlers.
+// topics returns the topic of each handler.
 func (f *fixture) topics(handlers int) []string {
 	topics := make([]string, handlers)
 	for i := range topics {
 		topics[i] = "t" + f.name
-		if f.share > 0 {
-			topics[i] = fmt.Sprintf("t%s-%d", f.name, i/f.share)
+		if share := f.Expect.HandlersPerTopic; share > 0 {
+			topics[i] = fmt.Sprintf("t%s-%d", f.name, i/share)
 		}
 	}
 	return topics
@@ -91,8 +92,10 @@ type runningApp struct {
 	t       *testing.T
 	router  *message.Router
 	retries *backends.Retries
-	done    chan error
-	once    sync.Once
+
+	subscriber string // the Go type of the handlers' subscribers, as Watermill spells it
+	done       chan error
+	once       sync.Once
 }
 
 func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
@@ -100,8 +103,8 @@ func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
 // run starts a handler on each of the topics.
 func (f *fixture) run(app backends.App, topics []string, handle message.NoPublishHandlerFunc) *runningApp {
 	f.t.Helper()
-	if f.clean != nil {
-		f.t.Cleanup(func() { f.clean(f.t, f.url, app, topics) })
+	if f.Clean != nil {
+		f.t.Cleanup(func() { require.NoError(f.t, f.Clean(f.url, app, topics)) })
 	}
 	a, err := start(f.backend, app, topics, handle)
 	require.NoError(f.t, err)
@@ -119,22 +122,23 @@ func start(backend backends.Backend, app backends.App, topics []string, handle m
 	if err != nil {
 		return nil, err
 	}
+	a := &runningApp{router: router, retries: retries, done: make(chan error, 1)}
 	for i, topic := range topics {
 		subscriber, err := retries.Subscriber(handlerName(i))
 		if err != nil {
 			return nil, err
 		}
+		a.subscriber = strings.TrimPrefix(fmt.Sprintf("%T", subscriber), "*")
 		retries.Handle(router, handlerName(i), topic, subscriber, handle)
 	}
-	a := &runningApp{router: router, retries: retries, done: make(chan error, 1)}
 	go func() { a.done <- router.Run(noContext) }()
 	select {
 	case <-router.Running():
 		return a, nil
 	case err := <-a.done:
-		return nil, fmt.Errorf("the router has stopped: %w", err)
+		return nil, fmt.Errorf("the router stopped: %w", err)
 	case <-time.After(patience):
-		return nil, errors.New("the router does not run")
+		return nil, fmt.Errorf("the router did not start within %v", patience)
 	}
 }
 
@@ -148,7 +152,7 @@ func (a *runningApp) stop() {
 
 func id(i int) string { return fmt.Sprintf("%05d", i) }
 
-// publish sends messages of these identities, in turn to each of the topics.
+// publish publishes a message for each id, on each of the topics in turn.
 func (f *fixture) publish(topics []string, ids ...string) {
 	f.t.Helper()
 	require.NoError(f.t, f.send(topics, ids))
@@ -167,7 +171,7 @@ func (f *fixture) send(topics, ids []string) error {
 	return publisher.Close()
 }
 
-// deadLetters subscribes to the dead letters of a handler, and returns what takes the next.
+// deadLetters subscribes to the dead letters of a handler, and returns a function that waits for the next.
 func (f *fixture) deadLetters(a *runningApp, handler, topic string) func() *message.Message {
 	f.t.Helper()
 	subscriber, topic, err := a.retries.DeadLetters(handler, topic)
@@ -183,7 +187,7 @@ func (f *fixture) deadLetters(a *runningApp, handler, topic string) func() *mess
 			msg.Ack()
 			return msg
 		case <-time.After(patience):
-			require.Fail(f.t, "a dead letter is missing")
+			require.Fail(f.t, "no dead letter came")
 			return nil
 		}
 	}
@@ -197,11 +201,11 @@ type try struct {
 	record   middleware.Record
 }
 
-// ledger counts tries by identity.
+// ledger holds the tries of each message, by the message's id.
 type ledger struct {
 	mu    sync.Mutex
 	tries map[string][]try
-	moved chan struct{} // closed and replaced with every try
+	moved chan struct{} // closed and replaced at each try
 }
 
 func newLedger() *ledger { return &ledger{tries: map[string][]try{}, moved: make(chan struct{})} }
@@ -231,7 +235,7 @@ func (l *ledger) all() map[string][]try {
 	return all
 }
 
-// reached counts the identities that were tried with so many failures before.
+// reached counts the messages that were tried after so many failures.
 func (l *ledger) reached(failures int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,7 +265,7 @@ func (l *ledger) duplicates() int {
 	return n
 }
 
-// await waits until n identities were tried with so many failures before.
+// await waits until n messages were tried after so many failures.
 func (f *fixture) await(n, failures int, within time.Duration) {
 	f.t.Helper()
 	deadline := time.After(within)
@@ -282,7 +286,8 @@ func (f *fixture) await(n, failures int, within time.Duration) {
 	}
 }
 
-// checkNeverEarly: every retry came its delay after the failure before it, less a millisecond.
+// checkNeverEarly checks that each retry came at least its delay after the failure before it. A millisecond is tolerated:
+// brokers count in milliseconds.
 func (f *fixture) checkNeverEarly(schedule backoff.Schedule) {
 	f.t.Helper()
 	for id, tries := range f.ledger.all() {
@@ -296,14 +301,20 @@ func (f *fixture) checkNeverEarly(schedule backoff.Schedule) {
 				continue
 			}
 			delay, _ := schedule.Delay(one.failures)
-			if waited := one.at.Sub(before); waited < delay-time.Millisecond {
-				f.t.Errorf("message %s, retry %d: came after %v, %v too early", id, one.failures, waited, delay-waited)
+			if waited := elapsed(before, one.at); waited < delay-time.Millisecond {
+				f.t.Errorf("message %s, retry %d came after %v: %v too early", id, one.failures, waited, delay-waited)
 			}
 		}
 	}
 }
 
-// settle counts duplicates once nothing is on its way any more.
+// elapsed returns the longer of the times by the monotonic clock and by the wall clock. Tiers wait by either of them, and a wall
+// clock that is being adjusted runs faster or slower (0.5% was seen). A retry that is early is early by both.
+func elapsed(from, to time.Time) time.Duration {
+	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
+}
+
+// settle counts the duplicates. Call it when no message is on its way any more.
 func (f *fixture) settle() {
 	f.t.Helper()
 	duplicates := f.ledger.duplicates()

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -15,24 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-func all(string, string) bool { return true }
-
-// amqpKeeps: keys are short strings, of at most 255 bytes.
-func amqpKeeps(key, _ string) bool { return len(key) <= 255 }
-
-// natsKeeps: metadata are HTTP-like headers. net/http leaves a header out whose name is no token, and makes a space of a line
-// break; white space around a value goes.
-func natsKeeps(key, value string) bool {
-	token := key != ""
-	for _, r := range key {
-		token = token && r > ' ' && r < 0x7f && !strings.ContainsRune(`()<>@,;:\"/[]?={}`, r)
-	}
-	return token && !strings.ContainsAny(value, "\r\n") && value == strings.TrimSpace(value)
-}
-
-// jsonKeeps: what is no UTF-8 is no JSON.
-func jsonKeeps(key, value string) bool { return utf8.ValidString(key) && utf8.ValidString(value) }
-
 func everyByte() string {
 	var b strings.Builder
 	for i := range 256 {
@@ -41,7 +22,7 @@ func everyByte() string {
 	return b.String()
 }
 
-// odd are messages as nobody sends them, by identity.
+// odd returns messages with unusual payloads and metadata, by id.
 func odd() map[string]*message.Message {
 	text := message.Metadata{
 		"plain": "value", "empty": "", "ключ": "значение", "emoji": "🐇🕳", "quotes": `"'\{}<>&`, "a b": "space", "x:y": "colon",
@@ -62,7 +43,8 @@ func odd() map[string]*message.Message {
 	return messages
 }
 
-// deadLetters: a dead letter has the whole record, and is otherwise, to the byte, the message that the handler got first.
+// deadLetters: a dead letter has the complete failure record. All its other bytes are those of the message that the handler got
+// first.
 func deadLetters(t *testing.T, f *fixture) {
 	topics := f.topics(1)
 	app := f.app(100*time.Millisecond, 200*time.Millisecond)
@@ -100,7 +82,7 @@ func deadLetters(t *testing.T, f *fixture) {
 		record, found := middleware.ReadRecord(letter.Metadata)
 		require.True(t, found)
 		want := middleware.Record{
-			Failures: 3, Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topics[0], Handler: handlerName(0),
+			Failures: 3, Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topics[0], Handler: handlerName(0), Subscriber: a.subscriber,
 			DeadReason: middleware.DeadReasonExhausted, FirstFailedAt: record.FirstFailedAt, LastFailedAt: record.LastFailedAt,
 		}
 		if id == "plain" {
@@ -115,16 +97,16 @@ func deadLetters(t *testing.T, f *fixture) {
 
 		assert.Equal(t, string(was.Payload), string(letter.Payload), "%s", id)
 		got := bare(letter.Metadata)
-		assert.Equal(t, bare(first[id].Metadata), got, "%s: the dead letter is what the handler got first", id)
+		assert.Equal(t, bare(first[id].Metadata), got, "%s: the dead letter is the message that the handler got first", id)
 		kept := maps.Clone(was.Metadata)
 		changed := maps.Clone(got)
 		for key, value := range was.Metadata {
-			if !f.keeps(key, value) {
+			if !f.Expect.Keeps(key, value) {
 				delete(kept, key)
 				delete(changed, key)
 			}
 		}
-		for key := range changed { // what the backend made of a key that it does not keep
+		for key := range changed { // a key that the backend does not keep may come back under another name
 			if _, known := was.Metadata[key]; !known {
 				delete(changed, key)
 			}
@@ -133,7 +115,7 @@ func deadLetters(t *testing.T, f *fixture) {
 	}
 }
 
-// bare are the metadata without those that the middleware and Watermill write.
+// bare returns the metadata without the keys that the middleware and Watermill write.
 func bare(metadata message.Metadata) message.Metadata {
 	kept := message.Metadata{}
 	for key, value := range metadata {

@@ -11,79 +11,30 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backends"
+	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backends/servers"
 )
 
-// reportVariable names the file for one line per backend. Where it is not set they go to stdout.
+// reportVariable is the environment variable with the name of the report's file. Without it the report goes to stdout. The
+// report has one line for each backend.
 const reportVariable = "CONFORMANCE_REPORT"
 
-// target is a backend as the suite sees it.
-type target struct {
-	name  string
-	start func(context.Context) (*servers.Server, error)
-	open  func(url string, logger watermill.LoggerAdapter) backends.Backend
-
-	// memory: a restart is not survived.
-	memory bool
-
-	// share is how many handlers have a topic in common, 0 for all. On gochannel every subscription gets everything, and
-	// watermill-sql on PostgreSQL lets a group handle one message of a topic at a time, for which the others fight.
-	share int
-
-	// late is what the 99th percentile of lateness must stay below in the quiet case, on two cores: generous.
-	late time.Duration
-
-	// clean, where it is set, removes what an app has on a server that may be somebody's own.
-	clean func(t *testing.T, url string, app backends.App, topics []string)
-
-	// keeps says which metadata the app's own publish leaves as they are. What a handler gets stays the same everywhere.
-	keeps func(key, value string) bool
-}
-
-var targets = []target{
-	{
-		name: "gochannel", memory: true, share: 1, late: time.Second, keeps: all,
-		start: func(context.Context) (*servers.Server, error) { return &servers.Server{Stop: func() {}}, nil },
-		open: func(_ string, logger watermill.LoggerAdapter) backends.Backend {
-			return backends.Memory(logger)
-		},
-	},
-	{name: "rabbitmq-v2", late: time.Second, keeps: amqpKeeps, clean: cleanRabbitMQ, start: rabbitMQ, open: backends.RabbitMQ},
-	{name: "rabbitmq-v3", late: time.Second, keeps: amqpKeeps, clean: cleanRabbitMQ, start: rabbitMQ, open: backends.RabbitMQv3},
-	{name: "nats", late: time.Second, keeps: natsKeeps, start: servers.NATS, open: backends.NATS},
-	{name: "redis", late: time.Second, keeps: all, start: servers.Redis, open: backends.Redis},
-	{name: "postgres-delayed", share: 2, late: 2 * time.Second, keeps: jsonKeeps, start: servers.PostgreSQL, open: backends.Postgres},
-	{name: "postgres", share: 2, late: 2 * time.Second, keeps: jsonKeeps, start: servers.PostgreSQL, open: backends.PostgresRelay},
-	{name: "kafka", late: time.Second, keeps: all, start: servers.Kafka, open: backends.Kafka},
-}
-
-// rabbitMQ is the one that `make` finds or starts.
-func rabbitMQ(context.Context) (*servers.Server, error) {
-	url := os.Getenv("AMQP_URL")
-	if url == "" {
-		return nil, errors.New("AMQP_URL is not set: run `make test-backends`, or set it to a RabbitMQ's address")
-	}
-	return &servers.Server{URL: url, Stop: func() {}}, nil
-}
-
-// running are the servers, which have to be stopped however the tests end.
+// running are the servers. They have to be stopped however the tests end.
 var running struct {
 	sync.Mutex // also while one starts
 	servers    []*servers.Server
 }
 
-// interrupted ends with the first signal.
+// interrupted is done after the first signal.
 var interrupted, interrupt = context.WithCancel(context.Background())
 
-func startServer(t *testing.T, target target) string {
+func startServer(t *testing.T, e registry.Entry) string {
 	t.Helper()
 	running.Lock()
 	defer running.Unlock()
-	server, err := target.start(interrupted)
+	server, err := e.Server(interrupted)
 	require.NoError(t, err)
 	running.servers = append(running.servers, server)
 	return server.URL
@@ -118,21 +69,21 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// TestConformance measures lateness on one backend after the other, while nothing else runs; then all of them work side by
-// side, each first for the volume and then for everything else.
+// TestConformance measures the lateness of one backend after the other, while nothing else runs. Then all backends run side by
+// side, each with the case of 2000 messages first.
 func TestConformance(t *testing.T) {
-	for _, target := range targets {
-		t.Run(target.name, func(t *testing.T) {
-			s := &score{name: target.name}
+	for _, e := range registry.All() {
+		t.Run(e.Name, func(t *testing.T) {
+			s := &score{name: e.Name}
 			scores = append(scores, s)
 			t.Cleanup(func() { s.failed = t.Failed(); s.done = true })
-			url := startServer(t, target)
+			url := startServer(t, e)
 			run := func(name string, test func(*testing.T, *fixture), parallel bool) {
 				t.Run(name, func(t *testing.T) {
 					if parallel {
 						t.Parallel()
 					}
-					test(t, newFixture(t, target, url, s))
+					test(t, newFixture(t, e, url, s))
 				})
 			}
 			run("lateness", lateness, false)
@@ -141,10 +92,10 @@ func TestConformance(t *testing.T) {
 			run("delays come in order and never early", delays, true)
 			run("a shorter wait overtakes a longer one", overtakes, true)
 			run("no fan-out to a second consumer group", fanOut, true)
-			run("dead letters are whole", deadLetters, true)
+			run("dead letters are complete", deadLetters, true)
 			run("a tier longer than the redelivery limit", longTier, true)
-			if target.memory {
-				return // it keeps nothing over a restart
+			if e.Expect.InMemory {
+				return
 			}
 			run("restart in the middle of a wait", restart, true)
 			run("crash before and after a publish", crash, true)
@@ -152,7 +103,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// score is a backend's line.
+// score is a backend's line of the report.
 type score struct {
 	name string
 

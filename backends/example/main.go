@@ -1,10 +1,10 @@
-// Command example is the app of ../../example on other backends: the same orders, the same timeline, the same last line.
+// Command example runs the app of ../../example on other backends: the same orders, the same timeline, the same last line.
 //
 //	go run -C backends ./example -backend nats
 //	go run -C backends ./example -backend redis -address localhost:6379
 //
-// Without an address it starts a server that nobody else sees. What each backend asks of an app is in ../nats.go, ../redis.go
-// and ../postgres.go.
+// Without an address it starts a private server. The backends are listed in package registry. The code that an app needs for
+// a backend is in the folder above, one file for each.
 package main
 
 import (
@@ -14,7 +14,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"net/url"
 	"os"
 	"os/signal"
@@ -26,27 +25,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/backends"
-	"github.com/tieredretry/watermill-retry/backends/servers"
+	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/example/orders"
 )
 
-// kind is a backend, and how to start a server for it.
-type kind struct {
-	name  string
-	start func(context.Context) (*servers.Server, error)
-	open  func(address string, logger watermill.LoggerAdapter) backends.Backend
-}
-
-var kinds = map[string]kind{
-	"nats":     {"NATS JetStream", servers.NATS, backends.NATS},
-	"redis":    {"Redis Streams", servers.Redis, backends.Redis},
-	"postgres": {"PostgreSQL, watermill-sql's delayed Pub/Sub", servers.PostgreSQL, backends.Postgres},
-}
-
 type options struct {
-	backend, address string
-	orders           orders.Options
+	backend registry.Entry
+	address string // empty: start a private server
+	orders  orders.Options
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -60,7 +47,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "example:", err)
 		return 2
 	}
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a reader that has gone is an error of the write, not the end
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // without its reader a write returns an error: the process goes on and cleans up
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if err := demo(ctx, opts, stdout); err != nil {
@@ -75,25 +62,28 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 func parse(args []string, stdout io.Writer) (options, error) {
 	var opts options
-	names := strings.Join(slices.Sorted(maps.Keys(kinds)), ", ")
+	var names, forms []string
+	for _, e := range registry.Demos() {
+		names, forms = append(names, e.Demo.Name), append(forms, e.Demo.Name+": "+e.Demo.Address)
+	}
 	flags := flag.NewFlagSet("example", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	flags.StringVar(&opts.backend, "backend", "nats", "one of "+names)
-	flags.StringVar(&opts.address, "address", "", "`address` of the server: nats://host:port, host:port of a Redis, postgres://...; "+
-		"none starts a private one")
+	backend := flags.String("backend", names[0], "one of "+strings.Join(names, ", "))
+	flags.StringVar(&opts.address, "address", "", "`address` of the server ("+strings.Join(forms, ", ")+"); none starts a private server")
 	flags.IntVar(&opts.orders.Messages, "messages", 40, "how many orders to bill, 1 to 10000")
 	opts.orders.Schedule = backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second}
 	flags.TextVar(&opts.orders.Schedule, "schedule", opts.orders.Schedule, "the delay before each retry, such as \"1s 5s 25s*3\"")
 	flags.BoolVar(&opts.orders.Verbose, "v", false, "log what Watermill does, to stderr")
-	if err := flags.Parse(args); err != nil {
+	err := flags.Parse(args)
+	if err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(stdout)
 			flags.PrintDefaults()
 		}
 		return opts, err
 	}
-	if _, known := kinds[opts.backend]; !known {
-		return opts, fmt.Errorf("-backend is %q: it must be one of %s", opts.backend, names)
+	if opts.backend, err = registry.FindDemo(*backend); err != nil {
+		return opts, fmt.Errorf("-backend: %w", err)
 	}
 	if n := opts.orders.Messages; n < 1 || n > 10_000 {
 		return opts, fmt.Errorf("-messages is %d: it must be 1 to 10000", n)
@@ -105,9 +95,8 @@ func parse(args []string, stdout io.Writer) (options, error) {
 }
 
 func demo(ctx context.Context, opts options, out io.Writer) error {
-	kind := kinds[opts.backend]
 	if opts.address == "" {
-		server, err := kind.start(ctx)
+		server, err := opts.backend.Server(ctx)
 		if err != nil {
 			return err
 		}
@@ -118,18 +107,18 @@ func demo(ctx context.Context, opts options, out io.Writer) error {
 	if opts.orders.Verbose {
 		logger = watermill.NewStdLogger(false, false)
 	}
-	backend, err := connect(kind, opts, logger)
+	backend, err := connect(opts, logger)
 	if err != nil {
 		return err
 	}
 	return orders.Run(ctx, opts.orders, backend, out, logger)
 }
 
-// connect gives the app its publisher, its subscriber and its retries, under names that no other run has.
-func connect(kind kind, opts options, logger watermill.LoggerAdapter) (_ *orders.Backend, err error) {
+// connect connects the app's publisher, its subscriber and its retries. Topic and prefix are unique to this run.
+func connect(opts options, logger watermill.LoggerAdapter) (_ *orders.Backend, err error) {
 	name := strings.ToLower(rand.Text()[:6])
 	topic, prefix := "orders-"+name, "retry-"+name
-	backend := kind.open(opts.address, logger)
+	backend := opts.backend.Open(opts.address, logger)
 	var open closers
 	defer func() {
 		if err != nil {
@@ -141,7 +130,9 @@ func connect(kind kind, opts options, logger watermill.LoggerAdapter) (_ *orders
 			return nil, err
 		}
 	}
-	open = append(open, func() error { return backend.Remove(prefix, topic) })
+	if backend.Remove != nil {
+		open = append(open, func() error { return backend.Remove(prefix, topic) })
+	}
 
 	retries, err := backend.Connect(backends.App{Group: "billing", Prefix: prefix, Schedule: opts.orders.Schedule})
 	if err != nil {
@@ -164,7 +155,7 @@ func connect(kind kind, opts options, logger watermill.LoggerAdapter) (_ *orders
 	}
 	open = append(open, letters.Close)
 	return &orders.Backend{
-		Name: kind.name + " at " + place(opts.address), Topic: topic,
+		Name: opts.backend.Demo.Title + " at " + place(opts.address), Topic: topic,
 		Publisher: publisher, Subscriber: subscriber,
 		Retries: retries.Config, Relay: retries.Relay,
 		DeadLetters: letters, DeadLetterTopic: letterTopic,
@@ -172,7 +163,7 @@ func connect(kind kind, opts options, logger watermill.LoggerAdapter) (_ *orders
 	}, nil
 }
 
-// place is an address without user and password.
+// place returns an address without user and password.
 func place(address string) string {
 	if uri, err := url.Parse(address); err == nil && uri.Host != "" {
 		return uri.Host
@@ -183,7 +174,7 @@ func place(address string) string {
 	return address
 }
 
-// closers are what is open, in the order in which it was opened.
+// closers close what is open, the last opened first.
 type closers []func() error
 
 func (c closers) close() error {

@@ -6,15 +6,17 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/registry"
 )
 
-// TestEveryBackend: the same app, the same last line.
+// TestEveryBackend runs the same app on each backend, and expects the same last line.
 func TestEveryBackend(t *testing.T) {
-	for name := range kinds {
-		t.Run(name, func(t *testing.T) {
+	for _, e := range registry.Demos() {
+		t.Run(e.Demo.Name, func(t *testing.T) {
 			t.Parallel()
 			var out, problems strings.Builder
-			status := run([]string{"-backend", name, "-messages", "20", "-schedule", "200ms 400ms"}, &out, &problems)
+			status := run([]string{"-backend", e.Demo.Name, "-messages", "20", "-schedule", "200ms 400ms"}, &out, &problems)
 			require.Zero(t, status, problems.String())
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 			assert.Regexp(t, `^published=20 processed=18 dead=2 lost=0 duplicates=0 max_lateness=\d+ms$`, lines[len(lines)-1])

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tieredretry/watermill-retry/internal/debian"
+	"github.com/tieredretry/watermill-retry/tools/debian"
 )
 
-// program finds a program on the PATH or in folders that match the patterns, the highest version first, and installs its
-// package where there is none.
+// program finds a program in folders that match the patterns, the highest version first, or on the PATH. Where there is none, it
+// installs the package.
 func program(ctx context.Context, name, pack string, services []string, patterns ...string) (string, error) {
 	path, found := find(name, patterns)
 	if found {
@@ -53,7 +53,7 @@ func find(name string, patterns []string) (string, bool) {
 	return "", false
 }
 
-// version is the number in a path such as /usr/lib/postgresql/15/bin/initdb.
+// version returns the number in a path such as /usr/lib/postgresql/15/bin/initdb, or 0.
 func version(path string) int {
 	for _, word := range strings.Split(path, "/") {
 		var n int

@@ -13,9 +13,13 @@ import (
 )
 
 // Kafka starts franz-go's kfake in this process: a broker that speaks Kafka's protocol and keeps its topics in memory. It is
-// no Kafka. New topics have one partition. URL is host:port.
-func Kafka(context.Context) (*Server, error) {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(1))
+// not Kafka. URL is host:port.
+func Kafka(ctx context.Context) (*Server, error) { return KafkaCluster(ctx, 1, nil) }
+
+// KafkaCluster starts several brokers of kfake. New topics have one partition, and by default up to three replicas. kfake
+// calls observe, where it is not nil, with one request at a time, before it handles the request. URL is a list of host:port.
+func KafkaCluster(_ context.Context, brokers int, observe func(kmsg.Request)) (*Server, error) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(1))
 	if err != nil {
 		return nil, err
 	}
@@ -23,19 +27,26 @@ func Kafka(context.Context) (*Server, error) {
 	const produce, fetch = 0, 1
 	cluster.ControlKey(produce, s.produce)
 	cluster.ControlKey(fetch, s.fetch)
+	if observe != nil {
+		cluster.Control(func(request kmsg.Request) (kmsg.Response, error, bool) {
+			cluster.KeepControl()
+			observe(request)
+			return nil, nil, false
+		})
+	}
 	return &Server{URL: strings.Join(cluster.ListenAddrs(), ","), Stop: sync.OnceFunc(cluster.Close)}, nil
 }
 
-// saramaWays has kfake bear with sarama, as a Kafka does. The cluster calls it for one request at a time.
+// saramaWays makes kfake accept what sarama sends, as Kafka does. kfake calls it with one request at a time.
 type saramaWays struct {
 	cluster *kfake.Cluster
 
 	mu    sync.Mutex
-	ends  map[string]int64 // of the topics' only partition
-	moved chan struct{}    // closed and replaced when one has
+	ends  map[string]int64 // the end of each topic's only partition
+	moved chan struct{}    // closed and replaced when an end moves
 }
 
-// produce: sarama leaves the batch's partition leader epoch 0, and this kfake insists on -1. The CRC does not cover it.
+// produce sets a batch's partition leader epoch to -1. sarama sends 0, which kfake refuses. The CRC does not cover this field.
 func (s *saramaWays) produce(request kmsg.Request) (kmsg.Response, error, bool) {
 	const epoch, count = 12, 57
 	s.cluster.KeepControl()
@@ -54,7 +65,8 @@ func (s *saramaWays) produce(request kmsg.Request) (kmsg.Response, error, bool) 
 	return nil, nil, false
 }
 
-// fetch answers one that finds nothing with no records, where kfake answers null, and sarama hangs up on that.
+// fetch answers a request that finds nothing with an empty list of records. kfake answers null, and sarama then closes the
+// connection.
 func (s *saramaWays) fetch(request kmsg.Request) (kmsg.Response, error, bool) {
 	s.cluster.KeepControl()
 	fetch := request.(*kmsg.FetchRequest)

@@ -35,7 +35,7 @@ func NATS(context.Context) (*Server, error) {
 		go func() { nats.WaitForShutdown(); close(stopped) }()
 		select {
 		case <-stopped:
-		case <-time.After(10 * time.Second): // its files go anyway
+		case <-time.After(10 * time.Second): // the files are removed in any case
 		}
 		_ = os.RemoveAll(store)
 	})}, nil

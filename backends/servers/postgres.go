@@ -16,7 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PostgreSQL starts a cluster of Debian's PostgreSQL. URL is a connection string.
+// PostgreSQL starts a new cluster of an installed PostgreSQL, or of the Debian package, which it installs. URL is a connection
+// string. The server's time zone is not UTC, to test that the code does not depend on it.
 func PostgreSQL(ctx context.Context) (*Server, error) {
 	initdb, err := program(ctx, "initdb", "postgresql", []string{"postgresql"}, "/usr/lib/postgresql/*/bin")
 	if err != nil {
@@ -37,7 +38,7 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 			return nil, err
 		}
 		p, err := run(home, credential, syscall.SIGQUIT, filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
-			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=400", "-c", "timezone=America/New_York") // not UTC, as not all servers are
+			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=400", "-c", "timezone=America/New_York")
 		if err != nil {
 			_ = os.RemoveAll(home)
 			return nil, fmt.Errorf("cannot start postgres: %w", err)
@@ -73,7 +74,7 @@ func makeCluster(ctx context.Context, home, data, initdb string, credential *sys
 	return nil
 }
 
-// unprivileged is another user where this one is root, for whom PostgreSQL refuses to work.
+// unprivileged returns another user where this process runs as root: PostgreSQL refuses to run as root.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -89,5 +90,5 @@ func unprivileged() (*syscall.Credential, error) {
 			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 		}
 	}
-	return nil, fmt.Errorf("PostgreSQL does not run as root, and there is neither a user postgres nor nobody: run this as another user")
+	return nil, fmt.Errorf("PostgreSQL does not run as root, and neither the user postgres nor the user nobody exists: run this as another user")
 }

@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// process is a server's process, in a process group of its own: Ctrl-C is for us, who then stop it.
+// process is a server's process. It is in a process group of its own: Ctrl-C reaches only this process, which then stops the server.
 type process struct {
 	command *exec.Cmd
-	folder  string         // its data, which goes with it
-	ending  syscall.Signal // ends it at once, with all it has started
+	folder  string         // its data
+	ending  syscall.Signal // ends the server, with its child processes, at once
 	ended   chan struct{}
 	once    sync.Once
 }
 
-// run starts a command whose words go to a file in the folder.
+// run starts a command whose output goes to a file in the folder.
 func run(folder string, credential *syscall.Credential, ending syscall.Signal, name string, args ...string) (*process, error) {
 	output, err := os.Create(filepath.Join(folder, "output"))
 	if err != nil {
@@ -45,7 +45,7 @@ func run(folder string, credential *syscall.Credential, ending syscall.Signal, n
 	return p, nil
 }
 
-// stop ends the process and removes its folder: nothing in it is worth a slower end.
+// stop ends the process and removes its folder. The data is not used again: the server need not shut down in order.
 func (p *process) stop() {
 	p.once.Do(func() {
 		_ = p.command.Process.Signal(p.ending)
@@ -59,11 +59,11 @@ func (p *process) stop() {
 	})
 }
 
-// explain adds the server's last words and stops it.
+// explain stops the server and adds the end of its output to an error.
 func (p *process) explain(server string, cause error) error {
-	words, _ := os.ReadFile(filepath.Join(p.folder, "output"))
+	output, _ := os.ReadFile(filepath.Join(p.folder, "output"))
 	p.stop()
-	lines := strings.Split(string(bytes.TrimSpace(words)), "\n")
-	return fmt.Errorf("a private %s did not start: %w; its last words: %s", server, cause,
+	lines := strings.Split(string(bytes.TrimSpace(output)), "\n")
+	return fmt.Errorf("a private %s did not start: %w; the end of its output: %s", server, cause,
 		strings.Join(lines[max(0, len(lines)-5):], " | "))
 }

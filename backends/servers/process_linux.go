@@ -2,7 +2,7 @@ package servers
 
 import "syscall"
 
-// endWithParent: the kernel ends the server where this process is killed.
+// endWithParent makes the kernel send the signal to the server when this process dies.
 func endWithParent(attributes *syscall.SysProcAttr, ending syscall.Signal) {
 	attributes.Pdeathsig = ending
 }

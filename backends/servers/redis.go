@@ -12,7 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Redis starts Debian's redis-server with an append-only file. URL is host:port.
+// Redis starts an installed redis-server, or that of the Debian package, which it installs. It writes an append-only file. URL is
+// host:port.
 func Redis(ctx context.Context) (*Server, error) {
 	path, err := program(ctx, "redis-server", "redis-server", []string{"redis-server"})
 	if err != nil {

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// startDeadline is generous: two cores that also compile need their time.
+// startDeadline leaves time for a machine that also compiles on its two cores.
 const startDeadline = time.Minute
 
 // Server is a server that was started.
 type Server struct {
-	URL  string // what a client of the backend takes as address
-	Stop func() // stops it and removes its data; once
+	URL  string // its address, in the form that the backend's client needs
+	Stop func() // stops the server and removes its data; a second call has no effect
 }
 
-// try starts a server on a port that was free a moment ago, and again on others where it is taken meanwhile.
+// try starts a server on a free port. Another process can take the port before the server listens: try starts it up to three times.
 func try(ctx context.Context, start func(port int) (*Server, error)) (*Server, error) {
 	var faults []error
 	for range 3 {
@@ -47,17 +47,17 @@ func freePort() (int, error) {
 	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 
-// await asks until the server answers, or its process has ended, or the deadline is over.
+// await waits until the server answers. It fails when the server's process ends, and after startDeadline.
 func await(ctx context.Context, ended <-chan struct{}, answers func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	last := errors.New("it was not asked yet")
+	last := errors.New("no connection was tried")
 	for {
 		select {
 		case <-ended:
-			return errors.New("it ended by itself")
+			return errors.New("its process ended")
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ctx.Err(), last)
 		case <-tick.C:

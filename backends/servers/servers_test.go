@@ -1,7 +1,6 @@
 package servers_test
 
 import (
-	"context"
 	"net"
 	"net/url"
 	"os"
@@ -10,19 +9,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backends/servers"
+	"github.com/tieredretry/watermill-retry/backends/registry"
 )
 
-// TestNothingStays: a server answers until it is stopped, and takes its folder with it.
+// TestNothingStays: a server answers until it is stopped, and then its folder is gone.
 func TestNothingStays(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	require.NoError(t, os.Chmod(os.Getenv("TMPDIR"), 0o755)) // PostgreSQL runs as another user where this is root
 	require.NoError(t, os.Chmod(filepath.Dir(os.Getenv("TMPDIR")), 0o755))
-	for name, start := range map[string]func(context.Context) (*servers.Server, error){
-		"nats": servers.NATS, "redis": servers.Redis, "postgres": servers.PostgreSQL, "kafka": servers.Kafka,
-	} {
-		t.Run(name, func(t *testing.T) {
-			server, err := start(t.Context())
+	for _, backend := range registry.All() {
+		if backend.Start == nil {
+			continue
+		}
+		t.Run(backend.Name, func(t *testing.T) {
+			server, err := backend.Start(t.Context())
 			require.NoError(t, err)
 			address := server.URL
 			if uri, err := url.Parse(server.URL); err == nil && uri.Host != "" {

@@ -130,13 +130,13 @@ var rules = []rule{
 		why:    "an app tests its retries with what it runs in production, and with no broker's client",
 	},
 	{
-		folder: "internal/debian",
+		folder: "tools/debian",
 		never:  []string{watermill, amqp091},
 		why:    "it installs what the tests run on, before they run",
 	},
 	{
-		folder: "internal/devbroker",
-		may:    []string{module + "/internal/debian"},
+		folder: "tools/devbroker",
+		may:    []string{module + "/tools/debian"},
 		never:  []string{watermill, amqp091},
 		why:    "it is built before anything else, to run the tests of all the rest",
 	},
@@ -177,11 +177,10 @@ func TestMajorsAreApart(t *testing.T) {
 	}
 }
 
-// otherPubSubs are for the module backends.
-var otherPubSubs = []string{
-	"github.com/ThreeDotsLabs/watermill-nats", "github.com/ThreeDotsLabs/watermill-redisstream", "github.com/ThreeDotsLabs/watermill-sql",
-	"github.com/ThreeDotsLabs/watermill-kafka", "github.com/nats-io", "github.com/redis", "github.com/jackc", "github.com/lib/pq",
-	"github.com/IBM/sarama", "github.com/twmb",
+// direct are the modules that the root module may require by itself. Each of them, with what it requires, is in the module
+// graph of every user.
+var direct = []string{
+	watermill, amqpPubSub + "/v2", amqpPubSub + "/v3", amqp091, "github.com/stretchr/testify",
 }
 
 type listed struct {
@@ -257,16 +256,40 @@ func TestTestOnlyModulesStayInTests(t *testing.T) {
 			}
 		}
 	}
-	var file struct{ Require []struct{ Path string } }
-	if err := json.Unmarshal([]byte(goTool(t, "mod", "edit", "-json", "../../go.mod")), &file); err != nil {
+}
+
+type required struct {
+	Path     string
+	Indirect bool
+}
+
+// requires lists what the go.mod in a folder requires.
+func requires(t *testing.T, folder string) []required {
+	t.Helper()
+	var file struct{ Require []required }
+	if err := json.Unmarshal([]byte(goTool(t, "mod", "edit", "-C", "../../"+folder, "-json")), &file); err != nil {
 		t.Fatal(err)
 	}
-	for _, required := range file.Require {
-		if within(required.Path, []string{"github.com/Shopify/toxiproxy", "github.com/michaelklishin/rabbit-hole"}) {
-			t.Errorf("go.mod requires %s: it belongs in integration/go.mod, out of every user's module graph", required.Path)
+	return file.Require
+}
+
+// TestRequirements: what a nested module needs for itself must not come into the module graph of every user.
+func TestRequirements(t *testing.T) {
+	t.Parallel()
+	nested := map[string]string{}
+	for _, folder := range []string{"backends", "integration"} {
+		for _, r := range requires(t, folder) {
+			if !r.Indirect && !slices.Contains(direct, r.Path) {
+				nested[r.Path] = folder
+			}
 		}
-		if within(required.Path, otherPubSubs) {
-			t.Errorf("go.mod requires %s: it belongs in backends/go.mod, out of every user's module graph", required.Path)
+	}
+	for _, r := range requires(t, ".") {
+		if !r.Indirect && !slices.Contains(direct, r.Path) {
+			t.Errorf("go.mod requires %s: move the package that imports it to a nested module, or add the module to direct", r.Path)
+		}
+		if folder := nested[r.Path]; folder != "" {
+			t.Errorf("go.mod requires %s: it belongs in %s/go.mod only", r.Path, folder)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package layout
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -55,10 +56,6 @@ func unindented(text string) string {
 
 // TestReadmeCommandsExist: CI runs the targets themselves.
 func TestReadmeCommandsExist(t *testing.T) {
-	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, document := range []string{"README.md", "CONTRIBUTING.md"} {
 		text, err := os.ReadFile(filepath.Join("../..", document))
 		if err != nil {
@@ -66,8 +63,8 @@ func TestReadmeCommandsExist(t *testing.T) {
 		}
 		for _, command := range regexp.MustCompile("`make ([a-z0-9 -]+)`").FindAllStringSubmatch(string(text), -1) {
 			for target := range strings.FieldsSeq(command[1]) {
-				if !strings.Contains("\n"+string(makefile), "\n"+target+":") {
-					t.Errorf("%s says `make %s`, which the Makefile does not have", document, target)
+				if output, err := exec.Command("make", "-C", "../..", "-n", target).CombinedOutput(); err != nil {
+					t.Errorf("%s has the command `make %s`, which fails: %s", document, target, output)
 				}
 			}
 		}

@@ -1,6 +1,6 @@
 // Command chaos runs every fault against every broker, side by side, and prints one line for each. It fails on any loss.
 //
-//	chaos -brokers 3.10=amqp://...,4.3=amqp://... [-tool ../shared/brokers] [-cluster 4.3] [-messages 700] [-faults regexp] [-short]
+//	chaos -brokers 3.10=amqp://...,4.3=amqp://... [-tool command] [-cluster 4.3] [-messages 700] [-faults regexp] [-short]
 //
 // Without -brokers it takes AMQP_URL and AMQP_MANAGEMENT_URL, and the commands BROKER_CTL, BROKER_KILL and BROKER_START.
 // The tool (verbs: cluster, ctl, kill, start, down) controls the brokers in -brokers.
@@ -115,7 +115,7 @@ func (s *suite) all(ctx context.Context, list, cluster string) error {
 	}
 	defer func() {
 		for i := range 3 {
-			_ = exec.Command(s.tool, "down", fmt.Sprintf("%s-%d", cluster, i+1)).Run()
+			_ = s.run("down", fmt.Sprintf("%s-%d", cluster, i+1)).Run()
 		}
 	}()
 	s.worker(ctx, b, clustered)
@@ -148,10 +148,16 @@ func (s *suite) equip(b chaos.Broker) chaos.Broker {
 	return b
 }
 
+// run prepares a verb of the tool, which may be a command of several words.
+func (s *suite) run(verb, name string) *exec.Cmd {
+	words := append(strings.Fields(s.tool), verb, name)
+	return exec.Command(words[0], words[1:]...)
+}
+
 // cluster starts a cluster. The fault kills its first node.
 func (s *suite) cluster(version string) (chaos.Broker, error) {
 	var b chaos.Broker
-	process := exec.Command(s.tool, "cluster", version)
+	process := s.run("cluster", version)
 	process.Stderr = os.Stderr
 	output, err := process.Output()
 	if err != nil {

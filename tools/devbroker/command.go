@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// endings are the signals that end a run, by way of the command.
+// endings are the signals that end a run. They are passed on to the command.
 var endings = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
-// grace is what a command has to end by itself after a signal.
+// grace is the time that a command has to end after a signal.
 const grace = 20 * time.Second
 
-// command runs the command and returns its exit status. The command has a process group of its own, so that it gets each
-// signal once and nothing of it is left behind; therefore it cannot read from a terminal.
+// command runs the command and returns its exit status. The command has a process group of its own: it gets each signal once, and
+// all its child processes can be killed. For that reason it cannot read from a terminal.
 func command(ctx context.Context, environment, args []string) (int, error) {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, endings...)
 	defer signal.Stop(signals)
-	if ctx.Err() != nil { // the signal came while the broker started
+	if ctx.Err() != nil { // a signal while the broker started
 		return failed(ctx), ctx.Err()
 	}
 
@@ -45,10 +45,10 @@ func command(ctx context.Context, environment, args []string) (int, error) {
 	for {
 		select {
 		case err := <-ended:
-			_ = syscall.Kill(-group, syscall.SIGKILL) // what the command left running
+			_ = syscall.Kill(-group, syscall.SIGKILL) // child processes that still run
 			return exitStatus(err)
 		case s := <-signals:
-			if late != nil { // the second one is meant
+			if late != nil { // a second signal kills at once
 				_ = syscall.Kill(-group, syscall.SIGKILL)
 				continue
 			}

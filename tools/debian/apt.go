@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// policyFile tells Debian's packages whether they may start their service while they are installed.
+// policyFile is the script that a Debian package asks, during its installation, for the permission to start its service.
 const policyFile = "/usr/sbin/policy-rc.d"
 
-// Usable says in a few words why nothing can be installed here, or "" where it can. DEVBROKER_INSTALL=no forbids it.
+// Usable returns the reason why nothing can be installed here, or "". DEVBROKER_INSTALL=no forbids the installation.
 func Usable(ctx context.Context) (whyNot string) {
 	if os.Getenv("DEVBROKER_INSTALL") == "no" {
 		return "DEVBROKER_INSTALL=no forbids it"
@@ -32,8 +32,8 @@ func Usable(ctx context.Context) (whyNot string) {
 	return ""
 }
 
-// Install installs packages, unless there tells that another process has done it meanwhile, and leaves their services stopped
-// and, with systemd, disabled. What goes wrong on the way is told on stderr.
+// Install installs packages. It does nothing where there reports that another process has installed them meanwhile. The services
+// stay stopped and, with systemd, disabled. The output of the commands goes to stderr.
 func Install(ctx context.Context, there func() bool, packages []string, services ...string) error {
 	unlock, err := lockPackages(ctx)
 	if err != nil {
@@ -58,12 +58,12 @@ func Install(ctx context.Context, there func() bool, packages []string, services
 		}
 	}
 	if _, err := os.Stat("/run/systemd/system"); err == nil {
-		_ = asRoot(ctx, os.Stderr, append([]string{"systemctl", "disable"}, services...)...) // nor at the next boot
+		_ = asRoot(ctx, os.Stderr, append([]string{"systemctl", "disable"}, services...)...) // the services must not start at the next boot either
 	}
 	return nil
 }
 
-// forbidServices keeps the package from starting its service. A policy that is there already is the owner's: it stays.
+// forbidServices keeps the packages from starting their services. An existing policy belongs to the machine's owner and stays.
 func forbidServices(ctx context.Context) (restore func(), err error) {
 	if _, err := os.Lstat(policyFile); err == nil {
 		return func() {}, nil
@@ -98,8 +98,8 @@ func lockPackages(ctx context.Context) (unlock func(), err error) {
 	return func() { _ = folder.Close() }, nil
 }
 
-// asRoot runs a command as root, with sudo where need be, and asks it to end, rather than killing it, on a signal: dpkg
-// must not be torn out of its work.
+// asRoot runs a command as root, with sudo where needed. When ctx is done it sends SIGTERM, not SIGKILL: killing dpkg would leave
+// packages half installed.
 func asRoot(ctx context.Context, output *os.File, args ...string) error {
 	if os.Geteuid() != 0 {
 		args = append([]string{"sudo", "-n"}, args...)

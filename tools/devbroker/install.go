@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/tieredretry/watermill-retry/internal/debian"
+	"github.com/tieredretry/watermill-retry/tools/debian"
 )
 
 // aptInstall installs RabbitMQ and leaves its service stopped.
@@ -23,7 +23,7 @@ func aptInstall(ctx context.Context) (installed, error) {
 		return installed{}, fmt.Errorf("%w; install RabbitMQ yourself, start Docker, or set AMQP_URL", err)
 	}
 	if !there() {
-		return installed{}, errors.New("installed, but rabbitmq-server is not where it was expected")
+		return installed{}, errors.New("RabbitMQ is installed, but rabbitmq-server is in none of the expected folders")
 	}
 	return server, nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// crashed is what it takes to start a private node again, kept in its folder.
+// crashed is the data that is needed to start a private node again. It is stored in the folder of the node.
 type crashed struct {
 	Name                                 string
 	AMQP, Management, Distribution, Epmd int
@@ -57,7 +57,7 @@ func crash(ctx context.Context, verb, folder string) (int, error) {
 	return 0, nil
 }
 
-// kill ends all that has the node's marker, and returns when it is gone.
+// kill kills all processes with the node's marker, and returns when they have ended.
 func (n *node) kill() {
 	for range 100 {
 		found := processes(n.marker())

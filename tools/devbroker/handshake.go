@@ -14,7 +14,7 @@ import (
 	"net/url"
 )
 
-// handshake asks for AMQP 0-9-1 and wants to see the broker's connection.start. It sends no credentials.
+// handshake sends the protocol header of AMQP 0-9-1 and waits for connection.start. It sends no credentials.
 func handshake(ctx context.Context, uri *url.URL) error {
 	port, secure := "5672", false
 	switch uri.Scheme {
@@ -34,7 +34,7 @@ func handshake(ctx context.Context, uri *url.URL) error {
 	defer connection.Close()
 	defer context.AfterFunc(ctx, func() { _ = connection.Close() })()
 	if secure {
-		// Whether its certificate is to be trusted is for the client that sends it a password.
+		// No password is sent here. The client that sends one verifies the certificate.
 		connection = tls.Client(connection, &tls.Config{InsecureSkipVerify: true})
 	}
 	if _, err := io.WriteString(connection, "AMQP\x00\x00\x09\x01"); err != nil {
@@ -42,16 +42,16 @@ func handshake(ctx context.Context, uri *url.URL) error {
 	}
 	start := make([]byte, 11)
 	if _, err := io.ReadFull(connection, start); err != nil {
-		return fmt.Errorf("no AMQP 0-9-1 there: %w", err)
+		return fmt.Errorf("no answer in AMQP 0-9-1: %w", err)
 	}
 	// A method frame on channel 0, and after its size class 10, method 10.
 	if !bytes.Equal(start[:3], []byte{1, 0, 0}) || !bytes.Equal(start[7:], []byte{0, 10, 0, 10}) {
-		return errors.New("what answers there does not speak AMQP 0-9-1")
+		return errors.New("the answer is not AMQP 0-9-1")
 	}
 	return nil
 }
 
-// managed tells whether the management API answers.
+// managed returns nil where the management API answers.
 func managed(ctx context.Context, endpoint string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint+"/api/overview", nil)
 	if err != nil {

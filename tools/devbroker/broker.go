@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// broker is a RabbitMQ to work with, and what must be undone when it is no longer needed.
+// broker is a RabbitMQ to work with, and what stop must remove.
 type broker struct {
 	URL, Management, Ctl string
 	Kill, Start          string // commands that SIGKILL a private node and start it again
 
-	Node      *node  `json:",omitempty"` // a private node of ours
-	Container string `json:",omitempty"` // a container of ours
+	Node      *node  `json:",omitempty"` // the node that this program started
+	Container string `json:",omitempty"` // the container that this program started
 }
 
 type variable struct{ name, value string }
@@ -36,7 +36,7 @@ func (b broker) variables() []variable {
 	return known
 }
 
-// environ is the environment of a command that uses the broker: variables of another broker are taken out.
+// environ returns the environment of a command that uses the broker, without the variables of another broker.
 func (b broker) environ(environment []string) []string {
 	clean := without(environment, "AMQP_URL=", "AMQP_MANAGEMENT_URL=", "BROKER_CTL=", "BROKER_KILL=", "BROKER_START=")
 	for _, v := range b.variables() {
@@ -54,7 +54,7 @@ func (b broker) stop() {
 	}
 }
 
-// named is the broker that AMQP_URL names.
+// named returns the broker at AMQP_URL.
 func named(ctx context.Context) (broker, error) {
 	b := broker{
 		URL:        os.Getenv("AMQP_URL"),
@@ -65,7 +65,7 @@ func named(ctx context.Context) (broker, error) {
 	}
 	uri, err := url.Parse(b.URL)
 	if err != nil {
-		return broker{}, errors.New("no valid URL") // its own text may hold the password
+		return broker{}, errors.New("no valid URL") // the error of url.Parse contains the URL with its password
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -89,5 +89,5 @@ next:
 	return left
 }
 
-// quote makes a text one word of a shell.
+// quote returns a text as one word for a shell.
 func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

@@ -1,4 +1,4 @@
-module github.com/tieredretry/watermill-retry/tools
+module github.com/tieredretry/watermill-retry/tools/lint
 
 go 1.26.0
 

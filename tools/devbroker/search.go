@@ -9,19 +9,19 @@ import (
 	"os"
 	"strings"
 
-	"github.com/tieredretry/watermill-retry/internal/debian"
+	"github.com/tieredretry/watermill-retry/tools/debian"
 )
 
-// way is one way to come by a broker.
+// way is one way to get a broker.
 type way struct {
 	name string
-	// open says why not, in a few words, or "" where the way is open.
+	// open returns the reason why this way cannot be used, or "".
 	open func(context.Context) (whyNot string)
 	take func(context.Context) (broker, error)
 }
 
-// searchOrder is the order in which a broker is looked for: what the developer named, what is there already, what needs
-// no installation, what leaves the machine as it was, and last what changes it.
+// searchOrder lists the ways in their order: the developer's choice, a running broker, an installed RabbitMQ, a container, and last
+// an installation, which changes the machine.
 func searchOrder() []way {
 	var server installed
 	return []way{
@@ -59,12 +59,12 @@ func searchOrder() []way {
 	}
 }
 
-// find takes the first way that is open. Where that way then fails, no other is tried: a broker that does not start is a
-// fault to be seen, and another version in its place would hide it.
+// find takes the first way that is open. If that way fails, find returns its error and tries no other: another version of RabbitMQ
+// would hide the fault.
 func find(ctx context.Context, ways []way) (broker, error) {
 	first, tried := choose(ctx, ways)
 	if first == nil {
-		return broker{}, errors.New("no RabbitMQ to be had. Tried:\n  " + strings.Join(tried, "\n  ") +
+		return broker{}, errors.New("no RabbitMQ found. Tried:\n  " + strings.Join(tried, "\n  ") +
 			"\nSet AMQP_URL=amqp://user:password@host:port/, or install RabbitMQ, or start Docker.")
 	}
 	b, err := first.take(ctx)

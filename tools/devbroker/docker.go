@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// dockerAnswers asks the daemon: a client without one is common.
+// dockerAnswers asks the daemon: many machines have the client without a daemon.
 func dockerAnswers(ctx context.Context) string {
 	if _, err := exec.LookPath("docker"); err != nil {
 		return "not installed"
@@ -35,14 +35,14 @@ func startContainer(ctx context.Context) (broker, error) {
 	b := broker{Container: name, Ctl: "docker exec " + name + " rabbitmqctl -q"}
 	if _, err := docker(ctx, "run", "--detach", "--name", name,
 		"--publish", "127.0.0.1::5672", "--publish", "127.0.0.1::15672", image); err != nil {
-		_ = exec.Command("docker", "rm", "--force", "--volumes", name).Run() // half made, where a signal came
+		_ = exec.Command("docker", "rm", "--force", "--volumes", name).Run() // a signal may have interrupted the creation
 		return broker{}, fmt.Errorf("%w; try another image in DEVBROKER_IMAGE, or set AMQP_URL", err)
 	}
 	if err := b.awaitContainer(ctx); err != nil {
-		words, _ := exec.Command("docker", "logs", "--tail", "20", name).CombinedOutput()
+		output, _ := exec.Command("docker", "logs", "--tail", "20", name).CombinedOutput()
 		b.stop()
 		return broker{}, fmt.Errorf("%s did not start: %w. The end of its log:\n%s\n"+
-			"Try another image in DEVBROKER_IMAGE, or set AMQP_URL", image, err, words)
+			"Try another image in DEVBROKER_IMAGE, or set AMQP_URL", image, err, output)
 	}
 	return b, nil
 }

@@ -11,10 +11,10 @@ import (
 
 type portSet struct{ amqp, management, distribution, epmd int }
 
-// Below the range from which Linux and macOS take the ports of outgoing connections, which come and go meanwhile.
+// These ports are below the range from which Linux and macOS take the ports of outgoing connections.
 const firstPort, lastPort = 26000, 32700
 
-// freePorts holds all four until all are found, so that none is given twice.
+// freePorts listens on each port until all four are found: no port is returned twice.
 func freePorts() (portSet, error) {
 	var ports []int
 	for range 1000 {

@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// startDeadline is generous: two cores that also compile need their time.
+// startDeadline leaves time for a machine that also compiles on its two cores.
 const startDeadline = 2 * time.Minute
 
-// node is a RabbitMQ of our own: its data, ports, cookie and epmd are nobody else's.
+// node is a private RabbitMQ: its data, ports, cookie and epmd are its own.
 type node struct {
 	Folder string
 	Group  int // the process group of the server
@@ -31,7 +31,7 @@ type node struct {
 	name  string
 }
 
-// errPortTaken: another process was quicker. The next try takes other ports.
+// errPortTaken: another process has taken a port. The next try uses other ports.
 var errPortTaken = errors.New("a port was taken meanwhile")
 
 func startNode(ctx context.Context, server installed) (broker, error) {
@@ -77,10 +77,10 @@ func tryNode(ctx context.Context, server installed) (broker, error) {
 
 func (n *node) file(name string) string { return filepath.Join(n.Folder, name) }
 
-// marker is on the command line of the node's Erlang VM, so that down never ends a stranger who got its process id.
+// marker is on the command line of the node's Erlang VM. down checks it: another process may have got the VM's process id.
 func (n *node) marker() string { return "-devbroker " + n.Folder }
 
-// furnish writes the files of the node. Every file that RabbitMQ would otherwise take from the system has one here.
+// furnish writes the node's files. They replace every file that RabbitMQ would otherwise read from the system.
 func (n *node) furnish(server installed) error {
 	ctl := "#!/bin/sh\n"
 	for _, entry := range n.environ() {
@@ -140,7 +140,7 @@ func (n *node) start(ctx context.Context, server installed, b broker) error {
 	process.Env = append(without(os.Environ(), "RABBITMQ_", "ERL_", "HOME=", "LC_ALL=", "NOTIFY_SOCKET="), n.environ()...)
 	process.Env = append(process.Env,
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} "+n.marker())
-	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C is for us, who then stop it
+	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C reaches only this process, which then stops the node
 	if err := process.Start(); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (n *node) start(ctx context.Context, server installed, b broker) error {
 	return n.await(ctx, b, ended)
 }
 
-// await waits until the broker takes connections and its management API answers, which it does last.
+// await waits until the broker accepts connections and the management API, which starts last, answers.
 func (n *node) await(ctx context.Context, b broker, ended <-chan error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, errors.New("not ready after "+startDeadline.String()))
 	defer cancel()
@@ -163,7 +163,7 @@ func (n *node) await(ctx context.Context, b broker, ended <-chan error) error {
 	for {
 		select {
 		case err := <-ended:
-			return fmt.Errorf("it ended by itself (%v)", err)
+			return fmt.Errorf("its process ended (%v)", err)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:
@@ -174,7 +174,7 @@ func (n *node) await(ctx context.Context, b broker, ended <-chan error) error {
 	}
 }
 
-// explain adds the end of the node's own words.
+// explain adds the end of the node's log to an error.
 func (n *node) explain(cause error) error {
 	if errors.Is(cause, context.Canceled) {
 		return cause
@@ -182,31 +182,31 @@ func (n *node) explain(cause error) error {
 	files, _ := filepath.Glob(n.file("log/*.log"))
 	text := ""
 	for _, file := range append(files, n.file("output")) {
-		words, _ := os.ReadFile(file)
-		if strings.Contains(string(words), "eaddrinuse") {
+		output, _ := os.ReadFile(file)
+		if strings.Contains(string(output), "eaddrinuse") {
 			return errPortTaken
 		}
-		lines := strings.Split(strings.TrimSpace(string(words)), "\n")
+		lines := strings.Split(strings.TrimSpace(string(output)), "\n")
 		text += "\n" + strings.Join(lines[max(0, len(lines)-15):], "\n")
 	}
 	return fmt.Errorf("RabbitMQ did not start: %w. The end of its log:%s\n"+
 		"Repair that RabbitMQ, or set AMQP_URL to one that runs", cause, text)
 }
 
-// stop kills the node and its epmd and removes its folder. Nothing in it is worth a slower end.
+// stop kills the node and its epmd, and removes its folder. The data is not used again: the node need not shut down in order.
 func (n *node) stop() {
-	if n.Group != 0 && n.ours() {
+	if n.Group != 0 && n.started() {
 		_ = syscall.Kill(-n.Group, syscall.SIGKILL)
 	}
-	n.kill() // a node that was started again has another group
+	n.kill() // after a crash and a restart the node is in another group
 	killEpmd(n.Epmd)
 	if err := os.RemoveAll(n.Folder); err != nil {
 		say("%v", err)
 	}
 }
 
-// ours tells whether the process group is still the one that we started: we are its parent, or the VM in it has our marker.
-func (n *node) ours() bool {
+// started reports whether the process group is still the node's: this process is its parent, or the VM in it has the marker.
+func (n *node) started() bool {
 	if n.name != "" {
 		return true
 	}

@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// stateFile tells of the broker that up started: .broker/state.json at the top of the project, for this checkout only.
+// stateFile is .broker/state.json at the top of the project. It describes the broker that up started for this checkout.
 func stateFile() (string, error) {
 	folder, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for top := folder; ; top = filepath.Dir(top) {
-		if _, err := os.Stat(filepath.Join(top, "internal", "devbroker")); err == nil {
+		if _, err := os.Stat(filepath.Join(top, "tools", "devbroker")); err == nil {
 			return filepath.Join(top, ".broker", "state.json"), nil
 		}
 		if top == filepath.Dir(top) {
-			return "", errors.New("run it inside the project: " + folder + " is not")
+			return "", errors.New("the folder " + folder + " is not in the project: run devbroker there")
 		}
 	}
 }
 
 func (b broker) save() error {
 	if b.Node == nil && b.Container == "" {
-		return nil // not ours to stop
+		return nil // this program has not started the broker, and must not stop it
 	}
 	file, err := stateFile()
 	if err != nil {
@@ -67,7 +67,7 @@ func forget() error {
 	return os.Remove(file)
 }
 
-// isUp tells whether the broker that up started still answers. What is left of one that does not is cleared away.
+// isUp reports whether the broker that up started still answers. If it does not, isUp removes its processes and data.
 func isUp(ctx context.Context) bool {
 	b, err := saved()
 	if err != nil {
@@ -82,13 +82,13 @@ func isUp(ctx context.Context) bool {
 	if handshake(ctx, uri) == nil {
 		return true
 	}
-	say("the broker started by up no longer answers: clearing it away")
+	say("the broker that up started no longer answers: removing its processes and data")
 	b.stop()
 	_ = forget()
 	return false
 }
 
-// borrowed is the broker that up started. Whoever uses it does not stop it.
+// borrowed returns the broker that up started. Its stop has no effect: only down stops it.
 func borrowed() (broker, error) {
 	b, err := saved()
 	b.Node, b.Container = nil, ""

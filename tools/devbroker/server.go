@@ -33,7 +33,7 @@ func findServer(places []string, path string) (installed, bool) {
 	return installed{}, false
 }
 
-// usable refuses the packages' wrapper, which runs only as root or as the user rabbitmq, and ignores our environment.
+// usable refuses the wrapper of the packages: it runs only as root or as the user rabbitmq, and ignores the environment.
 func usable(script string) bool {
 	about, err := os.Stat(script)
 	if err != nil || !about.Mode().IsRegular() || about.Mode()&0o111 == 0 {

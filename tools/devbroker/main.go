@@ -1,17 +1,16 @@
 //go:build unix
 
-// Command devbroker finds a RabbitMQ for the tests and the demo, or starts one that nobody else sees.
+// Command devbroker finds a RabbitMQ for the tests and the demo, or starts a private one.
 //
 //	devbroker exec -- command args...   run the command with AMQP_URL, AMQP_MANAGEMENT_URL and BROKER_CTL set; stop what was started
 //	devbroker up                        start a broker that stays, and print its variables
 //	devbroker down                      stop that broker and remove its data
 //
-// To the command and in what up prints, BROKER_KILL and BROKER_START are commands that SIGKILL a private node, as a crash
-// would, and start it again on its data.
+// It looks for a broker in this order: AMQP_URL; a broker that up started; an installed RabbitMQ, which it starts as a private
+// node; Docker. Last, on Debian or Ubuntu, it installs RabbitMQ (DEVBROKER_INSTALL=no forbids that).
 //
-// It looks for, in this order: AMQP_URL; a broker left by up; an installed RabbitMQ, started as a private node; Docker;
-// and on Debian or Ubuntu it installs RabbitMQ (DEVBROKER_INSTALL=no forbids that). BROKER_CTL is a command that runs
-// rabbitmqctl against the broker, and unset where there is none.
+// BROKER_CTL is a command that runs rabbitmqctl against the broker. It is not set where there is no such command. For a private
+// node, BROKER_KILL is a command that sends it SIGKILL, as a crash would, and BROKER_START is one that starts it again on its data.
 package main
 
 import (
@@ -25,11 +24,11 @@ import (
 
 const usage = `usage:
   devbroker exec -- command args...   run the command with a RabbitMQ
-  devbroker up                        start one that stays, print its variables
-  devbroker down                      stop it, remove its data`
+  devbroker up                        start a RabbitMQ that keeps running, print its variables
+  devbroker down                      stop that RabbitMQ, remove its data`
 
 func main() {
-	// A reader that has gone (make test | head) must not end us before the broker is stopped.
+	// When the reader of a pipe ends (make test | head), this process must still stop the broker.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), endings...)
 	defer stop()
@@ -101,7 +100,7 @@ func down() (int, error) {
 	return 0, forget()
 }
 
-// failed is the exit status of a search that found nothing, or that a signal ended.
+// failed returns the exit status of a search that found nothing or was interrupted.
 func failed(ctx context.Context) int {
 	if ctx.Err() != nil {
 		return 130

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// processes are the ids of the processes whose command line holds the text. A zombie has no command line.
+// processes returns the ids of the processes whose command line contains the text. A zombie has no command line.
 func processes(text string) []int {
 	var found []int
 	for pid, line := range commandLines() {
@@ -26,10 +26,10 @@ func commandLines() map[int]string {
 	lines := map[int]string{}
 	if files, _ := filepath.Glob("/proc/[0-9]*/cmdline"); len(files) > 0 {
 		for _, file := range files {
-			words, err := os.ReadFile(file)
+			line, err := os.ReadFile(file)
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			if err == nil {
-				lines[pid] = strings.ReplaceAll(string(words), "\x00", " ")
+				lines[pid] = strings.ReplaceAll(string(line), "\x00", " ")
 			}
 		}
 		return lines

@@ -1,0 +1,128 @@
+package backends
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tieredretry/watermill-retry/backends/servers"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+func TestKafkaProducerWaitsForAllReplicas(t *testing.T) {
+	config := kafkaProducer()
+	assert.Equal(t, sarama.WaitForAll, config.Producer.RequiredAcks)
+	require.NoError(t, config.Validate())
+}
+
+// kafkaRequests records what the brokers were asked for.
+type kafkaRequests struct {
+	mu       sync.Mutex
+	acks     map[string]int16 // by topic, of its last produce request
+	replicas map[string]int16 // by topic, of its create request
+	creates  int
+}
+
+func (r *kafkaRequests) observe(request kmsg.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch request := request.(type) {
+	case *kmsg.ProduceRequest:
+		for _, topic := range request.Topics {
+			r.acks[topic.Topic] = request.Acks
+		}
+	case *kmsg.CreateTopicsRequest:
+		for _, topic := range request.Topics {
+			r.replicas[topic.Topic] = topic.ReplicationFactor
+			r.creates++
+		}
+	}
+}
+
+// TestKafkaSurvivesALeader runs a retry on three brokers. A message that only its leader has is lost with the leader.
+func TestKafkaSurvivesALeader(t *testing.T) {
+	t.Parallel()
+	requests := &kafkaRequests{acks: map[string]int16{}, replicas: map[string]int16{}}
+	cluster, err := servers.KafkaCluster(t.Context(), 3, requests.observe)
+	require.NoError(t, err)
+	t.Cleanup(cluster.Stop)
+	backend := Kafka(cluster.URL, watermill.NopLogger{})
+	retries, err := backend.Connect(App{Group: "billing", Prefix: "retry", Schedule: backoff.Schedule{100 * time.Millisecond}})
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	subscriber, err := retries.Subscriber("bill")
+	require.NoError(t, err)
+	tries := make(chan *message.Message)
+	retries.Handle(router, "bill", "orders", subscriber, func(msg *message.Message) error {
+		tries <- msg
+		if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures == 0 {
+			return errors.New("the service is down")
+		}
+		return nil
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(t.Context()) }()
+	<-router.Running()
+	publisher, err := backend.Publisher()
+	require.NoError(t, err)
+	require.NoError(t, publisher.Publish("orders", message.NewMessage("1", nil)))
+	take(t, tries)
+	take(t, tries)
+	require.NoError(t, publisher.Close())
+	require.NoError(t, router.Close())
+	require.NoError(t, <-ended)
+	require.NoError(t, retries.Close())
+
+	const everyInSyncReplica, clusterDefault = -1, -1
+	topics := []string{"orders", "retry.100ms", "retry.return.bill"}
+	requests.mu.Lock()
+	defer requests.mu.Unlock()
+	for _, topic := range topics {
+		assert.Contains(t, requests.acks, topic)
+		assert.Contains(t, requests.replicas, topic)
+	}
+	for topic, acks := range requests.acks {
+		assert.EqualValues(t, everyInSyncReplica, acks, "acks of a produce request for %s", topic)
+	}
+	for topic, factor := range requests.replicas {
+		assert.EqualValues(t, clusterDefault, factor, "replication factor of the create request for %s", topic)
+	}
+}
+
+func TestKafkaCreatesOnlyMissingTopics(t *testing.T) {
+	t.Parallel()
+	requests := &kafkaRequests{acks: map[string]int16{}, replicas: map[string]int16{}}
+	cluster, err := servers.KafkaCluster(t.Context(), 3, requests.observe)
+	require.NoError(t, err)
+	t.Cleanup(cluster.Stop)
+	for range 2 {
+		subscriber := &kafkaSubscriber{brokers: strings.Split(cluster.URL, ","), group: "billing", logger: watermill.NopLogger{}}
+		_, err := subscriber.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		require.NoError(t, subscriber.Close())
+	}
+	requests.mu.Lock()
+	created := requests.creates
+	requests.mu.Unlock()
+	assert.Equal(t, 1, created)
+
+	admin, err := sarama.NewClusterAdmin(strings.Split(cluster.URL, ","), kafkaConsumer())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, admin.Close()) }()
+	found, err := admin.DescribeTopics([]string{"orders"})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	require.Len(t, found[0].Partitions, 1)
+	assert.Len(t, found[0].Partitions[0].Replicas, 3, "the default of the cluster")
+}

@@ -1,0 +1,59 @@
+package registry_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/registry"
+)
+
+func TestEntriesAreComplete(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, e := range registry.All() {
+		require.NotEmpty(t, e.Name)
+		assert.False(t, seen[e.Name], "%s is listed twice", e.Name)
+		seen[e.Name] = true
+		require.NotNil(t, e.Open, e.Name)
+		assert.Equal(t, e.Name, e.Open("localhost:1", watermill.NopLogger{}).Name)
+		assert.False(t, e.Start != nil && e.AddressVariable != "", "%s has a private server and a running one", e.Name)
+		assert.Positive(t, e.Expect.Lateness, e.Name)
+		assert.NotNil(t, e.Expect.Keeps, e.Name)
+		found, err := registry.Find(e.Name)
+		require.NoError(t, err)
+		assert.Equal(t, e.Name, found.Name)
+	}
+	_, err := registry.Find("carrier-pigeon")
+	require.ErrorContains(t, err, `"carrier-pigeon"`)
+	require.ErrorContains(t, err, "nats")
+}
+
+// TestMakefileHasTheDemos: the Makefile reads the demos from the source of this package.
+func TestMakefileHasTheDemos(t *testing.T) {
+	t.Parallel()
+	help, all := makes(t, "help"), makes(t, "-n", "demo-all")
+	require.NotEmpty(t, registry.Demos())
+	for _, e := range registry.Demos() {
+		found, err := registry.FindDemo(e.Demo.Name)
+		require.NoError(t, err)
+		assert.Equal(t, e.Name, found.Name, "two demos have the name %s", e.Demo.Name)
+		assert.NotEmpty(t, e.Demo.Address, e.Name)
+		assert.Regexp(t, `(?m)^  make demo-`+e.Demo.Name+` .*`+e.Demo.Title, help)
+		command := strings.TrimSpace(makes(t, "-n", "demo-"+e.Demo.Name))
+		assert.Contains(t, command, "./example -backend "+e.Demo.Name)
+		assert.Contains(t, all, command)
+	}
+	assert.Error(t, exec.Command("make", "-C", "../..", "-n", "demo-carrier-pigeon").Run())
+}
+
+func makes(t *testing.T, args ...string) string {
+	t.Helper()
+	output, err := exec.Command("make", append([]string{"--no-print-directory", "-C", "../.."}, args...)...).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	return string(output)
+}
