@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/components/requestreply"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -219,4 +220,45 @@ func TestDeprecatedProcessorTakesARouterMiddleware(t *testing.T) {
 		require.NoError(t, processor.AddHandlersToRouter(app.Router))
 		app.Send("billOrder", marshal(t, theCommand)).RetriedAt(time.Second, 6*time.Second).Processed()
 	})
+}
+
+// replies counts the replies of a request-reply backend.
+type replies struct{ sent int }
+
+func (r *replies) Publish(_ string, messages ...*message.Message) error {
+	r.sent += len(messages)
+	return nil
+}
+
+func (r *replies) Close() error { return nil }
+
+// Each try sends a reply. With AckCommandErrors the processor acknowledges a command that failed.
+func TestRequestReply(t *testing.T) {
+	for ack, tries := range map[bool]int{false: 3, true: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			app := retrytest.New(t, schedule)
+			sent := &replies{}
+			backend, err := requestreply.NewPubSubBackend[struct{}](requestreply.PubSubBackendConfig{
+				Publisher: sent,
+				SubscriberConstructor: func(requestreply.PubSubBackendSubscribeParams) (message.Subscriber, error) {
+					return app.NewSubscriber(), nil
+				},
+				GeneratePublishTopic:   func(requestreply.PubSubBackendPublishParams) (string, error) { return "replies", nil },
+				GenerateSubscribeTopic: func(requestreply.PubSubBackendSubscribeParams) (string, error) { return "replies", nil },
+				AckCommandErrors:       ack,
+			}, requestreply.BackendPubsubJSONMarshaler[struct{}]{})
+			require.NoError(t, err)
+			calls := 0
+			fails := twice(&calls)
+			handler, err := commandProcessor(t, app).AddHandler(requestreply.NewCommandHandler(
+				"billing", backend, func(context.Context, *billOrder) error { return fails() }))
+			require.NoError(t, err)
+			handler.AddMiddleware(app.Retry.Middleware)
+			msg := marshal(t, theCommand)
+			msg.Metadata.Set(requestreply.OperationIDMetadataKey, "1")
+			app.Send("billOrder", msg).Processed()
+			assert.Equal(t, tries, sent.sent)
+			assert.Equal(t, tries, calls)
+		})
+	}
 }
