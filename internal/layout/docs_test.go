@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 const root = "../.."
@@ -288,6 +290,17 @@ func plainFaults(text string) (faults []string) {
 		faults = append(faults, "it says "+duration+": spell it with one unit, as the tier queue's name does (125s, not 2m5s)")
 	}
 	return faults
+}
+
+// TestDocsHaveTheRecordKeys: operators read the keys of the failure record in the broker's management UI.
+func TestDocsHaveTheRecordKeys(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/outcomes.md")
+	for _, key := range middleware.RecordKeys() {
+		if !strings.Contains(page.text, "`"+key+"`") {
+			t.Errorf("%s does not have the key %s of the failure record", page.path, key)
+		}
+	}
 }
 
 // TestGlossaryIsShort: readers do not learn a long one.
