@@ -108,7 +108,7 @@ func TestOrderFailuresOutsideAreNacked(t *testing.T) {
 	outside := func(message.HandlerFunc) message.HandlerFunc { return failing(errDown) }
 	_, err := outside(retry.Middleware(failing(nil)))(messageOf(routerContext(t)))
 	require.ErrorIs(t, err, errDown)
-	assert.Empty(t, sent.letters)
+	assert.Empty(t, sent.copies)
 }
 
 func untilTimeout(msg *message.Message) error {
@@ -138,7 +138,7 @@ func TestOrderTimeoutOutside(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.Equal(t, time.Minute+time.Second, time.Since(began))
 		}
-		assert.Empty(t, sent.letters, "no failure is counted")
+		assert.Empty(t, sent.copies, "no failure is counted")
 	})
 }
 
@@ -192,16 +192,16 @@ func TestOrderWatermillRetryOutsideSeesNoFailure(t *testing.T) {
 	})
 }
 
-// Watermill's Retry knows nothing of backoff.Permanent: its ShouldRetry has to ask.
+// Watermill's Retry retries a permanent error too, unless its ShouldRetry checks for it.
 func TestOrderWatermillRetryAndPermanentErrors(t *testing.T) {
 	permanent := func(*message.Message) error { return backoff.Permanent(errDown) }
-	asks := twice
-	asks.ShouldRetry = func(p wmmiddleware.RetryParams) bool { return !backoff.IsPermanent(p.Err) }
+	checks := twice
+	checks.ShouldRetry = func(p wmmiddleware.RetryParams) bool { return !backoff.IsPermanent(p.Err) }
 	for _, test := range []struct {
 		name  string
 		retry wmmiddleware.Retry
 		calls int
-	}{{"as it is", twice, 3}, {"with ShouldRetry", asks, 1}} {
+	}{{"as it is", twice, 3}, {"with ShouldRetry", checks, 1}} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOrder(t)
@@ -252,7 +252,7 @@ func once(retry message.HandlerMiddleware) message.HandlerMiddleware {
 }
 
 // The retry has the payload of the message that failed, so it is a duplicate: it is acknowledged, and the handler is not called.
-func TestOrderDeduplicatorSwallowsRetries(t *testing.T) {
+func TestOrderDeduplicatorDropsRetries(t *testing.T) {
 	for name, outside := range map[string]bool{"outside": true, "inside": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestOrderDeduplicatorSwallowsRetries(t *testing.T) {
 				}
 				story := o.send(fails(1), middlewares...)
 				assert.Equal(t, "retried, processed", outcomes(story))
-				assert.Equal(t, 1, o.calls, "the retry was swallowed")
+				assert.Equal(t, 1, o.calls, "the handler is not called for the retry")
 			})
 		})
 	}
@@ -293,8 +293,8 @@ func TestOrderDeduplicatorWithFailuresInItsKey(t *testing.T) {
 		require.ErrorIs(t, err, errDown, "given back at the shutdown")
 		_, err = handler(messageOf(context.Background()))
 		require.NoError(t, err, "acknowledged")
-		assert.Equal(t, 1, calls, "the redelivery was swallowed")
-		assert.Empty(t, sent.letters)
+		assert.Equal(t, 1, calls, "the handler is not called for the redelivery")
+		assert.Empty(t, sent.copies)
 	})
 }
 
@@ -325,17 +325,17 @@ func TestOrderDeduplicatorOnTheFailurePublisherLosesCopies(t *testing.T) {
 		_, err := retry.Middleware(failing(errDown))(messageOf(routerContext(t)))
 		require.NoError(t, err)
 	}
-	assert.Empty(t, sent.letters)
+	assert.Empty(t, sent.copies)
 }
 
-func TestOrderPoisonQueueInsideSwallowsFailures(t *testing.T) {
+func TestOrderPoisonQueueInsideTakesFailures(t *testing.T) {
 	poison := &recorder{}
 	poisonQueue, err := wmmiddleware.PoisonQueue(poison, "poison")
 	require.NoError(t, err)
 	retry, sent := setup(t)
 	_, err = retry.Middleware(poisonQueue(failing(errDown)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
-	assert.Empty(t, sent.letters, "no retry")
+	assert.Empty(t, sent.copies, "no retry")
 	poison.only(t)
 }
 
@@ -350,7 +350,7 @@ func TestOrderPoisonQueueOutsideTakesWhatIsGivenBack(t *testing.T) {
 		cancel()
 		_, err = poisonQueue(retry.Middleware(failing(nil)))(messageOf(ctx))
 		require.NoError(t, err, "acknowledged")
-		assert.Empty(t, sent.letters)
+		assert.Empty(t, sent.copies)
 		poison.only(t)
 	})
 }
@@ -363,7 +363,7 @@ func TestOrderThrottle(t *testing.T) {
 				retry, sent := setup(t)
 				_, err := retry.Middleware(failing(errDown))(messageOf(context.Background()))
 				require.NoError(t, err)
-				early := again(context.Background(), sent.only(t))
+				early := redelivered(context.Background(), sent.only(t))
 
 				throttle := wmmiddleware.NewThrottle(1, 100*time.Millisecond).Middleware
 				chain := retry.Middleware(throttle(failing(nil)))
@@ -373,7 +373,7 @@ func TestOrderThrottle(t *testing.T) {
 				began := time.Now()
 				_, err = chain(early)
 				require.NoError(t, err)
-				require.Len(t, sent.letters, 2, "parked")
+				require.Len(t, sent.copies, 2, "parked")
 				assert.Equal(t, outside, time.Since(began) >= 100*time.Millisecond)
 			})
 		})
@@ -409,8 +409,8 @@ func TestOrderCircuitBreaker(t *testing.T) {
 				_, err := chain(messageOf(ctx))
 				require.NoError(t, err)
 			}
-			require.Len(t, sent.letters, 10, "all of them are counted as failures")
-			reason := sent.letters[9].msg.Metadata[retrymw.ReasonKey]
+			require.Len(t, sent.copies, 10, "all of them are counted as failures")
+			reason := sent.copies[9].msg.Metadata[retrymw.ReasonKey]
 			if outside {
 				assert.Equal(t, 10, calls, "it never opens")
 				assert.Equal(t, errDown.Error(), reason)
@@ -427,7 +427,7 @@ func TestOrderIgnoreErrors(t *testing.T) {
 	retry, sent := setup(t)
 	_, err := retry.Middleware(ignore.Middleware(failing(errDown)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
-	assert.Empty(t, sent.letters, "inside it works")
+	assert.Empty(t, sent.copies, "inside it works")
 	_, err = ignore.Middleware(retry.Middleware(failing(errDown)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	sent.only(t) // outside it does not
@@ -481,7 +481,7 @@ func TestOrderCorrelationID(t *testing.T) {
 	for _, chain := range []message.HandlerFunc{
 		wmmiddleware.CorrelationID(retry.Middleware(produces)), retry.Middleware(wmmiddleware.CorrelationID(produces)),
 	} {
-		back := again(ctx, sent.only(t))
+		back := redelivered(ctx, sent.only(t))
 		delete(back.Metadata, retrymw.DueAtKey) // it is due
 		produced, err := chain(back)
 		require.NoError(t, err)
@@ -511,5 +511,5 @@ func TestOrderProducedMessagesAreOutsideOfAll(t *testing.T) {
 		}
 	}()
 	require.NoError(t, router.Close())
-	assert.Empty(t, sent.letters)
+	assert.Empty(t, sent.copies)
 }
