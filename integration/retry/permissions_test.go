@@ -19,19 +19,19 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// readmePattern is a regular expression of the README's table of permissions, for a test's own names.
-func readmePattern(t *testing.T, row string, queue, prefix string) string {
+// documentedPattern is a regular expression of the table of permissions in docs/operations.md, for a test's own names.
+func documentedPattern(t *testing.T, row string, queue, prefix string) string {
 	t.Helper()
-	readme, err := os.ReadFile("../../README.md")
+	page, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
-	found := regexp.MustCompile(regexp.QuoteMeta(row) + " \\| `(.*)` \\|").FindSubmatch(readme)
+	found := regexp.MustCompile(regexp.QuoteMeta(row) + " \\| `(.*)` \\|").FindSubmatch(page)
 	require.NotNil(t, found, row)
 	return strings.NewReplacer(`\|`, "|", "orders", queue, "retry", prefix).Replace(string(found[1]))
 }
 
-// TestPermissionsOfTheReadmeSuffice runs apps with them: one that declares, with retries and dead letters and what is deleted
+// TestDocumentedPermissionsSuffice runs apps with them: one that declares, with retries and dead letters and what is deleted
 // under way, and one that only verifies.
-func TestPermissionsOfTheReadmeSuffice(t *testing.T) {
+func TestDocumentedPermissionsSuffice(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := a.Queue("orders")
@@ -42,10 +42,10 @@ func TestPermissionsOfTheReadmeSuffice(t *testing.T) {
 		})
 	}
 	fails := func(*message.Message) error { return errDown }
-	verifying := broker.User(t, "^$", readmePattern(t, "only verifies: write", queue, a.Name), readmePattern(t, "only verifies: read", queue, a.Name))
+	verifying := broker.User(t, "^$", documentedPattern(t, "only verifies: write", queue, a.Name), documentedPattern(t, "only verifies: read", queue, a.Name))
 	assert.ErrorContains(t, subscribe(t, limited(t, verifying, true), queue), a.Name, "it declares nothing")
 
-	pattern := readmePattern(t, "declares: configure, write and read", queue, a.Name)
+	pattern := documentedPattern(t, "declares: configure, write and read", queue, a.Name)
 	t.Run("declares", func(t *testing.T) {
 		user := broker.User(t, pattern, pattern, pattern)
 		app := limited(t, user, false)
@@ -113,8 +113,8 @@ func (p permissions) runs(t *testing.T, queue string, change ...func(*config.Bui
 	return refused
 }
 
-// TestPermissionsOfTheReadmeAreTheLeast takes one object after the other from them: some broker refuses what is left.
-func TestPermissionsOfTheReadmeAreTheLeast(t *testing.T) {
+// TestDocumentedPermissionsAreTheLeast takes one object after the other from them: some broker refuses what is left.
+func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 	t.Parallel()
 	for _, verify := range []bool{false, true} {
 		for _, kind := range []string{"configure", "write", "read"} {
@@ -123,16 +123,16 @@ func TestPermissionsOfTheReadmeAreTheLeast(t *testing.T) {
 					t.Parallel()
 					a := testapp.New(t, testapp.Schedule(100*time.Millisecond))
 					queue := a.Queue("orders")
-					all := readmePattern(t, "declares: configure, write and read", queue, a.Name)
+					all := documentedPattern(t, "declares: configure, write and read", queue, a.Name)
 					p := permissions{all, all, all}
 					if verify {
 						a.Declare(queue)
-						p = permissions{"^$", readmePattern(t, "only verifies: write", queue, a.Name), readmePattern(t, "only verifies: read", queue, a.Name)}
+						p = permissions{"^$", documentedPattern(t, "only verifies: write", queue, a.Name), documentedPattern(t, "only verifies: read", queue, a.Name)}
 					}
 					name := strings.NewReplacer("Q", queue, "P", a.Name, "*", "100ms").Replace(object)
 					pattern := map[string]string{"configure": p.configure, "write": p.write, "read": p.read}[kind]
 					if !regexp.MustCompile(pattern).MatchString(name) {
-						require.True(t, verify, "the README leaves out %s", name)
+						require.True(t, verify, "docs/operations.md leaves out %s", name)
 						return
 					}
 					needed := true
@@ -163,7 +163,7 @@ func TestPermissionToReadDeadLetters(t *testing.T) {
 	queue := a.Queue("orders")
 	a.Declare(queue)
 	testapp.Send(t, "", queue+".dead", testapp.Orders(1)...)
-	all := readmePattern(t, "declares: configure, write and read", queue, a.Name)
+	all := documentedPattern(t, "declares: configure, write and read", queue, a.Name)
 	permitted := permissions{all, all, all}
 	for may, p := range map[bool]permissions{false: permitted.without(regexp.QuoteMeta(queue+".dead"), "read"), true: permitted} {
 		user := broker.User(t, p.configure, p.write, p.read)

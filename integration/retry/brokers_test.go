@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
-// generation is what a broker version does. It is read from the README's table: the tests hold each broker to its column.
+// generation is what a broker version does. It is read from the table of docs/brokers.md: each broker is tested against its column.
 type generation struct {
 	defaultLimit     bool // a quorum queue without arguments has a delivery limit
 	nacksCount       bool // towards a delivery limit
@@ -23,15 +23,15 @@ type generation struct {
 	prioritiesApart  bool // quorum queues look for expired messages at one head, which a prioritised one is in front of
 }
 
-// columns of the README's table, and the versions that each stands for.
+// columns of the table, and the versions that each stands for.
 var columns = map[string]string{"3.10": `^3\.1[0-3]\.`, "4.0": `^4\.[012]\.`, "4.3": `^4\.3\.`}
 
-// rows of the README's table: what each of its cells means. Another cell, or another row, is one that no test knows.
+// rows of the table: what each of its cells means. Another cell, or another row, is one that no test knows.
 var rows = []struct {
 	name  string
 	cells map[string]func(*generation)
 }{
-	{"delivery limit of a quorum queue that says none", map[string]func(*generation){
+	{"delivery limit of a quorum queue without that argument", map[string]func(*generation){
 		"none": nothing, "20": func(g *generation) { g.defaultLimit = true },
 	}},
 	{"a nack counts towards it", map[string]func(*generation){
@@ -46,24 +46,24 @@ var rows = []struct {
 	{"queues neither durable nor exclusive", map[string]func(*generation){
 		"yes": nothing, "refused": func(g *generation) { g.refusesTransient = true },
 	}},
-	{"an unprotected quorum queue drops what is requeued too often", map[string]func(*generation){ // it follows from the first two
+	{"an unprotected quorum queue drops a message that is requeued too often", map[string]func(*generation){ // it follows from the first two
 		"only with a limit of its own": nothing, "after 20 nacks": nothing, "after 20 rejects or lost channels": nothing,
 	}},
-	{"a prioritised message holds up the others of a quorum TTL queue", map[string]func(*generation){
+	{"a prioritised message delays the others of a quorum queue with a TTL", map[string]func(*generation){
 		"yes": func(g *generation) { g.prioritiesApart = true }, "no": nothing,
 	}},
-	{"verifying that a queue exists needs a permission for it", map[string]func(*generation){
+	{"checking that a queue exists requires a permission on it", map[string]func(*generation){
 		"yes": func(g *generation) { g.permitsPassive = true }, "no": nothing,
 	}},
 }
 
 func nothing(*generation) {}
 
-// generationOf is the README's column for the broker.
+// generationOf is the table's column for the broker.
 func generationOf(t *testing.T) generation {
 	t.Helper()
 	version, _ := broker.Connect(t).Properties["version"].(string)
-	table := readmeTable(t)
+	table := brokersTable(t)
 	for i, column := range table[0] {
 		versions, known := columns[column]
 		if !known || !regexp.MustCompile(versions).MatchString(version) {
@@ -71,24 +71,24 @@ func generationOf(t *testing.T) generation {
 		}
 		var g generation
 		for j, row := range rows {
-			require.Greater(t, len(table), j+1, "the README's table lacks a row")
+			require.Greater(t, len(table), j+1, "the table of docs/brokers.md lacks a row")
 			cell, known := row.cells[table[j+1][i]]
-			require.True(t, known && row.name == table[j+1][0], "the README's row %q, column %s", table[j+1][0], column)
+			require.True(t, known && row.name == table[j+1][0], "docs/brokers.md, row %q, column %s", table[j+1][0], column)
 			cell(&g)
 		}
 		return g
 	}
-	require.Failf(t, "unknown generation", "RabbitMQ %s is in no column of the README's table: find out and add it", version)
+	require.Failf(t, "unknown generation", "RabbitMQ %s is in no column of the table of docs/brokers.md: add one", version)
 	return generation{}
 }
 
-// readmeTable is the table, its head and the rows in the order of rows, cell by cell.
-func readmeTable(t *testing.T) [][]string {
+// brokersTable is the table, its head and the rows in the order of rows, cell by cell.
+func brokersTable(t *testing.T) [][]string {
 	t.Helper()
-	readme, err := os.ReadFile("../../README.md")
+	page, err := os.ReadFile("../../docs/brokers.md")
 	require.NoError(t, err)
-	_, after, found := strings.Cut(string(readme), "\n| RabbitMQ |")
-	require.True(t, found, "the README has no table of RabbitMQ's generations")
+	_, after, found := strings.Cut(string(page), "\n| RabbitMQ |")
+	require.True(t, found, "docs/brokers.md has no table of RabbitMQ's generations")
 	body, _, _ := strings.Cut("| RabbitMQ |"+after, "\n\n")
 	var table [][]string
 	for line := range strings.Lines(body) {
@@ -103,10 +103,10 @@ func readmeTable(t *testing.T) [][]string {
 	return table
 }
 
-// TestReadmeTableIsTested: every row and every cell of it has a meaning for the tests below.
-func TestReadmeTableIsTested(t *testing.T) {
+// TestBrokersTableIsTested: every row and every cell of it has a meaning for the tests below.
+func TestBrokersTableIsTested(t *testing.T) {
 	t.Parallel()
-	table := readmeTable(t)
+	table := brokersTable(t)
 	var names, want []string
 	for _, row := range rows {
 		want = append(want, row.name)

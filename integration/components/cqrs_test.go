@@ -1,0 +1,264 @@
+package components
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/components/requestreply"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// The tests of this file hold the page docs/cqrs.md to what Watermill's processors do.
+
+type billOrder struct{ Order string }
+
+var (
+	errDown    = errors.New("no answer from the bank")
+	marshaler  = cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
+	schedule   = backoff.Schedule{time.Second, 5 * time.Second}
+	theCommand = billOrder{Order: "1"}
+)
+
+func marshal(t *testing.T, v any) *message.Message {
+	t.Helper()
+	msg, err := marshaler.Marshal(v)
+	require.NoError(t, err)
+	return msg
+}
+
+func commandProcessor(t *testing.T, app *retrytest.App, change ...func(*cqrs.CommandProcessorConfig)) *cqrs.CommandProcessor {
+	t.Helper()
+	config := cqrs.CommandProcessorConfig{
+		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return p.CommandName, nil },
+		SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return app.NewSubscriber(), nil
+		},
+		Marshaler: marshaler,
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	processor, err := cqrs.NewCommandProcessorWithConfig(app.Router, config)
+	require.NoError(t, err)
+	return processor
+}
+
+// twice fails two times.
+func twice(calls *int) func() error {
+	return func() error {
+		if *calls++; *calls <= 2 {
+			return errDown
+		}
+		return nil
+	}
+}
+
+func TestCommandIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, schedule)
+		calls := 0
+		fails := twice(&calls)
+		handler, err := commandProcessor(t, app).AddHandler(
+			cqrs.NewCommandHandler("billing", func(_ context.Context, command *billOrder) error {
+				assert.Equal(t, "1", command.Order)
+				return fails()
+			}))
+		require.NoError(t, err)
+		handler.AddMiddleware(app.Retry.Middleware)
+		app.Send("billOrder", marshal(t, theCommand)).RetriedAt(time.Second, 6*time.Second).Processed()
+	})
+}
+
+// An error of the domain decides by its own methods.
+func TestCommandThatFailsForGoodIsDeadLettered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, schedule)
+		handler, err := commandProcessor(t, app).AddHandler(
+			cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return backoff.Permanent(errDown) }))
+		require.NoError(t, err)
+		handler.AddMiddleware(app.Retry.Middleware)
+		app.Send("billOrder", marshal(t, theCommand)).DeadLettered(retrymw.DeadReasonPermanent)
+	})
+}
+
+func TestAckCommandHandlingErrorsHidesFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, schedule)
+		calls := 0
+		fails := twice(&calls)
+		handler, err := commandProcessor(t, app, func(c *cqrs.CommandProcessorConfig) { c.AckCommandHandlingErrors = true }).AddHandler(
+			cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return fails() }))
+		require.NoError(t, err)
+		handler.AddMiddleware(app.Retry.Middleware)
+		assert.Len(t, app.Send("billOrder", marshal(t, theCommand)).Processed().Attempts(), 1)
+		assert.Equal(t, 1, calls, "it failed, and is not called again")
+	})
+}
+
+// A command that its processor cannot read fails as any other: it waits through the whole schedule.
+func TestUnreadableCommandUsesItsRetriesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, schedule)
+		handler, err := commandProcessor(t, app).AddHandler(
+			cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return nil }))
+		require.NoError(t, err)
+		handler.AddMiddleware(app.Retry.Middleware)
+		msg := marshal(t, theCommand)
+		msg.Payload = []byte("{")
+		app.Send("billOrder", msg).Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
+	})
+}
+
+func eventProcessor(t *testing.T, app *retrytest.App, change ...func(*cqrs.EventProcessorConfig)) *cqrs.EventProcessor {
+	t.Helper()
+	config := cqrs.EventProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
+		SubscriberConstructor: func(cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return app.NewSubscriber(), nil
+		},
+		Marshaler: marshaler,
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	processor, err := cqrs.NewEventProcessorWithConfig(app.Router, config)
+	require.NoError(t, err)
+	return processor
+}
+
+type orderBilled struct{ Order string }
+
+type orderShipped struct{ Order string }
+
+// Each event handler is a consumer group: what fails in one is not seen by the other.
+func TestEventIsRetriedInItsGroupOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, schedule)
+		calls, mails := 0, 0
+		fails := twice(&calls)
+		processor := eventProcessor(t, app)
+		for _, h := range []cqrs.EventHandler{
+			cqrs.NewEventHandler("shipping", func(context.Context, *orderBilled) error { return fails() }),
+			cqrs.NewEventHandler("mailing", func(context.Context, *orderBilled) error { mails++; return nil }),
+		} {
+			handler, err := processor.AddHandler(h)
+			require.NoError(t, err)
+			handler.AddMiddleware(app.Retry.Middleware)
+		}
+		story := app.Send("events", marshal(t, orderBilled{Order: "1"}))
+		story.Handler("shipping").RetriedAt(time.Second, 6*time.Second).Processed()
+		story.Handler("mailing").Processed()
+		assert.Equal(t, 1, mails)
+	})
+}
+
+// Several events on one topic: without AckOnUnknownEvent each handler fails on the events of the others.
+func TestUnknownEventIsAFailure(t *testing.T) {
+	for _, ack := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			app := retrytest.New(t, schedule)
+			handler, err := eventProcessor(t, app, func(c *cqrs.EventProcessorConfig) { c.AckOnUnknownEvent = ack }).AddHandler(
+				cqrs.NewEventHandler("shipping", func(context.Context, *orderBilled) error { return nil }))
+			require.NoError(t, err)
+			handler.AddMiddleware(app.Retry.Middleware)
+			story := app.Send("events", marshal(t, orderShipped{Order: "1"}))
+			if ack {
+				story.Processed()
+			} else {
+				story.Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
+			}
+		})
+	}
+}
+
+// The handlers of an event group share one message. A retry calls all of them again.
+func TestEventGroupRepeatsHandlersThatSucceeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, schedule)
+		processor, err := cqrs.NewEventGroupProcessorWithConfig(app.Router, cqrs.EventGroupProcessorConfig{
+			GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
+			SubscriberConstructor: func(cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+				return app.NewSubscriber(), nil
+			},
+			Marshaler: marshaler,
+		})
+		require.NoError(t, err)
+		app.Router.AddMiddleware(app.Retry.Middleware) // AddHandlersGroup returns no handler
+		first, calls := 0, 0
+		fails := twice(&calls)
+		require.NoError(t, processor.AddHandlersGroup("shipping",
+			cqrs.NewGroupEventHandler(func(context.Context, *orderBilled) error { first++; return nil }),
+			cqrs.NewGroupEventHandler(func(context.Context, *orderBilled) error { return fails() }),
+		))
+		app.Send("events", marshal(t, orderBilled{Order: "1"})).RetriedAt(time.Second, 6*time.Second).Processed()
+		assert.Equal(t, 3, first)
+	})
+}
+
+// The deprecated processors add their handlers with AddHandlersToRouter, which returns none: the middleware goes on the router.
+func TestDeprecatedProcessorTakesARouterMiddleware(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, schedule)
+		calls := 0
+		fails := twice(&calls)
+		processor, err := cqrs.NewCommandProcessor(
+			[]cqrs.CommandHandler{cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return fails() })},
+			func(command string) string { return command },
+			func(string) (message.Subscriber, error) { return app.NewSubscriber(), nil }, marshaler, nil)
+		require.NoError(t, err)
+		app.Router.AddMiddleware(app.Retry.Middleware)
+		require.NoError(t, processor.AddHandlersToRouter(app.Router))
+		app.Send("billOrder", marshal(t, theCommand)).RetriedAt(time.Second, 6*time.Second).Processed()
+	})
+}
+
+// replies counts the replies of a request-reply backend.
+type replies struct{ sent int }
+
+func (r *replies) Publish(_ string, messages ...*message.Message) error {
+	r.sent += len(messages)
+	return nil
+}
+
+func (r *replies) Close() error { return nil }
+
+// Each try sends a reply. With AckCommandErrors the processor acknowledges a command that failed.
+func TestRequestReply(t *testing.T) {
+	for ack, tries := range map[bool]int{false: 3, true: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			app := retrytest.New(t, schedule)
+			sent := &replies{}
+			backend, err := requestreply.NewPubSubBackend[struct{}](requestreply.PubSubBackendConfig{
+				Publisher: sent,
+				SubscriberConstructor: func(requestreply.PubSubBackendSubscribeParams) (message.Subscriber, error) {
+					return app.NewSubscriber(), nil
+				},
+				GeneratePublishTopic:   func(requestreply.PubSubBackendPublishParams) (string, error) { return "replies", nil },
+				GenerateSubscribeTopic: func(requestreply.PubSubBackendSubscribeParams) (string, error) { return "replies", nil },
+				AckCommandErrors:       ack,
+			}, requestreply.BackendPubsubJSONMarshaler[struct{}]{})
+			require.NoError(t, err)
+			calls := 0
+			fails := twice(&calls)
+			handler, err := commandProcessor(t, app).AddHandler(requestreply.NewCommandHandler(
+				"billing", backend, func(context.Context, *billOrder) error { return fails() }))
+			require.NoError(t, err)
+			handler.AddMiddleware(app.Retry.Middleware)
+			msg := marshal(t, theCommand)
+			msg.Metadata.Set(requestreply.OperationIDMetadataKey, "1")
+			app.Send("billOrder", msg).Processed()
+			assert.Equal(t, tries, sent.sent)
+			assert.Equal(t, tries, calls)
+		})
+	}
+}

@@ -1,0 +1,59 @@
+package components
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/metrics"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// counted is how often the metrics of a handler counted a success and a failure.
+func counted(t *testing.T, registry *prometheus.Registry) map[string]uint64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	counts := map[string]uint64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "success" && metric.GetHistogram() != nil {
+					counts[label.GetValue()] += metric.GetHistogram().GetSampleCount()
+				}
+			}
+		}
+	}
+	return counts
+}
+
+// The handler's histogram of components/metrics sees what the middlewares inside of it return.
+func TestMetricsSeeFailuresInsideOnly(t *testing.T) {
+	for name, want := range map[string]map[string]uint64{
+		"outside": {"true": 3},
+		"inside":  {"true": 1, "false": 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				app := retrytest.New(t, schedule)
+				registry := prometheus.NewRegistry()
+				middleware := metrics.NewPrometheusMetricsBuilder(registry, "", "").NewRouterMiddleware().Middleware
+				chain := []message.HandlerMiddleware{middleware, app.Retry.Middleware}
+				if name == "inside" {
+					chain[0], chain[1] = chain[1], chain[0]
+				}
+				calls := 0
+				fails := twice(&calls)
+				app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), func(*message.Message) error { return fails() }).
+					AddMiddleware(chain...)
+				app.Send("orders", message.NewMessage("order-1", nil)).RetriedAt(time.Second, 6*time.Second).Processed()
+				assert.Equal(t, want, counted(t, registry))
+			})
+		})
+	}
+}

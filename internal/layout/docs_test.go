@@ -1,0 +1,349 @@
+package layout
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+const root = "../.."
+
+// readmeWords is the most that the README may have, code and links included: a reader has two minutes.
+const readmeWords = 1000
+
+const glossaryWords = 12
+
+// forbidden are words that readers of English as a second language stumble over, and the plain ones for them.
+var forbidden = map[string]string{
+	"nobody":        "no handler, no consumer, no client",
+	"somebody":      "a client, an operator",
+	"whoever":       "a client that, an app that",
+	"guilty":        "the message that caused it",
+	"innocent":      "the other messages",
+	"a wish":        "a requested delay",
+	"never never":   "at least once",
+	"in doubt":      "at least once, a duplicate",
+	"tells whether": "reports whether",
+	"knows better":  "what it does",
+	"whole story":   "the failure record",
+}
+
+// document is a page: the README, CONTRIBUTING, CHANGELOG, or a page of docs.
+type document struct {
+	path string // from the root, with slashes
+	text string
+}
+
+func read(t *testing.T, path string) document {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return document{path, string(text)}
+}
+
+// pages are all below docs.
+func pages(t *testing.T) []document {
+	t.Helper()
+	var all []document
+	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		path, err = filepath.Rel(root, path)
+		all = append(all, read(t, filepath.ToSlash(path)))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) == 0 {
+		t.Fatal("docs has no pages")
+	}
+	return all
+}
+
+// documents are the pages and the named files.
+func documents(t *testing.T, files ...string) []document {
+	t.Helper()
+	all := pages(t)
+	for _, file := range files {
+		all = append(all, read(t, file))
+	}
+	return all
+}
+
+// sources are the files whose names match, one after the other.
+func sources(t *testing.T, matches func(name string) bool) string {
+	t.Helper()
+	var all strings.Builder
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !matches(entry.Name()) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		all.Write(text)
+		all.WriteString("\n")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.String()
+}
+
+var (
+	goBlock    = regexp.MustCompile("(?s)```go\n(.*?)```")
+	anyFence   = regexp.MustCompile("(?sm)^```.*?^```\n")
+	inlineCode = regexp.MustCompile("`[^`\n]*`")
+	heading    = regexp.MustCompile(`(?m)^#{1,6} +(.+?)\s*$`)
+	// A link's target may have a title behind it. Images are links too.
+	link         = regexp.MustCompile(`\]\(([^)\s]+)[^)]*\)`)
+	linkText     = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+	notInAnchors = regexp.MustCompile(`[^\p{L}\p{N}\p{M}_ -]`)
+	splitTime    = regexp.MustCompile(`\b\d+[hm]\d+(\.\d+)?[ms]`)
+	makeCommand  = regexp.MustCompile("`make +([^`\n]+)`")
+	makeLine     = regexp.MustCompile(`(?m)^\s*(?:\$ )?make +([^\n]+)$`)
+	testName     = regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)`")
+)
+
+// TestDocsCodeCompiles: every Go block of the README and of docs is a part of an Example, but for its indentation.
+func TestDocsCodeCompiles(t *testing.T) {
+	t.Parallel()
+	examples := unindented(sources(t, func(name string) bool {
+		return strings.HasPrefix(name, "example_") && strings.HasSuffix(name, "_test.go")
+	}))
+	for _, d := range documents(t, "README.md") {
+		for _, block := range goBlock.FindAllStringSubmatch(d.text, -1) {
+			code := strings.Replace(strings.TrimPrefix(block[1], "package main\n"), "func main() {", "func Example() {", 1)
+			if !strings.Contains(examples, strings.TrimSpace(unindented(code))) {
+				t.Errorf("%s: no Example has this code:\n%s", d.path, block[1])
+			}
+		}
+	}
+	if !goBlock.MatchString(read(t, "README.md").text) {
+		t.Error("the README shows no code")
+	}
+}
+
+func unindented(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestReadmeHasNoPlaceholders(t *testing.T) {
+	t.Parallel()
+	for _, word := range regexp.MustCompile(`\b[A-Z]+_[A-Z]+\b`).FindAllString(read(t, "README.md").text, -1) {
+		if word != "AMQP_URL" {
+			t.Errorf("the README still has the placeholder %s", word)
+		}
+	}
+}
+
+func TestReadmeIsShort(t *testing.T) {
+	t.Parallel()
+	if words := len(strings.Fields(read(t, "README.md").text)); words > readmeWords {
+		t.Errorf("the README has %d words, code included: at most %d, the rest belongs in docs", words, readmeWords)
+	}
+}
+
+// TestDocsCommandsExist: CI runs the targets themselves.
+func TestDocsCommandsExist(t *testing.T) {
+	t.Parallel()
+	known := map[string]error{}
+	for _, d := range documents(t, "README.md", "CONTRIBUTING.md") {
+		for _, target := range makeTargets(d.text) {
+			if _, asked := known[target]; !asked {
+				known[target] = exec.Command("make", "-C", root, "-n", target).Run()
+			}
+			if known[target] != nil {
+				t.Errorf("%s has the command `make %s`, which the Makefile does not have", d.path, target)
+			}
+		}
+	}
+	if exec.Command("make", "-C", root, "-n", "demo-of-no-backend").Run() == nil {
+		t.Error("make takes any target")
+	}
+}
+
+// makeTargets are those of the make commands in a text: between backquotes, or on lines of their own in code blocks.
+func makeTargets(text string) (targets []string) {
+	commands := makeCommand.FindAllStringSubmatch(anyFence.ReplaceAllString(text, ""), -1)
+	for _, block := range anyFence.FindAllString(text, -1) {
+		commands = append(commands, makeLine.FindAllStringSubmatch(block, -1)...)
+	}
+	for _, command := range commands {
+		for word := range strings.FieldsSeq(command[1]) {
+			if strings.ContainsAny(word, "='\"#") { // a variable, or a comment
+				break
+			}
+			if !strings.HasPrefix(word, "-") {
+				targets = append(targets, word)
+			}
+		}
+	}
+	return targets
+}
+
+// TestDocsLinksResolve: to a file, and to a heading in it.
+func TestDocsLinksResolve(t *testing.T) {
+	t.Parallel()
+	for _, d := range documents(t, "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
+		for _, target := range links(d.text) {
+			file, anchor, anchored := strings.Cut(target, "#")
+			path := d.path
+			if file != "" {
+				path = filepath.ToSlash(filepath.Join(filepath.Dir(d.path), filepath.FromSlash(file)))
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(path))); err != nil || strings.HasPrefix(path, "..") {
+				t.Errorf("%s links to %s: there is no such file", d.path, target)
+				continue
+			}
+			if anchored && !slices.Contains(anchors(read(t, path).text), anchor) {
+				t.Errorf("%s links to %s: %s has no such heading", d.path, target, path)
+			}
+		}
+	}
+}
+
+// links are the relative links of a text, anchors included.
+func links(text string) (targets []string) {
+	text = inlineCode.ReplaceAllString(anyFence.ReplaceAllString(text, ""), "")
+	for _, match := range link.FindAllStringSubmatch(text, -1) {
+		if !strings.Contains(match[1], "://") && !strings.HasPrefix(match[1], "mailto:") {
+			targets = append(targets, match[1])
+		}
+	}
+	return targets
+}
+
+// anchors are the anchors of a text's headings, by GitHub's rule: lower case, no punctuation, hyphens for spaces, and a number
+// for a heading that is there again.
+func anchors(text string) (all []string) {
+	seen := map[string]int{}
+	for _, match := range heading.FindAllStringSubmatch(anyFence.ReplaceAllString(text, ""), -1) {
+		title := linkText.ReplaceAllString(match[1], "$1")
+		anchor := strings.ReplaceAll(notInAnchors.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
+		seen[anchor]++
+		if n := seen[anchor]; n > 1 {
+			anchor += "-" + strconv.Itoa(n-1)
+		}
+		all = append(all, anchor)
+	}
+	return all
+}
+
+// TestDocsPagesAreLinked: a reader gets from the README to every page.
+func TestDocsPagesAreLinked(t *testing.T) {
+	t.Parallel()
+	reached := map[string]bool{"README.md": true}
+	for next := []string{"README.md"}; len(next) > 0; next = next[1:] {
+		for _, target := range links(read(t, next[0]).text) {
+			file, _, _ := strings.Cut(target, "#")
+			path := filepath.ToSlash(filepath.Join(filepath.Dir(next[0]), filepath.FromSlash(file)))
+			if file != "" && strings.HasPrefix(path, "docs/") && strings.HasSuffix(path, ".md") && !reached[path] {
+				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(path))); err != nil {
+					continue // TestDocsLinksResolve reports it
+				}
+				reached[path] = true
+				next = append(next, path)
+			}
+		}
+	}
+	for _, page := range pages(t) {
+		if !reached[page.path] {
+			t.Errorf("%s is not linked from the README or from a page that is", page.path)
+		}
+	}
+}
+
+func TestDocsArePlain(t *testing.T) {
+	t.Parallel()
+	for _, d := range documents(t, "README.md") {
+		for _, fault := range plainFaults(d.text) {
+			t.Errorf("%s: %s", d.path, fault)
+		}
+	}
+}
+
+// plainFaults are the forbidden words of a text, and the durations that are not spelled as the broker's queues are.
+func plainFaults(text string) (faults []string) {
+	lower := strings.Join(strings.Fields(strings.ToLower(text)), " ")
+	for word, better := range forbidden {
+		if regexp.MustCompile(`\b` + word + `\b`).MatchString(lower) {
+			faults = append(faults, "it says \""+word+"\": say "+better)
+		}
+	}
+	for _, duration := range splitTime.FindAllString(text, -1) {
+		faults = append(faults, "it says "+duration+": spell it with one unit, as the tier queue's name does (125s, not 2m5s)")
+	}
+	return faults
+}
+
+// TestDocsHaveTheRecordKeys: operators read the keys of the failure record in the broker's management UI.
+func TestDocsHaveTheRecordKeys(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/outcomes.md")
+	for _, key := range middleware.RecordKeys() {
+		if !strings.Contains(page.text, "`"+key+"`") {
+			t.Errorf("%s does not have the key %s of the failure record", page.path, key)
+		}
+	}
+}
+
+// TestGlossaryIsShort: readers do not learn a long one.
+func TestGlossaryIsShort(t *testing.T) {
+	t.Parallel()
+	rows := strings.Count(read(t, "docs/glossary.md").text, "\n| ") - 1 // without its head
+	if rows < 1 || rows > glossaryWords {
+		t.Errorf("the glossary has %d words: at most %d", rows, glossaryWords)
+	}
+}
+
+// TestDocsCiteTestsThatExist: a page names the tests that hold it to what it claims.
+func TestDocsCiteTestsThatExist(t *testing.T) {
+	t.Parallel()
+	tests := sources(t, func(name string) bool { return strings.HasSuffix(name, "_test.go") })
+	for _, d := range documents(t, "README.md", "CONTRIBUTING.md") {
+		for _, name := range testName.FindAllStringSubmatch(d.text, -1) {
+			if !strings.Contains(tests, "\nfunc "+name[1]+"(") {
+				t.Errorf("%s cites %s: there is no such test", d.path, name[1])
+			}
+		}
+	}
+}
+
+// TestDocsRulesFindFaults makes sure that the rules can fail.
+func TestDocsRulesFindFaults(t *testing.T) {
+	t.Parallel()
+	const text = "# One `two`: three?\n\n## A [link](b.md#c) & more\n\n## One two three\n\n" +
+		"```sh\n# not a heading\nmake demo-nats X=1\n[no](link.md)\n```\n`make test race CHAOS_ARGS='-a b'`, `[no](code.md)`, [yes](d/e.md \"title\")\n"
+	equal := func(what string, got, want []string) {
+		t.Helper()
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", what, got, want)
+		}
+	}
+	equal("anchors", anchors(text), []string{"one-two-three", "a-link--more", "one-two-three-1"})
+	equal("links", links(text), []string{"b.md#c", "d/e.md"})
+	equal("make targets", makeTargets(text), []string{"test", "race", "demo-nats"})
+	for text, want := range map[string]int{
+		"Nobody waits.": 1, "It is so, never\nnever.": 1, "It waits 2m5s.": 1, "1h30m": 1, "A wishbone waits 125s, 5m.": 0,
+	} {
+		if got := plainFaults(text); len(got) != want {
+			t.Errorf("%q: got %q, want %d", text, got, want)
+		}
+	}
+}

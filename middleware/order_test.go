@@ -1,0 +1,515 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// The tests of this file hold the page docs/middleware-order.md to what Watermill's middlewares do.
+
+// order runs one message through the middlewares, the first one outermost, and returns what became of it.
+type order struct {
+	t     *testing.T
+	kit   *retrytest.App
+	calls int // of the handler
+}
+
+func newOrder(t *testing.T) *order {
+	return &order{t: t, kit: retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})}
+}
+
+func (o *order) send(handler message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) *retrytest.Story {
+	o.t.Helper()
+	o.kit.Router.AddConsumerHandler("billing", "orders", o.kit.NewSubscriber(), func(msg *message.Message) error {
+		o.calls++
+		return handler(msg)
+	}).AddMiddleware(middlewares...)
+	return o.kit.Send("orders", message.NewMessage("order-1", []byte("order 1")))
+}
+
+func outcomes(story *retrytest.Story) string {
+	var words []string
+	for _, attempt := range story.Attempts() {
+		words = append(words, string(attempt.Outcome))
+	}
+	return strings.Join(words, ", ")
+}
+
+// fails is a handler that fails so many times.
+func fails(times int) message.NoPublishHandlerFunc {
+	var calls atomic.Int64
+	return func(*message.Message) error {
+		if calls.Add(1) <= int64(times) {
+			return errDown
+		}
+		return nil
+	}
+}
+
+// seen is a middleware that looks at what the middlewares inside it return, as metrics and traces do.
+type seen struct{ successes, failures int }
+
+func (s *seen) middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := h(msg)
+		if err == nil {
+			s.successes++
+		} else {
+			s.failures++
+		}
+		return produced, err
+	}
+}
+
+func TestOrderFirstAddedIsOutermost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrder(t)
+		var outside, inside seen
+		o.send(fails(1), outside.middleware, o.kit.Retry.Middleware, inside.middleware).Processed()
+		assert.Equal(t, seen{successes: 2}, outside)
+		assert.Equal(t, seen{successes: 1, failures: 1}, inside)
+	})
+}
+
+// A middleware of the router and one of a handler are in one list: what counts is which was added first.
+func TestOrderOfRouterMiddlewares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrder(t)
+		var before, after seen
+		o.kit.Router.AddMiddleware(before.middleware)
+		handler := o.kit.Router.AddConsumerHandler("billing", "orders", o.kit.NewSubscriber(), fails(1))
+		handler.AddMiddleware(o.kit.Retry.Middleware)
+		o.kit.Router.AddMiddleware(after.middleware)
+		o.kit.Send("orders", message.NewMessage("order-1", nil)).Processed()
+		assert.Equal(t, seen{successes: 2}, before)
+		assert.Equal(t, seen{successes: 1, failures: 1}, after)
+	})
+}
+
+// What fails outside of the retry middleware is nacked: no record, no wait.
+func TestOrderFailuresOutsideAreNacked(t *testing.T) {
+	retry, sent := setup(t)
+	outside := func(message.HandlerFunc) message.HandlerFunc { return failing(errDown) }
+	_, err := outside(retry.Middleware(failing(nil)))(messageOf(routerContext(t)))
+	require.ErrorIs(t, err, errDown)
+	assert.Empty(t, sent.copies)
+}
+
+func untilTimeout(msg *message.Message) error {
+	<-msg.Context().Done()
+	return msg.Context().Err()
+}
+
+func TestOrderTimeoutInside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrder(t)
+		story := o.send(untilTimeout, o.kit.Retry.Middleware, wmmiddleware.Timeout(time.Minute))
+		story.Waited(time.Second, 5*time.Second).DeadLettered(retrymw.DeadReasonExhausted)
+	})
+}
+
+// A deadline that is set outside cannot be told from a shutdown: the message is given back after a second, uncounted.
+func TestOrderTimeoutOutside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		retry, sent := setup(t)
+		handler := wmmiddleware.Timeout(time.Minute)(retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, untilTimeout(msg)
+		}))
+		ctx := context.Background()
+		for range 3 {
+			began := time.Now()
+			_, err := handler(messageOf(ctx))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Equal(t, time.Minute+time.Second, time.Since(began))
+		}
+		assert.Empty(t, sent.copies, "no failure is counted")
+	})
+}
+
+func TestOrderRecovererIsNotNeeded(t *testing.T) {
+	panics := func(*message.Message) error { panic("boom") }
+	for name, inside := range map[string][]message.HandlerMiddleware{"without": nil, "inside": {wmmiddleware.Recoverer}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOrder(t)
+				story := o.send(panics, append([]message.HandlerMiddleware{o.kit.Retry.Middleware}, inside...)...)
+				story.Waited(time.Second, 5*time.Second).DeadLettered(retrymw.DeadReasonExhausted)
+				record, _ := retrymw.ReadRecord(story.DeadLetter().Metadata)
+				if inside == nil {
+					assert.Equal(t, "*middleware.PanicError", record.ErrorType)
+					assert.Less(t, len(record.Reason), 300, "the place, without the stack")
+				} else {
+					assert.Equal(t, "middleware.RecoveredPanicError", record.ErrorType)
+					assert.Contains(t, record.Reason, "stacktrace")
+				}
+			})
+		})
+	}
+}
+
+func TestOrderRecovererOutsideSeesNoPanic(t *testing.T) {
+	retry, sent := setup(t)
+	handler := wmmiddleware.Recoverer(retry.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") }))
+	_, err := handler(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	sent.only(t)
+}
+
+var twice = wmmiddleware.Retry{MaxRetries: 2, InitialInterval: 100 * time.Millisecond, MaxInterval: time.Second, Multiplier: 2}
+
+// Three calls of the handler are one failure.
+func TestOrderWatermillRetryInside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrder(t)
+		story := o.send(fails(4), o.kit.Retry.Middleware, twice.Middleware).Waited(time.Second).Processed()
+		assert.Equal(t, 5, o.calls)
+		assert.Equal(t, 1, story.Attempts()[0].Failures)
+		assert.Greater(t, story.Attempts()[0].Took, 200*time.Millisecond, "it holds the worker")
+	})
+}
+
+func TestOrderWatermillRetryOutsideSeesNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrder(t)
+		o.send(fails(1), twice.Middleware, o.kit.Retry.Middleware).Waited(time.Second).Processed()
+		assert.Equal(t, 2, o.calls, "one call a delivery")
+	})
+}
+
+// Watermill's Retry retries a permanent error too, unless its ShouldRetry checks for it.
+func TestOrderWatermillRetryAndPermanentErrors(t *testing.T) {
+	permanent := func(*message.Message) error { return backoff.Permanent(errDown) }
+	checks := twice
+	checks.ShouldRetry = func(p wmmiddleware.RetryParams) bool { return !backoff.IsPermanent(p.Err) }
+	for _, test := range []struct {
+		name  string
+		retry wmmiddleware.Retry
+		calls int
+	}{{"as it is", twice, 3}, {"with ShouldRetry", checks, 1}} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOrder(t)
+				o.send(permanent, o.kit.Retry.Middleware, test.retry.Middleware).DeadLettered(retrymw.DeadReasonPermanent)
+				assert.Equal(t, test.calls, o.calls)
+			})
+		})
+	}
+}
+
+// Timeout leaves its context, which has ended, on the message: the next call of Watermill's Retry needs a new one.
+func TestOrderTimeoutInsideWatermillRetry(t *testing.T) {
+	resets := twice
+	resets.ResetContextOnRetry = true
+	for _, test := range []struct {
+		name  string
+		retry wmmiddleware.Retry
+		alive int
+	}{{"as it is", twice, 1}, {"with ResetContextOnRetry", resets, 3}} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOrder(t)
+				alive := 0
+				o.send(func(msg *message.Message) error {
+					if msg.Context().Err() == nil {
+						alive++
+					}
+					return backoff.RetryAfter(untilTimeout(msg), time.Hour)
+				}, once(o.kit.Retry.Middleware), test.retry.Middleware, wmmiddleware.Timeout(time.Minute))
+				assert.Equal(t, test.alive, alive)
+			})
+		})
+	}
+}
+
+// once lets only the first delivery through.
+func once(retry message.HandlerMiddleware) message.HandlerMiddleware {
+	return func(h message.HandlerFunc) message.HandlerFunc {
+		first := true
+		return retry(func(msg *message.Message) ([]*message.Message, error) {
+			if !first {
+				return nil, nil
+			}
+			first = false
+			return h(msg)
+		})
+	}
+}
+
+// The retry has the payload of the message that failed, so it is a duplicate: it is acknowledged, and the handler is not called.
+func TestOrderDeduplicatorDropsRetries(t *testing.T) {
+	for name, outside := range map[string]bool{"outside": true, "inside": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOrder(t)
+				middlewares := []message.HandlerMiddleware{o.kit.Retry.Middleware, deduplicator(t, nil).Middleware}
+				if outside {
+					middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
+				}
+				story := o.send(fails(1), middlewares...)
+				assert.Equal(t, "retried, processed", outcomes(story))
+				assert.Equal(t, 1, o.calls, "the handler is not called for the retry")
+			})
+		})
+	}
+}
+
+// With the number of failures in its key it lets retries through, but not a message that was given back.
+func TestOrderDeduplicatorWithFailuresInItsKey(t *testing.T) {
+	byFailures := func(msg *message.Message) (string, error) {
+		return msg.UUID + " " + msg.Metadata.Get(retrymw.FailuresKey), nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrder(t)
+		o.send(fails(1), o.kit.Retry.Middleware, deduplicator(t, byFailures).Middleware).Processed()
+		assert.Equal(t, 2, o.calls)
+	})
+
+	synctest.Test(t, func(t *testing.T) {
+		retry, sent := setup(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		calls := 0
+		handler := retry.Middleware(deduplicator(t, byFailures).Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			calls++
+			cancel()
+			return nil, errDown
+		}))
+		_, err := handler(messageOf(ctx))
+		require.ErrorIs(t, err, errDown, "given back at the shutdown")
+		_, err = handler(messageOf(context.Background()))
+		require.NoError(t, err, "acknowledged")
+		assert.Equal(t, 1, calls, "the handler is not called for the redelivery")
+		assert.Empty(t, sent.copies)
+	})
+}
+
+func deduplicator(t *testing.T, key wmmiddleware.MessageHasher) *wmmiddleware.Deduplicator {
+	t.Helper()
+	return &wmmiddleware.Deduplicator{KeyFactory: key, Repository: &keys{}, Timeout: time.Second}
+}
+
+// keys is a repository whose keys do not expire; Watermill's own has a goroutine that never ends.
+type keys struct{ known map[string]bool }
+
+func (k *keys) IsDuplicate(_ context.Context, key string) (bool, error) {
+	if k.known == nil {
+		k.known = map[string]bool{}
+	}
+	duplicate := k.known[key]
+	k.known[key] = true
+	return duplicate, nil
+}
+
+// A copy has the payload of its message: a failure publisher with a Deduplicator drops it and returns nil.
+func TestOrderDeduplicatorOnTheFailurePublisherLosesCopies(t *testing.T) {
+	published, err := deduplicator(t, func(msg *message.Message) (string, error) { return string(msg.Payload), nil }).
+		PublisherDecorator()(&recorder{})
+	require.NoError(t, err)
+	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Publisher = published })
+	for range 2 { // two messages with one payload
+		_, err := retry.Middleware(failing(errDown))(messageOf(routerContext(t)))
+		require.NoError(t, err)
+	}
+	assert.Empty(t, sent.copies)
+}
+
+func TestOrderPoisonQueueInsideTakesFailures(t *testing.T) {
+	poison := &recorder{}
+	poisonQueue, err := wmmiddleware.PoisonQueue(poison, "poison")
+	require.NoError(t, err)
+	retry, sent := setup(t)
+	_, err = retry.Middleware(poisonQueue(failing(errDown)))(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	assert.Empty(t, sent.copies, "no retry")
+	poison.only(t)
+}
+
+// Outside it gets what the retry middleware gives back: a shutdown poisons a message that has retries left.
+func TestOrderPoisonQueueOutsideTakesWhatIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		poison := &recorder{}
+		poisonQueue, err := wmmiddleware.PoisonQueue(poison, "poison")
+		require.NoError(t, err)
+		retry, sent := setup(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_, err = poisonQueue(retry.Middleware(failing(nil)))(messageOf(ctx))
+		require.NoError(t, err, "acknowledged")
+		assert.Empty(t, sent.copies)
+		poison.only(t)
+	})
+}
+
+// A message that is parked takes a turn of a Throttle outside, and none of one inside.
+func TestOrderThrottle(t *testing.T) {
+	for name, outside := range map[string]bool{"outside": true, "inside": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t)
+				_, err := retry.Middleware(failing(errDown))(messageOf(context.Background()))
+				require.NoError(t, err)
+				early := redelivered(context.Background(), sent.only(t))
+
+				throttle := wmmiddleware.NewThrottle(1, 100*time.Millisecond).Middleware
+				chain := retry.Middleware(throttle(failing(nil)))
+				if outside {
+					chain = throttle(retry.Middleware(failing(nil)))
+				}
+				began := time.Now()
+				_, err = chain(early)
+				require.NoError(t, err)
+				require.Len(t, sent.copies, 2, "parked")
+				assert.Equal(t, outside, time.Since(began) >= 100*time.Millisecond)
+			})
+		})
+	}
+}
+
+// breaker opens after more than five failures in a row; its settings are gobreaker's defaults.
+func breaker() message.HandlerMiddleware {
+	return withDefaults(wmmiddleware.NewCircuitBreaker).Middleware
+}
+
+// withDefaults saves the import of gobreaker.
+func withDefaults[S, B any](newBreaker func(S) B) B {
+	var settings S
+	return newBreaker(settings)
+}
+
+func TestOrderCircuitBreaker(t *testing.T) {
+	ctx := routerContext(t)
+	for name, outside := range map[string]bool{"outside": true, "inside": false} {
+		t.Run(name, func(t *testing.T) {
+			retry, sent := setup(t)
+			calls := 0
+			handler := func(*message.Message) ([]*message.Message, error) {
+				calls++
+				return nil, errDown
+			}
+			chain := retry.Middleware(breaker()(handler))
+			if outside {
+				chain = breaker()(retry.Middleware(handler))
+			}
+			for range 10 {
+				_, err := chain(messageOf(ctx))
+				require.NoError(t, err)
+			}
+			require.Len(t, sent.copies, 10, "all of them are counted as failures")
+			reason := sent.copies[9].msg.Metadata[retrymw.ReasonKey]
+			if outside {
+				assert.Equal(t, 10, calls, "it never opens")
+				assert.Equal(t, errDown.Error(), reason)
+			} else {
+				assert.Equal(t, 6, calls, "it opens")
+				assert.Equal(t, "circuit breaker is open", reason)
+			}
+		})
+	}
+}
+
+func TestOrderIgnoreErrors(t *testing.T) {
+	ignore := wmmiddleware.NewIgnoreErrors([]error{errDown})
+	retry, sent := setup(t)
+	_, err := retry.Middleware(ignore.Middleware(failing(errDown)))(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	assert.Empty(t, sent.copies, "inside it works")
+	_, err = ignore.Middleware(retry.Middleware(failing(errDown)))(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	sent.only(t) // outside it does not
+}
+
+func TestOrderInstantAckEndsRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrder(t)
+		story := o.send(fails(1), o.kit.Retry.Middleware, wmmiddleware.InstantAck)
+		assert.Len(t, story.Attempts(), 1)
+		assert.Nil(t, story.DeadLetter())
+	})
+}
+
+// The delay of the schedule replaces the one of DelayOnError.
+func TestOrderDelayOnErrorHasNoEffect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrder(t)
+		delays := &wmmiddleware.DelayOnError{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 2}
+		o.send(fails(1), o.kit.Retry.Middleware, delays.Middleware).Waited(time.Second).Processed()
+	})
+}
+
+// The copy has the metadata of the message as it was received, so a retry belongs to the same trace. What is written into the
+// metadata inside is in the copy too, unless DeepCopy is set.
+func TestOrderMetadataOfTraces(t *testing.T) {
+	for _, deep := range []bool{false, true} {
+		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = deep })
+		_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			msg.Metadata.Set("span", "inside")
+			return nil, errDown
+		})(messageOf(routerContext(t)))
+		require.NoError(t, err)
+		metadata := sent.only(t).msg.Metadata
+		assert.Equal(t, "abc", metadata["trace"])
+		assert.Equal(t, !deep, metadata["span"] == "inside")
+	}
+}
+
+// CorrelationID reads the message's metadata, which every retry has: it may be on either side.
+func TestOrderCorrelationID(t *testing.T) {
+	ctx := routerContext(t)
+	retry, sent := setup(t)
+	produces := func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
+	}
+	first := messageOf(ctx)
+	wmmiddleware.SetCorrelationID("c-1", first)
+	_, err := retry.Middleware(failing(errDown))(first)
+	require.NoError(t, err)
+	for _, chain := range []message.HandlerFunc{
+		wmmiddleware.CorrelationID(retry.Middleware(produces)), retry.Middleware(wmmiddleware.CorrelationID(produces)),
+	} {
+		back := redelivered(ctx, sent.only(t))
+		delete(back.Metadata, retrymw.DueAtKey) // it is due
+		produced, err := chain(back)
+		require.NoError(t, err)
+		assert.Equal(t, "c-1", wmmiddleware.MessageCorrelationID(produced[0]))
+	}
+}
+
+// What the router cannot publish is nacked below every middleware: no retry.
+func TestOrderProducedMessagesAreOutsideOfAll(t *testing.T) {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	retry, sent := setup(t)
+	tries := make(chan struct{})
+	refuses := &recorder{fail: func(try int) error {
+		tries <- struct{}{}
+		return errors.New("the exchange is gone")
+	}}
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	router.AddHandler("billing", "orders", pubSub, "bills", refuses, func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
+	}).AddMiddleware(retry.Middleware)
+	require.NoError(t, pubSub.Publish("orders", message.NewMessage("order-1", nil)))
+	go func() { _ = router.Run(context.Background()) }()
+	<-tries
+	<-tries // it came back at once
+	go func() {
+		for range tries {
+		}
+	}()
+	require.NoError(t, router.Close())
+	assert.Empty(t, sent.copies)
+}
