@@ -23,7 +23,7 @@ import (
 func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t)
-	d.schedule = backoff.Schedule{3 * time.Second, time.Second}
+	d.schedule, d.takes = backoff.Schedule{3 * time.Second, time.Second}, 2*time.Millisecond
 	d.declare()
 	policy := "retry of " + d.queue
 	t.Cleanup(func() { testapp.DeletePolicy(t, policy) })
@@ -35,12 +35,14 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	others := other.send(50)
 
 	running := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
-	f := d.send(3000)
-	work(t, 500, running...)
+	f := d.send(1000)
+	work(t, 200, running...)
 
 	// Step 1: every instance loses the middleware and keeps the subscriber configuration.
 	running = d.replace(running, subscriberOnly)
-	releases := []func(){running[0].block(), running[1].block()} // when the tiers are empty, what was on them is still on the queue
+	// They are slow: when the tiers are empty, what was on them is still on the work queue, behind other messages.
+	releases := []func(){running[0].block(), running[1].block()}
+	f.burst(2000)
 
 	// Step 2: nothing waits any more.
 	d.waitUntilEmpty(d.tiers()...)
@@ -55,7 +57,7 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	// Step 4: every instance loses the library.
 	assert.Greater(t, running[0].returned.Load()+running[1].returned.Load(), returned)
 	running = d.replace(running, stock)
-	f.more(500)
+	f.more(200)
 	work(t, 100, running...)
 
 	// Step 5: what is left on the broker, but for what the other app uses.
@@ -108,10 +110,11 @@ func deleteUnused(t *testing.T, exchange string) int {
 func TestRemovalWithANewQueue(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t)
+	d.schedule = backoff.Schedule{5 * time.Second, time.Second}
 	running := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
 	require.ErrorContains(t, d.subscribe(d.instance(stock)), "406", "the library has declared the queue")
-	f := d.send(3000)
-	work(t, 500, running...)
+	f := d.send(2000)
+	work(t, 200, running...)
 
 	// Step 1: every instance loses the middleware and keeps the subscriber configuration.
 	running = d.replace(running, subscriberOnly)

@@ -21,32 +21,32 @@ func TestRolloutInTwoSteps(t *testing.T) {
 	require.NoError(t, err)
 	old := []*instance{d.start(stock), d.start(stock)}
 	f := d.send(1000)
-	work(t, 50, old...)
+	work(t, 25, old...)
 
 	// Step 1: every instance gets the library's subscriber configuration, one after the other.
 	first := []*instance{d.start(subscriberOnly)}
-	work(t, 50, old[0], old[1], first[0])
+	work(t, 25, old[0], old[1], first[0])
 	old[0].stop()
 	first = append(first, d.start(subscriberOnly))
-	work(t, 50, old[1], first[0], first[1])
+	work(t, 25, old[1], first[0], first[1])
 	for _, i := range first {
 		assert.Equal(t, 1, i.log.Count("rabbitmqctl set_policy"), "one warning: the existing queue has no dead-letter exchange")
 	}
 
 	// Step 2: no old instance is left.
 	old[1].stop()
-	work(t, 50, first...)
+	work(t, 25, first...)
 
 	// Step 3: every instance gets the middleware. What comes back from a tier reaches instances without it, too.
 	second := []*instance{d.start(withMiddleware)}
-	work(t, 50, first[0], first[1], second[0])
+	work(t, 25, first[0], first[1], second[0])
 	broker.Eventually(t, patience, func() bool { return first[0].returned.Load() > 0 && first[1].returned.Load() > 0 },
 		"instances of step 1 process what comes back from a tier")
 	first[0].stop()
 	second = append(second, d.start(withMiddleware))
-	work(t, 50, first[1], second[0], second[1])
+	work(t, 25, first[1], second[0], second[1])
 	first[1].stop()
-	work(t, 100, second...)
+	work(t, 50, second...)
 	assert.Positive(t, second[1].returned.Load())
 
 	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)

@@ -55,6 +55,7 @@ type deployment struct {
 	prefix, queue string
 	schedule      backoff.Schedule
 	fails         func(identity string, call int) bool
+	takes         time.Duration // how long a handler works on a message
 
 	calls, processed *testapp.Ledger
 	deliveries       *testapp.Ledger // to any instance
@@ -199,6 +200,7 @@ func (i *instance) handle(msg *message.Message) error {
 			return msg.Context().Err()
 		}
 	}
+	<-time.After(i.d.takes)
 	identity := string(msg.Payload)
 	if i.d.fails(identity, i.d.calls.Add(identity)) {
 		return errDown
@@ -266,9 +268,7 @@ func (d *deployment) send(atOnce int) *traffic {
 	d.t.Helper()
 	f := &traffic{t: d.t, done: make(chan error, 1)}
 	f.queue.Store(&d.queue)
-	channel := broker.Channel(d.t)
-	require.NoError(d.t, channel.Confirm(false))
-	require.NoError(d.t, f.publish(channel, atOnce))
+	channel := f.burst(atOnce)
 	ctx, cancel := context.WithCancel(context.Background())
 	f.cancel = cancel
 	go func() {
@@ -281,7 +281,7 @@ func (d *deployment) send(atOnce int) *traffic {
 				return
 			case <-tick.C:
 			}
-			if err := f.publish(channel, 10); err != nil {
+			if err := f.publish(channel, 5); err != nil {
 				f.done <- err
 				return
 			}
@@ -289,6 +289,15 @@ func (d *deployment) send(atOnce int) *traffic {
 	}()
 	d.t.Cleanup(cancel)
 	return f
+}
+
+// burst publishes so many messages at once.
+func (f *traffic) burst(messages int) *amqp091.Channel {
+	f.t.Helper()
+	channel := broker.Channel(f.t)
+	require.NoError(f.t, channel.Confirm(false))
+	require.NoError(f.t, f.publish(channel, messages))
+	return channel
 }
 
 func (f *traffic) publish(channel *amqp091.Channel, messages int) error {
