@@ -22,7 +22,12 @@ type nowhere struct{}
 func (nowhere) Publish(string, ...*message.Message) error { return nil }
 func (nowhere) Close() error                              { return nil }
 
-// measureSuccess takes turns between a bare handler and each middleware around it, and compares within the pairs.
+// maxSuccessRatio bounds what a success pays for this middleware, as a part of what it pays for Watermill's Retry. Measured are
+// 0.06 to 0.08; the rest is for noise.
+const maxSuccessRatio = 0.15
+
+// measureSuccess takes turns between a bare handler and each middleware around it, and compares within the turns: the absolute
+// times of a shared machine drift.
 func measureSuccess(pairs int) ([]string, error) {
 	retry, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
 		Publisher:               nowhere{},
@@ -37,31 +42,49 @@ func measureSuccess(pairs int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	fmt.Printf("a handler that succeeds, %d pairs of %d calls\n\n", pairs, calls)
-	fmt.Printf("%-24s %40s %10s\n", "middleware", "ns over the bare handler: median (min-max)", "allocs")
-	var claims []string
-	for _, row := range []struct {
+	rows := []struct {
 		name string
 		h    message.HandlerFunc
 	}{
 		{"TieredRetry", retry.Middleware(succeed)},
 		{"Watermill Retry", watermillmw.Retry{MaxRetries: 3, InitialInterval: time.Second}.Middleware(succeed)},
 		{"Watermill PoisonQueue", poison(succeed)},
-	} {
-		over := make([]float64, pairs)
-		for i := range over {
-			over[i] = nanoseconds(row.h) - nanoseconds(succeed)
+	}
+	over := make([][]float64, len(rows))
+	for turn := range pairs {
+		spent := make([]float64, len(rows)+1)
+		for i := range spent {
+			i = (i + turn) % len(spent) // another one comes first
+			if i == len(rows) {
+				spent[i] = nanoseconds(succeed)
+			} else {
+				spent[i] = nanoseconds(rows[i].h)
+			}
 		}
-		msg := newMessage()
-		allocations := testing.AllocsPerRun(1000, func() { _, _ = row.h(msg) })
-		fmt.Printf("%-24s %22.1f (%.1f-%.1f) %10.0f\n", row.name, median(over), slices.Min(over), slices.Max(over), allocations)
-		if row.name == "TieredRetry" {
-			claims = append(claims,
-				claim("success_overhead", "ns", median(over), 50),
-				claim("success_allocations", "", allocations, 0))
+		for i := range rows {
+			over[i] = append(over[i], spent[i]-spent[len(rows)])
 		}
 	}
-	return claims, nil
+	fmt.Printf("a handler that succeeds, %d pairs of %d calls\n\n", pairs, calls)
+	fmt.Printf("%-24s %40s %10s %28s\n", "middleware", "ns over the bare handler: median (min-max)", "allocs", "of Retry's: median (min-max)")
+	var ratio, allocations float64
+	for i, row := range rows {
+		ratios := make([]float64, pairs)
+		for turn := range ratios {
+			ratios[turn] = over[i][turn] / over[1][turn]
+		}
+		msg := newMessage()
+		allocs := testing.AllocsPerRun(1000, func() { _, _ = row.h(msg) })
+		fmt.Printf("%-24s %22.1f (%.1f-%.1f) %10.0f %15.2f (%.2f-%.2f)\n", row.name, median(over[i]), slices.Min(over[i]), slices.Max(over[i]),
+			allocs, median(ratios), slices.Min(ratios), slices.Max(ratios))
+		if i == 0 {
+			ratio, allocations = median(ratios), allocs
+		}
+	}
+	return []string{
+		claim("success_overhead", "", ratio, maxSuccessRatio),
+		claim("success_allocations", "", allocations, 0),
+	}, nil
 }
 
 func newMessage() *message.Message {
