@@ -26,6 +26,12 @@ func (nowhere) Close() error                              { return nil }
 // 0.06 to 0.08; the rest is for noise.
 const maxSuccessRatio = 0.15
 
+// row is a middleware around the bare handler.
+type row struct {
+	name string
+	h    message.HandlerFunc
+}
+
 // measureSuccess takes turns between a bare handler and each middleware around it, and compares within the turns: the absolute
 // times of a shared machine drift.
 func measureSuccess(pairs int) ([]string, error) {
@@ -42,16 +48,38 @@ func measureSuccess(pairs int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := []struct {
-		name string
-		h    message.HandlerFunc
-	}{
+	rows := []row{
 		{"TieredRetry", retry.Middleware(succeed)},
 		{"Watermill Retry", watermillmw.Retry{MaxRetries: 3, InitialInterval: time.Second}.Middleware(succeed)},
 		{"Watermill PoisonQueue", poison(succeed)},
 	}
+	over := takeTurns(rows, pairs)
+	fmt.Printf("a handler that succeeds, %d pairs of %d calls\n\n", pairs, calls)
+	fmt.Printf("%-24s %40s %10s %28s\n", "middleware", "ns over the bare handler: median (min-max)", "allocs", "of Retry's: median (min-max)")
+	var ratio, allocations float64
+	for i, r := range rows {
+		ratios := make([]float64, pairs)
+		for turn := range ratios {
+			ratios[turn] = over[i][turn] / over[1][turn]
+		}
+		msg := newMessage()
+		allocs := testing.AllocsPerRun(1000, func() { _, _ = r.h(msg) })
+		fmt.Printf("%-24s %22.1f (%.1f-%.1f) %10.0f %15.2f (%.2f-%.2f)\n", r.name, median(over[i]), slices.Min(over[i]), slices.Max(over[i]),
+			allocs, median(ratios), slices.Min(ratios), slices.Max(ratios))
+		if i == 0 {
+			ratio, allocations = median(ratios), allocs
+		}
+	}
+	return []string{
+		claim("success_overhead", "", ratio, maxSuccessRatio),
+		claim("success_allocations", "", allocations, 0),
+	}, nil
+}
+
+// takeTurns measures, for each row and turn, the nanoseconds of a call over those of the bare handler in the same turn.
+func takeTurns(rows []row, turns int) [][]float64 {
 	over := make([][]float64, len(rows))
-	for turn := range pairs {
+	for turn := range turns {
 		spent := make([]float64, len(rows)+1)
 		for i := range spent {
 			i = (i + turn) % len(spent) // another one comes first
@@ -65,26 +93,7 @@ func measureSuccess(pairs int) ([]string, error) {
 			over[i] = append(over[i], spent[i]-spent[len(rows)])
 		}
 	}
-	fmt.Printf("a handler that succeeds, %d pairs of %d calls\n\n", pairs, calls)
-	fmt.Printf("%-24s %40s %10s %28s\n", "middleware", "ns over the bare handler: median (min-max)", "allocs", "of Retry's: median (min-max)")
-	var ratio, allocations float64
-	for i, row := range rows {
-		ratios := make([]float64, pairs)
-		for turn := range ratios {
-			ratios[turn] = over[i][turn] / over[1][turn]
-		}
-		msg := newMessage()
-		allocs := testing.AllocsPerRun(1000, func() { _, _ = row.h(msg) })
-		fmt.Printf("%-24s %22.1f (%.1f-%.1f) %10.0f %15.2f (%.2f-%.2f)\n", row.name, median(over[i]), slices.Min(over[i]), slices.Max(over[i]),
-			allocs, median(ratios), slices.Min(ratios), slices.Max(ratios))
-		if i == 0 {
-			ratio, allocations = median(ratios), allocs
-		}
-	}
-	return []string{
-		claim("success_overhead", "", ratio, maxSuccessRatio),
-		claim("success_allocations", "", allocations, 0),
-	}, nil
+	return over
 }
 
 func newMessage() *message.Message {
