@@ -1,0 +1,207 @@
+package adopt
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// TestRemovalFromAQueueOfTheApp: the queue is the app's own, the traffic goes on, and another app shares the prefix.
+func TestRemovalFromAQueueOfTheApp(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	d.schedule, d.takes = backoff.Schedule{3 * time.Second, time.Second}, 2*time.Millisecond
+	d.declare()
+	policy := "retry of " + d.queue
+	t.Cleanup(func() { testapp.DeletePolicy(t, policy) })
+	broker.Ctl(t, "set_policy", "--apply-to", "queues", policy, "^"+d.queue+"$",
+		fmt.Sprintf(`{"dead-letter-exchange":%q,"dead-letter-routing-key":%q}`, d.prefix, "dead."+d.queue))
+	other := newDeployment(t)
+	other.prefix, other.queue = d.prefix, "mails_"+d.prefix
+	other.start(withMiddleware)
+	others := other.send(50)
+
+	running := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
+	f := d.send(1000)
+	work(t, 200, running...)
+
+	// Step 1: every instance loses the middleware and keeps the subscriber configuration.
+	running = d.replace(running, subscriberOnly)
+	// They are slow: when the tiers are empty, what was on them is still on the work queue, behind other messages.
+	releases := []func(){running[0].block(), running[1].block()}
+	f.burst(2000)
+
+	// Step 2: nothing waits any more.
+	d.waitUntilEmpty(d.tiers()...)
+	returned := running[0].returned.Load() + running[1].returned.Load()
+
+	// Step 3: what came from a tier is processed. What is on the queue after that is new.
+	for _, release := range releases {
+		release()
+	}
+	d.waitUntil("the work queue is empty once", func(messages map[string]int) bool { return messages[d.queue] == 0 })
+
+	// Step 4: every instance loses the library.
+	assert.Greater(t, running[0].returned.Load()+running[1].returned.Load(), returned)
+	running = d.replace(running, stock)
+	f.more(200)
+	work(t, 100, running...)
+
+	// Step 5: what is left on the broker, but for what the other app uses.
+	broker.Ctl(t, "clear_policy", policy)
+	require.Zero(t, d.list()[d.queue+".dead"])
+	for _, queue := range append(d.tiers(), d.queue+".dead") {
+		broker.Ctl(t, "delete_queue", queue)
+	}
+	for _, exchange := range []string{d.prefix, d.prefix + ".return", d.prefix + ".orphans"} {
+		assert.Equal(t, http.StatusBadRequest, deleteUnused(t, exchange), "the other app uses it")
+	}
+	f.more(200)
+	d.balance(f, d.queue, d.prefix+".orphans")
+	assert.Equal(t, []string{d.queue}, d.queues(), "of the app nothing is left but its own queue")
+	others.more(100)
+	other.balance(others, append(other.tiers(), other.queue, other.queue+".dead")...)
+}
+
+// replace deploys another build, one instance after the other: for a while both take part.
+func (d *deployment) replace(running []*instance, b build) (replaced []*instance) {
+	d.t.Helper()
+	for n, old := range running {
+		replaced = append(replaced, d.start(b))
+		work(d.t, 20, append(slices.Clone(replaced), running[n:]...)...)
+		old.stop()
+	}
+	return replaced
+}
+
+// queues are the names of the queues on the broker that have the app's name.
+func (d *deployment) queues() []string {
+	d.t.Helper()
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(d.list())), func(name string) bool { return !strings.Contains(name, d.queue) })
+}
+
+// deleteUnused sends the page's request, and returns the status.
+func deleteUnused(t *testing.T, exchange string) int {
+	t.Helper()
+	client := broker.Management(t)
+	request, err := http.NewRequest(http.MethodDelete, client.Endpoint+"/api/exchanges/%2F/"+url.PathEscape(exchange)+"?if-unused=true", nil)
+	require.NoError(t, err)
+	request.SetBasicAuth(client.Username, client.Password)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	return response.StatusCode
+}
+
+// TestRemovalWithANewQueue: the library has declared the queue, or it is never empty.
+func TestRemovalWithANewQueue(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	d.schedule = backoff.Schedule{5 * time.Second, time.Second}
+	running := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
+	require.ErrorContains(t, d.subscribe(d.instance(stock)), "406", "the library has declared the queue")
+	f := d.send(2000)
+	work(t, 200, running...)
+
+	// Step 1: every instance loses the middleware and keeps the subscriber configuration.
+	running = d.replace(running, subscriberOnly)
+
+	// Step 2: every instance also consumes a new queue, without the library.
+	stocks := []*instance{d.instance(stock), d.instance(stock)}
+	for _, i := range stocks {
+		i.queue = "new" + d.queue
+		i.start()
+	}
+
+	// Step 3: messages go to the new queue.
+	f.moveTo(stocks[0].queue)
+	work(t, 100, stocks...)
+
+	// Step 4: nothing waits, and nothing is on the old queue.
+	d.waitUntilEmpty(append(d.tiers(), d.queue)...)
+
+	// Step 5: no instance consumes the old queue.
+	for _, i := range running {
+		i.stop()
+	}
+
+	// Step 6: what is left on the broker.
+	messages := d.list()
+	require.Zero(t, sum(messages, []string{d.queue, d.queue + ".dead", d.prefix + ".orphans"}), messages)
+	for _, queue := range append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans") {
+		broker.Ctl(t, "delete_queue", queue)
+	}
+	for _, exchange := range []string{d.prefix, d.prefix + ".return", d.prefix + ".orphans"} {
+		assert.Equal(t, http.StatusNoContent, deleteUnused(t, exchange), "no other app uses it")
+	}
+	f.more(200)
+	d.balance(f, stocks[0].queue)
+	assert.Equal(t, []string{stocks[0].queue}, d.queues())
+}
+
+// TestRemovalThatWaitsForTheTiersOnlyLoops holds the page's warning: the work queue has to be empty as well.
+func TestRemovalThatWaitsForTheTiersOnlyLoops(t *testing.T) {
+	t.Parallel()
+	const messages = 3000
+	d := newDeployment(t)
+	d.declare()
+	testapp.Send(t, "", d.queue, testapp.Orders(messages)...)
+	running := d.instance(withMiddleware)
+	d.fails = func(identity string, call int) bool {
+		if identity == "order 01000" {
+			running.block()
+		}
+		return call == 1 && strings.HasSuffix(identity, "5")
+	}
+	running.start()
+	broker.Eventually(t, patience, func() bool { return most(running.retried) >= 90 }, "messages have failed")
+	slow := d.instance(subscriberOnly)
+	slow.block()
+	slow.start()
+	running.stop()
+	d.waitUntilEmpty(d.tiers()...)
+
+	// The shortcut: the tiers are empty, the work queue is not.
+	d.start(stock)
+	slow.stop()
+	broker.Eventually(t, patience, func() bool { return most(d.unreadable) >= loops }, "a message loops")
+	assert.Less(t, d.processed.Len(), messages, "messages are stranded")
+	t.Logf("stranded: %d, redeliveries of one of them: %d", messages-d.processed.Len(), most(d.unreadable))
+
+	d.start(subscriberOnly) // an instance with the library ends it
+	d.processed.Wait(t, messages, patience)
+}
+
+// TestStockSubscriberOnAQuorumQueue holds the page's warning: it cannot read what a quorum queue delivers again. Where the
+// queue has a limit and nacks count, the message becomes a dead letter; elsewhere it loops.
+func TestStockSubscriberOnAQuorumQueue(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	d.fails = func(_ string, call int) bool { return call == 1 }
+	library := d.instance(subscriberOnly)
+	require.NoError(t, d.subscribe(library))
+	alone := d.instance(stock)
+	alone.change = func(c *config.BuilderConfig) {
+		c.AMQP.Queue.Arguments = library.builder().Topology(d.queue).WorkQueue.Arguments
+	}
+	alone.start()
+	testapp.Send(t, "", d.queue, testapp.Orders(1)...)
+	broker.Eventually(t, patience, func() bool {
+		return most(d.unreadable) >= loops || testapp.Depth(t, d.queue+".dead") == 1
+	}, "the message loops or is dead-lettered")
+	assert.Equal(t, 1, most(d.calls), "the handler never sees it again")
+	t.Logf("deliveries that could not be read: %d", most(d.unreadable))
+}

@@ -1,0 +1,103 @@
+package adopt
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// TestRolloutInTwoSteps: at every stage instances of two builds share the queue, under traffic.
+func TestRolloutInTwoSteps(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	d.declare()
+	before, err := broker.Management(t).GetQueue("/", d.queue)
+	require.NoError(t, err)
+	old := []*instance{d.start(stock), d.start(stock)}
+	f := d.send(1000)
+	work(t, 25, old...)
+
+	// Step 1: every instance gets the library's subscriber configuration, one after the other.
+	first := []*instance{d.start(subscriberOnly)}
+	work(t, 25, old[0], old[1], first[0])
+	old[0].stop()
+	first = append(first, d.start(subscriberOnly))
+	work(t, 25, old[1], first[0], first[1])
+	for _, i := range first {
+		assert.Equal(t, 1, i.log.Count("rabbitmqctl set_policy"), "one warning: the existing queue has no dead-letter exchange")
+	}
+
+	// Step 2: no old instance is left.
+	old[1].stop()
+	work(t, 25, first...)
+
+	// Step 3: every instance gets the middleware. What comes back from a tier reaches instances without it, too.
+	second := []*instance{d.start(withMiddleware)}
+	work(t, 25, first[0], first[1], second[0])
+	broker.Eventually(t, patience, func() bool { return first[0].returned.Load() > 0 && first[1].returned.Load() > 0 },
+		"instances of step 1 process what comes back from a tier")
+	first[0].stop()
+	second = append(second, d.start(withMiddleware))
+	work(t, 25, first[1], second[0], second[1])
+	first[1].stop()
+	work(t, 50, second...)
+	assert.Positive(t, second[1].returned.Load())
+
+	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
+	after, err := broker.Management(t).GetQueue("/", d.queue)
+	require.NoError(t, err)
+	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
+	assert.Empty(t, after.Policy)
+}
+
+// TestRolloutInOneStepLoops holds the page's warning: an old instance cannot read what comes back from a tier.
+func TestRolloutInOneStepLoops(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	d.declare()
+	busy, free := make(chan struct{}, 1), make(chan struct{})
+	release := sync.OnceFunc(func() { close(free) })
+	const failing, slow = "order 00000", "order 00001"
+	d.fails = func(identity string, call int) bool {
+		if identity == slow {
+			busy <- struct{}{}
+			<-free
+		}
+		return call == 1 && identity == failing
+	}
+	testapp.Send(t, "", d.queue, testapp.Orders(2)...)
+	updated := d.instance(withMiddleware)
+	updated.handlers = 1
+	updated.start()
+	t.Cleanup(release)
+	<-busy // the first message is on its tier, and the only new handler at work
+	d.start(stock)
+	broker.Eventually(t, patience, func() bool { return d.unreadable.Counts()[failing] >= loops }, "the message loops on the old instance")
+	assert.Zero(t, d.processed.Len())
+	t.Logf("redeliveries of one message: %d", d.unreadable.Counts()[failing])
+
+	release() // an instance with the library ends it
+	d.processed.Wait(t, 2, patience)
+}
+
+// TestRolloutOfAQueueThatDoesNotExist: an old instance cannot declare again what the library has declared, unless that left
+// the queue as the app's own configuration describes it.
+func TestRolloutOfAQueueThatDoesNotExist(t *testing.T) {
+	t.Parallel()
+	protected := newDeployment(t)
+	require.NoError(t, protected.subscribe(protected.instance(subscriberOnly)))
+	require.ErrorContains(t, protected.subscribe(protected.instance(stock)), "406")
+
+	left := newDeployment(t)
+	leave := left.instance(subscriberOnly)
+	leave.change = func(c *config.BuilderConfig) { c.WorkQueue = config.Leave }
+	require.NoError(t, left.subscribe(leave))
+	require.NoError(t, left.subscribe(left.instance(stock)))
+	require.NoError(t, left.subscribe(left.instance(withMiddleware)), "afterwards without Leave")
+}

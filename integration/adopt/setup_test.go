@@ -1,0 +1,399 @@
+// Package adopt follows the steps of docs/adopting.md on a real broker, in the order of the page: instances of several builds
+// of one app share a queue, and every message is counted by its identity.
+package adopt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+const (
+	// patience is the deadline of every event.
+	patience = 90 * time.Second
+
+	// loops is how many deliveries of one message prove a loop. A loop makes thousands a second.
+	loops = 100
+
+	// bounded is how many deliveries of one message prove that there is no loop: two tries, and what is given back when
+	// instances stop.
+	bounded = 20
+)
+
+var errDown = errors.New("the provider is down")
+
+// build is what an instance of the app is made of.
+type build int
+
+const (
+	stock          build = iota // watermill-amqp alone
+	subscriberOnly              // the library's subscriber configuration, no middleware
+	withMiddleware              // both
+)
+
+// deployment is an app: its queue, its instances, and what they have done together.
+type deployment struct {
+	t             testing.TB
+	prefix, queue string
+	schedule      backoff.Schedule
+	fails         func(identity string, call int) bool
+	takes         time.Duration // how long a handler works on a message
+
+	calls, processed *testapp.Ledger
+	deliveries       *testapp.Ledger // to any instance
+	unreadable       *testapp.Ledger // to a stock instance, whose marshaler returned an error
+}
+
+// newDeployment is an app in which every tenth message fails at its first call.
+func newDeployment(t testing.TB) *deployment {
+	t.Helper()
+	name := broker.Name(t, "adopt")
+	broker.Clean(t, name)
+	return &deployment{
+		t: t, prefix: name, queue: "orders_" + name,
+		schedule: backoff.Schedule{300 * time.Millisecond, time.Second},
+		fails:    func(identity string, call int) bool { return call == 1 && strings.HasSuffix(identity, "5") },
+		calls:    testapp.NewLedger(), processed: testapp.NewLedger(), deliveries: testapp.NewLedger(), unreadable: testapp.NewLedger(),
+	}
+}
+
+// declare makes the queue as the app did before it had the library.
+func (d *deployment) declare() {
+	d.t.Helper()
+	require.NoError(d.t, d.subscribe(d.instance(stock)))
+}
+
+// subscribe declares what an instance declares, and consumes nothing.
+func (d *deployment) subscribe(i *instance) error {
+	d.t.Helper()
+	s, err := amqp.NewSubscriber(i.config(), i.log)
+	require.NoError(d.t, err)
+	defer func() { require.NoError(d.t, s.Close()) }()
+	return s.SubscribeInitialize(i.queue)
+}
+
+// tiers are the names of the tier queues.
+func (d *deployment) tiers() []string {
+	var names []string
+	for _, tier := range d.schedule.Tiers() {
+		names = append(names, d.queue+"."+d.prefix+"."+tier.String())
+	}
+	return names
+}
+
+// instance is a process of the app. Its fields may be changed until it starts.
+type instance struct {
+	d        *deployment
+	build    build
+	queue    string
+	handlers int
+	change   func(*config.BuilderConfig)
+	gate     atomic.Pointer[chan struct{}] // its handlers wait for it
+
+	log       *testapp.Log
+	processed atomic.Int64
+	returned  atomic.Int64 // processed after they had come back from a tier
+	retried   *testapp.Ledger
+	stop      func()
+}
+
+func (d *deployment) instance(b build) *instance {
+	return &instance{d: d, build: b, queue: d.queue, handlers: 2, change: func(*config.BuilderConfig) {}, log: &testapp.Log{}, retried: testapp.NewLedger()}
+}
+
+func (d *deployment) start(b build) *instance {
+	d.t.Helper()
+	return d.instance(b).start()
+}
+
+func (i *instance) builder() *config.Builder {
+	i.d.t.Helper()
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t)), Schedule: i.d.schedule, Prefix: i.d.prefix}
+	c.AMQP.Marshaler = counting{d: i.d}
+	i.change(&c)
+	b, err := config.NewBuilder(c)
+	require.NoError(i.d.t, err)
+	return b
+}
+
+// config is what the instance gives watermill-amqp's subscriber.
+func (i *instance) config() amqp.Config {
+	i.d.t.Helper()
+	if i.build != stock {
+		return i.builder().SubscriberConfig()
+	}
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t))}
+	c.AMQP.Marshaler = counting{d: i.d, stock: true}
+	i.change(&c)
+	return c.AMQP
+}
+
+// start runs the instance until it is stopped, or the test ends.
+func (i *instance) start() *instance {
+	t := i.d.t
+	t.Helper()
+	router := message.NewDefaultRouter(i.log)
+	subscriber, err := amqp.NewSubscriber(i.config(), i.log)
+	require.NoError(t, err)
+	closeFailures := func() error { return nil }
+	if i.build == withMiddleware {
+		b := i.builder()
+		failures, err := b.NewPublisher(i.log)
+		require.NoError(t, err)
+		closeFailures = failures.Close
+		c := b.TieredRetryConfig(failures)
+		c.OnRetry = func(e middleware.RetryEvent) { i.retried.Add(e.RetryTopic) }
+		retry, err := middleware.NewTieredRetry(c, i.log)
+		require.NoError(t, err)
+		router.AddMiddleware(retry.Middleware)
+	}
+	for n := range i.handlers {
+		router.AddConsumerHandler(fmt.Sprintf("%s/%d", i.queue, n), i.queue, subscriber, i.handle)
+	}
+	done := make(chan error, 1)
+	go func() { done <- router.Run(context.Background()) }()
+	select {
+	case <-router.Running():
+	case err := <-done:
+		require.NoError(t, err)
+		t.Fatal("the router has stopped")
+	case <-time.After(patience):
+		t.Fatal("the router does not run")
+	}
+	stopped := false
+	i.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		require.NoError(t, router.Close())
+		require.NoError(t, <-done)
+		require.NoError(t, closeFailures())
+	}
+	t.Cleanup(i.stop)
+	return i
+}
+
+func (i *instance) handle(msg *message.Message) error {
+	if gate := i.gate.Load(); gate != nil {
+		select {
+		case <-*gate:
+		case <-msg.Context().Done():
+			return msg.Context().Err()
+		}
+	}
+	<-time.After(i.d.takes)
+	identity := string(msg.Payload)
+	if i.d.fails(identity, i.d.calls.Add(identity)) {
+		return errDown
+	}
+	i.d.processed.Add(identity)
+	i.processed.Add(1)
+	if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures > 0 {
+		i.returned.Add(1)
+	}
+	return nil
+}
+
+// block keeps the instance's handlers from work until they are released, or the instance stops.
+func (i *instance) block() (release func()) {
+	gate := make(chan struct{})
+	i.gate.Store(&gate)
+	return sync.OnceFunc(func() { close(gate) })
+}
+
+// work waits until each of the instances has processed so many messages more: they run beside each other.
+func work(t testing.TB, messages int64, instances ...*instance) {
+	t.Helper()
+	for _, i := range instances {
+		want := i.processed.Load() + messages
+		broker.Eventually(t, patience, func() bool { return i.processed.Load() >= want }, "every instance takes part")
+	}
+}
+
+// counting is the app's marshaler, watermill-amqp's own. It counts.
+type counting struct {
+	amqp.DefaultMarshaler
+	d     *deployment
+	stock bool
+}
+
+func (c counting) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+	msg, err := c.DefaultMarshaler.Unmarshal(delivery)
+	if err == nil || c.stock { // the library asks again, without the headers that are not strings
+		c.d.deliveries.Add(string(delivery.Body))
+	}
+	if err != nil && c.stock {
+		c.d.unreadable.Add(string(delivery.Body))
+	}
+	return msg, err
+}
+
+func most(l *testapp.Ledger) (count int) {
+	for _, n := range l.Counts() {
+		count = max(count, n)
+	}
+	return count
+}
+
+// traffic is published to a queue, confirmed, until it is stopped.
+type traffic struct {
+	t         testing.TB
+	queue     atomic.Pointer[string]
+	published atomic.Int64
+	cancel    context.CancelFunc
+	done      chan error
+}
+
+// send publishes so many messages at once, and then goes on at a steady rate.
+func (d *deployment) send(atOnce int) *traffic {
+	d.t.Helper()
+	f := &traffic{t: d.t, done: make(chan error, 1)}
+	f.queue.Store(&d.queue)
+	channel := f.burst(atOnce)
+	ctx, cancel := context.WithCancel(context.Background())
+	f.cancel = cancel
+	go func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				f.done <- nil
+				return
+			case <-tick.C:
+			}
+			if err := f.publish(channel, 5); err != nil {
+				f.done <- err
+				return
+			}
+		}
+	}()
+	d.t.Cleanup(cancel)
+	return f
+}
+
+// burst publishes so many messages at once.
+func (f *traffic) burst(messages int) *amqp091.Channel {
+	f.t.Helper()
+	channel := broker.Channel(f.t)
+	require.NoError(f.t, channel.Confirm(false))
+	require.NoError(f.t, f.publish(channel, messages))
+	return channel
+}
+
+func (f *traffic) publish(channel *amqp091.Channel, messages int) error {
+	var confirms []*amqp091.DeferredConfirmation
+	for range messages {
+		id := testapp.ID(int(f.published.Add(1)))
+		msg, err := amqp.DefaultMarshaler{}.Marshal(message.NewMessage(id, []byte(id)))
+		if err != nil {
+			return err
+		}
+		confirm, err := channel.PublishWithDeferredConfirm("", *f.queue.Load(), true, false, msg)
+		if err != nil {
+			return err
+		}
+		confirms = append(confirms, confirm)
+	}
+	for _, confirm := range confirms {
+		if !confirm.Wait() {
+			return errors.New("not confirmed")
+		}
+	}
+	return nil
+}
+
+// moveTo sends what follows to another queue, and returns once all that went to the old one is confirmed.
+func (f *traffic) moveTo(queue string) {
+	f.t.Helper()
+	f.queue.Store(&queue)
+	f.more(100)
+}
+
+// more waits until so many more messages are published.
+func (f *traffic) more(messages int64) {
+	f.t.Helper()
+	want := f.published.Load() + messages
+	broker.Eventually(f.t, patience, func() bool { return f.published.Load() >= want || len(f.done) > 0 }, "the traffic goes on")
+	require.Empty(f.t, f.done, "the traffic has stopped")
+}
+
+// balance stops the traffic: every message that was published is processed, none is on a queue, none went round.
+func (d *deployment) balance(f *traffic, queues ...string) {
+	d.t.Helper()
+	f.cancel()
+	require.NoError(d.t, <-f.done)
+	published := int(f.published.Load())
+	d.processed.Wait(d.t, published, patience)
+	assert.Equal(d.t, published, d.processed.Len(), "identities")
+	assert.Empty(d.t, d.unreadable.Counts(), "deliveries that a stock instance could not read")
+	assert.LessOrEqual(d.t, most(d.deliveries), bounded, "deliveries of one message")
+	d.waitUntil("nothing is left on the queues", func(messages map[string]int) bool { return sum(messages, queues) == 0 })
+	d.t.Logf("published=processed=%d twice=%d, most deliveries of one message=%d", published, len(d.processed.Twice()), most(d.deliveries))
+}
+
+// list is what `rabbitmqctl list_queues name messages` shows of the app's queues: messages that are ready and unacknowledged.
+func (d *deployment) list() map[string]int {
+	d.t.Helper()
+	messages := map[string]int{}
+	for line := range strings.Lines(broker.Ctl(d.t, "list_queues", "name", "messages")) {
+		name, count, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		if n, err := strconv.Atoi(count); err == nil && strings.Contains(name, d.prefix) {
+			messages[name] = n
+		}
+	}
+	return messages
+}
+
+// every is how often the page's commands are repeated.
+const every = 2 * time.Second
+
+// waitUntil repeats the command until it shows what is waited for.
+func (d *deployment) waitUntil(what string, shows func(messages map[string]int) bool) {
+	d.t.Helper()
+	deadline := time.Now().Add(patience)
+	for messages := d.list(); !shows(messages); messages = d.list() {
+		require.Less(d.t, time.Now(), deadline, "%s: %v", what, messages)
+		<-time.After(every)
+	}
+}
+
+// waitUntilEmpty repeats the command until it shows 0 for ten seconds: a quorum queue's figure is up to five seconds old.
+func (d *deployment) waitUntilEmpty(queues ...string) {
+	d.t.Helper()
+	var since time.Time
+	d.waitUntil("empty for ten seconds", func(messages map[string]int) bool {
+		if sum(messages, queues) > 0 {
+			since = time.Time{}
+		} else if since.IsZero() {
+			since = time.Now()
+		}
+		return !since.IsZero() && time.Since(since) > 10*time.Second
+	})
+}
+
+func sum(messages map[string]int, queues []string) (total int) {
+	for _, queue := range queues {
+		total += messages[queue]
+	}
+	return total
+}
