@@ -11,6 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // TestExistingQuorumQueueIsProtectedByAPolicy: the command that the library prints protects a quorum queue without a dead-letter
@@ -25,7 +26,7 @@ func TestExistingQuorumQueueIsProtectedByAPolicy(t *testing.T) {
 	refused := d.instance(subscriberOnly)
 	text := ""
 	if err := d.subscribe(refused); err != nil {
-		require.ErrorIs(t, err, config.ErrUnprotectedQuorum)
+		require.ErrorIs(t, err, topology.ErrUnprotectedQuorum)
 		text = err.Error()
 	} else {
 		require.Len(t, refused.log.Lines("rabbitmqctl set_policy"), 1)

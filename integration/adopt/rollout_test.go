@@ -96,7 +96,7 @@ func TestRolloutOfAQueueThatDoesNotExist(t *testing.T) {
 
 	left := newDeployment(t)
 	leave := left.instance(subscriberOnly)
-	leave.change = func(c *config.BuilderConfig) { c.WorkQueue = config.Leave }
+	leave.change = func(c *config.BuilderConfig) { c.WorkQueue = topology.Leave }
 	require.NoError(t, left.subscribe(leave))
 	require.NoError(t, left.subscribe(left.instance(stock)))
 	require.NoError(t, left.subscribe(left.instance(withMiddleware)), "afterwards without Leave")
