@@ -10,6 +10,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // TestRolloutInTwoSteps: at every stage instances of two builds share the queue, under traffic.
@@ -96,7 +97,7 @@ func TestRolloutOfAQueueThatDoesNotExist(t *testing.T) {
 
 	left := newDeployment(t)
 	leave := left.instance(subscriberOnly)
-	leave.change = func(c *config.BuilderConfig) { c.WorkQueue = topology.Leave }
+	leave.change = func(c *config.BuilderConfig) { c.WorkQueueMode = topology.Leave }
 	require.NoError(t, left.subscribe(leave))
 	require.NoError(t, left.subscribe(left.instance(stock)))
 	require.NoError(t, left.subscribe(left.instance(withMiddleware)), "afterwards without Leave")

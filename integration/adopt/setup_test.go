@@ -160,7 +160,7 @@ func (i *instance) start() *instance {
 		require.NoError(t, err)
 		closeFailures = failures.Close
 		c := b.TieredRetryConfig(failures)
-		c.OnRetry = func(e middleware.RetryEvent) { i.retried.Add(e.RetryTopic) }
+		c.OnRetry = func(e middleware.RetryEvent) { i.retried.Add(e.Destination.Topic) }
 		retry, err := middleware.NewTieredRetry(c, i.log)
 		require.NoError(t, err)
 		router.AddMiddleware(retry.Middleware)
