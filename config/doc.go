@@ -24,5 +24,5 @@
 //	Topology(topic) topology.Topology             // exchanges, queues and bindings
 //
 // Package topology describes what the builder declares on the broker, and has the constants for QueueType and WorkQueueMode and
-// the errors of Subscribe. The broker's user needs permissions for all these names and for the work queue: see the README.
+// the errors of Subscribe. The broker's user needs permissions for all these names and for the work queue: see docs/operations.md.
 package config
