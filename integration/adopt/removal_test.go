@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +24,7 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	d := newDeployment(t)
 	d.schedule, d.takes = backoff.Schedule{3 * time.Second, time.Second}, 2*time.Millisecond
 	d.declare()
+	assert.False(t, d.declaredByLibrary())
 	policy := "retry of " + d.queue
 	t.Cleanup(func() { testapp.DeletePolicy(t, policy) })
 	broker.Ctl(t, "set_policy", "--apply-to", "queues", policy, "^"+d.queue+"$",
@@ -66,9 +66,7 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	for _, queue := range append(d.tiers(), d.queue+".dead") {
 		broker.Ctl(t, "delete_queue", queue)
 	}
-	for _, exchange := range []string{d.prefix, d.prefix + ".return", d.prefix + ".orphans"} {
-		assert.Equal(t, http.StatusBadRequest, deleteUnused(t, exchange), "the other app uses it")
-	}
+	assert.Equal(t, http.StatusBadRequest, deleteExchange(t, d.prefix+"?if-unused=true"), "the other app uses the prefix")
 	f.more(200)
 	d.balance(f, d.queue, d.prefix+".orphans")
 	assert.Equal(t, []string{d.queue}, d.queues(), "of the app nothing is left but its own queue")
@@ -87,17 +85,29 @@ func (d *deployment) replace(running []*instance, b build) (replaced []*instance
 	return replaced
 }
 
+// declaredByLibrary is what the page reads off `rabbitmqctl list_queues name arguments`.
+func (d *deployment) declaredByLibrary() bool {
+	d.t.Helper()
+	for line := range strings.Lines(broker.Ctl(d.t, "list_queues", "name", "arguments")) {
+		if name, arguments, _ := strings.Cut(line, "\t"); name == d.queue {
+			return strings.Contains(arguments, fmt.Sprintf(`{"x-dead-letter-exchange",%q}`, d.prefix))
+		}
+	}
+	require.Failf(d.t, "no such queue", d.queue)
+	return false
+}
+
 // queues are the names of the queues on the broker that have the app's name.
 func (d *deployment) queues() []string {
 	d.t.Helper()
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(d.list())), func(name string) bool { return !strings.Contains(name, d.queue) })
 }
 
-// deleteUnused sends the page's request, and returns the status.
-func deleteUnused(t *testing.T, exchange string) int {
+// deleteExchange sends the page's request, and returns the status.
+func deleteExchange(t *testing.T, exchange string) int {
 	t.Helper()
 	client := broker.Management(t)
-	request, err := http.NewRequest(http.MethodDelete, client.Endpoint+"/api/exchanges/%2F/"+url.PathEscape(exchange)+"?if-unused=true", nil)
+	request, err := http.NewRequest(http.MethodDelete, client.Endpoint+"/api/exchanges/%2F/"+exchange, nil)
 	require.NoError(t, err)
 	request.SetBasicAuth(client.Username, client.Password)
 	response, err := http.DefaultClient.Do(request)
@@ -112,7 +122,8 @@ func TestRemovalWithANewQueue(t *testing.T) {
 	d := newDeployment(t)
 	d.schedule = backoff.Schedule{5 * time.Second, time.Second}
 	running := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
-	require.ErrorContains(t, d.subscribe(d.instance(stock)), "406", "the library has declared the queue")
+	assert.True(t, d.declaredByLibrary())
+	require.ErrorContains(t, d.subscribe(d.instance(stock)), "406")
 	f := d.send(2000)
 	work(t, 200, running...)
 
@@ -141,12 +152,14 @@ func TestRemovalWithANewQueue(t *testing.T) {
 	// Step 6: what is left on the broker.
 	messages := d.list()
 	require.Zero(t, sum(messages, []string{d.queue, d.queue + ".dead", d.prefix + ".orphans"}), messages)
-	for _, queue := range append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans") {
+	for _, queue := range append(d.tiers(), d.queue, d.queue+".dead") {
 		broker.Ctl(t, "delete_queue", queue)
 	}
-	for _, exchange := range []string{d.prefix, d.prefix + ".return", d.prefix + ".orphans"} {
-		assert.Equal(t, http.StatusNoContent, deleteUnused(t, exchange), "no other app uses it")
+	assert.Equal(t, http.StatusNoContent, deleteExchange(t, d.prefix+"?if-unused=true"), "no other app uses the prefix")
+	for _, exchange := range []string{d.prefix + ".return", d.prefix + ".orphans"} {
+		assert.Equal(t, http.StatusNoContent, deleteExchange(t, exchange))
 	}
+	broker.Ctl(t, "delete_queue", d.prefix+".orphans")
 	f.more(200)
 	d.balance(f, stocks[0].queue)
 	assert.Equal(t, []string{stocks[0].queue}, d.queues())

@@ -48,7 +48,8 @@ func TestRolloutInTwoSteps(t *testing.T) {
 	work(t, 25, first[1], second[0], second[1])
 	first[1].stop()
 	work(t, 50, second...)
-	assert.Positive(t, second[1].returned.Load())
+	broker.Eventually(t, patience, func() bool { return second[0].returned.Load() > 0 && second[1].returned.Load() > 0 },
+		"messages come back to instances with the middleware")
 
 	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
 	after, err := broker.Management(t).GetQueue("/", d.queue)
