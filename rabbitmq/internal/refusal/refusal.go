@@ -24,7 +24,7 @@ func Explain(what, name string, err error) error {
 			return &ArgumentConflictError{Object: name, Argument: d.Argument, Want: orNone(d.want), Have: orNone(d.have), Cause: broker}
 		}
 	case amqp091.AccessRefused:
-		hint = ": give the user the permissions that the documentation of this library lists"
+		hint = ": give the user the permissions that docs/operations.md lists"
 	case amqp091.NotFound:
 		hint = ": it does not exist, Topology.Declare declares it"
 	}
