@@ -55,7 +55,7 @@ func TestCloseUnderLoad(t *testing.T) {
 	require.Equal(t, want, topology.content(t))
 }
 
-func TestCloseWaitsForWhatIsInFlight(t *testing.T) {
+func TestCloseWaitsForMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
@@ -77,7 +77,7 @@ func TestCloseWaitsForWhatIsInFlight(t *testing.T) {
 		t.Fatal("Close did not wait")
 	}
 	select {
-	case err := <-closed: // the broker's goodbye does not come through either
+	case err := <-closed: // the broker's answer to the close is held back too
 		require.NoError(t, err)
 	case <-time.After(2 * soon):
 		t.Fatal("Close hangs")
@@ -92,7 +92,7 @@ func TestCloseWhileDisconnected(t *testing.T) {
 	proxy.Stop()
 	broker.Eventually(t, soon, func() bool {
 		return errors.Is(p.Publish(topology.queue, newMessage("away")), publisher.ErrNotConnected)
-	}, "it notices")
+	}, "the publisher finds that the connection is lost")
 	begin := time.Now()
 	require.NoError(t, p.Close())
 	assert.Less(t, time.Since(begin), time.Second)

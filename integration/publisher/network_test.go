@@ -36,7 +36,7 @@ func TestNotConfirmedBeforeTheDeadline(t *testing.T) {
 	proxy.Stop()
 }
 
-func TestTheMessagesContextEndsTheWait(t *testing.T) {
+func TestMessageContextEndsTheWait(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
@@ -51,7 +51,7 @@ func TestTheMessagesContextEndsTheWait(t *testing.T) {
 	defer hold(t, proxy, "downstream")()
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
-	msg = newMessage("cancelled meanwhile")
+	msg = newMessage("cancelled in flight")
 	msg.SetContext(ctx)
 	result := make(chan error, 1)
 	go func() { result <- p.Publish(topology.queue, msg) }()
@@ -66,7 +66,7 @@ func TestTheMessagesContextEndsTheWait(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		asPublishError(t, err, publisher.ErrNotConfirmed)
 	case <-time.After(soon):
-		t.Fatal("the context's end did not end the publish")
+		t.Fatal("Publish did not return after its context was cancelled")
 	}
 
 	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -76,11 +76,11 @@ func TestTheMessagesContextEndsTheWait(t *testing.T) {
 	err := p.Publish(topology.queue, msg)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	asPublishError(t, err, publisher.ErrNotConfirmed)
-	require.Equal(t, map[string]int{"cancelled meanwhile": 1, "deadline": 1}, topology.content(t))
+	require.Equal(t, map[string]int{"cancelled in flight": 1, "deadline": 1}, topology.content(t))
 	proxy.Stop()
 }
 
-func TestALostConnection(t *testing.T) {
+func TestLostConnection(t *testing.T) {
 	t.Parallel()
 	const callers = 32
 	topology := declare(t, nil)
@@ -88,7 +88,7 @@ func TestALostConnection(t *testing.T) {
 	p := topology.open(t, func(c *publisher.Config) { c.URI = uri })
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 
-	hold(t, proxy, "downstream") // so that all of them are in flight
+	hold(t, proxy, "downstream") // all messages must be in flight
 	results := make(chan error, callers)
 	for i := range callers {
 		go func() { results <- p.Publish(topology.queue, newMessage(fmt.Sprint("in flight ", i))) }()
@@ -112,7 +112,7 @@ func TestALostConnection(t *testing.T) {
 		asPublishError(t, err, publisher.ErrNotConnected)
 		var dial *net.OpError
 		return errors.As(err, &dial) && dial.Op == "dial"
-	}, "the error says why it cannot reconnect")
+	}, "the error contains why it cannot reconnect")
 
 	require.NoError(t, proxy.Toxics.RemoveToxic(t.Context(), "hold"))
 	require.NoError(t, proxy.Start())
@@ -123,7 +123,7 @@ func TestALostConnection(t *testing.T) {
 	assert.Len(t, content, callers+2)
 }
 
-func TestAPeerThatStopsReading(t *testing.T) {
+func TestPeerThatStopsReading(t *testing.T) {
 	t.Parallel()
 	const callers = 32
 	topology := declare(t, nil)
@@ -158,14 +158,14 @@ func TestAPeerThatStopsReading(t *testing.T) {
 
 	broker.Eventually(t, 2*soon, func() bool {
 		return errors.Is(p.Publish(topology.queue, newMessage("later")), publisher.ErrNotConnected)
-	}, "the write's deadline ends the connection")
+	}, "the connection ends at the write deadline")
 	free()
 	broker.Eventually(t, 2*soon, func() bool { return p.Publish(topology.queue, newMessage("after")) == nil }, "it recovers")
 	assert.Equal(t, 1, topology.content(t)["after"])
 }
 
-// Not parallel: an alarm blocks whoever publishes to this broker.
-func TestABlockedConnection(t *testing.T) {
+// Not parallel: an alarm blocks all publishers of this broker.
+func TestBlockedConnection(t *testing.T) {
 	watermark := func(value string) { broker.Ctl(t, "set_vm_memory_high_watermark", value) }
 	topology := declare(t, nil)
 	p := topology.open(t, func(c *publisher.Config) { c.ConfirmTimeout = 2 * time.Second })
@@ -173,7 +173,7 @@ func TestABlockedConnection(t *testing.T) {
 
 	t.Cleanup(func() { watermark("0.6") })
 	watermark("0.0001")
-	broker.Eventually(t, 2*soon, func() bool { // the alarm takes a moment; whatever comes through is confirmed
+	broker.Eventually(t, 2*soon, func() bool { // the alarm is not in effect at once: until then messages are confirmed
 		err := p.Publish(topology.queue, newMessage("in flight"))
 		if err == nil {
 			return false
@@ -193,7 +193,7 @@ func TestABlockedConnection(t *testing.T) {
 	assert.Zero(t, content["blocked"])
 }
 
-func TestNewSaysWhatIsWrong(t *testing.T) {
+func TestNewReportsConnectionErrors(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -206,9 +206,9 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	const canary = "c4nary-s3cret"
 	for name, uri := range map[string]string{
 		"wrong password":  broker.WithUser(t, "guest", canary),
-		"unknown user":    broker.WithUser(t, "nobody", canary),
+		"unknown user":    broker.WithUser(t, "unknown", canary),
 		"unreachable":     "amqp://guest:" + canary + "@" + address + "/",
-		"says nothing":    "amqp://guest:" + canary + "@" + silent.Addr().String() + "/?connection_timeout=300",
+		"does not answer": "amqp://guest:" + canary + "@" + silent.Addr().String() + "/?connection_timeout=300",
 		"no virtual host": strings.TrimSuffix(broker.URL(t), "/") + "/" + "missing",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -223,8 +223,8 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A close of the app's own, such as an operator's, is no end either.
-func TestTheBrokerClosesTheConnection(t *testing.T) {
+// The publisher reconnects also after an operator has closed its connection.
+func TestBrokerClosesTheConnection(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	name := broker.Name(t, "named")

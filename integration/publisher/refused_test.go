@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// marshalWith lets a message's metadata say what its publishing shall have that closes the channel.
+// marshalWith returns a Marshal that changes the publishing of a message.
 func marshalWith(change func(*message.Message, *amqp091.Publishing)) func(*message.Message) (amqp091.Publishing, error) {
 	return func(msg *message.Message) (amqp091.Publishing, error) {
 		p := amqp091.Publishing{Headers: amqp091.Table{publisher.UUIDHeader: msg.UUID}, Body: msg.Payload}
@@ -25,23 +25,27 @@ func marshalWith(change func(*message.Message, *amqp091.Publishing)) func(*messa
 	}
 }
 
-// Direct reply-to without a consumer closes the channel, and nobody can tell beforehand.
-func guilty(msg *message.Message, p *amqp091.Publishing) {
-	if strings.HasPrefix(msg.UUID, "guilty") {
+// closing is the prefix of the UUIDs of messages that close the channel.
+const closing = "closing"
+
+// closeChannel uses direct reply-to without a consumer: the broker closes the channel. The publisher cannot find that before it
+// publishes the message.
+func closeChannel(msg *message.Message, p *amqp091.Publishing) {
+	if strings.HasPrefix(msg.UUID, closing) {
 		p.ReplyTo = "amq.rabbitmq.reply-to"
 	}
 }
 
-func TestOnlyTheGuiltyMessageIsRefused(t *testing.T) {
+func TestOnlyTheMessageThatClosesTheChannelIsRefused(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *publisher.Config) { c.Marshal, c.MaxInFlight = marshalWith(guilty), 2048 })
+	p := topology.open(t, func(c *publisher.Config) { c.Marshal, c.MaxInFlight = marshalWith(closeChannel), 2048 })
 	good := newMessages(1000)
 	var group sync.WaitGroup
 	for i, msg := range good {
 		if i == 500 {
 			group.Go(func() {
-				err := p.Publish(topology.queue, newMessage("guilty"))
+				err := p.Publish(topology.queue, newMessage(closing))
 				asPublishError(t, err, publisher.ErrRefused)
 				var cause *amqp091.Error
 				require.ErrorAs(t, err, &cause)
@@ -52,21 +56,21 @@ func TestOnlyTheGuiltyMessageIsRefused(t *testing.T) {
 	}
 	group.Wait()
 	content := topology.content(t)
-	assert.Zero(t, content["guilty"])
+	assert.Zero(t, content[closing])
 	for _, msg := range good {
-		// A message in flight when the channel was closed may be there twice; no other may.
+		// Only a message that was in flight when the channel was closed may be in the queue twice.
 		assert.Contains(t, []int{1, 2}, content[msg.UUID], msg.UUID)
 	}
 	assert.Len(t, content, len(good))
 }
 
-func TestSeveralGuiltyMessagesInOneBatch(t *testing.T) {
+func TestSeveralMessagesOfOneBatchCloseTheChannel(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *publisher.Config) { c.Marshal = marshalWith(guilty) })
+	p := topology.open(t, func(c *publisher.Config) { c.Marshal = marshalWith(closeChannel) })
 	messages := newMessages(300)
 	for i := 0; i < len(messages); i += 50 {
-		messages[i].UUID = fmt.Sprint("guilty ", i)
+		messages[i].UUID = fmt.Sprint(closing, " ", i)
 	}
 	err := p.Publish(topology.queue, messages...)
 	require.ErrorIs(t, err, publisher.ErrRefused)
@@ -78,7 +82,7 @@ func TestSeveralGuiltyMessagesInOneBatch(t *testing.T) {
 	}
 	content := topology.content(t)
 	for _, msg := range messages {
-		if strings.HasPrefix(msg.UUID, "guilty") {
+		if strings.HasPrefix(msg.UUID, closing) {
 			assert.Equal(t, 1, refused[msg.UUID])
 			assert.Zero(t, content[msg.UUID])
 		} else {
@@ -88,19 +92,19 @@ func TestSeveralGuiltyMessagesInOneBatch(t *testing.T) {
 	}
 }
 
-// What is refused beforehand does not disturb the neighbours: the channel lives on, so that no message comes twice.
-func TestRefusedBeforehand(t *testing.T) {
+// The publisher refuses these messages before it publishes them. The channel stays open, so the other messages are published once.
+func TestRefusedBeforePublishing(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	p := topology.open(t, func(c *publisher.Config) {
 		c.Marshal = marshalWith(func(msg *message.Message, p *amqp091.Publishing) {
 			switch msg.UUID {
 			case "user":
-				p.UserId = "somebody"
+				p.UserId = "another user"
 			case "expiration":
 				p.Expiration = "soon"
 			case "cc":
-				p.Headers["CC"] = "no array"
+				p.Headers["CC"] = "not an array"
 			case "frame":
 				p.Headers["large"] = strings.Repeat("x", 1<<20)
 			case "property":
@@ -124,8 +128,8 @@ func TestRefusedBeforehand(t *testing.T) {
 	require.Equal(t, once(messages), topology.content(t))
 }
 
-// A consumer with amqp091-go, as every Go application is, loses its connection over headers that are nested one level deeper.
-func TestHeadersNestedAsDeeplyAsCanBeRead(t *testing.T) {
+// A client of amqp091-go loses its connection when it receives headers that are nested one level deeper.
+func TestNestingLimitOfHeaders(t *testing.T) {
 	t.Parallel()
 	const levels = 32
 	nested := func(levels int, array bool) (value any) {
@@ -166,18 +170,18 @@ func TestHeadersNestedAsDeeplyAsCanBeRead(t *testing.T) {
 				return err == nil && queue.Messages == 1
 			}, "the message is in the queue")
 			_, _, err = channel.Get(topology.queue, true)
-			require.Error(t, err, "amqp091-go reads more levels than we think")
+			require.Error(t, err, "amqp091-go reads more levels than 32")
 		})
 	}
 }
 
-// TestNoRoomForTheMark: what has none is told apart all the same.
-func TestNoRoomForTheMark(t *testing.T) {
+// TestMessagesWithoutRoomForTheID: the publisher still matches each return with its message.
+func TestMessagesWithoutRoomForTheID(t *testing.T) {
 	t.Parallel()
 	const frameMax = 8192
 	topology := declare(t, nil)
 	p := topology.open(t, func(c *publisher.Config) { c.AMQP = &amqp091.Config{FrameSize: frameMax}; c.Exchange = "" })
-	full := func(identity string) *message.Message { // one byte of which is too much for the mark
+	full := func(identity string) *message.Message { // the header with the id needs one byte more than is free
 		msg := newMessage(identity)
 		const frame, content, deliveryMode, table, key, value = 8, 14, 1, 4, 1 + 1, 1 + 4
 		uuid := 1 + len(publisher.UUIDHeader) + value + len(identity)
@@ -195,20 +199,20 @@ func TestNoRoomForTheMark(t *testing.T) {
 			}
 			assert.ErrorIs(t, p.Publish("nowhere", full(identity)), publisher.ErrUnroutable, identity)
 		})
-		group.Go(func() { assert.NoError(t, p.Publish(topology.queue, newMessage(fmt.Sprint("neighbour ", i)))) })
+		group.Go(func() { assert.NoError(t, p.Publish(topology.queue, newMessage(fmt.Sprint("other ", i)))) })
 	}
 	group.Wait()
 	content := topology.content(t)
 	for i := range messages {
 		assert.Equal(t, 1-i%2, content[fmt.Sprint(i)], i)
-		assert.Equal(t, 1, content[fmt.Sprint("neighbour ", i)], i)
+		assert.Equal(t, 1, content[fmt.Sprint("other ", i)], i)
 	}
 }
 
-// The bound is AMQP's; the broker forgives the 8 bytes of a frame's overhead, and closes the connection for one more.
+// The bound is that of AMQP. The broker accepts 8 bytes more, the overhead of a frame. It closes the connection for 9 bytes more.
 func TestHeadersUpToFrameMax(t *testing.T) {
 	t.Parallel()
-	const frameMax, mark = 8192, 1 + len(publisher.IDHeader) + 1 + 4 + 8
+	const frameMax, id = 8192, 1 + len(publisher.IDHeader) + 1 + 4 + 8
 	topology := declare(t, nil)
 	var excesses []int
 	p := topology.open(t, func(c *publisher.Config) {
@@ -235,14 +239,14 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 	require.Len(t, excesses, 1)
 	largest := frameMax - excesses[0]
 
-	require.NoError(t, publish(largest, false), "as large as may be")
-	require.NoError(t, publish(largest+1, false), "without the publisher's mark")
-	require.NoError(t, publish(largest+mark, false), "without the publisher's mark")
-	require.ErrorIs(t, publish(largest+mark+1, false), publisher.ErrRefused)
-	require.NoError(t, publish(frameMax, true), "shrunk to as large as may be")
+	require.NoError(t, publish(largest, false), "the largest allowed")
+	require.NoError(t, publish(largest+1, false), "without the header of the id")
+	require.NoError(t, publish(largest+id, false), "without the header of the id")
+	require.ErrorIs(t, publish(largest+id+1, false), publisher.ErrRefused)
+	require.NoError(t, publish(frameMax, true), "shrunk to the largest allowed")
 	require.Equal(t, map[string]int{"large": 4}, topology.content(t))
 
-	const forgiven = 8
+	const tolerated = 8
 	connection, err := amqp091.DialConfig(broker.URL(t), amqp091.Config{FrameSize: frameMax})
 	require.NoError(t, err)
 	defer connection.Close()
@@ -252,7 +256,7 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 	require.NoError(t, channel.Publish("", topology.queue, true, false, amqp091.Publishing{
 		DeliveryMode: amqp091.Persistent,
 		Headers: amqp091.Table{
-			"filler": strings.Repeat("x", largest+forgiven+1), publisher.UUIDHeader: "large", publisher.IDHeader: "12345678",
+			"filler": strings.Repeat("x", largest+tolerated+1), publisher.UUIDHeader: "large", publisher.IDHeader: "12345678",
 		},
 		Body: []byte("payload of large"),
 	}))
@@ -260,6 +264,6 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 	case err := <-closed:
 		require.NotNil(t, err)
 	case <-time.After(soon):
-		t.Fatal("the broker takes larger headers than we think")
+		t.Fatal("the broker accepts headers that are more than 8 bytes too large")
 	}
 }

@@ -37,7 +37,7 @@ func TestConfirmedMessagesAreInTheQueue(t *testing.T) {
 	}
 }
 
-func TestAMessageKeepsWhatItHas(t *testing.T) {
+func TestMessageKeepsItsContent(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	p := topology.open(t, nil)
@@ -57,8 +57,8 @@ func TestAMessageKeepsWhatItHas(t *testing.T) {
 	assert.NotContains(t, msg.Metadata, publisher.IDHeader)
 }
 
-// The return of a message comes on another way than its confirm: who mistakes their order loses messages.
-func TestEveryThirdUnroutable(t *testing.T) {
+// amqp091-go delivers returns and confirms separately. A publisher that confuses their order loses messages.
+func TestEveryThirdMessageIsUnroutable(t *testing.T) {
 	t.Parallel()
 	const callers, each = 64, 100
 	topology := declare(t, nil)
@@ -93,7 +93,7 @@ func TestEveryThirdUnroutable(t *testing.T) {
 	require.Equal(t, want, topology.content(t))
 }
 
-func TestRedeclareHeals(t *testing.T) {
+func TestRedeclareRestoresTheTopology(t *testing.T) {
 	t.Parallel()
 	remove := map[string]func(*amqp091.Channel, topology) error{
 		"missing queue": func(channel *amqp091.Channel, o topology) error {
@@ -149,14 +149,14 @@ func TestUnroutable(t *testing.T) {
 		cause     string
 		is        error
 	}{
-		"no redeclare":          {cause: "NO_ROUTE"},
-		"missing exchange":      {exchange: "missing", cause: "NOT_FOUND"},
-		"redeclare fails":       {redeclare: func(*amqp091.Channel, string) error { return broken }, cause: "NO_ROUTE", is: broken},
-		"redeclare is useless":  {redeclare: func(*amqp091.Channel, string) error { return nil }, cause: "NO_ROUTE"},
-		"redeclare panics":      {redeclare: func(*amqp091.Channel, string) error { panic("oops") }, cause: "oops"},
-		"redeclare hangs":       {redeclare: func(*amqp091.Channel, string) error { <-forever; return nil }, cause: "did not return in time"},
-		"redeclare breaks":      {redeclare: breakChannel, cause: "PRECONDITION_FAILED"},
-		"still missing, healed": {exchange: "missing", redeclare: func(*amqp091.Channel, string) error { return nil }, cause: "NOT_FOUND"},
+		"no redeclare":                             {cause: "NO_ROUTE"},
+		"missing exchange":                         {exchange: "missing", cause: "NOT_FOUND"},
+		"redeclare fails":                          {redeclare: func(*amqp091.Channel, string) error { return broken }, cause: "NO_ROUTE", is: broken},
+		"redeclare does nothing":                   {redeclare: func(*amqp091.Channel, string) error { return nil }, cause: "NO_ROUTE"},
+		"redeclare panics":                         {redeclare: func(*amqp091.Channel, string) error { panic("oops") }, cause: "oops"},
+		"redeclare hangs":                          {redeclare: func(*amqp091.Channel, string) error { <-forever; return nil }, cause: "did not return in time"},
+		"redeclare breaks":                         {redeclare: breakChannel, cause: "PRECONDITION_FAILED"},
+		"missing exchange, redeclare does nothing": {exchange: "missing", redeclare: func(*amqp091.Channel, string) error { return nil }, cause: "NOT_FOUND"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -206,8 +206,8 @@ func TestNacked(t *testing.T) {
 	require.Equal(t, confirmed, topology.content(t))
 }
 
-// TestQueueThatWasFullTakesMessagesAgain once there is room: RabbitMQ 3.10 goes on refusing them on the channel it once refused
-// one on.
+// TestQueueThatWasFullTakesMessagesAgain: RabbitMQ 3.10 continues to refuse messages on a channel after the first refusal, also
+// when the queue has room again.
 func TestQueueThatWasFullTakesMessagesAgain(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, amqp091.Table{"x-queue-type": "quorum", "x-overflow": "reject-publish"})
@@ -226,8 +226,8 @@ func TestQueueThatWasFullTakesMessagesAgain(t *testing.T) {
 	}
 	broker.Eventually(t, 30*time.Second, func() bool { return errors.Is(publish(), publisher.ErrNacked) }, "the queue is full")
 	testapp.DeletePolicy(t, topology.queue)
-	broker.Eventually(t, 30*time.Second, func() bool { return publish() == nil }, "there is room again")
-	require.Equal(t, confirmed, topology.content(t), "of those that were refused, none is there")
+	broker.Eventually(t, 30*time.Second, func() bool { return publish() == nil }, "the queue has room again")
+	require.Equal(t, confirmed, topology.content(t), "the queue contains no refused message")
 }
 
 func TestBatchesLargerThanMaxInFlight(t *testing.T) {
@@ -243,7 +243,7 @@ func TestBatchesLargerThanMaxInFlight(t *testing.T) {
 	require.Equal(t, once(messages), topology.content(t))
 }
 
-func TestABatchNamesWhatFailed(t *testing.T) {
+func TestBatchErrorNamesTheFailedMessage(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(2), "x-overflow": "reject-publish"})
 	p := topology.open(t, nil)
@@ -255,5 +255,5 @@ func TestABatchNamesWhatFailed(t *testing.T) {
 	messages[1].Metadata.Set(string(make([]byte, 256)), "a key that is too long")
 	err = p.Publish(topology.queue, messages...)
 	assert.Equal(t, "message-1", asPublishError(t, err, publisher.ErrRefused).MessageUUID)
-	require.Empty(t, topology.content(t), "a message that has to be refused takes its call with it")
+	require.Empty(t, topology.content(t), "a refused message fails its whole call")
 }

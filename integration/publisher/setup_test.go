@@ -17,7 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-const soon = 5 * time.Second // much longer than any of it takes
+const soon = 5 * time.Second // much longer than any of these events takes
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -48,7 +48,7 @@ func (o topology) declare(channel *amqp091.Channel, arguments amqp091.Table) err
 	return channel.QueueBind(o.queue, o.queue, o.exchange, false, nil)
 }
 
-// content is how often each message is in the queue, by UUID. It empties the queue.
+// content empties the queue, and returns how often each message was in it, by UUID.
 func (o topology) content(t testing.TB) map[string]int {
 	t.Helper()
 	channel := broker.Channel(t)
@@ -97,7 +97,7 @@ func once(messages []*message.Message) map[string]int {
 // hold stops the network in one direction: "upstream" is towards the broker.
 func hold(t testing.TB, proxy *toxiproxy.Proxy, direction string) (free func()) {
 	t.Helper()
-	// A bandwidth of 1 kB/s also stops reading; of what timeout holds, nothing arrives.
+	// The toxic timeout drops all data but continues to read. A bandwidth of 1 kB/s also stops reading.
 	toxic, attributes := "timeout", `{"timeout":0}`
 	if direction == "upstream" {
 		toxic, attributes = "bandwidth", `{"rate":1}`
@@ -108,7 +108,7 @@ func hold(t testing.TB, proxy *toxiproxy.Proxy, direction string) (free func()) 
 	return func() { require.NoError(t, proxy.Toxics.RemoveToxic(context.Background(), "hold")) }
 }
 
-// asPublishError asserts the kind, and that the error says which message went where.
+// asPublishError asserts the kind of the error, and that the error contains the exchange, the routing key and the message's UUID.
 func asPublishError(t testing.TB, err, kind error) *publisher.PublishError {
 	t.Helper()
 	require.ErrorIs(t, err, kind)

@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// suspend stops the process of a queue inside the broker: as a queue without a majority, it takes messages and confirms none.
+// suspend stops the process of a queue inside the broker. Like a queue without a majority, it takes messages and confirms none.
 func suspend(t *testing.T, queue string) {
 	t.Helper()
 	eval := func(action string) {
@@ -35,8 +35,8 @@ func openStuck(t *testing.T, queueType string, change func(*publisher.Config)) (
 	return p, healthy, stuck
 }
 
-// The callers of a queue that never confirms leave, again and again. Those of another queue must not notice.
-func TestAQueueThatNeverConfirms(t *testing.T) {
+// Callers that publish to a queue that never confirms time out again and again. This must not delay callers of another queue.
+func TestQueueThatNeverConfirms(t *testing.T) {
 	t.Parallel()
 	const maxInFlight, stuckCallers, rounds, timeout = 16, 4, 10, 500 * time.Millisecond
 	p, healthy, stuck := openStuck(t, "classic", func(c *publisher.Config) {
@@ -65,9 +65,9 @@ func TestAQueueThatNeverConfirms(t *testing.T) {
 	assert.Len(t, content, len(confirmed))
 }
 
-// A channel whose first message to a quorum queue finds no process that answers does nothing else: it confirms nothing to anybody,
-// and does not close. Another one does.
-func TestAChannelThatDoesNotClose(t *testing.T) {
+// A channel waits without end when the process of the quorum queue does not answer to its first message. It confirms no message of
+// any queue, and does not close. The publisher must use another channel.
+func TestChannelThatDoesNotClose(t *testing.T) {
 	t.Parallel()
 	const maxInFlight, timeout = 16, 500 * time.Millisecond
 	p, healthy, stuck := openStuck(t, "quorum", func(c *publisher.Config) {
@@ -79,7 +79,7 @@ func TestAChannelThatDoesNotClose(t *testing.T) {
 
 	messages := newMessages(10 * maxInFlight)
 	var group sync.WaitGroup
-	for caller := range maxInFlight { // as many as there are slots: none is lost
+	for caller := range maxInFlight { // as many callers as slots: the publisher has lost no slot
 		group.Go(func() { assert.NoError(t, p.Publish(healthy.queue, messages[10*caller:10*(caller+1)]...)) })
 	}
 	group.Wait()

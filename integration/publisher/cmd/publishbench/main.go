@@ -20,7 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// A contender publishes one message, routed and confirmed, and may be called by all callers at once.
+// A contender publishes one message, and waits until it is routed and confirmed. All callers call it at once.
 type contender struct {
 	publish func() error
 	close   func() error
@@ -90,7 +90,7 @@ func fail(err error) {
 	}
 }
 
-// measurePairs takes turns, also in who comes first.
+// measurePairs measures the two sides in turns. Which side comes first changes with every pair.
 func measurePairs(uri, queueType string, c comparison, pairs int, duration time.Duration) (ours, theirs []float64, err error) {
 	for i := range pairs {
 		turns := []struct {
@@ -111,7 +111,7 @@ func measurePairs(uri, queueType string, c comparison, pairs int, duration time.
 	return ours, theirs, nil
 }
 
-// measure has a queue of its own, so that none grows from one measurement to the next.
+// measure uses a new queue: the messages of one measurement must not affect the next.
 func measure(uri, queueType string, setup setup, callers int, duration time.Duration) (rate float64, err error) {
 	connection, err := amqp091.Dial(uri)
 	if err != nil {
@@ -177,7 +177,7 @@ func own(uri, queue string, _ int) (contender, error) {
 	return contender{publish: func() error { return p.Publish(queue, newMessage()) }, close: p.Close}, nil
 }
 
-// loop is what one writes by hand: one channel, deferred confirms. It does not notice unroutable messages.
+// loop is the loop that a developer would write by hand: one channel, deferred confirms. It does not detect unroutable messages.
 func loop(uri, queue string, _ int) (contender, error) {
 	connection, err := amqp091.Dial(uri)
 	if err != nil {
@@ -222,7 +222,7 @@ func watermillAMQP(pool int) setup {
 	}
 }
 
-// nothing declares nothing: the queue is there already, and of a type that watermill-amqp would not declare.
+// nothing declares nothing: the queue exists already, with a type that watermill-amqp would not declare.
 type nothing struct{}
 
 func (nothing) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
