@@ -18,7 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-// The tests of this file hold the page docs/cqrs.md to what Watermill's processors do.
+// The tests of this file check that docs/cqrs.md describes what Watermill's processors do.
 
 type billOrder struct{ Order string }
 
@@ -53,7 +53,7 @@ func commandProcessor(t *testing.T, app *retrytest.App, change ...func(*cqrs.Com
 	return processor
 }
 
-// twice fails two times.
+// twice returns a function that fails on its first two calls.
 func twice(calls *int) func() error {
 	return func() error {
 		if *calls++; *calls <= 2 {
@@ -79,8 +79,8 @@ func TestCommandIsRetried(t *testing.T) {
 	})
 }
 
-// An error of the domain decides by its own methods.
-func TestCommandThatFailsForGoodIsDeadLettered(t *testing.T) {
+// backoff.Permanent has the same effect in a command handler as in every handler.
+func TestCommandThatFailsPermanentlyIsDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, schedule)
 		handler, err := commandProcessor(t, app).AddHandler(
@@ -101,11 +101,11 @@ func TestAckCommandHandlingErrorsHidesFailures(t *testing.T) {
 		require.NoError(t, err)
 		handler.AddMiddleware(app.Retry.Middleware)
 		assert.Len(t, app.Send("billOrder", marshal(t, theCommand)).Processed().Attempts(), 1)
-		assert.Equal(t, 1, calls, "it failed, and is not called again")
+		assert.Equal(t, 1, calls, "the handler failed, and is not called again")
 	})
 }
 
-// A command that its processor cannot read fails as any other: it waits through the whole schedule.
+// A command that its processor cannot read fails like every other command: it waits through the whole schedule.
 func TestUnreadableCommandUsesItsRetriesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, schedule)
@@ -140,7 +140,7 @@ type orderBilled struct{ Order string }
 
 type orderShipped struct{ Order string }
 
-// Each event handler is a consumer group: what fails in one is not seen by the other.
+// Each event handler is a consumer group: a failure of one does not affect the other.
 func TestEventIsRetriedInItsGroupOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, schedule)
@@ -205,7 +205,7 @@ func TestEventGroupRepeatsHandlersThatSucceeded(t *testing.T) {
 	})
 }
 
-// The deprecated processors add their handlers with AddHandlersToRouter, which returns none: the middleware goes on the router.
+// The deprecated processors add their handlers with AddHandlersToRouter, which returns no handler. The middleware is added to the router.
 func TestDeprecatedProcessorTakesARouterMiddleware(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, schedule)

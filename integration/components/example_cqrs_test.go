@@ -25,7 +25,7 @@ func ship(context.Context, *orderBilled) error { return nil }
 
 func mail(context.Context, *orderBilled) error { return nil }
 
-// retries is what the handlers of one AMQP configuration need.
+// retries contains what the handlers of one AMQP configuration need.
 type retries struct {
 	subscriber message.Subscriber
 	middleware message.HandlerMiddleware
@@ -64,7 +64,7 @@ func Example_commands() {
 	handler.AddMiddleware(commands.middleware)
 }
 
-// Events: each handler is a consumer group, with queues, a builder and a middleware of its own.
+// Events: each handler is a consumer group, with its own queues, builder and middleware.
 func Example_events() {
 	router := message.NewDefaultRouter(logger)
 
@@ -89,7 +89,7 @@ func Example_events() {
 	}
 }
 
-// Event groups: AddHandlersGroup returns no handler, so each group has a router of its own, and the middleware is the router's.
+// Event groups: AddHandlersGroup returns no handler, so each group has its own router, and the middleware is added to the router.
 func Example_eventGroups() {
 	router := message.NewDefaultRouter(logger)
 

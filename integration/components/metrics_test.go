@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-// counted is how often the metrics of a handler counted a success and a failure.
+// counted returns how often the metrics of a handler counted a success and a failure.
 func counted(t *testing.T, registry *prometheus.Registry) map[string]uint64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -32,7 +32,7 @@ func counted(t *testing.T, registry *prometheus.Registry) map[string]uint64 {
 	return counts
 }
 
-// The handler's histogram of components/metrics sees what the middlewares inside of it return.
+// The histogram of components/metrics counts what the middlewares inside of it return.
 func TestMetricsSeeFailuresInsideOnly(t *testing.T) {
 	for name, want := range map[string]map[string]uint64{
 		"outside": {"true": 3},

@@ -12,7 +12,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
-// generation is what a broker version does. It is read from the table of docs/brokers.md: each broker is tested against its column.
+// generation contains what a broker version does. Its values come from the table of docs/brokers.md: each broker is tested against
+// its column.
 type generation struct {
 	defaultLimit     bool // a quorum queue without arguments has a delivery limit
 	nacksCount       bool // towards a delivery limit
@@ -20,13 +21,13 @@ type generation struct {
 	nativeDelays     bool // x-delayed-retry-type delays redeliveries
 	refusesTransient bool // queues that are neither durable nor exclusive
 	permitsPassive   bool // a passive declare needs a permission for the object
-	prioritiesApart  bool // quorum queues look for expired messages at one head, which a prioritised one is in front of
+	prioritiesApart  bool // a quorum queue expires messages only at its head, where a prioritised message may be that is not due
 }
 
-// columns of the table, and the versions that each stands for.
+// columns maps each column of the table to the versions that it describes.
 var columns = map[string]string{"3.10": `^3\.1[0-3]\.`, "4.0": `^4\.[012]\.`, "4.3": `^4\.3\.`}
 
-// rows of the table: what each of its cells means. Another cell, or another row, is one that no test knows.
+// rows lists the rows of the table in their order, with the meaning of each cell. The tests refuse any other row or cell.
 var rows = []struct {
 	name  string
 	cells map[string]func(*generation)
@@ -59,7 +60,7 @@ var rows = []struct {
 
 func nothing(*generation) {}
 
-// generationOf is the table's column for the broker.
+// generationOf returns the table's column for the broker.
 func generationOf(t *testing.T) generation {
 	t.Helper()
 	version, _ := broker.Connect(t).Properties["version"].(string)
@@ -82,7 +83,7 @@ func generationOf(t *testing.T) generation {
 	return generation{}
 }
 
-// brokersTable is the table, its head and the rows in the order of rows, cell by cell.
+// brokersTable returns the table, its head and the rows in the order of rows, cell by cell.
 func brokersTable(t *testing.T) [][]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/brokers.md")

@@ -54,7 +54,7 @@ func dieOf(queue string) {
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	router.AddConsumerHandler("killed", queue, subscriber, func(msg *message.Message) error {
 		if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures == 0 {
-			return errDown // waits on a tier once, so that x-death has two entries
+			return errDown // it waits on a tier once: x-death then has two entries
 		}
 		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}).AddMiddleware(retry.Middleware)

@@ -1,4 +1,4 @@
-// Package retry_test tests the promises of the documentation on a real broker.
+// Package retry_test tests the claims of the documentation on a real broker.
 package retry_test
 
 import (

@@ -19,7 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// documentedPattern is a regular expression of the table of permissions in docs/operations.md, for a test's own names.
+// documentedPattern returns a regular expression of the table of permissions in docs/operations.md, for the names of a test.
 func documentedPattern(t *testing.T, row string, queue, prefix string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/operations.md")
@@ -29,8 +29,8 @@ func documentedPattern(t *testing.T, row string, queue, prefix string) string {
 	return strings.NewReplacer(`\|`, "|", "orders", queue, "retry", prefix).Replace(string(found[1]))
 }
 
-// TestDocumentedPermissionsSuffice runs apps with them: one that declares, with retries and dead letters and what is deleted
-// under way, and one that only verifies.
+// TestDocumentedPermissionsSuffice runs two apps with the permissions of docs/operations.md. The first declares its objects, and
+// declares a deleted dead-letter queue again. The second only verifies.
 func TestDocumentedPermissionsSuffice(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -113,7 +113,7 @@ func (p permissions) runs(t *testing.T, queue string, change ...func(*config.Bui
 	return refused
 }
 
-// TestDocumentedPermissionsAreTheLeast takes one object after the other from them: some broker refuses what is left.
+// TestDocumentedPermissionsAreTheLeast removes each object in turn from the permissions. The broker then refuses an operation.
 func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 	t.Parallel()
 	for _, verify := range []bool{false, true} {
@@ -132,7 +132,7 @@ func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 					name := strings.NewReplacer("Q", queue, "P", a.Name, "*", "100ms").Replace(object)
 					pattern := map[string]string{"configure": p.configure, "write": p.write, "read": p.read}[kind]
 					if !regexp.MustCompile(pattern).MatchString(name) {
-						require.True(t, verify, "docs/operations.md leaves out %s", name)
+						require.True(t, verify, "the permissions in docs/operations.md do not include %s", name)
 						return
 					}
 					needed := true

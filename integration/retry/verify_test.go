@@ -61,8 +61,8 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	gone(dead)
 }
 
-// TestVerifyOnlyJudgesTheBroker like an app that declares.
-func TestVerifyOnlyJudgesTheBroker(t *testing.T) {
+// TestVerifyOnlyWarnsAndRefuses like an app that declares.
+func TestVerifyOnlyWarnsAndRefuses(t *testing.T) {
 	t.Parallel()
 	t.Run("refuses", func(t *testing.T) {
 		a := testapp.New(t, verifyOnly, func(b *config.BuilderConfig) {

@@ -22,11 +22,11 @@ import (
 
 const (
 	handlers = 16
-	rate     = 200 // messages a second, each of which fails twice: what is measured is the tiers, not a full queue
+	rate     = 200 // messages per second, each fails twice: few enough that they wait only on the tiers
 )
 
-// measureLateness runs an app whose messages fail on both tiers, and measures from the failure to the next call less the
-// delay.
+// measureLateness runs an app whose messages fail on both tiers. The lateness is the time from a failure to the next call, minus
+// the delay.
 func measureLateness(duration time.Duration) ([]string, error) {
 	uri := os.Getenv("AMQP_URL")
 	if uri == "" {
