@@ -126,10 +126,10 @@ func (s suite[C, M]) recordAndHeadersSurviveAnyMarshaler(t *testing.T) {
 	}
 }
 
-// watchful reads AMQP properties of a delivery, as an app's own marshaler may.
-type watchful struct{ rabbitmq.Marshaler }
+// propertyReader is a marshaler that reads AMQP properties of a delivery, as an app's own may.
+type propertyReader struct{ rabbitmq.Marshaler }
 
-func (w watchful) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+func (w propertyReader) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage("", d.Body)
 	msg.Metadata["from"] = d.Exchange + "/" + d.RoutingKey + "/" + d.UserId
 	if n, ok := d.Headers["int32"].(int32); ok && n == -70000 {
@@ -139,7 +139,7 @@ func (w watchful) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 }
 
 func (s suite[C, M]) appMarshalerGetsTheFirstDelivery(t *testing.T) {
-	marshaler := s.around(t, watchful{s.Stock(nil)})
+	marshaler := s.around(t, propertyReader{s.Stock(nil)})
 	first, err := marshaler.Unmarshal(Foreign())
 	require.NoError(t, err)
 	assert.Equal(t, "shop/orders.eu/shop", first.Metadata["from"])
@@ -180,7 +180,7 @@ func (s suite[C, M]) emptyDeliveryIsAnError(t *testing.T) {
 }
 
 func (s suite[C, M]) forgedHeadersAreIgnored(t *testing.T) {
-	marshaler := s.around(t, watchful{s.Stock(nil)})
+	marshaler := s.around(t, propertyReader{s.Stock(nil)})
 	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
 		userIDHeader: "admin", exchangeHeader: "amq.topic", routingKeyHeader: "all", middleware.PropertiesKey: "forged",
 		middleware.UnmarshalErrorKey: "forged", "retry_publish_id": "forged",
@@ -235,7 +235,7 @@ type broken struct {
 }
 
 func (b broken) Marshal(*message.Message) (amqp091.Publishing, error) {
-	return amqp091.Publishing{}, errors.New("must not be called: it did not make the payload")
+	return amqp091.Publishing{}, errors.New("must not be called: this marshaler has not read the message")
 }
 
 func (b broken) Unmarshal(amqp091.Delivery) (*message.Message, error) {
@@ -245,10 +245,10 @@ func (b broken) Unmarshal(amqp091.Delivery) (*message.Message, error) {
 	return nil, b.err
 }
 
-// unspeakable panics when it is printed, with a value that may panic too.
-type unspeakable struct{ panics any }
+// unprintable panics when it is printed, with a value that may panic too.
+type unprintable struct{ panics any }
 
-func (u unspeakable) Error() string { panic(u.panics) }
+func (u unprintable) Error() string { panic(u.panics) }
 
 // nilTyped is an error that panics if it is nil.
 type nilTyped struct{ text string }
@@ -268,12 +268,12 @@ func (s suite[C, M]) marshalerErrorsAreBounded(t *testing.T) {
 	for name, value := range map[string]error{
 		"10 MB":          errors.New(strings.Repeat("x", 10<<20)),
 		"10 MB of runes": errors.New("x" + strings.Repeat("€", 10<<20/3)),
-		"no UTF-8":       errors.New("\xff\xfe" + strings.Repeat("\xe2\x82", 2000)),
+		"not UTF-8":      errors.New("\xff\xfe" + strings.Repeat("\xe2\x82", 2000)),
 		"nil-typed":      (*nilTyped)(nil),
-		"Error panics":   unspeakable{"no words"},
-		"panics twice":   unspeakable{unspeakable{"no words"}},
+		"Error panics":   unprintable{"cannot print"},
+		"panics twice":   unprintable{unprintable{"cannot print"}},
 		"joined":         errors.Join(errors.New("no JSON"), errors.New("no XML")),
-		"wraps a panic":  fmt.Errorf("no JSON: %w", unspeakable{"no words"}),
+		"wraps a panic":  fmt.Errorf("no JSON: %w", unprintable{"cannot print"}),
 		"formats itself": endless{},
 		"no text":        errors.New(""),
 	} {

@@ -158,7 +158,7 @@ func (s suite[C, M]) appConfigIsNotChanged(t *testing.T) {
 		assert.Equal(t, longest, *f.Reconnect)
 		assert.Equal(t, &amqp091.PlainAuth{}, (*f.Connection).SASL[0])
 	}
-	spoil := func(f Fields) {
+	modify := func(f Fields) {
 		for _, arguments := range []amqp091.Table{*f.Queue, *f.Exchange, *f.QueueBind, *f.Consume, (*f.Connection).Properties} {
 			arguments["x-app"] = "changed"
 		}
@@ -168,14 +168,14 @@ func (s suite[C, M]) appConfigIsNotChanged(t *testing.T) {
 	}
 	for range 2 { // changes of a copy reach neither the app's configuration nor another copy
 		same(valuesOf(b.SubscriberConfig()))
-		spoil(valuesOf(b.SubscriberConfig()))
+		modify(valuesOf(b.SubscriberConfig()))
 		same(valuesOf(b.DeadLetterSubscriberConfig()))
-		spoil(valuesOf(b.DeadLetterSubscriberConfig()))
+		modify(valuesOf(b.DeadLetterSubscriberConfig()))
 		b.Topology("orders").WorkQueue.Arguments["x-app"] = "changed"
 	}
 	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
 	same(app)
-	spoil(app)
+	modify(app)
 	c.Schedule[0] = 0
 	same(valuesOf(b.SubscriberConfig()))
 	assert.Equal(t, time.Second, b.TieredRetryConfig(nil).Schedule[0])
@@ -205,20 +205,20 @@ func (s suite[C, M]) destinationsAreRoutingKeys(t *testing.T) {
 	assert.Equal(t, middleware.Destination{Topic: "dead.orders_billing", Queue: "orders_billing.dead"}, to)
 }
 
-// silent is a marshaler that drops metadata.
-type silent struct{}
+// payloadOnly is a marshaler that drops metadata.
+type payloadOnly struct{}
 
-func (silent) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+func (payloadOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return amqp091.Publishing{Body: msg.Payload}, nil
 }
 
-func (silent) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+func (payloadOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return &message.Message{Payload: d.Body}, nil
 }
 
-// messageAlwaysHasMetadata: the subscriber of v3 writes into it.
+// messageAlwaysHasMetadata: the subscriber of v3 writes to the metadata.
 func (s suite[C, M]) messageAlwaysHasMetadata(t *testing.T) {
-	b := s.builder(t, func(_ *Config[C, M], app Fields) { app.SetMarshaler(silent{}) })
+	b := s.builder(t, func(_ *Config[C, M], app Fields) { app.SetMarshaler(payloadOnly{}) })
 	for _, c := range []C{b.SubscriberConfig(), b.DeadLetterSubscriberConfig()} {
 		msg, err := valuesOf(c).Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Body: []byte("order 1")})
 		require.NoError(t, err)
@@ -267,8 +267,8 @@ func (s suite[C, M]) deadReasons(t *testing.T) {
 		require.True(t, known)
 		return record
 	}
-	// bury returns the headers of the dead letter that the middleware publishes for a message with these headers.
-	bury := func(t *testing.T, headers amqp091.Table) amqp091.Table {
+	// deadLettered returns the headers of the dead letter that the middleware publishes for a message with these headers.
+	deadLettered := func(t *testing.T, headers amqp091.Table) amqp091.Table {
 		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry.return", RoutingKey: "1s.orders", Headers: headers})
 		require.NoError(t, err)
 		msg.Metadata[middleware.FailuresKey], msg.Metadata[middleware.DeadReasonKey] = "4", string(middleware.DeadReasonExhausted)
@@ -284,24 +284,24 @@ func (s suite[C, M]) deadReasons(t *testing.T) {
 		}, record)
 	})
 	t.Run("the middleware's own", func(t *testing.T) {
-		headers := bury(t, amqp091.Table{middleware.FailuresKey: "3", "x-death": deaths("expired"), "x-first-death-reason": "expired"})
+		headers := deadLettered(t, amqp091.Table{middleware.FailuresKey: "3", "x-death": deaths("expired"), "x-first-death-reason": "expired"})
 		record := read(t, headers)
 		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
 		assert.Equal(t, 4, record.Failures)
 	})
 	t.Run("the middleware's own, published again as it is", func(t *testing.T) {
-		headers := bury(t, amqp091.Table{middleware.FailuresKey: "3"})
+		headers := deadLettered(t, amqp091.Table{middleware.FailuresKey: "3"})
 		headers["x-death"] = deaths("delivery_limit") // the broker dead-letters it later
 		record := read(t, headers)
 		assert.EqualValues(t, "delivery_limit", record.DeadReason)
 		assert.Equal(t, 5, record.Failures)
 	})
 	t.Run("the broker's, published again as it is", func(t *testing.T) {
-		record := read(t, bury(t, amqp091.Table{"x-death": deaths("delivery_limit"), "x-last-death-reason": "delivery_limit"}))
+		record := read(t, deadLettered(t, amqp091.Table{"x-death": deaths("delivery_limit"), "x-last-death-reason": "delivery_limit"}))
 		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
 	})
 	t.Run("redriven from the orphans, then dead", func(t *testing.T) { // x-death of an orphan is that of its tier
-		record := read(t, bury(t, amqp091.Table{middleware.FailuresKey: "3", "x-death": deaths("expired")[1:]}))
+		record := read(t, deadLettered(t, amqp091.Table{middleware.FailuresKey: "3", "x-death": deaths("expired")[1:]}))
 		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
 	})
 }
