@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// policyFile is the script that a Debian package asks, during its installation, for the permission to start its service.
+// policyFile is the script that decides, during the installation of a Debian package, if the package may start its service.
 const policyFile = "/usr/sbin/policy-rc.d"
 
 // Usable returns the reason why nothing can be installed here, or "". DEVBROKER_INSTALL=no forbids the installation.

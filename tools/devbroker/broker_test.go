@@ -22,7 +22,7 @@ func TestEnvironReplacesTheVariablesOfAnotherBroker(t *testing.T) {
 	}
 }
 
-func TestNamedBrokerKeepsThePasswordToItself(t *testing.T) {
+func TestNamedBrokerErrorsContainNoPassword(t *testing.T) {
 	for _, uri := range []string{
 		"amqp://user:geheim@127.0.0.1:1/", "amqp://user:geheim@127.0.0.1:x/", "http://user:geheim@127.0.0.1:1/",
 	} {
@@ -37,7 +37,7 @@ func TestHandshake(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, answer string
-		fine         bool
+		valid        bool
 	}{
 		{"connection.start", "\x01\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0a", true},
 		{"another protocol version", "AMQP\x00\x00\x09\x01", false},
@@ -61,8 +61,8 @@ func TestHandshake(t *testing.T) {
 				_, _ = io.WriteString(connection, test.answer)
 			}()
 			err = handshake(t.Context(), &url.URL{Scheme: "amqp", Host: listener.Addr().String()})
-			if (err == nil) != test.fine {
-				t.Fatalf("got %v, want fine: %v", err, test.fine)
+			if (err == nil) != test.valid {
+				t.Fatalf("got %v, want valid: %v", err, test.valid)
 			}
 		})
 	}

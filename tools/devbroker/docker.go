@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// dockerAnswers asks the daemon: many machines have the client without a daemon.
+// dockerAnswers checks the daemon: many machines have the client without a daemon.
 func dockerAnswers(ctx context.Context) string {
 	if _, err := exec.LookPath("docker"); err != nil {
 		return "not installed"

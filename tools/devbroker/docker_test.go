@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// fakeDocker is a docker client that says where the two servers listen, and writes down what it was asked.
+// fakeDocker installs a docker client that prints the addresses of the two servers, and logs its arguments.
 func fakeDocker(t *testing.T, amqp, management string) (log string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -65,7 +65,7 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 		t.Errorf("got %q", b.Ctl)
 	}
 	b.stop()
-	asked, err := os.ReadFile(log)
+	calls, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,8 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 		"run --detach --name " + b.Container + " --publish 127.0.0.1::5672 --publish 127.0.0.1::15672 rabbitmq:test\n",
 		"rm --force --volumes " + b.Container + "\n",
 	} {
-		if !strings.Contains(string(asked), want) {
-			t.Errorf("docker was not asked to %q, only to\n%s", want, asked)
+		if !strings.Contains(string(calls), want) {
+			t.Errorf("docker was not called with %q, only with\n%s", want, calls)
 		}
 	}
 }
@@ -86,6 +86,6 @@ func TestDockerWithoutADaemonIsNotOpen(t *testing.T) {
 	}
 	t.Setenv("PATH", folder+":/usr/bin:/bin")
 	if dockerAnswers(t.Context()) == "" {
-		t.Error("a client without its daemon counts as Docker")
+		t.Error("a client without a daemon is accepted as Docker")
 	}
 }

@@ -21,7 +21,7 @@ func processes(text string) []int {
 	return found
 }
 
-// commandLines reads /proc, or asks ps where there is none.
+// commandLines reads /proc, or runs ps where there is no /proc.
 func commandLines() map[int]string {
 	lines := map[int]string{}
 	if files, _ := filepath.Glob("/proc/[0-9]*/cmdline"); len(files) > 0 {

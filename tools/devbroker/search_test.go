@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// closed is a way that is not open; opened is one that is, and hands out a broker of its own name.
+// closed returns a way that is not open. opened returns a way that is open; the URL of its broker is its name.
 func closed(name string) way {
 	return way{name: name, open: func(context.Context) string { return "not here" }}
 }
@@ -31,14 +31,14 @@ func TestSearchOrder(t *testing.T) {
 	}
 	want := []string{"AMQP_URL", "devbroker up", "installed RabbitMQ", "Docker", "apt-get"}
 	if !slices.Equal(names, want) {
-		t.Fatalf("looks at %q, want %q", names, want)
+		t.Fatalf("the order is %q, want %q", names, want)
 	}
 }
 
 func TestFindTakesTheFirstOpenWay(t *testing.T) {
 	t.Parallel()
-	asked := way{name: "later", open: func(context.Context) string {
-		t.Error("a way behind the open one was asked")
+	notTried := way{name: "later", open: func(context.Context) string {
+		t.Error("find tried a way after the open one")
 		return ""
 	}}
 	for _, test := range []struct {
@@ -46,8 +46,8 @@ func TestFindTakesTheFirstOpenWay(t *testing.T) {
 		ways []way
 		want string
 	}{
-		{"the first", []way{opened("a"), asked}, "a"},
-		{"the second", []way{closed("a"), opened("b"), asked}, "b"},
+		{"the first", []way{opened("a"), notTried}, "a"},
+		{"the second", []way{closed("a"), opened("b"), notTried}, "b"},
 		{"the last", []way{closed("a"), closed("b"), opened("c")}, "c"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -60,12 +60,12 @@ func TestFindTakesTheFirstOpenWay(t *testing.T) {
 	}
 }
 
-func TestFindNamesAllThatItTried(t *testing.T) {
+func TestFindErrorNamesAllWays(t *testing.T) {
 	t.Parallel()
 	_, err := find(t.Context(), []way{closed("a"), closed("b")})
 	for _, part := range []string{"a: not here", "b: not here", "AMQP_URL"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("%v: does not say %q", err, part)
+			t.Errorf("%v: the error does not contain %q", err, part)
 		}
 	}
 }
