@@ -18,14 +18,14 @@ RECONNECT  = -e /integration/reconnect -e /integration/chaos
 V3         = -tags=amqpv3
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
-# A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set .ci/find-brokers looks
+# A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
 # for one.
 BROKERS   ?=
 VERSIONS  := $(shell cat tools/rabbitmq-versions)
 # ST1005 requires that errors begin with a small letter. Here they begin with the name of the wrong field.
 CHECKS     = inherit,-ST1005
 
-# tidy is checked for go.mod only: its go.sum also depends on the newest versions of modules that nothing is built from.
+# TIDY compares go.mod only: go.sum also depends on the newest versions of modules that no package is built from.
 TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff current\/go.sum/p' | { ! grep . ; }
 
 # The demos of the other backends, demo-NAME, are those of this list.
@@ -55,7 +55,7 @@ $(DEMOS): demo-%:
 test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
 	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-reconnect test-chaos
 
-# The outage test mostly waits: it runs beside the others.
+# The outage test mostly waits, so it runs beside the others.
 test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
 	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect-v3 & outage=$$!; $(SUBMAKE) test-integration-v3; result=$$?; wait $$outage && exit $$result'
 
@@ -96,7 +96,7 @@ cover: devbroker ## test coverage of the shipped packages, integration tests inc
 		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v /integration/chaos) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
 	@$(GO) tool covdata percent -i=.broker/cover
 
-broker-up: devbroker ## start a RabbitMQ that stays: eval "`make broker-up`"
+broker-up: devbroker ## start a RabbitMQ that keeps running: eval "`make broker-up`"
 	@$(DEVBROKER) up
 
 broker-down: devbroker ## stop it and remove its data
