@@ -16,12 +16,13 @@ import (
 
 const root = "../.."
 
-// readmeWords is the most that the README may have, code and links included: a reader has two minutes.
+// readmeWords is the maximum length of the README, code and links included. It takes about two minutes to read.
 const readmeWords = 1000
 
 const glossaryWords = 12
 
-// forbidden are words that readers of English as a second language stumble over, and the plain ones for them.
+// forbidden has words that are hard to read in a second language, and plain words instead of them. Neither documents nor comments
+// have them.
 var forbidden = map[string]string{
 	"nobody":        "no handler, no consumer, no client",
 	"somebody":      "a client, an operator",
@@ -29,11 +30,16 @@ var forbidden = map[string]string{
 	"guilty":        "the message that caused it",
 	"innocent":      "the other messages",
 	"a wish":        "a requested delay",
-	"never never":   "at least once",
-	"in doubt":      "at least once, a duplicate",
+	"says that":     "states that",
 	"tells whether": "reports whether",
-	"knows better":  "what it does",
-	"whole story":   "the failure record",
+}
+
+// forbiddenInDocs are for documents only: in comments some are names or plain.
+var forbiddenInDocs = map[string]string{
+	"never never":  "at least once",
+	"in doubt":     "at least once, a duplicate",
+	"knows better": "what it does",
+	"whole story":  "the failure record",
 }
 
 // document is a page: the README, CONTRIBUTING, CHANGELOG, or a page of docs.
@@ -51,7 +57,7 @@ func read(t *testing.T, path string) document {
 	return document{path, string(text)}
 }
 
-// pages are all below docs.
+// pages returns all files below docs.
 func pages(t *testing.T) []document {
 	t.Helper()
 	var all []document
@@ -72,7 +78,7 @@ func pages(t *testing.T) []document {
 	return all
 }
 
-// documents are the pages and the named files.
+// documents returns the pages and the named files.
 func documents(t *testing.T, files ...string) []document {
 	t.Helper()
 	all := pages(t)
@@ -82,7 +88,7 @@ func documents(t *testing.T, files ...string) []document {
 	return all
 }
 
-// sources are the files whose names match, one after the other.
+// sources returns the text of all files whose names match.
 func sources(t *testing.T, matches func(name string) bool) string {
 	t.Helper()
 	var all strings.Builder
@@ -106,7 +112,7 @@ var (
 	anyFence   = regexp.MustCompile("(?sm)^```.*?^```\n")
 	inlineCode = regexp.MustCompile("`[^`\n]*`")
 	heading    = regexp.MustCompile(`(?m)^#{1,6} +(.+?)\s*$`)
-	// A link's target may have a title behind it. Images are links too.
+	// A title may follow the target of a link. Images are links too.
 	link         = regexp.MustCompile(`\]\(([^)\s]+)[^)]*\)`)
 	linkText     = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 	notInAnchors = regexp.MustCompile(`[^\p{L}\p{N}\p{M}_ -]`)
@@ -116,7 +122,7 @@ var (
 	testName     = regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)`")
 )
 
-// TestDocsCodeCompiles: every Go block of the README and of docs is a part of an Example, but for its indentation.
+// TestDocsCodeCompiles: every Go block of the README and of docs is a part of an Example. The indentation may differ.
 func TestDocsCodeCompiles(t *testing.T) {
 	t.Parallel()
 	examples := unindented(sources(t, func(name string) bool {
@@ -159,7 +165,7 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// TestDocsCommandsExist: CI runs the targets themselves.
+// TestDocsCommandsExist does not run the targets. CI does.
 func TestDocsCommandsExist(t *testing.T) {
 	t.Parallel()
 	known := map[string]error{}
@@ -174,11 +180,11 @@ func TestDocsCommandsExist(t *testing.T) {
 		}
 	}
 	if exec.Command("make", "-C", root, "-n", "demo-of-no-backend").Run() == nil {
-		t.Error("make takes any target")
+		t.Error("make accepts a target that does not exist")
 	}
 }
 
-// makeTargets are those of the make commands in a text: between backquotes, or on lines of their own in code blocks.
+// makeTargets returns the targets of the make commands in a text: between backquotes, or on separate lines in code blocks.
 func makeTargets(text string) (targets []string) {
 	commands := makeCommand.FindAllStringSubmatch(anyFence.ReplaceAllString(text, ""), -1)
 	for _, block := range anyFence.FindAllString(text, -1) {
@@ -197,7 +203,7 @@ func makeTargets(text string) (targets []string) {
 	return targets
 }
 
-// TestDocsLinksResolve: to a file, and to a heading in it.
+// TestDocsLinksResolve: each link leads to a file, and an anchor to a heading of that file.
 func TestDocsLinksResolve(t *testing.T) {
 	t.Parallel()
 	for _, d := range documents(t, "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
@@ -218,7 +224,7 @@ func TestDocsLinksResolve(t *testing.T) {
 	}
 }
 
-// links are the relative links of a text, anchors included.
+// links returns the relative links of a text, anchors included.
 func links(text string) (targets []string) {
 	text = inlineCode.ReplaceAllString(anyFence.ReplaceAllString(text, ""), "")
 	for _, match := range link.FindAllStringSubmatch(text, -1) {
@@ -229,8 +235,8 @@ func links(text string) (targets []string) {
 	return targets
 }
 
-// anchors are the anchors of a text's headings, by GitHub's rule: lower case, no punctuation, hyphens for spaces, and a number
-// for a heading that is there again.
+// anchors returns the anchors of a text's headings, by GitHub's rule: lower case, no punctuation, hyphens for spaces, and a number
+// for a repeated heading.
 func anchors(text string) (all []string) {
 	seen := map[string]int{}
 	for _, match := range heading.FindAllStringSubmatch(anyFence.ReplaceAllString(text, ""), -1) {
@@ -245,7 +251,7 @@ func anchors(text string) (all []string) {
 	return all
 }
 
-// TestDocsPagesAreLinked: a reader gets from the README to every page.
+// TestDocsPagesAreLinked: links lead from the README to every page.
 func TestDocsPagesAreLinked(t *testing.T) {
 	t.Parallel()
 	reached := map[string]bool{"README.md": true}
@@ -264,30 +270,36 @@ func TestDocsPagesAreLinked(t *testing.T) {
 	}
 	for _, page := range pages(t) {
 		if !reached[page.path] {
-			t.Errorf("%s is not linked from the README or from a page that is", page.path)
+			t.Errorf("%s cannot be reached by links from the README", page.path)
 		}
 	}
 }
 
 func TestDocsArePlain(t *testing.T) {
 	t.Parallel()
-	for _, d := range documents(t, "README.md") {
+	for _, d := range documents(t, "README.md", "CONTRIBUTING.md") {
 		for _, fault := range plainFaults(d.text) {
 			t.Errorf("%s: %s", d.path, fault)
 		}
 	}
 }
 
-// plainFaults are the forbidden words of a text, and the durations that are not spelled as the broker's queues are.
+// plainFaults returns the faults of a document: forbidden words, and durations that are not written as in the names of the queues.
 func plainFaults(text string) (faults []string) {
-	lower := strings.Join(strings.Fields(strings.ToLower(text)), " ")
-	for word, better := range forbidden {
-		if regexp.MustCompile(`\b` + word + `\b`).MatchString(lower) {
-			faults = append(faults, "it says \""+word+"\": say "+better)
-		}
-	}
+	faults = append(wordFaults(text, forbidden), wordFaults(text, forbiddenInDocs)...)
 	for _, duration := range splitTime.FindAllString(text, -1) {
-		faults = append(faults, "it says "+duration+": spell it with one unit, as the tier queue's name does (125s, not 2m5s)")
+		faults = append(faults, "it has "+duration+": write it with one unit, as the name of the tier queue (125s, not 2m5s)")
+	}
+	return faults
+}
+
+// wordFaults returns a fault for each of the words that is in the text. A line may end within the words.
+func wordFaults(text string, words map[string]string) (faults []string) {
+	lower := strings.Join(strings.Fields(strings.ToLower(text)), " ")
+	for word, plain := range words {
+		if regexp.MustCompile(`\b` + word + `\b`).MatchString(lower) {
+			faults = append(faults, "it has \""+word+"\": write "+plain)
+		}
 	}
 	return faults
 }
@@ -303,7 +315,7 @@ func TestDocsHaveTheRecordKeys(t *testing.T) {
 	}
 }
 
-// TestGlossaryIsShort: readers do not learn a long one.
+// TestGlossaryIsShort: a reader must be able to learn it.
 func TestGlossaryIsShort(t *testing.T) {
 	t.Parallel()
 	rows := strings.Count(read(t, "docs/glossary.md").text, "\n| ") - 1 // without its head
@@ -312,7 +324,7 @@ func TestGlossaryIsShort(t *testing.T) {
 	}
 }
 
-// TestDocsCiteTestsThatExist: a page names the tests that hold it to what it claims.
+// TestDocsCiteTestsThatExist: a page cites the tests that check its claims.
 func TestDocsCiteTestsThatExist(t *testing.T) {
 	t.Parallel()
 	tests := sources(t, func(name string) bool { return strings.HasSuffix(name, "_test.go") })

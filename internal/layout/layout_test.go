@@ -1,4 +1,4 @@
-// Package layout tests the layout of the repository: which package may import which, and what the documents say about them.
+// Package layout tests the layout of the repository: the direction of imports, the documents, and the words of comments.
 package layout
 
 import (
@@ -18,11 +18,11 @@ const (
 	amqpPubSub = "github.com/ThreeDotsLabs/watermill-amqp"
 )
 
-// rule is what a package, and every package below it, may import besides the standard library.
+// rule lists what a package, and every package below it, may import besides the standard library.
 type rule struct {
 	folder string
 	may    []string
-	// never also applies to what the imports import.
+	// never applies to indirect imports too.
 	never []string
 	why   string
 }
@@ -31,7 +31,7 @@ var rules = []rule{
 	{
 		folder: "backoff",
 		never:  []string{watermill, amqp091},
-		why:    "when to retry is arithmetic: an app that needs only a schedule gets no dependency",
+		why:    "it computes delays: an app that needs only a schedule gets no dependency",
 	},
 	{
 		folder: "middleware",
@@ -52,7 +52,7 @@ var rules = []rule{
 			module + "/rabbitmq/internal/refusal",
 		},
 		never: []string{watermill, amqpPubSub},
-		why:   "what the broker needs is plain data, for a deployment or an operator's tool that has no Watermill",
+		why:   "it describes objects of the broker as plain data, also for a tool of an operator that has no Watermill",
 	},
 	{
 		folder: "rabbitmq",
@@ -62,8 +62,8 @@ var rules = []rule{
 	},
 	{folder: "rabbitmq/internal/argument", why: "argument names are text"},
 	{folder: "rabbitmq/internal/naming", may: []string{module + "/backoff"}, never: []string{amqp091}, why: "names are text"},
-	{folder: "rabbitmq/internal/dial", may: []string{amqp091}, never: []string{watermill}, why: "publishing and inspecting dial alike"},
-	{folder: "rabbitmq/internal/refusal", may: []string{amqp091}, never: []string{watermill}, why: "it reads errors of the broker, whatever caused them"},
+	{folder: "rabbitmq/internal/dial", may: []string{amqp091}, never: []string{watermill}, why: "publishing and inspecting dial in the same way"},
+	{folder: "rabbitmq/internal/refusal", may: []string{amqp091}, never: []string{watermill}, why: "it reads the broker's errors, for every operation that causes them"},
 	{
 		folder: "rabbitmq/internal/headers",
 		may: []string{
@@ -109,36 +109,36 @@ var rules = []rule{
 			watermill, amqpPubSub, amqp091,
 			module + "/backoff", module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/topology", module + "/config", module + "/relay",
 		},
-		why: "it shows what a user imports, and nothing that a user does not have",
+		why: "it imports only packages that a user imports",
 	},
 	{
 		folder: "example/orders",
 		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/relay"},
 		never:  []string{amqp091, amqpPubSub, module + "/config", module + "/rabbitmq/publisher"},
-		why:    "the app is the same on every backend: all that differs is in one file for each",
+		why:    "the app is the same on every backend: each backend has one file for the differences",
 	},
 	{
 		folder: "relay",
 		may:    []string{watermill, module + "/backoff", module + "/middleware"},
 		never:  []string{amqp091, amqpPubSub},
-		why:    "it is for every other Pub/Sub: an app without RabbitMQ must not compile its client",
+		why:    "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",
 	},
 	{
 		folder: "retrytest",
 		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/relay"},
 		never:  []string{amqp091, amqpPubSub},
-		why:    "an app tests its retries with what it runs in production, and with no broker's client",
+		why:    "an app tests its retries with the code that it runs in production, without the client of a broker",
 	},
 	{
 		folder: "tools/debian",
 		never:  []string{watermill, amqp091},
-		why:    "it installs what the tests run on, before they run",
+		why:    "it installs servers before the tests run",
 	},
 	{
 		folder: "tools/devbroker",
 		may:    []string{module + "/tools/debian"},
 		never:  []string{watermill, amqp091},
-		why:    "it is built before anything else, to run the tests of all the rest",
+		why:    "it is built first: the tests of the other packages run with its broker",
 	},
 	{folder: "internal/layout", why: "nothing may import the tests of the layout"},
 }
@@ -149,7 +149,7 @@ var testOnly = []string{
 	module + "/internal/configtest", module + "/retrytest",
 }
 
-// edges are the packages for the majors of watermill-amqp: each is built from its own major and never from another.
+// edges are the packages for the majors of watermill-amqp. Each is built from its own major and never from another.
 var edges = []struct{ folder, major, other string }{
 	{"config", amqpPubSub + "/v2", amqpPubSub + "/v3"},
 	{"configamqp3", amqpPubSub + "/v3", amqpPubSub + "/v2"},
@@ -177,7 +177,7 @@ func TestMajorsAreApart(t *testing.T) {
 	}
 }
 
-// direct are the modules that the root module may require by itself. Each of them, with what it requires, is in the module
+// direct lists the modules that the root module may require directly. Each of them, with its own requirements, is in the module
 // graph of every user.
 var direct = []string{
 	watermill, amqpPubSub + "/v2", amqpPubSub + "/v3", amqp091, "github.com/stretchr/testify",
@@ -226,7 +226,7 @@ func TestImportDirection(t *testing.T) {
 		t.Run(r.folder, func(t *testing.T) {
 			t.Parallel()
 			if !slices.ContainsFunc(all, r.covers) {
-				t.Fatalf("there is no package %s: a rule without its package is a mistake in one of them", r.folder)
+				t.Fatalf("there is no package %s: correct or remove its rule", r.folder)
 			}
 			for _, p := range all {
 				if r.covers(p) {
@@ -239,7 +239,7 @@ func TestImportDirection(t *testing.T) {
 	}
 	for _, p := range all {
 		if !slices.ContainsFunc(rules, func(r rule) bool { return r.covers(p) }) {
-			t.Errorf("%s has no rule: add one, with what it may import, and why", p.ImportPath)
+			t.Errorf("%s has no rule: add one with its permitted imports and the reason", p.ImportPath)
 		}
 	}
 }
@@ -263,7 +263,7 @@ type required struct {
 	Indirect bool
 }
 
-// requires lists what the go.mod in a folder requires.
+// requires returns the modules that the go.mod in a folder requires.
 func requires(t *testing.T, folder string) []required {
 	t.Helper()
 	var file struct{ Require []required }
@@ -273,7 +273,7 @@ func requires(t *testing.T, folder string) []required {
 	return file.Require
 }
 
-// TestRequirements: what a nested module needs for itself must not come into the module graph of every user.
+// TestRequirements: a dependency of a nested module only must not be in the module graph of every user.
 func TestRequirements(t *testing.T) {
 	t.Parallel()
 	nested := map[string]string{}
@@ -305,16 +305,16 @@ func TestRulesFindFaults(t *testing.T) {
 	}{
 		{"allowed", listed{Imports: []string{"context", "net/http", watermill + "/message"}}, 0},
 		{"its own packages", listed{Imports: []string{module + "/middleware/record"}}, 0},
-		{"another module of a like name", listed{Imports: []string{watermill + "-amqp/v2/pkg/amqp"}}, 1},
+		{"another module with a similar name", listed{Imports: []string{watermill + "-amqp/v2/pkg/amqp"}}, 1},
 		{"not allowed", listed{Imports: []string{module + "/config"}}, 1},
-		{"by way of an import", listed{Deps: []string{amqp091}}, 1},
+		{"indirect import", listed{Deps: []string{amqp091}}, 1},
 	} {
 		if got := r.faults(test.p); len(got) != test.want {
 			t.Errorf("%s: %q, want %d", test.name, got, test.want)
 		}
 	}
 	if !within(testOnly[2]+"/v2/client", testOnly) {
-		t.Error("a package of a test-only module is not seen")
+		t.Error("a package of a test-only module is not found")
 	}
 }
 
@@ -334,7 +334,7 @@ func (r rule) faults(p listed) (faults []string) {
 	return faults
 }
 
-// standard: the standard library's import paths have no dot in their first element.
+// standard reports whether a package is in the standard library: its import path has no dot in the first element.
 func standard(path string) bool {
 	first, _, _ := strings.Cut(path, "/")
 	return !strings.Contains(first, ".")

@@ -1,0 +1,66 @@
+package layout
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestCommentsArePlain reads the comments of all Go files, of the nested modules too. It does not read strings: some are data, such
+// as the names of users.
+func TestCommentsArePlain(t *testing.T) {
+	t.Parallel()
+	files := 0
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".go" {
+			return err
+		}
+		files++
+		faults, err := commentFaults(path, nil)
+		for _, fault := range faults {
+			t.Error(fault)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files == 0 {
+		t.Fatal("there are no Go files")
+	}
+}
+
+// commentFaults returns the forbidden words in the comments of a Go file, each with its position. The source may be nil: the file is
+// then read.
+func commentFaults(path string, source any) (faults []string, err error) {
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, path, source, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	for _, comment := range file.Comments {
+		for _, fault := range wordFaults(comment.Text(), forbidden) {
+			faults = append(faults, files.Position(comment.Pos()).String()+": "+fault)
+		}
+	}
+	return faults, nil
+}
+
+// TestWordsInCommentsAreFound makes sure that the rule can fail.
+func TestWordsInCommentsAreFound(t *testing.T) {
+	t.Parallel()
+	source := "// Package p is for whoever\n// needs it.\npackage p\n\n" +
+		"var user = \"nobody\" // a name\n\n// f tells\n// whether it is so.\nfunc f() {\n\t/* Somebody calls. */\n}\n"
+	faults, err := commentFaults("p.go", source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{`p.go:1:1: it has "whoever"`, `p.go:7:1: it has "tells whether"`, `p.go:10:2: it has "somebody"`} {
+		if len(faults) != 3 || !strings.HasPrefix(faults[i], want) {
+			t.Fatalf("got %q, want 3 faults, number %d with %s", faults, i+1, want)
+		}
+	}
+}
