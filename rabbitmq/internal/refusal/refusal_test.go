@@ -1,6 +1,7 @@
 package refusal_test
 
 import (
+	"os"
 	"testing"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -31,4 +32,11 @@ func TestConflictIsReadFromTheBrokersError(t *testing.T) {
 
 func explain(reason string) error {
 	return refusal.Explain("declare queue", "orders", &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: reason})
+}
+
+func TestMissingPermissionNamesThePageOfPermissions(t *testing.T) {
+	err := refusal.Explain("declare queue", "orders", &amqp091.Error{Code: amqp091.AccessRefused, Reason: "ACCESS_REFUSED"})
+	assert.ErrorContains(t, err, "docs/operations.md")
+	_, err = os.Stat("../../../docs/operations.md")
+	assert.NoError(t, err)
 }
