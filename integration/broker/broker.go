@@ -147,6 +147,11 @@ func Eventually(t testing.TB, within time.Duration, happened func() bool, what s
 	}
 }
 
+// Least returns how long a message waits on a tier of this delay at least, by this process's monotonic clock. The broker counts
+// in whole milliseconds. While the clock of its host is corrected, Erlang's clock runs up to 1% faster or slower until it has
+// caught up (https://www.erlang.org/doc/apps/erts/time_correction.html).
+func Least(delay time.Duration) time.Duration { return delay - delay/100 - time.Millisecond }
+
 // User creates a user whose password is its name, with these permissions (regular expressions), until the test ends.
 func User(t testing.TB, configure, write, read string) string {
 	t.Helper()
