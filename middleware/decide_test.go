@@ -68,6 +68,11 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		"fails, shutdown":                       {situation{called: true, ended: true}, because(errDown), decision{outcome: GivenBack}},
 		"fails, acked by the handler":           {situation{called: true, settled: true}, because(errDown), decision{outcome: Settled}},
 		"fails, acked by the handler, shutdown": {situation{called: true, settled: true, ended: true}, because(errDown), decision{outcome: Settled}},
+		"fails, too large for a tier":           {situation{called: true, refused: tooLarge}, because(errDown), decision{outcome: DeadLettered, record: copied(1, errDown.Error(), time.Time{}, DeadReasonTooLarge)}},
+		"fails, no retries left, too large":     {situation{called: true, record: failed(2), refused: tooLarge}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
+		"fails, cannot be published":            {situation{called: true, refused: unpublished}, because(errDown), decision{outcome: GivenBack}},
+		"not due, too large for a tier":         {situation{record: notDue, refused: tooLarge}, failure{}, decision{outcome: DeadLettered, record: deadLetter(notDue, DeadReasonTooLarge, from).record}},
+		"not due, cannot be published":          {situation{record: notDue, refused: unpublished}, failure{}, decision{outcome: GivenBack}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -80,9 +85,10 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 // The tables in docs/outcomes.md and in doc.go list the outcomes in the order of Outcomes.
 func TestDocumentsHaveTheOutcomes(t *testing.T) {
 	t.Parallel()
+	const markdownRow = "(?m)^\\| `([a-z -]+)` \\|"
 	for document, row := range map[string]string{
-		"../docs/outcomes.md": "(?m)^\\| `([a-z -]+)` \\|",
-		"doc.go":              `(?m)^//\t([a-z-]+(?: [a-z]+)?)  `,
+		"../README.md": markdownRow, "../docs/outcomes.md": markdownRow,
+		"doc.go": `(?m)^//\t([a-z-]+(?: [a-z]+)?)  `,
 	} {
 		text, err := os.ReadFile(document)
 		require.NoError(t, err)
@@ -98,4 +104,19 @@ func TestDocumentsHaveTheOutcomes(t *testing.T) {
 		}
 		assert.Equal(t, Outcomes(), got, document)
 	}
+}
+
+// The table of dead reasons in docs/outcomes.md begins with those of the middleware.
+func TestDocumentsHaveTheDeadReasons(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/outcomes.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "\n## Dead reasons\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n## ")
+	var got []DeadReason
+	for _, match := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(table, 4) {
+		got = append(got, DeadReason(match[1]))
+	}
+	assert.Equal(t, []DeadReason{DeadReasonExhausted, DeadReasonPermanent, DeadReasonUnmarshal, DeadReasonTooLarge}, got)
 }

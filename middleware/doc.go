@@ -11,13 +11,13 @@
 //	parked           a part of a requested delay remains                        a copy goes to a tier, uncounted
 //	dead-lettered    no retries left, Permanent, unreadable or too large        a copy becomes a dead letter, with the reason
 //	given back       the subscription ends, or the copy cannot be published     the message is nacked, nothing is counted
-//	settled          the handler fails after it has acked or nacked by itself   no copy is published
+//	settled          the handler fails after it has acked or nacked the message no copy is published
 //
 // A handler that panics, or ends its goroutine, has failed. While a copy cannot be published the message is held, with back-off,
 // up to MaxHold or shutdown.
 //
-// A message takes its way through these files: retry.go calls the handler; failure.go bounds what is recorded of its error;
-// outcome.go decides, in one pure function; settle.go carries the decision out; hold.go publishes the copy; record.go is the
+// The files, in the order in which a message meets them: retry.go calls the handler; failure.go bounds what is recorded of its
+// error; outcome.go decides, in one pure function; settle.go carries the decision out; hold.go publishes the copy; record.go is the
 // failure record in its metadata.
 //
 // The package imports no AMQP. Package config makes its configuration for RabbitMQ, package relay for Pub/Subs without TTL

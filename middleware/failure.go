@@ -77,7 +77,7 @@ func errorType(err error) (name string) {
 	return name
 }
 
-// cut bounds a text to so many bytes of valid UTF-8.
+// cut returns at most this many bytes of the text, as valid UTF-8.
 func cut(text string, bytes int) string {
 	if len(text) > bytes {
 		text = text[:bytes]

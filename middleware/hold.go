@@ -24,7 +24,7 @@ func (t *TieredRetry) hold(in delivery, d decision) (Destination, error) {
 	until := time.Now().Add(t.config.MaxHold)
 	for pause := holdInitial; ; pause = min(2*pause, holdLongest) {
 		to, err := t.publish(in, d)
-		if err == nil || d.outcome != DeadLettered && tooLarge(err) {
+		if err == nil || d.outcome != DeadLettered && isTooLarge(err) {
 			return to, err
 		}
 		// Half of the pause is random, so that handlers do not try at the same moment.
@@ -32,7 +32,9 @@ func (t *TieredRetry) hold(in delivery, d decision) (Destination, error) {
 		if time.Now().Add(wait).After(until) {
 			return Destination{}, fmt.Errorf("held for MaxHold, %v: %w", t.config.MaxHold, err)
 		}
-		t.logger.Error("Cannot publish the copy of the message, holding the message", err, t.fields(in).Add(watermill.LogFields{"next_try_in": wait}))
+		t.logger.Error("Cannot publish the copy of the message, holding the message", err, t.fields(in).Add(watermill.LogFields{
+			"destination": to.String(), "publish_topic": to.Topic, "next_try_in": wait,
+		}))
 
 		timer := time.NewTimer(wait)
 		select {
@@ -44,9 +46,9 @@ func (t *TieredRetry) hold(in delivery, d decision) (Destination, error) {
 	}
 }
 
-// tooLarge reports whether no further try with the same message would help. It asks the publisher's error for a method, so
+// isTooLarge reports whether no further try with the same message would help. It asks the publisher's error for a method, so
 // that this package imports no publisher.
-func tooLarge(err error) bool {
+func isTooLarge(err error) bool {
 	var size interface{ TooLarge() bool }
 	return errors.As(err, &size) && size.TooLarge()
 }

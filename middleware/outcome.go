@@ -46,10 +46,20 @@ const (
 type situation struct {
 	record  Record // as it came; zero where there is none, or where it does not count on this topic
 	origin  origin
-	called  bool // the handler has been called, or cannot be
-	settled bool // the handler has acked or nacked the message itself
-	ended   bool // the subscription has ended: a shutdown
+	called  bool    // the handler has been called
+	settled bool    // the handler has acked or nacked the message itself
+	ended   bool    // the subscription has ended: a shutdown
+	refused refusal // what the publisher did with the copy of an earlier decision
 }
+
+// refusal is why a copy is not published.
+type refusal int
+
+const (
+	notRefused  refusal = iota // no copy has been tried yet
+	tooLarge                   // the copy does not fit on a tier
+	unpublished                // the copy could not be published until MaxHold or shutdown
+)
 
 // decision is the outcome of a delivery, and the copy that it needs.
 type decision struct {
@@ -66,24 +76,28 @@ type policy struct {
 	tolerance time.Duration // what may remain of a delay when the handler is called
 }
 
-// decide is a pure function. A failure without an error means that there is none yet: the handler has not been called, or has
-// returned nil.
+// decide is a pure function. f.err is nil while the handler has not failed. It is called again, with the same failure and time,
+// after a copy was refused.
 func (p policy) decide(s situation, f failure, now time.Time) decision {
 	failed := f.err != nil
 	switch {
 	case s.settled && failed:
 		return decision{outcome: Settled}
-	case s.ended && (failed || !s.called):
+	case s.ended && (failed || !s.called), s.refused == unpublished:
 		return decision{outcome: GivenBack}
 	case failed:
 		return p.decideFailure(s, f, now)
 	case s.called:
 		return decision{outcome: Processed}
 	}
-	if remains := s.record.DueAt.Sub(now); !s.record.DueAt.IsZero() && remains > p.tolerance {
-		return decision{outcome: Parked, record: s.record, tier: p.tierFor(remains), delay: remains}
+	remains := s.record.DueAt.Sub(now)
+	switch {
+	case s.record.DueAt.IsZero() || remains <= p.tolerance:
+		return decision{}
+	case s.refused == tooLarge:
+		return deadLetter(s.record, DeadReasonTooLarge, s.origin)
 	}
-	return decision{}
+	return decision{outcome: Parked, record: s.record, tier: p.tierFor(remains), delay: remains}
 }
 
 func (p policy) decideFailure(s situation, f failure, now time.Time) decision {
@@ -107,6 +121,8 @@ func (p policy) decideFailure(s situation, f failure, now time.Time) decision {
 		return deadLetter(record, DeadReasonPermanent, s.origin)
 	case !left:
 		return deadLetter(record, DeadReasonExhausted, s.origin)
+	case s.refused == tooLarge:
+		return deadLetter(record, DeadReasonTooLarge, s.origin)
 	case requested > 0:
 		delay = min(requested, backoff.MaxDelay)
 	}
@@ -119,7 +135,7 @@ func deadLetter(record Record, why DeadReason, from origin) decision {
 	return decision{outcome: DeadLettered, record: record}
 }
 
-// requestOf asks the error itself. The methods of an app's errors may panic: such an error requests nothing.
+// requestOf calls the error's own methods. They may panic: such an error requests nothing.
 func requestOf(err error) (permanent bool, delay time.Duration) {
 	defer func() {
 		if recover() != nil {

@@ -31,7 +31,7 @@ const (
 // Keys that the marshaler of a Pub/Sub may set on a message that it received. They never leave the process: the middleware
 // removes them from produced messages, the marshaler from what it publishes and from what it receives.
 const (
-	// PropertiesKey holds what the message carried beside metadata that are strings, in an encoding of the marshaler.
+	// PropertiesKey holds the parts of the message that are not string metadata, in an encoding of the marshaler.
 	PropertiesKey = "retry_properties"
 	// UnmarshalErrorKey holds why the app's marshaler could not read the message, which is then dead-lettered at once. It
 	// counts only beside PropertiesKey.
@@ -45,26 +45,29 @@ const (
 	maxFailures = 1 << 30
 )
 
-// ownKeys make the record, the most important first. A copy needs the first three to be counted or read as a dead letter.
+// ownKeys are the keys of Record's fields.
 var ownKeys = []string{
 	DeadReasonKey, FailuresKey, TopicKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey, ReasonKey,
 }
 
-// poisonKeys are those of Watermill's poison queue. Dead letters carry them, too, for readers of poison queues.
-var poisonKeys = []string{
-	poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey, poison.ReasonForPoisonedKey,
-}
-
-// delayKeys are those of Watermill's components/delay. Pub/Subs that delay messages by themselves obey them.
+// delayKeys are those of Watermill's components/delay. Pub/Subs that delay messages by themselves use them.
 var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
+
+// recordKeys are all keys of the record, the most important first. A copy needs the first three to be counted or read as a dead
+// letter. Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
+var recordKeys = []string{
+	DeadReasonKey, FailuresKey, TopicKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey,
+	poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey, ReasonKey, poison.ReasonForPoisonedKey,
+	delay.DelayedUntilKey, delay.DelayedForKey,
+}
 
 // RecordKeys returns the metadata keys of the failure record, the most important first: those of Record's fields, those of
 // Watermill's poison queue and those of Watermill's components/delay. Code that has to shorten a record drops keys from the
 // end. Code that copies metadata selectively keeps all of them.
-func RecordKeys() []string { return slices.Concat(ownKeys, poisonKeys, delayKeys) }
+func RecordKeys() []string { return slices.Clone(recordKeys) }
 
-// Record is the failure record of a message. It travels with the message and stays with the dead letter. As JSON it has the
-// names of the metadata keys, without "retry_"; what is zero is left out.
+// Record is the failure record of a message. It travels with the message and stays with the dead letter. Its JSON leaves out what
+// is zero.
 type Record struct {
 	Failures      int        `json:"failures"`                 // how often the message has failed
 	FirstFailedAt time.Time  `json:"first_failed_at,omitzero"` // in UTC
@@ -124,8 +127,9 @@ func readRecord(metadata message.Metadata, now time.Time) (Record, bool) {
 	return record, true
 }
 
-// Write replaces the failure record in metadata. The map must not be shared with another message. A record with a dead
-// reason is also written in the keys of Watermill's poison queue; one that waits, in those of Watermill's components/delay.
+// Write replaces the failure record in metadata. The map must not be shared with another message. Failures must be at least 1, or
+// ReadRecord does not read the record. A record with a dead reason is also written in the keys of Watermill's poison queue; one that
+// waits, in those of Watermill's components/delay.
 func (r Record) Write(metadata message.Metadata) {
 	for _, keys := range [][]string{ownKeys, delayKeys} {
 		for _, key := range keys {
@@ -148,10 +152,10 @@ func (r Record) Write(metadata message.Metadata) {
 	set(HandlerKey, r.Handler)
 	set(DeadReasonKey, string(r.DeadReason))
 	if r.DeadReason != "" {
-		metadata[poison.ReasonForPoisonedKey] = r.Reason
-		metadata[poison.PoisonedTopicKey] = r.Topic
-		metadata[poison.PoisonedHandlerKey] = r.Handler
-		metadata[poison.PoisonedSubscriberKey] = r.Subscriber
+		set(poison.ReasonForPoisonedKey, r.Reason)
+		set(poison.PoisonedTopicKey, r.Topic)
+		set(poison.PoisonedHandlerKey, r.Handler)
+		set(poison.PoisonedSubscriberKey, r.Subscriber)
 	}
 	r.writeDelay(metadata)
 }

@@ -1,9 +1,11 @@
 package middleware_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -67,4 +69,19 @@ func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The text of the marshaler's error is in no error that the router logs when the message is given back.
+func TestMarshalerErrorIsNotReturnedAtShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.OmitReason = true })
+		msg := messageOf(ctx)
+		msg.Metadata[retrymw.PropertiesKey], msg.Metadata[retrymw.UnmarshalErrorKey] = "x", secretText
+		_, err := retry.Middleware(failing(errDown))(msg)
+		require.ErrorIs(t, err, context.Canceled)
+		assert.NotContains(t, err.Error(), secretText)
+		assert.Empty(t, sent.copies)
+	})
 }

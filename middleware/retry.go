@@ -70,7 +70,7 @@ func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		in.recorded = carriesRecord(in.metadata)
 		if in.recorded || in.ctx.Err() != nil {
-			if settled, err := t.arrive(in); settled {
+			if done, err := t.arrive(in); done {
 				return nil, err
 			}
 		}
@@ -82,7 +82,7 @@ func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 				produced, err = nil, t.abort(in, recover())
 			case err != nil:
 				produced, err = nil, t.fail(in, err)
-			case in.recorded:
+			case in.recorded: // Processed, and nothing else to carry out
 				removeRecord(produced, in.metadata)
 			}
 		}()
@@ -93,20 +93,22 @@ func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 }
 
 // arrive settles a message whose handler is not to be called, and reports whether it is such a message.
-func (t *TieredRetry) arrive(in delivery) (settled bool, err error) {
+func (t *TieredRetry) arrive(in delivery) (done bool, err error) {
 	now := time.Now()
+	s, f := in.situation(false, now), failure{}
 	if text, found := in.metadata[UnmarshalErrorKey]; found && in.recorded {
-		s := in.situation(false, now)
-		return true, t.settle(in, t.policy.decide(s, t.failureOf(errUnmarshal(text)), now), errUnmarshal(text))
+		f = t.failureOf(errUnmarshal(text))
 	}
-	d := t.policy.decide(in.situation(false, now), failure{}, now)
-	return d.outcome != "", t.settle(in, d, in.ctx.Err())
+	if t.policy.decide(s, f, now).outcome == "" {
+		return false, nil
+	}
+	return true, t.settle(in, s, f, now)
 }
 
 // fail settles a message whose handler failed.
 func (t *TieredRetry) fail(in delivery, err error) error {
 	now := time.Now()
-	return t.settle(in, t.policy.decide(in.situation(true, now), t.failureOf(err), now), err)
+	return t.settle(in, in.situation(true, now), t.failureOf(err), now)
 }
 
 // abort settles a message whose handler panicked or, where nothing was recovered, ended its goroutine. In the second case the

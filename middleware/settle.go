@@ -1,47 +1,52 @@
 package middleware
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// settle carries a decision out: it publishes the copy, logs, and calls the hook. It returns nil once the copy is safe, so that
-// the router acks the message, and an error where the router is to nack it. Cause is the handler's error.
-func (t *TieredRetry) settle(in delivery, d decision, cause error) error {
-	switch d.outcome {
-	case "", Processed:
-		return nil
-	case Settled:
-		t.logger.Info("Handler failed after it had acked or nacked the message itself, no copy is published", t.fields(in))
-		return cause
-	case GivenBack:
-		return t.giveBack(in, cause)
-	case Parked:
-		if !t.pace(in, time.Duration(d.tier)) {
-			return t.giveBack(in, in.ctx.Err())
+// settle decides and carries the decision out: it publishes the copy, logs, and calls the hook. It returns nil once the copy is
+// safe, so that the router acks the message, and an error where the router is to nack it.
+func (t *TieredRetry) settle(in delivery, s situation, f failure, now time.Time) error {
+	cause := f.err
+	if !s.called && s.ended {
+		cause = in.ctx.Err()
+	}
+	for {
+		d := t.policy.decide(s, f, now)
+		switch d.outcome {
+		case Processed:
+			return nil
+		case Settled:
+			t.logger.Info("Handler failed after it had acked or nacked the message itself, no copy is published", t.fields(in))
+			return cause
+		case GivenBack:
+			return t.giveBack(in, cause)
+		case Parked:
+			if !t.pace(in, time.Duration(d.tier)) {
+				return t.giveBack(in, in.ctx.Err())
+			}
+		}
+		to, err := t.hold(in, d)
+		switch {
+		case err == nil:
+			t.log(in, d, to)
+			t.report(in, d, to, cause)
+			return nil
+		case isTooLarge(err) && d.outcome != DeadLettered:
+			s.refused = tooLarge
+			cause = cmp.Or(cause, err)
+		default:
+			s.refused = unpublished
+			cause = errors.Join(f.err, fmt.Errorf("cannot publish the copy of the message: %w", err))
 		}
 	}
-	to, err := t.hold(in, d)
-	switch {
-	case tooLarge(err) && d.outcome != DeadLettered:
-		if cause == nil {
-			cause = err
-		}
-		return t.settle(in, deadLetter(d.record, DeadReasonTooLarge, originOf(in.ctx)), cause)
-	case err != nil:
-		return t.giveBack(in, unpublished(cause, err))
-	}
-	t.log(in, d, to)
-	t.report(in, d, to, cause)
-	return nil
-}
-
-// unpublished is the error of a message that is nacked because its copy could not be published.
-func unpublished(cause, publish error) error {
-	return errors.Join(cause, fmt.Errorf("cannot publish the copy of the message: %w", publish))
 }
 
 // giveBack returns the error with which the router nacks the message. At a shutdown it waits a moment first: a subscriber may
@@ -54,8 +59,8 @@ func (t *TieredRetry) giveBack(in delivery, cause error) error {
 	return cause
 }
 
-// pace keeps a message that has far longer to wait than the longest tier lasts from a hot loop. It reports whether the
-// subscription lasted.
+// pace waits where the tier is very short: a message with a long delay would otherwise be parked in a hot loop. It reports false
+// when the subscription has ended.
 func (t *TieredRetry) pace(in delivery, tier time.Duration) bool {
 	timer := time.NewTimer(shortestRound - tier)
 	defer timer.Stop()
@@ -74,7 +79,7 @@ func (t *TieredRetry) log(in delivery, d decision, to Destination) {
 	if d.outcome == DeadLettered {
 		fields["dead_reason"] = d.record.DeadReason
 	} else {
-		fields["tier"], fields["delay"], fields["due_at"] = d.tier.String(), d.delay, formatTime(d.record.DueAt)
+		fields["tier"], fields["delay"], fields["due_at"] = d.tier.String(), delayText(d.delay), formatTime(d.record.DueAt)
 	}
 	if d.outcome == Parked {
 		t.logger.Debug("Message came back before its delay was over, parked again", fields)
@@ -87,6 +92,9 @@ func (t *TieredRetry) log(in delivery, d decision, to Destination) {
 		t.logger.Info("Handler failed, message waits for its retry", fields)
 	}
 }
+
+// delayText spells a delay as the tier queues do, 125s and not 2m5s. A part of a delay may be finer than a tier can be.
+func delayText(d time.Duration) string { return backoff.Tier(d.Round(time.Millisecond)).String() }
 
 func (t *TieredRetry) fields(in delivery) watermill.LogFields {
 	from := originOf(in.ctx)
