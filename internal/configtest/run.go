@@ -3,6 +3,7 @@ package configtest
 import (
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func Run[C any, M rabbitmq.Major[C]](
 	t.Run("errors of marshalers are bounded", s.marshalerErrorsAreBounded)
 	t.Run("a message always has metadata", s.messageAlwaysHasMetadata)
 	t.Run("dead letters are read", s.deadLettersAreRead)
+	t.Run("where dead letters failed", s.whereDeadLettersFailed)
 	t.Run("dead reasons", s.deadReasons)
 }
 
@@ -244,6 +246,47 @@ func (s suite[C, M]) deadLettersAreRead(t *testing.T) {
 	require.True(t, known)
 	assert.EqualValues(t, "delivery_limit", record.DeadReason)
 	assert.Equal(t, record.Reason, msg.Metadata[poison.ReasonForPoisonedKey], "for readers of Watermill's poison queue")
+}
+
+// whereDeadLettersFailed: topic and handler of a dead letter that the broker made are those of its last failure, if the message
+// has them. Readers of Watermill's poison queue find the topic under its key.
+func (s suite[C, M]) whereDeadLettersFailed(t *testing.T) {
+	letters := valuesOf(s.builder(t).DeadLetterSubscriberConfig()).Marshaler
+	for name, test := range map[string]struct {
+		headers        amqp091.Table
+		topic, handler string
+		failures       int
+		poisonedTopic  string
+	}{
+		"a failure record": {
+			headers: amqp091.Table{middleware.FailuresKey: "3", middleware.TopicKey: "orders", middleware.HandlerKey: "billing"},
+			topic:   "orders", handler: "billing", failures: 4, poisonedTopic: "orders",
+		},
+		"a record with a garbled count": {
+			headers: amqp091.Table{middleware.FailuresKey: "three", middleware.TopicKey: "orders", middleware.HandlerKey: "billing"},
+			topic:   "orders", handler: "billing", failures: 1, poisonedTopic: "orders",
+		},
+		"only the keys of a poison queue": {
+			headers:  amqp091.Table{poison.PoisonedTopicKey: "orders"},
+			failures: 1, poisonedTopic: "orders",
+		},
+		"neither": {failures: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			headers := amqp091.Table{"x-death": []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders", "time": time.Unix(1, 0)}}}
+			maps.Copy(headers, test.headers)
+			msg, err := letters.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry", RoutingKey: "dead.orders", Headers: headers})
+			require.NoError(t, err)
+			record, known := middleware.ReadRecord(msg.Metadata)
+			require.True(t, known)
+			assert.Equal(t, test.topic, record.Topic)
+			assert.Equal(t, test.handler, record.Handler)
+			assert.Equal(t, test.failures, record.Failures)
+			poisoned, found := msg.Metadata[poison.PoisonedTopicKey]
+			assert.Equal(t, test.poisonedTopic, poisoned)
+			assert.Equal(t, test.poisonedTopic != "", found, "there is no empty key")
+		})
+	}
 }
 
 // deadReasons: the dead reason is that of the last dead-lettering, by the broker or by the middleware. Older reasons in the

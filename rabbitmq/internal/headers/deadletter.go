@@ -29,7 +29,10 @@ func (m deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Mess
 	if !dead {                                         // the middleware published it, without x-death
 		return msg, nil
 	}
-	record, _ := middleware.ReadRecord(msg.Metadata)
+	record, known := middleware.ReadRecord(msg.Metadata)
+	if !known { // such as a garbled count: where the message failed can still be read
+		record.Topic, record.Handler = msg.Metadata[middleware.TopicKey], msg.Metadata[middleware.HandlerKey]
+	}
 	reason, _ := death["reason"].(string)
 	queue, _ := death["queue"].(string)
 	at, _ := death["time"].(time.Time)
