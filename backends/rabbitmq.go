@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/configamqp3"
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
@@ -33,7 +34,7 @@ func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
 }
 
 // rabbitMQ is a major version of watermill-amqp, whose configuration, publisher and subscriber are C, P and S.
-func rabbitMQ[C any, M rabbitmq.Major[C], P message.Publisher, S message.Subscriber](
+func rabbitMQ[C any, M edge.Major[C], P message.Publisher, S message.Subscriber](
 	name string,
 	fanOut func(group string) C,
 	newBuilder func(rabbitmq.BuilderConfig[C, M]) (*rabbitmq.Builder[C, M], error),

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/internal/edge"
 )
 
 func TestBuilder(t *testing.T) {
@@ -16,7 +16,7 @@ func TestBuilder(t *testing.T) {
 	configtest.Run(t, config.NewBuilder, configtest.Major[amqp.Config]{
 		DurableQueue: amqp.NewDurableQueueConfig, NonDurableQueue: amqp.NewNonDurableQueueConfig,
 		PubSub: func(uri, group string) amqp.Config { return amqp.NewDurablePubSubConfig(uri, queueOf(group)) },
-		Stock: func(change func(amqp091.Publishing) amqp091.Publishing) rabbitmq.Marshaler {
+		Stock: func(change func(amqp091.Publishing) amqp091.Publishing) edge.Marshaler {
 			return amqp.DefaultMarshaler{PostprocessPublishing: change}
 		},
 	})

@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 type (
@@ -25,18 +25,18 @@ type (
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
 
-// major implements rabbitmq.Major for watermill-amqp v3.
+// major implements edge.Major for watermill-amqp v3.
 type major struct{}
 
-func (major) Fields(c *amqp.Config) rabbitmq.Fields {
-	return rabbitmq.Fields{
+func (major) Fields(c *amqp.Config) edge.Fields {
+	return edge.Fields{
 		URI: &c.Connection.AmqpURI, TLS: &c.Connection.TLSConfig, Connection: &c.Connection.AmqpConfig,
 		Validate: func() error { return validate(*c) },
 		Exchange: &c.Exchange.Arguments, Queue: &c.Queue.Arguments, QueueBind: &c.QueueBind.Arguments, Consume: &c.Consume.Arguments,
 		Durable: &c.Queue.Durable, Exclusive: &c.Queue.Exclusive, AutoDelete: &c.Queue.AutoDelete, ConsumeExclusive: &c.Consume.Exclusive,
 		NoRequeueOnNack: &c.Consume.NoRequeueOnNack, Transactional: &c.Publish.Transactional,
 		Marshaler: c.Marshaler, QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
-		CopyReconnect: rabbitmq.CopyPointer(&c.Connection.Reconnect),
+		CopyReconnect: edge.CopyPointer(&c.Connection.Reconnect),
 	}
 }
 
@@ -51,7 +51,7 @@ func validate(c amqp.Config) error {
 	return err
 }
 
-func (major) Install(c *amqp.Config, parts rabbitmq.Parts) {
+func (major) Install(c *amqp.Config, parts edge.Parts) {
 	own := cmp.Or[amqp.TopologyBuilder](c.TopologyBuilder, &amqp.DefaultTopologyBuilder{})
 	c.TopologyBuilder = topologyBuilder{TopologyBuilder: own, declare: parts.Declare}
 	c.Marshaler, c.Queue.GenerateName, c.Exchange.GenerateName = parts.Marshaler, parts.QueueName, parts.ExchangeName
@@ -61,15 +61,15 @@ func (major) Install(c *amqp.Config, parts rabbitmq.Parts) {
 // key, to the app's own topology builder as they are.
 type topologyBuilder struct {
 	amqp.TopologyBuilder
-	declare func(rabbitmq.Subscription) error
+	declare func(edge.Subscription) error
 }
 
 func (t topologyBuilder) BuildTopology(
 	channel *amqp091.Channel, params amqp.BuildTopologyParams, config amqp.Config, logger watermill.LoggerAdapter,
 ) error {
-	return t.declare(rabbitmq.Subscription{
+	return t.declare(edge.Subscription{
 		Channel: channel, Exchange: params.ExchangeName, Logger: logger,
-		Queue: topology.Queue{Name: params.QueueName, Durable: config.Queue.Durable, Arguments: config.Queue.Arguments},
+		Queue: params.QueueName, Durable: config.Queue.Durable, Arguments: config.Queue.Arguments,
 		DeclareApp: func(arguments amqp091.Table) error {
 			config.Queue.Arguments = arguments
 			return t.TopologyBuilder.BuildTopology(channel, params, config, logger)

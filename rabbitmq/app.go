@@ -9,13 +9,14 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// validateApp reports what no builder can work with, in any major.
-func validateApp(app Fields, mode topology.WorkQueueMode) error {
+// validateApp reports settings that every major refuses.
+func validateApp(app edge.Fields, mode topology.WorkQueueMode) error {
 	var faults []error
 	refuse := func(field, why string) { faults = append(faults, fmt.Errorf("AMQP.%s: %s", field, why)) }
 
@@ -65,7 +66,7 @@ func redacted(uri string) string {
 }
 
 // clone copies everything that a connection or a declaration could write into.
-func clone[C any, M Major[C]](config C) C {
+func clone[C any, M edge.Major[C]](config C) C {
 	var major M
 	app := major.Fields(&config)
 	app.CopyReconnect()

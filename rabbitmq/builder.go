@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
@@ -18,14 +19,14 @@ import (
 
 // Builder makes, around the app's own configuration, what its subscriber, its publisher of failures and the middleware need. It
 // is safe for concurrent use.
-type Builder[C any, M Major[C]] struct {
+type Builder[C any, M edge.Major[C]] struct {
 	// Both are pointers, so that a struct that holds a builder does not print the password.
 	app  *C
 	core *core
 }
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
-func NewBuilder[C any, M Major[C]](config BuilderConfig[C, M]) (*Builder[C, M], error) {
+func NewBuilder[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*Builder[C, M], error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
 	}
@@ -55,7 +56,7 @@ func NewBuilder[C any, M Major[C]](config BuilderConfig[C, M]) (*Builder[C, M], 
 // The subscriber's logger gets the builder's warnings, each once: through its method Warn(string, watermill.LogFields) if it has
 // one, otherwise through Info.
 func (b *Builder[C, M]) SubscriberConfig() C {
-	return b.with(Parts{
+	return b.with(edge.Parts{
 		Marshaler: headers.New(b.core.app.Marshaler, b.core.prefix),
 		QueueName: b.core.app.QueueName, ExchangeName: b.core.app.ExchangeName,
 		Declare: b.core.declare,
@@ -67,7 +68,7 @@ func (b *Builder[C, M]) SubscriberConfig() C {
 // message, its dead reason is the broker's: delivery_limit, rejected, expired or maxlen. An ack removes the dead letter. Do not
 // add the retry middleware to its handlers. Every call returns a new copy.
 func (b *Builder[C, M]) DeadLetterSubscriberConfig() C {
-	config := b.with(Parts{
+	config := b.with(edge.Parts{
 		Marshaler:    headers.NewDeadLetters(b.core.app.Marshaler, b.core.prefix),
 		QueueName:    func(topic string) string { return naming.DeadQueue(b.core.app.QueueName(topic)) },
 		ExchangeName: func(string) string { return "" },
@@ -79,7 +80,7 @@ func (b *Builder[C, M]) DeadLetterSubscriberConfig() C {
 }
 
 // with returns a copy of the app's configuration with other parts.
-func (b *Builder[C, M]) with(parts Parts) C {
+func (b *Builder[C, M]) with(parts edge.Parts) C {
 	config := clone[C, M](*b.app)
 	var major M
 	major.Install(&config, parts)

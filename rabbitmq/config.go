@@ -5,11 +5,12 @@ import (
 	"fmt"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // BuilderConfig configures NewBuilder. C is the amqp.Config of watermill-amqp; M is set by the packages config and configamqp3.
-type BuilderConfig[C any, M Major[C]] struct {
+type BuilderConfig[C any, M edge.Major[C]] struct {
 	// AMQP is the app's own configuration, for example what amqp.NewDurableQueueConfig returns, with the app's names, arguments,
 	// marshaler and topology builder. Required. It is copied and never modified.
 	//
@@ -61,7 +62,7 @@ func (c BuilderConfig[C, M]) Validate() error {
 }
 
 // plainConfig is a BuilderConfig without its Format method.
-type plainConfig[C any, M Major[C]] BuilderConfig[C, M]
+type plainConfig[C any, M edge.Major[C]] BuilderConfig[C, M]
 
 // Format implements fmt.Formatter. It prints the configuration without the password in the broker's address.
 func (c BuilderConfig[C, M]) Format(state fmt.State, verb rune) {

@@ -1,15 +1,18 @@
 package rabbitmq
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -17,7 +20,7 @@ import (
 
 // core is the part of a Builder that does not depend on the major.
 type core struct {
-	app        Fields // of a copy that does not change
+	app        edge.Fields // of a copy that does not change
 	topology   topology.Config
 	prefix     naming.Prefix
 	verifyOnly bool
@@ -81,4 +84,48 @@ func (c *core) redeclare(channel *amqp091.Channel, routingKey string) error {
 		return fmt.Errorf("routing key %q has no work queue: it must be <tier>.<queue> or dead.<queue>", routingKey)
 	}
 	return c.topologyOf(queue).Redeclare(channel)
+}
+
+// declare declares the app's topology and the retry topology.
+func (c *core) declare(s edge.Subscription) error {
+	queue := topology.Queue{Name: s.Queue, Durable: s.Durable, Arguments: s.Arguments}
+	t := topology.New(c.topology, queue)
+	if err := errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange)); err != nil {
+		return err
+	}
+	if c.verifyOnly {
+		inspected, err := c.inspector.Verify(queue, t, s.Logger)
+		if err != nil || inspected {
+			return err
+		}
+		return t.Verify(s.Channel)
+	}
+	if s.Fault != nil {
+		return s.Fault
+	}
+	arguments, err := c.inspector.Resolve(queue, t, s.Logger)
+	if err != nil {
+		return err
+	}
+	if err := s.DeclareApp(arguments); err != nil {
+		c.inspector.Forget(s.Queue)
+		return refusal.Explain("declare the app's own topology of queue", s.Queue, err)
+	}
+	if err := t.DeclareRetry(s.Channel); err != nil {
+		c.inspector.Forget(s.Queue)
+		return err
+	}
+	return nil
+}
+
+// declareDeadLetters declares the dead-letter queue that s.Queue names and what belongs to it, but not the work queue.
+func (c *core) declareDeadLetters(s edge.Subscription) error {
+	t := c.topologyOf(naming.WorkQueueOf(s.Queue))
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	if c.verifyOnly {
+		return t.Verify(s.Channel)
+	}
+	return t.DeclareDeadLetters(s.Channel)
 }

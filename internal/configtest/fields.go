@@ -7,7 +7,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/internal/edge"
 )
 
 // Fields are the fields of an amqp.Config that the tests read or change.
@@ -21,14 +21,14 @@ type Fields struct {
 
 	Durable, Exclusive, AutoDelete, NoRequeueOnNack, Transactional, ConsumeExclusive *bool
 
-	Marshaler    rabbitmq.Marshaler
-	SetMarshaler func(rabbitmq.Marshaler)
+	Marshaler    edge.Marshaler
+	SetMarshaler func(edge.Marshaler)
 
 	QueueName, ExchangeName func(topic string) string
 }
 
 // fieldsOf finds the fields of a *amqp.Config by their names, which are the same in all majors. It does not use the
-// implementations of rabbitmq.Major, which are under test.
+// implementations of edge.Major, which are under test.
 func fieldsOf(config any) Fields {
 	root := reflect.ValueOf(config).Elem()
 	marshaler := root.FieldByName("Marshaler")
@@ -49,7 +49,7 @@ func fieldsOf(config any) Fields {
 		Transactional:    pointer[bool](root, "Publish", "Transactional"),
 		ConsumeExclusive: pointer[bool](root, "Consume", "Exclusive"),
 
-		SetMarshaler: func(m rabbitmq.Marshaler) {
+		SetMarshaler: func(m edge.Marshaler) {
 			if m == nil {
 				marshaler.SetZero()
 			} else {
@@ -59,7 +59,7 @@ func fieldsOf(config any) Fields {
 		QueueName:    generator(root, "Queue"),
 		ExchangeName: generator(root, "Exchange"),
 	}
-	f.Marshaler, _ = marshaler.Interface().(rabbitmq.Marshaler)
+	f.Marshaler, _ = marshaler.Interface().(edge.Marshaler)
 	if reconnect := at(root, "Connection", "Reconnect"); !reconnect.IsNil() {
 		f.Reconnect = pointer[time.Duration](reconnect.Elem(), "BackoffMaxInterval")
 	}

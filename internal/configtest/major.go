@@ -9,22 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
 // Config is the BuilderConfig of every major.
-type Config[C any, M rabbitmq.Major[C]] = rabbitmq.BuilderConfig[C, M]
+type Config[C any, M edge.Major[C]] = rabbitmq.BuilderConfig[C, M]
 
 // Major is one major version of watermill-amqp. C is its amqp.Config.
 type Major[C any] struct {
 	DurableQueue, NonDurableQueue func(uri string) C
 	PubSub                        func(uri, group string) C
 	// Stock returns the major's own marshaler.
-	Stock func(postprocess func(amqp091.Publishing) amqp091.Publishing) rabbitmq.Marshaler
+	Stock func(postprocess func(amqp091.Publishing) amqp091.Publishing) edge.Marshaler
 }
 
 // suite are the tests of a major and its NewBuilder.
-type suite[C any, M rabbitmq.Major[C]] struct {
+type suite[C any, M edge.Major[C]] struct {
 	Major[C]
 	new func(Config[C, M]) (*rabbitmq.Builder[C, M], error)
 }

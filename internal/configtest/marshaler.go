@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
@@ -28,7 +28,7 @@ const (
 )
 
 // around returns the builder's marshaler around an app's, or around the major's own.
-func (s suite[C, M]) around(t testing.TB, app rabbitmq.Marshaler) rabbitmq.Marshaler {
+func (s suite[C, M]) around(t testing.TB, app edge.Marshaler) edge.Marshaler {
 	t.Helper()
 	if app == nil {
 		app = s.Stock(nil)
@@ -90,7 +90,7 @@ func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 }
 
 // stringifying is a marshaler that converts every header to a string.
-type stringifying struct{ rabbitmq.Marshaler }
+type stringifying struct{ edge.Marshaler }
 
 func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	headers := amqp091.Table{}
@@ -102,7 +102,7 @@ func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 }
 
 func (s suite[C, M]) recordAndHeadersSurviveAnyMarshaler(t *testing.T) {
-	for name, app := range map[string]rabbitmq.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{s.Stock(nil)}, "stock": s.Stock(nil)} {
+	for name, app := range map[string]edge.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{s.Stock(nil)}, "stock": s.Stock(nil)} {
 		t.Run(name, func(t *testing.T) {
 			marshaler := s.around(t, app)
 			delivery := Foreign()
@@ -127,7 +127,7 @@ func (s suite[C, M]) recordAndHeadersSurviveAnyMarshaler(t *testing.T) {
 }
 
 // propertyReader is a marshaler that reads AMQP properties of a delivery, as an app's own may.
-type propertyReader struct{ rabbitmq.Marshaler }
+type propertyReader struct{ edge.Marshaler }
 
 func (w propertyReader) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage("", d.Body)
@@ -291,7 +291,7 @@ func (s suite[C, M]) marshalerErrorsAreBounded(t *testing.T) {
 }
 
 func (s suite[C, M]) unreadableMessageIsMarked(t *testing.T) {
-	for name, app := range map[string]rabbitmq.Marshaler{"error": broken{err: errors.New("no JSON")}, "panic": broken{panics: "no JSON"}} {
+	for name, app := range map[string]edge.Marshaler{"error": broken{err: errors.New("no JSON")}, "panic": broken{panics: "no JSON"}} {
 		t.Run(name, func(t *testing.T) {
 			marshaler := s.around(t, app)
 			msg, err := marshaler.Unmarshal(Foreign())

@@ -15,13 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // Run runs all tests for a major and its NewBuilder.
-func Run[C any, M rabbitmq.Major[C]](
+func Run[C any, M edge.Major[C]](
 	t *testing.T, newBuilder func(Config[C, M]) (*rabbitmq.Builder[C, M], error), m Major[C],
 ) {
 	s := suite[C, M]{m, newBuilder}

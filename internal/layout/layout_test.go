@@ -56,9 +56,11 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq",
-		may:    []string{watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/warning"},
-		never:  []string{amqpPubSub, module + "/config", module + "/configamqp3"},
-		why:    "all majors of watermill-amqp share it, and an app compiles only its own major",
+		may: []string{
+			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/edge", module + "/internal/warning",
+		},
+		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
+		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
 	},
 	{folder: "rabbitmq/internal/argument", why: "argument names are text"},
 	{folder: "rabbitmq/internal/naming", may: []string{module + "/backoff"}, never: []string{amqp091}, why: "names are text"},
@@ -67,7 +69,8 @@ var rules = []rule{
 	{
 		folder: "rabbitmq/internal/headers",
 		may: []string{
-			watermill, amqp091, module + "/middleware", module + "/rabbitmq/publisher", module + "/rabbitmq/internal/naming",
+			watermill, amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq/publisher",
+			module + "/rabbitmq/internal/naming",
 		},
 		never: []string{module + "/rabbitmq/topology"},
 		why:   "the header codec changes with AMQP and the failure record, not with the topology",
@@ -83,24 +86,30 @@ var rules = []rule{
 	},
 	{
 		folder: "config",
-		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/rabbitmq", module + "/rabbitmq/topology"},
+		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/internal/edge", module + "/rabbitmq"},
 		never:  []string{amqpPubSub + "/v3", module + "/configamqp3"},
 		why:    "it is the edge to watermill-amqp v2 and nothing else",
 	},
 	{
 		folder: "configamqp3",
-		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/rabbitmq", module + "/rabbitmq/topology"},
+		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/internal/edge", module + "/rabbitmq"},
 		never:  []string{amqpPubSub + "/v2", module + "/config"},
 		why:    "it is the edge to watermill-amqp v3 and nothing else",
 	},
 	{
 		folder: "internal/configtest",
 		may: []string{
-			watermill, amqp091, "github.com/stretchr/testify", module + "/backoff", module + "/middleware", module + "/rabbitmq",
-			module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
+			watermill, amqp091, "github.com/stretchr/testify", module + "/backoff", module + "/internal/edge", module + "/middleware",
+			module + "/rabbitmq", module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
 		},
 		never: []string{amqpPubSub},
 		why:   "the tests of all majors share it",
+	},
+	{
+		folder: "internal/edge",
+		may:    []string{watermill, amqp091},
+		never:  []string{amqpPubSub, module + "/middleware", module + "/rabbitmq"},
+		why:    "the packages on both of its sides import it",
 	},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
 	{

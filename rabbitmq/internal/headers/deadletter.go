@@ -6,6 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
@@ -15,7 +16,7 @@ type deadLetterMarshaler struct{ marshaler }
 
 // NewDeadLetters returns a marshaler around the app's own, for dead-letter queues. A message that the broker dead-lettered has
 // the broker's reason (delivery_limit, rejected, expired, maxlen) as its dead reason, and one failure more.
-func NewDeadLetters(app Marshaler, prefix naming.Prefix) Marshaler {
+func NewDeadLetters(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler {
 	return deadLetterMarshaler{marshaler{app: app, prefix: prefix}}
 }
 

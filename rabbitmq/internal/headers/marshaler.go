@@ -9,15 +9,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
-
-// Marshaler is the Marshaler interface of watermill-amqp, which is the same in all its majors.
-type Marshaler interface {
-	Marshal(msg *message.Message) (amqp091.Publishing, error)
-	Unmarshal(delivery amqp091.Delivery) (*message.Message, error)
-}
 
 // errPhantom: when the broker cancels a consumer, watermill-amqp reads an empty delivery from the closed channel. The error
 // makes it reconnect.
@@ -28,14 +23,16 @@ const maxErrorText = 1024
 
 // marshaler wraps the app's own.
 type marshaler struct {
-	app    Marshaler
+	app    edge.Marshaler
 	prefix naming.Prefix
 }
 
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
 // A message that the app's marshaler cannot read has the metadata key middleware.UnmarshalErrorKey: watermill-amqp would answer
 // an error with a requeue, and the broker would deliver the message again at once, without end.
-func New(app Marshaler, prefix naming.Prefix) Marshaler { return marshaler{app: app, prefix: prefix} }
+func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler {
+	return marshaler{app: app, prefix: prefix}
+}
 
 func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {

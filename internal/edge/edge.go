@@ -1,17 +1,16 @@
-package rabbitmq
+// Package edge is what package rabbitmq and the packages for one major version of watermill-amqp, config and configamqp3, need of
+// each other. It is internal because an app does not implement it.
+package edge
 
 import (
 	"crypto/tls"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Major adapts a Builder to one major version of watermill-amqp, whose amqp.Config is C. The zero value must be usable. Apps do
-// not implement it: the packages config and configamqp3 do.
+// Major adapts a rabbitmq.Builder to one major version of watermill-amqp, whose amqp.Config is C. The zero value must be usable.
 type Major[C any] interface {
 	// Fields gives access to config.
 	Fields(config *C) Fields
@@ -21,7 +20,10 @@ type Major[C any] interface {
 }
 
 // Marshaler is the Marshaler interface of watermill-amqp, which is the same in all its majors.
-type Marshaler = headers.Marshaler
+type Marshaler interface {
+	Marshal(msg *message.Message) (amqp091.Publishing, error)
+	Unmarshal(delivery amqp091.Delivery) (*message.Message, error)
+}
 
 // Fields give access to the fields of an amqp.Config that a Builder reads or copies.
 type Fields struct {
@@ -67,9 +69,12 @@ type Parts struct {
 // Subscription is one Subscribe or reconnect: the parameters of BuildTopology.
 type Subscription struct {
 	Channel  *amqp091.Channel
-	Queue    topology.Queue // with the arguments of the app's configuration
 	Exchange string
 	Logger   watermill.LoggerAdapter
+
+	Queue     string
+	Durable   bool          // of the app's configuration, for Queue
+	Arguments amqp091.Table // of the app's configuration, for Queue
 
 	// Fault is an error that the app's own topology builder would panic on, or nil.
 	Fault error
