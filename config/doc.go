@@ -10,10 +10,15 @@
 //	retry, err := middleware.NewTieredRetry(rabbit.TieredRetryConfig(failures), logger)
 //	router.AddConsumerHandler("billing", "orders", subscriber, bill).AddMiddleware(retry.Middleware)
 //
-// Package rabbitmq documents the fields of BuilderConfig and the methods of Builder:
+// The fields of BuilderConfig are:
 //
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.BuilderConfig
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder
+//	AMQP                   amqp.Config             // the app's own configuration; required, never modified
+//	Schedule               backoff.Schedule        // the delay before each retry; required
+//	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 247 bytes
+//	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
+//	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
+//	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
+//	VerifyOnly             bool                    // declare nothing, only check that the topology exists
 //
 // The methods of Builder are:
 //
@@ -22,6 +27,11 @@
 //	NewPublisher(logger) (*publisher.Publisher, error)
 //	TieredRetryConfig(failures) middleware.TieredRetryConfig
 //	Topology(topic) topology.Topology             // exchanges, queues and bindings
+//
+// Both are aliases of types of package rabbitmq, which documents them in full:
+//
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.BuilderConfig
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder
 //
 // Package topology describes what the builder declares on the broker, and has the constants for QueueType and WorkQueueMode and
 // the errors of Subscribe. The broker's user needs permissions for all these names and for the work queue: see docs/operations.md.

@@ -7,8 +7,29 @@
 //		Schedule: backoff.Exponential(time.Second, 5, 4),
 //	})
 //
-// The rest of the app is that of package config, whose Example is a whole program. Package rabbitmq documents the fields of
-// BuilderConfig and the methods of Builder: go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder.
+// The rest of the app is that of package config, whose Example is a whole program.
+//
+// Builder and BuilderConfig are aliases. Package rabbitmq documents them in full: go doc
+// github.com/tieredretry/watermill-retry/rabbitmq.Builder, and the same with BuilderConfig. The methods of Builder:
+//
+//	SubscriberConfig() amqp.Config                      // for amqp.NewSubscriber of v3
+//	DeadLetterSubscriberConfig() amqp.Config            // the same, to read dead letters
+//	NewPublisher(logger) (*publisher.Publisher, error)  // the publisher of failures, for TieredRetryConfig
+//	TieredRetryConfig(failures) middleware.TieredRetryConfig
+//	Topology(topic) topology.Topology                   // what the broker gets for a topic
+//
+// The required fields of BuilderConfig:
+//
+//	AMQP     amqp.Config       // the app's own configuration for v3; never modified
+//	Schedule backoff.Schedule  // the delay before each retry
+//
+// The optional fields:
+//
+//	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 247 bytes
+//	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
+//	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
+//	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
+//	VerifyOnly             bool                    // declare nothing, only check that the topology exists
 //
 // Differences between v3 and v2 that concern retries:
 //

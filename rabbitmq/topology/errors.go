@@ -16,6 +16,12 @@ var (
 	ErrTransientQueue = errors.New("transient queue")
 )
 
-// ArgumentConflictError is returned when an exchange or queue exists with another argument. Its fields are Object (the exchange
-// or queue), Argument, Want and Have (both values, "none" without one) and Cause (the broker's 406, an *amqp091.Error).
+// ArgumentConflictError is returned, as a pointer, when an exchange or queue exists with another argument than the one asked for.
+// The arguments of an existing object cannot be changed. It unwraps to Cause. Its fields:
+//
+//	Object   string         // the queue or exchange
+//	Argument string         // an optional argument such as x-message-ttl; also durable and type
+//	Want     string         // the value asked for, "none" without one
+//	Have     string         // the value of the existing object, "none" without one
+//	Cause    *amqp091.Error // the broker's answer, 406 PRECONDITION_FAILED; may be nil
 type ArgumentConflictError = refusal.ArgumentConflictError
