@@ -17,12 +17,14 @@
 //	quarantine.go  the second lane, after the channel was closed: publishes alone, so that only the message that caused it fails
 //	link.go        keeps a connection (connection.go) with a session on it (session.go)
 //
-// A session is one channel. Retired means that it takes no new messages, given up that its confirms are not awaited any more,
-// closing that the publisher has sent channel.close. It ends in one of three ways:
+// A session is one channel. A retired session takes no new messages. The confirms of one that is given up are not awaited any more.
+// Each line is a change of its state, and the reason:
 //
-//	open ───────────────────────────────────► closed  by the broker, because of a message or with the connection
-//	open ──────────► given up ──► closing ──► closed  over half of MaxInFlight abandoned, or a caller has left the quarantine
-//	open ► retired ► given up ──► closing ──► closed  a nack after 10 s, or an unmarked message; given up ConfirmTimeout later
+//	open     ──► retired   a nack when the channel is over 10 s old, or a message without IDHeader, which has a channel of its own
+//	open     ──► given up  over half of MaxInFlight is abandoned, or the caller of a message in the quarantine has left
+//	retired  ──► given up  ConfirmTimeout later
+//	given up ──► closing   at once: the publisher sends channel.close
+//	any      ──► closed    the broker answers channel.close, or closes the channel because of a message or with the connection
 //
 // # Duplicates
 //
