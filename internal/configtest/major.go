@@ -1,4 +1,4 @@
-// Package configtest holds the tests that run for every major version of watermill-amqp. Only tests import it.
+// Package configtest has the tests that run for every major version of watermill-amqp. Only tests import it.
 package configtest
 
 import (

@@ -1,4 +1,4 @@
-// Package warning logs what needs attention and stops nothing. A watermill.LoggerAdapter has no level between Error and Info.
+// Package warning logs what needs attention; the app continues. A watermill.LoggerAdapter has no level between Error and Info.
 package warning
 
 import "github.com/ThreeDotsLabs/watermill"

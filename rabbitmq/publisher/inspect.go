@@ -37,8 +37,8 @@ func (l limits) excess(size int) int {
 	return max(size-l.frameMax, 0)
 }
 
-// inspect returns an error for a message that would close the channel or the connection. Other messages in flight would suffer
-// from that. It also returns the size of the frame with the content header.
+// inspect returns an error for a message that would close the channel or the connection. Other messages in flight would fail
+// as well. It also returns the size of the frame with the content header.
 func inspect(p *amqp091.Publishing, l limits) (size int, err error) {
 	size = frameOverhead + contentHeader
 	for _, property := range []struct{ name, value string }{

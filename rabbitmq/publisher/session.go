@@ -132,7 +132,7 @@ func (s *session) giveUp() { s.give.Do(func() { close(s.givenUp) }) }
 var errGivenUp = errors.New("the publisher gave up the channel: too many messages were never confirmed")
 
 // channelCloseTimeout is how long the broker may take to close a channel. A channel that waits for a quorum queue closes only
-// when the queue answers. It does no harm until then, but such channels must not add up.
+// when the queue answers. Until then it uses little, but the number of such channels must stay small.
 const channelCloseTimeout = 5 * time.Minute
 
 // close closes the channel of a session that is given up, and waits for the broker's answer. When that takes too long, it

@@ -22,7 +22,7 @@ const (
 )
 
 // New returns what a work queue needs on the broker. work is the queue as the app itself would declare it; its Arguments are
-// copied. New asks no broker. If config or work is invalid, Validate and every other method of the topology that returns an error
+// copied. New does not connect. If config or work is invalid, Validate and every other method of the topology that returns an error
 // report it.
 func New(config Config, work Queue) Topology {
 	work.Arguments = maps.Clone(work.Arguments)

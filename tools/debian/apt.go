@@ -1,6 +1,7 @@
 //go:build unix
 
 // Package debian installs servers for the tests from packages of Debian and Ubuntu, without starting the system's services.
+// It is a tool of this repository and not part of the library's API: it can change in any version.
 package debian
 
 import (

@@ -10,8 +10,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
 
-// fieldOverhead is what a string header takes beside its name and value: the name's length byte, the value's type byte and its
-// four bytes of length (AMQP 0-9-1, field tables).
+// fieldOverhead is what a string header needs in addition to its name and value: the name's length byte, the value's type byte
+// and its four bytes of length (AMQP 0-9-1, field tables).
 const fieldOverhead = 6
 
 // cuts are the keys of the failure record that Shrink may remove, in this order.

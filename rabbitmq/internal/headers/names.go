@@ -36,7 +36,7 @@ var recordKeys = func() map[string]bool {
 	return keys
 }()
 
-// isBroker reports whether a header is one that the broker sets or obeys: on a copy it would make the broker count, route or
+// isBroker reports whether a header is one that the broker sets or acts on: on a copy it would make the broker count, route or
 // drop the message. watermill-amqp v3 adds the last of them.
 func isBroker(key string) bool {
 	switch key {

@@ -1,4 +1,4 @@
-// Package naming holds the names of the retry topology: exchanges, queues and routing keys.
+// Package naming has the names of the retry topology: exchanges, queues and routing keys.
 package naming
 
 import (

@@ -11,7 +11,7 @@ type version struct {
 	text                string
 }
 
-// parseVersion reads "4.0.5" and "4.1.0-rc.1". The parts that it cannot read are zero, and no rule below is about those.
+// parseVersion reads "4.0.5" and "4.1.0-rc.1". The parts that it cannot read are zero, and the rules below do not use them.
 func parseVersion(text string) version {
 	v := version{text: text}
 	for i, word := range strings.SplitN(text, ".", 3) {
