@@ -3,7 +3,6 @@ package config_test
 import (
 	"context"
 	"log"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -33,10 +32,8 @@ func Example_redrive() {
 	check(err)
 
 	for letter := range letters {
-		for key := range letter.Metadata {
-			if strings.HasPrefix(key, "retry_") && key != retrymw.PropertiesKey {
-				delete(letter.Metadata, key) // with them its retries are still used up
-			}
+		for _, key := range retrymw.RecordKeys() {
+			delete(letter.Metadata, key) // with them its retries are still used up
 		}
 		letter.SetContext(context.Background())
 		if err := publisher.Publish("orders", letter); err != nil {

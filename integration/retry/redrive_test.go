@@ -2,7 +2,6 @@ package retry_test
 
 import (
 	"context"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,8 +19,9 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// TestRedriveByThePage does what docs/outcomes.md says, for one consumer group of a fan-out: the other group gets nothing again.
-func TestRedriveByThePage(t *testing.T) {
+// TestRedriveFollowsTheDocumentation: the code of docs/outcomes.md redrives a dead letter of one consumer group of a fan-out. The other
+// group gets nothing again.
+func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	t.Parallel()
 	topic := broker.Name(t, "orders")
 	broker.Clean(t, topic)
@@ -42,6 +42,10 @@ func TestRedriveByThePage(t *testing.T) {
 		case !repaired.Load():
 			return backoff.Permanent(errDown)
 		case !retried: // the redriven message has all of its retries again
+			for _, key := range middleware.RecordKeys() {
+				assert.NotContains(t, msg.Metadata, key)
+			}
+			assert.Equal(t, "7", msg.Metadata["retry_invoice"], "the app's own")
 			return errDown
 		}
 		assert.Equal(t, 1, record.Failures)
@@ -51,6 +55,7 @@ func TestRedriveByThePage(t *testing.T) {
 	group("shipping", func(msg *message.Message) error { others.Add(msg.UUID); return nil })
 	sent := testapp.Orders(1)
 	sent[0].CorrelationId = "c-1"
+	sent[0].Headers["retry_invoice"] = "7"
 	testapp.Send(t, topic, "", sent...)
 	letters := deadLetters(t, billing.Builder, topic)
 	var letter *message.Message
@@ -68,10 +73,8 @@ func TestRedriveByThePage(t *testing.T) {
 	publisher, err := amqp.NewPublisher(back, watermill.NopLogger{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, publisher.Close()) }()
-	for key := range letter.Metadata {
-		if strings.HasPrefix(key, "retry_") && key != middleware.PropertiesKey {
-			delete(letter.Metadata, key)
-		}
+	for _, key := range middleware.RecordKeys() {
+		delete(letter.Metadata, key)
 	}
 	letter.SetContext(context.Background())
 	require.NoError(t, publisher.Publish(topic, letter))
