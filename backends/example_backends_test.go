@@ -19,7 +19,7 @@ func Example() {
 	logger, router := watermill.NopLogger{}, message.NewDefaultRouter(nil)
 	bill := func(*message.Message) error { return nil }
 
-	backend := backends.Redis("localhost:6379", logger) // or NATS, Postgres, Kafka
+	backend := backends.Redis("localhost:6379", logger) // or another backend of this package
 	retries, err := backend.Connect(backends.App{Group: "billing", Prefix: "retry", Schedule: backoff.Exponential(time.Second, 5, 4)})
 	check(err)
 	subscriber, err := retries.Subscriber("billing")
