@@ -188,3 +188,25 @@ func TestInvalidConfigIsReportedByTheTopology(t *testing.T) {
 		assert.NotEmpty(t, broken.String())
 	}
 }
+
+// TestTopologyHasTheDocumentedSize: docs/operations.md has formulas for W work queues and T distinct delays.
+func TestTopologyHasTheDocumentedSize(t *testing.T) {
+	works := []string{"orders", "invoices", "parcels"}
+	exchanges, queues, bindings := map[string]bool{}, map[string]bool{}, map[topology.Binding]bool{}
+	for _, work := range works {
+		objects := of(work)
+		for _, e := range objects.Exchanges {
+			exchanges[e.Name] = true
+		}
+		for _, q := range append(objects.Queues, objects.WorkQueue) {
+			queues[q.Name] = true
+		}
+		for _, b := range objects.Bindings {
+			bindings[b] = true
+		}
+	}
+	w, tiers := len(works), len(schedule.Tiers())
+	assert.Len(t, exchanges, 3)
+	assert.Len(t, queues, w*(tiers+2)+1)
+	assert.Len(t, bindings, w*(tiers+2)+1)
+}
