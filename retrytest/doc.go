@@ -36,15 +36,15 @@
 //	given back       the message was nacked and is delivered again
 //	settled          the handler failed after it had acked the message itself; no copy was published
 //
-// Waits are spelled like tiers, because the queue on the broker has that name: 125s, not 2m5s. [Simulate] computes the retries of
-// a schedule without an app:
+// Times and waits are spelled like tiers, because the queue on the broker has that name: 125s, not 2m5s. [Simulate] computes the
+// retries of a schedule without an app:
 //
-//	failure   at      tier          waits
-//	1         0s      1s            1s
-//	2         1s      5s            5s
-//	3         6s      25s           25s
-//	4         31s     125s          125s
-//	5         2m36s   dead letter
+//	failure   at     tier          waits
+//	1         0s     1s            1s
+//	2         1s     5s            5s
+//	3         6s     25s           25s
+//	4         31s    125s          125s
+//	5         156s   dead letter
 //
 // # The app's own function
 //

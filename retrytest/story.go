@@ -126,7 +126,7 @@ func (s *Story) Waited(waits ...time.Duration) *Story {
 		}
 	}
 	if !inTime(got, waits, func(int) time.Duration { return s.app.lateness }) {
-		s.fail("waited", listText(got, measuredText), listText(waits, waitText))
+		s.fail("waited", listText(got, timeText), listText(waits, waitText))
 	}
 	return s
 }
