@@ -129,6 +129,27 @@ func TestWaitsAndTimesAreSpelledLikeTiers(t *testing.T) {
 		"1         0s       125s          125s\n2         125s     1500ms        1500ms\n3         126.5s   dead letter\n")
 }
 
+// TestNeverRetriedFailsForANackedMessage: the broker delivers it again, whether the handler or the router has nacked it.
+func TestNeverRetriedFailsForANackedMessage(t *testing.T) {
+	for _, returned := range []error{nil, errDown} {
+		synctest.Test(t, func(t *testing.T) {
+			text, _ := failureOf(func(t testing.TB) {
+				app := retrytest.New(t, backoff.Schedule{time.Second})
+				calls := 0
+				app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
+					if calls++; calls == 1 {
+						msg.Nack()
+						return returned
+					}
+					return nil
+				})
+				app.Send("orders", order("1")).NeverRetried()
+			})
+			assert.Contains(t, text, "retried at\n got: 0s\nwant: never\n")
+		})
+	}
+}
+
 // exact removes the millisecond that the relay adds when it rounds up.
 func exact(text string) string {
 	return strings.NewReplacer("1.001s   ", "1s   ", "1.001s", "1s", "at       ", "at   ", "0s       billing", "0s   billing").Replace(text)
