@@ -201,7 +201,7 @@ type try struct {
 	record   middleware.Record
 }
 
-// ledger holds the tries of each message, by the message's id.
+// ledger contains the tries of each message, by the message's id.
 type ledger struct {
 	mu    sync.Mutex
 	tries map[string][]try
