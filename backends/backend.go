@@ -89,7 +89,7 @@ type Retries struct {
 	// Config is the middleware's configuration.
 	Config middleware.TieredRetryConfig
 
-	// Relay holds the tiers. It is nil where the server holds them.
+	// Relay delays the messages of the tiers. It is nil where the server delays them.
 	Relay *relay.Relay
 
 	// Subscriber connects a subscriber for one of the app's handlers.

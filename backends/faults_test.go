@@ -95,7 +95,7 @@ func TestFaultDelayedInAnotherTimeZone(t *testing.T) {
 	}
 }
 
-func TestFaultHeldMessageHidesOthers(t *testing.T) {
+func TestFaultUnacknowledgedMessageHidesOthers(t *testing.T) {
 	t.Parallel()
 	_, url := startPostgres(t, "")
 	p := postgres{url: url, logger: watermill.NopLogger{}}
@@ -109,17 +109,17 @@ func TestFaultHeldMessageHidesOthers(t *testing.T) {
 		{"stock", func() (message.Subscriber, error) { return p.subscriber("g", time.Minute) }, true},
 		{"tier", func() (message.Subscriber, error) { return p.newSubscriber(tierConfig(time.Minute)) }, false},
 	} {
-		holder, err := test.subscribe()
+		first, err := test.subscribe()
 		require.NoError(t, err)
-		holding, err := holder.Subscribe(context.Background(), "held-"+test.name)
+		fromFirst, err := first.Subscribe(context.Background(), "first-"+test.name)
 		require.NoError(t, err)
 		other, err := p.subscriber("g", time.Minute)
 		require.NoError(t, err)
 		in, err := other.Subscribe(context.Background(), "other-"+test.name)
 		require.NoError(t, err)
 
-		require.NoError(t, publisher.Publish("held-"+test.name, message.NewMessage("1", nil)))
-		held := take(t, holding)
+		require.NoError(t, publisher.Publish("first-"+test.name, message.NewMessage("1", nil)))
+		unacknowledged := take(t, fromFirst)
 		require.NoError(t, publisher.Publish("other-"+test.name, message.NewMessage("2", nil)))
 		hidden := false
 		select {
@@ -129,11 +129,11 @@ func TestFaultHeldMessageHidesOthers(t *testing.T) {
 			hidden = true
 		}
 		assert.Equal(t, test.hidden, hidden, test.name)
-		held.Ack()
+		unacknowledged.Ack()
 		if hidden {
 			take(t, in).Ack()
 		}
-		require.NoError(t, holder.Close())
+		require.NoError(t, first.Close())
 		require.NoError(t, other.Close())
 	}
 	require.NoError(t, publisher.Close())

@@ -25,7 +25,8 @@ import (
 // before 2.4 and some hosted services refuse that: create the topics beforehand there.
 //
 // Kafka has no redelivery limit, and App.Limit and App.HandlerLimit have no effect. Kafka delivers a message again only after a
-// rebalance of the group. A rebalance waits for the message that a consumer holds, up to sarama's Rebalance.Timeout of 60 seconds.
+// rebalance of the group. A rebalance waits for the message that a consumer has not acknowledged, up to sarama's
+// Rebalance.Timeout of 60 seconds.
 func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
 	brokers := strings.Split(addresses, ",")
 	subscriber := func(group string) (message.Subscriber, error) {
@@ -47,8 +48,8 @@ func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
 	}
 }
 
-// kafkaProducer waits for all in-sync replicas: what only the leader has is lost when the leader dies. The producer is not
-// idempotent. Idempotence prevents duplicates, which are allowed, and costs one request in flight per broker.
+// kafkaProducer waits for all in-sync replicas: a message that only the leader has stored is lost if it fails. The producer is
+// not idempotent. Idempotence prevents duplicates, which are allowed, and costs one request in flight per broker.
 func kafkaProducer() *sarama.Config {
 	config := kafka.DefaultSaramaSyncPublisherConfig()
 	config.Producer.RequiredAcks = sarama.WaitForAll

@@ -15,7 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// NATS is NATS JetStream, at a URL such as nats://host:port. The relay holds the tiers, because the delays of NATS do not fit:
+// NATS is NATS JetStream, at a URL such as nats://host:port. The relay delays the messages, because the delays of NATS do not fit:
 // NakWithDelay keeps no failure record and has no dead letters, and every waiting message counts towards MaxAckPending. Scheduled
 // messages (NATS 2.12 or later) were up to 250 ms late, and need a subject for each message.
 func NATS(url string, logger watermill.LoggerAdapter) Backend {

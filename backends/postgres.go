@@ -36,7 +36,7 @@ func Postgres(url string, logger watermill.LoggerAdapter) Backend {
 	}
 }
 
-// PostgresRelay is watermill-sql on PostgreSQL without its delayed Pub/Sub. The relay holds the tiers.
+// PostgresRelay is watermill-sql on PostgreSQL without its delayed Pub/Sub. The relay delays the messages.
 func PostgresRelay(url string, logger watermill.LoggerAdapter) Backend {
 	p := postgres{url: url, logger: logger}
 	retries := parts{failures: p.publisher, subscriber: p.subscriber, tier: p.tier}
@@ -135,7 +135,7 @@ func (q queue) SchemaInitializingQueries(params sql.SchemaInitializingQueriesPar
 	return append(append([]sql.Query{lock}, queries...), index), err
 }
 
-// RequiresTransaction holds the lock until the table exists: two sessions that create the same table at once fail.
+// RequiresTransaction keeps the lock until the table exists: two sessions that create the same table at once fail.
 func (queue) RequiresTransaction() bool { return true }
 
 // SelectQuery takes the message that has been due for the longest time, and skips those that other sessions handle.
@@ -242,8 +242,8 @@ func (b both) Subscribe(ctx context.Context, topic string) (<-chan *message.Mess
 
 func (b both) Close() error { return errors.Join(b.Subscriber.Close(), b.returns.Close()) }
 
-// tier subscribes to a tier. watermill-sql keeps a transaction open while a message is held. If that transaction has an id, no
-// subscriber sees what is published after it. PostgreSQL gives it an id when it locks a row: a tier locks no row.
+// tier subscribes to a tier. watermill-sql keeps a transaction open while a message waits there. If that transaction has an id,
+// no subscriber sees what is published after it. PostgreSQL gives it an id when it locks a row: a tier locks no row.
 func (p postgres) tier(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
 	return p.newSubscriber(tierConfig(limit))
 }

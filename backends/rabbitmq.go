@@ -15,7 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
-// RabbitMQ is watermill-amqp v2. The broker holds the messages, in queues with a TTL: there is no relay.
+// RabbitMQ is watermill-amqp v2. The broker delays the messages, in queues with a TTL: there is no relay.
 func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
 	return rabbitMQ("rabbitmq-v2", func(group string) amqpv2.Config {
 		c := amqpv2.NewDurablePubSubConfig(uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(group))

@@ -21,9 +21,9 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-// The tests of this file hold the page docs/middleware-order.md to what Watermill's middlewares do.
+// The tests of this file check the claims of the page docs/middleware-order.md with Watermill's middlewares.
 
-// order runs one message through the middlewares, the first one outermost, and returns what became of it.
+// order runs one message through the middlewares, the first one outermost, and returns its story.
 type order struct {
 	t     *testing.T
 	kit   *retrytest.App
@@ -124,7 +124,7 @@ func TestOrderTimeoutInside(t *testing.T) {
 	})
 }
 
-// A deadline that is set outside cannot be told from a shutdown: the message is given back after a second, uncounted.
+// A deadline that is set outside cannot be distinguished from a shutdown: the message is given back after a second, uncounted.
 func TestOrderTimeoutOutside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		retry, sent := setup(t)

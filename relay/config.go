@@ -25,10 +25,10 @@ type Config struct {
 	// should obey the deadline of the message's context. The relay does not close it: close it after the router and the relay.
 	Publisher message.Publisher
 
-	// Schedule holds the delay before each retry. Required. Its distinct delays are the tiers.
+	// Schedule has the delay before each retry. Required. Its distinct delays are the tiers.
 	Schedule backoff.Schedule
 
-	// RetiredSchedule holds the delays of earlier schedules whose tiers may still contain messages. The relay empties these
+	// RetiredSchedule has the delays of earlier schedules whose tiers may still contain messages. The relay empties these
 	// tiers; no new message goes there. The default is none.
 	RetiredSchedule backoff.Schedule
 
@@ -41,8 +41,8 @@ type Config struct {
 	// the same schedule and different handler names.
 	Prefix string
 
-	// MaxHop is the longest time for which the relay holds a message of a tier. A longer tier is divided into equal hops. The
-	// default is 20 seconds, because many backends redeliver a message after 30 seconds. The minimum is 100 ms.
+	// MaxHop is the longest time for which the relay keeps a message of a tier unacknowledged. A longer tier is divided into equal hops.
+	// The default is 20 seconds, because many backends redeliver a message after 30 seconds. The minimum is 100 ms.
 	MaxHop time.Duration
 
 	// GenerateTopic returns the name of a topic. The names must be unique. It is also called for handlers of other processes.
@@ -55,8 +55,8 @@ type Config struct {
 type SubscriberParams struct {
 	Topic string       // the tier's topic
 	Tier  backoff.Tier // the tier's delay
-	// Hop is the length of one hop of the tier: the tier divided into equal parts, none longer than MaxHop. A message can be
-	// held 5% + 2 ms longer where clocks differ, and up to a second where it cannot be published. The redelivery limit of the
+	// Hop is the length of one hop of the tier: the tier divided into equal parts, none longer than MaxHop. A message can stay
+	// unacknowledged 5% + 2 ms longer where clocks differ, and up to a second where it cannot be published. The redelivery limit of the
 	// backend must be well above that, or messages come twice. Twice MaxHop is a good limit for all tiers.
 	Hop time.Duration
 }

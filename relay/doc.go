@@ -1,12 +1,12 @@
-// Package relay provides retry tiers for Pub/Subs that have no queues with a TTL: NATS JetStream, Redis Streams, Kafka, plain
-// SQL, Watermill's gochannel. On RabbitMQ, use package config: there the broker itself delays the messages.
+// Package relay provides retry tiers for Pub/Subs that have no queues with a TTL. On RabbitMQ, use package config: there the
+// broker itself delays the messages.
 //
-//	topic orders ──► handler billing ── error ──► tier topic retry.5s ── held until due ──► retry.return.billing ──► billing
+//	topic orders ──► handler billing ── error ──► tier topic retry.5s ── kept until due ──► retry.return.billing ──► billing
 //	                                                                        retries used up ──► retry.dead.billing
 //
 // A tier is a topic whose messages all wait for the same delay, so the message that is due first is at its head. The relay
-// runs in the app's own process. It subscribes to every tier and holds each message, which means that it does not acknowledge
-// it. When the message is due, the relay publishes it to the return topic of the handler that failed, and then acknowledges it.
+// runs in the app's own process. It subscribes to every tier and keeps each message unacknowledged until it is due. Then the relay
+// publishes the message to the return topic of the handler that failed, and after that acknowledges it.
 //
 // AddConsumerHandler and AddHandler subscribe one handler to two topics: its own and its return topic. No other handler and no
 // other consumer group of the original topic receives a retry. A slow handler does not block a tier. Payload, UUID and metadata
@@ -14,7 +14,7 @@
 //
 // # Hops
 //
-// A backend redelivers a message that is not acknowledged within its redelivery limit. The relay therefore holds a message for
+// A backend redelivers a message that is not acknowledged within its redelivery limit. The relay therefore keeps a message for
 // at most one hop, which is at most Config.MaxHop, and up to 5% + 2 ms longer where the clocks of processes differ. A tier
 // that is longer than MaxHop consists of equal hops. At the end of each hop the message is published to the end of its tier's
 // topic again, so the order of due times stays the same. With the default MaxHop of 20 seconds, a ten-minute tier takes 30
@@ -29,7 +29,7 @@
 // Never early: a retry comes back no earlier than its delay. It can be late by the time that backend and process need. Where
 // processes with different clocks share a tier, it can also be late by that difference.
 //
-// Delivery is at least once. A message comes twice if its redelivery limit passes while it is held (a paused process), if a
+// Delivery is at least once. A message comes twice if its redelivery limit passes while it waits (a paused process), if a
 // process dies between publish and acknowledgement, or if Publish fails although the backend has stored the message. Handlers
 // must be idempotent.
 //
@@ -40,12 +40,8 @@
 //
 // # Settings of each backend
 //
-//	backend         redelivery limit             what NewSubscriber must set
-//	NATS JetStream  AckWaitTimeout, 30 s         AckWaitTimeout above Hop; a queue group; one message in flight; no MaxDeliver
-//	Redis Streams   MaxIdleTime, 60 s            MaxIdleTime above Hop; a consumer group; no Maxlens in the publisher
-//	Kafka           none while the client polls  a consumer group that starts at the oldest message
-//	SQL             AckDeadline, 30 s            AckDeadline above Hop; a consumer group
-//	gochannel       none                         the Pub/Sub itself, without PreserveContext and BlockPublishUntilSubscriberAck
+// docs/other-pubsubs.md lists the redelivery limit of each backend, and what NewSubscriber must set:
+// https://github.com/tieredretry/watermill-retry/blob/main/docs/other-pubsubs.md#the-subscriber-of-a-tier
 //
 // The limit applies to the app's own subscribers, too: a handler that runs longer than the limit of its subscriber receives its
 // message twice, with or without this package.
@@ -64,6 +60,6 @@
 //
 // # Shutdown
 //
-// The tiers stop when the last handler of the relay stops; the relay then nacks every message that it holds. Close the router
+// The tiers stop when the last handler of the relay stops; the relay then nacks every message that waits. Close the router
 // first, then the relay, then the publisher.
 package relay

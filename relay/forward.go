@@ -22,23 +22,23 @@ var errForeign = errors.New("the retry middleware did not publish this message")
 
 // next returns the topic that a message goes to now and the metadata of its copy: the next hop, the return topic of its
 // handler, or a dead-letter topic if the handler is unknown.
-func (p *pump) next(h *held, now time.Time) (TopicParams, message.Metadata) {
-	metadata := make(message.Metadata, len(h.msg.Metadata)+2)
-	maps.Copy(metadata, h.msg.Metadata)
+func (p *pump) next(w *waiter, now time.Time) (TopicParams, message.Metadata) {
+	metadata := make(message.Metadata, len(w.msg.Metadata)+2)
+	maps.Copy(metadata, w.msg.Metadata)
 	delete(metadata, hopKey)
 	switch {
-	case !h.known:
-		p.foreignRecord(h.record, now).Write(metadata)
+	case !w.known:
+		p.foreignRecord(w.record, now).Write(metadata)
 		return TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler}, metadata
-	case now.Before(dueAt(h.record)):
-		rest := dueAt(h.record).Sub(now)
+	case now.Before(dueAt(w.record)):
+		rest := dueAt(w.record).Sub(now)
 		tier := p.tierFor(rest)
 		if tier.topic == p.topic || rest > tier.hop+tier.slack() {
 			tier.startHop(metadata, now)
 		}
 		return TopicParams{Kind: TierTopic, Tier: tier.tier}, metadata
 	default:
-		return TopicParams{Kind: ReturnTopic, Handler: h.record.Handler}, metadata
+		return TopicParams{Kind: ReturnTopic, Handler: w.record.Handler}, metadata
 	}
 }
 
@@ -77,12 +77,12 @@ func (p *pump) tierFor(rest time.Duration) tierTopic {
 }
 
 // publish publishes a copy under a context of its own: the message's context may end with the subscription.
-func (p *pump) publish(h *held, to TopicParams, metadata message.Metadata) (topic string, err error) {
+func (p *pump) publish(w *waiter, to TopicParams, metadata message.Metadata) (topic string, err error) {
 	topic, err = p.relay.config.topic(to)
 	if err != nil && to.Kind == ReturnTopic { // the handler's name cannot be part of a topic name
-		p.relay.logger.Error("Message of a tier has no return topic", err, p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID}))
-		h.known = false
-		to, metadata = p.next(h, time.Now())
+		p.relay.logger.Error("Message of a tier has no return topic", err, p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID}))
+		w.known = false
+		to, metadata = p.next(w, time.Now())
 		topic, err = p.relay.config.topic(to)
 	}
 	if err != nil {
@@ -90,11 +90,11 @@ func (p *pump) publish(h *held, to TopicParams, metadata message.Metadata) (topi
 	}
 	if to.Kind == DeadLetterTopic {
 		p.relay.logger.Error("Message on a tier has no failure record that names a handler, dead-lettering it", errForeign,
-			p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "dead_letter_topic": topic}))
+			p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "destination": topic}))
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.msg.Context()), publishTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.msg.Context()), publishTimeout)
 	defer cancel()
-	letter := message.NewMessageWithContext(ctx, h.msg.UUID, h.msg.Payload)
+	letter := message.NewMessageWithContext(ctx, w.msg.UUID, w.msg.Payload)
 	letter.Metadata = metadata
 	defer func() {
 		if recovered := recover(); recovered != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// hopKey is the metadata key for the end of the message's present hop, on tiers of several hops. It never leaves the tiers.
+// hopKey is the metadata key for the end of the message's present hop, on tiers of several hops. It is removed when the
+// message leaves its tier.
 const hopKey = "retry_hop_due_at"
 
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
@@ -19,7 +20,7 @@ func hopOf(tier, maxHop time.Duration) time.Duration {
 	return ceilMilliseconds((tier-1)/hops + 1)
 }
 
-// slack is how much longer than one hop a message is held, if it is then due. Clocks differ a little, and that difference
+// slack is how much longer than one hop a message waits, if it is then due. Clocks differ a little, and that difference
 // must not cost another hop.
 func (t tierTopic) slack() time.Duration { return t.hop/20 + 2*time.Millisecond }
 

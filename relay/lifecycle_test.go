@@ -92,7 +92,7 @@ func waitingFor(ctx context.Context, wait time.Duration) *message.Message {
 
 func ignore(*message.Message) error { return nil }
 
-func TestShutdownGivesHeldMessagesBackAtOnce(t *testing.T) {
+func TestShutdownGivesWaitingMessagesBackAtOnce(t *testing.T) {
 	for name, stop := range map[string]func(a *app, cancel func()){
 		"router closed":  func(a *app, _ func()) { require.NoError(a.t, a.router.Close()) },
 		"context of Run": func(_ *app, cancel func()) { cancel() },
@@ -154,7 +154,7 @@ func (slowly) Close() error                              { return nil }
 
 // TestMessageIsNotHeldBeyondItsHop: the backend would redeliver it.
 func TestMessageIsNotHeldBeyondItsHop(t *testing.T) {
-	for tier, maxHold := range map[time.Duration]time.Duration{
+	for tier, forwardLimit := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: time.Second, 10 * time.Second: 10 * time.Second, time.Hour: 20 * time.Second,
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -166,12 +166,12 @@ func TestMessageIsNotHeldBeyondItsHop(t *testing.T) {
 			start, msg := time.Now(), waitingFor(t.Context(), 0)
 			s.send(msg)
 			<-msg.Nacked()
-			assert.LessOrEqual(t, time.Since(start), maxHold)
-			assert.Greater(t, time.Since(start), maxHold/4)
+			assert.LessOrEqual(t, time.Since(start), forwardLimit)
+			assert.Greater(t, time.Since(start), forwardLimit/4)
 			start, msg = time.Now(), waitingFor(t.Context(), 2*time.Hour)
 			s.send(msg)
 			<-msg.Nacked()
-			assert.LessOrEqual(t, time.Since(start), max(maxHold, hopAndSlack(tier)))
+			assert.LessOrEqual(t, time.Since(start), max(forwardLimit, hopAndSlack(tier)))
 			a.close()
 		})
 	}

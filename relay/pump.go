@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxHeld limits how many messages a tier holds. Some backends deliver all their messages at once.
-	maxHeld = 4096
+	// maxKept limits how many messages wait in this process for one tier. Some backends deliver all their messages at once.
+	maxKept = 4096
 
 	minPause = 100 * time.Millisecond
 	maxPause = 5 * time.Second
@@ -67,7 +67,7 @@ func (p *pumps) stop() { p.cancel() }
 
 func (p *pumps) wait() { p.wg.Wait() }
 
-// pump forwards the messages of one tier's topic. It holds each message until it is due or its hop has ended, publishes a copy
+// pump forwards the messages of one tier's topic. It keeps each message until it is due or its hop has ended, publishes a copy
 // to the next topic, and acknowledges the message only after that.
 type pump struct {
 	tierTopic
@@ -126,14 +126,14 @@ func (p *pump) run(ctx context.Context) {
 	}
 }
 
-// forward settles each message when its time has come. When the context or the subscription ends, it nacks all held messages.
+// forward settles each message when its time has come. When the context or the subscription ends, it nacks all messages that wait.
 func (p *pump) forward(ctx context.Context) {
 	defer p.nackAll()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		in, due := p.in, (<-chan time.Time)(nil)
-		if p.waiting.Len() >= maxHeld {
+		if p.waiting.Len() >= maxKept {
 			in = nil
 		}
 		if p.waiting.Len() > 0 {
@@ -149,86 +149,86 @@ func (p *pump) forward(ctx context.Context) {
 			p.failures = 0
 			p.waiting.add(p.receive(msg))
 		case <-due:
-			if h := p.waiting.take(); !p.settle(h) {
-				p.waiting.add(h)
+			if w := p.waiting.take(); !p.settle(w) {
+				p.waiting.add(w)
 			}
 		}
 	}
 }
 
-// receive sets how long a message is held: until it is due, but no longer than until its hop ends.
-func (p *pump) receive(msg *message.Message) *held {
+// receive sets how long a message waits: until it is due, but no longer than until its hop ends.
+func (p *pump) receive(msg *message.Message) *waiter {
 	now := time.Now()
-	h := &held{msg: msg, receivedAt: now, until: now}
-	h.record, h.known = middleware.ReadRecord(msg.Metadata)
-	h.known = h.known && h.record.Handler != ""
-	if !h.known {
-		return h
+	w := &waiter{msg: msg, receivedAt: now, until: now}
+	w.record, w.known = middleware.ReadRecord(msg.Metadata)
+	w.known = w.known && w.record.Handler != ""
+	if !w.known {
+		return w
 	}
-	due := dueAt(h.record)
-	h.until = earlier(due, now.Add(p.hop+p.slack()))
+	due := dueAt(w.record)
+	w.until = earlier(due, now.Add(p.hop+p.slack()))
 	if end, found := hopEnd(msg.Metadata); found && due.Sub(end) > p.slack() {
-		h.until = earlier(h.until, end)
+		w.until = earlier(w.until, end)
 	}
-	return h
+	return w
 }
 
-// settle forwards a message and reports whether it is finished. If not, it sets h.until for the next attempt.
-func (p *pump) settle(h *held) bool {
+// settle forwards a message and reports whether it is finished. If not, it sets w.until for the next attempt.
+func (p *pump) settle(w *waiter) bool {
 	now := time.Now()
-	if h.msg.Context().Err() != nil {
-		return p.drop(h, now)
+	if w.msg.Context().Err() != nil {
+		return p.drop(w, now)
 	}
-	if h.known && p.relay.handlers.unsubscribed(h.record.Handler) && !now.Before(dueAt(h.record)) {
-		return p.later(h, now, fmt.Errorf("handler %q has not subscribed to its return topic yet", h.record.Handler))
+	if w.known && p.relay.handlers.unsubscribed(w.record.Handler) && !now.Before(dueAt(w.record)) {
+		return p.later(w, now, fmt.Errorf("handler %q has not subscribed to its return topic yet", w.record.Handler))
 	}
-	next, metadata := p.next(h, now)
-	topic, err := p.publish(h, next, metadata)
+	next, metadata := p.next(w, now)
+	topic, err := p.publish(w, next, metadata)
 	if err != nil {
-		return p.later(h, time.Now(), err)
+		return p.later(w, time.Now(), err)
 	}
-	h.msg.Ack()
-	p.acked, p.ackedAt = h.msg.Context(), time.Now()
-	p.relay.logger.Trace("Message of a tier forwarded", p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "to": topic}))
+	w.msg.Ack()
+	p.acked, p.ackedAt = w.msg.Context(), time.Now()
+	p.relay.logger.Trace("Message of a tier forwarded", p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "destination": topic}))
 	return true
 }
 
 // drop does not publish a delivery whose context the backend has cancelled: the backend redelivers the message, and a copy would
 // be a duplicate. It waits once before it logs, because a shutdown cancels this context before it stops the pump.
-func (p *pump) drop(h *held, now time.Time) bool {
-	if !h.cancelled {
-		h.cancelled, h.until = true, now.Add(minPause)
+func (p *pump) drop(w *waiter, now time.Time) bool {
+	if !w.cancelled {
+		w.cancelled, w.until = true, now.Add(minPause)
 		return false
 	}
-	h.msg.Nack()
-	p.relay.logger.Error("Backend cancelled a held message before it was due and will redeliver it: the redelivery limit must be well above Hop",
-		h.msg.Context().Err(), p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "held": now.Sub(h.receivedAt), "hop": p.hop}))
+	w.msg.Nack()
+	p.relay.logger.Error("Backend cancelled a message before it was due and will redeliver it: the redelivery limit must be well above Hop",
+		w.msg.Context().Err(), p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "waited": now.Sub(w.receivedAt), "hop": p.hop}))
 	return true
 }
 
-// later keeps holding a message that cannot be forwarded and sets the next attempt, with back-off. It nacks the message when
-// the next attempt would be later than maxHold allows.
-func (p *pump) later(h *held, now time.Time, err error) bool {
-	wait := jitter(pause(h.tries))
-	h.tries++
-	fields := p.fields().Add(watermill.LogFields{"message_uuid": h.msg.UUID, "handler": h.record.Handler, "tries": h.tries})
-	if now.Add(wait).After(h.receivedAt.Add(p.maxHold())) {
-		h.msg.Nack()
+// later holds a message that cannot be forwarded and sets the next attempt, with back-off. It nacks the message when
+// the next attempt would be later than forwardLimit allows.
+func (p *pump) later(w *waiter, now time.Time, err error) bool {
+	wait := jitter(pause(w.tries))
+	w.tries++
+	fields := p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "handler_name": w.record.Handler, "tries": w.tries})
+	if now.Add(wait).After(w.receivedAt.Add(p.forwardLimit())) {
+		w.msg.Nack()
 		p.relay.logger.Error("Cannot forward a message of a tier, giving the message back to the backend", err, fields)
 		return true
 	}
-	h.until = now.Add(wait)
+	w.until = now.Add(wait)
 	p.relay.logger.Error("Cannot forward a message of a tier, holding the message", err, fields.Add(watermill.LogFields{"next_try_in": wait}))
 	return false
 }
 
-// maxHold is how long a message that cannot be forwarded is held. It is a second on shorter tiers: an outage must not cause a
+// forwardLimit is how long a message that cannot be forwarded is held. It is a second on shorter tiers: an outage must not cause a
 // burst of nacks.
-func (p *pump) maxHold() time.Duration {
+func (p *pump) forwardLimit() time.Duration {
 	return max(p.hop, min(time.Second, p.relay.config.MaxHop))
 }
 
-// nackAll gives all held messages back to the backend.
+// nackAll gives all messages that wait back to the backend.
 func (p *pump) nackAll() {
 	for p.waiting.Len() > 0 {
 		p.waiting.take().msg.Nack()

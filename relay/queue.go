@@ -9,8 +9,8 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// held is a message of a tier that is not acknowledged yet.
-type held struct {
+// waiter is a message of a tier that is not acknowledged yet.
+type waiter struct {
 	msg        *message.Message
 	record     middleware.Record
 	known      bool      // the record names a handler
@@ -21,10 +21,10 @@ type held struct {
 	cancelled  bool      // the backend has cancelled this delivery
 }
 
-// queue orders the held messages by until, because some backends deliver all messages at once and slightly out of order. Most
+// queue orders the messages that wait by until, because some backends deliver all messages at once and slightly out of order. Most
 // backends deliver one message at a time; then the queue contains only one.
 type queue struct {
-	all    []*held
+	all    []*waiter
 	number int
 }
 
@@ -37,21 +37,21 @@ func (q *queue) Less(i, j int) bool {
 	return a.number < b.number
 }
 func (q *queue) Swap(i, j int) { q.all[i], q.all[j] = q.all[j], q.all[i] }
-func (q *queue) Push(x any)    { q.all = append(q.all, x.(*held)) }
+func (q *queue) Push(x any)    { q.all = append(q.all, x.(*waiter)) }
 func (q *queue) Pop() any {
 	last := len(q.all) - 1
-	h := q.all[last]
+	w := q.all[last]
 	q.all[last] = nil
 	q.all = q.all[:last]
-	return h
+	return w
 }
 
-func (q *queue) add(h *held) {
-	if h.number == 0 {
+func (q *queue) add(w *waiter) {
+	if w.number == 0 {
 		q.number++
-		h.number = q.number
+		w.number = q.number
 	}
-	heap.Push(q, h)
+	heap.Push(q, w)
 }
 
-func (q *queue) take() *held { return heap.Pop(q).(*held) }
+func (q *queue) take() *waiter { return heap.Pop(q).(*waiter) }

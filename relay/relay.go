@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// Relay holds the messages of the tiers until they are due and forwards them to the handlers that failed. It is safe for
+// Relay keeps the messages of the tiers until they are due and forwards them to the handlers that failed. It is safe for
 // concurrent use. Use one Relay per process, backend and prefix.
 type Relay struct {
 	config  Config
@@ -141,7 +141,7 @@ func (r *Relay) subscriber(tier tierTopic) (message.Subscriber, error) {
 	return subscriber, nil
 }
 
-// Close stops the tiers, nacks the messages that are held, and closes the subscribers of the tiers, but not the publisher. Close
+// Close stops the tiers, nacks the messages that wait, and closes the subscribers of the tiers, but not the publisher. Close
 // the router first: a message that fails after Close waits on its tier until another relay, or a new process, subscribes to it.
 // A second Close does nothing.
 func (r *Relay) Close() error {

@@ -131,6 +131,37 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			s.RetriedAt(0, 0).Processed()
 			assert.Equal(t, middleware.GivenBack, s.Attempts()[1].Outcome)
 		}},
+		{"a handler that nacks and then fails", func() message.NoPublishHandlerFunc {
+			calls := 0
+			return func(msg *message.Message) error {
+				if calls++; calls < 3 {
+					msg.Nack()
+					return errDown
+				}
+				return nil
+			}
+		}(), func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(0, 0).Processed()
+			for _, attempt := range s.Attempts()[:2] {
+				assert.Equal(t, middleware.Settled, attempt.Outcome)
+				assert.ErrorIs(t, attempt.Err, errDown)
+				assert.Zero(t, attempt.Failures)
+			}
+			assert.Regexp(t, `settled +the bank is down`, s.String())
+		}},
+		{"a handler that nacks and then panics", func() message.NoPublishHandlerFunc {
+			calls := 0
+			return func(msg *message.Message) error {
+				if calls++; calls == 1 {
+					msg.Nack()
+					panic(errDown)
+				}
+				return nil
+			}
+		}(), func(t *testing.T, s *retrytest.Story) {
+			s.RetriedAt(0).Processed()
+			assert.Equal(t, middleware.Settled, s.Attempts()[0].Outcome)
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -294,6 +325,55 @@ func TestAppCanMakeItsOwnRouterAndMiddleware(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestOwnRouterHasSettledMessages(t *testing.T) {
+	for name, settle := range map[string]func(*message.Message) bool{"ack": (*message.Message).Ack, "nack": (*message.Message).Nack} {
+		for _, panics := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				app := retrytest.New(t, backoff.Schedule{time.Second})
+				router, retry := newOwnRouter(t, app.TieredRetryConfig(), new([]string))
+				calls := 0
+				router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), func(msg *message.Message) error {
+					if calls++; calls > 1 {
+						return nil
+					}
+					settle(msg)
+					if panics {
+						panic(errDown)
+					}
+					return errDown
+				}).AddMiddleware(retry.Middleware)
+				app.Run(router)
+				story := app.Send("orders", order("1"))
+				assert.Equal(t, middleware.Settled, story.Attempts()[0].Outcome, "%s, panics: %v", name, panics)
+				if name == "nack" {
+					story.RetriedAt(0).Processed()
+				}
+			})
+		}
+	}
+}
+
+// The message is processed again before its first handler returns.
+func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		subscriber, calls := app.NewSubscriber(), atomic.Int32{}
+		for _, name := range []string{"billing-1", "billing-2"} {
+			app.Router.AddConsumerHandler(name, "orders", subscriber, func(msg *message.Message) error {
+				if calls.Add(1) == 1 {
+					msg.Nack()
+					time.Sleep(time.Minute)
+					return errDown
+				}
+				return nil
+			}).AddMiddleware(app.Retry.Middleware)
+		}
+		story := app.Send("orders", order("1")).RetriedAt(0).Processed()
+		assert.Equal(t, middleware.Settled, story.Attempts()[0].Outcome)
+		assert.Equal(t, time.Minute, story.Attempts()[0].Took)
+	})
 }
 
 // The relay is never early, so the test makes the failure record of an early message.

@@ -22,6 +22,7 @@ type delivery struct {
 	failuresBefore   int  // in the failure record that the message came with
 	called, returned bool // the handler
 	settled, acked   bool // the message
+	byHandler        bool // the message was settled before its handler returned
 	abandoned        bool // the handler did not return, so the message may stay unsettled
 }
 
@@ -89,11 +90,11 @@ func (l *ledger) handlerCalled(d *delivery, handler string) {
 }
 
 // handlerReturned records the end of the handler. The first error of a delivery stays. Abandoned: the handler panicked or ended
-// its goroutine, so the message may stay unsettled.
-func (l *ledger) handlerReturned(d *delivery, err error, abandoned bool) {
+// its goroutine, so the message may stay unsettled. Settled: the handler has acked or nacked the message itself.
+func (l *ledger) handlerReturned(d *delivery, err error, abandoned, settled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d.returned, d.abandoned, d.Took = true, abandoned, time.Since(d.delivered)
+	d.returned, d.abandoned, d.byHandler, d.Took = true, abandoned, settled, time.Since(d.delivered)
 	if d.Err == nil {
 		d.Err = err
 	}
@@ -113,14 +114,14 @@ func (l *ledger) messageSettled(d *delivery, acked bool) {
 // setOutcome sets the outcome of a delivery that is over: the message is settled, and the handler has returned. The handler may
 // return later, if it settles the message itself. It is called with the lock held.
 func (l *ledger) setOutcome(d *delivery) {
-	if !d.settled || d.called && !d.returned {
+	if !d.settled || d.runs() {
 		return
 	}
 	delete(l.open, d)
 	d.progress.latest = time.Now()
 	switch {
 	case !d.acked:
-		d.Outcome = middleware.GivenBack
+		d.Outcome, d.nacked = d.nackedOutcome(), true
 		return
 	case d.Outcome == middleware.Retried || d.Outcome == middleware.Parked:
 		return
@@ -131,6 +132,18 @@ func (l *ledger) setOutcome(d *delivery) {
 		d.Outcome = middleware.Settled
 	}
 	d.progress.unfinished--
+}
+
+// runs reports whether the handler runs.
+func (d *delivery) runs() bool { return d.called && !d.returned }
+
+// nackedOutcome returns the outcome of a message that was nacked: settled as in the middleware, if its handler nacked it and then
+// failed.
+func (d *delivery) nackedOutcome() middleware.Outcome {
+	if d.byHandler && d.Err != nil {
+		return middleware.Settled
+	}
+	return middleware.GivenBack
 }
 
 // waited returns the time from the failure of this delivery to its retry, which is one of the later deliveries.

@@ -1,7 +1,7 @@
 // Package retrytest tests how an app retries, without a broker and without waiting.
 //
 // An [App] is a router with the retry middleware and with retry tiers in memory. A test adds the app's own handlers, sends a
-// message, and asserts what became of it. In a bubble of testing/synctest ten minutes take about a millisecond:
+// message, and asserts its outcome. In a bubble of testing/synctest ten minutes take about a millisecond:
 //
 //	func TestBillingGivesUp(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
@@ -34,17 +34,17 @@
 //	parked           the message came back before its requested delay was over; a copy waits again, uncounted
 //	dead-lettered    the message was given up, for the reason that the table shows
 //	given back       the message was nacked and is delivered again
-//	settled          the handler failed after it had acked the message itself; no copy was published
+//	settled          the handler failed after it had acked or nacked the message itself; no copy was published
 //
-// Waits are spelled like tiers, because the queue on the broker has that name: 125s, not 2m5s. [Simulate] computes the retries of
-// a schedule without an app:
+// Times and waits are spelled like tiers, because the queue on the broker has that name: 125s, not 2m5s. [Simulate] computes the
+// retries of a schedule without an app:
 //
-//	failure   at      tier          waits
-//	1         0s      1s            1s
-//	2         1s      5s            5s
-//	3         6s      25s           25s
-//	4         31s     125s          125s
-//	5         2m36s   dead letter
+//	failure   at     tier          waits
+//	1         0s     1s            1s
+//	2         1s     5s            5s
+//	3         6s     25s           25s
+//	4         31s    125s          125s
+//	5         156s   dead letter
 //
 // # The app's own function
 //

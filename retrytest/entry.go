@@ -62,6 +62,12 @@ func (l *ledger) addPublished(topic string, msg *message.Message) *entry {
 	return e
 }
 
+// finished reports whether no delivery follows and no handler of the message runs. A handler may nack the message itself and
+// return after another handler has finished it.
+func (p *progress) finished() bool {
+	return p.unfinished == 0 && !slices.ContainsFunc(p.deliveries, (*delivery).runs)
+}
+
 // nacks returns how often the message was given back.
 func (p *progress) nacks() int { return len(p.deliveries) - p.copies - p.published + 1 }
 
@@ -70,11 +76,13 @@ func (p *progress) waitsFor() string {
 	if len(p.deliveries) == 0 {
 		return "it did not reach its handler"
 	}
-	switch last := p.deliveries[len(p.deliveries)-1]; {
-	case last.settled && (!last.called || last.returned):
+	for _, d := range p.deliveries {
+		if d.runs() {
+			return fmt.Sprintf("handler %q has not returned", d.Handler)
+		}
+	}
+	if p.deliveries[len(p.deliveries)-1].settled {
 		return "it did not come back"
-	case last.called && !last.returned:
-		return fmt.Sprintf("handler %q has not returned", last.Handler)
 	}
 	return "it was delivered, and neither acked nor nacked"
 }

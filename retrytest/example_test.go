@@ -49,12 +49,12 @@ func charge(msg *message.Message) error {
 func ExampleSimulate() {
 	fmt.Print(retrytest.Simulate(backoff.Exponential(time.Second, 5, 4)))
 	// Output:
-	// failure   at      tier          waits
-	// 1         0s      1s            1s
-	// 2         1s      5s            5s
-	// 3         6s      25s           25s
-	// 4         31s     125s          125s
-	// 5         2m36s   dead letter
+	// failure   at     tier          waits
+	// 1         0s     1s            1s
+	// 2         1s     5s            5s
+	// 3         6s     25s           25s
+	// 4         31s    125s          125s
+	// 5         156s   dead letter
 }
 
 func ExampleSimulation() {

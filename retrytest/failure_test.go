@@ -111,7 +111,7 @@ func TestAssertionWithoutTimesEndsTheTest(t *testing.T) {
 	}
 }
 
-func TestWaitsAreSpelledLikeTiersAndTimesLikeDurations(t *testing.T) {
+func TestWaitsAndTimesAreSpelledLikeTiers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text, _ := failureOf(func(t testing.TB) {
 			app := retrytest.New(t, backoff.Schedule{125 * time.Second, 10 * time.Minute, 1500 * time.Millisecond})
@@ -119,14 +119,35 @@ func TestWaitsAreSpelledLikeTiersAndTimesLikeDurations(t *testing.T) {
 			app.Send("orders", order("1")).Waited(125*time.Second, 200*time.Second, time.Hour).RetriedAt(125 * time.Second)
 		})
 		for _, want := range []string{
-			"waited\n got: 125.001s 600.001s 75.001s\nwant: 125s 200s 1h\n", "retried at\n got: 2m5.001s 12m5.002s 13m20.003s\nwant: 2m5s\n",
-			"retried, waits 125s on tier 125s ", "retried, waits 10m on tier 10m ", "retried, waits 75s on tier 125s ",
+			"waited\n got: 125.001s 600.001s 75.001s\nwant: 125s 200s 1h\n", "retried at\n got: 125.001s 725.002s 800.003s\nwant: 125s\n",
+			"125.001s   billing ", "retried, waits 125s on tier 125s ", "retried, waits 10m on tier 10m ", "retried, waits 75s on tier 125s ",
 		} {
 			assert.Contains(t, text, want)
 		}
 	})
 	assert.Contains(t, retrytest.Simulate(backoff.Schedule{125 * time.Second, 1500 * time.Millisecond}).String(),
-		"1         0s       125s          125s\n2         2m5s     1500ms        1500ms\n")
+		"1         0s       125s          125s\n2         125s     1500ms        1500ms\n3         126.5s   dead letter\n")
+}
+
+// TestNeverRetriedFailsForANackedMessage: the broker delivers it again, whether the handler or the router has nacked it.
+func TestNeverRetriedFailsForANackedMessage(t *testing.T) {
+	for _, returned := range []error{nil, errDown} {
+		synctest.Test(t, func(t *testing.T) {
+			text, _ := failureOf(func(t testing.TB) {
+				app := retrytest.New(t, backoff.Schedule{time.Second})
+				calls := 0
+				app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
+					if calls++; calls == 1 {
+						msg.Nack()
+						return returned
+					}
+					return nil
+				})
+				app.Send("orders", order("1")).NeverRetried()
+			})
+			assert.Contains(t, text, "retried at\n got: 0s\nwant: never\n")
+		})
+	}
 }
 
 // exact removes the millisecond that the relay adds when it rounds up.
@@ -240,7 +261,7 @@ func TestInvalidConfigurationEndsTheTest(t *testing.T) {
 			retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: func(c *middleware.TieredRetryConfig) { c.MaxHold = -1 }},
 			"MaxHold is -1ns",
 		},
-		{retrytest.Config{Schedule: backoff.Exponential(time.Second, 5, 4)}, "outside of a synctest bubble this schedule takes 2m36s of real time, more than 10s"},
+		{retrytest.Config{Schedule: backoff.Exponential(time.Second, 5, 4)}, "outside of a synctest bubble this schedule takes 156s of real time, more than 10s"},
 	} {
 		text, fatal := failureOf(func(t testing.TB) { retrytest.NewWithConfig(t, test.config) })
 		assert.True(t, fatal)

@@ -21,13 +21,16 @@ func (a *App) observeHandler(outermost bool) message.HandlerMiddleware {
 			a.ledger.handlerCalled(d, message.HandlerNameFromCtx(msg.Context()))
 			returned := false
 			defer func() {
+				settled := isSettled(msg)
 				switch {
 				case returned:
-					a.ledger.handlerReturned(d, err, false)
+					a.ledger.handlerReturned(d, err, false, settled)
 				case outermost:
-					a.ledger.handlerReturned(d, errNotReturned, true)
+					a.ledger.handlerReturned(d, errNotReturned, true, settled)
+				case settled:
+					a.ledger.handlerReturned(d, errNotReturned, false, true) // no copy follows, which would have the error
 				default:
-					a.ledger.handlerReturned(d, nil, false)
+					a.ledger.handlerReturned(d, nil, false, false)
 				}
 			}()
 			produced, err = h(msg)
@@ -35,6 +38,17 @@ func (a *App) observeHandler(outermost bool) message.HandlerMiddleware {
 			return produced, err
 		}
 	}
+}
+
+// isSettled reports whether the message is acked or nacked. The router does that after the handler has returned.
+func isSettled(msg *message.Message) bool {
+	select {
+	case <-msg.Acked():
+	case <-msg.Nacked():
+	default:
+		return false
+	}
+	return true
 }
 
 // observeSettlement waits for the ack or nack of a message. The router sends it after it has published what the handler

@@ -1,10 +1,6 @@
 package retrytest
 
-import (
-	"slices"
-
-	"github.com/tieredretry/watermill-retry/middleware"
-)
+import "slices"
 
 // stories returns the stories of all messages of a topic that had a handler, oldest first.
 func (l *ledger) stories(a *App, topic string) (all []*Story) {
@@ -35,8 +31,8 @@ func (l *ledger) story(a *App, of *entry) *Story {
 		for i, d := range p.deliveries {
 			attempt := d.Attempt
 			attempt.Waited = d.waited(p.deliveries[i+1:])
-			if d.Outcome == "" && p.published == 1 && i < len(p.deliveries)-1 {
-				attempt.Outcome = middleware.GivenBack // the message came back before its nack was observed
+			if d.Outcome == "" && !d.runs() && p.published == 1 && i < len(p.deliveries)-1 {
+				attempt.Outcome, attempt.nacked = d.nackedOutcome(), true // the message came back before its nack was observed
 			}
 			g.attempts = append(g.attempts, attempt)
 		}

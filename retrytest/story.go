@@ -23,9 +23,11 @@ type Attempt struct {
 	Waited     time.Duration         // how long the message waited, from this failure to the next attempt
 	Tier       backoff.Tier          // the tier of the copy
 	DeadReason middleware.DeadReason // why the message was dead-lettered
+
+	nacked bool // by its handler or by the router
 }
 
-// Story is what became of a message. A failed assertion prints the whole story and marks the test as failed, and the test goes
+// Story has the attempts of a message and their outcomes. A failed assertion prints the whole story and marks the test as failed, and the test goes
 // on. Each assertion returns the story, so that assertions can be chained.
 type Story struct {
 	Topic   string
@@ -35,7 +37,7 @@ type Story struct {
 	groups []groupStory
 }
 
-// groupStory is what became of a message in one consumer group.
+// groupStory has the attempts of a message in one consumer group.
 type groupStory struct {
 	handlers   []string
 	attempts   []Attempt
@@ -94,13 +96,13 @@ func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	return s
 }
 
-// NeverRetried asserts that no failure of the message was retried and that the message was not given back.
+// NeverRetried asserts that no failure of the message was retried and that the message was not nacked.
 func (s *Story) NeverRetried() *Story {
 	s.app.t.Helper()
 	var got []time.Duration
 	attempts := s.only().attempts
 	for i, a := range attempts {
-		again := a.Outcome == middleware.Retried || a.Outcome == middleware.GivenBack
+		again := a.Outcome == middleware.Retried || a.nacked
 		switch {
 		case again && i+1 < len(attempts):
 			got = append(got, attempts[i+1].At)
@@ -126,7 +128,7 @@ func (s *Story) Waited(waits ...time.Duration) *Story {
 		}
 	}
 	if !inTime(got, waits, func(int) time.Duration { return s.app.lateness }) {
-		s.fail("waited", listText(got, measuredText), listText(waits, waitText))
+		s.fail("waited", listText(got, timeText), listText(waits, waitText))
 	}
 	return s
 }

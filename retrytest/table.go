@@ -126,27 +126,19 @@ func waitText(d time.Duration) string {
 	return backoff.Tier(d).String()
 }
 
-// measuredText spells a measured wait, which is a little longer than wanted, in seconds: 125.001s, to compare it with 125s.
-func measuredText(d time.Duration) string {
-	if d > time.Second && d%time.Second != 0 {
+// timeText spells a time since the first delivery, or a measured wait. It is like waitText, but a time above one second that is
+// not in whole seconds is in seconds: 125.001s, to compare it with 125s.
+func timeText(d time.Duration) string {
+	switch {
+	case d > time.Second && d%time.Second != 0:
 		return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
+	case d%time.Millisecond != 0:
+		return d.String()
 	}
-	return waitText(d)
+	return backoff.Tier(d).String()
 }
 
 func millisecondsText(d time.Duration) string { return timeText(d.Round(time.Millisecond)) }
-
-// timeText spells a time since the first delivery like a time.Duration, without zeros at the end: 1h, not 1h0m0s.
-func timeText(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
 
 // listText joins the texts of durations.
 func listText(durations []time.Duration, spell func(time.Duration) string) string {

@@ -42,7 +42,7 @@ func (l *ledger) nextExpected(patience time.Duration) (next *progress, until tim
 				deadline = p.due
 			}
 			deadline = deadline.Add(patience)
-			if p.unfinished > 0 && (next == nil || deadline.Before(until)) {
+			if !p.finished() && (next == nil || deadline.Before(until)) {
 				next, until = p, deadline
 			}
 		}

@@ -201,7 +201,7 @@ type try struct {
 	record   middleware.Record
 }
 
-// ledger holds the tries of each message, by the message's id.
+// ledger contains the tries of each message, by the message's id.
 type ledger struct {
 	mu    sync.Mutex
 	tries map[string][]try
@@ -286,9 +286,7 @@ func (f *fixture) await(n, failures int, within time.Duration) {
 	}
 }
 
-// checkNeverEarly checks that each retry came at least its delay after the failure before it. A millisecond is tolerated, because
-// brokers count in milliseconds, and 1%, because Erlang runs its clock as much faster while the clock of its host is corrected
-// (https://www.erlang.org/doc/apps/erts/time_correction.html).
+// checkNeverEarly checks that each retry came at least its delay after the failure before it, by the backend's clock.
 func (f *fixture) checkNeverEarly(schedule backoff.Schedule) {
 	f.t.Helper()
 	for id, tries := range f.ledger.all() {
@@ -302,17 +300,13 @@ func (f *fixture) checkNeverEarly(schedule backoff.Schedule) {
 				continue
 			}
 			delay, _ := schedule.Delay(one.failures)
-			if waited := elapsed(before, one.at); waited < delay-delay/100-time.Millisecond {
-				f.t.Errorf("message %s, retry %d came after %v: %v too early", id, one.failures, waited, delay-waited)
+			monotonic, wall := one.at.Sub(before), one.at.Round(0).Sub(before.Round(0))
+			if early := f.Expect.Clock.Early(delay, monotonic, wall); early > 0 {
+				f.t.Errorf("message %s, retry %d of %v came %v too early: after %v by the monotonic clock, %v by the wall clock",
+					id, one.failures, delay, early, monotonic, wall)
 			}
 		}
 	}
-}
-
-// elapsed returns the longer of the times by the monotonic clock and by the wall clock. Tiers wait by either of them, and a wall
-// clock that is being adjusted runs faster or slower (0.5% was seen). A retry that is early is early by both.
-func elapsed(from, to time.Time) time.Duration {
-	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
 // settle counts the duplicates. Call it when no message is on its way any more.

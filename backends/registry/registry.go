@@ -58,6 +58,9 @@ type Expectation struct {
 	// Lateness is the upper bound of the 99th percentile, while nothing else runs, on two cores. It is generous.
 	Lateness time.Duration
 
+	// Clock is the clock that the backend's tiers wait by.
+	Clock Clock
+
 	// Keeps reports whether the publisher for the app's topics keeps a metadata entry as it is. The retries keep every entry
 	// that the handler got.
 	Keeps func(key, value string) bool
@@ -67,38 +70,38 @@ var entries = []Entry{
 	{
 		Name:   "gochannel",
 		Open:   func(_ string, logger watermill.LoggerAdapter) backends.Backend { return backends.Memory(logger) },
-		Expect: Expectation{InMemory: true, HandlersPerTopic: 1, Lateness: time.Second, Keeps: everything},
+		Expect: Expectation{InMemory: true, HandlersPerTopic: 1, Lateness: time.Second, Clock: relayClock, Keeps: everything},
 	},
 	{
 		Name: "rabbitmq-v2", Open: backends.RabbitMQ, AddressVariable: "AMQP_URL", Clean: cleanRabbitMQ,
-		Expect: Expectation{Lateness: time.Second, Keeps: shortKeys},
+		Expect: Expectation{Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
 	},
 	{
 		Name: "rabbitmq-v3", Open: backends.RabbitMQv3, AddressVariable: "AMQP_URL", Clean: cleanRabbitMQ,
-		Expect: Expectation{Lateness: time.Second, Keeps: shortKeys},
+		Expect: Expectation{Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
 	},
 	{
 		Name: "nats", Open: backends.NATS, Start: servers.NATS,
 		Demo:   Demo{Name: "nats", Title: "NATS JetStream", Address: "nats://host:port"},
-		Expect: Expectation{Lateness: time.Second, Keeps: httpHeaders},
+		Expect: Expectation{Lateness: time.Second, Clock: relayClock, Keeps: httpHeaders},
 	},
 	{
 		Name: "redis", Open: backends.Redis, Start: servers.Redis,
 		Demo:   Demo{Name: "redis", Title: "Redis Streams", Address: "host:port"},
-		Expect: Expectation{Lateness: time.Second, Keeps: everything},
+		Expect: Expectation{Lateness: time.Second, Clock: relayClock, Keeps: everything},
 	},
 	{
 		Name: "postgres-delayed", Open: backends.Postgres, Start: servers.PostgreSQL,
 		Demo:   Demo{Name: "postgres", Title: "PostgreSQL, watermill-sql's delayed Pub/Sub", Address: "postgres://user:password@host:port/database"},
-		Expect: Expectation{HandlersPerTopic: 2, Lateness: 2 * time.Second, Keeps: validUTF8},
+		Expect: Expectation{HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: postgresClock, Keeps: validUTF8},
 	},
 	{
 		Name: "postgres", Open: backends.PostgresRelay, Start: servers.PostgreSQL,
-		Expect: Expectation{HandlersPerTopic: 2, Lateness: 2 * time.Second, Keeps: validUTF8},
+		Expect: Expectation{HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: relayClock, Keeps: validUTF8},
 	},
 	{
 		Name: "kafka", Open: backends.Kafka, Start: servers.Kafka,
-		Expect: Expectation{Lateness: time.Second, Keeps: everything},
+		Expect: Expectation{Lateness: time.Second, Clock: relayClock, Keeps: everything},
 	},
 }
 

@@ -23,7 +23,7 @@ func KafkaCluster(_ context.Context, brokers int, observe func(kmsg.Request)) (*
 	if err != nil {
 		return nil, err
 	}
-	s := saramaWays{cluster: cluster, ends: map[string]int64{}, moved: make(chan struct{})}
+	s := kfakeAdapter{cluster: cluster, ends: map[string]int64{}, moved: make(chan struct{})}
 	const produce, fetch = 0, 1
 	cluster.ControlKey(produce, s.produce)
 	cluster.ControlKey(fetch, s.fetch)
@@ -37,8 +37,8 @@ func KafkaCluster(_ context.Context, brokers int, observe func(kmsg.Request)) (*
 	return &Server{URL: strings.Join(cluster.ListenAddrs(), ","), Stop: sync.OnceFunc(cluster.Close)}, nil
 }
 
-// saramaWays makes kfake accept what sarama sends, as Kafka does. kfake calls it with one request at a time.
-type saramaWays struct {
+// kfakeAdapter makes kfake accept what sarama sends, as Kafka does. kfake calls it with one request at a time.
+type kfakeAdapter struct {
 	cluster *kfake.Cluster
 
 	mu    sync.Mutex
@@ -47,7 +47,7 @@ type saramaWays struct {
 }
 
 // produce sets a batch's partition leader epoch to -1. sarama sends 0, which kfake refuses. The CRC does not cover this field.
-func (s *saramaWays) produce(request kmsg.Request) (kmsg.Response, error, bool) {
+func (s *kfakeAdapter) produce(request kmsg.Request) (kmsg.Response, error, bool) {
 	const epoch, count = 12, 57
 	s.cluster.KeepControl()
 	s.mu.Lock()
@@ -67,7 +67,7 @@ func (s *saramaWays) produce(request kmsg.Request) (kmsg.Response, error, bool) 
 
 // fetch answers a request that finds nothing with an empty list of records. kfake answers null, and sarama then closes the
 // connection.
-func (s *saramaWays) fetch(request kmsg.Request) (kmsg.Response, error, bool) {
+func (s *kfakeAdapter) fetch(request kmsg.Request) (kmsg.Response, error, bool) {
 	s.cluster.KeepControl()
 	fetch := request.(*kmsg.FetchRequest)
 	if s.finds(fetch) {
@@ -93,7 +93,7 @@ func (s *saramaWays) fetch(request kmsg.Request) (kmsg.Response, error, bool) {
 	return response, nil, true
 }
 
-func (s *saramaWays) finds(fetch *kmsg.FetchRequest) bool {
+func (s *kfakeAdapter) finds(fetch *kmsg.FetchRequest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, topic := range fetch.Topics {
@@ -106,7 +106,7 @@ func (s *saramaWays) finds(fetch *kmsg.FetchRequest) bool {
 	return false
 }
 
-func (s *saramaWays) await(fetch *kmsg.FetchRequest) bool {
+func (s *kfakeAdapter) await(fetch *kmsg.FetchRequest) bool {
 	deadline := time.After(time.Duration(fetch.MaxWaitMillis) * time.Millisecond)
 	for {
 		s.mu.Lock()

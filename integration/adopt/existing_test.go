@@ -40,7 +40,7 @@ func TestExistingQuorumQueueIsProtectedByAPolicy(t *testing.T) {
 	// Step 2: the command shows the policy.
 	broker.Eventually(t, patience, func() bool {
 		return regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(d.queue+"\t"+command[2]) + `$`).MatchString(broker.Ctl(t, "list_queues", "name", "policy"))
-	}, "the policy holds")
+	}, "the policy is in effect")
 
 	// Step 3: AllowUnprotectedQuorum.
 	allowed := d.instance(withMiddleware)

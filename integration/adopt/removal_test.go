@@ -165,7 +165,7 @@ func TestRemovalWithANewQueue(t *testing.T) {
 	assert.Equal(t, []string{stocks[0].queue}, d.queues())
 }
 
-// TestRemovalThatWaitsForTheTiersOnlyLoops holds the page's warning: the work queue has to be empty as well.
+// TestRemovalThatWaitsForTheTiersOnlyLoops tests the page's warning: the work queue has to be empty as well.
 func TestRemovalThatWaitsForTheTiersOnlyLoops(t *testing.T) {
 	t.Parallel()
 	const messages = 3000
@@ -198,7 +198,7 @@ func TestRemovalThatWaitsForTheTiersOnlyLoops(t *testing.T) {
 	d.processed.Wait(t, messages, patience)
 }
 
-// TestStockSubscriberOnAQuorumQueue holds the page's warning: it cannot read what a quorum queue delivers again. Where the
+// TestStockSubscriberOnAQuorumQueue tests the page's warning: it cannot read what a quorum queue delivers again. Where the
 // queue has a limit and nacks count, the message becomes a dead letter; elsewhere it loops.
 func TestStockSubscriberOnAQuorumQueue(t *testing.T) {
 	t.Parallel()

@@ -58,7 +58,7 @@ func TestRolloutInTwoSteps(t *testing.T) {
 	assert.Empty(t, after.Policy)
 }
 
-// TestRolloutInOneStepLoops holds the page's warning: an old instance cannot read what comes back from a tier.
+// TestRolloutInOneStepLoops tests the page's warning: an old instance cannot read what comes back from a tier.
 func TestRolloutInOneStepLoops(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t)

@@ -337,7 +337,8 @@ func (f *traffic) more(messages int64) {
 	require.Empty(f.t, f.done, "the traffic has stopped")
 }
 
-// balance stops the traffic: every message that was published is processed, none is on a queue, none went round.
+// balance stops the traffic: every message that was published is processed, none is on a queue, none was redelivered
+// without end.
 func (d *deployment) balance(f *traffic, queues ...string) {
 	d.t.Helper()
 	f.cancel()

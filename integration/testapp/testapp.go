@@ -273,7 +273,7 @@ func (l *Log) Count(text string) int {
 	return len(l.Lines(text))
 }
 
-// Warnings is how many warnings hold the text.
+// Warnings is how many warnings contain the text.
 func (l *Log) Warnings(text string) int {
 	warnings := 0
 	for _, line := range l.Lines(text) {
