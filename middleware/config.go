@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -63,6 +64,10 @@ type TieredRetryConfig struct {
 
 	// Schedule is the delay before each retry. Required. Its distinct delays are the tiers.
 	Schedule backoff.Schedule
+
+	// DeclaredTiers are the tiers that exist on the broker or in the relay, which set it. A Schedule with another tier is refused:
+	// nothing would bring its messages back. Empty: the tiers are not checked.
+	DeclaredTiers []backoff.Tier
 
 	// GenerateRetryDestination returns the destination whose messages come back to the failed handler after the tier's delay.
 	// Required.
@@ -130,6 +135,12 @@ func (c TieredRetryConfig) Validate() error {
 	}
 	if err := c.Schedule.Validate(); err != nil {
 		fault("Schedule: %w", err)
+	}
+	for _, tier := range c.Schedule.Tiers() {
+		if len(c.DeclaredTiers) > 0 && !slices.Contains(c.DeclaredTiers, tier) {
+			fault("Schedule has the tier %v, which is not declared (declared: %v): give this schedule to the builder or the relay that made the configuration",
+				tier, c.DeclaredTiers)
+		}
 	}
 	if c.GenerateRetryDestination == nil {
 		fault("GenerateRetryDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs")

@@ -60,8 +60,9 @@ func (c *core) publisherConfig() publisher.Config {
 
 func (c *core) tieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
 	return middleware.TieredRetryConfig{
-		Publisher: failures,
-		Schedule:  slices.Clone(c.topology.Schedule),
+		Publisher:     failures,
+		Schedule:      slices.Clone(c.topology.Schedule),
+		DeclaredTiers: c.topology.Schedule.Tiers(),
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
 			queue := c.app.QueueName(p.Topic)
 			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(queue, p.Tier)}, nil

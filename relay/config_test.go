@@ -135,3 +135,13 @@ func TestHopOfASubscriber(t *testing.T) {
 		assert.Equal(t, map[string]time.Duration{"retry." + backoff.Tier(row.tier).String(): row.want}, hops)
 	}
 }
+
+// The relay subscribes no topic for such a tier: its messages would never come back.
+func TestScheduleWithATierThatTheRelayDoesNotHaveIsRefused(t *testing.T) {
+	tiers, err := relay.New(valid(), nil)
+	require.NoError(t, err)
+	retries := tiers.TieredRetryConfig()
+	retries.Schedule = append(retries.Schedule, 7*time.Second)
+	_, err = retrymw.NewTieredRetry(retries, nil)
+	assert.ErrorContains(t, err, "Schedule has the tier 7s, which is not declared (declared: [")
+}

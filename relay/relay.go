@@ -61,8 +61,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 // The other fields are yours to set.
 func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 	return middleware.TieredRetryConfig{
-		Publisher: failurePublisher{r},
-		Schedule:  append(backoff.Schedule(nil), r.config.Schedule...),
+		Publisher:     failurePublisher{r},
+		Schedule:      append(backoff.Schedule(nil), r.config.Schedule...),
+		DeclaredTiers: r.config.Schedule.Tiers(),
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
 			if !r.handlers.has(p.Handler) {
 				return middleware.Destination{}, fmt.Errorf("handler %q was not added with the relay's AddHandler or AddConsumerHandler: "+

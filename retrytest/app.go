@@ -37,7 +37,7 @@ type Config struct {
 	Schedule backoff.Schedule
 
 	// Middleware changes the configuration of the retry middleware as the app does: hooks, RedactReason and so on. Its changes
-	// to Publisher, Schedule and GenerateRetryDestination are overwritten. Optional.
+	// to Publisher, Schedule, DeclaredTiers and GenerateRetryDestination are overwritten. Optional.
 	Middleware func(*middleware.TieredRetryConfig)
 
 	// Patience is how long Send waits for the next event of a message: the handler returns, or a due retry is delivered. Then
@@ -154,7 +154,8 @@ func (a *App) build(config Config) (err error) {
 		config.Middleware(&retry)
 	}
 	set := a.TieredRetryConfig()
-	retry.Publisher, retry.Schedule, retry.GenerateRetryDestination = set.Publisher, set.Schedule, set.GenerateRetryDestination
+	retry.Publisher, retry.GenerateRetryDestination = set.Publisher, set.GenerateRetryDestination
+	retry.Schedule, retry.DeclaredTiers = set.Schedule, set.DeclaredTiers
 	a.ledger.addHooks(&retry)
 	a.Retry, err = middleware.NewTieredRetry(retry, config.Logger)
 	return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -32,6 +33,7 @@ func Run[C any, M edge.Major[C]](
 	t.Run("no password in print", s.noPasswordInPrint)
 	t.Run("the app's configuration is not changed", s.appConfigIsNotChanged)
 	t.Run("options reach the topology", s.optionsReachTheTopology)
+	t.Run("tiers that are not declared are refused", s.undeclaredTiersAreRefused)
 	t.Run("destinations are routing keys of the work queue", s.destinationsAreRoutingKeys)
 	t.Run("headers and properties survive any number of retries", s.foreignMessageSurvivesRetries)
 	t.Run("record and headers survive any marshaler", s.recordAndHeadersSurviveAnyMarshaler)
@@ -183,6 +185,14 @@ func (s suite[C, M]) appConfigIsNotChanged(t *testing.T) {
 	same(valuesOf(b.SubscriberConfig()))
 	assert.Equal(t, time.Second, b.TieredRetryConfig(nil).Schedule[0])
 	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
+}
+
+// undeclaredTiersAreRefused: no queue would bring the messages of such a tier back.
+func (s suite[C, M]) undeclaredTiersAreRefused(t *testing.T) {
+	retry := s.builder(t).TieredRetryConfig(gochannel.NewGoChannel(gochannel.Config{}, nil))
+	require.NoError(t, retry.Validate())
+	retry.Schedule = append(retry.Schedule, 7*time.Second)
+	assert.ErrorContains(t, retry.Validate(), "Schedule has the tier 7s, which is not declared (declared: [1s 5m])")
 }
 
 func (s suite[C, M]) optionsReachTheTopology(t *testing.T) {
