@@ -43,9 +43,15 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/publisher",
-		may:    []string{watermill, amqp, module + "/rabbitmq/internal/dial"},
+		may:    []string{watermill, amqp, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket"},
 		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
 		why:    "publishing surely is of use without this topology: what it needs of one is a hook",
+	},
+	{
+		folder: "rabbitmq/subscriber",
+		may:    []string{watermill, amqp, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket"},
+		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
+		why:    "consuming is of use without this topology and without retries: what it needs of them are hooks",
 	},
 	{
 		folder: "rabbitmq/topology",
@@ -86,7 +92,13 @@ var rules = []rule{
 		never: []string{amqpPubSub},
 		why:   "the tests of all majors share it",
 	},
-	{folder: "rabbitmq/internal/dial", may: []string{amqp}, never: []string{watermill}, why: "publishing and looking at the broker dial alike"},
+	{
+		folder: "rabbitmq/internal/dial",
+		may:    []string{amqp, module + "/rabbitmq/internal/socket"},
+		never:  []string{watermill},
+		why:    "publishing, consuming and looking at the broker dial alike",
+	},
+	{folder: "rabbitmq/internal/socket", never: []string{watermill, amqp}, why: "it is a network connection, and does not know what is written to it"},
 	{folder: "rabbitmq/internal/refusal", may: []string{amqp}, never: []string{watermill}, why: "it reads what the broker says, whoever asked"},
 	{
 		folder: "example",
