@@ -1,0 +1,2 @@
+// Package subscriber placeholder.
+package subscriber
