@@ -193,7 +193,7 @@ func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
 	q := newQueue(t, classic)
 	q.publish(t, names("message", 40)...)
 	proxy, uri := broker.Proxy(t)
-	connection, s, messages := q.subscribe(t, uri, subscriber.Config{Prefetch: 30})
+	connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", subscriber.Config{Prefetch: 30})
 	msg := receive(t, messages)
 	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
 		`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))

@@ -26,7 +26,7 @@ type SubscriptionHealth struct {
 	Topic, Queue string
 	Consuming    bool      // the broker has a consumer for it
 	Since        time.Time // since when it is consuming, or is not
-	InFlight     int       // messages handed out and neither acked nor nacked
+	InFlight     int       // messages handed out and not settled; those whose nack is paced are among them
 
 	// LastError is why the consumer ended, or why it could not be declared or begun again, the last time. Nil: never.
 	LastError   error

@@ -156,6 +156,7 @@ func (n *session) retire(givenUp <-chan struct{}) {
 	defer limit.Stop()
 	select {
 	case <-closed:
+	case <-n.settler.over:
 	case <-limit.C:
 	}
 }
