@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 )
@@ -129,6 +130,8 @@ func (s *settler) run() {
 		case <-s.over:
 			return
 		}
+		// Handlers that are about to ack run before the write, not after it.
+		runtime.Gosched()
 		s.mu.Lock()
 		acks, nacks, closed := s.acks, s.nacks, s.closed
 		s.acks, s.nacks = s.spare[:0], nil
