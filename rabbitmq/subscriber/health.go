@@ -61,7 +61,7 @@ func (c *Connection) Health() Health {
 	state := c.state.Load()
 	h := Health{Connected: state.current != nil, Since: state.since}
 	h.Blocked = h.Connected && state.current.Blocked.Load()
-	h.LastError, h.LastErrorAt = c.failed.get()
+	h.LastErrorAt, h.LastError = c.failed.get()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.subscriptions {
@@ -83,8 +83,8 @@ func (f *failure) set(err error) {
 	f.mu.Unlock()
 }
 
-func (f *failure) get() (error, time.Time) {
+func (f *failure) get() (at time.Time, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.err, f.at
+	return f.at, f.err
 }

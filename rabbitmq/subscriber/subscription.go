@@ -365,6 +365,6 @@ func (s *subscription) contextOf(a *arrival) context.Context {
 func (s *subscription) health() SubscriptionHealth {
 	state := s.session.Load()
 	h := SubscriptionHealth{Topic: s.topic, Queue: s.queue, Consuming: state.session != nil, Since: state.since, InFlight: int(s.inFlight.Load())}
-	h.LastError, h.LastErrorAt = s.failed.get()
+	h.LastErrorAt, h.LastError = s.failed.get()
 	return h
 }
