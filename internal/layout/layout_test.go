@@ -41,9 +41,15 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/publisher",
-		may:    []string{watermill, amqp091, module + "/rabbitmq/internal/dial"},
+		may:    []string{watermill, amqp091, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket"},
 		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
 		why:    "the publisher is usable without this topology: it gets what it needs through hooks",
+	},
+	{
+		folder: "rabbitmq/subscriber",
+		may:    []string{watermill, amqp091, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket"},
+		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
+		why:    "the subscriber is usable without this topology and without retries: it gets what it needs through hooks",
 	},
 	{
 		folder: "rabbitmq/topology",
@@ -64,7 +70,13 @@ var rules = []rule{
 	},
 	{folder: "rabbitmq/internal/argument", why: "argument names are text"},
 	{folder: "rabbitmq/internal/naming", may: []string{module + "/backoff"}, never: []string{amqp091}, why: "names are text"},
-	{folder: "rabbitmq/internal/dial", may: []string{amqp091}, never: []string{watermill}, why: "publishing and inspecting dial in the same way"},
+	{
+		folder: "rabbitmq/internal/dial",
+		may:    []string{amqp091, module + "/rabbitmq/internal/socket"},
+		never:  []string{watermill},
+		why:    "publishing, consuming and inspecting dial in the same way",
+	},
+	{folder: "rabbitmq/internal/socket", never: []string{watermill, amqp091}, why: "it is a network connection, independent of what is written to it"},
 	{folder: "rabbitmq/internal/refusal", may: []string{amqp091}, never: []string{watermill}, why: "it reads the broker's errors, for every operation that causes them"},
 	{
 		folder: "rabbitmq/internal/headers",

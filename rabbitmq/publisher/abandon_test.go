@@ -168,12 +168,12 @@ func TestAnAlarmDoesNotGiveUpTheChannel(t *testing.T) {
 	first := b.next()
 	b.method(0, 10, 60, append([]byte{5}, "alarm"...))
 	connection := p.link.state.Load().connection
-	require.Eventually(t, connection.blocked.Load, soon, time.Millisecond)
+	require.Eventually(t, connection.Blocked.Load, soon, time.Millisecond)
 	require.ErrorIs(t, outcome(t, result), ErrBlocked)
 	time.Sleep(briefly)
 	require.Empty(t, p.slots)
 	b.method(0, 10, 61, nil)
-	require.Eventually(t, func() bool { return !connection.blocked.Load() }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return !connection.Blocked.Load() }, soon, time.Millisecond)
 
 	require.ErrorIs(t, outcome(t, publish(t, p, "no slot", briefly)), ErrStalled)
 	fresh := publish(t, p, "fresh", time.Minute)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 // errChannelClosed is the outcome of a message that was in flight when the broker closed the shared channel. It is not
@@ -155,14 +157,14 @@ func (c *call) outcome(r *request, alone bool) error {
 		return c.left(r, err)
 	}
 	switch {
-	case s.connection.client.IsClosed():
-		return c.p.failure(r, ErrNotConnected, s.connection.closeReason())
+	case s.connection.Client.IsClosed():
+		return c.p.failure(r, ErrNotConnected, s.connection.CloseReason())
 	case !alone && s.reason == nil:
 		return errGivenUp
 	case !alone:
 		return errChannelClosed
 	case s.reason == nil:
-		return c.p.failure(r, ErrNotConnected, errConnectionLost)
+		return c.p.failure(r, ErrNotConnected, dial.ErrLost)
 	case s.reason.Code == amqp091.NotFound:
 		return c.p.failure(r, ErrUnroutable, s.reason)
 	default:
@@ -244,7 +246,7 @@ func (c *call) confirmed(r *request) error {
 // left is the error of a message whose caller stops waiting.
 func (c *call) left(r *request, why error) error {
 	connection := c.p.link.state.Load().connection
-	if connection != nil && connection.blocked.Load() {
+	if connection != nil && connection.Blocked.Load() {
 		return c.p.failure(r, ErrBlocked, why)
 	}
 	state := r.state.Load()

@@ -4,15 +4,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
-	"net"
-	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 const (
@@ -29,8 +26,6 @@ const (
 	defaultConfirmTimeout   = 30 * time.Second
 	defaultWriteTimeout     = 10 * time.Second
 	defaultRedeclareTimeout = 10 * time.Second
-	defaultReconnectInitial = 100 * time.Millisecond
-	defaultReconnectMax     = 5 * time.Second
 	defaultMaxInFlight      = 1024
 	mostInFlight            = 1 << 16
 
@@ -104,37 +99,15 @@ func (c Config) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
-	uri, err := parseURI(c.URI)
-	if err != nil {
-		faults = append(faults, err)
-	}
-	tlsSet := c.TLS != nil
-	if c.AMQP != nil {
-		if c.AMQP.Recovery != nil {
-			fault("AMQP.Recovery: is set, must be nil: the publisher reconnects by itself")
-		}
-		if tlsSet && c.AMQP.TLSClientConfig != nil {
-			fault("TLS: is set, and so is AMQP.TLSClientConfig: only one of them may be set")
-		}
-		tlsSet = tlsSet || c.AMQP.TLSClientConfig != nil
-	}
-	if tlsSet && err == nil && uri.Scheme != "amqps" {
-		fault("TLS: is set, but the URI's scheme is %q, must be \"amqps\": nothing would be encrypted", uri.Scheme)
-	}
+	faults = append(faults, c.dial().Faults()...)
 	if len(c.Exchange) > maxShortString {
 		fault("Exchange: %q has %d bytes, at most %d", clip(c.Exchange), len(c.Exchange), maxShortString)
 	}
-	for _, duration := range []struct {
-		field string
-		value time.Duration
-	}{
-		{"RedeclareTimeout", c.RedeclareTimeout}, {"ConfirmTimeout", c.ConfirmTimeout}, {"WriteTimeout", c.WriteTimeout},
-		{"ReconnectInitial", c.ReconnectInitial}, {"ReconnectMax", c.ReconnectMax},
-	} {
-		if duration.value < 0 {
-			fault("%s: %s, must not be negative (0 for the default)", duration.field, duration.value)
-		}
-	}
+	faults = append(faults, dial.Durations([]dial.Field{
+		{Name: "RedeclareTimeout", Value: c.RedeclareTimeout}, {Name: "ConfirmTimeout", Value: c.ConfirmTimeout},
+		{Name: "WriteTimeout", Value: c.WriteTimeout}, {Name: "ReconnectInitial", Value: c.ReconnectInitial},
+		{Name: "ReconnectMax", Value: c.ReconnectMax},
+	})...)
 	if c.MaxInFlight < 0 || c.MaxInFlight > mostInFlight {
 		fault("MaxInFlight: %d, must be between 1 and %d (0 for the default)", c.MaxInFlight, mostInFlight)
 	}
@@ -152,8 +125,8 @@ func (c *Config) setDefaults() {
 	setDefault(&c.RedeclareTimeout, defaultRedeclareTimeout)
 	setDefault(&c.ConfirmTimeout, defaultConfirmTimeout)
 	setDefault(&c.WriteTimeout, defaultWriteTimeout)
-	setDefault(&c.ReconnectInitial, defaultReconnectInitial)
-	setDefault(&c.ReconnectMax, max(defaultReconnectMax, c.ReconnectInitial))
+	setDefault(&c.ReconnectInitial, dial.ReconnectInitial)
+	setDefault(&c.ReconnectMax, max(dial.ReconnectMax, c.ReconnectInitial))
 	setDefault(&c.MaxInFlight, defaultMaxInFlight)
 	if c.Marshal == nil {
 		c.Marshal = marshal
@@ -167,69 +140,9 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// amqpConfig returns a copy that amqp091-go may modify.
-func (c *Config) amqpConfig() amqp091.Config {
-	var config amqp091.Config
-	if c.AMQP != nil {
-		config = *c.AMQP
-		config.SASL = append([]amqp091.Authentication(nil), c.AMQP.SASL...)
-		if len(config.SASL) == 0 {
-			config.SASL = nil
-		}
-	}
-	if c.TLS != nil {
-		config.TLSClientConfig = c.TLS
-	}
-	config.TLSClientConfig = config.TLSClientConfig.Clone()
-	properties := amqp091.NewConnectionProperties()
-	if len(config.Properties) > 0 {
-		properties = maps.Clone(config.Properties)
-	}
-	if _, named := properties["connection_name"]; !named {
-		properties.SetClientConnectionName("watermill-retry publisher, exchange " + c.Exchange)
-	}
-	config.Properties = properties
-	return config
-}
+func (c *Config) dial() dial.Config { return dial.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS} }
 
-// parseURI returns errors without the address and without the parser's text: both can contain a part of the password.
-func parseURI(address string) (amqp091.URI, error) {
-	if address == "" {
-		return amqp091.URI{}, errors.New("URI: is empty, must be amqp://user:password@host:port/vhost or amqps://...")
-	}
-	const hint = "reserved characters in user name and password have to be percent-encoded"
-	parsed, err := url.Parse(address)
-	if err != nil {
-		return amqp091.URI{}, errors.New("URI: cannot be parsed (it is not shown, because it may contain a password); " + hint)
-	}
-	if parsed.Scheme != "amqp" && parsed.Scheme != "amqps" {
-		return amqp091.URI{}, errors.New("URI: the scheme must be amqp or amqps")
-	}
-	// An unescaped / ? or # in the password ends the host part too early: a part of the password would be dialled and logged as
-	// the host.
-	if parsed.Fragment != "" || parsed.User == nil && strings.Contains(address, "@") || strings.Contains(tail(address), "@") {
-		return amqp091.URI{}, errors.New("URI: user name and password cannot be separated from the host; " + hint)
-	}
-	uri, err := amqp091.ParseURI(address)
-	if err != nil {
-		return amqp091.URI{}, errors.New("URI: contains white space, or a port or parameter that is not a number within its bounds; " + hint)
-	}
-	return uri, nil
-}
-
-// tail returns the part of the address after the host. It begins too early when the password has an unescaped / ? or #.
-func tail(address string) string {
-	_, rest, _ := strings.Cut(address, "://")
-	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
-		return rest[end:]
-	}
-	return ""
-}
-
-// place describes the address without user and password.
-func place(uri amqp091.URI) string {
-	return fmt.Sprintf("%s (virtual host %q)", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost)
-}
+func (c *Config) connectionName() string { return "watermill-retry publisher, exchange " + c.Exchange }
 
 func marshal(msg *message.Message) (amqp091.Publishing, error) {
 	headers := make(amqp091.Table, len(msg.Metadata)+2)

@@ -124,7 +124,7 @@ func TestTheAppsConfigIsNotModified(t *testing.T) {
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13},
 	}
 	config := Config{AMQP: app, Exchange: "retry"}
-	first := config.amqpConfig()
+	first := config.dial().Client(config.connectionName())
 	first.Properties["capabilities"] = amqp091.Table{}
 	first.TLSClientConfig.ServerName = "changed"
 	first.SASL[0] = nil
@@ -132,14 +132,14 @@ func TestTheAppsConfigIsNotModified(t *testing.T) {
 	assert.Empty(t, app.TLSClientConfig.ServerName)
 	assert.NotNil(t, app.SASL[0])
 
-	second := config.amqpConfig()
+	second := config.dial().Client(config.connectionName())
 	assert.Equal(t, amqp091.Table{"product": "app", "connection_name": "watermill-retry publisher, exchange retry"}, second.Properties)
 	assert.EqualValues(t, tls.VersionTLS13, second.TLSClientConfig.MinVersion)
 
 	app.Properties["connection_name"] = "the app's own"
-	assert.Equal(t, "the app's own", config.amqpConfig().Properties["connection_name"])
+	assert.Equal(t, "the app's own", config.dial().Client(config.connectionName()).Properties["connection_name"])
 	plain := Config{}
-	assert.Equal(t, amqp091.NewConnectionProperties()["product"], plain.amqpConfig().Properties["product"])
+	assert.Equal(t, amqp091.NewConnectionProperties()["product"], plain.dial().Client(plain.connectionName()).Properties["product"])
 }
 
 func TestDefaultMarshal(t *testing.T) {

@@ -12,7 +12,7 @@
 //
 //	publisher.go   Publish: marshals, refuses messages that would close the channel (inspect.go), makes a request (request.go)
 //	call.go        takes a slot, sends the request to a lane, waits for confirm, return or deadline, and decides what is next
-//	writer.go      the first lane: publishes on the shared channel, through a socket that gathers writes (socket.go)
+//	writer.go      the first lane: publishes on the shared channel, through a socket that gathers writes (internal/socket)
 //	redeclare.go   after a return as unroutable: Config.Redeclare restores the topology, then the message is published once more
 //	quarantine.go  the second lane, after the channel was closed: publishes alone, so that only the message that caused it fails
 //	link.go        keeps a connection (connection.go) with a session on it (session.go)

@@ -11,6 +11,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 func TestInspectRefuses(t *testing.T) {
@@ -206,7 +207,7 @@ func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 					}
 				},
 			}}
-			p.link.setState(&linkState{connection: &connection{limits: limits{frameMax: frameMax}}})
+			p.link.setState(&linkState{connection: &connection{Connection: &dial.Connection{}, limits: limits{frameMax: frameMax}}})
 			_, err := p.prepare("10s.orders", message.NewMessage("1", nil))
 			assert.Equal(t, row.cuts, cuts)
 			if row.refused {

@@ -2,9 +2,6 @@ package publisher
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,7 +68,7 @@ func (l *link) connect() (*connection, *session, error) {
 	}
 	s, err := l.open(c)
 	if err != nil {
-		c.close()
+		c.Close()
 		return nil, nil, err
 	}
 	return c, s, nil
@@ -79,21 +76,13 @@ func (l *link) connect() (*connection, *session, error) {
 
 // dial opens a connection.
 func (l *link) dial() (*connection, error) {
-	uri, err := parseURI(l.config.URI)
+	opened, err := l.config.dial().Connect(l.ctx, l.config.connectionName(), l.config.WriteTimeout)
 	if err != nil {
 		return nil, err
 	}
-	var conn *socket
-	client, _, err := dial.Open(l.ctx, l.config.URI, l.config.amqpConfig(), func(inner net.Conn) net.Conn {
-		conn = newSocket(inner, l.config.WriteTimeout)
-		return conn
-	})
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w%s", place(uri), err, hintOf(uri, err))
-	}
-	c := newConnection(client, conn)
+	c := newConnection(opened)
 	l.workers.Go(func() { c.watchBlocked(l.logger) })
-	l.workers.Go(c.watchClosed)
+	l.workers.Go(c.WatchClosed)
 	return c, nil
 }
 
@@ -132,7 +121,7 @@ func (l *link) serve(c *connection, s *session) error {
 		case <-s.retired:
 			next, err := l.open(c)
 			if err != nil {
-				c.close()
+				c.Close()
 				return err
 			}
 			l.logger.Info("Opened another channel, because the broker nacks messages on the previous one", nil)
@@ -144,17 +133,17 @@ func (l *link) serve(c *connection, s *session) error {
 		case <-s.givenUp:
 			l.workers.Go(s.close)
 		case <-l.ctx.Done():
-			c.close()
+			c.Close()
 			return ErrClosed
 		}
-		if c.client.IsClosed() {
-			return c.closeReason()
+		if c.Client.IsClosed() {
+			return c.CloseReason()
 		}
 		l.logger.Info("Opening another channel", watermill.LogFields{"reason": s.endReason()})
 		l.setState(&linkState{connection: c})
 		var err error
 		if s, err = l.open(c); err != nil {
-			c.close()
+			c.Close()
 			return err
 		}
 	}
@@ -162,10 +151,10 @@ func (l *link) serve(c *connection, s *session) error {
 
 // reconnect returns nil when the link is closed.
 func (l *link) reconnect() (*connection, *session) {
-	pause := l.config.ReconnectInitial
+	backoff := dial.Backoff{Initial: l.config.ReconnectInitial, Max: l.config.ReconnectMax}
 	for {
 		select {
-		case <-time.After(pause/2 + rand.N(pause/2+1)):
+		case <-time.After(backoff.Next()):
 		case <-l.ctx.Done():
 			return nil, nil
 		}
@@ -176,8 +165,7 @@ func (l *link) reconnect() (*connection, *session) {
 		if l.ctx.Err() != nil {
 			return nil, nil
 		}
-		pause = min(2*pause, l.config.ReconnectMax)
-		l.logger.Error("Cannot reconnect", err, watermill.LogFields{"next_attempt_within": pause.String()})
+		l.logger.Error("Cannot reconnect", err, watermill.LogFields{"next_attempt_within": backoff.Bound().String()})
 		l.setState(&linkState{cause: err})
 	}
 }

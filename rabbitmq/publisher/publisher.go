@@ -12,6 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -41,17 +43,13 @@ func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	if config.AMQP != nil {
-		own := config.amqpConfig()
-		config.AMQP, config.TLS = &own, nil // own contains TLS
-	} else {
-		config.TLS = config.TLS.Clone()
-	}
-	uri, err := parseURI(config.URI)
+	own := config.dial().Own(config.connectionName())
+	config.AMQP, config.TLS = own.AMQP, own.TLS
+	uri, err := dial.ParseURI(config.URI)
 	if err != nil {
 		return nil, err
 	}
-	l := newLink(config, logger.With(watermill.LogFields{"broker": place(uri), "exchange": config.Exchange}))
+	l := newLink(config, logger.With(watermill.LogFields{"broker": dial.Place(uri), "exchange": config.Exchange}))
 	p := &Publisher{
 		config:       config,
 		link:         l,
@@ -147,7 +145,7 @@ func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 	switch {
 	case state.connection == nil:
 		return ErrNotConnected, state.cause
-	case state.connection.blocked.Load():
+	case state.connection.Blocked.Load():
 		return ErrBlocked, nil
 	}
 	r.ctx = msg.Context()

@@ -48,11 +48,11 @@ func (q *quarantine) publish(r *request) {
 			return
 		}
 		confirm, err := s.put(q.exchange, r)
-		if errors.Is(err, amqp091.ErrClosed) && !s.connection.client.IsClosed() {
+		if errors.Is(err, amqp091.ErrClosed) && !s.connection.Client.IsClosed() {
 			continue // the channel was closed after the last message, and nothing was written to it
 		}
 		if err != nil {
-			_ = s.connection.socket.Close() // a part of the message may have been written
+			_ = s.connection.Socket.Close() // a part of the message may have been written
 			r.reportFailure(ErrNotConnected, err)
 			return
 		}

@@ -48,7 +48,7 @@ func (r *redeclares) run(routingKey string) (err error) {
 	if state.connection == nil {
 		return ErrNotConnected
 	}
-	channel, err := state.connection.client.Channel()
+	channel, err := state.connection.Client.Channel()
 	if err != nil {
 		return err
 	}

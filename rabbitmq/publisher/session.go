@@ -7,6 +7,8 @@ import (
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 // A session is one channel in confirm mode. The package's documentation shows the ways in which it ends.
@@ -121,7 +123,7 @@ func (s *session) awaitAbandoned(r *request) {
 // giveUpIfStuck gives the session up when abandoned messages hold more than half of all slots, which happens when a queue never
 // confirms. It does not while the broker blocks the connection: the broker then reads nothing, so a new channel would not open.
 func (s *session) giveUpIfStuck() {
-	if 2*s.abandoned.Load() > int64(s.maxInFlight) && !s.connection.blocked.Load() {
+	if 2*s.abandoned.Load() > int64(s.maxInFlight) && !s.connection.Blocked.Load() {
 		s.giveUp()
 	}
 }
@@ -141,7 +143,7 @@ func (s *session) close() {
 	s.writing.Lock()
 	s.closing = true
 	s.writing.Unlock()
-	limit := time.AfterFunc(channelCloseTimeout, func() { _ = s.connection.socket.Close() })
+	limit := time.AfterFunc(channelCloseTimeout, func() { _ = s.connection.Socket.Close() })
 	defer limit.Stop()
 	_ = s.channel.Close()
 }
@@ -168,5 +170,5 @@ func (s *session) endReason() error {
 			return s.reason
 		}
 	}
-	return errConnectionLost
+	return dial.ErrLost
 }

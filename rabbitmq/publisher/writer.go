@@ -5,6 +5,8 @@ import (
 	"runtime"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/socket"
 )
 
 // maxBatch is the largest number of messages in one write to the socket.
@@ -17,8 +19,8 @@ type writer struct {
 	exchange string
 	queue    chan *request
 
-	socket *socket    // corked; nil while there is no batch
-	batch  []*request // published with amqp091-go, and still in the socket's buffer
+	socket *socket.Socket // corked; nil while there is no batch
+	batch  []*request     // published with amqp091-go, and still in the socket's buffer
 }
 
 func (w *writer) run() {
@@ -38,7 +40,7 @@ func (w *writer) run() {
 }
 
 func (w *writer) next() *request {
-	if len(w.batch) >= maxBatch || w.socket != nil && w.socket.full() {
+	if len(w.batch) >= maxBatch || w.socket != nil && w.socket.Full() {
 		return nil
 	}
 	select {
@@ -64,10 +66,10 @@ func (w *writer) publish(r *request) {
 			return
 		}
 		if s := state.session; s != nil && s.usable() {
-			if w.socket != s.connection.socket {
+			if w.socket != s.connection.Socket {
 				w.flush()
-				w.socket = s.connection.socket
-				w.socket.cork()
+				w.socket = s.connection.Socket
+				w.socket.Cork()
 			}
 			confirm, err := s.put(w.exchange, r)
 			if err == nil {
@@ -76,7 +78,7 @@ func (w *writer) publish(r *request) {
 				return
 			}
 			if !errors.Is(err, amqp091.ErrClosed) {
-				_ = s.connection.socket.Close() // a part of the message may have been written
+				_ = s.connection.Socket.Close() // a part of the message may have been written
 				r.reportFailure(ErrNotConnected, err)
 				return
 			}
@@ -96,7 +98,7 @@ func (w *writer) flush() {
 	if w.socket == nil {
 		return
 	}
-	w.socket.uncork()
+	w.socket.Uncork()
 	w.socket = nil
 	for i, r := range w.batch {
 		r.reportWritten()

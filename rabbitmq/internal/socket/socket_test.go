@@ -1,4 +1,4 @@
-package publisher
+package socket
 
 import (
 	"bytes"
@@ -27,7 +27,7 @@ func (c *counter) Write(data []byte) (int, error) {
 	return c.Conn.Write(data)
 }
 
-func connected(t *testing.T, timeout time.Duration) (*socket, *counter, net.Conn) {
+func connected(t *testing.T, timeout time.Duration) (*Socket, *counter, net.Conn) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -38,10 +38,10 @@ func connected(t *testing.T, timeout time.Duration) (*socket, *counter, net.Conn
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close(); _ = server.Close() })
 	counted := &counter{Conn: client}
-	return newSocket(counted, timeout), counted, server
+	return New(counted, timeout), counted, server
 }
 
-func send(t *testing.T, s *socket, data []byte) {
+func send(t *testing.T, s *Socket, data []byte) {
 	t.Helper()
 	n, err := s.Write(data)
 	require.NoError(t, err)
@@ -62,19 +62,19 @@ func TestSocketWritesAtOnceUnlessCorked(t *testing.T) {
 	s, counted, peer := connected(t, time.Second)
 	send(t, s, []byte("a"))
 	require.Equal(t, "a", string(receive(t, peer, 1)))
-	s.cork()
+	s.Cork()
 	for range 100 {
 		send(t, s, []byte("bc"))
 	}
 	require.Equal(t, []int{1}, counted.writes)
-	assert.False(t, s.full())
-	s.uncork()
+	assert.False(t, s.Full())
+	s.Uncork()
 	require.Equal(t, bytes.Repeat([]byte("bc"), 100), receive(t, peer, 200))
 	require.Equal(t, []int{1, 200}, counted.writes)
 	send(t, s, []byte("d"))
 	require.Equal(t, "d", string(receive(t, peer, 1)))
-	s.cork()
-	s.uncork()
+	s.Cork()
+	s.Uncork()
 	require.Equal(t, []int{1, 200, 1}, counted.writes, "nothing to write, nothing written")
 }
 
@@ -86,14 +86,14 @@ func TestSocketKeepsTheOrderOfWhatIsTooLargeToHold(t *testing.T) {
 	var received []byte
 	var group sync.WaitGroup
 	group.Go(func() { received = receive(t, peer, 1+len(large)+2*len(half)+1) })
-	s.cork()
+	s.Cork()
 	send(t, s, []byte("a"))
 	send(t, s, large)
 	send(t, s, half)
-	assert.True(t, s.full())
+	assert.True(t, s.Full())
 	send(t, s, half)
 	send(t, s, []byte("z"))
-	s.uncork()
+	s.Uncork()
 	group.Wait()
 	want := append(append(append(append([]byte("a"), large...), half...), half...), 'z')
 	require.True(t, bytes.Equal(want, received))
@@ -107,7 +107,7 @@ func TestSocketGivesUpOnAPeerThatDoesNotRead(t *testing.T) {
 			t.Parallel()
 			s, _, _ := connected(t, 200*time.Millisecond)
 			if corked {
-				s.cork()
+				s.Cork()
 			}
 			begin := time.Now()
 			var err error
@@ -126,8 +126,8 @@ func TestSocketGivesUpOnAPeerThatDoesNotRead(t *testing.T) {
 
 func TestSocketHeedsAnEarlierDeadline(t *testing.T) {
 	t.Parallel()
-	for name, set := range map[string]func(*socket, time.Time) error{
-		"SetDeadline": (*socket).SetDeadline, "SetWriteDeadline": (*socket).SetWriteDeadline,
+	for name, set := range map[string]func(*Socket, time.Time) error{
+		"SetDeadline": (*Socket).SetDeadline, "SetWriteDeadline": (*Socket).SetWriteDeadline,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -146,4 +146,20 @@ func TestSocketHeedsAnEarlierDeadline(t *testing.T) {
 			assert.Less(t, time.Since(begin), 5*time.Second)
 		})
 	}
+}
+
+func TestSocketIsSharedBySeveralWriters(t *testing.T) {
+	t.Parallel()
+	s, counted, peer := connected(t, time.Second)
+	s.Cork()
+	s.Cork()
+	send(t, s, []byte("ab"))
+	s.Uncork()
+	require.Equal(t, "ab", string(receive(t, peer, 2)), "the first Uncork does not wait for the other writer")
+	send(t, s, []byte("c"))
+	send(t, s, []byte("d"))
+	require.Equal(t, []int{2}, counted.writes, "the other writer's bytes are still held back")
+	s.Uncork()
+	require.Equal(t, "cd", string(receive(t, peer, 2)))
+	require.Equal(t, []int{2, 2}, counted.writes)
 }

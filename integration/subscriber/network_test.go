@@ -1,0 +1,229 @@
+package subscriber_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+)
+
+func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
+	t.Parallel()
+	for name, arguments := range map[string]amqp091.Table{"quorum": quorum, "classic": classic} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t, arguments)
+			q.publish(t, "before", "in flight")
+			var declared atomic.Int32
+			connection, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{
+				Declare: func(channel *amqp091.Channel, topic string) error {
+					declared.Add(1)
+					return q.declare(channel, topic)
+				},
+			})
+			handled := newLedger()
+			entered, leave := make(chan struct{}), make(chan struct{})
+			handle(messages, func(msg *message.Message) {
+				handled.add(msg.UUID)
+				if msg.UUID == "in flight" {
+					close(entered)
+					<-leave
+				}
+				msg.Ack()
+			})
+			<-entered
+			for i := range 3 {
+				_, err := q.channel.QueueDelete(q.name, false, false, false)
+				require.NoError(t, err)
+				broker.Eventually(t, soon, func() bool {
+					s := connection.Health().Subscriptions[0]
+					return s.Consuming && int(declared.Load()) == i+2
+				}, "it is declared and consumed again")
+				q.publish(t, fmt.Sprint("after ", i))
+				broker.Eventually(t, soon, func() bool { return handled.of(fmt.Sprint("after ", i)) == 1 }, "it consumes")
+			}
+			close(leave)
+			assert.ErrorContains(t, connection.Health().Subscriptions[0].LastError, "the broker cancelled the consumer")
+			assert.ElementsMatch(t, []string{"before", "in flight", "after 0", "after 1", "after 2"}, handled.inOrder(), "no phantoms")
+			broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 0 }, "the old channel is done")
+			require.NoError(t, connection.Health().Ready())
+		})
+	}
+}
+
+func TestALostConnectionLosesNoMessage(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]func(*message.Message) string{
+		"in the order of arrival": nil,
+		"with keys":               func(msg *message.Message) string { return msg.UUID[len(msg.UUID)-1:] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const all = 2000
+			q := newQueue(t, quorum)
+			proxy, uri := broker.Proxy(t)
+			var declared atomic.Int32
+			connection, _, messages := q.subscribe(t, uri, subscriber.Config{
+				OrderKey: key, Prefetch: 64,
+				Declare: func(channel *amqp091.Channel, topic string) error {
+					declared.Add(1)
+					return q.declare(channel, topic)
+				},
+			})
+			handled := newLedger()
+			var running, most, ended atomic.Int32
+			handle(messages, func(msg *message.Message) {
+				now := running.Add(1)
+				for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+				}
+				time.Sleep(time.Millisecond) // the duration of the work
+				if msg.Context().Err() != nil {
+					ended.Add(1)
+				}
+				handled.add(msg.UUID)
+				running.Add(-1)
+				msg.Ack()
+			})
+			uuids := names("message", all)
+			const rounds = 4
+			for round := range rounds {
+				q.publish(t, uuids[round*all/rounds:(round+1)*all/rounds]...)
+				broker.Eventually(t, soon, func() bool { return handled.distinct() >= (2*round+1)*all/rounds/2 }, "half of them")
+				proxy.Stop()
+				require.NoError(t, proxy.Start())
+			}
+			broker.Eventually(t, 2*soon, func() bool { return handled.distinct() == all }, "all messages are handled")
+			broker.Eventually(t, 2*soon, func() bool { return q.ready(t) == 0 && connection.Health().Subscriptions[0].InFlight == 0 }, "and acked")
+			assert.EqualValues(t, rounds+1, declared.Load(), "declared once for each connection")
+			assert.LessOrEqual(t, most.Load(), int32(16), "Concurrency is the bound across connections")
+			assert.Zero(t, ended.Load(), "a lost connection does not end the contexts")
+			assert.Less(t, len(handled.inOrder()), all+rounds*64+1, "only what was in flight comes twice")
+		})
+	}
+}
+
+func TestDeclaredAgainBeforeConsuming(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, classic)
+	proxy, uri := broker.Proxy(t)
+	var mu sync.Mutex
+	var events []string
+	var failing atomic.Int32
+	connection, _, messages := q.subscribe(t, uri, subscriber.Config{
+		Declare: func(channel *amqp091.Channel, topic string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if failing.Add(-1) >= 0 {
+				events = append(events, "failed")
+				return errors.New("not now")
+			}
+			events = append(events, "declared")
+			return q.declare(channel, topic)
+		},
+	})
+	handle(messages, func(msg *message.Message) {
+		mu.Lock()
+		events = append(events, msg.UUID)
+		mu.Unlock()
+		msg.Ack()
+	})
+	q.publish(t, "first")
+	seen := func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]string(nil), events...)
+	}
+	broker.Eventually(t, soon, func() bool { return len(seen()) == 2 }, "it consumes")
+
+	proxy.Stop()
+	broker.Eventually(t, soon, func() bool { return connection.Health().Ready() != nil }, "health reports it")
+	health := connection.Health()
+	assert.ErrorContains(t, health.Ready(), "not connected since")
+	_, err := q.channel.QueueDelete(q.name, false, false, false)
+	require.NoError(t, err)
+	broker.Eventually(t, soon, func() bool {
+		var dial *net.OpError
+		return errors.As(connection.Health().LastError, &dial)
+	}, "the last error is that of the attempt to connect")
+	failing.Store(2)
+	require.NoError(t, proxy.Start())
+	broker.Eventually(t, soon, func() bool { return connection.Health().Ready() == nil }, "it consumes again")
+	assert.ErrorContains(t, connection.Health().Subscriptions[0].LastError, "not now")
+	q.publish(t, "second")
+	broker.Eventually(t, soon, func() bool { return len(seen()) == 6 }, "the queue was declared again")
+	assert.Equal(t, []string{"declared", "first", "failed", "failed", "declared", "second"}, seen())
+}
+
+func TestSubscribeAndCloseWhileDisconnected(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, classic)
+	q.publish(t, "in flight")
+	proxy, uri := broker.Proxy(t)
+	connection, s, messages := q.subscribe(t, uri, subscriber.Config{})
+	msg := receive(t, messages)
+	proxy.Stop()
+	broker.Eventually(t, soon, func() bool { return !connection.Health().Connected }, "it notices")
+	_, err := s.Subscribe(t.Context(), q.name)
+	require.ErrorIs(t, err, subscriber.ErrNotConnected)
+	require.NoError(t, msg.Context().Err(), "the handler goes on")
+	assert.True(t, msg.Ack())
+	begin := time.Now()
+	require.NoError(t, s.Close())
+	require.NoError(t, connection.Close())
+	assert.Less(t, time.Since(begin), 3*time.Second)
+	assert.False(t, connection.Health().Connected)
+	broker.Eventually(t, soon, func() bool { return q.ready(t) == 1 }, "the ack was lost with the connection")
+}
+
+// A broker that does not answer must not block a shutdown.
+func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, classic)
+	q.publish(t, names("message", 40)...)
+	proxy, uri := broker.Proxy(t)
+	connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", subscriber.Config{Prefetch: 30})
+	msg := receive(t, messages)
+	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
+		`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
+	require.NoError(t, err)
+	closed := make(chan struct{})
+	go func() {
+		assert.NoError(t, s.Close())
+		assert.NoError(t, connection.Close())
+		close(closed)
+	}()
+	msg.Ack()
+	expect(t, closed, "Close returns")
+	proxy.Stop()
+	broker.Eventually(t, soon, func() bool { return q.ready(t) >= 39 }, "the broker has them back")
+}
+
+func TestOpenSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	const canary = "c4nary-s3cret"
+	for name, uri := range map[string]string{
+		"wrong password":  broker.WithUser(t, "guest", canary),
+		"no virtual host": strings.TrimSuffix(broker.URL(t), "/") + "/missing",
+		"unreachable":     "amqp://guest:" + canary + "@127.0.0.1:1/",
+	} {
+		t.Run(name, func(t *testing.T) {
+			connection, err := subscriber.Open(subscriber.ConnectionConfig{URI: uri}, nil)
+			require.Error(t, err)
+			require.Nil(t, connection)
+			assert.NotContains(t, fmt.Sprintf("%v %+v %#v", err, err, err), canary)
+			assert.Contains(t, err.Error(), "127.0.0.1")
+		})
+	}
+}

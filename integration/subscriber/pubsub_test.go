@@ -1,0 +1,69 @@
+package subscriber_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+)
+
+// TestPubSub runs Watermill's own tests, with the features that watermill-amqp claims. The publisher is watermill-amqp's.
+func TestPubSub(t *testing.T) {
+	for _, concurrency := range []int{1, 16} {
+		features := tests.Features{
+			GuaranteedOrder:                     concurrency == 1,
+			GuaranteedOrderWithSingleSubscriber: concurrency == 1,
+			Persistent:                          true,
+		}
+		t.Run(fmt.Sprint("queue, concurrency ", concurrency), func(t *testing.T) {
+			tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
+				return pubSub(t, amqp.NewDurableQueueConfig(broker.URL(t)), concurrency)
+			}, nil)
+		})
+		features.ConsumerGroups = true
+		t.Run(fmt.Sprint("pub/sub, concurrency ", concurrency), func(t *testing.T) {
+			group := func(t *testing.T, name string) (message.Publisher, message.Subscriber) {
+				return pubSub(t, amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix(name)), concurrency)
+			}
+			tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) { return group(t, "test") }, group)
+		})
+	}
+}
+
+func pubSub(t *testing.T, config amqp.Config, concurrency int) (message.Publisher, message.Subscriber) {
+	t.Helper()
+	config.Publish.ChannelPoolSize = 25
+	publisher, err := amqp.NewPublisher(config, watermill.NopLogger{})
+	require.NoError(t, err)
+	connection := open(t, broker.URL(t))
+	s, err := subscriber.NewSubscriber(connection, subscriber.Config{
+		QueueOf:      config.Queue.GenerateName,
+		Unmarshal:    config.Marshaler.Unmarshal,
+		Concurrency:  concurrency,
+		CloseTimeout: time.Second,           // some tests never settle what they received
+		NackMax:      20 * time.Millisecond, // one of them nacks the first message of the queue 300 times
+		Declare: func(channel *amqp091.Channel, topic string) error {
+			queue, exchange := config.Queue.GenerateName(topic), config.Exchange.GenerateName(topic)
+			return config.TopologyBuilder.BuildTopology(channel, queue, exchange, config, watermill.NopLogger{})
+		},
+	}, nil)
+	require.NoError(t, err)
+	return publisher, owner{s, connection}
+}
+
+// An owner closes the connection with the subscriber.
+type owner struct {
+	*subscriber.Subscriber
+	connection *subscriber.Connection
+}
+
+func (o owner) Close() error { return o.connection.Close() }

@@ -1,0 +1,199 @@
+package subscriber_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+)
+
+const soon = 10 * time.Second // much longer than any of it takes
+
+func TestMain(m *testing.M) {
+	// A link of toxiproxy that is cut under load leaves a goroutine of its own behind.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
+}
+
+// quorum is a queue that counts deliveries and never reaches its limit.
+var quorum = amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000)}
+
+var classic = amqp091.Table{"x-queue-type": "classic"}
+
+// A queue is declared by the subscriber, and deleted when the test ends.
+type queue struct {
+	name      string
+	arguments amqp091.Table
+	channel   *amqp091.Channel // for the test's own publishes
+}
+
+func newQueue(t testing.TB, arguments amqp091.Table) *queue {
+	t.Helper()
+	q := &queue{name: broker.Name(t, "subscriber"), arguments: arguments, channel: broker.Channel(t)}
+	require.NoError(t, q.channel.Confirm(false))
+	require.NoError(t, q.declare(q.channel, q.name))
+	cleaner := broker.Channel(t)
+	t.Cleanup(func() { _, _ = cleaner.QueueDelete(q.name, false, false, false) })
+	return q
+}
+
+func (q *queue) declare(channel *amqp091.Channel, topic string) error {
+	_, err := channel.QueueDeclare(topic, true, false, false, false, q.arguments)
+	return err
+}
+
+// publish publishes messages to the queue, in their order, and waits for their confirms.
+func (q *queue) publish(t testing.TB, uuids ...string) {
+	t.Helper()
+	var confirms []*amqp091.DeferredConfirmation
+	for _, uuid := range uuids {
+		confirm, err := q.channel.PublishWithDeferredConfirm("", q.name, true, false, amqp091.Publishing{
+			Headers: amqp091.Table{subscriber.UUIDHeader: uuid}, Body: []byte(uuid), DeliveryMode: amqp091.Persistent,
+		})
+		require.NoError(t, err)
+		confirms = append(confirms, confirm)
+	}
+	for _, confirm := range confirms {
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		acked, err := confirm.WaitContext(ctx)
+		cancel()
+		require.NoError(t, err)
+		require.True(t, acked)
+	}
+}
+
+// content is the rest of the queue, by UUID. It empties the queue.
+func (q *queue) content(t testing.TB) map[string]amqp091.Delivery {
+	t.Helper()
+	channel := broker.Channel(t)
+	content := map[string]amqp091.Delivery{}
+	for {
+		delivery, ok, err := channel.Get(q.name, true)
+		require.NoError(t, err)
+		if !ok {
+			return content
+		}
+		uuid := delivery.Headers[subscriber.UUIDHeader].(string)
+		require.NotContains(t, content, uuid, "twice in the queue")
+		content[uuid] = delivery
+	}
+}
+
+// ready is how many messages wait in the queue, without those that a consumer has.
+func (q *queue) ready(t testing.TB) int {
+	t.Helper()
+	state, err := q.channel.QueueDeclarePassive(q.name, true, false, false, false, nil)
+	require.NoError(t, err)
+	return state.Messages
+}
+
+func names(prefix string, count int) (uuids []string) {
+	for i := range count {
+		uuids = append(uuids, fmt.Sprintf("%s-%04d", prefix, i))
+	}
+	return uuids
+}
+
+func open(t testing.TB, uri string) *subscriber.Connection {
+	t.Helper()
+	connection, err := subscriber.Open(subscriber.ConnectionConfig{URI: uri, ReconnectInitial: 20 * time.Millisecond, ReconnectMax: time.Second}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, connection.Close()) })
+	return connection
+}
+
+// subscribe consumes the queue over a connection of its own until the test ends.
+func (q *queue) subscribe(t testing.TB, uri string, config subscriber.Config) (*subscriber.Connection, *subscriber.Subscriber, <-chan *message.Message) {
+	t.Helper()
+	connection := open(t, uri)
+	if config.Declare == nil {
+		config.Declare = q.declare
+	}
+	if config.CloseTimeout == 0 {
+		config.CloseTimeout = 5 * time.Second
+	}
+	s, err := subscriber.NewSubscriber(connection, config, nil)
+	require.NoError(t, err)
+	messages, err := s.Subscribe(t.Context(), q.name)
+	require.NoError(t, err)
+	return connection, s, messages
+}
+
+// A ledger counts messages by their identity.
+type ledger struct {
+	mu    sync.Mutex
+	count map[string]int
+	order []string
+}
+
+func newLedger() *ledger { return &ledger{count: map[string]int{}} }
+
+func (l *ledger) add(uuid string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count[uuid]++
+	l.order = append(l.order, uuid)
+}
+
+// distinct is how many different messages there are.
+func (l *ledger) distinct() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.count)
+}
+
+func (l *ledger) of(uuid string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count[uuid]
+}
+
+func (l *ledger) inOrder() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.order)
+}
+
+// handle runs a handler for each message in a goroutine of its own, as Watermill's router does, until the channel is closed.
+func handle(messages <-chan *message.Message, handler func(*message.Message)) (closed <-chan struct{}) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for msg := range messages {
+			go handler(msg)
+		}
+	}()
+	return done
+}
+
+// receive waits for a message.
+func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case msg, open := <-messages:
+		require.True(t, open, "the channel is closed")
+		return msg
+	case <-time.After(soon):
+		require.FailNow(t, "no message")
+		return nil
+	}
+}
+
+// expect waits for a channel's close.
+func expect(t testing.TB, closed <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-closed:
+	case <-time.After(2 * soon):
+		require.FailNow(t, "did not happen: "+what)
+	}
+}

@@ -1,0 +1,31 @@
+package dial
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// The defaults of Backoff's bounds.
+const (
+	ReconnectInitial = 100 * time.Millisecond
+	ReconnectMax     = 5 * time.Second
+)
+
+// A Backoff is the pause between attempts. It doubles from Initial up to Max.
+type Backoff struct {
+	Initial, Max time.Duration
+	next         time.Duration
+}
+
+// Next returns the next pause, shortened at random by up to a half, so that instances do not reconnect all at once.
+func (b *Backoff) Next() time.Duration {
+	pause := max(b.next, b.Initial)
+	b.next = min(2*pause, b.Max)
+	return pause/2 + rand.N(pause/2+1)
+}
+
+// Bound is the longest that the next pause can be.
+func (b *Backoff) Bound() time.Duration { return max(b.next, b.Initial) }
+
+// Reset makes the next pause the first one again.
+func (b *Backoff) Reset() { b.next = 0 }

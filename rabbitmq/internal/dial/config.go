@@ -1,0 +1,95 @@
+package dial
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// Config is where and how to connect, as the configurations of the publisher and of the subscriber have it.
+type Config struct {
+	URI  string
+	AMQP *amqp091.Config
+	TLS  *tls.Config
+}
+
+// Faults returns all faults, each with its field.
+func (c Config) Faults() []error {
+	var faults []error
+	uri, err := ParseURI(c.URI)
+	if err != nil {
+		faults = append(faults, err)
+	}
+	tlsSet := c.TLS != nil
+	if c.AMQP != nil {
+		if c.AMQP.Recovery != nil {
+			faults = append(faults, errors.New("AMQP.Recovery: is set, must be nil: this library reconnects by itself"))
+		}
+		if tlsSet && c.AMQP.TLSClientConfig != nil {
+			faults = append(faults, errors.New("TLS: is set, and so is AMQP.TLSClientConfig: only one of them may be set"))
+		}
+		tlsSet = tlsSet || c.AMQP.TLSClientConfig != nil
+	}
+	if tlsSet && err == nil && uri.Scheme != "amqps" {
+		faults = append(faults, fmt.Errorf("TLS: is set, but the URI's scheme is %q, must be \"amqps\": nothing would be encrypted", uri.Scheme))
+	}
+	return faults
+}
+
+// Client returns a copy of the client's configuration that amqp091-go may modify. Name is the connection_name, unless the app
+// has set one.
+func (c Config) Client(name string) amqp091.Config {
+	var config amqp091.Config
+	if c.AMQP != nil {
+		config = *c.AMQP
+		config.SASL = append([]amqp091.Authentication(nil), c.AMQP.SASL...)
+		if len(config.SASL) == 0 {
+			config.SASL = nil
+		}
+	}
+	if c.TLS != nil {
+		config.TLSClientConfig = c.TLS
+	}
+	config.TLSClientConfig = config.TLSClientConfig.Clone()
+	properties := amqp091.NewConnectionProperties()
+	if len(config.Properties) > 0 {
+		properties = maps.Clone(config.Properties)
+	}
+	if _, named := properties["connection_name"]; !named {
+		properties.SetClientConnectionName(name)
+	}
+	config.Properties = properties
+	return config
+}
+
+// Own returns a copy that does not change when the app changes its AMQP or TLS configuration.
+func (c Config) Own(name string) Config {
+	if c.AMQP != nil {
+		own := c.Client(name) // contains TLS
+		c.AMQP, c.TLS = &own, nil
+	} else {
+		c.TLS = c.TLS.Clone()
+	}
+	return c
+}
+
+// Durations returns a fault for each negative duration. Zero stands for the default.
+func Durations(fields []Field) []error {
+	var faults []error
+	for _, field := range fields {
+		if field.Value < 0 {
+			faults = append(faults, fmt.Errorf("%s: %s, must not be negative (0 for the default)", field.Name, field.Value))
+		}
+	}
+	return faults
+}
+
+// A Field is a duration of a configuration.
+type Field struct {
+	Name  string
+	Value time.Duration
+}

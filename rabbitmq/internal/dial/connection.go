@@ -1,0 +1,114 @@
+package dial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/socket"
+)
+
+const (
+	openTimeout  = 10 * time.Second // how long the broker may take to open a channel; after that the connection is closed
+	closeTimeout = 5 * time.Second  // how long the broker may take to close the connection
+)
+
+// ErrLost is the reason of a connection that ended without an error from the broker or the network.
+var ErrLost = errors.New("the connection was lost")
+
+// A Connection is one AMQP connection, from its handshake to its end.
+type Connection struct {
+	Client  *amqp091.Connection
+	Socket  *socket.Socket
+	Blocked atomic.Bool   // kept up to date by WatchBlocked
+	Closed  chan struct{} // closed by WatchClosed when the connection is lost or closed
+
+	blocks chan amqp091.Blocking
+	closes chan *amqp091.Error
+	reason error // set before Closed is closed; nil: closed without an error
+}
+
+// Connect opens a connection. Every write to its socket has this timeout. The caller runs WatchBlocked and WatchClosed, each in
+// a goroutine of its own. Both return when the connection is closed.
+func (c Config) Connect(ctx context.Context, name string, writeTimeout time.Duration) (*Connection, error) {
+	uri, err := ParseURI(c.URI)
+	if err != nil {
+		return nil, err
+	}
+	var conn *socket.Socket
+	client, _, err := Open(ctx, c.URI, c.Client(name), func(inner net.Conn) net.Conn {
+		conn = socket.New(inner, writeTimeout)
+		return conn
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w%s", Place(uri), err, hintOf(uri, err))
+	}
+	return &Connection{
+		Client: client,
+		Socket: conn,
+		Closed: make(chan struct{}),
+		blocks: client.NotifyBlocked(make(chan amqp091.Blocking, 16)),
+		closes: client.NotifyClose(make(chan *amqp091.Error, 1)),
+	}, nil
+}
+
+// WatchBlocked keeps c.Blocked up to date until the connection is closed, and reports every change.
+func (c *Connection) WatchBlocked(report func(amqp091.Blocking)) {
+	for block := range c.blocks {
+		c.Blocked.Store(block.Active)
+		report(block)
+	}
+}
+
+// WatchClosed closes c.Closed when the connection is closed.
+func (c *Connection) WatchClosed() {
+	if err := <-c.closes; err != nil {
+		c.reason = err
+	}
+	close(c.Closed)
+}
+
+// Channel opens a channel and sets it up. It closes the connection when the broker does not answer in time.
+func (c *Connection) Channel(setUp func(*amqp091.Channel) error) (*amqp091.Channel, error) {
+	limit := time.AfterFunc(openTimeout, func() { _ = c.Socket.Close() })
+	defer limit.Stop()
+	channel, err := c.Client.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := setUp(channel); err != nil {
+		_ = channel.Close()
+		return nil, err
+	}
+	return channel, nil
+}
+
+// Close closes the connection. It does not wait longer than a few seconds for the broker.
+func (c *Connection) Close() { Close(c.Client, c.Socket, closeTimeout) }
+
+// CloseReason is why the connection was closed. It is called only after the close, and waits for WatchClosed.
+func (c *Connection) CloseReason() error {
+	<-c.Closed
+	if c.reason == nil {
+		return ErrLost
+	}
+	return c.reason
+}
+
+// hintOf explains a connection that ended during the handshake. With TLS 1.3 the server refuses a client certificate after the
+// client's part of the handshake is over. amqp091-go may then fail to write before it reads the server's alert.
+func hintOf(uri amqp091.URI, err error) string {
+	ended := errors.Is(err, amqp091.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if uri.Scheme != "amqps" || !ended {
+		return ""
+	}
+	return ": the connection ended during the handshake; with TLS, the broker ends it when the client's certificate is missing or refused"
+}

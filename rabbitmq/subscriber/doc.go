@@ -1,0 +1,53 @@
+// Package subscriber is a Watermill subscriber for RabbitMQ that keeps several messages of each queue in flight. Watermill's
+// router runs each message in a goroutine of its own; how many it has at the same time is Config.Concurrency.
+//
+// A Connection is one AMQP connection for consuming. Any number of Subscribers share it, and each Subscribe call has a channel and
+// a consumer of its own on it. The connection reconnects by itself. After each reconnect, and when the broker has cancelled a
+// consumer, Config.Declare restores the topology before the queue is consumed again. The way of a delivery through the files:
+//
+//	connection.go    keeps the connection; health.go reports its state for readiness probes
+//	subscriber.go    Subscribe: calls Config.Declare and starts a subscription
+//	session.go       one channel with one consumer: receives deliveries
+//	feed.go          gives deliveries to the workers, those of one Config.OrderKey one after the other
+//	subscription.go  a worker unmarshals the delivery, hands the message out and waits for its ack or nack
+//	nack.go          the pause before a nacked message goes back to the queue
+//	settler.go       sends the acks and nacks that are ready, together
+//
+// # Order
+//
+// With a Concurrency of 1, one Subscribe call hands messages out in the order of the queue, the next one when the previous one is
+// settled. With more, messages of one Config.OrderKey keep that order, and all others have none. Either holds within one Subscribe
+// call. Two instances that consume one queue share its messages, so there is no order between them, and a key can be in flight in
+// both: route each key to a queue of its own, or let the queue have a single active consumer (x-single-active-consumer).
+//
+// No order holds across retries. A message that is nacked, or published again with a delay, comes back after messages that were
+// behind it. One exception: with a Concurrency and a Prefetch of 1, a nacked message comes back first, if the queue puts it back
+// in its place, as RabbitMQ's queues do.
+//
+// # Delivered again
+//
+// Delivery is at least once. When the connection is lost, the messages in flight go on: their contexts do not end, Ack still
+// returns true, and the ack is dropped, with a line in the log at the level debug. The broker delivers these messages again, to
+// this or another consumer. Handlers have to be idempotent. Concurrency and OrderKey hold across the connections of one Subscribe
+// call: a message that is delivered again waits for a place, and for its key, while the handler of its first delivery runs.
+//
+// A quorum queue counts deliveries towards its delivery limit (x-delivery-limit: 20 by default from RabbitMQ 4.0 on, none before).
+// Beyond the limit, it dead-letters the message, or drops it.
+//
+//	                                               before 4.3    from 4.3 on
+//	a handler nacks the message                    counted       not counted
+//	the connection or the process is lost          counted       counted
+//	a shutdown: fetched and not handed out         counted       not counted
+//	a shutdown: in flight, and acked in time       -             -
+//	a shutdown: in flight after CloseTimeout       counted       counted
+//
+// Before 4.3 there is no way to give back a fetched message without counting it. At most Config.Prefetch messages are concerned, each
+// once for each shutdown.
+//
+// # Shutdown
+//
+// Close, and the end of Subscribe's context, cancel the consumer, and give back what was fetched and not handed out. The
+// channel that Subscribe returned is closed. Messages in flight go on for Config.CloseTimeout. Then their contexts end, and a
+// second later the AMQP channel is closed, with which the broker delivers again those that were not settled. A message's context
+// carries the values of Subscribe's context, and does not end with it.
+package subscriber

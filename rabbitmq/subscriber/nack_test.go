@@ -1,0 +1,68 @@
+package subscriber
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+)
+
+func TestPauseOfANack(t *testing.T) {
+	t.Parallel()
+	for count, want := range map[int64]time.Duration{
+		0: 10 * time.Millisecond, 1: 20 * time.Millisecond, 8: 2560 * time.Millisecond, 9: 5 * time.Second, 10: 5 * time.Second,
+		40: 5 * time.Second, 63: 5 * time.Second, 64: 5 * time.Second, math.MaxInt64: 5 * time.Second,
+	} {
+		assert.Equal(t, want, pauseOf(count, 10*time.Millisecond, 5*time.Second), count)
+	}
+	assert.Equal(t, time.Duration(math.MaxInt64), pauseOf(63, 1, math.MaxInt64))
+	assert.Equal(t, time.Duration(1<<62), pauseOf(62, 1, math.MaxInt64))
+}
+
+func arrivalOf(uuid string, headers amqp091.Table) *arrival {
+	return &arrival{msg: message.NewMessage(uuid, nil), delivery: amqp091.Delivery{Headers: headers}}
+}
+
+func TestNacksAreCountedForEachMessage(t *testing.T) {
+	t.Parallel()
+	c := newNackCounts()
+	for i := range int64(3) {
+		assert.Equal(t, i, c.count(arrivalOf("a", nil)))
+	}
+	assert.Zero(t, c.count(arrivalOf("b", nil)))
+	c.forget(arrivalOf("a", nil))
+	assert.Zero(t, c.count(arrivalOf("a", nil)))
+	assert.EqualValues(t, 1, c.count(arrivalOf("b", nil)))
+
+	assert.EqualValues(t, 7, c.count(arrivalOf("c", amqp091.Table{"x-delivery-count": int64(7)})), "the broker knows more")
+	assert.EqualValues(t, 9, c.count(arrivalOf("d", amqp091.Table{"x-delivery-count": int64(7), "x-acquired-count": int32(9)})))
+	assert.EqualValues(t, 0, c.count(arrivalOf("e", amqp091.Table{"x-delivery-count": int64(-7), "x-acquired-count": "9"})))
+
+	unnamed := func(body, id string) *arrival {
+		return &arrival{delivery: amqp091.Delivery{Body: []byte(body), MessageId: id}}
+	}
+	assert.EqualValues(t, 0, c.count(unnamed("body", "")))
+	assert.EqualValues(t, 1, c.count(unnamed("body", "")))
+	assert.EqualValues(t, 0, c.count(unnamed("other", "")))
+	assert.EqualValues(t, 0, c.count(unnamed("other", "id")))
+	assert.EqualValues(t, 1, c.count(unnamed("body", "id")))
+}
+
+func TestTheNumberOfCountsIsBounded(t *testing.T) {
+	t.Parallel()
+	c := newNackCounts()
+	for i := range 10 * maxCounts {
+		c.count(arrivalOf(fmt.Sprint(i), nil))
+		if i%3 == 0 {
+			c.forget(arrivalOf(fmt.Sprint(i), nil))
+		}
+		if len(c.by) > maxCounts || len(c.order) > maxCounts {
+			t.Fatalf("%d counts, %d in the ring", len(c.by), len(c.order))
+		}
+	}
+	assert.EqualValues(t, 1, c.count(arrivalOf(fmt.Sprint(10*maxCounts-2), nil)), "the last ones are known")
+}

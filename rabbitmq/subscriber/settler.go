@@ -1,0 +1,212 @@
+package subscriber
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+)
+
+// An acknowledger is an AMQP channel.
+type acknowledger interface {
+	Ack(tag uint64, multiple bool) error
+	Nack(tag uint64, multiple, requeue bool) error
+}
+
+// A corker holds writes back between Cork and Uncork.
+type corker interface {
+	Cork()
+	Uncork()
+}
+
+// A settler sends the acks and nacks of one channel. One goroutine takes all that are ready and sends them in one write. A run of
+// acks from the lowest outstanding delivery tag leaves as one ack of multiple deliveries.
+type settler struct {
+	channel  acknowledger
+	socket   corker
+	stopping <-chan struct{}
+	wake     chan struct{} // has room for one
+	over     chan struct{} // closed by end: nothing can be settled any more
+	flushed  chan struct{} // closed when run has returned
+
+	mu       sync.Mutex
+	acks     []uint64
+	nacks    []uint64
+	held     []uint64 // nacks that have to wait for the end of the consumer
+	ended    bool     // the consumer has ended
+	closed   bool     // nothing more is taken
+	finished bool     // over is closed
+
+	// Of the goroutine in run.
+	sent  tags
+	spare []uint64
+}
+
+func newSettler(channel acknowledger, socket corker, stopping <-chan struct{}) *settler {
+	return &settler{
+		channel: channel, socket: socket, stopping: stopping,
+		wake: make(chan struct{}, 1), over: make(chan struct{}), flushed: make(chan struct{}),
+		sent: tags{low: 1},
+	}
+}
+
+// ack reports whether the ack will be sent.
+func (s *settler) ack(tag uint64) bool {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return false
+	}
+	first := len(s.acks) == 0
+	s.acks = append(s.acks, tag)
+	s.mu.Unlock()
+	if first {
+		s.signal()
+	}
+	return true
+}
+
+// nack requeues a delivery. While the subscription stops and its consumer has not ended, the nack is held back: the broker would
+// deliver the message to this consumer once more.
+func (s *settler) nack(tag uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	if !s.ended {
+		select {
+		case <-s.stopping:
+			s.held = append(s.held, tag)
+			return
+		default:
+		}
+	}
+	s.nacks = append(s.nacks, tag)
+	s.signal()
+}
+
+// consumerEnded sends the nacks that were held back.
+func (s *settler) consumerEnded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	s.nacks = append(s.nacks, s.held...)
+	s.held = nil
+	s.signal()
+}
+
+func (s *settler) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// flush sends all that is ready, and takes nothing more.
+func (s *settler) flush() {
+	s.mu.Lock()
+	s.closed = true
+	s.signal()
+	s.mu.Unlock()
+	<-s.flushed
+}
+
+// end drops all that is ready: the channel is closed.
+func (s *settler) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if !s.finished {
+		s.finished = true
+		close(s.over)
+	}
+}
+
+func (s *settler) run() {
+	defer close(s.flushed)
+	for {
+		select {
+		case <-s.wake:
+		case <-s.over:
+			return
+		}
+		// Handlers that are about to ack run before the write, not after it.
+		runtime.Gosched()
+		s.mu.Lock()
+		acks, nacks, closed := s.acks, s.nacks, s.closed
+		s.acks, s.nacks = s.spare[:0], nil
+		s.mu.Unlock()
+		if len(acks)+len(nacks) > 0 {
+			s.send(acks, nacks)
+		}
+		s.spare = acks
+		if closed {
+			return
+		}
+	}
+}
+
+// send writes frames. It ignores errors: the channel is closed then, and watchClosed sees it.
+func (s *settler) send(acks, nacks []uint64) {
+	s.socket.Cork()
+	defer s.socket.Uncork()
+	slices.Sort(acks)
+	run, last := 0, uint64(0)
+	for len(acks) > 0 && acks[0] == s.sent.low {
+		last = acks[0]
+		s.sent.add(last)
+		acks = acks[1:]
+		run++
+	}
+	if run > 0 {
+		_ = s.channel.Ack(last, run > 1)
+	}
+	for _, tag := range acks {
+		s.sent.add(tag)
+		_ = s.channel.Ack(tag, false)
+	}
+	for _, tag := range nacks {
+		s.sent.add(tag)
+		_ = s.channel.Nack(tag, false, true)
+	}
+}
+
+// tags is a set of delivery tags: all below low, and those of the spans. A channel's tags are 1, 2, 3 and so on, so there are
+// at most as many spans as there are outstanding deliveries.
+type tags struct {
+	low   uint64
+	spans []span // ascending, with a gap between each two of them and before the first one
+}
+
+type span struct{ first, last uint64 }
+
+// add adds a tag that is not in the set.
+func (t *tags) add(tag uint64) {
+	if tag == t.low {
+		t.low++
+		if len(t.spans) > 0 && t.spans[0].first == t.low {
+			t.low = t.spans[0].last + 1
+			t.spans = slices.Delete(t.spans, 0, 1)
+		}
+		return
+	}
+	at, _ := slices.BinarySearchFunc(t.spans, tag, func(s span, tag uint64) int {
+		if s.first < tag {
+			return -1
+		}
+		return 1
+	})
+	joinsPrevious := at > 0 && t.spans[at-1].last+1 == tag
+	joinsNext := at < len(t.spans) && t.spans[at].first == tag+1
+	switch {
+	case joinsPrevious && joinsNext:
+		t.spans[at-1].last = t.spans[at].last
+		t.spans = slices.Delete(t.spans, at, at+1)
+	case joinsPrevious:
+		t.spans[at-1].last = tag
+	case joinsNext:
+		t.spans[at].first = tag
+	default:
+		t.spans = slices.Insert(t.spans, at, span{tag, tag})
+	}
+}

@@ -1,0 +1,170 @@
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
+)
+
+var (
+	_ message.Subscriber           = (*Subscriber)(nil)
+	_ message.SubscribeInitializer = (*Subscriber)(nil)
+)
+
+// A Subscriber consumes queues over a shared Connection. Each Subscribe call has a channel and a consumer of its own, and keeps
+// Config.Concurrency messages in flight. All its methods are safe for concurrent use.
+type Subscriber struct {
+	connection *Connection
+	config     Config
+	logger     watermill.LoggerAdapter
+
+	closing chan struct{} // closed by Close
+
+	mu            sync.Mutex
+	closed        bool
+	subscriptions map[*subscription]struct{}
+}
+
+// NewSubscriber returns a Subscriber on a connection, which stays open when the Subscriber is closed. It returns an error when
+// the config has faults. A nil logger means no logs.
+func NewSubscriber(connection *Connection, config Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	if connection == nil {
+		return nil, errors.New("subscriber: the connection is nil; open one with subscriber.Open")
+	}
+	config.setDefaults()
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	return &Subscriber{
+		connection: connection, config: config, logger: logger,
+		closing: make(chan struct{}), subscriptions: make(map[*subscription]struct{}),
+	}, nil
+}
+
+// Subscribe consumes the topic's queue until ctx ends, or until Close, and then closes the channel that it returns. It calls
+// Config.Declare first, and returns its error. It returns an error that wraps ErrNotConnected, at once, while there is no
+// connection. After a loss of the connection, and when the broker cancels the consumer, it declares and consumes again by itself.
+//
+// Each message has to be acked or nacked. One that never is keeps its place of Config.Concurrency until Close.
+func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	queue, err := s.queueOf(topic)
+	if err != nil {
+		return nil, err
+	}
+	sub := newSubscription(s, ctx, topic, queue)
+	if !s.add(sub) {
+		return nil, ErrClosed
+	}
+	if err := sub.start(ctx); err != nil {
+		return nil, err
+	}
+	return sub.out, nil
+}
+
+// SubscribeInitialize calls Config.Declare for the topic, so that its queue exists before messages are published.
+func (s *Subscriber) SubscribeInitialize(topic string) error {
+	current, err := s.connection.now()
+	if err != nil {
+		return err
+	}
+	declared := make(chan error, 1)
+	go func() { declared <- s.declare(current, topic) }()
+	select {
+	case err := <-declared:
+		return err
+	case <-s.closing:
+		return ErrClosed
+	}
+}
+
+// declare calls Config.Declare with a channel that is opened for it: an error of the broker closes the channel.
+func (s *Subscriber) declare(current *dial.Connection, topic string) error {
+	if s.config.Declare == nil {
+		return nil
+	}
+	channel, err := current.Channel(func(*amqp091.Channel) error { return nil })
+	if err != nil {
+		return fmt.Errorf("topic %q: open a channel to declare: %w", topic, err)
+	}
+	defer channel.Close()
+	if err := guard("Config.Declare", func() error { return s.config.Declare(channel, topic) }); err != nil {
+		return fmt.Errorf("topic %q: declare: %w", topic, err)
+	}
+	return nil
+}
+
+// Close ends all subscriptions: it cancels their consumers, gives back what was not handed out, and waits for messages in
+// flight, at most for Config.CloseTimeout and one second. It may be called several times, and waits each time. It returns nil.
+// The connection stays open.
+func (s *Subscriber) Close() error {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.closing)
+	}
+	open := make([]*subscription, 0, len(s.subscriptions))
+	for sub := range s.subscriptions {
+		open = append(open, sub)
+	}
+	s.mu.Unlock()
+	for _, sub := range open {
+		sub.stop()
+	}
+	for _, sub := range open {
+		<-sub.done
+	}
+	return nil
+}
+
+// add reports whether the subscription may begin.
+func (s *Subscriber) add(sub *subscription) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || !s.connection.add(sub) {
+		return false
+	}
+	s.subscriptions[sub] = struct{}{}
+	return true
+}
+
+func (s *Subscriber) remove(sub *subscription) {
+	s.connection.remove(sub)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.subscriptions, sub)
+}
+
+func (s *Subscriber) queueOf(topic string) (queue string, err error) {
+	err = guard("Config.QueueOf", func() error { queue = s.config.QueueOf(topic); return nil })
+	switch {
+	case err != nil:
+	case queue == "":
+		err = fmt.Errorf("topic %q: its queue has no name", topic)
+	case len(queue) > maxShortString:
+		err = fmt.Errorf("topic %q: the name of its queue has %d bytes, at most %d", topic, len(queue), maxShortString)
+	}
+	return queue, err
+}
+
+// guard calls a function of the app. A panic is an error.
+func guard(name string, call func() error) (err error) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			err = fmt.Errorf("%s panicked: %v", name, recovered)
+		}
+	}()
+	return call()
+}

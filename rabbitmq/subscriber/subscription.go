@@ -1,0 +1,370 @@
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
+)
+
+// giveUpAfter is how long messages in flight may go on after their contexts have ended.
+const giveUpAfter = time.Second
+
+// A subscription is one Subscribe call. It has a session at a time, and workers that outlive its sessions.
+type subscription struct {
+	subscriber *Subscriber
+	config     *Config
+	connection *Connection
+	logger     watermill.LoggerAdapter
+	topic      string
+	queue      string
+	values     context.Context // Subscribe's context, without its end
+	nacks      *nackCounts
+
+	session  atomic.Pointer[sessionState]
+	feed     feed
+	workers  sync.WaitGroup
+	retiring sync.WaitGroup // sessions that are not the current one any more
+	inFlight atomic.Int64
+	failed   failure
+
+	handing sync.RWMutex // held for reading while a message is handed out
+	closed  bool         // guarded by handing: out is closed
+	out     chan *message.Message
+
+	stopping chan struct{} // closed: nothing more is handed out
+	expired  chan struct{} // closed: the contexts of messages in flight end
+	givenUp  chan struct{} // closed: messages in flight are not waited for any more
+	done     chan struct{} // closed: all is over
+	once     sync.Once     // closes stopping
+}
+
+// A sessionState is replaced, never changed.
+type sessionState struct {
+	session *session // nil: there is none
+	since   time.Time
+	changed chan struct{} // closed when another sessionState has replaced this one
+}
+
+func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue string) *subscription {
+	s := &subscription{
+		subscriber: subscriber,
+		config:     &subscriber.config,
+		connection: subscriber.connection,
+		logger:     subscriber.logger.With(watermill.LogFields{"topic": topic, "queue": queue}),
+		topic:      topic,
+		queue:      queue,
+		values:     context.WithoutCancel(ctx),
+		nacks:      newNackCounts(),
+		out:        make(chan *message.Message),
+		stopping:   make(chan struct{}),
+		expired:    make(chan struct{}),
+		givenUp:    make(chan struct{}),
+		done:       make(chan struct{}),
+	}
+	s.setSession(nil)
+	s.feed = arrivals{s}
+	if subscriber.config.OrderKey != nil && subscriber.config.Concurrency > 1 {
+		s.feed = newOrdered(s)
+	}
+	return s
+}
+
+// start opens the first session. After an error, the subscription is over.
+func (s *subscription) start(ctx context.Context) error {
+	current, err := s.connection.now()
+	var first *session
+	if err == nil {
+		first, err = s.open(ctx, current)
+	}
+	if err != nil {
+		s.end()
+		return err
+	}
+	s.setSession(first)
+	for range s.config.Concurrency {
+		s.workers.Go(s.work)
+	}
+	if o, ok := s.feed.(*ordered); ok {
+		s.workers.Go(o.dispatch)
+	}
+	go s.run(ctx, first)
+	return nil
+}
+
+func (s *subscription) stop() { s.once.Do(func() { close(s.stopping) }) }
+
+func (s *subscription) stopped() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *subscription) end() {
+	s.subscriber.remove(s)
+	close(s.done)
+}
+
+func (s *subscription) setSession(next *session) {
+	old := s.session.Swap(&sessionState{session: next, since: time.Now(), changed: make(chan struct{})})
+	if old != nil {
+		close(old.changed)
+	}
+}
+
+// run keeps a session open until ctx ends or the subscription stops.
+func (s *subscription) run(ctx context.Context, current *session) {
+	defer s.end()
+	defer context.AfterFunc(ctx, s.stop)()
+	s.logger.Info("Consuming", nil)
+	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
+	for current != nil {
+		begin := time.Now()
+		reason := current.wait(s.stopping)
+		if s.stopped() {
+			break
+		}
+		s.setSession(nil)
+		s.failed.set(reason)
+		s.logger.Error("The consumer has ended, consuming again", reason, nil)
+		retired := current
+		s.retiring.Go(func() { retired.retire(s.givenUp) })
+		if time.Since(begin) > pause.Max {
+			pause.Reset()
+		}
+		current = s.reopen(ctx, &pause)
+	}
+	s.shutDown(current)
+	s.logger.Info("Stopped consuming", nil)
+}
+
+// reopen returns nil when the subscription stops.
+func (s *subscription) reopen(ctx context.Context, pause *dial.Backoff) *session {
+	for {
+		select {
+		case <-time.After(pause.Next()):
+		case <-s.stopping:
+			return nil
+		}
+		current := s.connection.await(s.stopping)
+		if current == nil {
+			return nil
+		}
+		next, err := s.open(ctx, current)
+		switch {
+		case err == nil:
+			s.setSession(next)
+			s.logger.Info("Consuming again", nil)
+			return next
+		case s.stopped() || ctx.Err() != nil:
+			s.stop()
+			return nil
+		}
+		s.failed.set(err)
+		s.logger.Error("Cannot consume again", err, watermill.LogFields{"next_attempt_within": pause.Bound().String()})
+	}
+}
+
+// open declares the topic and opens a session. It does not wait for the broker, nor for Config.Declare, when ctx ends or the
+// subscription stops.
+func (s *subscription) open(ctx context.Context, current *dial.Connection) (*session, error) {
+	type result struct {
+		session *session
+		err     error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		if err := s.subscriber.declare(current, s.topic); err != nil {
+			opened <- result{err: err}
+			return
+		}
+		session, err := openSession(current, s)
+		if err != nil {
+			err = fmt.Errorf("topic %q: consume queue %q: %w", s.topic, s.queue, err)
+		}
+		opened <- result{session, err}
+	}()
+	err := ErrClosed
+	select {
+	case r := <-opened:
+		return r.session, r.err
+	case <-s.stopping:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	go func() {
+		if r := <-opened; r.session != nil {
+			r.session.cancel()
+			r.session.retire(s.givenUp)
+		}
+	}()
+	return nil, err
+}
+
+// shutDown cancels the consumer, gives back what was not handed out, and waits for messages in flight.
+func (s *subscription) shutDown(current *session) {
+	contexts := time.AfterFunc(s.config.CloseTimeout, func() { close(s.expired) })
+	defer contexts.Stop()
+	waiting := time.AfterFunc(s.config.CloseTimeout+giveUpAfter, func() { close(s.givenUp) })
+	defer waiting.Stop()
+
+	s.handing.Lock() // every worker that hands out a message has seen s.stopping
+	s.closed = true
+	close(s.out)
+	s.handing.Unlock()
+
+	if current != nil {
+		current.cancel()
+		s.retiring.Go(func() { current.retire(s.givenUp) })
+	}
+	s.feed.giveBack()
+	s.workers.Wait()
+	s.setSession(nil)
+	s.retiring.Wait()
+}
+
+// work handles messages, one at a time, until the subscription stops.
+func (s *subscription) work() {
+	var a arrival
+	for s.feed.next(&a) {
+		s.handle(&a)
+		s.feed.handled(&a)
+	}
+}
+
+// handle hands a message out, and settles its delivery when the handler has acked or nacked it.
+func (s *subscription) handle(a *arrival) {
+	if a.session.lost() {
+		return // the broker delivers it again
+	}
+	if a.msg == nil && a.err == nil {
+		s.unmarshal(a)
+	}
+	if a.err != nil {
+		s.logger.Error("Cannot unmarshal a message", a.err, watermill.LogFields{"delivery": describe(a)})
+		s.requeue(a)
+		return
+	}
+	ctx, end := context.WithCancel(s.contextOf(a))
+	defer end()
+	a.msg.SetContext(ctx)
+	if !s.handOut(a.msg) {
+		a.session.nack(a.delivery.DeliveryTag)
+		return
+	}
+	s.inFlight.Add(1)
+	defer s.inFlight.Add(-1)
+	select {
+	case <-a.msg.Acked():
+		s.acked(a)
+		return
+	case <-a.msg.Nacked():
+		end()
+		s.requeue(a)
+		return
+	case <-s.expired:
+		end()
+	}
+	select {
+	case <-a.msg.Acked():
+		s.acked(a)
+	case <-a.msg.Nacked():
+		s.requeue(a)
+	case <-s.givenUp:
+		s.logger.Error("Gave up a message: it was neither acked nor nacked before the close timeout", errNotSettled,
+			watermill.LogFields{"message_uuid": a.msg.UUID})
+	}
+}
+
+var errNotSettled = errors.New("the broker delivers the message again")
+
+// handOut reports whether a receiver has taken the message.
+func (s *subscription) handOut(msg *message.Message) bool {
+	s.handing.RLock()
+	defer s.handing.RUnlock()
+	if s.closed || s.stopped() {
+		return false
+	}
+	select {
+	case s.out <- msg:
+		return true
+	case <-s.stopping:
+		return false
+	}
+}
+
+func (s *subscription) acked(a *arrival) {
+	if a.delivery.Redelivered {
+		s.nacks.forget(a)
+	}
+	if !a.session.ack(a.delivery.DeliveryTag) {
+		s.logger.Debug("A message was acked after its channel was closed: the broker delivers it again",
+			watermill.LogFields{"message_uuid": a.msg.UUID})
+	}
+}
+
+// requeue nacks a delivery after a pause, which grows each time that the message is delivered. The stop of the subscription ends
+// the pause.
+func (s *subscription) requeue(a *arrival) {
+	pause := time.NewTimer(pauseOf(s.nacks.count(a), s.config.NackInitial, s.config.NackMax))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-s.stopping:
+	case <-a.session.closed:
+	}
+	a.session.nack(a.delivery.DeliveryTag)
+}
+
+func (s *subscription) unmarshal(a *arrival) {
+	a.err = guard("Config.Unmarshal", func() (err error) {
+		a.msg, err = s.config.Unmarshal(a.delivery)
+		return err
+	})
+	switch {
+	case a.err != nil:
+		a.msg = nil
+	case a.msg == nil:
+		a.err = errors.New("Config.Unmarshal returned neither a message nor an error")
+	case a.msg.Acked() == nil: // made without message.NewMessage: its ack cannot be waited for
+		msg := message.NewMessage(a.msg.UUID, a.msg.Payload)
+		if a.msg.Metadata != nil {
+			msg.Metadata = a.msg.Metadata
+		}
+		a.msg = msg
+	}
+}
+
+func (s *subscription) contextOf(a *arrival) context.Context {
+	if s.config.Context == nil {
+		return s.values
+	}
+	ctx := s.values
+	err := guard("Config.Context", func() error {
+		if made := s.config.Context(s.values, a.delivery, s.topic); made != nil {
+			ctx = made
+		}
+		return nil
+	})
+	if err != nil {
+		s.logger.Error("A message has no context of its own", err, watermill.LogFields{"message_uuid": a.msg.UUID})
+	}
+	return ctx
+}
+
+func (s *subscription) health() SubscriptionHealth {
+	state := s.session.Load()
+	h := SubscriptionHealth{Topic: s.topic, Queue: s.queue, Consuming: state.session != nil, Since: state.since, InFlight: int(s.inFlight.Load())}
+	h.LastErrorAt, h.LastError = s.failed.get()
+	return h
+}
