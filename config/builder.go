@@ -20,6 +20,7 @@ type BuilderConfig = rabbitmq.BuilderConfig[amqp.Config, major]
 // Builder makes what the app's subscriber, its publisher of failures and the middleware need. Its methods:
 //
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder.NewPublisher
 type Builder = rabbitmq.Builder[amqp.Config, major]
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.

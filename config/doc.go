@@ -28,10 +28,12 @@
 //	TieredRetryConfig(failures) middleware.TieredRetryConfig
 //	Topology(topic) topology.Topology             // exchanges, queues and bindings
 //
-// Both are aliases of types of package rabbitmq, which documents them in full:
+// Both are aliases of types of package rabbitmq, which documents them and their methods in full. Ask go doc for that
+// package, not for config:
 //
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.BuilderConfig
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder.NewPublisher
 //
 // Package topology describes what the builder declares on the broker, and has the constants for QueueType and WorkQueueMode and
 // the errors of Subscribe. The broker's user needs permissions for all these names and for the work queue: see docs/operations.md.

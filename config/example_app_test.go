@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"cmp"
 	"context"
 	"log"
 	"log/slog"
@@ -25,10 +26,11 @@ func bill(msg *message.Message) error {
 
 func Example() {
 	logger := watermill.NewSlogLogger(slog.Default())
+	uri := cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/")
 
 	// A failed order waits 1s, 5s, 25s, 125s on queues of the broker, then goes to the dead-letter queue orders.dead.
 	rabbit, err := config.NewBuilder(config.BuilderConfig{
-		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+		AMQP:     amqp.NewDurableQueueConfig(uri),
 		Schedule: backoff.Exponential(time.Second, 5, 4),
 	})
 	check(err)

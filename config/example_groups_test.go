@@ -1,6 +1,10 @@
 package config_test
 
 import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -17,8 +21,11 @@ func Example_groups() {
 	logger := watermill.NopLogger{}
 	uri := "amqp://guest:guest@localhost:5672/"
 	ship := bill
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 
 	router := message.NewDefaultRouter(logger)
+	var publishers []message.Publisher
 	for group, handler := range map[string]message.NoPublishHandlerFunc{"billing": bill, "shipping": ship} {
 		rabbit, err := config.NewBuilder(config.BuilderConfig{
 			AMQP:     amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group)),
@@ -29,9 +36,13 @@ func Example_groups() {
 		check(err)
 		failures, err := rabbit.NewPublisher(logger)
 		check(err)
-		defer failures.Close() // after the router has closed
+		publishers = append(publishers, failures)
 		retry, err := retrymw.NewTieredRetry(rabbit.TieredRetryConfig(failures), logger)
 		check(err)
 		router.AddConsumerHandler(group, "orders", subscriber, handler).AddMiddleware(retry.Middleware)
+	}
+	check(router.Run(ctx))
+	for _, failures := range publishers {
+		check(failures.Close()) // after the router has closed
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
@@ -32,7 +33,7 @@ func Example_errors() {
 		case err != nil:
 			return fmt.Errorf("charge %s: %w", o.ID, err) // waits for the delay of the schedule
 		case status == http.StatusTooManyRequests:
-			return backoff.RetryAfter(errors.New("too many requests"), 30*time.Second) // waits for 30s
+			return backoff.RetryAfter(errors.New("too many requests"), 30*time.Second) // waits for at least 30s
 		}
 		return nil
 	}
@@ -49,6 +50,6 @@ func Example_concurrency() {
 
 	for n := range 8 {
 		router.AddConsumerHandler(fmt.Sprintf("billing-%d", n), "orders", subscriber, bill).
-			AddMiddleware(retry.Middleware)
+			AddMiddleware(retry.Middleware, middleware.Timeout(time.Minute))
 	}
 }

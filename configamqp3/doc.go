@@ -9,8 +9,9 @@
 //
 // The rest of the app is that of package config, whose Example is a whole program.
 //
-// Builder and BuilderConfig are aliases. Package rabbitmq documents them in full: go doc
-// github.com/tieredretry/watermill-retry/rabbitmq.Builder, and the same with BuilderConfig. The methods of Builder:
+// Builder and BuilderConfig are aliases. Package rabbitmq documents them and their methods in full: ask go doc for that package,
+// not for configamqp3, for example go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder.NewPublisher. The methods of
+// Builder:
 //
 //	SubscriberConfig() amqp.Config                      // for amqp.NewSubscriber of v3
 //	DeadLetterSubscriberConfig() amqp.Config            // the same, to read dead letters

@@ -16,10 +16,6 @@
 // A handler that panics, or ends its goroutine, has failed. While a copy cannot be published the message is held, with back-off,
 // up to MaxHold or shutdown.
 //
-// The files, in the order in which a message meets them: retry.go calls the handler; failure.go bounds what is recorded of its
-// error; outcome.go decides, in one pure function; settle.go carries the decision out; hold.go publishes the copy; record.go is the
-// failure record in its metadata.
-//
 // The package imports no AMQP. Package config makes its configuration for RabbitMQ, package relay for Pub/Subs without TTL
 // queues. Copies that wait also carry the metadata of Watermill's components/delay, to the millisecond. A Pub/Sub that delays
 // messages by itself, such as watermill-sql's delayed PostgreSQL, needs neither package.

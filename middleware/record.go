@@ -28,8 +28,9 @@ const (
 	DeadReasonKey    = "retry_dead_reason"     // why it was given up; in dead letters only
 )
 
-// Keys that the marshaler of a Pub/Sub may set on a message that it received. They never leave the process: the middleware
-// removes them from produced messages, the marshaler from what it publishes and from what it receives.
+// Keys that the marshaler of a Pub/Sub may set on a message that it received. Only the process has them, not the broker: the
+// marshaler removes them from what it publishes and from what it receives, and the middleware from produced messages. Code that
+// publishes a received message again, such as a redrive, keeps PropertiesKey: the marshaler makes properties and headers of it.
 const (
 	// PropertiesKey holds the parts of the message that are not string metadata, in an encoding of the marshaler.
 	PropertiesKey = "retry_properties"

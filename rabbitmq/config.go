@@ -29,7 +29,7 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	// QueueType is the type of tier and dead-letter queues. The default is topology.Quorum.
 	QueueType topology.QueueType
 
-	// WorkQueueMode is what the builder does with the app's own queues. The default is topology.Protect.
+	// WorkQueueMode is what the builder does with the app's own queues: topology.Protect, the default, or topology.Leave.
 	WorkQueueMode topology.WorkQueueMode
 
 	// AllowUnprotectedQuorum accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a quorum queue without a dead-letter exchange

@@ -102,8 +102,9 @@ func ExampleBuilder_NewPublisher() {
 
 // Hooks and limits are set on the result.
 func ExampleBuilder_TieredRetryConfig() {
+	logger := watermill.NewSlogLogger(slog.Default())
 	rabbit := build(options())
-	failures, err := rabbit.NewPublisher(nil)
+	failures, err := rabbit.NewPublisher(logger)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -112,7 +113,7 @@ func ExampleBuilder_TieredRetryConfig() {
 	tiered.OnDeadLetter = func(e retrymw.DeadLetterEvent) {
 		slog.Error("order given up", "order", e.MessageUUID, "failures", e.Failures, "reason", e.DeadReason, "error", e.Err)
 	}
-	retry, err := retrymw.NewTieredRetry(tiered, nil)
+	retry, err := retrymw.NewTieredRetry(tiered, logger)
 	if err != nil {
 		log.Fatal(err)
 	}

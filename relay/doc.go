@@ -18,7 +18,8 @@
 // at most one hop, which is at most Config.MaxHop, and up to 5% + 2 ms longer where the clocks of processes differ. A tier
 // that is longer than MaxHop consists of equal hops. At the end of each hop the message is published to the end of its tier's
 // topic again, so the order of due times stays the same. With the default MaxHop of 20 seconds, a ten-minute tier takes 30
-// publishes. A requested delay (backoff.RetryAfter) that is longer than the longest tier is waited for in the same way.
+// publishes. A requested delay (backoff.RetryAfter) is exact here; one that is longer than the longest tier is waited for in the
+// same way. On RabbitMQ it is rounded up to whole tiers.
 //
 // # Guarantees
 //

@@ -54,7 +54,7 @@ func Example() {
 
 // The lines that differ from an app on RabbitMQ.
 func ExampleRelay() {
-	logger, router := watermill.NopLogger{}, message.NewDefaultRouter(nil)
+	ctx, logger, router := context.Background(), watermill.NopLogger{}, message.NewDefaultRouter(nil)
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
 	bill := func(*message.Message) error { return nil }
 
@@ -67,6 +67,20 @@ func ExampleRelay() {
 	retry, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), logger)
 	check(err)
 	tiers.AddConsumerHandler(router, "billing", "orders", pubSub, bill).AddMiddleware(retry.Middleware)
+
+	letters, err := pubSub.Subscribe(ctx, "retry.dead.billing") // gochannel drops what has no subscriber
+	check(err)
+	go func() {
+		for letter := range letters {
+			record, _ := retrymw.ReadRecord(letter.Metadata)
+			fmt.Println(letter.UUID, record.DeadReason, record.Failures, record.Reason)
+			letter.Ack()
+		}
+	}()
+
+	check(router.Run(ctx))
+	check(tiers.Close())  // after the router
+	check(pubSub.Close()) // after the tiers
 }
 
 func ExampleNew() {

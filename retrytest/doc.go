@@ -68,6 +68,7 @@
 //
 //   - Retries are on time, to within the 2 ms of [Story.RetriedAt]. A broker can be late, and RabbitMQ can be 1 ms early.
 //   - Only nacked messages are delivered twice, and no publish fails.
+//   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it is rounded up to whole tiers.
 //   - There are no delivery limits, queue arguments or permissions, and the app's marshaler is not used.
 //   - Dead letters go to the topic "retry.dead.<handler>", unless Config.Middleware sets another destination.
 //
@@ -77,9 +78,9 @@
 // under test must not do network I/O, wait for channels that were made outside of the bubble, or sleep while they hold a mutex
 // that another goroutine wants: the test would hang. They may sleep, and they may call everything in the process.
 //
-// New must be called with the t of the bubble. When the test ends, the App closes everything. The contexts of the messages then
-// end, as at a shutdown, and handlers that still run must return. Do not add router plugins that never end, such as Watermill's
-// SignalsHandler.
+// New must be called inside of synctest.Test with the t of its function: with another t the test hangs or panics. When the test
+// ends, the App closes everything. The contexts of the messages then end, as at a shutdown, and handlers that still run must
+// return. Do not add router plugins that never end, such as Watermill's SignalsHandler.
 //
 // Outside of a bubble the app works in real time, for schedules of up to 10 seconds, or of any length with Config.RealTime.
 package retrytest

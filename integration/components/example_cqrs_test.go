@@ -46,6 +46,7 @@ func connect(app amqp.Config) retries {
 
 // Commands: one queue for each command, the middleware on each handler.
 func Example_commands() {
+	ctx := context.Background()
 	router := message.NewDefaultRouter(logger)
 
 	commands := connect(amqp.NewDurableQueueConfig(uri))
@@ -62,6 +63,8 @@ func Example_commands() {
 	handler, err := processor.AddHandler(cqrs.NewCommandHandler("billing", bill))
 	check(err)
 	handler.AddMiddleware(commands.middleware)
+	check(router.Run(ctx))
+	check(commands.close()) // after the router has closed
 }
 
 // Events: each handler is a consumer group, with its own queues, builder and middleware.

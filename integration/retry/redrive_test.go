@@ -1,7 +1,6 @@
 package retry_test
 
 import (
-	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // TestRedriveFollowsTheDocumentation: the code of docs/outcomes.md redrives a dead letter of one consumer group of a fan-out. The other
@@ -25,16 +25,19 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	t.Parallel()
 	topic := broker.Name(t, "orders")
 	broker.Clean(t, topic)
+	app := func(name string) amqp.Config {
+		return amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix(name))
+	}
 	group := func(name string, handler message.NoPublishHandlerFunc) *testapp.App {
 		a := testapp.New(t, func(b *config.BuilderConfig) {
-			b.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix(name))
+			b.AMQP = app(name)
 			b.Prefix = "retry_" + topic
 		})
 		a.Handle(topic, 1, handler)
 		a.Run()
 		return a
 	}
-	processed, others := testapp.NewLedger(), testapp.NewLedger()
+	redriven, processed, others := testapp.NewLedger(), testapp.NewLedger(), testapp.NewLedger()
 	var repaired atomic.Bool
 	billing := group("billing", func(msg *message.Message) error {
 		record, retried := middleware.ReadRecord(msg.Metadata)
@@ -42,10 +45,12 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 		case !repaired.Load():
 			return backoff.Permanent(errDown)
 		case !retried: // the redriven message has all of its retries again
+			redriven.Add(msg.UUID)
 			for _, key := range middleware.RecordKeys() {
 				assert.NotContains(t, msg.Metadata, key)
 			}
 			assert.Equal(t, "7", msg.Metadata["retry_invoice"], "the app's own")
+			assert.Contains(t, msg.Metadata[middleware.PropertiesKey], "c-1", "the correlation id")
 			return errDown
 		}
 		assert.Equal(t, 1, record.Failures)
@@ -57,32 +62,58 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	sent[0].CorrelationId = "c-1"
 	sent[0].Headers["retry_invoice"] = "7"
 	testapp.Send(t, topic, "", sent...)
-	letters := deadLetters(t, billing.Builder, topic)
-	var letter *message.Message
-	select {
-	case letter = <-letters:
-	case <-time.After(20 * time.Second):
-		t.Fatal("no dead letter")
-	}
+	broker.Eventually(t, 20*time.Second, func() bool { return testapp.Depth(t, topic+"_billing.dead") == 1 }, "a dead letter")
 	repaired.Store(true)
-
-	back := billing.Builder.SubscriberConfig()
-	back.Exchange.GenerateName = func(string) string { return "" }
-	back.Publish.GenerateRoutingKey = back.Queue.GenerateName
-	back.Publish.ConfirmDelivery = true
-	publisher, err := amqp.NewPublisher(back, watermill.NopLogger{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, publisher.Close()) }()
-	for _, key := range middleware.RecordKeys() {
-		delete(letter.Metadata, key)
-	}
-	letter.SetContext(context.Background())
-	require.NoError(t, publisher.Publish(topic, letter))
-	letter.Ack()
+	require.NoError(t, redrive(app("billing"), billing.Builder, topic, 1, watermill.NopLogger{}))
 
 	processed.Wait(t, 1, 20*time.Second)
 	others.Wait(t, 1, 20*time.Second)
 	billing.Settle(topic)
-	assert.Empty(t, processed.Twice())
-	assert.Empty(t, others.Twice())
+	assert.Zero(t, testapp.Depth(t, topic+"_billing.dead"))
+	assert.Equal(t, map[string]int{id0: 1}, redriven.Counts())
+	assert.Equal(t, redriven.Counts(), processed.Counts())
+	assert.Equal(t, redriven.Counts(), others.Counts())
+}
+
+// TestRedriveEnds: messages that fail again at once are dead letters again. They are not redriven a second time.
+func TestRedriveEnds(t *testing.T) {
+	t.Parallel()
+	const letters = 5
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	handled := testapp.NewLedger()
+	a.Handle(queue, 4, func(msg *message.Message) error {
+		handled.Add(msg.UUID)
+		return backoff.Permanent(errDown)
+	})
+	a.Run()
+	testapp.Send(t, "", queue, testapp.Orders(letters)...)
+	isDead := func() bool { return testapp.Depth(t, queue+".dead") == letters }
+	broker.Eventually(t, 20*time.Second, isDead, "all messages are dead letters")
+
+	require.NoError(t, redrive(amqp.NewDurableQueueConfig(broker.URL(t)), a.Builder, queue, letters, watermill.NopLogger{}))
+
+	a.Settle(queue)
+	broker.Eventually(t, 20*time.Second, isDead, "all messages are dead letters again")
+	for identity, count := range handled.Counts() {
+		assert.Equal(t, 2, count, identity)
+	}
+	assert.Equal(t, letters, handled.Len())
+}
+
+// TestRedriveToAQueueThatIsGone: the publisher reports it, and the dead letter stays.
+func TestRedriveToAQueueThatIsGone(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	a.Declare(queue)
+	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
+	require.NoError(t, err)
+	testapp.Send(t, a.Name, "dead."+queue, testapp.Orders(1)...)
+
+	err = redrive(amqp.NewDurableQueueConfig(broker.URL(t)), a.Builder, queue, 1, watermill.NopLogger{})
+
+	require.ErrorIs(t, err, publisher.ErrUnroutable)
+	letter := testapp.Take(t, queue+".dead", 1)[0]
+	assert.Equal(t, "order "+id0, string(letter.Body))
 }

@@ -6,6 +6,20 @@
 // publisher therefore publishes every message as mandatory. The broker returns an unroutable message before it confirms it, and
 // the publisher matches the return to the message by an id in the header IDHeader.
 //
+// # Duplicates
+//
+// Delivery is at least once. Publish itself sends a message again when the channel was closed while the message was in flight,
+// because its outcome is then not known. The broker closes the channel because of a message. The publisher closes it when
+// abandoned messages, which are those whose callers have returned without a confirm, hold more than half of Config.MaxInFlight.
+//
+// A message can also be delivered although Publish returned an error; the documentation of each error states whether it can.
+// When Publish sent a message more than once, the error is that of the last attempt, and an earlier attempt may have been
+// delivered. Consumers have to be idempotent.
+//
+// # How it works
+//
+// This section is for contributors.
+//
 // All callers share one connection and one channel. One goroutine writes; callers pass their messages to it and wait. When the
 // broker stops reading, each caller still returns at its own deadline. Messages that are published at the same time leave in one
 // write. The way of a message through the files:
@@ -25,14 +39,4 @@
 //	retired  ──► given up  ConfirmTimeout later
 //	given up ──► closing   at once: the publisher sends channel.close
 //	any      ──► closed    the broker answers channel.close, or closes the channel because of a message or with the connection
-//
-// # Duplicates
-//
-// Delivery is at least once. Publish itself sends a message again when the channel was closed while the message was in flight,
-// because its outcome is then not known. The broker closes the channel because of a message. The publisher closes it when
-// abandoned messages, which are those whose callers have returned without a confirm, hold more than half of Config.MaxInFlight.
-//
-// A message can also be delivered although Publish returned an error; the documentation of each error states whether it can.
-// When Publish sent a message more than once, the error is that of the last attempt, and an earlier attempt may have been
-// delivered. Consumers have to be idempotent.
 package publisher

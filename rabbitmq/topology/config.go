@@ -19,7 +19,8 @@ const (
 	Classic QueueType = "classic"
 )
 
-// WorkQueueMode is what the builder does with the app's own queues.
+// WorkQueueMode is what the builder does with the app's own queues: Protect, the default, or Leave, which declares them exactly as
+// the app's own configuration does.
 type WorkQueueMode string
 
 const (
@@ -43,7 +44,7 @@ type Config struct {
 	// QueueType is the type of tier and dead-letter queues. The default is Quorum.
 	QueueType QueueType
 
-	// WorkQueueMode is what is declared for the work queue. The default is Protect.
+	// WorkQueueMode is what is declared for the work queue: Protect, the default, or Leave.
 	WorkQueueMode WorkQueueMode
 }
 

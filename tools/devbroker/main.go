@@ -97,7 +97,11 @@ func down() (int, error) {
 		return 1, err
 	}
 	b.stop()
-	return 0, forget()
+	if err := forget(); err != nil {
+		return 1, err
+	}
+	say("stopped")
+	return 0, nil
 }
 
 // failed returns the exit status of a search that found nothing or was interrupted.

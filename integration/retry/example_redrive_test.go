@@ -1,0 +1,79 @@
+package retry_test
+
+import (
+	"context"
+	"log"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+)
+
+// redrive sends at most n dead letters of a topic back to its work queue. It ends after n letters, with the first error, or after
+// a minute. app is the app's own configuration, and rabbit is the builder that was made with it.
+func redrive(app amqp.Config, rabbit *config.Builder, topic string, n int, logger watermill.LoggerAdapter) error {
+	back, err := publisher.New(publisher.Config{ // to the default exchange, confirmed and mandatory
+		URI: app.Connection.AmqpURI, TLS: app.Connection.TLSConfig, AMQP: app.Connection.AmqpConfig,
+		Marshal: rabbit.SubscriberConfig().Marshaler.Marshal,
+	}, logger)
+	if err != nil {
+		return err
+	}
+	defer back.Close()
+	subscriber, err := amqp.NewSubscriber(rabbit.DeadLetterSubscriberConfig(), logger)
+	if err != nil {
+		return err
+	}
+	defer subscriber.Close()
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	letters, err := subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for letter := range letters { // until the subscription has ended
+		if n <= 0 || failed != nil {
+			stop()
+			letter.Nack() // it stays a dead letter
+			continue
+		}
+		for _, key := range retrymw.RecordKeys() {
+			delete(letter.Metadata, key) // with them its retries are still used up
+		}
+		if failed = back.Publish(app.Queue.GenerateName(topic), letter); failed != nil {
+			stop()
+			letter.Nack()
+			continue
+		}
+		letter.Ack()
+		if n--; n == 0 {
+			stop()
+		}
+	}
+	if n > 0 && failed == nil {
+		failed = ctx.Err() // fewer than n dead letters, or not done in a minute
+	}
+	return failed
+}
+
+// The whole program: the app's own configuration and its schedule.
+func Example_redrive() {
+	uri, logger := "amqp://guest:guest@localhost:5672/", watermill.NopLogger{}
+
+	app := amqp.NewDurableQueueConfig(uri)
+	rabbit, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Schedule: backoff.Exponential(time.Second, 5, 4)})
+	check(err)
+	check(redrive(app, rabbit, "orders", 40, logger))
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

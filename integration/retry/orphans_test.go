@@ -1,0 +1,90 @@
+package retry_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// TestOrphansFollowTheDocumentation: the code of docs/operations.md sends orphans back to the queue that exists again. Orphans of a
+// queue that is still gone stay.
+func TestOrphansFollowTheDocumentation(t *testing.T) {
+	t.Parallel()
+	const orphans = 5
+	a := testapp.New(t)
+	queue, gone := a.Queue("orders"), a.Queue("gone")
+	a.Declare(queue, gone)
+	for _, name := range []string{queue, gone} {
+		_, err := broker.Channel(t).QueueDelete(name, false, false, false)
+		require.NoError(t, err)
+	}
+	sent := testapp.Orders(2 * orphans)
+	for i := range sent {
+		sent[i].CorrelationId = "c-" + strconv.Itoa(i)
+		sent[i].Headers["number"] = int64(i)
+		sent[i].Headers[middleware.FailuresKey] = "1"
+		sent[i].Headers[middleware.TopicKey] = queue
+	}
+	testapp.Send(t, a.Name, "100ms."+gone, sent[:orphans]...)
+	testapp.Send(t, a.Name, "100ms."+queue, sent[orphans:]...)
+	broker.Eventually(t, 20*time.Second, func() bool { return testapp.Depth(t, a.Name+".orphans") == 2*orphans }, "all messages are orphans")
+
+	processed := testapp.NewLedger()
+	a.Handle(queue, 2, func(msg *message.Message) error {
+		record, retried := middleware.ReadRecord(msg.Metadata)
+		assert.True(t, retried)
+		assert.Equal(t, 1, record.Failures)
+		assert.Equal(t, "order "+msg.UUID, string(msg.Payload))
+		properties := msg.Metadata[middleware.PropertiesKey]
+		assert.Contains(t, properties, "c-", "the correlation id")
+		assert.Contains(t, properties, "number", "a header that is no string")
+		assert.NotContains(t, properties, "x-death")
+		processed.Add(msg.UUID)
+		return nil
+	})
+	a.Run()
+	count, err := returnOrphans(t.Context(), broker.Channel(t), a.Name)
+	require.NoError(t, err)
+	assert.Equal(t, 2*orphans, count)
+
+	processed.Wait(t, orphans, 20*time.Second)
+	a.Settle(queue)
+	assert.Empty(t, processed.Twice())
+	for i := range orphans {
+		assert.Contains(t, processed.Counts(), testapp.ID(orphans+i))
+	}
+	stay := testapp.NewLedger()
+	for _, d := range testapp.Take(t, a.Name+".orphans", orphans) {
+		stay.Add(string(d.Body))
+		assert.Equal(t, "100ms."+gone, d.RoutingKey)
+	}
+	for i := range orphans {
+		assert.Equal(t, 1, stay.Counts()["order "+testapp.ID(i)])
+	}
+	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
+}
+
+// TestOrphansWithoutTheirReturnExchange: the error is returned, and the orphan stays.
+func TestOrphansWithoutTheirReturnExchange(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	a.Declare(a.Queue("orders"))
+	require.NoError(t, broker.Channel(t).ExchangeDelete(a.Name+".return", false, false))
+	testapp.Send(t, "", a.Name+".orphans", testapp.Orders(1)...)
+
+	channel := broker.Channel(t)
+	count, err := returnOrphans(t.Context(), channel, a.Name)
+
+	assert.Zero(t, count)
+	require.ErrorContains(t, err, "did not route and confirm")
+	_ = channel.Close() // gives the orphan back
+	assert.Equal(t, "order "+id0, string(testapp.Take(t, a.Name+".orphans", 1)[0].Body))
+}
