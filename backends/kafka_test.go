@@ -1,22 +1,17 @@
 package backends
 
 import (
-	"errors"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tieredretry/watermill-retry/backends/servers"
-	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 func TestKafkaProducerWaitsForAllReplicas(t *testing.T) {
@@ -57,32 +52,7 @@ func TestKafkaSurvivesALeader(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(cluster.Stop)
 	backend := Kafka(cluster.URL, watermill.NopLogger{})
-	retries, err := backend.Connect(App{Group: "billing", Prefix: "retry", Schedule: backoff.Schedule{100 * time.Millisecond}})
-	require.NoError(t, err)
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(t, err)
-	subscriber, err := retries.Subscriber("bill")
-	require.NoError(t, err)
-	tries := make(chan *message.Message)
-	retries.Handle(router, "bill", "orders", subscriber, func(msg *message.Message) error {
-		tries <- msg
-		if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures == 0 {
-			return errors.New("the service is down")
-		}
-		return nil
-	})
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(t.Context()) }()
-	<-router.Running()
-	publisher, err := backend.Publisher()
-	require.NoError(t, err)
-	require.NoError(t, publisher.Publish("orders", message.NewMessage("1", nil)))
-	take(t, tries)
-	take(t, tries)
-	require.NoError(t, publisher.Close())
-	require.NoError(t, router.Close())
-	require.NoError(t, <-ended)
-	require.NoError(t, retries.Close())
+	retryTwo(t, backend)()
 
 	const everyInSyncReplica, clusterDefault = -1, -1
 	topics := []string{"orders", "retry.100ms", "retry.return.bill"}
