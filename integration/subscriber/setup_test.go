@@ -20,8 +20,12 @@ import (
 const soon = 10 * time.Second // much longer than any of it takes
 
 func TestMain(m *testing.M) {
-	// A link of toxiproxy that is cut under load leaves a goroutine of its own behind.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
+	// A link of toxiproxy that is cut under load leaves goroutines behind: the one that reads, the one that writes, or a toxic.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).write"),
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
+	)
 }
 
 // quorum is a queue that counts deliveries and never reaches its limit.
