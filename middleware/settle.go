@@ -39,7 +39,7 @@ func (t *TieredRetry) settle(in delivery, s situation, f failure, now time.Time)
 			t.log(in, d, to)
 			t.report(in, d, to, cause)
 			return nil
-		case isTooLarge(err) && d.outcome != DeadLettered:
+		case isTooLarge(err) && d.outcome != DeadLettered && s.refused == notRefused: // once, so that the loop always ends
 			s.refused = tooLarge
 			cause = cmp.Or(cause, err)
 		default:
