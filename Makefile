@@ -4,7 +4,7 @@
 GO        ?= go
 RACE      ?=
 TIMEOUT   ?= 10m
-FUZZTIME  ?= 10s
+FUZZTIME  ?= 50000x
 BENCHTIME ?= 1s
 # Flags of publishbench and retrybench: -pairs, -duration.
 BENCH_ARGS ?=
