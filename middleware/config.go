@@ -69,6 +69,12 @@ type TieredRetryConfig struct {
 	// nothing would bring its messages back. Empty: the tiers are not checked.
 	DeclaredTiers []backoff.Tier
 
+	// Source is where the messages must come from. Builder.TieredRetryConfig and Relay.TieredRetryConfig set it. The messages of
+	// another source are refused: each is held up to MaxHold, and the error in the log says what to do. The handler is not
+	// called and nothing is published. An exception is a source on the same broker and prefix with the same tiers, such as a
+	// second builder for another consumer group: its messages come back to its own queue. Nil: the source is not checked.
+	Source *Source
+
 	// GenerateRetryDestination returns the destination whose messages come back to the failed handler after the tier's delay.
 	// Required.
 	GenerateRetryDestination func(RetryDestinationParams) (Destination, error)

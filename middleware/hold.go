@@ -63,7 +63,7 @@ func (t *TieredRetry) publish(in delivery, d decision) (to Destination, err erro
 			in.msg.Nack() // the publisher ended the goroutine, so the router does not
 		}
 	}()
-	if to, err = t.destination(d); err != nil {
+	if to, err = t.destination(d, in.source); err != nil {
 		returned = true
 		return Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
 	}
@@ -78,17 +78,19 @@ func (t *TieredRetry) publish(in delivery, d decision) (to Destination, err erro
 	return to, err
 }
 
-// destination asks the configuration where the copy goes.
-func (t *TieredRetry) destination(d decision) (Destination, error) {
+// destination asks the configuration, or the source of the message, where the copy goes.
+func (t *TieredRetry) destination(d decision, from *Source) (Destination, error) {
+	retry, deadLetter := t.config.GenerateRetryDestination, t.config.GenerateDeadLetterDestination
+	if from != nil {
+		retry, deadLetter = from.GenerateRetryDestination, from.GenerateDeadLetterDestination
+	}
 	r := d.record
 	if d.outcome == DeadLettered {
-		return t.config.GenerateDeadLetterDestination(DeadLetterDestinationParams{
-			Topic: r.Topic, Handler: r.Handler, Failures: r.Failures, DeadReason: r.DeadReason,
-		})
+		return deadLetter(DeadLetterDestinationParams{Topic: r.Topic, Handler: r.Handler, Failures: r.Failures, DeadReason: r.DeadReason})
 	}
 	params := RetryDestinationParams{Topic: r.Topic, Handler: r.Handler, Tier: d.tier, Failures: r.Failures}
 	if d.outcome == Parked {
 		params.Failures = 0
 	}
-	return t.config.GenerateRetryDestination(params)
+	return retry(params)
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/binding"
 )
 
 // TieredRetry is the middleware. It is safe for concurrent use by any number of handlers and routers.
@@ -43,7 +45,8 @@ type delivery struct {
 	payload  message.Payload
 	metadata message.Metadata
 	ctx      context.Context
-	recorded bool // the metadata hold a record, or marks of the marshaler
+	source   *Source // whose destinations the copies go to; nil: those of the configuration
+	recorded bool    // the metadata hold a record, or marks of the marshaler
 }
 
 // situation describes the delivery for the decision.
@@ -63,33 +66,62 @@ func (d delivery) situation(called bool, now time.Time) situation {
 //
 // A success costs no allocation.
 func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) (produced []*message.Message, err error) {
-		in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context()}
-		if t.config.DeepCopy {
-			in.payload, in.metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
+	return func(msg *message.Message) ([]*message.Message, error) {
+		var from *binding.Binding
+		if t.config.Source != nil {
+			from = binding.Of(msg)
 		}
-		in.recorded = carriesRecord(in.metadata)
-		if in.recorded || in.ctx.Err() != nil {
-			if done, err := t.arrive(in); done {
-				return nil, err
-			}
-		}
-
-		returned := false
-		defer func() {
-			switch {
-			case !returned:
-				produced, err = nil, t.abort(in, recover())
-			case err != nil:
-				produced, err = nil, t.fail(in, err)
-			case in.recorded: // Processed, and nothing else to carry out
-				removeRecord(produced, in.metadata)
-			}
-		}()
-		produced, err = h(msg)
-		returned = true
-		return produced, err
+		return t.handle(h, msg, from)
 	}
+}
+
+// Dispatch is Middleware for a router with handlers of several schedules. A message that brings a TieredRetry of its own, as
+// those of a Connection's subscribers do, is retried by that one.
+func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		from := binding.Of(msg)
+		if from != nil {
+			if own, found := from.Retry.(*TieredRetry); found {
+				return own.handle(h, msg, from)
+			}
+		}
+		return t.handle(h, msg, from)
+	}
+}
+
+// handle calls the handler and settles the message.
+func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *binding.Binding) (produced []*message.Message, err error) {
+	in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context()}
+	if from != nil {
+		from.Claim()
+	}
+	if in.source, err = t.sourceOf(msg, from); err != nil {
+		return nil, t.refuse(in, err)
+	}
+	if t.config.DeepCopy {
+		in.payload, in.metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
+	}
+	in.recorded = carriesRecord(in.metadata)
+	if in.recorded || in.ctx.Err() != nil {
+		if done, err := t.arrive(in); done {
+			return nil, err
+		}
+	}
+
+	returned := false
+	defer func() {
+		switch {
+		case !returned:
+			produced, err = nil, t.abort(in, recover())
+		case err != nil:
+			produced, err = nil, t.fail(in, err)
+		case in.recorded: // Processed, and nothing else to carry out
+			removeRecord(produced, in.metadata)
+		}
+	}()
+	produced, err = h(msg)
+	returned = true
+	return produced, err
 }
 
 // arrive settles a message whose handler is not to be called, and reports whether it is such a message.

@@ -35,7 +35,7 @@ var rules = []rule{
 	},
 	{
 		folder: "middleware",
-		may:    []string{watermill, module + "/backoff"},
+		may:    []string{watermill, module + "/backoff", module + "/internal/binding"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
 	},
@@ -63,7 +63,8 @@ var rules = []rule{
 	{
 		folder: "rabbitmq",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/edge", module + "/internal/warning",
+			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
+			module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
@@ -81,7 +82,8 @@ var rules = []rule{
 	{
 		folder: "rabbitmq/internal/headers",
 		may: []string{
-			watermill, amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq/publisher",
+			watermill, amqp091, module + "/internal/binding", module + "/internal/edge", module + "/internal/warning", module + "/middleware",
+			module + "/rabbitmq/publisher",
 			module + "/rabbitmq/internal/naming",
 		},
 		never: []string{module + "/rabbitmq/topology"},
@@ -123,6 +125,7 @@ var rules = []rule{
 		never:  []string{amqpPubSub, module + "/middleware", module + "/rabbitmq"},
 		why:    "the packages on both of its sides import it",
 	},
+	{folder: "internal/binding", may: []string{watermill}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
 	{
 		folder: "example",
@@ -140,13 +143,13 @@ var rules = []rule{
 	},
 	{
 		folder: "relay",
-		may:    []string{watermill, module + "/backoff", module + "/middleware"},
+		may:    []string{watermill, module + "/backoff", module + "/internal/binding", module + "/middleware"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",
 	},
 	{
 		folder: "retrytest",
-		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/relay"},
+		may:    []string{watermill, module + "/backoff", module + "/internal/binding", module + "/middleware", module + "/relay"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "an app tests its retries with the code that it runs in production, without the client of a broker",
 	},

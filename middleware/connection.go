@@ -1,0 +1,130 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+)
+
+// Connection is an app's connection to a backend with retries. Connect of packages config, configamqp3 and relay return one, and
+// an App of package retrytest is one: a function that gets the router and a Connection adds the same handlers on every backend. A
+// Connection is safe for concurrent use.
+type Connection interface {
+	// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At most one
+	// HandlerOptions can be given. The router's Run returns an error for options that are wrong or that the backend does not
+	// have. The retry middleware is the handler's first: add the app's other middlewares to the handler that is returned.
+	AddConsumerHandler(router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...HandlerOptions) *message.Handler
+
+	// AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher.
+	AddHandler(router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...HandlerOptions) *message.Handler
+
+	// Subscriber returns the subscriber of a handler, for code that adds handlers by itself: the processors of components/cqrs,
+	// Requeuer, FanIn. Add Middleware to its handlers. The name is used in logs, and is a part of topic names on the backends of
+	// package relay: each handler of an app needs its own. The subscriber's Close ends its subscriptions only.
+	Subscriber(name string, options ...HandlerOptions) (message.Subscriber, error)
+
+	// Middleware is the retry middleware for handlers with a Subscriber of this connection, for a handler's or a router's
+	// AddMiddleware. It uses the schedule of the message's subscriber. Messages of other subscribers are refused: each is held,
+	// and the log has the reason.
+	Middleware(message.HandlerFunc) message.HandlerFunc
+
+	// Publisher is the publisher of the app's own messages. Its Close does nothing: Close closes it.
+	Publisher() message.Publisher
+
+	// Health returns the state of the connection and of all its subscriptions. It does not wait for the backend.
+	Health() Health
+
+	// Close ends what is left in the right order: the subscriptions, then the publishers, then the connections. Close the router
+	// first, or let its Run return: a message in flight needs its publisher. It may be called several times.
+	Close() error
+}
+
+// HandlerOptions are the options of one handler, or the defaults of all handlers of a connection. Every field has a default.
+type HandlerOptions struct {
+	// Group is the consumer group: each group gets every message of a topic, and the handlers of a group share them. On RabbitMQ
+	// the group's queue is named "<topic>_<group>", as amqp.GenerateQueueNameTopicNameWithSuffix names it, and the app's
+	// configuration needs an exchange (amqp.NewDurablePubSubConfig). The default is the connection's group, or none.
+	Group string
+
+	// Schedule is the delay before each retry. The default is the connection's.
+	Schedule backoff.Schedule
+
+	// Concurrency is how many messages the handler has in flight. The default is 16 on RabbitMQ, where 1 keeps the order of the
+	// queue. Other backends deliver one message at a time for each subscription, and refuse every other value.
+	Concurrency int
+
+	// OrderKey returns the key of a message. Messages with the same key are handled one after the other, in the order of the
+	// queue, within one process and not across retries. Messages without a key ("") have no order. Only RabbitMQ has it. The
+	// default is none.
+	OrderKey func(*message.Message) string
+
+	// Middleware changes the configuration of the handler's retry middleware: hooks, MaxHold, RedactReason and so on. Its
+	// changes to Publisher, Schedule, Source, DeclaredTiers and the generators of destinations are overwritten. The default is
+	// the connection's, which is not called where this one is set.
+	Middleware func(*TieredRetryConfig)
+}
+
+// Or returns the options with the values of defaults for fields that are not set.
+func (o HandlerOptions) Or(defaults HandlerOptions) HandlerOptions {
+	if o.Group == "" {
+		o.Group = defaults.Group
+	}
+	if len(o.Schedule) == 0 {
+		o.Schedule = defaults.Schedule
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = defaults.Concurrency
+	}
+	if o.OrderKey == nil {
+		o.OrderKey = defaults.OrderKey
+	}
+	if o.Middleware == nil {
+		o.Middleware = defaults.Middleware
+	}
+	return o
+}
+
+// Configure returns the backend's configuration with the changes of Middleware and with Schedule.
+func (o HandlerOptions) Configure(backend TieredRetryConfig) TieredRetryConfig {
+	config := backend
+	if o.Middleware != nil {
+		o.Middleware(&config)
+	}
+	config.Publisher, config.Source, config.DeclaredTiers = backend.Publisher, backend.Source, backend.DeclaredTiers
+	config.GenerateRetryDestination, config.GenerateDeadLetterDestination = backend.GenerateRetryDestination, backend.GenerateDeadLetterDestination
+	config.Schedule = backend.Schedule
+	if len(o.Schedule) > 0 {
+		config.Schedule = o.Schedule
+	}
+	return config
+}
+
+// Validate reports all faults, joined, that are faults on every backend.
+func (o HandlerOptions) Validate() error {
+	var faults []error
+	if len(o.Schedule) > 0 {
+		if err := o.Schedule.Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("Schedule: %w", err))
+		}
+	}
+	if o.Concurrency < 0 {
+		faults = append(faults, fmt.Errorf("Concurrency is %d: it must be 0 (the default) or more", o.Concurrency))
+	}
+	return errors.Join(faults...)
+}
+
+// OneOf returns the options that a caller has given to a function whose last parameter is options ...HandlerOptions, with
+// defaults. More than one is an error.
+func OneOf(options []HandlerOptions, defaults HandlerOptions) (HandlerOptions, error) {
+	switch len(options) {
+	case 0:
+		return defaults, nil
+	case 1:
+		return options[0].Or(defaults), options[0].Validate()
+	default:
+		return HandlerOptions{}, fmt.Errorf("%d HandlerOptions were given: give at most one, with all fields", len(options))
+	}
+}

@@ -1,0 +1,82 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Health is what a Connection does at one moment.
+type Health struct {
+	// Links are the network connections that this library itself keeps open: two on RabbitMQ, none on other backends.
+	Links []LinkHealth
+	// Subscriptions are those that have begun and have not ended.
+	Subscriptions []SubscriptionHealth
+}
+
+// LinkHealth is the state of one network connection.
+type LinkHealth struct {
+	Name      string // "consuming" or "publishing"
+	Connected bool
+	Blocked   bool      // the broker has blocked the connection because of an alarm
+	Since     time.Time // since when it is connected, or is not
+
+	// LastError is why the connection was lost, or could not be opened again, the last time. Nil: never.
+	LastError   error
+	LastErrorAt time.Time
+}
+
+// SubscriptionHealth is the state of one subscription.
+type SubscriptionHealth struct {
+	Name      string // of the handler, or what Connection.Subscriber was called with
+	Topic     string
+	Queue     string    // the queue, or the topic
+	Consuming bool      // messages are delivered
+	Since     time.Time // since when it is consuming, or is not
+	InFlight  int       // messages that the handler has not settled; 0 where the backend does not count them
+
+	// LastError is why the subscription ended, or why it could not begin again, the last time. Nil: never.
+	LastError   error
+	LastErrorAt time.Time
+}
+
+// Ready returns nil if every link is connected and not blocked and every subscription is consuming. Otherwise the error names all
+// that is not.
+func (h Health) Ready() error {
+	var faults []error
+	fault := func(cause error, format string, args ...any) {
+		err := fmt.Errorf(format, args...)
+		if cause != nil {
+			err = fmt.Errorf("%w: %w", err, cause)
+		}
+		faults = append(faults, err)
+	}
+	for _, l := range h.Links {
+		if !l.Connected {
+			fault(l.LastError, "the %s connection is not open since %s", l.Name, l.Since.Format(time.RFC3339))
+		} else if l.Blocked {
+			fault(nil, "the broker has blocked the %s connection because of an alarm", l.Name)
+		}
+	}
+	for _, s := range h.Subscriptions {
+		if !s.Consuming {
+			fault(s.LastError, "handler %q does not consume %q since %s", s.Name, s.Queue, s.Since.Format(time.RFC3339))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// ReadinessHandler answers readiness probes: status 200 and "ready", or 503 and the text of Health.Ready. The function is a
+// Connection's Health. The text can contain host names, and never a password.
+func ReadinessHandler(health func() Health) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if err := health().Ready(); err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprintln(w, err)
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ready")
+	})
+}

@@ -1,0 +1,38 @@
+package middleware_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+func TestReadiness(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	open := retrymw.LinkHealth{Name: "publishing", Connected: true, Since: since}
+	consuming := retrymw.SubscriptionHealth{Name: "billing", Topic: "orders", Queue: "orders", Consuming: true, Since: since}
+	blocked, stopped := open, consuming
+	blocked.Blocked = true
+	stopped.Consuming, stopped.LastError = false, errors.New("queue deleted")
+	for want, health := range map[string]retrymw.Health{
+		"200 ready\n": {Links: []retrymw.LinkHealth{open}, Subscriptions: []retrymw.SubscriptionHealth{consuming}},
+		"503 the broker has blocked the publishing connection because of an alarm\n": {Links: []retrymw.LinkHealth{blocked}},
+		"503 handler \"billing\" does not consume \"orders\" since 2026-01-02T03:04:05Z: queue deleted\n": {
+			Subscriptions: []retrymw.SubscriptionHealth{stopped, consuming},
+		},
+		"503 the consuming connection is not open since 2026-01-02T03:04:05Z: refused\n": {
+			Links: []retrymw.LinkHealth{{Name: "consuming", Since: since, LastError: errors.New("refused")}, open},
+		},
+	} {
+		answer := httptest.NewRecorder()
+		probe := httptest.NewRequest(http.MethodGet, "/ready", nil)
+		retrymw.ReadinessHandler(func() retrymw.Health { return health }).ServeHTTP(answer, probe)
+		assert.Equal(t, want, fmt.Sprint(answer.Code, " ", answer.Body.String()))
+	}
+}

@@ -1,0 +1,81 @@
+package middleware
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/binding"
+)
+
+// Source is where the messages of a subscriber come from, and how their copies come back to it. The subscribers of a builder, of
+// a relay and of a Connection carry it outside of the metadata. An app does not make one.
+type Source struct {
+	Owner     any    // what makes the subscribers, for example a builder. Comparable
+	Broker    any    // equal for sources whose copies the same publisher can publish. Comparable
+	Name      string // of the owner, for errors
+	Subscribe string // how to make a subscriber of this source, for errors
+
+	// DeclaredTiers, GenerateRetryDestination and GenerateDeadLetterDestination are those of the owner's TieredRetryConfig.
+	DeclaredTiers                 []backoff.Tier
+	GenerateRetryDestination      func(RetryDestinationParams) (Destination, error)
+	GenerateDeadLetterDestination func(DeadLetterDestinationParams) (Destination, error)
+}
+
+// refusalInterval is how often the reason is logged while a message of a wrong source is held.
+const refusalInterval = 30 * time.Second
+
+// sourceOf returns the source whose destinations bring the copies of a message back, nil for those of the configuration. The
+// error says why there is none.
+func (t *TieredRetry) sourceOf(msg *message.Message, from *binding.Binding) (*Source, error) {
+	own := t.config.Source
+	if own == nil {
+		return nil, nil
+	}
+	var source *Source
+	if from != nil {
+		source, _ = from.Source.(*Source)
+	}
+	where := func() string {
+		o := originOf(msg.Context())
+		return fmt.Sprintf("handler %q on topic %q", o.handler, o.topic)
+	}
+	switch {
+	case source == nil:
+		return nil, fmt.Errorf("%s: its subscriber is not one of %s, so a copy of its messages would not come back: %s", where(), own.Name, own.Subscribe)
+	case source.Owner == own.Owner:
+		return nil, nil
+	case source.Broker != own.Broker:
+		return nil, fmt.Errorf("%s: its subscriber is one of %s, but its retry middleware is one of %s, which publishes elsewhere: "+
+			"add to each handler the middleware of its own subscriber", where(), source.Name, own.Name)
+	}
+	for _, tier := range t.policy.tiers {
+		if !slices.Contains(source.DeclaredTiers, tier) {
+			return nil, fmt.Errorf("%s: its subscriber is one of %s, which has not declared the tier %v of its retry middleware (declared: %v): "+
+				"add to each handler the middleware of its own subscriber, or give both the same schedule", where(), source.Name, tier, source.DeclaredTiers)
+		}
+	}
+	return source, nil
+}
+
+// refuse holds a message whose copies would go astray, because a nack would bring it back at once, and a queue with a delivery
+// limit would drop it in the end. It returns the error with which the router nacks the message.
+func (t *TieredRetry) refuse(in delivery, why error) error {
+	until := time.Now().Add(t.config.MaxHold)
+	for {
+		t.logger.Error("The retry middleware does not fit the handler's subscriber, holding the message", why, t.fields(in))
+		timer := time.NewTimer(min(refusalInterval, time.Until(until)))
+		select {
+		case <-timer.C:
+			if time.Until(until) <= 0 {
+				return why
+			}
+		case <-in.ctx.Done():
+			timer.Stop()
+			return t.giveBack(in, why)
+		}
+	}
+}

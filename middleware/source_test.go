@@ -1,0 +1,176 @@
+package middleware_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// sourceOf returns the source of a consumer group whose queues have its name.
+func sourceOf(group string, tiers ...backoff.Tier) *retrymw.Source {
+	return &retrymw.Source{
+		Owner: group, Broker: "amqp://localhost retry", Name: "the builder of " + group, Subscribe: "use its SubscriberConfig",
+		DeclaredTiers: tiers,
+		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+			return retrymw.Destination{Topic: p.Tier.String() + "." + p.Topic + "_" + group}, nil
+		},
+		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
+			return retrymw.Destination{Topic: "dead." + p.Topic + "_" + group}, nil
+		},
+	}
+}
+
+func from(source *retrymw.Source) func(*message.Message) {
+	return func(msg *message.Message) {
+		msg.SetContext(binding.NewContext(msg.Context(), &binding.Binding{Source: source}))
+	}
+}
+
+func TestCopiesGoToTheSourceOfTheMessage(t *testing.T) {
+	ctx := routerContext(t)
+	tiers := configOf(&recorder{}).Schedule.Tiers()
+	email := sourceOf("email", tiers...)
+	for name, row := range map[string]struct {
+		bind func(*message.Message)
+		err  error
+		want string
+	}{
+		"own source":                {from(email), errDown, "1s.orders"},
+		"own source, marked":        {func(msg *message.Message) { binding.Mark(msg, &binding.Binding{Source: email}) }, errDown, "1s.orders"},
+		"another group":             {from(sourceOf("analytics", tiers...)), errDown, "1s.orders_analytics"},
+		"another group, given up":   {from(sourceOf("analytics", tiers...)), backoff.Permanent(errDown), "dead.orders_analytics"},
+		"another group, more tiers": {from(sourceOf("analytics", append(tiers, backoff.Tier(time.Hour))...)), errDown, "1s.orders_analytics"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = email })
+			msg := messageOf(ctx)
+			row.bind(msg)
+			_, err := retry.Middleware(failing(row.err))(msg)
+			require.NoError(t, err)
+			assert.Equal(t, row.want, sent.only(t).topic)
+		})
+	}
+}
+
+func TestWrongSourceIsRefused(t *testing.T) {
+	ctx := routerContext(t)
+	tiers := configOf(&recorder{}).Schedule.Tiers()
+	email := sourceOf("email", tiers...)
+	elsewhere := sourceOf("analytics", tiers...)
+	elsewhere.Broker = "amqp://elsewhere retry"
+	for name, row := range map[string]struct {
+		bind func(*message.Message)
+		want []string
+	}{
+		"none":           {func(*message.Message) {}, []string{"its subscriber is not one of the builder of email", "use its SubscriberConfig"}},
+		"another broker": {from(elsewhere), []string{"one of the builder of analytics", "publishes elsewhere", "add to each handler"}},
+		"another tier":   {from(sourceOf("analytics", tiers[0])), []string{"has not declared the tier 5s", "declared: [1s]", "the same schedule"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				logs := &logRecorder{}
+				sent := &recorder{}
+				config := configOf(sent)
+				config.Source, config.MaxHold = email, 2*time.Minute
+				retry, err := retrymw.NewTieredRetry(config, logs)
+				require.NoError(t, err)
+				for _, h := range []message.HandlerFunc{retry.Middleware(notCalled(t)), retry.Dispatch(notCalled(t))} {
+					msg := messageOf(ctx)
+					row.bind(msg)
+					begin := time.Now()
+					_, err = h(msg)
+					assert.Equal(t, 2*time.Minute, time.Since(begin), "it is held")
+					require.ErrorContains(t, err, `handler "billing" on topic "orders"`)
+					for _, words := range row.want {
+						require.ErrorContains(t, err, words)
+						assert.Contains(t, logs.text.String(), words)
+					}
+				}
+				assert.Empty(t, sent.copies, "nothing is published")
+			})
+		})
+	}
+}
+
+func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
+	routed := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email", c.Schedule.Tiers()...) })
+		ctx, cancel := context.WithTimeout(routed, 3*time.Second)
+		defer cancel()
+		begin := time.Now()
+		_, err := retry.Middleware(notCalled(t))(messageOf(ctx))
+		require.Error(t, err)
+		assert.Less(t, time.Since(begin), 5*time.Second)
+	})
+}
+
+func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
+	ctx := routerContext(t)
+	hour, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Hour} })
+	other, unused := setup(t)
+	msg := messageOf(ctx)
+	b := &binding.Binding{Retry: hour}
+	msg.SetContext(binding.NewContext(ctx, b))
+	_, err := other.Dispatch(failing(errDown))(msg)
+	require.NoError(t, err)
+	assert.Equal(t, "1h.orders", sent.only(t).topic)
+	assert.Empty(t, unused.copies)
+	assert.True(t, b.Claimed())
+}
+
+func TestSuccessOfABoundMessageDoesNotAllocate(t *testing.T) {
+	email := sourceOf("email", configOf(&recorder{}).Schedule.Tiers()...)
+	retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = email })
+	for name, h := range map[string]message.HandlerFunc{"Middleware": retry.Middleware(succeed), "Dispatch": retry.Dispatch(succeed)} {
+		msg := messageOf(binding.NewContext(routerContext(t), &binding.Binding{Source: email, Retry: retry}))
+		assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }), name)
+	}
+}
+
+func TestOptionsOfAHandler(t *testing.T) {
+	defaults := retrymw.HandlerOptions{Group: "mail", Concurrency: 4, Schedule: backoff.Schedule{time.Second}}
+	options, err := retrymw.OneOf(nil, defaults)
+	require.NoError(t, err)
+	assert.Equal(t, defaults, options)
+
+	options, err = retrymw.OneOf([]retrymw.HandlerOptions{{Concurrency: 8}}, defaults)
+	require.NoError(t, err)
+	assert.Equal(t, retrymw.HandlerOptions{Group: "mail", Concurrency: 8, Schedule: backoff.Schedule{time.Second}}, options)
+
+	_, err = retrymw.OneOf([]retrymw.HandlerOptions{{Concurrency: -1, Schedule: backoff.Schedule{-1}}}, defaults)
+	require.ErrorContains(t, err, "Concurrency is -1")
+	require.ErrorContains(t, err, "Schedule: ")
+	_, err = retrymw.OneOf(make([]retrymw.HandlerOptions, 2), defaults)
+	require.ErrorContains(t, err, "2 HandlerOptions")
+}
+
+func TestOptionsChangeOnlyHooksAndLimits(t *testing.T) {
+	backend := configOf(&recorder{})
+	backend.Source = sourceOf("email")
+	changed := retrymw.HandlerOptions{Schedule: backoff.Schedule{time.Hour}, Middleware: func(c *retrymw.TieredRetryConfig) {
+		*c = retrymw.TieredRetryConfig{MaxHold: time.Minute, Schedule: backoff.Schedule{time.Minute}}
+	}}.Configure(backend)
+	assert.Equal(t, time.Minute, changed.MaxHold)
+	assert.Equal(t, backoff.Schedule{time.Hour}, changed.Schedule)
+	assert.Same(t, backend.Source, changed.Source)
+	_, err := retrymw.NewTieredRetry(changed, watermill.NopLogger{})
+	require.NoError(t, err)
+}
+
+func notCalled(t *testing.T) message.HandlerFunc {
+	return func(*message.Message) ([]*message.Message, error) {
+		t.Error("the handler is called")
+		return nil, nil
+	}
+}
