@@ -30,9 +30,9 @@ func (s suite[C, M]) readerFaultsAtOnce(t *testing.T) {
 	assert.NoError(t, err, "an app may have such a queue with Leave")
 }
 
-// readerNeedsOnlyTheApp: the configuration is that of a builder, and reads the dead letters of apps with any prefix as their
-// original messages. The first has waited on a tier, and the broker dead-lettered it. The middleware published the second. The
-// third was moved to the queue by its name, so its headers are not the library's.
+// readerNeedsOnlyTheApp: a reader without a builder reads the dead letters of every prefix as their original messages, those of
+// the middleware and those of the broker. In a message that was sent to the queue by its name, headers with the library's names
+// are not the library's.
 func (s suite[C, M]) readerNeedsOnlyTheApp(t *testing.T) {
 	app := s.PubSub(uri, "billing")
 	*fieldsOf(&app).ConsumeExclusive = true
