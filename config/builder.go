@@ -26,6 +26,14 @@ type Builder = rabbitmq.Builder[amqp.Config, major]
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
 
+// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber that reads dead letters. It needs only the app's own
+// configuration, no builder and no schedule, and declares nothing. In full:
+//
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.DeadLetterSubscriberConfig
+func DeadLetterSubscriberConfig(app amqp.Config) (amqp.Config, error) {
+	return rabbitmq.DeadLetterSubscriberConfig[amqp.Config, major](app)
+}
+
 // major implements edge.Major for watermill-amqp v2.
 type major struct{}
 

@@ -15,7 +15,8 @@ func TestBuilder(t *testing.T) {
 	queueOf := amqp.GenerateQueueNameTopicNameWithSuffix
 	configtest.Run(t, config.NewBuilder, configtest.Major[amqp.Config]{
 		DurableQueue: amqp.NewDurableQueueConfig, NonDurableQueue: amqp.NewNonDurableQueueConfig,
-		PubSub: func(uri, group string) amqp.Config { return amqp.NewDurablePubSubConfig(uri, queueOf(group)) },
+		PubSub:      func(uri, group string) amqp.Config { return amqp.NewDurablePubSubConfig(uri, queueOf(group)) },
+		DeadLetters: config.DeadLetterSubscriberConfig,
 		Stock: func(change func(amqp091.Publishing) amqp091.Publishing) edge.Marshaler {
 			return amqp.DefaultMarshaler{PostprocessPublishing: change}
 		},

@@ -28,6 +28,8 @@
 //	TieredRetryConfig(failures) middleware.TieredRetryConfig
 //	Topology(topic) topology.Topology             // exchanges, queues and bindings
 //
+// A program that only reads dead letters needs no builder: the function DeadLetterSubscriberConfig takes the app's own amqp.Config.
+//
 // Both are aliases of types of package rabbitmq, which documents them and their methods in full. Ask go doc for that
 // package, not for config:
 //

@@ -25,6 +25,12 @@ type (
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
 
+// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber of v3 that reads dead letters and declares nothing. Run
+// go doc github.com/tieredretry/watermill-retry/rabbitmq.DeadLetterSubscriberConfig for what it needs and refuses.
+func DeadLetterSubscriberConfig(app amqp.Config) (amqp.Config, error) {
+	return rabbitmq.DeadLetterSubscriberConfig[amqp.Config, major](app)
+}
+
 // major implements edge.Major for watermill-amqp v3.
 type major struct{}
 

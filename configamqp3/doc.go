@@ -19,6 +19,8 @@
 //	TieredRetryConfig(failures) middleware.TieredRetryConfig
 //	Topology(topic) topology.Topology                   // what the broker gets for a topic
 //
+// The function DeadLetterSubscriberConfig makes the configuration of a reader of dead letters of the app's own, without a builder.
+//
 // The required fields of BuilderConfig:
 //
 //	AMQP     amqp.Config       // the app's own configuration for v3; never modified

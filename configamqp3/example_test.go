@@ -25,3 +25,16 @@ func ExampleNewBuilder() {
 	// Output:
 	// eu_orders.dead
 }
+
+// The dead letters of one consumer group of a fan-out.
+func ExampleDeadLetterSubscriberConfig() {
+	app := amqp.NewDurablePubSubConfig("amqp://guest:guest@localhost:5672/", amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
+	reader, err := configamqp3.DeadLetterSubscriberConfig(app)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(reader.Queue.GenerateName("orders"))
+	// Output:
+	// orders_billing.dead
+}

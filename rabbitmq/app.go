@@ -11,9 +11,36 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
+
+// validateMajor reports everything that is missing in the app's configuration, and what only its major refuses.
+func validateMajor[C any, M edge.Major[C]](config C) error {
+	var major M
+	app := major.Fields(&config)
+	faults := []error{validateURI(*app.URI)}
+	missing := func(field, fix string) { faults = append(faults, fmt.Errorf("AMQP.%s is nil: %s", field, fix)) }
+	if app.Marshaler == nil {
+		missing("Marshaler", "set the app's marshaler, for example amqp.DefaultMarshaler{}")
+	}
+	if app.ExchangeName == nil {
+		missing("Exchange.GenerateName", `set a function that returns the name of a topic's exchange, "" without an exchange`)
+	}
+	if app.QueueName == nil {
+		missing("Queue.GenerateName", "set a function that returns the name of a topic's queue")
+	}
+
+	// The major must not report the same again.
+	*app.URI = "amqp://localhost"
+	name := func(string) string { return "" }
+	major.Install(&config, edge.Parts{Marshaler: headers.NewDeadLetters(app.Marshaler), QueueName: name, ExchangeName: name})
+	if err := major.Fields(&config).Validate(); err != nil {
+		faults = append(faults, fmt.Errorf("AMQP: %w", err))
+	}
+	return errors.Join(faults...)
+}
 
 // validateApp reports settings that every major refuses.
 func validateApp(app edge.Fields, mode topology.WorkQueueMode) error {
@@ -75,6 +102,14 @@ func clone[C any, M edge.Major[C]](config C) C {
 	for _, arguments := range []*amqp091.Table{app.Exchange, app.Queue, app.QueueBind, app.Consume} {
 		*arguments = maps.Clone(*arguments)
 	}
+	return config
+}
+
+// with returns a copy of a configuration with other parts.
+func with[C any, M edge.Major[C]](app C, parts edge.Parts) C {
+	config := clone[C, M](app)
+	var major M
+	major.Install(&config, parts)
 	return config
 }
 

@@ -56,36 +56,16 @@ func NewBuilder[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*Builder[C,
 // The subscriber's logger gets the builder's warnings, each once: through its method Warn(string, watermill.LogFields) if it has
 // one, otherwise through Info.
 func (b *Builder[C, M]) SubscriberConfig() C {
-	return b.with(edge.Parts{
+	return with[C, M](*b.app, edge.Parts{
 		Marshaler: headers.New(b.core.app.Marshaler, b.core.prefix),
 		QueueName: b.core.app.QueueName, ExchangeName: b.core.app.ExchangeName,
 		Declare: b.core.declare,
 	})
 }
 
-// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber that reads dead letters: Subscribe to a topic reads
-// the dead-letter queue of the topic's work queue. Every message has a failure record. If the broker itself dead-lettered the
-// message, its dead reason is the broker's: delivery_limit, rejected, expired or maxlen. An ack removes the dead letter. Do not
-// add the retry middleware to its handlers. Every call returns a new copy.
-func (b *Builder[C, M]) DeadLetterSubscriberConfig() C {
-	config := b.with(edge.Parts{
-		Marshaler:    headers.NewDeadLetters(b.core.app.Marshaler, b.core.prefix),
-		QueueName:    func(topic string) string { return naming.DeadQueue(b.core.app.QueueName(topic)) },
-		ExchangeName: func(string) string { return "" },
-		Declare:      b.core.declareDeadLetters,
-	})
-	var major M
-	*major.Fields(&config).ConsumeExclusive = false
-	return config
-}
-
-// with returns a copy of the app's configuration with other parts.
-func (b *Builder[C, M]) with(parts edge.Parts) C {
-	config := clone[C, M](*b.app)
-	var major M
-	major.Install(&config, parts)
-	return config
-}
+// DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every call
+// returns a new copy.
+func (b *Builder[C, M]) DeadLetterSubscriberConfig() C { return readDeadLetters[C, M](*b.app) }
 
 // NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker has
 // routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it

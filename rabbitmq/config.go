@@ -52,13 +52,7 @@ func (c BuilderConfig[C, M]) topology() topology.Config {
 func (c BuilderConfig[C, M]) Validate() error {
 	var major M
 	app := major.Fields(&c.AMQP)
-	var faults []error
-	if err := validateURI(*app.URI); err != nil {
-		faults = append(faults, err)
-	} else if err := app.Validate(); err != nil {
-		faults = append(faults, fmt.Errorf("AMQP: %w", err))
-	}
-	return errors.Join(append(faults, c.topology().Validate(), validateApp(app, c.WorkQueueMode))...)
+	return errors.Join(validateMajor[C, M](c.AMQP), c.topology().Validate(), validateApp(app, c.WorkQueueMode))
 }
 
 // plainConfig is a BuilderConfig without its Format method.

@@ -118,15 +118,3 @@ func (c *core) declare(s edge.Subscription) error {
 	}
 	return nil
 }
-
-// declareDeadLetters declares the dead-letter queue that s.Queue names and what belongs to it, but not the work queue.
-func (c *core) declareDeadLetters(s edge.Subscription) error {
-	t := c.topologyOf(naming.WorkQueueOf(s.Queue))
-	if err := t.Validate(); err != nil {
-		return err
-	}
-	if c.verifyOnly {
-		return t.Verify(s.Channel)
-	}
-	return t.DeclareDeadLetters(s.Channel)
-}

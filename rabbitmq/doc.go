@@ -4,6 +4,7 @@
 //
 //   - BuilderConfig: the options
 //   - Builder: what it makes for the subscriber, the publisher of failures and the middleware
+//   - DeadLetterSubscriberConfig: a reader of dead letters, which needs no builder
 //
 // What the broker gets does not depend on the major version, so apps on v2 and v3 can share queues, tiers and dead letters.
 // Package topology describes it.

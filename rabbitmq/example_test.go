@@ -131,10 +131,24 @@ func ExampleBuilder_Topology() {
 	// retry.return -- *.orders --> orders
 }
 
-// Every dead letter has a failure record, also if the broker itself dead-lettered the message.
+// An app that has a builder can use it to read its dead letters, too.
 func ExampleBuilder_DeadLetterSubscriberConfig() {
-	rabbit := build(options())
-	subscriber, err := amqp.NewSubscriber(rabbit.DeadLetterSubscriberConfig(), watermill.NopLogger{})
+	reader := build(options()).DeadLetterSubscriberConfig()
+	fmt.Println(reader.Queue.GenerateName("orders"))
+	// Output:
+	// orders.dead
+}
+
+// Every dead letter has a failure record, also if the broker itself dead-lettered the message. The program needs only the app's
+// own configuration.
+func ExampleDeadLetterSubscriberConfig() {
+	app := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
+
+	reader, err := config.DeadLetterSubscriberConfig(app)
+	if err != nil {
+		log.Fatal(err)
+	}
+	subscriber, err := amqp.NewSubscriber(reader, watermill.NopLogger{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -34,11 +34,11 @@ func TestRolloutInTwoSteps(t *testing.T) {
 		assert.Equal(t, 1, i.log.Count("rabbitmqctl set_policy"), "one warning: the existing queue has no dead-letter exchange")
 	}
 
-	// Step 2: no old instance is left.
+	// No old instance is left.
 	old[1].stop()
 	work(t, 25, first...)
 
-	// Step 3: every instance gets the middleware. What comes back from a tier reaches instances without it, too.
+	// Step 2: every instance gets the middleware. What comes back from a tier reaches instances without it, too.
 	second := []*instance{d.start(withMiddleware)}
 	work(t, 25, first[0], first[1], second[0])
 	broker.Eventually(t, patience, func() bool { return first[0].returned.Load() > 0 && first[1].returned.Load() > 0 },

@@ -148,20 +148,3 @@ func TestDeadLettersAreReadAsTheOriginalMessages(t *testing.T) {
 		return err == nil && info.Messages == 0
 	}, "the acknowledged dead letters are removed")
 }
-
-// TestReaderOfDeadLettersDeclaresNoReturnExchange: without the app's binding, due messages would become orphans.
-func TestReaderOfDeadLettersDeclaresNoReturnExchange(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	a.Declare(queue)
-	require.NoError(t, broker.Channel(t).ExchangeDelete(a.Name+".return", false, false))
-	_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
-	require.NoError(t, err)
-	deadLetters(t, a.Builder, queue)
-	assert.Zero(t, testapp.Depth(t, queue+".dead"), "the dead letter is in the queue")
-	err = broker.Channel(t).ExchangeDeclarePassive(a.Name+".return", "topic", true, false, false, false, nil)
-	assert.ErrorContains(t, err, "NOT_FOUND")
-	require.NoError(t, subscribe(t, a, queue))
-	require.NoError(t, a.Builder.Topology(queue).Verify(broker.Channel(t)))
-}

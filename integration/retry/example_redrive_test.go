@@ -7,7 +7,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
@@ -15,17 +14,21 @@ import (
 )
 
 // redrive sends at most n dead letters of a topic back to its work queue. It ends after n letters, with the first error, or after
-// a minute. app is the app's own configuration, and rabbit is the builder that was made with it.
-func redrive(app amqp.Config, rabbit *config.Builder, topic string, n int, logger watermill.LoggerAdapter) error {
+// a minute. app is the app's own configuration.
+func redrive(app amqp.Config, topic string, n int, logger watermill.LoggerAdapter) error {
+	reader, err := config.DeadLetterSubscriberConfig(app)
+	if err != nil {
+		return err
+	}
 	back, err := publisher.New(publisher.Config{ // to the default exchange, confirmed and mandatory
 		URI: app.Connection.AmqpURI, TLS: app.Connection.TLSConfig, AMQP: app.Connection.AmqpConfig,
-		Marshal: rabbit.SubscriberConfig().Marshaler.Marshal,
+		Marshal: reader.Marshaler.Marshal,
 	}, logger)
 	if err != nil {
 		return err
 	}
 	defer back.Close()
-	subscriber, err := amqp.NewSubscriber(rabbit.DeadLetterSubscriberConfig(), logger)
+	subscriber, err := amqp.NewSubscriber(reader, logger)
 	if err != nil {
 		return err
 	}
@@ -62,14 +65,12 @@ func redrive(app amqp.Config, rabbit *config.Builder, topic string, n int, logge
 	return failed
 }
 
-// The whole program: the app's own configuration and its schedule.
+// The whole program: it needs the app's own configuration, and neither its schedule nor its prefix.
 func Example_redrive() {
 	uri, logger := "amqp://guest:guest@localhost:5672/", watermill.NopLogger{}
 
 	app := amqp.NewDurableQueueConfig(uri)
-	rabbit, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Schedule: backoff.Exponential(time.Second, 5, 4)})
-	check(err)
-	check(redrive(app, rabbit, "orders", 40, logger))
+	check(redrive(app, "orders", 40, logger))
 }
 
 func check(err error) {

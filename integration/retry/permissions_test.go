@@ -156,7 +156,7 @@ func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 	}
 }
 
-// TestPermissionToReadDeadLetters: only a client that reads dead letters needs it.
+// TestPermissionToReadDeadLetters: only a client that reads dead letters needs it, and it needs no other.
 func TestPermissionToReadDeadLetters(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -165,26 +165,29 @@ func TestPermissionToReadDeadLetters(t *testing.T) {
 	testapp.Send(t, "", queue+".dead", testapp.Orders(1)...)
 	all := documentedPattern(t, "declares: configure, write and read", queue, a.Name)
 	permitted := permissions{all, all, all}
-	for may, p := range map[bool]permissions{false: permitted.without(regexp.QuoteMeta(queue+".dead"), "read"), true: permitted} {
-		user := broker.User(t, p.configure, p.write, p.read)
-		reader := testapp.New(t, func(b *config.BuilderConfig) {
-			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
-			b.Prefix = a.Name
+	none := documentedPattern(t, "only reads dead letters: configure and write", queue, a.Name)
+	for name, test := range map[string]struct {
+		permissions
+		may bool
+	}{
+		"all but read":     {permitted.without(regexp.QuoteMeta(queue+".dead"), "read"), false},
+		"those of the app": {permitted, true},
+		"only read":        {permissions{none, none, documentedPattern(t, "only reads dead letters: read", queue, a.Name)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			user, log := broker.User(t, test.configure, test.write, test.read), &testapp.Log{}
+			reader, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(broker.WithUser(t, user, user)))
+			require.NoError(t, err)
+			subscriber, err := amqp.NewSubscriber(reader, log)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
+			letters, err := subscriber.Subscribe(t.Context(), queue)
+			require.NoError(t, err)
+			if !test.may {
+				broker.Eventually(t, 30*time.Second, func() bool { return log.Count("ACCESS_REFUSED") > 0 }, "reading is refused")
+				return
+			}
+			next(t, letters).Nack()
 		})
-		subscriber, err := amqp.NewSubscriber(reader.Builder.DeadLetterSubscriberConfig(), reader.Log)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
-		letters, err := subscriber.Subscribe(t.Context(), queue)
-		require.NoError(t, err)
-		if !may {
-			broker.Eventually(t, 20*time.Second, func() bool { return reader.Log.Count("ACCESS_REFUSED") > 0 }, "reading is refused")
-			continue
-		}
-		select {
-		case letter := <-letters:
-			letter.Nack()
-		case <-time.After(20 * time.Second):
-			t.Fatal("no dead letter arrived in time")
-		}
 	}
 }

@@ -64,7 +64,7 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	testapp.Send(t, topic, "", sent...)
 	broker.Eventually(t, 20*time.Second, func() bool { return testapp.Depth(t, topic+"_billing.dead") == 1 }, "a dead letter")
 	repaired.Store(true)
-	require.NoError(t, redrive(app("billing"), billing.Builder, topic, 1, watermill.NopLogger{}))
+	require.NoError(t, redrive(app("billing"), topic, 1, watermill.NopLogger{}))
 
 	processed.Wait(t, 1, 20*time.Second)
 	others.Wait(t, 1, 20*time.Second)
@@ -91,7 +91,7 @@ func TestRedriveEnds(t *testing.T) {
 	isDead := func() bool { return testapp.Depth(t, queue+".dead") == letters }
 	broker.Eventually(t, 20*time.Second, isDead, "all messages are dead letters")
 
-	require.NoError(t, redrive(amqp.NewDurableQueueConfig(broker.URL(t)), a.Builder, queue, letters, watermill.NopLogger{}))
+	require.NoError(t, redrive(amqp.NewDurableQueueConfig(broker.URL(t)), queue, letters, watermill.NopLogger{}))
 
 	a.Settle(queue)
 	broker.Eventually(t, 20*time.Second, isDead, "all messages are dead letters again")
@@ -111,7 +111,7 @@ func TestRedriveToAQueueThatIsGone(t *testing.T) {
 	require.NoError(t, err)
 	testapp.Send(t, a.Name, "dead."+queue, testapp.Orders(1)...)
 
-	err = redrive(amqp.NewDurableQueueConfig(broker.URL(t)), a.Builder, queue, 1, watermill.NopLogger{})
+	err = redrive(amqp.NewDurableQueueConfig(broker.URL(t)), queue, 1, watermill.NopLogger{})
 
 	require.ErrorIs(t, err, publisher.ErrUnroutable)
 	letter := testapp.Take(t, queue+".dead", 1)[0]

@@ -47,6 +47,8 @@ func Run[C any, M edge.Major[C]](
 	t.Run("an unreadable message is marked", s.unreadableMessageIsMarked)
 	t.Run("errors of marshalers are bounded", s.marshalerErrorsAreBounded)
 	t.Run("a message always has metadata", s.messageAlwaysHasMetadata)
+	t.Run("all faults of a reader's configuration are reported at once", s.readerFaultsAtOnce)
+	t.Run("a reader of dead letters needs only the app's configuration", s.readerNeedsOnlyTheApp)
 	t.Run("dead letters are read", s.deadLettersAreRead)
 	t.Run("where dead letters failed", s.whereDeadLettersFailed)
 	t.Run("dead reasons", s.deadReasons)
@@ -72,6 +74,7 @@ func (s suite[C, M]) allFaultsAtOnce(t *testing.T) {
 	_, err = s.new(Config[C, M]{})
 	assert.ErrorContains(t, err, "AmqpURI is empty")
 	assert.ErrorContains(t, err, "Schedule")
+	assert.ErrorContains(t, err, "AMQP.Queue.GenerateName is nil")
 	assert.NoError(t, s.config().Validate())
 }
 
@@ -303,8 +306,15 @@ func (s suite[C, M]) whereDeadLettersFailed(t *testing.T) {
 // deadReasons: the dead reason is that of the last dead-lettering, by the broker or by the middleware. Older reasons in the
 // message do not count.
 func (s suite[C, M]) deadReasons(t *testing.T) {
+	for _, prefix := range []string{"retry", "shop.retry"} { // the reader's is the default one
+		t.Run(prefix, func(t *testing.T) { s.deadReasonsOf(t, prefix) })
+	}
+}
+
+func (s suite[C, M]) deadReasonsOf(t *testing.T, prefix string) {
 	b := s.builder(t)
-	app, letters := valuesOf(b.SubscriberConfig()).Marshaler, valuesOf(b.DeadLetterSubscriberConfig()).Marshaler
+	writer := s.builder(t, func(c *Config[C, M], _ Fields) { c.Prefix = prefix })
+	app, letters := valuesOf(writer.SubscriberConfig()).Marshaler, valuesOf(b.DeadLetterSubscriberConfig()).Marshaler
 	deaths := func(reason string) []any {
 		return []any{
 			amqp091.Table{"reason": reason, "queue": "orders", "time": time.Unix(1700000002, 0)},
@@ -312,7 +322,7 @@ func (s suite[C, M]) deadReasons(t *testing.T) {
 		}
 	}
 	letter := func(headers amqp091.Table) amqp091.Delivery {
-		return amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry", RoutingKey: "dead.orders", Headers: headers}
+		return amqp091.Delivery{Acknowledger: Settled{}, Exchange: prefix, RoutingKey: "dead.orders", Headers: headers}
 	}
 	read := func(t *testing.T, headers amqp091.Table) middleware.Record {
 		msg, err := letters.Unmarshal(letter(headers))
@@ -323,7 +333,7 @@ func (s suite[C, M]) deadReasons(t *testing.T) {
 	}
 	// deadLettered returns the headers of the dead letter that the middleware publishes for a message with these headers.
 	deadLettered := func(t *testing.T, headers amqp091.Table) amqp091.Table {
-		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry.return", RoutingKey: "1s.orders", Headers: headers})
+		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: prefix + ".return", RoutingKey: "1s.orders", Headers: headers})
 		require.NoError(t, err)
 		msg.Metadata[middleware.FailuresKey], msg.Metadata[middleware.DeadReasonKey] = "4", string(middleware.DeadReasonExhausted)
 		p, err := app.Marshal(msg)

@@ -68,13 +68,6 @@ func ExampleTopology_DeclareRetry() {
 	}
 }
 
-// A tool that only reads dead letters.
-func ExampleTopology_DeclareDeadLetters() {
-	if err := orders().DeclareDeadLetters(dial()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 // A publisher that declares deleted queues again, in an app with another subscriber than watermill-amqp's.
 func ExampleTopology_Redeclare() {
 	failures, err := publisher.New(publisher.Config{

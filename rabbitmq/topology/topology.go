@@ -70,7 +70,7 @@ func (t Topology) Declare(channel *amqp091.Channel) error {
 
 // DeclareRetry declares everything except the work queue, which must exist. Use it if something else declares the work queue.
 func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
-	if err := t.DeclareDeadLetters(channel); err != nil {
+	if err := t.declareCopies(channel); err != nil {
 		return err
 	}
 	return t.declareReturn(channel)
@@ -79,7 +79,7 @@ func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 // Redeclare declares again what was deleted, except the work queue, which belongs to the app. It is made for the field Redeclare
 // of publisher.Config. Without the work queue it returns no error: messages that come back become orphans.
 func (t Topology) Redeclare(channel *amqp091.Channel) error {
-	if err := t.DeclareDeadLetters(channel); err != nil {
+	if err := t.declareCopies(channel); err != nil {
 		return err
 	}
 	err := t.declareReturn(channel)
@@ -89,9 +89,9 @@ func (t Topology) Redeclare(channel *amqp091.Channel) error {
 	return err
 }
 
-// DeclareDeadLetters declares everything except the work queue and the return exchange. Use it in a tool that only reads dead
-// letters. Until the return exchange exists, messages that are due wait on their tier.
-func (t Topology) DeclareDeadLetters(channel *amqp091.Channel) error {
+// declareCopies declares what copies are published to: everything except the work queue and the return exchange. Until that
+// exists, messages that are due wait on their tier.
+func (t Topology) declareCopies(channel *amqp091.Channel) error {
 	if t.fault != nil {
 		return t.fault
 	}

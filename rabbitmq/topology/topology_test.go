@@ -183,7 +183,6 @@ func TestInvalidConfigIsReportedByTheTopology(t *testing.T) {
 		assert.ErrorContains(t, broken.Declare(nil), name)
 		assert.ErrorContains(t, broken.DeclareRetry(nil), name)
 		assert.ErrorContains(t, broken.Redeclare(nil), name)
-		assert.ErrorContains(t, broken.DeclareDeadLetters(nil), name)
 		assert.ErrorContains(t, broken.Verify(nil), name)
 		assert.NotEmpty(t, broken.String())
 	}

@@ -10,4 +10,7 @@ type (
 	BuilderConfig = config.BuilderConfig
 )
 
-var NewBuilder = config.NewBuilder
+var (
+	DeadLetterSubscriberConfig = config.DeadLetterSubscriberConfig
+	NewBuilder                 = config.NewBuilder
+)

@@ -9,4 +9,7 @@ type (
 	BuilderConfig = configamqp3.BuilderConfig
 )
 
-var NewBuilder = configamqp3.NewBuilder
+var (
+	DeadLetterSubscriberConfig = configamqp3.DeadLetterSubscriberConfig
+	NewBuilder                 = configamqp3.NewBuilder
+)

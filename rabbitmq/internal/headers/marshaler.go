@@ -23,15 +23,19 @@ const maxErrorText = 1024
 
 // marshaler wraps the app's own.
 type marshaler struct {
-	app    edge.Marshaler
-	prefix naming.Prefix
+	app edge.Marshaler
+	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers read.
+	published func(delivery amqp091.Delivery) bool
 }
 
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
 // A message that the app's marshaler cannot read has the metadata key middleware.UnmarshalErrorKey: watermill-amqp would answer
 // an error with a requeue, and the broker would deliver the message again at once, without end.
 func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler {
-	return marshaler{app: app, prefix: prefix}
+	return marshaler{app: app, published: func(delivery amqp091.Delivery) bool {
+		// Retries come through the return exchange, dead letters through the retry exchange.
+		return delivery.Exchange == prefix.ReturnExchange() || delivery.Exchange == prefix.RetryExchange()
+	}}
 }
 
 func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
@@ -99,8 +103,7 @@ func errorText(value any) (text string) {
 // restore gives a delivery the headers and properties that the message had before it was retried. It copies the headers only
 // where they have to change.
 func (m marshaler) restore(delivery amqp091.Delivery) amqp091.Delivery {
-	// Retries come through the return exchange, dead letters through the retry exchange.
-	ours := delivery.Exchange == m.prefix.ReturnExchange() || delivery.Exchange == m.prefix.RetryExchange()
+	ours := m.published(delivery)
 	foreign := 0
 	keep := func(key string) bool { return !isTransport(key) && !(ours && isBroker(key)) }
 	for key := range delivery.Headers {

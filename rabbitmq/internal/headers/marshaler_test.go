@@ -140,7 +140,7 @@ func FuzzMarshaler(f *testing.F) {
 	f.Add("retry_user_id", "root", []byte("body"), int64(1), "shop", "orders")
 	f.Add(publisher.UUIDHeader, "", []byte("body"), int64(1), "", "orders")
 	f.Add("", "", []byte("body"), int64(0), "", "orders")
-	m, letters := headers.New(textual{}, naming.Default), headers.NewDeadLetters(textual{}, naming.Default)
+	m, letters := headers.New(textual{}, naming.Default), headers.NewDeadLetters(textual{})
 	f.Fuzz(func(t *testing.T, key, value string, body []byte, number int64, exchange, routingKey string) {
 		raw := append([]byte{}, body...) // never nil, as from the wire
 		sent := amqp091.Table{

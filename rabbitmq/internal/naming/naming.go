@@ -39,6 +39,9 @@ func WorkQueueOf(dead string) string { return strings.TrimSuffix(dead, "."+deadW
 func RetryKey(queue string, tier backoff.Tier) string { return tier.String() + "." + queue }
 func DeadKey(queue string) string                     { return deadWord + "." + queue }
 
+// IsDeadKey reports whether a routing key is that of a dead letter.
+func IsDeadKey(key string) bool { return strings.HasPrefix(key, deadWord+".") }
+
 // ReturnKey matches the messages of one work queue from all its tiers. The pattern has exactly one word before the name: with #
 // in place of * the queue "billing" would also get the messages of "sales.billing".
 func ReturnKey(queue string) string { return "*." + queue }
@@ -77,7 +80,7 @@ func (p Prefix) ValidateQueue(queue string, tiers []backoff.Tier) error {
 	}
 	if p.isOwn(queue) {
 		fault("it has the name of a queue of the retry topology (<queue>.%s, <queue>.%s.<tier>, %s), so its failures would fail again without end: "+
-			"to read dead letters, subscribe to the work queue's own topic with Builder.DeadLetterSubscriberConfig", deadWord, string(p), p.Orphans())
+			"to read dead letters, subscribe to the work queue's own topic with DeadLetterSubscriberConfig", deadWord, string(p), p.Orphans())
 	}
 	if strings.HasPrefix(queue, "amq.") {
 		fault("names that begin with \"amq.\" are reserved for the broker: choose another")
@@ -92,6 +95,20 @@ func (p Prefix) ValidateQueue(queue string, tiers []backoff.Tier) error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// ValidateDeadQueue reports what makes a name impossible as that of a dead-letter queue. It needs no prefix.
+func ValidateDeadQueue(dead string) error {
+	queue := WorkQueueOf(dead)
+	switch {
+	case queue == "":
+		return errors.New("the work queue has no name, so it has no dead-letter queue: set a Queue.GenerateName that returns the queue's name")
+	case strings.HasSuffix(queue, "."+deadWord):
+		return fmt.Errorf("work queue %q has the name of a dead-letter queue: subscribe to the topic of work queue %q", queue, WorkQueueOf(queue))
+	case len(dead) > maxShortString:
+		return fmt.Errorf("the name of the dead-letter queue %q has %d bytes: AMQP allows %d", dead, len(dead), maxShortString)
+	}
+	return nil
 }
 
 // ValidateExchange refuses an exchange of the app with the name of an exchange of the retry topology.

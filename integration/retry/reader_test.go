@@ -1,0 +1,243 @@
+package retry_test
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// readerTime is the deadline of every event.
+const readerTime = 60 * time.Second
+
+// place is a virtual host of its own: all that is declared there belongs to the test.
+type place struct {
+	name, uri string
+	channel   *amqp091.Channel
+}
+
+func newPlace(t *testing.T) place {
+	t.Helper()
+	client, name := broker.Management(t), broker.Name(t, "reader")
+	address, err := url.Parse(broker.URL(t))
+	require.NoError(t, err)
+	_, err = client.PutVhost(name, rabbithole.VhostSettings{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = client.DeleteVhost(name) })
+	_, err = client.UpdatePermissionsIn(name, address.User.Username(), rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"})
+	require.NoError(t, err)
+	address.Path = "/" + name
+	connection, err := amqp091.Dial(address.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = connection.Close() })
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	return place{name, address.String(), channel}
+}
+
+// declared returns all queues, exchanges and bindings of the place.
+func (p place) declared(t *testing.T) []string {
+	t.Helper()
+	definitions, err := broker.Management(t).ListVhostDefinitions(p.name)
+	require.NoError(t, err)
+	objects := []string{}
+	for _, queue := range *definitions.Queues {
+		objects = append(objects, fmt.Sprintf("queue %s %v", queue.Name, queue.Arguments))
+	}
+	for _, exchange := range *definitions.Exchanges {
+		objects = append(objects, fmt.Sprintf("exchange %s %s %v", exchange.Name, exchange.Type, exchange.Arguments))
+	}
+	for _, binding := range *definitions.Bindings {
+		objects = append(objects, fmt.Sprintf("binding %s %s %s", binding.Source, binding.RoutingKey, binding.Destination))
+	}
+	slices.Sort(objects)
+	return objects
+}
+
+func (p place) builder(t *testing.T, prefix string, schedule backoff.Schedule) *config.Builder {
+	t.Helper()
+	b, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(p.uri), Prefix: prefix, Schedule: schedule})
+	require.NoError(t, err)
+	return b
+}
+
+// readers are the configurations with which the dead letters of the place are read.
+func (p place) readers(t *testing.T) map[string]amqp.Config {
+	t.Helper()
+	alone, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(p.uri))
+	require.NoError(t, err)
+	return map[string]amqp.Config{
+		"without a builder":              alone,
+		"of another prefix and schedule": p.builder(t, "other", backoff.Constant(7*time.Second, 1)).DeadLetterSubscriberConfig(),
+		"of the default prefix":          p.builder(t, "", backoff.Constant(9*time.Second, 1)).DeadLetterSubscriberConfig(),
+	}
+}
+
+func (p place) subscriber(t *testing.T, reader amqp.Config, log watermill.LoggerAdapter) message.Subscriber {
+	t.Helper()
+	subscriber, err := amqp.NewSubscriber(reader, log)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
+	return subscriber
+}
+
+func next[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case one, open := <-from:
+		require.True(t, open)
+		return one
+	case <-time.After(readerTime):
+		require.Fail(t, "no message arrived in time")
+		panic("unreachable")
+	}
+}
+
+// deadLetterOf sends an order to the queue, which fails and waits on a tier once. When it is back, the middleware gives it up, or
+// the broker does, because a consumer rejects it.
+func (p place) deadLetterOf(t *testing.T, app *config.Builder, queue string, byBroker bool) {
+	t.Helper()
+	failures, err := app.NewPublisher(nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, failures.Close()) }()
+	marshaler, retry := app.SubscriberConfig().Marshaler, app.TieredRetryConfig(failures)
+	consumer := broker.Name(t, "consumer")
+	deliveries, err := p.channel.Consume(queue, consumer, false, false, false, false, nil)
+	require.NoError(t, err)
+
+	defer func() { require.NoError(t, p.channel.Cancel(consumer, false)) }()
+
+	require.NoError(t, p.channel.ExchangeDeclare("shop", "topic", true, false, false, false, nil))
+	require.NoError(t, p.channel.QueueBind(queue, "eu", "shop", false, nil))
+	defer func() { require.NoError(t, p.channel.QueueUnbind(queue, "eu", "shop", nil)) }() // each order for one queue
+	sent := testapp.Orders(1)[0]
+	sent.CorrelationId = "c-1"
+	require.NoError(t, p.channel.Publish("shop", "eu", false, false, sent))
+	for _, failed := range []int{1, 2} {
+		delivery := next(t, deliveries)
+		if failed == 2 && byBroker {
+			require.NoError(t, delivery.Nack(false, false))
+			return
+		}
+		msg, err := marshaler.Unmarshal(delivery)
+		require.NoError(t, err)
+		record := middleware.Record{Failures: failed, Topic: queue, Handler: "billing", Reason: "down"}
+		destination, err := retry.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: queue, Tier: backoff.Tier(retry.Schedule[0])})
+		require.NoError(t, err)
+		if failed == 2 {
+			record.DeadReason = middleware.DeadReasonExhausted
+			destination, err = retry.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: queue})
+			require.NoError(t, err)
+		}
+		record.Write(msg.Metadata)
+		require.NoError(t, failures.Publish(destination.Topic, msg))
+		require.NoError(t, delivery.Ack(false))
+	}
+}
+
+// TestReaderOfDeadLettersDeclaresNothing: a reader needs neither prefix nor schedule of the app, and leaves the broker as it is,
+// even where objects of the app are missing.
+func TestReaderOfDeadLettersDeclaresNothing(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	app := p.builder(t, "shop.retry", backoff.Constant(200*time.Millisecond, 1))
+	queue := map[bool]string{false: "orders", true: "invoices"} // by whether the broker dead-letters
+	for name, reader := range p.readers(t) {
+		t.Run(name, func(t *testing.T) {
+			for _, queue := range queue { // what the test has deleted
+				require.NoError(t, app.Topology(queue).Declare(p.channel))
+			}
+			for byBroker, queue := range queue {
+				p.deadLetterOf(t, app, queue, byBroker)
+			}
+			require.NoError(t, p.channel.ExchangeDelete("shop.retry.return", false, false))
+			before := p.declared(t)
+			subscriber := p.subscriber(t, reader, watermill.NopLogger{})
+			for byBroker, queue := range queue {
+				letters, err := subscriber.Subscribe(t.Context(), queue)
+				require.NoError(t, err)
+				letter := next(t, letters)
+				record, known := middleware.ReadRecord(letter.Metadata)
+				require.True(t, known)
+				assert.Equal(t, map[bool]middleware.DeadReason{false: middleware.DeadReasonExhausted, true: "rejected"}[byBroker], record.DeadReason)
+				assert.Equal(t, 2, record.Failures)
+				assert.Equal(t, queue, record.Topic)
+				assert.Equal(t, id0, letter.UUID)
+				assert.Equal(t, "order "+id0, string(letter.Payload))
+				again, err := reader.Marshaler.Marshal(letter)
+				require.NoError(t, err)
+				assert.Equal(t, "c-1", again.CorrelationId)
+				assert.Equal(t, "shop", again.Headers["retry_exchange"], "as the message was first published")
+				assert.Equal(t, "eu", again.Headers["retry_routing_key"])
+				letter.Ack()
+			}
+			assert.Equal(t, before, p.declared(t), "the reader has declared nothing")
+		})
+	}
+}
+
+// TestReaderOfAMissingQueueIsRefused, and reads after the app has declared the queue.
+func TestReaderOfAMissingQueueIsRefused(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	before := p.declared(t)
+	topics := map[string]message.Subscriber{}
+	for name, reader := range p.readers(t) {
+		reader := p.subscriber(t, reader, watermill.NopLogger{})
+		topics[name] = reader
+		_, err := reader.Subscribe(t.Context(), "orders")
+		for _, text := range []string{
+			`the dead letters of topic "orders": the queue "orders.dead" does not exist`, "declares nothing", "correct the topic or Queue.GenerateName",
+			"start the app", "404",
+		} {
+			assert.ErrorContains(t, err, text, name)
+		}
+		_, err = reader.Subscribe(t.Context(), "orders.dead")
+		assert.ErrorContains(t, err, `work queue "orders.dead" has the name of a dead-letter queue: subscribe to the topic of work queue "orders"`, name)
+		_, err = reader.Subscribe(t.Context(), "")
+		assert.ErrorContains(t, err, "the work queue has no name", name)
+		assert.Equal(t, before, p.declared(t), "a reader %s has declared nothing", name)
+	}
+	require.NoError(t, p.builder(t, "shop.retry", backoff.Constant(time.Second, 1)).Topology("orders").Declare(p.channel))
+	for name, reader := range topics {
+		_, err := reader.Subscribe(t.Context(), "orders")
+		assert.NoError(t, err, name)
+	}
+}
+
+// TestReaderOfADeletedQueueReadsOn after the app has declared the queue again.
+func TestReaderOfADeletedQueueReadsOn(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	orders := p.builder(t, "shop.retry", backoff.Constant(time.Second, 1)).Topology("orders")
+	require.NoError(t, orders.Declare(p.channel))
+	log := &testapp.Log{}
+	letters, err := p.subscriber(t, p.readers(t)["without a builder"], log).Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	sent := testapp.Orders(1)[0]
+	require.NoError(t, p.channel.Publish("", orders.DeadLetterQueue(), false, false, sent))
+	next(t, letters).Ack() // it consumes
+	_, err = p.channel.QueueDelete(orders.DeadLetterQueue(), false, false, false)
+	require.NoError(t, err)
+	broker.Eventually(t, readerTime, func() bool { return log.Count(`the queue "orders.dead" does not exist`) > 0 }, "the error is logged")
+	assert.NotContains(t, strings.Join(p.declared(t), "\n"), "queue orders.dead")
+	require.NoError(t, orders.Declare(p.channel))
+	require.NoError(t, p.channel.Publish("", orders.DeadLetterQueue(), false, false, sent))
+	next(t, letters).Ack()
+}

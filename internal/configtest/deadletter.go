@@ -1,0 +1,73 @@
+package configtest
+
+import (
+	"testing"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+func (s suite[C, M]) readerFaultsAtOnce(t *testing.T) {
+	var none C
+	*fieldsOf(&none).NoRequeueOnNack = true
+	_, err := s.DeadLetters(none)
+	for _, text := range []string{
+		"AMQP.Connection.AmqpURI is empty", "AMQP.Marshaler is nil", "AMQP.Exchange.GenerateName is nil", "AMQP.Queue.GenerateName is nil",
+		"NoRequeueOnNack is true",
+	} {
+		assert.ErrorContains(t, err, text)
+	}
+	for _, address := range addresses {
+		app := s.DurableQueue(address)
+		_, err := s.DeadLetters(app)
+		assert.ErrorContains(t, err, "AmqpURI cannot be read", address)
+		assert.NotContains(t, err.Error(), "ary", address)
+	}
+	_, err = s.DeadLetters(s.NonDurableQueue(uri))
+	assert.NoError(t, err, "an app may have such a queue with Leave")
+}
+
+// readerNeedsOnlyTheApp: a reader without a builder reads the dead letters of every prefix as their original messages, those of
+// the middleware and those of the broker. In a message that was sent to the queue by its name, headers with the library's names
+// are not the library's.
+func (s suite[C, M]) readerNeedsOnlyTheApp(t *testing.T) {
+	app := s.PubSub(uri, "billing")
+	*fieldsOf(&app).ConsumeExclusive = true
+	fieldsOf(&app).SetMarshaler(propertyReader{s.Stock(nil)})
+	config, err := s.DeadLetters(app)
+	require.NoError(t, err)
+	letters := valuesOf(config)
+	assert.Equal(t, "orders_billing.dead", letters.QueueName("orders"))
+	assert.Empty(t, letters.ExchangeName("orders"))
+	assert.False(t, *letters.ConsumeExclusive)
+	assert.True(t, *valuesOf(app).ConsumeExclusive, "the app's own is not changed")
+
+	first := amqp091.Table{exchangeHeader: "shop", routingKeyHeader: "eu", userIDHeader: "shop-user"}
+	for exchange, key := range map[string]string{"retry": "dead.orders_billing", "shop.retry": "dead.orders_billing", "": "orders_billing.dead"} {
+		for _, byBroker := range []bool{false, true} {
+			headers := amqp091.Table{middleware.FailuresKey: "2", middleware.TopicKey: "orders", middleware.DeadReasonKey: "exhausted"}
+			for name, value := range first {
+				headers[name] = value
+			}
+			want := middleware.DeadReason("exhausted")
+			if byBroker {
+				headers["x-death"] = []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders_billing"}}
+				want = "delivery_limit"
+			}
+			msg, err := letters.Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: exchange, RoutingKey: key, Headers: headers})
+			require.NoError(t, err)
+			record, known := middleware.ReadRecord(msg.Metadata)
+			require.True(t, known)
+			assert.Equal(t, want, record.DeadReason)
+			if exchange == "" {
+				assert.Equal(t, "/orders_billing.dead/", msg.Metadata["from"])
+			} else {
+				assert.Equal(t, "shop/eu/shop-user", msg.Metadata["from"])
+			}
+			assert.NotContains(t, msg.Metadata, exchangeHeader)
+		}
+	}
+}
