@@ -101,10 +101,6 @@ func TestExchangesAreDeclaredOncePerConnection(t *testing.T) {
 	proxy.Stop()
 	broker.Eventually(t, within, func() bool { return !connection.Health().Connected }, "the connection is lost")
 	require.ErrorIs(t, p.Publish(e.one().exchange, newMessage("away")), publisher.ErrNotConnected)
-	channel := broker.Channel(t)
-	for exchange := range e.topologies {
-		require.NoError(t, channel.ExchangeDelete(exchange, false, false))
-	}
 	require.NoError(t, proxy.Start())
 	broker.Eventually(t, within, func() bool { return connection.Health().Connected }, "it reconnects")
 	e.publish(t, p, 50)
