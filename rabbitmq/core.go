@@ -42,11 +42,12 @@ func (c *core) connection() amqp091.Config {
 	return amqp091.Config{Locale: "en_US", TLSClientConfig: (*c.app.TLS).Clone()}
 }
 
+func (c *core) publisherConnection() publisher.ConnectionConfig {
+	return publisher.ConnectionConfig{URI: *c.app.URI, AMQP: cloneConnection(*c.app.Connection), TLS: (*c.app.TLS).Clone()}
+}
+
 func (c *core) publisherConfig() publisher.Config {
 	config := publisher.Config{
-		URI:      *c.app.URI,
-		AMQP:     cloneConnection(*c.app.Connection),
-		TLS:      (*c.app.TLS).Clone(),
 		Exchange: c.prefix.RetryExchange(),
 		Marshal:  headers.New(c.app.Marshaler, c.prefix).Marshal,
 		Headroom: headers.Headroom(c.prefix),
@@ -79,7 +80,7 @@ func (c *core) topologyOf(queue string) topology.Topology {
 }
 
 // redeclare declares the tiers and the dead-letter queue of a routing key again.
-func (c *core) redeclare(channel *amqp091.Channel, routingKey string) error {
+func (c *core) redeclare(channel *amqp091.Channel, _, routingKey string) error {
 	queue, ok := naming.QueueOfKey(routingKey)
 	if !ok {
 		return fmt.Errorf("routing key %q has no work queue: it must be <tier>.<queue> or dead.<queue>", routingKey)

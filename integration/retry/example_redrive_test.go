@@ -20,8 +20,10 @@ func redrive(app amqp.Config, topic string, n int, logger watermill.LoggerAdapte
 	if err != nil {
 		return err
 	}
-	back, err := publisher.New(publisher.Config{ // to the default exchange, confirmed and mandatory
+	connection := publisher.ConnectionConfig{
 		URI: app.Connection.AmqpURI, TLS: app.Connection.TLSConfig, AMQP: app.Connection.AmqpConfig,
+	}
+	back, err := publisher.New(connection, publisher.Config{ // to the default exchange, confirmed and mandatory
 		Marshal: reader.Marshaler.Marshal,
 	}, logger)
 	if err != nil {
