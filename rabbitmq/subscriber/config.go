@@ -81,6 +81,9 @@ func (c *ConnectionConfig) dial() dial.Config {
 // Config is the configuration of a Subscriber. Every field has a default. The functions are called by several goroutines at the
 // same time. A panic in one of them counts as an error.
 type Config struct {
+	// Name is the subscriber's name in Health, for example that of its handler. It may be empty.
+	Name string
+
 	// QueueOf returns the name of the queue that a topic's messages are consumed from. Nil: the topic itself.
 	QueueOf func(topic string) string
 
@@ -131,6 +134,9 @@ type Config struct {
 	// (x-delivery-count, x-acquired-count: quorum queues), or else by each Subscribe call, for the last 1024 messages that it
 	// nacked. The message keeps its place of Concurrency meanwhile. Defaults 10 ms and 5 s.
 	NackInitial, NackMax time.Duration
+
+	// Nacked is called when a message was nacked, before the pause. It must not block. Nil: nothing is called.
+	Nacked func(msg *message.Message)
 }
 
 // ConsumerConfig has the options of basic.consume.

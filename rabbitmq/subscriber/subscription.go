@@ -270,7 +270,7 @@ func (s *subscription) handle(a *arrival) {
 		return
 	case <-a.msg.Nacked():
 		end()
-		s.requeue(a)
+		s.nacked(a)
 		return
 	case <-s.expired:
 		end()
@@ -279,7 +279,7 @@ func (s *subscription) handle(a *arrival) {
 	case <-a.msg.Acked():
 		s.acked(a)
 	case <-a.msg.Nacked():
-		s.requeue(a)
+		s.nacked(a)
 	case <-s.givenUp:
 		s.logger.Error("Gave up a message: it was neither acked nor nacked before the close timeout", errNotSettled,
 			watermill.LogFields{"message_uuid": a.msg.UUID})
@@ -311,6 +311,15 @@ func (s *subscription) acked(a *arrival) {
 		s.logger.Debug("A message was acked after its channel was closed: the broker delivers it again",
 			watermill.LogFields{"message_uuid": a.msg.UUID})
 	}
+}
+
+func (s *subscription) nacked(a *arrival) {
+	if s.config.Nacked != nil {
+		if err := guard("Config.Nacked", func() error { s.config.Nacked(a.msg); return nil }); err != nil {
+			s.logger.Error("Config.Nacked failed", err, watermill.LogFields{"message_uuid": a.msg.UUID})
+		}
+	}
+	s.requeue(a)
 }
 
 // requeue nacks a delivery after a pause, which grows each time that the message is delivered. The stop of the subscription ends
@@ -364,7 +373,10 @@ func (s *subscription) contextOf(a *arrival) context.Context {
 
 func (s *subscription) health() SubscriptionHealth {
 	state := s.session.Load()
-	h := SubscriptionHealth{Topic: s.topic, Queue: s.queue, Consuming: state.session != nil, Since: state.since, InFlight: int(s.inFlight.Load())}
+	h := SubscriptionHealth{
+		Name: s.config.Name, Topic: s.topic, Queue: s.queue,
+		Consuming: state.session != nil, Since: state.since, InFlight: int(s.inFlight.Load()),
+	}
 	h.LastErrorAt, h.LastError = s.failed.get()
 	return h
 }
