@@ -91,7 +91,7 @@ func (b *Builder[C, M]) with(parts edge.Parts) C {
 // routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it
 // after the router has closed. A nil logger logs nothing.
 func (b *Builder[C, M]) NewPublisher(logger watermill.LoggerAdapter) (*publisher.Publisher, error) {
-	return publisher.New(b.core.publisherConfig(), logger)
+	return publisher.New(b.core.publisherConnection(), b.core.publisherConfig(), logger)
 }
 
 // TieredRetryConfig returns the middleware's configuration: the publisher, the schedule, and the destinations of copies on this

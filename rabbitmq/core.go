@@ -42,11 +42,12 @@ func (c *core) connection() amqp091.Config {
 	return amqp091.Config{Locale: "en_US", TLSClientConfig: (*c.app.TLS).Clone()}
 }
 
+func (c *core) publisherConnection() publisher.ConnectionConfig {
+	return publisher.ConnectionConfig{URI: *c.app.URI, AMQP: cloneConnection(*c.app.Connection), TLS: (*c.app.TLS).Clone()}
+}
+
 func (c *core) publisherConfig() publisher.Config {
 	config := publisher.Config{
-		URI:      *c.app.URI,
-		AMQP:     cloneConnection(*c.app.Connection),
-		TLS:      (*c.app.TLS).Clone(),
 		Exchange: c.prefix.RetryExchange(),
 		Marshal:  headers.New(c.app.Marshaler, c.prefix).Marshal,
 		Headroom: headers.Headroom(c.prefix),

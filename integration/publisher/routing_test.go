@@ -112,7 +112,7 @@ func TestRedeclareRestoresTheTopology(t *testing.T) {
 			t.Parallel()
 			topology := declare(t, nil)
 			var underWay, calls atomic.Int32
-			p := topology.open(t, func(c *publisher.Config) {
+			p := topology.open(t, func(c *settings) {
 				c.Redeclare = func(channel *amqp091.Channel, routingKey string) error {
 					assert.EqualValues(t, 1, underWay.Add(1), "calls overlap")
 					defer underWay.Add(-1)
@@ -162,9 +162,9 @@ func TestUnroutable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topology := declare(t, nil)
-			p := topology.open(t, func(c *publisher.Config) {
+			p := topology.open(t, func(c *settings) {
 				c.Exchange += test.exchange
-				c.Redeclare, c.RedeclareTimeout = test.redeclare, 500*time.Millisecond
+				c.Redeclare, c.DeclareTimeout = test.redeclare, 500*time.Millisecond
 			})
 			begin := time.Now()
 			err := p.Publish("nowhere", newMessage("lost"))
@@ -233,7 +233,7 @@ func TestQueueThatWasFullTakesMessagesAgain(t *testing.T) {
 func TestBatchesLargerThanMaxInFlight(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *publisher.Config) { c.MaxInFlight = 8 })
+	p := topology.open(t, func(c *settings) { c.MaxInFlight = 8 })
 	messages := newMessages(900)
 	var group sync.WaitGroup
 	for i := range 3 {

@@ -63,13 +63,19 @@ func (o topology) content(t testing.TB) map[string]int {
 	}
 }
 
-func (o topology) open(t testing.TB, change func(*publisher.Config)) *publisher.Publisher {
+// settings are those of a publisher with a connection of its own.
+type settings struct {
+	publisher.ConnectionConfig
+	publisher.Config
+}
+
+func (o topology) open(t testing.TB, change func(*settings)) *publisher.Publisher {
 	t.Helper()
-	config := publisher.Config{URI: broker.URL(t), Exchange: o.exchange}
+	s := settings{publisher.ConnectionConfig{URI: broker.URL(t)}, publisher.Config{Exchange: o.exchange}}
 	if change != nil {
-		change(&config)
+		change(&s)
 	}
-	p, err := publisher.New(config, nil)
+	p, err := publisher.New(s.ConnectionConfig, s.Config, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
