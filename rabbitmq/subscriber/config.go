@@ -89,10 +89,9 @@ type Config struct {
 
 	// Declare declares what consuming a topic needs, such as its queue. It is called before the topic is consumed for the first
 	// time, and again before it is consumed again: after each reconnect, and after the broker has cancelled the consumer. It may
-	// use the channel until it returns: the channel is opened for this call only. The first Subscribe returns its error. Later
-	// errors are logged, and Declare is called again after a pause; see ConnectionConfig.ReconnectInitial. Nil: the queue has
-	// to exist.
-	Declare func(channel *amqp091.Channel, topic string) error
+	// remember what it has declared on a connection; see Declaration. The first Subscribe returns its error. Later errors are
+	// logged, and Declare is called again after a pause; see ConnectionConfig.ReconnectInitial. Nil: the queue has to exist.
+	Declare func(declaration Declaration, topic string) error
 
 	// Unmarshal converts a delivery to a message. When it returns an error, the error is logged and the delivery is nacked
 	// after the pause of NackInitial. Nil: the body becomes the payload, headers that are strings become metadata, and the

@@ -3,7 +3,6 @@ package subscriber
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +33,10 @@ type subscription struct {
 	retiring sync.WaitGroup // sessions that are not the current one any more
 	inFlight atomic.Int64
 	failed   failure
+	lost     struct { // when the last session ended; only run and start use it
+		connection uint64
+		at         time.Time
+	}
 
 	handing sync.RWMutex // held for reading while a message is handed out
 	closed  bool         // guarded by handing: out is closed
@@ -134,6 +137,7 @@ func (s *subscription) run(ctx context.Context, current *session) {
 		if s.stopped() {
 			break
 		}
+		s.lost.connection, s.lost.at = current.connection.ID, time.Now()
 		s.setSession(nil)
 		s.failed.set(reason)
 		s.logger.Error("The consumer has ended, consuming again", reason, nil)
@@ -183,15 +187,9 @@ func (s *subscription) open(ctx context.Context, current *dial.Connection) (*ses
 		err     error
 	}
 	opened := make(chan result, 1)
+	lostAt := s.lostOn(current)
 	go func() {
-		if err := s.subscriber.declare(current, s.topic); err != nil {
-			opened <- result{err: err}
-			return
-		}
-		session, err := openSession(current, s)
-		if err != nil {
-			err = fmt.Errorf("topic %q: consume queue %q: %w", s.topic, s.queue, err)
-		}
+		session, err := s.consume(current, lostAt)
 		opened <- result{session, err}
 	}()
 	err := ErrClosed
