@@ -10,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
@@ -26,6 +27,21 @@ type Builder = rabbitmq.Builder[amqp.Config, major]
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
+
+// Connection has the handlers, the middleware and the publisher of an app. Its methods:
+//
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection.AddConsumerHandler
+type Connection = rabbitmq.Connection
+
+// Connect opens two connections to the broker and returns a Connection for all handlers of an app. At most one HandlerOptions can be
+// given: the defaults of all handlers. It returns an error that joins all faults, or the reason why it cannot connect. A nil logger
+// logs nothing. What becomes of each field of the amqp.Config:
+//
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connect
+func Connect(config BuilderConfig, logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions) (*Connection, error) {
+	return rabbitmq.Connect(config, logger, defaults...)
+}
 
 // major implements edge.Major for watermill-amqp v2.
 type major struct{}

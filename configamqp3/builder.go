@@ -10,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
@@ -21,10 +22,20 @@ type (
 	// Builder makes what the app's subscriber, its publisher of failures and the middleware need. Run go doc
 	// github.com/tieredretry/watermill-retry/rabbitmq.Builder for its methods.
 	Builder = rabbitmq.Builder[amqp.Config, major]
+
+	// Connection is what Connect returns. It is the same type as that of package config. Run go doc
+	// github.com/tieredretry/watermill-retry/rabbitmq.Connection for its methods.
+	Connection = rabbitmq.Connection
 )
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
+
+// Connect is rabbitmq.Connect for watermill-amqp v3. Run go doc github.com/tieredretry/watermill-retry/rabbitmq.Connect for what
+// becomes of each field of the amqp.Config.
+func Connect(config BuilderConfig, logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions) (*Connection, error) {
+	return rabbitmq.Connect(config, logger, defaults...)
+}
 
 // major implements edge.Major for watermill-amqp v3.
 type major struct{}

@@ -100,13 +100,13 @@ var rules = []rule{
 	},
 	{
 		folder: "config",
-		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/internal/edge", module + "/rabbitmq"},
+		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq"},
 		never:  []string{amqpPubSub + "/v3", module + "/configamqp3"},
 		why:    "it is the edge to watermill-amqp v2 and nothing else",
 	},
 	{
 		folder: "configamqp3",
-		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/internal/edge", module + "/rabbitmq"},
+		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq"},
 		never:  []string{amqpPubSub + "/v2", module + "/config"},
 		why:    "it is the edge to watermill-amqp v3 and nothing else",
 	},
