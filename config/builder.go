@@ -102,7 +102,7 @@ func (t topologyBuilder) subscription(
 		Channel: channel, Exchange: exchange, Logger: logger,
 		Queue: queue, Durable: config.Queue.Durable, Arguments: config.Queue.Arguments,
 		Fault: t.fault(queue, exchange, config),
-		DeclareApp: func(arguments amqp091.Table) error {
+		DeclareApp: func(channel *amqp091.Channel, arguments amqp091.Table) error {
 			config.Queue.Arguments = arguments
 			return t.TopologyBuilder.BuildTopology(channel, queue, exchange, config, logger)
 		},

@@ -110,7 +110,7 @@ func subscription(
 	return edge.Subscription{
 		Channel: channel, Exchange: params.ExchangeName, Logger: logger,
 		Queue: params.QueueName, Durable: config.Queue.Durable, Arguments: config.Queue.Arguments,
-		DeclareApp: func(arguments amqp091.Table) error {
+		DeclareApp: func(channel *amqp091.Channel, arguments amqp091.Table) error {
 			config.Queue.Arguments = arguments
 			return app.BuildTopology(channel, params, config, logger)
 		},

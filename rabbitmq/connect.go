@@ -149,6 +149,10 @@ func open(c *core, defaults middleware.HandlerOptions, logger watermill.LoggerAd
 		return nil, fmt.Errorf("cannot open the connection for publishing: %w", err)
 	}
 	connection := &Connection{core: c, defaults: defaults, logger: logger, consuming: consuming, publishing: publishing}
+	connection.declarer = newDeclarer(declarerConfig{
+		Inspector: c.inspector, Prefix: c.prefix, VerifyOnly: c.verifyOnly, Logger: logger,
+		Publishing: publishing.Channel, Consumed: connection.consumes,
+	})
 	if err := connection.setUp(); err != nil {
 		_ = connection.Close()
 		return nil, err

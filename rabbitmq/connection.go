@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -27,6 +28,7 @@ type Connection struct {
 	logger     watermill.LoggerAdapter
 	consuming  *subscriber.Connection
 	publishing *publisher.Connection
+	declarer   *declarer
 	failures   *publisher.Publisher // of copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
@@ -154,9 +156,15 @@ func (c *Connection) Close() error {
 	c.mu.Unlock()
 	c.closing.Do(func() {
 		_ = c.consuming.Close()
+		c.declarer.close()
 		_ = c.publishing.Close()
 	})
 	return nil
+}
+
+// consumes reports whether a handler consumes a work queue.
+func (c *Connection) consumes(queue string) bool {
+	return slices.ContainsFunc(c.consuming.Health().Subscriptions, func(s subscriber.SubscriptionHealth) bool { return s.Queue == queue })
 }
 
 func (c *Connection) isClosed() bool {

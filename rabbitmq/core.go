@@ -149,15 +149,40 @@ func (c *core) declare(s edge.Subscription) error {
 	if err != nil {
 		return err
 	}
-	if err := s.DeclareApp(arguments); err != nil {
-		c.inspector.Forget(s.Queue)
-		return refusal.Explain("declare the app's own topology of queue", s.Queue, err)
+	err = s.DeclareApp(s.Channel, arguments)
+	if err == nil {
+		err = t.DeclareRetry(s.Channel)
+	} else {
+		err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
 	}
-	if err := t.DeclareRetry(s.Channel); err != nil {
-		c.inspector.Forget(s.Queue)
+	if err == nil {
+		return nil
+	}
+	c.inspector.Forget(s.Queue)
+	if !refusal.IsCode(err, amqp091.PreconditionFailed) {
 		return err
 	}
-	return nil
+	return c.declareAgain(s, queue, t)
+}
+
+// declareAgain inspects a work queue that was deleted and declared anew with other arguments. The broker has closed s.Channel.
+// watermill-amqp's subscriber declares only before it consumes, and consumes also after an error.
+func (c *core) declareAgain(s edge.Subscription, queue topology.Queue, t topology.Topology) error {
+	arguments, err := c.inspector.Resolve(queue, t, s.Logger)
+	if err != nil {
+		return err
+	}
+	return c.inspector.Dial(s.Queue, func(b workqueue.Broker) error {
+		channel, err := b.Channel()
+		if err == nil {
+			err = s.DeclareApp(channel, arguments)
+		}
+		if err != nil {
+			c.inspector.Forget(s.Queue)
+			return refusal.Explain("declare the app's own topology of queue", s.Queue, err)
+		}
+		return nil
+	})
 }
 
 // declareDeadLetters declares the dead-letter queue that s.Queue names and what belongs to it, but not the work queue.

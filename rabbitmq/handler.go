@@ -179,7 +179,8 @@ func (h *handlerSubscriber) declare(d subscriber.Declaration, topic string) erro
 	if err != nil {
 		return err
 	}
-	return h.core.declare(h.core.app.Subscription(d.Channel, topic, queue, h.core.app.ExchangeName(topic), h.logger))
+	s := h.core.app.Subscription(d.Channel, topic, queue, h.core.app.ExchangeName(topic), h.logger)
+	return h.connection.declarer.declare(d, topic, s, h.core.topologyOf(queue))
 }
 
 // nacked warns once if no retry middleware has got a message of the handler.

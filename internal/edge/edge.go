@@ -94,6 +94,6 @@ type Subscription struct {
 
 	// Fault is an error that the app's own topology builder would panic on, or nil.
 	Fault error
-	// DeclareApp calls the app's own topology builder, with these arguments of the queue.
-	DeclareApp func(arguments amqp091.Table) error
+	// DeclareApp calls the app's own topology builder, with a channel and these arguments of the queue.
+	DeclareApp func(channel *amqp091.Channel, arguments amqp091.Table) error
 }

@@ -64,7 +64,7 @@ var rules = []rule{
 		folder: "rabbitmq",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
-			module + "/internal/warning",
+			module + "/internal/rota", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
@@ -126,6 +126,7 @@ var rules = []rule{
 		why:    "the packages on both of its sides import it",
 	},
 	{folder: "internal/binding", may: []string{watermill}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
+	{folder: "internal/rota", never: []string{watermill, amqp091}, why: "it counts time: its tests run in virtual time"},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
 	{
 		folder: "example",
