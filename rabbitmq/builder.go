@@ -30,6 +30,12 @@ func NewBuilder[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*Builder[C,
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
 	}
+	app, c := newCore(config)
+	return &Builder[C, M]{app: app, core: c}, nil
+}
+
+// newCore copies a valid configuration.
+func newCore[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*C, *core) {
 	if config.Prefix == "" {
 		config.Prefix = string(naming.Default)
 	}
@@ -43,7 +49,7 @@ func NewBuilder[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*Builder[C,
 		URI: *c.app.URI, Connection: c.connection,
 		Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
 	})
-	return &Builder[C, M]{app: &app, core: c}, nil
+	return &app, c
 }
 
 // SubscriberConfig returns the app's configuration for amqp.NewSubscriber, with two changes. Its topology builder declares the

@@ -332,7 +332,7 @@ func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
 			}
 			return topic
 		},
-		Declare: func(channel *amqp091.Channel, topic string) error {
+		Declare: func(d subscriber.Declaration, topic string) error {
 			switch topic {
 			case "refused":
 				return refused
