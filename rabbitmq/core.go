@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -25,6 +26,8 @@ type core struct {
 	prefix     naming.Prefix
 	verifyOnly bool
 	inspector  *workqueue.Inspector
+	source     *middleware.Source
+	warned     atomic.Bool // of a handler without the retry middleware
 }
 
 func (c *core) String() string {
@@ -63,15 +66,21 @@ func (c *core) tieredRetryConfig(failures message.Publisher) middleware.TieredRe
 		Publisher:     failures,
 		Schedule:      slices.Clone(c.topology.Schedule),
 		DeclaredTiers: c.topology.Schedule.Tiers(),
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
-			queue := c.app.QueueName(p.Topic)
-			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(queue, p.Tier)}, nil
-		},
-		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-			queue := c.app.QueueName(p.Topic)
-			return middleware.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, nil
-		},
+		Source:        c.source,
+
+		GenerateRetryDestination:      c.retryDestination,
+		GenerateDeadLetterDestination: c.deadLetterDestination,
 	}
+}
+
+func (c *core) retryDestination(p middleware.RetryDestinationParams) (middleware.Destination, error) {
+	queue := c.app.QueueName(p.Topic)
+	return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(queue, p.Tier)}, nil
+}
+
+func (c *core) deadLetterDestination(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+	queue := c.app.QueueName(p.Topic)
+	return middleware.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, nil
 }
 
 func (c *core) topologyOf(queue string) topology.Topology {
