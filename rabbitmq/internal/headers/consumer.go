@@ -64,7 +64,8 @@ type consumer struct {
 	nacks  int64           // of its newest messages, without one between them that was not nacked
 }
 
-// consumerOf returns the consumer of a delivery. It is forgotten with its channel.
+// consumerOf returns the consumer of a delivery. It is forgotten with its channel, which watermill-amqp's subscriber refers to
+// until its message is settled.
 func (m consumingMarshaler) consumerOf(delivery amqp091.Delivery) *consumer {
 	channel, _ := delivery.Acknowledger.(*amqp091.Channel)
 	key := weak.Make(channel) // nil for the consumers of another client, which share one
@@ -74,7 +75,11 @@ func (m consumingMarshaler) consumerOf(delivery amqp091.Delivery) *consumer {
 	c, found := m.consumers.LoadOrStore(key, &consumer{binding: binding.Binding{Source: m.source}})
 	if !found && channel != nil {
 		consumers := m.consumers
-		runtime.AddCleanup(channel, func(key weak.Pointer[amqp091.Channel]) { consumers.Delete(key) }, key)
+		runtime.AddCleanup(channel, func(key weak.Pointer[amqp091.Channel]) {
+			if c, found := consumers.LoadAndDelete(key); found {
+				c.(*consumer).binding.Forget() // of what was not settled at a shutdown
+			}
+		}, key)
 	}
 	return c.(*consumer)
 }
