@@ -43,6 +43,11 @@ func (m consumingMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Messa
 	if err != nil {
 		return nil, err
 	}
+	if msg.Acked() == nil { // the app's marshaler has not used message.NewMessage: watermill-amqp would never see the ack
+		made := message.NewMessage(msg.UUID, msg.Payload)
+		made.Metadata = msg.Metadata
+		msg = made
+	}
 	c := m.consumerOf(delivery)
 	if !c.binding.Claimed() {
 		if pause := c.next(delivery, msg); pause > 0 {

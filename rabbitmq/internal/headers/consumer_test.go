@@ -129,6 +129,28 @@ func TestNoPauseForOtherRedeliveries(t *testing.T) {
 	})
 }
 
+// literal does not use message.NewMessage.
+type literal struct{ bodyOnly }
+
+func (literal) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	return &message.Message{UUID: "1", Payload: d.Body}, nil
+}
+
+func TestMessageWithoutItsConstructor(t *testing.T) {
+	m := headers.NewConsuming(literal{}, naming.Default, nil, nil)
+	channel := new(amqp091.Channel)
+	first, err := m.Unmarshal(amqp091.Delivery{Acknowledger: channel, Body: []byte("body")})
+	require.NoError(t, err)
+	_, err = m.Unmarshal(amqp091.Delivery{Acknowledger: channel})
+	require.NoError(t, err)
+	assert.NotNil(t, binding.Of(first))
+	assert.Nil(t, binding.Of(&message.Message{}))
+	assert.Equal(t, "1body", first.UUID+string(first.Payload))
+	acked := first.Acked()
+	first.Ack()
+	<-acked
+}
+
 func TestConsumersAreForgottenWithTheirChannels(t *testing.T) {
 	const channels = 1000
 	m, _ := bound(nil)
