@@ -70,7 +70,7 @@ func (c *consuming) warnUnclaimed(exchange, routingKey string) {
 	if exchange != "" {
 		from = fmt.Sprintf("exchange %q, routing key %q", exchange, routingKey)
 	}
-	warning.Log(*logger, fmt.Sprintf("A handler of messages of %s has no retry middleware. A message that fails there is delivered again after "+
-		"10ms to 1s, without a limit, and does not become a dead letter of the middleware. Add the retry middleware of %s to the handler, before "+
-		"all middlewares that can fail: handler.AddMiddleware(retry.Middleware)", from, c.source.Name), nil)
+	warning.Log(*logger, fmt.Sprintf("A handler of messages of %s has no retry middleware. A message that fails there waits on no tier: it comes back "+
+		"after 10ms to 1s, until the delivery limit of its queue, if there is one. Add the retry middleware of %s to the handler, before all "+
+		"middlewares that can fail: handler.AddMiddleware(retry.Middleware)", from, c.source.Name), nil)
 }
