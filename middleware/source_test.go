@@ -103,7 +103,9 @@ func TestWrongSourceIsRefused(t *testing.T) {
 }
 
 func TestSettledMessageIsNotRefused(t *testing.T) {
-	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email", c.Schedule.Tiers()...) })
+	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		c.Source, c.MaxHold = sourceOf("email", c.Schedule.Tiers()...), time.Millisecond
+	})
 	msg := messageOf(routerContext(t))
 	msg.Ack()
 	_, err := retry.Middleware(failing(errDown))(msg)
