@@ -96,6 +96,9 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 		from.Claim()
 	}
 	if in.source, err = t.sourceOf(msg, from); err != nil {
+		if settled(msg) { // for example by Watermill's InstantAck: it may be no longer bound, and no copy of it would be published
+			return h(msg)
+		}
 		return nil, t.refuse(in, err)
 	}
 	if t.config.DeepCopy {

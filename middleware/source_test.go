@@ -102,6 +102,17 @@ func TestWrongSourceIsRefused(t *testing.T) {
 	}
 }
 
+func TestSettledMessageIsNotRefused(t *testing.T) {
+	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		c.Source, c.MaxHold = sourceOf("email", c.Schedule.Tiers()...), time.Millisecond
+	})
+	msg := messageOf(routerContext(t))
+	msg.Ack()
+	_, err := retry.Middleware(failing(errDown))(msg)
+	require.ErrorIs(t, err, errDown)
+	assert.Empty(t, sent.copies)
+}
+
 func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -31,6 +31,7 @@ func NewBuilder[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*Builder[C,
 		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
 	}
 	app, c := newCore(config)
+	c.source = c.newSource(c, "the builder of "+c.place(), "make it with amqp.NewSubscriber(builder.SubscriberConfig(), logger)", c.tieredRetryConfig(nil))
 	return &Builder[C, M]{app: app, core: c}, nil
 }
 
@@ -57,15 +58,20 @@ func newCore[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*C, *core) {
 // that come back from a tier. Every call returns a new copy.
 //
 // Add the retry middleware to every handler of that subscriber. Without it, a handler also gets messages that the app's marshaler
-// cannot read, with the metadata key middleware.UnmarshalErrorKey, and messages keep the metadata key middleware.PropertiesKey.
+// cannot read, with the metadata key middleware.UnmarshalErrorKey, and messages keep the metadata key middleware.PropertiesKey. A
+// message that it nacks is delivered again after a pause: 10 ms, doubled for each further delivery, at most 1 s. The builder warns
+// of that once.
+//
+// The retry middleware refuses messages of other subscribers: see middleware.TieredRetryConfig.Source.
 //
 // The subscriber's logger gets the builder's warnings, each once: through its method Warn(string, watermill.LogFields) if it has
 // one, otherwise through Info.
 func (b *Builder[C, M]) SubscriberConfig() C {
+	c := &consuming{core: b.core}
 	return with[C, M](*b.app, edge.Parts{
-		Marshaler: headers.New(b.core.app.Marshaler, b.core.prefix),
-		QueueName: b.core.app.QueueName, ExchangeName: b.core.app.ExchangeName,
-		Declare: b.core.declare,
+		Marshaler: headers.NewConsuming(c.app.Marshaler, c.prefix, c.source, c.warnUnclaimed),
+		QueueName: c.app.QueueName, ExchangeName: c.app.ExchangeName,
+		Declare: c.declare,
 	})
 }
 

@@ -49,9 +49,15 @@ func (c *Connection) setUp() error {
 	}
 	config := c.defaults.Configure(c.core.retryConfig(c.failures, c.core.topology.Schedule, noQueue))
 	config.DeclaredTiers = config.Schedule.Tiers()
-	config.Source = c.core.source(c, config)
+	config.Source = c.sourceOf(c, config)
 	c.fallback, err = middleware.NewTieredRetry(config, c.logger)
 	return err
+}
+
+// sourceOf is where the messages of a handler come from.
+func (c *Connection) sourceOf(owner any, config middleware.TieredRetryConfig) *middleware.Source {
+	return c.core.newSource(owner, "the connection to "+c.core.place(),
+		"add the handler with its AddConsumerHandler or AddHandler, or with a subscriber of its method Subscriber", config)
 }
 
 // noQueue is for the middleware of messages of other subscribers: it publishes to the destinations of their sources only.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -11,7 +12,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
@@ -27,7 +27,9 @@ type core struct {
 	prefix     naming.Prefix
 	verifyOnly bool
 	inspector  *workqueue.Inspector
-	queues     *queues // nil for a Builder: every work queue has the tiers of the schedule
+	queues     *queues            // nil for a Builder: every work queue has the tiers of the schedule
+	source     *middleware.Source // of the messages of a Builder's subscribers; nil for a Connection, where each handler has one
+	warned     atomic.Bool        // of a handler without the retry middleware
 }
 
 func (c *core) String() string {
@@ -39,23 +41,6 @@ func (c *core) String() string {
 
 func (c *core) description() string {
 	return fmt.Sprintf("(%s, prefix %s, schedule %v)", redacted(*c.app.URI), c.prefix, c.topology.Schedule)
-}
-
-// broker identifies where copies are published.
-type broker struct {
-	place, vhost string
-	prefix       naming.Prefix
-}
-
-func (c *core) brokerOf() broker {
-	b := broker{prefix: c.prefix}
-	if uri, err := dial.ParseURI(*c.app.URI); err == nil {
-		b.place = dial.Place(uri)
-	}
-	if own := *c.app.Connection; own != nil {
-		b.vhost = own.Vhost
-	}
-	return b
 }
 
 // connection returns the configuration with which watermill-amqp connects.
@@ -95,6 +80,7 @@ func (c *core) retryConfig(
 		Publisher:     failures,
 		Schedule:      slices.Clone(schedule),
 		DeclaredTiers: schedule.Tiers(),
+		Source:        c.source,
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
 			queue, err := queueOf(p.Topic)
 			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(queue, p.Tier)}, err

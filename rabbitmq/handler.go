@@ -58,7 +58,7 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 		connection: c, core: c.core, name: name, options: o, logger: c.logger.With(watermill.LogFields{"handler_name": name}),
 	}
 	config := o.Configure(c.core.retryConfig(c.failures, o.Schedule, h.queueOf))
-	config.Source = c.core.source(h, config)
+	config.Source = c.sourceOf(h, config)
 	if h.retry, err = middleware.NewTieredRetry(config, c.logger); err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
@@ -193,18 +193,6 @@ func (h *handlerSubscriber) nacked(msg *message.Message) {
 	warning.Log(h.logger, fmt.Sprintf("A message of handler %q was nacked, and no retry middleware has got one of its messages: "+
 		"work queue %q delivers it again and again, after a pause of up to 5 s. Add the Middleware of the connection to the handler or to its router, "+
 		"before all middlewares that can fail", h.name, queue), watermill.LogFields{"topic": topic, "queue": queue})
-}
-
-// source is where the messages of an owner come from.
-func (c *core) source(owner any, config middleware.TieredRetryConfig) *middleware.Source {
-	return &middleware.Source{
-		Owner: owner, Broker: c.brokerOf(),
-		Name:                          "Connection" + c.description(),
-		Subscribe:                     "add the handler with its AddConsumerHandler or AddHandler, or with a subscriber of its method Subscriber",
-		DeclaredTiers:                 config.DeclaredTiers,
-		GenerateRetryDestination:      config.GenerateRetryDestination,
-		GenerateDeadLetterDestination: config.GenerateDeadLetterDestination,
-	}
 }
 
 // refusedSubscriber is the subscriber of a handler with faults.

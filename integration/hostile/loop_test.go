@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 // counting is an app's marshaler that counts deliveries by identity, and attempts to publish.
@@ -108,7 +109,7 @@ func TestNoHotLoop(t *testing.T) {
 				b.AMQP = amqp.NewDurableQueueConfig(fmt.Sprintf("amqp://%s:%s@%s/", f.user, f.user, proxy.Listen))
 				b.AMQP.Marshaler = c
 			})
-			// The subscriber is connected without the proxy.
+			// The subscriber is connected without the proxy: the middleware is of its builder, with the other's publisher.
 			direct, err := config.NewBuilder(config.BuilderConfig{
 				AMQP:     func() amqp.Config { a := amqp.NewDurableQueueConfig(broker.URL(t)); a.Marshaler = c; return a }(),
 				Schedule: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond}, Prefix: f.app.Name,
@@ -117,13 +118,16 @@ func TestNoHotLoop(t *testing.T) {
 			subscriber, err := amqp.NewSubscriber(direct.SubscriberConfig(), f.app.Log)
 			require.NoError(t, err)
 
+			retry, err := middleware.NewTieredRetry(direct.TieredRetryConfig(f.app.Failures), f.app.Log)
+			require.NoError(t, err)
+
 			queue := f.app.Queue("orders")
 			calls := testapp.NewLedger()
 			for i := range handlers {
 				f.app.Router.AddConsumerHandler(fmt.Sprint(i), queue, subscriber, func(msg *message.Message) error {
 					calls.Add(string(msg.Payload))
 					return errDown
-				}).AddMiddleware(f.app.Retry.Middleware)
+				}).AddMiddleware(retry.Middleware)
 			}
 			f.app.Run()
 			fault.begin(t, f)

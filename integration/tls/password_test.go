@@ -261,7 +261,7 @@ func TestPasswordOfAnAppInTrouble(t *testing.T) {
 	require.NoError(t, err)
 	failures, err := cut.NewPublisher(w)
 	require.NoError(t, err)
-	retry, err := middleware.NewTieredRetry(cut.TieredRetryConfig(failures), w)
+	retry, err := middleware.NewTieredRetry(direct.TieredRetryConfig(failures), w)
 	require.NoError(t, err)
 	router := message.NewDefaultRouter(w)
 	calls := testapp.NewLedger()

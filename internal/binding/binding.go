@@ -4,10 +4,9 @@ package binding
 
 import (
 	"context"
-	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"weak"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -18,6 +17,10 @@ type Binding struct {
 	Retry  any // the *middleware.TieredRetry of the handler; nil: that of the middleware that gets the message
 
 	claimed atomic.Bool
+
+	mu      sync.Mutex
+	marked  []mark
+	sweepAt int // how many marks there are when those of settled messages are removed
 }
 
 // Claim records that a retry middleware gets the messages.
@@ -37,22 +40,60 @@ func NewContext(ctx context.Context, b *Binding) context.Context {
 	return context.WithValue(ctx, contextKey{}, b)
 }
 
-// marks are bindings of messages whose context is not ours to set: watermill-amqp sets it after Unmarshal.
-var marks sync.Map // of *Binding, by weak.Pointer[message.Message]
+// marks are bindings of messages whose context is not ours to set: watermill-amqp sets it after Unmarshal. A message is known by
+// its channel of acks, which does not keep its payload in memory.
+var marks sync.Map // of *Binding, by <-chan struct{}
 
-// Mark binds a message without its context.
-func Mark(msg *message.Message, b *Binding) {
-	key := weak.Make(msg)
-	marks.Store(key, b)
-	runtime.AddCleanup(msg, func(key weak.Pointer[message.Message]) { marks.Delete(key) }, key)
+// mark is a message that is marked.
+type mark struct{ acked, nacked <-chan struct{} }
+
+func (m mark) settled() bool {
+	select {
+	case <-m.acked:
+		return true
+	case <-m.nacked:
+		return true
+	default:
+		return false
+	}
 }
 
-// Of returns the binding of a message, or nil.
+// Mark binds a message without its context, until it is settled. Call Forget when b is no longer used.
+func Mark(msg *message.Message, b *Binding) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.marked) >= b.sweepAt {
+		b.sweep(mark.settled)
+		b.sweepAt = 2*len(b.marked) + 1 // so that each message is looked at about twice
+	}
+	m := mark{msg.Acked(), msg.Nacked()}
+	b.marked = append(b.marked, m)
+	marks.Store(m.acked, b)
+}
+
+// Forget removes all marks.
+func (b *Binding) Forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sweep(func(mark) bool { return true })
+}
+
+func (b *Binding) sweep(remove func(mark) bool) {
+	b.marked = slices.DeleteFunc(b.marked, func(m mark) bool {
+		if !remove(m) {
+			return false
+		}
+		marks.Delete(m.acked)
+		return true
+	})
+}
+
+// Of returns the binding of a message. It is nil for a message that is not bound, and may be nil for one that is settled.
 func Of(msg *message.Message) *Binding {
 	if b, found := msg.Context().Value(contextKey{}).(*Binding); found {
 		return b
 	}
-	if b, found := marks.Load(weak.Make(msg)); found {
+	if b, found := marks.Load(msg.Acked()); found {
 		return b.(*Binding)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
@@ -34,6 +35,8 @@ func Run[C any, M edge.Major[C]](
 	t.Run("the app's configuration is not changed", s.appConfigIsNotChanged)
 	t.Run("options reach the topology", s.optionsReachTheTopology)
 	t.Run("tiers that are not declared are refused", s.undeclaredTiersAreRefused)
+	t.Run("sources of one broker are equal", s.sourcesOfOneBrokerAreEqual)
+	t.Run("messages carry their source", s.messagesCarryTheirSource)
 	t.Run("destinations are routing keys of the work queue", s.destinationsAreRoutingKeys)
 	t.Run("headers and properties survive any number of retries", s.foreignMessageSurvivesRetries)
 	t.Run("record and headers survive any marshaler", s.recordAndHeadersSurviveAnyMarshaler)
@@ -108,7 +111,8 @@ func (s suite[C, M]) printed(config Config[C, M]) []any {
 	printed := []any{config, &config, []Config[C, M]{config}, holder{&config}}
 	if b, err := s.new(config); err == nil {
 		type hidden struct{ b *rabbitmq.Builder[C, M] }
-		printed = append(printed, b, *b, []*rabbitmq.Builder[C, M]{b}, hidden{b})
+		source := b.TieredRetryConfig(nil).Source
+		printed = append(printed, b, *b, []*rabbitmq.Builder[C, M]{b}, hidden{b}, source, *source, source.Broker)
 	}
 	return printed
 }
@@ -196,6 +200,53 @@ func (s suite[C, M]) undeclaredTiersAreRefused(t *testing.T) {
 	require.NoError(t, retry.Validate())
 	retry.Schedule = append(retry.Schedule, 7*time.Second)
 	assert.ErrorContains(t, retry.Validate(), "Schedule has the tier 7s, which is not declared (declared: [1s 5m])")
+}
+
+func (s suite[C, M]) sourcesOfOneBrokerAreEqual(t *testing.T) {
+	own := s.builder(t).TieredRetryConfig(nil).Source
+	assert.Equal(t, "the builder of amqp://localhost:5672/ (prefix retry)", own.Name)
+	assert.Contains(t, own.Subscribe, "amqp.NewSubscriber(builder.SubscriberConfig(), logger)")
+	assert.Equal(t, s.config().Schedule.Tiers(), own.DeclaredTiers)
+	at := func(address string) func(*Config[C, M], Fields) {
+		return func(_ *Config[C, M], app Fields) { *app.URI = address }
+	}
+	for name, row := range map[string]struct {
+		change func(*Config[C, M], Fields)
+		equal  bool
+	}{
+		"nothing":         {func(*Config[C, M], Fields) {}, true},
+		"a group":         {func(c *Config[C, M], _ Fields) { c.AMQP = s.PubSub(uri, "billing") }, true},
+		"schedule":        {func(c *Config[C, M], _ Fields) { c.Schedule = c.Schedule[:1] }, true}, // DeclaredTiers are compared
+		"user, default":   {at("amqp://shop:secret@localhost"), true},
+		"prefix, default": {func(c *Config[C, M], _ Fields) { c.Prefix, c.QueueType = "retry", topology.Quorum }, true},
+		"prefix":          {func(c *Config[C, M], _ Fields) { c.Prefix = "again" }, false},
+		"type":            {func(c *Config[C, M], _ Fields) { c.QueueType = topology.Classic }, false},
+		"port":            {at("amqp://guest:guest@localhost:5673/"), false},
+		"host":            {at("amqp://guest:guest@127.0.0.1:5672/"), false},
+		"virtual host":    {at("amqp://guest:guest@localhost:5672/shop"), false},
+		"its other place": {func(_ *Config[C, M], app Fields) { *app.Connection = &amqp091.Config{Vhost: "shop"} }, false},
+	} {
+		other := s.builder(t, row.change).TieredRetryConfig(nil).Source
+		assert.Equal(t, row.equal, own.Broker == other.Broker, name)
+		assert.NotEqual(t, fmt.Sprintf("%p", own.Owner), fmt.Sprintf("%p", other.Owner), name)
+	}
+	elsewhere := s.builder(t, at("amqps://shop:secret@[::1]/a%2Fb"), func(c *Config[C, M], _ Fields) { c.Prefix = "again" })
+	assert.Equal(t, "the builder of amqps://[::1]:5671/a%2Fb (prefix again)", elsewhere.TieredRetryConfig(nil).Source.Name)
+}
+
+func (s suite[C, M]) messagesCarryTheirSource(t *testing.T) {
+	b := s.builder(t)
+	source := b.TieredRetryConfig(nil).Source
+	assert.Same(t, source, b.TieredRetryConfig(nil).Source)
+	for range 2 {
+		msg, err := valuesOf(b.SubscriberConfig()).Marshaler.Unmarshal(Foreign())
+		require.NoError(t, err)
+		require.NotNil(t, binding.Of(msg))
+		assert.Same(t, source, binding.Of(msg).Source)
+	}
+	letter, err := valuesOf(b.DeadLetterSubscriberConfig()).Marshaler.Unmarshal(Foreign())
+	require.NoError(t, err)
+	assert.Nil(t, binding.Of(letter), "the retry middleware is not for dead letters")
 }
 
 func (s suite[C, M]) optionsReachTheTopology(t *testing.T) {

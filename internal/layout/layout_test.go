@@ -113,8 +113,8 @@ var rules = []rule{
 	{
 		folder: "internal/configtest",
 		may: []string{
-			watermill, amqp091, "github.com/stretchr/testify", module + "/backoff", module + "/internal/edge", module + "/middleware",
-			module + "/rabbitmq", module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
+			watermill, amqp091, "github.com/stretchr/testify", module + "/backoff", module + "/internal/binding", module + "/internal/edge",
+			module + "/middleware", module + "/rabbitmq", module + "/rabbitmq/publisher", module + "/rabbitmq/topology",
 		},
 		never: []string{amqpPubSub},
 		why:   "the tests of all majors share it",

@@ -1,6 +1,10 @@
 package headers
 
-import amqp091 "github.com/rabbitmq/amqp091-go"
+import (
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/edge"
+)
 
 // RoundTrip encodes headers as Unmarshal does, and decodes them as Marshal does.
 func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
@@ -12,4 +16,10 @@ func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
 func Decode(encoded string) error {
 	_, err := decodeProperties(encoded)
 	return err
+}
+
+// Consumers is how many consumers a marshaler of NewConsuming has.
+func Consumers(m edge.Marshaler) (n int) {
+	m.(consumingMarshaler).consumers.Range(func(any, any) bool { n++; return true })
+	return n
 }

@@ -31,7 +31,9 @@ type marshaler struct {
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
 // A message that the app's marshaler cannot read has the metadata key middleware.UnmarshalErrorKey: watermill-amqp would answer
 // an error with a requeue, and the broker would deliver the message again at once, without end.
-func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler {
+func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler { return newMarshaler(app, prefix) }
+
+func newMarshaler(app edge.Marshaler, prefix naming.Prefix) marshaler {
 	return marshaler{app: app, published: func(delivery amqp091.Delivery) bool {
 		// Retries come through the return exchange, dead letters through the retry exchange.
 		return delivery.Exchange == prefix.ReturnExchange() || delivery.Exchange == prefix.RetryExchange()

@@ -1,0 +1,86 @@
+package rabbitmq
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// place is equal for builders that can publish to each other's tiers. Two names of one broker are not equal.
+type place struct {
+	host   string
+	port   int
+	vhost  string
+	prefix naming.Prefix
+	// A publisher declares a deleted tier again, and the other builder must then accept it.
+	queueType topology.QueueType
+}
+
+// address returns where the app connects to, without a password.
+func (c *core) address() amqp091.URI {
+	uri, _ := amqp091.ParseURI(*c.app.URI) // validated
+	if vhost := c.connection().Vhost; vhost != "" {
+		uri.Vhost = vhost
+	}
+	return uri
+}
+
+// place describes the broker and the prefix, for errors.
+func (c *core) place() string {
+	uri := c.address()
+	address := url.URL{Scheme: uri.Scheme, Host: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), Path: "/"}
+	if uri.Vhost != "/" {
+		address.Path, address.RawPath = "/"+uri.Vhost, "/"+url.PathEscape(uri.Vhost)
+	}
+	return fmt.Sprintf("%s (prefix %s)", address.String(), c.prefix)
+}
+
+// newSource returns the source of the messages that an owner's subscribers deliver.
+func (c *core) newSource(owner any, name, subscribe string, config middleware.TieredRetryConfig) *middleware.Source {
+	uri := c.address()
+	return &middleware.Source{
+		Owner: owner, Name: name, Subscribe: subscribe,
+		Broker:                        place{uri.Host, uri.Port, uri.Vhost, c.prefix, cmp.Or(c.topology.QueueType, topology.Quorum)},
+		DeclaredTiers:                 config.DeclaredTiers,
+		GenerateRetryDestination:      config.GenerateRetryDestination,
+		GenerateDeadLetterDestination: config.GenerateDeadLetterDestination,
+	}
+}
+
+// consuming is one configuration for watermill-amqp's subscriber.
+type consuming struct {
+	*core
+	logger atomic.Pointer[watermill.LoggerAdapter] // of the subscriber
+}
+
+func (c *consuming) declare(s edge.Subscription) error {
+	c.logger.Store(&s.Logger)
+	return c.core.declare(s)
+}
+
+// warnUnclaimed logs, once for each builder, that handlers have no retry middleware.
+func (c *consuming) warnUnclaimed(exchange, routingKey string) {
+	logger := c.logger.Load()
+	if logger == nil || !c.warned.CompareAndSwap(false, true) {
+		return
+	}
+	from := fmt.Sprintf("queue %q", routingKey)
+	if exchange != "" {
+		from = fmt.Sprintf("exchange %q, routing key %q", exchange, routingKey)
+	}
+	warning.Log(*logger, fmt.Sprintf("A handler of messages of %s has no retry middleware. A message that fails there waits on no tier: it comes back "+
+		"after 10ms to 1s, until the delivery limit of its queue, if there is one. Add the retry middleware of %s to the handler, before all "+
+		"middlewares that can fail: handler.AddMiddleware(retry.Middleware)", from, c.source.Name), nil)
+}
