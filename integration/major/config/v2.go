@@ -8,9 +8,11 @@ import "github.com/tieredretry/watermill-retry/config"
 type (
 	Builder       = config.Builder
 	BuilderConfig = config.BuilderConfig
+	Connection    = config.Connection
 )
 
 var (
+	Connect                    = config.Connect
 	DeadLetterSubscriberConfig = config.DeadLetterSubscriberConfig
 	NewBuilder                 = config.NewBuilder
 )

@@ -7,9 +7,11 @@ import "github.com/tieredretry/watermill-retry/configamqp3"
 type (
 	Builder       = configamqp3.Builder
 	BuilderConfig = configamqp3.BuilderConfig
+	Connection    = configamqp3.Connection
 )
 
 var (
+	Connect                    = configamqp3.Connect
 	DeadLetterSubscriberConfig = configamqp3.DeadLetterSubscriberConfig
 	NewBuilder                 = configamqp3.NewBuilder
 )
