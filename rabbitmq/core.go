@@ -120,7 +120,7 @@ func (c *core) topologyOf(queue string) topology.Topology {
 }
 
 // redeclare declares the tiers and the dead-letter queue of a routing key again.
-func (c *core) redeclare(channel *amqp091.Channel, routingKey string) error {
+func (c *core) redeclare(channel *amqp091.Channel, _, routingKey string) error {
 	queue, ok := naming.QueueOfKey(routingKey)
 	if !ok {
 		return fmt.Errorf("routing key %q has no work queue: it must be <tier>.<queue> or dead.<queue>", routingKey)

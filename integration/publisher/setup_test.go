@@ -39,13 +39,17 @@ func (o topology) declare(channel *amqp091.Channel, arguments amqp091.Table) err
 	if arguments == nil {
 		arguments = amqp091.Table{"x-queue-type": "classic"}
 	}
-	if err := channel.ExchangeDeclare(o.exchange, "topic", true, false, false, false, nil); err != nil {
+	if err := o.declareExchange(channel); err != nil {
 		return err
 	}
 	if _, err := channel.QueueDeclare(o.queue, true, false, false, false, arguments); err != nil {
 		return err
 	}
 	return channel.QueueBind(o.queue, o.queue, o.exchange, false, nil)
+}
+
+func (o topology) declareExchange(channel *amqp091.Channel) error {
+	return channel.ExchangeDeclare(o.exchange, "topic", true, false, false, false, nil)
 }
 
 // content empties the queue, and returns how often each message was in it, by UUID.

@@ -116,12 +116,12 @@ func (c *call) settle(r *request) error {
 				return err
 			}
 			declared = true
-			if err := c.redeclare(r, err, c.p.exchanges, r.exchange); err != nil {
+			if err := c.redeclare(r, err, c.p.exchanges, destination{exchange: r.exchange}); err != nil {
 				return err
 			}
 		case errors.Is(err, ErrUnroutable) && c.p.config.Redeclare != nil && !redeclared:
 			redeclared = true
-			if err := c.redeclare(r, err, c.p.redeclares, r.routingKey); err != nil {
+			if err := c.redeclare(r, err, c.p.redeclares, destination{r.exchange, r.routingKey}); err != nil {
 				return err
 			}
 		default:
@@ -193,7 +193,7 @@ func (c *call) declareExchange(r *request) error {
 		if state.connection == nil {
 			return c.p.failure(r, ErrNotConnected, state.cause)
 		}
-		d := c.p.exchanges.once(r.exchange, state.connection)
+		d := c.p.exchanges.once(destination{exchange: r.exchange}, state.connection)
 		if d == nil {
 			return nil
 		}
@@ -211,8 +211,8 @@ func (c *call) declareExchange(r *request) error {
 }
 
 // redeclare waits for a new declaration. It returns an error when the message should not be published again.
-func (c *call) redeclare(r *request, unroutable error, all *declarations, name string) error {
-	err := c.declared(all.again(name), r.ctx, all.field)
+func (c *call) redeclare(r *request, unroutable error, all *declarations, to destination) error {
+	err := c.declared(all.again(to), r.ctx, all.field)
 	if err == nil {
 		return nil
 	}

@@ -117,7 +117,8 @@ type Config struct {
 	// the metadata become headers, and the UUID is stored in UUIDHeader.
 	Marshal func(*message.Message) (amqp091.Publishing, error)
 
-	// DeclareExchange declares an exchange, and what belongs to it. It is called before the first publish to the exchange, before
+	// DeclareExchange declares an exchange. Queues and bindings belong in Redeclare: a message that is published between the
+	// exchange's declaration and that of its binding is returned. DeclareExchange is called before the first publish to the exchange, before
 	// the first one after each reconnect, and when the broker closed the channel because the exchange does not exist; then the
 	// message is published once more. It is not called for the default exchange, which always exists.
 	//
@@ -128,9 +129,9 @@ type Config struct {
 
 	// Redeclare is called when the broker returned a message as unroutable, or, without DeclareExchange, when the exchange does
 	// not exist; then the message is published once more. Redeclare may use the channel until it returns: the channel is opened
-	// for this call only. Calls for the same routing key never overlap: publishes that fail during a call wait for its result. A
-	// panic counts as an error. Nil: no redeclaration.
-	Redeclare func(channel *amqp091.Channel, routingKey string) error
+	// for this call only. Calls for the same exchange and routing key never overlap: publishes that fail during a call wait for
+	// its result. A panic counts as an error. Nil: no redeclaration.
+	Redeclare func(channel *amqp091.Channel, exchange, routingKey string) error
 
 	// DeclareTimeout is how long a publish waits for DeclareExchange, and how long for Redeclare. ConfirmTimeout bounds both.
 	// Default 10 s.

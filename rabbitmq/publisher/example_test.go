@@ -152,12 +152,12 @@ func ExampleConfig_route() {
 func ExampleConfig_redeclare() {
 	_ = publisher.Config{
 		Exchange: "retry",
-		Redeclare: func(ch *amqp091.Channel, routingKey string) error {
+		Redeclare: func(ch *amqp091.Channel, exchange, routingKey string) error {
 			_, err := ch.QueueDeclare("orders.retry.10s", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
 			if err != nil {
 				return err
 			}
-			return ch.QueueBind("orders.retry.10s", routingKey, "retry", false, nil)
+			return ch.QueueBind("orders.retry.10s", routingKey, exchange, false, nil)
 		},
 	}
 }

@@ -59,8 +59,12 @@ func NewPublisher(connection *Connection, config Config) (*Publisher, error) {
 		config:     config,
 		connection: connection,
 		link:       connection.link,
-		exchanges:  newDeclarations(connection.link, "Config.DeclareExchange", config.DeclareExchange).remember(),
-		redeclares: newDeclarations(connection.link, "Config.Redeclare", config.Redeclare),
+		exchanges: newDeclarations(connection.link, "Config.DeclareExchange", func(channel *amqp091.Channel, d destination) error {
+			return config.DeclareExchange(channel, d.exchange)
+		}).remember(),
+		redeclares: newDeclarations(connection.link, "Config.Redeclare", func(channel *amqp091.Channel, d destination) error {
+			return config.Redeclare(channel, d.exchange, d.routingKey)
+		}),
 	}
 	if !connection.add(p) {
 		return nil, fmt.Errorf("%w, because its connection is closed", ErrClosed)

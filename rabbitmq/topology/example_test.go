@@ -79,7 +79,7 @@ func ExampleTopology_DeclareDeadLetters() {
 func ExampleTopology_Redeclare() {
 	failures, err := publisher.New(publisher.ConnectionConfig{URI: os.Getenv("AMQP_URL")}, publisher.Config{
 		Exchange:  "retry",
-		Redeclare: func(channel *amqp091.Channel, _ string) error { return orders().Redeclare(channel) },
+		Redeclare: func(channel *amqp091.Channel, _, _ string) error { return orders().Redeclare(channel) },
 	}, nil)
 	if err != nil {
 		log.Fatal(err)
