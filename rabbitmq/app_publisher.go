@@ -51,8 +51,15 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 	if exchange != "" {
 		what = fmt.Sprintf("no queue is bound to exchange %q with the routing key %q", exchange, key)
 	}
-	return fmt.Errorf("%w: %s: a subscriber of topic %q must run once first, because it declares the queue", err, what, topic)
+	fix := fmt.Sprintf("a subscriber of topic %q must run once first, because it declares the queue", topic)
+	if p.core.verifyOnly {
+		fix = "VerifyOnly is set, so a user with the permission must declare it"
+	}
+	return fmt.Errorf("%w: %s: %s", err, what, fix)
 }
 
 // Close implements message.Publisher. The router calls it when a handler stops, and other handlers still publish.
 func (p appPublisher) Close() error { return nil }
+
+// String is the publisher's name in Watermill's metrics.
+func (p appPublisher) String() string { return "rabbitmq.Publisher" }

@@ -2,6 +2,7 @@ package connect_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -56,24 +57,50 @@ func TestSchedulesOfOneQueue(t *testing.T) {
 	}
 }
 
-// TestDeletedTierIsDeclaredAgain, also one that only the schedule of a handler has.
-func TestDeletedTierIsDeclaredAgain(t *testing.T) {
+// TestDeletedTiersAreDeclaredAgain, those of all schedules of the queue.
+func TestDeletedTiersAreDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	processed := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error {
+	bill := func(msg *message.Message) error {
 		if failures(msg) == 0 {
 			return errDown
 		}
 		processed.Add(msg.UUID)
 		return nil
-	}, middleware.HandlerOptions{Schedule: backoff.Schedule{150 * time.Millisecond}})
+	}
+	s.handle("first", "orders", bill, middleware.HandlerOptions{Schedule: backoff.Schedule{150 * time.Millisecond}})
+	s.handle("second", "orders", bill, middleware.HandlerOptions{Schedule: backoff.Schedule{250 * time.Millisecond}})
 	s.run()
-	tier := s.topic("orders") + "." + s.name + ".150ms"
-	deleteQueue(t, tier)
-	s.publish("orders", ids(5)...)
-	processed.Wait(t, 5, soon)
-	assert.True(t, exists(t, tier))
+	tiers := []string{s.topic("orders") + "." + s.name + ".150ms", s.topic("orders") + "." + s.name + ".250ms"}
+	for _, tier := range tiers {
+		deleteQueue(t, tier)
+	}
+	s.publish("orders", ids(40)...) // both handlers get some of them
+	processed.Wait(t, 40, soon)
+	for _, tier := range tiers {
+		assert.True(t, exists(t, tier), tier)
+	}
+	assert.Empty(t, s.log.Lines("holding"))
+}
+
+// TestDeclaredOnce: handlers of one topic declare its topology once, also with several schedules.
+func TestDeclaredOnce(t *testing.T) {
+	t.Parallel()
+	built := make(chan string, 100)
+	s := open(t, func(b *config.BuilderConfig) { b.AMQP.TopologyBuilder = &amqp.SpyTopologyBuilder{Built: built} })
+	for i := range 16 {
+		s.handle(fmt.Sprint("billing-", i), "orders", func(*message.Message) error { return nil },
+			middleware.HandlerOptions{Schedule: backoff.Schedule{time.Duration(100+i%3) * time.Millisecond}})
+	}
+	s.handle("mail", "mails", func(*message.Message) error { return nil })
+	s.run()
+	close(built)
+	var topologies []string
+	for queue := range built {
+		topologies = append(topologies, queue)
+	}
+	assert.ElementsMatch(t, []string{s.topic("orders"), s.topic("mails")}, topologies)
 }
 
 // TestConcurrency: as many messages as configured are in flight, and not one more.
@@ -115,45 +142,42 @@ func TestConcurrency(t *testing.T) {
 // TestOrderKey: messages of one key one after the other, in their order, for the handler that asks for it.
 func TestOrderKey(t *testing.T) {
 	t.Parallel()
+	const concurrency, count = 8, 60
 	s := open(t)
 	customer := func(msg *message.Message) string { key, _, _ := strings.Cut(msg.UUID, "/"); return key }
 	var mu sync.Mutex
 	inFlight, order, most := map[string]int{}, map[string][]string{}, 0
-	done := testapp.NewLedger()
-	both := make(chan struct{}) // closed when two customers are in flight
+	entered, done := testapp.NewLedger(), testapp.NewLedger()
+	leave := make(chan struct{})
+	release := sync.OnceFunc(func() { close(leave) })
+	t.Cleanup(release)
 	s.handle("billing", "orders", func(msg *message.Message) error {
 		key := customer(msg)
 		mu.Lock()
 		inFlight[key]++
 		most = max(most, inFlight[key])
 		order[key] = append(order[key], msg.UUID)
-		if len(inFlight) == 2 && inFlight["a"]+inFlight["b"] == 2 {
-			select {
-			case <-both:
-			default:
-				close(both)
-			}
-		}
 		mu.Unlock()
-		select {
-		case <-both:
-		case <-time.After(soon):
-		}
+		entered.Add(msg.UUID)
+		<-leave
 		mu.Lock()
 		inFlight[key]--
 		mu.Unlock()
 		done.Add(msg.UUID)
 		return nil
-	}, middleware.HandlerOptions{OrderKey: customer, Concurrency: 8})
+	}, middleware.HandlerOptions{OrderKey: customer, Concurrency: concurrency})
 	s.run()
 	want := map[string][]string{}
-	for _, id := range ids(30) {
+	for _, id := range ids(count / 2) {
 		for _, key := range []string{"a", "b"} {
 			want[key] = append(want[key], key+"/"+id)
 			s.publish("orders", key+"/"+id)
 		}
 	}
-	done.Wait(t, 60, soon)
+	entered.Wait(t, 2, soon)
+	eventually(t, func() bool { return testapp.Depth(t, s.topic("orders")) == count-concurrency }, "the others wait for their key")
+	release()
+	done.Wait(t, count, soon)
 	mu.Lock()
 	defer mu.Unlock()
 	assert.Equal(t, want, order)

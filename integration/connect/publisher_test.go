@@ -66,6 +66,7 @@ func TestPublisherVerifiesOnly(t *testing.T) {
 	s := open(t, fanOut, func(b *config.BuilderConfig) { b.VerifyOnly = true })
 	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
 	require.ErrorIs(t, err, publisher.ErrUnroutable)
+	require.ErrorContains(t, err, "VerifyOnly is set")
 	require.Error(t, broker.Channel(t).ExchangeDeclarePassive(s.topic("orders"), "fanout", true, false, false, false, nil))
 }
 

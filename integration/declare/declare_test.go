@@ -1,0 +1,113 @@
+package declare_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// declares are the methods that declare.
+var declares = []string{"queue.declare", "exchange.declare", "queue.declare passive", "exchange.declare passive"}
+
+func counts(r *recorder) map[string]int {
+	all := map[string]int{}
+	for _, method := range declares {
+		all[method] = r.count(method)
+	}
+	return all
+}
+
+func TestHandlersOfOneTopicDeclareOnce(t *testing.T) {
+	t.Parallel()
+	one := connect(t)
+	one.handle(one.queue("orders"), 1, testapp.NewLedger())
+	one.run()
+	want := counts(one.wire.consuming())
+	require.Positive(t, want["queue.declare"])
+
+	proxy, uri := broker.Proxy(t)
+	a := connect(t, func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = uri })
+	queue := a.queue("orders")
+	processed := testapp.NewLedger()
+	const handlers, further = 16, 8
+	a.handle(queue, handlers, processed)
+	a.run()
+	var subscribed sync.WaitGroup
+	for i := range further { // at the same time
+		s, err := a.Subscriber(fmt.Sprint("further ", i))
+		require.NoError(t, err)
+		subscribed.Go(func() {
+			_, err := s.Subscribe(t.Context(), queue)
+			assert.NoError(t, err)
+		})
+	}
+	subscribed.Wait()
+	assert.Equal(t, handlers+further, a.wire.consuming().count("basic.consume"))
+	assert.Equal(t, want, counts(a.wire.consuming()))
+	for _, name := range []string{queue + "." + a.name + ".100ms", queue + ".dead", a.name + ".orphans"} {
+		assert.Equal(t, 1, a.wire.consuming().count("queue.declare "+name), name)
+	}
+	assert.Equal(t, 2, a.wire.dialled(), "the inspection has no connection of its own")
+
+	first := a.wire.consuming()
+	proxy.Stop()
+	require.NoError(t, proxy.Start())
+	broker.Eventually(t, soon, func() bool {
+		return a.Health().Ready() == nil && a.wire.consuming() != first && a.wire.consuming().count("basic.consume") == handlers+further
+	}, "all consume over the next connection")
+	assert.Equal(t, want, counts(a.wire.consuming()), "once for each connection")
+}
+
+// TestASharedQueueOfSeveralSchedules: what a later handler adds is declared, without another inspection.
+func TestASharedQueueOfSeveralSchedules(t *testing.T) {
+	t.Parallel()
+	a := connect(t)
+	queue := a.queue("orders")
+	first, err := a.Subscriber("first")
+	require.NoError(t, err)
+	_, err = first.Subscribe(t.Context(), queue)
+	require.NoError(t, err)
+	inspected := a.wire.consuming().count("queue.declare " + queue)
+	tier := queue + "." + a.name + ".7s"
+	require.Zero(t, a.wire.consuming().count("queue.declare "+tier))
+
+	later, err := a.Subscriber("later", middleware.HandlerOptions{Schedule: []time.Duration{7 * time.Second}})
+	require.NoError(t, err)
+	for range 3 {
+		_, err = later.Subscribe(t.Context(), queue)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, 1, a.wire.consuming().count("queue.declare "+tier))
+	assert.Equal(t, inspected, a.wire.consuming().count("queue.declare "+queue))
+	assert.Equal(t, 2, a.wire.dialled())
+}
+
+// TestVerifyOnlyDeclaresNothing, and binds nothing while it consumes.
+func TestVerifyOnlyDeclaresNothing(t *testing.T) {
+	t.Parallel()
+	declared := connect(t)
+	queue := declared.queue("orders")
+	declared.handle(queue, 1, testapp.NewLedger())
+	declared.run()
+
+	a := connect(t, func(b *config.BuilderConfig) { b.Prefix, b.VerifyOnly = declared.name, true })
+	processed := testapp.NewLedger()
+	a.handle(queue, 4, processed)
+	a.run()
+	r := a.wire.consuming()
+	assert.Equal(t, 4, r.count("basic.consume"))
+	assert.Equal(t, 1, r.count("queue.declare passive "+queue), "checked once")
+	for _, method := range []string{"queue.declare", "exchange.declare", "queue.bind"} {
+		assert.Zero(t, r.count(method), method)
+	}
+	assert.Equal(t, 2, a.wire.dialled())
+}

@@ -1,0 +1,218 @@
+// Package declare_test counts what an app declares, and changes its topology while it consumes.
+package declare_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/rota"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+const soon = 60 * time.Second // much longer than any of it takes
+
+var errDown = errors.New("the provider is down")
+
+func TestMain(m *testing.M) {
+	rota.Period = 2 * time.Second // of the checks of bindings
+	m.Run()
+}
+
+// An app is on Connect. Its queues and exchanges have names that no other test uses.
+type app struct {
+	*config.Connection
+	t      testing.TB
+	name   string
+	log    *testapp.Log
+	router *message.Router
+	wire   *wire
+}
+
+func connect(t testing.TB, change ...func(*config.BuilderConfig)) *app {
+	t.Helper()
+	a := &app{t: t, name: broker.Name(t, "t"), log: &testapp.Log{}, wire: &wire{}}
+	broker.Clean(t, a.name)
+	b := config.BuilderConfig{
+		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
+		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+		Prefix:   a.name,
+	}
+	for _, c := range change {
+		c(&b)
+	}
+	b.AMQP.Connection.AmqpConfig = &amqp091.Config{Dial: a.wire.dial}
+	var err error
+	a.Connection, err = config.Connect(b, a.log)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, a.Close()) })
+	a.router = message.NewDefaultRouter(a.log)
+	return a
+}
+
+func (a *app) queue(base string) string { return base + "_" + a.name }
+
+// handle adds handlers that fail at the first try of each message.
+func (a *app) handle(queue string, handlers int, processed *testapp.Ledger, options ...middleware.HandlerOptions) {
+	tries := testapp.NewLedger()
+	for i := range handlers {
+		a.AddConsumerHandler(a.router, fmt.Sprintf("%s/%d", queue, i), queue, func(msg *message.Message) error {
+			if tries.Add(msg.UUID) == 1 {
+				return errDown
+			}
+			processed.Add(msg.UUID)
+			return nil
+		}, options...)
+	}
+}
+
+// run starts the router, which is closed when the test ends, before the connection.
+func (a *app) run() {
+	a.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.router.Run(ctx) }()
+	select {
+	case <-a.router.Running():
+	case err := <-done:
+		cancel()
+		require.NoError(a.t, err)
+		a.t.Fatal("the router stopped before it was running")
+	case <-time.After(soon):
+		cancel()
+		a.t.Fatal("the router did not start in time")
+	}
+	a.t.Cleanup(func() {
+		cancel()
+		require.NoError(a.t, <-done)
+	})
+}
+
+// A wire records the methods that the app sends to the broker.
+type wire struct {
+	mu          sync.Mutex
+	connections []*recorder
+}
+
+func (w *wire) dial(network, address string) (net.Conn, error) {
+	conn, err := amqp091.DefaultDial(30*time.Second)(network, address)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := &recorder{Conn: conn, header: 8}
+	w.connections = append(w.connections, r)
+	return r, nil
+}
+
+func (w *wire) dialled() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.connections)
+}
+
+// consuming returns what was sent over the last connection that has a consumer.
+func (w *wire) consuming() *recorder {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := len(w.connections) - 1; i >= 0; i-- {
+		if w.connections[i].count("basic.consume") > 0 {
+			return w.connections[i]
+		}
+	}
+	return &recorder{}
+}
+
+// A recorder reads the frames that are written to a connection.
+type recorder struct {
+	net.Conn
+
+	mu      sync.Mutex
+	header  int // bytes of the protocol header that are left
+	pending []byte
+	methods map[string]int
+}
+
+func (r *recorder) Write(data []byte) (int, error) {
+	n, err := r.Conn.Write(data)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending = append(r.pending, data[:n]...)
+	skip := min(r.header, len(r.pending))
+	r.header, r.pending = r.header-skip, r.pending[skip:]
+	const head, end = 7, 1 // of a frame: type, channel, size; its last byte
+	for r.header == 0 && len(r.pending) >= head {
+		size := int(binary.BigEndian.Uint32(r.pending[3:]))
+		if len(r.pending) < head+size+end {
+			break
+		}
+		if r.pending[0] == 1 {
+			r.record(r.pending[head : head+size])
+		}
+		r.pending = r.pending[head+size+end:]
+	}
+	return n, err
+}
+
+// record counts a method by its name, and those that declare also by their object.
+func (r *recorder) record(method []byte) {
+	name, object := "", ""
+	id := [2]uint16{binary.BigEndian.Uint16(method), binary.BigEndian.Uint16(method[2:])}
+	switch id {
+	case [2]uint16{40, 10}:
+		name = "exchange.declare"
+	case [2]uint16{50, 10}:
+		name = "queue.declare"
+	case [2]uint16{50, 20}:
+		name = "queue.bind"
+	case [2]uint16{60, 20}:
+		name = "basic.consume"
+	default:
+		return
+	}
+	text := func(at int) (string, int) {
+		return string(method[at+1 : at+1+int(method[at])]), at + 1 + int(method[at])
+	}
+	object, at := text(6)
+	switch name {
+	case "exchange.declare":
+		_, at = text(at)
+		if method[at]&1 == 1 {
+			name += " passive"
+		}
+	case "queue.declare":
+		if method[at]&1 == 1 {
+			name += " passive"
+		}
+	case "queue.bind":
+		exchange, _ := text(at)
+		object += " to " + exchange
+	}
+	if r.methods == nil {
+		r.methods = map[string]int{}
+	}
+	r.methods[name]++
+	r.methods[name+" "+object]++
+}
+
+// count is how often a method was sent, such as "queue.declare" or "queue.declare orders".
+func (r *recorder) count(method string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.methods[method]
+}

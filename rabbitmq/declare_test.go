@@ -1,0 +1,60 @@
+package rabbitmq
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
+	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// TestHandlersOfOneQueueShareAnError: those of other queues do not wait.
+func TestHandlersOfOneQueueShareAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDeclarer(declarerConfig{Inspector: workqueue.New(workqueue.Config{}), Prefix: naming.Default, VerifyOnly: true})
+		defer d.close()
+		release, opened := make(chan struct{}), 0
+		refused := errors.New("no more channels")
+		declare := func(queue string, connection uint64, open func() (*amqp091.Channel, error)) error {
+			return d.declare(
+				subscriber.Declaration{OpenChannel: open, Connection: connection}, "topic",
+				edge.Subscription{Queue: queue, Durable: true, Logger: watermill.NopLogger{}},
+				topology.New(topology.Config{Schedule: backoff.Schedule{time.Second}}, topology.Queue{Name: queue, Durable: true}),
+			)
+		}
+		const handlers = 16
+		results := make(chan error, handlers)
+		for range handlers {
+			go func() {
+				results <- declare("orders", 2, func() (*amqp091.Channel, error) {
+					opened++
+					<-release
+					return nil, refused
+				})
+			}()
+		}
+		synctest.Wait()
+		require.Equal(t, 1, opened, "the others wait")
+		other := errors.New("another error")
+		require.ErrorIs(t, declare("mails", 2, func() (*amqp091.Channel, error) { return nil, other }), other)
+		close(release)
+		for range handlers {
+			require.ErrorIs(t, <-results, refused)
+		}
+		assert.Equal(t, 1, opened, "they share the result")
+
+		require.ErrorIs(t, declare("orders", 2, func() (*amqp091.Channel, error) { return nil, other }), other, "a failure is not remembered")
+		require.ErrorContains(t, declare("orders", 1, nil), "its connection is lost")
+	})
+}
