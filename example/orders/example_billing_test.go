@@ -19,7 +19,7 @@ func TestBilling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		schedule := backoff.Exponential(time.Second, 5, 4) // 1s 5s 25s 125s
 		app := retrytest.New(t, schedule)
-		app.AddConsumerHandler("billing", "orders", newProvider(6, schedule).bill)
+		app.AddConsumerHandler(app.Router, "billing", "orders", newProvider(6, schedule).bill)
 
 		orders, err := newOrders(6)
 		require.NoError(t, err)
@@ -40,7 +40,9 @@ func TestAppOnTheTestKit(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			schedule := backoff.Schedule{500 * time.Millisecond, time.Second, 10 * time.Minute}
 			kit := retrytest.New(t, schedule)
-			backend := &Backend{Topic: "orders", Subscriber: kit.NewSubscriber(), Retries: kit.TieredRetryConfig(), Handlers: 4}
+			subscriber, err := kit.Subscriber("billing")
+			require.NoError(t, err)
+			backend := &Backend{Topic: "orders", Subscriber: subscriber, Retries: kit.TieredRetryConfig(), Handlers: 4}
 			if relayed {
 				backend.Relay, backend.Handlers = kit.Relay, 1
 			}
