@@ -3,12 +3,14 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
@@ -26,11 +28,26 @@ type Builder = rabbitmq.Builder[amqp.Config, major]
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
 
+// Connection has the handlers, the middleware and the publisher of an app. Its methods:
+//
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection.AddConsumerHandler
+type Connection = rabbitmq.Connection
+
+// Connect opens two connections to the broker and returns a Connection for all handlers of an app. At most one HandlerOptions can be
+// given: the defaults of all handlers. It returns an error that joins all faults, or the reason why it cannot connect. A nil logger
+// logs nothing. What becomes of each field of the amqp.Config:
+//
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connect
+func Connect(config BuilderConfig, logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions) (*Connection, error) {
+	return rabbitmq.Connect(config, logger, defaults...)
+}
+
 // major implements edge.Major for watermill-amqp v2.
 type major struct{}
 
 func (major) Fields(c *amqp.Config) edge.Fields {
-	return edge.Fields{
+	f := edge.Fields{
 		URI: &c.Connection.AmqpURI, TLS: &c.Connection.TLSConfig, Connection: &c.Connection.AmqpConfig,
 		Validate: c.ValidateSubscriber,
 		Exchange: &c.Exchange.Arguments, Queue: &c.Queue.Arguments, QueueBind: &c.QueueBind.Arguments, Consume: &c.Consume.Arguments,
@@ -38,12 +55,31 @@ func (major) Fields(c *amqp.Config) edge.Fields {
 		NoRequeueOnNack: &c.Consume.NoRequeueOnNack, Transactional: &c.Publish.Transactional,
 		Marshaler: c.Marshaler, QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
 		CopyReconnect: edge.CopyPointer(&c.Connection.Reconnect),
+		RoutingKey:    c.Publish.GenerateRoutingKey, SetQueueName: func(f func(string) string) { c.Queue.GenerateName = f },
+		ConsumerTag: &c.Consume.Consumer, NoLocal: &c.Consume.NoLocal, Immediate: &c.Publish.Immediate,
+		PrefetchCount: &c.Consume.Qos.PrefetchCount, PrefetchSize: &c.Consume.Qos.PrefetchSize,
 	}
+	f.Reconnect = func() (initial, longest time.Duration) {
+		if r := c.Connection.Reconnect; r != nil {
+			initial, longest = r.BackoffInitialInterval, r.BackoffMaxInterval
+		}
+		return initial, longest
+	}
+	f.DeclareExchange = func(channel *amqp091.Channel, exchange string) error {
+		return ownBuilder(c).ExchangeDeclare(channel, exchange, *c)
+	}
+	f.Subscription = func(channel *amqp091.Channel, topic, queue, exchange string, logger watermill.LoggerAdapter) edge.Subscription {
+		return topologyBuilder{TopologyBuilder: ownBuilder(c)}.subscription(channel, queue, exchange, *c, logger)
+	}
+	return f
+}
+
+func ownBuilder(c *amqp.Config) amqp.TopologyBuilder {
+	return cmp.Or[amqp.TopologyBuilder](c.TopologyBuilder, &amqp.DefaultTopologyBuilder{})
 }
 
 func (major) Install(c *amqp.Config, parts edge.Parts) {
-	own := cmp.Or[amqp.TopologyBuilder](c.TopologyBuilder, &amqp.DefaultTopologyBuilder{})
-	c.TopologyBuilder = topologyBuilder{TopologyBuilder: own, declare: parts.Declare}
+	c.TopologyBuilder = topologyBuilder{TopologyBuilder: ownBuilder(c), declare: parts.Declare}
 	c.Marshaler, c.Queue.GenerateName, c.Exchange.GenerateName = parts.Marshaler, parts.QueueName, parts.ExchangeName
 }
 
@@ -56,15 +92,21 @@ type topologyBuilder struct {
 func (t topologyBuilder) BuildTopology(
 	channel *amqp091.Channel, queue, exchange string, config amqp.Config, logger watermill.LoggerAdapter,
 ) error {
-	return t.declare(edge.Subscription{
+	return t.declare(t.subscription(channel, queue, exchange, config, logger))
+}
+
+func (t topologyBuilder) subscription(
+	channel *amqp091.Channel, queue, exchange string, config amqp.Config, logger watermill.LoggerAdapter,
+) edge.Subscription {
+	return edge.Subscription{
 		Channel: channel, Exchange: exchange, Logger: logger,
 		Queue: queue, Durable: config.Queue.Durable, Arguments: config.Queue.Arguments,
 		Fault: t.fault(queue, exchange, config),
-		DeclareApp: func(arguments amqp091.Table) error {
+		DeclareApp: func(channel *amqp091.Channel, arguments amqp091.Table) error {
 			config.Queue.Arguments = arguments
 			return t.TopologyBuilder.BuildTopology(channel, queue, exchange, config, logger)
 		},
-	})
+	}
 }
 
 // fault: v2's own topology builder calls GenerateRoutingKey if there is an exchange, and panics if it is nil.

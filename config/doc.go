@@ -28,12 +28,23 @@
 //	TieredRetryConfig(failures) middleware.TieredRetryConfig
 //	Topology(topic) topology.Topology             // exchanges, queues and bindings
 //
-// Both are aliases of types of package rabbitmq, which documents them and their methods in full. Ask go doc for that
+// The methods of Connection, which Connect returns, are:
+//
+//	AddConsumerHandler(router, name, topic, handler, options...)          // *message.Handler, with retries
+//	AddHandler(router, name, topic, publishTopic, handler, options...)    // for a handler that produces messages
+//	Subscriber(name, options...) (message.Subscriber, error)              // for code that adds handlers by itself
+//	Middleware(message.HandlerFunc) message.HandlerFunc                   // for handlers with a Subscriber
+//	Publisher() message.Publisher                                         // of the app's own messages
+//	Health() middleware.Health
+//	Close() error
+//
+// All three are aliases of types of package rabbitmq, which documents them and their methods in full. Ask go doc for that
 // package, not for config:
 //
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.BuilderConfig
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder.NewPublisher
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection
 //
 // Package topology describes what the builder declares on the broker, and has the constants for QueueType and WorkQueueMode and
 // the errors of Subscribe. The broker's user needs permissions for all these names and for the work queue: see docs/operations.md.

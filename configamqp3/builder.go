@@ -3,12 +3,14 @@ package configamqp3
 import (
 	"cmp"
 	"errors"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
@@ -20,10 +22,20 @@ type (
 	// Builder makes what the app's subscriber, its publisher of failures and the middleware need. Run go doc
 	// github.com/tieredretry/watermill-retry/rabbitmq.Builder for its methods.
 	Builder = rabbitmq.Builder[amqp.Config, major]
+
+	// Connection is what Connect returns. It is the same type as that of package config. Run go doc
+	// github.com/tieredretry/watermill-retry/rabbitmq.Connection for its methods.
+	Connection = rabbitmq.Connection
 )
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
+
+// Connect is rabbitmq.Connect for watermill-amqp v3. Run go doc github.com/tieredretry/watermill-retry/rabbitmq.Connect for what
+// becomes of each field of the amqp.Config.
+func Connect(config BuilderConfig, logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions) (*Connection, error) {
+	return rabbitmq.Connect(config, logger, defaults...)
+}
 
 // major implements edge.Major for watermill-amqp v3.
 type major struct{}
@@ -36,7 +48,25 @@ func (major) Fields(c *amqp.Config) edge.Fields {
 		Durable: &c.Queue.Durable, Exclusive: &c.Queue.Exclusive, AutoDelete: &c.Queue.AutoDelete, ConsumeExclusive: &c.Consume.Exclusive,
 		NoRequeueOnNack: &c.Consume.NoRequeueOnNack, Transactional: &c.Publish.Transactional,
 		Marshaler: c.Marshaler, QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
-		CopyReconnect: edge.CopyPointer(&c.Connection.Reconnect),
+		CopyReconnect: edge.CopyPointer(&c.Connection.Reconnect), RedeliveredKey: amqp.MetadataRedeliveredKey,
+		RoutingKey:    c.Publish.GenerateRoutingKey,
+		SetQueueName:  func(generate func(string) string) { c.Queue.GenerateName = generate },
+		PrefetchCount: &c.Consume.Qos.PrefetchCount, PrefetchSize: &c.Consume.Qos.PrefetchSize,
+		ConsumerTag: &c.Consume.Consumer, NoLocal: &c.Consume.NoLocal, Immediate: &c.Publish.Immediate,
+		Reconnect: func() (initial, longest time.Duration) {
+			if c.Connection.Reconnect == nil {
+				return 0, 0
+			}
+			return c.Connection.Reconnect.BackoffInitialInterval, c.Connection.Reconnect.BackoffMaxInterval
+		},
+		DeclareExchange: func(channel *amqp091.Channel, exchange string) error {
+			return appBuilder(c).ExchangeDeclare(channel, exchange, *c)
+		},
+		Subscription: func(channel *amqp091.Channel, topic, queue, exchange string, logger watermill.LoggerAdapter) edge.Subscription {
+			return subscription(appBuilder(c), channel, amqp.BuildTopologyParams{
+				Topic: topic, QueueName: queue, ExchangeName: exchange, RoutingKey: c.QueueBind.GenerateRoutingKey(topic),
+			}, *c, logger)
+		},
 	}
 }
 
@@ -52,9 +82,13 @@ func validate(c amqp.Config) error {
 }
 
 func (major) Install(c *amqp.Config, parts edge.Parts) {
-	own := cmp.Or[amqp.TopologyBuilder](c.TopologyBuilder, &amqp.DefaultTopologyBuilder{})
-	c.TopologyBuilder = topologyBuilder{TopologyBuilder: own, declare: parts.Declare}
+	c.TopologyBuilder = topologyBuilder{TopologyBuilder: appBuilder(c), declare: parts.Declare}
 	c.Marshaler, c.Queue.GenerateName, c.Exchange.GenerateName = parts.Marshaler, parts.QueueName, parts.ExchangeName
+}
+
+// appBuilder returns the app's own topology builder, or the one of v3.
+func appBuilder(c *amqp.Config) amqp.TopologyBuilder {
+	return cmp.Or[amqp.TopologyBuilder](c.TopologyBuilder, &amqp.DefaultTopologyBuilder{})
 }
 
 // topologyBuilder declares the retry topology too. It passes the params of v3, which has already generated the binding's routing
@@ -67,12 +101,18 @@ type topologyBuilder struct {
 func (t topologyBuilder) BuildTopology(
 	channel *amqp091.Channel, params amqp.BuildTopologyParams, config amqp.Config, logger watermill.LoggerAdapter,
 ) error {
-	return t.declare(edge.Subscription{
+	return t.declare(subscription(t.TopologyBuilder, channel, params, config, logger))
+}
+
+func subscription(
+	app amqp.TopologyBuilder, channel *amqp091.Channel, params amqp.BuildTopologyParams, config amqp.Config, logger watermill.LoggerAdapter,
+) edge.Subscription {
+	return edge.Subscription{
 		Channel: channel, Exchange: params.ExchangeName, Logger: logger,
 		Queue: params.QueueName, Durable: config.Queue.Durable, Arguments: config.Queue.Arguments,
-		DeclareApp: func(arguments amqp091.Table) error {
+		DeclareApp: func(channel *amqp091.Channel, arguments amqp091.Table) error {
 			config.Queue.Arguments = arguments
-			return t.TopologyBuilder.BuildTopology(channel, params, config, logger)
+			return app.BuildTopology(channel, params, config, logger)
 		},
-	})
+	}
 }

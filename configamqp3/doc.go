@@ -9,7 +9,7 @@
 //
 // The rest of the app is that of package config, whose Example is a whole program.
 //
-// Builder and BuilderConfig are aliases. Package rabbitmq documents them and their methods in full: ask go doc for that package,
+// Builder, BuilderConfig and Connection are aliases. Package rabbitmq documents them and their methods in full: ask go doc for that package,
 // not for configamqp3, for example go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder.NewPublisher. The methods of
 // Builder:
 //
@@ -31,6 +31,16 @@
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
 //	VerifyOnly             bool                    // declare nothing, only check that the topology exists
+//
+// The methods of Connection, which Connect returns and which is the same type in both packages:
+//
+//	AddConsumerHandler(router, name, topic, handler, options...) *message.Handler
+//	AddHandler(router, name, subscribeTopic, publishTopic, handler, options...) *message.Handler
+//	Close() error                                             // ends subscriptions, publishers and connections
+//	Health() middleware.Health                                // for readiness probes
+//	Middleware(message.HandlerFunc) message.HandlerFunc       // for handlers that the app adds by itself
+//	Publisher() message.Publisher                             // confirmed; an unroutable message is an error
+//	Subscriber(name, options...) (message.Subscriber, error)  // for cqrs, Requeuer, FanIn
 //
 // Differences between v3 and v2 that concern retries:
 //

@@ -46,7 +46,7 @@ func validateURI(uri string) error {
 	if uri == "" {
 		return errors.New("AMQP.Connection.AmqpURI is empty: set the broker's address, amqp://user:password@host:5672/vhost")
 	}
-	if (publisher.Config{URI: uri}).Validate() != nil {
+	if (publisher.ConnectionConfig{URI: uri}).Validate() != nil {
 		return errors.New("AMQP.Connection.AmqpURI cannot be read: it must be like amqp://user:password@host:5672/vhost (or amqps://), " +
 			"with reserved characters in user name and password percent-encoded")
 	}

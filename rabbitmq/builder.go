@@ -30,6 +30,12 @@ func NewBuilder[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*Builder[C,
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
 	}
+	app, c := newCore(config)
+	return &Builder[C, M]{app: app, core: c}, nil
+}
+
+// newCore copies a valid configuration.
+func newCore[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*C, *core) {
 	if config.Prefix == "" {
 		config.Prefix = string(naming.Default)
 	}
@@ -43,7 +49,7 @@ func NewBuilder[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*Builder[C,
 		URI: *c.app.URI, Connection: c.connection,
 		Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
 	})
-	return &Builder[C, M]{app: &app, core: c}, nil
+	return &app, c
 }
 
 // SubscriberConfig returns the app's configuration for amqp.NewSubscriber, with two changes. Its topology builder declares the
@@ -91,7 +97,7 @@ func (b *Builder[C, M]) with(parts edge.Parts) C {
 // routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it
 // after the router has closed. A nil logger logs nothing.
 func (b *Builder[C, M]) NewPublisher(logger watermill.LoggerAdapter) (*publisher.Publisher, error) {
-	return publisher.New(b.core.publisherConfig(), logger)
+	return publisher.New(b.core.publisherConnection(), b.core.publisherConfig(), logger)
 }
 
 // TieredRetryConfig returns the middleware's configuration: the publisher, the schedule, and the destinations of copies on this

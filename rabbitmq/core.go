@@ -8,8 +8,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
@@ -25,13 +27,35 @@ type core struct {
 	prefix     naming.Prefix
 	verifyOnly bool
 	inspector  *workqueue.Inspector
+	queues     *queues // nil for a Builder: every work queue has the tiers of the schedule
 }
 
 func (c *core) String() string {
 	if c == nil {
 		return "Builder(none)"
 	}
-	return fmt.Sprintf("Builder(%s, prefix %s, schedule %v)", redacted(*c.app.URI), c.prefix, c.topology.Schedule)
+	return "Builder" + c.description()
+}
+
+func (c *core) description() string {
+	return fmt.Sprintf("(%s, prefix %s, schedule %v)", redacted(*c.app.URI), c.prefix, c.topology.Schedule)
+}
+
+// broker identifies where copies are published.
+type broker struct {
+	place, vhost string
+	prefix       naming.Prefix
+}
+
+func (c *core) brokerOf() broker {
+	b := broker{prefix: c.prefix}
+	if uri, err := dial.ParseURI(*c.app.URI); err == nil {
+		b.place = dial.Place(uri)
+	}
+	if own := *c.app.Connection; own != nil {
+		b.vhost = own.Vhost
+	}
+	return b
 }
 
 // connection returns the configuration with which watermill-amqp connects.
@@ -42,11 +66,12 @@ func (c *core) connection() amqp091.Config {
 	return amqp091.Config{Locale: "en_US", TLSClientConfig: (*c.app.TLS).Clone()}
 }
 
+func (c *core) publisherConnection() publisher.ConnectionConfig {
+	return publisher.ConnectionConfig{URI: *c.app.URI, AMQP: cloneConnection(*c.app.Connection), TLS: (*c.app.TLS).Clone()}
+}
+
 func (c *core) publisherConfig() publisher.Config {
 	config := publisher.Config{
-		URI:      *c.app.URI,
-		AMQP:     cloneConnection(*c.app.Connection),
-		TLS:      (*c.app.TLS).Clone(),
 		Exchange: c.prefix.RetryExchange(),
 		Marshal:  headers.New(c.app.Marshaler, c.prefix).Marshal,
 		Headroom: headers.Headroom(c.prefix),
@@ -59,27 +84,43 @@ func (c *core) publisherConfig() publisher.Config {
 }
 
 func (c *core) tieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
+	return c.retryConfig(failures, c.topology.Schedule, func(topic string) (string, error) { return c.app.QueueName(topic), nil })
+}
+
+// retryConfig returns the middleware's configuration for the handlers of the work queues that queueOf names.
+func (c *core) retryConfig(
+	failures message.Publisher, schedule backoff.Schedule, queueOf func(topic string) (string, error),
+) middleware.TieredRetryConfig {
 	return middleware.TieredRetryConfig{
 		Publisher:     failures,
-		Schedule:      slices.Clone(c.topology.Schedule),
-		DeclaredTiers: c.topology.Schedule.Tiers(),
+		Schedule:      slices.Clone(schedule),
+		DeclaredTiers: schedule.Tiers(),
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
-			queue := c.app.QueueName(p.Topic)
-			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(queue, p.Tier)}, nil
+			queue, err := queueOf(p.Topic)
+			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(queue, p.Tier)}, err
 		},
 		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-			queue := c.app.QueueName(p.Topic)
-			return middleware.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, nil
+			queue, err := queueOf(p.Topic)
+			return middleware.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, err
 		},
 	}
 }
 
+// topologyConfig has the tiers of one work queue.
+func (c *core) topologyConfig(queue string) topology.Config {
+	config := c.topology
+	if tiers := c.queues.schedule(queue); tiers != nil {
+		config.Schedule = tiers
+	}
+	return config
+}
+
 func (c *core) topologyOf(queue string) topology.Topology {
-	return topology.New(c.topology, topology.Queue{Name: queue, Durable: *c.app.Durable, Arguments: *c.app.Queue})
+	return topology.New(c.topologyConfig(queue), topology.Queue{Name: queue, Durable: *c.app.Durable, Arguments: *c.app.Queue})
 }
 
 // redeclare declares the tiers and the dead-letter queue of a routing key again.
-func (c *core) redeclare(channel *amqp091.Channel, routingKey string) error {
+func (c *core) redeclare(channel *amqp091.Channel, _, routingKey string) error {
 	queue, ok := naming.QueueOfKey(routingKey)
 	if !ok {
 		return fmt.Errorf("routing key %q has no work queue: it must be <tier>.<queue> or dead.<queue>", routingKey)
@@ -90,7 +131,7 @@ func (c *core) redeclare(channel *amqp091.Channel, routingKey string) error {
 // declare declares the app's topology and the retry topology.
 func (c *core) declare(s edge.Subscription) error {
 	queue := topology.Queue{Name: s.Queue, Durable: s.Durable, Arguments: s.Arguments}
-	t := topology.New(c.topology, queue)
+	t := topology.New(c.topologyConfig(s.Queue), queue)
 	if err := errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange)); err != nil {
 		return err
 	}
@@ -108,15 +149,40 @@ func (c *core) declare(s edge.Subscription) error {
 	if err != nil {
 		return err
 	}
-	if err := s.DeclareApp(arguments); err != nil {
-		c.inspector.Forget(s.Queue)
-		return refusal.Explain("declare the app's own topology of queue", s.Queue, err)
+	err = s.DeclareApp(s.Channel, arguments)
+	if err == nil {
+		err = t.DeclareRetry(s.Channel)
+	} else {
+		err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
 	}
-	if err := t.DeclareRetry(s.Channel); err != nil {
-		c.inspector.Forget(s.Queue)
+	if err == nil {
+		return nil
+	}
+	c.inspector.Forget(s.Queue)
+	if !refusal.IsCode(err, amqp091.PreconditionFailed) {
 		return err
 	}
-	return nil
+	return c.declareAgain(s, queue, t)
+}
+
+// declareAgain inspects a work queue that was deleted and declared anew with other arguments. The broker has closed s.Channel.
+// watermill-amqp's subscriber declares only before it consumes, and consumes also after an error.
+func (c *core) declareAgain(s edge.Subscription, queue topology.Queue, t topology.Topology) error {
+	arguments, err := c.inspector.Resolve(queue, t, s.Logger)
+	if err != nil {
+		return err
+	}
+	return c.inspector.Dial(s.Queue, func(b workqueue.Broker) error {
+		channel, err := b.Channel()
+		if err == nil {
+			err = s.DeclareApp(channel, arguments)
+		}
+		if err != nil {
+			c.inspector.Forget(s.Queue)
+			return refusal.Explain("declare the app's own topology of queue", s.Queue, err)
+		}
+		return nil
+	})
 }
 
 // declareDeadLetters declares the dead-letter queue that s.Queue names and what belongs to it, but not the work queue.

@@ -23,7 +23,7 @@ func BenchmarkPublish(b *testing.B) {
 			_, err := channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
 			require.NoError(b, err)
 			b.Cleanup(func() { _, _ = channel.QueueDelete(queue, false, false, false) })
-			p, err := publisher.New(publisher.Config{URI: broker.URL(b)}, nil)
+			p, err := publisher.New(publisher.ConnectionConfig{URI: broker.URL(b)}, publisher.Config{}, nil)
 			require.NoError(b, err)
 			defer p.Close()
 			payload := make([]byte, 512)

@@ -59,7 +59,7 @@ func TestCloseWaitsForMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *publisher.Config) { c.URI, c.ConfirmTimeout = uri, 700*time.Millisecond })
+	p := topology.open(t, func(c *settings) { c.URI, c.ConfirmTimeout = uri, 700*time.Millisecond })
 	hold(t, proxy, "downstream")
 	result := make(chan error, 1)
 	go func() { result <- p.Publish(topology.queue, newMessage("in flight")) }()
@@ -88,7 +88,7 @@ func TestCloseWhileDisconnected(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *publisher.Config) { c.URI, c.ReconnectInitial = uri, time.Minute })
+	p := topology.open(t, func(c *settings) { c.URI, c.ReconnectInitial = uri, time.Minute })
 	proxy.Stop()
 	broker.Eventually(t, soon, func() bool {
 		return errors.Is(p.Publish(topology.queue, newMessage("away")), publisher.ErrNotConnected)

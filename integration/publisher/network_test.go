@@ -23,7 +23,7 @@ func TestNotConfirmedBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *publisher.Config) { c.URI, c.ConfirmTimeout = uri, 300*time.Millisecond })
+	p := topology.open(t, func(c *settings) { c.URI, c.ConfirmTimeout = uri, 300*time.Millisecond })
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 	defer hold(t, proxy, "downstream")()
 
@@ -40,7 +40,7 @@ func TestMessageContextEndsTheWait(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *publisher.Config) { c.URI = uri })
+	p := topology.open(t, func(c *settings) { c.URI = uri })
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -85,7 +85,7 @@ func TestLostConnection(t *testing.T) {
 	const callers = 32
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *publisher.Config) { c.URI = uri })
+	p := topology.open(t, func(c *settings) { c.URI = uri })
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 
 	hold(t, proxy, "downstream") // all messages must be in flight
@@ -128,7 +128,7 @@ func TestPeerThatStopsReading(t *testing.T) {
 	const callers = 32
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *publisher.Config) {
+	p := topology.open(t, func(c *settings) {
 		c.URI, c.ConfirmTimeout, c.WriteTimeout = uri, time.Second, 3*time.Second
 	})
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
@@ -168,7 +168,7 @@ func TestPeerThatStopsReading(t *testing.T) {
 func TestBlockedConnection(t *testing.T) {
 	watermark := func(value string) { broker.Ctl(t, "set_vm_memory_high_watermark", value) }
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *publisher.Config) { c.ConfirmTimeout = 2 * time.Second })
+	p := topology.open(t, func(c *settings) { c.ConfirmTimeout = 2 * time.Second })
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 
 	t.Cleanup(func() { watermark("0.6") })
@@ -213,7 +213,7 @@ func TestNewReportsConnectionErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()
-			p, err := publisher.New(publisher.Config{URI: uri}, nil)
+			p, err := publisher.New(publisher.ConnectionConfig{URI: uri}, publisher.Config{}, nil)
 			require.Error(t, err)
 			require.Nil(t, p)
 			assert.Less(t, time.Since(begin), soon)
@@ -228,7 +228,7 @@ func TestBrokerClosesTheConnection(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	name := broker.Name(t, "named")
-	p := topology.open(t, func(c *publisher.Config) {
+	p := topology.open(t, func(c *settings) {
 		c.AMQP = &amqp091.Config{Properties: amqp091.Table{"connection_name": name}}
 	})
 	management := broker.Management(t)

@@ -39,7 +39,7 @@ func closeChannel(msg *message.Message, p *amqp091.Publishing) {
 func TestOnlyTheMessageThatClosesTheChannelIsRefused(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *publisher.Config) { c.Marshal, c.MaxInFlight = marshalWith(closeChannel), 2048 })
+	p := topology.open(t, func(c *settings) { c.Marshal, c.MaxInFlight = marshalWith(closeChannel), 2048 })
 	good := newMessages(1000)
 	var group sync.WaitGroup
 	for i, msg := range good {
@@ -67,7 +67,7 @@ func TestOnlyTheMessageThatClosesTheChannelIsRefused(t *testing.T) {
 func TestSeveralMessagesOfOneBatchCloseTheChannel(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *publisher.Config) { c.Marshal = marshalWith(closeChannel) })
+	p := topology.open(t, func(c *settings) { c.Marshal = marshalWith(closeChannel) })
 	messages := newMessages(300)
 	for i := 0; i < len(messages); i += 50 {
 		messages[i].UUID = fmt.Sprint(closing, " ", i)
@@ -96,7 +96,7 @@ func TestSeveralMessagesOfOneBatchCloseTheChannel(t *testing.T) {
 func TestRefusedBeforePublishing(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *publisher.Config) {
+	p := topology.open(t, func(c *settings) {
 		c.Marshal = marshalWith(func(msg *message.Message, p *amqp091.Publishing) {
 			switch msg.UUID {
 			case "user":
@@ -147,7 +147,7 @@ func TestNestingLimitOfHeaders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topology := declare(t, nil)
-			p := topology.open(t, func(c *publisher.Config) {
+			p := topology.open(t, func(c *settings) {
 				c.Marshal = marshalWith(func(msg *message.Message, p *amqp091.Publishing) {
 					p.Headers["nested"] = nested(map[string]int{"deepest": levels, "too deep": levels + 1}[msg.UUID], array)
 				})
@@ -180,7 +180,7 @@ func TestMessagesWithoutRoomForTheID(t *testing.T) {
 	t.Parallel()
 	const frameMax = 8192
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *publisher.Config) { c.AMQP = &amqp091.Config{FrameSize: frameMax}; c.Exchange = "" })
+	p := topology.open(t, func(c *settings) { c.AMQP = &amqp091.Config{FrameSize: frameMax}; c.Exchange = "" })
 	full := func(identity string) *message.Message { // the header with the id needs one byte more than is free
 		msg := newMessage(identity)
 		const frame, content, deliveryMode, table, key, value = 8, 14, 1, 4, 1 + 1, 1 + 4
@@ -215,7 +215,7 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 	const frameMax, id = 8192, 1 + len(publisher.IDHeader) + 1 + 4 + 8
 	topology := declare(t, nil)
 	var excesses []int
-	p := topology.open(t, func(c *publisher.Config) {
+	p := topology.open(t, func(c *settings) {
 		c.AMQP = &amqp091.Config{FrameSize: frameMax}
 		c.Shrink = func(p *amqp091.Publishing, excess int) {
 			excesses = append(excesses, excess)

@@ -112,11 +112,12 @@ func TestRedeclareRestoresTheTopology(t *testing.T) {
 			t.Parallel()
 			topology := declare(t, nil)
 			var underWay, calls atomic.Int32
-			p := topology.open(t, func(c *publisher.Config) {
-				c.Redeclare = func(channel *amqp091.Channel, routingKey string) error {
+			p := topology.open(t, func(c *settings) {
+				c.Redeclare = func(channel *amqp091.Channel, exchange, routingKey string) error {
 					assert.EqualValues(t, 1, underWay.Add(1), "calls overlap")
 					defer underWay.Add(-1)
 					calls.Add(1)
+					assert.Equal(t, topology.exchange, exchange)
 					assert.Equal(t, topology.queue, routingKey)
 					return topology.declare(channel, nil)
 				}
@@ -144,27 +145,27 @@ func TestUnroutable(t *testing.T) {
 	forever := make(chan struct{})
 	t.Cleanup(func() { close(forever) })
 	tests := map[string]struct {
-		redeclare func(*amqp091.Channel, string) error
+		redeclare func(*amqp091.Channel, string, string) error
 		exchange  string
 		cause     string
 		is        error
 	}{
 		"no redeclare":                             {cause: "NO_ROUTE"},
 		"missing exchange":                         {exchange: "missing", cause: "NOT_FOUND"},
-		"redeclare fails":                          {redeclare: func(*amqp091.Channel, string) error { return broken }, cause: "NO_ROUTE", is: broken},
-		"redeclare does nothing":                   {redeclare: func(*amqp091.Channel, string) error { return nil }, cause: "NO_ROUTE"},
-		"redeclare panics":                         {redeclare: func(*amqp091.Channel, string) error { panic("oops") }, cause: "oops"},
-		"redeclare hangs":                          {redeclare: func(*amqp091.Channel, string) error { <-forever; return nil }, cause: "did not return in time"},
+		"redeclare fails":                          {redeclare: func(*amqp091.Channel, string, string) error { return broken }, cause: "NO_ROUTE", is: broken},
+		"redeclare does nothing":                   {redeclare: func(*amqp091.Channel, string, string) error { return nil }, cause: "NO_ROUTE"},
+		"redeclare panics":                         {redeclare: func(*amqp091.Channel, string, string) error { panic("oops") }, cause: "oops"},
+		"redeclare hangs":                          {redeclare: func(*amqp091.Channel, string, string) error { <-forever; return nil }, cause: "did not return in time"},
 		"redeclare breaks":                         {redeclare: breakChannel, cause: "PRECONDITION_FAILED"},
-		"missing exchange, redeclare does nothing": {exchange: "missing", redeclare: func(*amqp091.Channel, string) error { return nil }, cause: "NOT_FOUND"},
+		"missing exchange, redeclare does nothing": {exchange: "missing", redeclare: func(*amqp091.Channel, string, string) error { return nil }, cause: "NOT_FOUND"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topology := declare(t, nil)
-			p := topology.open(t, func(c *publisher.Config) {
+			p := topology.open(t, func(c *settings) {
 				c.Exchange += test.exchange
-				c.Redeclare, c.RedeclareTimeout = test.redeclare, 500*time.Millisecond
+				c.Redeclare, c.DeclareTimeout = test.redeclare, 500*time.Millisecond
 			})
 			begin := time.Now()
 			err := p.Publish("nowhere", newMessage("lost"))
@@ -184,7 +185,7 @@ func TestUnroutable(t *testing.T) {
 	}
 }
 
-func breakChannel(channel *amqp091.Channel, _ string) error {
+func breakChannel(channel *amqp091.Channel, _, _ string) error {
 	return channel.ExchangeDeclare("amq.direct", "fanout", true, false, false, false, nil)
 }
 
@@ -233,7 +234,7 @@ func TestQueueThatWasFullTakesMessagesAgain(t *testing.T) {
 func TestBatchesLargerThanMaxInFlight(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *publisher.Config) { c.MaxInFlight = 8 })
+	p := topology.open(t, func(c *settings) { c.MaxInFlight = 8 })
 	messages := newMessages(900)
 	var group sync.WaitGroup
 	for i := range 3 {

@@ -39,13 +39,17 @@ func (o topology) declare(channel *amqp091.Channel, arguments amqp091.Table) err
 	if arguments == nil {
 		arguments = amqp091.Table{"x-queue-type": "classic"}
 	}
-	if err := channel.ExchangeDeclare(o.exchange, "topic", true, false, false, false, nil); err != nil {
+	if err := o.declareExchange(channel); err != nil {
 		return err
 	}
 	if _, err := channel.QueueDeclare(o.queue, true, false, false, false, arguments); err != nil {
 		return err
 	}
 	return channel.QueueBind(o.queue, o.queue, o.exchange, false, nil)
+}
+
+func (o topology) declareExchange(channel *amqp091.Channel) error {
+	return channel.ExchangeDeclare(o.exchange, "topic", true, false, false, false, nil)
 }
 
 // content empties the queue, and returns how often each message was in it, by UUID.
@@ -63,13 +67,19 @@ func (o topology) content(t testing.TB) map[string]int {
 	}
 }
 
-func (o topology) open(t testing.TB, change func(*publisher.Config)) *publisher.Publisher {
+// settings are those of a publisher with a connection of its own.
+type settings struct {
+	publisher.ConnectionConfig
+	publisher.Config
+}
+
+func (o topology) open(t testing.TB, change func(*settings)) *publisher.Publisher {
 	t.Helper()
-	config := publisher.Config{URI: broker.URL(t), Exchange: o.exchange}
+	s := settings{publisher.ConnectionConfig{URI: broker.URL(t)}, publisher.Config{Exchange: o.exchange}}
 	if change != nil {
-		change(&config)
+		change(&s)
 	}
-	p, err := publisher.New(config, nil)
+	p, err := publisher.New(s.ConnectionConfig, s.Config, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p

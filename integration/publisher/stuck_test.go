@@ -27,10 +27,10 @@ func suspend(t *testing.T, queue string) {
 }
 
 // openStuck declares a healthy queue and one that never confirms, for a publisher to the default exchange.
-func openStuck(t *testing.T, queueType string, change func(*publisher.Config)) (p *publisher.Publisher, healthy, stuck topology) {
+func openStuck(t *testing.T, queueType string, change func(*settings)) (p *publisher.Publisher, healthy, stuck topology) {
 	t.Helper()
 	healthy, stuck = declare(t, nil), declare(t, amqp091.Table{"x-queue-type": queueType})
-	p = healthy.open(t, func(c *publisher.Config) { c.Exchange = ""; change(c) })
+	p = healthy.open(t, func(c *settings) { c.Exchange = ""; change(c) })
 	suspend(t, stuck.queue)
 	return p, healthy, stuck
 }
@@ -39,7 +39,7 @@ func openStuck(t *testing.T, queueType string, change func(*publisher.Config)) (
 func TestQueueThatNeverConfirms(t *testing.T) {
 	t.Parallel()
 	const maxInFlight, stuckCallers, rounds, timeout = 16, 4, 10, 500 * time.Millisecond
-	p, healthy, stuck := openStuck(t, "classic", func(c *publisher.Config) {
+	p, healthy, stuck := openStuck(t, "classic", func(c *settings) {
 		c.MaxInFlight, c.ConfirmTimeout = maxInFlight, timeout
 	})
 	var group sync.WaitGroup
@@ -70,7 +70,7 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 func TestChannelThatDoesNotClose(t *testing.T) {
 	t.Parallel()
 	const maxInFlight, timeout = 16, 500 * time.Millisecond
-	p, healthy, stuck := openStuck(t, "quorum", func(c *publisher.Config) {
+	p, healthy, stuck := openStuck(t, "quorum", func(c *settings) {
 		c.MaxInFlight, c.ConfirmTimeout = maxInFlight, timeout
 	})
 	err := p.Publish(stuck.queue, newMessages(maxInFlight/2)...)

@@ -17,8 +17,10 @@ import (
 // redrive sends at most n dead letters of a topic back to its work queue. It ends after n letters, with the first error, or after
 // a minute. app is the app's own configuration, and rabbit is the builder that was made with it.
 func redrive(app amqp.Config, rabbit *config.Builder, topic string, n int, logger watermill.LoggerAdapter) error {
-	back, err := publisher.New(publisher.Config{ // to the default exchange, confirmed and mandatory
+	connection := publisher.ConnectionConfig{
 		URI: app.Connection.AmqpURI, TLS: app.Connection.TLSConfig, AMQP: app.Connection.AmqpConfig,
+	}
+	back, err := publisher.New(connection, publisher.Config{ // to the default exchange, confirmed and mandatory
 		Marshal: rabbit.SubscriberConfig().Marshaler.Marshal,
 	}, logger)
 	if err != nil {

@@ -332,7 +332,7 @@ func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
 			}
 			return topic
 		},
-		Declare: func(channel *amqp091.Channel, topic string) error {
+		Declare: func(d subscriber.Declaration, topic string) error {
 			switch topic {
 			case "refused":
 				return refused
@@ -403,7 +403,7 @@ func TestPublisherAndSubscriber(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, publisher.UUIDHeader, subscriber.UUIDHeader)
 	q := newQueue(t, classic)
-	p, err := publisher.New(publisher.Config{URI: broker.URL(t)}, nil)
+	p, err := publisher.New(publisher.ConnectionConfig{URI: broker.URL(t)}, publisher.Config{}, nil)
 	require.NoError(t, err)
 	defer p.Close()
 	sent := message.NewMessage(watermill.NewUUID(), []byte("payload"))

@@ -28,9 +28,9 @@ func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
 			q.publish(t, "before", "in flight")
 			var declared atomic.Int32
 			connection, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{
-				Declare: func(channel *amqp091.Channel, topic string) error {
+				Declare: func(d subscriber.Declaration, topic string) error {
 					declared.Add(1)
-					return q.declare(channel, topic)
+					return q.declare(d, topic)
 				},
 			})
 			handled := newLedger()
@@ -77,9 +77,9 @@ func TestALostConnectionLosesNoMessage(t *testing.T) {
 			var declared atomic.Int32
 			connection, _, messages := q.subscribe(t, uri, subscriber.Config{
 				OrderKey: key, Prefetch: 64,
-				Declare: func(channel *amqp091.Channel, topic string) error {
+				Declare: func(d subscriber.Declaration, topic string) error {
 					declared.Add(1)
-					return q.declare(channel, topic)
+					return q.declare(d, topic)
 				},
 			})
 			handled := newLedger()
@@ -122,7 +122,7 @@ func TestDeclaredAgainBeforeConsuming(t *testing.T) {
 	var events []string
 	var failing atomic.Int32
 	connection, _, messages := q.subscribe(t, uri, subscriber.Config{
-		Declare: func(channel *amqp091.Channel, topic string) error {
+		Declare: func(d subscriber.Declaration, topic string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if failing.Add(-1) >= 0 {
@@ -130,7 +130,7 @@ func TestDeclaredAgainBeforeConsuming(t *testing.T) {
 				return errors.New("not now")
 			}
 			events = append(events, "declared")
-			return q.declare(channel, topic)
+			return q.declare(d, topic)
 		},
 	})
 	handle(messages, func(msg *message.Message) {

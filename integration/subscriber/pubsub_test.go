@@ -9,7 +9,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
@@ -51,9 +50,9 @@ func pubSub(t *testing.T, config amqp.Config, concurrency int) (message.Publishe
 		Concurrency:  concurrency,
 		CloseTimeout: time.Second,           // some tests never settle what they received
 		NackMax:      20 * time.Millisecond, // one of them nacks the first message of the queue 300 times
-		Declare: func(channel *amqp091.Channel, topic string) error {
+		Declare: func(d subscriber.Declaration, topic string) error {
 			queue, exchange := config.Queue.GenerateName(topic), config.Exchange.GenerateName(topic)
-			return config.TopologyBuilder.BuildTopology(channel, queue, exchange, config, watermill.NopLogger{})
+			return config.TopologyBuilder.BuildTopology(d.Channel, queue, exchange, config, watermill.NopLogger{})
 		},
 	}, nil)
 	require.NoError(t, err)

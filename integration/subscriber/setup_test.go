@@ -44,14 +44,14 @@ func newQueue(t testing.TB, arguments amqp091.Table) *queue {
 	t.Helper()
 	q := &queue{name: broker.Name(t, "subscriber"), arguments: arguments, channel: broker.Channel(t)}
 	require.NoError(t, q.channel.Confirm(false))
-	require.NoError(t, q.declare(q.channel, q.name))
+	require.NoError(t, q.declare(subscriber.Declaration{Channel: q.channel}, q.name))
 	cleaner := broker.Channel(t)
 	t.Cleanup(func() { _, _ = cleaner.QueueDelete(q.name, false, false, false) })
 	return q
 }
 
-func (q *queue) declare(channel *amqp091.Channel, topic string) error {
-	_, err := channel.QueueDeclare(topic, true, false, false, false, q.arguments)
+func (q *queue) declare(d subscriber.Declaration, topic string) error {
+	_, err := d.Channel.QueueDeclare(topic, true, false, false, false, q.arguments)
 	return err
 }
 

@@ -145,7 +145,7 @@ func TestPasswordInFaultyConfigurations(t *testing.T) {
 	} {
 		for _, err := range []error{
 			config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri)}.Validate(),
-			publisher.Config{URI: uri, MaxInFlight: -1}.Validate(),
+			publisher.ConnectionConfig{URI: uri, MaxInFlight: -1}.Validate(),
 		} {
 			if assert.Error(t, err, uri) {
 				w.add(err)
@@ -153,7 +153,7 @@ func TestPasswordInFaultyConfigurations(t *testing.T) {
 		}
 		_, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Prefix: "*"})
 		w.add(err)
-		_, err = publisher.New(publisher.Config{URI: uri, MaxInFlight: -1}, w)
+		_, err = publisher.New(publisher.ConnectionConfig{URI: uri, MaxInFlight: -1}, publisher.Config{}, w)
 		w.add(err)
 	}
 	w.silent(t)

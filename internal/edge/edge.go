@@ -4,6 +4,7 @@ package edge
 
 import (
 	"crypto/tls"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -35,13 +36,28 @@ type Fields struct {
 
 	Durable, Exclusive, AutoDelete *bool // of Queue
 	ConsumeExclusive               *bool
-	NoRequeueOnNack                *bool // of Consume
-	Transactional                  *bool // of Publish
+	NoRequeueOnNack, NoLocal       *bool   // of Consume
+	ConsumerTag                    *string // Consume.Consumer
+	PrefetchCount, PrefetchSize    *int    // of Consume.Qos
+	Transactional, Immediate       *bool   // of Publish
 
 	// The types of these fields belong to the major.
 	Marshaler               Marshaler
 	QueueName, ExchangeName func(topic string) string
-	CopyReconnect           func() // replaces Connection.Reconnect by a copy
+	SetQueueName            func(func(topic string) string)
+	RoutingKey              func(topic string) string // Publish.GenerateRoutingKey, may be nil
+	CopyReconnect           func()                    // replaces Connection.Reconnect by a copy
+	Reconnect               func() (initial, longest time.Duration)
+
+	// RedeliveredKey is the metadata key with which the major marks a message that the broker delivers again, or "".
+	RedeliveredKey string
+
+	// DeclareExchange calls the app's own topology builder.
+	DeclareExchange func(channel *amqp091.Channel, exchange string) error
+
+	// Subscription is what Parts.Declare gets, for a subscriber that is not the one of watermill-amqp. Its
+	// DeclareApp uses the app's own topology builder.
+	Subscription func(channel *amqp091.Channel, topic, queue, exchange string, logger watermill.LoggerAdapter) Subscription
 
 	// Validate reports what this major refuses in a subscriber's configuration.
 	Validate func() error
@@ -78,6 +94,6 @@ type Subscription struct {
 
 	// Fault is an error that the app's own topology builder would panic on, or nil.
 	Fault error
-	// DeclareApp calls the app's own topology builder, with these arguments of the queue.
-	DeclareApp func(arguments amqp091.Table) error
+	// DeclareApp calls the app's own topology builder, with a channel and these arguments of the queue.
+	DeclareApp func(channel *amqp091.Channel, arguments amqp091.Table) error
 }

@@ -64,7 +64,7 @@ var rules = []rule{
 		folder: "rabbitmq",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
-			module + "/internal/warning",
+			module + "/internal/rota", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
@@ -100,13 +100,13 @@ var rules = []rule{
 	},
 	{
 		folder: "config",
-		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/internal/edge", module + "/rabbitmq"},
+		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq"},
 		never:  []string{amqpPubSub + "/v3", module + "/configamqp3"},
 		why:    "it is the edge to watermill-amqp v2 and nothing else",
 	},
 	{
 		folder: "configamqp3",
-		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/internal/edge", module + "/rabbitmq"},
+		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq"},
 		never:  []string{amqpPubSub + "/v2", module + "/config"},
 		why:    "it is the edge to watermill-amqp v3 and nothing else",
 	},
@@ -127,6 +127,7 @@ var rules = []rule{
 	},
 	{folder: "internal/subscriptions", may: []string{module + "/middleware"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
 	{folder: "internal/binding", may: []string{watermill}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
+	{folder: "internal/rota", never: []string{watermill, amqp091}, why: "it counts time: its tests run in virtual time"},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
 	{
 		folder: "example",

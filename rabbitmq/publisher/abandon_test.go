@@ -31,7 +31,7 @@ func TestAnAbandonedMessageKeepsItsSlotUntilItsConfirm(t *testing.T) {
 	b.ack(waiting)
 	require.NoError(t, outcome(t, first))
 	require.NoError(t, outcome(t, second))
-	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.link.slots) == 2 }, soon, time.Millisecond)
 }
 
 func TestALateConfirmDoesNotGiveUpTheChannel(t *testing.T) {
@@ -47,7 +47,7 @@ func TestALateConfirmDoesNotGiveUpTheChannel(t *testing.T) {
 		}
 		require.Equal(t, channel, message.channel)
 		b.ack(message)
-		require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
+		require.Eventually(t, func() bool { return len(p.link.slots) == 2 }, soon, time.Millisecond)
 	}
 }
 
@@ -58,7 +58,7 @@ func TestTheReturnOfAnAbandonedMessageIsDropped(t *testing.T) {
 	p := b.open(2)
 	require.ErrorIs(t, outcome(t, publish(t, p, "abandoned", briefly)), ErrNotConfirmed)
 	b.returnUnroutable(b.next())
-	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.link.slots) == 2 }, soon, time.Millisecond)
 
 	returned := publish(t, p, "returned", time.Minute)
 	b.returnUnroutable(b.next())
@@ -104,7 +104,7 @@ func TestAbandonedMessagesDoNotHoldTheirSlotsForEver(t *testing.T) {
 	}
 	b.ack(again)
 	require.NoError(t, outcome(t, neighbour))
-	require.Eventually(t, func() bool { return len(p.slots) == maxInFlight }, soon, time.Millisecond, "no slot is lost")
+	require.Eventually(t, func() bool { return len(p.link.slots) == maxInFlight }, soon, time.Millisecond, "no slot is lost")
 	assert.Zero(t, p.link.state.Load().session.abandoned.Load())
 }
 
@@ -124,7 +124,7 @@ func TestANeighbourWithoutASecondAttempt(t *testing.T) {
 	require.NotErrorIs(t, err, ErrStalled)
 	b.slow.Store(false)
 	b.openOK(channel)
-	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.link.slots) == 2 }, soon, time.Millisecond)
 }
 
 // A write after channel.close would close the connection.
@@ -134,21 +134,21 @@ func TestNothingIsWrittenToAClosingSession(t *testing.T) {
 	p := b.open(2)
 	s := p.link.state.Load().session
 	prepare := func(body string) *request {
-		r, err := p.prepare("queue", message.NewMessage(body, []byte(body)))
+		r, err := p.prepare("", "queue", message.NewMessage(body, []byte(body)))
 		require.NoError(t, err)
 		return r
 	}
 	r := prepare("in flight")
 	var err error
 	r.session = s
-	r.confirm, err = s.put("", r)
+	r.confirm, err = s.put(r)
 	require.NoError(t, err)
 	r.reportWritten()
 	channel := b.next().channel
 
 	s.giveUp() // the link closes it
 	require.Equal(t, channel, receiveFrom(t, b.closes))
-	_, err = s.put("", prepare("late"))
+	_, err = s.put(prepare("late"))
 	require.ErrorIs(t, err, amqp091.ErrClosed)
 	b.nothing()
 
@@ -171,7 +171,7 @@ func TestAnAlarmDoesNotGiveUpTheChannel(t *testing.T) {
 	require.Eventually(t, connection.Blocked.Load, soon, time.Millisecond)
 	require.ErrorIs(t, outcome(t, result), ErrBlocked)
 	time.Sleep(briefly)
-	require.Empty(t, p.slots)
+	require.Empty(t, p.link.slots)
 	b.method(0, 10, 61, nil)
 	require.Eventually(t, func() bool { return !connection.Blocked.Load() }, soon, time.Millisecond)
 

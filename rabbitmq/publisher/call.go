@@ -15,7 +15,7 @@ import (
 // known which message caused the close.
 var errChannelClosed = errors.New("the broker closed the channel while the message was in flight")
 
-var errDeadline = errors.New("Config.ConfirmTimeout is over")
+var errDeadline = errors.New("ConnectionConfig.ConfirmTimeout is over")
 
 // A call is one call of Publish.
 type call struct {
@@ -60,12 +60,12 @@ func (c *call) start(r *request, wait bool) bool {
 		return true
 	}
 	select {
-	case <-c.p.slots:
+	case <-c.p.link.slots:
 	default:
 		if !wait {
 			return false
 		}
-		if err := c.await(c.p.slots, r.ctx); err != nil {
+		if err := c.await(c.p.link.slots, r.ctx); err != nil {
 			r.failed = c.left(r, err)
 			if s := c.p.link.state.Load().session; s != nil {
 				s.giveUpIfStuck() // an alarm may have prevented it until now
@@ -81,10 +81,10 @@ func (c *call) start(r *request, wait bool) bool {
 // channel there, so its return needs no mark.
 func (c *call) lane(r *request) chan *request {
 	if r.id != "" {
-		return c.p.toWriter
+		return c.p.link.toWriter
 	}
 	r.quit = make(chan struct{})
-	return c.p.toQuarantine
+	return c.p.link.toQuarantine
 }
 
 // send never blocks: a lane's channel has room for as many requests as there are slots.
@@ -99,27 +99,35 @@ func (c *call) settle(r *request) error {
 	if r.failed != nil {
 		return r.failed
 	}
-	lane, redeclared := c.p.toWriter, false
+	lane, declared, redeclared := c.p.link.toWriter, false, false
 	if r.id == "" {
-		lane = c.p.toQuarantine
+		lane = c.p.link.toQuarantine
 	}
 	for {
-		err := c.outcome(r, lane == c.p.toQuarantine)
+		err := c.outcome(r, lane == c.p.link.toQuarantine)
 		switch {
 		case err == nil:
 			return nil
 		case err == errChannelClosed:
-			lane = c.p.toQuarantine
+			lane = c.p.link.toQuarantine
 		case err == errGivenUp: // no message caused it: again in the same lane
+		case noExchange(err) && c.p.config.DeclareExchange != nil:
+			if declared {
+				return err
+			}
+			declared = true
+			if err := c.redeclare(r, err, c.p.exchanges, destination{exchange: r.exchange}); err != nil {
+				return err
+			}
 		case errors.Is(err, ErrUnroutable) && c.p.config.Redeclare != nil && !redeclared:
 			redeclared = true
-			if err := c.redeclare(r, err); err != nil {
+			if err := c.redeclare(r, err, c.p.redeclares, destination{r.exchange, r.routingKey}); err != nil {
 				return err
 			}
 		default:
 			return err
 		}
-		if lane == c.p.toQuarantine {
+		if lane == c.p.link.toQuarantine {
 			r.quit = make(chan struct{})
 		}
 		c.send(r, lane, queuedAgain)
@@ -172,31 +180,59 @@ func (c *call) outcome(r *request, alone bool) error {
 	}
 }
 
-// redeclare waits for Config.Redeclare. It returns an error when the message should not be published again.
-func (c *call) redeclare(r *request, unroutable error) error {
-	d := c.p.redeclares.start(r.routingKey)
-	limit := timers.Get().(*time.Timer)
-	limit.Reset(c.p.config.RedeclareTimeout)
-	defer func() { limit.Stop(); timers.Put(limit) }()
+// noExchange reports whether the broker closed the channel because the exchange does not exist.
+func noExchange(err error) bool {
+	var cause *amqp091.Error
+	return errors.Is(err, ErrUnroutable) && errors.As(err, &cause) && cause.Code == amqp091.NotFound
+}
 
-	var err error
-	select {
-	case <-d.done:
-		err = d.err
-	case <-limit.C:
-		err = fmt.Errorf("Config.Redeclare did not return in time, within %s", c.p.config.RedeclareTimeout)
-	case <-r.ctx.Done():
-		err = r.ctx.Err()
-	case <-c.timer.C:
-		c.expired = true
-		err = errDeadline
+// declareExchange waits until Config.DeclareExchange has been called on the connection in use.
+func (c *call) declareExchange(r *request) error {
+	for {
+		state := c.p.link.state.Load()
+		if state.connection == nil {
+			return c.p.failure(r, ErrNotConnected, state.cause)
+		}
+		d := c.p.exchanges.once(destination{exchange: r.exchange}, state.connection)
+		if d == nil {
+			return nil
+		}
+		err := c.declared(d, r.ctx, c.p.exchanges.field)
+		switch {
+		case err == nil: // on this connection, or on the one before
+		case state.connection.Blocked.Load():
+			return c.p.failure(r, ErrBlocked, err)
+		case state.connection.Client.IsClosed():
+			return c.p.failure(r, ErrNotConnected, err)
+		default:
+			return c.p.failure(r, ErrNotDeclared, err)
+		}
 	}
+}
+
+// redeclare waits for a new declaration. It returns an error when the message should not be published again.
+func (c *call) redeclare(r *request, unroutable error, all *declarations, to destination) error {
+	err := c.declared(all.again(to), r.ctx, all.field)
 	if err == nil {
 		return nil
 	}
 	var why *PublishError
 	errors.As(unroutable, &why)
 	return c.p.failure(r, ErrUnroutable, fmt.Errorf("%w; redeclaring did not help: %w", why.Cause, err))
+}
+
+// declared waits for a declaration, and returns its error or why the caller stops waiting.
+func (c *call) declared(d *declaration, ctx context.Context, field string) error {
+	limited, cancel := context.WithTimeout(ctx, c.p.config.DeclareTimeout)
+	defer cancel()
+	err := c.await(d.done, limited)
+	switch {
+	case err == nil:
+		return d.err
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s did not return in time, within %s", field, c.p.config.DeclareTimeout)
+	}
+	return err
 }
 
 // await waits for a receive from ready. An error is the reason why the caller stops waiting.
@@ -269,7 +305,7 @@ func (c *call) release(r *request) {
 		r.recycle()
 		return
 	case settled:
-		p.slots <- struct{}{}
+		p.link.slots <- struct{}{}
 		r.recycle()
 		return
 	}
@@ -281,6 +317,6 @@ func (c *call) release(r *request) {
 		if r.err == nil {
 			r.session.awaitAbandoned(r)
 		}
-		p.slots <- struct{}{}
+		p.link.slots <- struct{}{}
 	})
 }

@@ -156,7 +156,7 @@ func (b *confirming) nothing() {
 
 func (b *confirming) open(maxInFlight int) *Publisher {
 	b.t.Helper()
-	p, err := New(Config{URI: "amqp://user:password@" + b.address, MaxInFlight: maxInFlight}, nil)
+	p, err := New(ConnectionConfig{URI: "amqp://user:password@" + b.address, MaxInFlight: maxInFlight}, Config{}, nil)
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { require.NoError(b.t, p.Close()) })
 	return p

@@ -7,8 +7,8 @@ import (
 
 var (
 	// ErrUnroutable is returned when the broker routed the message to no queue, even after Config.Redeclare where that is set, or
-	// when the exchange does not exist. The message has not been delivered. Cause holds the broker's text and the error of the
-	// redeclaration, if there was one.
+	// when the exchange does not exist, even after Config.DeclareExchange where that is set. The message has not been delivered.
+	// Cause holds the broker's text and the error of the redeclaration, if there was one.
 	ErrUnroutable = errors.New("the message was not routed to any queue")
 
 	// ErrNacked is returned when the broker nacks the message, for example because a queue with x-overflow=reject-publish is
@@ -16,7 +16,7 @@ var (
 	// have it.
 	ErrNacked = errors.New("the broker nacked the message")
 
-	// ErrNotConfirmed is returned when there is no confirm before Config.ConfirmTimeout or before the end of the message's
+	// ErrNotConfirmed is returned when there is no confirm before ConnectionConfig.ConfirmTimeout or before the end of the message's
 	// context. The message may have been delivered.
 	ErrNotConfirmed = errors.New("the broker did not confirm the message")
 
@@ -31,16 +31,21 @@ var (
 	ErrNotConnected = errors.New("no connection to the broker")
 
 	// ErrStalled is returned when the message is not written to the socket before the deadline: the broker does not read, or
-	// Config.MaxInFlight messages are waiting for their confirms. The message may still be delivered, because a part of it may
+	// ConnectionConfig.MaxInFlight messages are waiting for their confirms. The message may still be delivered, because a part of it may
 	// have been written.
 	ErrStalled = errors.New("the message was not written in time")
 
 	// ErrRefused is returned when the message cannot be sent. Either the publisher refused it, and Cause names the property,
-	// its value and the bound. Or the broker closed the channel because of the message, and Cause is its *amqp091.Error. The
-	// message has not been delivered, and it will be refused again unless it is changed.
+	// its value and the bound, or is the error of Config.Route or Config.Marshal. Or the broker closed the channel because of the
+	// message, and Cause is its *amqp091.Error. The message has not been delivered, and it will be refused again unless it is
+	// changed.
 	ErrRefused = errors.New("the message was refused")
 
-	// ErrClosed is returned when the publisher is closed. The message has not been delivered.
+	// ErrNotDeclared is returned when Config.DeclareExchange failed, panicked or did not return in time. The message has not been
+	// delivered. Cause is the error of DeclareExchange, or the reason why Publish does not wait any more.
+	ErrNotDeclared = errors.New("the exchange was not declared")
+
+	// ErrClosed is returned when the publisher or its connection is closed. The message has not been delivered.
 	ErrClosed = errors.New("the publisher is closed")
 )
 
@@ -53,10 +58,10 @@ type PublishError struct {
 	Cause       error  // the underlying error, such as a *amqp091.Error or a context's error; may be nil
 }
 
-// Error includes at most 256 bytes of the routing key and of the UUID.
+// Error includes at most 256 bytes of each of exchange, routing key and UUID.
 func (e *PublishError) Error() string {
 	text := fmt.Sprintf("publish to exchange %q with routing key %q, message %q: %v",
-		e.Exchange, clip(e.RoutingKey), clip(e.MessageUUID), e.Err)
+		clip(e.Exchange), clip(e.RoutingKey), clip(e.MessageUUID), e.Err)
 	if e.Cause != nil {
 		text += ": " + e.Cause.Error()
 	}

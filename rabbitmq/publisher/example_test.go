@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net/http"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,30 +16,98 @@ import (
 )
 
 func Example() {
-	p, err := publisher.New(publisher.Config{
-		URI:      "amqp://guest:guest@localhost:5672/",
-		Exchange: "retry",
-	}, watermill.NewStdLogger(false, false))
+	logger := watermill.NewStdLogger(false, false)
+	connection, err := publisher.Open(publisher.ConnectionConfig{URI: "amqp://guest:guest@localhost:5672/"}, logger)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer p.Close()
+	defer connection.Close()
 
-	if err := p.Publish("10s.orders", message.NewMessage(watermill.NewUUID(), []byte("payload"))); err != nil {
+	failures, err := publisher.NewPublisher(connection, publisher.Config{Exchange: "retry"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := failures.Publish("10s.orders", message.NewMessage(watermill.NewUUID(), []byte("payload"))); err != nil {
 		log.Fatal(err) // do not ack the original message: its copy may not be in a queue
 	}
 }
 
 func ExampleNew() {
-	_, err := publisher.New(publisher.Config{URI: "localhost:5672"}, nil)
+	_, err := publisher.New(publisher.ConnectionConfig{URI: "localhost:5672"}, publisher.Config{DeclareTimeout: -1}, nil)
 	fmt.Println(err)
-	// Output: publisher config: URI: the scheme must be amqp or amqps
+	// Output:
+	// publisher connection config: URI: the scheme must be amqp or amqps
+	// publisher config: DeclareTimeout: -1ns, must not be negative (0 for the default)
 }
 
-func ExampleConfig() {
-	config := publisher.Config{
+func ExampleOpen() {
+	_, err := publisher.Open(publisher.ConnectionConfig{URI: "localhost:5672"}, nil)
+	fmt.Println(err)
+	// Output: publisher connection config: URI: the scheme must be amqp or amqps
+}
+
+func ExampleNewPublisher() {
+	var connection *publisher.Connection // opened with publisher.Open
+
+	// Each publisher has its own routing. Both use the same AMQP connection.
+	_, _ = publisher.NewPublisher(connection, publisher.Config{Exchange: "retry"})
+	_, _ = publisher.NewPublisher(connection, publisher.Config{
+		Route: func(topic string) (exchange, routingKey string, err error) { return "events", topic, nil },
+	})
+}
+
+func ExampleConnection_Close() {
+	var connection *publisher.Connection // opened with publisher.Open
+
+	// Close it after everything that publishes over it, such as the router. It closes its publishers first.
+	if err := connection.Close(); err != nil {
+		log.Print(err)
+	}
+}
+
+func ExampleConnection_Channel() {
+	var connection *publisher.Connection // opened with publisher.Open
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	channel, err := connection.Channel(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer channel.Close()
+	if err := channel.ExchangeDeclarePassive("events", "topic", true, false, false, false, nil); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func ExampleConnection_ServerVersion() {
+	var connection *publisher.Connection // opened with publisher.Open
+
+	fmt.Println(connection.ServerVersion()) // for example 4.0.5
+}
+
+func ExampleConnection_Health() {
+	var connection *publisher.Connection // opened with publisher.Open
+
+	http.HandleFunc("/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if err := connection.Health().Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
+}
+
+func ExampleHealth_Ready() {
+	health := publisher.Health{
+		Since:     time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC),
+		LastError: errors.New("connect to localhost:5672: connection refused"),
+	}
+	fmt.Println(health.Ready())
+	// Output: not connected since 2026-11-21T18:00:00Z: connect to localhost:5672: connection refused
+}
+
+func ExampleConnectionConfig() {
+	config := publisher.ConnectionConfig{
 		URI:            "amqp://guest:guest@localhost:5672/",
-		Exchange:       "retry",
 		AMQP:           &amqp091.Config{Heartbeat: 5 * time.Second},
 		ConfirmTimeout: 10 * time.Second,
 		MaxInFlight:    256,
@@ -47,47 +116,69 @@ func ExampleConfig() {
 	// Output: <nil>
 }
 
-func ExampleConfig_Validate() {
-	err := publisher.Config{URI: "amqp://localhost", ConfirmTimeout: -time.Second, MaxInFlight: 100_000}.Validate()
+func ExampleConnectionConfig_Validate() {
+	err := publisher.ConnectionConfig{URI: "amqp://localhost", ConfirmTimeout: -time.Second, MaxInFlight: 100_000}.Validate()
 	fmt.Println(err)
 	// Output:
-	// publisher config: ConfirmTimeout: -1s, must not be negative (0 for the default)
+	// publisher connection config: ConfirmTimeout: -1s, must not be negative (0 for the default)
 	// MaxInFlight: 100000, must be between 1 and 65536 (0 for the default)
 }
 
+func ExampleConfig() {
+	config := publisher.Config{Exchange: "retry", DeclareTimeout: 5 * time.Second}
+	fmt.Println(config.Validate())
+	// Output: <nil>
+}
+
+func ExampleConfig_Validate() {
+	err := publisher.Config{
+		Exchange: "events",
+		Route:    func(topic string) (exchange, routingKey string, err error) { return topic, "", nil },
+	}.Validate()
+	fmt.Println(err)
+	// Output: publisher config: Route: is set, and so is Exchange, "events": only one of them may be set
+}
+
+func ExampleConfig_route() {
+	_ = publisher.Config{
+		// Each topic has a fanout exchange of its own, as in watermill-amqp's NewDurablePubSubConfig.
+		Route: func(topic string) (exchange, routingKey string, err error) { return topic, "", nil },
+		DeclareExchange: func(channel *amqp091.Channel, exchange string) error {
+			return channel.ExchangeDeclare(exchange, "fanout", true, false, false, false, nil)
+		},
+	}
+}
+
 func ExampleConfig_redeclare() {
-	_, _ = publisher.New(publisher.Config{
-		URI:      "amqp://guest:guest@localhost:5672/",
+	_ = publisher.Config{
 		Exchange: "retry",
-		Redeclare: func(ch *amqp091.Channel, routingKey string) error {
+		Redeclare: func(ch *amqp091.Channel, exchange, routingKey string) error {
 			_, err := ch.QueueDeclare("orders.retry.10s", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
 			if err != nil {
 				return err
 			}
-			return ch.QueueBind("orders.retry.10s", routingKey, "retry", false, nil)
+			return ch.QueueBind("orders.retry.10s", routingKey, exchange, false, nil)
 		},
-	}, nil)
+	}
 }
 
 func ExampleConfig_marshal() {
-	_, _ = publisher.New(publisher.Config{
-		URI: "amqp://guest:guest@localhost:5672/",
+	_ = publisher.Config{
 		Marshal: func(msg *message.Message) (amqp091.Publishing, error) {
 			return amqp091.Publishing{MessageId: msg.UUID, ContentType: "application/json", Body: msg.Payload}, nil
 		},
-	}, nil)
+	}
 }
 
 func ExampleConfig_shrink() {
-	_, _ = publisher.New(publisher.Config{
-		URI:      "amqp://guest:guest@localhost:5672/",
+	_ = publisher.Config{
 		Headroom: func(routingKey string) int { return 2048 + 4*len(routingKey) }, // for x-death and other headers of the broker
 		Shrink:   func(p *amqp091.Publishing, excess int) { delete(p.Headers, "stack_trace") },
-	}, nil)
+	}
 }
 
 func ExamplePublisher() {
-	var p *publisher.Publisher        // created with publisher.New
+	var p *publisher.Publisher        // created with publisher.NewPublisher
 	var subscriber message.Subscriber // of the work queue
 	router := message.NewDefaultRouter(nil)
 
@@ -97,7 +188,7 @@ func ExamplePublisher() {
 }
 
 func ExamplePublisher_Publish() {
-	var p *publisher.Publisher // created with publisher.New
+	var p *publisher.Publisher // created with publisher.NewPublisher
 
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -113,9 +204,9 @@ func ExamplePublisher_Publish() {
 }
 
 func ExamplePublisher_Close() {
-	var p *publisher.Publisher // created with publisher.New
+	var p *publisher.Publisher // created with publisher.NewPublisher
 
-	// Close it after everything that publishes with it, such as the router.
+	// It waits for messages in flight. The connection stays open.
 	if err := p.Close(); err != nil {
 		log.Print(err)
 	}

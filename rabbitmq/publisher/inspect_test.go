@@ -208,7 +208,7 @@ func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 				},
 			}}
 			p.link.setState(&linkState{connection: &connection{Connection: &dial.Connection{}, limits: limits{frameMax: frameMax}}})
-			_, err := p.prepare("10s.orders", message.NewMessage("1", nil))
+			_, err := p.prepare("retry", "10s.orders", message.NewMessage("1", nil))
 			assert.Equal(t, row.cuts, cuts)
 			if row.refused {
 				require.ErrorIs(t, err, ErrRefused)

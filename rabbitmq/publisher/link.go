@@ -2,20 +2,30 @@ package publisher
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
-// A link keeps a connection to the broker, with a session on it, until it is closed.
+// A link keeps a connection to the broker, with a session on it, until it is closed. It has the lanes and slots of all Publishers
+// of a Connection.
 type link struct {
-	config Config
+	config ConnectionConfig
 	logger watermill.LoggerAdapter
 	state  atomic.Pointer[linkState]
+
+	toWriter     chan *request
+	toQuarantine chan *request
+	slots        chan struct{} // one token per free slot: MaxInFlight less the messages in flight
+	ids          atomic.Uint64
 
 	ctx     context.Context // ends with close
 	cancel  context.CancelFunc
@@ -28,15 +38,32 @@ type linkState struct {
 	session    *session      // nil: there is none on the connection
 	cause      error         // why there is no connection
 	changed    chan struct{} // closed when another linkState has replaced this one
+
+	since    time.Time // since when there is a connection, or none
+	failed   error     // the last cause
+	failedAt time.Time
 }
 
-func newLink(config Config, logger watermill.LoggerAdapter) *link {
-	l := &link{config: config, logger: logger}
+// firstID is 36^7. Ids from there on have 8 digits, so the size of the mark is constant.
+const firstID = 36 * 36 * 36 * 36 * 36 * 36 * 36
+
+func newLink(config ConnectionConfig, logger watermill.LoggerAdapter) *link {
+	l := &link{
+		config:       config,
+		logger:       logger,
+		toWriter:     make(chan *request, config.MaxInFlight),
+		toQuarantine: make(chan *request, config.MaxInFlight),
+		slots:        make(chan struct{}, config.MaxInFlight),
+	}
+	for range config.MaxInFlight {
+		l.slots <- struct{}{}
+	}
+	l.ids.Store(firstID + rand.Uint64N(firstID))
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
 }
 
-// start connects for the first time. After an error, the link still has to be closed.
+// start connects for the first time, and starts the lanes. After an error, the link still has to be closed.
 func (l *link) start() error {
 	c, s, err := l.connect()
 	if err != nil {
@@ -44,6 +71,8 @@ func (l *link) start() error {
 	}
 	l.setState(&linkState{connection: c, session: s})
 	l.workers.Go(func() { l.supervise(c, s) })
+	l.workers.Go((&writer{link: l, queue: l.toWriter}).run)
+	l.workers.Go((&quarantine{link: l, queue: l.toQuarantine}).run)
 	return nil
 }
 
@@ -54,10 +83,30 @@ func (l *link) close() {
 }
 
 func (l *link) setState(next *linkState) {
-	next.changed = make(chan struct{})
-	if old := l.state.Swap(next); old != nil {
+	next.changed, next.since = make(chan struct{}), time.Now()
+	old := l.state.Load()
+	if old != nil {
+		next.failed, next.failedAt = old.failed, old.failedAt
+		if (old.connection == nil) == (next.connection == nil) {
+			next.since = old.since
+		}
+	}
+	if next.cause != nil && l.ctx.Err() == nil {
+		next.failed, next.failedAt = next.cause, time.Now()
+	}
+	l.state.Store(next) // only one goroutine at a time sets it
+	if old != nil {
 		close(old.changed)
 	}
+}
+
+// now returns the connection in use, or an error that wraps ErrNotConnected.
+func (l *link) now() (*connection, error) {
+	state := l.state.Load()
+	if state.connection == nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotConnected, state.cause)
+	}
+	return state.connection, nil
 }
 
 // connect opens a connection with a session on it.
@@ -76,7 +125,7 @@ func (l *link) connect() (*connection, *session, error) {
 
 // dial opens a connection.
 func (l *link) dial() (*connection, error) {
-	opened, err := l.config.dial().Connect(l.ctx, l.config.connectionName(), l.config.WriteTimeout)
+	opened, err := l.config.dial().Connect(l.ctx, connectionName, l.config.WriteTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -168,4 +217,40 @@ func (l *link) reconnect() (*connection, *session) {
 		l.logger.Error("Cannot reconnect", err, watermill.LogFields{"next_attempt_within": backoff.Bound().String()})
 		l.setState(&linkState{cause: err})
 	}
+}
+
+// A connection is one AMQP connection, from its handshake to its end. A link has one after the other.
+type connection struct {
+	*dial.Connection
+	limits limits
+}
+
+func newConnection(opened *dial.Connection) *connection {
+	config := opened.Client.Config
+	c := &connection{Connection: opened, limits: limits{frameMax: config.FrameSize}}
+	if len(config.SASL) > 0 {
+		switch auth := config.SASL[0].(type) {
+		case *amqp091.PlainAuth:
+			c.limits.user = auth.Username
+		case *amqp091.AMQPlainAuth:
+			c.limits.user = auth.Username
+		}
+	}
+	return c
+}
+
+// watchBlocked logs when the broker blocks the connection, until the connection is closed.
+func (c *connection) watchBlocked(logger watermill.LoggerAdapter) {
+	c.WatchBlocked(func(block amqp091.Blocking) {
+		if block.Active {
+			logger.Error("The broker has blocked the connection", errors.New(block.Reason), nil)
+		} else {
+			logger.Info("The broker has unblocked the connection", nil)
+		}
+	})
+}
+
+// channel opens a channel in confirm mode.
+func (c *connection) channel() (*amqp091.Channel, error) {
+	return c.Channel(func(channel *amqp091.Channel) error { return channel.Confirm(false) })
 }

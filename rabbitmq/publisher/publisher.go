@@ -4,126 +4,155 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// A Publisher publishes messages to one exchange, over a connection of its own. It reconnects by itself. All its methods are
-// safe for concurrent use.
+// A Publisher publishes messages over a Connection, which it may share with others. All its methods are safe for concurrent use.
 type Publisher struct {
-	config Config
-	link   *link
+	config     Config
+	connection *Connection
+	owned      bool // Close closes the connection too
+	link       *link
 
-	toWriter     chan *request
-	toQuarantine chan *request
-	slots        chan struct{} // one token per free slot: MaxInFlight less the messages in flight
-	ids          atomic.Uint64
-	redeclares   redeclares
-	calls        gate
+	exchanges  *declarations // calls of Config.DeclareExchange
+	redeclares *declarations // calls of Config.Redeclare
+	calls      gate
 }
 
-// New creates a Publisher and connects to the broker. It returns an error when the config has faults or when it cannot connect,
-// for example because the password is wrong or the broker does not answer within 30 s (or the connection_timeout of the URI). A
-// nil logger means no logs.
-func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
-	if err := config.Validate(); err != nil {
+// New creates a Publisher with a connection of its own, as Open and NewPublisher do. Closing the Publisher closes the connection.
+// It returns the faults of both configs.
+func New(connection ConnectionConfig, config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
+	if err := errors.Join(connection.Validate(), config.Validate()); err != nil {
 		return nil, err
 	}
-	config.setDefaults()
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
-	own := config.dial().Own(config.connectionName())
-	config.AMQP, config.TLS = own.AMQP, own.TLS
-	uri, err := dial.ParseURI(config.URI)
+	opened, err := Open(connection, logger)
 	if err != nil {
 		return nil, err
 	}
-	l := newLink(config, logger.With(watermill.LogFields{"broker": dial.Place(uri), "exchange": config.Exchange}))
-	p := &Publisher{
-		config:       config,
-		link:         l,
-		toWriter:     make(chan *request, config.MaxInFlight),
-		toQuarantine: make(chan *request, config.MaxInFlight),
-		slots:        make(chan struct{}, config.MaxInFlight),
-		redeclares:   redeclares{link: l, function: config.Redeclare, underWay: make(map[string]*redeclaration)},
-	}
-	for range config.MaxInFlight {
-		p.slots <- struct{}{}
-	}
-	p.ids.Store(firstID + rand.Uint64N(firstID))
-	if err := l.start(); err != nil {
-		l.close()
+	p, err := NewPublisher(opened, config)
+	if err != nil {
+		_ = opened.Close()
 		return nil, err
 	}
-	w := &writer{link: l, exchange: config.Exchange, queue: p.toWriter}
-	q := &quarantine{link: l, exchange: config.Exchange, queue: p.toQuarantine, confirmTimeout: config.ConfirmTimeout}
-	l.workers.Go(w.run)
-	l.workers.Go(q.run)
+	p.owned = true
 	return p, nil
 }
 
-// firstID is 36^7. Ids from there on have 8 digits, so the size of the mark is constant.
-const firstID = 36 * 36 * 36 * 36 * 36 * 36 * 36
+// NewPublisher returns a Publisher on a connection, which stays open when the Publisher is closed. It does not wait for the broker.
+// It returns an error when the config has faults, and one that wraps ErrClosed when the connection is closed.
+func NewPublisher(connection *Connection, config Config) (*Publisher, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	if connection == nil {
+		return nil, errors.New("publisher: the connection is nil; open one with publisher.Open")
+	}
+	config.setDefaults()
+	p := &Publisher{
+		config:     config,
+		connection: connection,
+		link:       connection.link,
+		exchanges: newDeclarations(connection.link, "Config.DeclareExchange", func(channel *amqp091.Channel, d destination) error {
+			return config.DeclareExchange(channel, d.exchange)
+		}).remember(),
+		redeclares: newDeclarations(connection.link, "Config.Redeclare", func(channel *amqp091.Channel, d destination) error {
+			return config.Redeclare(channel, d.exchange, d.routingKey)
+		}),
+	}
+	if !connection.add(p) {
+		return nil, fmt.Errorf("%w, because its connection is closed", ErrClosed)
+	}
+	return p, nil
+}
 
-// Publish publishes the messages with the topic as the routing key, and returns nil when the broker has routed and confirmed all
-// of them. Otherwise it returns a *PublishError, or several joined, one for each message that failed. Each wraps one of this
-// package's Err variables. The other messages of the call have been confirmed, with the exception of the next paragraph.
+// Publish publishes the messages with the topic as the routing key, or as Config.Route routes it, and returns nil when the broker
+// has routed and confirmed all of them. Otherwise it returns a *PublishError, or several joined, one for each message that failed.
+// Each wraps one of this package's Err variables. The other messages of the call have been confirmed, with the exception of the
+// next paragraph.
 //
-// Publish inspects all messages before it sends the first one. When Marshal fails, the publisher refuses a message, there is no
-// connection, the broker has blocked it, or the publisher is closed, Publish returns one error at once and has sent no message of
-// the call. The caller keeps the messages and can try again later.
+// Publish inspects all messages before it sends the first one. When Route, Marshal or DeclareExchange fails, the publisher refuses
+// a message, there is no connection, the broker has blocked it, or the publisher is closed, Publish returns one error and has sent
+// no message of the call. It does so at once, except that it waits for DeclareExchange. The caller keeps the messages and can try
+// again later.
 //
-// Publish returns within Config.ConfirmTimeout. The end of a message's context ends the wait for that message earlier, and
-// errors.Is then finds the context's error. Messages are written in their order, except those that are sent again. In rare cases
-// a message is delivered twice; see the package's documentation.
+// Publish returns within ConnectionConfig.ConfirmTimeout. The end of a message's context ends the wait for that message earlier,
+// and errors.Is then finds the context's error. Messages are written in their order, except those that are sent again. In rare
+// cases a message is delivered twice; see the package's documentation.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
+	exchange, routingKey, err := p.route(topic)
+	if err != nil {
+		return p.failure(&request{exchange: exchange, routingKey: routingKey, uuid: uuidOf(messages[0])}, ErrRefused, err)
+	}
 	if !p.calls.enter() {
-		return p.failure(&request{routingKey: topic, uuid: uuidOf(messages[0])}, ErrClosed, nil)
+		return p.failure(&request{exchange: exchange, routingKey: routingKey, uuid: uuidOf(messages[0])}, ErrClosed, nil)
 	}
 	defer p.calls.leave()
 
 	c := call{p: p, timer: timers.Get().(*time.Timer)}
-	c.timer.Reset(p.config.ConfirmTimeout)
+	c.timer.Reset(p.link.config.ConfirmTimeout)
 	defer func() { c.timer.Stop(); timers.Put(c.timer) }()
 
 	var one [1]*request
 	c.requests = one[:0]
 	for _, msg := range messages {
-		r, err := p.prepare(topic, msg)
+		r, err := p.prepare(exchange, routingKey, msg)
 		if err != nil {
 			return err
 		}
 		c.requests = append(c.requests, r)
 	}
+	if p.config.DeclareExchange != nil && exchange != "" {
+		if err := c.declareExchange(c.requests[0]); err != nil {
+			return err
+		}
+	}
 	return c.run()
 }
 
-// Close closes the publisher. It refuses new messages, waits for those in flight until their deadlines, and then closes the
-// connection. It may be called several times, and waits each time. It returns nil. It does not wait for Config.Redeclare.
+// Close closes the publisher: it refuses new messages, and waits for those in flight until their deadlines. It closes the
+// connection only if New has opened it. It may be called several times, and waits each time. It returns nil. It does not wait for
+// Config.DeclareExchange and Config.Redeclare.
 func (p *Publisher) Close() error {
+	if p.owned {
+		return p.connection.Close()
+	}
 	p.calls.close()
-	p.link.close()
+	p.calls.wait()
+	p.connection.remove(p)
 	return nil
 }
 
+// route returns where a topic's messages are published to. With an error, the topic stands for the routing key.
+func (p *Publisher) route(topic string) (exchange, routingKey string, err error) {
+	exchange, routingKey = p.config.Exchange, topic
+	if p.config.Route != nil {
+		if exchange, routingKey, err = p.config.Route(topic); err != nil {
+			return exchange, topic, fmt.Errorf("Config.Route: %w", err)
+		}
+	}
+	switch {
+	case len(exchange) > maxShortString:
+		err = tooLong("the exchange", exchange)
+	case len(routingKey) > maxShortString:
+		err = tooLong("the routing key", routingKey)
+	}
+	return exchange, routingKey, err
+}
+
 // prepare makes a request of a message. It returns an error when the message cannot be sent.
-func (p *Publisher) prepare(topic string, msg *message.Message) (*request, error) {
+func (p *Publisher) prepare(exchange, routingKey string, msg *message.Message) (*request, error) {
 	r := requests.Get().(*request)
-	r.routingKey, r.uuid = topic, uuidOf(msg)
+	r.exchange, r.routingKey, r.uuid = exchange, routingKey, uuidOf(msg)
 	kind, cause := p.fill(r, msg)
 	if kind != nil {
 		err := p.failure(r, kind, cause)
@@ -137,9 +166,6 @@ func (p *Publisher) prepare(topic string, msg *message.Message) (*request, error
 func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 	if msg == nil {
 		return ErrRefused, errors.New("the message is nil")
-	}
-	if len(r.routingKey) > maxShortString {
-		return ErrRefused, tooLong("the routing key", r.routingKey)
 	}
 	state := p.link.state.Load()
 	switch {
@@ -206,12 +232,12 @@ func (p *Publisher) inspect(r *request, l limits) (size int, err error) {
 	if r.publishing.Headers == nil {
 		r.publishing.Headers = make(amqp091.Table, 1)
 	}
-	r.mark(p.ids.Add(1))
+	r.mark(p.link.ids.Add(1))
 	return inspect(&r.publishing, l)
 }
 
 func (p *Publisher) failure(r *request, kind, cause error) error {
-	return &PublishError{Exchange: p.config.Exchange, RoutingKey: r.routingKey, MessageUUID: r.uuid, Err: kind, Cause: cause}
+	return &PublishError{Exchange: r.exchange, RoutingKey: r.routingKey, MessageUUID: r.uuid, Err: kind, Cause: cause}
 }
 
 func uuidOf(msg *message.Message) string {
@@ -243,5 +269,7 @@ func (g *gate) close() {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
-	g.inside.Wait()
 }
+
+// wait waits, after close, until all calls have left.
+func (g *gate) wait() { g.inside.Wait() }

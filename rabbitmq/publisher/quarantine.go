@@ -2,7 +2,6 @@ package publisher
 
 import (
 	"errors"
-	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
@@ -10,10 +9,8 @@ import (
 // A quarantine publishes messages that were in flight when the broker closed the shared channel. It publishes them one at a
 // time, on a channel of its own. When the broker closes that channel, the message that caused the close is known.
 type quarantine struct {
-	link           *link
-	exchange       string
-	queue          chan *request
-	confirmTimeout time.Duration
+	link  *link
+	queue chan *request
 
 	session *session // of the last message; nil: there is none
 }
@@ -47,7 +44,7 @@ func (q *quarantine) publish(r *request) {
 			r.reportFailure(ErrNotConnected, err)
 			return
 		}
-		confirm, err := s.put(q.exchange, r)
+		confirm, err := s.put(r)
 		if errors.Is(err, amqp091.ErrClosed) && !s.connection.Client.IsClosed() {
 			continue // the channel was closed after the last message, and nothing was written to it
 		}
@@ -72,7 +69,7 @@ func (q *quarantine) publish(r *request) {
 // leave retires the session: the next message is published on another one.
 func (q *quarantine) leave() {
 	if s := q.session; s != nil && s.usable() {
-		q.link.workers.Go(func() { s.closeAfter(q.confirmTimeout) })
+		q.link.workers.Go(func() { s.closeAfter(q.link.config.ConfirmTimeout) })
 	}
 	q.session = nil
 }

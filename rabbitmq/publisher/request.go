@@ -14,6 +14,7 @@ import (
 // the quarantine) owns it. The state is always the caller's.
 type request struct {
 	ctx        context.Context
+	exchange   string
 	routingKey string
 	uuid       string
 	publishing amqp091.Publishing

@@ -57,13 +57,13 @@ func (s *session) watchClosed() {
 }
 
 // put writes a message. The error amqp091.ErrClosed means that nothing was written.
-func (s *session) put(exchange string, r *request) (*amqp091.DeferredConfirmation, error) {
+func (s *session) put(r *request) (*amqp091.DeferredConfirmation, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if s.closing {
 		return nil, amqp091.ErrClosed
 	}
-	return s.channel.PublishWithDeferredConfirm(exchange, r.routingKey, true, false, r.publishing)
+	return s.channel.PublishWithDeferredConfirm(r.exchange, r.routingKey, true, false, r.publishing)
 }
 
 // usable reports whether messages can be written: the session is neither given up nor closed.

@@ -15,9 +15,8 @@ const maxBatch = 256
 // A writer writes all messages except those in quarantine. Messages that arrive during a write to the socket leave together
 // with the next one.
 type writer struct {
-	link     *link
-	exchange string
-	queue    chan *request
+	link  *link
+	queue chan *request
 
 	socket *socket.Socket // corked; nil while there is no batch
 	batch  []*request     // published with amqp091-go, and still in the socket's buffer
@@ -71,7 +70,7 @@ func (w *writer) publish(r *request) {
 				w.socket = s.connection.Socket
 				w.socket.Cork()
 			}
-			confirm, err := s.put(w.exchange, r)
+			confirm, err := s.put(r)
 			if err == nil {
 				r.session, r.confirm = s, confirm
 				w.batch = append(w.batch, r)

@@ -81,15 +81,17 @@ func (c *ConnectionConfig) dial() dial.Config {
 // Config is the configuration of a Subscriber. Every field has a default. The functions are called by several goroutines at the
 // same time. A panic in one of them counts as an error.
 type Config struct {
+	// Name is the subscriber's name in Health, for example that of its handler. It may be empty.
+	Name string
+
 	// QueueOf returns the name of the queue that a topic's messages are consumed from. Nil: the topic itself.
 	QueueOf func(topic string) string
 
 	// Declare declares what consuming a topic needs, such as its queue. It is called before the topic is consumed for the first
 	// time, and again before it is consumed again: after each reconnect, and after the broker has cancelled the consumer. It may
-	// use the channel until it returns: the channel is opened for this call only. The first Subscribe returns its error. Later
-	// errors are logged, and Declare is called again after a pause; see ConnectionConfig.ReconnectInitial. Nil: the queue has
-	// to exist.
-	Declare func(channel *amqp091.Channel, topic string) error
+	// remember what it has declared on a connection; see Declaration. The first Subscribe returns its error. Later errors are
+	// logged, and Declare is called again after a pause; see ConnectionConfig.ReconnectInitial. Nil: the queue has to exist.
+	Declare func(declaration Declaration, topic string) error
 
 	// Unmarshal converts a delivery to a message. When it returns an error, the error is logged and the delivery is nacked
 	// after the pause of NackInitial. Nil: the body becomes the payload, headers that are strings become metadata, and the
@@ -131,6 +133,9 @@ type Config struct {
 	// (x-delivery-count, x-acquired-count: quorum queues), or else by each Subscribe call, for the last 1024 messages that it
 	// nacked. The message keeps its place of Concurrency meanwhile. Defaults 10 ms and 5 s.
 	NackInitial, NackMax time.Duration
+
+	// Nacked is called when a message was nacked, before the pause. It must not block. Nil: nothing is called.
+	Nacked func(msg *message.Message)
 }
 
 // ConsumerConfig has the options of basic.consume.

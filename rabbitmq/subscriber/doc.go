@@ -6,7 +6,8 @@
 // consumer, Config.Declare restores the topology before the queue is consumed again. The way of a delivery through the files:
 //
 //	connection.go    keeps the connection; health.go reports its state for readiness probes
-//	subscriber.go    Subscribe: calls Config.Declare and starts a subscription
+//	subscriber.go    Subscribe: starts a subscription
+//	declare.go       calls Config.Declare, and again when the queue is gone
 //	session.go       one channel with one consumer: receives deliveries
 //	feed.go          gives deliveries to the workers, those of one Config.OrderKey one after the other
 //	subscription.go  a worker unmarshals the delivery, hands the message out and waits for its ack or nack

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -24,8 +25,8 @@ func Example() {
 	defer connection.Close()
 
 	orders, err := subscriber.NewSubscriber(connection, subscriber.Config{
-		Declare: func(channel *amqp091.Channel, topic string) error {
-			_, err := channel.QueueDeclare(topic, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+		Declare: func(d subscriber.Declaration, topic string) error {
+			_, err := d.Channel.QueueDeclare(topic, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
 			return err
 		},
 	}, logger)
@@ -120,6 +121,33 @@ func ExampleConfig_Validate() {
 	// Output:
 	// subscriber config: Prefetch: 32, must be between Concurrency, 64, and 65535 (0 for the default)
 	// CloseTimeout: -1s, must not be negative (0 for the default)
+}
+
+// Several handlers of one topic declare it once for each connection.
+func ExampleDeclaration() {
+	type declared struct {
+		connection uint64
+		at         time.Time
+	}
+	var (
+		mu   sync.Mutex
+		last = map[string]declared{} // by topic
+	)
+	_ = subscriber.Config{
+		Declare: func(d subscriber.Declaration, topic string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if done := last[topic]; done.connection == d.Connection && done.at.After(d.LostAt) {
+				return nil
+			}
+			begin := time.Now()
+			if _, err := d.Channel.QueueDeclare(topic, true, false, false, false, nil); err != nil {
+				return err
+			}
+			last[topic] = declared{d.Connection, begin}
+			return nil
+		},
+	}
 }
 
 func ExampleConfig_orderKey() {

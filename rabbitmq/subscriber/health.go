@@ -23,6 +23,7 @@ type Health struct {
 
 // SubscriptionHealth is what one Subscribe call does at one moment.
 type SubscriptionHealth struct {
+	Name         string // Config.Name
 	Topic, Queue string
 	Consuming    bool      // the broker has a consumer for it
 	Since        time.Time // since when it is consuming, or is not

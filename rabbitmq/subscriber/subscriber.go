@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 var (
@@ -81,29 +79,13 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		return err
 	}
 	declared := make(chan error, 1)
-	go func() { declared <- s.declare(current, topic) }()
+	go func() { declared <- s.declare(current, topic, time.Now()) }()
 	select {
 	case err := <-declared:
 		return err
 	case <-s.closing:
 		return ErrClosed
 	}
-}
-
-// declare calls Config.Declare with a channel that is opened for it: an error of the broker closes the channel.
-func (s *Subscriber) declare(current *dial.Connection, topic string) error {
-	if s.config.Declare == nil {
-		return nil
-	}
-	channel, err := current.Channel(func(*amqp091.Channel) error { return nil })
-	if err != nil {
-		return fmt.Errorf("topic %q: open a channel to declare: %w", topic, err)
-	}
-	defer channel.Close()
-	if err := guard("Config.Declare", func() error { return s.config.Declare(channel, topic) }); err != nil {
-		return fmt.Errorf("topic %q: declare: %w", topic, err)
-	}
-	return nil
 }
 
 // Close ends all subscriptions: it cancels their consumers, gives back what was not handed out, and waits for messages in

@@ -3,7 +3,6 @@ package subscriber
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +33,10 @@ type subscription struct {
 	retiring sync.WaitGroup // sessions that are not the current one any more
 	inFlight atomic.Int64
 	failed   failure
+	lost     struct { // when the last session ended; only run and start use it
+		connection uint64
+		at         time.Time
+	}
 
 	handing sync.RWMutex // held for reading while a message is handed out
 	closed  bool         // guarded by handing: out is closed
@@ -134,6 +137,7 @@ func (s *subscription) run(ctx context.Context, current *session) {
 		if s.stopped() {
 			break
 		}
+		s.lost.connection, s.lost.at = current.connection.ID, time.Now()
 		s.setSession(nil)
 		s.failed.set(reason)
 		s.logger.Error("The consumer has ended, consuming again", reason, nil)
@@ -183,15 +187,9 @@ func (s *subscription) open(ctx context.Context, current *dial.Connection) (*ses
 		err     error
 	}
 	opened := make(chan result, 1)
+	lostAt := s.lostOn(current)
 	go func() {
-		if err := s.subscriber.declare(current, s.topic); err != nil {
-			opened <- result{err: err}
-			return
-		}
-		session, err := openSession(current, s)
-		if err != nil {
-			err = fmt.Errorf("topic %q: consume queue %q: %w", s.topic, s.queue, err)
-		}
+		session, err := s.consume(current, lostAt)
 		opened <- result{session, err}
 	}()
 	err := ErrClosed
@@ -270,7 +268,7 @@ func (s *subscription) handle(a *arrival) {
 		return
 	case <-a.msg.Nacked():
 		end()
-		s.requeue(a)
+		s.nacked(a)
 		return
 	case <-s.expired:
 		end()
@@ -279,7 +277,7 @@ func (s *subscription) handle(a *arrival) {
 	case <-a.msg.Acked():
 		s.acked(a)
 	case <-a.msg.Nacked():
-		s.requeue(a)
+		s.nacked(a)
 	case <-s.givenUp:
 		s.logger.Error("Gave up a message: it was neither acked nor nacked before the close timeout", errNotSettled,
 			watermill.LogFields{"message_uuid": a.msg.UUID})
@@ -311,6 +309,15 @@ func (s *subscription) acked(a *arrival) {
 		s.logger.Debug("A message was acked after its channel was closed: the broker delivers it again",
 			watermill.LogFields{"message_uuid": a.msg.UUID})
 	}
+}
+
+func (s *subscription) nacked(a *arrival) {
+	if s.config.Nacked != nil {
+		if err := guard("Config.Nacked", func() error { s.config.Nacked(a.msg); return nil }); err != nil {
+			s.logger.Error("Config.Nacked failed", err, watermill.LogFields{"message_uuid": a.msg.UUID})
+		}
+	}
+	s.requeue(a)
 }
 
 // requeue nacks a delivery after a pause, which grows each time that the message is delivered. The stop of the subscription ends
@@ -364,7 +371,10 @@ func (s *subscription) contextOf(a *arrival) context.Context {
 
 func (s *subscription) health() SubscriptionHealth {
 	state := s.session.Load()
-	h := SubscriptionHealth{Topic: s.topic, Queue: s.queue, Consuming: state.session != nil, Since: state.since, InFlight: int(s.inFlight.Load())}
+	h := SubscriptionHealth{
+		Name: s.config.Name, Topic: s.topic, Queue: s.queue,
+		Consuming: state.session != nil, Since: state.since, InFlight: int(s.inFlight.Load()),
+	}
 	h.LastErrorAt, h.LastError = s.failed.get()
 	return h
 }

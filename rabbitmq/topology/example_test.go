@@ -77,10 +77,9 @@ func ExampleTopology_DeclareDeadLetters() {
 
 // A publisher that declares deleted queues again, in an app with another subscriber than watermill-amqp's.
 func ExampleTopology_Redeclare() {
-	failures, err := publisher.New(publisher.Config{
-		URI:       os.Getenv("AMQP_URL"),
+	failures, err := publisher.New(publisher.ConnectionConfig{URI: os.Getenv("AMQP_URL")}, publisher.Config{
 		Exchange:  "retry",
-		Redeclare: func(channel *amqp091.Channel, _ string) error { return orders().Redeclare(channel) },
+		Redeclare: func(channel *amqp091.Channel, _, _ string) error { return orders().Redeclare(channel) },
 	}, nil)
 	if err != nil {
 		log.Fatal(err)

@@ -25,6 +25,7 @@ var ErrLost = errors.New("the connection was lost")
 
 // A Connection is one AMQP connection, from its handshake to its end.
 type Connection struct {
+	ID      uint64 // each connection of the process has a higher one than those before it
 	Client  *amqp091.Connection
 	Socket  *socket.Socket
 	Blocked atomic.Bool   // kept up to date by WatchBlocked
@@ -34,6 +35,8 @@ type Connection struct {
 	closes chan *amqp091.Error
 	reason error // set before Closed is closed; nil: closed without an error
 }
+
+var connections atomic.Uint64
 
 // Connect opens a connection. Every write to its socket has this timeout. The caller runs WatchBlocked and WatchClosed, each in
 // a goroutine of its own. Both return when the connection is closed.
@@ -51,6 +54,7 @@ func (c Config) Connect(ctx context.Context, name string, writeTimeout time.Dura
 		return nil, fmt.Errorf("connect to %s: %w%s", Place(uri), err, hintOf(uri, err))
 	}
 	return &Connection{
+		ID:     connections.Add(1),
 		Client: client,
 		Socket: conn,
 		Closed: make(chan struct{}),

@@ -26,10 +26,10 @@ const maxArguments = 32
 // declare declares the queue if it does not exist, and returns the arguments that it has. AMQP 0-9-1 has no method to read the
 // arguments of a queue. So declare repeats the declaration with each value that the broker's refusal names, until the broker
 // accepts it.
-func declare(connection *connection, want topology.Queue) (amqp091.Table, error) {
+func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
 	arguments := maps.Clone(want.Arguments)
 	for range maxArguments {
-		channel, err := connection.Channel() // the broker closes it with each refusal
+		channel, err := b.Channel() // the broker closes it with each refusal
 		if err != nil {
 			return nil, fmt.Errorf("cannot inspect work queue %q: %w", want.Name, err)
 		}

@@ -2,7 +2,7 @@ package workqueue
 
 import (
 	"context"
-	"net"
+	"fmt"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -13,23 +13,30 @@ import (
 // closeTimeout bounds the wait for the broker's answer to a close.
 const closeTimeout = 2 * time.Second
 
-// connection is one that exists for one inspection only.
-type connection struct {
-	*amqp091.Connection
-	socket net.Conn
+// Broker is what an inspection uses of the broker.
+type Broker struct {
+	// Channel opens a channel. The broker closes it with each refusal.
+	Channel func() (*amqp091.Channel, error)
+
+	// Publishing opens a channel that publishes. Its connection must not consume: in an alarm the broker blocks a connection that
+	// publishes, acks included.
+	Publishing func(ctx context.Context) (*amqp091.Channel, error)
+
+	// Version is that of the broker, as it names it.
+	Version string
 }
 
-func open(uri string, config amqp091.Config) (*connection, error) {
-	opened, socket, err := dial.Open(context.Background(), uri, config, nil)
+// Dial calls use with a connection of its own, which is closed afterwards.
+func (i *Inspector) Dial(queue string, use func(Broker) error) error {
+	connection, socket, err := dial.Open(context.Background(), i.config.URI, i.config.Connection(), nil)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("cannot connect to inspect work queue %q: %w", queue, err)
 	}
-	return &connection{opened, socket}, nil
-}
-
-func (c *connection) close() { dial.Close(c.Connection, c.socket, closeTimeout) }
-
-func (c *connection) version() version {
-	text, _ := c.Properties["version"].(string)
-	return parseVersion(text)
+	defer dial.Close(connection, socket, closeTimeout)
+	version, _ := connection.Properties["version"].(string)
+	return use(Broker{
+		Channel:    connection.Channel,
+		Publishing: func(context.Context) (*amqp091.Channel, error) { return connection.Channel() },
+		Version:    version,
+	})
 }

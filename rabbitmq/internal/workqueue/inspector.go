@@ -26,14 +26,14 @@ type Config struct {
 	AllowUnprotectedQuorum bool
 }
 
-// Inspector inspects each work queue once, and again after Forget. Each inspection has a connection of its own: the broker
-// closes the channel on which a declaration differs from an existing object. It is safe for concurrent use.
+// Inspector inspects work queues. It is safe for concurrent use.
 type Inspector struct {
 	config Config
 
 	mu     sync.Mutex
 	queues map[string]*queue
 	warned map[string]bool
+	probed map[string]bool // exchanges
 }
 
 // queue is the result of an inspection. Its lock makes handlers of the same queue wait for each other; those of other queues do
@@ -46,56 +46,66 @@ type queue struct {
 
 // New returns an Inspector. It does not connect.
 func New(config Config) *Inspector {
-	return &Inspector{config: config, queues: map[string]*queue{}, warned: map[string]bool{}}
+	return &Inspector{config: config, queues: map[string]*queue{}, warned: map[string]bool{}, probed: map[string]bool{}}
 }
 
-// Resolve declares the topology, the work queue included if it does not exist, and returns the arguments that the work queue
+// Declare declares the topology, the work queue included if it does not exist, and returns the arguments that the work queue
 // has. app is the work queue as the app's configuration describes it.
-func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
-	return i.once(app.Name, func(c *connection) (amqp091.Table, error) {
-		if err := i.checkBroker(app, c.version(), logger); err != nil {
-			return nil, err
-		}
-		have, err := declare(c, t.WorkQueue)
-		if err != nil {
-			return nil, err
-		}
-		if err := i.checkQueue(app, have, c.version(), logger); err != nil {
-			return nil, err
-		}
-		channel, err := c.Channel()
-		if err != nil {
-			return nil, fmt.Errorf("cannot open a channel to declare the topology: %w", err)
-		}
-		if err := t.DeclareRetry(channel); err != nil {
-			return nil, err
-		}
-		return have, probe(channel, t.Exchanges[0].Name)
-	})
+func (i *Inspector) Declare(b Broker, app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
+	v := parseVersion(b.Version)
+	if err := i.checkBroker(app, v, logger); err != nil {
+		return nil, err
+	}
+	have, err := declare(b, t.WorkQueue)
+	if err != nil {
+		return nil, err
+	}
+	if err := i.checkQueue(app, have, v, logger); err != nil {
+		return nil, err
+	}
+	channel, err := b.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", app.Name, err)
+	}
+	defer channel.Close()
+	if err := t.DeclareRetry(channel); err != nil {
+		return nil, err
+	}
+	return have, i.probe(b, t.Exchanges[0].Name)
 }
 
-// Verify checks the topology and declares nothing. It reports whether it has inspected the queue: it does so only once, and
-// again after Forget. It checks the broker first, because a broker may refuse the topology. It publishes last, because that
-// needs the exchange.
+// Check checks the topology and declares nothing. It checks the broker first, because a broker may refuse the topology. It
+// publishes last, because that needs the exchange.
+func (i *Inspector) Check(b Broker, app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) error {
+	if err := i.checkBroker(app, parseVersion(b.Version), logger); err != nil {
+		return err
+	}
+	channel, err := b.Channel()
+	if err != nil {
+		return fmt.Errorf("cannot open a channel to verify the topology of work queue %q: %w", app.Name, err)
+	}
+	defer channel.Close()
+	if err := t.Verify(channel); err != nil {
+		return err
+	}
+	return i.probe(b, t.Exchanges[0].Name)
+}
+
+// Resolve is Declare with a connection of its own. It inspects each queue once, and again after Forget.
+func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
+	return i.once(app.Name, func(b Broker) (amqp091.Table, error) { return i.Declare(b, app, t, logger) })
+}
+
+// Verify is Check with a connection of its own. It reports whether it has inspected the queue: it does so only once.
 func (i *Inspector) Verify(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (inspected bool, err error) {
-	_, err = i.once(app.Name, func(c *connection) (amqp091.Table, error) {
+	_, err = i.once(app.Name, func(b Broker) (amqp091.Table, error) {
 		inspected = true
-		if err := i.checkBroker(app, c.version(), logger); err != nil {
-			return nil, err
-		}
-		channel, err := c.Channel()
-		if err != nil {
-			return nil, fmt.Errorf("cannot open a channel to verify the topology: %w", err)
-		}
-		if err := t.Verify(channel); err != nil {
-			return nil, err
-		}
-		return nil, probe(channel, t.Exchanges[0].Name)
+		return nil, i.Check(b, app, t, logger)
 	})
 	return inspected, err
 }
 
-// Forget makes the next call inspect the queue again: it may have been replaced.
+// Forget makes the next call of Resolve or Verify inspect the queue again: it may have been replaced.
 func (i *Inspector) Forget(name string) {
 	q := i.queue(name)
 	q.mu.Lock()
@@ -104,24 +114,22 @@ func (i *Inspector) Forget(name string) {
 }
 
 // once calls inspect, over a new connection, unless the queue has been inspected without an error.
-func (i *Inspector) once(name string, inspect func(*connection) (amqp091.Table, error)) (amqp091.Table, error) {
+func (i *Inspector) once(name string, inspect func(Broker) (amqp091.Table, error)) (amqp091.Table, error) {
 	q := i.queue(name)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.inspected {
 		return maps.Clone(q.arguments), nil
 	}
-	c, err := open(i.config.URI, i.config.Connection())
-	if err != nil {
-		return nil, fmt.Errorf("cannot connect to inspect work queue %q: %w", name, err)
-	}
-	defer c.close()
-	arguments, err := inspect(c)
+	err := i.Dial(name, func(b Broker) (err error) {
+		q.arguments, err = inspect(b)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	q.inspected, q.arguments = true, arguments
-	return maps.Clone(arguments), nil
+	q.inspected = true
+	return maps.Clone(q.arguments), nil
 }
 
 func (i *Inspector) queue(name string) *queue {

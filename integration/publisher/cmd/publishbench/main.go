@@ -170,7 +170,7 @@ func newMessage() *message.Message {
 }
 
 func own(uri, queue string, _ int) (contender, error) {
-	p, err := publisher.New(publisher.Config{URI: uri}, nil)
+	p, err := publisher.New(publisher.ConnectionConfig{URI: uri}, publisher.Config{}, nil)
 	if err != nil {
 		return contender{}, err
 	}

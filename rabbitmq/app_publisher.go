@@ -1,0 +1,58 @@
+package rabbitmq
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+)
+
+// appPublisher publishes the app's own messages.
+type appPublisher struct {
+	core      *core
+	publisher *publisher.Publisher
+}
+
+func newAppPublisher(c *core, connection *publisher.Connection) (appPublisher, error) {
+	p := appPublisher{core: c}
+	config := publisher.Config{Route: p.route, Marshal: c.app.Marshaler.Marshal}
+	if !c.verifyOnly {
+		config.DeclareExchange = c.app.DeclareExchange
+	}
+	var err error
+	p.publisher, err = publisher.NewPublisher(connection, config)
+	return p, err
+}
+
+// check reports why a topic cannot be published to.
+func (p appPublisher) check(topic string) error {
+	_, _, err := p.route(topic)
+	return err
+}
+
+func (p appPublisher) route(topic string) (exchange, routingKey string, err error) {
+	if p.core.app.RoutingKey == nil {
+		return "", "", errors.New("AMQP.Publish.GenerateRoutingKey is nil: it must return the routing key of a topic's messages")
+	}
+	exchange = p.core.app.ExchangeName(topic)
+	return exchange, p.core.app.RoutingKey(topic), p.core.prefix.ValidateExchange(exchange)
+}
+
+// Publish implements message.Publisher.
+func (p appPublisher) Publish(topic string, messages ...*message.Message) error {
+	err := p.publisher.Publish(topic, messages...)
+	if !errors.Is(err, publisher.ErrUnroutable) {
+		return err
+	}
+	exchange, key, _ := p.route(topic)
+	what := fmt.Sprintf("no queue has the name %q", key)
+	if exchange != "" {
+		what = fmt.Sprintf("no queue is bound to exchange %q with the routing key %q", exchange, key)
+	}
+	return fmt.Errorf("%w: %s: a subscriber of topic %q must run once first, because it declares the queue", err, what, topic)
+}
+
+// Close implements message.Publisher. The router calls it when a handler stops, and other handlers still publish.
+func (p appPublisher) Close() error { return nil }

@@ -1,0 +1,183 @@
+package rabbitmq
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+)
+
+var _ middleware.Connection = (*Connection)(nil)
+
+// ErrClosed is returned by Connection.Subscriber, and by the subscribers of a Connection, when the Connection is closed.
+var ErrClosed = errors.New("the connection is closed: make a new one with Connect")
+
+// Connection is what Connect returns: two connections to the broker, for any number of handlers, consumer groups and schedules.
+// Both reconnect by themselves. It is safe for concurrent use.
+type Connection struct {
+	core       *core
+	defaults   middleware.HandlerOptions
+	logger     watermill.LoggerAdapter
+	consuming  *subscriber.Connection
+	publishing *publisher.Connection
+	declarer   *declarer
+	failures   *publisher.Publisher // of copies
+	app        appPublisher
+	fallback   *middleware.TieredRetry // gets messages of other subscribers
+
+	closing sync.Once
+	mu      sync.Mutex
+	closed  bool
+}
+
+// setUp makes what all handlers share.
+func (c *Connection) setUp() error {
+	var err error
+	if c.failures, err = publisher.NewPublisher(c.publishing, c.core.publisherConfig()); err != nil {
+		return err
+	}
+	if c.app, err = newAppPublisher(c.core, c.publishing); err != nil {
+		return err
+	}
+	config := c.defaults.Configure(c.core.retryConfig(c.failures, c.core.topology.Schedule, noQueue))
+	config.DeclaredTiers = config.Schedule.Tiers()
+	config.Source = c.core.source(c, config)
+	c.fallback, err = middleware.NewTieredRetry(config, c.logger)
+	return err
+}
+
+// noQueue is for the middleware of messages of other subscribers: it publishes to the destinations of their sources only.
+func noQueue(topic string) (string, error) {
+	return "", fmt.Errorf("topic %q: the message has no source", topic)
+}
+
+// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At most one
+// HandlerOptions can be given. The router's Run returns an error for options that are wrong, with all faults at once. The retry
+// middleware is the handler's first: add the app's other middlewares to the handler that is returned.
+func (c *Connection) AddConsumerHandler(
+	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+) *message.Handler {
+	subscriber, retry := c.handlerOf(name, topic, options)
+	added := router.AddConsumerHandler(name, topic, subscriber, handler)
+	added.AddMiddleware(retry)
+	return added
+}
+
+// AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher: if one of them cannot
+// be published, the message is retried.
+func (c *Connection) AddHandler(
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
+) *message.Handler {
+	subscriber, retry := c.handlerOf(name, subscribeTopic, options)
+	if err := c.app.check(publishTopic); err != nil {
+		subscriber = refusedSubscriber{errors.Join(refusalOf(subscriber), fmt.Errorf("handler %q: %w", name, err))}
+	}
+	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.app, handler)
+	added.AddMiddleware(retry)
+	return added
+}
+
+// handlerOf returns the subscriber and the middleware of a handler whose topic is known. With faults, the subscriber refuses to
+// subscribe.
+func (c *Connection) handlerOf(name, topic string, options []middleware.HandlerOptions) (message.Subscriber, message.HandlerMiddleware) {
+	h, err := c.newHandler(name, options)
+	if err == nil {
+		err = h.add(topic)
+	}
+	if err != nil {
+		return refusedSubscriber{err}, c.Middleware
+	}
+	return h, h.retry.Middleware
+}
+
+// Subscriber returns the subscriber of a handler, for code that adds handlers by itself: the processors of components/cqrs,
+// Requeuer, FanIn. Add Middleware to its handlers. The name is used in logs and in Health. The subscriber's Close ends its
+// subscriptions only, and waits for messages in flight for up to 30 seconds, the default of Watermill's router. Errors of a topic
+// are those of Subscribe, for example a Group without an exchange.
+func (c *Connection) Subscriber(name string, options ...middleware.HandlerOptions) (message.Subscriber, error) {
+	h, err := c.newHandler(name, options)
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// Middleware is the retry middleware for handlers with a Subscriber of this connection, for a handler's or a router's AddMiddleware.
+// Each message is retried with the schedule of its own subscriber, and comes back to its own queue. Messages of other subscribers
+// are refused: each is held, and the log has the reason.
+func (c *Connection) Middleware(handler message.HandlerFunc) message.HandlerFunc {
+	return c.fallback.Dispatch(handler)
+}
+
+// Publisher returns the publisher of the app's own messages. The topics are those of the app's configuration: the exchange is that
+// of Exchange.GenerateName, and the routing key that of Publish.GenerateRoutingKey. Before the first publish to an exchange, and
+// again after a reconnect, the app's topology builder declares it, unless VerifyOnly is set.
+//
+// Publish returns nil only after the broker has routed and confirmed all messages. Otherwise the error is a *publisher.PublishError,
+// or has several. It wraps publisher.ErrUnroutable for a message that no queue got: a subscriber of the topic must run once
+// first, because it declares the queue. Close does nothing, because the router closes the publishers of its handlers: Close of the
+// Connection closes it.
+func (c *Connection) Publisher() message.Publisher { return c.app }
+
+// Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. It does not wait for
+// the broker.
+func (c *Connection) Health() middleware.Health {
+	consuming, publishing := c.consuming.Health(), c.publishing.Health()
+	h := middleware.Health{Links: []middleware.LinkHealth{
+		{
+			Name: "consuming", Connected: consuming.Connected, Blocked: consuming.Blocked, Since: consuming.Since,
+			LastError: consuming.LastError, LastErrorAt: consuming.LastErrorAt,
+		},
+		{
+			Name: "publishing", Connected: publishing.Connected, Blocked: publishing.Blocked, Since: publishing.Since,
+			LastError: publishing.LastError, LastErrorAt: publishing.LastErrorAt,
+		},
+	}}
+	for _, s := range consuming.Subscriptions {
+		h.Subscriptions = append(h.Subscriptions, middleware.SubscriptionHealth(s))
+	}
+	return h
+}
+
+// Close ends the subscriptions, and waits for the messages in flight, for up to 30 seconds and one second more. Then it closes the
+// connection for consuming, the publishers, and the connection for publishing. Close the router first, or let its Run return: then
+// no messages are in flight. It may be called several times, and waits each time. It returns nil.
+func (c *Connection) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.closing.Do(func() {
+		_ = c.consuming.Close()
+		c.declarer.close()
+		_ = c.publishing.Close()
+	})
+	return nil
+}
+
+// consumes reports whether a handler consumes a work queue.
+func (c *Connection) consumes(queue string) bool {
+	return slices.ContainsFunc(c.consuming.Health().Subscriptions, func(s subscriber.SubscriptionHealth) bool { return s.Queue == queue })
+}
+
+func (c *Connection) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// Format implements fmt.Formatter. It prints address, prefix and schedule, without the password in the address.
+func (c *Connection) Format(state fmt.State, _ rune) {
+	if c == nil {
+		_, _ = io.WriteString(state, "Connection(none)")
+		return
+	}
+	_, _ = io.WriteString(state, "Connection"+c.core.description())
+}

@@ -1,0 +1,206 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
+	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// declarerConfig configures newDeclarer.
+type declarerConfig struct {
+	Inspector  *workqueue.Inspector
+	Prefix     naming.Prefix
+	VerifyOnly bool
+	Logger     watermill.LoggerAdapter
+
+	// Publishing opens a channel on the connection for publishing.
+	Publishing func(ctx context.Context) (*amqp091.Channel, error)
+
+	// Consumed reports whether a subscription of the process consumes a queue. Nil: all are consumed.
+	Consumed func(queue string) bool
+}
+
+// A declarer declares what handlers need on the broker, over the connection that consumes: for each queue once on each connection,
+// and again when it may be gone. While the queues are consumed, it binds them again to the return exchange. It is safe for concurrent
+// use. Close it after the connection.
+type declarer struct {
+	config  declarerConfig
+	returns *returns // nil with VerifyOnly
+
+	mu         sync.Mutex
+	connection uint64
+	queues     map[string]*declaredQueue // of this connection
+}
+
+// A declaredQueue is what has been declared for a work queue on one connection.
+type declaredQueue struct {
+	mu        sync.Mutex
+	running   *declaring // nil: none
+	begin     time.Time  // when the declaration began that has succeeded
+	arguments amqp091.Table
+	queues    map[string]bool // the tiers and the other queues of its topology
+	topics    map[string]bool // for which the app's own topology is declared
+}
+
+// declaring is a declaration that is running, or has ended.
+type declaring struct {
+	key   string
+	begin time.Time
+	done  chan struct{}
+	err   error // set before done is closed
+}
+
+func newDeclarer(config declarerConfig) *declarer {
+	d := &declarer{config: config}
+	if !config.VerifyOnly {
+		d.returns = newReturns(config)
+	}
+	return d
+}
+
+// close ends the goroutine of the declarer.
+func (d *declarer) close() {
+	if d.returns != nil {
+		d.returns.close()
+	}
+}
+
+// declare declares the work queue of a subscription, its topology t, which has the tiers of all handlers of the queue, and the
+// app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same share the result.
+func (d *declarer) declare(from subscriber.Declaration, topic string, s edge.Subscription, t topology.Topology) error {
+	if err := errors.Join(t.Validate(), d.config.Prefix.ValidateExchange(s.Exchange)); err != nil {
+		return err
+	}
+	if s.Fault != nil && !d.config.VerifyOnly {
+		return s.Fault
+	}
+	q, err := d.queue(from.Connection, s.Queue)
+	if err != nil {
+		return err
+	}
+	names := queueNames(t)
+	key := strings.Join(append(names, topic, s.Exchange), "\n")
+	for {
+		q.mu.Lock()
+		if q.has(from.LostAt, names, topic) {
+			q.mu.Unlock()
+			return nil
+		}
+		if other := q.running; other != nil {
+			q.mu.Unlock()
+			<-other.done
+			if other.err != nil && other.key == key && other.begin.After(from.LostAt) {
+				return other.err
+			}
+			continue
+		}
+		own := &declaring{key: key, begin: time.Now(), done: make(chan struct{}), err: errPanicked}
+		q.running = own
+		q.mu.Unlock()
+		return d.run(q, own, from, topic, s, t)
+	}
+}
+
+var errPanicked = errors.New("the app's topology builder has panicked")
+
+// queue returns the memory of a work queue on a connection.
+func (d *declarer) queue(connection uint64, name string) (*declaredQueue, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if connection < d.connection {
+		return nil, fmt.Errorf("cannot declare work queue %q: its connection is lost", name)
+	}
+	if connection > d.connection {
+		d.connection, d.queues = connection, map[string]*declaredQueue{}
+	}
+	q := d.queues[name]
+	if q == nil {
+		q = &declaredQueue{queues: map[string]bool{}, topics: map[string]bool{}}
+		d.queues[name] = q
+	}
+	return q, nil
+}
+
+func queueNames(t topology.Topology) (names []string) {
+	for _, queue := range t.Queues {
+		names = append(names, queue.Name)
+	}
+	return names
+}
+
+// has reports whether everything was declared after lostAt.
+func (q *declaredQueue) has(lostAt time.Time, queues []string, topic string) bool {
+	return q.begin.After(lostAt) && q.hasQueues(queues) && q.topics[topic]
+}
+
+func (q *declaredQueue) hasQueues(names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return !q.queues[name] })
+}
+
+// run declares what is missing, and ends own. Only the running declaration changes the memory.
+func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declaration, topic string, s edge.Subscription, t topology.Topology) error {
+	defer func() {
+		q.mu.Lock()
+		q.running = nil
+		q.mu.Unlock()
+		close(own.done)
+	}()
+	names := queueNames(t)
+	known := q.begin.After(from.LostAt)
+	var arguments amqp091.Table
+	if known {
+		arguments = q.arguments
+	}
+	var err error
+	switch app := (topology.Queue{Name: s.Queue, Durable: s.Durable, Arguments: s.Arguments}); {
+	case d.config.VerifyOnly:
+		err = d.config.Inspector.Check(d.broker(from), app, t, s.Logger)
+	case !known:
+		arguments, err = d.config.Inspector.Declare(d.broker(from), app, t, s.Logger)
+	case !q.hasQueues(names):
+		err = t.DeclareRetry(from.Channel)
+	}
+	if err == nil && !d.config.VerifyOnly && !(known && q.topics[topic]) {
+		if err = s.DeclareApp(from.Channel, maps.Clone(arguments)); err != nil {
+			err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
+		}
+	}
+	own.err = err
+	if err != nil {
+		return err
+	}
+	q.mu.Lock()
+	if !known {
+		q.begin, q.arguments = own.begin, arguments
+		clear(q.queues)
+		clear(q.topics)
+	}
+	for _, name := range names {
+		q.queues[name] = true
+	}
+	q.topics[topic] = true
+	q.mu.Unlock()
+	if d.returns != nil {
+		d.returns.add(from, t)
+	}
+	return nil
+}
+
+func (d *declarer) broker(from subscriber.Declaration) workqueue.Broker {
+	return workqueue.Broker{Channel: from.OpenChannel, Publishing: d.config.Publishing, Version: from.ServerVersion}
+}

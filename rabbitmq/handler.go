@@ -1,0 +1,222 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
+	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+)
+
+var (
+	_ message.Subscriber           = (*handlerSubscriber)(nil)
+	_ message.SubscribeInitializer = (*handlerSubscriber)(nil)
+)
+
+// handlerSubscriber is the subscriber of one handler of a Connection, with its retry middleware.
+type handlerSubscriber struct {
+	connection *Connection
+	core       *core
+	logger     watermill.LoggerAdapter
+	name       string
+	options    middleware.HandlerOptions
+	subscriber *subscriber.Subscriber
+	retry      *middleware.TieredRetry
+	binding    *binding.Binding
+	warned     atomic.Bool
+}
+
+// newHandler returns an error that joins all faults of the options.
+func (c *Connection) newHandler(name string, options []middleware.HandlerOptions) (*handlerSubscriber, error) {
+	if c.isClosed() {
+		return nil, fmt.Errorf("handler %q: %w", name, ErrClosed)
+	}
+	o, err := middleware.OneOf(options, c.defaults)
+	faults := []error{err, validateOptions(o)}
+	if name == "" {
+		faults = append(faults, errors.New("its name is empty: logs and Health need it"))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, fmt.Errorf("handler %q: %w", name, err)
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = defaultConcurrency
+	}
+	if len(o.Schedule) == 0 {
+		o.Schedule = c.core.topology.Schedule
+	}
+	h := &handlerSubscriber{
+		connection: c, core: c.core, name: name, options: o, logger: c.logger.With(watermill.LogFields{"handler_name": name}),
+	}
+	config := o.Configure(c.core.retryConfig(c.failures, o.Schedule, h.queueOf))
+	config.Source = c.core.source(h, config)
+	if h.retry, err = middleware.NewTieredRetry(config, c.logger); err != nil {
+		return nil, fmt.Errorf("handler %q: %w", name, err)
+	}
+	h.binding = &binding.Binding{Source: config.Source, Retry: h.retry}
+	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h.config(), h.logger); err != nil {
+		return nil, fmt.Errorf("handler %q: %w", name, err)
+	}
+	return h, nil
+}
+
+func (h *handlerSubscriber) config() subscriber.Config {
+	app := h.core.app
+	return subscriber.Config{
+		Name: h.name,
+		QueueOf: func(topic string) string {
+			queue, _ := h.queueOf(topic) // add has reported the error
+			return queue
+		},
+		Declare:     h.declare,
+		Unmarshal:   unmarshal(headers.New(app.Marshaler, h.core.prefix).Unmarshal, app.RedeliveredKey),
+		Concurrency: h.options.Concurrency,
+		Prefetch:    max(h.options.Concurrency, *app.PrefetchCount),
+		OrderKey:    h.options.OrderKey,
+		Consumer: subscriber.ConsumerConfig{
+			Tag: *app.ConsumerTag, Exclusive: *app.ConsumeExclusive, NoLocal: *app.NoLocal, Arguments: *app.Consume,
+		},
+		Nacked: h.nacked,
+	}
+}
+
+// unmarshal marks messages that the broker delivers again, where the major does so.
+func unmarshal(
+	read func(amqp091.Delivery) (*message.Message, error), redeliveredKey string,
+) func(amqp091.Delivery) (*message.Message, error) {
+	if redeliveredKey == "" {
+		return read
+	}
+	return func(delivery amqp091.Delivery) (*message.Message, error) {
+		msg, err := read(delivery)
+		if err == nil && delivery.Redelivered {
+			msg.Metadata.Set(redeliveredKey, "true")
+		}
+		return msg, err
+	}
+}
+
+// queueOf returns the work queue of a topic.
+func (h *handlerSubscriber) queueOf(topic string) (string, error) {
+	app, group := h.core.app, h.options.Group
+	switch {
+	case group != "" && app.ExchangeName(topic) == "":
+		return "", fmt.Errorf("Group is %q, but AMQP.Exchange.GenerateName returns no exchange for topic %q: without an exchange a message goes "+
+			"to one queue only, so that no other group would get it. Use amqp.NewDurablePubSubConfig, or no Group", group, topic)
+	case group != "":
+		return topic + "_" + group, nil
+	case app.QueueName == nil:
+		return "", fmt.Errorf("AMQP.Queue.GenerateName is nil, and there is no Group: set one of them, so that the queue of topic %q has a name", topic)
+	default:
+		return app.QueueName(topic), nil
+	}
+}
+
+// add makes the tiers of the handler part of the topology of a topic's work queue.
+func (h *handlerSubscriber) add(topic string) error {
+	queue, err := h.queueOf(topic)
+	if err == nil {
+		err = errors.Join(h.core.prefix.ValidateQueue(queue, h.options.Schedule.Tiers()), h.core.prefix.ValidateExchange(h.core.app.ExchangeName(topic)))
+	}
+	if err == nil {
+		err = h.core.queues.add(queue, topic, h.options.Schedule)
+	}
+	if err != nil {
+		return fmt.Errorf("handler %q: %w", h.name, err)
+	}
+	return nil
+}
+
+// Subscribe implements message.Subscriber.
+func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if err := h.begin(topic); err != nil {
+		return nil, err
+	}
+	messages, err := h.subscriber.Subscribe(binding.NewContext(ctx, h.binding), topic)
+	return messages, h.explain(err)
+}
+
+// SubscribeInitialize implements message.SubscribeInitializer.
+func (h *handlerSubscriber) SubscribeInitialize(topic string) error {
+	if err := h.begin(topic); err != nil {
+		return err
+	}
+	return h.explain(h.subscriber.SubscribeInitialize(topic))
+}
+
+// Close implements message.Subscriber.
+func (h *handlerSubscriber) Close() error { return h.subscriber.Close() }
+
+func (h *handlerSubscriber) begin(topic string) error {
+	if h.connection.isClosed() {
+		return fmt.Errorf("handler %q: %w", h.name, ErrClosed)
+	}
+	return h.add(topic)
+}
+
+func (h *handlerSubscriber) explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, subscriber.ErrClosed) && h.connection.isClosed():
+		err = ErrClosed
+	}
+	return fmt.Errorf("handler %q: %w", h.name, err)
+}
+
+// declare declares the topology of a topic's work queue.
+func (h *handlerSubscriber) declare(d subscriber.Declaration, topic string) error {
+	queue, err := h.queueOf(topic)
+	if err != nil {
+		return err
+	}
+	s := h.core.app.Subscription(d.Channel, topic, queue, h.core.app.ExchangeName(topic), h.logger)
+	return h.connection.declarer.declare(d, topic, s, h.core.topologyOf(queue))
+}
+
+// nacked warns once if no retry middleware has got a message of the handler.
+func (h *handlerSubscriber) nacked(msg *message.Message) {
+	if h.binding.Claimed() || h.warned.Swap(true) {
+		return
+	}
+	topic := message.SubscribeTopicFromCtx(msg.Context())
+	queue, _ := h.queueOf(topic)
+	warning.Log(h.logger, fmt.Sprintf("A message of handler %q was nacked, and no retry middleware has got one of its messages: "+
+		"work queue %q delivers it again and again, after a pause of up to 5 s. Add the Middleware of the connection to the handler or to its router, "+
+		"before all middlewares that can fail", h.name, queue), watermill.LogFields{"topic": topic, "queue": queue})
+}
+
+// source is where the messages of an owner come from.
+func (c *core) source(owner any, config middleware.TieredRetryConfig) *middleware.Source {
+	return &middleware.Source{
+		Owner: owner, Broker: c.brokerOf(),
+		Name:                          "Connection" + c.description(),
+		Subscribe:                     "add the handler with its AddConsumerHandler or AddHandler, or with a subscriber of its method Subscriber",
+		DeclaredTiers:                 config.DeclaredTiers,
+		GenerateRetryDestination:      config.GenerateRetryDestination,
+		GenerateDeadLetterDestination: config.GenerateDeadLetterDestination,
+	}
+}
+
+// refusedSubscriber is the subscriber of a handler with faults.
+type refusedSubscriber struct{ err error }
+
+func (r refusedSubscriber) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return nil, r.err
+}
+
+func (r refusedSubscriber) Close() error { return nil }
+
+func refusalOf(s message.Subscriber) error {
+	refused, _ := s.(refusedSubscriber)
+	return refused.err
+}

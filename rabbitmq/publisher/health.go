@@ -1,0 +1,42 @@
+package publisher
+
+import (
+	"fmt"
+	"time"
+)
+
+// Health is what a Connection does at one moment. Its fields are those of package subscriber's Health.
+type Health struct {
+	Connected bool
+	Blocked   bool      // the broker has blocked the connection, because of an alarm: Publish returns ErrBlocked
+	Since     time.Time // since when it is connected, or is not
+
+	// LastError is why the connection was lost, or could not be opened again, the last time. Nil: never.
+	LastError   error
+	LastErrorAt time.Time
+}
+
+// Ready returns nil when the connection is open, and else an error with the reason, for a readiness probe. A blocked connection is
+// open: an alarm concerns all instances of an app.
+func (h Health) Ready() error {
+	if h.Connected {
+		return nil
+	}
+	since := h.Since.Format(time.RFC3339)
+	if h.LastError == nil {
+		return fmt.Errorf("not connected since %s", since)
+	}
+	return fmt.Errorf("not connected since %s: %w", since, h.LastError)
+}
+
+// Health returns the state of the connection. It does not wait for the broker.
+func (c *Connection) Health() Health {
+	state := c.link.state.Load()
+	return Health{
+		Connected:   state.connection != nil,
+		Blocked:     state.connection != nil && state.connection.Blocked.Load(),
+		Since:       state.since,
+		LastError:   state.failed,
+		LastErrorAt: state.failedAt,
+	}
+}

@@ -1,0 +1,162 @@
+package rabbitmq
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rota"
+	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// returns binds work queues again to the return exchange while they are consumed. An operator can remove a binding, or delete the
+// exchange, and another app declares it again without this app's bindings: messages whose delay is over then become orphans. AMQP
+// 0-9-1 has no method to read bindings, so that a lost one is restored and not noticed. It uses one channel, and binds at most one
+// queue a second.
+type returns struct {
+	consumed func(queue string) bool
+	logger   watermill.LoggerAdapter
+	rota     *rota.Rota
+
+	mu         sync.Mutex
+	connection uint64
+	open       func() (*amqp091.Channel, error)
+	queues     map[string]*boundQueue
+
+	channel   *amqp091.Channel // only the rota uses it, and its connection
+	channelOf uint64
+}
+
+type boundQueue struct {
+	topology topology.Topology
+	failing  bool // the last check has failed
+}
+
+func newReturns(config declarerConfig) *returns {
+	r := &returns{consumed: config.Consumed, logger: config.Logger, queues: map[string]*boundQueue{}}
+	if r.consumed == nil {
+		r.consumed = func(string) bool { return true }
+	}
+	if r.logger == nil {
+		r.logger = watermill.NopLogger{}
+	}
+	r.rota = rota.New(r.check)
+	return r
+}
+
+func (r *returns) close() { r.rota.Close() }
+
+// add begins to check a work queue, whose topology has just been declared over this connection. Those of earlier connections are
+// forgotten: they are added when they are declared again.
+func (r *returns) add(from subscriber.Declaration, t topology.Topology) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if from.Connection < r.connection {
+		return
+	}
+	if from.Connection > r.connection {
+		r.connection, r.open = from.Connection, from.OpenChannel
+		clear(r.queues)
+		r.rota.Set()
+	}
+	r.queues[t.WorkQueue.Name] = &boundQueue{topology: t}
+	r.rota.Add(t.WorkQueue.Name)
+}
+
+// check binds one queue. Without a connection it does nothing: after a reconnect everything is declared again.
+func (r *returns) check(name string) {
+	r.mu.Lock()
+	queue, connection, open := r.queues[name], r.connection, r.open
+	r.mu.Unlock()
+	if queue == nil || !r.consumed(name) {
+		return
+	}
+	returning := returnBindings(queue.topology)
+	err := r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, returning) })
+	if refusal.IsCode(err, amqp091.NotFound) {
+		err = r.over(connection, open, func(channel *amqp091.Channel) error {
+			return channel.ExchangeDeclarePassive(returning[0].Exchange, amqp091.ExchangeTopic, true, false, false, false, nil)
+		})
+		if err == nil {
+			return // the queue is gone and has no consumer any more: its subscription declares it again, with everything else
+		}
+	}
+	if refusal.IsCode(err, amqp091.NotFound) {
+		err = r.restore(queue.topology, connection, open)
+	}
+	r.report(name, queue, err)
+}
+
+// over calls use with the channel of the checks. The broker closes it with each refusal.
+func (r *returns) over(connection uint64, open func() (*amqp091.Channel, error), use func(*amqp091.Channel) error) error {
+	if r.channel == nil || r.channelOf != connection || r.channel.IsClosed() {
+		channel, err := open()
+		if err != nil {
+			return err
+		}
+		r.channel, r.channelOf = channel, connection
+	}
+	return use(r.channel)
+}
+
+// returnBindings are the bindings through which messages come back to the work queue.
+func returnBindings(t topology.Topology) (bindings []topology.Binding) {
+	for _, binding := range t.Bindings {
+		if binding.Queue == t.WorkQueue.Name {
+			bindings = append(bindings, binding)
+		}
+	}
+	return bindings
+}
+
+func bindAll(channel *amqp091.Channel, bindings []topology.Binding) error {
+	for _, b := range bindings {
+		if err := channel.QueueBind(b.Queue, b.Key, b.Exchange, false, nil); err != nil {
+			return refusal.Explain(fmt.Sprintf("bind to exchange %q with key %q the queue", b.Exchange, b.Key), b.Queue, err)
+		}
+	}
+	return nil
+}
+
+// restore declares the return exchange, which is gone, and what else is missing, except the work queue. All queues have lost their
+// bindings: they are bound at once.
+func (r *returns) restore(t topology.Topology, connection uint64, open func() (*amqp091.Channel, error)) error {
+	if err := r.over(connection, open, t.Redeclare); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	others := map[string]topology.Topology{}
+	for name, queue := range r.queues {
+		others[name] = queue.topology
+	}
+	r.mu.Unlock()
+	delete(others, t.WorkQueue.Name)
+	for name, other := range others {
+		if r.consumed(name) {
+			// An error is reported by the check of that queue.
+			_ = r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, returnBindings(other)) })
+		}
+	}
+	warning.Log(r.logger, fmt.Sprintf("exchange %q was gone: it has been declared again, and the work queues that this process consumes are bound to it. "+
+		"Work queues of other apps may have lost their bindings", returnBindings(t)[0].Exchange), nil)
+	return nil
+}
+
+// report logs when checks of a queue begin to fail, and when they no longer do. A lost connection is logged elsewhere.
+func (r *returns) report(name string, queue *boundQueue, err error) {
+	var refused *amqp091.Error
+	failing := errors.As(err, &refused) && refused.Server
+	switch fields := (watermill.LogFields{"queue": name}); {
+	case failing && !queue.failing:
+		r.logger.Error("Cannot bind the work queue to the return exchange: messages whose delay is over can become orphans", err, fields)
+	case err == nil && queue.failing:
+		r.logger.Info("The work queue is bound to the return exchange again", fields)
+	}
+	queue.failing = failing
+}
