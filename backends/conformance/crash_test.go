@@ -49,9 +49,8 @@ func child() {
 		panic(err)
 	}
 	app := crashApp(v.Group, v.Prefix)
-	app.Failures = func(publisher message.Publisher) message.Publisher {
-		return &killer{Publisher: publisher, victim: v}
-	}
+	k := &killer{victim: v}
+	app.BeforeCopy, app.AfterCopy = k.before, k.after
 	backend, err := registry.Find(v.Backend)
 	if err != nil {
 		panic(err)
@@ -70,24 +69,27 @@ func child() {
 	select {}
 }
 
-// killer is the victim's publisher of failures.
+// killer ends the victim at a publish.
 type killer struct {
-	message.Publisher
 	victim
 	published atomic.Int32
 }
 
-func (k *killer) Publish(topic string, messages ...*message.Message) error {
-	fatal := strings.Contains(topic, k.To) && k.published.Add(1) >= k.Nth
-	if fatal && k.Before {
+func (k *killer) before(topic string) {
+	if k.Before && k.fatal(topic) {
 		time.Sleep(300 * time.Millisecond) // an ack that was sent too early reaches the server in this time
 		die()
 	}
-	err := k.Publisher.Publish(topic, messages...)
-	if fatal && err == nil {
+}
+
+func (k *killer) after(topic string) {
+	if !k.Before && k.fatal(topic) {
 		die()
 	}
-	return err
+}
+
+func (k *killer) fatal(topic string) bool {
+	return strings.Contains(topic, k.To) && k.published.Add(1) >= k.Nth
 }
 
 func die() {
@@ -109,8 +111,8 @@ func crash(t *testing.T, f *fixture) {
 	}
 	first := f.run(app, topics, handle) // the consumer group must exist before the messages are published
 	first.stop()
-	back := "" // without a relay the broker brings a message back, and no publish of the app is part of that
-	if first.retries.Relay != nil {
+	back := "" // without a relay the server brings a message back, and no publish of the app is part of that
+	if first.retries.Relayed {
 		back = ".return."
 	}
 	f.publish(topics, ids(messages)...)

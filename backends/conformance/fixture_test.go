@@ -91,11 +91,9 @@ func (f *fixture) declare(prefix string, topics ...string) {
 type runningApp struct {
 	t       *testing.T
 	router  *message.Router
-	retries *backends.Retries
-
-	subscriber string // the Go type of the handlers' subscribers, as Watermill spells it
-	done       chan error
-	once       sync.Once
+	retries *backends.Connection
+	done    chan error
+	once    sync.Once
 }
 
 func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
@@ -122,15 +120,15 @@ func start(backend backends.Backend, app backends.App, topics []string, handle m
 	if err != nil {
 		return nil, err
 	}
-	a := &runningApp{router: router, retries: retries, done: make(chan error, 1)}
 	for i, topic := range topics {
-		subscriber, err := retries.Subscriber(handlerName(i))
-		if err != nil {
-			return nil, err
-		}
-		a.subscriber = strings.TrimPrefix(fmt.Sprintf("%T", subscriber), "*")
-		retries.Handle(router, handlerName(i), topic, subscriber, handle)
+		retries.AddConsumerHandler(router, handlerName(i), topic, handle)
 	}
+	return launch(router, retries)
+}
+
+// launch runs a router whose handlers are added.
+func launch(router *message.Router, retries *backends.Connection) (*runningApp, error) {
+	a := &runningApp{router: router, retries: retries, done: make(chan error, 1)}
 	go func() { a.done <- router.Run(noContext) }()
 	select {
 	case <-router.Running():
