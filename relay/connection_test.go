@@ -201,6 +201,21 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "the relay is closed")
 }
 
+func TestTierNamedLikeAReturnTopicIsRefused(t *testing.T) {
+	c := connect(t, func(config *relay.ConnectConfig) {
+		config.GenerateTopic = func(p relay.TopicParams) (string, error) {
+			if p.Kind == relay.TierTopic && p.Tier == backoff.Tier(time.Hour) {
+				return "return billing", nil
+			}
+			return []string{"tier " + p.Tier.String(), "return " + p.Handler, "dead " + p.Handler}[p.Kind], nil
+		}
+	})
+	c.AddConsumerHandler(c.router, "billing", "orders", ignore)
+	_, err := c.Subscriber("mailing", retrymw.HandlerOptions{Schedule: backoff.Schedule{time.Hour}})
+	require.ErrorContains(t, err, `GenerateTopic returned "return billing" for both handler "billing" and tier 1h; names must be unique`)
+	require.NoError(t, c.Close())
+}
+
 func TestInvalidConnectConfig(t *testing.T) {
 	_, err := relay.Connect(relay.ConnectConfig{}, nil, retrymw.HandlerOptions{Concurrency: 2, Schedule: backoff.Schedule{1}})
 	for _, want := range []string{

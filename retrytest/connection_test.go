@@ -23,7 +23,10 @@ func TestHandlersHaveSchedulesAndHooksOfTheirOwn(t *testing.T) {
 				c.OnRetry = func(e middleware.RetryEvent) { hooks = append(hooks, name+" "+e.Handler) }
 			}
 		}
-		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: hook("default")})
+		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: func(c *middleware.TieredRetryConfig) {
+			hook("default")(c)
+			c.OnDeadLetter = func(e middleware.DeadLetterEvent) { t.Error("not for", e.Handler) }
+		}})
 		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown))
 		app.AddConsumerHandler(app.Router, "mailing", "mails", always(errDown), middleware.HandlerOptions{
 			Schedule: backoff.Schedule{time.Minute, time.Hour}, Middleware: hook("own"), Concurrency: 16,
