@@ -115,7 +115,7 @@ func (c *Connection) newRetry(options middleware.HandlerOptions) (*middleware.Ti
 func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
-	subscriber := c.handlerSubscriber(name, options)
+	subscriber := c.handlerSubscriber(name, topic, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
 	added.AddMiddleware(c.Middleware)
 	return added
@@ -125,15 +125,18 @@ func (c *Connection) AddConsumerHandler(
 func (c *Connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
-	subscriber := c.handlerSubscriber(name, options)
+	subscriber := c.handlerSubscriber(name, subscribeTopic, options)
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.Publisher(), handler)
 	added.AddMiddleware(c.Middleware)
 	return added
 }
 
 // handlerSubscriber returns the subscriber of a handler of one topic. An error is what its Subscribe returns.
-func (c *Connection) handlerSubscriber(name string, options []middleware.HandlerOptions) message.Subscriber {
+func (c *Connection) handlerSubscriber(name, topic string, options []middleware.HandlerOptions) message.Subscriber {
 	subscriber, err := c.subscriber(name, func(string) string { return name }, options)
+	if err == nil {
+		err = subscriber.merged.claim(topic)
+	}
 	if err != nil {
 		return failed{fmt.Errorf("handler %q: %w", name, err)}
 	}

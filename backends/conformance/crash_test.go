@@ -62,12 +62,15 @@ func child() {
 			return errDown
 		}
 		return nil
-	})
+	}, oneInFlight)
 	if err != nil {
 		panic(err)
 	}
 	select {}
 }
+
+// oneInFlight is what every backend has: a process that dies causes a duplicate for each message in flight.
+var oneInFlight = middleware.HandlerOptions{Concurrency: 1}
 
 // killer ends the victim at a publish.
 type killer struct {
@@ -109,7 +112,7 @@ func crash(t *testing.T, f *fixture) {
 		}
 		return nil
 	}
-	first := f.run(app, topics, handle) // the consumer group must exist before the messages are published
+	first := f.run(app, topics, handle, oneInFlight) // the consumer group must exist before the messages are published
 	first.stop()
 	back := "" // without a relay the server brings a message back, and no publish of the app is part of that
 	if first.retries.Relayed {
@@ -122,7 +125,7 @@ func crash(t *testing.T, f *fixture) {
 		v.Backend, v.URL, v.Group, v.Prefix, v.Topics = f.Name, f.url, app.Group, app.Prefix, topics
 		f.die(v)
 	}
-	f.run(app, topics, handle)
+	f.run(app, topics, handle, oneInFlight)
 	f.await(messages, 1, patience)
 	f.settle()
 }

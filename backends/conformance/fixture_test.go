@@ -99,19 +99,23 @@ type runningApp struct {
 func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
 
 // run starts a handler on each of the topics.
-func (f *fixture) run(app backends.App, topics []string, handle message.NoPublishHandlerFunc) *runningApp {
+func (f *fixture) run(
+	app backends.App, topics []string, handle message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+) *runningApp {
 	f.t.Helper()
 	if f.Clean != nil {
 		f.t.Cleanup(func() { require.NoError(f.t, f.Clean(f.url, app, topics)) })
 	}
-	a, err := start(f.backend, app, topics, handle)
+	a, err := start(f.backend, app, topics, handle, options...)
 	require.NoError(f.t, err)
 	a.t = f.t
 	f.t.Cleanup(a.stop)
 	return a
 }
 
-func start(backend backends.Backend, app backends.App, topics []string, handle message.NoPublishHandlerFunc) (*runningApp, error) {
+func start(
+	backend backends.Backend, app backends.App, topics []string, handle message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+) (*runningApp, error) {
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, logger())
 	if err != nil {
 		return nil, err
@@ -121,7 +125,7 @@ func start(backend backends.Backend, app backends.App, topics []string, handle m
 		return nil, err
 	}
 	for i, topic := range topics {
-		retries.AddConsumerHandler(router, handlerName(i), topic, handle)
+		retries.AddConsumerHandler(router, handlerName(i), topic, handle, options...)
 	}
 	return launch(router, retries)
 }
