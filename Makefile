@@ -121,7 +121,7 @@ test-reconnect:
 
 # These tests mostly wait.
 test-integration-v3:
-	$(GO) test -C integration $(V3) $(RACE) -p=1 -parallel=8 -count=1 -timeout=$(TIMEOUT) ./retry ./hostile ./tls
+	$(GO) test -C integration $(V3) $(RACE) -p=1 -parallel=8 -count=1 -timeout=$(TIMEOUT) ./retry ./hostile ./tls ./connect
 
 test-reconnect-v3:
 	$(GO) test -C integration $(V3) -count=1 -timeout=$(TIMEOUT) ./reconnect/...

@@ -11,13 +11,16 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 )
 
-func TestBuilder(t *testing.T) {
-	queueOf := amqp.GenerateQueueNameTopicNameWithSuffix
-	configtest.Run(t, config.NewBuilder, configtest.Major[amqp.Config]{
-		DurableQueue: amqp.NewDurableQueueConfig, NonDurableQueue: amqp.NewNonDurableQueueConfig,
-		PubSub: func(uri, group string) amqp.Config { return amqp.NewDurablePubSubConfig(uri, queueOf(group)) },
-		Stock: func(change func(amqp091.Publishing) amqp091.Publishing) edge.Marshaler {
-			return amqp.DefaultMarshaler{PostprocessPublishing: change}
-		},
-	})
+func TestBuilder(t *testing.T) { configtest.Run(t, config.NewBuilder, majorOfTests) }
+
+func TestConnect(t *testing.T) { configtest.RunConnect(t, config.Connect, majorOfTests) }
+
+var majorOfTests = configtest.Major[amqp.Config]{
+	DurableQueue: amqp.NewDurableQueueConfig, NonDurableQueue: amqp.NewNonDurableQueueConfig,
+	PubSub: func(uri, group string) amqp.Config {
+		return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
+	},
+	Stock: func(change func(amqp091.Publishing) amqp091.Publishing) edge.Marshaler {
+		return amqp.DefaultMarshaler{PostprocessPublishing: change}
+	},
 }

@@ -11,13 +11,16 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 )
 
-func TestBuilder(t *testing.T) {
-	queueOf := amqp.GenerateQueueNameTopicNameWithSuffix
-	configtest.Run(t, configamqp3.NewBuilder, configtest.Major[amqp.Config]{
-		DurableQueue: amqp.NewDurableQueueConfig, NonDurableQueue: amqp.NewNonDurableQueueConfig,
-		PubSub: func(uri, group string) amqp.Config { return amqp.NewDurablePubSubConfig(uri, queueOf(group)) },
-		Stock: func(change func(amqp091.Publishing) amqp091.Publishing) edge.Marshaler {
-			return amqp.DefaultMarshaler{PostprocessPublishing: change}
-		},
-	})
+func TestBuilder(t *testing.T) { configtest.Run(t, configamqp3.NewBuilder, majorOfTests) }
+
+func TestConnect(t *testing.T) { configtest.RunConnect(t, configamqp3.Connect, majorOfTests) }
+
+var majorOfTests = configtest.Major[amqp.Config]{
+	Stock: func(change func(amqp091.Publishing) amqp091.Publishing) edge.Marshaler {
+		return amqp.DefaultMarshaler{PostprocessPublishing: change}
+	},
+	PubSub: func(uri, group string) amqp.Config {
+		return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
+	},
+	DurableQueue: amqp.NewDurableQueueConfig, NonDurableQueue: amqp.NewNonDurableQueueConfig,
 }

@@ -5,9 +5,11 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/configamqp3"
+	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 // A queue that a topic exchange feeds, which only v3 has a configuration for. A retry comes back to the queue, not to the
@@ -24,4 +26,20 @@ func ExampleNewBuilder() {
 	fmt.Println(rabbit.Topology("orders.eu.*").DeadLetterQueue())
 	// Output:
 	// eu_orders.dead
+}
+
+// With a Group, each handler has a queue of its own on one topic exchange.
+func ExampleConnect() {
+	rabbit, err := configamqp3.Connect(configamqp3.BuilderConfig{
+		AMQP:     amqp.NewDurableTopicConfig("amqp://guest:guest@localhost:5672/", "shop", ""),
+		Schedule: backoff.Constant(10*time.Second, 3),
+	}, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	router := message.NewDefaultRouter(nil)
+	process := func(*message.Message) error { return nil }
+	rabbit.AddConsumerHandler(router, "billing", "orders.eu", process, middleware.HandlerOptions{Group: "billing"})
+	rabbit.AddConsumerHandler(router, "mailing", "orders.eu", process, middleware.HandlerOptions{Group: "mailing"})
 }

@@ -56,3 +56,6 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 
 // Close implements message.Publisher. The router calls it when a handler stops, and other handlers still publish.
 func (p appPublisher) Close() error { return nil }
+
+// String is the publisher's name in Watermill's metrics.
+func (p appPublisher) String() string { return "rabbitmq.Publisher" }

@@ -3,7 +3,8 @@
 // package. The documentation of both edges is here:
 //
 //   - BuilderConfig: the options
-//   - Builder: what it makes for the subscriber, the publisher of failures and the middleware
+//   - Connect, which returns a Connection: handlers, publisher and health of a whole app, over two connections to the broker
+//   - Builder: the parts, for apps with watermill-amqp's own subscriber
 //
 // What the broker gets does not depend on the major version, so apps on v2 and v3 can share queues, tiers and dead letters.
 // Package topology describes it.

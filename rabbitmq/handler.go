@@ -153,6 +153,9 @@ func (h *handlerSubscriber) SubscribeInitialize(topic string) error {
 	return h.explain(h.subscriber.SubscribeInitialize(topic))
 }
 
+// String is the subscriber's name in Watermill's metrics and in the poison-queue keys of dead letters.
+func (h *handlerSubscriber) String() string { return "rabbitmq.Subscriber" }
+
 // Close implements message.Subscriber.
 func (h *handlerSubscriber) Close() error { return h.subscriber.Close() }
 

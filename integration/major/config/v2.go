@@ -8,6 +8,10 @@ import "github.com/tieredretry/watermill-retry/config"
 type (
 	Builder       = config.Builder
 	BuilderConfig = config.BuilderConfig
+	Connection    = config.Connection
 )
 
-var NewBuilder = config.NewBuilder
+var (
+	Connect    = config.Connect
+	NewBuilder = config.NewBuilder
+)

@@ -1,0 +1,30 @@
+package config_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// All handlers of an app share two connections. Package rabbitmq has examples of every method.
+func ExampleConnect() {
+	logger := watermill.NopLogger{}
+	rabbit, err := config.Connect(config.BuilderConfig{
+		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+		Schedule: backoff.Exponential(time.Second, 5, 4),
+	}, logger, retrymw.HandlerOptions{Concurrency: 32})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer rabbit.Close() // after the router
+	router := message.NewDefaultRouter(logger)
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
+}

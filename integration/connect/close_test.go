@@ -1,0 +1,155 @@
+package connect_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+)
+
+// TestCloseWithMessagesInFlight: those in flight end as they end: processed, retried or with messages of their own. No message is
+// lost, and none is handled twice.
+func TestCloseWithMessagesInFlight(t *testing.T) {
+	t.Parallel()
+	const count, concurrency, prefetch = 40, 6, 20
+	name, b := names(t)
+	b.AMQP.Consume.Qos.PrefetchCount = prefetch
+	first := connect(t, name, b)
+	var (
+		processed, produced = testapp.NewLedger(), testapp.NewLedger()
+		entered             = testapp.NewLedger()
+		leave               = make(chan struct{})
+	)
+	bill := func(msg *message.Message) ([]*message.Message, error) {
+		if failures(msg) == 0 && msg.UUID[4]%2 == 0 {
+			return nil, errDown // its copy is published during Close
+		}
+		processed.Add(msg.UUID)
+		return []*message.Message{message.NewMessage("invoice "+msg.UUID, nil)}, nil
+	}
+	first.AddHandler(first.router, "billing", first.topic("orders"), first.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
+		entered.Add(msg.UUID)
+		<-leave
+		return bill(msg)
+	}, middleware.HandlerOptions{Concurrency: concurrency})
+	initializer, err := first.Subscriber("invoices")
+	require.NoError(t, err)
+	require.NoError(t, initializer.(message.SubscribeInitializer).SubscribeInitialize(first.topic("invoices")))
+	done := make(chan error, 1)
+	go func() { done <- first.router.Run(context.Background()) }()
+	<-first.router.Running()
+	first.publish("orders", ids(count)...)
+	entered.Wait(t, concurrency, soon)
+	eventually(t, func() bool { return testapp.Depth(t, first.topic("orders")) == count-prefetch }, "more messages are fetched")
+
+	var closes sync.WaitGroup
+	for range 2 {
+		closes.Go(func() { assert.NoError(t, first.Close()) })
+	}
+	eventually(t, func() bool { return testapp.Depth(t, first.topic("orders")) == count-concurrency },
+		"what was fetched and not handed out is given back")
+	_, err = first.Subscriber("late")
+	require.ErrorIs(t, err, rabbitmq.ErrClosed)
+	close(leave)
+	closes.Wait()
+	require.NoError(t, <-done, "the router ends with its last subscription")
+	assert.Equal(t, concurrency, entered.Len(), "nothing is handed out after the beginning of Close")
+	assert.Zero(t, first.log.Count("Cannot publish"), "the publishers are closed last")
+
+	second := connect(t, name, b)
+	second.AddHandler(second.router, "billing", second.topic("orders"), second.topic("invoices"), bill)
+	second.handle("mail", "invoices", func(msg *message.Message) error { produced.Add(msg.UUID); return nil })
+	second.run()
+	processed.Wait(t, count, soon)
+	produced.Wait(t, count, soon)
+	assert.Empty(t, processed.Twice())
+	assert.Empty(t, produced.Twice())
+}
+
+// TestAfterClose: everything has an error that names the reason.
+func TestAfterClose(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	s.handle("before", "orders", func(*message.Message) error { return nil })
+	before, err := s.Subscriber("before too")
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+
+	require.ErrorIs(t, s.router.Run(context.Background()), rabbitmq.ErrClosed)
+	_, err = before.Subscribe(context.Background(), s.topic("orders"))
+	require.ErrorIs(t, err, rabbitmq.ErrClosed)
+	require.ErrorIs(t, before.(message.SubscribeInitializer).SubscribeInitialize(s.topic("orders")), rabbitmq.ErrClosed)
+	_, err = s.Subscriber("after")
+	require.ErrorIs(t, err, rabbitmq.ErrClosed)
+	router := message.NewDefaultRouter(nil)
+	s.AddConsumerHandler(router, "after", s.topic("orders"), func(*message.Message) error { return nil })
+	require.ErrorIs(t, router.Run(context.Background()), rabbitmq.ErrClosed)
+	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), publisher.ErrClosed)
+	require.ErrorContains(t, s.Health().Ready(), "the consuming connection is not open")
+}
+
+// TestHealth before, in and after an outage of the network.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	proxy, uri := broker.Proxy(t)
+	s := open(t, func(b *config.BuilderConfig) {
+		b.AMQP = amqp.NewDurableQueueConfig(uri)
+		b.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
+		b.AMQP.Connection.Reconnect.BackoffInitialInterval = 50 * time.Millisecond
+		b.AMQP.Connection.Reconnect.BackoffMaxInterval = time.Second
+	})
+	got := testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		if failures(msg) == 0 {
+			return errDown
+		}
+		got.Add(msg.UUID)
+		return nil
+	})
+	require.NoError(t, s.Health().Ready(), "there is no subscription yet")
+	s.run()
+	h := s.Health()
+	require.NoError(t, h.Ready())
+	require.Len(t, h.Links, 2)
+	assert.Equal(t, "consuming", h.Links[0].Name)
+	assert.Equal(t, "publishing", h.Links[1].Name)
+	require.Len(t, h.Subscriptions, 1)
+	assert.Equal(t, "billing", h.Subscriptions[0].Name)
+	assert.Equal(t, s.topic("orders"), h.Subscriptions[0].Queue)
+	require.NoError(t, h.Links[0].LastError)
+	s.publish("orders", "before")
+	got.Wait(t, 1, soon)
+
+	proxy.Stop()
+	eventually(t, func() bool {
+		h := s.Health()
+		return !h.Links[0].Connected && !h.Links[1].Connected && !h.Subscriptions[0].Consuming
+	}, "it is not ready")
+	err := s.Health().Ready()
+	for _, text := range []string{"the consuming connection is not open", "the publishing connection is not open", `handler "billing" does not consume`} {
+		require.ErrorContains(t, err, text)
+	}
+	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("lost")...), publisher.ErrNotConnected)
+
+	require.NoError(t, proxy.Start())
+	eventually(t, func() bool { return s.Health().Ready() == nil }, "it is ready again")
+	h = s.Health()
+	require.Error(t, h.Links[0].LastError)
+	require.Error(t, h.Links[1].LastError)
+	s.publish("orders", "after")
+	got.Wait(t, 2, soon)
+	assert.Contains(t, got.Counts(), "after")
+}

@@ -1,0 +1,42 @@
+package connect_test
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// TestConsumerOptions: the app's options of basic.consume reach the broker.
+func TestConsumerOptions(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(b *config.BuilderConfig) {
+		b.AMQP.Consume.Consumer, b.AMQP.Consume.Exclusive = "shop-"+b.Prefix, true
+		b.AMQP.Consume.Arguments = amqp091.Table{"x-priority": int32(7)}
+		b.AMQP.Consume.Qos.PrefetchCount = 40
+	})
+	handle := func(*message.Message) error { return nil }
+	s.handle("billing", "orders", handle, middleware.HandlerOptions{Concurrency: 3})
+	s.run()
+	client := broker.Management(t)
+	var consumer rabbithole.ConsumerInfo
+	eventually(t, func() bool {
+		all, err := client.ListConsumersIn("/")
+		for _, c := range all {
+			if c.Queue.Name == s.topic("orders") {
+				consumer = c
+			}
+		}
+		return err == nil && consumer.Queue.Name != ""
+	}, "the broker lists the consumer")
+	assert.Equal(t, "shop-"+s.name, consumer.ConsumerTag)
+	assert.True(t, consumer.Exclusive)
+	assert.Equal(t, 40, consumer.PrefetchCount)
+	assert.EqualValues(t, 7, consumer.Arguments["x-priority"])
+}

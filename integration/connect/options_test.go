@@ -1,0 +1,187 @@
+package connect_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// TestSchedulesOfOneQueue: its tiers are those of all its handlers, also of one that is added later.
+func TestSchedulesOfOneQueue(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	tier := func(delay string) string { return s.topic("orders") + "." + s.name + "." + delay }
+	delays := testapp.NewLedger()
+	options := func(schedule ...time.Duration) middleware.HandlerOptions {
+		return middleware.HandlerOptions{Schedule: schedule, Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) {
+			c.OnRetry = func(e middleware.RetryEvent) { delays.Add(e.Handler + " " + e.Tier.String()) }
+		}}
+	}
+	fail := func(*message.Message) error { return errDown }
+	s.handle("first", "orders", fail, options(110*time.Millisecond, 120*time.Millisecond))
+	s.handle("second", "orders", fail, options(120*time.Millisecond, 130*time.Millisecond))
+	s.handle("third", "orders", fail) // the connection's: 100 ms and 300 ms
+	s.run()
+	for _, delay := range []string{"100ms", "110ms", "120ms", "130ms", "300ms"} {
+		assert.True(t, exists(t, tier(delay)), delay)
+	}
+	assert.False(t, exists(t, tier("140ms")))
+
+	s.handle("later", "orders", fail, options(140*time.Millisecond))
+	require.NoError(t, s.router.RunHandlers(context.Background()))
+	assert.True(t, exists(t, tier("140ms")))
+
+	// Each handler takes the delay of its own schedule.
+	publish := 0
+	eventually(t, func() bool {
+		s.publish("orders", testapp.ID(publish))
+		publish++
+		counts := delays.Counts()
+		return counts["first 110ms"]+counts["first 120ms"] > 0 && counts["second 120ms"]+counts["second 130ms"] > 0 && counts["later 140ms"] > 0
+	}, "each of the handlers has retried a message")
+	for entry := range delays.Counts() {
+		assert.Contains(t, []string{"first 110ms", "first 120ms", "second 120ms", "second 130ms", "later 140ms"}, entry)
+	}
+}
+
+// TestDeletedTierIsDeclaredAgain, also one that only the schedule of a handler has.
+func TestDeletedTierIsDeclaredAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	processed := testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		if failures(msg) == 0 {
+			return errDown
+		}
+		processed.Add(msg.UUID)
+		return nil
+	}, middleware.HandlerOptions{Schedule: backoff.Schedule{150 * time.Millisecond}})
+	s.run()
+	tier := s.topic("orders") + "." + s.name + ".150ms"
+	deleteQueue(t, tier)
+	s.publish("orders", ids(5)...)
+	processed.Wait(t, 5, soon)
+	assert.True(t, exists(t, tier))
+}
+
+// TestConcurrency: as many messages as configured are in flight, and not one more.
+func TestConcurrency(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		options []middleware.HandlerOptions
+		want    int
+	}{
+		"default": {nil, 16},
+		"own":     {[]middleware.HandlerOptions{{Concurrency: 5}}, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, func(b *config.BuilderConfig) { b.AMQP.Consume.Qos.PrefetchCount = 30 })
+			leave := make(chan struct{})
+			release := sync.OnceFunc(func() { close(leave) })
+			t.Cleanup(release)
+			entered := testapp.NewLedger()
+			s.handle("billing", "orders", func(msg *message.Message) error {
+				entered.Add(msg.UUID)
+				<-leave
+				return nil
+			}, row.options...)
+			s.run()
+			s.publish("orders", ids(40)...)
+			entered.Wait(t, row.want, soon)
+			// The broker has sent all of the prefetch.
+			eventually(t, func() bool { return testapp.Depth(t, s.topic("orders")) == 10 }, "30 messages are fetched")
+			assert.Equal(t, row.want, entered.Len())
+			assert.Equal(t, row.want, s.Health().Subscriptions[0].InFlight)
+			release()
+			entered.Wait(t, 40, soon)
+			assert.Empty(t, entered.Twice())
+		})
+	}
+}
+
+// TestOrderKey: messages of one key one after the other, in their order, for the handler that asks for it.
+func TestOrderKey(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	customer := func(msg *message.Message) string { key, _, _ := strings.Cut(msg.UUID, "/"); return key }
+	var mu sync.Mutex
+	inFlight, order, most := map[string]int{}, map[string][]string{}, 0
+	done := testapp.NewLedger()
+	both := make(chan struct{}) // closed when two customers are in flight
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		key := customer(msg)
+		mu.Lock()
+		inFlight[key]++
+		most = max(most, inFlight[key])
+		order[key] = append(order[key], msg.UUID)
+		if len(inFlight) == 2 && inFlight["a"]+inFlight["b"] == 2 {
+			select {
+			case <-both:
+			default:
+				close(both)
+			}
+		}
+		mu.Unlock()
+		select {
+		case <-both:
+		case <-time.After(soon):
+		}
+		mu.Lock()
+		inFlight[key]--
+		mu.Unlock()
+		done.Add(msg.UUID)
+		return nil
+	}, middleware.HandlerOptions{OrderKey: customer, Concurrency: 8})
+	s.run()
+	want := map[string][]string{}
+	for _, id := range ids(30) {
+		for _, key := range []string{"a", "b"} {
+			want[key] = append(want[key], key+"/"+id)
+			s.publish("orders", key+"/"+id)
+		}
+	}
+	done.Wait(t, 60, soon)
+	mu.Lock()
+	defer mu.Unlock()
+	assert.Equal(t, want, order)
+	assert.Equal(t, 1, most, "messages of one key at the same time")
+}
+
+// TestRedeliveredMark: an app on v3 sees which messages the broker delivers again, as with its own subscriber.
+func TestRedeliveredMark(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	var deliveries diary
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		deliveries.add(msg.Metadata.Get("_watermill_amqp_redelivered"))
+		switch len(deliveries.all()) {
+		case 1:
+			msg.Nack()
+			return nil
+		case 2:
+			return errDown
+		}
+		return nil
+	})
+	s.run()
+	s.publish("orders", "1")
+	eventually(t, func() bool { return len(deliveries.all()) == 3 }, "nacked, failed, processed")
+	want := []string{"", "true", ""}
+	if amqp.Major == "v2" {
+		want[1] = ""
+	}
+	assert.Equal(t, want, deliveries.all())
+}

@@ -1,0 +1,128 @@
+package connect_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+)
+
+// TestPublisherOfQueues: the topic is the queue, as the app's configuration names it.
+func TestPublisherOfQueues(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
+	var failed *publisher.PublishError
+	require.ErrorAs(t, err, &failed)
+	require.ErrorIs(t, err, publisher.ErrUnroutable)
+	assert.ErrorContains(t, err, `no queue has the name "`+s.topic("orders")+`": a subscriber of topic "`+s.topic("orders")+`" must run once first`)
+
+	got := testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		assert.Equal(t, "order "+msg.UUID, string(msg.Payload))
+		got.Add(msg.UUID + " " + msg.Metadata.Get("trace"))
+		return nil
+	})
+	s.run()
+	msg := messages("1")[0]
+	msg.Metadata.Set("trace", "t1")
+	require.NoError(t, s.Publisher().Publish(s.topic("orders"), msg))
+	got.Wait(t, 1, soon)
+	assert.Equal(t, map[string]int{"1 t1": 1}, got.Counts())
+
+	require.NoError(t, s.Publisher().Close(), "it does nothing")
+	s.publish("orders", "2")
+	got.Wait(t, 2, soon)
+}
+
+// TestPublisherOfExchanges: it declares the exchange, and a message that no queue gets is an error.
+func TestPublisherOfExchanges(t *testing.T) {
+	t.Parallel()
+	s := open(t, fanOut)
+	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
+	require.ErrorIs(t, err, publisher.ErrUnroutable)
+	assert.ErrorContains(t, err, `no queue is bound to exchange "`+s.topic("orders")+`"`)
+	require.NoError(t, broker.Channel(t).ExchangeDeclarePassive(s.topic("orders"), "fanout", true, false, false, false, nil))
+
+	got := testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error { got.Add(msg.UUID); return nil }, middleware.HandlerOptions{Group: "bills"})
+	s.run()
+	require.NoError(t, broker.Channel(t).ExchangeDelete(s.topic("orders"), false, false))
+	err = s.Publisher().Publish(s.topic("orders"), messages("2")...)
+	require.ErrorIs(t, err, publisher.ErrUnroutable, "the exchange is declared again, and the binding of the queue is lost")
+}
+
+// TestPublisherVerifiesOnly: it declares nothing.
+func TestPublisherVerifiesOnly(t *testing.T) {
+	t.Parallel()
+	s := open(t, fanOut, func(b *config.BuilderConfig) { b.VerifyOnly = true })
+	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
+	require.ErrorIs(t, err, publisher.ErrUnroutable)
+	require.Error(t, broker.Channel(t).ExchangeDeclarePassive(s.topic("orders"), "fanout", true, false, false, false, nil))
+}
+
+// TestPipeline: a handler that fails at first produces messages for another handler, without its failure record.
+func TestPipeline(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
+		if failures(msg) == 0 {
+			return nil, errDown
+		}
+		return []*message.Message{msg.Copy()}, nil
+	})
+	got := testapp.NewLedger()
+	s.handle("mail", "invoices", func(msg *message.Message) error {
+		for _, key := range append(middleware.RecordKeys(), middleware.PropertiesKey) {
+			assert.NotContains(t, msg.Metadata, key)
+		}
+		got.Add(msg.UUID)
+		return nil
+	})
+	s.run()
+	s.publish("orders", ids(20)...)
+	got.Wait(t, 20, soon)
+	assert.Empty(t, got.Twice())
+}
+
+// TestProducedMessageIsUnroutable: the message stays on its queue until there is a queue for what is produced.
+func TestProducedMessageIsUnroutable(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler)
+	s.run()
+	s.publish("orders", "1")
+	eventually(t, func() bool { return s.log.Count("must run once first") > 0 }, "the router logs the error")
+
+	later := connect(t, s.name, configOf(t, s.name))
+	got := testapp.NewLedger()
+	later.handle("mail", "invoices", func(msg *message.Message) error { got.Add(msg.UUID); return nil })
+	later.run()
+	got.Wait(t, 1, soon)
+	eventually(t, func() bool {
+		return testapp.Depth(t, s.topic("orders")) == 0 && s.Health().Subscriptions[0].InFlight == 0
+	}, "it is processed")
+	assert.Empty(t, s.log.Lines("no retry middleware"), "it has the middleware")
+}
+
+// TestMessagesOfTheAppArePersistent: a broker keeps them over a restart.
+func TestMessagesOfTheAppArePersistent(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	got := make(chan time.Time, 1)
+	s.handle("billing", "orders", func(*message.Message) error { got <- time.Now(); return nil })
+	s.run()
+	s.publish("orders", "1")
+	<-got
+	require.NoError(t, s.router.Close())
+	s.publish("orders", "2")
+	assert.EqualValues(t, 2, testapp.Take(t, s.topic("orders"), 1)[0].DeliveryMode)
+}

@@ -1,0 +1,171 @@
+package connect_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// TestHandlerWithoutMiddleware: its messages are nacked, after a pause, and one warning names handler, queue and fix.
+func TestHandlerWithoutMiddleware(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	subscriber, err := s.Subscriber("billing")
+	require.NoError(t, err)
+	deliveries := testapp.NewLedger()
+	done := testapp.NewLedger()
+	s.router.AddConsumerHandler("billing", s.topic("orders"), subscriber, func(msg *message.Message) error {
+		if deliveries.Add(msg.UUID) < 5 {
+			return errDown
+		}
+		done.Add(msg.UUID)
+		return nil
+	})
+	s.run()
+	s.publish("orders", ids(5)...)
+	done.Wait(t, 5, soon)
+	warnings := s.log.Lines("no retry middleware")
+	require.Len(t, warnings, 1)
+	for _, text := range []string{"warn ", `handler "billing"`, s.topic("orders"), "Add the Middleware of the connection"} {
+		assert.Contains(t, warnings[0], text)
+	}
+	assert.Equal(t, 1, s.log.Warnings("no retry middleware"))
+}
+
+// TestHandlerWithMiddlewareIsNotWarned, although its messages are nacked too.
+func TestHandlerWithMiddlewareIsNotWarned(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	deliveries := testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		if deliveries.Add(msg.UUID) == 1 {
+			msg.Nack()
+		}
+		return nil
+	})
+	s.run()
+	s.publish("orders", "1")
+	eventually(t, func() bool { return deliveries.Counts()["1"] == 2 }, "it is delivered again")
+	assert.Empty(t, s.log.Lines("no retry middleware"))
+}
+
+// TestMiddlewareOfAnotherSubscriber: the message is held, no copy is published, and the handler is not called.
+func TestMiddlewareOfAnotherSubscriber(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	other := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	s.router.AddConsumerHandler("mail", "mails", other, func(*message.Message) error {
+		assert.Fail(t, "the handler is called")
+		return nil
+	}).AddMiddleware(s.Middleware)
+	s.run()
+	go func() { _ = other.Publish("mails", messages("1")...) }()
+	eventually(t, func() bool { return s.log.Count("The retry middleware does not fit") > 0 }, "it is refused")
+	line := s.log.Lines("The retry middleware does not fit")[0]
+	for _, text := range []string{`handler "mail" on topic "mails"`, "its subscriber is not one of Connection(", "its method Subscriber"} {
+		assert.Contains(t, line, text)
+	}
+	assert.NotContains(t, line, ":guest@", "the password")
+}
+
+// TestWrongHandlers: the router's Run has all faults of a handler.
+func TestWrongHandlers(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		change  func(*config.BuilderConfig)
+		topic   string
+		options []middleware.HandlerOptions
+		want    []string
+	}{
+		"several faults": {
+			options: []middleware.HandlerOptions{{
+				Schedule: backoff.Schedule{-time.Second}, Concurrency: -1,
+				Middleware: func(c *middleware.TieredRetryConfig) { c.MaxHold = -time.Second },
+			}},
+			want: []string{`handler "billing"`, "Schedule: backoff: retry 1: delay -1s", "Concurrency is -1", "MaxHold is -1s"},
+		},
+		"two options":         {options: make([]middleware.HandlerOptions, 2), want: []string{"2 HandlerOptions were given"}},
+		"too many":            {options: []middleware.HandlerOptions{{Concurrency: 70_000}}, want: []string{"Concurrency is 70000: it must be at most 65535"}},
+		"group of a queue":    {options: []middleware.HandlerOptions{{Group: "mails"}}, want: []string{`Group is "mails", but AMQP.Exchange.GenerateName returns no exchange`, "NewDurablePubSubConfig"}},
+		"no group, no name":   {change: fanOut, want: []string{"AMQP.Queue.GenerateName is nil, and there is no Group"}},
+		"pattern":             {topic: "orders.#", want: []string{"must not contain the words * or #"}},
+		"name of a tier":      {topic: "orders.dead", want: []string{"it has the name of a queue of the retry topology"}},
+		"two topics, a queue": {change: oneQueue, want: []string{"has the same work queue as topic", `set a Group, or an AMQP.Queue.GenerateName with another name`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, func(b *config.BuilderConfig) {
+				if row.change != nil {
+					row.change(b)
+				}
+			})
+			if name == "two topics, a queue" {
+				_ = s.AddConsumerHandler(message.NewDefaultRouter(nil), "other", "other", func(*message.Message) error { return nil })
+			}
+			topic := s.topic("orders")
+			if row.topic != "" {
+				topic = strings.Replace(row.topic, "orders", topic, 1)
+			}
+			s.AddConsumerHandler(s.router, "billing", topic, func(*message.Message) error { return nil }, row.options...)
+			err := s.router.Run(context.Background())
+			require.Error(t, err)
+			for _, text := range row.want {
+				assert.ErrorContains(t, err, text)
+			}
+			assert.False(t, exists(t, topic), "nothing is declared")
+		})
+	}
+}
+
+// oneQueue gives all topics the same queue.
+func oneQueue(b *config.BuilderConfig) {
+	queue := "queue_" + b.Prefix
+	b.AMQP.Queue.GenerateName = func(string) string { return queue }
+}
+
+// TestWrongSubscriber: options are refused at once, faults of a topic by Subscribe.
+func TestWrongSubscriber(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	_, err := s.Subscriber("", middleware.HandlerOptions{Concurrency: -1})
+	require.ErrorContains(t, err, "its name is empty")
+	require.ErrorContains(t, err, "Concurrency is -1")
+	subscriber, err := s.Subscriber("billing", middleware.HandlerOptions{Group: "mails"})
+	require.NoError(t, err)
+	_, err = subscriber.Subscribe(context.Background(), s.topic("orders"))
+	require.ErrorContains(t, err, `Group is "mails"`)
+	require.ErrorContains(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(s.topic("orders")), `Group is "mails"`)
+}
+
+// TestPublishTopicWithoutRoutingKey is refused when the handler is added.
+func TestPublishTopicWithoutRoutingKey(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(b *config.BuilderConfig) { b.AMQP.Publish.GenerateRoutingKey = nil })
+	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler, middleware.HandlerOptions{Concurrency: -1})
+	err := s.router.Run(context.Background())
+	require.ErrorContains(t, err, "AMQP.Publish.GenerateRoutingKey is nil")
+	require.ErrorContains(t, err, "Concurrency is -1")
+	require.ErrorContains(t, s.Publisher().Publish("orders", messages("1")...), "AMQP.Publish.GenerateRoutingKey is nil")
+}
+
+// TestNoBroker: Connect returns why it cannot connect, without the password.
+func TestNoBroker(t *testing.T) {
+	t.Parallel()
+	_, b := names(t)
+	b.AMQP.Connection.AmqpURI = "amqp://shop:secret@127.0.0.1:1/"
+	_, err := config.Connect(b, nil)
+	require.ErrorContains(t, err, "cannot open the connection for consuming")
+	assert.NotContains(t, err.Error(), "secret")
+}

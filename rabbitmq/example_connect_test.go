@@ -1,0 +1,130 @@
+package rabbitmq_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/components/requeuer"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+)
+
+// A whole app: two consumer groups get each order, over two connections to the broker. Each group retries by its own schedule.
+func ExampleConnect() {
+	logger := watermill.NewSlogLogger(slog.Default())
+	rabbit, err := rabbitmq.Connect(config.BuilderConfig{ // config.Connect is the same
+		AMQP:     amqp.NewDurablePubSubConfig(cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/"), nil),
+		Schedule: backoff.Exponential(time.Second, 5, 4),
+	}, logger)
+	check(err)
+	defer rabbit.Close() // after the router
+
+	router := message.NewDefaultRouter(logger)
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retrymw.HandlerOptions{Group: "billing"})
+	rabbit.AddConsumerHandler(router, "mailing", "orders", bill, retrymw.HandlerOptions{
+		Group: "mailing", Schedule: backoff.Constant(time.Minute, 10), Concurrency: 64,
+	})
+	go func() {
+		<-router.Running() // the queues exist
+		check(rabbit.Publisher().Publish("orders", message.NewMessage("order-1", []byte(`{"ID": "order-1"}`))))
+	}()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	check(router.Run(ctx))
+}
+
+// connection is the Connection of the examples below.
+func connection() *config.Connection {
+	rabbit, err := config.Connect(options(), nil)
+	check(err)
+	return rabbit
+}
+
+// Messages of one customer are handled one after the other, those of other customers meanwhile.
+func ExampleConnection_AddConsumerHandler() {
+	rabbit, router := connection(), message.NewDefaultRouter(nil)
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retrymw.HandlerOptions{
+		Schedule: backoff.Schedule{time.Second, time.Minute},
+		OrderKey: func(msg *message.Message) string { return msg.Metadata.Get("customer") },
+		Middleware: func(c *retrymw.TieredRetryConfig) {
+			c.OnDeadLetter = func(e retrymw.DeadLetterEvent) { slog.Error("order given up", "order", e.MessageUUID, "error", e.Err) }
+		},
+	})
+}
+
+func ExampleConnection_AddHandler() {
+	rabbit, router := connection(), message.NewDefaultRouter(nil)
+	rabbit.AddHandler(router, "billing", "orders", "invoices", func(order *message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage(watermill.NewUUID(), order.Payload)}, nil
+	})
+}
+
+// Watermill's Requeuer adds its handler by itself, so it gets a Subscriber, and its router the Middleware.
+func ExampleConnection_Subscriber() {
+	rabbit, router := connection(), message.NewDefaultRouter(nil)
+	router.AddMiddleware(rabbit.Middleware)
+	parked, err := rabbit.Subscriber("requeuer", retrymw.HandlerOptions{Concurrency: 1})
+	check(err)
+	_, err = requeuer.NewRequeuer(requeuer.Config{
+		Subscriber: parked, SubscribeTopic: "parked", Publisher: rabbit.Publisher(), Router: router,
+		GeneratePublishTopic: func(p requeuer.GeneratePublishTopicParams) (string, error) {
+			return p.Message.Metadata.Get("topic"), nil
+		},
+	}, nil)
+	check(err)
+}
+
+// One middleware for all handlers of a router: each message is retried by the options of its own subscriber.
+func ExampleConnection_Middleware() {
+	rabbit, router := connection(), message.NewDefaultRouter(nil)
+	router.AddMiddleware(rabbit.Middleware)
+	orders, err := rabbit.Subscriber("billing")
+	check(err)
+	router.AddConsumerHandler("billing", "orders", orders, bill)
+}
+
+func ExampleConnection_Publisher() {
+	rabbit := connection()
+	err := rabbit.Publisher().Publish("orders", message.NewMessage("order-1", nil))
+	if errors.Is(err, publisher.ErrUnroutable) {
+		log.Print(err) // run a subscriber of the topic once
+	}
+}
+
+func ExampleConnection_Health() {
+	rabbit := connection()
+	http.Handle("/ready", retrymw.ReadinessHandler(rabbit.Health))
+}
+
+// Close it after the router: messages in flight still need it.
+func ExampleConnection_Close() {
+	rabbit, router := connection(), message.NewDefaultRouter(nil)
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
+	check(router.Run(context.Background()))
+	check(rabbit.Close())
+}
+
+// The password is not printed.
+func ExampleConnection_Format() {
+	var rabbit *rabbitmq.Connection // of Connect
+	fmt.Println(strings.Contains(fmt.Sprint(rabbit), "secret"))
+	// Output:
+	// false
+}
