@@ -21,8 +21,8 @@ type Backend struct {
 	// Publisher connects a publisher for the app's topics.
 	Publisher func() (message.Publisher, error)
 
-	// Connect connects an app's retries.
-	Connect func(App) (*Retries, error)
+	// Connect connects an app.
+	Connect func(App) (*Connection, error)
 
 	// Declare, where it is set, creates what must exist before the first message: for the app's topics, and for the retries
 	// of a prefix.
@@ -34,7 +34,7 @@ type Backend struct {
 
 // App configures an app's retries.
 type App struct {
-	Group    string // the consumer group
+	Group    string // the consumer group of handlers without one
 	Prefix   string // of the topics of the retries
 	Schedule backoff.Schedule
 
@@ -48,19 +48,17 @@ type App struct {
 	// HandlerLimit is the redelivery limit of the app's topics. It must be longer than a handler takes. The default is 30 seconds.
 	HandlerLimit time.Duration
 
-	// Configure, where it is set, can change the middleware's configuration.
-	Configure func(*middleware.TieredRetryConfig)
+	// Middleware, where it is set, can change the configuration of the retry middleware of handlers without such a function.
+	Middleware func(*middleware.TieredRetryConfig)
 
-	// Failures, where it is set, wraps the publisher of the messages that failed.
-	Failures func(message.Publisher) message.Publisher
+	// BeforeCopy and AfterCopy, where they are set, are called before a copy is published, and after it is safe. On RabbitMQ the
+	// topic is empty.
+	BeforeCopy, AfterCopy func(topic string)
 }
 
-func (a App) failures(connect func() (message.Publisher, error)) (message.Publisher, error) {
-	publisher, err := connect()
-	if err == nil && a.Failures != nil {
-		publisher = a.Failures(publisher)
-	}
-	return publisher, err
+// defaults are the options of the app's handlers.
+func (a App) defaults() middleware.HandlerOptions {
+	return middleware.HandlerOptions{Group: a.Group, Middleware: a.Middleware}
 }
 
 func (a App) limit(p relay.SubscriberParams) time.Duration {
@@ -77,69 +75,74 @@ func (a App) handlerLimit() time.Duration {
 	return 30 * time.Second
 }
 
-func (a App) configure(config middleware.TieredRetryConfig) middleware.TieredRetryConfig {
-	if a.Configure != nil {
-		a.Configure(&config)
-	}
-	return config
-}
+// Connection is an app's connection to a backend.
+type Connection struct {
+	middleware.Connection
 
-// Retries are an app's retries on a backend.
-type Retries struct {
-	// Config is the middleware's configuration.
-	Config middleware.TieredRetryConfig
-
-	// Relay delays the messages of the tiers. It is nil where the server delays them.
-	Relay *relay.Relay
-
-	// Subscriber connects a subscriber for one of the app's handlers.
-	Subscriber func(handler string) (message.Subscriber, error)
-
-	// Handle adds a handler with retries to the router.
-	Handle func(router *message.Router, name, topic string, subscriber message.Subscriber, handler message.NoPublishHandlerFunc)
+	// Relayed: a relay delays the messages. False: the server delays them.
+	Relayed bool
 
 	// DeadLetters connects a subscriber for the dead letters of a handler, and returns the topic to subscribe to.
 	DeadLetters func(handler, topic string) (message.Subscriber, string, error)
-
-	// Close closes the connections of the retries. Close the router first.
-	Close func() error
 }
 
-// parts are the publisher and subscribers that a relay needs. A limit is a redelivery limit.
+var _ middleware.Connection = (*Connection)(nil)
+
+// parts are what relay.Connect needs. A limit is a redelivery limit.
 type parts struct {
-	failures   func() (message.Publisher, error)
-	subscriber func(group string, limit time.Duration) (message.Subscriber, error)
-	tier       func(relay.SubscriberParams, time.Duration) (message.Subscriber, error)
+	publisher  func() (message.Publisher, error)                                       // of the app's topics
+	copies     func() (message.Publisher, error)                                       // nil: publisher
+	subscriber func(app App, group string) (message.Subscriber, error)                 // of handlers and dead letters
+	tier       func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) // nil: the server delays return topics
 }
 
-// connect connects the relay and the middleware of an app.
-func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Retries, error) {
-	failures, err := app.failures(b.failures)
+// connect connects an app.
+func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Connection, error) {
+	if b.copies == nil {
+		b.copies = b.publisher
+	}
+	publisher, err := b.publisher()
 	if err != nil {
 		return nil, err
 	}
-	r, err := relay.New(relay.Config{
-		Publisher: failures, Schedule: app.Schedule, Prefix: app.Prefix, MaxHop: app.MaxHop,
-		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) { return b.tier(p, app.limit(p)) },
-	}, logger)
+	copies, err := b.copies()
 	if err != nil {
-		return nil, errors.Join(err, failures.Close())
+		return nil, errors.Join(err, publisher.Close())
 	}
-	config := app.configure(r.TieredRetryConfig())
-	retry, err := middleware.NewTieredRetry(config, logger)
-	if err != nil {
-		return nil, errors.Join(err, failures.Close())
-	}
-	return &Retries{
-		Config: config, Relay: r,
-		Subscriber: func(string) (message.Subscriber, error) { return b.subscriber(app.Group, app.handlerLimit()) },
-		Handle: func(router *message.Router, name, topic string, s message.Subscriber, h message.NoPublishHandlerFunc) {
-			r.AddConsumerHandler(router, name, topic, s, h).AddMiddleware(retry.Middleware)
+	config := relay.ConnectConfig{
+		Config: relay.Config{
+			Publisher: observed{copies, app}, Schedule: app.Schedule, Prefix: app.Prefix, MaxHop: app.MaxHop, DelayedReturns: b.tier == nil,
+			NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) { return b.tier(p, app.limit(p)) },
 		},
+		AppPublisher:         publisher,
+		NewHandlerSubscriber: func(p relay.HandlerSubscriberParams) (message.Subscriber, error) { return b.subscriber(app, p.Group) },
+	}
+	c, err := relay.Connect(config, logger, app.defaults())
+	if err != nil {
+		return nil, errors.Join(err, publisher.Close(), copies.Close())
+	}
+	return &Connection{
+		Connection: c, Relayed: b.tier != nil,
 		DeadLetters: func(handler, _ string) (message.Subscriber, string, error) {
-			s, err := b.subscriber("retry-dead", app.handlerLimit())
+			s, err := b.subscriber(app, "retry-dead")
 			return s, app.Prefix + ".dead." + handler, err
 		},
-		Close: func() error { return errors.Join(r.Close(), failures.Close()) },
 	}, nil
+}
+
+// observed is the publisher of copies, with the app's functions around it.
+type observed struct {
+	message.Publisher
+	app App
+}
+
+func (o observed) Publish(topic string, messages ...*message.Message) error {
+	if o.app.BeforeCopy != nil {
+		o.app.BeforeCopy(topic)
+	}
+	err := o.Publisher.Publish(topic, messages...)
+	if err == nil && o.app.AfterCopy != nil {
+		o.app.AfterCopy(topic)
+	}
+	return err
 }

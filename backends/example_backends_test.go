@@ -22,9 +22,7 @@ func Example() {
 	backend := backends.Redis("localhost:6379", logger) // or another backend of this package
 	retries, err := backend.Connect(backends.App{Group: "billing", Prefix: "retry", Schedule: backoff.Exponential(time.Second, 5, 4)})
 	check(err)
-	subscriber, err := retries.Subscriber("billing")
-	check(err)
-	retries.Handle(router, "billing", "orders", subscriber, bill)
+	retries.AddConsumerHandler(router, "billing", "orders", bill)
 }
 
 // The subscribers that the relay needs on Redis Streams, without this package.

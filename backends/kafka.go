@@ -36,15 +36,15 @@ func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
 		return kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers, OverwriteSaramaConfig: kafkaProducer()}, logger)
 	}
 	retries := parts{
-		failures:   publisher,
-		subscriber: func(group string, _ time.Duration) (message.Subscriber, error) { return subscriber(group) },
+		publisher:  publisher,
+		subscriber: func(_ App, group string) (message.Subscriber, error) { return subscriber(group) },
 		tier: func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) {
 			return subscriber("retry-relay")
 		},
 	}
 	return Backend{
 		Name: "kafka", Publisher: publisher,
-		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) },
+		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) },
 	}
 }
 

@@ -17,8 +17,8 @@ func Memory(logger watermill.LoggerAdapter) Backend {
 	channel := gochannel.NewGoChannel(gochannel.Config{}, logger)
 	publisher := func() (message.Publisher, error) { return shared{Publisher: channel}, nil }
 	retries := parts{
-		failures: publisher,
-		subscriber: func(string, time.Duration) (message.Subscriber, error) {
+		publisher: publisher,
+		subscriber: func(App, string) (message.Subscriber, error) {
 			return shared{Subscriber: channel}, nil
 		},
 		tier: func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) {
@@ -27,7 +27,7 @@ func Memory(logger watermill.LoggerAdapter) Backend {
 	}
 	return Backend{
 		Name: "gochannel", Publisher: publisher,
-		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) },
+		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) },
 	}
 }
 

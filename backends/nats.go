@@ -26,9 +26,9 @@ func NATS(url string, logger watermill.LoggerAdapter) Backend {
 		return wmnats.NewPublisher(wmnats.PublisherConfig{URL: url}, logger)
 	}
 	retries := parts{
-		failures: publisher,
-		subscriber: func(group string, limit time.Duration) (message.Subscriber, error) {
-			return subscriber(group, limit, natsHandlers)
+		publisher: publisher,
+		subscriber: func(app App, group string) (message.Subscriber, error) {
+			return subscriber(group, app.handlerLimit(), natsHandlers)
 		},
 		tier: func(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
 			return subscriber("retry-relay", limit, 1)
@@ -36,7 +36,7 @@ func NATS(url string, logger watermill.LoggerAdapter) Backend {
 	}
 	return Backend{
 		Name: "nats", Publisher: publisher,
-		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) },
+		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) },
 		Declare: func(prefix string, topics ...string) error {
 			return withNATS(url, func(js nats.JetStreamContext) error { return declareNATS(js, prefix, topics) })
 		},

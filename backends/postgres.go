@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,7 +14,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -25,24 +23,37 @@ const pollInterval = 50 * time.Millisecond
 // bytea is the type of the payload's column. With the default, JSON, a payload must be JSON.
 func bytea(string) string { return "BYTEA" }
 
-// Postgres is watermill-sql on PostgreSQL, at a connection string. There are no tiers and no relay: a message that failed goes to
-// its handler's return topic at once, and is read from there when it is due. The tables of the return topics are those of
+// Postgres is watermill-sql on PostgreSQL, at a connection string. There are no tier topics: a message that failed goes to its
+// handler's return topic at once, and is read from there when it is due. The tables of the return topics are those of
 // watermill-sql's delayed Pub/Sub.
 func Postgres(url string, logger watermill.LoggerAdapter) Backend {
 	p := postgres{url: url, logger: logger}
+	retries := parts{
+		publisher: p.publisher,
+		copies: func() (message.Publisher, error) {
+			return p.newPublisher(sql.PublisherConfig{SchemaAdapter: waitingQueue, AutoInitializeSchema: true})
+		},
+		subscriber: p.delayed,
+	}
 	return Backend{
 		Name: "postgres-delayed", Publisher: p.publisher,
-		Connect: p.delayed, Remove: p.remove,
+		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) }, Remove: p.remove,
 	}
 }
 
 // PostgresRelay is watermill-sql on PostgreSQL without its delayed Pub/Sub. The relay delays the messages.
 func PostgresRelay(url string, logger watermill.LoggerAdapter) Backend {
 	p := postgres{url: url, logger: logger}
-	retries := parts{failures: p.publisher, subscriber: p.subscriber, tier: p.tier}
+	retries := parts{
+		publisher: p.publisher,
+		subscriber: func(app App, group string) (message.Subscriber, error) {
+			return p.subscriber(group, app.handlerLimit())
+		},
+		tier: p.tier,
+	}
 	return Backend{
 		Name: "postgres", Publisher: p.publisher,
-		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) }, Remove: p.remove,
+		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) }, Remove: p.remove,
 	}
 }
 
@@ -145,102 +156,37 @@ func (q queue) SelectQuery(params sql.SelectQueryParams) (sql.Query, error) {
 		ORDER BY %[2]s LIMIT 1 FOR UPDATE SKIP LOCKED`, q.MessagesTable(params.Topic), due)}, nil
 }
 
-// delayed connects an app whose failed messages wait in queue tables.
-func (p postgres) delayed(app App) (*Retries, error) {
-	failures, err := app.failures(func() (message.Publisher, error) {
-		return p.newPublisher(sql.PublisherConfig{SchemaAdapter: waitingQueue, AutoInitializeSchema: true})
-	})
+// delayed subscribes to the app's topics by consumer group, and to those of the retries as to queue tables.
+func (p postgres) delayed(app App, group string) (message.Subscriber, error) {
+	limit := app.handlerLimit()
+	topics, err := p.subscriber(group, limit)
 	if err != nil {
 		return nil, err
 	}
-	returnTopic := func(handler string) string { return app.Prefix + ".return." + handler }
-	config := app.configure(middleware.TieredRetryConfig{
-		Publisher: failures,
-		Schedule:  app.Schedule,
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: returnTopic(p.Handler)}, nil
-		},
-		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: app.Prefix + ".dead." + p.Handler}, nil
-		},
-	})
-	retry, err := middleware.NewTieredRetry(config, p.logger)
-	if err != nil {
-		return nil, errors.Join(err, failures.Close())
-	}
-	return &Retries{
-		Config: config,
-		Subscriber: func(handler string) (message.Subscriber, error) {
-			first, err := p.subscriber(app.Group, app.handlerLimit())
-			if err != nil {
-				return nil, err
-			}
-			returns, err := p.waiting(app.handlerLimit())
-			if err != nil {
-				return nil, errors.Join(err, first.Close())
-			}
-			return both{Subscriber: first, returns: returns, handler: handler, returnTopic: returnTopic(handler)}, nil
-		},
-		Handle: func(router *message.Router, name, topic string, s message.Subscriber, h message.NoPublishHandlerFunc) {
-			router.AddConsumerHandler(name, topic, s, h).AddMiddleware(retry.Middleware)
-		},
-		DeadLetters: func(handler, _ string) (message.Subscriber, string, error) {
-			s, err := p.waiting(app.handlerLimit())
-			return s, app.Prefix + ".dead." + handler, err
-		},
-		Close: failures.Close,
-	}, nil
-}
-
-// waiting subscribes to queue tables.
-func (p postgres) waiting(limit time.Duration) (message.Subscriber, error) {
-	return p.newSubscriber(sql.SubscriberConfig{
+	retries, err := p.newSubscriber(sql.SubscriberConfig{
 		AckDeadline: &limit, SchemaAdapter: waitingQueue, OffsetsAdapter: sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
 	})
+	if err != nil {
+		return nil, errors.Join(err, topics.Close())
+	}
+	return byTopic{Subscriber: topics, retries: retries, prefix: app.Prefix + "."}, nil
 }
 
-// both subscribes a handler to its topic and to its return topic. A message from the return topic carries the app's topic in its
-// context, for the middleware.
-type both struct {
+// byTopic subscribes to topics with the prefix of the retries in another way.
+type byTopic struct {
 	message.Subscriber
-	returns              message.Subscriber
-	handler, returnTopic string
+	retries message.Subscriber
+	prefix  string
 }
 
-func (b both) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	first, err := b.Subscriber.Subscribe(ctx, topic)
-	if err != nil {
-		cancel()
-		return nil, err
+func (b byTopic) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if strings.HasPrefix(topic, b.prefix) {
+		return b.retries.Subscribe(ctx, topic)
 	}
-	returned, err := b.returns.Subscribe(ctx, b.returnTopic)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	out := make(chan *message.Message)
-	var open sync.WaitGroup
-	open.Go(func() {
-		for msg := range first {
-			out <- msg
-		}
-	})
-	open.Go(func() {
-		for msg := range returned {
-			msg.SetContext(middleware.WithOrigin(msg.Context(), topic, b.handler))
-			out <- msg
-		}
-	})
-	go func() {
-		open.Wait()
-		cancel()
-		close(out)
-	}()
-	return out, nil
+	return b.Subscriber.Subscribe(ctx, topic)
 }
 
-func (b both) Close() error { return errors.Join(b.Subscriber.Close(), b.returns.Close()) }
+func (b byTopic) Close() error { return errors.Join(b.Subscriber.Close(), b.retries.Close()) }
 
 // tier subscribes to a tier. watermill-sql keeps a transaction open while a message waits there. If that transaction has an id,
 // no subscriber sees what is published after it. PostgreSQL gives it an id when it locks a row: a tier locks no row.

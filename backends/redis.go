@@ -28,15 +28,17 @@ func Redis(address string, logger watermill.LoggerAdapter) Backend {
 		return redisstream.NewPublisher(redisstream.PublisherConfig{Client: client()}, logger)
 	}
 	retries := parts{
-		failures:   publisher,
-		subscriber: subscriber,
+		publisher: publisher,
+		subscriber: func(app App, group string) (message.Subscriber, error) {
+			return subscriber(group, app.handlerLimit())
+		},
 		tier: func(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
 			return subscriber("retry-relay", limit)
 		},
 	}
 	return Backend{
 		Name: "redis", Publisher: publisher,
-		Connect: func(app App) (*Retries, error) { return retries.connect(app, logger) },
+		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) },
 		Remove:  func(prefix string, topics ...string) error { return removeRedis(client(), prefix, topics) },
 	}
 }

@@ -60,10 +60,8 @@ func retryTwo(t *testing.T, backend Backend) (stop func()) {
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
-	subscriber, err := retries.Subscriber("bill")
-	require.NoError(t, err)
 	tries := make(chan *message.Message)
-	retries.Handle(router, "bill", "orders", subscriber, func(msg *message.Message) error {
+	retries.AddConsumerHandler(router, "bill", "orders", func(msg *message.Message) error {
 		tries <- msg
 		if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures == 0 {
 			return errors.New("the service is down")
@@ -73,15 +71,12 @@ func retryTwo(t *testing.T, backend Backend) (stop func()) {
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(t.Context()) }()
 	<-router.Running()
-	publisher, err := backend.Publisher()
-	require.NoError(t, err)
 	for _, id := range []string{"1", "2"} {
-		require.NoError(t, publisher.Publish("orders", message.NewMessage(id, nil)))
+		require.NoError(t, retries.Publisher().Publish("orders", message.NewMessage(id, nil)))
 		take(t, tries)
 		take(t, tries)
 	}
 	return func() {
-		require.NoError(t, publisher.Close())
 		require.NoError(t, router.Close())
 		require.NoError(t, <-ended)
 		require.NoError(t, retries.Close())

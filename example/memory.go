@@ -13,21 +13,22 @@ import (
 func memory(opts options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
 
-	// The relay needs a publisher, the schedule and a subscriber for each tier.
-	tiers, err := relay.New(relay.Config{
-		Publisher:     pubSub,
-		Schedule:      opts.schedule,
-		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	// The relay needs a publisher, the schedule, and a subscriber for each tier and for each handler.
+	retries, err := relay.Connect(relay.ConnectConfig{
+		Config: relay.Config{
+			Publisher:     pubSub,
+			Schedule:      opts.schedule,
+			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+		},
+		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, logger)
 	if err != nil {
 		return nil, err
 	}
 
 	return &orders.Backend{
-		Name: "Watermill's gochannel, in this process", Topic: "orders",
-		Publisher: pubSub, Subscriber: pubSub,
-		Retries: tiers.TieredRetryConfig(), Relay: tiers,
+		Name: "Watermill's gochannel, in this process", Topic: "orders", Retries: retries,
 		DeadLetters: pubSub, DeadLetterTopic: "retry.dead." + orders.Handler,
-		Close: closers{tiers.Close, pubSub.Close}.close,
+		Close: retries.Close,
 	}, nil
 }

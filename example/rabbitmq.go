@@ -5,22 +5,16 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/example/orders"
 )
 
-const (
-	handlers       = 4 // on one queue; each bills one order at a time
-	cleanupTimeout = 30 * time.Second
-	closeTimeout   = 5 * time.Second
-)
+const cleanupTimeout = 30 * time.Second
 
 // rabbitMQ uses tier queues on the broker. Their names are different in each run.
 func rabbitMQ(ctx context.Context, opts options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
@@ -33,36 +27,24 @@ func rabbitMQ(ctx context.Context, opts options, logger watermill.LoggerAdapter)
 	var open closers
 	fail := func(err error) (*orders.Backend, error) { return nil, errors.Join(err, open.close()) }
 
-	// The builder needs your own configuration and a schedule. Do not set Prefix: here it separates two demos on one broker.
-	rabbit, err := config.NewBuilder(config.BuilderConfig{AMQP: rabbitmq, Schedule: opts.schedule, Prefix: "retry." + run})
+	// Connect needs your own configuration and a schedule. Do not set Prefix: here it separates two demos on one broker.
+	settings := config.BuilderConfig{AMQP: rabbitmq, Schedule: opts.schedule, Prefix: "retry." + run}
+	retries, err := config.Connect(settings, logger)
 	if err != nil {
 		return fail(err)
 	}
+	open = append(open, retries.Close)
 
-	// The subscriber is Watermill's own. With the builder's configuration it also declares the retry queues.
-	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), logger)
+	// The builder has the names of the queues. The subscriber of the dead letters is Watermill's own.
+	rabbit, err := config.NewBuilder(settings)
 	if err != nil {
 		return fail(err)
 	}
-	open = append(open, subscriber.Close)
-
-	// The publisher of the copies returns nil only when the broker has confirmed the message.
-	failures, err := rabbit.NewPublisher(logger)
-	if err != nil {
-		return fail(err)
-	}
-	open = append(open, failures.Close)
-
 	letters, err := amqp.NewSubscriber(rabbit.DeadLetterSubscriberConfig(), logger)
 	if err != nil {
 		return fail(err)
 	}
 	open = append(open, letters.Close)
-	publisher, err := orderPublisher(opts.uri)
-	if err != nil {
-		return fail(err)
-	}
-	open = append(open, func() error { return closeInTime(publisher) })
 
 	// The queues must be removed in any case, so an interrupt does not cancel this.
 	open = append(open, func() error {
@@ -71,31 +53,10 @@ func rabbitMQ(ctx context.Context, opts options, logger watermill.LoggerAdapter)
 		return remove(cleanup, opts.uri, rabbit.Topology(topic))
 	})
 	return &orders.Backend{
-		Name: version + " at " + place(opts.uri), Topic: topic,
-		Publisher: publisher, Subscriber: subscriber,
-		Retries: rabbit.TieredRetryConfig(failures), Handlers: handlers,
+		Name: version + " at " + place(opts.uri), Topic: topic, Retries: retries,
 		DeadLetters: letters, DeadLetterTopic: topic, // its subscriber reads <topic>.dead
 		Close: open.close,
 	}, nil
-}
-
-// orderPublisher publishes the orders, as another service would. It has nothing to do with the retries.
-func orderPublisher(uri string) (message.Publisher, error) {
-	config := amqp.NewDurableQueueConfig(uri)
-	config.Publish.ConfirmDelivery, config.Publish.ChannelPoolSize = true, 1
-	return amqp.NewPublisher(config, watermill.NopLogger{})
-}
-
-// closeInTime limits the time to close the publisher: it can wait for ever for a broker that has raised an alarm.
-func closeInTime(publisher message.Publisher) error {
-	done := make(chan error, 1)
-	go func() { done <- publisher.Close() }()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(closeTimeout):
-		return fmt.Errorf("the publisher of orders did not close within %v", closeTimeout)
-	}
 }
 
 func randomName() string {

@@ -36,11 +36,18 @@ func newOrder(t *testing.T) *order {
 
 func (o *order) send(handler message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) *retrytest.Story {
 	o.t.Helper()
-	o.kit.Router.AddConsumerHandler("billing", "orders", o.kit.NewSubscriber(), func(msg *message.Message) error {
+	o.kit.Router.AddConsumerHandler("billing", "orders", o.subscriber(), func(msg *message.Message) error {
 		o.calls++
 		return handler(msg)
 	}).AddMiddleware(middlewares...)
 	return o.kit.Send("orders", message.NewMessage("order-1", []byte("order 1")))
+}
+
+func (o *order) subscriber() message.Subscriber {
+	o.t.Helper()
+	subscriber, err := o.kit.Subscriber("billing")
+	require.NoError(o.t, err)
+	return subscriber
 }
 
 func outcomes(story *retrytest.Story) string {
@@ -81,7 +88,7 @@ func TestOrderFirstAddedIsOutermost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrder(t)
 		var outside, inside seen
-		o.send(fails(1), outside.middleware, o.kit.Retry.Middleware, inside.middleware).Processed()
+		o.send(fails(1), outside.middleware, o.kit.Middleware, inside.middleware).Processed()
 		assert.Equal(t, seen{successes: 2}, outside)
 		assert.Equal(t, seen{successes: 1, failures: 1}, inside)
 	})
@@ -93,8 +100,8 @@ func TestOrderOfRouterMiddlewares(t *testing.T) {
 		o := newOrder(t)
 		var before, after seen
 		o.kit.Router.AddMiddleware(before.middleware)
-		handler := o.kit.Router.AddConsumerHandler("billing", "orders", o.kit.NewSubscriber(), fails(1))
-		handler.AddMiddleware(o.kit.Retry.Middleware)
+		handler := o.kit.Router.AddConsumerHandler("billing", "orders", o.subscriber(), fails(1))
+		handler.AddMiddleware(o.kit.Middleware)
 		o.kit.Router.AddMiddleware(after.middleware)
 		o.kit.Send("orders", message.NewMessage("order-1", nil)).Processed()
 		assert.Equal(t, seen{successes: 2}, before)
@@ -119,7 +126,7 @@ func untilTimeout(msg *message.Message) error {
 func TestOrderTimeoutInside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrder(t)
-		story := o.send(untilTimeout, o.kit.Retry.Middleware, wmmiddleware.Timeout(time.Minute))
+		story := o.send(untilTimeout, o.kit.Middleware, wmmiddleware.Timeout(time.Minute))
 		story.Waited(time.Second, 5*time.Second).DeadLettered(retrymw.DeadReasonExhausted)
 	})
 }
@@ -148,7 +155,7 @@ func TestOrderRecovererIsNotNeeded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOrder(t)
-				story := o.send(panics, append([]message.HandlerMiddleware{o.kit.Retry.Middleware}, inside...)...)
+				story := o.send(panics, append([]message.HandlerMiddleware{o.kit.Middleware}, inside...)...)
 				story.Waited(time.Second, 5*time.Second).DeadLettered(retrymw.DeadReasonExhausted)
 				record, _ := retrymw.ReadRecord(story.DeadLetter().Metadata)
 				if inside == nil {
@@ -177,7 +184,7 @@ var twice = wmmiddleware.Retry{MaxRetries: 2, InitialInterval: 100 * time.Millis
 func TestOrderWatermillRetryInside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrder(t)
-		story := o.send(fails(4), o.kit.Retry.Middleware, twice.Middleware).Waited(time.Second).Processed()
+		story := o.send(fails(4), o.kit.Middleware, twice.Middleware).Waited(time.Second).Processed()
 		assert.Equal(t, 5, o.calls)
 		assert.Equal(t, 1, story.Attempts()[0].Failures)
 		assert.Greater(t, story.Attempts()[0].Took, 200*time.Millisecond, "it holds the worker")
@@ -187,7 +194,7 @@ func TestOrderWatermillRetryInside(t *testing.T) {
 func TestOrderWatermillRetryOutsideSeesNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrder(t)
-		o.send(fails(1), twice.Middleware, o.kit.Retry.Middleware).Waited(time.Second).Processed()
+		o.send(fails(1), twice.Middleware, o.kit.Middleware).Waited(time.Second).Processed()
 		assert.Equal(t, 2, o.calls, "one call a delivery")
 	})
 }
@@ -205,7 +212,7 @@ func TestOrderWatermillRetryAndPermanentErrors(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOrder(t)
-				o.send(permanent, o.kit.Retry.Middleware, test.retry.Middleware).DeadLettered(retrymw.DeadReasonPermanent)
+				o.send(permanent, o.kit.Middleware, test.retry.Middleware).DeadLettered(retrymw.DeadReasonPermanent)
 				assert.Equal(t, test.calls, o.calls)
 			})
 		})
@@ -230,7 +237,7 @@ func TestOrderTimeoutInsideWatermillRetry(t *testing.T) {
 						alive++
 					}
 					return backoff.RetryAfter(untilTimeout(msg), time.Hour)
-				}, once(o.kit.Retry.Middleware), test.retry.Middleware, wmmiddleware.Timeout(time.Minute))
+				}, once(o.kit.Middleware), test.retry.Middleware, wmmiddleware.Timeout(time.Minute))
 				assert.Equal(t, test.alive, alive)
 			})
 		})
@@ -257,7 +264,7 @@ func TestOrderDeduplicatorDropsRetries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOrder(t)
-				middlewares := []message.HandlerMiddleware{o.kit.Retry.Middleware, deduplicator(t, nil).Middleware}
+				middlewares := []message.HandlerMiddleware{o.kit.Middleware, deduplicator(t, nil).Middleware}
 				if outside {
 					middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
 				}
@@ -276,7 +283,7 @@ func TestOrderDeduplicatorWithFailuresInItsKey(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrder(t)
-		o.send(fails(1), o.kit.Retry.Middleware, deduplicator(t, byFailures).Middleware).Processed()
+		o.send(fails(1), o.kit.Middleware, deduplicator(t, byFailures).Middleware).Processed()
 		assert.Equal(t, 2, o.calls)
 	})
 
@@ -436,7 +443,7 @@ func TestOrderIgnoreErrors(t *testing.T) {
 func TestOrderInstantAckEndsRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrder(t)
-		story := o.send(fails(1), o.kit.Retry.Middleware, wmmiddleware.InstantAck)
+		story := o.send(fails(1), o.kit.Middleware, wmmiddleware.InstantAck)
 		assert.Len(t, story.Attempts(), 1)
 		assert.Nil(t, story.DeadLetter())
 	})
@@ -447,7 +454,7 @@ func TestOrderDelayOnErrorHasNoEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrder(t)
 		delays := &wmmiddleware.DelayOnError{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 2}
-		o.send(fails(1), o.kit.Retry.Middleware, delays.Middleware).Waited(time.Second).Processed()
+		o.send(fails(1), o.kit.Middleware, delays.Middleware).Waited(time.Second).Processed()
 	})
 }
 

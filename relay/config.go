@@ -32,7 +32,7 @@ type Config struct {
 	// tiers; no new message goes there. The default is none.
 	RetiredSchedule backoff.Schedule
 
-	// NewSubscriber makes the subscriber of one tier's topic. Required. All processes of an app share the messages of a tier:
+	// NewSubscriber makes the subscriber of one tier's topic. Required, unless DelayedReturns is set. All processes of an app share the messages of a tier:
 	// their subscribers need the same consumer group (or queue group). Relay.Close closes the subscriber. With Watermill's
 	// gochannel, return the Pub/Sub itself, configured without BlockPublishUntilSubscriberAck.
 	NewSubscriber func(SubscriberParams) (message.Subscriber, error)
@@ -44,6 +44,11 @@ type Config struct {
 	// MaxHop is the longest time for which the relay keeps a message of a tier unacknowledged. A longer tier is divided into equal hops.
 	// The default is 20 seconds, because many backends redeliver a message after 30 seconds. The minimum is 100 ms.
 	MaxHop time.Duration
+
+	// DelayedReturns: the backend itself delays the messages of return topics, until the time in the metadata of Watermill's
+	// components/delay (delay.DelayedUntilKey), as watermill-sql's delayed Pub/Sub does. Publisher then publishes copies to
+	// return topics, and there are no tier topics. The default is false.
+	DelayedReturns bool
 
 	// GenerateTopic returns the name of a topic. The names must be unique. It is also called for handlers of other processes.
 	// The default is "<Prefix>.<tier>", "<Prefix>.return.<handler>" and "<Prefix>.dead.<handler>"; set it for a backend
@@ -113,52 +118,18 @@ func (c Config) Validate() error {
 			scheduleErr = err
 		}
 	}
-	if c.NewSubscriber == nil {
+	if c.NewSubscriber == nil && !c.DelayedReturns {
 		fault("NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself")
 	}
 	if c.MaxHop < minMaxHop {
 		fault("MaxHop is %v: it must be 0 (the default, %v) or at least %v", c.MaxHop, defaultMaxHop, minMaxHop)
 	}
 	if scheduleErr == nil {
-		if _, err := c.tiers(); err != nil {
+		if _, err := newTierSet(c, c.Schedule); err != nil {
 			faults = append(faults, err)
 		}
 	}
 	return errors.Join(faults...)
-}
-
-// tierTopic is a tier with its topic and the length of its hops.
-type tierTopic struct {
-	topic string
-	tier  backoff.Tier
-	hop   time.Duration
-}
-
-// tiers returns the tiers of Schedule and RetiredSchedule. Each must have a topic of its own.
-func (c Config) tiers() ([]tierTopic, error) {
-	var all []tierTopic
-	var faults []error
-	taken := map[string]backoff.Tier{}
-	unknown, err := c.topic(TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler})
-	if err != nil {
-		faults = append(faults, err)
-	}
-	for _, tier := range append(c.Schedule[:len(c.Schedule):len(c.Schedule)], c.RetiredSchedule...).Tiers() {
-		topic, err := c.topic(TopicParams{Kind: TierTopic, Tier: tier})
-		if err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		if other, found := taken[topic]; found {
-			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and tier %v; names must be unique", topic, other, tier))
-		}
-		if topic == unknown {
-			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and the dead-letter topic of unknown handlers; names must be unique", topic, tier))
-		}
-		taken[topic] = tier
-		all = append(all, tierTopic{topic: topic, tier: tier, hop: hopOf(time.Duration(tier), c.MaxHop)})
-	}
-	return all, errors.Join(faults...)
 }
 
 // topic returns the name of a topic. A generator that panics or returns an empty name is an error.

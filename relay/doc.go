@@ -8,9 +8,12 @@
 // runs in the app's own process. It subscribes to every tier and keeps each message unacknowledged until it is due. Then the relay
 // publishes the message to the return topic of the handler that failed, and after that acknowledges it.
 //
-// AddConsumerHandler and AddHandler subscribe one handler to two topics: its own and its return topic. No other handler and no
-// other consumer group of the original topic receives a retry. A slow handler does not block a tier. Payload, UUID and metadata
-// come back unchanged; the failure record is added to the metadata.
+// Connect returns a Connection, which adds handlers to a router. It makes a relay and the retry middleware. Apps that want these
+// parts use New, Relay.TieredRetryConfig and Relay.AddConsumerHandler.
+//
+// A handler is subscribed to two topics: its own and its return topic. No other handler and no other consumer group of the
+// original topic receives a retry. A slow handler does not block a tier. Payload, UUID and metadata come back unchanged; the
+// failure record is added to the metadata.
 //
 // # Hops
 //
@@ -52,9 +55,13 @@
 //
 // # Names and changes
 //
-// Handler names are parts of topic names: two services on one backend need different handler names or different prefixes.
+// Handler names are parts of topic names: two services on one backend need different handler names or different prefixes. The
+// return topic of a Connection's handler is "<Prefix>.return.<name>". A subscriber of Connection.Subscriber can have several
+// topics, so its return topics are "<Prefix>.return.<name>.<topic>".
+//
 // When you rename or remove a handler, its retries still go to its old return topic: keep a handler with the old name until the
-// tiers and that topic are empty. When you remove a delay from the schedule, list it in RetiredSchedule until its tier is empty.
+// tiers and that topic are empty. When you remove a delay from a schedule, list it in RetiredSchedule until its tier is empty. The
+// same holds for the schedule of a handler that you remove.
 //
 // A tier forwards one message at a time: thousands a second where a publish takes tenths of a millisecond. Several processes
 // share the messages of a tier if their subscribers are in one consumer group.
@@ -62,5 +69,5 @@
 // # Shutdown
 //
 // The tiers stop when the last handler of the relay stops; the relay then nacks every message that waits. Close the router
-// first, then the relay, then the publisher.
+// first, then the Connection, which closes its publishers too. Without a Connection: the router, the relay, the publisher.
 package relay

@@ -17,42 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// A whole app on Watermill's gochannel: no server, no network.
-func Example() {
-	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
-	tiers, err := relay.New(relay.Config{
-		Publisher:     pubSub,
-		Schedule:      backoff.Schedule{10 * time.Millisecond, 20 * time.Millisecond},
-		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
-	}, nil)
-	check(err)
-	retry, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), nil)
-	check(err)
-
-	router := message.NewDefaultRouter(nil)
-	billed := make(chan int)
-	tiers.AddConsumerHandler(router, "billing", "orders", pubSub, func(msg *message.Message) error {
-		record, _ := retrymw.ReadRecord(msg.Metadata)
-		if record.Failures < 2 {
-			return errors.New("the bank is down")
-		}
-		billed <- record.Failures
-		return nil
-	}).AddMiddleware(retry.Middleware)
-
-	go func() { check(router.Run(context.Background())) }()
-	<-router.Running()
-	check(pubSub.Publish("orders", message.NewMessage("order-1", nil)))
-	fmt.Println("billed after", <-billed, "failures")
-
-	check(router.Close())
-	check(tiers.Close())  // after the router
-	check(pubSub.Close()) // after the tiers
-	// Output:
-	// billed after 2 failures
-}
-
-// The lines that differ from an app on RabbitMQ.
+// The parts of Connect: the relay, and the retry middleware.
 func ExampleRelay() {
 	ctx, logger, router := context.Background(), watermill.NopLogger{}, message.NewDefaultRouter(nil)
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
@@ -67,16 +32,6 @@ func ExampleRelay() {
 	retry, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), logger)
 	check(err)
 	tiers.AddConsumerHandler(router, "billing", "orders", pubSub, bill).AddMiddleware(retry.Middleware)
-
-	letters, err := pubSub.Subscribe(ctx, "retry.dead.billing") // gochannel drops what has no subscriber
-	check(err)
-	go func() {
-		for letter := range letters {
-			record, _ := retrymw.ReadRecord(letter.Metadata)
-			fmt.Println(letter.UUID, record.DeadReason, record.Failures, record.Reason)
-			letter.Ack()
-		}
-	}()
 
 	check(router.Run(ctx))
 	check(tiers.Close())  // after the router
@@ -175,10 +130,4 @@ func ExampleRelay_AddHandler() {
 	check(tiers.Close())
 	// Output:
 	// order-1 map[]
-}
-
-func check(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
 }

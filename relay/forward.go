@@ -68,9 +68,10 @@ func (p *pump) tierFor(rest time.Duration) tierTopic {
 	if rest > p.hop*3/4 {
 		return p.tierTopic
 	}
-	for _, tier := range p.relay.config.Schedule.Tiers() {
+	tiers := p.relay.tiers.Load()
+	for _, tier := range tiers.declared {
 		if tier < p.tier && time.Duration(tier) >= rest {
-			return p.relay.byTier[tier]
+			return tiers.byTier[tier]
 		}
 	}
 	return p.tierTopic

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -30,6 +31,8 @@ func TestLogFieldsHaveTheNamesOfTheMiddleware(t *testing.T) {
 			Publisher: a.publisher, Schedule: backoff.Schedule{time.Second},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return tier, nil },
 		}, logger)
+		require.NoError(t, err)
+		a.retry, err = retrymw.NewTieredRetry(a.tiers.TieredRetryConfig(), nil)
 		require.NoError(t, err)
 		a.handle("billing", ignore)
 		a.run()

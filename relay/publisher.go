@@ -13,7 +13,7 @@ import (
 type failurePublisher struct{ relay *Relay }
 
 func (p failurePublisher) Publish(topic string, messages ...*message.Message) error {
-	tier, isTier := p.relay.byTopic[topic]
+	tier, isTier := p.relay.tiers.Load().byTopic[topic]
 	now := time.Now()
 	for _, msg := range messages {
 		delete(msg.Metadata, hopKey)

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
@@ -31,7 +32,6 @@ var errEnded = errors.New("the subscriber closed its channel")
 type pumps struct {
 	ctx    context.Context
 	cancel context.CancelFunc
-	all    []*pump
 	wg     sync.WaitGroup
 }
 
@@ -40,24 +40,18 @@ func newPumps() *pumps {
 	return &pumps{ctx: ctx, cancel: cancel}
 }
 
-func (p *pumps) add(pump *pump) error {
-	if err := pump.subscribe(); err != nil {
-		return err
-	}
-	p.all = append(p.all, pump)
-	return nil
-}
-
-func (p *pumps) start() {
-	for _, pump := range p.all {
-		p.wg.Go(func() { pump.run(p.ctx) })
-	}
+// start runs a pump that is subscribed.
+func (p *pumps) start(pump *pump) {
+	pump.health = pump.relay.health.Begin("tier "+pump.tier.String(), pump.topic)
+	p.wg.Go(func() {
+		defer pump.health.End()
+		pump.run(p.ctx)
+	})
 }
 
 // abandon ends the subscriptions of pumps that were never started.
-func (p *pumps) abandon() {
-	p.cancel()
-	for _, pump := range p.all {
+func abandon(all []*pump) {
+	for _, pump := range all {
 		pump.unsubscribe()
 	}
 }
@@ -73,6 +67,7 @@ type pump struct {
 	tierTopic
 	relay      *Relay
 	subscriber message.Subscriber
+	health     *subscriptions.Subscription
 
 	in       <-chan *message.Message
 	cancel   context.CancelFunc
@@ -115,12 +110,15 @@ func (p *pump) run(ctx context.Context) {
 			}
 			if first {
 				p.relay.logger.Error("Subscription of a tier ended, subscribing again", errEnded, p.fields())
+				p.health.Failed(errEnded)
 			}
 			p.failures++
 			err := p.subscribe()
 			if err == nil {
+				p.health.Consumes()
 				break
 			}
+			p.health.Failed(err)
 			p.relay.logger.Error("Cannot subscribe a tier, trying again", err, p.fields())
 		}
 	}

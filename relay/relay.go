@@ -4,24 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
+
+var errClosed = errors.New("the relay is closed: close it after the router, and make a new one for a new router")
 
 // Relay keeps the messages of the tiers until they are due and forwards them to the handlers that failed. It is safe for
 // concurrent use. Use one Relay per process, backend and prefix.
 type Relay struct {
-	config  Config
-	tiers   []tierTopic
-	byTopic map[string]tierTopic
-	byTier  map[backoff.Tier]tierTopic
-	logger  watermill.LoggerAdapter
+	config Config
+	logger watermill.LoggerAdapter
+	source *middleware.Source
 
+	tiers    atomic.Pointer[tierSet]
 	handlers registry
+	health   subscriptions.List
 
 	// lock is a channel, because start and Close wait for pumps under it: in testing/synctest a blocked mutex stops the clock.
 	lock        chan struct{}
@@ -39,44 +43,49 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 		return nil, fmt.Errorf("invalid relay.Config: %w", err)
 	}
 	config.setDefaults()
-	config.Schedule = append(backoff.Schedule(nil), config.Schedule...)
-	tiers, err := config.tiers()
+	config.Schedule = slices.Clone(config.Schedule)
+	tiers, err := newTierSet(config, config.Schedule)
 	if err != nil {
 		return nil, fmt.Errorf("invalid relay.Config: %w", err)
 	}
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	r := &Relay{
-		config: config, tiers: tiers, byTopic: map[string]tierTopic{}, byTier: map[backoff.Tier]tierTopic{}, logger: logger,
-		lock: make(chan struct{}, 1), subscribers: map[string]message.Subscriber{},
-	}
-	for _, tier := range tiers {
-		r.byTopic[tier.topic], r.byTier[tier.tier] = tier, tier
+	r := &Relay{config: config, logger: logger, lock: make(chan struct{}, 1), subscribers: map[string]message.Subscriber{}}
+	r.tiers.Store(tiers)
+	r.source = &middleware.Source{
+		Owner: r, Broker: r, Name: fmt.Sprintf("the relay with prefix %q", config.Prefix),
+		Subscribe:     "add its handler with AddConsumerHandler or AddHandler of the relay or its Connection, or give it the Connection's Subscriber",
+		DeclaredTiers: tiers.declared, GenerateRetryDestination: r.retryDestination, GenerateDeadLetterDestination: r.deadLetterDestination,
 	}
 	return r, nil
 }
 
-// TieredRetryConfig returns a configuration for middleware.NewTieredRetry with Publisher, Schedule and the topic generators set.
-// The other fields are yours to set.
+// TieredRetryConfig returns a configuration for middleware.NewTieredRetry with Publisher, Schedule, Source and the generators of
+// destinations set. The other fields are yours to set. The middleware refuses messages of handlers that the relay did not add.
 func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 	return middleware.TieredRetryConfig{
-		Publisher:     failurePublisher{r},
-		Schedule:      append(backoff.Schedule(nil), r.config.Schedule...),
-		DeclaredTiers: r.config.Schedule.Tiers(),
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
-			if !r.handlers.has(p.Handler) {
-				return middleware.Destination{}, fmt.Errorf("handler %q was not added with the relay's AddHandler or AddConsumerHandler: "+
-					"its return topic would have no subscriber", p.Handler)
-			}
-			topic, err := r.config.topic(TopicParams{Kind: TierTopic, Tier: p.Tier})
-			return middleware.Destination{Topic: topic}, err
-		},
-		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-			topic, err := r.config.topic(TopicParams{Kind: DeadLetterTopic, Handler: p.Handler})
-			return middleware.Destination{Topic: topic}, err
-		},
+		Publisher:                     failurePublisher{r},
+		Schedule:                      slices.Clone(r.config.Schedule),
+		DeclaredTiers:                 slices.Clone(r.tiers.Load().declared),
+		Source:                        r.source,
+		GenerateRetryDestination:      r.retryDestination,
+		GenerateDeadLetterDestination: r.deadLetterDestination,
 	}
+}
+
+func (r *Relay) retryDestination(p middleware.RetryDestinationParams) (middleware.Destination, error) {
+	to := TopicParams{Kind: TierTopic, Tier: p.Tier}
+	if r.config.DelayedReturns {
+		to = TopicParams{Kind: ReturnTopic, Handler: p.Handler}
+	}
+	topic, err := r.config.topic(to)
+	return middleware.Destination{Topic: topic}, err
+}
+
+func (r *Relay) deadLetterDestination(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+	topic, err := r.config.topic(TopicParams{Kind: DeadLetterTopic, Handler: p.Handler})
+	return middleware.Destination{Topic: topic}, err
 }
 
 // locked locks the relay and returns the function that unlocks it.
@@ -89,7 +98,7 @@ func (r *Relay) locked() func() {
 func (r *Relay) use(ctx context.Context) error {
 	defer r.locked()()
 	if r.closed {
-		return errors.New("the relay is closed: close it after the router, and make a new one for a new router")
+		return errClosed
 	}
 	if r.users == 0 {
 		if err := r.start(); err != nil {
@@ -111,20 +120,31 @@ func (r *Relay) start() error {
 	if r.pumps != nil {
 		r.pumps.wait() // a stopped pump may still be publishing
 	}
-	started := newPumps()
-	for _, tier := range r.tiers {
-		subscriber, err := r.subscriber(tier)
-		if err == nil {
-			err = started.add(&pump{relay: r, tierTopic: tier, subscriber: subscriber})
-		}
-		if err != nil {
-			started.abandon()
-			return fmt.Errorf("cannot subscribe tier %v, topic %q: %w", tier.tier, tier.topic, err)
+	var started []*pump
+	for _, tier := range r.tiers.Load().all {
+		if err := r.subscribe(&started, tier); err != nil {
+			abandon(started)
+			return err
 		}
 	}
-	started.start()
-	r.pumps = started
+	r.pumps = newPumps()
+	for _, pump := range started {
+		r.pumps.start(pump)
+	}
 	return nil
+}
+
+// subscribe subscribes a tier and adds its pump, which does not run yet.
+func (r *Relay) subscribe(started *[]*pump, tier tierTopic) error {
+	subscriber, err := r.subscriber(tier)
+	if err == nil {
+		p := &pump{relay: r, tierTopic: tier, subscriber: subscriber}
+		if err = p.subscribe(); err == nil {
+			*started = append(*started, p)
+			return nil
+		}
+	}
+	return fmt.Errorf("cannot subscribe tier %v, topic %q: %w", tier.tier, tier.topic, err)
 }
 
 func (r *Relay) subscriber(tier tierTopic) (message.Subscriber, error) {

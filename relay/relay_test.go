@@ -56,7 +56,7 @@ func newApp(t *testing.T, schedule backoff.Schedule, change ...func(*relay.Confi
 	return a
 }
 
-func (a *app) handle(name string, h message.NoPublishHandlerFunc) *relay.Handler {
+func (a *app) handle(name string, h message.NoPublishHandlerFunc) *message.Handler {
 	handler := a.tiers.AddConsumerHandler(a.router, name, "orders", a.pubSub, h)
 	handler.AddMiddleware(a.retry.Middleware)
 	return handler

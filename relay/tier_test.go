@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -374,15 +375,29 @@ func TestSlowHandlerDoesNotBlockItsTier(t *testing.T) {
 	})
 }
 
-// TestHandlerWithoutItsReturnTopicIsRefused: the error names the handler and what to do.
-func TestHandlerWithoutItsReturnTopicIsRefused(t *testing.T) {
+// TestHandlerThatTheRelayDidNotAddIsRefused: nothing subscribes to its return topic. The error names the handler, the topic and
+// what to do.
+func TestHandlerThatTheRelayDidNotAddIsRefused(t *testing.T) { // not in a bubble: the router holds a lock while it closes
+	logger := watermill.NewCaptureLogger()
 	a := newApp(t, backoff.Schedule{time.Second})
-	_, err := a.tiers.TieredRetryConfig().GenerateRetryDestination(retrymw.RetryDestinationParams{Handler: "billing", Tier: backoff.Tier(time.Second)})
-	require.ErrorContains(t, err, `handler "billing" was not added with the relay's AddHandler`)
-	a.tiers.AddConsumerHandler(message.NewDefaultRouter(nil), "billing", "orders", a.pubSub, func(*message.Message) error { return nil })
-	to, err := a.tiers.TieredRetryConfig().GenerateRetryDestination(retrymw.RetryDestinationParams{Handler: "billing", Tier: backoff.Tier(time.Second)})
+	retry, err := retrymw.NewTieredRetry(a.tiers.TieredRetryConfig(), logger)
 	require.NoError(t, err)
-	assert.Equal(t, retrymw.Destination{Topic: "retry.1s"}, to)
+	a.router.AddConsumerHandler("billing", "orders", a.pubSub, func(*message.Message) error {
+		t.Error("the handler is called")
+		return errDown
+	}).AddMiddleware(retry.Middleware)
+	a.run()
+	a.publish("1")
+	refusals := func() []watermill.CapturedMessage { return logger.Captured()[watermill.ErrorLogLevel] }
+	require.Eventually(t, func() bool { return len(refusals()) > 0 }, time.Minute, time.Millisecond)
+	require.NoError(t, a.router.Close())
+	require.NoError(t, <-a.stopped)
+	require.NoError(t, a.tiers.Close())
+	require.NoError(t, a.pubSub.Close())
+	assert.Empty(t, a.publisher.all, "nothing is published")
+	for _, want := range []string{`handler "billing" on topic "orders"`, `the relay with prefix "retry"`, "add its handler with AddConsumerHandler"} {
+		assert.ErrorContains(t, refusals()[0].Err, want)
+	}
 }
 
 // TestTiersOfARetiredScheduleAreEmptied: no new message goes there.

@@ -2,10 +2,12 @@ package retrytest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 )
@@ -37,7 +40,8 @@ type Config struct {
 	Schedule backoff.Schedule
 
 	// Middleware changes the configuration of the retry middleware as the app does: hooks, RedactReason and so on. Its changes
-	// to Publisher, Schedule, DeclaredTiers and GenerateRetryDestination are overwritten. Optional.
+	// to Publisher, Schedule, Source, DeclaredTiers and GenerateRetryDestination are overwritten. It is not called for handlers
+	// with a HandlerOptions.Middleware. Optional.
 	Middleware func(*middleware.TieredRetryConfig)
 
 	// Patience is how long Send waits for the next event of a message: the handler returns, or a due retry is delivered. Then
@@ -51,37 +55,43 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 }
 
-// App is an app under test: a router, a Pub/Sub in memory with retry tiers, and the retry middleware. Its methods must be
-// called from the test's goroutine.
+// App is an app under test: a router, and a Connection to a Pub/Sub in memory with retry tiers. The app's own function adds its
+// handlers to the Connection as in production. Send and the other methods that are not the Connection's must be called from the
+// test's goroutine.
 type App struct {
 	// Router is a router with the default configuration. Add handlers to it, or let the app's own function add them. The first
 	// Send runs it. It is closed when the test ends.
 	Router *message.Router
 
-	// Retry is the retry middleware, for handlers that are not added with the App's own methods.
-	Retry *middleware.TieredRetry
-
 	// Relay is the relay of the tiers, for apps that add their handlers with Relay.AddConsumerHandler or Relay.AddHandler.
 	Relay *relay.Relay
 
-	// Publisher publishes into the app's Pub/Sub. Produced returns its messages.
-	Publisher message.Publisher
-
 	t        testing.TB
+	config   Config
 	bubble   bool
 	patience time.Duration
 	lateness time.Duration
 
 	ledger  *ledger
+	health  subscriptions.List
+	source  *middleware.Source
+	retry   *middleware.TieredRetry // of Config.Schedule and Config.Middleware
 	pubSub  *gochannel.GoChannel
 	tiers   *message.Router // keeps the relay's tiers running
 	ctx     context.Context // of all subscriptions
 	stop    context.CancelFunc
 	closed  chan struct{}
 	started bool
-	groups  int
 	running []running
+
+	mu     sync.Mutex
+	groups map[string]*group
+
+	closing  sync.Once
+	closeErr error
 }
+
+var _ middleware.Connection = (*App)(nil)
 
 // running is a router that runs.
 type running struct {
@@ -106,13 +116,10 @@ func NewWithConfig(t testing.TB, config Config) *App {
 	if config.Patience < 0 {
 		t.Fatalf("retrytest: Config.Patience is %v: it must be 0 (the default) or more", config.Patience)
 	}
-	if total := Simulate(config.Schedule).DeadLetterAt; !bubble && !config.RealTime && total > maxRealTime {
-		t.Fatalf("retrytest: outside of a synctest bubble this schedule takes %s of real time, more than %s: run the test inside "+
-			"synctest.Test(t, func(t *testing.T) { ... }), or set Config.RealTime", timeText(total), timeText(maxRealTime))
-	}
 
 	a := &App{
-		t: t, bubble: bubble, patience: bubblePatience, lateness: bubbleLateness, ledger: newLedger(), closed: make(chan struct{}),
+		t: t, config: config, bubble: bubble, patience: bubblePatience, lateness: bubbleLateness,
+		ledger: newLedger(), groups: map[string]*group{}, closed: make(chan struct{}),
 		pubSub: gochannel.NewGoChannel(gochannel.Config{}, config.Logger),
 		tiers:  message.NewDefaultRouter(config.Logger),
 		Router: message.NewDefaultRouter(config.Logger),
@@ -123,77 +130,53 @@ func NewWithConfig(t testing.TB, config Config) *App {
 	if config.Patience > 0 {
 		a.patience = config.Patience
 	}
-	a.Publisher = appPublisher{a}
 	a.ctx, a.stop = context.WithCancel(context.Background())
-	if err := a.build(config); err != nil {
+	if err := a.build(); err != nil {
 		t.Fatalf("retrytest: %v", err)
 	}
 	a.Router.AddMiddleware(a.observeHandler(true))
-	t.Cleanup(a.close)
+	t.Cleanup(func() {
+		t.Helper()
+		if err := a.Close(); err != nil {
+			t.Errorf("retrytest: %v", err)
+		}
+	})
 	return a
 }
 
 // build makes the relay and the middleware as an app makes them.
-func (a *App) build(config Config) (err error) {
+func (a *App) build() (err error) {
+	if err := a.checkTime(a.config.Schedule); err != nil {
+		return err
+	}
 	a.Relay, err = relay.New(relay.Config{
 		Publisher: relayPublisher{a},
-		Schedule:  config.Schedule,
+		Schedule:  a.config.Schedule,
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) {
 			return openSubscriber{a.pubSub}, nil
 		},
 		MaxHop:        backoff.MaxDelay, // this Pub/Sub has no redelivery limit
 		GenerateTopic: a.ledger.generateTopic,
-	}, config.Logger)
+	}, a.config.Logger)
 	if err != nil {
 		return err
 	}
+	source := *a.Relay.TieredRetryConfig().Source
+	source.Name, source.Subscribe = "retrytest.App", "add its handler with App.AddConsumerHandler or App.AddHandler, or give it the subscriber of App.Subscriber"
+	a.source = &source
 	a.Relay.AddConsumerHandler(a.tiers, internalName, internalName, openSubscriber{a.pubSub}, func(*message.Message) error { return nil })
-
-	retry := a.TieredRetryConfig()
-	if config.Middleware != nil {
-		config.Middleware(&retry)
-	}
-	set := a.TieredRetryConfig()
-	retry.Publisher, retry.GenerateRetryDestination = set.Publisher, set.GenerateRetryDestination
-	retry.Schedule, retry.DeclaredTiers = set.Schedule, set.DeclaredTiers
-	a.ledger.addHooks(&retry)
-	a.Retry, err = middleware.NewTieredRetry(retry, config.Logger)
+	a.retry, err = a.newRetry(middleware.HandlerOptions{})
 	return err
 }
 
-// TieredRetryConfig returns the configuration of the retry middleware, for apps that make the middleware themselves and set
-// hooks of their own. Config.Middleware is not applied to it.
-func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
-	config := a.Relay.TieredRetryConfig()
-	config.Publisher = copyPublisher{config.Publisher, a.ledger}
-	config.GenerateRetryDestination = func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
-		return middleware.Destination{Topic: tierTopic(p.Tier)}, nil
+// checkTime refuses a schedule that takes too much real time.
+func (a *App) checkTime(schedule backoff.Schedule) error {
+	total := Simulate(schedule).DeadLetterAt
+	if a.bubble || a.config.RealTime || total <= maxRealTime {
+		return nil
 	}
-	return config
-}
-
-// AddConsumerHandler adds a handler with the retry middleware to Router. The handler has a consumer group of its own: it gets
-// every message of its topic. Add the app's other middlewares to the handler that it returns.
-func (a *App) AddConsumerHandler(name, topic string, handler message.NoPublishHandlerFunc) *message.Handler {
-	added := a.Router.AddConsumerHandler(name, topic, a.NewSubscriber(), handler)
-	added.AddMiddleware(a.Retry.Middleware)
-	return added
-}
-
-// AddHandler is AddConsumerHandler for handlers that produce messages. The produced messages are published to publishTopic,
-// where other handlers may get them. Produced returns them.
-func (a *App) AddHandler(name, subscribeTopic, publishTopic string, handler message.HandlerFunc) *message.Handler {
-	added := a.Router.AddHandler(name, subscribeTopic, a.NewSubscriber(), publishTopic, a.Publisher, handler)
-	added.AddMiddleware(a.Retry.Middleware)
-	return added
-}
-
-// NewSubscriber makes a subscriber for handlers that the app's own function adds to a router. Each subscriber is a consumer
-// group: it gets every message. Handlers that use one subscriber on one topic share the messages and their retries, as handlers
-// share one queue of RabbitMQ.
-func (a *App) NewSubscriber() message.Subscriber {
-	a.groups++
-	return &group{app: a, name: fmt.Sprintf("group-%d", a.groups), queues: map[string]*queue{}}
+	return fmt.Errorf("outside of a synctest bubble this schedule takes %s of real time, more than %s: run the test inside "+
+		"synctest.Test(t, func(t *testing.T) { ... }), or set Config.RealTime", timeText(total), timeText(maxRealTime))
 }
 
 // Send publishes a message, waits until all messages are finished, and returns the story of the message. It also waits for
@@ -239,8 +222,7 @@ func (a *App) Stories(topic string) []*Story {
 	return a.ledger.stories(a, topic)
 }
 
-// Run runs a router that the app's own constructor has made, until the test ends. The handlers of the router use NewSubscriber.
-// Field Router needs no call of Run.
+// Run runs a router that the app's own constructor has made, until the test ends. Field Router needs no call of Run.
 func (a *App) Run(router *message.Router) {
 	a.t.Helper()
 	a.start()
@@ -251,6 +233,9 @@ func (a *App) Run(router *message.Router) {
 // start runs the routers and handlers that do not run yet. Handlers may be added between two calls of Send.
 func (a *App) start() {
 	a.t.Helper()
+	if a.ctx.Err() != nil {
+		a.t.Fatalf("retrytest: the app is closed")
+	}
 	if !a.started {
 		a.started = true
 		a.run(a.tiers)
@@ -275,35 +260,42 @@ func (a *App) run(router *message.Router) {
 	}
 }
 
+// Close closes the routers and the Pub/Sub. The test calls it at its end. A handler that still runs is an error.
+func (a *App) Close() error {
+	a.closing.Do(func() { a.closeErr = a.close() })
+	return a.closeErr
+}
+
 // close ends every goroutine. The handlers must have returned before the router closes: the router holds a lock while it waits
 // for them, and the time of a bubble stops while a goroutine waits for a lock.
-func (a *App) close() {
-	a.t.Helper()
+func (a *App) close() error {
+	var faults []error
 	a.stop()
 	if a.bubble {
 		synctest.Wait() // messages that were being delivered have reached their handlers
 	}
 	if handler := a.ledger.waitForHandlers(a.patience); handler != "" {
-		a.t.Errorf("retrytest: the test is over, but handler %q has not returned %s after the context of its message ended: a handler "+
-			"must return when its context ends", handler, timeText(a.patience))
+		faults = append(faults, fmt.Errorf("the test is over, but handler %q has not returned %s after the context of its message ended: a handler "+
+			"must return when its context ends", handler, timeText(a.patience)))
 		// synctest panics if a goroutine of the bubble remains. To wait longer takes no real time.
 		if !a.bubble || a.ledger.waitForHandlers(backoff.MaxDelay) != "" {
-			return
+			return errors.Join(faults...)
 		}
 	}
 	close(a.closed)
 	for _, r := range slices.Backward(a.running) {
 		if err := r.router.Close(); err != nil {
-			a.t.Errorf("retrytest: cannot close the router: %v", err)
+			faults = append(faults, fmt.Errorf("cannot close the router: %w", err))
 		}
 		<-r.stopped
 	}
 	if err := a.Relay.Close(); err != nil {
-		a.t.Errorf("retrytest: cannot close the relay: %v", err)
+		faults = append(faults, fmt.Errorf("cannot close the relay: %w", err))
 	}
 	if err := a.pubSub.Close(); err != nil {
-		a.t.Errorf("retrytest: cannot close the Pub/Sub: %v", err)
+		faults = append(faults, fmt.Errorf("cannot close the Pub/Sub: %w", err))
 	}
+	return errors.Join(faults...)
 }
 
 // quotedNames returns the names in quotes, sorted.

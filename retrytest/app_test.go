@@ -43,6 +43,18 @@ func order(uuid string) *message.Message {
 	return msg
 }
 
+// newSubscriber makes the subscriber of a handler.
+func newSubscriber(app *retrytest.App, options ...middleware.HandlerOptions) message.Subscriber {
+	subscriber, err := app.Subscriber("handlers", options...)
+	if err != nil {
+		panic(err)
+	}
+	return subscriber
+}
+
+// inGroup are the options of a handler that gets every message.
+func inGroup(name string) middleware.HandlerOptions { return middleware.HandlerOptions{Group: name} }
+
 func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 	schedule := backoff.Schedule{time.Second, 5 * time.Second, 10 * time.Minute}
 	for _, test := range []struct {
@@ -167,7 +179,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				app := retrytest.New(t, schedule)
-				app.AddConsumerHandler("billing", "orders", test.handler)
+				app.AddConsumerHandler(app.Router, "billing", "orders", test.handler)
 				test.assert(t, app.Send("orders", order("1")))
 			})
 		})
@@ -177,7 +189,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 func TestAttemptsHaveAllFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
-		app.AddConsumerHandler("billing", "orders", always(errDown))
+		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 		all := app.Send("orders", order("1")).Attempts()
 		require.Len(t, all, 2)
 		all[0].Waited = all[0].Waited.Truncate(time.Second)
@@ -196,7 +208,7 @@ func TestAttemptsHaveAllFields(t *testing.T) {
 func TestMiddlewareInsideTheRetryMiddlewareIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Minute})
-		app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
+		app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
 			select {
 			case <-msg.Context().Done():
 				return msg.Context().Err()
@@ -214,13 +226,13 @@ func TestMiddlewareInsideTheRetryMiddlewareIsUsed(t *testing.T) {
 func TestProducedMessageHasItsOwnStory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
-		app.AddHandler("billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
+		app.AddHandler(app.Router, "billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
 			if err := failing(errDown)(msg); err != nil {
 				return nil, err
 			}
 			return []*message.Message{msg, message.NewMessage("copy", nil)}, nil
 		})
-		app.AddConsumerHandler("mailing", "invoices", always(errDown))
+		app.AddConsumerHandler(app.Router, "mailing", "invoices", always(errDown))
 		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
 
 		produced := app.Produced("invoices")
@@ -239,8 +251,8 @@ func TestProducedMessageHasItsOwnStory(t *testing.T) {
 func TestEveryHandlerHasItsOwnRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
-		app.AddConsumerHandler("billing", "orders", failing(errDown, errDown))
-		app.AddConsumerHandler("mailing", "orders", always(backoff.Permanent(errDown)))
+		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown, errDown))
+		app.AddConsumerHandler(app.Router, "mailing", "orders", always(backoff.Permanent(errDown)), inGroup("mail"))
 		story := app.Send("orders", order("1"))
 		story.Handler("billing").RetriedAt(time.Second, 61*time.Second).Processed()
 		story.Handler("mailing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)
@@ -258,7 +270,7 @@ func register(router *message.Router, subscriber message.Subscriber, retry messa
 func TestHandlersOfOneSubscriberShareItsMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
-		register(app.Router, app.NewSubscriber(), app.Retry.Middleware, failing(errDown, errDown))
+		register(app.Router, newSubscriber(app), app.Middleware, failing(errDown, errDown))
 		handlers := map[string]bool{}
 		for n := range 8 {
 			story := app.Send("orders", order(fmt.Sprint(n))).RetriedAt(time.Second, 6*time.Second).Processed()
@@ -274,11 +286,11 @@ func TestHandlersOfOneSubscriberShareItsMessages(t *testing.T) {
 func TestHandlersThatTheRelayAddsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
-		app.Relay.AddConsumerHandler(app.Router, "billing", "orders", app.NewSubscriber(), failing(errDown, errDown)).
-			AddMiddleware(app.Retry.Middleware)
-		app.Relay.AddHandler(app.Router, "mailing", "orders", app.NewSubscriber(), "mails", app.Publisher,
+		app.Relay.AddConsumerHandler(app.Router, "billing", "orders", newSubscriber(app), failing(errDown, errDown)).
+			AddMiddleware(app.Middleware)
+		app.Relay.AddHandler(app.Router, "mailing", "orders", newSubscriber(app, inGroup("mail")), "mails", app.Publisher(),
 			func(msg *message.Message) ([]*message.Message, error) { return nil, backoff.Permanent(errDown) }).
-			AddMiddleware(app.Retry.Middleware)
+			AddMiddleware(app.Middleware)
 		story := app.Send("orders", order("1"))
 		story.Handler("billing").RetriedAt(time.Second, 6*time.Second).Processed()
 		story.Handler("mailing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)
@@ -309,9 +321,9 @@ func TestAppCanMakeItsOwnRouterAndMiddleware(t *testing.T) {
 				return errDown
 			}
 			if relayed {
-				app.Relay.AddConsumerHandler(router, "billing", "orders", app.NewSubscriber(), bill).AddMiddleware(retry.Middleware)
+				app.Relay.AddConsumerHandler(router, "billing", "orders", newSubscriber(app), bill).AddMiddleware(retry.Middleware)
 			} else {
-				router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), bill).AddMiddleware(retry.Middleware)
+				router.AddConsumerHandler("billing", "orders", newSubscriber(app), bill).AddMiddleware(retry.Middleware)
 			}
 			app.Run(router)
 			story := app.Send("orders", order("1")).
@@ -334,7 +346,7 @@ func TestOwnRouterHasSettledMessages(t *testing.T) {
 				app := retrytest.New(t, backoff.Schedule{time.Second})
 				router, retry := newOwnRouter(t, app.TieredRetryConfig(), new([]string))
 				calls := 0
-				router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), func(msg *message.Message) error {
+				router.AddConsumerHandler("billing", "orders", newSubscriber(app), func(msg *message.Message) error {
 					if calls++; calls > 1 {
 						return nil
 					}
@@ -359,7 +371,7 @@ func TestOwnRouterHasSettledMessages(t *testing.T) {
 func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
-		subscriber, calls := app.NewSubscriber(), atomic.Int32{}
+		subscriber, calls := newSubscriber(app), atomic.Int32{}
 		for _, name := range []string{"billing-1", "billing-2"} {
 			app.Router.AddConsumerHandler(name, "orders", subscriber, func(msg *message.Message) error {
 				if calls.Add(1) == 1 {
@@ -368,7 +380,7 @@ func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
 					return errDown
 				}
 				return nil
-			}).AddMiddleware(app.Retry.Middleware)
+			}).AddMiddleware(app.Middleware)
 		}
 		story := app.Send("orders", order("1")).RetriedAt(0).Processed()
 		assert.Equal(t, middleware.Settled, story.Attempts()[0].Outcome)
@@ -381,7 +393,7 @@ func TestParkedMessageDoesNotReachItsHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
 		calls := 0
-		app.AddConsumerHandler("billing", "orders", func(*message.Message) error { calls++; return nil })
+		app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error { calls++; return nil })
 		early := order("1")
 		early.Metadata[middleware.FailuresKey] = "1"
 		early.Metadata[middleware.TopicKey], early.Metadata[middleware.HandlerKey] = "orders", "billing"
@@ -396,7 +408,7 @@ func TestParkedMessageDoesNotReachItsHandler(t *testing.T) {
 func TestManyMessagesAreRetriedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
-		app.AddConsumerHandler("billing", "orders", always(errDown))
+		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 		var orders []*message.Message
 		for n := range 200 {
 			orders = append(orders, order(fmt.Sprint(n)))
@@ -416,7 +428,7 @@ func TestSendWaitsForEveryDuplicate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
 		var calls atomic.Int32
-		app.AddConsumerHandler("billing", "orders", func(*message.Message) error {
+		app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error {
 			if calls.Add(1) == 1 {
 				time.Sleep(time.Minute)
 			}
@@ -434,9 +446,9 @@ func TestSendWaitsForEveryDuplicate(t *testing.T) {
 func TestMessageCanBeSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
-		app.AddConsumerHandler("billing", "orders", failing(errDown))
+		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown))
 		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
-		app.AddConsumerHandler("mailing", "orders", failing())
+		app.AddConsumerHandler(app.Router, "mailing", "orders", failing(), inGroup("mail"))
 		again := app.Send("orders", order("1"))
 		again.Handler("billing").RetriedAt(time.Second).Processed()
 		again.Handler("mailing").NeverRetried().Processed()
@@ -458,8 +470,8 @@ func TestHooksAndConfigurationOfTheAppAreUsed(t *testing.T) {
 				}
 			},
 		})
-		app.AddConsumerHandler("billing", "orders", always(errDown))
-		app.AddConsumerHandler("archive", "orders.dead", failing())
+		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
+		app.AddConsumerHandler(app.Router, "archive", "orders.dead", failing())
 		story := app.Send("orders", order("1")).DeadLettered(middleware.DeadReasonExhausted)
 		assert.Equal(t, []string{"retry 1", "dead orders.dead"}, hooks)
 		assert.NotContains(t, story.DeadLetter().Metadata, middleware.ReasonKey)

@@ -48,7 +48,7 @@ func (l *ledger) beginDelivery(q *queue, msg *message.Message) (d *delivery, kno
 	}
 	if nacks := p.nacks(); nacks >= maxNacks {
 		p.problem = fmt.Sprintf("message %q was given back %d times without a delay: the handler's errors must reach "+
-			"App.Retry.Middleware, and no middleware outside of it may fail", msg.UUID, nacks)
+			"App.Middleware, and no middleware outside of it may fail", msg.UUID, nacks)
 		l.notifyChanged()
 		return nil, true
 	}
@@ -80,12 +80,6 @@ func (l *ledger) handlerCalled(d *delivery, handler string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d.called, d.Handler = true, handler
-	for _, added := range l.returns {
-		if handler == relayedName(added) && l.handlers[added] == d.progress.queue {
-			d.Handler = added
-			return
-		}
-	}
 	l.handlers[handler] = d.progress.queue
 }
 

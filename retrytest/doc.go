@@ -1,12 +1,12 @@
 // Package retrytest tests how an app retries, without a broker and without waiting.
 //
-// An [App] is a router with the retry middleware and with retry tiers in memory. A test adds the app's own handlers, sends a
+// An [App] is a router and a [middleware.Connection] with retry tiers in memory. A test adds the app's own handlers, sends a
 // message, and asserts its outcome. In a bubble of testing/synctest ten minutes take about a millisecond:
 //
 //	func TestBillingGivesUp(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
 //			app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
-//			app.AddConsumerHandler("billing", "orders", bill)
+//			app.AddConsumerHandler(app.Router, "billing", "orders", bill)
 //
 //			story := app.Send("orders", message.NewMessage("order-1", []byte(`{"cents": 1999}`)))
 //
@@ -48,18 +48,20 @@
 //
 // # The app's own function
 //
-// An app that adds its handlers to a router, as on RabbitMQ, needs no change if its function takes the router, the subscriber
-// and the middleware as arguments:
+// An App has the methods of every Connect. A function of the app that gets the router and the Connection needs no change:
 //
-//	func Register(router *message.Router, subscriber message.Subscriber, retry message.HandlerMiddleware) {
-//		router.AddConsumerHandler("billing", "orders", subscriber, bill).AddMiddleware(retry, middleware.Timeout(time.Minute))
+//	func addHandlers(router *message.Router, retries middleware.Connection) {
+//		retries.AddConsumerHandler(router, "billing", "orders", bill)
 //	}
 //
-//	Register(app.Router, app.NewSubscriber(), app.Retry.Middleware)
+//	addHandlers(app.Router, app)
 //
-// An app that uses package relay gets App.Relay in place of its own relay, and App.NewSubscriber for its subscriber. An app
-// whose constructor makes the router and the middleware gets App.TieredRetryConfig, and App.Run runs its router. In all cases
-// App.Publisher replaces the publisher of handlers that produce messages.
+// [App.Run] runs a router that the app's constructor has made. An app that uses the parts gets App.TieredRetryConfig for its
+// middleware, App.Subscriber for its subscribers, and App.Relay in place of its own relay. In all cases App.Publisher replaces the
+// publisher of the app.
+//
+// The handlers of one topic share its messages, as the handlers of one queue of RabbitMQ do, unless their HandlerOptions.Group
+// differs. Each group gets every message.
 //
 // # Differences from production
 //
@@ -70,6 +72,7 @@
 //   - Only nacked messages are delivered twice, and no publish fails.
 //   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it is rounded up to whole tiers.
 //   - There are no delivery limits, queue arguments or permissions, and the app's marshaler is not used.
+//   - A topic delivers one message at a time to each group, whatever the Concurrency of its handlers.
 //   - Dead letters go to the topic "retry.dead.<handler>", unless Config.Middleware sets another destination.
 //
 // # In the bubble

@@ -28,7 +28,7 @@ func TestBillingGivesUp(t *testing.T) {
 		bill := bill(time.Now())
 
 		app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
-		app.AddConsumerHandler("billing", "orders", bill)
+		app.AddConsumerHandler(app.Router, "billing", "orders", bill)
 
 		story := app.Send("orders", message.NewMessage("order-1", []byte(`{"cents": 1999}`)))
 

@@ -16,23 +16,23 @@ import (
 // sendOrder sends an order to a handler, with retries after 1 ms and 2 ms.
 func sendOrder(t *exampleT, handler message.NoPublishHandlerFunc) *retrytest.Story {
 	app := retrytest.New(t, backoff.Schedule{time.Millisecond, 2 * time.Millisecond})
-	app.AddConsumerHandler("billing", "orders", handler)
+	app.AddConsumerHandler(app.Router, "billing", "orders", handler)
 	return app.Send("orders", message.NewMessage("order-1", nil))
 }
 
 // decline is a handler whose error no retry can solve.
 func decline(*message.Message) error { return backoff.Permanent(errors.New("no such customer")) }
 
-// Handlers with subscribers of their own each get every message.
+// Handlers of different groups each get every message.
 func ExampleStory_Handler() {
 	t := &exampleT{}
 	defer t.end()
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddConsumerHandler("billing", "orders", charge)
-	app.AddConsumerHandler("printing", "orders", func(*message.Message) error {
+	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
+	app.AddConsumerHandler(app.Router, "printing", "orders", func(*message.Message) error {
 		return backoff.Permanent(errors.New("the printer has burnt down"))
-	})
+	}, middleware.HandlerOptions{Group: "printing"})
 	story := app.Send("orders", message.NewMessage("order-1", nil))
 	story.Handler("billing").Processed()
 	story.Handler("printing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)

@@ -81,7 +81,7 @@ func ExampleNew() {
 	defer t.end()
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddConsumerHandler("billing", "orders", charge)
+	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
 	story := app.Send("orders", message.NewMessage("order-1", nil)).Processed()
 	for _, attempt := range story.Attempts() {
 		fmt.Println(attempt.Outcome, attempt.Failures, attempt.Tier, attempt.Err)
@@ -103,7 +103,7 @@ func ExampleNewWithConfig() {
 			c.RedactReason = func(string, error) string { return "secret" }
 		},
 	})
-	app.AddConsumerHandler("billing", "orders", charge)
+	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
 	story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
 	fmt.Println(story.DeadLetter().Metadata[middleware.ReasonKey])
 	// Output:
@@ -117,7 +117,7 @@ func ExampleApp_AddConsumerHandler() {
 	defer t.end()
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 1))
-	app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
+	app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
 		<-msg.Context().Done()
 		return msg.Context().Err()
 	}).AddMiddleware(wmmiddleware.Timeout(time.Millisecond))
@@ -132,13 +132,13 @@ func ExampleApp_AddHandler() {
 	defer t.end()
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddHandler("billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
+	app.AddHandler(app.Router, "billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
 		if err := charge(msg); err != nil {
 			return nil, err
 		}
 		return []*message.Message{message.NewMessage("invoice-1", nil)}, nil
 	})
-	app.AddConsumerHandler("mailing", "invoices", charge)
+	app.AddConsumerHandler(app.Router, "mailing", "invoices", charge)
 	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
 
 	for _, invoice := range app.Produced("invoices") {
@@ -152,22 +152,84 @@ func ExampleApp_AddHandler() {
 	// 3 attempts to mail invoice-1
 }
 
-// The app's own function adds two handlers that share a queue.
-func ExampleApp_NewSubscriber() {
+// addHandlers is a function of an app. In production it gets the router and the Connection of config.Connect.
+func addHandlers(router *message.Router, retries middleware.Connection) {
+	retries.AddHandler(router, "billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
+		if err := charge(msg); err != nil {
+			return nil, err
+		}
+		return []*message.Message{message.NewMessage("invoice-1", nil)}, nil
+	})
+	retries.AddConsumerHandler(router, "mailing", "invoices", charge, middleware.HandlerOptions{
+		Schedule: backoff.Constant(2*time.Millisecond, 5), Concurrency: 8,
+	})
+}
+
+// The app's own function adds its handlers as in production.
+func ExampleApp() {
+	t := &exampleT{} // in a test: the t of synctest.Test
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	addHandlers(app.Router, app)
+
+	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
+	for _, invoice := range app.Stories("invoices") {
+		for _, attempt := range invoice.Processed().Attempts() {
+			fmt.Println(attempt.Handler, attempt.Outcome, attempt.Tier)
+		}
+	}
+	// Output:
+	// mailing retried 2ms
+	// mailing retried 2ms
+	// mailing processed 0s
+}
+
+// Code that adds its handlers by itself gets a subscriber, and the router gets the middleware.
+func ExampleApp_Subscriber() {
 	t := &exampleT{}
 	defer t.end()
 
-	register := func(router *message.Router, subscriber message.Subscriber, retry message.HandlerMiddleware) {
-		router.AddConsumerHandler("billing-1", "orders", subscriber, charge).AddMiddleware(retry)
-		router.AddConsumerHandler("billing-2", "orders", subscriber, charge).AddMiddleware(retry)
-	}
-
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	register(app.Router, app.NewSubscriber(), app.Retry.Middleware)
+	app.Router.AddMiddleware(app.Middleware)
+	subscriber, err := app.Subscriber("billing")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	app.Router.AddConsumerHandler("billing-1", "orders", subscriber, charge)
+	app.Router.AddConsumerHandler("billing-2", "orders", subscriber, charge)
 	story := app.Send("orders", message.NewMessage("order-1", nil)).Processed()
 	fmt.Println(len(story.Attempts()), "attempts")
 	// Output:
 	// 3 attempts
+}
+
+// Publisher publishes without waiting. Send waits for all messages.
+func ExampleApp_Publisher() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	if err := app.Publisher().Publish("audit", message.NewMessage("entry-1", nil)); err != nil {
+		t.Fatalf("%v", err)
+	}
+	fmt.Println(app.Produced("audit")[0].UUID)
+	// Output:
+	// entry-1
+}
+
+func ExampleApp_Health() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
+	app.Send("orders", message.NewMessage("order-1", nil))
+	for _, s := range app.Health().Subscriptions {
+		fmt.Println(s.Name, s.Topic, s.Consuming)
+	}
+	// Output:
+	// billing orders true
 }
 
 func ExampleApp_SendAll() {
@@ -175,7 +237,7 @@ func ExampleApp_SendAll() {
 	defer t.end()
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddConsumerHandler("billing", "orders", charge)
+	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
 	for _, story := range app.SendAll("orders", message.NewMessage("order-1", nil), message.NewMessage("order-2", nil)) {
 		story.Processed()
 		fmt.Println(story.Message.UUID, len(story.Attempts()), "attempts")
@@ -185,27 +247,19 @@ func ExampleApp_SendAll() {
 	// order-2 3 attempts
 }
 
-// The app's constructor makes the router and the middleware.
+// The app's constructor makes the router.
 func ExampleApp_Run() {
 	t := &exampleT{}
 	defer t.end()
 
-	newRouter := func(subscriber message.Subscriber, config middleware.TieredRetryConfig) (*message.Router, error) {
-		retry, err := middleware.NewTieredRetry(config, nil)
-		if err != nil {
-			return nil, err
-		}
+	newRouter := func(retries middleware.Connection) *message.Router {
 		router := message.NewDefaultRouter(nil)
-		router.AddConsumerHandler("billing", "orders", subscriber, charge).AddMiddleware(retry.Middleware)
-		return router, nil
+		retries.AddConsumerHandler(router, "billing", "orders", charge)
+		return router
 	}
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	router, err := newRouter(app.NewSubscriber(), app.TieredRetryConfig())
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	app.Run(router)
+	app.Run(newRouter(app))
 	story := app.Send("orders", message.NewMessage("order-1", nil)).Processed()
 	fmt.Println(len(story.Attempts()), "attempts")
 	// Output:
@@ -218,13 +272,17 @@ func ExampleApp_TieredRetryConfig() {
 	defer t.end()
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	subscriber, err := app.Subscriber("billing")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
 	config := app.TieredRetryConfig()
 	config.OnRetry = func(e middleware.RetryEvent) { fmt.Println("retry", e.Failures, "on tier", e.Tier) }
 	retry, err := middleware.NewTieredRetry(config, nil)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), charge).AddMiddleware(retry.Middleware)
+	app.Router.AddConsumerHandler("billing", "orders", subscriber, charge).AddMiddleware(retry.Middleware)
 	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
 	// Output:
 	// retry 1 on tier 1ms
@@ -236,7 +294,7 @@ func ExampleApp_Send() {
 	defer t.end()
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddConsumerHandler("billing", "orders", charge)
+	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
 	story := app.Send("orders", message.NewMessage("order-1", nil))
 	fmt.Println(len(story.Attempts()), "attempts")
 	// Output:
@@ -248,7 +306,7 @@ func ExampleApp_Produced() {
 	defer t.end()
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddHandler("billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
+	app.AddHandler(app.Router, "billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("invoice-1", nil)}, charge(msg)
 	})
 	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
@@ -257,15 +315,15 @@ func ExampleApp_Produced() {
 	// 1 invoice
 }
 
-// Publisher publishes without waiting. Send waits for all messages.
+// A message that is published without waiting has a story too. Send waits for all messages.
 func ExampleApp_Stories() {
 	t := &exampleT{}
 	defer t.end()
 
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddConsumerHandler("billing", "orders", charge)
+	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
 	app.Send("orders", message.NewMessage("order-1", nil))
-	if err := app.Publisher.Publish("orders", message.NewMessage("order-2", nil)); err != nil {
+	if err := app.Publisher().Publish("orders", message.NewMessage("order-2", nil)); err != nil {
 		t.Fatalf("%v", err)
 	}
 	app.Send("orders", message.NewMessage("order-3", nil))

@@ -83,7 +83,7 @@ func TestFailedAssertionPrintsTheStory(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				text, fatal := failureOf(func(t testing.TB) {
 					app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
-					app.AddConsumerHandler("billing", "orders", failing(errDown, backoff.Permanent(fmt.Errorf("no such customer\nat all"))))
+					app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown, backoff.Permanent(fmt.Errorf("no such customer\nat all"))))
 					test.assert(app.Send("orders", order("order-1")))
 				})
 				assert.False(t, fatal, "the test goes on after a failed assertion")
@@ -101,7 +101,7 @@ func TestAssertionWithoutTimesEndsTheTest(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			text, fatal := failureOf(func(t testing.TB) {
 				app := retrytest.New(t, backoff.Schedule{time.Second})
-				app.AddConsumerHandler("billing", "orders", failing())
+				app.AddConsumerHandler(app.Router, "billing", "orders", failing())
 				assertion(app.Send("orders", order("1")))
 			})
 			assert.True(t, fatal)
@@ -115,7 +115,7 @@ func TestWaitsAndTimesAreSpelledLikeTiers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text, _ := failureOf(func(t testing.TB) {
 			app := retrytest.New(t, backoff.Schedule{125 * time.Second, 10 * time.Minute, 1500 * time.Millisecond})
-			app.AddConsumerHandler("billing", "orders", failing(errDown, errDown, backoff.RetryAfter(errDown, 75*time.Second)))
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown, errDown, backoff.RetryAfter(errDown, 75*time.Second)))
 			app.Send("orders", order("1")).Waited(125*time.Second, 200*time.Second, time.Hour).RetriedAt(125 * time.Second)
 		})
 		for _, want := range []string{
@@ -136,7 +136,7 @@ func TestNeverRetriedFailsForANackedMessage(t *testing.T) {
 			text, _ := failureOf(func(t testing.TB) {
 				app := retrytest.New(t, backoff.Schedule{time.Second})
 				calls := 0
-				app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
+				app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
 					if calls++; calls == 1 {
 						msg.Nack()
 						return returned
@@ -159,7 +159,7 @@ func TestDeadLetteredFailsForAProcessedMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text, _ := failureOf(func(t testing.TB) {
 			app := retrytest.New(t, backoff.Schedule{time.Second})
-			app.AddConsumerHandler("billing", "orders", failing())
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
 			app.Send("orders", order("1")).Processed().DeadLettered(middleware.DeadReasonPermanent)
 		})
 		assert.Contains(t, text, "last outcome\n got: processed\nwant: dead-lettered as permanent\n")
@@ -174,50 +174,50 @@ func TestTestThatCannotGoOnPrintsTheCause(t *testing.T) {
 		want string
 	}{
 		{"no handler is subscribed to the topic", func(app *retrytest.App) {
-			app.AddConsumerHandler("billing", "orders", failing())
-			app.AddConsumerHandler("mailing", "invoices", failing())
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
+			app.AddConsumerHandler(app.Router, "mailing", "invoices", failing())
 			app.Send("ordres", order("1"))
 		}, `no handler is subscribed to "ordres"; topics with a handler: "invoices", "orders"`},
 		{"no handler at all", func(app *retrytest.App) { send(app) }, `topics with a handler: none`},
 		{"the middleware is missing", func(app *retrytest.App) {
-			app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), always(errDown))
+			app.Router.AddConsumerHandler("billing", "orders", newSubscriber(app), always(errDown))
 			send(app)
-		}, `message "1" was given back 100 times without a delay: the handler's errors must reach App.Retry.Middleware`},
+		}, `message "1" was given back 100 times without a delay: the handler's errors must reach App.Middleware`},
 		{"a middleware outside of the retry middleware panics", func(app *retrytest.App) {
-			app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), failing()).
+			app.Router.AddConsumerHandler("billing", "orders", newSubscriber(app), failing()).
 				AddMiddleware(func(message.HandlerFunc) message.HandlerFunc {
 					return func(*message.Message) ([]*message.Message, error) { panic("broken") }
-				}, app.Retry.Middleware)
+				}, app.Middleware)
 			send(app)
 		}, `panicked, or ended its goroutine`},
 		{"a middleware outside of the retry middleware fails, on a router of the app's own", func(app *retrytest.App) {
 			router := message.NewDefaultRouter(nil)
-			router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), failing()).
+			router.AddConsumerHandler("billing", "orders", newSubscriber(app), failing()).
 				AddMiddleware(func(message.HandlerFunc) message.HandlerFunc {
 					return func(*message.Message) ([]*message.Message, error) { return nil, errDown }
-				}, app.Retry.Middleware)
+				}, app.Middleware)
 			app.Run(router)
 			send(app)
 		}, `message "1" was given back 100 times`},
 		{"a handler does not return", func(app *retrytest.App) {
-			app.AddConsumerHandler("billing", "orders", func(msg *message.Message) error {
+			app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
 				<-msg.Context().Done()
 				return msg.Context().Err()
 			})
 			send(app)
 		}, `nothing has happened to message "1" for 1h: handler "billing" has not returned`},
 		{"two handlers", func(app *retrytest.App) {
-			app.AddConsumerHandler("billing", "orders", failing())
-			app.AddConsumerHandler("mailing", "orders", failing())
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
+			app.AddConsumerHandler(app.Router, "mailing", "orders", failing(), inGroup("mail"))
 			send(app).Processed()
 		}, `2 handlers got message "1": choose one with Story.Handler`},
 		{"an unknown handler", func(app *retrytest.App) {
-			app.AddConsumerHandler("billing", "orders", failing())
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
 			send(app).Handler("biling")
 		}, `handler "biling" did not get message "1"`},
 		{"a plugin that fails", func(app *retrytest.App) {
 			app.Router.AddPlugin(func(*message.Router) error { return errDown })
-			app.AddConsumerHandler("billing", "orders", failing())
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
 			send(app)
 		}, `the router does not run`},
 	} {
@@ -237,7 +237,7 @@ func TestHandlerThatDoesNotReturnIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text, fatal := failureOf(func(t testing.TB) {
 			app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Patience: time.Minute})
-			app.AddConsumerHandler("billing", "orders", func(*message.Message) error {
+			app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error {
 				time.Sleep(24 * time.Hour)
 				return nil
 			})
@@ -272,7 +272,7 @@ func TestInvalidConfigurationEndsTheTest(t *testing.T) {
 func TestAppRetriesInRealTimeOutsideOfABubble(t *testing.T) {
 	t.Parallel()
 	app := retrytest.New(t, backoff.Schedule{20 * time.Millisecond, 50 * time.Millisecond})
-	app.AddConsumerHandler("billing", "orders", always(errDown))
+	app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 	start := time.Now()
 	app.Send("orders", order("1")).
 		RetriedAt(20*time.Millisecond, 70*time.Millisecond).Waited(20*time.Millisecond, 50*time.Millisecond).
@@ -290,9 +290,9 @@ func TestAppLeavesNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		retrytest.New(t, backoff.Schedule{time.Second})
 		app := retrytest.New(t, backoff.Schedule{time.Second})
-		app.AddConsumerHandler("billing", "orders", failing())
+		app.AddConsumerHandler(app.Router, "billing", "orders", failing())
 		other := retrytest.New(t, backoff.Schedule{time.Second})
-		other.AddConsumerHandler("billing", "orders", failing(errDown))
+		other.AddConsumerHandler(other.Router, "billing", "orders", failing(errDown))
 		other.Send("orders", order("1")).RetriedAt(time.Second)
 	})
 }
@@ -300,7 +300,7 @@ func TestAppLeavesNoGoroutine(t *testing.T) {
 func TestMessagesOfAnotherPubSubAreNotInTheApp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})
-		app.AddConsumerHandler("billing", "orders", failing())
+		app.AddConsumerHandler(app.Router, "billing", "orders", failing())
 		pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 		got := make(chan string, 1)
 		app.Router.AddConsumerHandler("own", "orders", pubSub, func(msg *message.Message) error {
@@ -322,11 +322,11 @@ func TestTestMayEndWhileMessagesAreInFlight(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			app := retrytest.New(t, backoff.Schedule{time.Second, time.Hour})
-			app.AddConsumerHandler("billing", "orders", handler)
-			app.AddConsumerHandler("mailing", "mails", failing())
+			app.AddConsumerHandler(app.Router, "billing", "orders", handler)
+			app.AddConsumerHandler(app.Router, "mailing", "mails", failing())
 			app.Send("mails", order("0"))
 			for n := range 20 {
-				require.NoError(t, app.Publisher.Publish("orders", order(fmt.Sprint(n))))
+				require.NoError(t, app.Publisher().Publish("orders", order(fmt.Sprint(n))))
 			}
 			time.Sleep(2 * time.Second)
 			for _, story := range app.Stories("orders") {

@@ -71,6 +71,13 @@ func (l *ledger) addQueue(q *queue) {
 	l.queues = append(l.queues, q)
 }
 
+// addHandler adds a handler that may not get a message: others share its queue.
+func (l *ledger) addHandler(name string, q *queue) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.handlers[name] = q
+}
+
 // topicsWithHandlers returns the topics to which a test can send a message.
 func (l *ledger) topicsWithHandlers() map[string]bool {
 	l.mu.Lock()

@@ -2,22 +2,25 @@ package retrytest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/binding"
 )
 
 // internalName is the name of a handler without messages. The relay's tiers run while it runs.
 const internalName = "retrytest"
 
-// relayedName returns the name of the handler that the relay adds for the retries of another handler.
-func relayedName(handler string) string { return handler + ".retry" }
-
 func tierTopic(tier backoff.Tier) string { return "retry." + tier.String() }
 
 func returnTopic(handler string) string { return "retry.return." + handler }
+
+// queueTopic is the topic on which retries come back to a queue.
+func queueTopic(group, topic string) string { return fmt.Sprintf("retry.queue.%q.%s", group, topic) }
 
 func deadTopic(handler string) string { return "retry.dead." + handler }
 
@@ -26,7 +29,7 @@ type openSubscriber struct{ message.Subscriber }
 
 func (openSubscriber) Close() error { return nil }
 
-// group is a consumer group: a subscriber whose handlers share the messages of a topic and their retries.
+// group is a consumer group: its subscribers share the messages of a topic and their retries.
 type group struct {
 	app    *App
 	name   string
@@ -41,20 +44,51 @@ type queue struct {
 	messages     chan *message.Message
 }
 
+// group returns the group of this name. The name can be empty.
+func (a *App) group(name string) *group {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.groups[name] == nil {
+		a.groups[name] = &group{app: a, name: name, queues: map[string]*queue{}}
+	}
+	return a.groups[name]
+}
+
+// subscriber subscribes to queues of a group.
+type subscriber struct {
+	group     *group
+	name      string
+	isHandler bool // the name is that of a handler of one topic
+	binding   *binding.Binding
+	ctx       context.Context
+	end       context.CancelFunc
+}
+
 // Subscribe returns a channel that is closed when the context ends. It gets no messages after the App has stopped.
-func (g *group) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	q, err := g.queue(topic)
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if s.ctx.Err() != nil {
+		return nil, errors.New("the subscriber is closed: make a new one")
+	}
+	q, err := s.group.queue(topic)
 	if err != nil {
 		return nil, err
 	}
+	if s.isHandler {
+		s.group.app.ledger.addHandler(s.name, q)
+	}
+	health := s.group.app.health.Begin(s.name, topic)
 	out := make(chan *message.Message)
 	go func() {
 		defer close(out)
+		defer health.End()
 		for {
 			select {
 			case <-ctx.Done():
 				return
+			case <-s.ctx.Done():
+				return
 			case msg := <-q.messages:
+				msg.SetContext(binding.NewContext(msg.Context(), s.binding))
 				out <- msg
 			}
 		}
@@ -62,8 +96,11 @@ func (g *group) Subscribe(ctx context.Context, topic string) (<-chan *message.Me
 	return out, nil
 }
 
-// Close does nothing. Subscriptions end with their context.
-func (g *group) Close() error { return nil }
+// Close ends the subscriptions.
+func (s *subscriber) Close() error {
+	s.end()
+	return nil
+}
 
 func (g *group) queue(topic string) (*queue, error) {
 	g.mu.Lock()
@@ -71,7 +108,7 @@ func (g *group) queue(topic string) (*queue, error) {
 	if existing := g.queues[topic]; existing != nil {
 		return existing, nil
 	}
-	q := &queue{group: g.name, topic: topic, returnTopic: returnTopic(g.name + "." + topic), messages: make(chan *message.Message)}
+	q := &queue{group: g.name, topic: topic, returnTopic: queueTopic(g.name, topic), messages: make(chan *message.Message)}
 	sources := []string{topic, q.returnTopic}
 	if g.app.ledger.isReturnTopic(topic) { // the relay subscribes to it itself
 		sources = sources[:1]

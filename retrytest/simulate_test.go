@@ -59,7 +59,7 @@ func TestSimulateMatchesTheRetriesOfAnApp(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			app := retrytest.New(t, schedule)
-			app.AddConsumerHandler("billing", "orders", always(errDown))
+			app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 			story := app.Send("orders", order("1"))
 			var at []time.Duration
 			for i, retry := range retrytest.Simulate(schedule).Retries {

@@ -44,7 +44,7 @@ type groupStory struct {
 	deadLetter *message.Message
 }
 
-// Handler returns the part of the story that belongs to one handler, and to the handlers that share its subscriber. It is
+// Handler returns the part of the story that belongs to one handler, and to the handlers that share its messages. It is
 // needed if several handlers of the topic each get every message. It ends the test if the handler did not get the message.
 func (s *Story) Handler(name string) *Story {
 	s.app.t.Helper()

@@ -49,9 +49,8 @@ func child() {
 		panic(err)
 	}
 	app := crashApp(v.Group, v.Prefix)
-	app.Failures = func(publisher message.Publisher) message.Publisher {
-		return &killer{Publisher: publisher, victim: v}
-	}
+	k := &killer{victim: v}
+	app.BeforeCopy, app.AfterCopy = k.before, k.after
 	backend, err := registry.Find(v.Backend)
 	if err != nil {
 		panic(err)
@@ -63,31 +62,37 @@ func child() {
 			return errDown
 		}
 		return nil
-	})
+	}, oneInFlight)
 	if err != nil {
 		panic(err)
 	}
 	select {}
 }
 
-// killer is the victim's publisher of failures.
+// oneInFlight is what every backend has: a process that dies causes a duplicate for each message in flight.
+var oneInFlight = middleware.HandlerOptions{Concurrency: 1}
+
+// killer ends the victim at a publish.
 type killer struct {
-	message.Publisher
 	victim
 	published atomic.Int32
 }
 
-func (k *killer) Publish(topic string, messages ...*message.Message) error {
-	fatal := strings.Contains(topic, k.To) && k.published.Add(1) >= k.Nth
-	if fatal && k.Before {
+func (k *killer) before(topic string) {
+	if k.Before && k.fatal(topic) {
 		time.Sleep(300 * time.Millisecond) // an ack that was sent too early reaches the server in this time
 		die()
 	}
-	err := k.Publisher.Publish(topic, messages...)
-	if fatal && err == nil {
+}
+
+func (k *killer) after(topic string) {
+	if !k.Before && k.fatal(topic) {
 		die()
 	}
-	return err
+}
+
+func (k *killer) fatal(topic string) bool {
+	return strings.Contains(topic, k.To) && k.published.Add(1) >= k.Nth
 }
 
 func die() {
@@ -107,10 +112,10 @@ func crash(t *testing.T, f *fixture) {
 		}
 		return nil
 	}
-	first := f.run(app, topics, handle) // the consumer group must exist before the messages are published
+	first := f.run(app, topics, handle, oneInFlight) // the consumer group must exist before the messages are published
 	first.stop()
-	back := "" // without a relay the broker brings a message back, and no publish of the app is part of that
-	if first.retries.Relay != nil {
+	back := "" // without a relay the server brings a message back, and no publish of the app is part of that
+	if first.retries.Relayed {
 		back = ".return."
 	}
 	f.publish(topics, ids(messages)...)
@@ -120,7 +125,7 @@ func crash(t *testing.T, f *fixture) {
 		v.Backend, v.URL, v.Group, v.Prefix, v.Topics = f.Name, f.url, app.Group, app.Prefix, topics
 		f.die(v)
 	}
-	f.run(app, topics, handle)
+	f.run(app, topics, handle, oneInFlight)
 	f.await(messages, 1, patience)
 	f.settle()
 }

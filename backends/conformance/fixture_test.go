@@ -91,29 +91,31 @@ func (f *fixture) declare(prefix string, topics ...string) {
 type runningApp struct {
 	t       *testing.T
 	router  *message.Router
-	retries *backends.Retries
-
-	subscriber string // the Go type of the handlers' subscribers, as Watermill spells it
-	done       chan error
-	once       sync.Once
+	retries *backends.Connection
+	done    chan error
+	once    sync.Once
 }
 
 func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
 
 // run starts a handler on each of the topics.
-func (f *fixture) run(app backends.App, topics []string, handle message.NoPublishHandlerFunc) *runningApp {
+func (f *fixture) run(
+	app backends.App, topics []string, handle message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+) *runningApp {
 	f.t.Helper()
 	if f.Clean != nil {
 		f.t.Cleanup(func() { require.NoError(f.t, f.Clean(f.url, app, topics)) })
 	}
-	a, err := start(f.backend, app, topics, handle)
+	a, err := start(f.backend, app, topics, handle, options...)
 	require.NoError(f.t, err)
 	a.t = f.t
 	f.t.Cleanup(a.stop)
 	return a
 }
 
-func start(backend backends.Backend, app backends.App, topics []string, handle message.NoPublishHandlerFunc) (*runningApp, error) {
+func start(
+	backend backends.Backend, app backends.App, topics []string, handle message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+) (*runningApp, error) {
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, logger())
 	if err != nil {
 		return nil, err
@@ -122,15 +124,15 @@ func start(backend backends.Backend, app backends.App, topics []string, handle m
 	if err != nil {
 		return nil, err
 	}
-	a := &runningApp{router: router, retries: retries, done: make(chan error, 1)}
 	for i, topic := range topics {
-		subscriber, err := retries.Subscriber(handlerName(i))
-		if err != nil {
-			return nil, err
-		}
-		a.subscriber = strings.TrimPrefix(fmt.Sprintf("%T", subscriber), "*")
-		retries.Handle(router, handlerName(i), topic, subscriber, handle)
+		retries.AddConsumerHandler(router, handlerName(i), topic, handle, options...)
 	}
+	return launch(router, retries)
+}
+
+// launch runs a router whose handlers are added.
+func launch(router *message.Router, retries *backends.Connection) (*runningApp, error) {
+	a := &runningApp{router: router, retries: retries, done: make(chan error, 1)}
 	go func() { a.done <- router.Run(noContext) }()
 	select {
 	case <-router.Running():

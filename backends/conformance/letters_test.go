@@ -1,8 +1,10 @@
 package conformance
 
 import (
+	"fmt"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,10 +51,13 @@ func deadLetters(t *testing.T, f *fixture) {
 	topics := f.topics(1)
 	app := f.app(100*time.Millisecond, 200*time.Millisecond)
 	f.declare(app.Prefix, topics...)
-	first := map[string]*message.Message{} // one handler: one message at a time
+	var mu sync.Mutex
+	first := map[string]*message.Message{}
 	began := time.Now().Truncate(time.Millisecond)
 	a := f.run(app, topics, func(msg *message.Message) error {
 		one := f.ledger.add(msg)
+		mu.Lock()
+		defer mu.Unlock()
 		if one.failures == 0 && first[msg.UUID] == nil {
 			first[msg.UUID] = msg.Copy()
 		}
@@ -62,6 +67,7 @@ func deadLetters(t *testing.T, f *fixture) {
 		return errDown
 	})
 	next := f.deadLetters(a, handlerName(0), topics[0])
+	subscriber := f.subscriberType(a)
 	sent := odd()
 	publisher, err := f.backend.Publisher()
 	require.NoError(t, err)
@@ -82,7 +88,7 @@ func deadLetters(t *testing.T, f *fixture) {
 		record, found := middleware.ReadRecord(letter.Metadata)
 		require.True(t, found)
 		want := middleware.Record{
-			Failures: 3, Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topics[0], Handler: handlerName(0), Subscriber: a.subscriber,
+			Failures: 3, Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topics[0], Handler: handlerName(0), Subscriber: subscriber,
 			DeadReason: middleware.DeadReasonExhausted, FirstFailedAt: record.FirstFailedAt, LastFailedAt: record.LastFailedAt,
 		}
 		if id == "plain" {
@@ -113,6 +119,17 @@ func deadLetters(t *testing.T, f *fixture) {
 		}
 		assert.Equal(t, map[string]string(kept), map[string]string(changed), "%s", id)
 	}
+}
+
+// subscriberType returns the Go type of the handlers' subscribers, as Watermill spells it.
+func (f *fixture) subscriberType(a *runningApp) string {
+	f.t.Helper()
+	subscriber, err := a.retries.Subscriber("unused")
+	require.NoError(f.t, err)
+	if named, ok := subscriber.(fmt.Stringer); ok {
+		return named.String()
+	}
+	return strings.TrimPrefix(fmt.Sprintf("%T", subscriber), "*")
 }
 
 // bare returns the metadata without the keys that the middleware and Watermill write.

@@ -94,6 +94,11 @@ func TestConformance(t *testing.T) {
 			run("no fan-out to a second consumer group", fanOut, true)
 			run("dead letters are complete", deadLetters, true)
 			run("a tier longer than the redelivery limit", longTier, true)
+			run("a handler with a schedule of its own", ownSchedule, true)
+			run("two groups of one connection", groups, true)
+			run("a subscriber of several topics", subscriber, true)
+			run("wrong options are refused", refusals, true)
+			run("several messages in flight", concurrency, true)
 			if e.Expect.InMemory {
 				return
 			}

@@ -114,7 +114,7 @@ func demo(ctx context.Context, opts options, out io.Writer) error {
 	return orders.Run(ctx, opts.orders, backend, out, logger)
 }
 
-// connect connects the app's publisher, its subscriber and its retries. Topic and prefix are unique to this run.
+// connect connects the app. Topic and prefix are unique to this run.
 func connect(opts options, logger watermill.LoggerAdapter) (_ *orders.Backend, err error) {
 	name := strings.ToLower(rand.Text()[:6])
 	topic, prefix := "orders-"+name, "retry-"+name
@@ -139,25 +139,13 @@ func connect(opts options, logger watermill.LoggerAdapter) (_ *orders.Backend, e
 		return nil, err
 	}
 	open = append(open, retries.Close)
-	publisher, err := backend.Publisher()
-	if err != nil {
-		return nil, err
-	}
-	open = append(open, publisher.Close)
-	subscriber, err := retries.Subscriber(orders.Handler)
-	if err != nil {
-		return nil, err
-	}
-	open = append(open, subscriber.Close)
 	letters, letterTopic, err := retries.DeadLetters(orders.Handler, topic)
 	if err != nil {
 		return nil, err
 	}
 	open = append(open, letters.Close)
 	return &orders.Backend{
-		Name: opts.backend.Demo.Title + " at " + place(opts.address), Topic: topic,
-		Publisher: publisher, Subscriber: subscriber,
-		Retries: retries.Config, Relay: retries.Relay,
+		Name: opts.backend.Demo.Title + " at " + place(opts.address), Topic: topic, Retries: retries,
 		DeadLetters: letters, DeadLetterTopic: letterTopic,
 		Close: open.close,
 	}, nil

@@ -10,10 +10,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// Handler is the handler's name. If there are several handlers, a number is added to it.
+// Handler is the handler's name.
 const Handler = "billing"
 
 const startTimeout = 30 * time.Second
@@ -23,15 +22,8 @@ type Backend struct {
 	Name  string // product and address, for the heading
 	Topic string // where orders go
 
-	Publisher  message.Publisher // of orders
-	Subscriber message.Subscriber
-	Retries    middleware.TieredRetryConfig
-
-	// Relay provides the tiers on a Pub/Sub without TTL queues. Nil: the broker has tier queues.
-	Relay *relay.Relay
-
-	// Handlers is the number of handlers on the topic, for a Pub/Sub that delivers one message at a time to each. The default is 1.
-	Handlers int
+	// Retries is what Connect of package config or relay returns. Its publisher publishes the orders.
+	Retries middleware.Connection
 
 	DeadLetters     message.Subscriber
 	DeadLetterTopic string
@@ -40,43 +32,20 @@ type Backend struct {
 	Close func() error
 }
 
-// app is an ordinary Watermill app: a router whose handlers bill the orders of one topic.
+// app is an ordinary Watermill app: a router whose handler bills the orders of one topic.
 type app struct {
 	router  *message.Router
 	stopped chan error // what the router's Run returned
 }
 
-func newApp(backend *Backend, bill message.NoPublishHandlerFunc, j *journal, logger watermill.LoggerAdapter) (*app, error) {
+func newApp(backend *Backend, bill message.NoPublishHandlerFunc, j *journal, logger watermill.LoggerAdapter) *app {
 	router := message.NewDefaultRouter(logger)
 
-	// The middleware decides the outcome of each delivery. The hooks are optional: here they print the table.
-	retries := backend.Retries
-	retries.OnRetry, retries.OnDeadLetter = j.retried, j.deadLettered
-	retry, err := middleware.NewTieredRetry(retries, logger)
-	if err != nil {
-		return nil, err
-	}
-
-	// Add it to the handler, before all other middlewares.
-	for _, name := range backend.handlers() {
-		if backend.Relay != nil {
-			backend.Relay.AddConsumerHandler(router, name, backend.Topic, backend.Subscriber, j.observe(bill)).AddMiddleware(retry.Middleware)
-		} else {
-			router.AddConsumerHandler(name, backend.Topic, backend.Subscriber, j.observe(bill)).AddMiddleware(retry.Middleware)
-		}
-	}
-	return &app{router: router, stopped: make(chan error, 1)}, nil
-}
-
-func (b *Backend) handlers() []string {
-	if b.Handlers < 2 {
-		return []string{Handler}
-	}
-	var names []string
-	for n := range b.Handlers {
-		names = append(names, fmt.Sprintf("%s-%d", Handler, n+1))
-	}
-	return names
+	// The handler is added to the connection instead of the router. The hooks are optional: here they print the table.
+	backend.Retries.AddConsumerHandler(router, Handler, backend.Topic, j.observe(bill), middleware.HandlerOptions{
+		Middleware: func(c *middleware.TieredRetryConfig) { c.OnRetry, c.OnDeadLetter = j.retried, j.deadLettered },
+	})
+	return &app{router: router, stopped: make(chan error, 1)}
 }
 
 // start returns when the handlers consume. The queues and tiers exist then.

@@ -41,18 +41,11 @@ func Run(ctx context.Context, opts Options, backend *Backend, out io.Writer, log
 	provider := newProvider(opts.Messages, opts.Schedule)
 	timeline := newTimeline(out, opts.Verbose)
 	journal := newJournal(orders, timeline)
-	app, err := newApp(backend, provider.bill, journal, logger)
-	if err != nil {
-		return errors.Join(err, backend.Close())
-	}
+	app := newApp(backend, provider.bill, journal, logger)
 
-	handlers := "a handler bills"
-	if n := len(backend.handlers()); n > 1 {
-		handlers = fmt.Sprintf("%d handlers bill", n)
-	}
-	_, _ = fmt.Fprintf(out, "%s\n%d orders go to %s, where %s them.\n"+
+	_, _ = fmt.Fprintf(out, "%s\n%d orders go to %s, where a handler bills them.\n"+
 		"A failed order waits on retry tiers: %s, then it is dead-lettered. A row appears when it is back.\n\n",
-		backend.Name, opts.Messages, backend.Topic, handlers, opts.Schedule)
+		backend.Name, opts.Messages, backend.Topic, opts.Schedule)
 	timeline.header()
 
 	letters := &letterReader{}
@@ -110,7 +103,7 @@ func publish(ctx context.Context, backend *Backend, orders []*message.Message) (
 	done := make(chan error, 1)
 	go func() {
 		for _, msg := range orders {
-			if err := backend.Publisher.Publish(backend.Topic, msg); err != nil || ctx.Err() != nil {
+			if err := backend.Retries.Publisher().Publish(backend.Topic, msg); err != nil || ctx.Err() != nil {
 				done <- err
 				return
 			}

@@ -19,7 +19,7 @@ func TestBilling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		schedule := backoff.Exponential(time.Second, 5, 4) // 1s 5s 25s 125s
 		app := retrytest.New(t, schedule)
-		app.AddConsumerHandler("billing", "orders", newProvider(6, schedule).bill)
+		app.AddConsumerHandler(app.Router, "billing", "orders", newProvider(6, schedule).bill)
 
 		orders, err := newOrders(6)
 		require.NoError(t, err)
@@ -34,47 +34,40 @@ func TestBilling(t *testing.T) {
 	})
 }
 
-// The app as main makes it, with its own router, middleware and hooks. It adds its handlers with and without a relay.
+// The app as main makes it, with its own router and hooks.
 func TestAppOnTheTestKit(t *testing.T) {
-	for _, relayed := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			schedule := backoff.Schedule{500 * time.Millisecond, time.Second, 10 * time.Minute}
-			kit := retrytest.New(t, schedule)
-			backend := &Backend{Topic: "orders", Subscriber: kit.NewSubscriber(), Retries: kit.TieredRetryConfig(), Handlers: 4}
-			if relayed {
-				backend.Relay, backend.Handlers = kit.Relay, 1
-			}
-			orders, err := newOrders(40)
-			require.NoError(t, err)
-			provider, journal := newProvider(40, schedule), newJournal(orders, newTimeline(io.Discard, false))
-			app, err := newApp(backend, provider.bill, journal, nil)
-			require.NoError(t, err)
-			kit.Run(app.router)
+	synctest.Test(t, func(t *testing.T) {
+		schedule := backoff.Schedule{500 * time.Millisecond, time.Second, 10 * time.Minute}
+		kit := retrytest.New(t, schedule)
+		backend := &Backend{Topic: "orders", Retries: kit}
+		orders, err := newOrders(40)
+		require.NoError(t, err)
+		provider, journal := newProvider(40, schedule), newJournal(orders, newTimeline(io.Discard, false))
+		kit.Run(newApp(backend, provider.bill, journal, nil).router)
 
-			var billed, dead int
-			for i, story := range kit.SendAll("orders", orders...) {
-				trouble := provider.script[i]
-				switch {
-				case trouble.kind == declined:
-					dead++
-					story.NeverRetried().DeadLettered(retrymw.DeadReasonPermanent)
-				case trouble.failures == always:
-					dead++
-					story.Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
-				case trouble.kind == busy:
-					billed++
-					story.Waited(provider.delay).Processed()
-				case trouble.failures == 0:
-					billed++
-					story.NeverRetried().Processed()
-				default:
-					billed++
-					story.Waited(schedule[:trouble.failures]...).Processed()
-				}
+		var billed, dead int
+		for i, story := range kit.SendAll("orders", orders...) {
+			trouble := provider.script[i]
+			switch {
+			case trouble.kind == declined:
+				dead++
+				story.NeverRetried().DeadLettered(retrymw.DeadReasonPermanent)
+			case trouble.failures == always:
+				dead++
+				story.Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
+			case trouble.kind == busy:
+				billed++
+				story.Waited(provider.delay).Processed()
+			case trouble.failures == 0:
+				billed++
+				story.NeverRetried().Processed()
+			default:
+				billed++
+				story.Waited(schedule[:trouble.failures]...).Processed()
 			}
-			assert.Equal(t, 38, billed)
-			assert.Equal(t, 2, dead)
-			<-journal.settled
-		})
-	}
+		}
+		assert.Equal(t, 38, billed)
+		assert.Equal(t, 2, dead)
+		<-journal.settled
+	})
 }

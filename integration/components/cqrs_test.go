@@ -40,8 +40,8 @@ func commandProcessor(t *testing.T, app *retrytest.App, change ...func(*cqrs.Com
 	t.Helper()
 	config := cqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return p.CommandName, nil },
-		SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return app.NewSubscriber(), nil
+		SubscriberConstructor: func(p cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return app.Subscriber(p.HandlerName)
 		},
 		Marshaler: marshaler,
 	}
@@ -74,7 +74,7 @@ func TestCommandIsRetried(t *testing.T) {
 				return fails()
 			}))
 		require.NoError(t, err)
-		handler.AddMiddleware(app.Retry.Middleware)
+		handler.AddMiddleware(app.Middleware)
 		app.Send("billOrder", marshal(t, theCommand)).RetriedAt(time.Second, 6*time.Second).Processed()
 	})
 }
@@ -86,7 +86,7 @@ func TestCommandThatFailsPermanentlyIsDeadLettered(t *testing.T) {
 		handler, err := commandProcessor(t, app).AddHandler(
 			cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return backoff.Permanent(errDown) }))
 		require.NoError(t, err)
-		handler.AddMiddleware(app.Retry.Middleware)
+		handler.AddMiddleware(app.Middleware)
 		app.Send("billOrder", marshal(t, theCommand)).DeadLettered(retrymw.DeadReasonPermanent)
 	})
 }
@@ -99,7 +99,7 @@ func TestAckCommandHandlingErrorsHidesFailures(t *testing.T) {
 		handler, err := commandProcessor(t, app, func(c *cqrs.CommandProcessorConfig) { c.AckCommandHandlingErrors = true }).AddHandler(
 			cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return fails() }))
 		require.NoError(t, err)
-		handler.AddMiddleware(app.Retry.Middleware)
+		handler.AddMiddleware(app.Middleware)
 		assert.Len(t, app.Send("billOrder", marshal(t, theCommand)).Processed().Attempts(), 1)
 		assert.Equal(t, 1, calls, "the handler failed, and is not called again")
 	})
@@ -112,7 +112,7 @@ func TestUnreadableCommandUsesItsRetriesUp(t *testing.T) {
 		handler, err := commandProcessor(t, app).AddHandler(
 			cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return nil }))
 		require.NoError(t, err)
-		handler.AddMiddleware(app.Retry.Middleware)
+		handler.AddMiddleware(app.Middleware)
 		msg := marshal(t, theCommand)
 		msg.Payload = []byte("{")
 		app.Send("billOrder", msg).Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
@@ -123,8 +123,8 @@ func eventProcessor(t *testing.T, app *retrytest.App, change ...func(*cqrs.Event
 	t.Helper()
 	config := cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
-		SubscriberConstructor: func(cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return app.NewSubscriber(), nil
+		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return app.Subscriber(p.HandlerName, retrymw.HandlerOptions{Group: p.HandlerName})
 		},
 		Marshaler: marshaler,
 	}
@@ -153,7 +153,7 @@ func TestEventIsRetriedInItsGroupOnly(t *testing.T) {
 		} {
 			handler, err := processor.AddHandler(h)
 			require.NoError(t, err)
-			handler.AddMiddleware(app.Retry.Middleware)
+			handler.AddMiddleware(app.Middleware)
 		}
 		story := app.Send("events", marshal(t, orderBilled{Order: "1"}))
 		story.Handler("shipping").RetriedAt(time.Second, 6*time.Second).Processed()
@@ -170,7 +170,7 @@ func TestUnknownEventIsAFailure(t *testing.T) {
 			handler, err := eventProcessor(t, app, func(c *cqrs.EventProcessorConfig) { c.AckOnUnknownEvent = ack }).AddHandler(
 				cqrs.NewEventHandler("shipping", func(context.Context, *orderBilled) error { return nil }))
 			require.NoError(t, err)
-			handler.AddMiddleware(app.Retry.Middleware)
+			handler.AddMiddleware(app.Middleware)
 			story := app.Send("events", marshal(t, orderShipped{Order: "1"}))
 			if ack {
 				story.Processed()
@@ -187,13 +187,13 @@ func TestEventGroupRepeatsHandlersThatSucceeded(t *testing.T) {
 		app := retrytest.New(t, schedule)
 		processor, err := cqrs.NewEventGroupProcessorWithConfig(app.Router, cqrs.EventGroupProcessorConfig{
 			GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
-			SubscriberConstructor: func(cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-				return app.NewSubscriber(), nil
+			SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+				return app.Subscriber(p.EventGroupName, retrymw.HandlerOptions{Group: p.EventGroupName})
 			},
 			Marshaler: marshaler,
 		})
 		require.NoError(t, err)
-		app.Router.AddMiddleware(app.Retry.Middleware) // AddHandlersGroup returns no handler
+		app.Router.AddMiddleware(app.Middleware) // AddHandlersGroup returns no handler
 		first, calls := 0, 0
 		fails := twice(&calls)
 		require.NoError(t, processor.AddHandlersGroup("shipping",
@@ -214,9 +214,9 @@ func TestDeprecatedProcessorTakesARouterMiddleware(t *testing.T) {
 		processor, err := cqrs.NewCommandProcessor(
 			[]cqrs.CommandHandler{cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return fails() })},
 			func(command string) string { return command },
-			func(string) (message.Subscriber, error) { return app.NewSubscriber(), nil }, marshaler, nil)
+			func(handler string) (message.Subscriber, error) { return app.Subscriber(handler) }, marshaler, nil)
 		require.NoError(t, err)
-		app.Router.AddMiddleware(app.Retry.Middleware)
+		app.Router.AddMiddleware(app.Middleware)
 		require.NoError(t, processor.AddHandlersToRouter(app.Router))
 		app.Send("billOrder", marshal(t, theCommand)).RetriedAt(time.Second, 6*time.Second).Processed()
 	})
@@ -241,7 +241,7 @@ func TestRequestReply(t *testing.T) {
 			backend, err := requestreply.NewPubSubBackend[struct{}](requestreply.PubSubBackendConfig{
 				Publisher: sent,
 				SubscriberConstructor: func(requestreply.PubSubBackendSubscribeParams) (message.Subscriber, error) {
-					return app.NewSubscriber(), nil
+					return app.Subscriber("replies")
 				},
 				GeneratePublishTopic:   func(requestreply.PubSubBackendPublishParams) (string, error) { return "replies", nil },
 				GenerateSubscribeTopic: func(requestreply.PubSubBackendSubscribeParams) (string, error) { return "replies", nil },
@@ -253,7 +253,7 @@ func TestRequestReply(t *testing.T) {
 			handler, err := commandProcessor(t, app).AddHandler(requestreply.NewCommandHandler(
 				"billing", backend, func(context.Context, *billOrder) error { return fails() }))
 			require.NoError(t, err)
-			handler.AddMiddleware(app.Retry.Middleware)
+			handler.AddMiddleware(app.Middleware)
 			msg := marshal(t, theCommand)
 			msg.Metadata.Set(requestreply.OperationIDMetadataKey, "1")
 			app.Send("billOrder", msg).Processed()

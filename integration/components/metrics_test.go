@@ -43,13 +43,15 @@ func TestMetricsSeeFailuresInsideOnly(t *testing.T) {
 				app := retrytest.New(t, schedule)
 				registry := prometheus.NewRegistry()
 				middleware := metrics.NewPrometheusMetricsBuilder(registry, "", "").NewRouterMiddleware().Middleware
-				chain := []message.HandlerMiddleware{middleware, app.Retry.Middleware}
+				chain := []message.HandlerMiddleware{middleware, app.Middleware}
 				if name == "inside" {
 					chain[0], chain[1] = chain[1], chain[0]
 				}
 				calls := 0
 				fails := twice(&calls)
-				app.Router.AddConsumerHandler("billing", "orders", app.NewSubscriber(), func(*message.Message) error { return fails() }).
+				subscriber, err := app.Subscriber("billing")
+				require.NoError(t, err)
+				app.Router.AddConsumerHandler("billing", "orders", subscriber, func(*message.Message) error { return fails() }).
 					AddMiddleware(chain...)
 				app.Send("orders", message.NewMessage("order-1", nil)).RetriedAt(time.Second, 6*time.Second).Processed()
 				assert.Equal(t, want, counted(t, registry))

@@ -125,6 +125,7 @@ var rules = []rule{
 		never:  []string{amqpPubSub, module + "/middleware", module + "/rabbitmq"},
 		why:    "the packages on both of its sides import it",
 	},
+	{folder: "internal/subscriptions", may: []string{module + "/middleware"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
 	{folder: "internal/binding", may: []string{watermill}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
 	{folder: "internal/rota", never: []string{watermill, amqp091}, why: "it counts time: its tests run in virtual time"},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
@@ -144,15 +145,17 @@ var rules = []rule{
 	},
 	{
 		folder: "relay",
-		may:    []string{watermill, module + "/backoff", module + "/internal/binding", module + "/middleware"},
+		may:    []string{watermill, module + "/backoff", module + "/internal/binding", module + "/internal/subscriptions", module + "/middleware"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",
 	},
 	{
 		folder: "retrytest",
-		may:    []string{watermill, module + "/backoff", module + "/internal/binding", module + "/middleware", module + "/relay"},
-		never:  []string{amqp091, amqpPubSub},
-		why:    "an app tests its retries with the code that it runs in production, without the client of a broker",
+		may: []string{
+			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/subscriptions", module + "/middleware", module + "/relay",
+		},
+		never: []string{amqp091, amqpPubSub},
+		why:   "an app tests its retries with the code that it runs in production, without the client of a broker",
 	},
 	{
 		folder: "tools/debian",

@@ -1,0 +1,236 @@
+package conformance
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// connect connects an app. The groups and delays are those of its handlers, besides the app's.
+func (f *fixture) connect(app backends.App, topics, groups []string, delays ...time.Duration) (*message.Router, *backends.Connection) {
+	f.t.Helper()
+	if f.Clean != nil {
+		f.t.Cleanup(func() {
+			cleaned := app
+			cleaned.Schedule = slices.Concat(app.Schedule, delays)
+			for _, group := range append(groups, app.Group) {
+				cleaned.Group = group
+				require.NoError(f.t, f.Clean(f.url, cleaned, topics))
+			}
+		})
+	}
+	f.declare(app.Prefix, topics...)
+	retries, err := f.backend.Connect(app)
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { require.NoError(f.t, retries.Close()) })
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, logger())
+	require.NoError(f.t, err)
+	return router, retries
+}
+
+func (f *fixture) launch(router *message.Router, retries *backends.Connection) *runningApp {
+	f.t.Helper()
+	a, err := launch(router, retries)
+	require.NoError(f.t, err)
+	a.t = f.t
+	f.t.Cleanup(a.stop)
+	return a
+}
+
+func (f *fixture) publishWith(publisher message.Publisher, topic string, ids ...string) {
+	f.t.Helper()
+	for _, id := range ids {
+		require.NoError(f.t, publisher.Publish(topic, message.NewMessage(id, []byte("order "+id))))
+	}
+}
+
+// ownSchedule: a handler has a schedule of its own, and another one has that of the connection. The app publishes with the
+// connection's publisher.
+func ownSchedule(t *testing.T, f *fixture) {
+	const messages = 10
+	app := f.app(300 * time.Millisecond)
+	own := backoff.Schedule{100 * time.Millisecond, 700 * time.Millisecond}
+	topics := []string{"t" + f.name + "-0", "t" + f.name + "-1"}
+	router, retries := f.connect(app, topics, nil, own...)
+	others := newLedger()
+	retries.AddConsumerHandler(router, "billing", topics[0], func(msg *message.Message) error {
+		if others.add(msg).failures < 1 {
+			return errDown
+		}
+		return nil
+	})
+	retries.AddConsumerHandler(router, "shipping", topics[1], func(msg *message.Message) error {
+		if f.ledger.add(msg).failures < 2 {
+			return errDown
+		}
+		return nil
+	}, middleware.HandlerOptions{Schedule: own})
+	f.launch(router, retries)
+	publisher := retries.Publisher()
+	f.publishWith(publisher, topics[0], ids(messages)...)
+	require.NoError(t, publisher.Close(), "this has no effect")
+	f.publishWith(publisher, topics[1], ids(messages)...)
+	f.await(messages, 2, patience)
+	f.checkNeverEarly(own)
+	f.settle()
+	f.ledger = others
+	f.await(messages, 1, patience)
+	f.checkNeverEarly(app.Schedule)
+	f.settle()
+}
+
+// groups: two consumer groups of one connection get every message, and a retry goes to its group only.
+func groups(t *testing.T, f *fixture) {
+	const messages = 20
+	app := f.app(200 * time.Millisecond)
+	topics, groups := f.topics(1), []string{"a" + f.name, "b" + f.name}
+	router, retries := f.connect(app, topics, groups)
+	shipped := newLedger()
+	last := make(chan struct{})
+	retries.AddConsumerHandler(router, "shipping", topics[0], func(msg *message.Message) error {
+		shipped.add(msg)
+		if msg.UUID == "last" {
+			close(last)
+		}
+		return nil
+	}, middleware.HandlerOptions{Group: groups[0], Concurrency: 1})
+	retries.AddConsumerHandler(router, "billing", topics[0], func(msg *message.Message) error {
+		if one := f.ledger.add(msg); one.failures == 0 && one.id != "last" {
+			return errDown
+		}
+		return nil
+	}, middleware.HandlerOptions{Group: groups[1]})
+	f.launch(router, retries)
+	f.publishWith(retries.Publisher(), topics[0], ids(messages)...)
+	f.await(messages, 1, patience)
+	f.publishWith(retries.Publisher(), topics[0], "last") // when it arrives, all earlier messages of the topic have arrived
+	select {
+	case <-last:
+	case <-time.After(patience):
+		require.Fail(t, "the last message did not arrive")
+	}
+	all := shipped.all()
+	assert.Len(t, all, messages+1)
+	for id, tries := range all {
+		for _, one := range tries {
+			assert.Zero(t, one.failures, "the other group got a retry of %s", id)
+		}
+	}
+	f.settle()
+}
+
+// subscriber: code that adds its handlers by itself subscribes one subscriber to several topics, and the middleware is the
+// router's.
+func subscriber(t *testing.T, f *fixture) {
+	const messages = 10
+	app := f.app(200 * time.Millisecond)
+	topics := []string{"t" + f.name + "-0", "t" + f.name + "-1"}
+	router, retries := f.connect(app, topics, nil)
+	router.AddMiddleware(retries.Middleware)
+	shared, err := retries.Subscriber("archive")
+	require.NoError(t, err)
+	for i, topic := range topics {
+		router.AddConsumerHandler(handlerName(i), topic, shared, func(msg *message.Message) error {
+			one := f.ledger.add(msg)
+			assert.Equal(t, topic+" "+handlerName(i), msg.UUID[5:]+" "+message.HandlerNameFromCtx(msg.Context()), "the handler of its topic")
+			if one.failures == 0 {
+				return errDown
+			}
+			return nil
+		})
+	}
+	f.launch(router, retries)
+	for _, topic := range topics {
+		for _, id := range ids(messages) {
+			f.publishWith(retries.Publisher(), topic, id+topic)
+		}
+	}
+	f.await(2*messages, 1, patience)
+	f.checkNeverEarly(app.Schedule)
+	f.settle()
+}
+
+// refusals: options that are wrong, or that the backend does not have, are refused. A closed connection refuses handlers.
+func refusals(t *testing.T, f *fixture) {
+	app := f.app(time.Second)
+	topics := f.topics(1)
+	router, retries := f.connect(app, topics, nil)
+	for name, options := range map[string][]middleware.HandlerOptions{
+		"twice":       {{}, {}},
+		"schedule":    {{Schedule: backoff.Schedule{1}}},
+		"concurrency": {{Concurrency: -1}},
+	} {
+		_, err := retries.Subscriber(name, options...)
+		require.Error(t, err, name)
+	}
+	for name, options := range map[string]middleware.HandlerOptions{
+		"concurrency": {Concurrency: 16},
+		"order":       {OrderKey: func(*message.Message) string { return "" }},
+	} {
+		_, err := retries.Subscriber(name, options)
+		if f.Expect.Concurrency {
+			require.NoError(t, err, name)
+		} else {
+			require.ErrorContains(t, err, "one message at a time", name)
+		}
+	}
+	_, err := retries.Subscriber("one", middleware.HandlerOptions{Concurrency: 1})
+	require.NoError(t, err)
+
+	retries.AddConsumerHandler(router, "billing", topics[0], func(*message.Message) error { return nil })
+	a := f.launch(router, retries)
+	health := retries.Health()
+	require.NoError(t, health.Ready())
+	assert.True(t, slices.ContainsFunc(health.Subscriptions, func(s middleware.SubscriptionHealth) bool {
+		return s.Name == "billing" && s.Topic == topics[0] && s.Consuming
+	}), "%v", health.Subscriptions)
+	a.stop()
+	require.NoError(t, retries.Close(), "a second Close")
+	_, err = retries.Subscriber("late")
+	require.Error(t, err)
+
+	router, retries = f.connect(app, topics, nil)
+	retries.AddConsumerHandler(router, "billing", topics[0], func(*message.Message) error { return nil }, middleware.HandlerOptions{Concurrency: -1})
+	require.ErrorContains(t, router.Run(t.Context()), "Concurrency is -1")
+}
+
+// concurrency: a handler has several messages in flight, where the backend can.
+func concurrency(t *testing.T, f *fixture) {
+	if !f.Expect.Concurrency {
+		return // refusals checks that it is refused
+	}
+	const inFlight = 8
+	app := f.app(200 * time.Millisecond)
+	topics := f.topics(1)
+	router, retries := f.connect(app, topics, nil)
+	var called atomic.Int32
+	together := make(chan struct{})
+	retries.AddConsumerHandler(router, "billing", topics[0], func(msg *message.Message) error {
+		if f.ledger.add(msg).failures > 0 {
+			return nil
+		}
+		if called.Add(1) == inFlight {
+			close(together)
+		}
+		select {
+		case <-together:
+		case <-time.After(patience):
+			t.Error("the handler has fewer messages in flight")
+		}
+		return errDown
+	}, middleware.HandlerOptions{Concurrency: inFlight})
+	f.launch(router, retries)
+	f.publishWith(retries.Publisher(), topics[0], ids(inFlight)...)
+	f.await(inFlight, 1, 2*patience)
+	f.checkNeverEarly(app.Schedule)
+	f.settle()
+}

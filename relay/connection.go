@@ -1,0 +1,298 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// ConnectConfig configures Connect. The publishers and the subscribers of the factories then belong to the Connection, which
+// closes them.
+type ConnectConfig struct {
+	// Config is the relay's. Its Publisher publishes copies. It may be the AppPublisher: the router does not close that one.
+	Config
+
+	// AppPublisher publishes the app's own messages: those of AddHandler and Connection.Publisher. The default is
+	// Config.Publisher.
+	AppPublisher message.Publisher
+
+	// NewHandlerSubscriber makes the subscriber of one handler. Required. The handler subscribes to its topic, and with the same
+	// subscriber to its return topic. With Watermill's gochannel, return the Pub/Sub itself.
+	NewHandlerSubscriber func(HandlerSubscriberParams) (message.Subscriber, error)
+}
+
+// HandlerSubscriberParams describes the handler that NewHandlerSubscriber makes a subscriber for. Fields may be added.
+type HandlerSubscriberParams struct {
+	Name  string // of the handler, or of Connection.Subscriber
+	Group string // the consumer group; empty where neither the handler nor the connection has one
+}
+
+// Validate reports all faults of the configuration in one error. A zero field that has a default is valid.
+func (c ConnectConfig) Validate() error {
+	err := c.Config.Validate()
+	if c.NewHandlerSubscriber == nil {
+		err = errors.Join(err, errors.New("NewHandlerSubscriber is nil: set a function that returns the subscriber of one handler; "+
+			"with gochannel return the Pub/Sub itself"))
+	}
+	return err
+}
+
+// Connection is an app's connection to a Pub/Sub whose messages a relay retries. It is a middleware.Connection, which documents
+// its methods.
+//
+// A handler needs one name in all processes of the app, because its topics are named after it. A handler of AddConsumerHandler or
+// AddHandler has the return topic "<Prefix>.return.<name>". Subscriber can be subscribed to several topics: each topic has the
+// return topic "<Prefix>.return.<name>.<topic>", and "<name>.<topic>" is the handler in the failure record and in the name of the
+// dead-letter topic.
+type Connection struct {
+	config   ConnectConfig
+	defaults middleware.HandlerOptions
+	relay    *Relay
+	retry    *middleware.TieredRetry // with the defaults
+	logger   watermill.LoggerAdapter
+
+	mu          sync.Mutex
+	groups      map[string]string // by name
+	subscribers []*connectionSubscriber
+	closed      bool
+}
+
+var _ middleware.Connection = (*Connection)(nil)
+
+// Connect returns a Connection, or an error that reports all faults of the configuration. At most one HandlerOptions can be
+// given, with the defaults of all handlers. Connect does not connect to the backend: NewHandlerSubscriber is called for each
+// handler that is added, and the tiers are subscribed with the first handler. A nil logger logs nothing.
+func Connect(config ConnectConfig, logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions) (*Connection, error) {
+	options, err := middleware.OneOf(defaults, middleware.HandlerOptions{})
+	if err = errors.Join(config.Validate(), err, checkOptions(options)); err != nil {
+		return nil, fmt.Errorf("invalid relay.ConnectConfig: %w", err)
+	}
+	relay, err := New(config.Config, logger)
+	if err != nil {
+		return nil, err
+	}
+	if config.AppPublisher == nil {
+		config.AppPublisher = config.Publisher
+	}
+	c := &Connection{config: config, defaults: options, relay: relay, logger: relay.logger, groups: map[string]string{}}
+	c.retry, err = c.newRetry(options)
+	return c, err
+}
+
+// checkOptions refuses what only RabbitMQ has.
+func checkOptions(options middleware.HandlerOptions) error {
+	var faults []error
+	if options.Concurrency > 1 {
+		faults = append(faults, fmt.Errorf("Concurrency is %d: this Pub/Sub delivers one message at a time for each subscription, so it must be 0 or 1: "+
+			"add the handler several times, with different names and the same Group", options.Concurrency))
+	}
+	if options.OrderKey != nil {
+		faults = append(faults, errors.New("OrderKey is set: only RabbitMQ has it: remove it; this Pub/Sub delivers one message at a time for each subscription"))
+	}
+	return errors.Join(faults...)
+}
+
+// newRetry makes the retry middleware of a handler, and the tiers of its schedule.
+func (c *Connection) newRetry(options middleware.HandlerOptions) (*middleware.TieredRetry, error) {
+	config := options.Configure(c.relay.TieredRetryConfig())
+	config.DeclaredTiers = append(config.DeclaredTiers, config.Schedule.Tiers()...)
+	retry, err := middleware.NewTieredRetry(config, c.logger)
+	if err == nil && len(options.Schedule) > 0 {
+		err = c.relay.AddSchedule(options.Schedule)
+	}
+	return retry, err
+}
+
+// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does.
+func (c *Connection) AddConsumerHandler(
+	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+) *message.Handler {
+	subscriber := c.handlerSubscriber(name, topic, options)
+	added := router.AddConsumerHandler(name, topic, subscriber, handler)
+	added.AddMiddleware(c.Middleware)
+	return added
+}
+
+// AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher.
+func (c *Connection) AddHandler(
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
+) *message.Handler {
+	subscriber := c.handlerSubscriber(name, subscribeTopic, options)
+	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.Publisher(), handler)
+	added.AddMiddleware(c.Middleware)
+	return added
+}
+
+// handlerSubscriber returns the subscriber of a handler of one topic. An error is what its Subscribe returns.
+func (c *Connection) handlerSubscriber(name, topic string, options []middleware.HandlerOptions) message.Subscriber {
+	subscriber, err := c.subscriber(name, func(string) string { return name }, options)
+	if err == nil {
+		err = subscriber.merged.claim(topic)
+	}
+	if err != nil {
+		return failed{fmt.Errorf("handler %q: %w", name, err)}
+	}
+	return subscriber
+}
+
+// Subscriber returns the subscriber of a handler, for code that adds handlers by itself. A subscriber can be subscribed to several
+// topics. Do not subscribe it to one topic several times where every subscription gets all messages, as on gochannel.
+func (c *Connection) Subscriber(name string, options ...middleware.HandlerOptions) (message.Subscriber, error) {
+	subscriber, err := c.subscriber(name, func(topic string) string { return name + "." + topic }, options)
+	if err != nil {
+		return nil, fmt.Errorf("subscriber %q: %w", name, err)
+	}
+	return subscriber, nil
+}
+
+func (c *Connection) subscriber(
+	name string, handlerOf func(topic string) string, given []middleware.HandlerOptions,
+) (*connectionSubscriber, error) {
+	options, err := middleware.OneOf(given, c.defaults)
+	if err = errors.Join(err, checkOptions(options)); err != nil {
+		return nil, err
+	}
+	if err := c.claim(name, options.Group); err != nil {
+		return nil, err
+	}
+	retry, err := c.newRetry(options)
+	if err != nil {
+		return nil, err
+	}
+	stock, err := c.config.NewHandlerSubscriber(HandlerSubscriberParams{Name: name, Group: options.Group})
+	if err != nil {
+		return nil, err
+	}
+	if stock == nil {
+		return nil, errors.New("NewHandlerSubscriber returned neither a subscriber nor an error: return the subscriber of one handler")
+	}
+	s := &connectionSubscriber{merged: &handlerSubscriber{
+		Subscriber: stock, relay: c.relay, name: name, handlerOf: handlerOf,
+		binding: &binding.Binding{Source: c.relay.source, Retry: retry},
+	}}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errors.Join(errClosed, stock.Close())
+	}
+	c.subscribers = append(c.subscribers, s)
+	return s, nil
+}
+
+// claim refuses a name that is in use with another group: both groups would get all retries.
+func (c *Connection) claim(name, group string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if name == "" {
+		return errors.New("the name is empty, and the return topic is named after it: give it a name")
+	}
+	if other, taken := c.groups[name]; taken && other != group {
+		return fmt.Errorf("the name is in use with group %q, and now with group %q, so both would get the retries: use another name", other, group)
+	}
+	c.groups[name] = group
+	return nil
+}
+
+// Middleware is the retry middleware for handlers with a Subscriber of this connection.
+func (c *Connection) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return c.retry.Dispatch(h)
+}
+
+// Publisher is the publisher of the app's own messages.
+func (c *Connection) Publisher() message.Publisher { return openPublisher{c.config.AppPublisher} }
+
+// Health returns the state of the subscriptions of handlers and tiers. There are no links: the subscribers have their own
+// connections. A subscription is not consuming after its subscriber has closed the channel.
+func (c *Connection) Health() middleware.Health {
+	return middleware.Health{Subscriptions: c.relay.health.Health()}
+}
+
+// Close ends the subscriptions of the handlers, stops the relay, and then closes the subscribers of the handlers, the AppPublisher
+// and Config.Publisher. Close the router first. A second Close does nothing.
+func (c *Connection) Close() error {
+	c.mu.Lock()
+	subscribers, closed := c.subscribers, c.closed
+	c.subscribers, c.closed = nil, true
+	c.mu.Unlock()
+	if closed {
+		return nil
+	}
+	for _, s := range subscribers {
+		s.end()
+	}
+	faults := []error{c.relay.Close()}
+	for _, s := range subscribers {
+		if err := s.merged.Close(); err != nil {
+			faults = append(faults, fmt.Errorf("cannot close the subscriber of %q: %w", s.merged.name, err))
+		}
+	}
+	publishers := []message.Publisher{c.config.AppPublisher, c.config.Publisher}
+	if same(publishers[0], publishers[1]) {
+		publishers = publishers[1:]
+	}
+	for _, p := range publishers {
+		if err := p.Close(); err != nil {
+			faults = append(faults, fmt.Errorf("cannot close the publisher: %w", err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func same(a, b message.Publisher) bool {
+	return reflect.TypeOf(a).Comparable() && reflect.TypeOf(b).Comparable() && a == b
+}
+
+// connectionSubscriber is the subscriber of a handler. The stock subscriber is closed with the Connection, because it can be a
+// Pub/Sub that all share.
+type connectionSubscriber struct {
+	merged *handlerSubscriber
+	ctx    context.Context
+	end    context.CancelFunc
+}
+
+func (s *connectionSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if s.ctx.Err() != nil {
+		return nil, errors.New("the subscriber is closed: make a new one")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	context.AfterFunc(ctx, func() { stop() })
+	messages, err := s.merged.Subscribe(ctx, topic)
+	if err != nil {
+		cancel()
+	}
+	return messages, err
+}
+
+// Close ends the subscriptions.
+func (s *connectionSubscriber) Close() error {
+	s.end()
+	return nil
+}
+
+func (s *connectionSubscriber) String() string { return s.merged.String() }
+
+// failed is the subscriber of a handler that could not be added.
+type failed struct{ err error }
+
+func (f failed) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return nil, f.err
+}
+
+func (failed) Close() error { return nil }
+
+// openPublisher ignores Close: the router closes the publisher of a handler while other handlers run.
+type openPublisher struct{ message.Publisher }
+
+func (openPublisher) Close() error { return nil }
+
+func (p openPublisher) String() string { return structName(p.Publisher) }

@@ -1,0 +1,230 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// A whole app on Watermill's gochannel: no server, no network.
+func Example() {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+	retries, err := relay.Connect(relay.ConnectConfig{
+		Config: relay.Config{
+			Publisher:     pubSub,
+			Schedule:      backoff.Schedule{10 * time.Millisecond, 20 * time.Millisecond},
+			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+		},
+		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}, nil)
+	check(err)
+
+	router := message.NewDefaultRouter(nil)
+	billed := make(chan int)
+	retries.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error {
+		record, _ := retrymw.ReadRecord(msg.Metadata)
+		if record.Failures < 2 {
+			return errors.New("the bank is down")
+		}
+		billed <- record.Failures
+		return nil
+	})
+
+	go func() { check(router.Run(context.Background())) }()
+	<-router.Running()
+	check(retries.Publisher().Publish("orders", message.NewMessage("order-1", nil)))
+	fmt.Println("billed after", <-billed, "failures")
+
+	check(router.Close())
+	check(retries.Close()) // after the router
+	// Output:
+	// billed after 2 failures
+}
+
+// The lines that differ from an app on RabbitMQ.
+func ExampleConnect() {
+	ctx, logger, router := context.Background(), watermill.NopLogger{}, message.NewDefaultRouter(nil)
+	bill := func(*message.Message) error { return nil }
+
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
+	retries, err := relay.Connect(relay.ConnectConfig{
+		Config: relay.Config{
+			Publisher:     pubSub,
+			Schedule:      backoff.Exponential(time.Second, 5, 4),
+			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+		},
+		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}, logger)
+	check(err)
+	retries.AddConsumerHandler(router, "billing", "orders", bill)
+
+	letters, err := pubSub.Subscribe(ctx, "retry.dead.billing") // gochannel drops what has no subscriber
+	check(err)
+	go func() {
+		for letter := range letters {
+			record, _ := retrymw.ReadRecord(letter.Metadata)
+			fmt.Println(letter.UUID, record.DeadReason, record.Failures, record.Reason)
+			letter.Ack()
+		}
+	}()
+
+	check(router.Run(ctx))
+	check(retries.Close()) // after the router
+}
+
+func ExampleConnectConfig_Validate() {
+	fmt.Println(relay.ConnectConfig{Config: relay.Config{Schedule: backoff.Constant(time.Second, 3)}}.Validate())
+	// Output:
+	// Publisher is nil: give the relay a publisher of its own
+	// NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself
+	// NewHandlerSubscriber is nil: set a function that returns the subscriber of one handler; with gochannel return the Pub/Sub itself
+}
+
+// connectPubSub connects an app whose Pub/Sub has no settings.
+func connectPubSub(pubSub *gochannel.GoChannel) *relay.Connection {
+	retries, err := relay.Connect(relay.ConnectConfig{
+		Config: relay.Config{
+			Publisher:     pubSub,
+			Schedule:      backoff.Schedule{10 * time.Millisecond},
+			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+		},
+		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}, nil)
+	check(err)
+	return retries
+}
+
+// A handler with a schedule and a hook of its own.
+func ExampleConnection_AddConsumerHandler() {
+	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
+	router := message.NewDefaultRouter(nil)
+	alarmed := make(chan string)
+	retries.AddConsumerHandler(router, "mailing", "mails", func(*message.Message) error { return errors.New("no route to host") },
+		retrymw.HandlerOptions{
+			Schedule: backoff.Schedule{time.Millisecond, 2 * time.Millisecond},
+			Middleware: func(c *retrymw.TieredRetryConfig) {
+				c.OnDeadLetter = func(e retrymw.DeadLetterEvent) {
+					alarmed <- fmt.Sprint(e.Handler, " gave up after ", e.Failures, " failures")
+				}
+			},
+		})
+	go func() { check(router.Run(context.Background())) }()
+	<-router.Running()
+	check(retries.Publisher().Publish("mails", message.NewMessage("mail-1", nil)))
+	fmt.Println(<-alarmed)
+	check(router.Close())
+	check(retries.Close())
+	// Output:
+	// mailing gave up after 3 failures
+}
+
+// A handler that produces messages. A message that it produces after a retry carries no failure record.
+func ExampleConnection_AddHandler() {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+	retries := connectPubSub(pubSub)
+	router := message.NewDefaultRouter(nil)
+	bills, err := pubSub.Subscribe(context.Background(), "bills")
+	check(err)
+	retries.AddHandler(router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
+		if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+			return nil, errors.New("the bank is down")
+		}
+		return []*message.Message{msg.Copy()}, nil
+	})
+	go func() { check(router.Run(context.Background())) }()
+	<-router.Running()
+	check(retries.Publisher().Publish("orders", message.NewMessage("order-1", nil)))
+	bill := <-bills
+	fmt.Println(bill.UUID, bill.Metadata)
+	bill.Ack()
+	check(router.Close())
+	check(retries.Close())
+	// Output:
+	// order-1 map[]
+}
+
+// Code that adds its handlers by itself, as the processors of components/cqrs do: it gets a subscriber, and the router gets the
+// middleware.
+func ExampleConnection_Subscriber() {
+	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
+	router := message.NewDefaultRouter(nil)
+	router.AddMiddleware(retries.Middleware)
+	subscriber, err := retries.Subscriber("archive")
+	check(err)
+	archived := make(chan string)
+	for _, topic := range []string{"orders", "mails"} {
+		router.AddConsumerHandler("archive "+topic, topic, subscriber, func(msg *message.Message) error {
+			if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+				return errors.New("the disk is full")
+			}
+			archived <- msg.UUID
+			return nil
+		})
+	}
+	go func() { check(router.Run(context.Background())) }()
+	<-router.Running()
+	for _, topic := range []string{"orders", "mails"} {
+		check(retries.Publisher().Publish(topic, message.NewMessage("one of "+topic, nil)))
+		fmt.Println(<-archived)
+	}
+	check(router.Close())
+	check(retries.Close())
+	// Output:
+	// one of orders
+	// one of mails
+}
+
+// A readiness probe.
+func ExampleConnection_Health() {
+	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
+	http.Handle("/ready", retrymw.ReadinessHandler(retries.Health))
+
+	router := message.NewDefaultRouter(nil)
+	retries.AddConsumerHandler(router, "billing", "orders", func(*message.Message) error { return nil })
+	go func() { check(router.Run(context.Background())) }()
+	<-router.Running()
+	for _, s := range retries.Health().Subscriptions {
+		fmt.Println(s.Name, s.Topic, s.Consuming)
+	}
+	check(router.Close())
+	check(retries.Close())
+	// Output:
+	// billing orders true
+	// tier 10ms retry.10ms true
+}
+
+// A retry middleware with a schedule of its own, for one handler.
+func ExampleRelay_AddSchedule() {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+	tiers, err := relay.New(relay.Config{
+		Publisher:     pubSub,
+		Schedule:      backoff.Constant(time.Minute, 3),
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}, nil)
+	check(err)
+	hourly := backoff.Constant(time.Hour, 24)
+	check(tiers.AddSchedule(hourly))
+	retries := tiers.TieredRetryConfig()
+	retries.Schedule = hourly
+	_, err = retrymw.NewTieredRetry(retries, nil)
+	fmt.Println(err)
+	// Output:
+	// <nil>
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,103 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+var errHandlerEnded = errors.New("the subscriber closed the channel of the topic or of the return topic")
+
+// handlerSubscriber subscribes to a topic and to the return topic of its handler, and delivers the messages of both on one
+// channel.
+type handlerSubscriber struct {
+	message.Subscriber
+	relay     *Relay
+	name      string
+	handlerOf func(topic string) string // the handler whose return topic is used, and which the failure record names
+	binding   *binding.Binding
+	err       error // set if nothing can be subscribed
+}
+
+// Subscribe subscribes to the return topic before the topic: some backends drop messages without a subscriber.
+func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	handler := s.handlerOf(topic)
+	if err := s.claim(topic); err != nil {
+		return nil, err
+	}
+	returnTopic, err := s.relay.config.topic(TopicParams{Kind: ReturnTopic, Handler: handler})
+	if err != nil {
+		return nil, err
+	}
+	m := &merged{ctx: ctx, out: make(chan *message.Message), topic: topic, handler: handler, binding: s.binding}
+	m.subscribed, m.end = context.WithCancel(ctx)
+	if err := s.relay.use(m.subscribed); err != nil {
+		m.end()
+		return nil, err
+	}
+	returns, err := s.Subscriber.Subscribe(m.subscribed, returnTopic)
+	if err != nil {
+		m.end()
+		return nil, fmt.Errorf("cannot subscribe to the return topic %q of handler %q: %w", returnTopic, handler, err)
+	}
+	s.relay.handlers.subscribed(handler)
+	messages, err := s.Subscriber.Subscribe(m.subscribed, topic)
+	if err != nil {
+		m.end()
+		go m.forward(returns) // a decorated subscriber blocks until its channel is read
+		return nil, err
+	}
+	m.health = s.relay.health.Begin(s.name, topic)
+	var open sync.WaitGroup
+	open.Go(func() { m.forward(returns) })
+	open.Go(func() { m.forward(messages) })
+	go func() {
+		open.Wait()
+		if m.ctx.Err() != nil {
+			m.health.End()
+		} else {
+			m.health.Failed(errHandlerEnded)
+		}
+		close(m.out)
+	}()
+	return m.out, nil
+}
+
+// String returns the wrapped subscriber's name, for logs and for the poison-queue metadata.
+func (s *handlerSubscriber) String() string { return structName(s.Subscriber) }
+
+// merged is the subscriptions to a topic and to its return topic.
+type merged struct {
+	ctx            context.Context // of the app
+	subscribed     context.Context // of both subscriptions
+	end            context.CancelFunc
+	out            chan *message.Message
+	topic, handler string
+	binding        *binding.Binding
+	health         *subscriptions.Subscription
+}
+
+// forward delivers the messages of one of the two subscriptions. When it ends, the other one ends too: a handler without its
+// retries, or with nothing else, must not go unnoticed.
+func (m *merged) forward(in <-chan *message.Message) {
+	for msg := range in {
+		ctx := middleware.WithOrigin(msg.Context(), m.topic, m.handler)
+		msg.SetContext(binding.NewContext(ctx, m.binding))
+		select {
+		case m.out <- msg:
+		case <-m.subscribed.Done():
+			msg.Nack()
+		}
+	}
+	m.end()
+}

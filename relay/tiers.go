@@ -1,0 +1,98 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+)
+
+// tierTopic is a tier with its topic and the length of its hops.
+type tierTopic struct {
+	topic string
+	tier  backoff.Tier
+	hop   time.Duration
+}
+
+// tierSet contains the tiers of a relay. It does not change: AddSchedule makes a new one.
+type tierSet struct {
+	declared []backoff.Tier // of Schedule and AddSchedule: new messages can go there
+	all      []tierTopic    // those of RetiredSchedule too; empty with DelayedReturns
+	byTopic  map[string]tierTopic
+	byTier   map[backoff.Tier]tierTopic
+}
+
+// newTierSet returns the tiers of a schedule and of RetiredSchedule. Each must have a topic of its own.
+func newTierSet(c Config, schedule backoff.Schedule) (*tierSet, error) {
+	set := &tierSet{declared: schedule.Tiers(), byTopic: map[string]tierTopic{}, byTier: map[backoff.Tier]tierTopic{}}
+	if c.DelayedReturns {
+		return set, nil
+	}
+	var faults []error
+	unknown, err := c.topic(TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler})
+	if err != nil {
+		faults = append(faults, err)
+	}
+	for _, tier := range slices.Concat(schedule, c.RetiredSchedule).Tiers() {
+		topic, err := c.topic(TopicParams{Kind: TierTopic, Tier: tier})
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		if other, found := set.byTopic[topic]; found {
+			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and tier %v; names must be unique", topic, other.tier, tier))
+		}
+		if topic == unknown {
+			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and the dead-letter topic of unknown handlers; names must be unique", topic, tier))
+		}
+		t := tierTopic{topic: topic, tier: tier, hop: hopOf(time.Duration(tier), c.MaxHop)}
+		set.byTopic[topic], set.byTier[tier] = t, t
+		set.all = append(set.all, t)
+	}
+	return set, errors.Join(faults...)
+}
+
+// AddSchedule adds the tiers of a schedule to those of Config.Schedule. It is for handlers with a retry middleware of their own:
+// set the schedule on a TieredRetryConfig that is made after it. A tier that is new is subscribed at once where tiers run, else
+// with the first handler. The same prefix in other processes needs the tiers only while they have handlers that use them. A
+// Connection calls it for each handler with a schedule of its own.
+func (r *Relay) AddSchedule(schedule backoff.Schedule) error {
+	if err := schedule.Validate(); err != nil {
+		return err
+	}
+	defer r.locked()()
+	if r.closed {
+		return errClosed
+	}
+	old := r.tiers.Load()
+	union := slices.Clone(schedule)
+	for _, tier := range old.declared {
+		union = append(union, time.Duration(tier))
+	}
+	set, err := newTierSet(r.config, union)
+	if err != nil {
+		return err
+	}
+	var started []*pump
+	for _, tier := range set.all {
+		if _, known := old.byTopic[tier.topic]; known {
+			continue
+		}
+		if handler, taken := r.handlers.uses(tier.topic); taken {
+			err = fmt.Errorf("GenerateTopic returned %q for both handler %q and tier %v; names must be unique", tier.topic, handler, tier.tier)
+		} else if r.users > 0 {
+			err = r.subscribe(&started, tier)
+		}
+		if err != nil {
+			abandon(started)
+			return err
+		}
+	}
+	r.tiers.Store(set)
+	for _, pump := range started {
+		r.pumps.start(pump)
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package retrytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// AddConsumerHandler adds a handler with retries to Router, or to a router for Run. Add the app's other middlewares to the handler
+// that it returns.
+//
+// The handlers of one topic and one HandlerOptions.Group share the topic's messages and their retries, as on RabbitMQ, and so do
+// the handlers of a topic without a group. Handlers of different groups each get every message. Any Concurrency and OrderKey are
+// accepted and have no effect: a topic delivers one message at a time, and its retries one at a time.
+func (a *App) AddConsumerHandler(
+	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+) *message.Handler {
+	added := router.AddConsumerHandler(name, topic, a.handlerSubscriber(name, options), handler)
+	added.AddMiddleware(a.Middleware)
+	return added
+}
+
+// AddHandler is AddConsumerHandler for handlers that produce messages. The produced messages are published to publishTopic,
+// where other handlers may get them. Produced returns them.
+func (a *App) AddHandler(
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
+) *message.Handler {
+	added := router.AddHandler(name, subscribeTopic, a.handlerSubscriber(name, options), publishTopic, a.Publisher(), handler)
+	added.AddMiddleware(a.Middleware)
+	return added
+}
+
+// handlerSubscriber returns the subscriber of a handler. An error is what its Subscribe returns.
+func (a *App) handlerSubscriber(name string, options []middleware.HandlerOptions) message.Subscriber {
+	s, err := a.subscriber(name, options)
+	if err != nil {
+		return failedSubscriber{err}
+	}
+	s.isHandler = true
+	return s
+}
+
+// Subscriber makes a subscriber for code that adds handlers by itself. It has the groups of AddConsumerHandler. Add Middleware to
+// its handlers.
+func (a *App) Subscriber(name string, options ...middleware.HandlerOptions) (message.Subscriber, error) {
+	s, err := a.subscriber(name, options)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (a *App) subscriber(name string, options []middleware.HandlerOptions) (*subscriber, error) {
+	s := &subscriber{name: name}
+	set, err := middleware.OneOf(options, middleware.HandlerOptions{})
+	if name == "" {
+		err = errors.Join(err, errors.New("the name is empty: give it a name"))
+	}
+	if err == nil {
+		err = a.checkTime(set.Schedule)
+	}
+	s.binding = &binding.Binding{Source: a.source}
+	if err == nil {
+		s.binding.Retry, err = a.newRetry(set)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("handler %q: %w", name, err)
+	}
+	s.group = a.group(set.Group)
+	s.ctx, s.end = context.WithCancel(a.ctx)
+	return s, nil
+}
+
+// newRetry makes the retry middleware of a handler, and the tiers of its schedule.
+func (a *App) newRetry(options middleware.HandlerOptions) (*middleware.TieredRetry, error) {
+	config := a.TieredRetryConfig()
+	if options.Middleware == nil && a.config.Middleware != nil {
+		set := config
+		a.config.Middleware(&config)
+		config.Publisher, config.GenerateRetryDestination = set.Publisher, set.GenerateRetryDestination
+		config.Schedule, config.Source, config.DeclaredTiers = set.Schedule, set.Source, set.DeclaredTiers
+	}
+	config = options.Configure(config)
+	config.DeclaredTiers = append(config.DeclaredTiers, config.Schedule.Tiers()...)
+	a.ledger.addHooks(&config)
+	retry, err := middleware.NewTieredRetry(config, a.config.Logger)
+	if err == nil && len(options.Schedule) > 0 {
+		err = a.Relay.AddSchedule(options.Schedule)
+	}
+	return retry, err
+}
+
+// TieredRetryConfig returns the configuration of the retry middleware, for apps that make the middleware themselves and set
+// hooks of their own. Config.Middleware is not applied to it.
+func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
+	config := a.Relay.TieredRetryConfig()
+	config.Publisher, config.Source = copyPublisher{config.Publisher, a.ledger}, a.source
+	return config
+}
+
+// Middleware is the retry middleware for handlers with a subscriber of this App, for a handler's or a router's AddMiddleware.
+func (a *App) Middleware(h message.HandlerFunc) message.HandlerFunc { return a.retry.Dispatch(h) }
+
+// Publisher publishes into the app's Pub/Sub. Produced returns its messages.
+func (a *App) Publisher() message.Publisher { return appPublisher{a} }
+
+// Health returns the state of the handlers' subscriptions. There are no links.
+func (a *App) Health() middleware.Health {
+	return middleware.Health{Subscriptions: a.health.Health()}
+}
+
+// failedSubscriber is the subscriber of a handler that could not be added.
+type failedSubscriber struct{ err error }
+
+func (f failedSubscriber) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return nil, f.err
+}
+
+func (failedSubscriber) Close() error { return nil }
