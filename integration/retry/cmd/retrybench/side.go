@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,12 +33,13 @@ type side struct {
 
 // A result is one measurement of a side.
 type result struct {
-	rate float64 // deliveries a second
-	cpu  float64 // of this process, in microseconds per delivery
+	rate   float64 // deliveries a second
+	cpu    float64 // processor time of this process, in microseconds per delivery
+	broker float64 // the same of the broker's process, where its id is known
 }
 
 // measure uses new queues: the messages of one measurement must not affect the next.
-func (s side) measure(uri string, a *app) (r result, err error) {
+func (s side) measure(uri string, brokerProcess int, a *app) (r result, err error) {
 	work := fmt.Sprintf("orders-%06x", rand.N(1<<24))
 	t := s.queues(work)
 	defer remove(uri, t)
@@ -51,9 +56,9 @@ func (s side) measure(uri string, a *app) (r result, err error) {
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", s.name, err)
 	}
-	before := processorTime()
+	before, brokerBefore := processorTime(), processorTimeOf(brokerProcess)
 	took, err := a.run(patience)
-	spent := processorTime() - before
+	spent, brokerSpent := processorTime()-before, processorTimeOf(brokerProcess)-brokerBefore
 	if err != nil { // without a stop: a side that has lost messages may hang
 		return r, fmt.Errorf("%s: %w", s.name, err)
 	}
@@ -70,7 +75,10 @@ func (s side) measure(uri string, a *app) (r result, err error) {
 		fmt.Printf("%s: %d deliveries more than necessary\n", s.name, extra)
 	}
 	deliveries := float64(a.deliveries())
-	return result{rate: deliveries / took.Seconds(), cpu: float64(spent.Microseconds()) / deliveries}, nil
+	return result{
+		rate: deliveries / took.Seconds(),
+		cpu:  float64(spent.Microseconds()) / deliveries, broker: float64(brokerSpent.Microseconds()) / deliveries,
+	}, nil
 }
 
 // processorTime is how much processor time this process has used.
@@ -80,4 +88,18 @@ func processorTime() time.Duration {
 		return 0
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// processorTimeOf is how much processor time a process of this machine has used, read from Linux's /proc.
+func processorTimeOf(process int) time.Duration {
+	const tick = 10 * time.Millisecond // of utime and stime
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process))
+	_, after, found := bytes.Cut(stat, []byte(") "))
+	fields := strings.Fields(string(after))
+	if err != nil || !found || len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * tick
 }

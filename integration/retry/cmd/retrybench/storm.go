@@ -19,6 +19,7 @@ type brokerBench struct {
 	messages int            // of a storm
 	only     *regexp.Regexp // names of the sides to measure; nil: all
 	profiles string         // a folder for a processor profile of each side; empty: none
+	process  int            // of the broker on this machine; 0: not known
 }
 
 // A contest measures sides in turns, so that the load of a shared machine affects all of them alike.
@@ -115,7 +116,7 @@ func (b brokerBench) run(c contest) ([]string, error) {
 	if len(sides) == 0 {
 		return nil, nil
 	}
-	rates, cpus := map[string][]float64{}, map[string][]float64{}
+	rates, cpus, brokers := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
 	for round := range b.rounds {
 		for i := range sides {
 			s := sides[(i+round)%len(sides)] // another side is first in each round
@@ -124,13 +125,18 @@ func (b brokerBench) run(c contest) ([]string, error) {
 				return nil, err
 			}
 			rates[s.name], cpus[s.name] = append(rates[s.name], r.rate), append(cpus[s.name], r.cpu)
+			brokers[s.name] = append(brokers[s.name], r.broker)
 		}
 	}
 	fmt.Printf("\n%s; RabbitMQ %s, quorum queues, %d rounds\n\n", c.title, b.version, b.rounds)
-	fmt.Printf("%-42s %32s %36s\n", "side", "deliveries/s: median (min-max)", "µs of this process per delivery")
+	fmt.Printf("%-42s %32s %24s %24s\n", "side", "deliveries/s: median (min-max)", "own µs per delivery", "broker's µs per delivery")
 	for _, s := range sides {
 		own := rates[s.name]
-		fmt.Printf("%-42s %14.0f (%6.0f-%6.0f) %36.0f\n", s.name, median(own), slices.Min(own), slices.Max(own), median(cpus[s.name]))
+		broker := "-"
+		if b.process != 0 {
+			broker = fmt.Sprintf("%.0f", median(brokers[s.name]))
+		}
+		fmt.Printf("%-42s %14.0f (%6.0f-%6.0f) %24.0f %24s\n", s.name, median(own), slices.Min(own), slices.Max(own), median(cpus[s.name]), broker)
 	}
 	var claims []string
 	for _, r := range c.claims {
@@ -152,7 +158,7 @@ func (b brokerBench) run(c contest) ([]string, error) {
 // profiled measures a side, with a processor profile of its own where that is wanted.
 func (b brokerBench) profiled(s side, a *app) (result, error) {
 	if b.profiles == "" {
-		return s.measure(b.uri, a)
+		return s.measure(b.uri, b.process, a)
 	}
 	name := strings.Map(func(r rune) rune {
 		if r == ' ' || r == ',' || r == '\'' {
@@ -167,5 +173,5 @@ func (b brokerBench) profiled(s side, a *app) (result, error) {
 	defer func() { _ = file.Close() }()
 	a.profile = func() error { return pprof.StartCPUProfile(file) }
 	defer pprof.StopCPUProfile()
-	return s.measure(b.uri, a)
+	return s.measure(b.uri, b.process, a)
 }
