@@ -1,6 +1,11 @@
 package headers
 
-import amqp091 "github.com/rabbitmq/amqp091-go"
+import (
+	"maps"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
 
 // RoundTrip encodes headers as Unmarshal does, and decodes them as Marshal does.
 func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
@@ -12,4 +17,34 @@ func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
 func Decode(encoded string) error {
 	_, err := decodeProperties(encoded)
 	return err
+}
+
+// Fold returns the headers of a message that waits, for those of its record.
+func Fold(headers amqp091.Table) amqp091.Table {
+	headers = maps.Clone(headers)
+	metadata := message.Metadata{}
+	for _, f := range fields {
+		if text, ok := headers[f.key].(string); ok && text != "" {
+			metadata[f.key] = text
+			delete(headers, f.key)
+		}
+	}
+	if r, found := recordOf(metadata); found {
+		headers[recordHeader] = r.fold()
+	}
+	return headers
+}
+
+// Unfold returns the headers with those of the record.
+func Unfold(headers amqp091.Table) amqp091.Table {
+	headers = maps.Clone(headers)
+	if r, ok := unfold(text(headers, recordHeader)); ok {
+		metadata := message.Metadata{}
+		r.write(metadata)
+		for key, value := range metadata {
+			headers[key] = value
+		}
+	}
+	delete(headers, recordHeader)
+	return headers
 }

@@ -61,6 +61,11 @@ func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 			msg.Metadata[key] = text
 		}
 	}
+	if folded := text(delivery.Headers, recordHeader); folded != "" { // from any exchange: an orphan or a dead letter may be redriven
+		if r, ok := unfold(folded); ok {
+			r.write(msg.Metadata)
+		}
+	}
 	p := propertiesOf(original, msg)
 	p.Raw = raw
 	if encoded := p.encode(); encoded != "" {
@@ -157,9 +162,11 @@ func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	if err != nil {
 		return amqp091.Publishing{}, fmt.Errorf("the app's marshaler: %w", err)
 	}
+	_, dead := msg.Metadata[middleware.DeadReasonKey]
+	folds := func(key string) bool { return !dead && isFolded[key] && msg.Metadata[key] != "" }
 	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
 	for key, value := range publishing.Headers {
-		if isTransport(key) || isBroker(key) {
+		if isTransport(key) || isBroker(key) || folds(key) {
 			continue
 		}
 		if _, set := msg.Metadata[key]; value == "" && msg.UUID == "" && !set {
@@ -170,11 +177,16 @@ func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	publishing.Headers = headers
 	p.apply(&publishing)
 	for key, value := range msg.Metadata {
-		if recordKeys[key] {
+		if folds(key) {
+			delete(headers, key) // of another type
+		} else if recordKeys[key] {
 			headers[key] = value
 		}
 	}
-	if _, dead := msg.Metadata[middleware.DeadReasonKey]; !dead && publishing.Priority != 0 {
+	if r, found := recordOf(msg.Metadata); found && !dead {
+		headers[recordHeader] = r.fold()
+	}
+	if !dead && publishing.Priority != 0 {
 		headers[priorityHeader], publishing.Priority = publishing.Priority, 0
 	}
 	return publishing, nil
