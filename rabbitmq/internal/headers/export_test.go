@@ -9,7 +9,7 @@ import (
 
 // RoundTrip encodes headers as Unmarshal does, and decodes them as Marshal does.
 func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
-	p, err := decodeProperties(properties{Headers: headers}.encode())
+	p, err := decodeProperties((&properties{Headers: headers}).encode())
 	return p.Headers, err
 }
 
@@ -22,16 +22,14 @@ func Decode(encoded string) error {
 // Fold returns the headers of a message that waits, for those of its record.
 func Fold(headers amqp091.Table) amqp091.Table {
 	headers = maps.Clone(headers)
-	metadata := message.Metadata{}
-	for _, f := range fields {
-		if text, ok := headers[f.key].(string); ok && text != "" {
-			metadata[f.key] = text
+	var r record
+	for i, f := range fields {
+		if text, ok := headers[f.key].(string); ok {
+			r[i] = text
 			delete(headers, f.key)
 		}
 	}
-	if r, found := recordOf(metadata); found {
-		headers[recordHeader] = r.fold()
-	}
+	headers[recordHeader] = r.fold()
 	return headers
 }
 
@@ -39,9 +37,7 @@ func Fold(headers amqp091.Table) amqp091.Table {
 func Unfold(headers amqp091.Table) amqp091.Table {
 	headers = maps.Clone(headers)
 	if r, ok := unfold(text(headers, recordHeader)); ok {
-		metadata := message.Metadata{}
-		r.write(metadata)
-		for key, value := range metadata {
+		for key, value := range r.write(message.Metadata{}) {
 			headers[key] = value
 		}
 	}

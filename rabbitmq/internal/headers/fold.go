@@ -1,6 +1,7 @@
 package headers
 
 import (
+	"maps"
 	"strconv"
 	"strings"
 
@@ -39,14 +40,6 @@ const keptFields = 2
 
 // A record has the values of the fields, in their order. An empty value is as none.
 type record [len(fields)]string
-
-func recordOf(metadata message.Metadata) (r record, found bool) {
-	for i, f := range fields {
-		r[i] = metadata[f.key]
-		found = found || r[i] != ""
-	}
-	return r, found
-}
 
 // fold returns the record as a text: for each value its letter, its length in bytes, a colon, and the value.
 func (r *record) fold() string {
@@ -89,13 +82,16 @@ func unfold(text string) (r record, ok bool) {
 	return r, true
 }
 
-// write sets the keys of the record.
-func (r *record) write(metadata message.Metadata) {
+// write returns the metadata with the keys of the record. It makes a map of the right size, because a map that grows is slower.
+func (r *record) write(metadata message.Metadata) message.Metadata {
+	all := make(message.Metadata, len(metadata)+len(fields))
+	maps.Copy(all, metadata)
 	for i, f := range fields {
 		if r[i] != "" {
-			metadata[f.key] = r[i]
+			all[f.key] = r[i]
 		}
 	}
+	return all
 }
 
 // shrink makes the folded text shorter by at least excess bytes, if it is long enough, and returns what is left of excess.
@@ -115,11 +111,29 @@ func (r *record) shrink(excess int) int {
 	return excess
 }
 
-// isFolded are the keys of the fields.
-var isFolded = func() map[string]bool {
-	keys := map[string]bool{}
-	for _, f := range fields {
-		keys[f.key] = true
+// fieldOf returns the index of a key's field, or -1. It is a switch because that is faster than a map.
+func fieldOf(key string) int {
+	switch key {
+	case middleware.FailuresKey:
+		return 0
+	case middleware.TopicKey:
+		return 1
+	case middleware.DueAtKey:
+		return 2
+	case middleware.LastFailedAtKey:
+		return 3
+	case middleware.FirstFailedAtKey:
+		return 4
+	case middleware.HandlerKey:
+		return 5
+	case middleware.ErrorTypeKey:
+		return 6
+	case middleware.ReasonKey:
+		return 7
+	case delay.DelayedUntilKey:
+		return 8
+	case delay.DelayedForKey:
+		return 9
 	}
-	return keys
-}()
+	return -1
+}
