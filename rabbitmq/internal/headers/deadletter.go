@@ -17,10 +17,10 @@ type deadLetterMarshaler struct{ marshaler }
 // NewDeadLetters returns a marshaler around the app's own, for dead-letter queues. A message that the broker dead-lettered has
 // the broker's reason (delivery_limit, rejected, expired, maxlen) as its dead reason, and one failure more.
 func NewDeadLetters(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler {
-	return deadLetterMarshaler{marshaler{app: app, prefix: prefix}}
+	return &deadLetterMarshaler{marshaler{app: app, prefix: prefix}}
 }
 
-func (m deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+func (m *deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	death, dead := newestDeath(delivery.Headers)
 	msg, err := m.marshaler.Unmarshal(delivery)
 	if err != nil {

@@ -31,10 +31,10 @@ type marshaler struct {
 // A message that the app's marshaler cannot read has the metadata key middleware.UnmarshalErrorKey: watermill-amqp would answer
 // an error with a requeue, and the broker would deliver the message again at once, without end.
 func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler {
-	return marshaler{app: app, prefix: prefix}
+	return &marshaler{app: app, prefix: prefix}
 }
 
-func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {
 		return nil, errPhantom
 	}
@@ -75,7 +75,7 @@ func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 
 // unmarshal calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all
 // middleware, so nothing else would recover it.
-func (m marshaler) unmarshal(delivery amqp091.Delivery, headers amqp091.Table) (msg *message.Message, err error) {
+func (m *marshaler) unmarshal(delivery amqp091.Delivery, headers amqp091.Table) (msg *message.Message, err error) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			err = errors.New("the marshaler panicked: " + errorText(recovered))
@@ -102,7 +102,7 @@ func errorText(value any) (text string) {
 
 // restore gives a delivery the headers and properties that the message had before it was retried. It copies the headers only
 // where they have to change.
-func (m marshaler) restore(delivery *amqp091.Delivery) {
+func (m *marshaler) restore(delivery *amqp091.Delivery) {
 	// Retries come through the return exchange, dead letters through the retry exchange.
 	ours := delivery.Exchange == m.prefix.ReturnExchange() || delivery.Exchange == m.prefix.RetryExchange()
 	foreign := 0
@@ -127,7 +127,7 @@ func (m marshaler) restore(delivery *amqp091.Delivery) {
 	delivery.Headers = headers
 }
 
-func (m marshaler) restoreProperties(delivery *amqp091.Delivery) {
+func (m *marshaler) restoreProperties(delivery *amqp091.Delivery) {
 	headers := delivery.Headers
 	delivery.Exchange = text(headers, exchangeHeader)
 	if user := text(headers, userIDHeader); user != "" {
@@ -145,7 +145,7 @@ func (m marshaler) restoreProperties(delivery *amqp091.Delivery) {
 
 // Marshal returns the publishing that the app's marshaler makes, with the properties of the delivery that the message came from. The
 // record of a message that waits is folded, and the app's marshaler does not see it: each of its keys would be copied three times.
-func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
 	var p properties
 	if encoded := msg.Metadata[middleware.PropertiesKey]; encoded != "" {
 		p.decode(encoded)
@@ -167,8 +167,7 @@ func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 		}
 		plain.Metadata[key] = value
 	}
-	publishing, err := m.marshal(plain, p.Raw)
-	if err != nil {
+	if publishing, err = m.marshal(plain, p.Raw); err != nil {
 		return amqp091.Publishing{}, fmt.Errorf("the app's marshaler: %w", err)
 	}
 	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
@@ -203,7 +202,7 @@ func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 }
 
 // marshal does not call the app's marshaler for a payload that it could not read: it would encode what is encoded already.
-func (m marshaler) marshal(msg *message.Message, raw bool) (amqp091.Publishing, error) {
+func (m *marshaler) marshal(msg *message.Message, raw bool) (amqp091.Publishing, error) {
 	if !raw {
 		return m.app.Marshal(msg)
 	}
