@@ -27,6 +27,7 @@ type app struct {
 	gate  chan struct{} // closed when the measurement begins: every side consumes by then
 	calls []atomic.Int32
 	left  atomic.Int64  // messages that are not finished
+	total atomic.Int64  // calls
 	extra atomic.Int64  // calls for messages that are finished
 	done  chan struct{} // closed when no message is left
 	end   time.Time     // set before done is closed
@@ -75,6 +76,7 @@ func (a *app) handle(id string) error {
 	if a.work > 0 {
 		time.Sleep(a.work)
 	}
+	a.total.Add(1)
 	call, last := int(a.calls[message].Add(1)), 1
 	switch {
 	case a.dies(message):
@@ -105,8 +107,7 @@ func (a *app) report(err error) {
 	}
 }
 
-// run opens the gate and returns the time until the last message is finished. Without one more finished message for patience,
-// messages are lost.
+// run opens the gate and returns the time until the last message is finished. Without a call for patience, messages are lost.
 func (a *app) run(patience time.Duration) (time.Duration, error) {
 	if a.profile != nil {
 		if err := a.profile(); err != nil {
@@ -117,18 +118,18 @@ func (a *app) run(patience time.Duration) (time.Duration, error) {
 	close(a.gate)
 	check := time.NewTicker(patience)
 	defer check.Stop()
-	for left := a.left.Load(); ; {
+	for total := int64(0); ; {
 		select {
 		case <-a.done:
 			return a.end.Sub(begin), nil
 		case err := <-a.fault:
 			return 0, err
 		case <-check.C:
-			if now := a.left.Load(); now == left {
-				return 0, fmt.Errorf("lost messages: %d of %d did not finish, none of them within the last %v", now, len(a.calls), patience)
-			} else {
-				left = now
+			now := a.total.Load()
+			if now == total {
+				return 0, fmt.Errorf("lost messages: %d of %d did not finish, and none was delivered within the last %v", a.left.Load(), len(a.calls), patience)
 			}
+			total = now
 		}
 	}
 }
