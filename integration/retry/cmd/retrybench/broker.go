@@ -59,16 +59,20 @@ func quorum(name string, arguments amqp091.Table) topology.Queue {
 	return topology.Queue{Name: name, Durable: true, Arguments: all}
 }
 
+// atLeastOnce makes the queues that are declared by hand as safe as the library's tiers.
+var atLeastOnce bool
+
 // byHand is the topology that a user writes by hand: messages wait on one queue, and come back through the default exchange.
 func byHand(work string) topology.Topology {
+	arguments := amqp091.Table{
+		"x-message-ttl": tier.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": work,
+	}
+	if atLeastOnce {
+		arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "at-least-once", "reject-publish"
+	}
 	return topology.Topology{
 		WorkQueue: quorum(work, nil),
-		Queues: []topology.Queue{
-			quorum(work+deadSuffix, nil),
-			quorum(waiting(work), amqp091.Table{
-				"x-message-ttl": tier.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": work,
-			}),
-		},
+		Queues:    []topology.Queue{quorum(work+deadSuffix, nil), quorum(waiting(work), arguments)},
 	}
 }
 

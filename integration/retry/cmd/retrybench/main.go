@@ -22,6 +22,7 @@ func main() {
 	only := flag.String("only", "", "measure only the sides against code by hand whose names match this regular expression, and nothing else")
 	profiles := flag.String("profiles", "", "folder for a processor profile of each side")
 	process := flag.Int("broker-process", 0, "process id of the broker on this machine, to measure its processor time too (Linux)")
+	flag.BoolVar(&atLeastOnce, "at-least-once", false, "by hand, the queue on which messages wait dead-letters at least once too, as the library's tiers")
 	flag.Parse()
 	bench := brokerBench{uri: os.Getenv("AMQP_URL"), rounds: max(min(*rounds, *pairs), 1), messages: max(*messages, dieEvery), profiles: *profiles, process: *process}
 	if *only != "" {
