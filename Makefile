@@ -8,6 +8,8 @@ FUZZTIME  ?= 50000x
 BENCHTIME ?= 1s
 # Flags of publishbench and retrybench: -pairs, -duration.
 BENCH_ARGS ?=
+# Flags of retrybench alone: -rounds, -messages, -only, -profiles, -broker-process, -at-least-once.
+STORM_ARGS ?=
 
 DEVBROKER  = .broker/devbroker
 WITH_BROKER = $(DEVBROKER) exec --
@@ -70,7 +72,7 @@ test-short: test-root ## the tests that need no broker
 race: ## all tests with the race detector (needs a C compiler)
 	@$(SUBMAKE) test RACE=-race
 
-bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS)
+bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS, STORM_ARGS)
 	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 	@$(WITH_BROKER) $(SUBMAKE) bench-broker
 
@@ -132,7 +134,7 @@ test-chaos:
 
 bench-broker:
 	$(GO) run -C integration ./publisher/cmd/publishbench $(BENCH_ARGS)
-	$(GO) run -C integration ./retry/cmd/retrybench $(BENCH_ARGS)
+	$(GO) run -C integration ./retry/cmd/retrybench $(BENCH_ARGS) $(STORM_ARGS)
 	$(GO) test -C integration -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 
 chaos-versions:

@@ -20,7 +20,7 @@ const (
 // hold publishes the copy and returns where it went. While that fails it keeps the message and tries again: a nack would bring
 // the message back at once, and count towards the queue's delivery limit. It gives up after MaxHold or at shutdown. It returns
 // at once where a tier cannot take the message, because a dead-letter destination may.
-func (t *TieredRetry) hold(in delivery, d decision) (Destination, error) {
+func (t *TieredRetry) hold(in *delivery, d *decision) (Destination, error) {
 	until := time.Now().Add(t.config.MaxHold)
 	for pause := holdInitial; ; pause = min(2*pause, holdLongest) {
 		to, err := t.publish(in, d)
@@ -32,10 +32,7 @@ func (t *TieredRetry) hold(in delivery, d decision) (Destination, error) {
 		if time.Now().Add(wait).After(until) {
 			return Destination{}, fmt.Errorf("held for MaxHold, %v: %w", t.config.MaxHold, err)
 		}
-		t.logger.Error("Cannot publish the copy of the message, holding the message", err, t.fields(in).Add(watermill.LogFields{
-			"destination": to.String(), "publish_topic": to.Topic, "next_try_in": wait,
-		}))
-
+		t.logHold(in, to, wait, err)
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -46,6 +43,12 @@ func (t *TieredRetry) hold(in delivery, d decision) (Destination, error) {
 	}
 }
 
+func (t *TieredRetry) logHold(in *delivery, to Destination, wait time.Duration, err error) {
+	t.logger.Error("Cannot publish the copy of the message, holding the message", err, t.fields(*in).Add(watermill.LogFields{
+		"destination": to.String(), "publish_topic": to.Topic, "next_try_in": wait,
+	}))
+}
+
 // isTooLarge reports whether no further try with the same message would help. It asks the publisher's error for a method, so
 // that this package imports no publisher.
 func isTooLarge(err error) bool {
@@ -54,7 +57,7 @@ func isTooLarge(err error) bool {
 }
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the delivery's.
-func (t *TieredRetry) publish(in delivery, d decision) (to Destination, err error) {
+func (t *TieredRetry) publish(in *delivery, d *decision) (to Destination, err error) {
 	returned := false
 	defer func() {
 		if recovered := recover(); recovered != nil {
@@ -72,19 +75,19 @@ func (t *TieredRetry) publish(in delivery, d decision) (to Destination, err erro
 	letter := message.NewMessageWithContext(ctx, in.uuid, in.payload)
 	letter.Metadata = make(message.Metadata, len(in.metadata)+len(ownKeys)+len(delayKeys))
 	maps.Copy(letter.Metadata, in.metadata)
-	d.record.Write(letter.Metadata)
+	d.record.write(letter.Metadata)
 	err = t.config.Publisher.Publish(to.Topic, letter)
 	returned = true
 	return to, err
 }
 
 // destination asks the configuration, or the source of the message, where the copy goes.
-func (t *TieredRetry) destination(d decision, from *Source) (Destination, error) {
+func (t *TieredRetry) destination(d *decision, from *Source) (Destination, error) {
 	retry, deadLetter := t.config.GenerateRetryDestination, t.config.GenerateDeadLetterDestination
 	if from != nil {
 		retry, deadLetter = from.GenerateRetryDestination, from.GenerateDeadLetterDestination
 	}
-	r := d.record
+	r := &d.record
 	if d.outcome == DeadLettered {
 		return deadLetter(DeadLetterDestinationParams{Topic: r.Topic, Handler: r.Handler, Failures: r.Failures, DeadReason: r.DeadReason})
 	}

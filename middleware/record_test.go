@@ -169,3 +169,16 @@ func TestRecordPrintsOnlyTheFieldsThatAreSet(t *testing.T) {
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"failures": 1, "last_failed_at": "2026-01-01T12:00:00Z", "reason": "the bank is down"}`, string(text))
 }
+
+func TestTimesAreFormattedAsTheLayout(t *testing.T) {
+	zone := time.FixedZone("", 5*3600+1800)
+	for _, at := range []time.Time{
+		time.Date(2026, 11, 21, 9, 8, 7, 6_999_999, time.UTC), time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC),
+		time.Date(2026, 1, 1, 1, 0, 0, 0, zone), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC),
+		time.Date(0, 2, 29, 12, 30, 45, 123_000_000, time.UTC), time.Now(),
+	} {
+		metadata := message.Metadata{}
+		retrymw.Record{Failures: 1, LastFailedAt: at}.Write(metadata)
+		assert.Equal(t, at.UTC().Format("2006-01-02T15:04:05.000Z07:00"), metadata[retrymw.LastFailedAtKey])
+	}
+}

@@ -33,11 +33,11 @@ func (t *TieredRetry) settle(in delivery, s situation, f failure, now time.Time)
 				return t.giveBack(in, in.ctx.Err())
 			}
 		}
-		to, err := t.hold(in, d)
+		to, err := t.hold(&in, &d)
 		switch {
 		case err == nil:
-			t.log(in, d, to)
-			t.report(in, d, to, cause)
+			t.log(&in, &d, to)
+			t.report(&in, &d, to, cause)
 			return nil
 		case isTooLarge(err) && d.outcome != DeadLettered && s.refused == notRefused: // once, so that the loop always ends
 			s.refused = tooLarge
@@ -73,8 +73,11 @@ func (t *TieredRetry) pace(in delivery, tier time.Duration) bool {
 }
 
 // log writes one line for a copy that was published.
-func (t *TieredRetry) log(in delivery, d decision, to Destination) {
-	fields := t.fields(in)
+func (t *TieredRetry) log(in *delivery, d *decision, to Destination) {
+	if _, silent := t.logger.(watermill.NopLogger); silent {
+		return
+	}
+	fields := t.fields(*in)
 	fields["failures"], fields["destination"], fields["publish_topic"] = d.record.Failures, to.String(), to.Topic
 	if d.outcome == DeadLettered {
 		fields["dead_reason"] = d.record.DeadReason
@@ -102,21 +105,21 @@ func (t *TieredRetry) fields(in delivery) watermill.LogFields {
 }
 
 // report calls the outcome's hook.
-func (t *TieredRetry) report(in delivery, d decision, to Destination, cause error) {
-	r := d.record
+func (t *TieredRetry) report(in *delivery, d *decision, to Destination, cause error) {
+	r := &d.record
 	switch {
 	case d.outcome == Retried && t.config.OnRetry != nil:
-		observe(t, in, t.config.OnRetry, RetryEvent{
+		observe(t, *in, t.config.OnRetry, RetryEvent{
 			Topic: r.Topic, Handler: r.Handler, MessageUUID: in.uuid, Failures: r.Failures,
 			Delay: d.delay, Tier: d.tier, DueAt: r.DueAt, Destination: to, Err: cause,
 		})
 	case d.outcome == Parked && t.config.OnPark != nil:
-		observe(t, in, t.config.OnPark, ParkEvent{
+		observe(t, *in, t.config.OnPark, ParkEvent{
 			Topic: r.Topic, Handler: r.Handler, MessageUUID: in.uuid, Failures: r.Failures,
 			Tier: d.tier, DueAt: r.DueAt, Destination: to,
 		})
 	case d.outcome == DeadLettered && t.config.OnDeadLetter != nil:
-		observe(t, in, t.config.OnDeadLetter, DeadLetterEvent{
+		observe(t, *in, t.config.OnDeadLetter, DeadLetterEvent{
 			Topic: r.Topic, Handler: r.Handler, MessageUUID: in.uuid, Failures: r.Failures,
 			DeadReason: r.DeadReason, Destination: to, Err: cause,
 		})

@@ -56,7 +56,7 @@ func (s suite[C, M]) foreignMessageSurvivesRetries(t *testing.T) {
 
 		want := amqp091.Publishing{
 			Headers: amqp091.Table{
-				"trace": "abc", "retry_failures": "1",
+				"trace": "abc", "retry_record": "n1:1",
 				userIDHeader: "shop", exchangeHeader: "shop", routingKeyHeader: "orders.eu",
 				"retry_priority": byte(5),
 			},
@@ -68,7 +68,7 @@ func (s suite[C, M]) foreignMessageSurvivesRetries(t *testing.T) {
 		}
 		require.Equal(t, want, p)
 		delivery = ComeBack(p)
-		delete(delivery.Headers, "retry_failures")
+		delete(delivery.Headers, "retry_record")
 
 		msg.Metadata[middleware.DeadReasonKey] = "exhausted"
 		dead, err := marshaler.Marshal(msg)

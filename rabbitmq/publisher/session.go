@@ -32,7 +32,7 @@ type session struct {
 
 	returns  chan amqp091.Return // never full: at most maxInFlight messages can be returned
 	mu       sync.Mutex
-	returned map[string]amqp091.Return // by id, not claimed yet
+	returned map[string]*amqp091.Return // by id, not claimed yet
 }
 
 func newSession(c *connection, channel *amqp091.Channel, maxInFlight int) *session {
@@ -46,7 +46,7 @@ func newSession(c *connection, channel *amqp091.Channel, maxInFlight int) *sessi
 		closes:      channel.NotifyClose(make(chan *amqp091.Error, 1)),
 		closed:      make(chan struct{}),
 		returns:     channel.NotifyReturn(make(chan amqp091.Return, maxInFlight)),
-		returned:    make(map[string]amqp091.Return),
+		returned:    make(map[string]*amqp091.Return),
 	}
 }
 
@@ -78,23 +78,34 @@ func (s *session) usable() bool {
 
 // claim reports whether the broker returned the publish with this id. It is called after the confirm of the publish. The
 // return comes before the confirm, so it is in s.returns, or another caller has moved it to s.returned.
-func (s *session) claim(id string) (amqp091.Return, bool) {
+func (s *session) claim(id string) (*amqp091.Return, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for more := true; more; {
-		select {
-		case r, open := <-s.returns:
-			if more = open; open {
-				returnedID, _ := r.Headers[IDHeader].(string)
-				s.returned[returnedID] = r
-			}
-		default:
-			more = false
-		}
+	if len(s.returns) > 0 {
+		s.collectReturns()
 	}
 	r, found := s.returned[id]
 	delete(s.returned, id)
 	return r, found
+}
+
+// collectReturns moves the returns that have arrived to s.returned. It is a function of its own because a return is large, and
+// every publish needs the stack of claim.
+//
+//go:noinline
+func (s *session) collectReturns() {
+	for {
+		select {
+		case r, open := <-s.returns:
+			if !open {
+				return
+			}
+			returnedID, _ := r.Headers[IDHeader].(string)
+			s.returned[returnedID] = &r
+		default:
+			return
+		}
+	}
 }
 
 // retireAge is the least age of a session that a nack retires. On RabbitMQ 3.10, a full quorum queue that has refused a

@@ -120,7 +120,7 @@ func ExampleTopology_String() {
 	}, topology.Queue{Name: "orders", Durable: true})
 	fmt.Println(t)
 	// Output:
-	// exchange  retry             topic
+	// exchange  retry             direct
 	// exchange  retry.return      topic        alternate-exchange=retry.orphans
 	// exchange  retry.orphans     fanout
 	// queue     orders

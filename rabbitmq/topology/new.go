@@ -37,7 +37,7 @@ func New(config Config, work Queue) Topology {
 	dead := naming.DeadQueue(work.Name)
 	t := Topology{
 		Exchanges: []Exchange{
-			{Name: n.RetryExchange(), Kind: amqp091.ExchangeTopic, Durable: true},
+			{Name: n.RetryExchange(), Kind: amqp091.ExchangeDirect, Durable: true},
 			{Name: n.ReturnExchange(), Kind: amqp091.ExchangeTopic, Durable: true, Arguments: amqp091.Table{argument.AlternateExchange: n.Orphans()}},
 			{Name: n.Orphans(), Kind: amqp091.ExchangeFanout, Durable: true},
 		},

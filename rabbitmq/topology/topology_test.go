@@ -29,7 +29,7 @@ func TestTopologyIsPlainData(t *testing.T) {
 	orders := of("orders")
 	require.NoError(t, orders.Validate())
 	assert.Equal(t, []topology.Exchange{
-		{Name: "retry", Kind: "topic", Durable: true},
+		{Name: "retry", Kind: "direct", Durable: true},
 		{Name: "retry.return", Kind: "topic", Durable: true, Arguments: amqp091.Table{"alternate-exchange": "retry.orphans"}},
 		{Name: "retry.orphans", Kind: "fanout", Durable: true},
 	}, orders.Exchanges)

@@ -23,7 +23,7 @@ const (
 
 // consumingMarshaler binds what it unmarshals to a source.
 type consumingMarshaler struct {
-	marshaler
+	*marshaler
 	source *middleware.Source
 	warn   func(exchange, routingKey string)
 
@@ -35,10 +35,10 @@ type consumingMarshaler struct {
 // nacked by a handler without the retry middleware: 10 ms, twice as long for each further delivery, at most 1 s. It calls warn
 // then, with the exchange and routing key of the message.
 func NewConsuming(app edge.Marshaler, prefix naming.Prefix, source *middleware.Source, warn func(exchange, routingKey string)) edge.Marshaler {
-	return consumingMarshaler{newMarshaler(app, prefix), source, warn, &sync.Map{}}
+	return &consumingMarshaler{newMarshaler(app, prefix), source, warn, &sync.Map{}}
 }
 
-func (m consumingMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+func (m *consumingMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	msg, err := m.marshaler.Unmarshal(delivery)
 	if err != nil {
 		return nil, err
@@ -51,7 +51,8 @@ func (m consumingMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Messa
 	c := m.consumerOf(delivery)
 	if !c.binding.Claimed() {
 		if pause := c.next(delivery, msg); pause > 0 {
-			original := m.restore(delivery)
+			original := delivery
+			m.restore(&original)
 			m.warn(original.Exchange, original.RoutingKey)
 			time.Sleep(pause)
 		}
@@ -71,7 +72,7 @@ type consumer struct {
 
 // consumerOf returns the consumer of a delivery. It is forgotten with its channel, which watermill-amqp's subscriber refers to
 // until its message is settled.
-func (m consumingMarshaler) consumerOf(delivery amqp091.Delivery) *consumer {
+func (m *consumingMarshaler) consumerOf(delivery amqp091.Delivery) *consumer {
 	channel, _ := delivery.Acknowledger.(*amqp091.Channel)
 	key := weak.Make(channel) // nil for the consumers of another client, which share one
 	if c, found := m.consumers.Load(key); found {

@@ -12,7 +12,7 @@ import (
 )
 
 // deadLetterMarshaler gives the messages that the broker itself dead-lettered a failure record.
-type deadLetterMarshaler struct{ marshaler }
+type deadLetterMarshaler struct{ *marshaler }
 
 // NewDeadLetters returns a marshaler around the app's own, for dead-letter queues. A message that the broker dead-lettered has
 // the broker's reason (delivery_limit, rejected, expired, maxlen) as its dead reason, and one failure more.
@@ -20,12 +20,12 @@ type deadLetterMarshaler struct{ marshaler }
 // It reads the dead letters of every prefix: the middleware and the broker both publish them with the key of naming.DeadKey, and
 // the default exchange, whose key is the name of the queue, has no name.
 func NewDeadLetters(app edge.Marshaler) edge.Marshaler {
-	return deadLetterMarshaler{marshaler{app: app, published: func(delivery amqp091.Delivery) bool {
+	return &deadLetterMarshaler{&marshaler{app: app, published: func(delivery *amqp091.Delivery) bool {
 		return delivery.Exchange != "" && naming.IsDeadKey(delivery.RoutingKey)
 	}}}
 }
 
-func (m deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+func (m *deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	death, dead := newestDeath(delivery.Headers)
 	msg, err := m.marshaler.Unmarshal(delivery)
 	if err != nil {

@@ -1,6 +1,9 @@
 package headers
 
 import (
+	"maps"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
@@ -8,7 +11,7 @@ import (
 
 // RoundTrip encodes headers as Unmarshal does, and decodes them as Marshal does.
 func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
-	p, err := decodeProperties(properties{Headers: headers}.encode())
+	p, err := decodeProperties((&properties{Headers: headers}).encode())
 	return p.Headers, err
 }
 
@@ -20,6 +23,32 @@ func Decode(encoded string) error {
 
 // Consumers is how many consumers a marshaler of NewConsuming has.
 func Consumers(m edge.Marshaler) (n int) {
-	m.(consumingMarshaler).consumers.Range(func(any, any) bool { n++; return true })
+	m.(*consumingMarshaler).consumers.Range(func(any, any) bool { n++; return true })
 	return n
+}
+
+// Fold returns the headers of a message that waits, for those of its record.
+func Fold(headers amqp091.Table) amqp091.Table {
+	headers = maps.Clone(headers)
+	var r record
+	for i, f := range fields {
+		if text, ok := headers[f.key].(string); ok {
+			r[i] = text
+			delete(headers, f.key)
+		}
+	}
+	headers[recordHeader] = r.fold()
+	return headers
+}
+
+// Unfold returns the headers with those of the record.
+func Unfold(headers amqp091.Table) amqp091.Table {
+	headers = maps.Clone(headers)
+	if r, ok := unfold(text(headers, recordHeader)); ok {
+		for key, value := range r.write(message.Metadata{}) {
+			headers[key] = value
+		}
+	}
+	delete(headers, recordHeader)
+	return headers
 }

@@ -25,6 +25,12 @@ var cuts = func() []string {
 // record, the least important first, and shortens the reason if that is enough. The message's own headers stay. So do count and
 // topic, without which a message would be retried without end; a dead letter can lose them, too.
 func Shrink(publishing *amqp091.Publishing, excess int) {
+	if text, ok := publishing.Headers[recordHeader].(string); ok {
+		if r, ok := unfold(text); ok {
+			excess = r.shrink(excess)
+			publishing.Headers[recordHeader] = r.fold()
+		}
+	}
 	_, dead := publishing.Headers[middleware.DeadReasonKey]
 	for _, key := range cuts {
 		if !dead && (key == middleware.FailuresKey || key == middleware.TopicKey) {

@@ -25,7 +25,7 @@ const maxErrorText = 1024
 type marshaler struct {
 	app edge.Marshaler
 	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers read.
-	published func(delivery amqp091.Delivery) bool
+	published func(delivery *amqp091.Delivery) bool
 }
 
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
@@ -33,28 +33,27 @@ type marshaler struct {
 // an error with a requeue, and the broker would deliver the message again at once, without end.
 func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler { return newMarshaler(app, prefix) }
 
-func newMarshaler(app edge.Marshaler, prefix naming.Prefix) marshaler {
-	return marshaler{app: app, published: func(delivery amqp091.Delivery) bool {
+func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
+	return &marshaler{app: app, published: func(delivery *amqp091.Delivery) bool {
 		// Retries come through the return exchange, dead letters through the retry exchange.
 		return delivery.Exchange == prefix.ReturnExchange() || delivery.Exchange == prefix.RetryExchange()
 	}}
 }
 
-func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {
 		return nil, errPhantom
 	}
-	original := m.restore(delivery)
-	msg, err := m.unmarshal(original)
-	if err != nil && hasTyped(original.Headers) {
-		readable := original
-		readable.Headers = stringsOf(original.Headers)
-		msg, err = m.unmarshal(readable)
+	folded := text(delivery.Headers, recordHeader)
+	m.restore(&delivery)
+	msg, err := m.unmarshal(delivery, delivery.Headers)
+	if err != nil && hasTyped(delivery.Headers) {
+		msg, err = m.unmarshal(delivery, stringsOf(delivery.Headers))
 	}
 	raw := err != nil
 	if raw {
-		msg = message.NewMessage("", original.Body)
-		for key, value := range stringsOf(original.Headers) {
+		msg = message.NewMessage("", delivery.Body)
+		for key, value := range stringsOf(delivery.Headers) {
 			msg.Metadata[key] = value.(string)
 		}
 		msg.Metadata[middleware.UnmarshalErrorKey] = errorText(err)
@@ -62,12 +61,17 @@ func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}
-	for key, value := range original.Headers { // the app's marshaler may drop metadata
+	for key, value := range delivery.Headers { // the app's marshaler may drop metadata
 		if text, ok := value.(string); ok && recordKeys[key] {
 			msg.Metadata[key] = text
 		}
 	}
-	p := propertiesOf(original, msg)
+	if folded != "" { // from any exchange: an orphan or a dead letter may be redriven
+		if r, ok := unfold(folded); ok {
+			msg.Metadata = r.write(msg.Metadata)
+		}
+	}
+	p := propertiesOf(&delivery, msg)
 	p.Raw = raw
 	if encoded := p.encode(); encoded != "" {
 		msg.Metadata[middleware.PropertiesKey] = encoded
@@ -77,13 +81,13 @@ func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 
 // unmarshal calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all
 // middleware, so nothing else would recover it.
-func (m marshaler) unmarshal(delivery amqp091.Delivery) (msg *message.Message, err error) {
+func (m *marshaler) unmarshal(delivery amqp091.Delivery, headers amqp091.Table) (msg *message.Message, err error) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			err = errors.New("the marshaler panicked: " + errorText(recovered))
 		}
 	}()
-	delivery.Headers = maps.Clone(delivery.Headers) // the app's marshaler may write into them
+	delivery.Headers = maps.Clone(headers) // the app's marshaler may write into them
 	msg, err = m.app.Unmarshal(delivery)
 	if err == nil && msg == nil {
 		err = errors.New("the marshaler returned no message")
@@ -104,7 +108,7 @@ func errorText(value any) (text string) {
 
 // restore gives a delivery the headers and properties that the message had before it was retried. It copies the headers only
 // where they have to change.
-func (m marshaler) restore(delivery amqp091.Delivery) amqp091.Delivery {
+func (m *marshaler) restore(delivery *amqp091.Delivery) {
 	ours := m.published(delivery)
 	foreign := 0
 	keep := func(key string) bool { return !isTransport(key) && !(ours && isBroker(key)) }
@@ -114,7 +118,7 @@ func (m marshaler) restore(delivery amqp091.Delivery) amqp091.Delivery {
 		}
 	}
 	if foreign == len(delivery.Headers) {
-		return delivery
+		return
 	}
 	headers := make(amqp091.Table, foreign)
 	for key, value := range delivery.Headers {
@@ -123,13 +127,12 @@ func (m marshaler) restore(delivery amqp091.Delivery) amqp091.Delivery {
 		}
 	}
 	if ours {
-		m.restoreProperties(&delivery)
+		m.restoreProperties(delivery)
 	}
 	delivery.Headers = headers
-	return delivery
 }
 
-func (m marshaler) restoreProperties(delivery *amqp091.Delivery) {
+func (m *marshaler) restoreProperties(delivery *amqp091.Delivery) {
 	headers := delivery.Headers
 	delivery.Exchange = text(headers, exchangeHeader)
 	if user := text(headers, userIDHeader); user != "" {
@@ -145,21 +148,31 @@ func (m marshaler) restoreProperties(delivery *amqp091.Delivery) {
 	delivery.RoutingKey = key
 }
 
-// Marshal returns the publishing that the app's marshaler makes, with the properties of the delivery that the message came from.
-func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	encoded, found := msg.Metadata[middleware.PropertiesKey]
-	if found {
-		plain := message.NewMessageWithContext(msg.Context(), msg.UUID, msg.Payload)
-		plain.Metadata = maps.Clone(msg.Metadata)
-		delete(plain.Metadata, middleware.PropertiesKey)
-		msg = plain
+// Marshal returns the publishing that the app's marshaler makes, with the properties of the delivery that the message came from. The
+// record of a message that waits is folded, and the app's marshaler does not see it: each of its keys would be copied three times.
+func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
+	var p properties
+	if encoded := msg.Metadata[middleware.PropertiesKey]; encoded != "" {
+		p.decode(encoded)
 	}
-	p, err := decodeProperties(encoded)
-	if err != nil {
-		p = properties{} // the app uses the key for something else
+	var r record
+	_, dead := msg.Metadata[middleware.DeadReasonKey]
+	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
+	plain.SetContext(msg.Context())
+	folds := false
+	for key, value := range msg.Metadata {
+		if key == middleware.PropertiesKey {
+			continue
+		}
+		if !dead && value != "" {
+			if field := fieldOf(key); field >= 0 {
+				r[field], folds = value, true
+				continue
+			}
+		}
+		plain.Metadata[key] = value
 	}
-	publishing, err := m.marshal(msg, p.Raw)
-	if err != nil {
+	if publishing, err = m.marshal(plain, p.Raw); err != nil {
 		return amqp091.Publishing{}, fmt.Errorf("the app's marshaler: %w", err)
 	}
 	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
@@ -167,26 +180,34 @@ func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 		if isTransport(key) || isBroker(key) {
 			continue
 		}
-		if _, set := msg.Metadata[key]; value == "" && msg.UUID == "" && !set {
+		if _, set := plain.Metadata[key]; value == "" && msg.UUID == "" && !set {
 			continue // the header of an empty UUID, which the delivery did not have
 		}
 		headers[key] = value
 	}
 	publishing.Headers = headers
 	p.apply(&publishing)
-	for key, value := range msg.Metadata {
+	for key, value := range plain.Metadata {
 		if recordKeys[key] {
 			headers[key] = value
 		}
 	}
-	if _, dead := msg.Metadata[middleware.DeadReasonKey]; !dead && publishing.Priority != 0 {
+	if folds {
+		for key := range p.Headers {
+			if field := fieldOf(key); field >= 0 && r[field] != "" {
+				delete(headers, key) // of the app, with another type
+			}
+		}
+		headers[recordHeader] = r.fold()
+	}
+	if !dead && publishing.Priority != 0 {
 		headers[priorityHeader], publishing.Priority = publishing.Priority, 0
 	}
 	return publishing, nil
 }
 
 // marshal does not call the app's marshaler for a payload that it could not read: it would encode what is encoded already.
-func (m marshaler) marshal(msg *message.Message, raw bool) (amqp091.Publishing, error) {
+func (m *marshaler) marshal(msg *message.Message, raw bool) (amqp091.Publishing, error) {
 	if !raw {
 		return m.app.Marshal(msg)
 	}

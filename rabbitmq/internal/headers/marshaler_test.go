@@ -47,6 +47,73 @@ func TestShrinkCutsTheRecordAndNotTheMessage(t *testing.T) {
 	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000)}, p.Headers, "a dead letter needs none of it")
 }
 
+func TestShrinkCutsTheFoldedRecord(t *testing.T) {
+	record := amqp091.Table{
+		"app": "a", "retry_reason": strings.Repeat("r", 1000) + "éé", "retry_error_type": "*errors.errorString", "retry_handler": "billing",
+		"retry_topic": "orders", "retry_failures": "3", "_watermill_delayed_for": "1s", "_watermill_delayed_until": "x",
+		"retry_first_failed_at": "x", "retry_last_failed_at": "x", "retry_due_at": "x",
+	}
+	folded := func(excess int) (shrunk amqp091.Table, saved int) {
+		p := amqp091.Publishing{Headers: headers.Fold(record)}
+		before := len(p.Headers["retry_record"].(string))
+		headers.Shrink(&p, excess)
+		return headers.Unfold(p.Headers), before - len(p.Headers["retry_record"].(string))
+	}
+	for _, excess := range []int{1, 4, 5, 8, 9, 100, 1000, 1040} {
+		_, saved := folded(excess)
+		assert.GreaterOrEqual(t, saved, excess)
+	}
+	whole, _ := folded(0)
+	assert.Equal(t, record, whole)
+
+	p, _ := folded(4 + 5 + 1)
+	assert.NotContains(t, p, "_watermill_delayed_until")
+	assert.Equal(t, strings.Repeat("r", 1000)+"é", p["retry_reason"], "whole characters")
+
+	p, _ = folded(1 << 20)
+	assert.Equal(t, amqp091.Table{"app": "a", "retry_topic": "orders", "retry_failures": "3"}, p)
+}
+
+func TestARecordInOneHeaderOrInManyIsTheSame(t *testing.T) {
+	m := headers.New(textual{}, naming.Default)
+	many := amqp091.Table{publisher.UUIDHeader: "a", "trace": "abc", "retry_failures": "2", "retry_topic": "orders", "retry_reason": "n1:1:\x00é", "retry_due_at": "soon"}
+	read := func(exchange string, table amqp091.Table) message.Metadata {
+		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: exchange, RoutingKey: "1s.orders", Headers: table})
+		require.NoError(t, err)
+		delete(msg.Metadata, middleware.PropertiesKey)
+		return msg.Metadata
+	}
+	for _, exchange := range []string{"retry.return", "retry", ""} {
+		assert.Equal(t, read(exchange, many), read(exchange, headers.Fold(many)))
+	}
+	both := headers.Fold(many)
+	both["retry_failures"] = "1"
+	assert.Equal(t, "2", read("", both)["retry_failures"], "an app without the library keeps the old record beside its own")
+
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: many})
+	require.NoError(t, err)
+	p, err := m.Marshal(msg)
+	require.NoError(t, err)
+	assert.Equal(t, headers.Fold(many), p.Headers)
+	msg.Metadata[middleware.DeadReasonKey] = "exhausted"
+	p, err = m.Marshal(msg)
+	require.NoError(t, err)
+	many[middleware.DeadReasonKey] = "exhausted"
+	assert.Equal(t, many, p.Headers, "a dead letter has a header for each key")
+}
+
+func TestUnreadableFoldedRecord(t *testing.T) {
+	m := headers.New(textual{}, naming.Default)
+	for _, text := range []string{"n", "n1", "n1:", "n2:1", "n-1:1", ":", "n99999999999999999999:1", "n1:1t", "\xff", "n1:1n9:1"} {
+		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_record": text, "retry_failures": "7"}})
+		require.NoError(t, err)
+		assert.Equal(t, message.Metadata{"retry_failures": "7"}, msg.Metadata, "%q", text)
+	}
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_record": "z3:newn1:4"}})
+	require.NoError(t, err)
+	assert.Equal(t, message.Metadata{"retry_failures": "4"}, msg.Metadata, "a letter of a later version")
+}
+
 // bodyOnly drops metadata.
 type bodyOnly struct{}
 
@@ -115,7 +182,7 @@ func (textual) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 // foreignHeaders are those that a copy must have too: neither the broker's nor the library's.
 func foreignHeaders(table amqp091.Table) amqp091.Table {
 	foreign := amqp091.Table{}
-	for key, value := range table {
+	for key, value := range headers.Unfold(table) {
 		if !slices.Contains(ours, key) && !strings.HasPrefix(key, "x-first-death-") && !strings.HasPrefix(key, "x-last-death-") {
 			foreign[key] = value
 		}
@@ -126,7 +193,7 @@ func foreignHeaders(table amqp091.Table) amqp091.Table {
 // ours are the headers of the broker, then those of the library.
 var ours = []string{
 	"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", "_watermill_amqp_redelivered",
-	"retry_publish_id", "retry_user_id", "retry_exchange", "retry_routing_key", "retry_priority", "retry_properties", "retry_unmarshal_error",
+	"retry_record", "retry_publish_id", "retry_user_id", "retry_exchange", "retry_routing_key", "retry_priority", "retry_properties", "retry_unmarshal_error",
 }
 
 const brokerHeaders = 6
@@ -140,6 +207,7 @@ func FuzzMarshaler(f *testing.F) {
 	f.Add("retry_user_id", "root", []byte("body"), int64(1), "shop", "orders")
 	f.Add(publisher.UUIDHeader, "", []byte("body"), int64(1), "", "orders")
 	f.Add("", "", []byte("body"), int64(0), "", "orders")
+	f.Add("retry_record", "n1:2t6:orders", []byte("body"), int64(0), "retry.return", "1s.orders")
 	m, letters := headers.New(textual{}, naming.Default), headers.NewDeadLetters(textual{})
 	f.Fuzz(func(t *testing.T, key, value string, body []byte, number int64, exchange, routingKey string) {
 		raw := append([]byte{}, body...) // never nil, as from the wire

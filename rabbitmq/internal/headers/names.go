@@ -9,7 +9,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// Headers of a copy. They are read only from a delivery that came through the return exchange; the app never sees them.
+// Headers of a copy, besides recordHeader. They are read only from a delivery that came through the return exchange; the app never
+// sees them.
 const (
 	userIDHeader     = "retry_user_id"     // a user-id other than the connection's closes the channel
 	exchangeHeader   = "retry_exchange"    // the exchange that the message was first published to
@@ -20,7 +21,7 @@ const (
 // isTransport reports whether a header or metadata key belongs to the library. The app never sees such a header.
 func isTransport(key string) bool {
 	switch key {
-	case publisher.IDHeader, userIDHeader, exchangeHeader, routingKeyHeader, priorityHeader,
+	case publisher.IDHeader, recordHeader, userIDHeader, exchangeHeader, routingKeyHeader, priorityHeader,
 		middleware.PropertiesKey, middleware.UnmarshalErrorKey:
 		return true
 	}

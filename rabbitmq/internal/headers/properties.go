@@ -44,7 +44,7 @@ const (
 	fieldRaw
 )
 
-func propertiesOf(d amqp091.Delivery, msg *message.Message) properties {
+func propertiesOf(d *amqp091.Delivery, msg *message.Message) properties {
 	p := properties{
 		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo,
 		MessageID: d.MessageId, Type: d.Type, AppID: d.AppId, UserID: d.UserId, Priority: d.Priority, Timestamp: d.Timestamp,
@@ -68,7 +68,7 @@ func propertiesOf(d amqp091.Delivery, msg *message.Message) properties {
 }
 
 // apply gives a copy the properties of the delivery that it is made of.
-func (p properties) apply(publishing *amqp091.Publishing) {
+func (p *properties) apply(publishing *amqp091.Publishing) {
 	set := func(property *string, value string) {
 		if value != "" {
 			*property = value
@@ -118,7 +118,7 @@ func (p *properties) texts() [fieldRoutingKey + 1]*string {
 }
 
 // encode returns "" for a delivery without any of these properties.
-func (p properties) encode() string {
+func (p *properties) encode() string {
 	var b []byte
 	for field, value := range p.texts() {
 		if value != nil && *value != "" {
@@ -140,11 +140,15 @@ func (p properties) encode() string {
 	return string(b)
 }
 
+// decode reads what encode wrote. Any other text leaves p empty: the app uses the key for something else.
+func (p *properties) decode(encoded string) {
+	if decoded, err := decodeProperties(encoded); err == nil {
+		*p = decoded
+	}
+}
+
 func decodeProperties(encoded string) (properties, error) {
 	var p properties
-	if encoded == "" {
-		return p, nil
-	}
 	texts := p.texts()
 	d := decoder{rest: []byte(encoded)}
 	for len(d.rest) > 0 && d.err == nil {

@@ -73,7 +73,7 @@ func main() {
 			c.name, o.median, o.lower, o.upper, t.median, t.lower, t.upper, r.median, r.least, r.most)
 		verdict := "ok"
 		if r.median < c.target {
-			verdict = "short"
+			verdict = "missed"
 		}
 		claims = append(claims, fmt.Sprintf("claim %s measured=%.2f target=%.2f %s", c.name, r.median, c.target, verdict))
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -27,11 +26,7 @@ const (
 
 // measureLateness runs an app whose messages fail on both tiers. The lateness is the time from a failure to the next call, minus
 // the delay.
-func measureLateness(duration time.Duration) ([]string, error) {
-	uri := os.Getenv("AMQP_URL")
-	if uri == "" {
-		return nil, errors.New("AMQP_URL is not set")
-	}
+func measureLateness(uri string, duration time.Duration) ([]string, error) {
 	name := "retrybench_" + watermill.NewShortUUID()
 	schedule := backoff.Schedule{500 * time.Millisecond, time.Second}
 	builder, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: schedule, Prefix: name})
