@@ -186,13 +186,3 @@ func (d *diary) all() []string {
 	defer d.mu.Unlock()
 	return slices.Clone(d.entries)
 }
-
-func (d *diary) count(entry string) int {
-	n := 0
-	for _, e := range d.all() {
-		if e == entry {
-			n++
-		}
-	}
-	return n
-}
