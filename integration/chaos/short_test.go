@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestChaosShort is `make chaos` in two minutes, on one broker: shorter faults, fewer messages, only the faults that can run on this
-// broker. Faults that do not disturb the broker itself run in parallel.
+// broker, over both apps. Faults that do not disturb the broker itself run in parallel.
 func TestChaosShort(t *testing.T) {
 	b := FromEnvironment()
 	if b.URL == "" {
@@ -28,14 +28,16 @@ func TestChaosShort(t *testing.T) {
 	var mu sync.Mutex
 	var rows []Row
 	run := func(fault Fault) {
-		row := Run(ctx, fault, b, Options{Messages: 150, Short: true})
+		done := Run(ctx, fault, b, Options{Messages: 150, Short: true})
 		mu.Lock()
 		defer mu.Unlock()
-		t.Logf("%s took=%s", row, row.Took.Round(time.Second))
-		if what := row.Faulty(); what != "" {
-			t.Errorf("%s: %s", row.Fault, what)
+		for _, row := range done {
+			t.Logf("%s took=%s", row, row.Took.Round(time.Second))
+			if what := row.Faulty(); what != "" {
+				t.Errorf("%s over %s: %s", row.Fault, row.App, what)
+			}
 		}
-		rows = append(rows, row)
+		rows = append(rows, done...)
 	}
 	var leftOut []string
 	var beside sync.WaitGroup
