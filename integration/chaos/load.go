@@ -352,5 +352,10 @@ func (l *Load) end(ctx context.Context) error {
 	if err := l.broker.await(ctx); err != nil {
 		return err
 	}
-	return clean(l.admin, l.user)
+	for { // the management API can answer with an error shortly after a restart of the broker
+		err := clean(l.admin, l.user)
+		if err == nil || !sleep(ctx, 500*time.Millisecond) {
+			return err
+		}
+	}
 }

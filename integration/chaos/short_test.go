@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -102,5 +103,31 @@ func TestRowsThatAreFaulty(t *testing.T) {
 		if got := row.Faulty(); got != want {
 			t.Errorf("%v: Faulty returned %q, want %q", row, got, want)
 		}
+	}
+}
+
+// TestSummaryHasTotalsOfEachApp: a row that was not run counts in no total, and fails the run.
+func TestSummaryHasTotalsOfEachApp(t *testing.T) {
+	rows := []Row{
+		{Fault: none, Broker: "4.0", App: appConnect, Published: 5, Processed: 4, Dead: 1},
+		{Fault: "some", Broker: "4.0", App: appConnect, Published: 70, Processed: 60, Waiting: 10, Duplicates: 2},
+		{Fault: none, Broker: "4.0", App: appStock, Published: 300, Processed: 200, Destroyed: 100},
+	}
+	var table strings.Builder
+	if !Summary(&table, rows) {
+		t.Error("Summary reports a fault, and no row has one")
+	}
+	for app, counts := range map[string]string{
+		appConnect: "75 64 1 10 0 0 2",
+		appStock:   "300 200 0 0 100 0 0",
+		"all":      "375 264 1 10 100 0 2",
+	} {
+		want := "all " + app + " " + counts
+		if found := strings.Join(strings.Fields(table.String()), " "); !strings.Contains(found, want) {
+			t.Errorf("the table has no %q:\n%s", want, table.String())
+		}
+	}
+	if Summary(io.Discard, append(rows, newRows(Fault{Name: "other"}, Broker{}, "why")...)) {
+		t.Error("Summary reports no fault, and two rows were not run")
 	}
 }
