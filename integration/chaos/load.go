@@ -68,7 +68,7 @@ func runHere(ctx context.Context, fault Fault, b Broker, o Options) []Row {
 		return newRows(fault, b, why)
 	}
 	memory := watchMemory()
-	err := disturb(ctx, fault, b, o, rows)
+	err := runLoads(ctx, fault, b, o, rows)
 	peak := memory()
 	for i := range rows {
 		rows[i].PeakMiB = max(rows[i].PeakMiB, peak)
@@ -79,9 +79,9 @@ func runHere(ctx context.Context, fault Fault, b Broker, o Options) []Row {
 	return rows
 }
 
-// disturb fills in the rows.
-func disturb(ctx context.Context, fault Fault, b Broker, o Options, rows []Row) (err error) {
-	if b.Ctl != "" { // without it, a row with such a late confirm takes three minutes
+// runLoads fills in the rows.
+func runLoads(ctx context.Context, fault Fault, b Broker, o Options, rows []Row) (err error) {
+	if b.Ctl != "" { // a row with a late confirm takes three minutes without it: see forwardedAgain
 		if err := run(b.Ctl, "eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 15000)."); err != nil {
 			return err
 		}
@@ -113,7 +113,10 @@ func disturb(ctx context.Context, fault Fault, b Broker, o Options, rows []Row) 
 		}
 	}
 	publishing.Wait()
-	if err = errors.Join(err, each(loads, func(l *Load) error { return l.finish(ctx) })); err != nil {
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return err
+	}
+	if err := each(loads, func(l *Load) error { return l.finish(ctx) }); err != nil {
 		return err
 	}
 	left := settled(before)
