@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -16,17 +17,25 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-const handlers = 16
+// The apps that every fault disturbs.
+const (
+	appConnect = "connect"        // config.Connect: one handler with 16 messages in flight
+	appStock   = "watermill-amqp" // the parts, with watermill-amqp's subscriber: 16 handlers with one message in flight each
+)
+
+// Apps returns the names of the apps. They run side by side, each with a broker user, queues, a feed and a ledger of its own.
+func Apps() []string { return []string{appConnect, appStock} }
+
+const concurrency = 16
 
 var tiers = backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond, time.Second}
 
 var errBank = errors.New("the bank is down")
 
 // appConfig is the configuration of a consumer, in this process or in a child.
-type appConfig struct{ URL, Queue, Prefix string }
+type appConfig struct{ App, URL, Queue, Prefix string }
 
 // report receives what happens to the messages.
 type report interface {
@@ -37,69 +46,96 @@ type report interface {
 
 // app is a complete consumer, built like a user's.
 type app struct {
-	router   *message.Router
-	failures *publisher.Publisher
-	refused  atomic.Int64 // attempts to publish a copy that failed
-	ended    chan error
+	router  *message.Router
+	rest    func() error // closes what is used until the router is closed
+	refused refusals
+	ended   chan error
 }
 
-// refusals counts the attempts to publish that fail.
+// refusals is a logger that counts the attempts to publish a copy that fail, and logs nothing.
 type refusals struct {
-	message.Publisher
-	count *atomic.Int64
+	watermill.NopLogger
+	count atomic.Int64
 }
 
-func (r refusals) Publish(topic string, messages ...*message.Message) error {
-	err := r.Publisher.Publish(topic, messages...)
-	if err != nil {
+func (r *refusals) Error(text string, _ error, _ watermill.LogFields) {
+	if strings.HasPrefix(text, "Cannot publish the copy") {
 		r.count.Add(1)
 	}
-	return err
 }
 
-func (c appConfig) builder() (*config.Builder, error) {
+func (r *refusals) With(watermill.LogFields) watermill.LoggerAdapter { return r }
+
+func (c appConfig) rabbit() config.BuilderConfig {
 	rabbit := amqp.NewDurableQueueConfig(c.URL)
 	rabbit.Connection.AmqpConfig = &amqp091.Config{Heartbeat: 3 * time.Second}
 	rabbit.Connection.Reconnect = amqp.DefaultReconnectConfig()
 	rabbit.Connection.Reconnect.BackoffMaxInterval = 2 * time.Second
-	return config.NewBuilder(config.BuilderConfig{AMQP: rabbit, Schedule: tiers, Prefix: c.Prefix})
+	return config.BuilderConfig{AMQP: rabbit, Schedule: tiers, Prefix: c.Prefix}
+}
+
+// hooks lets the middleware report the copies that the broker has confirmed.
+func (c appConfig) hooks(to report) func(*middleware.TieredRetryConfig) {
+	return func(settings *middleware.TieredRetryConfig) {
+		settings.OnRetry = func(e middleware.RetryEvent) {
+			to.moved(e.MessageUUID, tierQueue(c, e.Tier), time.Duration(e.Tier), false)
+		}
+		settings.OnDeadLetter = func(e middleware.DeadLetterEvent) { to.moved(e.MessageUUID, c.Queue+".dead", 0, true) }
+	}
 }
 
 func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
-	rabbit, err := c.builder()
-	if err != nil {
+	a := &app{router: message.NewDefaultRouter(quiet), ended: make(chan error, 1)}
+	add := a.addStock
+	if c.App == appConnect {
+		add = a.addConnect
+	}
+	if err := add(c, func(msg *message.Message) error { return bill(msg, to) }, c.hooks(to)); err != nil {
 		return nil, err
-	}
-	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), quiet)
-	if err != nil {
-		return nil, err
-	}
-	a := &app{ended: make(chan error, 1)}
-	if a.failures, err = rabbit.NewPublisher(quiet); err != nil {
-		return nil, errors.Join(err, subscriber.Close())
-	}
-	settings := rabbit.TieredRetryConfig(refusals{a.failures, &a.refused})
-	settings.OnRetry = func(e middleware.RetryEvent) {
-		to.moved(e.MessageUUID, tierQueue(c, e.Tier), time.Duration(e.Tier), false)
-	}
-	settings.OnDeadLetter = func(e middleware.DeadLetterEvent) { to.moved(e.MessageUUID, c.Queue+".dead", 0, true) }
-	retry, err := middleware.NewTieredRetry(settings, quiet)
-	if err != nil {
-		return nil, errors.Join(err, subscriber.Close(), a.failures.Close())
-	}
-	a.router = message.NewDefaultRouter(quiet)
-	for i := range handlers {
-		a.router.AddConsumerHandler(fmt.Sprintf("bill/%d", i), c.Queue, subscriber, func(msg *message.Message) error {
-			return bill(msg, to)
-		}).AddMiddleware(retry.Middleware)
 	}
 	go func() { a.ended <- a.router.Run(context.WithoutCancel(ctx)) }()
 	select {
 	case <-a.router.Running():
 		return a, nil
 	case err := <-a.ended:
-		return nil, errors.Join(fmt.Errorf("the router ended: %w", err), subscriber.Close(), a.failures.Close())
+		return nil, errors.Join(fmt.Errorf("the router ended: %w", err), a.rest())
 	}
+}
+
+func (a *app) addConnect(c appConfig, handler message.NoPublishHandlerFunc, hooks func(*middleware.TieredRetryConfig)) error {
+	rabbit, err := config.Connect(c.rabbit(), &a.refused)
+	if err != nil {
+		return err
+	}
+	a.rest = rabbit.Close
+	rabbit.AddConsumerHandler(a.router, "bill", c.Queue, handler, middleware.HandlerOptions{Concurrency: concurrency, Middleware: hooks})
+	return nil
+}
+
+func (a *app) addStock(c appConfig, handler message.NoPublishHandlerFunc, hooks func(*middleware.TieredRetryConfig)) error {
+	rabbit, err := config.NewBuilder(c.rabbit())
+	if err != nil {
+		return err
+	}
+	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), quiet)
+	if err != nil {
+		return err
+	}
+	failures, err := rabbit.NewPublisher(quiet)
+	if err != nil {
+		return errors.Join(err, subscriber.Close())
+	}
+	settings := rabbit.TieredRetryConfig(failures)
+	hooks(&settings)
+	retry, err := middleware.NewTieredRetry(settings, &a.refused)
+	if err != nil {
+		return errors.Join(err, subscriber.Close(), failures.Close())
+	}
+	a.rest = func() error { return errors.Join(subscriber.Close(), failures.Close()) }
+	for i := range concurrency {
+		a.router.AddConsumerHandler(fmt.Sprintf("bill/%d", i), c.Queue, subscriber, handler).AddMiddleware(retry.Middleware)
+	}
+	return nil
 }
 
 // bill fails 0 to 3 times, depending on the message's identity. One message in 50 fails permanently.
@@ -140,5 +176,5 @@ func (c appConfig) tierQueues() []string {
 
 func (a *app) close() error {
 	err := a.router.Close()
-	return errors.Join(err, <-a.ended, a.failures.Close())
+	return errors.Join(err, <-a.ended, a.rest())
 }

@@ -16,15 +16,16 @@ import (
 var brokerFaults = []Fault{
 	{"broker-killed", needsKill, 40 * time.Second, killBroker},
 	{"node-killed", needsKill | needsCluster | needsProxy, 20 * time.Second, killNode},
-	{"memory-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, l *Load) error { return l.raise(ctx, memory) }},
-	{"disk-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, l *Load) error { return l.raise(ctx, disk) }},
+	{"memory-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, loads []*Load) error { return raise(ctx, loads[0], memory) }},
+	{"disk-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, loads []*Load) error { return raise(ctx, loads[0], disk) }},
 }
 
 // registered is how long RabbitMQ can take to write a new quorum queue's name to the disk (Erlang's dets: 3 seconds). If a node
 // is killed before that, the queue has no leader after the restart, and no client can repair it.
 const registered = 4 * time.Second
 
-func killBroker(ctx context.Context, l *Load) error {
+func killBroker(ctx context.Context, loads []*Load) error {
+	l := loads[0]
 	sleep(ctx, registered)
 	for range l.rounds(3, 1) {
 		if err := l.whileDead(func() { sleep(ctx, 2*time.Second) }); err != nil {
@@ -33,7 +34,9 @@ func killBroker(ctx context.Context, l *Load) error {
 		if err := errors.Join(ctx.Err(), l.broker.await(ctx)); err != nil {
 			return err
 		}
-		l.ledger.heal()
+		for _, each := range loads {
+			each.ledger.heal()
+		}
 		sleep(ctx, l.long(3*time.Second, time.Second)) // time to process messages between the crashes
 	}
 	return nil
@@ -49,18 +52,22 @@ func (l *Load) whileDead(do func()) (err error) {
 	return nil
 }
 
-// killNode kills the node to which the app is connected. The app then reaches another node at the same address.
-func killNode(ctx context.Context, l *Load) error {
-	survivor, err := url.Parse(l.broker.Survivors[0])
+// killNode kills the node to which the apps are connected. The apps then reach another node at the same addresses.
+func killNode(ctx context.Context, loads []*Load) error {
+	survivor, err := url.Parse(loads[0].broker.Survivors[0])
 	if err != nil {
 		return err
 	}
-	return l.whileDead(func() {
-		l.proxy.Stop()
-		l.proxy.Upstream = survivor.Host
-		err = l.proxy.Start()
+	var moved error
+	err = loads[0].whileDead(func() {
+		for _, l := range loads {
+			l.proxy.Stop()
+			l.proxy.Upstream = survivor.Host
+			moved = errors.Join(moved, l.proxy.Start())
+		}
 		sleep(ctx, 10*time.Second)
 	})
+	return errors.Join(err, moved)
 }
 
 // alarm is one of the two alarms during which RabbitMQ blocks publishing connections.
@@ -82,7 +89,7 @@ var (
 	}
 )
 
-func (l *Load) raise(ctx context.Context, a alarm) (err error) {
+func raise(ctx context.Context, l *Load, a alarm) (err error) {
 	before, err := output(l.broker.Ctl, "eval", a.read)
 	if err != nil {
 		return err

@@ -6,8 +6,8 @@ import (
 )
 
 var consumerFaults = []Fault{
-	{"consumer-killed", needsChild, 8 * time.Second, killConsumer},
-	{"rolling-restart", 0, 8 * time.Second, restartConsumer},
+	{"consumer-killed", needsChild, 8 * time.Second, separately(killConsumer)},
+	{"rolling-restart", 0, 8 * time.Second, separately(restartConsumer)},
 }
 
 // killConsumer kills the consumer with SIGKILL while handlers run.

@@ -8,9 +8,15 @@ import (
 )
 
 var deletions = []Fault{
-	{"work-queue-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error { return l.delete(ctx, l.config.Queue, handlers) }},
-	{"tier-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error { return l.delete(ctx, l.config.tierQueues()[2], returnWindow) }},
-	{"dead-letters-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error { return l.delete(ctx, l.config.Queue+".dead", 0) }},
+	{"work-queue-deleted", 0, 6 * time.Second, separately(func(ctx context.Context, l *Load) error {
+		return l.delete(ctx, l.config.Queue, concurrency)
+	})},
+	{"tier-deleted", 0, 6 * time.Second, separately(func(ctx context.Context, l *Load) error {
+		return l.delete(ctx, l.config.tierQueues()[2], returnWindow)
+	})},
+	{"dead-letters-deleted", 0, 6 * time.Second, separately(func(ctx context.Context, l *Load) error {
+		return l.delete(ctx, l.config.Queue+".dead", 0)
+	})},
 }
 
 // returnWindow is how many messages of a tier can be on their way back at once.

@@ -9,7 +9,7 @@ import (
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 )
 
-var limits = []Fault{{"tier-full", 0, 15 * time.Second, fillTiers}}
+var limits = []Fault{{"tier-full", 0, 15 * time.Second, separately(fillTiers)}}
 
 // fillTiers sets a maximum length on the tiers that is so low that the broker refuses most copies.
 func fillTiers(ctx context.Context, l *Load) error {
@@ -24,7 +24,7 @@ func fillTiers(ctx context.Context, l *Load) error {
 	}
 	sleep(ctx, l.long(12*time.Second, 3*time.Second))
 	_, err = l.admin.DeletePolicy("/", l.user)
-	if err == nil && l.app.refused.Load() == 0 {
+	if err == nil && l.app.refused.count.Load() == 0 {
 		err = errors.New("the broker refused no copy, so the fault had no effect")
 	}
 	return err

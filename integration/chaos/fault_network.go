@@ -8,16 +8,16 @@ import (
 )
 
 var networkFaults = []Fault{
-	{"network-cut", needsProxy, 18 * time.Second, cutNetwork},
-	{"latency-200ms", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
+	{"network-cut", needsProxy, 18 * time.Second, separately(cutNetwork)},
+	{"latency-200ms", needsProxy, 12 * time.Second, separately(func(ctx context.Context, l *Load) error {
 		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), "latency", `"latency":200`)
-	}},
-	{"slow-drip", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
+	})},
+	{"slow-drip", needsProxy, 12 * time.Second, separately(func(ctx context.Context, l *Load) error {
 		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), "bandwidth", `"rate":2`) // KB/s
-	}},
-	{"half-open", needsProxy, 14 * time.Second, func(ctx context.Context, l *Load) error {
+	})},
+	{"half-open", needsProxy, 14 * time.Second, separately(func(ctx context.Context, l *Load) error {
 		return l.disturb(ctx, l.long(14*time.Second, 8*time.Second), "timeout", `"timeout":0`) // longer than the heartbeat timeout
-	}},
+	})},
 }
 
 func cutNetwork(ctx context.Context, l *Load) error {

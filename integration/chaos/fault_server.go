@@ -7,10 +7,10 @@ import (
 )
 
 var serverFaults = []Fault{
-	{"connections-closed", 0, 10 * time.Second, closeConnections},
-	{"channel-errors", 0, 6 * time.Second, deleteExchange},
-	{"permissions-revoked", 0, 9 * time.Second, revoke},
-	{"password-changed", 0, 9 * time.Second, changePassword},
+	{"connections-closed", 0, 10 * time.Second, separately(closeConnections)},
+	{"channel-errors", 0, 6 * time.Second, separately(deleteExchange)},
+	{"permissions-revoked", 0, 9 * time.Second, separately(revoke)},
+	{"password-changed", 0, 9 * time.Second, separately(changePassword)},
 }
 
 // closeConnections closes the connections of the app's user, several times.

@@ -17,6 +17,8 @@ import (
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/rs/zerolog"
+
+	"github.com/tieredretry/watermill-retry/config"
 )
 
 // Options are the same for all rows of a run.
@@ -28,6 +30,7 @@ type Options struct {
 // Load is one running row: an app that consumes, a feed that publishes, and what a fault needs to disturb them.
 type Load struct {
 	Options
+	row    *Row
 	broker Broker
 	config appConfig
 	user   string
@@ -37,7 +40,7 @@ type Load struct {
 	feed   *feed
 	app    *app
 	child  *child
-	before int
+	stuck  bool
 }
 
 func namePrefix(broker string) string {
@@ -51,67 +54,133 @@ func namePrefix(broker string) string {
 
 const everything = ".*"
 
-// runHere runs one row: load, fault, drain, ledger. It always returns a row.
-func runHere(ctx context.Context, fault Fault, b Broker, o Options) (row Row) {
+// runHere runs the rows of a fault, one for each app: loads, fault, drain, ledgers. It always returns all rows. Heap and goroutines
+// are those of this process, which runs all apps.
+func runHere(ctx context.Context, fault Fault, b Broker, o Options) []Row {
 	begin := time.Now()
-	row = Row{Fault: fault.Name, Broker: b.Name}
-	defer func() { row.Took = time.Since(begin) }()
+	rows := newRows(fault, b, "")
+	defer func() {
+		for i := range rows {
+			rows[i].Took = time.Since(begin)
+		}
+	}()
 	if why := fault.Missing(b); why != "" {
-		row.NotRun = why
-		return row
+		return newRows(fault, b, why)
 	}
 	memory := watchMemory()
-	l, err := newLoad(ctx, fault, b, o)
-	if err == nil {
-		err = l.run(ctx, fault, &row)
-		err = errors.Join(err, l.end(context.WithoutCancel(ctx)))
-	}
-	row.PeakMiB = max(row.PeakMiB, memory())
-	if err != nil {
-		row.NotRun = strings.ReplaceAll(err.Error(), "\n", "; ")
-	}
-	return row
-}
-
-func newLoad(ctx context.Context, fault Fault, b Broker, o Options) (*Load, error) {
-	l := &Load{Options: o, broker: b, ledger: newLedger()}
-	var err error
-	if l.admin, err = b.management(); err != nil {
-		return nil, err
-	}
-	if b.Ctl != "" { // without it, a row with such a late confirm takes three minutes
-		if err := run(b.Ctl, "eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 15000)."); err != nil {
-			return nil, err
+	err := runLoads(ctx, fault, b, o, rows)
+	peak := memory()
+	for i := range rows {
+		rows[i].PeakMiB = max(rows[i].PeakMiB, peak)
+		if err != nil {
+			rows[i].NotRun = strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
 	}
-	name := namePrefix(b.Name) + strings.ToLower(rand.Text()[:6])
+	return rows
+}
+
+// runLoads fills in the rows.
+func runLoads(ctx context.Context, fault Fault, b Broker, o Options, rows []Row) (err error) {
+	if b.Ctl != "" { // a row with a late confirm takes three minutes without it: see forwardedAgain
+		if err := run(b.Ctl, "eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 15000)."); err != nil {
+			return err
+		}
+	}
+	var loads []*Load
+	defer func() {
+		err = errors.Join(err, each(loads, func(l *Load) error { return l.end(context.WithoutCancel(ctx)) }))
+	}()
+	for i := range rows {
+		l := &Load{Options: o, row: &rows[i], broker: b, ledger: newLedger()}
+		loads = append(loads, l)
+		if err := l.prepare(fault); err != nil {
+			return err
+		}
+	}
+	before := steady()
+	if err := each(loads, func(l *Load) error { return l.start(ctx, fault) }); err != nil {
+		return err
+	}
+	var publishing sync.WaitGroup
+	for _, l := range loads {
+		publishing.Go(func() { l.publish(ctx, fault) })
+	}
+	sleep(ctx, loads[0].long(time.Second, 500*time.Millisecond))
+	err = fault.Inject(ctx, loads)
+	for _, l := range loads {
+		if fault.Name != none && !l.ledger.marked() {
+			l.ledger.heal()
+		}
+	}
+	publishing.Wait()
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return err
+	}
+	if err := each(loads, func(l *Load) error { return l.finish(ctx) }); err != nil {
+		return err
+	}
+	left := settled(before)
+	for i := range rows {
+		rows[i].Before, rows[i].After = max(rows[i].Before, before), max(rows[i].After, len(left))
+	}
+	if len(left) > before {
+		fmt.Fprintf(os.Stderr, "fault=%s broker=%s goroutines left:\n%s\n", fault.Name, b.Name, strings.Join(left, "\n\n"))
+	}
+	return each(loads, func(l *Load) error { return l.count(ctx) })
+}
+
+// each calls do for all loads at the same time.
+func each(loads []*Load, do func(*Load) error) error {
+	errs := make([]error, len(loads))
+	var running sync.WaitGroup
+	for i, l := range loads {
+		running.Go(func() {
+			if err := do(l); err != nil {
+				errs[i] = fmt.Errorf("app %s: %w", l.row.App, err)
+			}
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// prepare makes the user and the proxy of the app.
+func (l *Load) prepare(fault Fault) error {
+	var err error
+	if l.admin, err = l.broker.management(); err != nil {
+		return err
+	}
+	name := namePrefix(l.broker.Name) + strings.ToLower(rand.Text()[:6])
 	l.user = name
 	if err := l.password(name); err != nil {
-		return nil, err
+		return err
 	}
 	if err := l.permit(everything); err != nil {
-		return nil, err
+		return err
 	}
-	uri, err := url.Parse(b.URL)
+	uri, err := url.Parse(l.broker.URL)
 	if err != nil {
-		return nil, errors.New("the broker's URL is invalid")
+		return errors.New("the broker's URL is invalid")
 	}
 	uri.User = url.UserPassword(name, name)
 	if fault.Needs&needsProxy != 0 {
 		zerolog.SetGlobalLevel(zerolog.Disabled) // toxics write log lines of their own
 		l.proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), name, "127.0.0.1:0", hostPort(uri))
 		if err := l.proxy.Start(); err != nil {
-			return nil, err
+			return err
 		}
 		uri.Host = l.proxy.Listen
 	}
-	l.config = appConfig{URL: uri.String(), Queue: name + ".orders", Prefix: name}
-	l.before = steady()
+	l.config = appConfig{App: l.row.App, URL: uri.String(), Queue: name + ".orders", Prefix: name}
+	return nil
+}
+
+func (l *Load) start(ctx context.Context, fault Fault) (err error) {
 	if fault.Needs&needsChild != 0 {
-		return l, l.startChild()
+		return l.startChild()
 	}
 	l.app, err = startApp(ctx, l.config, l.ledger)
-	return l, err
+	return err
 }
 
 func hostPort(uri *url.URL) string {
@@ -133,45 +202,37 @@ func (l *Load) permit(pattern string) error {
 	return err
 }
 
-func (l *Load) run(ctx context.Context, fault Fault, row *Row) error {
+// publish publishes the messages, some of them after the fault.
+func (l *Load) publish(ctx context.Context, fault Fault) {
 	l.feed = newFeed(ctx, l.broker, l.config.Queue, l.ledger)
-	first := l.Messages * 4 / 5
 	over := fault.Lasts + time.Second
 	if l.Short {
 		over /= 3
 	}
-	var publishing sync.WaitGroup
-	publishing.Go(func() { l.feed.publish(ctx, 0, first, over) })
-	sleep(ctx, l.long(time.Second, 500*time.Millisecond))
-	err := fault.Inject(ctx, l)
-	if fault.Name != none && !l.ledger.marked() {
-		l.ledger.heal()
-	}
-	publishing.Wait()
-	l.feed.publish(ctx, first, l.Messages, l.long(2*time.Second, time.Second)) // some messages come after the fault
+	l.feed.publish(ctx, 0, l.Messages*4/5, over)
+}
+
+// finish publishes the messages that come after the fault, waits until all are settled, and closes the app.
+func (l *Load) finish(ctx context.Context) error {
+	l.feed.publish(ctx, l.Messages*4/5, l.Messages, l.long(2*time.Second, time.Second))
 	l.feed.close()
-	if err = errors.Join(err, ctx.Err()); err != nil {
-		return err
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	stuck := l.settle(ctx, l.long(8*time.Minute, 5*time.Minute))
-	var fault2 error
+	l.stuck = l.settle(ctx, l.long(8*time.Minute, 5*time.Minute))
+	var err error
 	if l.app != nil {
-		fault2 = l.app.close()
+		err = l.app.close()
 		l.app = nil
 	}
 	if l.child != nil {
-		fault2 = l.child.finish(row)
+		err = l.child.finish(l.row)
 		l.child = nil
 	}
-	if fault2 != nil {
-		return fmt.Errorf("cannot close the app: %w", fault2)
+	if err != nil {
+		return fmt.Errorf("cannot close the app: %w", err)
 	}
-	left := settled(l.before)
-	row.Before, row.After = max(row.Before, l.before), max(row.After, len(left))
-	if len(left) > l.before {
-		fmt.Fprintf(os.Stderr, "fault=%s broker=%s goroutines left:\n%s\n", row.Fault, row.Broker, strings.Join(left, "\n\n"))
-	}
-	return errors.Join(l.count(ctx, row, stuck))
+	return nil
 }
 
 // forwardedAgain is how long RabbitMQ waits for a confirm in at-least-once dead-lettering before it tries again
@@ -220,7 +281,7 @@ func gone(err error) bool {
 // declare declares the topology again after a fault has deleted parts of it. A message that has expired on a tier cannot be read
 // there: it waits until the way back exists.
 func (l *Load) declare() error {
-	rabbit, err := l.config.builder()
+	rabbit, err := config.NewBuilder(l.config.rabbit())
 	if err != nil {
 		return err
 	}
@@ -237,7 +298,7 @@ func (l *Load) declare() error {
 }
 
 // count reads the messages that are left in the queues, at least twice, so that messages on their way from a tier are found.
-func (l *Load) count(ctx context.Context, row *Row, stuck bool) error {
+func (l *Load) count(ctx context.Context) error {
 	if err := l.declare(); err != nil {
 		return err
 	}
@@ -260,10 +321,11 @@ func (l *Load) count(ctx context.Context, row *Row, stuck bool) error {
 		}
 		sleep(ctx, l.long(time.Second, 400*time.Millisecond))
 	}
+	row, stuck := l.row, l.stuck
 	row.Stuck = stuck
 	missing := l.ledger.settle(row, l.config.Queue, dead, waiting)
 	if len(missing) > 0 || stuck {
-		fmt.Fprintf(os.Stderr, "fault=%s broker=%s stuck=%v lost: %d\n", row.Fault, row.Broker, stuck, len(missing))
+		fmt.Fprintf(os.Stderr, "fault=%s broker=%s app=%s stuck=%v lost: %d\n", row.Fault, row.Broker, row.App, stuck, len(missing))
 		for _, id := range missing[:min(len(missing), 20)] {
 			fmt.Fprintf(os.Stderr, "  %s last seen in %s at %s\n", id, l.ledger.last[id].queue, l.ledger.last[id].at.Format("15:04:05.000"))
 		}
@@ -276,6 +338,9 @@ func (l *Load) count(ctx context.Context, row *Row, stuck bool) error {
 
 // end removes everything that the row has made, also after an error.
 func (l *Load) end(ctx context.Context) error {
+	if l.admin == nil || l.user == "" {
+		return nil
+	}
 	if l.app != nil {
 		_ = l.app.close()
 	}
@@ -290,5 +355,10 @@ func (l *Load) end(ctx context.Context) error {
 	if err := l.broker.await(ctx); err != nil {
 		return err
 	}
-	return clean(l.admin, l.user)
+	for { // the management API can answer with an error shortly after a restart of the broker
+		err := clean(l.admin, l.user)
+		if err == nil || !sleep(ctx, 500*time.Millisecond) {
+			return err
+		}
+	}
 }

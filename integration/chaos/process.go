@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,7 +13,7 @@ import (
 	"time"
 )
 
-// rowVariable makes this program run one row, so that heap and goroutines are those of this row only.
+// rowVariable makes this program run the rows of one fault, so that heap and goroutines are those of these rows only.
 const rowVariable = "CHAOS_ROW"
 
 type rowTask struct {
@@ -29,7 +30,7 @@ func Main() {
 	if task = os.Getenv(childVariable); task != "" {
 		do = consumer
 	} else if task = os.Getenv(rowVariable); task != "" {
-		do = oneRow
+		do = oneFault
 	} else {
 		return
 	}
@@ -43,7 +44,7 @@ func Main() {
 	os.Exit(0)
 }
 
-func oneRow(ctx context.Context, text string) error {
+func oneFault(ctx context.Context, text string) error {
 	var task rowTask
 	if err := json.Unmarshal([]byte(text), &task); err != nil {
 		return err
@@ -57,29 +58,29 @@ func oneRow(ctx context.Context, text string) error {
 	return fmt.Errorf("no fault has the name %q", task.Fault)
 }
 
-// Run runs one row in a process of its own, which shuts down when ctx ends. If a row that disturbs the whole broker ends with an
-// error, Run restores the broker.
-func Run(ctx context.Context, fault Fault, b Broker, o Options) Row {
-	row, err := apart(ctx, rowTask{fault.Name, b, o})
+// Run disturbs all apps with one fault, in a process of its own, which shuts down when ctx ends. It returns one row for each app. If
+// a fault that disturbs the whole broker ends with an error, Run restores the broker.
+func Run(ctx context.Context, fault Fault, b Broker, o Options) []Row {
+	rows, err := apart(ctx, rowTask{fault.Name, b, o})
 	if err != nil {
-		row = Row{Fault: fault.Name, Broker: b.Name, NotRun: err.Error()}
+		rows = newRows(fault, b, err.Error())
 	}
-	if row.NotRun != "" && fault.Alone() && fault.Missing(b) == "" {
+	if rows[0].NotRun != "" && fault.Alone() && fault.Missing(b) == "" { // no row was run then
 		if err := b.Restore(); err != nil {
-			row.NotRun += "; and the broker could not be restored: " + err.Error()
+			rows = newRows(fault, b, rows[0].NotRun+"; and the broker could not be restored: "+err.Error())
 		}
 	}
-	return row
+	return rows
 }
 
-func apart(ctx context.Context, t rowTask) (row Row, err error) {
+func apart(ctx context.Context, t rowTask) (rows []Row, err error) {
 	task, err := json.Marshal(t)
 	if err != nil {
-		return row, err
+		return nil, err
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return row, err
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -90,7 +91,13 @@ func apart(ctx context.Context, t rowTask) (row Row, err error) {
 	var output bytes.Buffer
 	process.Stdout, process.Stderr = &output, os.Stderr
 	if err := process.Run(); err != nil {
-		return row, fmt.Errorf("the process of the row: %w", err)
+		return nil, fmt.Errorf("the process of the rows: %w", err)
 	}
-	return row, json.Unmarshal(output.Bytes(), &row)
+	if err := json.Unmarshal(output.Bytes(), &rows); err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, errors.New("the process of the rows printed none")
+	}
+	return rows, nil
 }

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -17,7 +18,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestChaosShort is `make chaos` in two minutes, on one broker: shorter faults, fewer messages, only the faults that can run on this
-// broker. Faults that do not disturb the broker itself run in parallel.
+// broker, over both apps. Faults that do not disturb the broker itself run in parallel.
 func TestChaosShort(t *testing.T) {
 	b := FromEnvironment()
 	if b.URL == "" {
@@ -28,14 +29,16 @@ func TestChaosShort(t *testing.T) {
 	var mu sync.Mutex
 	var rows []Row
 	run := func(fault Fault) {
-		row := Run(ctx, fault, b, Options{Messages: 150, Short: true})
+		done := Run(ctx, fault, b, Options{Messages: 150, Short: true})
 		mu.Lock()
 		defer mu.Unlock()
-		t.Logf("%s took=%s", row, row.Took.Round(time.Second))
-		if what := row.Faulty(); what != "" {
-			t.Errorf("%s: %s", row.Fault, what)
+		for _, row := range done {
+			t.Logf("%s took=%s", row, row.Took.Round(time.Second))
+			if what := row.Faulty(); what != "" {
+				t.Errorf("%s over %s: %s", row.Fault, row.App, what)
+			}
 		}
-		rows = append(rows, row)
+		rows = append(rows, done...)
 	}
 	var leftOut []string
 	var beside sync.WaitGroup
@@ -100,5 +103,31 @@ func TestRowsThatAreFaulty(t *testing.T) {
 		if got := row.Faulty(); got != want {
 			t.Errorf("%v: Faulty returned %q, want %q", row, got, want)
 		}
+	}
+}
+
+// TestSummaryHasTotalsOfEachApp: a row that was not run counts in no total, and fails the run.
+func TestSummaryHasTotalsOfEachApp(t *testing.T) {
+	rows := []Row{
+		{Fault: none, Broker: "4.0", App: appConnect, Published: 5, Processed: 4, Dead: 1},
+		{Fault: "some", Broker: "4.0", App: appConnect, Published: 70, Processed: 60, Waiting: 10, Duplicates: 2},
+		{Fault: none, Broker: "4.0", App: appStock, Published: 300, Processed: 200, Destroyed: 100},
+	}
+	var table strings.Builder
+	if !Summary(&table, rows) {
+		t.Error("Summary reports a fault, and no row has one")
+	}
+	for app, counts := range map[string]string{
+		appConnect: "75 64 1 10 0 0 2",
+		appStock:   "300 200 0 0 100 0 0",
+		"all":      "375 264 1 10 100 0 2",
+	} {
+		want := "all " + app + " " + counts
+		if found := strings.Join(strings.Fields(table.String()), " "); !strings.Contains(found, want) {
+			t.Errorf("the table has no %q:\n%s", want, table.String())
+		}
+	}
+	if Summary(io.Discard, append(rows, newRows(Fault{Name: "other"}, Broker{}, "why")...)) {
+		t.Error("Summary reports no fault, and two rows were not run")
 	}
 }

@@ -1,4 +1,4 @@
-// Command chaos runs every fault against every broker, side by side, and prints one line for each. It fails on any loss.
+// Command chaos runs every fault against every broker, side by side, and prints one line for each app. It fails on any loss.
 //
 //	chaos -brokers 3.10=amqp://...,4.3=amqp://... [-tool command] [-cluster 4.3] [-messages 700] [-faults regexp] [-short]
 //
@@ -28,7 +28,7 @@ func main() {
 	brokers := flag.String("brokers", "", "name=url,...; AMQP_URL if empty")
 	tool := flag.String("tool", "", "the command that kills, starts and controls the brokers by name")
 	cluster := flag.String("cluster", "", "version of the three-node cluster for the faults that need one (with -tool)")
-	messages := flag.Int("messages", 700, "messages per row and broker")
+	messages := flag.Int("messages", 700, "messages per row")
 	only := flag.String("faults", "", "regular expression of the faults to run; all if empty")
 	except := flag.String("except", "^$", "regular expression of the faults to leave out")
 	short := flag.Bool("short", false, "shorter faults")
@@ -105,7 +105,9 @@ func (s *suite) all(ctx context.Context, list, cluster string) error {
 	}
 	if cluster == "" || s.tool == "" {
 		for _, f := range clustered {
-			s.note(chaos.Row{Fault: f.Name, Broker: "none", NotRun: "needs a cluster: -tool and -cluster"})
+			for _, app := range chaos.Apps() {
+				s.note(chaos.Row{Fault: f.Name, Broker: "none", App: app, NotRun: "needs a cluster: -tool and -cluster"})
+			}
 		}
 		return nil
 	}
@@ -179,13 +181,15 @@ func (s *suite) worker(ctx context.Context, b chaos.Broker, faults []chaos.Fault
 		if ctx.Err() != nil {
 			return
 		}
-		s.note(chaos.Run(ctx, fault, b, s.options))
+		s.note(chaos.Run(ctx, fault, b, s.options)...)
 	}
 }
 
-func (s *suite) note(row chaos.Row) {
+func (s *suite) note(rows ...chaos.Row) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rows = append(s.rows, row)
-	fmt.Println(row)
+	s.rows = append(s.rows, rows...)
+	for _, row := range rows {
+		fmt.Println(row)
+	}
 }
