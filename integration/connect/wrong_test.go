@@ -74,7 +74,7 @@ func TestMiddlewareOfAnotherSubscriber(t *testing.T) {
 	go func() { _ = other.Publish("mails", messages("1")...) }()
 	eventually(t, func() bool { return s.log.Count("The retry middleware does not fit") > 0 }, "it is refused")
 	line := s.log.Lines("The retry middleware does not fit")[0]
-	for _, text := range []string{`handler "mail" on topic "mails"`, "its subscriber is not one of Connection(", "its method Subscriber"} {
+	for _, text := range []string{`handler "mail" on topic "mails"`, "its subscriber is not one of the connection to amqp://", "its method Subscriber"} {
 		assert.Contains(t, line, text)
 	}
 	assert.NotContains(t, line, ":guest@", "the password")

@@ -45,11 +45,12 @@ func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
 			})
 			<-entered
 			for i := range 3 {
+				before := declared.Load()
 				_, err := q.channel.QueueDelete(q.name, false, false, false)
 				require.NoError(t, err)
 				broker.Eventually(t, soon, func() bool {
 					s := connection.Health().Subscriptions[0]
-					return s.Consuming && int(declared.Load()) == i+2
+					return s.Consuming && declared.Load() > before // twice if the broker is still deleting a queue that it lets declare
 				}, "it is declared and consumed again")
 				q.publish(t, fmt.Sprint("after ", i))
 				broker.Eventually(t, soon, func() bool { return handled.of(fmt.Sprint("after ", i)) == 1 }, "it consumes")

@@ -67,8 +67,9 @@ func (i *Inspector) Declare(b Broker, app topology.Queue, t topology.Topology, l
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", app.Name, err)
 	}
-	defer channel.Close()
-	if err := t.DeclareRetry(channel); err != nil {
+	err = t.DeclareRetry(channel)
+	_ = channel.Close() // before the probe: in an alarm the broker answers nothing after it
+	if err != nil {
 		return nil, err
 	}
 	return have, i.probe(b, t.Exchanges[0].Name)
@@ -84,8 +85,9 @@ func (i *Inspector) Check(b Broker, app topology.Queue, t topology.Topology, log
 	if err != nil {
 		return fmt.Errorf("cannot open a channel to verify the topology of work queue %q: %w", app.Name, err)
 	}
-	defer channel.Close()
-	if err := t.Verify(channel); err != nil {
+	err = t.Verify(channel)
+	_ = channel.Close()
+	if err != nil {
 		return err
 	}
 	return i.probe(b, t.Exchanges[0].Name)
