@@ -111,7 +111,7 @@ func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 		queue := a.Queue("orders")
 		stockConfig := amqp.NewDurablePubSubConfig(broker.URL(t), nil)
 		stockConfig.Exchange.GenerateName = func(string) string { return a.Name }
-		stockConfig.Exchange.Type = amqp091.ExchangeTopic
+		stockConfig.Exchange.Type = amqp091.ExchangeDirect
 		stockConfig.Publish.GenerateRoutingKey = func(topic string) string { return topic }
 		stockConfig.Publish.ConfirmDelivery, stockConfig.Publish.Mandatory = true, true
 		stock, err := amqp.NewPublisher(stockConfig, a.Log)

@@ -191,7 +191,7 @@ func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
 	})
 	t.Run("exchange", func(t *testing.T) {
 		a := testapp.New(t)
-		require.NoError(t, broker.Channel(t).ExchangeDeclare(a.Name, "direct", true, false, false, false, nil))
+		require.NoError(t, broker.Channel(t).ExchangeDeclare(a.Name, "fanout", true, false, false, false, nil))
 		err := subscribe(t, a, a.Queue("orders"))
 		var conflict *topology.ArgumentConflictError
 		require.ErrorAs(t, err, &conflict)

@@ -249,3 +249,14 @@ func FuzzMarshaler(f *testing.F) {
 		}
 	})
 }
+
+func TestRecordReplacesAForeignHeaderOfAnotherType(t *testing.T) {
+	m := headers.New(textual{}, naming.Default)
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_failures": int64(7), "retry_due_at": int64(1)}})
+	require.NoError(t, err)
+	msg.Metadata[middleware.FailuresKey] = "1"
+	p, err := m.Marshal(msg)
+	require.NoError(t, err)
+	assert.Equal(t, amqp091.Table{"retry_failures": "1", "retry_due_at": int64(1)}, headers.Unfold(p.Headers))
+	assert.NotContains(t, p.Headers, middleware.FailuresKey)
+}
