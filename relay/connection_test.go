@@ -3,11 +3,14 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
@@ -300,6 +303,44 @@ func TestPublisherOfBothIsClosedOnce(t *testing.T) {
 	assert.Zero(t, both.closed)
 	require.NoError(t, c.Close())
 	assert.Equal(t, 1, both.closed)
+}
+
+// TestHandlerWithoutTheMiddleware: gochannel delivers a nacked message again at once.
+func TestHandlerWithoutTheMiddleware(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := watermill.NewCaptureLogger()
+		c := connect(t)
+		withLogs, err := relay.Connect(relay.ConnectConfig{
+			Config: relay.Config{
+				Publisher: c.publisher, Schedule: backoff.Schedule{time.Second}, Prefix: "other",
+				NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return c.pubSub, nil },
+			},
+			AppPublisher:         c.pubSub,
+			NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return c.pubSub, nil },
+		}, logs)
+		require.NoError(t, err)
+		subscriber, err := withLogs.Subscriber("billing")
+		require.NoError(t, err)
+		var calls atomic.Int64
+		c.router.AddConsumerHandler("billing", "orders", subscriber, func(*message.Message) error {
+			calls.Add(1)
+			return errDown
+		})
+		c.run()
+		c.publish("orders", "1")
+		time.Sleep(10 * time.Second)
+		assert.InDelta(t, 16, calls.Load(), 3, "10ms, 20ms, ... 640ms, and then once a second")
+		warnings := 0
+		for _, line := range logs.Captured()[watermill.InfoLogLevel] {
+			if strings.Contains(line.Msg, "no retry middleware") {
+				warnings++
+				assert.Equal(t, "billing.orders", line.Fields["handler_name"])
+			}
+		}
+		assert.Equal(t, 1, warnings)
+		require.NoError(t, withLogs.Close())
+		c.close()
+	})
 }
 
 func TestHealthOfAConnection(t *testing.T) {

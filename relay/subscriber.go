@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
+	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
@@ -39,7 +43,7 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	if err != nil {
 		return nil, err
 	}
-	m := &merged{ctx: ctx, out: make(chan *message.Message), topic: topic, handler: handler, binding: s.binding}
+	m := &merged{ctx: ctx, out: make(chan *message.Message), topic: topic, handler: handler, binding: s.binding, logger: s.relay.logger}
 	m.subscribed, m.end = context.WithCancel(ctx)
 	if err := s.relay.use(m.subscribed); err != nil {
 		m.end()
@@ -85,11 +89,14 @@ type merged struct {
 	topic, handler string
 	binding        *binding.Binding
 	health         *subscriptions.Subscription
+	logger         watermill.LoggerAdapter
+	warned         atomic.Bool
 }
 
 // forward delivers the messages of one of the two subscriptions. When it ends, the other one ends too: a handler without its
 // retries, or with nothing else, must not go unnoticed.
 func (m *merged) forward(in <-chan *message.Message) {
+	pause := shortestPause
 	for msg := range in {
 		ctx := middleware.WithOrigin(msg.Context(), m.topic, m.handler)
 		msg.SetContext(binding.NewContext(ctx, m.binding))
@@ -97,7 +104,39 @@ func (m *merged) forward(in <-chan *message.Message) {
 		case m.out <- msg:
 		case <-m.subscribed.Done():
 			msg.Nack()
+			continue
+		}
+		if !m.binding.Claimed() && m.nacked(msg) {
+			sleep(m.subscribed, pause)
+			pause = min(2*pause, longestPause)
 		}
 	}
 	m.end()
+}
+
+// The pause after a nack of a handler without the retry middleware. Many Pub/Subs deliver such a message again at once.
+const (
+	shortestPause = 10 * time.Millisecond
+	longestPause  = time.Second
+)
+
+// nacked waits until the handler has settled a message, and reports whether it has nacked it and has no retry middleware. It logs
+// the first one.
+func (m *merged) nacked(msg *message.Message) bool {
+	select {
+	case <-msg.Nacked():
+	case <-msg.Acked():
+		return false
+	case <-m.subscribed.Done():
+		return false
+	}
+	if m.binding.Claimed() {
+		return false
+	}
+	if !m.warned.Swap(true) {
+		warning.Log(m.logger, "A message was nacked, and no retry middleware has got one of the handler's messages: the message comes back after "+
+			"10ms to 1s, again and again. Add the retry middleware to the handler or to its router, before all middlewares that can fail",
+			watermill.LogFields{"handler_name": m.handler, "topic": m.topic})
+	}
+	return true
 }

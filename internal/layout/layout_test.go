@@ -145,9 +145,12 @@ var rules = []rule{
 	},
 	{
 		folder: "relay",
-		may:    []string{watermill, module + "/backoff", module + "/internal/binding", module + "/internal/subscriptions", module + "/middleware"},
-		never:  []string{amqp091, amqpPubSub},
-		why:    "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",
+		may: []string{
+			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/subscriptions", module + "/internal/warning",
+			module + "/middleware",
+		},
+		never: []string{amqp091, amqpPubSub},
+		why:   "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",
 	},
 	{
 		folder: "retrytest",
