@@ -1,14 +1,12 @@
 // Package config configures tiered retries on RabbitMQ for apps with watermill-amqp v2. For watermill-amqp v3 import package
 // configamqp3.
 //
-//	rabbit, err := config.NewBuilder(config.BuilderConfig{
+//	rabbit, err := config.Connect(config.BuilderConfig{
 //		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
 //		Schedule: backoff.Exponential(time.Second, 5, 4),
-//	})
-//	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), logger)
-//	failures, err := rabbit.NewPublisher(logger)
-//	retry, err := middleware.NewTieredRetry(rabbit.TieredRetryConfig(failures), logger)
-//	router.AddConsumerHandler("billing", "orders", subscriber, bill).AddMiddleware(retry.Middleware)
+//	}, logger)
+//	defer rabbit.Close() // after router.Run has returned
+//	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
 //
 // The fields of BuilderConfig are:
 //
@@ -20,16 +18,6 @@
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
 //	VerifyOnly             bool                    // declare nothing, only check that the topology exists
 //
-// The methods of Builder are:
-//
-//	SubscriberConfig() amqp.Config                // for amqp.NewSubscriber
-//	DeadLetterSubscriberConfig() amqp.Config      // the same, to read dead letters
-//	NewPublisher(logger) (*publisher.Publisher, error)
-//	TieredRetryConfig(failures) middleware.TieredRetryConfig
-//	Topology(topic) topology.Topology             // exchanges, queues and bindings
-//
-// A program that only reads dead letters needs no builder: the function DeadLetterSubscriberConfig takes the app's own amqp.Config.
-//
 // The methods of Connection, which Connect returns, are:
 //
 //	AddConsumerHandler(router, name, topic, handler, options...)          // *message.Handler, with retries
@@ -40,8 +28,22 @@
 //	Health() middleware.Health
 //	Close() error
 //
-// All three are aliases of types of package rabbitmq, which documents them and their methods in full. Ask go doc for that
-// package, not for config:
+// The options of a handler are a middleware.HandlerOptions: consumer group, schedule, concurrency, order key, and changes to the
+// configuration of the retry middleware. Connect takes one too, with the defaults of all handlers.
+//
+// NewBuilder is for apps that wire the parts by themselves, or stay on watermill-amqp's subscriber. The methods of Builder are:
+//
+//	SubscriberConfig() amqp.Config                // for amqp.NewSubscriber
+//	DeadLetterSubscriberConfig() amqp.Config      // the same, to read dead letters
+//	NewPublisher(logger) (*publisher.Publisher, error)
+//	TieredRetryConfig(failures) middleware.TieredRetryConfig
+//	Topology(topic) topology.Topology             // exchanges, queues and bindings
+//
+// A program that only reads dead letters needs no builder and no Connection: the function DeadLetterSubscriberConfig takes the app's
+// own amqp.Config.
+//
+// BuilderConfig, Connection and Builder are aliases of types of package rabbitmq, which documents them and their methods in full. Ask
+// go doc for that package, not for config:
 //
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.BuilderConfig
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder

@@ -3,6 +3,7 @@ package config_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log"
 	"log/slog"
 	"os"
@@ -13,15 +14,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
+// bill fails twice for each order.
 func bill(msg *message.Message) error {
-	return nil // or what went wrong
+	if record, _ := retrymw.ReadRecord(msg.Metadata); record.Failures < 2 {
+		return errors.New("the bank is down")
+	}
+	slog.Info("Billed", "order", msg.UUID)
+	return nil
 }
 
 func Example() {
@@ -29,26 +34,24 @@ func Example() {
 	uri := cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/")
 
 	// A failed order waits 1s, 5s, 25s, 125s on queues of the broker, then goes to the dead-letter queue orders.dead.
-	rabbit, err := config.NewBuilder(config.BuilderConfig{
+	rabbit, err := config.Connect(config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(uri),
 		Schedule: backoff.Exponential(time.Second, 5, 4),
-	})
+	}, logger)
 	check(err)
-	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), logger)
-	check(err)
-	failures, err := rabbit.NewPublisher(logger)
-	check(err)
-	retry, err := retrymw.NewTieredRetry(rabbit.TieredRetryConfig(failures), logger)
-	check(err)
+	defer rabbit.Close() // after router.Run has returned
 
 	router := message.NewDefaultRouter(logger)
-	router.AddConsumerHandler("billing", "orders", subscriber, bill).
-		AddMiddleware(retry.Middleware, middleware.Timeout(time.Minute))
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
+
+	go func() {
+		<-router.Running() // the queue exists
+		check(rabbit.Publisher().Publish("orders", message.NewMessage("order-1", []byte(`{"ID": "order-1"}`))))
+	}()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	check(router.Run(ctx))
-	check(failures.Close()) // after the router has closed
 }
 
 func check(err error) {

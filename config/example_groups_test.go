@@ -2,9 +2,6 @@ package config_test
 
 import (
 	"context"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -16,33 +13,22 @@ import (
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
-// Two consumer groups of one fan-out in one app.
+// Several consumer groups of one fan-out, over two connections. Ten groups need ten lines in the map, and nothing else.
 func Example_groups() {
 	logger := watermill.NopLogger{}
 	uri := "amqp://guest:guest@localhost:5672/"
-	ship := bill
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ship, mail := bill, bill
+
+	rabbit, err := config.Connect(config.BuilderConfig{
+		AMQP:     amqp.NewDurablePubSubConfig(uri, nil), // each handler has a Group, which names its queue
+		Schedule: backoff.Exponential(time.Second, 5, 4),
+	}, logger)
+	check(err)
+	defer rabbit.Close() // after router.Run has returned
 
 	router := message.NewDefaultRouter(logger)
-	var publishers []message.Publisher
-	for group, handler := range map[string]message.NoPublishHandlerFunc{"billing": bill, "shipping": ship} {
-		rabbit, err := config.NewBuilder(config.BuilderConfig{
-			AMQP:     amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group)),
-			Schedule: backoff.Exponential(time.Second, 5, 4),
-		})
-		check(err)
-		subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), logger)
-		check(err)
-		failures, err := rabbit.NewPublisher(logger)
-		check(err)
-		publishers = append(publishers, failures)
-		retry, err := retrymw.NewTieredRetry(rabbit.TieredRetryConfig(failures), logger)
-		check(err)
-		router.AddConsumerHandler(group, "orders", subscriber, handler).AddMiddleware(retry.Middleware)
+	for group, handler := range map[string]message.NoPublishHandlerFunc{"billing": bill, "shipping": ship, "mailing": mail} {
+		rabbit.AddConsumerHandler(router, group, "orders", handler, retrymw.HandlerOptions{Group: group})
 	}
-	check(router.Run(ctx))
-	for _, failures := range publishers {
-		check(failures.Close()) // after the router has closed
-	}
+	check(router.Run(context.Background()))
 }

@@ -7,12 +7,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
 // order is what an app bills.
@@ -38,18 +35,4 @@ func Example_errors() {
 		return nil
 	}
 	_ = bill
-}
-
-// One subscription has one message in flight: several handlers share a queue.
-func Example_concurrency() {
-	var (
-		router     = message.NewDefaultRouter(watermill.NopLogger{})
-		subscriber message.Subscriber
-		retry      *retrymw.TieredRetry
-	)
-
-	for n := range 8 {
-		router.AddConsumerHandler(fmt.Sprintf("billing-%d", n), "orders", subscriber, bill).
-			AddMiddleware(retry.Middleware, middleware.Timeout(time.Minute))
-	}
 }

@@ -20,5 +20,6 @@
 // queues. Copies that wait also carry the metadata of Watermill's components/delay, to the millisecond. A Pub/Sub that delays
 // messages by itself, such as watermill-sql's delayed PostgreSQL, needs neither package.
 //
-// The middleware belongs outside of all middlewares that can fail: add it before Timeout, Recoverer and Watermill's own Retry.
+// The middleware belongs outside of all middlewares that can fail: add it before Timeout, Recoverer and Watermill's own Retry. A
+// Connection adds it first.
 package middleware

@@ -15,49 +15,32 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
 func bill(msg *message.Message) error {
 	return errors.New("the bank is down")
 }
 
-// publish sends one order, as another service does.
-func publish(uri string) {
-	orders := amqp.NewDurableQueueConfig(uri)
-	orders.Publish.ConfirmDelivery = true
-	publisher, err := amqp.NewPublisher(orders, watermill.NopLogger{})
-	check(err)
-	check(publisher.Publish("orders", message.NewMessage("order-1", []byte(`{"ID": "order-1"}`))))
-	check(publisher.Close())
-}
-
-// A message that fails always: it waits 1s, then 2s, and becomes a dead letter.
+// A message that fails always: it waits 1s, and becomes a dead letter at its second failure.
 func Example_failure() {
 	logger := watermill.NewSlogLogger(slog.Default())
 	uri := cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/")
 
-	rabbit, err := config.NewBuilder(config.BuilderConfig{
+	rabbit, err := config.Connect(config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(uri),
-		Schedule: backoff.Schedule{time.Second, 2 * time.Second},
-	})
+		Schedule: backoff.Schedule{time.Second},
+	}, logger)
 	check(err)
-	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), logger)
-	check(err)
-	failures, err := rabbit.NewPublisher(logger)
-	check(err)
-	retry, err := retrymw.NewTieredRetry(rabbit.TieredRetryConfig(failures), logger)
-	check(err)
+	defer rabbit.Close() // after router.Run has returned
 
 	router := message.NewDefaultRouter(logger)
-	router.AddConsumerHandler("billing", "orders", subscriber, bill).AddMiddleware(retry.Middleware)
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
 
 	go func() {
 		<-router.Running() // the queue exists
-		publish(uri)
+		check(rabbit.Publisher().Publish("orders", message.NewMessage("order-1", []byte(`{"ID": "order-1"}`))))
 	}()
 	check(router.Run(context.Background()))
-	check(failures.Close()) // after the router has closed
 }
 
 func check(err error) {

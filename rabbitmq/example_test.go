@@ -29,11 +29,9 @@ func options() config.BuilderConfig {
 }
 
 func build(options config.BuilderConfig) *config.Builder {
-	rabbit, err := config.NewBuilder(options)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return rabbit
+	builder, err := config.NewBuilder(options)
+	check(err)
+	return builder
 }
 
 // config.NewBuilder and configamqp3.NewBuilder call it.

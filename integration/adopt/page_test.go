@@ -47,5 +47,5 @@ func TestPageAndTestsHaveTheSameSteps(t *testing.T) {
 			assert.Equal(t, steps, numbers(`(?m)^\t// Step (\d+):`, bodies[tested[0]]), tested[0])
 		}
 	}
-	assert.Equal(t, 5, sections)
+	assert.Equal(t, 6, sections)
 }

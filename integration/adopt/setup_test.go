@@ -48,6 +48,8 @@ const (
 	stock          build = iota // watermill-amqp alone
 	subscriberOnly              // the library's subscriber configuration, no middleware
 	withMiddleware              // both
+	connectedOnly               // Connect, without its middleware
+	connected                   // Connect
 )
 
 // deployment is an app: its queue, its instances, and what they have done together.
@@ -126,12 +128,16 @@ func (d *deployment) start(b build) *instance {
 	return d.instance(b).start()
 }
 
-func (i *instance) builder() *config.Builder {
-	i.d.t.Helper()
+func (i *instance) options() config.BuilderConfig {
 	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t)), Schedule: i.d.schedule, Prefix: i.d.prefix}
 	c.AMQP.Marshaler = counting{d: i.d}
 	i.change(&c)
-	b, err := config.NewBuilder(c)
+	return c
+}
+
+func (i *instance) builder() *config.Builder {
+	i.d.t.Helper()
+	b, err := config.NewBuilder(i.options())
 	require.NoError(i.d.t, err)
 	return b
 }
@@ -153,23 +159,11 @@ func (i *instance) start() *instance {
 	t := i.d.t
 	t.Helper()
 	router := message.NewDefaultRouter(i.log)
-	subscriber, err := amqp.NewSubscriber(i.config(), i.log)
-	require.NoError(t, err)
-	closeFailures := func() error { return nil }
-	if i.build == withMiddleware {
-		b := i.builder()
-		failures, err := b.NewPublisher(i.log)
-		require.NoError(t, err)
-		closeFailures = failures.Close
-		c := b.TieredRetryConfig(failures)
-		c.OnRetry = func(e middleware.RetryEvent) { i.retried.Add(e.Destination.Topic) }
-		retry, err := middleware.NewTieredRetry(c, i.log)
-		require.NoError(t, err)
-		router.AddMiddleware(retry.Middleware)
+	add := i.addParts
+	if i.build == connectedOnly || i.build == connected {
+		add = i.addConnected
 	}
-	for n := range i.handlers {
-		router.AddConsumerHandler(fmt.Sprintf("%s/%d", i.queue, n), i.queue, subscriber, i.handle)
-	}
+	closeRest := add(router)
 	done := make(chan error, 1)
 	go func() { done <- router.Run(context.Background()) }()
 	select {
@@ -188,10 +182,58 @@ func (i *instance) start() *instance {
 		stopped = true
 		require.NoError(t, router.Close())
 		require.NoError(t, <-done)
-		require.NoError(t, closeFailures())
+		require.NoError(t, closeRest())
 	}
 	t.Cleanup(i.stop)
 	return i
+}
+
+// addParts adds the handlers of an instance on watermill-amqp's subscriber. It returns what closes the rest after the router.
+func (i *instance) addParts(router *message.Router) (closeRest func() error) {
+	t := i.d.t
+	t.Helper()
+	subscriber, err := amqp.NewSubscriber(i.config(), i.log)
+	require.NoError(t, err)
+	closeRest = func() error { return nil }
+	if i.build == withMiddleware {
+		b := i.builder()
+		failures, err := b.NewPublisher(i.log)
+		require.NoError(t, err)
+		closeRest = failures.Close
+		c := b.TieredRetryConfig(failures)
+		i.observe(&c)
+		retry, err := middleware.NewTieredRetry(c, i.log)
+		require.NoError(t, err)
+		router.AddMiddleware(retry.Middleware)
+	}
+	for n := range i.handlers {
+		router.AddConsumerHandler(i.name(n), i.queue, subscriber, i.handle)
+	}
+	return closeRest
+}
+
+// addConnected is addParts for an instance on Connect.
+func (i *instance) addConnected(router *message.Router) (closeRest func() error) {
+	t := i.d.t
+	t.Helper()
+	rabbit, err := config.Connect(i.options(), i.log, middleware.HandlerOptions{Middleware: i.observe})
+	require.NoError(t, err)
+	for n := range i.handlers {
+		if i.build == connected {
+			rabbit.AddConsumerHandler(router, i.name(n), i.queue, i.handle)
+			continue
+		}
+		subscriber, err := rabbit.Subscriber(i.name(n))
+		require.NoError(t, err)
+		router.AddConsumerHandler(i.name(n), i.queue, subscriber, i.handle)
+	}
+	return rabbit.Close
+}
+
+func (i *instance) name(n int) string { return fmt.Sprintf("%s/%d", i.queue, n) }
+
+func (i *instance) observe(c *middleware.TieredRetryConfig) {
+	c.OnRetry = func(e middleware.RetryEvent) { i.retried.Add(e.Destination.Topic) }
 }
 
 func (i *instance) handle(msg *message.Message) error {

@@ -3,14 +3,12 @@ package components
 import (
 	"context"
 	"log"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
@@ -25,89 +23,86 @@ func ship(context.Context, *orderBilled) error { return nil }
 
 func mail(context.Context, *orderBilled) error { return nil }
 
-// retries contains what the handlers of one AMQP configuration need.
-type retries struct {
-	subscriber message.Subscriber
-	middleware message.HandlerMiddleware
-	close      func() error // after the router has closed
-}
-
-func connect(app amqp.Config) retries {
-	rabbit, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Schedule: backoff.Exponential(time.Second, 5, 4)})
-	check(err)
-	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), logger)
-	check(err)
-	failures, err := rabbit.NewPublisher(logger)
-	check(err)
-	retry, err := retrymw.NewTieredRetry(rabbit.TieredRetryConfig(failures), logger)
-	check(err)
-	return retries{subscriber, retry.Middleware, failures.Close}
-}
-
 // Commands: one queue for each command, the middleware on each handler.
 func Example_commands() {
 	ctx := context.Background()
 	router := message.NewDefaultRouter(logger)
 
-	commands := connect(amqp.NewDurableQueueConfig(uri))
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: schedule}, logger)
+	check(err)
+	defer rabbit.Close() // after router.Run has returned
+
 	processor, err := cqrs.NewCommandProcessorWithConfig(router, cqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
 			return "commands." + p.CommandName, nil
 		},
-		SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return commands.subscriber, nil
+		SubscriberConstructor: func(p cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return rabbit.Subscriber(p.HandlerName)
 		},
 		Marshaler: cqrs.JSONMarshaler{GenerateName: cqrs.StructName},
 	})
 	check(err)
 	handler, err := processor.AddHandler(cqrs.NewCommandHandler("billing", bill))
 	check(err)
-	handler.AddMiddleware(commands.middleware)
+	handler.AddMiddleware(rabbit.Middleware)
+
+	bus, err := cqrs.NewCommandBusWithConfig(rabbit.Publisher(), cqrs.CommandBusConfig{
+		GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string, error) {
+			return "commands." + p.CommandName, nil
+		},
+		Marshaler: cqrs.JSONMarshaler{GenerateName: cqrs.StructName},
+	})
+	check(err)
+	go func() {
+		<-router.Running() // the queues exist
+		check(bus.Send(ctx, billOrder{Order: "1"}))
+	}()
 	check(router.Run(ctx))
-	check(commands.close()) // after the router has closed
 }
 
-// Events: each handler is a consumer group, with its own queues, builder and middleware.
+// Events: each handler is a consumer group.
 func Example_events() {
+	ctx := context.Background()
 	router := message.NewDefaultRouter(logger)
 
-	groups := map[string]retries{}
-	for _, name := range []string{"shipping", "mailing"} {
-		groups[name] = connect(amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name)))
-	}
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurablePubSubConfig(uri, nil), Schedule: schedule}, logger)
+	check(err)
+	defer rabbit.Close() // after router.Run has returned
+
+	router.AddMiddleware(rabbit.Middleware)
 	processor, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
 			return "events." + p.EventName, nil
 		},
 		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return groups[p.HandlerName].subscriber, nil
+			return rabbit.Subscriber(p.HandlerName, retrymw.HandlerOptions{Group: p.HandlerName})
 		},
 		Marshaler: cqrs.JSONMarshaler{GenerateName: cqrs.StructName},
 	})
 	check(err)
-	for _, h := range []cqrs.EventHandler{cqrs.NewEventHandler("shipping", ship), cqrs.NewEventHandler("mailing", mail)} {
-		handler, err := processor.AddHandler(h)
-		check(err)
-		handler.AddMiddleware(groups[h.HandlerName()].middleware)
-	}
+	check(processor.AddHandlers(cqrs.NewEventHandler("shipping", ship), cqrs.NewEventHandler("mailing", mail)))
+	check(router.Run(ctx))
 }
 
-// Event groups: AddHandlersGroup returns no handler, so each group has its own router, and the middleware is added to the router.
+// Event groups: AddHandlersGroup returns no handler, so the middleware is added to the router.
 func Example_eventGroups() {
 	router := message.NewDefaultRouter(logger)
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurablePubSubConfig(uri, nil), Schedule: schedule}, logger)
+	check(err)
+	defer rabbit.Close() // after router.Run has returned
 
-	shipping := connect(amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("shipping")))
-	router.AddMiddleware(shipping.middleware)
+	router.AddMiddleware(rabbit.Middleware)
 	processor, err := cqrs.NewEventGroupProcessorWithConfig(router, cqrs.EventGroupProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
-		SubscriberConstructor: func(cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return shipping.subscriber, nil
+		SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return rabbit.Subscriber(p.EventGroupName, retrymw.HandlerOptions{Group: p.EventGroupName})
 		},
 		AckOnUnknownEvent: true,
 		Marshaler:         cqrs.JSONMarshaler{GenerateName: cqrs.StructName},
 	})
 	check(err)
 	check(processor.AddHandlersGroup("shipping", cqrs.NewGroupEventHandler(ship)))
+	check(processor.AddHandlersGroup("mailing", cqrs.NewGroupEventHandler(mail)))
 }
 
 func check(err error) {

@@ -1,0 +1,41 @@
+package config_test
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+var (
+	rabbit *config.Connection // what Connect returns
+	router *message.Router
+	send   = bill
+)
+
+// Each handler can have options of its own.
+func Example_options() {
+	rabbit.AddConsumerHandler(router, "mail", "mails", send, retrymw.HandlerOptions{
+		Schedule:    backoff.Constant(time.Minute, 10),
+		Concurrency: 64,
+		OrderKey:    func(msg *message.Message) string { return msg.Metadata.Get("customer") },
+		Middleware: func(c *retrymw.TieredRetryConfig) {
+			c.MaxHold = 5 * time.Minute
+			c.OnDeadLetter = func(e retrymw.DeadLetterEvent) {
+				slog.Error("Mail given up", "mail", e.MessageUUID, "failures", e.Failures, "reason", e.DeadReason, "error", e.Err)
+			}
+		},
+	}).AddMiddleware(middleware.Timeout(time.Minute))
+}
+
+// A readiness probe, for example of Kubernetes.
+func Example_readiness() {
+	http.Handle("/ready", retrymw.ReadinessHandler(rabbit.Health))
+	go func() { check(http.ListenAndServe(":8080", nil)) }()
+}

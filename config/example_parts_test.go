@@ -1,0 +1,84 @@
+package config_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// An app that wires the parts by itself, with watermill-amqp's subscriber.
+func Example_parts() {
+	logger := watermill.NewSlogLogger(slog.Default())
+	uri := "amqp://guest:guest@localhost:5672/"
+
+	builder, err := config.NewBuilder(config.BuilderConfig{
+		AMQP:     amqp.NewDurableQueueConfig(uri),
+		Schedule: backoff.Exponential(time.Second, 5, 4),
+	})
+	check(err)
+	subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), logger)
+	check(err)
+	failures, err := builder.NewPublisher(logger)
+	check(err)
+	retry, err := retrymw.NewTieredRetry(builder.TieredRetryConfig(failures), logger)
+	check(err)
+
+	router := message.NewDefaultRouter(logger)
+	router.AddConsumerHandler("billing", "orders", subscriber, bill).
+		AddMiddleware(retry.Middleware, middleware.Timeout(time.Minute))
+	check(router.Run(context.Background()))
+	check(failures.Close()) // after the router has closed
+}
+
+// One subscription of watermill-amqp has one message in flight: several handlers share a queue.
+func Example_partsConcurrency() {
+	var (
+		router     = message.NewDefaultRouter(watermill.NopLogger{})
+		subscriber message.Subscriber
+		retry      *retrymw.TieredRetry
+	)
+
+	for n := range 8 {
+		router.AddConsumerHandler(fmt.Sprintf("billing-%d", n), "orders", subscriber, bill).
+			AddMiddleware(retry.Middleware, middleware.Timeout(time.Minute))
+	}
+}
+
+// Each consumer group has its own parts.
+func Example_partsGroups() {
+	logger := watermill.NopLogger{}
+	uri := "amqp://guest:guest@localhost:5672/"
+	ship := bill
+
+	router := message.NewDefaultRouter(logger)
+	var publishers []message.Publisher
+	for group, handler := range map[string]message.NoPublishHandlerFunc{"billing": bill, "shipping": ship} {
+		builder, err := config.NewBuilder(config.BuilderConfig{
+			AMQP:     amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group)),
+			Schedule: backoff.Exponential(time.Second, 5, 4),
+		})
+		check(err)
+		subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), logger)
+		check(err)
+		failures, err := builder.NewPublisher(logger)
+		check(err)
+		publishers = append(publishers, failures)
+		retry, err := retrymw.NewTieredRetry(builder.TieredRetryConfig(failures), logger)
+		check(err)
+		router.AddConsumerHandler(group, "orders", subscriber, handler).AddMiddleware(retry.Middleware)
+	}
+	check(router.Run(context.Background()))
+	for _, failures := range publishers {
+		check(failures.Close()) // after the router has closed
+	}
+}

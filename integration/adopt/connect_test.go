@@ -1,0 +1,81 @@
+package adopt
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+)
+
+// TestFromThePartsToConnect: instances with the parts and instances with Connect share the queue, under traffic.
+func TestFromThePartsToConnect(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	old := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
+	before, err := broker.Management(t).GetQueue("/", d.queue)
+	require.NoError(t, err)
+	queues := d.queues()
+	f := d.send(1000)
+	work(t, 25, old...)
+
+	// Step 1: every instance gets Connect, one after the other.
+	updated := []*instance{d.start(connected)}
+	work(t, 25, old[0], old[1], updated[0])
+	broker.Eventually(t, patience, func() bool {
+		return old[0].retried.Len() > 0 && updated[0].retried.Len() > 0 && old[0].returned.Load() > 0 && updated[0].returned.Load() > 0
+	}, "instances of both builds retry, and process what comes back")
+	old[0].stop()
+	updated = append(updated, d.start(connected))
+	work(t, 25, old[1], updated[0], updated[1])
+	old[1].stop()
+	work(t, 50, updated...)
+
+	// A rollback.
+	back := d.start(withMiddleware)
+	work(t, 25, back, updated[0], updated[1])
+	updated[0].stop()
+	work(t, 25, back, updated[1])
+
+	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
+	assert.Equal(t, queues, d.queues(), "no queue is new")
+	after, err := broker.Management(t).GetQueue("/", d.queue)
+	require.NoError(t, err)
+	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
+}
+
+// TestRolloutOfConnectInTwoSteps: TestRolloutInTwoSteps with Connect.
+func TestRolloutOfConnectInTwoSteps(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	d.declare()
+	before, err := broker.Management(t).GetQueue("/", d.queue)
+	require.NoError(t, err)
+	old := []*instance{d.start(stock), d.start(stock)}
+	f := d.send(1000)
+	work(t, 25, old...)
+
+	first := []*instance{d.start(connectedOnly)}
+	work(t, 25, old[0], old[1], first[0])
+	old[0].stop()
+	first = append(first, d.start(connectedOnly))
+	work(t, 25, old[1], first[0], first[1])
+	old[1].stop()
+	work(t, 25, first...)
+
+	second := []*instance{d.start(connected)}
+	work(t, 25, first[0], first[1], second[0])
+	broker.Eventually(t, patience, func() bool { return first[0].returned.Load() > 0 && first[1].returned.Load() > 0 },
+		"instances of step 1 process what comes back from a tier")
+	first[0].stop()
+	second = append(second, d.start(connected))
+	work(t, 25, first[1], second[0], second[1])
+	first[1].stop()
+	work(t, 50, second...)
+
+	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
+	after, err := broker.Management(t).GetQueue("/", d.queue)
+	require.NoError(t, err)
+	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
+}
