@@ -3,6 +3,7 @@ package middleware
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -61,8 +62,13 @@ type HandlerOptions struct {
 	// default is none.
 	OrderKey func(*message.Message) string
 
-	// Middleware changes the configuration of the handler's retry middleware: hooks, MaxHold, RedactReason and so on. Its
-	// changes to Publisher, Schedule, Source, DeclaredTiers and the generators of destinations are overwritten. The default is
+	// CloseTimeout is how long the handler may go on with its messages after its subscription has ended. Then their contexts
+	// end, and a second later they are given up: the broker delivers them again. Set it to the CloseTimeout of the router if that
+	// is longer. Only RabbitMQ has it. The default is 30 seconds, which is also the default of the router.
+	CloseTimeout time.Duration
+
+	// Middleware changes the configuration of the handler's retry middleware: hooks, MaxHold, RedactReason and so on. It may be
+	// called several times. Its changes to Publisher, Schedule, Source, DeclaredTiers and the generators of destinations are overwritten. The default is
 	// the connection's, which is not called where this one is set.
 	Middleware func(*TieredRetryConfig)
 }
@@ -80,6 +86,9 @@ func (o HandlerOptions) Or(defaults HandlerOptions) HandlerOptions {
 	}
 	if o.OrderKey == nil {
 		o.OrderKey = defaults.OrderKey
+	}
+	if o.CloseTimeout == 0 {
+		o.CloseTimeout = defaults.CloseTimeout
 	}
 	if o.Middleware == nil {
 		o.Middleware = defaults.Middleware
@@ -112,6 +121,9 @@ func (o HandlerOptions) Validate() error {
 	}
 	if o.Concurrency < 0 {
 		faults = append(faults, fmt.Errorf("Concurrency is %d: it must be 0 (the default) or more", o.Concurrency))
+	}
+	if o.CloseTimeout < 0 {
+		faults = append(faults, fmt.Errorf("CloseTimeout is %v: it must be 0 (the default) or more", o.CloseTimeout))
 	}
 	return errors.Join(faults...)
 }

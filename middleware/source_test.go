@@ -150,18 +150,19 @@ func TestSuccessOfABoundMessageDoesNotAllocate(t *testing.T) {
 }
 
 func TestOptionsOfAHandler(t *testing.T) {
-	defaults := retrymw.HandlerOptions{Group: "mail", Concurrency: 4, Schedule: backoff.Schedule{time.Second}}
+	defaults := retrymw.HandlerOptions{Group: "mail", Concurrency: 4, Schedule: backoff.Schedule{time.Second}, CloseTimeout: time.Minute}
 	options, err := retrymw.OneOf(nil, defaults)
 	require.NoError(t, err)
 	assert.Equal(t, defaults, options)
 
 	options, err = retrymw.OneOf([]retrymw.HandlerOptions{{Concurrency: 8}}, defaults)
 	require.NoError(t, err)
-	assert.Equal(t, retrymw.HandlerOptions{Group: "mail", Concurrency: 8, Schedule: backoff.Schedule{time.Second}}, options)
+	assert.Equal(t, retrymw.HandlerOptions{Group: "mail", Concurrency: 8, Schedule: backoff.Schedule{time.Second}, CloseTimeout: time.Minute}, options)
 
-	_, err = retrymw.OneOf([]retrymw.HandlerOptions{{Concurrency: -1, Schedule: backoff.Schedule{-1}}}, defaults)
+	_, err = retrymw.OneOf([]retrymw.HandlerOptions{{Concurrency: -1, Schedule: backoff.Schedule{-1}, CloseTimeout: -1}}, defaults)
 	require.ErrorContains(t, err, "Concurrency is -1")
 	require.ErrorContains(t, err, "Schedule: ")
+	require.ErrorContains(t, err, "CloseTimeout is -1ns")
 	_, err = retrymw.OneOf(make([]retrymw.HandlerOptions, 2), defaults)
 	require.ErrorContains(t, err, "2 HandlerOptions")
 }

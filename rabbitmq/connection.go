@@ -106,7 +106,7 @@ func (c *Connection) handlerOf(name, topic string, options []middleware.HandlerO
 
 // Subscriber returns the subscriber of a handler, for code that adds handlers by itself: the processors of components/cqrs,
 // Requeuer, FanIn. Add Middleware to its handlers. The name is used in logs and in Health. The subscriber's Close ends its
-// subscriptions only, and waits for messages in flight for up to 30 seconds, the default of Watermill's router. Errors of a topic
+// subscriptions only, and waits for messages in flight for up to HandlerOptions.CloseTimeout. Errors of a topic
 // are those of Subscribe, for example a Group without an exchange.
 func (c *Connection) Subscriber(name string, options ...middleware.HandlerOptions) (message.Subscriber, error) {
 	h, err := c.newHandler(name, options)
@@ -153,7 +153,7 @@ func (c *Connection) Health() middleware.Health {
 	return h
 }
 
-// Close ends the subscriptions, and waits for the messages in flight, for up to 30 seconds and one second more. Then it closes the
+// Close ends the subscriptions, and waits for the messages in flight, for up to HandlerOptions.CloseTimeout and one second more. Then it closes the
 // connection for consuming, the publishers, and the connection for publishing. Close the router first, or let its Run return: then
 // no messages are in flight. It may be called several times, and waits each time. It returns nil.
 func (c *Connection) Close() error {

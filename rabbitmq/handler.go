@@ -77,11 +77,12 @@ func (h *handlerSubscriber) config() subscriber.Config {
 			queue, _ := h.queueOf(topic) // add has reported the error
 			return queue
 		},
-		Declare:     h.declare,
-		Unmarshal:   unmarshal(headers.New(app.Marshaler, h.core.prefix).Unmarshal, app.RedeliveredKey),
-		Concurrency: h.options.Concurrency,
-		Prefetch:    max(h.options.Concurrency, *app.PrefetchCount),
-		OrderKey:    h.options.OrderKey,
+		Declare:      h.declare,
+		Unmarshal:    unmarshal(headers.New(app.Marshaler, h.core.prefix).Unmarshal, app.RedeliveredKey),
+		Concurrency:  h.options.Concurrency,
+		Prefetch:     max(h.options.Concurrency, *app.PrefetchCount),
+		OrderKey:     h.options.OrderKey,
+		CloseTimeout: h.options.CloseTimeout,
 		Consumer: subscriber.ConsumerConfig{
 			Tag: *app.ConsumerTag, Exclusive: *app.ConsumeExclusive, NoLocal: *app.NoLocal, Arguments: *app.Consume,
 		},

@@ -94,6 +94,9 @@ func checkOptions(options middleware.HandlerOptions) error {
 		faults = append(faults, fmt.Errorf("Concurrency is %d: this Pub/Sub delivers one message at a time for each subscription, so it must be 0 or 1: "+
 			"add the handler several times, with different names and the same Group", options.Concurrency))
 	}
+	if options.CloseTimeout != 0 {
+		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own subscriber decides when messages in flight end", options.CloseTimeout))
+	}
 	if options.OrderKey != nil {
 		faults = append(faults, errors.New("OrderKey is set: only RabbitMQ has it: remove it; this Pub/Sub delivers one message at a time for each subscription"))
 	}

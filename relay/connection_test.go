@@ -176,6 +176,7 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 	for want, options := range map[string][]retrymw.HandlerOptions{
 		"Concurrency is 16: this Pub/Sub delivers one message at a time": {{Concurrency: 16}},
 		"OrderKey is set: only RabbitMQ has it":                          {{OrderKey: func(*message.Message) string { return "" }}},
+		"CloseTimeout is 1m0s: only RabbitMQ has it":                     {{CloseTimeout: time.Minute}},
 		"2 HandlerOptions were given":                                    {{}, {}},
 		"retry 1: delay 1ns is too short":                                {{Schedule: backoff.Schedule{1}}},
 		"MaxHold is -1ns":                                                {{Middleware: func(c *retrymw.TieredRetryConfig) { c.MaxHold = -1 }}},

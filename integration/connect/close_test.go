@@ -79,6 +79,26 @@ func TestCloseWithMessagesInFlight(t *testing.T) {
 }
 
 // TestAfterClose: everything has an error that names the reason.
+// TestCloseTimeoutOfAHandler: without the option the context would end after 30 s.
+func TestCloseTimeoutOfAHandler(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	entered, ended := make(chan struct{}), make(chan struct{})
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		close(entered)
+		<-msg.Context().Done()
+		close(ended)
+		return msg.Context().Err()
+	}, middleware.HandlerOptions{CloseTimeout: time.Millisecond})
+	s.run()
+	s.publish("orders", "1")
+	<-entered
+	begin := time.Now()
+	require.NoError(t, s.Close())
+	<-ended
+	assert.Less(t, time.Since(begin), 25*time.Second)
+}
+
 func TestAfterClose(t *testing.T) {
 	t.Parallel()
 	s := open(t)
