@@ -58,7 +58,8 @@ type HandlerOptions struct {
 	Concurrency int
 
 	// OrderKey returns the key of a message. Messages with the same key are handled one after the other, in the order of the
-	// queue, within one process and not across retries. Messages without a key ("") have no order. Only RabbitMQ has it. The
+	// queue, within one process and not across retries. Messages of other keys are handled meanwhile: the prefetch is 16 times
+	// the concurrency. Messages without a key ("") have no order. Only RabbitMQ has it. The
 	// default is none.
 	OrderKey func(*message.Message) string
 
@@ -68,8 +69,9 @@ type HandlerOptions struct {
 	CloseTimeout time.Duration
 
 	// Middleware changes the configuration of the handler's retry middleware: hooks, MaxHold, RedactReason and so on. It may be
-	// called several times. Its changes to Publisher, Schedule, Source, DeclaredTiers and the generators of destinations are overwritten. The default is
-	// the connection's, which is not called where this one is set.
+	// called several times. Its changes to Publisher, Source, DeclaredTiers and the generators of destinations are overwritten.
+	// A Schedule with other tiers is refused: set the option Schedule. The default is the connection's, which is not called
+	// where this one is set.
 	Middleware func(*TieredRetryConfig)
 }
 
@@ -96,18 +98,17 @@ func (o HandlerOptions) Or(defaults HandlerOptions) HandlerOptions {
 	return o
 }
 
-// Configure returns the backend's configuration with the changes of Middleware and with Schedule.
+// Configure returns the backend's configuration with Schedule and the changes of Middleware.
 func (o HandlerOptions) Configure(backend TieredRetryConfig) TieredRetryConfig {
 	config := backend
+	if len(o.Schedule) > 0 {
+		config.Schedule = o.Schedule
+	}
 	if o.Middleware != nil {
 		o.Middleware(&config)
 	}
 	config.Publisher, config.Source, config.DeclaredTiers = backend.Publisher, backend.Source, backend.DeclaredTiers
 	config.GenerateRetryDestination, config.GenerateDeadLetterDestination = backend.GenerateRetryDestination, backend.GenerateDeadLetterDestination
-	config.Schedule = backend.Schedule
-	if len(o.Schedule) > 0 {
-		config.Schedule = o.Schedule
-	}
 	return config
 }
 

@@ -41,8 +41,8 @@ type SubscriptionHealth struct {
 	LastErrorAt time.Time
 }
 
-// Ready returns nil if every link is connected and not blocked and every subscription is consuming. Otherwise the error names all
-// that is not.
+// Ready returns nil if every link is connected and every subscription is consuming. Otherwise the error names all that is not. A
+// blocked link is no fault: an alarm of the broker concerns all instances of an app, and none of them can do anything about it.
 func (h Health) Ready() error {
 	var faults []error
 	fault := func(cause error, format string, args ...any) {
@@ -55,8 +55,6 @@ func (h Health) Ready() error {
 	for _, l := range h.Links {
 		if !l.Connected {
 			fault(l.LastError, "the %s connection is not open since %s", l.Name, l.Since.Format(time.RFC3339))
-		} else if l.Blocked {
-			fault(nil, "the broker has blocked the %s connection because of an alarm", l.Name)
 		}
 	}
 	for _, s := range h.Subscriptions {

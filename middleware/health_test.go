@@ -18,11 +18,10 @@ func TestReadiness(t *testing.T) {
 	open := retrymw.LinkHealth{Name: "publishing", Connected: true, Since: since}
 	consuming := retrymw.SubscriptionHealth{Name: "billing", Topic: "orders", Queue: "orders", Consuming: true, Since: since}
 	blocked, stopped := open, consuming
-	blocked.Blocked = true
+	blocked.Blocked = true // concerns all instances
 	stopped.Consuming, stopped.LastError = false, errors.New("queue deleted")
 	for want, health := range map[string]retrymw.Health{
-		"200 ready\n": {Links: []retrymw.LinkHealth{open}, Subscriptions: []retrymw.SubscriptionHealth{consuming}},
-		"503 the broker has blocked the publishing connection because of an alarm\n": {Links: []retrymw.LinkHealth{blocked}},
+		"200 ready\n": {Links: []retrymw.LinkHealth{open, blocked}, Subscriptions: []retrymw.SubscriptionHealth{consuming}},
 		"503 handler \"billing\" does not consume \"orders\" since 2026-01-02T03:04:05Z: queue deleted\n": {
 			Subscriptions: []retrymw.SubscriptionHealth{stopped, consuming},
 		},

@@ -39,6 +39,9 @@ func (t *TieredRetry) hold(in *delivery, d *decision) (Destination, error) {
 		case <-in.ctx.Done():
 			timer.Stop()
 			return Destination{}, err
+		case <-in.stopping:
+			timer.Stop()
+			return Destination{}, err
 		}
 	}
 }

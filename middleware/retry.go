@@ -45,8 +45,9 @@ type delivery struct {
 	payload  message.Payload
 	metadata message.Metadata
 	ctx      context.Context
-	source   *Source // whose destinations the copies go to; nil: those of the configuration
-	recorded bool    // the metadata hold a record, or marks of the marshaler
+	source   *Source         // whose destinations the copies go to; nil: those of the configuration
+	stopping <-chan struct{} // nil: the end of ctx is the only sign of a shutdown
+	recorded bool            // the metadata hold a record, or marks of the marshaler
 }
 
 // situation describes the delivery for the decision.
@@ -94,6 +95,7 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context()}
 	if from != nil {
 		from.Claim()
+		in.stopping = from.Stopping
 	}
 	if in.source, err = t.sourceOf(msg, from); err != nil {
 		if settled(msg) { // for example by Watermill's InstantAck: it may be no longer bound, and no copy of it would be published

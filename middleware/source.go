@@ -76,6 +76,9 @@ func (t *TieredRetry) refuse(in delivery, why error) error {
 		case <-in.ctx.Done():
 			timer.Stop()
 			return t.giveBack(in, why)
+		case <-in.stopping:
+			timer.Stop()
+			return why
 		}
 	}
 }

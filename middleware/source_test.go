@@ -126,6 +126,30 @@ func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
 	})
 }
 
+// TestHeldMessageIsGivenBackWhenItsSubscriptionStops: its context ends later, so that handlers can end their messages.
+func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
+	routed := routerContext(t)
+	for name, source := range map[string]*retrymw.Source{"no copy": sourceOf("email", configOf(&recorder{}).Schedule.Tiers()...), "wrong source": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email", c.Schedule.Tiers()...) })
+				sent.fail = func(int) error { return errDown }
+				stopping, stop := context.WithTimeout(t.Context(), 3*time.Second)
+				defer stop()
+				b := &binding.Binding{Stopping: stopping.Done()}
+				if source != nil {
+					b.Source = source
+				}
+				msg := messageOf(binding.NewContext(routed, b))
+				begin := time.Now()
+				_, err := retry.Middleware(failing(errDown))(msg)
+				require.Error(t, err)
+				assert.Equal(t, 3*time.Second, time.Since(begin))
+			})
+		})
+	}
+}
+
 func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
 	ctx := routerContext(t)
 	hour, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Hour} })
@@ -170,14 +194,19 @@ func TestOptionsOfAHandler(t *testing.T) {
 func TestOptionsChangeOnlyHooksAndLimits(t *testing.T) {
 	backend := configOf(&recorder{})
 	backend.Source = sourceOf("email")
+	backend.DeclaredTiers = backoff.Schedule{time.Hour}.Tiers()
 	changed := retrymw.HandlerOptions{Schedule: backoff.Schedule{time.Hour}, Middleware: func(c *retrymw.TieredRetryConfig) {
-		*c = retrymw.TieredRetryConfig{MaxHold: time.Minute, Schedule: backoff.Schedule{time.Minute}}
+		*c = retrymw.TieredRetryConfig{MaxHold: time.Minute, Schedule: c.Schedule}
 	}}.Configure(backend)
 	assert.Equal(t, time.Minute, changed.MaxHold)
 	assert.Equal(t, backoff.Schedule{time.Hour}, changed.Schedule)
 	assert.Same(t, backend.Source, changed.Source)
 	_, err := retrymw.NewTieredRetry(changed, watermill.NopLogger{})
 	require.NoError(t, err)
+
+	changed = retrymw.HandlerOptions{Middleware: func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Minute} }}.Configure(backend)
+	_, err = retrymw.NewTieredRetry(changed, watermill.NopLogger{})
+	require.ErrorContains(t, err, "Schedule has the tier 1m, which is not declared")
 }
 
 func notCalled(t *testing.T) message.HandlerFunc {

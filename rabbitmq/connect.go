@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -33,7 +34,8 @@ import (
 //	Publish.ChannelPoolSize       not used: all messages share one channel
 //	Consume.Consumer              the consumer tag of every handler; each has an AMQP channel of its own
 //	Consume.NoWait                not used: the broker's answer is always waited for
-//	Consume.Qos.PrefetchCount     used where it is more than a handler's Concurrency, otherwise the prefetch is the Concurrency
+//	Consume.Qos.PrefetchCount     used where it is more than a handler's Concurrency, otherwise the prefetch is the Concurrency;
+//	                              with an OrderKey, 16 times the Concurrency
 //	Consume.Qos.PrefetchSize      refused: RabbitMQ does not have it
 //	Consume.Qos.Global            not used: each handler has an AMQP channel of its own, so it would change nothing
 //
@@ -149,6 +151,7 @@ func open(c *core, defaults middleware.HandlerOptions, logger watermill.LoggerAd
 		return nil, fmt.Errorf("cannot open the connection for publishing: %w", err)
 	}
 	connection := &Connection{core: c, defaults: defaults, logger: logger, consuming: consuming, publishing: publishing}
+	connection.stopping, connection.stop = context.WithCancel(context.Background())
 	connection.declarer = newDeclarer(declarerConfig{
 		Inspector: c.inspector, Prefix: c.prefix, VerifyOnly: c.verifyOnly, Logger: logger,
 		Publishing: publishing.Channel, Consumed: connection.consumes,

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -33,9 +34,11 @@ type Connection struct {
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
 
-	closing sync.Once
-	mu      sync.Mutex
-	closed  bool
+	stopping context.Context // ends with the beginning of Close
+	stop     context.CancelFunc
+	closing  sync.Once
+	mu       sync.Mutex
+	closed   bool
 }
 
 // setUp makes what all handlers share.
@@ -160,6 +163,7 @@ func (c *Connection) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
+	c.stop()
 	c.closing.Do(func() {
 		_ = c.consuming.Close()
 		c.declarer.close()

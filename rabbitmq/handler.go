@@ -31,8 +31,10 @@ type handlerSubscriber struct {
 	options    middleware.HandlerOptions
 	subscriber *subscriber.Subscriber
 	retry      *middleware.TieredRetry
-	binding    *binding.Binding
 	warned     atomic.Bool
+
+	closing context.Context // ends with Close
+	close   context.CancelFunc
 }
 
 // newHandler returns an error that joins all faults of the options.
@@ -62,7 +64,7 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 	if h.retry, err = middleware.NewTieredRetry(config, c.logger); err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
-	h.binding = &binding.Binding{Source: config.Source, Retry: h.retry}
+	h.closing, h.close = context.WithCancel(c.stopping)
 	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h.config(), h.logger); err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
@@ -80,7 +82,7 @@ func (h *handlerSubscriber) config() subscriber.Config {
 		Declare:      h.declare,
 		Unmarshal:    unmarshal(headers.New(app.Marshaler, h.core.prefix).Unmarshal, app.RedeliveredKey),
 		Concurrency:  h.options.Concurrency,
-		Prefetch:     max(h.options.Concurrency, *app.PrefetchCount),
+		Prefetch:     h.prefetch(),
 		OrderKey:     h.options.OrderKey,
 		CloseTimeout: h.options.CloseTimeout,
 		Consumer: subscriber.ConsumerConfig{
@@ -88,6 +90,18 @@ func (h *handlerSubscriber) config() subscriber.Config {
 		},
 		Nacked: h.nacked,
 	}
+}
+
+// perKey is how many messages are fetched for each one in flight where there is an OrderKey: messages of other keys are handled
+// while many wait for one key.
+const perKey = 16
+
+func (h *handlerSubscriber) prefetch() int {
+	least := h.options.Concurrency
+	if h.options.OrderKey != nil && least > 1 {
+		least = min(perKey*least, maxPrefetch)
+	}
+	return max(least, *h.core.app.PrefetchCount)
 }
 
 // unmarshal marks messages that the broker delivers again, where the major does so.
@@ -142,7 +156,14 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	if err := h.begin(topic); err != nil {
 		return nil, err
 	}
-	messages, err := h.subscriber.Subscribe(binding.NewContext(ctx, h.binding), topic)
+	queue, err := h.queueOf(topic)
+	if err != nil {
+		return nil, h.explain(err)
+	}
+	stopping, stop := context.WithCancel(ctx)
+	context.AfterFunc(h.closing, stop)
+	bound := &binding.Binding{Source: h.sourceOf(topic, queue), Retry: h.retry, Stopping: stopping.Done()}
+	messages, err := h.subscriber.Subscribe(binding.NewContext(ctx, bound), topic)
 	return messages, h.explain(err)
 }
 
@@ -158,7 +179,23 @@ func (h *handlerSubscriber) SubscribeInitialize(topic string) error {
 func (h *handlerSubscriber) String() string { return "rabbitmq.Subscriber" }
 
 // Close implements message.Subscriber.
-func (h *handlerSubscriber) Close() error { return h.subscriber.Close() }
+func (h *handlerSubscriber) Close() error {
+	h.close()
+	return h.subscriber.Close()
+}
+
+// subscription is the owner of the messages of one topic.
+type subscription struct {
+	handler *handlerSubscriber
+	topic   string
+}
+
+// sourceOf returns the source of the messages of one work queue. Their copies come back to it, also where a wrapper subscribes to
+// another topic than the router.
+func (h *handlerSubscriber) sourceOf(topic, queue string) *middleware.Source {
+	config := h.core.retryConfig(h.connection.failures, h.options.Schedule, func(string) (string, error) { return queue, nil })
+	return h.connection.sourceOf(subscription{h, topic}, config)
+}
 
 func (h *handlerSubscriber) begin(topic string) error {
 	if h.connection.isClosed() {
@@ -189,7 +226,7 @@ func (h *handlerSubscriber) declare(d subscriber.Declaration, topic string) erro
 
 // nacked warns once if no retry middleware has got a message of the handler.
 func (h *handlerSubscriber) nacked(msg *message.Message) {
-	if h.binding.Claimed() || h.warned.Swap(true) {
+	if bound := binding.Of(msg); bound == nil || bound.Claimed() || h.warned.Swap(true) {
 		return
 	}
 	topic := message.SubscribeTopicFromCtx(msg.Context())

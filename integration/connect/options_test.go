@@ -175,9 +175,12 @@ func TestOrderKey(t *testing.T) {
 		}
 	}
 	entered.Wait(t, 2, soon)
-	eventually(t, func() bool { return testapp.Depth(t, s.topic("orders")) == count-concurrency }, "the others wait for their key")
+	eventually(t, func() bool { return testapp.Depth(t, s.topic("orders")) == 0 }, "the others are fetched, and wait for their key")
+	s.publish("orders", "c/1") // no message of its key is in flight
+	entered.Wait(t, 3, soon)
 	release()
-	done.Wait(t, count, soon)
+	done.Wait(t, count+1, soon)
+	want["c"] = []string{"c/1"}
 	mu.Lock()
 	defer mu.Unlock()
 	assert.Equal(t, want, order)

@@ -80,6 +80,35 @@ func TestMiddlewareOfAnotherSubscriber(t *testing.T) {
 	assert.NotContains(t, line, ":guest@", "the password")
 }
 
+// renamed subscribes to other topics than the router.
+type renamed struct {
+	message.Subscriber
+	name func(topic string) string
+}
+
+func (r renamed) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	return r.Subscriber.Subscribe(ctx, r.name(topic))
+}
+
+// TestWrapperThatSubscribesToAnotherTopic: a copy comes back to the queue that its message came from.
+func TestWrapperThatSubscribesToAnotherTopic(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	own, err := s.Subscriber("billing")
+	require.NoError(t, err)
+	handled := testapp.NewLedger()
+	s.router.AddConsumerHandler("billing", "orders", renamed{own, s.topic}, func(msg *message.Message) error {
+		if failures(msg) == 0 {
+			return errDown
+		}
+		handled.Add(msg.UUID)
+		return nil
+	}).AddMiddleware(s.Middleware)
+	s.run()
+	s.publish("orders", "1")
+	handled.Wait(t, 1, soon)
+}
+
 // TestWrongHandlers: the router's Run has all faults of a handler.
 func TestWrongHandlers(t *testing.T) {
 	t.Parallel()

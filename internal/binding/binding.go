@@ -1,4 +1,4 @@
-// Package binding tells the retry middleware which subscriber has delivered a message. It is internal because an app does not
+// Package binding refers from a message to the subscription that has delivered it. It is internal because an app does not
 // need it: the subscribers of this library bind their messages.
 package binding
 
@@ -15,6 +15,9 @@ import (
 type Binding struct {
 	Source any // a *middleware.Source
 	Retry  any // the *middleware.TieredRetry of the handler; nil: that of the middleware that gets the message
+
+	// Stopping is closed when the subscription stops and its messages may still end. Nil: their contexts end then.
+	Stopping <-chan struct{}
 
 	claimed atomic.Bool
 

@@ -89,8 +89,9 @@ func (c *ConnectionConfig) setDefaults() {
 	c.ConfirmTimeout = cmp.Or(c.ConfirmTimeout, defaultConfirmTimeout)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, defaultWriteTimeout)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, defaultMaxInFlight)
-	c.ReconnectInitial = cmp.Or(c.ReconnectInitial, dial.ReconnectInitial)
-	c.ReconnectMax = cmp.Or(c.ReconnectMax, max(dial.ReconnectMax, c.ReconnectInitial))
+	longest := cmp.Or(c.ReconnectMax, max(dial.ReconnectMax, c.ReconnectInitial))
+	c.ReconnectInitial = cmp.Or(c.ReconnectInitial, min(dial.ReconnectInitial, longest))
+	c.ReconnectMax = longest
 }
 
 func (c *ConnectionConfig) dial() dial.Config {

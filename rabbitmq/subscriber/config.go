@@ -70,8 +70,9 @@ func (c ConnectionConfig) Validate() error {
 
 func (c *ConnectionConfig) setDefaults() {
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, defaultWriteTimeout)
-	c.ReconnectInitial = cmp.Or(c.ReconnectInitial, dial.ReconnectInitial)
-	c.ReconnectMax = cmp.Or(c.ReconnectMax, max(dial.ReconnectMax, c.ReconnectInitial))
+	longest := cmp.Or(c.ReconnectMax, max(dial.ReconnectMax, c.ReconnectInitial))
+	c.ReconnectInitial = cmp.Or(c.ReconnectInitial, min(dial.ReconnectInitial, longest))
+	c.ReconnectMax = longest
 }
 
 func (c *ConnectionConfig) dial() dial.Config {
