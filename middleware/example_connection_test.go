@@ -1,0 +1,99 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// addHandlers is a function of an app. It runs on every backend.
+func addHandlers(router *message.Router, retries middleware.Connection) {
+	retries.AddConsumerHandler(router, "billing", "orders", func(*message.Message) error { return nil })
+	retries.AddConsumerHandler(router, "mail", "mails", func(*message.Message) error { return nil },
+		middleware.HandlerOptions{Schedule: backoff.Constant(time.Minute, 10)})
+}
+
+func ExampleConnection() {
+	var retries middleware.Connection // of config.Connect, relay.Connect or retrytest.New
+	start := func() error {
+		defer func() { _ = retries.Close() }() // after the router
+		router := message.NewDefaultRouter(nil)
+		addHandlers(router, retries)
+		return router.Run(context.Background())
+	}
+	_ = start
+}
+
+// A value that a handler does not set is that of the connection.
+func ExampleHandlerOptions() {
+	connection := middleware.HandlerOptions{Group: "shop", Concurrency: 32}
+	handler := middleware.HandlerOptions{
+		Concurrency: 1,
+		Middleware:  func(c *middleware.TieredRetryConfig) { c.MaxHold = time.Minute },
+	}
+	options := handler.Or(connection)
+	fmt.Println(options.Group, options.Concurrency)
+	// Output:
+	// shop 1
+}
+
+func ExampleHandlerOptions_Validate() {
+	fmt.Println(middleware.HandlerOptions{Concurrency: -1, CloseTimeout: -time.Second}.Validate())
+	// Output:
+	// Concurrency is -1: it must be 0 (the default) or more
+	// CloseTimeout is -1s: it must be 0 (the default) or more
+}
+
+// A backend's Connect gets the options of a handler.
+func ExampleOneOf() {
+	connect := func(options ...middleware.HandlerOptions) (middleware.HandlerOptions, error) {
+		return middleware.OneOf(options, middleware.HandlerOptions{Concurrency: 16})
+	}
+	options, err := connect()
+	fmt.Println(options.Concurrency, err)
+	// Output:
+	// 16 <nil>
+}
+
+// A backend makes the middleware of a handler.
+func ExampleHandlerOptions_Configure() {
+	options := middleware.HandlerOptions{Schedule: backoff.Constant(time.Second, 3)}
+	backend := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Minute, 1)}
+	fmt.Println(options.Configure(backend).Schedule)
+	// Output:
+	// 1s*3
+}
+
+// For the middleware of a whole router: each message has the schedule of its subscriber.
+func ExampleTieredRetry_Dispatch() {
+	var retry *middleware.TieredRetry // of NewTieredRetry
+	router := message.NewDefaultRouter(nil)
+	router.AddMiddleware(retry.Dispatch)
+}
+
+func ExampleReadinessHandler() {
+	health := func() middleware.Health { // the method Health of a Connection
+		return middleware.Health{Links: []middleware.LinkHealth{{
+			Name: "consuming", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), LastError: errors.New("connection refused"),
+		}}}
+	}
+	server := httptest.NewServer(middleware.ReadinessHandler(health))
+	defer server.Close()
+	answer, err := http.Get(server.URL)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	fmt.Println(answer.Status, health().Ready())
+	// Output:
+	// 503 Service Unavailable the consuming connection is not open since 2026-01-02T03:04:05Z: connection refused
+}
