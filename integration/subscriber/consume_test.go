@@ -112,7 +112,7 @@ func TestMessagesOfOneKeyKeepTheOrderOfTheQueue(t *testing.T) {
 		running[key].Add(-1)
 		msg.Ack()
 	})
-	broker.Eventually(t, 2*soon, func() bool { return handled.distinct() == len(uuids) }, "all are handled")
+	broker.Eventually(t, soon, func() bool { return handled.distinct() == len(uuids) }, "all are handled")
 	assert.EqualValues(t, keys, most.Load(), "all keys are handled at the same time")
 	position := map[byte]int{}
 	overtaken := false
@@ -295,7 +295,7 @@ func TestTwoSubscribersShareAConnection(t *testing.T) {
 	require.NoError(t, health.Ready())
 	assert.Len(t, health.Subscriptions, 6)
 	management := broker.Management(t)
-	broker.Eventually(t, 2*soon, func() bool {
+	broker.Eventually(t, soon, func() bool {
 		connections, err := management.ListConnections()
 		require.NoError(t, err)
 		count := 0
