@@ -228,9 +228,9 @@ func TestQueueThatWasFullTakesMessagesAgain(t *testing.T) {
 		}
 		return err
 	}
-	broker.Eventually(t, 30*time.Second, func() bool { return errors.Is(publish(), publisher.ErrNacked) }, "the queue is full")
+	broker.Eventually(t, 60*time.Second, func() bool { return errors.Is(publish(), publisher.ErrNacked) }, "the queue is full")
 	testapp.DeletePolicy(t, topology.queue)
-	broker.Eventually(t, 30*time.Second, func() bool { return publish() == nil }, "the queue has room again")
+	broker.Eventually(t, 60*time.Second, func() bool { return publish() == nil }, "the queue has room again")
 	require.Equal(t, confirmed, topology.content(t), "the queue contains no refused message")
 }
 
