@@ -43,7 +43,7 @@ func TestCloseWithMessagesInFlight(t *testing.T) {
 		entered.Add(msg.UUID)
 		<-leave
 		return bill(msg)
-	}, middleware.HandlerOptions{Concurrency: concurrency})
+	}, middleware.HandlerOptions{Concurrency: concurrency, CloseTimeout: 2 * soon})
 	initializer, err := first.Subscriber("invoices")
 	require.NoError(t, err)
 	require.NoError(t, initializer.(message.SubscribeInitializer).SubscribeInitialize(first.topic("invoices")))
