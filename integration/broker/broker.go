@@ -21,6 +21,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 )
 
 // URL returns the broker's address. A test without a broker fails; it does not skip.
@@ -129,6 +130,27 @@ func Proxy(t testing.TB) (*toxiproxy.Proxy, string) {
 	t.Cleanup(proxy.Stop)
 	uri.Host = proxy.Listen
 	return proxy, uri.String()
+}
+
+// LeaksOfProxies are the goroutines that a link of toxiproxy leaves behind when it is cut under load: the one that reads, the one
+// that writes, or a toxic.
+func LeaksOfProxies() []goleak.Option {
+	return []goleak.Option{
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).write"),
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
+	}
+}
+
+// Receive waits for a value, or for the close of the channel, with a deadline.
+func Receive[T any](t testing.TB, from <-chan T, what string) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(time.Minute):
+		require.FailNow(t, "it did not happen within a minute", what)
+	}
+	return value
 }
 
 // Eventually waits for an event with a deadline.

@@ -43,13 +43,13 @@ func TestCloseWithMessagesInFlight(t *testing.T) {
 		entered.Add(msg.UUID)
 		<-leave
 		return bill(msg)
-	}, middleware.HandlerOptions{Concurrency: concurrency})
+	}, middleware.HandlerOptions{Concurrency: concurrency, CloseTimeout: 2 * soon})
 	initializer, err := first.Subscriber("invoices")
 	require.NoError(t, err)
 	require.NoError(t, initializer.(message.SubscribeInitializer).SubscribeInitialize(first.topic("invoices")))
 	done := make(chan error, 1)
 	go func() { done <- first.router.Run(context.Background()) }()
-	<-first.router.Running()
+	broker.Receive(t, first.router.Running(), "the router runs")
 	first.publish("orders", ids(count)...)
 	entered.Wait(t, concurrency, soon)
 	eventually(t, func() bool { return testapp.Depth(t, first.topic("orders")) == count-prefetch }, "more messages are fetched")
@@ -64,7 +64,7 @@ func TestCloseWithMessagesInFlight(t *testing.T) {
 	require.ErrorIs(t, err, rabbitmq.ErrClosed)
 	close(leave)
 	closes.Wait()
-	require.NoError(t, <-done, "the router ends with its last subscription")
+	require.NoError(t, broker.Receive(t, done, "Run returns"), "the router ends with its last subscription")
 	assert.Equal(t, concurrency, entered.Len(), "nothing is handed out after the beginning of Close")
 	assert.Zero(t, first.log.Count("Cannot publish"), "the publishers are closed last")
 
@@ -78,7 +78,6 @@ func TestCloseWithMessagesInFlight(t *testing.T) {
 	assert.Empty(t, produced.Twice())
 }
 
-// TestAfterClose: everything has an error that names the reason.
 // TestCloseTimeoutOfAHandler: without the option the context would end after 30 s.
 func TestCloseTimeoutOfAHandler(t *testing.T) {
 	t.Parallel()
@@ -92,13 +91,14 @@ func TestCloseTimeoutOfAHandler(t *testing.T) {
 	}, middleware.HandlerOptions{CloseTimeout: time.Millisecond})
 	s.run()
 	s.publish("orders", "1")
-	<-entered
+	broker.Receive(t, entered, "the handler is called")
 	begin := time.Now()
 	require.NoError(t, s.Close())
-	<-ended
+	broker.Receive(t, ended, "its context ends")
 	assert.Less(t, time.Since(begin), 25*time.Second)
 }
 
+// TestAfterClose: everything has an error that names the reason.
 func TestAfterClose(t *testing.T) {
 	t.Parallel()
 	s := open(t)

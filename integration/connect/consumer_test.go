@@ -25,18 +25,18 @@ func TestConsumerOptions(t *testing.T) {
 	s.handle("billing", "orders", handle, middleware.HandlerOptions{Concurrency: 3})
 	s.run()
 	client := broker.Management(t)
-	var consumer rabbithole.ConsumerInfo
+	var consumer rabbithole.ConsumerDetail
 	eventually(t, func() bool {
-		all, err := client.ListConsumersIn("/")
-		for _, c := range all {
-			if c.Queue.Name == s.topic("orders") {
-				consumer = c
-			}
+		// Not the list of all consumers: it cannot be read while it has one whose channel was just closed.
+		queue, err := client.GetQueue("/", s.topic("orders"))
+		if err != nil || queue.ConsumerDetails == nil || len(*queue.ConsumerDetails) == 0 {
+			return false
 		}
-		return err == nil && consumer.Queue.Name != ""
+		consumer = (*queue.ConsumerDetails)[0]
+		return true
 	}, "the broker lists the consumer")
 	assert.Equal(t, "shop-"+s.name, consumer.ConsumerTag)
 	assert.True(t, consumer.Exclusive)
-	assert.Equal(t, 40, consumer.PrefetchCount)
+	assert.EqualValues(t, 40, consumer.PrefetchCount)
 	assert.EqualValues(t, 7, consumer.Arguments["x-priority"])
 }

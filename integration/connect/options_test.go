@@ -95,10 +95,9 @@ func TestDeclaredOnce(t *testing.T) {
 	}
 	s.handle("mail", "mails", func(*message.Message) error { return nil })
 	s.run()
-	close(built)
 	var topologies []string
-	for queue := range built {
-		topologies = append(topologies, queue)
+	for range len(built) {
+		topologies = append(topologies, <-built)
 	}
 	assert.ElementsMatch(t, []string{s.topic("orders"), s.topic("mails")}, topologies)
 }
@@ -131,7 +130,7 @@ func TestConcurrency(t *testing.T) {
 			// The broker has sent all of the prefetch.
 			eventually(t, func() bool { return testapp.Depth(t, s.topic("orders")) == 10 }, "30 messages are fetched")
 			assert.Equal(t, row.want, entered.Len())
-			assert.Equal(t, row.want, s.Health().Subscriptions[0].InFlight)
+			eventually(t, func() bool { return s.Health().Subscriptions[0].InFlight == row.want }, "they are in flight")
 			release()
 			entered.Wait(t, 40, soon)
 			assert.Empty(t, entered.Twice())

@@ -122,7 +122,7 @@ func TestMessagesOfTheAppArePersistent(t *testing.T) {
 	s.handle("billing", "orders", func(*message.Message) error { got <- time.Now(); return nil })
 	s.run()
 	s.publish("orders", "1")
-	<-got
+	broker.Receive(t, got, "the message is handled")
 	require.NoError(t, s.router.Close())
 	s.publish("orders", "2")
 	assert.EqualValues(t, 2, testapp.Take(t, s.topic("orders"), 1)[0].DeliveryMode)

@@ -26,14 +26,10 @@ const soon = 60 * time.Second // much longer than any of it takes
 var errDown = errors.New("the bank is down")
 
 func TestMain(m *testing.M) {
-	// A link of toxiproxy that is cut under load leaves goroutines behind: the one that reads, the one that writes, or a toxic.
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),
-		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).write"),
-		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
+	goleak.VerifyTestMain(m, append(broker.LeaksOfProxies(),
 		// A router whose Run returns an error waits for its handlers, which never run.
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/message.(*Router).watchAllHandlersStopped.func1"),
-	)
+	)...)
 }
 
 // A shop is an app on Connect. Its queues and exchanges have names that no other test uses.

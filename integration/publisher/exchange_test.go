@@ -99,10 +99,10 @@ func TestExchangesAreDeclaredOncePerConnection(t *testing.T) {
 	require.Equal(t, []int{1, 1, 1}, e.called())
 
 	proxy.Stop()
-	broker.Eventually(t, within, func() bool { return !connection.Health().Connected }, "the connection is lost")
+	broker.Eventually(t, soon, func() bool { return !connection.Health().Connected }, "the connection is lost")
 	require.ErrorIs(t, p.Publish(e.one().exchange, newMessage("away")), publisher.ErrNotConnected)
 	require.NoError(t, proxy.Start())
-	broker.Eventually(t, within, func() bool { return connection.Health().Connected }, "it reconnects")
+	broker.Eventually(t, soon, func() bool { return connection.Health().Connected }, "it reconnects")
 	e.publish(t, p, 50)
 	require.Equal(t, []int{2, 2, 2}, e.called())
 }
@@ -136,7 +136,10 @@ func TestDeclareExchangeFails(t *testing.T) {
 			topology := declare(t, nil)
 			calls := 0 // calls do not overlap
 			p := topology.open(t, func(c *settings) {
-				c.DeclareTimeout = 300 * time.Millisecond
+				c.DeclareTimeout = soon
+				if name == "hangs" {
+					c.DeclareTimeout = 300 * time.Millisecond
+				}
 				c.DeclareExchange = func(channel *amqp091.Channel, exchange string) error {
 					if calls++; calls == 1 {
 						return test.declare(channel, exchange)

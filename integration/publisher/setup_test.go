@@ -17,9 +17,9 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-const soon = 5 * time.Second // much longer than any of these events takes
+const soon = 60 * time.Second // much longer than any of these events takes
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, broker.LeaksOfProxies()...) }
 
 // A topology is a topic exchange and a queue bound to it with its own name.
 type topology struct {

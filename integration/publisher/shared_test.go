@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -18,8 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
-
-const within = 30 * time.Second // the deadline of events on a loaded machine
 
 func connect(t testing.TB, config publisher.ConnectionConfig) *publisher.Connection {
 	t.Helper()
@@ -105,7 +102,7 @@ func TestCloseOfASharedConnectionUnderLoad(t *testing.T) {
 			})
 		}
 	}
-	<-busy
+	broker.Receive(t, busy, "1000 messages are confirmed")
 	require.NoError(t, connection.Close())
 	group.Wait()
 	require.NoError(t, connection.Close(), "again")
@@ -188,7 +185,7 @@ func TestHealthOfAConnection(t *testing.T) {
 	assert.Regexp(t, regexp.MustCompile(`^[34]\.\d+`), connection.ServerVersion())
 
 	proxy.Stop()
-	broker.Eventually(t, within, func() bool { return !connection.Health().Connected }, "the connection is lost")
+	broker.Eventually(t, soon, func() bool { return !connection.Health().Connected }, "the connection is lost")
 	away := connection.Health()
 	require.Error(t, away.LastError)
 	require.ErrorIs(t, away.Ready(), away.LastError)
@@ -199,7 +196,7 @@ func TestHealthOfAConnection(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrNotConnected)
 
 	require.NoError(t, proxy.Start())
-	broker.Eventually(t, within, func() bool { return connection.Health().Connected }, "it reconnects")
+	broker.Eventually(t, soon, func() bool { return connection.Health().Connected }, "it reconnects")
 	after := connection.Health()
 	require.NoError(t, after.Ready())
 	require.Error(t, after.LastError, "it is kept")
@@ -213,7 +210,7 @@ func TestChannelOfAConnection(t *testing.T) {
 	topology := declare(t, nil)
 	connection := connect(t, publisher.ConnectionConfig{})
 	p := on(t, connection, publisher.Config{})
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	messages := newMessages(300)
 	var group sync.WaitGroup

@@ -138,12 +138,12 @@ func TestDeadLettersAreReadAsTheOriginalMessages(t *testing.T) {
 			assert.Equal(t, "t"+letter.UUID, letter.Metadata["trace"])
 			assert.Equal(t, "order "+letter.UUID, string(letter.Payload))
 			letter.Ack()
-		case <-time.After(20 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatal("no dead letter arrived in time")
 		}
 	}
 	assert.Empty(t, seen.Twice())
-	broker.Eventually(t, 20*time.Second, func() bool {
+	broker.Eventually(t, 60*time.Second, func() bool {
 		info, err := broker.Management(t).GetQueue("/", queue+".dead")
 		return err == nil && info.Messages == 0
 	}, "the acknowledged dead letters are removed")

@@ -32,7 +32,7 @@ func TestStockMarshalerLoopsAndOursDoesNot(t *testing.T) {
 		_, err = subscriber.Subscribe(context.Background(), queue)
 		require.NoError(t, err)
 		testapp.Send(t, "", queue, odd)
-		broker.Eventually(t, 10*time.Second, func() bool { return logs.Count("Processing message failed, sending nack") > 1000 },
+		broker.Eventually(t, 60*time.Second, func() bool { return logs.Count("Processing message failed, sending nack") > 1000 },
 			"more than a thousand redeliveries of one message; if this no longer happens, watermill-amqp has fixed it")
 		require.NoError(t, subscriber.Close())
 	})
@@ -92,8 +92,8 @@ func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 			a.Run()
 			row.remove(t, a, queue)
 			testapp.Send(t, "", queue, testapp.Orders(failing)...)
-			processed.Wait(t, failing, 30*time.Second)
-			broker.Eventually(t, 10*time.Second, func() bool {
+			processed.Wait(t, failing, 60*time.Second)
+			broker.Eventually(t, 60*time.Second, func() bool {
 				a.Mu.Lock()
 				defer a.Mu.Unlock()
 				return len(a.Deaths) > 0 && testapp.Depth(t, queue+".dead") == len(a.Deaths)
@@ -129,8 +129,8 @@ func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 		_, err = broker.Channel(t).QueueDelete(queue+"."+a.Name+".300ms", false, false, false)
 		require.NoError(t, err)
 		testapp.Send(t, "", queue, testapp.Orders(failing)...)
-		failed.Wait(t, failing, 30*time.Second)
-		broker.Eventually(t, 10*time.Second, func() bool {
+		failed.Wait(t, failing, 60*time.Second)
+		broker.Eventually(t, 60*time.Second, func() bool {
 			info, err := broker.Management(t).GetQueue("/", queue)
 			return err == nil && info.Messages == 0
 		}, "the work queue is empty, so every failed message was acknowledged")
@@ -200,7 +200,7 @@ func TestQueuesWithTheSameSuffixStayApart(t *testing.T) {
 		testapp.Send(t, "", queue, sent...)
 	}
 	for queue, done := range queues {
-		done.Wait(t, each, 20*time.Second)
+		done.Wait(t, each, 60*time.Second)
 		a.Settle(queue)
 		assert.Empty(t, done.Twice())
 	}
@@ -239,7 +239,7 @@ func TestConsumerGroupsStayApart(t *testing.T) {
 	}
 	testapp.Send(t, exchange, "", testapp.Orders(messages)...)
 	for _, ledger := range done {
-		ledger.Wait(t, messages, 20*time.Second)
+		ledger.Wait(t, messages, 60*time.Second)
 		assert.Empty(t, ledger.Twice())
 	}
 }
@@ -276,7 +276,7 @@ func TestForeignMessageDoesNotAffectOthers(t *testing.T) {
 	require.True(t, confirm.Wait())
 	testapp.Send(t, "", queue, testapp.Orders(good)[good/2:]...)
 	a.Run()
-	processed.Wait(t, good+1, 30*time.Second)
+	processed.Wait(t, good+1, 60*time.Second)
 	a.Settle(queue)
 	assert.Empty(t, processed.Twice())
 	assert.Zero(t, a.Log.Count("Cannot publish"), "the channel was not closed")

@@ -35,7 +35,7 @@ func TestOrphansFollowTheDocumentation(t *testing.T) {
 	}
 	testapp.Send(t, a.Name, "100ms."+gone, sent[:orphans]...)
 	testapp.Send(t, a.Name, "100ms."+queue, sent[orphans:]...)
-	broker.Eventually(t, 20*time.Second, func() bool { return testapp.Depth(t, a.Name+".orphans") == 2*orphans }, "all messages are orphans")
+	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, a.Name+".orphans") == 2*orphans }, "all messages are orphans")
 
 	processed := testapp.NewLedger()
 	a.Handle(queue, 2, func(msg *message.Message) error {
@@ -55,7 +55,7 @@ func TestOrphansFollowTheDocumentation(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 2*orphans, count)
 
-	processed.Wait(t, orphans, 20*time.Second)
+	processed.Wait(t, orphans, 60*time.Second)
 	a.Settle(queue)
 	assert.Empty(t, processed.Twice())
 	for i := range orphans {

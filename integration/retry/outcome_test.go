@@ -76,7 +76,7 @@ func TestEveryOutcomeOnABroker(t *testing.T) {
 			letters = append(letters, body)
 		}
 	}
-	processed.Wait(t, len(want), 30*time.Second)
+	processed.Wait(t, len(want), 60*time.Second)
 	assert.Equal(t, want, processed.Counts())
 	reasons := map[string]middleware.DeadReason{}
 	for _, letter := range testapp.Take(t, queue+".dead", len(letters)) {
@@ -89,7 +89,7 @@ func TestEveryOutcomeOnABroker(t *testing.T) {
 	assert.Equal(t, 1, calls.Counts()["acks itself"])
 	assert.Equal(t, 2, calls.Counts()["nacks itself once"], "the broker redelivered the message")
 	assert.Equal(t, 3, calls.Counts()["fails always"])
-	broker.Eventually(t, 20*time.Second, func() bool {
+	broker.Eventually(t, 60*time.Second, func() bool {
 		info, err := broker.Management(t).GetQueue("/", queue)
 		return err == nil && info.Messages == 0
 	}, "all queues are empty")
@@ -114,7 +114,7 @@ func TestShutdownGivesMessagesBack(t *testing.T) {
 	go func() { done <- first.Router.Run(context.Background()) }()
 	<-first.Router.Running()
 	testapp.Send(t, "", queue, testapp.Orders(messages)...)
-	started.Wait(t, messages, 20*time.Second)
+	started.Wait(t, messages, 60*time.Second)
 	require.NoError(t, first.Router.Close())
 	require.NoError(t, <-done)
 	require.NoError(t, first.Failures.Close())
@@ -128,7 +128,7 @@ func TestShutdownGivesMessagesBack(t *testing.T) {
 		return nil
 	})
 	second.Run()
-	processed.Wait(t, messages, 20*time.Second)
+	processed.Wait(t, messages, 60*time.Second)
 	assert.Empty(t, processed.Twice())
 	assert.Zero(t, testapp.Depth(t, queue+".dead"))
 }
@@ -214,7 +214,7 @@ func TestMessageThatTheAppCannotReadIsDeadLettered(t *testing.T) {
 	assert.Equal(t, "not JSON", string(letter.Body))
 	assert.Equal(t, int32(1), letter.Headers["n"])
 	assert.Equal(t, string(middleware.DeadReasonUnmarshal), letter.Headers[middleware.DeadReasonKey])
-	done.Wait(t, 1, 20*time.Second)
+	done.Wait(t, 1, 60*time.Second)
 	assert.Zero(t, a.Log.Count("sending nack"))
 }
 

@@ -60,7 +60,7 @@ func TestDocumentedPermissionsSuffice(t *testing.T) {
 		_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
 		require.NoError(t, err)
 		testapp.Send(t, "", queue, testapp.Orders(1)...)
-		broker.Eventually(t, 20*time.Second, func() bool {
+		broker.Eventually(t, 60*time.Second, func() bool {
 			app.Mu.Lock()
 			defer app.Mu.Unlock()
 			return len(app.Deaths) == 6
@@ -102,7 +102,7 @@ func (p permissions) runs(t *testing.T, queue string, change ...func(*config.Bui
 	a.Run()
 	testapp.Send(t, "", queue, testapp.Orders(1)...)
 	var refused error
-	broker.Eventually(t, 20*time.Second, func() bool {
+	broker.Eventually(t, 60*time.Second, func() bool {
 		if lines := a.Log.Lines("ACCESS_REFUSED"); len(lines) > 0 {
 			refused = errors.New(lines[0])
 		}
@@ -184,7 +184,7 @@ func TestPermissionToReadDeadLetters(t *testing.T) {
 			letters, err := subscriber.Subscribe(t.Context(), queue)
 			require.NoError(t, err)
 			if !test.may {
-				broker.Eventually(t, 30*time.Second, func() bool { return log.Count("ACCESS_REFUSED") > 0 }, "reading is refused")
+				broker.Eventually(t, 60*time.Second, func() bool { return log.Count("ACCESS_REFUSED") > 0 }, "reading is refused")
 				return
 			}
 			next(t, letters).Nack()

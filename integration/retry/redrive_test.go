@@ -62,12 +62,12 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	sent[0].CorrelationId = "c-1"
 	sent[0].Headers["retry_invoice"] = "7"
 	testapp.Send(t, topic, "", sent...)
-	broker.Eventually(t, 20*time.Second, func() bool { return testapp.Depth(t, topic+"_billing.dead") == 1 }, "a dead letter")
+	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, topic+"_billing.dead") == 1 }, "a dead letter")
 	repaired.Store(true)
 	require.NoError(t, redrive(app("billing"), topic, 1, watermill.NopLogger{}))
 
-	processed.Wait(t, 1, 20*time.Second)
-	others.Wait(t, 1, 20*time.Second)
+	processed.Wait(t, 1, 60*time.Second)
+	others.Wait(t, 1, 60*time.Second)
 	billing.Settle(topic)
 	assert.Zero(t, testapp.Depth(t, topic+"_billing.dead"))
 	assert.Equal(t, map[string]int{id0: 1}, redriven.Counts())
@@ -89,12 +89,12 @@ func TestRedriveEnds(t *testing.T) {
 	a.Run()
 	testapp.Send(t, "", queue, testapp.Orders(letters)...)
 	isDead := func() bool { return testapp.Depth(t, queue+".dead") == letters }
-	broker.Eventually(t, 20*time.Second, isDead, "all messages are dead letters")
+	broker.Eventually(t, 60*time.Second, isDead, "all messages are dead letters")
 
 	require.NoError(t, redrive(amqp.NewDurableQueueConfig(broker.URL(t)), queue, letters, watermill.NopLogger{}))
 
 	a.Settle(queue)
-	broker.Eventually(t, 20*time.Second, isDead, "all messages are dead letters again")
+	broker.Eventually(t, 60*time.Second, isDead, "all messages are dead letters again")
 	for identity, count := range handled.Counts() {
 		assert.Equal(t, 2, count, identity)
 	}

@@ -69,7 +69,7 @@ func TestPriorityDoesNotDelayOthers(t *testing.T) {
 	a.Run()
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("normal")})
 	first := <-calls
-	broker.Eventually(t, 10*time.Second, func() bool { return testapp.Depth(t, queue+"."+a.Name+".2s") == 1 }, "the message is on the tier")
+	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, queue+"."+a.Name+".2s") == 1 }, "the message is on the tier")
 	<-time.After(time.Until(first.at.Add(tier * 3 / 4))) // late enough that waiting for the second message would be visible
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("urgent"), Priority: 9})
 	urgent := <-calls
@@ -116,7 +116,7 @@ func TestReturnExchangeDeletedWhileTheAppRuns(t *testing.T) {
 	t.Parallel()
 	// No message is due before the exchange exists again: RabbitMQ would try again only after three minutes.
 	a, queue, processed := failing(t, 3*time.Second, func(*amqp091.Channel, string) {})
-	broker.Eventually(t, 20*time.Second, func() bool {
+	broker.Eventually(t, 60*time.Second, func() bool {
 		a.Mu.Lock()
 		defer a.Mu.Unlock()
 		return len(a.Retries) == fails
@@ -166,7 +166,7 @@ func TestReplacedWorkQueueIsBoundAgain(t *testing.T) {
 	})
 	a.Run()
 	connection := broker.Connect(t)
-	broker.Eventually(t, 30*time.Second, func() bool {
+	broker.Eventually(t, 60*time.Second, func() bool {
 		channel, err := connection.Channel()
 		require.NoError(t, err)
 		defer channel.Close()
@@ -180,7 +180,7 @@ func TestReplacedWorkQueueIsBoundAgain(t *testing.T) {
 		return err == nil
 	}, "the queue has other arguments before the subscriber declares it again")
 	testapp.Send(t, "", queue, testapp.Orders(messages)...)
-	processed.Wait(t, messages, 30*time.Second)
+	processed.Wait(t, messages, 60*time.Second)
 	a.Settle(queue)
 	assert.Empty(t, processed.Twice())
 	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
@@ -213,7 +213,7 @@ func TestSubscribeInAnAlarm(t *testing.T) {
 		}
 	}
 	t.Cleanup(restore)
-	broker.Eventually(t, 20*time.Second, func() bool {
+	broker.Eventually(t, 60*time.Second, func() bool {
 		nodes, err := broker.Management(t).ListNodes()
 		return err == nil && slices.ContainsFunc(nodes, func(n rabbithole.NodeInfo) bool { return n.MemAlarm })
 	}, "the alarm")
@@ -222,7 +222,7 @@ func TestSubscribeInAnAlarm(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(30 * time.Second):
+	case <-time.After(60 * time.Second):
 		restore()
 		t.Fatal("Subscribe did not return during the alarm")
 	}

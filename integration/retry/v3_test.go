@@ -40,7 +40,7 @@ func TestTopicConfig(t *testing.T) {
 	})
 	a.Run()
 	testapp.Send(t, "shop_"+a.Name, "orders.eu", testapp.Orders(10)...)
-	done.Wait(t, 9, 20*time.Second)
+	done.Wait(t, 9, 60*time.Second)
 	letter := testapp.Take(t, queue+".dead", 1)[0]
 	assert.Equal(t, string(middleware.DeadReasonExhausted), letter.Headers[middleware.DeadReasonKey])
 	a.Settle(queue)
@@ -115,7 +115,7 @@ func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
 	a.Router.AddConsumerHandler("v3", queue, a.Subscriber(), handler(&v3, "v3")).AddMiddleware(a.Retry.Middleware)
 	a.Run()
 	testapp.Send(t, "", queue, testapp.Orders(messages)...)
-	done.Wait(t, messages, 30*time.Second)
+	done.Wait(t, messages, 60*time.Second)
 	a.Settle(queue)
 	assert.Empty(t, done.Twice())
 	assert.Zero(t, testapp.Depth(t, queue+".dead"))

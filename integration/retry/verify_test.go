@@ -46,10 +46,10 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	}
 	remove(tier)
 	testapp.Send(t, "", queue, testapp.Orders(1)...)
-	broker.Eventually(t, 20*time.Second, func() bool { return a.Log.Count("holding the message") >= 3 }, "the failed message is held")
+	broker.Eventually(t, 60*time.Second, func() bool { return a.Log.Count("holding the message") >= 3 }, "the failed message is held")
 	gone(tier)
 	a.Declare(queue)
-	processed.Wait(t, 1, 30*time.Second)
+	processed.Wait(t, 1, 60*time.Second)
 	assert.Equal(t, map[string]int{testapp.ID(0): 2}, calls.Counts())
 
 	remove(dead)

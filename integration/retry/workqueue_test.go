@@ -133,7 +133,7 @@ func TestPolicyOfTheWarningProtects(t *testing.T) {
 	policy := regexp.MustCompile(`^rabbitmqctl set_policy -p '/' --apply-to queues '([^']+)' '([^']+)' '([^']+)'$`).FindStringSubmatch(command)
 	require.NotNil(t, policy, command)
 	testapp.PutPolicy(t, policy[1], policy[2], policy[3])
-	broker.Eventually(t, 20*time.Second, func() bool {
+	broker.Eventually(t, 60*time.Second, func() bool {
 		info, err := broker.Management(t).GetQueue("/", queue)
 		return err == nil && info.Policy == policy[1]
 	}, "the policy is in effect")
@@ -278,7 +278,7 @@ func TestWorkQueueDeletedUnderItsConsumer(t *testing.T) {
 	a.Run()
 	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
 	require.NoError(t, err)
-	broker.Eventually(t, 20*time.Second, func() bool {
+	broker.Eventually(t, 60*time.Second, func() bool {
 		info, err := broker.Management(t).GetQueue("/", queue)
 		return err == nil && info.Arguments["x-queue-type"] == "quorum" && a.Log.Count("Starting consuming") > 1
 	}, "the queue is declared and consumed again")
@@ -286,7 +286,7 @@ func TestWorkQueueDeletedUnderItsConsumer(t *testing.T) {
 	select {
 	case identity := <-handled:
 		assert.Equal(t, testapp.ID(0), identity, "the handler must not be called with an empty message")
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("no handler was called in time")
 	}
 }
@@ -320,7 +320,7 @@ func TestTheAppsOwnNamesArgumentsAndTopologyBuilderAreUsed(t *testing.T) {
 	assert.Equal(t, queue, <-built)
 	assert.EqualValues(t, 1000, argumentsOf(t, queue)["x-max-length"])
 	testapp.Send(t, "x."+topic+"."+prefix, "eu.shop", testapp.Orders(5)...)
-	done.Wait(t, 5, 20*time.Second)
+	done.Wait(t, 5, 60*time.Second)
 	assert.Empty(t, done.Twice())
 }
 

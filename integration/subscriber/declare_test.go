@@ -77,7 +77,7 @@ func TestWhatADeclarationMayUse(t *testing.T) {
 
 	_, err = q.channel.QueueDelete(q.name, false, false, false)
 	require.NoError(t, err)
-	broker.Eventually(t, 3*soon, func() bool {
+	broker.Eventually(t, soon, func() bool {
 		declared, calls = m.state()
 		return len(calls) >= 2*subscriptions && consuming(connection, subscriptions)
 	}, "all consume again")
@@ -90,7 +90,7 @@ func TestWhatADeclarationMayUse(t *testing.T) {
 	before := len(calls)
 	proxy.Stop()
 	require.NoError(t, proxy.Start())
-	broker.Eventually(t, 3*soon, func() bool {
+	broker.Eventually(t, soon, func() bool {
 		_, calls = m.state()
 		return len(calls) >= before+subscriptions && consuming(connection, subscriptions)
 	}, "all consume over the next connection")

@@ -43,7 +43,7 @@ func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
 				}
 				msg.Ack()
 			})
-			<-entered
+			broker.Receive(t, entered, "the handler is called")
 			for i := range 3 {
 				before := declared.Load()
 				_, err := q.channel.QueueDelete(q.name, false, false, false)
@@ -105,8 +105,8 @@ func TestALostConnectionLosesNoMessage(t *testing.T) {
 				proxy.Stop()
 				require.NoError(t, proxy.Start())
 			}
-			broker.Eventually(t, 2*soon, func() bool { return handled.distinct() == all }, "all messages are handled")
-			broker.Eventually(t, 2*soon, func() bool { return q.ready(t) == 0 && connection.Health().Subscriptions[0].InFlight == 0 }, "and acked")
+			broker.Eventually(t, soon, func() bool { return handled.distinct() == all }, "all messages are handled")
+			broker.Eventually(t, soon, func() bool { return q.ready(t) == 0 && connection.Health().Subscriptions[0].InFlight == 0 }, "and acked")
 			assert.EqualValues(t, rounds+1, declared.Load(), "declared once for each connection")
 			assert.LessOrEqual(t, most.Load(), int32(16), "Concurrency is the bound across connections")
 			assert.Zero(t, ended.Load(), "a lost connection does not end the contexts")

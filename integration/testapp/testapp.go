@@ -104,7 +104,7 @@ func (a *App) Run() {
 	case err := <-done:
 		require.NoError(a.t, err)
 		a.t.Fatal("the router stopped before it was running")
-	case <-time.After(30 * time.Second):
+	case <-time.After(60 * time.Second):
 		a.t.Fatal("the router did not start in time")
 	}
 	a.t.Cleanup(func() {
@@ -128,7 +128,7 @@ func (a *App) Settle(queues ...string) {
 	a.t.Helper()
 	for _, queue := range queues {
 		topology := a.Builder.Topology(queue)
-		broker.Eventually(a.t, 30*time.Second, func() bool {
+		broker.Eventually(a.t, 60*time.Second, func() bool {
 			for _, q := range append(topology.Queues, topology.WorkQueue) {
 				if q.Name != topology.DeadLetterQueue() && q.Name != a.Name+".orphans" && Depth(a.t, q.Name) > 0 {
 					return false
@@ -180,7 +180,7 @@ func Take(t testing.TB, queue string, n int) []amqp091.Delivery {
 		select {
 		case d := <-deliveries:
 			taken = append(taken, d)
-		case <-time.After(20 * time.Second):
+		case <-time.After(60 * time.Second):
 			require.Failf(t, "messages are missing", "%d of %d in %s", len(taken), n, queue)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const soon = 5 * time.Second
+const soon = 60 * time.Second
 
 // A confirming broker opens channels. The test decides what happens to each message, and whether a channel.close is answered.
 type confirming struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
-const soon = 5 * time.Second // far below amqp091-go's own 30 s
+const soon = 20 * time.Second // below amqp091-go's own 30 s
 
 // silent accepts one connection and does not answer. closed receives when the client has closed it.
 func silent(t *testing.T) (address string, closed <-chan struct{}) {

@@ -50,7 +50,7 @@ func send(t *testing.T, s *Socket, data []byte) {
 
 func receive(t *testing.T, conn net.Conn, n int) []byte {
 	t.Helper()
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 	data := make([]byte, n)
 	_, err := io.ReadFull(conn, data)
 	require.NoError(t, err)
