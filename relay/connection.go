@@ -147,7 +147,11 @@ func (c *Connection) handlerSubscriber(name, topic string, options []middleware.
 }
 
 // Subscriber returns the subscriber of a handler, for code that adds handlers by itself. A subscriber can be subscribed to several
-// topics. Do not subscribe it to one topic several times where every subscription gets all messages, as on gochannel.
+// topics. For each topic the handler is "<name>.<topic>" in the failure record, and so in the names of the return topic and of the
+// dead-letter topic: "<Prefix>.return.<name>.<topic>" and "<Prefix>.dead.<name>.<topic>".
+//
+// Subscribe returns an error for a topic that a subscriber of the same name is subscribed to and has not ended: on a Pub/Sub without
+// consumer groups each of the two would get every message and every retry.
 func (c *Connection) Subscriber(name string, options ...middleware.HandlerOptions) (message.Subscriber, error) {
 	subscriber, err := c.subscriber(name, func(topic string) string { return name + "." + topic }, options)
 	if err != nil {
@@ -182,6 +186,7 @@ func (c *Connection) subscriber(
 		binding: &binding.Binding{Source: c.relay.source, Retry: retry},
 	}}
 	s.ctx, s.end = context.WithCancel(context.Background())
+	s.merged.closed = func() bool { return s.ctx.Err() != nil }
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

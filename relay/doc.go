@@ -56,8 +56,12 @@
 // # Names and changes
 //
 // Handler names are parts of topic names: two services on one backend need different handler names or different prefixes. The
-// return topic of a Connection's handler is "<Prefix>.return.<name>". A subscriber of Connection.Subscriber can have several
-// topics, so its return topics are "<Prefix>.return.<name>.<topic>".
+// return topic of a Connection's handler is "<Prefix>.return.<name>", and its dead-letter topic "<Prefix>.dead.<name>". A subscriber
+// of Connection.Subscriber can have several topics. For each, the handler's name in the failure record is "<name>.<topic>", and its
+// topics are "<Prefix>.return.<name>.<topic>" and "<Prefix>.dead.<name>.<topic>".
+//
+// A handler is subscribed once in a process: the second Subscribe with the same name and topic is an error until the first
+// subscription has ended.
 //
 // When you rename or remove a handler, its retries still go to its old return topic: keep a handler with the old name until the
 // tiers and that topic are empty. When you remove a delay from a schedule, list it in RetiredSchedule until its tier is empty. The

@@ -31,7 +31,7 @@ func (r *Relay) AddHandler(
 func (r *Relay) handlerSubscriber(name, topic string, subscriber message.Subscriber) *handlerSubscriber {
 	s := &handlerSubscriber{
 		Subscriber: subscriber, relay: r, name: name, handlerOf: func(string) string { return name },
-		binding: &binding.Binding{Source: r.source},
+		binding: &binding.Binding{Source: r.source}, closed: func() bool { return false },
 	}
 	s.err = s.claim(topic)
 	return s
@@ -75,16 +75,18 @@ func structName(v any) string {
 // registry lists the handlers of this process and whether they have subscribed to their return topics.
 type registry struct {
 	mu      sync.RWMutex
-	ready   map[string]bool   // by handler
-	returns map[string]string // handlers by return topic
-	dead    map[string]string // handlers by dead-letter topic; several may share one
+	ready   map[string]bool        // by handler
+	active  map[string]func() bool // by handler: whether its subscription has not ended
+	returns map[string]string      // handlers by return topic
+	dead    map[string]string      // handlers by dead-letter topic; several may share one
 }
 
 func (g *registry) claim(handler, returns, dead string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.returns == nil {
-		g.ready, g.returns, g.dead = map[string]bool{}, map[string]string{}, map[string]string{}
+		g.ready, g.active = map[string]bool{}, map[string]func() bool{}
+		g.returns, g.dead = map[string]string{}, map[string]string{}
 	}
 	if other, taken := g.returns[returns]; taken && other != handler {
 		return fmt.Errorf("GenerateTopic returned %q as the return topic of both handler %q and handler %q; names must be unique", returns, other, handler)
@@ -104,6 +106,19 @@ func (g *registry) uses(topic string) (handler string, found bool) {
 		handler, found = g.dead[topic]
 	}
 	return handler, found
+}
+
+// begin refuses a second subscription of a handler that is subscribed: on a Pub/Sub without consumer groups each of the two gets
+// every message and every retry, and each failure doubles them.
+func (g *registry) begin(handler, topic string, active func() bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if other := g.active[handler]; other != nil && other() {
+		return fmt.Errorf("handler %q is subscribed already, and each of its subscriptions can get every message and every retry: "+
+			"subscribe to %q once, or use another name; after the end of the first subscription the name is free", handler, topic)
+	}
+	g.active[handler] = active
+	return nil
 }
 
 func (g *registry) subscribed(handler string) {

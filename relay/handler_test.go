@@ -174,3 +174,88 @@ func TestHandlerNeedsAName(t *testing.T) {
 	require.NoError(t, a.tiers.Close())
 	require.NoError(t, a.pubSub.Close())
 }
+
+// On gochannel each subscription gets every message and every retry: with two of them, one message became several dead letters.
+func TestHandlerThatIsSubscribedTwiceIsRefused(t *testing.T) {
+	subscribe := func(c *connected, name, topic string) (end func(), err error) {
+		s, err := c.Subscriber(name)
+		require.NoError(c.t, err)
+		_, err = s.Subscribe(c.t.Context(), topic)
+		return func() { require.NoError(c.t, s.Close()) }, err
+	}
+	for name, second := range map[string]func(c *connected) error{
+		"another subscriber": func(c *connected) error {
+			_, err := subscribe(c, "all", "orders")
+			return err
+		},
+		"another subscriber with the same return topic": func(c *connected) error {
+			c.AddConsumerHandler(c.router, "all.orders", "orders", ignore)
+			return c.router.Run(c.t.Context())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := connect(t)
+			end, err := subscribe(c, "all", "orders")
+			require.NoError(t, err)
+			require.ErrorContains(t, second(c), `handler "all.orders" is subscribed already`)
+			_, err = subscribe(c, "all", "mails")
+			require.NoError(t, err, "another topic")
+			_, err = subscribe(c, "others", "orders")
+			require.NoError(t, err, "another name")
+			end()
+			_, err = subscribe(c, "all", "orders")
+			require.NoError(t, err, "the first one has ended")
+			require.NoError(t, c.Close())
+		})
+	}
+	c := connect(t)
+	s, err := c.Subscriber("all")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = s.Subscribe(ctx, "orders")
+	require.NoError(t, err)
+	_, err = s.Subscribe(t.Context(), "orders")
+	require.ErrorContains(t, err, `subscribe to "orders" once, or use another name`)
+	cancel()
+	_, err = s.Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+}
+
+// TestHandlerOfTheSameNameAfterAStop: the first subscription has ended, so the second one is not refused.
+func TestHandlerOfTheSameNameAfterAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := connect(t)
+		done := make(chan *message.Message, 1)
+		var made calls
+		c.AddConsumerHandler(c.router, "stays", "nothing", ignore)
+		first := c.AddConsumerHandler(c.router, "billing", "orders", ignore)
+		c.run()
+		first.Stop()
+		<-first.Stopped()
+		c.AddConsumerHandler(c.router, "billing", "orders", failingOnce(&made, done))
+		require.NoError(t, c.router.RunHandlers(t.Context()))
+		c.publish("orders", "1")
+		<-done
+		c.close()
+		assert.Len(t, made.got, 2, "one delivery and one retry")
+	})
+}
+
+func TestDeadLetterTopicOfASubscriber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := connect(t)
+		s, err := c.Subscriber("all")
+		require.NoError(t, err)
+		letters, err := c.pubSub.Subscribe(t.Context(), "retry.dead.all.orders")
+		require.NoError(t, err)
+		c.router.AddConsumerHandler("archive", "orders", s, func(*message.Message) error { return errDown }).AddMiddleware(c.Middleware)
+		c.run()
+		c.publish("orders", "1")
+		letter := <-letters
+		letter.Ack()
+		record, _ := retrymw.ReadRecord(letter.Metadata)
+		assert.Equal(t, "all.orders", record.Handler)
+		c.close()
+	})
+}

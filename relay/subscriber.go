@@ -27,7 +27,8 @@ type handlerSubscriber struct {
 	name      string
 	handlerOf func(topic string) string // the handler whose return topic is used, and which the failure record names
 	binding   *binding.Binding
-	err       error // set if nothing can be subscribed
+	closed    func() bool // reports whether it was closed, which ends its subscriptions
+	err       error       // set if nothing can be subscribed
 }
 
 // Subscribe subscribes to the return topic before the topic: some backends drop messages without a subscriber.
@@ -45,6 +46,11 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	}
 	m := &merged{ctx: ctx, out: make(chan *message.Message), topic: topic, handler: handler, binding: s.binding, logger: s.relay.logger}
 	m.subscribed, m.end = context.WithCancel(ctx)
+	active := func() bool { return m.subscribed.Err() == nil && !s.closed() }
+	if err := s.relay.handlers.begin(handler, topic, active); err != nil {
+		m.end()
+		return nil, err
+	}
 	if err := s.relay.use(m.subscribed); err != nil {
 		m.end()
 		return nil, err

@@ -179,6 +179,15 @@ func (a *App) checkTime(schedule backoff.Schedule) error {
 		"synctest.Test(t, func(t *testing.T) { ... }), or set Config.RealTime", timeText(total), timeText(maxRealTime))
 }
 
+// checkBubble refuses the use of an App in a bubble that it was not made in.
+func (a *App) checkBubble() error {
+	if a.bubble || !inBubble() {
+		return nil
+	}
+	return errors.New("the App was made outside of synctest.Test and is used inside, where it would hang: call New inside of synctest.Test, " +
+		"with the t of its function")
+}
+
 // Send publishes a message, waits until all messages are finished, and returns the story of the message. It also waits for
 // retries and for the messages that handlers produce. It ends the test if no handler is subscribed to the topic, or if a
 // message has no event for as long as Config.Patience.
@@ -192,7 +201,8 @@ func (a *App) SendAll(topic string, messages ...*message.Message) []*Story {
 	a.t.Helper()
 	a.start()
 	if topics := a.ledger.topicsWithHandlers(); !topics[topic] {
-		a.t.Fatalf("retrytest: no handler is subscribed to %q; topics with a handler: %s", topic, quotedNames(topics))
+		a.t.Fatalf("retrytest: no handler is subscribed to %q; topics with a handler: %s; for handlers on a router of your own call "+
+			"app.Run(router) before", topic, quotedNames(topics))
 	}
 	entries := make([]*entry, len(messages))
 	for i, msg := range messages {
@@ -233,6 +243,9 @@ func (a *App) Run(router *message.Router) {
 // start runs the routers and handlers that do not run yet. Handlers may be added between two calls of Send.
 func (a *App) start() {
 	a.t.Helper()
+	if err := a.checkBubble(); err != nil {
+		a.t.Fatalf("retrytest: %v", err)
+	}
 	if a.ctx.Err() != nil {
 		a.t.Fatalf("retrytest: the app is closed")
 	}
@@ -251,13 +264,22 @@ func (a *App) start() {
 func (a *App) run(router *message.Router) {
 	a.t.Helper()
 	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.Background()) }()
+	a.running = append(a.running, running{router, stopped}) // Close also ends a router whose Run has failed
+	go func() {
+		stopped <- router.Run(context.Background())
+		close(stopped)
+	}()
 	select {
 	case <-router.Running():
-		a.running = append(a.running, running{router, stopped})
 	case err := <-stopped:
 		a.t.Fatalf("retrytest: the router does not run: %v", err)
 	}
+}
+
+// endUnstarted starts and ends the handlers that were not started: the router's Close would wait for them.
+func (a *App) endUnstarted(router *message.Router) {
+	router.AddSubscriberDecorators(func(message.Subscriber) (message.Subscriber, error) { return endedSubscriber{}, nil })
+	_ = router.RunHandlers(a.ctx) // a decorator of the app can fail again
 }
 
 // Close closes the routers and the Pub/Sub. The test calls it at its end. A handler that still runs is an error.
@@ -284,6 +306,7 @@ func (a *App) close() error {
 	}
 	close(a.closed)
 	for _, r := range slices.Backward(a.running) {
+		a.endUnstarted(r.router)
 		if err := r.router.Close(); err != nil {
 			faults = append(faults, fmt.Errorf("cannot close the router: %w", err))
 		}

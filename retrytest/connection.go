@@ -17,10 +17,14 @@ import (
 // The handlers of one topic and one HandlerOptions.Group share the topic's messages and their retries, as on RabbitMQ, and so do
 // the handlers of a topic without a group. Handlers of different groups each get every message. Any Concurrency and OrderKey are
 // accepted and have no effect: a topic delivers one message at a time, and its retries one at a time.
+//
+// Wrong options end the test, so it must be called from the test's goroutine.
 func (a *App) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
-	added := router.AddConsumerHandler(name, topic, a.handlerSubscriber(name, options), handler)
+	a.t.Helper()
+	subscriber := a.handlerSubscriber(name, options)
+	added := router.AddConsumerHandler(name, topic, subscriber, handler)
 	added.AddMiddleware(a.Middleware)
 	return added
 }
@@ -30,16 +34,19 @@ func (a *App) AddConsumerHandler(
 func (a *App) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
-	added := router.AddHandler(name, subscribeTopic, a.handlerSubscriber(name, options), publishTopic, a.Publisher(), handler)
+	a.t.Helper()
+	subscriber := a.handlerSubscriber(name, options)
+	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, a.Publisher(), handler)
 	added.AddMiddleware(a.Middleware)
 	return added
 }
 
-// handlerSubscriber returns the subscriber of a handler. An error is what its Subscribe returns.
+// handlerSubscriber returns the subscriber of a handler. Wrong options end the test.
 func (a *App) handlerSubscriber(name string, options []middleware.HandlerOptions) message.Subscriber {
+	a.t.Helper()
 	s, err := a.subscriber(name, options)
 	if err != nil {
-		return failedSubscriber{err}
+		a.t.Fatalf("retrytest: %v", err)
 	}
 	s.isHandler = true
 	return s
@@ -56,6 +63,9 @@ func (a *App) Subscriber(name string, options ...middleware.HandlerOptions) (mes
 }
 
 func (a *App) subscriber(name string, options []middleware.HandlerOptions) (*subscriber, error) {
+	if err := a.checkBubble(); err != nil {
+		return nil, err
+	}
 	s := &subscriber{name: name}
 	set, err := middleware.OneOf(options, middleware.HandlerOptions{})
 	if name == "" {
@@ -114,11 +124,13 @@ func (a *App) Health() middleware.Health {
 	return middleware.Health{Subscriptions: a.health.Health()}
 }
 
-// failedSubscriber is the subscriber of a handler that could not be added.
-type failedSubscriber struct{ err error }
+// endedSubscriber takes the place of the subscriber of a handler that did not start.
+type endedSubscriber struct{}
 
-func (f failedSubscriber) Subscribe(context.Context, string) (<-chan *message.Message, error) {
-	return nil, f.err
+func (endedSubscriber) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	ended := make(chan *message.Message)
+	close(ended)
+	return ended, nil
 }
 
-func (failedSubscriber) Close() error { return nil }
+func (endedSubscriber) Close() error { return nil }

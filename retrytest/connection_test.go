@@ -77,6 +77,17 @@ func TestWrongOptionsEndTheTest(t *testing.T) {
 			assert.True(t, fatal)
 			assert.Contains(t, text, want)
 			assert.Contains(t, text, `handler "billing"`)
+
+			added := false
+			text, fatal = failureOf(func(t testing.TB) {
+				app := retrytest.New(t, backoff.Schedule{time.Millisecond})
+				app.AddHandler(app.Router, "billing", "orders", "invoices", message.PassthroughHandler, options...)
+				added = true
+			})
+			assert.True(t, fatal)
+			assert.Contains(t, text, want)
+			assert.Contains(t, text, `retrytest: handler "billing": `)
+			assert.False(t, added, "the failure is at the line that adds the handler")
 		})
 	}
 	app := retrytest.New(t, backoff.Schedule{time.Millisecond})

@@ -81,9 +81,10 @@
 // under test must not do network I/O, wait for channels that were made outside of the bubble, or sleep while they hold a mutex
 // that another goroutine wants: the test would hang. They may sleep, and they may call everything in the process.
 //
-// New must be called inside of synctest.Test with the t of its function: with another t the test hangs or panics. When the test
-// ends, the App closes everything. The contexts of the messages then end, as at a shutdown, and handlers that still run must
-// return. Do not add router plugins that never end, such as Watermill's SignalsHandler.
+// New must be called inside of synctest.Test with the t of its function: with another t the test hangs or panics. An App that was
+// made outside ends the test when it is used inside. When the test ends, the App closes everything. The contexts of the messages
+// then end, as at a shutdown, and handlers that still run must return. Do not add router plugins that never end, such as
+// Watermill's SignalsHandler.
 //
 // Outside of a bubble the app works in real time, for schedules of up to 10 seconds, or of any length with Config.RealTime.
 package retrytest

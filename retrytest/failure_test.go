@@ -179,6 +179,11 @@ func TestTestThatCannotGoOnPrintsTheCause(t *testing.T) {
 			app.Send("ordres", order("1"))
 		}, `no handler is subscribed to "ordres"; topics with a handler: "invoices", "orders"`},
 		{"no handler at all", func(app *retrytest.App) { send(app) }, `topics with a handler: none`},
+		{"a router of the app's own that does not run", func(app *retrytest.App) {
+			router := message.NewDefaultRouter(nil)
+			app.AddConsumerHandler(router, "billing", "orders", failing())
+			send(app)
+		}, `topics with a handler: none; for handlers on a router of your own call app.Run(router) before`},
 		{"the middleware is missing", func(app *retrytest.App) {
 			app.Router.AddConsumerHandler("billing", "orders", newSubscriber(app), always(errDown))
 			send(app)
@@ -228,6 +233,92 @@ func TestTestThatCannotGoOnPrintsTheCause(t *testing.T) {
 				assert.Contains(t, text, test.want)
 				assert.Less(t, strings.Count(text, "\n"), 40)
 			})
+		})
+	}
+}
+
+// unready is a subscriber that cannot subscribe.
+type unready struct{}
+
+func (unready) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return nil, errDown
+}
+
+func (unready) Close() error { return nil }
+
+// Watermill's router waits for handlers that were added and did not start. A goroutine that remains in the bubble is a panic,
+// which ends the whole test binary.
+func TestHandlerThatDoesNotStartLeavesNoGoroutine(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		test func(*retrytest.App)
+		want string
+	}{
+		{"wrong options", func(app *retrytest.App) {
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing(), middleware.HandlerOptions{Concurrency: -3})
+		}, "retrytest: handler \"billing\": Concurrency is -3: it must be 0 (the default) or more\n"},
+		{"wrong options of a handler that is added later", func(app *retrytest.App) {
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
+			app.Send("orders", order("1")).Processed()
+			app.AddConsumerHandler(app.Router, "mailing", "orders", failing(), inGroup("mail"), inGroup("mail"))
+		}, "retrytest: handler \"mailing\": 2 HandlerOptions were given: give at most one, with all fields\n"},
+		{"a subscriber of the app's own fails", func(app *retrytest.App) {
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
+			app.Router.AddConsumerHandler("own", "orders", unready{}, failing())
+			app.Router.AddConsumerHandler("own too", "orders", unready{}, failing())
+			app.Send("orders", order("1"))
+		}, "retrytest: the router does not run: cannot subscribe topic orders: the bank is down\n"},
+		{"on a router of the app's own", func(app *retrytest.App) {
+			router := message.NewDefaultRouter(nil)
+			router.AddConsumerHandler("own", "orders", unready{}, failing())
+			app.Run(router)
+		}, "retrytest: the router does not run: cannot subscribe topic orders: the bank is down\n"},
+		{"on a router that runs", func(app *retrytest.App) {
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
+			app.Send("orders", order("1")).Processed()
+			app.Router.AddConsumerHandler("own", "orders", unready{}, failing())
+			app.Send("orders", order("2"))
+		}, "retrytest: cannot run the handlers: cannot subscribe topic orders: the bank is down\n"},
+		{"no Send follows", func(app *retrytest.App) {
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
+			app.Send("orders", order("1")).Processed()
+			app.AddConsumerHandler(app.Router, "mailing", "mails", failing())
+		}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				text, fatal := failureOf(func(t testing.TB) { test.test(retrytest.New(t, backoff.Schedule{time.Second})) })
+				assert.Equal(t, test.want != "", fatal)
+				assert.Equal(t, test.want, text)
+			})
+		})
+	}
+}
+
+func TestAppOfOutsideOfTheBubbleEndsTheTest(t *testing.T) {
+	for name, use := range map[string]func(*retrytest.App){
+		"Send": func(app *retrytest.App) { app.Send("orders", order("1")) },
+		"Run":  func(app *retrytest.App) { app.Run(message.NewDefaultRouter(nil)) },
+		"AddConsumerHandler": func(app *retrytest.App) {
+			app.AddConsumerHandler(app.Router, "mailing", "orders", failing())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, fatal := failureOf(func(outer testing.TB) {
+				app := retrytest.New(outer, backoff.Schedule{time.Millisecond})
+				app.AddConsumerHandler(app.Router, "billing", "orders", failing())
+				synctest.Test(t, func(*testing.T) {
+					done := make(chan struct{})
+					go func() { // Fatalf ends this goroutine
+						defer close(done)
+						use(app)
+					}()
+					<-done
+				})
+			})
+			assert.True(t, fatal)
+			assert.Equal(t, "retrytest: the App was made outside of synctest.Test and is used inside, where it would hang: call New inside of "+
+				"synctest.Test, with the t of its function\n", text)
 		})
 	}
 }

@@ -52,6 +52,17 @@ func TestSimulateHasTheErrorOfAnInvalidSchedule(t *testing.T) {
 	}
 }
 
+// 1.402 seconds have no exact float64.
+func TestTimesAreWrittenWithoutRoundingErrors(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, `failure   at       tier          waits
+1         0s       701ms         701ms
+2         701ms    701ms         701ms
+3         1.402s   701ms         701ms
+4         2.103s   dead letter
+`, retrytest.Simulate(backoff.Constant(701*time.Millisecond, 3)).String())
+}
+
 // Simulate computes the retries. The app runs them through the router, the middleware and the relay.
 func TestSimulateMatchesTheRetriesOfAnApp(t *testing.T) {
 	for _, schedule := range []backoff.Schedule{

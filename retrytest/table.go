@@ -2,7 +2,6 @@ package retrytest
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -131,7 +130,8 @@ func waitText(d time.Duration) string {
 func timeText(d time.Duration) string {
 	switch {
 	case d > time.Second && d%time.Second != 0:
-		return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
+		digits := fmt.Sprintf("%d.%09d", d/time.Second, d%time.Second) // a float64 adds noise: 1.4020000000000001
+		return strings.TrimRight(digits, "0") + "s"
 	case d%time.Millisecond != 0:
 		return d.String()
 	}
