@@ -172,8 +172,10 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		}
 		plain.Metadata[key] = value
 	}
-	if publishing, err = m.marshal(plain, p.Raw); err != nil {
-		return amqp091.Publishing{}, fmt.Errorf("the app's marshaler: %w", err)
+	if p.Raw { // the app's marshaler could not read the payload: it would encode what is encoded already
+		publishing = rawPublishing(plain)
+	} else if publishing, err = m.app.Marshal(plain); err != nil {
+		return publishing, fmt.Errorf("the app's marshaler: %w", err)
 	}
 	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
 	for key, value := range publishing.Headers {
@@ -206,14 +208,10 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	return publishing, nil
 }
 
-// marshal does not call the app's marshaler for a payload that it could not read: it would encode what is encoded already.
-func (m *marshaler) marshal(msg *message.Message, raw bool) (amqp091.Publishing, error) {
-	if !raw {
-		return m.app.Marshal(msg)
-	}
+func rawPublishing(msg *message.Message) amqp091.Publishing {
 	headers := make(amqp091.Table, len(msg.Metadata))
 	for key, value := range msg.Metadata {
 		headers[key] = value
 	}
-	return amqp091.Publishing{Body: msg.Payload, Headers: headers}, nil
+	return amqp091.Publishing{Body: msg.Payload, Headers: headers}
 }
