@@ -43,6 +43,9 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	nearlyDue := failed(1)
 	nearlyDue.DueAt = now.Add(100 * time.Millisecond)
 
+	tooLargeCopy := failed(1)
+	tooLargeCopy.DueAt, tooLargeCopy.DeadReason, tooLargeCopy.Subscriber = time.Time{}, DeadReasonTooLarge, "amqp.Subscriber"
+
 	for name, row := range map[string]struct {
 		s    situation
 		f    failure
@@ -71,13 +74,13 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		"fails, too large for a tier":           {situation{called: true, refused: tooLarge}, because(errDown), decision{outcome: DeadLettered, record: copied(1, errDown.Error(), time.Time{}, DeadReasonTooLarge)}},
 		"fails, no retries left, too large":     {situation{called: true, record: failed(2), refused: tooLarge}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
 		"fails, cannot be published":            {situation{called: true, refused: unpublished}, because(errDown), decision{outcome: GivenBack}},
-		"not due, too large for a tier":         {situation{record: notDue, refused: tooLarge}, failure{}, decision{outcome: DeadLettered, record: deadLetter(notDue, DeadReasonTooLarge, from).record}},
+		"not due, too large for a tier":         {situation{record: notDue, refused: tooLarge}, failure{}, decision{outcome: DeadLettered, record: tooLargeCopy}},
 		"not due, cannot be published":          {situation{record: notDue, refused: unpublished}, failure{}, decision{outcome: GivenBack}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			row.s.origin = from
-			assert.Equal(t, row.want, p.decide(row.s, row.f, now))
+			assert.Equal(t, row.want, p.decide(&row.s, &row.f, now))
 		})
 	}
 }

@@ -47,7 +47,7 @@ func (t *TieredRetry) hold(in *delivery, d *decision) (Destination, error) {
 }
 
 func (t *TieredRetry) logHold(in *delivery, to Destination, wait time.Duration, err error) {
-	t.logger.Error("Cannot publish the copy of the message, holding the message", err, t.fields(*in).Add(watermill.LogFields{
+	t.logger.Error("Cannot publish the copy of the message, holding the message", err, t.fields(in).Add(watermill.LogFields{
 		"destination": to.String(), "publish_topic": to.Topic, "next_try_in": wait,
 	}))
 }

@@ -77,31 +77,40 @@ type policy struct {
 }
 
 // decide is a pure function. f.err is nil while the handler has not failed. It is called again, with the same failure and time,
-// after a copy was refused.
-func (p policy) decide(s situation, f failure, now time.Time) decision {
+// after a copy was refused. It gets pointers, as what it calls, because the goroutine of a failed message needs a small stack: a
+// stack that has to grow twice costs more than the decision.
+func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 	failed := f.err != nil
 	switch {
 	case s.settled && failed:
-		return decision{outcome: Settled}
+		d.outcome = Settled
+		return d
 	case s.ended && (failed || !s.called), s.refused == unpublished:
-		return decision{outcome: GivenBack}
+		d.outcome = GivenBack
+		return d
 	case failed:
-		return p.decideFailure(s, f, now)
+		p.decideFailure(&d, s, f, now)
+		return d
 	case s.called:
-		return decision{outcome: Processed}
+		d.outcome = Processed
+		return d
 	}
 	remains := s.record.DueAt.Sub(now)
 	switch {
 	case s.record.DueAt.IsZero() || remains <= p.tolerance:
-		return decision{}
+		return d
 	case s.refused == tooLarge:
-		return deadLetter(s.record, DeadReasonTooLarge, s.origin)
+		d.record = s.record
+		d.deadLetter(DeadReasonTooLarge, &s.origin)
+		return d
 	}
-	return decision{outcome: Parked, record: s.record, tier: p.tierFor(remains), delay: remains}
+	d.outcome, d.record, d.tier, d.delay = Parked, s.record, p.tierFor(remains), remains
+	return d
 }
 
-func (p policy) decideFailure(s situation, f failure, now time.Time) decision {
-	record := s.record
+func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.Time) {
+	d.record = s.record
+	record := &d.record
 	if record.FirstFailedAt.IsZero() {
 		record.FirstFailedAt = now
 	}
@@ -116,23 +125,28 @@ func (p policy) decideFailure(s situation, f failure, now time.Time) decision {
 	delay, left := p.schedule.Delay(record.Failures)
 	switch {
 	case unreadable:
-		return deadLetter(record, DeadReasonUnmarshal, s.origin)
+		d.deadLetter(DeadReasonUnmarshal, &s.origin)
+		return
 	case permanent:
-		return deadLetter(record, DeadReasonPermanent, s.origin)
+		d.deadLetter(DeadReasonPermanent, &s.origin)
+		return
 	case !left:
-		return deadLetter(record, DeadReasonExhausted, s.origin)
+		d.deadLetter(DeadReasonExhausted, &s.origin)
+		return
 	case s.refused == tooLarge:
-		return deadLetter(record, DeadReasonTooLarge, s.origin)
+		d.deadLetter(DeadReasonTooLarge, &s.origin)
+		return
 	case requested > 0:
 		delay = min(requested, backoff.MaxDelay)
 	}
 	record.DueAt = now.Add(delay)
-	return decision{outcome: Retried, record: record, tier: p.tierFor(delay), delay: delay}
+	d.outcome, d.tier, d.delay = Retried, p.tierFor(delay), delay
 }
 
-func deadLetter(record Record, why DeadReason, from origin) decision {
-	record.DeadReason, record.DueAt, record.Subscriber = why, time.Time{}, from.subscriber
-	return decision{outcome: DeadLettered, record: record}
+// deadLetter makes a dead letter of the record.
+func (d *decision) deadLetter(why DeadReason, from *origin) {
+	d.outcome = DeadLettered
+	d.record.DeadReason, d.record.DueAt, d.record.Subscriber = why, time.Time{}, from.subscriber
 }
 
 // requestOf calls the error's own methods. They may panic: such an error requests nothing.
@@ -147,7 +161,7 @@ func requestOf(err error) (permanent bool, delay time.Duration) {
 }
 
 // tierFor returns the shortest tier that covers the wait, or the longest: the rest is waited for in another round.
-func (p policy) tierFor(wait time.Duration) backoff.Tier {
+func (p *policy) tierFor(wait time.Duration) backoff.Tier {
 	for _, tier := range p.tiers {
 		if time.Duration(tier) >= wait {
 			return tier

@@ -87,45 +87,48 @@ type Record struct {
 // a marshaler had to leave out to make the message fit is zero. Inside a handler it reports how often the message has failed
 // before.
 func ReadRecord(metadata message.Metadata) (Record, bool) {
-	return readRecord(metadata, time.Now())
+	var record Record
+	if !record.read(metadata, time.Now()) {
+		return Record{}, false
+	}
+	return record, true
 }
 
-func readRecord(metadata message.Metadata, now time.Time) (Record, bool) {
+// read reads the record into r. Where it returns false, r is not to be used.
+func (r *Record) read(metadata message.Metadata, now time.Time) bool {
 	count, found := metadata[FailuresKey]
 	if !found {
-		return Record{}, false
+		return false
 	}
 	failures, err := strconv.Atoi(count)
 	if err != nil || failures < 1 || failures > maxFailures {
-		return Record{}, false
+		return false
 	}
-	record := Record{
-		Failures:   failures,
-		Reason:     metadata[ReasonKey],
-		ErrorType:  metadata[ErrorTypeKey],
-		Topic:      metadata[TopicKey],
-		Handler:    metadata[HandlerKey],
-		DeadReason: DeadReason(metadata[DeadReasonKey]),
-	}
-	if record.DeadReason != "" {
-		record.Subscriber = metadata[poison.PoisonedSubscriberKey]
+	r.Failures = failures
+	r.Reason, r.ErrorType = metadata[ReasonKey], metadata[ErrorTypeKey]
+	r.Topic, r.Handler = metadata[TopicKey], metadata[HandlerKey]
+	r.DeadReason = DeadReason(metadata[DeadReasonKey])
+	if r.DeadReason != "" {
+		r.Subscriber = metadata[poison.PoisonedSubscriberKey]
 	}
 	latest := now.Add(backoff.MaxDelay)
-	for _, at := range []struct {
-		key   string
-		value *time.Time
-	}{{FirstFailedAtKey, &record.FirstFailedAt}, {LastFailedAtKey, &record.LastFailedAt}, {DueAtKey, &record.DueAt}} {
-		text, found := metadata[at.key]
-		if !found {
-			continue
-		}
-		parsed, err := time.Parse(timeLayout, text)
-		if err != nil || parsed.After(latest) {
-			return Record{}, false
-		}
-		*at.value = parsed.UTC()
+	return readTime(&r.FirstFailedAt, metadata, FirstFailedAtKey, latest) &&
+		readTime(&r.LastFailedAt, metadata, LastFailedAtKey, latest) &&
+		readTime(&r.DueAt, metadata, DueAtKey, latest)
+}
+
+// readTime reports whether the time can be read, or is not there.
+func readTime(at *time.Time, metadata message.Metadata, key string, latest time.Time) bool {
+	text, found := metadata[key]
+	if !found {
+		return true
 	}
-	return record, true
+	parsed, err := time.Parse(timeLayout, text)
+	if err != nil || parsed.After(latest) {
+		return false
+	}
+	*at = parsed.UTC()
+	return true
 }
 
 // Write replaces the failure record in metadata. The map must not be shared with another message. Failures must be at least 1, or

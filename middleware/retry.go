@@ -50,15 +50,12 @@ type delivery struct {
 	recorded bool            // the metadata hold a record, or marks of the marshaler
 }
 
-// situation describes the delivery for the decision.
-func (d delivery) situation(called bool, now time.Time) situation {
-	s := situation{called: called, ended: d.ctx.Err() != nil, settled: called && settled(d.msg), origin: originOf(d.ctx)}
-	if d.recorded {
-		if record, ok := readRecord(d.metadata, now); ok && record.Topic == s.origin.topic {
-			s.record = record
-		}
+// describe describes the delivery for the decision. s is zero before.
+func (d *delivery) describe(s *situation, called bool, now time.Time) {
+	s.called, s.ended, s.settled, s.origin = called, d.ctx.Err() != nil, called && settled(d.msg), originOf(d.ctx)
+	if d.recorded && !(s.record.read(d.metadata, now) && s.record.Topic == s.origin.topic) {
+		s.record = Record{}
 	}
-	return s
 }
 
 // Middleware wraps a handler. Add it to a handler of a router, before all middlewares that can fail:
@@ -101,14 +98,14 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 		if settled(msg) { // for example by Watermill's InstantAck: it may be no longer bound, and no copy of it would be published
 			return h(msg)
 		}
-		return nil, t.refuse(in, err)
+		return nil, t.refuse(&in, err)
 	}
 	if t.config.DeepCopy {
 		in.payload, in.metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
 	}
 	in.recorded = carriesRecord(in.metadata)
 	if in.recorded || in.ctx.Err() != nil {
-		if done, err := t.arrive(in); done {
+		if done, err := t.arrive(&in); done {
 			return nil, err
 		}
 	}
@@ -117,9 +114,9 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	defer func() {
 		switch {
 		case !returned:
-			produced, err = nil, t.abort(in, recover())
+			produced, err = nil, t.abort(&in, recover())
 		case err != nil:
-			produced, err = nil, t.fail(in, err)
+			produced, err = nil, t.fail(&in, err)
 		case in.recorded: // Processed, and nothing else to carry out
 			removeRecord(produced, in.metadata)
 		}
@@ -130,27 +127,32 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 }
 
 // arrive settles a message whose handler is not to be called, and reports whether it is such a message.
-func (t *TieredRetry) arrive(in delivery) (done bool, err error) {
+func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	now := time.Now()
-	s, f := in.situation(false, now), failure{}
+	var s situation
+	var f failure
+	in.describe(&s, false, now)
 	if text, found := in.metadata[UnmarshalErrorKey]; found && in.recorded {
 		f = t.failureOf(errUnmarshal(text))
 	}
-	if t.policy.decide(s, f, now).outcome == "" {
+	if t.policy.decide(&s, &f, now).outcome == "" {
 		return false, nil
 	}
-	return true, t.settle(in, s, f, now)
+	return true, t.settle(in, &s, &f, now)
 }
 
 // fail settles a message whose handler failed.
-func (t *TieredRetry) fail(in delivery, err error) error {
+func (t *TieredRetry) fail(in *delivery, err error) error {
 	now := time.Now()
-	return t.settle(in, in.situation(true, now), t.failureOf(err), now)
+	var s situation
+	in.describe(&s, true, now)
+	f := t.failureOf(err)
+	return t.settle(in, &s, &f, now)
 }
 
 // abort settles a message whose handler panicked or, where nothing was recovered, ended its goroutine. In the second case the
 // router never sees what the middleware returns, so abort acks or nacks the message itself.
-func (t *TieredRetry) abort(in delivery, recovered any) error {
+func (t *TieredRetry) abort(in *delivery, recovered any) error {
 	if recovered != nil {
 		panicked := newPanicError(recovered)
 		t.logger.Error("Handler panicked", t.failureOf(panicked).logged(), t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))

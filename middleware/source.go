@@ -63,7 +63,7 @@ func (t *TieredRetry) sourceOf(msg *message.Message, from *binding.Binding) (*So
 
 // refuse holds a message whose copies would go astray, because a nack would bring it back at once, and a queue with a delivery
 // limit would drop it in the end. It returns the error with which the router nacks the message.
-func (t *TieredRetry) refuse(in delivery, why error) error {
+func (t *TieredRetry) refuse(in *delivery, why error) error {
 	until := time.Now().Add(t.config.MaxHold)
 	for {
 		t.logger.Error("The retry middleware does not fit the handler's subscriber, holding the message", why, t.fields(in))

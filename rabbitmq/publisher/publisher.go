@@ -91,10 +91,10 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	}
 	exchange, routingKey, err := p.route(topic)
 	if err != nil {
-		return p.failure(&request{exchange: exchange, routingKey: routingKey, uuid: uuidOf(messages[0])}, ErrRefused, err)
+		return p.unsent(exchange, routingKey, messages[0], ErrRefused, err)
 	}
 	if !p.calls.enter() {
-		return p.failure(&request{exchange: exchange, routingKey: routingKey, uuid: uuidOf(messages[0])}, ErrClosed, nil)
+		return p.unsent(exchange, routingKey, messages[0], ErrClosed, nil)
 	}
 	defer p.calls.leave()
 
@@ -238,6 +238,11 @@ func (p *Publisher) inspect(r *request, l limits) (size int, err error) {
 
 func (p *Publisher) failure(r *request, kind, cause error) error {
 	return &PublishError{Exchange: r.exchange, RoutingKey: r.routingKey, MessageUUID: r.uuid, Err: kind, Cause: cause}
+}
+
+// unsent is the error of a message that has no request.
+func (p *Publisher) unsent(exchange, routingKey string, msg *message.Message, kind, cause error) error {
+	return &PublishError{Exchange: exchange, RoutingKey: routingKey, MessageUUID: uuidOf(msg), Err: kind, Cause: cause}
 }
 
 func uuidOf(msg *message.Message) string {

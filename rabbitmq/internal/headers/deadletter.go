@@ -20,8 +20,8 @@ type deadLetterMarshaler struct{ *marshaler }
 // It reads the dead letters of every prefix: the middleware and the broker both publish them with the key of naming.DeadKey, and
 // the default exchange, whose key is the name of the queue, has no name.
 func NewDeadLetters(app edge.Marshaler) edge.Marshaler {
-	return &deadLetterMarshaler{&marshaler{app: app, published: func(delivery *amqp091.Delivery) bool {
-		return delivery.Exchange != "" && naming.IsDeadKey(delivery.RoutingKey)
+	return &deadLetterMarshaler{&marshaler{app: app, published: func(exchange, routingKey string) bool {
+		return exchange != "" && naming.IsDeadKey(routingKey)
 	}}}
 }
 

@@ -25,7 +25,7 @@ const maxErrorText = 1024
 type marshaler struct {
 	app edge.Marshaler
 	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers read.
-	published func(delivery *amqp091.Delivery) bool
+	published func(exchange, routingKey string) bool
 }
 
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
@@ -34,9 +34,10 @@ type marshaler struct {
 func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler { return newMarshaler(app, prefix) }
 
 func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
-	return &marshaler{app: app, published: func(delivery *amqp091.Delivery) bool {
+	returns, retries := prefix.ReturnExchange(), prefix.RetryExchange()
+	return &marshaler{app: app, published: func(exchange, _ string) bool {
 		// Retries come through the return exchange, dead letters through the retry exchange.
-		return delivery.Exchange == prefix.ReturnExchange() || delivery.Exchange == prefix.RetryExchange()
+		return exchange == returns || exchange == retries
 	}}
 }
 
@@ -46,9 +47,9 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 	}
 	folded := text(delivery.Headers, recordHeader)
 	m.restore(&delivery)
-	msg, err := m.unmarshal(delivery, delivery.Headers)
+	msg, err := m.unmarshal(&delivery, delivery.Headers)
 	if err != nil && hasTyped(delivery.Headers) {
-		msg, err = m.unmarshal(delivery, stringsOf(delivery.Headers))
+		msg, err = m.unmarshal(&delivery, stringsOf(delivery.Headers))
 	}
 	raw := err != nil
 	if raw {
@@ -67,28 +68,42 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 		}
 	}
 	if folded != "" { // from any exchange: an orphan or a dead letter may be redriven
-		if r, ok := unfold(folded); ok {
-			msg.Metadata = r.write(msg.Metadata)
-		}
+		writeFolded(msg, folded)
 	}
-	p := propertiesOf(&delivery, msg)
-	p.Raw = raw
-	if encoded := p.encode(); encoded != "" {
+	if encoded := encodeProperties(&delivery, msg, raw); encoded != "" {
 		msg.Metadata[middleware.PropertiesKey] = encoded
 	}
 	return msg, nil
 }
 
+// writeFolded writes a folded record into the metadata. It is a function of its own, as encodeProperties, so that the stack of
+// Unmarshal is small: a worker of the subscriber with a large stack loses it in each garbage collection, and grows it again.
+//
+//go:noinline
+func writeFolded(msg *message.Message, folded string) {
+	if r, ok := unfold(folded); ok {
+		msg.Metadata = r.write(msg.Metadata)
+	}
+}
+
+//go:noinline
+func encodeProperties(delivery *amqp091.Delivery, msg *message.Message, raw bool) string {
+	p := propertiesOf(delivery, msg)
+	p.Raw = raw
+	return p.encode()
+}
+
 // unmarshal calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all
 // middleware, so nothing else would recover it.
-func (m *marshaler) unmarshal(delivery amqp091.Delivery, headers amqp091.Table) (msg *message.Message, err error) {
+func (m *marshaler) unmarshal(delivery *amqp091.Delivery, headers amqp091.Table) (msg *message.Message, err error) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			err = errors.New("the marshaler panicked: " + errorText(recovered))
 		}
 	}()
-	delivery.Headers = maps.Clone(headers) // the app's marshaler may write into them
-	msg, err = m.app.Unmarshal(delivery)
+	read := *delivery
+	read.Headers = maps.Clone(headers) // the app's marshaler may write into them
+	msg, err = m.app.Unmarshal(read)
 	if err == nil && msg == nil {
 		err = errors.New("the marshaler returned no message")
 	}
@@ -109,7 +124,7 @@ func errorText(value any) (text string) {
 // restore gives a delivery the headers and properties that the message had before it was retried. It copies the headers only
 // where they have to change.
 func (m *marshaler) restore(delivery *amqp091.Delivery) {
-	ours := m.published(delivery)
+	ours := m.published(delivery.Exchange, delivery.RoutingKey)
 	foreign := 0
 	keep := func(key string) bool { return !isTransport(key) && !(ours && isBroker(key)) }
 	for key := range delivery.Headers {
@@ -172,8 +187,10 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		}
 		plain.Metadata[key] = value
 	}
-	if publishing, err = m.marshal(plain, p.Raw); err != nil {
-		return amqp091.Publishing{}, fmt.Errorf("the app's marshaler: %w", err)
+	if p.Raw { // the app's marshaler could not read the payload: it would encode what is encoded already
+		publishing = rawPublishing(plain)
+	} else if publishing, err = m.app.Marshal(plain); err != nil {
+		return publishing, fmt.Errorf("the app's marshaler: %w", err)
 	}
 	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
 	for key, value := range publishing.Headers {
@@ -206,14 +223,10 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	return publishing, nil
 }
 
-// marshal does not call the app's marshaler for a payload that it could not read: it would encode what is encoded already.
-func (m *marshaler) marshal(msg *message.Message, raw bool) (amqp091.Publishing, error) {
-	if !raw {
-		return m.app.Marshal(msg)
-	}
+func rawPublishing(msg *message.Message) amqp091.Publishing {
 	headers := make(amqp091.Table, len(msg.Metadata))
 	for key, value := range msg.Metadata {
 		headers[key] = value
 	}
-	return amqp091.Publishing{Body: msg.Payload, Headers: headers}, nil
+	return amqp091.Publishing{Body: msg.Payload, Headers: headers}
 }
