@@ -77,7 +77,7 @@ func (b *Builder[C, M]) SubscriberConfig() C {
 
 // DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every call
 // returns a new copy.
-func (b *Builder[C, M]) DeadLetterSubscriberConfig() C { return readDeadLetters[C, M](*b.app) }
+func (b *Builder[C, M]) DeadLetterSubscriberConfig() C { return readDeadLetters[C, M](*b.app, "") }
 
 // NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker has
 // routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it

@@ -11,6 +11,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
@@ -113,13 +114,18 @@ func (h *handlerSubscriber) queueOf(topic string) (string, error) {
 	case group != "" && app.ExchangeName(topic) == "":
 		return "", fmt.Errorf("Group is %q, but AMQP.Exchange.GenerateName returns no exchange for topic %q: without an exchange a message goes "+
 			"to one queue only, so that no other group would get it. Use amqp.NewDurablePubSubConfig, or no Group", group, topic)
-	case group != "":
-		return topic + "_" + group, nil
-	case app.QueueName == nil:
+	case group == "" && app.QueueName == nil:
 		return "", fmt.Errorf("AMQP.Queue.GenerateName is nil, and there is no Group: set one of them, so that the queue of topic %q has a name", topic)
-	default:
-		return app.QueueName(topic), nil
 	}
+	return workQueueOf(app, group, topic), nil
+}
+
+// workQueueOf returns the name of the work queue of a topic. A group's is that of amqp.GenerateQueueNameTopicNameWithSuffix.
+func workQueueOf(app edge.Fields, group, topic string) string {
+	if group != "" {
+		return topic + "_" + group
+	}
+	return app.QueueName(topic)
 }
 
 // add makes the tiers of the handler part of the topology of a topic's work queue.

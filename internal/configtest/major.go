@@ -20,7 +20,7 @@ type Config[C any, M edge.Major[C]] = rabbitmq.BuilderConfig[C, M]
 type Major[C any] struct {
 	DurableQueue, NonDurableQueue func(uri string) C
 	PubSub                        func(uri, group string) C
-	DeadLetters                   func(app C) (C, error) // DeadLetterSubscriberConfig
+	DeadLetters                   func(app C, group string) (C, error) // DeadLetterSubscriberConfig
 	// Stock returns the major's own marshaler.
 	Stock func(postprocess func(amqp091.Publishing) amqp091.Publishing) edge.Marshaler
 }

@@ -53,6 +53,7 @@ func Run[C any, M edge.Major[C]](
 	t.Run("all faults of a reader's configuration are reported at once", s.readerFaultsAtOnce)
 	t.Run("a reader of dead letters needs only the app's configuration", s.readerNeedsOnlyTheApp)
 	t.Run("dead letters are read", s.deadLettersAreRead)
+	t.Run("reader of a group", s.readerOfAGroup)
 	t.Run("where dead letters failed", s.whereDeadLettersFailed)
 	t.Run("dead reasons", s.deadReasons)
 }
