@@ -32,6 +32,7 @@ type Connection struct {
 	failures   *publisher.Publisher // of copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
+	faults     handlerFaults
 
 	closing sync.Once
 	mu      sync.Mutex
@@ -66,8 +67,11 @@ func noQueue(topic string) (string, error) {
 }
 
 // AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At most one
-// HandlerOptions can be given. The router's Run returns an error for options that are wrong, with all faults at once. The retry
-// middleware is the handler's first: add the app's other middlewares to the handler that is returned.
+// HandlerOptions can be given. The retry middleware is the handler's first: add the app's other middlewares to the handler that is
+// returned.
+//
+// Options and topics that are wrong are an error of the router's Run. It has the faults of all handlers that were added, joined, and
+// nothing is consumed: every Subscribe of this Connection returns them, also later. Correct them, and call Connect again.
 func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
@@ -84,22 +88,25 @@ func (c *Connection) AddHandler(
 ) *message.Handler {
 	subscriber, retry := c.handlerOf(name, subscribeTopic, options)
 	if err := c.app.check(publishTopic); err != nil {
-		subscriber = refusedSubscriber{errors.Join(refusalOf(subscriber), fmt.Errorf("handler %q: %w", name, err))}
+		c.faults.add(ofHandler(name, err))
 	}
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.app, handler)
 	added.AddMiddleware(retry)
 	return added
 }
 
-// handlerOf returns the subscriber and the middleware of a handler whose topic is known. With faults, the subscriber refuses to
-// subscribe.
+// handlerOf returns the subscriber and the middleware of a handler whose topic is known. With faults, all subscribers of
+// the connection refuse to subscribe.
 func (c *Connection) handlerOf(name, topic string, options []middleware.HandlerOptions) (message.Subscriber, message.HandlerMiddleware) {
 	h, err := c.newHandler(name, options)
 	if err == nil {
 		err = h.add(topic)
 	}
 	if err != nil {
-		return refusedSubscriber{err}, c.Middleware
+		if !errors.Is(err, ErrClosed) {
+			c.faults.add(err)
+		}
+		return refusedSubscriber{c, name}, c.Middleware
 	}
 	return h, h.retry.Middleware
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -39,15 +41,14 @@ type handlerSubscriber struct {
 // newHandler returns an error that joins all faults of the options.
 func (c *Connection) newHandler(name string, options []middleware.HandlerOptions) (*handlerSubscriber, error) {
 	if c.isClosed() {
-		return nil, fmt.Errorf("handler %q: %w", name, ErrClosed)
+		return nil, ofHandler(name, ErrClosed)
 	}
-	o, err := middleware.OneOf(options, c.defaults)
-	faults := []error{err, validateOptions(o)}
+	o, err := optionsOf(options, c.defaults)
 	if name == "" {
-		faults = append(faults, errors.New("its name is empty: logs and Health need it"))
+		err = errors.Join(err, errors.New("its name is empty: logs and Health need it"))
 	}
-	if err := errors.Join(faults...); err != nil {
-		return nil, fmt.Errorf("handler %q: %w", name, err)
+	if err != nil {
+		return nil, ofHandler(name, err)
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = defaultConcurrency
@@ -61,11 +62,11 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 	config := o.Configure(c.core.retryConfig(c.failures, o.Schedule, h.queueOf))
 	config.Source = c.sourceOf(h, config)
 	if h.retry, err = middleware.NewTieredRetry(config, c.logger); err != nil {
-		return nil, fmt.Errorf("handler %q: %w", name, err)
+		return nil, ofHandler(name, err)
 	}
 	h.binding = &binding.Binding{Source: config.Source, Retry: h.retry}
 	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h.config(), h.logger); err != nil {
-		return nil, fmt.Errorf("handler %q: %w", name, err)
+		return nil, ofHandler(name, err)
 	}
 	return h, nil
 }
@@ -138,7 +139,7 @@ func (h *handlerSubscriber) add(topic string) error {
 		err = h.core.queues.add(queue, topic, h.options.Schedule)
 	}
 	if err != nil {
-		return fmt.Errorf("handler %q: %w", h.name, err)
+		return ofHandler(h.name, err)
 	}
 	return nil
 }
@@ -168,9 +169,9 @@ func (h *handlerSubscriber) Close() error { return h.subscriber.Close() }
 
 func (h *handlerSubscriber) begin(topic string) error {
 	if h.connection.isClosed() {
-		return fmt.Errorf("handler %q: %w", h.name, ErrClosed)
+		return ofHandler(h.name, ErrClosed)
 	}
-	return h.add(topic)
+	return errors.Join(h.connection.faults.all(), h.add(topic))
 }
 
 func (h *handlerSubscriber) explain(err error) error {
@@ -180,7 +181,7 @@ func (h *handlerSubscriber) explain(err error) error {
 	case errors.Is(err, subscriber.ErrClosed) && h.connection.isClosed():
 		err = ErrClosed
 	}
-	return fmt.Errorf("handler %q: %w", h.name, err)
+	return ofHandler(h.name, err)
 }
 
 // declare declares the topology of a topic's work queue.
@@ -206,15 +207,51 @@ func (h *handlerSubscriber) nacked(msg *message.Message) {
 }
 
 // refusedSubscriber is the subscriber of a handler with faults.
-type refusedSubscriber struct{ err error }
+type refusedSubscriber struct {
+	connection *Connection
+	name       string
+}
 
 func (r refusedSubscriber) Subscribe(context.Context, string) (<-chan *message.Message, error) {
-	return nil, r.err
+	if r.connection.isClosed() {
+		return nil, ofHandler(r.name, ErrClosed)
+	}
+	return nil, r.connection.faults.all()
 }
 
 func (r refusedSubscriber) Close() error { return nil }
 
-func refusalOf(s message.Subscriber) error {
-	refused, _ := s.(refusedSubscriber)
-	return refused.err
+// handlerFaults are the faults of all handlers of a Connection. The router subscribes its handlers one after the other, in no order:
+// without them, its Run would return the faults of one handler, while others consume already.
+type handlerFaults struct {
+	mu     sync.Mutex
+	faults []error
 }
+
+func (f *handlerFaults) add(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.faults = append(f.faults, err)
+}
+
+// all returns all faults, joined, or nil.
+func (f *handlerFaults) all() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return errors.Join(f.faults...)
+}
+
+// handlerError has the name of the handler in each line: the faults of several handlers are joined.
+type handlerError struct {
+	name string
+	err  error
+}
+
+func ofHandler(name string, err error) error { return &handlerError{name, err} }
+
+func (e *handlerError) Error() string {
+	prefix := fmt.Sprintf("handler %q: ", e.name)
+	return prefix + strings.ReplaceAll(e.err.Error(), "\n", "\n"+prefix)
+}
+
+func (e *handlerError) Unwrap() error { return e.err }
