@@ -17,7 +17,8 @@ import (
 
 var _ middleware.Connection = (*Connection)(nil)
 
-// ErrClosed is returned by Connection.Subscriber, and by the subscribers of a Connection, when the Connection is closed.
+// ErrClosed is returned by Connection.Subscriber, and by the subscribers and the publisher of a Connection, when the Connection is
+// closed.
 var ErrClosed = errors.New("the connection is closed: make a new one with Connect")
 
 // Connection is what Connect returns: two connections to the broker, for any number of handlers, consumer groups and schedules.
@@ -136,12 +137,12 @@ func (c *Connection) Middleware(handler message.HandlerFunc) message.HandlerFunc
 //
 // Publish returns nil only after the broker has routed and confirmed all messages. Otherwise the error is a *publisher.PublishError,
 // or has several. It wraps publisher.ErrUnroutable for a message that no queue got: a subscriber of the topic must run once
-// first, because it declares the queue. Close does nothing, because the router closes the publishers of its handlers: Close of the
+// first, because it declares the queue. It wraps ErrClosed after Close of the Connection. Close does nothing, because the router closes the publishers of its handlers: Close of the
 // Connection closes it.
 func (c *Connection) Publisher() message.Publisher { return c.app }
 
-// Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. It does not wait for
-// the broker.
+// Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. After Close, the
+// LastError of both is ErrClosed. It does not wait for the broker.
 func (c *Connection) Health() middleware.Health {
 	consuming, publishing := c.consuming.Health(), c.publishing.Health()
 	h := middleware.Health{Links: []middleware.LinkHealth{
@@ -154,6 +155,13 @@ func (c *Connection) Health() middleware.Health {
 			LastError: publishing.LastError, LastErrorAt: publishing.LastErrorAt,
 		},
 	}}
+	if c.isClosed() {
+		for i, link := range h.Links {
+			if !link.Connected {
+				h.Links[i].LastError, h.Links[i].LastErrorAt = ErrClosed, link.Since
+			}
+		}
+	}
 	for _, s := range consuming.Subscriptions {
 		h.Subscriptions = append(h.Subscriptions, middleware.SubscriptionHealth(s))
 	}
