@@ -90,7 +90,8 @@ func (b *Builder[C, M]) NewPublisher(logger watermill.LoggerAdapter) (*publisher
 // broker. Set hooks and limits on the result.
 //
 // Use only Builder.NewPublisher, or a publisher that wraps it. With watermill-amqp's own publisher the copies go to no queue, and
-// every failed message is lost without an error.
+// every failed message is lost without an error: NewTieredRetry refuses it. Where another type wraps or embeds watermill-amqp's
+// publisher, that cannot be seen, and is not refused.
 func (b *Builder[C, M]) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
 	return b.core.tieredRetryConfig(failures)
 }

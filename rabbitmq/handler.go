@@ -201,9 +201,9 @@ func (h *handlerSubscriber) nacked(msg *message.Message) {
 	}
 	topic := message.SubscribeTopicFromCtx(msg.Context())
 	queue, _ := h.queueOf(topic)
-	warning.Log(h.logger, fmt.Sprintf("A message of handler %q was nacked, and no retry middleware has got one of its messages: "+
-		"work queue %q delivers it again and again, after a pause of up to 5 s. Add the Middleware of the connection to the handler or to its router, "+
-		"before all middlewares that can fail", h.name, queue), watermill.LogFields{"topic": topic, "queue": queue})
+	warning.Log(h.logger, fmt.Sprintf("Handler %q has no retry middleware: add it with handler.AddMiddleware(rabbit.Middleware) "+
+		"or router.AddMiddleware(rabbit.Middleware). Until then a failed message comes back after up to 5 s, until the delivery limit of queue %q, "+
+		"if it has one, makes it a dead letter", h.name, queue), watermill.LogFields{"topic": topic, "queue": queue})
 }
 
 // refusedSubscriber is the subscriber of a handler with faults.

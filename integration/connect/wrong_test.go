@@ -39,7 +39,7 @@ func TestHandlerWithoutMiddleware(t *testing.T) {
 	done.Wait(t, 5, soon)
 	warnings := s.log.Lines("no retry middleware")
 	require.Len(t, warnings, 1)
-	for _, text := range []string{"warn ", `handler "billing"`, s.topic("orders"), "Add the Middleware of the connection"} {
+	for _, text := range []string{"warn ", `Handler "billing" has no retry middleware`, `queue "` + s.topic("orders") + `"`, "handler.AddMiddleware(rabbit.Middleware)"} {
 		assert.Contains(t, warnings[0], text)
 	}
 	assert.Equal(t, 1, s.log.Warnings("no retry middleware"))
