@@ -29,11 +29,11 @@ type Builder = rabbitmq.Builder[amqp.Config, major]
 func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
 
 // DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber that reads dead letters. It needs only the app's own
-// configuration, no builder and no schedule, and declares nothing. In full:
+// configuration and the Group of the handler ("" where it has none), no builder and no schedule, and declares nothing. In full:
 //
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.DeadLetterSubscriberConfig
-func DeadLetterSubscriberConfig(app amqp.Config) (amqp.Config, error) {
-	return rabbitmq.DeadLetterSubscriberConfig[amqp.Config, major](app)
+func DeadLetterSubscriberConfig(app amqp.Config, group string) (amqp.Config, error) {
+	return rabbitmq.DeadLetterSubscriberConfig[amqp.Config, major](app, group)
 }
 
 // Connection has the handlers, the middleware and the publisher of an app. Its methods:

@@ -20,7 +20,8 @@ var majorOfTests = configtest.Major[amqp.Config]{
 	PubSub: func(uri, group string) amqp.Config {
 		return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
 	},
-	DeadLetters: config.DeadLetterSubscriberConfig,
+	DeadLetters:    config.DeadLetterSubscriberConfig,
+	StockPublisher: &amqp.Publisher{},
 	Stock: func(change func(amqp091.Publishing) amqp091.Publishing) edge.Marshaler {
 		return amqp.DefaultMarshaler{PostprocessPublishing: change}
 	},

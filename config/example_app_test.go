@@ -30,6 +30,12 @@ func bill(msg *message.Message) error {
 }
 
 func Example() {
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run() error {
 	logger := watermill.NewSlogLogger(slog.Default())
 	uri := cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/")
 
@@ -38,7 +44,9 @@ func Example() {
 		AMQP:     amqp.NewDurableQueueConfig(uri),
 		Schedule: backoff.Exponential(time.Second, 5, 4),
 	}, logger)
-	check(err)
+	if err != nil {
+		return err
+	}
 	defer rabbit.Close() // after router.Run has returned
 
 	router := message.NewDefaultRouter(logger)
@@ -46,16 +54,13 @@ func Example() {
 
 	go func() {
 		<-router.Running() // the queue exists
-		check(rabbit.Publisher().Publish("orders", message.NewMessage("order-1", []byte(`{"ID": "order-1"}`))))
+		order := message.NewMessage("order-1", []byte(`{"ID": "order-1"}`))
+		if err := rabbit.Publisher().Publish("orders", order); err != nil {
+			logger.Error("Cannot publish", err, nil)
+		}
 	}()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	check(router.Run(ctx))
-}
-
-func check(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
+	return router.Run(ctx)
 }

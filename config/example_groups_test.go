@@ -15,6 +15,10 @@ import (
 
 // Several consumer groups of one fan-out, over two connections. Ten groups need ten lines in the map, and nothing else.
 func Example_groups() {
+	check(runGroups())
+}
+
+func runGroups() error {
 	logger := watermill.NopLogger{}
 	uri := "amqp://guest:guest@localhost:5672/"
 	ship, mail := bill, bill
@@ -23,12 +27,14 @@ func Example_groups() {
 		AMQP:     amqp.NewDurablePubSubConfig(uri, nil), // each handler has a Group, which names its queue
 		Schedule: backoff.Exponential(time.Second, 5, 4),
 	}, logger)
-	check(err)
+	if err != nil {
+		return err
+	}
 	defer rabbit.Close() // after router.Run has returned
 
 	router := message.NewDefaultRouter(logger)
 	for group, handler := range map[string]message.NoPublishHandlerFunc{"billing": bill, "shipping": ship, "mailing": mail} {
 		rabbit.AddConsumerHandler(router, group, "orders", handler, retrymw.HandlerOptions{Group: group})
 	}
-	check(router.Run(context.Background()))
+	return router.Run(context.Background())
 }

@@ -3,6 +3,7 @@ package config_test
 import (
 	"context"
 	"fmt"
+	"log"
 	"log/slog"
 	"time"
 
@@ -80,5 +81,11 @@ func Example_partsGroups() {
 	check(router.Run(context.Background()))
 	for _, failures := range publishers {
 		check(failures.Close()) // after the router has closed
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
 	}
 }

@@ -25,9 +25,9 @@ func ExampleNewBuilder() {
 func ExampleDeadLetterSubscriberConfig() {
 	app := amqp.NewDurableQueueConfig("localhost:5672")
 	app.Queue.GenerateName = nil
-	_, err := config.DeadLetterSubscriberConfig(app)
+	_, err := config.DeadLetterSubscriberConfig(app, "")
 	fmt.Println(err)
 	// Output:
-	// invalid configuration of a reader of dead letters: AMQP.Connection.AmqpURI cannot be read: it must be like amqp://user:password@host:5672/vhost (or amqps://), with reserved characters in user name and password percent-encoded
-	// AMQP.Queue.GenerateName is nil: set a function that returns the name of a topic's queue
+	// invalid configuration of a reader of dead letters: AMQP.Queue.GenerateName is nil, and there is no group: give the Group of the handler whose dead letters are read, or set a function that returns the name of a topic's queue
+	// AMQP.Connection.AmqpURI cannot be read: it must be like amqp://user:password@host:5672/vhost (or amqps://), with reserved characters in user name and password percent-encoded
 }

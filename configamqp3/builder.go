@@ -31,10 +31,11 @@ type (
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
 
-// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber of v3 that reads dead letters and declares nothing. Run
+// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber of v3 that reads dead letters and declares nothing. The
+// group is the Group of the handler, or "". Run
 // go doc github.com/tieredretry/watermill-retry/rabbitmq.DeadLetterSubscriberConfig for what it needs and refuses.
-func DeadLetterSubscriberConfig(app amqp.Config) (amqp.Config, error) {
-	return rabbitmq.DeadLetterSubscriberConfig[amqp.Config, major](app)
+func DeadLetterSubscriberConfig(app amqp.Config, group string) (amqp.Config, error) {
+	return rabbitmq.DeadLetterSubscriberConfig[amqp.Config, major](app, group)
 }
 
 // Connect is rabbitmq.Connect for watermill-amqp v3. Run go doc github.com/tieredretry/watermill-retry/rabbitmq.Connect for what

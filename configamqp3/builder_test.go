@@ -22,6 +22,7 @@ var majorOfTests = configtest.Major[amqp.Config]{
 	PubSub: func(uri, group string) amqp.Config {
 		return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
 	},
-	DeadLetters:  configamqp3.DeadLetterSubscriberConfig,
-	DurableQueue: amqp.NewDurableQueueConfig, NonDurableQueue: amqp.NewNonDurableQueueConfig,
+	DeadLetters:    configamqp3.DeadLetterSubscriberConfig,
+	StockPublisher: &amqp.Publisher{},
+	DurableQueue:   amqp.NewDurableQueueConfig, NonDurableQueue: amqp.NewNonDurableQueueConfig,
 }

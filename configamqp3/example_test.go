@@ -30,8 +30,8 @@ func ExampleNewBuilder() {
 
 // The dead letters of one consumer group of a fan-out.
 func ExampleDeadLetterSubscriberConfig() {
-	app := amqp.NewDurablePubSubConfig("amqp://guest:guest@localhost:5672/", amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
-	reader, err := configamqp3.DeadLetterSubscriberConfig(app)
+	app := amqp.NewDurablePubSubConfig("amqp://guest:guest@localhost:5672/", nil) // each handler has a Group
+	reader, err := configamqp3.DeadLetterSubscriberConfig(app, "billing")
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -138,6 +138,10 @@ func (c TieredRetryConfig) Validate() error {
 
 	if c.Publisher == nil {
 		fault("Publisher is nil: give the middleware a publisher that no handler uses, for RabbitMQ the one of Builder.NewPublisher")
+	} else if c.Source != nil && c.Source.CheckPublisher != nil {
+		if err := c.Source.CheckPublisher(c.Publisher); err != nil {
+			fault("Publisher: %w", err)
+		}
 	}
 	if err := c.Schedule.Validate(); err != nil {
 		fault("Schedule: %w", err)

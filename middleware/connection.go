@@ -54,7 +54,7 @@ type HandlerOptions struct {
 	Schedule backoff.Schedule
 
 	// Concurrency is how many messages the handler has in flight. The default is 16 on RabbitMQ, where 1 keeps the order of the
-	// queue. Other backends deliver one message at a time for each subscription, and refuse every other value.
+	// queue and 65,535 is the most. Other backends deliver one message at a time for each subscription, and refuse every other value.
 	Concurrency int
 
 	// OrderKey returns the key of a message. Messages with the same key are handled one after the other, in the order of the
@@ -112,6 +112,9 @@ func (o HandlerOptions) Configure(backend TieredRetryConfig) TieredRetryConfig {
 	return config
 }
 
+// maxConcurrency is the largest prefetch: basic.qos of AMQP 0-9-1 sends it in two bytes. Only RabbitMQ has more than 1.
+const maxConcurrency = 1<<16 - 1
+
 // Validate reports all faults, joined, that are faults on every backend.
 func (o HandlerOptions) Validate() error {
 	var faults []error
@@ -120,8 +123,8 @@ func (o HandlerOptions) Validate() error {
 			faults = append(faults, fmt.Errorf("Schedule: %w", err))
 		}
 	}
-	if o.Concurrency < 0 {
-		faults = append(faults, fmt.Errorf("Concurrency is %d: it must be 0 (the default) or more", o.Concurrency))
+	if o.Concurrency < 0 || o.Concurrency > maxConcurrency {
+		faults = append(faults, fmt.Errorf("Concurrency is %d: it must be between 0 (the default) and %d", o.Concurrency, maxConcurrency))
 	}
 	if o.CloseTimeout < 0 {
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: it must be 0 (the default) or more", o.CloseTimeout))
@@ -130,7 +133,7 @@ func (o HandlerOptions) Validate() error {
 }
 
 // OneOf returns the options that a caller has given to a function whose last parameter is options ...HandlerOptions, with
-// defaults. More than one is an error.
+// defaults. More than one is an error, joined with the faults of each.
 func OneOf(options []HandlerOptions, defaults HandlerOptions) (HandlerOptions, error) {
 	switch len(options) {
 	case 0:
@@ -138,6 +141,12 @@ func OneOf(options []HandlerOptions, defaults HandlerOptions) (HandlerOptions, e
 	case 1:
 		return options[0].Or(defaults), options[0].Validate()
 	default:
-		return HandlerOptions{}, fmt.Errorf("%d HandlerOptions were given: give at most one, with all fields", len(options))
+		faults := []error{fmt.Errorf("%d HandlerOptions were given: give at most one, with all fields", len(options))}
+		for i, o := range options {
+			if err := o.Validate(); err != nil {
+				faults = append(faults, fmt.Errorf("HandlerOptions %d: %w", i+1, err))
+			}
+		}
+		return HandlerOptions{}, errors.Join(faults...)
 	}
 }

@@ -19,6 +19,10 @@ type Source struct {
 	Name      string // of the owner, for errors
 	Subscribe string // how to make a subscriber of this source, for errors
 
+	// CheckPublisher returns an error for a Publisher that does not bring copies to this source's destinations.
+	// TieredRetryConfig.Validate calls it. Optional.
+	CheckPublisher func(message.Publisher) error
+
 	// DeclaredTiers, GenerateRetryDestination and GenerateDeadLetterDestination are those of the owner's TieredRetryConfig.
 	DeclaredTiers                 []backoff.Tier
 	GenerateRetryDestination      func(RetryDestinationParams) (Destination, error)

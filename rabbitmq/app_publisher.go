@@ -43,6 +43,9 @@ func (p appPublisher) route(topic string) (exchange, routingKey string, err erro
 // Publish implements message.Publisher.
 func (p appPublisher) Publish(topic string, messages ...*message.Message) error {
 	err := p.publisher.Publish(topic, messages...)
+	if errors.Is(err, publisher.ErrClosed) {
+		return fmt.Errorf("%w: %w", err, ErrClosed)
+	}
 	if !errors.Is(err, publisher.ErrUnroutable) {
 		return err
 	}

@@ -77,7 +77,7 @@ func (b *Builder[C, M]) SubscriberConfig() C {
 
 // DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every call
 // returns a new copy.
-func (b *Builder[C, M]) DeadLetterSubscriberConfig() C { return readDeadLetters[C, M](*b.app) }
+func (b *Builder[C, M]) DeadLetterSubscriberConfig() C { return readDeadLetters[C, M](*b.app, "") }
 
 // NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker has
 // routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it
@@ -90,7 +90,8 @@ func (b *Builder[C, M]) NewPublisher(logger watermill.LoggerAdapter) (*publisher
 // broker. Set hooks and limits on the result.
 //
 // Use only Builder.NewPublisher, or a publisher that wraps it. With watermill-amqp's own publisher the copies go to no queue, and
-// every failed message is lost without an error.
+// every failed message is lost without an error: NewTieredRetry refuses it. Where another type wraps or embeds watermill-amqp's
+// publisher, that cannot be seen, and is not refused.
 func (b *Builder[C, M]) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
 	return b.core.tieredRetryConfig(failures)
 }

@@ -18,7 +18,7 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	// and with watermill-amqp v3 also a nil QueueBind.GenerateRoutingKey.
 	AMQP C
 
-	// Schedule is the delay before each retry. Required. Every distinct delay is a tier with a queue of its own.
+	// Schedule is the delay before each retry. Required, except with Connect where its HandlerOptions have a Schedule. Every distinct delay is a tier with a queue of its own.
 	Schedule backoff.Schedule
 
 	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.orphans), of the queue <prefix>.orphans

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
@@ -18,8 +19,8 @@ import (
 
 // Connect opens two connections to the broker, one for consuming and one for publishing, and returns a Connection that uses them for
 // all its handlers. It returns an error that joins all faults of the configuration and of the defaults, or the reason why it cannot
-// connect. At most one HandlerOptions can be given: it has the defaults of all handlers. Without them, the default of Schedule is
-// that of config, and the default of Concurrency is 16. A nil logger logs nothing.
+// connect. At most one HandlerOptions can be given: it has the defaults of all handlers. Its Schedule replaces that of config, which
+// may then be empty. The default of Concurrency is 16. A nil logger logs nothing.
 //
 // The app's configuration, config.AMQP, is that of watermill-amqp, but the subscriber is the one of package subscriber, and the
 // publishers are those of package publisher. These fields differ from what watermill-amqp does with them:
@@ -44,15 +45,23 @@ func Connect[C any, M edge.Major[C]](
 	config BuilderConfig[C, M], logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions,
 ) (*Connection, error) {
 	var faults []error
+	options, err := optionsOf(defaults, middleware.HandlerOptions{})
+	if err != nil {
+		faults = append(faults, fmt.Errorf("invalid HandlerOptions: %w", err))
+	}
+	if len(config.Schedule) == 0 && len(options.Schedule) > 0 {
+		if config.Schedule = options.Schedule; options.Schedule.Validate() != nil {
+			config.Schedule = backoff.Constant(time.Second, 1) // the fault is reported above
+		}
+	}
 	if err := config.validateConnect(); err != nil {
 		faults = append(faults, fmt.Errorf("invalid BuilderConfig: %w", err))
 	}
-	options, err := middleware.OneOf(defaults, middleware.HandlerOptions{})
-	if err = errors.Join(err, validateOptions(options)); err != nil {
-		faults = append(faults, fmt.Errorf("invalid HandlerOptions: %w", err))
-	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
+	}
+	if len(options.Schedule) > 0 {
+		config.Schedule = options.Schedule
 	}
 	_, c := newCore(config)
 	c.queues = &queues{}
@@ -112,12 +121,18 @@ const (
 	maxPrefetch        = 1<<16 - 1 // basic.qos sends it in two bytes
 )
 
-// validateOptions reports faults that are faults on RabbitMQ, and those of the changes of Middleware.
-func validateOptions(options middleware.HandlerOptions) error {
-	var faults []error
-	if options.Concurrency > maxPrefetch {
-		faults = append(faults, fmt.Errorf("Concurrency is %d: it must be at most %d", options.Concurrency, maxPrefetch))
+// optionsOf is middleware.OneOf, and reports the faults of the changes of Middleware too.
+func optionsOf(given []middleware.HandlerOptions, defaults middleware.HandlerOptions) (middleware.HandlerOptions, error) {
+	options, err := middleware.OneOf(given, defaults)
+	faults := []error{err}
+	for _, o := range given {
+		faults = append(faults, validateMiddleware(o))
 	}
+	return options, errors.Join(faults...)
+}
+
+// validateMiddleware reports the faults of the changes of Middleware.
+func validateMiddleware(options middleware.HandlerOptions) error {
 	if options.Middleware != nil {
 		valid := middleware.TieredRetryConfig{
 			Publisher:                     struct{ message.Publisher }{},
@@ -127,10 +142,10 @@ func validateOptions(options middleware.HandlerOptions) error {
 		}
 		changes := middleware.HandlerOptions{Middleware: options.Middleware}
 		if err := changes.Configure(valid).Validate(); err != nil {
-			faults = append(faults, fmt.Errorf("Middleware: %w", err))
+			return fmt.Errorf("Middleware: %w", err)
 		}
 	}
-	return errors.Join(faults...)
+	return nil
 }
 
 // open connects twice.

@@ -18,7 +18,8 @@ import (
 
 var _ middleware.Connection = (*Connection)(nil)
 
-// ErrClosed is returned by Connection.Subscriber, and by the subscribers of a Connection, when the Connection is closed.
+// ErrClosed is returned by Connection.Subscriber, and by the subscribers and the publisher of a Connection, when the Connection is
+// closed.
 var ErrClosed = errors.New("the connection is closed: make a new one with Connect")
 
 // Connection is what Connect returns: two connections to the broker, for any number of handlers, consumer groups and schedules.
@@ -33,6 +34,7 @@ type Connection struct {
 	failures   *publisher.Publisher // of copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
+	faults     handlerFaults
 
 	stopping context.Context // ends with the beginning of Close
 	stop     context.CancelFunc
@@ -69,8 +71,11 @@ func noQueue(topic string) (string, error) {
 }
 
 // AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At most one
-// HandlerOptions can be given. The router's Run returns an error for options that are wrong, with all faults at once. The retry
-// middleware is the handler's first: add the app's other middlewares to the handler that is returned.
+// HandlerOptions can be given. The retry middleware is the handler's first: add the app's other middlewares to the handler that is
+// returned.
+//
+// Options and topics that are wrong are an error of the router's Run. It has the faults of all handlers that were added, joined, and
+// nothing is consumed: every Subscribe of this Connection returns them, also later. Correct them, and call Connect again.
 func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
@@ -87,22 +92,25 @@ func (c *Connection) AddHandler(
 ) *message.Handler {
 	subscriber, retry := c.handlerOf(name, subscribeTopic, options)
 	if err := c.app.check(publishTopic); err != nil {
-		subscriber = refusedSubscriber{errors.Join(refusalOf(subscriber), fmt.Errorf("handler %q: %w", name, err))}
+		c.faults.add(ofHandler(name, err))
 	}
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.app, handler)
 	added.AddMiddleware(retry)
 	return added
 }
 
-// handlerOf returns the subscriber and the middleware of a handler whose topic is known. With faults, the subscriber refuses to
-// subscribe.
+// handlerOf returns the subscriber and the middleware of a handler whose topic is known. With faults, all subscribers of
+// the connection refuse to subscribe.
 func (c *Connection) handlerOf(name, topic string, options []middleware.HandlerOptions) (message.Subscriber, message.HandlerMiddleware) {
 	h, err := c.newHandler(name, options)
 	if err == nil {
 		err = h.add(topic)
 	}
 	if err != nil {
-		return refusedSubscriber{err}, c.Middleware
+		if !errors.Is(err, ErrClosed) {
+			c.faults.add(err)
+		}
+		return refusedSubscriber{c, name}, c.Middleware
 	}
 	return h, h.retry.Middleware
 }
@@ -132,12 +140,12 @@ func (c *Connection) Middleware(handler message.HandlerFunc) message.HandlerFunc
 //
 // Publish returns nil only after the broker has routed and confirmed all messages. Otherwise the error is a *publisher.PublishError,
 // or has several. It wraps publisher.ErrUnroutable for a message that no queue got: a subscriber of the topic must run once
-// first, because it declares the queue. Close does nothing, because the router closes the publishers of its handlers: Close of the
+// first, because it declares the queue. It wraps ErrClosed after Close of the Connection. Close does nothing, because the router closes the publishers of its handlers: Close of the
 // Connection closes it.
 func (c *Connection) Publisher() message.Publisher { return c.app }
 
-// Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. It does not wait for
-// the broker.
+// Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. After Close, the
+// LastError of both is ErrClosed. It does not wait for the broker.
 func (c *Connection) Health() middleware.Health {
 	consuming, publishing := c.consuming.Health(), c.publishing.Health()
 	h := middleware.Health{Links: []middleware.LinkHealth{
@@ -150,6 +158,13 @@ func (c *Connection) Health() middleware.Health {
 			LastError: publishing.LastError, LastErrorAt: publishing.LastErrorAt,
 		},
 	}}
+	if c.isClosed() {
+		for i, link := range h.Links {
+			if !link.Connected {
+				h.Links[i].LastError, h.Links[i].LastErrorAt = ErrClosed, link.Since
+			}
+		}
+	}
 	for _, s := range consuming.Subscriptions {
 		h.Subscriptions = append(h.Subscriptions, middleware.SubscriptionHealth(s))
 	}

@@ -69,7 +69,7 @@ func (c *core) publisherConfig() publisher.Config {
 }
 
 func (c *core) tieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	return c.retryConfig(failures, c.topology.Schedule, func(topic string) (string, error) { return c.app.QueueName(topic), nil })
+	return c.retryConfig(failures, c.topology.Schedule, func(topic string) (string, error) { return workQueueOf(c.app, "", topic), nil })
 }
 
 // retryConfig returns the middleware's configuration for the handlers of the work queues that queueOf names.

@@ -142,7 +142,7 @@ func ExampleBuilder_DeadLetterSubscriberConfig() {
 func ExampleDeadLetterSubscriberConfig() {
 	app := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
 
-	reader, err := config.DeadLetterSubscriberConfig(app)
+	reader, err := config.DeadLetterSubscriberConfig(app, "")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -11,6 +13,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
@@ -40,15 +43,14 @@ type handlerSubscriber struct {
 // newHandler returns an error that joins all faults of the options.
 func (c *Connection) newHandler(name string, options []middleware.HandlerOptions) (*handlerSubscriber, error) {
 	if c.isClosed() {
-		return nil, fmt.Errorf("handler %q: %w", name, ErrClosed)
+		return nil, ofHandler(name, ErrClosed)
 	}
-	o, err := middleware.OneOf(options, c.defaults)
-	faults := []error{err, validateOptions(o)}
+	o, err := optionsOf(options, c.defaults)
 	if name == "" {
-		faults = append(faults, errors.New("its name is empty: logs and Health need it"))
+		err = errors.Join(err, errors.New("its name is empty: logs and Health need it"))
 	}
-	if err := errors.Join(faults...); err != nil {
-		return nil, fmt.Errorf("handler %q: %w", name, err)
+	if err != nil {
+		return nil, ofHandler(name, err)
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = defaultConcurrency
@@ -62,11 +64,11 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 	config := o.Configure(c.core.retryConfig(c.failures, o.Schedule, h.queueOf))
 	config.Source = c.sourceOf(h, config)
 	if h.retry, err = middleware.NewTieredRetry(config, c.logger); err != nil {
-		return nil, fmt.Errorf("handler %q: %w", name, err)
+		return nil, ofHandler(name, err)
 	}
 	h.closing, h.close = context.WithCancel(c.stopping)
 	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h.config(), h.logger); err != nil {
-		return nil, fmt.Errorf("handler %q: %w", name, err)
+		return nil, ofHandler(name, err)
 	}
 	return h, nil
 }
@@ -127,13 +129,18 @@ func (h *handlerSubscriber) queueOf(topic string) (string, error) {
 	case group != "" && app.ExchangeName(topic) == "":
 		return "", fmt.Errorf("Group is %q, but AMQP.Exchange.GenerateName returns no exchange for topic %q: without an exchange a message goes "+
 			"to one queue only, so that no other group would get it. Use amqp.NewDurablePubSubConfig, or no Group", group, topic)
-	case group != "":
-		return topic + "_" + group, nil
-	case app.QueueName == nil:
+	case group == "" && app.QueueName == nil:
 		return "", fmt.Errorf("AMQP.Queue.GenerateName is nil, and there is no Group: set one of them, so that the queue of topic %q has a name", topic)
-	default:
-		return app.QueueName(topic), nil
 	}
+	return workQueueOf(app, group, topic), nil
+}
+
+// workQueueOf returns the name of the work queue of a topic. A group's is that of amqp.GenerateQueueNameTopicNameWithSuffix.
+func workQueueOf(app edge.Fields, group, topic string) string {
+	if group != "" {
+		return topic + "_" + group
+	}
+	return app.QueueName(topic)
 }
 
 // add makes the tiers of the handler part of the topology of a topic's work queue.
@@ -146,7 +153,7 @@ func (h *handlerSubscriber) add(topic string) error {
 		err = h.core.queues.add(queue, topic, h.options.Schedule)
 	}
 	if err != nil {
-		return fmt.Errorf("handler %q: %w", h.name, err)
+		return ofHandler(h.name, err)
 	}
 	return nil
 }
@@ -199,9 +206,9 @@ func (h *handlerSubscriber) sourceOf(topic, queue string) *middleware.Source {
 
 func (h *handlerSubscriber) begin(topic string) error {
 	if h.connection.isClosed() {
-		return fmt.Errorf("handler %q: %w", h.name, ErrClosed)
+		return ofHandler(h.name, ErrClosed)
 	}
-	return h.add(topic)
+	return errors.Join(h.connection.faults.all(), h.add(topic))
 }
 
 func (h *handlerSubscriber) explain(err error) error {
@@ -211,7 +218,7 @@ func (h *handlerSubscriber) explain(err error) error {
 	case errors.Is(err, subscriber.ErrClosed) && h.connection.isClosed():
 		err = ErrClosed
 	}
-	return fmt.Errorf("handler %q: %w", h.name, err)
+	return ofHandler(h.name, err)
 }
 
 // declare declares the topology of a topic's work queue.
@@ -231,21 +238,57 @@ func (h *handlerSubscriber) nacked(msg *message.Message) {
 	}
 	topic := message.SubscribeTopicFromCtx(msg.Context())
 	queue, _ := h.queueOf(topic)
-	warning.Log(h.logger, fmt.Sprintf("A message of handler %q was nacked, and no retry middleware has got one of its messages: "+
-		"work queue %q delivers it again and again, after a pause of up to 5 s. Add the Middleware of the connection to the handler or to its router, "+
-		"before all middlewares that can fail", h.name, queue), watermill.LogFields{"topic": topic, "queue": queue})
+	warning.Log(h.logger, fmt.Sprintf("Handler %q has no retry middleware: add it with handler.AddMiddleware(rabbit.Middleware) "+
+		"or router.AddMiddleware(rabbit.Middleware). Until then a failed message comes back after up to 5 s, until the delivery limit of queue %q, "+
+		"if it has one, makes it a dead letter", h.name, queue), watermill.LogFields{"topic": topic, "queue": queue})
 }
 
 // refusedSubscriber is the subscriber of a handler with faults.
-type refusedSubscriber struct{ err error }
+type refusedSubscriber struct {
+	connection *Connection
+	name       string
+}
 
 func (r refusedSubscriber) Subscribe(context.Context, string) (<-chan *message.Message, error) {
-	return nil, r.err
+	if r.connection.isClosed() {
+		return nil, ofHandler(r.name, ErrClosed)
+	}
+	return nil, r.connection.faults.all()
 }
 
 func (r refusedSubscriber) Close() error { return nil }
 
-func refusalOf(s message.Subscriber) error {
-	refused, _ := s.(refusedSubscriber)
-	return refused.err
+// handlerFaults are the faults of all handlers of a Connection. The router subscribes its handlers one after the other, in no order:
+// without them, its Run would return the faults of one handler, while others consume already.
+type handlerFaults struct {
+	mu     sync.Mutex
+	faults []error
 }
+
+func (f *handlerFaults) add(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.faults = append(f.faults, err)
+}
+
+// all returns all faults, joined, or nil.
+func (f *handlerFaults) all() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return errors.Join(f.faults...)
+}
+
+// handlerError has the name of the handler in each line: the faults of several handlers are joined.
+type handlerError struct {
+	name string
+	err  error
+}
+
+func ofHandler(name string, err error) error { return &handlerError{name, err} }
+
+func (e *handlerError) Error() string {
+	prefix := fmt.Sprintf("handler %q: ", e.name)
+	return prefix + strings.ReplaceAll(e.err.Error(), "\n", "\n"+prefix)
+}
+
+func (e *handlerError) Unwrap() error { return e.err }

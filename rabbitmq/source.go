@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"reflect"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
@@ -53,10 +56,25 @@ func (c *core) newSource(owner any, name, subscribe string, config middleware.Ti
 	return &middleware.Source{
 		Owner: owner, Name: name, Subscribe: subscribe,
 		Broker:                        place{uri.Host, uri.Port, uri.Vhost, c.prefix, cmp.Or(c.topology.QueueType, topology.Quorum)},
+		CheckPublisher:                checkPublisher,
 		DeclaredTiers:                 config.DeclaredTiers,
 		GenerateRetryDestination:      config.GenerateRetryDestination,
 		GenerateDeadLetterDestination: config.GenerateDeadLetterDestination,
 	}
+}
+
+// checkPublisher refuses watermill-amqp's own publisher, of every major. It publishes copies to an exchange named as the tier's routing
+// key, which it declares itself and which has no queue: every copy is dropped without an error.
+func checkPublisher(p message.Publisher) error {
+	of := reflect.TypeOf(p)
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	if !strings.HasPrefix(of.PkgPath(), "github.com/ThreeDotsLabs/watermill-amqp/") {
+		return nil
+	}
+	return fmt.Errorf("it is watermill-amqp's own, %T: the copies of failed messages would go to no queue, and be lost without an error. "+
+		"Use the publisher of Builder.NewPublisher", p)
 }
 
 // consuming is one configuration for watermill-amqp's subscriber.
@@ -80,7 +98,7 @@ func (c *consuming) warnUnclaimed(exchange, routingKey string) {
 	if exchange != "" {
 		from = fmt.Sprintf("exchange %q, routing key %q", exchange, routingKey)
 	}
-	warning.Log(*logger, fmt.Sprintf("A handler of messages of %s has no retry middleware. A message that fails there waits on no tier: it comes back "+
-		"after 10ms to 1s, until the delivery limit of its queue, if there is one. Add the retry middleware of %s to the handler, before all "+
-		"middlewares that can fail: handler.AddMiddleware(retry.Middleware)", from, c.source.Name), nil)
+	warning.Log(*logger, fmt.Sprintf("A handler of messages of %s has no retry middleware: add that of %s, with "+
+		"handler.AddMiddleware(retry.Middleware) or router.AddMiddleware(retry.Middleware). Until then a failed message comes back after up to 1 s, "+
+		"until the delivery limit of its queue, if it has one, makes it a dead letter", from, c.source.Name), nil)
 }

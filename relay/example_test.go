@@ -75,7 +75,7 @@ func ExampleConfig_Validate() {
 	fmt.Println(relay.Config{MaxHop: time.Millisecond}.Validate())
 	// Output:
 	// Publisher is nil: give the relay a publisher of its own
-	// Schedule: backoff: no retries: want 1 to 1000
+	// Schedule: backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)
 	// NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself
 	// MaxHop is 1ms: it must be 0 (the default, 20s) or at least 100ms
 }

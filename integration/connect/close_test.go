@@ -2,10 +2,12 @@ package connect_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -118,7 +120,48 @@ func TestAfterClose(t *testing.T) {
 	s.AddConsumerHandler(router, "after", s.topic("orders"), func(*message.Message) error { return nil })
 	require.ErrorIs(t, router.Run(context.Background()), rabbitmq.ErrClosed)
 	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), publisher.ErrClosed)
+	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), rabbitmq.ErrClosed, "the error has the fix")
+	var failed *publisher.PublishError
+	require.ErrorAs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), &failed)
 	require.ErrorContains(t, s.Health().Ready(), "the consuming connection is not open")
+	for _, link := range s.Health().Links {
+		require.ErrorIs(t, link.LastError, rabbitmq.ErrClosed, link.Name)
+		require.False(t, link.LastErrorAt.IsZero(), link.Name)
+	}
+}
+
+// TestLogsNameTheConnection: the logs of an outage name the one of the two connections that they are about.
+func TestLogsNameTheConnection(t *testing.T) {
+	t.Parallel()
+	proxy, uri := broker.Proxy(t)
+	_, b := names(t)
+	b.AMQP = amqp.NewDurableQueueConfig(uri)
+	b.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
+	b.AMQP.Connection.Reconnect.BackoffInitialInterval = 50 * time.Millisecond
+	b.AMQP.Connection.Reconnect.BackoffMaxInterval = time.Second
+	logs := watermill.NewCaptureLogger()
+	rabbit, err := config.Connect(b, logs)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, rabbit.Close()) }()
+	logged := func(text string) {
+		t.Helper()
+		eventually(t, func() bool {
+			var names []any
+			for _, messages := range logs.Captured() {
+				for _, m := range messages {
+					if m.Msg == text {
+						names = append(names, m.Fields["connection"])
+					}
+				}
+			}
+			return slices.Contains(names, any("consuming")) && slices.Contains(names, any("publishing"))
+		}, "%s, of both connections", text)
+	}
+	proxy.Stop()
+	logged("Connection lost, reconnecting")
+	logged("Cannot reconnect")
+	require.NoError(t, proxy.Start())
+	logged("Connected again")
 }
 
 // TestHealth before, in and after an outage of the network.

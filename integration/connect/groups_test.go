@@ -107,6 +107,33 @@ func TestFanOut(t *testing.T) {
 	assert.Equal(t, want, deliveries.Counts())
 }
 
+// TestScheduleOfTheConnection: the Schedule of the defaults replaces that of the configuration, for every handler without one.
+func TestScheduleOfTheConnection(t *testing.T) {
+	t.Parallel()
+	for name, own := range map[string]backoff.Schedule{"none": nil, "another": {time.Hour}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			shop, b := names(t)
+			b.Schedule = own
+			s := connect(t, shop, b, middleware.HandlerOptions{Schedule: backoff.Schedule{50 * time.Millisecond}})
+			done := testapp.NewLedger()
+			s.handle("billing", "orders", func(msg *message.Message) error {
+				if failures(msg) == 0 {
+					return errDown
+				}
+				done.Add(msg.UUID)
+				return nil
+			})
+			s.run()
+			s.publish("orders", "1")
+			done.Wait(t, 1, soon)
+			assert.True(t, exists(t, s.topic("orders")+"."+s.name+".50ms"))
+			assert.False(t, exists(t, s.topic("orders")+"."+s.name+".1h"))
+			assert.Contains(t, fmt.Sprint(s.Connection), "schedule 50ms")
+		})
+	}
+}
+
 // TestGroupOfTheConnection is the default of all handlers.
 func TestGroupOfTheConnection(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package connect_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +39,7 @@ func TestHandlerWithoutMiddleware(t *testing.T) {
 	done.Wait(t, 5, soon)
 	warnings := s.log.Lines("no retry middleware")
 	require.Len(t, warnings, 1)
-	for _, text := range []string{"warn ", `handler "billing"`, s.topic("orders"), "Add the Middleware of the connection"} {
+	for _, text := range []string{"warn ", `Handler "billing" has no retry middleware`, `queue "` + s.topic("orders") + `"`, "handler.AddMiddleware(rabbit.Middleware)"} {
 		assert.Contains(t, warnings[0], text)
 	}
 	assert.Equal(t, 1, s.log.Warnings("no retry middleware"))
@@ -126,7 +127,7 @@ func TestWrongHandlers(t *testing.T) {
 			want: []string{`handler "billing"`, "Schedule: backoff: retry 1: delay -1s", "Concurrency is -1", "MaxHold is -1s"},
 		},
 		"two options":         {options: make([]middleware.HandlerOptions, 2), want: []string{"2 HandlerOptions were given"}},
-		"too many":            {options: []middleware.HandlerOptions{{Concurrency: 70_000}}, want: []string{"Concurrency is 70000: it must be at most 65535"}},
+		"too many":            {options: []middleware.HandlerOptions{{Concurrency: 70_000}}, want: []string{"Concurrency is 70000: it must be between 0 (the default) and 65535"}},
 		"group of a queue":    {options: []middleware.HandlerOptions{{Group: "mails"}}, want: []string{`Group is "mails", but AMQP.Exchange.GenerateName returns no exchange`, "NewDurablePubSubConfig"}},
 		"no group, no name":   {change: fanOut, want: []string{"AMQP.Queue.GenerateName is nil, and there is no Group"}},
 		"pattern":             {topic: "orders.#", want: []string{"must not contain the words * or #"}},
@@ -156,6 +157,38 @@ func TestWrongHandlers(t *testing.T) {
 			assert.False(t, exists(t, topic), "nothing is declared")
 		})
 	}
+}
+
+// TestFaultsOfAllHandlers: Run has the faults of every handler, whichever the router subscribes first, and each line has the name of
+// its handler. No handler consumes, not even one without a fault.
+func TestFaultsOfAllHandlers(t *testing.T) {
+	t.Parallel()
+	const handlers = 8
+	s := open(t, func(b *config.BuilderConfig) { b.AMQP.Publish.GenerateRoutingKey = nil })
+	process := func(*message.Message) error { return nil }
+	var want []string
+	for i := range handlers {
+		name := fmt.Sprintf("wrong%d", i)
+		want = append(want, fmt.Sprintf("handler %q: Concurrency is -1: it must be between 0 (the default) and 65535", name),
+			fmt.Sprintf("handler %q: CloseTimeout is -1s: it must be 0 (the default) or more", name))
+		s.handle(name, "orders", process, middleware.HandlerOptions{Concurrency: -1, CloseTimeout: -time.Second})
+		s.handle(fmt.Sprintf("right%d", i), "orders", process)
+	}
+	s.AddHandler(s.router, "onward", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler)
+	want = append(want, `handler "onward": AMQP.Publish.GenerateRoutingKey is nil: it must return the routing key of a topic's messages`)
+	subscriber, err := s.Subscriber("own")
+	require.NoError(t, err)
+
+	err = s.router.Run(context.Background())
+	require.Error(t, err)
+	lines := strings.Split(err.Error(), "\n")
+	_, lines[0], _ = strings.Cut(lines[0], ": ") // what the router writes before it
+	assert.Equal(t, want, lines)
+	_, err = subscriber.Subscribe(context.Background(), s.topic("orders"))
+	require.ErrorContains(t, err, want[0])
+	require.ErrorContains(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(s.topic("orders")), want[0])
+	assert.False(t, exists(t, s.topic("orders")), "nothing is declared")
+	assert.Empty(t, s.Health().Subscriptions)
 }
 
 // oneQueue gives all topics the same queue.

@@ -3,6 +3,7 @@ package retry_test
 import (
 	"context"
 	"log"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -14,9 +15,9 @@ import (
 )
 
 // redrive sends at most n dead letters of a topic back to its work queue. It ends after n letters, with the first error, or after
-// a minute. app is the app's own configuration.
-func redrive(app amqp.Config, topic string, n int, logger watermill.LoggerAdapter) error {
-	reader, err := config.DeadLetterSubscriberConfig(app)
+// a minute. app is the app's own configuration, and group is the Group of the handler, or "".
+func redrive(app amqp.Config, topic, group string, n int, logger watermill.LoggerAdapter) error {
+	reader, err := config.DeadLetterSubscriberConfig(app, group)
 	if err != nil {
 		return err
 	}
@@ -41,6 +42,7 @@ func redrive(app amqp.Config, topic string, n int, logger watermill.LoggerAdapte
 	if err != nil {
 		return err
 	}
+	queue := strings.TrimSuffix(reader.Queue.GenerateName(topic), ".dead") // the work queue of a reader's queue
 	var failed error
 	for letter := range letters { // until the subscription has ended
 		if n <= 0 || failed != nil {
@@ -51,7 +53,7 @@ func redrive(app amqp.Config, topic string, n int, logger watermill.LoggerAdapte
 		for _, key := range retrymw.RecordKeys() {
 			delete(letter.Metadata, key) // with them its retries are still used up
 		}
-		if failed = back.Publish(app.Queue.GenerateName(topic), letter); failed != nil {
+		if failed = back.Publish(queue, letter); failed != nil {
 			stop()
 			letter.Nack()
 			continue
@@ -72,7 +74,7 @@ func Example_redrive() {
 	uri, logger := "amqp://guest:guest@localhost:5672/", watermill.NopLogger{}
 
 	app := amqp.NewDurableQueueConfig(uri)
-	check(redrive(app, "orders", 40, logger))
+	check(redrive(app, "orders", "", 40, logger))
 }
 
 func check(err error) {

@@ -116,7 +116,10 @@ func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 		stockConfig.Publish.ConfirmDelivery, stockConfig.Publish.Mandatory = true, true
 		stock, err := amqp.NewPublisher(stockConfig, a.Log)
 		require.NoError(t, err)
-		retry, err := middleware.NewTieredRetry(a.Builder.TieredRetryConfig(stock), a.Log)
+		_, err = middleware.NewTieredRetry(a.Builder.TieredRetryConfig(stock), a.Log)
+		require.ErrorContains(t, err, "it is watermill-amqp's own, *amqp.Publisher")
+		hidden := struct{ message.Publisher }{stock} // a wrapper is not seen
+		retry, err := middleware.NewTieredRetry(a.Builder.TieredRetryConfig(hidden), a.Log)
 		require.NoError(t, err)
 		failed := testapp.NewLedger()
 		for range 8 {

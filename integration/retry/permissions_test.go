@@ -176,7 +176,7 @@ func TestPermissionToReadDeadLetters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			user, log := broker.User(t, test.configure, test.write, test.read), &testapp.Log{}
-			reader, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(broker.WithUser(t, user, user)))
+			reader, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(broker.WithUser(t, user, user)), "")
 			require.NoError(t, err)
 			subscriber, err := amqp.NewSubscriber(reader, log)
 			require.NoError(t, err)

@@ -80,7 +80,7 @@ func (p place) builder(t *testing.T, prefix string, schedule backoff.Schedule) *
 // readers are the configurations with which the dead letters of the place are read.
 func (p place) readers(t *testing.T) map[string]amqp.Config {
 	t.Helper()
-	alone, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(p.uri))
+	alone, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(p.uri), "")
 	require.NoError(t, err)
 	return map[string]amqp.Config{
 		"without a builder":              alone,

@@ -64,7 +64,7 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	testapp.Send(t, topic, "", sent...)
 	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, topic+"_billing.dead") == 1 }, "a dead letter")
 	repaired.Store(true)
-	require.NoError(t, redrive(app("billing"), topic, 1, watermill.NopLogger{}))
+	require.NoError(t, redrive(app("billing"), topic, "", 1, watermill.NopLogger{}))
 
 	processed.Wait(t, 1, 60*time.Second)
 	others.Wait(t, 1, 60*time.Second)
@@ -73,6 +73,61 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	assert.Equal(t, map[string]int{id0: 1}, redriven.Counts())
 	assert.Equal(t, redriven.Counts(), processed.Counts())
 	assert.Equal(t, redriven.Counts(), others.Counts())
+}
+
+// TestDeadLettersOfAGroup: the configuration that has no name for a queue, and the Group of a handler, are enough to read and redrive
+// the dead letters of this group.
+func TestDeadLettersOfAGroup(t *testing.T) {
+	t.Parallel()
+	topic := broker.Name(t, "orders")
+	broker.Clean(t, topic)
+	app := amqp.NewDurablePubSubConfig(broker.URL(t), nil)
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: app, Prefix: "retry_" + topic, Schedule: backoff.Constant(time.Second, 1)}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, rabbit.Close()) }()
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	processed, others := testapp.NewLedger(), testapp.NewLedger()
+	var repaired atomic.Bool
+	rabbit.AddConsumerHandler(router, "billing", topic, func(msg *message.Message) error {
+		if !repaired.Load() {
+			return backoff.Permanent(errDown)
+		}
+		processed.Add(msg.UUID)
+		return nil
+	}, middleware.HandlerOptions{Group: "billing"})
+	rabbit.AddConsumerHandler(router, "shipping", topic, func(msg *message.Message) error {
+		others.Add(msg.UUID)
+		return nil
+	}, middleware.HandlerOptions{Group: "shipping"})
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(t.Context()) }()
+	defer func() {
+		require.NoError(t, router.Close())
+		require.NoError(t, <-stopped)
+	}()
+	select {
+	case <-router.Running():
+	case <-time.After(readerTime):
+		require.Fail(t, "the router does not run")
+	}
+	require.NoError(t, rabbit.Publisher().Publish(topic, message.NewMessage(id0, nil)))
+	broker.Eventually(t, readerTime, func() bool { return testapp.Depth(t, topic+"_billing.dead") == 1 }, "a dead letter")
+
+	reader, err := config.DeadLetterSubscriberConfig(app, "mailing")
+	require.NoError(t, err)
+	missing, err := amqp.NewSubscriber(reader, watermill.NopLogger{})
+	require.NoError(t, err)
+	_, err = missing.Subscribe(t.Context(), topic)
+	require.ErrorContains(t, err, `correct the topic or the group "mailing"`)
+	require.NoError(t, missing.Close())
+
+	repaired.Store(true)
+	require.NoError(t, redrive(app, topic, "billing", 1, watermill.NopLogger{}))
+	processed.Wait(t, 1, readerTime)
+	others.Wait(t, 1, readerTime)
+	assert.Zero(t, testapp.Depth(t, topic+"_billing.dead"))
+	assert.Equal(t, map[string]int{id0: 1}, processed.Counts())
+	assert.Equal(t, map[string]int{id0: 1}, others.Counts())
 }
 
 // TestRedriveEnds: messages that fail again at once are dead letters again. They are not redriven a second time.
@@ -91,7 +146,7 @@ func TestRedriveEnds(t *testing.T) {
 	isDead := func() bool { return testapp.Depth(t, queue+".dead") == letters }
 	broker.Eventually(t, 60*time.Second, isDead, "all messages are dead letters")
 
-	require.NoError(t, redrive(amqp.NewDurableQueueConfig(broker.URL(t)), queue, letters, watermill.NopLogger{}))
+	require.NoError(t, redrive(amqp.NewDurableQueueConfig(broker.URL(t)), queue, "", letters, watermill.NopLogger{}))
 
 	a.Settle(queue)
 	broker.Eventually(t, 60*time.Second, isDead, "all messages are dead letters again")
@@ -111,7 +166,7 @@ func TestRedriveToAQueueThatIsGone(t *testing.T) {
 	require.NoError(t, err)
 	testapp.Send(t, a.Name, "dead."+queue, testapp.Orders(1)...)
 
-	err = redrive(amqp.NewDurableQueueConfig(broker.URL(t)), queue, 1, watermill.NopLogger{})
+	err = redrive(amqp.NewDurableQueueConfig(broker.URL(t)), queue, "", 1, watermill.NopLogger{})
 
 	require.ErrorIs(t, err, publisher.ErrUnroutable)
 	letter := testapp.Take(t, queue+".dead", 1)[0]

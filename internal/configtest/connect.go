@@ -26,6 +26,7 @@ type Connecting[C any, M edge.Major[C]] func(Config[C, M], watermill.LoggerAdapt
 func RunConnect[C any, M edge.Major[C]](t *testing.T, connect Connecting[C, M], m Major[C]) {
 	s := suite[C, M]{Major: m}
 	t.Run("all faults are reported at once", func(t *testing.T) { s.connectReportsAllFaults(t, connect) })
+	t.Run("a schedule of the defaults", func(t *testing.T) { s.connectWithASchedule(t, connect) })
 	t.Run("settings that cannot be kept are refused", func(t *testing.T) { s.connectRefuses(t, connect) })
 	t.Run("a decision about every field", s.everyFieldIsDecided)
 }
@@ -53,8 +54,29 @@ func (s suite[C, M]) connectReportsAllFaults(t *testing.T, connect Connecting[C,
 	}
 	_, err = connect(s.config(), nil, middleware.HandlerOptions{}, middleware.HandlerOptions{})
 	assert.ErrorContains(t, err, "2 HandlerOptions were given")
+	_, err = connect(s.config(), nil, middleware.HandlerOptions{Concurrency: -2}, middleware.HandlerOptions{
+		Schedule: backoff.Schedule{0}, Middleware: func(c *middleware.TieredRetryConfig) { c.MaxHold = -time.Second },
+	})
+	for _, text := range []string{
+		"2 HandlerOptions were given", "HandlerOptions 1: Concurrency is -2", "HandlerOptions 2: Schedule: backoff: retry 1", "MaxHold is -1s",
+	} {
+		assert.ErrorContains(t, err, text)
+	}
 	_, err = connect(s.config(), nil, middleware.HandlerOptions{Concurrency: 65_536})
-	assert.ErrorContains(t, err, "Concurrency is 65536: it must be at most 65535")
+	assert.ErrorContains(t, err, "Concurrency is 65536: it must be between 0 (the default) and 65535")
+	assert.NotContains(t, err.Error(), "\n", "one fault")
+}
+
+// connectWithASchedule: the Schedule of the defaults is the one of a configuration without one, and is validated once.
+func (s suite[C, M]) connectWithASchedule(t *testing.T, connect Connecting[C, M]) {
+	config := s.config(func(c *Config[C, M], app Fields) { *app.URI, c.Schedule = nowhere, nil })
+	_, err := connect(config, nil, middleware.HandlerOptions{Schedule: backoff.Constant(time.Second, 2)})
+	require.ErrorContains(t, err, "cannot open the connection for consuming", "the configuration is valid")
+	_, err = connect(config, nil, middleware.HandlerOptions{Schedule: backoff.Schedule{-time.Second}})
+	require.ErrorContains(t, err, "invalid HandlerOptions: Schedule: backoff: retry 1: delay -1s")
+	assert.NotContains(t, err.Error(), "\n", "one fault")
+	_, err = connect(config, nil, middleware.HandlerOptions{})
+	require.ErrorContains(t, err, "invalid BuilderConfig: Schedule: backoff: no retries")
 }
 
 func (s suite[C, M]) connectRefuses(t *testing.T, connect Connecting[C, M]) {

@@ -1,6 +1,7 @@
 package configtest
 
 import (
+	"reflect"
 	"testing"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -13,7 +14,7 @@ import (
 func (s suite[C, M]) readerFaultsAtOnce(t *testing.T) {
 	var none C
 	*fieldsOf(&none).NoRequeueOnNack = true
-	_, err := s.DeadLetters(none)
+	_, err := s.DeadLetters(none, "")
 	for _, text := range []string{
 		"AMQP.Connection.AmqpURI is empty", "AMQP.Marshaler is nil", "AMQP.Exchange.GenerateName is nil", "AMQP.Queue.GenerateName is nil",
 		"NoRequeueOnNack is true",
@@ -22,12 +23,28 @@ func (s suite[C, M]) readerFaultsAtOnce(t *testing.T) {
 	}
 	for _, address := range addresses {
 		app := s.DurableQueue(address)
-		_, err := s.DeadLetters(app)
+		_, err := s.DeadLetters(app, "")
 		assert.ErrorContains(t, err, "AmqpURI cannot be read", address)
 		assert.NotContains(t, err.Error(), "ary", address)
 	}
-	_, err = s.DeadLetters(s.NonDurableQueue(uri))
+	_, err = s.DeadLetters(s.NonDurableQueue(uri), "")
 	assert.NoError(t, err, "an app may have such a queue with Leave")
+}
+
+// readerOfAGroup: the group names the queue, whatever Queue.GenerateName is.
+func (s suite[C, M]) readerOfAGroup(t *testing.T) {
+	for _, own := range []string{"", "billing"} {
+		app := s.PubSub(uri, own)
+		if own == "" {
+			at(reflect.ValueOf(&app).Elem(), "Queue", "GenerateName").SetZero()
+			_, err := s.DeadLetters(app, "")
+			assert.ErrorContains(t, err, "AMQP.Queue.GenerateName is nil, and there is no group: give the Group of the handler")
+			assert.NotContains(t, err.Error(), "\n", "one fault")
+		}
+		reader, err := s.DeadLetters(app, "shipping")
+		require.NoError(t, err)
+		assert.Equal(t, "orders_shipping.dead", valuesOf(reader).QueueName("orders"))
+	}
 }
 
 // readerNeedsOnlyTheApp: a reader without a builder reads the dead letters of every prefix as their original messages, those of
@@ -37,7 +54,7 @@ func (s suite[C, M]) readerNeedsOnlyTheApp(t *testing.T) {
 	app := s.PubSub(uri, "billing")
 	*fieldsOf(&app).ConsumeExclusive = true
 	fieldsOf(&app).SetMarshaler(propertyReader{s.Stock(nil)})
-	config, err := s.DeadLetters(app)
+	config, err := s.DeadLetters(app, "")
 	require.NoError(t, err)
 	letters := valuesOf(config)
 	assert.Equal(t, "orders_billing.dead", letters.QueueName("orders"))

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +21,8 @@ type Config[C any, M edge.Major[C]] = rabbitmq.BuilderConfig[C, M]
 type Major[C any] struct {
 	DurableQueue, NonDurableQueue func(uri string) C
 	PubSub                        func(uri, group string) C
-	DeadLetters                   func(app C) (C, error) // DeadLetterSubscriberConfig
+	DeadLetters                   func(app C, group string) (C, error) // DeadLetterSubscriberConfig
+	StockPublisher                message.Publisher                    // the major's own, not connected
 	// Stock returns the major's own marshaler.
 	Stock func(postprocess func(amqp091.Publishing) amqp091.Publishing) edge.Marshaler
 }

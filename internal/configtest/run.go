@@ -20,6 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -53,6 +54,8 @@ func Run[C any, M edge.Major[C]](
 	t.Run("all faults of a reader's configuration are reported at once", s.readerFaultsAtOnce)
 	t.Run("a reader of dead letters needs only the app's configuration", s.readerNeedsOnlyTheApp)
 	t.Run("dead letters are read", s.deadLettersAreRead)
+	t.Run("reader of a group", s.readerOfAGroup)
+	t.Run("watermill-amqp's publisher is refused", s.stockPublisherIsRefused)
 	t.Run("where dead letters failed", s.whereDeadLettersFailed)
 	t.Run("dead reasons", s.deadReasons)
 }
@@ -200,6 +203,18 @@ func (s suite[C, M]) undeclaredTiersAreRefused(t *testing.T) {
 	require.NoError(t, retry.Validate())
 	retry.Schedule = append(retry.Schedule, 7*time.Second)
 	assert.ErrorContains(t, retry.Validate(), "Schedule has the tier 7s, which is not declared (declared: [1s 5m])")
+}
+
+// stockPublisherIsRefused: no queue gets its copies. A wrapper is not seen.
+func (s suite[C, M]) stockPublisherIsRefused(t *testing.T) {
+	config := s.builder(t).TieredRetryConfig(s.StockPublisher)
+	config.MaxHold = -1
+	for _, text := range []string{"Publisher: it is watermill-amqp's own, *amqp.Publisher", "Use the publisher of Builder.NewPublisher", "MaxHold is -1ns"} {
+		assert.ErrorContains(t, config.Validate(), text)
+	}
+	for _, other := range []message.Publisher{gochannel.NewGoChannel(gochannel.Config{}, nil), struct{ message.Publisher }{s.StockPublisher}, &publisher.Publisher{}} {
+		assert.NoError(t, s.builder(t).TieredRetryConfig(other).Validate(), "%T", other)
+	}
 }
 
 func (s suite[C, M]) sourcesOfOneBrokerAreEqual(t *testing.T) {

@@ -37,7 +37,7 @@ func Open(config ConnectionConfig, logger watermill.LoggerAdapter) (*Connection,
 	if err != nil {
 		return nil, err
 	}
-	l := newLink(config, logger.With(watermill.LogFields{"broker": dial.Place(uri)}))
+	l := newLink(config, logger.With(watermill.LogFields{"broker": dial.Place(uri), "connection": "publishing"}))
 	if err := l.start(); err != nil {
 		l.close()
 		return nil, err

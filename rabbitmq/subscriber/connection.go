@@ -56,7 +56,7 @@ func Open(config ConnectionConfig, logger watermill.LoggerAdapter) (*Connection,
 	if err != nil {
 		return nil, err
 	}
-	c := &Connection{config: config, logger: logger.With(watermill.LogFields{"broker": dial.Place(uri)})}
+	c := &Connection{config: config, logger: logger.With(watermill.LogFields{"broker": dial.Place(uri), "connection": "consuming"})}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	current, err := c.connect()
 	if err != nil {
