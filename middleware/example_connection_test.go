@@ -49,7 +49,7 @@ func ExampleHandlerOptions() {
 func ExampleHandlerOptions_Validate() {
 	fmt.Println(middleware.HandlerOptions{Concurrency: -1, CloseTimeout: -time.Second}.Validate())
 	// Output:
-	// Concurrency is -1: it must be 0 (the default) or more
+	// Concurrency is -1: it must be between 0 (the default) and 65535
 	// CloseTimeout is -1s: it must be 0 (the default) or more
 }
 

@@ -256,7 +256,7 @@ func (c *Connection) Close() error {
 }
 
 func same(a, b message.Publisher) bool {
-	return reflect.TypeOf(a).Comparable() && reflect.TypeOf(b).Comparable() && a == b
+	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
 // connectionSubscriber is the subscriber of a handler. The stock subscriber is closed with the Connection, because it can be a

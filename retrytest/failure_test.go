@@ -256,7 +256,7 @@ func TestHandlerThatDoesNotStartLeavesNoGoroutine(t *testing.T) {
 	}{
 		{"wrong options", func(app *retrytest.App) {
 			app.AddConsumerHandler(app.Router, "billing", "orders", failing(), middleware.HandlerOptions{Concurrency: -3})
-		}, "retrytest: handler \"billing\": Concurrency is -3: it must be 0 (the default) or more\n"},
+		}, "retrytest: handler \"billing\": Concurrency is -3: it must be between 0 (the default) and 65535\n"},
 		{"wrong options of a handler that is added later", func(app *retrytest.App) {
 			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
 			app.Send("orders", order("1")).Processed()
