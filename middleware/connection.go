@@ -11,8 +11,9 @@ import (
 )
 
 // Connection is an app's connection to a backend with retries. Connect of packages config, configamqp3 and relay return one, and
-// an App of package retrytest is one: a function that gets the router and a Connection adds the same handlers on every backend. A
-// Connection is safe for concurrent use.
+// an App of package retrytest is one: a function that gets the router and a Connection adds the same handlers on every backend, but
+// Concurrency above 1, OrderKey and CloseTimeout are refused by package relay, and Group needs a backend with consumer groups. For
+// two backends make the HandlerOptions a parameter of that function. A Connection is safe for concurrent use.
 type Connection interface {
 	// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At most one
 	// HandlerOptions can be given. The router's Run returns an error for options that are wrong or that the backend does not
@@ -45,7 +46,9 @@ type Connection interface {
 
 // HandlerOptions are the options of one handler, or the defaults of all handlers of a connection. Every field has a default.
 type HandlerOptions struct {
-	// Group is the consumer group: each group gets every message of a topic, and the handlers of a group share them. On RabbitMQ
+	// Group is the consumer group: each group gets every message of a topic, and the handlers of a group share them. That needs a
+	// backend with consumer groups: on gochannel each handler gets every message, with or without a group. With package relay it is
+	// a parameter of NewHandlerSubscriber, which makes it the consumer group of the Pub/Sub's own subscriber. On RabbitMQ
 	// the group's queue is named "<topic>_<group>", as amqp.GenerateQueueNameTopicNameWithSuffix names it, and the app's
 	// configuration needs an exchange (amqp.NewDurablePubSubConfig). The default is the connection's group, or none.
 	Group string

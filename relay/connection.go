@@ -31,8 +31,10 @@ type ConnectConfig struct {
 
 // HandlerSubscriberParams describes the handler that NewHandlerSubscriber makes a subscriber for. Fields may be added.
 type HandlerSubscriberParams struct {
-	Name  string // of the handler, or of Connection.Subscriber
-	Group string // the consumer group; empty where neither the handler nor the connection has one
+	Name string // of the handler, or of Connection.Subscriber
+	// Group is the consumer group: make it the group of the subscriber where the Pub/Sub has consumer groups. Without one, as on
+	// gochannel, each handler gets every message. It is empty where neither the handler nor the connection has a group.
+	Group string
 }
 
 // Validate reports all faults of the configuration in one error. A zero field that has a default is valid.
@@ -91,8 +93,9 @@ func Connect(config ConnectConfig, logger watermill.LoggerAdapter, defaults ...m
 func checkOptions(options middleware.HandlerOptions) error {
 	var faults []error
 	if options.Concurrency > 1 {
-		faults = append(faults, fmt.Errorf("Concurrency is %d: this Pub/Sub delivers one message at a time for each subscription, so it must be 0 or 1: "+
-			"add the handler several times, with different names and the same Group", options.Concurrency))
+		faults = append(faults, fmt.Errorf("Concurrency is %d: this Pub/Sub delivers one message at a time for each subscription, so it must be 0 or 1. "+
+			"Only where NewHandlerSubscriber makes Group the consumer group of the subscriber, add the handler several times, with different names and "+
+			"the same Group. gochannel has no consumer groups: there every handler would get every message", options.Concurrency))
 	}
 	if options.CloseTimeout != 0 {
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own subscriber decides when messages in flight end", options.CloseTimeout))

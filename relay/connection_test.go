@@ -175,6 +175,7 @@ func TestHandlerOfAConnectionProduces(t *testing.T) {
 func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 	for want, options := range map[string][]retrymw.HandlerOptions{
 		"Concurrency is 16: this Pub/Sub delivers one message at a time": {{Concurrency: 16}},
+		"gochannel has no consumer groups: there every handler would":    {{Concurrency: 16}},
 		"OrderKey is set: only RabbitMQ has it":                          {{OrderKey: func(*message.Message) string { return "" }}},
 		"CloseTimeout is 1m0s: only RabbitMQ has it":                     {{CloseTimeout: time.Minute}},
 		"2 HandlerOptions were given":                                    {{}, {}},

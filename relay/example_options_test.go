@@ -1,0 +1,46 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// addHandlers adds the handlers of the app on every backend.
+func addHandlers(router *message.Router, retries retrymw.Connection, billing retrymw.HandlerOptions) {
+	retries.AddConsumerHandler(router, "billing", "orders", bill, billing)
+}
+
+var billed = make(chan string)
+
+func bill(msg *message.Message) error {
+	billed <- msg.UUID
+	return nil
+}
+
+// One function adds the handlers on RabbitMQ and on gochannel. The options that only RabbitMQ has are its parameter.
+func ExampleConnection_options() {
+	onRabbitMQ := false
+	customerOf := func(msg *message.Message) string { return msg.Metadata.Get("customer") }
+	var retries retrymw.Connection = connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil)) // or that of config.Connect
+	router := message.NewDefaultRouter(nil)
+
+	var billing retrymw.HandlerOptions // what every backend has
+	if onRabbitMQ {
+		billing.Concurrency, billing.OrderKey = 64, customerOf
+	}
+	addHandlers(router, retries, billing)
+
+	go func() { check(router.Run(context.Background())) }()
+	<-router.Running()
+	check(retries.Publisher().Publish("orders", message.NewMessage("order-1", nil)))
+	fmt.Println(<-billed)
+	check(router.Close())
+	check(retries.Close())
+	// Output:
+	// order-1
+}
