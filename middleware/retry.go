@@ -143,12 +143,28 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 
 // fail settles a message whose handler failed.
 func (t *TieredRetry) fail(in *delivery, err error) error {
+	growStack()
 	now := time.Now()
 	var s situation
 	in.describe(&s, true, now)
 	f := t.failureOf(err)
 	return t.settle(in, &s, &f, now)
 }
+
+// settleStack is about how much stack a failure needs, with its publisher and marshaler.
+const settleStack = 3 << 10
+
+// growStack makes the stack of the goroutine large enough for a failure. The router starts a goroutine for each message, so the
+// stack would grow later, more than once, and with more frames to copy.
+//
+//go:noinline
+func growStack() {
+	var frame [settleStack]byte
+	use(&frame)
+}
+
+//go:noinline
+func use(*[settleStack]byte) {}
 
 // abort settles a message whose handler panicked or, where nothing was recovered, ended its goroutine. In the second case the
 // router never sees what the middleware returns, so abort acks or nacks the message itself.
