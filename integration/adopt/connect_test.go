@@ -14,7 +14,7 @@ func TestFromThePartsToConnect(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t)
 	old := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
-	before, err := broker.Management(t).GetQueue("/", d.queue)
+	before, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	queues := d.queues()
 	f := d.send(1000)
@@ -40,7 +40,7 @@ func TestFromThePartsToConnect(t *testing.T) {
 
 	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
 	assert.Equal(t, queues, d.queues(), "no queue is new")
-	after, err := broker.Management(t).GetQueue("/", d.queue)
+	after, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
 }
@@ -50,7 +50,7 @@ func TestRolloutOfConnectInTwoSteps(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t)
 	d.declare()
-	before, err := broker.Management(t).GetQueue("/", d.queue)
+	before, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	old := []*instance{d.start(stock), d.start(stock)}
 	f := d.send(1000)
@@ -75,7 +75,7 @@ func TestRolloutOfConnectInTwoSteps(t *testing.T) {
 	work(t, 50, second...)
 
 	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
-	after, err := broker.Management(t).GetQueue("/", d.queue)
+	after, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
 }

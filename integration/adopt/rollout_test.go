@@ -18,7 +18,7 @@ func TestRolloutInTwoSteps(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t)
 	d.declare()
-	before, err := broker.Management(t).GetQueue("/", d.queue)
+	before, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	old := []*instance{d.start(stock), d.start(stock)}
 	f := d.send(1000)
@@ -52,7 +52,7 @@ func TestRolloutInTwoSteps(t *testing.T) {
 		"messages come back to instances with the middleware")
 
 	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
-	after, err := broker.Management(t).GetQueue("/", d.queue)
+	after, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
 	assert.Empty(t, after.Policy)

@@ -27,7 +27,7 @@ func TestConsumerOptions(t *testing.T) {
 	client := broker.Management(t)
 	var consumer rabbithole.ConsumerDetail
 	eventually(t, func() bool {
-		// Not the list of all consumers: it cannot be read while it has one whose channel was just closed.
+		// Not the list of all consumers: the client cannot read it while the statistics have a consumer whose channel is closed.
 		queue, err := client.GetQueue("/", s.topic("orders"))
 		if err != nil || queue.ConsumerDetails == nil || len(*queue.ConsumerDetails) == 0 {
 			return false

@@ -112,7 +112,7 @@ func drained(t *testing.T, queue string) {
 	t.Helper()
 	client := broker.Management(t)
 	broker.Eventually(t, soon, func() bool {
-		info, err := client.GetQueue("/", queue)
+		info, err := broker.Queue(client, queue)
 		return err == nil && info.Messages == 0 && info.MessagesUnacknowledged == 0
 	}, queue+" is empty")
 }
@@ -171,7 +171,7 @@ func TestWrongWireIsRefused(t *testing.T) {
 			}
 			assert.NotContains(t, line, "guest:")
 			broker.Eventually(t, soon, func() bool {
-				info, err := broker.Management(t).GetQueue("/", queue)
+				info, err := broker.Queue(broker.Management(t), queue)
 				return err == nil && info.Messages == 1 && info.MessagesUnacknowledged == 1
 			}, "the message is held")
 			nothingWaits := func() {
