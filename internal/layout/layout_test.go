@@ -47,9 +47,11 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/subscriber",
-		may:    []string{watermill, amqp091, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket"},
-		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
-		why:    "the subscriber is usable without this topology and without retries: it gets what it needs through hooks",
+		may: []string{
+			watermill, amqp091, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/socket",
+		},
+		never: []string{amqpPubSub, module + "/config", module + "/middleware"},
+		why:   "the subscriber is usable without this topology and without retries: it gets what it needs through hooks",
 	},
 	{
 		folder: "rabbitmq/topology",
@@ -70,6 +72,7 @@ var rules = []rule{
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
 	},
 	{folder: "rabbitmq/internal/argument", why: "argument names are text"},
+	{folder: "rabbitmq/internal/redelivery", never: []string{watermill, amqp091}, why: "headers are plain values"},
 	{folder: "rabbitmq/internal/naming", may: []string{module + "/backoff"}, never: []string{amqp091}, why: "names are text"},
 	{
 		folder: "rabbitmq/internal/dial",
@@ -84,7 +87,7 @@ var rules = []rule{
 		may: []string{
 			watermill, amqp091, module + "/internal/binding", module + "/internal/edge", module + "/internal/warning", module + "/middleware",
 			module + "/rabbitmq/publisher",
-			module + "/rabbitmq/internal/naming",
+			module + "/rabbitmq/internal/naming", module + "/rabbitmq/internal/redelivery",
 		},
 		never: []string{module + "/rabbitmq/topology"},
 		why:   "the header codec changes with AMQP and the failure record, not with the topology",

@@ -7,8 +7,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
 // A Connection is one AMQP connection for publishing, which any number of Publishers share. It reconnects by itself. All its
@@ -33,11 +31,7 @@ func Open(config ConnectionConfig, logger watermill.LoggerAdapter) (*Connection,
 	}
 	own := config.dial().Own(connectionName)
 	config.AMQP, config.TLS = own.AMQP, own.TLS
-	uri, err := dial.ParseURI(config.URI)
-	if err != nil {
-		return nil, err
-	}
-	l := newLink(config, logger.With(watermill.LogFields{"broker": dial.Place(uri), "connection": "publishing"}))
+	l := newLink(config, logger.With(watermill.LogFields{"broker": own.Place(), "connection": "publishing"}))
 	if err := l.start(); err != nil {
 		l.close()
 		return nil, err

@@ -52,11 +52,7 @@ func Open(config ConnectionConfig, logger watermill.LoggerAdapter) (*Connection,
 	}
 	own := config.dial().Own(connectionName)
 	config.AMQP, config.TLS = own.AMQP, own.TLS
-	uri, err := dial.ParseURI(config.URI)
-	if err != nil {
-		return nil, err
-	}
-	c := &Connection{config: config, logger: logger.With(watermill.LogFields{"broker": dial.Place(uri), "connection": "consuming"})}
+	c := &Connection{config: config, logger: logger.With(watermill.LogFields{"broker": own.Place(), "connection": "consuming"})}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	current, err := c.connect()
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/redelivery"
 )
 
 // pauseOf is how long a nack waits: initial, doubled count times, at most longest.
@@ -51,7 +53,7 @@ func (c *nackCounts) count(a *arrival) int64 {
 	}
 	c.by[id] = before + 1
 	c.size.Store(int64(len(c.by)))
-	return max(before, number(a.delivery.Headers["x-delivery-count"]), number(a.delivery.Headers["x-acquired-count"]))
+	return max(before, redelivery.Count(a.delivery.Headers))
 }
 
 // forget is called when a redelivered message was acked.
@@ -81,21 +83,4 @@ func (c *nackCounts) identify(a *arrival) uint64 {
 		_, _ = h.Write(d.Body)
 	}
 	return h.Sum64()
-}
-
-func number(header any) int64 {
-	switch n := header.(type) {
-	case int64:
-		return n
-	case int32:
-		return int64(n)
-	case int16:
-		return int64(n)
-	case int8:
-		return int64(n)
-	case byte:
-		return int64(n)
-	default:
-		return 0
-	}
 }

@@ -45,7 +45,12 @@ func tail(address string) string {
 	return ""
 }
 
-// Place describes the address without user and password.
-func Place(uri amqp091.URI) string {
+// Place describes the address of a valid configuration, without user and password.
+func (c Config) Place() string {
+	uri, _ := ParseURI(c.URI)
+	return place(uri)
+}
+
+func place(uri amqp091.URI) string {
 	return fmt.Sprintf("%s (virtual host %q)", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost)
 }

@@ -51,7 +51,7 @@ func (c Config) Connect(ctx context.Context, name string, writeTimeout time.Dura
 		return conn
 	})
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w%s", Place(uri), err, hintOf(uri, err))
+		return nil, fmt.Errorf("connect to %s: %w%s", place(uri), err, hintOf(uri, err))
 	}
 	return &Connection{
 		ID:     connections.Add(1),

@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/redelivery"
 )
 
 // The pause before a message that no retry middleware handles is delivered again.
@@ -106,7 +107,7 @@ func (c *consumer) next(delivery amqp091.Delivery, msg *message.Message) time.Du
 	if first || !delivery.Redelivered {
 		return 0
 	}
-	count := max(number(delivery.Headers["x-delivery-count"]), number(delivery.Headers["x-acquired-count"]))
+	count := redelivery.Count(delivery.Headers)
 	if count == 0 { // a classic queue does not count
 		count = c.nacks
 	}
@@ -119,21 +120,4 @@ func pauseAfter(deliveries int64) time.Duration {
 		return 0
 	}
 	return min(shortestPause<<min(deliveries-1, 10), longestPause)
-}
-
-func number(header any) int64 {
-	switch n := header.(type) {
-	case int64:
-		return n
-	case int32:
-		return int64(n)
-	case int16:
-		return int64(n)
-	case int8:
-		return int64(n)
-	case byte:
-		return int64(n)
-	default:
-		return 0
-	}
 }
