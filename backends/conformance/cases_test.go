@@ -150,20 +150,28 @@ func fanOut(t *testing.T, f *fixture) {
 	f.publish(topics, ids(messages)...)
 	f.await(messages, 1, patience)
 	f.publish(topics, "last") // when this message arrives, all earlier messages of the topic have arrived
+	for id, tries := range withoutRetries(t, shipped, last, messages+1) {
+		assert.Len(t, tries, 1, "message %s", id)
+	}
+	f.settle()
+}
+
+// withoutRetries waits for the last message of a group, and returns what the group got: all messages, and no retry of another group.
+func withoutRetries(t *testing.T, group *ledger, last <-chan struct{}, messages int) map[string][]try {
+	t.Helper()
 	select {
 	case <-last:
 	case <-time.After(patience):
 		require.Fail(t, "the last message did not arrive")
 	}
-	all := shipped.all()
-	assert.Len(t, all, messages+1)
+	all := group.all()
+	assert.Len(t, all, messages)
 	for id, tries := range all {
 		for _, one := range tries {
 			assert.Zero(t, one.failures, "the other group got a retry of %s", id)
 		}
-		assert.Len(t, tries, 1, "message %s", id)
 	}
-	f.settle()
+	return all
 }
 
 // longTier: a tier of 10 seconds, on a server that delivers a message again after 2 seconds without an ack. The relay hops.

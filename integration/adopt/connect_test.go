@@ -44,38 +44,3 @@ func TestFromThePartsToConnect(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
 }
-
-// TestRolloutOfConnectInTwoSteps: TestRolloutInTwoSteps with Connect.
-func TestRolloutOfConnectInTwoSteps(t *testing.T) {
-	t.Parallel()
-	d := newDeployment(t)
-	d.declare()
-	before, err := broker.Queue(broker.Management(t), d.queue)
-	require.NoError(t, err)
-	old := []*instance{d.start(stock), d.start(stock)}
-	f := d.send(1000)
-	work(t, 25, old...)
-
-	first := []*instance{d.start(connectedOnly)}
-	work(t, 25, old[0], old[1], first[0])
-	old[0].stop()
-	first = append(first, d.start(connectedOnly))
-	work(t, 25, old[1], first[0], first[1])
-	old[1].stop()
-	work(t, 25, first...)
-
-	second := []*instance{d.start(connected)}
-	work(t, 25, first[0], first[1], second[0])
-	broker.Eventually(t, patience, func() bool { return first[0].returned.Load() > 0 && first[1].returned.Load() > 0 },
-		"instances of step 1 process what comes back from a tier")
-	first[0].stop()
-	second = append(second, d.start(connected))
-	work(t, 25, first[1], second[0], second[1])
-	first[1].stop()
-	work(t, 50, second...)
-
-	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
-	after, err := broker.Queue(broker.Management(t), d.queue)
-	require.NoError(t, err)
-	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
-}

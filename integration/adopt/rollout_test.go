@@ -16,6 +16,18 @@ import (
 // TestRolloutInTwoSteps: at every stage instances of two builds share the queue, under traffic.
 func TestRolloutInTwoSteps(t *testing.T) {
 	t.Parallel()
+	rollOut(t, subscriberOnly, withMiddleware)
+}
+
+// TestRolloutOfConnectInTwoSteps: the same with Connect.
+func TestRolloutOfConnectInTwoSteps(t *testing.T) {
+	t.Parallel()
+	rollOut(t, connectedOnly, connected)
+}
+
+// rollOut replaces instances without the library by those of step 1, and these by those of step 2.
+func rollOut(t *testing.T, step1, step2 build) {
+	t.Helper()
 	d := newDeployment(t)
 	d.declare()
 	before, err := broker.Queue(broker.Management(t), d.queue)
@@ -24,11 +36,11 @@ func TestRolloutInTwoSteps(t *testing.T) {
 	f := d.send(1000)
 	work(t, 25, old...)
 
-	// Step 1: every instance gets the library's subscriber configuration, one after the other.
-	first := []*instance{d.start(subscriberOnly)}
+	// Step 1: every instance gets the library's subscriber, one after the other.
+	first := []*instance{d.start(step1)}
 	work(t, 25, old[0], old[1], first[0])
 	old[0].stop()
-	first = append(first, d.start(subscriberOnly))
+	first = append(first, d.start(step1))
 	work(t, 25, old[1], first[0], first[1])
 	for _, i := range first {
 		assert.Equal(t, 1, i.log.Count("rabbitmqctl set_policy"), "one warning: the existing queue has no dead-letter exchange")
@@ -39,12 +51,12 @@ func TestRolloutInTwoSteps(t *testing.T) {
 	work(t, 25, first...)
 
 	// Step 2: every instance gets the middleware. What comes back from a tier reaches instances without it, too.
-	second := []*instance{d.start(withMiddleware)}
+	second := []*instance{d.start(step2)}
 	work(t, 25, first[0], first[1], second[0])
 	broker.Eventually(t, patience, func() bool { return first[0].returned.Load() > 0 && first[1].returned.Load() > 0 },
 		"instances of step 1 process what comes back from a tier")
 	first[0].stop()
-	second = append(second, d.start(withMiddleware))
+	second = append(second, d.start(step2))
 	work(t, 25, first[1], second[0], second[1])
 	first[1].stop()
 	work(t, 50, second...)

@@ -164,24 +164,14 @@ func (i *instance) start() *instance {
 		add = i.addConnected
 	}
 	closeRest := add(router)
-	done := make(chan error, 1)
-	go func() { done <- router.Run(context.Background()) }()
-	select {
-	case <-router.Running():
-	case err := <-done:
-		require.NoError(t, err)
-		t.Fatal("the router has stopped")
-	case <-time.After(patience):
-		t.Fatal("the router does not run")
-	}
+	stopRouter := testapp.Start(t, router)
 	stopped := false
 	i.stop = func() {
 		if stopped {
 			return
 		}
 		stopped = true
-		require.NoError(t, router.Close())
-		require.NoError(t, <-done)
+		stopRouter()
 		require.NoError(t, closeRest())
 	}
 	t.Cleanup(i.stop)

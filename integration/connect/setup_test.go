@@ -2,7 +2,6 @@
 package connect_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -96,29 +95,10 @@ func (s *shop) run() {
 	start(s.t, s.router)
 }
 
-// A runnable is a router, or a component with one of its own.
-type runnable interface {
-	Run(ctx context.Context) error
-	Running() chan struct{}
-	Close() error
-}
-
-func start(t testing.TB, r runnable) {
+// start starts a router, which is closed when the test ends.
+func start(t testing.TB, r testapp.Runnable) {
 	t.Helper()
-	done := make(chan error, 1)
-	go func() { done <- r.Run(context.Background()) }()
-	select {
-	case <-r.Running():
-	case err := <-done:
-		require.NoError(t, err)
-		t.Fatal("it stopped before it was running")
-	case <-time.After(soon):
-		t.Fatal("it did not start in time")
-	}
-	t.Cleanup(func() {
-		require.NoError(t, r.Close())
-		require.NoError(t, <-done)
-	})
+	t.Cleanup(testapp.Start(t, r))
 }
 
 // publish publishes messages with these UUIDs to a topic.

@@ -97,21 +97,37 @@ func (a *App) Handle(queue string, handlers int, h message.NoPublishHandlerFunc)
 // Run starts the router. When the test ends, the router and then the failure publisher are closed.
 func (a *App) Run() {
 	a.t.Helper()
-	done := make(chan error, 1)
-	go func() { done <- a.Router.Run(context.Background()) }()
-	select {
-	case <-a.Router.Running():
-	case err := <-done:
-		require.NoError(a.t, err)
-		a.t.Fatal("the router stopped before it was running")
-	case <-time.After(60 * time.Second):
-		a.t.Fatal("the router did not start in time")
-	}
+	stop := Start(a.t, a.Router)
 	a.t.Cleanup(func() {
-		require.NoError(a.t, a.Router.Close())
-		require.NoError(a.t, <-done)
+		stop()
 		require.NoError(a.t, a.Failures.Close())
 	})
+}
+
+// A Runnable is a router, or a component with one of its own.
+type Runnable interface {
+	Run(ctx context.Context) error
+	Running() chan struct{}
+	Close() error
+}
+
+// Start starts a router and waits until it runs. Call stop once, before the test ends.
+func Start(t testing.TB, r Runnable) (stop func()) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- r.Run(context.Background()) }()
+	select {
+	case <-r.Running():
+	case err := <-done:
+		require.NoError(t, err)
+		t.Fatal("the router stopped before it was running")
+	case <-time.After(60 * time.Second):
+		t.Fatal("the router did not start in time")
+	}
+	return func() {
+		require.NoError(t, r.Close())
+		require.NoError(t, <-done)
+	}
 }
 
 // Declare declares the topology of queues before there is a subscriber.
