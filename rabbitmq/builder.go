@@ -31,7 +31,7 @@ func NewBuilder[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*Builder[C,
 		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
 	}
 	app, c := newCore(config)
-	c.source = c.newSource(c, "the builder of "+c.place(), "make it with amqp.NewSubscriber(builder.SubscriberConfig(), logger)", c.tieredRetryConfig(nil))
+	c.source = c.newSource(c, "the builder of "+c.place(), "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)", c.tieredRetryConfig(nil))
 	return &Builder[C, M]{app: app, core: c}, nil
 }
 

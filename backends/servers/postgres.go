@@ -79,7 +79,7 @@ func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
-	for _, name := range []string{"postgres", "nobody"} {
+	for _, name := range []string{"postgres", "daemon"} {
 		account, err := user.Lookup(name)
 		if err != nil {
 			continue
@@ -90,5 +90,5 @@ func unprivileged() (*syscall.Credential, error) {
 			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 		}
 	}
-	return nil, fmt.Errorf("PostgreSQL does not run as root, and neither the user postgres nor the user nobody exists: run this as another user")
+	return nil, fmt.Errorf("PostgreSQL does not run as root, and neither the user postgres nor the user daemon exists: run this as another user")
 }

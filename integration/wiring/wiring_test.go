@@ -139,7 +139,7 @@ func TestWrongWireIsRefused(t *testing.T) {
 		},
 		"the app's own configuration": {
 			wrong: func(t *testing.T, _ *testapp.App) amqp.Config { return amqp.NewDurableQueueConfig(broker.URL(t)) },
-			log:   []string{"is not one of the builder of amqp://", "make it with amqp.NewSubscriber(builder.SubscriberConfig(), logger)"},
+			log:   []string{"is not one of the builder of amqp://", "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
