@@ -21,10 +21,6 @@ const (
 
 	// shortestRound is how long a parked message waits at least, even if the tiers are shorter.
 	shortestRound = 250 * time.Millisecond
-
-	// Brokers expire a message up to a millisecond early, and clocks differ.
-	leastEarlyTolerance = time.Millisecond
-	mostEarlyTolerance  = time.Second
 )
 
 // Destination is where a copy is published.
@@ -82,12 +78,40 @@ type TieredRetryConfig struct {
 	// GenerateDeadLetterDestination returns the destination of the messages that are given up. Required.
 	GenerateDeadLetterDestination func(DeadLetterDestinationParams) (Destination, error)
 
-	// OnRetry, OnPark and OnDeadLetter observe. They cannot change the outcome. They run in the handler's goroutine, after the
-	// copy has been published and before the message is acknowledged. A panic in them is logged. On a short tier the message
-	// may be back, in another handler, before the hook has run. They must be safe for concurrent use. Optional.
-	OnRetry      func(RetryEvent)
-	OnPark       func(ParkEvent)
-	OnDeadLetter func(DeadLetterEvent)
+	// Rules decide about failures of one kind, in order: the first one that matches. Where none matches, the error itself decides
+	// (backoff.Permanent, backoff.RetryAfter), and then Schedule. Optional.
+	Rules []Rule
+
+	// MaxAge is how old a message may be, from its first failure on. An older one, and one that would be older at its next retry, is
+	// dead-lettered as expired. The times are those of the hosts: an hour of difference between two clocks is an hour of age. 0: no
+	// limit.
+	MaxAge time.Duration
+
+	// MaxAgeFrom returns when a message was sent, for example from its metadata. MaxAge then holds from that time, too. A zero time
+	// is not known. It is called for every message, and must be safe for concurrent use. Optional.
+	MaxAgeFrom func(*message.Message) time.Time
+
+	// ExtraTiers are tiers that no schedule uses. A requested delay waits on the longest tier that is not above it, then on the
+	// longest that is not above the rest, and so on: more tiers make fewer rounds. See backoff.Ladder. Optional.
+	ExtraTiers []time.Duration
+
+	// TiersWait is true where a copy comes back when the delay of its tier is over, as on RabbitMQ, and false where the backend waits
+	// until the due time of each message, as package relay does. Builder.TieredRetryConfig sets it.
+	TiersWait bool
+
+	// DelayArrivals makes a message wait before its first try if it has the metadata of Watermill's components/delay. The delay
+	// begins when the message arrives. Builder.TieredRetryConfig and Relay.TieredRetryConfig set it. It must be false for a Pub/Sub
+	// that delays such messages by itself: they would wait twice.
+	DelayArrivals bool
+
+	// Breaker pauses a handler while most of its messages fail. Nil: only a rule with Pause, and an open circuit breaker of
+	// Watermill inside, pause it.
+	Breaker *Breaker
+
+	// Observe gets the outcome of every delivery. It cannot change the outcome. It runs in the handler's goroutine, after a copy has
+	// been published and before the message is acknowledged. A panic in it is logged. On a short tier the message may be back, in
+	// another handler, before Observe has run. It must be safe for concurrent use. Optional.
+	Observe func(Event)
 
 	// PublishTimeout is the deadline of one attempt to publish a copy. The default is 30 seconds. It also holds after the
 	// message's own context has ended, so that a handler's timeout does not lose the message.
@@ -97,11 +121,6 @@ type TieredRetryConfig struct {
 	// PublishTimeout longer. After it the message is nacked, with the handler's error and the publisher's. The default is 10
 	// minutes. It must stay below the broker's consumer timeout (RabbitMQ: 30 minutes by default).
 	MaxHold time.Duration
-
-	// EarlyTolerance is how long before its due time a message is handled without being parked again. Brokers round, clocks
-	// differ, and a requested delay that is a little longer than the longest tier needs no further round. The default is half
-	// the shortest tier, at least 1 ms and at most 1 s.
-	EarlyTolerance time.Duration
 
 	// RedactReason changes the text of an error before it is recorded in the message and logged, to keep secrets out of them.
 	// It gets the text, cut to 64 KiB of valid UTF-8, and the error. What it returns is cut to 1 KiB. Where it panics, only
@@ -124,11 +143,39 @@ func (c *TieredRetryConfig) setDefaults() {
 	if c.MaxHold == 0 {
 		c.MaxHold = defaultMaxHold
 	}
-	if c.EarlyTolerance == 0 {
-		if tiers := c.Schedule.Tiers(); len(tiers) > 0 {
-			c.EarlyTolerance = min(max(time.Duration(tiers[0])/2, leastEarlyTolerance), mostEarlyTolerance)
+}
+
+// Tiers returns all tiers that messages may wait on: those of Schedule, of Rules and ExtraTiers, ascending.
+func (c *TieredRetryConfig) Tiers() []backoff.Tier {
+	return backoff.Schedule(unionOf(c.Schedule, c.Rules, c.ExtraTiers)).Tiers()
+}
+
+// ValidateRules reports the faults of Rules and ExtraTiers, joined. Validate reports them, too.
+func (c *TieredRetryConfig) ValidateRules() error {
+	var faults []error
+	for i, rule := range c.Rules {
+		if err := rule.validate(); err != nil {
+			faults = append(faults, fmt.Errorf("Rules[%d] (%q): %w", i, rule.Name, err))
 		}
 	}
+	if len(c.ExtraTiers) > 0 {
+		if err := backoff.Schedule(c.ExtraTiers).Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("ExtraTiers: %w", err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// unionOf returns a schedule with all tiers.
+func unionOf(schedule backoff.Schedule, rules []Rule, extra []time.Duration) backoff.Schedule {
+	if len(rules) == 0 && len(extra) == 0 {
+		return schedule
+	}
+	all := slices.Concat(schedule, extra)
+	for _, rule := range rules {
+		all = append(all, rule.Then.schedule...)
+	}
+	return all
 }
 
 // Validate reports all faults of the configuration, joined. Durations that are zero count as their defaults.
@@ -146,9 +193,20 @@ func (c TieredRetryConfig) Validate() error {
 	if err := c.Schedule.Validate(); err != nil {
 		fault("Schedule: %w", err)
 	}
-	for _, tier := range c.Schedule.Tiers() {
+	if err := c.ValidateRules(); err != nil {
+		faults = append(faults, err)
+	}
+	if c.MaxAgeFrom != nil && c.MaxAge == 0 {
+		fault("MaxAgeFrom is set, but MaxAge is 0: set both")
+	}
+	if c.Breaker != nil {
+		if err := c.Breaker.Validate(); err != nil {
+			fault("Breaker: %w", err)
+		}
+	}
+	for _, tier := range c.Tiers() {
 		if len(c.DeclaredTiers) > 0 && !slices.Contains(c.DeclaredTiers, tier) {
-			fault("Schedule has the tier %v, which is not declared (declared: %v): give this schedule to the builder or the relay that made the configuration",
+			fault("Schedule, Rules or ExtraTiers have the tier %v, which is not declared (declared: %v): give this schedule to the builder or the relay that made the configuration",
 				tier, c.DeclaredTiers)
 		}
 	}
@@ -161,7 +219,7 @@ func (c TieredRetryConfig) Validate() error {
 	for _, d := range []struct {
 		field string
 		value time.Duration
-	}{{"PublishTimeout", c.PublishTimeout}, {"MaxHold", c.MaxHold}, {"EarlyTolerance", c.EarlyTolerance}} {
+	}{{"PublishTimeout", c.PublishTimeout}, {"MaxHold", c.MaxHold}, {"MaxAge", c.MaxAge}} {
 		if d.value < 0 {
 			fault("%s is %v: it must be 0 (the default) or more", d.field, d.value)
 		}

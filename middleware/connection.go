@@ -56,6 +56,12 @@ type HandlerOptions struct {
 	// Schedule is the delay before each retry. The default is the connection's.
 	Schedule backoff.Schedule
 
+	// Rules decide about failures of one kind, in order: see Rule. The default is the connection's.
+	Rules []Rule
+
+	// Breaker pauses the handler while most of its messages fail. The default is the connection's, or none.
+	Breaker *Breaker
+
 	// Concurrency is how many messages the handler has in flight. The default is 16 on RabbitMQ, where 1 keeps the order of the
 	// queue and 65,535 is the most. Other backends deliver one message at a time for each subscription, and refuse every other value.
 	Concurrency int
@@ -71,10 +77,9 @@ type HandlerOptions struct {
 	// is longer. Only RabbitMQ has it. The default is 30 seconds, which is also the default of the router.
 	CloseTimeout time.Duration
 
-	// Middleware changes the configuration of the handler's retry middleware: hooks, MaxHold, RedactReason and so on. It may be
-	// called several times. Its changes to Publisher, Source, DeclaredTiers and the generators of destinations are overwritten.
-	// A Schedule with other tiers is refused: set the option Schedule. The default is the connection's, which is not called
-	// where this one is set.
+	// Middleware changes the configuration of the handler's retry middleware: Observe, MaxAge, MaxHold, RedactReason and so on. It
+	// may be called several times. Its changes to what the backend sets are overwritten: Publisher, Source, DeclaredTiers, TiersWait,
+	// DelayArrivals and the generators of destinations. The default is the connection's, which is not called where this one is set.
 	Middleware func(*TieredRetryConfig)
 }
 
@@ -85,6 +90,12 @@ func (o HandlerOptions) Or(defaults HandlerOptions) HandlerOptions {
 	}
 	if len(o.Schedule) == 0 {
 		o.Schedule = defaults.Schedule
+	}
+	if len(o.Rules) == 0 {
+		o.Rules = defaults.Rules
+	}
+	if o.Breaker == nil {
+		o.Breaker = defaults.Breaker
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = defaults.Concurrency
@@ -107,10 +118,17 @@ func (o HandlerOptions) Configure(backend TieredRetryConfig) TieredRetryConfig {
 	if len(o.Schedule) > 0 {
 		config.Schedule = o.Schedule
 	}
+	if len(o.Rules) > 0 {
+		config.Rules = o.Rules
+	}
+	if o.Breaker != nil {
+		config.Breaker = o.Breaker
+	}
 	if o.Middleware != nil {
 		o.Middleware(&config)
 	}
-	config.Publisher, config.Source, config.DeclaredTiers = backend.Publisher, backend.Source, backend.DeclaredTiers
+	config.Publisher, config.Source, config.DeclaredTiers = backend.Publisher, backend.Source, config.Tiers()
+	config.TiersWait, config.DelayArrivals = backend.TiersWait, backend.DelayArrivals
 	config.GenerateRetryDestination, config.GenerateDeadLetterDestination = backend.GenerateRetryDestination, backend.GenerateDeadLetterDestination
 	return config
 }
@@ -124,6 +142,14 @@ func (o HandlerOptions) Validate() error {
 	if len(o.Schedule) > 0 {
 		if err := o.Schedule.Validate(); err != nil {
 			faults = append(faults, fmt.Errorf("Schedule: %w", err))
+		}
+	}
+	if err := (&TieredRetryConfig{Rules: o.Rules}).ValidateRules(); err != nil {
+		faults = append(faults, err)
+	}
+	if o.Breaker != nil {
+		if err := o.Breaker.Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("Breaker: %w", err))
 		}
 	}
 	if o.Concurrency < 0 || o.Concurrency > maxConcurrency {

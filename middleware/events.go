@@ -1,42 +1,126 @@
 package middleware
 
 import (
+	"context"
+	"maps"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// RetryEvent describes a failure whose message now waits on a tier. Fields may be added.
-type RetryEvent struct {
-	Topic       string        // the topic the handler subscribes to
-	Handler     string        // the handler's name in the router
-	MessageUUID string        // empty for messages of publishers that set none
-	Failures    int           // how often the message has failed, this failure included
-	Delay       time.Duration // how long it is to wait: the schedule's delay, or the requested delay of backoff.RetryAfter
-	Tier        backoff.Tier  // the tier it waits on first
-	DueAt       time.Time     // when the handler is to be called again
+// Event is the outcome of one delivery, for TieredRetryConfig.Observe. Fields may be added.
+type Event struct {
+	Context     context.Context // of the message, for its values, such as a trace id. It may have ended
+	Outcome     Outcome
+	Topic       string // the topic the handler subscribes to
+	Handler     string // the handler's name in the router
+	MessageUUID string // empty for messages of publishers that set none
+
+	// Record is the failure record of the copy, this failure included. Where there is no copy it is the record that the message came
+	// with; it is zero at a first try.
+	Record Record
+
+	Age         time.Duration // since the first failure; 0 where there is none
+	Duration    time.Duration // of the handler's call; 0 where it was not called
+	Delay       time.Duration // how long the copy is to wait
+	Tier        backoff.Tier  // the tier that it waits on first
 	Destination Destination   // where the copy was published
-	Err         error         // why it failed
+	Rule        string        // the name of the rule that has decided
+	Err         error         // why the handler failed. Of Held and GivenBack: why the copy cannot be published, where that is the cause
+
+	metadata message.Metadata
 }
 
-// ParkEvent describes a message that came back before its delay was over and waits again, uncounted. Fields may be added.
-type ParkEvent struct {
-	Topic       string       // the topic the handler subscribes to
-	Handler     string       // the handler's name in the router
-	MessageUUID string       // empty for messages of publishers that set none
-	Failures    int          // how often the message has failed so far
-	Tier        backoff.Tier // the tier it waits on
-	DueAt       time.Time    // when the handler is to be called again
-	Destination Destination  // where the copy was published
+// Metadata returns a copy of the message's metadata, without the failure record.
+func (e Event) Metadata() message.Metadata {
+	metadata := maps.Clone(e.metadata)
+	for _, key := range recordKeys {
+		delete(metadata, key)
+	}
+	delete(metadata, PropertiesKey)
+	delete(metadata, UnmarshalErrorKey)
+	return metadata
 }
 
-// DeadLetterEvent describes a message that was dead-lettered. Fields may be added.
-type DeadLetterEvent struct {
-	Topic       string      // the topic the handler subscribes to
-	Handler     string      // the handler's name in the router
-	MessageUUID string      // empty for messages of publishers that set none
-	Failures    int         // how often the message has failed, this failure included
-	DeadReason  DeadReason  // why it was dead-lettered
-	Destination Destination // where the copy was published
-	Err         error       // why it failed the last time
+// report calls Observe, where it is set. A panic in it is logged.
+func (t *TieredRetry) report(in *delivery, d *decision, to Destination, f *failure, cause error) {
+	if t.config.Observe == nil {
+		return
+	}
+	from := originOf(in.ctx)
+	event := Event{
+		Context: in.ctx, Outcome: d.outcome, Topic: from.topic, Handler: from.handler, MessageUUID: in.uuid,
+		Record: d.record, Duration: in.took, Delay: d.delay, Tier: d.tier, Destination: to, Rule: f.rule, Err: cause,
+		metadata: in.metadata,
+	}
+	if !d.record.FirstFailedAt.IsZero() {
+		event.Age = time.Since(d.record.FirstFailedAt)
+	}
+	returned := false
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			t.logger.Error("Observe of the retry middleware panicked", newPanicError(recovered), t.fields(in))
+		} else if !returned && d.published() {
+			in.msg.Ack() // Observe has ended the goroutine, so the router does not; the copy is safe
+		}
+	}()
+	t.config.Observe(event)
+	returned = true
+}
+
+// published reports whether the outcome is that of a copy that is safe.
+func (d *decision) published() bool {
+	switch d.outcome {
+	case Retried, Snoozed, Parked, DeadLettered, Discarded:
+		return true
+	default:
+		return false
+	}
+}
+
+// log writes one line for a delivery that needed a copy, or whose message was discarded.
+func (t *TieredRetry) log(in *delivery, d *decision, to Destination, f *failure) {
+	if _, silent := t.logger.(watermill.NopLogger); silent {
+		return
+	}
+	fields := t.fields(in)
+	fields["failures"] = d.record.Failures
+	if d.outcome != Discarded {
+		fields["destination"], fields["publish_topic"] = to.String(), to.Topic
+	}
+	switch d.outcome {
+	case DeadLettered:
+		fields["dead_reason"] = d.record.DeadReason
+	case Retried, Snoozed, Parked:
+		fields["tier"], fields["delay"], fields["due_at"] = d.tier.String(), delayText(d.delay), formatTime(d.record.DueAt)
+	}
+	if d.outcome == Parked {
+		t.logger.Debug("Message came back before its delay was over, parked again", fields)
+		return
+	}
+	fields["reason"], fields["error_type"] = d.record.Reason, d.record.ErrorType
+	if f.rule != "" {
+		fields["rule"] = f.rule
+	}
+	switch d.outcome {
+	case DeadLettered:
+		t.logger.Error("Message dead-lettered", loggedError(d.record.Reason), fields)
+	case Discarded:
+		t.logger.Info("Handler failed, message discarded", fields)
+	case Snoozed:
+		t.logger.Info("Handler failed, message snoozed", fields)
+	default:
+		t.logger.Info("Handler failed, message waits for its retry", fields)
+	}
+}
+
+// delayText spells a delay as the tier queues do, 125s and not 2m5s. A part of a delay may be finer than a tier can be.
+func delayText(d time.Duration) string { return backoff.Tier(d.Round(time.Millisecond)).String() }
+
+func (t *TieredRetry) fields(in *delivery) watermill.LogFields {
+	from := originOf(in.ctx)
+	return watermill.LogFields{"message_uuid": in.uuid, "topic": from.topic, "handler_name": from.handler}
 }

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
+
+	"github.com/tieredretry/watermill-retry/backoff"
 )
 
 const (
@@ -13,16 +16,35 @@ const (
 	maxErrorType = 255
 )
 
-// failure is why a message failed, with what may be recorded of it.
+// failure is why a message failed, with what may be recorded of it and what it requests.
 type failure struct {
-	err       error
-	reason    string // bounded and redacted
-	errorType string
+	err        error
+	reason     string // bounded and redacted
+	errorType  string
+	unreadable bool          // the app's marshaler could not read the message
+	permanent  bool          // backoff.IsPermanent
+	requested  time.Duration // requested delay; 0: none
+	action     Action        // of the rule that matches
+	rule       string        // its name
 }
 
 // failureOf bounds and redacts the text of an error.
 func (t *TieredRetry) failureOf(err error) failure {
-	return failure{err: err, reason: t.reason(err), errorType: errorType(err)}
+	f := failure{err: err, reason: t.reason(err), errorType: errorType(err)}
+	_, f.unreadable = err.(errUnmarshal)
+	f.permanent, f.requested = requestOf(err)
+	return f
+}
+
+// requestOf calls the error's own methods. They may panic: such an error requests nothing.
+func requestOf(err error) (permanent bool, delay time.Duration) {
+	defer func() {
+		if recover() != nil {
+			permanent, delay = false, 0
+		}
+	}()
+	delay, _ = backoff.RetryAfterDelay(err)
+	return backoff.IsPermanent(err), delay
 }
 
 // reason returns the text of an error as it may be recorded and logged.

@@ -10,53 +10,113 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
 )
 
 const (
 	holdInitial = 100 * time.Millisecond
 	holdLongest = 5 * time.Second
+
+	// unconfirmedPause is the least time between two copies of which the first may have arrived: each of them is a duplicate then.
+	unconfirmedPause = time.Minute
 )
 
-// hold publishes the copy and returns where it went. While that fails it keeps the message and tries again: a nack would bring
-// the message back at once, and count towards the queue's delivery limit. It gives up after MaxHold or at shutdown. It returns
-// at once where a tier cannot take the message, because a dead-letter destination may.
-func (t *TieredRetry) hold(in *delivery, d *decision) (Destination, error) {
-	until := time.Now().Add(t.config.MaxHold)
+// holder publishes the copy of one message. While that fails it keeps the message and tries again: a nack would bring the message
+// back at once, and count towards the queue's delivery limit.
+type holder struct {
+	t      *TieredRetry
+	in     *delivery
+	until  time.Time      // MaxHold is over
+	silent []backoff.Tier // those that did not confirm
+	held   bool
+}
+
+// publish returns where the copy went, or why it is not published. It returns at once where another decision may help, and after
+// MaxHold, at shutdown, and where the publisher is closed.
+func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) {
 	for pause := holdInitial; ; pause = min(2*pause, holdLongest) {
-		to, err := t.publish(in, d)
-		if err == nil || d.outcome != DeadLettered && isTooLarge(err) {
-			return to, err
+		began := time.Now()
+		to, err := h.t.publish(h.in, d)
+		if err == nil {
+			return to, notRefused, nil
+		}
+		refused := refusalOf(err)
+		if refused == closedPublisher {
+			return to, unpublished, err
+		}
+		if d.outcome != DeadLettered && (refused == tooLarge || refused == unsendable || refused == tierRefused) {
+			return to, refused, err
 		}
 		// Half of the pause is random, so that handlers do not try at the same moment.
 		wait := pause/2 + rand.N(pause/2)
-		if time.Now().Add(wait).After(until) {
-			return Destination{}, fmt.Errorf("held for MaxHold, %v: %w", t.config.MaxHold, err)
+		if refused == unconfirmed {
+			wait = max(wait, time.Until(began.Add(unconfirmedPause)))
 		}
-		t.logHold(in, to, wait, err)
+		if time.Now().Add(wait).After(h.until) {
+			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
+		}
+		h.hold(d, to, f, wait, err)
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
-		case <-in.ctx.Done():
+		case <-h.in.stopping():
 			timer.Stop()
-			return Destination{}, err
-		case <-in.stopping:
-			timer.Stop()
-			return Destination{}, err
+			return to, unpublished, err
+		}
+		if refused == unconfirmed && d.outcome != DeadLettered {
+			return to, unconfirmed, err
 		}
 	}
 }
 
-func (t *TieredRetry) logHold(in *delivery, to Destination, wait time.Duration, err error) {
-	t.logger.Error("Cannot publish the copy of the message, holding the message", err, t.fields(in).Add(watermill.LogFields{
+func (h *holder) hold(d *decision, to Destination, f *failure, wait time.Duration, err error) {
+	h.t.logger.Error("Cannot publish the copy of the message, holding the message", err, h.t.fields(h.in).Add(watermill.LogFields{
 		"destination": to.String(), "publish_topic": to.Topic, "next_try_in": wait,
 	}))
+	if h.held {
+		return
+	}
+	h.held = true
+	holding := *d
+	holding.outcome = Held
+	h.t.report(h.in, &holding, to, f, err)
 }
 
-// isTooLarge reports whether no further try with the same message would help. It asks the publisher's error for a method, so
-// that this package imports no publisher.
-func isTooLarge(err error) bool {
-	var size interface{ TooLarge() bool }
-	return errors.As(err, &size) && size.TooLarge()
+// end ends the hold.
+func (h *holder) end() {}
+
+// What the error of a publisher may have. They are methods, so that this package imports no publisher.
+type (
+	closedError      interface{ Closed() bool }
+	tooLargeError    interface{ TooLarge() bool }
+	refusedError     interface{ Refused() bool }
+	rejectedError    interface{ Rejected() bool }
+	unconfirmedError interface{ Unconfirmed() bool }
+)
+
+// has reports whether an error has a method that returns true.
+func has[E any](err error, method func(E) bool) bool {
+	var found E
+	return errors.As(err, &found) && method(found)
+}
+
+// refusalOf returns why a copy was not published; notRefused where a further try may help.
+func refusalOf(err error) refusal {
+	switch {
+	case has(err, closedError.Closed):
+		return closedPublisher
+	case has(err, tooLargeError.TooLarge):
+		return tooLarge
+	case has(err, refusedError.Refused):
+		return unsendable
+	case has(err, rejectedError.Rejected):
+		return tierRefused
+	case has(err, unconfirmedError.Unconfirmed), errors.Is(err, context.DeadlineExceeded):
+		return unconfirmed
+	default:
+		return notRefused
+	}
 }
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the delivery's.

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -13,13 +14,22 @@ type Outcome string
 const (
 	// Processed: the handler returned nil. Its produced messages are published without the failure record.
 	Processed Outcome = "processed"
+	// Recovered: Processed, and the message had failed or was snoozed before.
+	Recovered Outcome = "recovered"
 	// Retried: the handler failed and retries are left. A copy waits on a tier.
 	Retried Outcome = "retried"
+	// Snoozed: the handler failed, and a rule or a circuit breaker has decided that the failure does not count. A copy waits on a tier.
+	Snoozed Outcome = "snoozed"
 	// Parked: the handler was not called, because a part of a requested delay remains. A copy waits on a tier, uncounted.
 	Parked Outcome = "parked"
 	// DeadLettered: the message is given up. A copy is a dead letter, with a DeadReason.
 	DeadLettered Outcome = "dead-lettered"
-	// GivenBack: the message is nacked and counts no failure, because the subscription ends or the copy cannot be published.
+	// Discarded: a rule has decided that the message is not needed any more. It is acknowledged without a copy.
+	Discarded Outcome = "discarded"
+	// Held: the copy cannot be published yet. The message stays unacknowledged, and another outcome follows. Only Observe gets it.
+	Held Outcome = "held"
+	// GivenBack: the message is nacked and counts no failure, because the subscription ends, a rule says so, or the copy cannot be
+	// published.
 	GivenBack Outcome = "given back"
 	// Settled: the handler failed after it had acked or nacked the message itself. No copy is published.
 	Settled Outcome = "settled"
@@ -27,38 +37,55 @@ const (
 
 // Outcomes returns all outcomes, in the order of the table in docs/outcomes.md.
 func Outcomes() []Outcome {
-	return []Outcome{Processed, Retried, Parked, DeadLettered, GivenBack, Settled}
+	return []Outcome{Processed, Recovered, Retried, Snoozed, Parked, DeadLettered, Discarded, Held, GivenBack, Settled}
 }
 
 // DeadReason is why a message was dead-lettered: the value of DeadReasonKey. A dead letter that the broker or package relay
-// made has a reason of theirs.
+// made has a reason of theirs, and the action DeadLetter of a rule has one of the app's own.
 type DeadReason string
 
 // The dead reasons of the middleware.
 const (
 	DeadReasonExhausted DeadReason = "exhausted" // its retries are used up
 	DeadReasonPermanent DeadReason = "permanent" // its handler returned a backoff.Permanent error
+	DeadReasonExpired   DeadReason = "expired"   // it is older than MaxAge, or would be at its next retry
 	DeadReasonUnmarshal DeadReason = "unmarshal" // the app's marshaler cannot read it, so no handler was called
 	DeadReasonTooLarge  DeadReason = "too_large" // its headers are too large for a tier
+	DeadReasonRefused   DeadReason = "refused"   // the publisher refuses its copy, for example because the app's marshaler cannot write it
+	DeadReasonNoTier    DeadReason = "no_tier"   // every tier refuses its copy, for example because all are full
 )
+
+// DeadReasons returns the dead reasons of the middleware, in the order of the table in docs/outcomes.md.
+func DeadReasons() []DeadReason {
+	return []DeadReason{
+		DeadReasonExhausted, DeadReasonPermanent, DeadReasonExpired, DeadReasonUnmarshal, DeadReasonTooLarge, DeadReasonRefused, DeadReasonNoTier,
+	}
+}
 
 // situation is what is known of a delivery when its outcome is decided.
 type situation struct {
 	record  Record // as it came; zero where there is none, or where it does not count on this topic
 	origin  origin
-	called  bool    // the handler has been called
-	settled bool    // the handler has acked or nacked the message itself
-	ended   bool    // the subscription has ended: a shutdown
-	refused refusal // what the publisher did with the copy of an earlier decision
+	called  bool          // the handler has been called
+	settled bool          // the handler has acked or nacked the message itself
+	ended   bool          // the subscription has ended, or the backend has taken the message back
+	delayed time.Duration // requested in the metadata of a message that has no record
+	sentAt  time.Time     // by MaxAgeFrom; zero: not known
+	refused refusal       // what the publisher did with the copy of an earlier decision
+	avoid   []backoff.Tier
 }
 
 // refusal is why a copy is not published.
 type refusal int
 
 const (
-	notRefused  refusal = iota // no copy has been tried yet
-	tooLarge                   // the copy does not fit on a tier
-	unpublished                // the copy could not be published until MaxHold or shutdown
+	notRefused      refusal = iota // no copy has been tried yet
+	tooLarge                       // the copy does not fit on a tier
+	unsendable                     // no further try with the same message can help
+	tierRefused                    // this tier refuses it for good
+	unconfirmed                    // it may have arrived: a further try may be a duplicate
+	closedPublisher                // it publishes nothing any more
+	unpublished                    // the copy could not be published until MaxHold or shutdown, or the publisher is closed
 )
 
 // decision is the outcome of a delivery, and the copy that it needs.
@@ -67,13 +94,15 @@ type decision struct {
 	record  Record  // of the copy
 	tier    backoff.Tier
 	delay   time.Duration // from now until the handler is to be called again
+	pause   time.Duration // how long the handler takes no new messages; 0: it goes on
 }
 
 // policy is what decisions depend on besides the delivery.
 type policy struct {
 	schedule  backoff.Schedule
-	tiers     []backoff.Tier
-	tolerance time.Duration // what may remain of a delay when the handler is called
+	tiers     []backoff.Tier // ascending: of the schedule, of the rules, and extra ones
+	tiersWait bool           // TieredRetryConfig.TiersWait
+	maxAge    time.Duration  // 0: none
 }
 
 // decide is a pure function. f.err is nil while the handler has not failed. It is called again, with the same failure and time,
@@ -84,88 +113,176 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 	switch {
 	case s.settled && failed:
 		d.outcome = Settled
-		return d
 	case s.ended && (failed || !s.called), s.refused == unpublished:
 		d.outcome = GivenBack
-		return d
 	case failed:
 		p.decideFailure(&d, s, f, now)
-		return d
+	case s.called && (s.record.Failures > 0 || s.record.Snoozes > 0):
+		d.outcome, d.record = Recovered, s.record
 	case s.called:
 		d.outcome = Processed
-		return d
+	default:
+		p.decideArrival(&d, s, now)
 	}
-	remains := s.record.DueAt.Sub(now)
-	switch {
-	case s.record.DueAt.IsZero() || remains <= p.tolerance:
-		return d
-	case s.refused == tooLarge:
-		d.record = s.record
-		d.deadLetter(DeadReasonTooLarge, &s.origin)
-		return d
-	}
-	d.outcome, d.record, d.tier, d.delay = Parked, s.record, p.tierFor(remains), remains
 	return d
 }
 
+// decideArrival decides whether the handler is called.
+func (p *policy) decideArrival(d *decision, s *situation, now time.Time) {
+	wait := max(s.record.Remaining, s.delayed)
+	d.record = s.record
+	switch expired := p.tooOld(s, &d.record, now); {
+	case expired:
+		d.deadLetter(DeadReasonExpired, &s.origin)
+	case wait <= 0:
+		*d = decision{}
+	default:
+		if d.record.Topic == "" {
+			d.record.Topic, d.record.Handler = s.origin.topic, s.origin.handler
+		}
+		p.wait(d, s, Parked, wait, now)
+	}
+}
+
+// decideFailure decides by the first rule that matches, then by what the error requests, then by the schedule.
 func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.Time) {
 	d.record = s.record
 	record := &d.record
 	if record.FirstFailedAt.IsZero() {
 		record.FirstFailedAt = now
 	}
-	record.Failures++
 	record.LastFailedAt = now
 	record.Reason, record.ErrorType = f.reason, f.errorType
 	record.Topic, record.Handler = s.origin.topic, s.origin.handler
-	record.DeadReason, record.DueAt = "", time.Time{}
+	record.DeadReason, record.DueAt, record.Remaining = "", time.Time{}, 0
 
-	_, unreadable := f.err.(errUnmarshal)
-	permanent, requested := requestOf(f.err)
-	delay, left := p.schedule.Delay(record.Failures)
+	d.pause = f.action.pause
+	switch f.action.kind {
+	case actGiveBack:
+		d.outcome = GivenBack
+		return
+	case actSnooze:
+		record.Snoozes++
+		p.wait(d, s, Snoozed, requested(f.requested, f.action.delay), now)
+		return
+	}
+	record.Failures++
+	schedule := p.schedule
+	if f.action.kind == actRetryWith {
+		schedule = f.action.schedule
+	}
+	delay, left := schedule.Delay(record.Failures)
 	switch {
-	case unreadable:
+	case f.unreadable:
 		d.deadLetter(DeadReasonUnmarshal, &s.origin)
-		return
-	case permanent:
+	case f.action.kind == actDiscard:
+		d.outcome = Discarded
+	case f.action.kind == actDeadLetter:
+		d.deadLetter(f.action.reason, &s.origin)
+	case f.action.kind == actNone && f.permanent:
 		d.deadLetter(DeadReasonPermanent, &s.origin)
-		return
 	case !left:
 		d.deadLetter(DeadReasonExhausted, &s.origin)
-		return
+	case f.action.kind == actRetryAfter:
+		p.wait(d, s, Retried, f.action.delay, now)
+	default:
+		p.wait(d, s, Retried, requested(f.requested, delay), now)
+	}
+}
+
+// requested returns the requested delay, bounded, or the default where there is none.
+func requested(delay, otherwise time.Duration) time.Duration {
+	if delay <= 0 {
+		return otherwise
+	}
+	return min(delay, backoff.MaxDelay)
+}
+
+// wait makes a copy that waits, or a dead letter where it cannot.
+func (p *policy) wait(d *decision, s *situation, outcome Outcome, wait time.Duration, now time.Time) {
+	tier, rest, found := p.place(wait, s.avoid)
+	delay := p.total(wait, tier)
+	switch {
 	case s.refused == tooLarge:
 		d.deadLetter(DeadReasonTooLarge, &s.origin)
-		return
-	case requested > 0:
-		delay = min(requested, backoff.MaxDelay)
+	case s.refused == unsendable:
+		d.deadLetter(DeadReasonRefused, &s.origin)
+	case !found:
+		d.deadLetter(DeadReasonNoTier, &s.origin)
+	case p.tooOld(s, &d.record, now.Add(delay)):
+		d.deadLetter(DeadReasonExpired, &s.origin)
+	default:
+		d.outcome, d.tier, d.delay = outcome, tier, delay
+		d.record.Remaining, d.record.DueAt = rest, now.Add(delay)
 	}
-	record.DueAt = now.Add(delay)
-	d.outcome, d.tier, d.delay = Retried, p.tierFor(delay), delay
+}
+
+// tooOld reports whether a message is older than MaxAge at that time.
+func (p *policy) tooOld(s *situation, record *Record, at time.Time) bool {
+	if p.maxAge <= 0 {
+		return false
+	}
+	old := func(since time.Time) bool { return !since.IsZero() && at.Sub(since) > p.maxAge }
+	return old(record.FirstFailedAt) || old(s.sentAt)
+}
+
+// place returns the tier for a wait, and what remains of the wait after it. Where the tiers do the waiting, it is the longest that is
+// not above the wait, else the shortest: so a wait is never cut, and is at most one shortest tier too long. Otherwise it is the
+// shortest that is not below the wait, else the longest. A tier that is to be avoided is replaced by the next longer one, else by a
+// shorter one. It reports false where none is left.
+func (p *policy) place(wait time.Duration, avoid []backoff.Tier) (tier backoff.Tier, rest time.Duration, found bool) {
+	best := 0
+	for i, t := range p.tiers {
+		if time.Duration(t) <= wait {
+			best = i
+		} else if !p.tiersWait && time.Duration(p.tiers[best]) < wait {
+			best = i
+		}
+	}
+	usable := func(i int) bool { return !slices.Contains(avoid, p.tiers[i]) }
+	for i := best; i < len(p.tiers); i++ {
+		if usable(i) {
+			return p.tiers[i], p.rest(wait, p.tiers[i]), true
+		}
+	}
+	for i := best - 1; i >= 0; i-- {
+		if usable(i) {
+			return p.tiers[i], p.rest(wait, p.tiers[i]), true
+		}
+	}
+	return p.tiers[best], 0, false
+}
+
+func (p *policy) rest(wait time.Duration, tier backoff.Tier) time.Duration {
+	if !p.tiersWait {
+		return 0
+	}
+	return max(wait-time.Duration(tier), 0)
+}
+
+// total returns how long a message waits that begins on a tier.
+func (p *policy) total(wait time.Duration, first backoff.Tier) time.Duration {
+	if !p.tiersWait {
+		return wait
+	}
+	total, rest := time.Duration(first), wait-time.Duration(first)
+	for _, tier := range slices.Backward(p.tiers) {
+		if t := time.Duration(tier); rest >= t {
+			total += rest / t * t
+			rest %= t
+		}
+	}
+	if rest > 0 {
+		total += time.Duration(p.tiers[0])
+	}
+	return total
 }
 
 // deadLetter makes a dead letter of the record.
 func (d *decision) deadLetter(why DeadReason, from *origin) {
 	d.outcome = DeadLettered
-	d.record.DeadReason, d.record.DueAt, d.record.Subscriber = why, time.Time{}, from.subscriber
-}
-
-// requestOf calls the error's own methods. They may panic: such an error requests nothing.
-func requestOf(err error) (permanent bool, delay time.Duration) {
-	defer func() {
-		if recover() != nil {
-			permanent, delay = false, 0
-		}
-	}()
-	delay, _ = backoff.RetryAfterDelay(err)
-	return backoff.IsPermanent(err), delay
-}
-
-// tierFor returns the shortest tier that covers the wait, or the longest: the rest is waited for in another round.
-func (p *policy) tierFor(wait time.Duration) backoff.Tier {
-	for _, tier := range p.tiers {
-		if time.Duration(tier) >= wait {
-			return tier
-		}
+	d.record.DeadReason, d.record.DueAt, d.record.Remaining, d.record.Subscriber = why, time.Time{}, 0, from.subscriber
+	if d.record.Topic == "" {
+		d.record.Topic, d.record.Handler = from.topic, from.handler
 	}
-	return p.tiers[len(p.tiers)-1]
 }

@@ -34,20 +34,29 @@ func newPanicError(value any) *PanicError {
 	return &PanicError{Value: value, Stack: debug.Stack(), place: placeOfPanic()}
 }
 
-// placeOfPanic returns the function that panicked, with its file and line.
-func placeOfPanic() string {
-	pcs := make([]uintptr, 64)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
-	panicked := false
-	for {
-		frame, more := frames.Next()
-		inRuntime := strings.HasPrefix(frame.Function, "runtime.")
-		if panicked && !inRuntime {
-			return fmt.Sprintf(" (%s, %s:%d)", frame.Function, filepath.Base(frame.File), frame.Line)
+// placeOfPanic returns the function that panicked first, with its file and line. A deferred function may have recovered the value
+// and panicked again with it, as OpenTelemetry's span does: the oldest panic is the farthest on the stack.
+func placeOfPanic() (place string) {
+	pcs, panicked := make([]uintptr, 64), false
+	for skip := 2; ; skip += len(pcs) {
+		n := runtime.Callers(skip, pcs)
+		frames := runtime.CallersFrames(pcs[:n])
+		for more := n > 0; more; {
+			var frame runtime.Frame
+			frame, more = frames.Next()
+			switch {
+			case frame.Function == ownFrame:
+				return place // what is farther has called the middleware
+			case frame.Function == "runtime.gopanic":
+				panicked = true
+			case panicked && !strings.HasPrefix(frame.Function, "runtime."):
+				place, panicked = fmt.Sprintf(" (%s, %s:%d)", frame.Function, filepath.Base(frame.File), frame.Line), false
+			}
 		}
-		panicked = panicked || frame.Function == "runtime.gopanic"
-		if !more {
-			return ""
+		if n < len(pcs) {
+			return place
 		}
 	}
 }
+
+const ownFrame = "github.com/tieredretry/watermill-retry/middleware.(*TieredRetry).handle"

@@ -26,6 +26,8 @@ const (
 	TopicKey         = "retry_topic"           // the topic it failed on; the record counts only there
 	HandlerKey       = "retry_handler"         // the handler that failed
 	DeadReasonKey    = "retry_dead_reason"     // why it was given up; in dead letters only
+	SnoozesKey       = "retry_snoozes"         // how often it was snoozed
+	RemainingKey     = "retry_remaining"       // what remains of a requested delay after the present tier, for example 1.5s
 )
 
 // Keys that the marshaler of a Pub/Sub may set on a message that it received. Only the process has them, not the broker: the
@@ -48,7 +50,8 @@ const (
 
 // ownKeys are the keys of Record's fields.
 var ownKeys = []string{
-	DeadReasonKey, FailuresKey, TopicKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey, ReasonKey,
+	DeadReasonKey, FailuresKey, TopicKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey,
+	ReasonKey,
 }
 
 // delayKeys are those of Watermill's components/delay. Pub/Subs that delay messages by themselves use them.
@@ -57,7 +60,7 @@ var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 // recordKeys are all keys of the record, the most important first. A copy needs the first three to be counted or read as a dead
 // letter. Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
 var recordKeys = []string{
-	DeadReasonKey, FailuresKey, TopicKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey,
+	DeadReasonKey, FailuresKey, TopicKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey,
 	poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey, ReasonKey, poison.ReasonForPoisonedKey,
 	delay.DelayedUntilKey, delay.DelayedForKey,
 }
@@ -70,22 +73,24 @@ func RecordKeys() []string { return slices.Clone(recordKeys) }
 // Record is the failure record of a message. It travels with the message and stays with the dead letter. Its JSON leaves out what
 // is zero.
 type Record struct {
-	Failures      int        `json:"failures"`                 // how often the message has failed
-	FirstFailedAt time.Time  `json:"first_failed_at,omitzero"` // in UTC
-	LastFailedAt  time.Time  `json:"last_failed_at,omitzero"`  // in UTC
-	DueAt         time.Time  `json:"due_at,omitzero"`          // zero in dead letters
-	Reason        string     `json:"reason,omitzero"`          // the text of the last error
-	ErrorType     string     `json:"error_type,omitzero"`      // the Go type of the last error's root
-	Topic         string     `json:"topic,omitzero"`           // the topic it failed on
-	Handler       string     `json:"handler,omitzero"`         // the handler that failed
-	Subscriber    string     `json:"subscriber,omitzero"`      // the subscriber's Go type; in dead letters only
-	DeadReason    DeadReason `json:"dead_reason,omitzero"`     // empty while the message is being retried
+	Failures      int           `json:"failures"`                 // how often the message has failed; 0 if it was only snoozed or delayed
+	Snoozes       int           `json:"snoozes,omitzero"`         // how often it was snoozed
+	FirstFailedAt time.Time     `json:"first_failed_at,omitzero"` // in UTC
+	LastFailedAt  time.Time     `json:"last_failed_at,omitzero"`  // in UTC
+	DueAt         time.Time     `json:"due_at,omitzero"`          // zero in dead letters; by the clock of the host where it failed
+	Remaining     time.Duration `json:"remaining,omitzero"`       // what remains of a requested delay after the present tier, in ns as JSON
+	Reason        string        `json:"reason,omitzero"`          // the text of the last error
+	ErrorType     string        `json:"error_type,omitzero"`      // the Go type of the last error's root
+	Topic         string        `json:"topic,omitzero"`           // the topic it failed on
+	Handler       string        `json:"handler,omitzero"`         // the handler that failed
+	Subscriber    string        `json:"subscriber,omitzero"`      // the subscriber's Go type; in dead letters only
+	DeadReason    DeadReason    `json:"dead_reason,omitzero"`     // empty while the message is being retried
 }
 
 // ReadRecord reads the failure record of a message. It returns false where there is none or it is garbled: a count that is
-// not a positive number or is beyond any schedule, a time that cannot be read or lies more than backoff.MaxDelay ahead. What
-// a marshaler had to leave out to make the message fit is zero. Inside a handler it reports how often the message has failed
-// before.
+// no number, is negative or is beyond any schedule, a time that cannot be read or lies more than backoff.MaxDelay ahead, a
+// remaining delay that is not between 0 and backoff.MaxDelay. What a marshaler had to leave out to make the message fit is zero.
+// Inside a handler it reports how often the message has failed before.
 func ReadRecord(metadata message.Metadata) (Record, bool) {
 	var record Record
 	if !record.read(metadata, time.Now()) {
@@ -97,14 +102,18 @@ func ReadRecord(metadata message.Metadata) (Record, bool) {
 // read reads the record into r. Where it returns false, r is not to be used.
 func (r *Record) read(metadata message.Metadata, now time.Time) bool {
 	count, found := metadata[FailuresKey]
-	if !found {
+	if !found || !readCount(&r.Failures, count) {
 		return false
 	}
-	failures, err := strconv.Atoi(count)
-	if err != nil || failures < 1 || failures > maxFailures {
+	if count, found := metadata[SnoozesKey]; found && !readCount(&r.Snoozes, count) {
 		return false
 	}
-	r.Failures = failures
+	if rest, found := metadata[RemainingKey]; found {
+		var err error
+		if r.Remaining, err = time.ParseDuration(rest); err != nil || r.Remaining < 0 || r.Remaining > backoff.MaxDelay {
+			return false
+		}
+	}
 	r.Reason, r.ErrorType = metadata[ReasonKey], metadata[ErrorTypeKey]
 	r.Topic, r.Handler = metadata[TopicKey], metadata[HandlerKey]
 	r.DeadReason = DeadReason(metadata[DeadReasonKey])
@@ -115,6 +124,12 @@ func (r *Record) read(metadata message.Metadata, now time.Time) bool {
 	return readTime(&r.FirstFailedAt, metadata, FirstFailedAtKey, latest) &&
 		readTime(&r.LastFailedAt, metadata, LastFailedAtKey, latest) &&
 		readTime(&r.DueAt, metadata, DueAtKey, latest)
+}
+
+func readCount(count *int, text string) bool {
+	n, err := strconv.Atoi(text)
+	*count = n
+	return err == nil && n >= 0 && n <= maxFailures
 }
 
 // readTime reports whether the time can be read, or is not there.
@@ -131,8 +146,7 @@ func readTime(at *time.Time, metadata message.Metadata, key string, latest time.
 	return true
 }
 
-// Write replaces the failure record in metadata. The map must not be shared with another message. Failures must be at least 1, or
-// ReadRecord does not read the record. A record with a dead reason is also written in the keys of Watermill's poison queue; one that
+// Write replaces the failure record in metadata. The map must not be shared with another message. A record with a dead reason is also written in the keys of Watermill's poison queue; one that
 // waits, in those of Watermill's components/delay.
 func (r Record) Write(metadata message.Metadata) { r.write(metadata) }
 
@@ -149,6 +163,8 @@ func (r *Record) write(metadata message.Metadata) {
 	set(FirstFailedAtKey, formatTime(r.FirstFailedAt))
 	set(LastFailedAtKey, formatTime(r.LastFailedAt))
 	set(DueAtKey, formatTime(r.DueAt))
+	set(SnoozesKey, positive(r.Snoozes))
+	set(RemainingKey, durationText(r.Remaining))
 	set(ReasonKey, r.Reason)
 	set(ErrorTypeKey, r.ErrorType)
 	set(TopicKey, r.Topic)
@@ -158,6 +174,20 @@ func (r *Record) write(metadata message.Metadata) {
 		r.writePoison(metadata)
 	}
 	r.writeDelay(metadata)
+}
+
+func positive(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func durationText(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+	return d.String()
 }
 
 // writePoison writes the keys of Watermill's poison queue. Those without a value stay as they are.
@@ -192,6 +222,7 @@ func (r Record) String() string {
 	_, _ = fmt.Fprintf(&text, "failures=%d", r.Failures)
 	for _, field := range []struct{ name, value string }{
 		{"first_failed_at", formatTime(r.FirstFailedAt)}, {"last_failed_at", formatTime(r.LastFailedAt)}, {"due_at", formatTime(r.DueAt)},
+		{"snoozes", positive(r.Snoozes)}, {"remaining", durationText(r.Remaining)},
 		{"topic", r.Topic}, {"handler", r.Handler}, {"subscriber", r.Subscriber},
 		{"error_type", r.ErrorType}, {"dead_reason", string(r.DeadReason)}, {"reason", r.Reason},
 	} {

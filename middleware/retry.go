@@ -3,15 +3,20 @@ package middleware
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/warning"
 )
 
 // TieredRetry is the middleware. It is safe for concurrent use by any number of handlers and routers.
@@ -19,6 +24,7 @@ type TieredRetry struct {
 	config TieredRetryConfig
 	policy policy
 	logger watermill.LoggerAdapter
+	warned atomic.Bool // of a deadline that was set outside
 }
 
 // NewTieredRetry makes the middleware. It reports all faults of the configuration at once. A nil logger logs nothing.
@@ -33,7 +39,7 @@ func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*
 	}
 	return &TieredRetry{
 		config: config,
-		policy: policy{schedule: config.Schedule, tiers: config.Schedule.Tiers(), tolerance: config.EarlyTolerance},
+		policy: policy{schedule: config.Schedule, tiers: config.Tiers(), tiersWait: config.TiersWait, maxAge: config.MaxAge},
 		logger: logger,
 	}, nil
 }
@@ -44,17 +50,56 @@ type delivery struct {
 	uuid     string
 	payload  message.Payload
 	metadata message.Metadata
+	delayed  string // metadata of components/delay from before the handler
 	ctx      context.Context
-	source   *Source         // whose destinations the copies go to; nil: those of the configuration
-	stopping <-chan struct{} // nil: the end of ctx is the only sign of a shutdown
-	recorded bool            // the metadata hold a record, or marks of the marshaler
+	bound    *binding.Binding // nil: the subscriber is not one of this library
+	source   *Source          // whose destinations the copies go to; nil: those of the configuration
+	recorded bool             // the metadata hold a record, or marks of the marshaler
+	began    time.Time        // when the handler was called; zero where it is not measured
+	took     time.Duration
+}
+
+// shuttingDown reports whether the subscription has ended. A context whose deadline is over is no sign of it: a middleware outside
+// may have set it.
+func (d *delivery) shuttingDown() bool {
+	if d.bound == nil || d.bound.Stopping == nil {
+		return d.ctx.Err() == context.Canceled
+	}
+	select {
+	case <-d.bound.Stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// stopping is closed when the subscription ends.
+func (d *delivery) stopping() <-chan struct{} {
+	if d.bound == nil || d.bound.Stopping == nil {
+		return d.ctx.Done()
+	}
+	return d.bound.Stopping
+}
+
+// takenBack reports whether the backend has ended the message's context while the subscription goes on, as NATS does after its
+// AckWait: it delivers the message again, and an ack would not be sent.
+func (d *delivery) takenBack() bool {
+	own := binding.ContextOf(d.msg)
+	return own != nil && own.Err() != nil && !d.shuttingDown()
 }
 
 // describe describes the delivery for the decision. s is zero before.
-func (d *delivery) describe(s *situation, called bool, now time.Time) {
-	s.called, s.ended, s.settled, s.origin = called, d.ctx.Err() != nil, called && settled(d.msg), originOf(d.ctx)
-	if d.recorded && !(s.record.read(d.metadata, now) && s.record.Topic == s.origin.topic) {
+func (t *TieredRetry) describe(in *delivery, s *situation, called bool, now time.Time) {
+	s.called, s.settled, s.origin = called, called && settled(in.msg), originOf(in.ctx)
+	s.ended = in.ctx.Err() != nil && (in.shuttingDown() || in.takenBack()) || in.bound != nil && in.shuttingDown()
+	if in.recorded && !(s.record.read(in.metadata, now) && s.record.Topic == s.origin.topic) {
 		s.record = Record{}
+	}
+	if !in.recorded && t.config.DelayArrivals {
+		s.delayed, _ = delayIn(in.metadata)
+	}
+	if t.config.MaxAgeFrom != nil {
+		s.sentAt = t.config.MaxAgeFrom(in.msg)
 	}
 }
 
@@ -89,10 +134,9 @@ func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
 
 // handle calls the handler and settles the message.
 func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *binding.Binding) (produced []*message.Message, err error) {
-	in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context()}
+	in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(), bound: from}
 	if from != nil {
 		from.Claim()
-		in.stopping = from.Stopping
 	}
 	if in.source, err = t.sourceOf(msg, from); err != nil {
 		if settled(msg) { // for example by Watermill's InstantAck: it may be no longer bound, and no copy of it would be published
@@ -103,22 +147,33 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	if t.config.DeepCopy {
 		in.payload, in.metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
 	}
-	in.recorded = carriesRecord(in.metadata)
-	if in.recorded || in.ctx.Err() != nil {
+	in.recorded, in.delayed = carriesRecord(in.metadata), in.metadata[delay.DelayedUntilKey]
+	if !t.warned.Load() {
+		t.warnOfDeadline(&in)
+	}
+	if in.recorded || in.ctx.Err() != nil || t.config.DelayArrivals && in.delayed != "" || t.config.MaxAgeFrom != nil {
 		if done, err := t.arrive(&in); done {
 			return nil, err
 		}
 	}
+	if t.config.Observe != nil {
+		in.began = time.Now()
+	}
 
 	returned := false
 	defer func() {
+		if !in.began.IsZero() {
+			in.took = time.Since(in.began)
+		}
 		switch {
 		case !returned:
 			produced, err = nil, t.abort(&in, recover())
+		case err == nil && slices.Contains(produced, nil):
+			produced, err = nil, t.fail(&in, ErrNilMessage)
 		case err != nil:
 			produced, err = nil, t.fail(&in, err)
-		case in.recorded: // Processed, and nothing else to carry out
-			removeRecord(produced, in.metadata)
+		case in.recorded || t.config.Observe != nil: // Processed or Recovered
+			t.succeed(&in, produced)
 		}
 	}()
 	produced, err = h(msg)
@@ -126,12 +181,34 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	return produced, err
 }
 
+// ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no middleware
+// sees it.
+var ErrNilMessage = errors.New("the handler returned a nil message")
+
+// warnOfDeadline warns once if a middleware outside has set a deadline: it also ends the time in which a copy could be held.
+func (t *TieredRetry) warnOfDeadline(in *delivery) {
+	deadline, found := in.ctx.Deadline()
+	if !found {
+		return
+	}
+	if own := binding.ContextOf(in.msg); own != nil {
+		if subscribers, found := own.Deadline(); found && !deadline.Before(subscribers) {
+			return
+		}
+	}
+	if t.warned.Swap(true) {
+		return
+	}
+	warning.Log(t.logger, "A middleware outside of the retry middleware has set a deadline, such as Timeout of a router: a handler that exceeds it "+
+		"has failed. Add Timeout after the retry middleware", t.fields(in))
+}
+
 // arrive settles a message whose handler is not to be called, and reports whether it is such a message.
 func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	now := time.Now()
 	var s situation
 	var f failure
-	in.describe(&s, false, now)
+	t.describe(in, &s, false, now)
 	if text, found := in.metadata[UnmarshalErrorKey]; found && in.recorded {
 		f = t.failureOf(errUnmarshal(text))
 	}
@@ -141,14 +218,41 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	return true, t.settle(in, &s, &f, now)
 }
 
+// succeed reports a success, and removes the record of the message from what its handler has produced.
+func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
+	if t.config.Observe != nil {
+		now := time.Now()
+		var s situation
+		t.describe(in, &s, true, now)
+		d := t.policy.decide(&s, &failure{}, now)
+		t.report(in, &d, Destination{}, &failure{}, nil)
+	}
+	if in.recorded {
+		removeRecord(produced, in.metadata)
+	}
+}
+
 // fail settles a message whose handler failed.
 func (t *TieredRetry) fail(in *delivery, err error) error {
 	growStack()
 	now := time.Now()
 	var s situation
-	in.describe(&s, true, now)
+	t.describe(in, &s, true, now)
 	f := t.failureOf(err)
+	f.action, f.rule = t.actionFor(&s.record, err)
+	if f.requested == 0 && in.msg.Metadata[delay.DelayedUntilKey] != in.delayed {
+		f.requested, _ = delayIn(in.msg.Metadata) // as Watermill's DelayOnError sets it
+	}
 	return t.settle(in, &s, &f, now)
+}
+
+// delayIn returns the delay that components/delay has written.
+func delayIn(metadata message.Metadata) (time.Duration, bool) {
+	d, err := time.ParseDuration(metadata[delay.DelayedForKey])
+	if err != nil || d <= 0 {
+		return 0, false
+	}
+	return min(d, backoff.MaxDelay), true
 }
 
 // settleStack is about how much stack a failure needs, with its publisher and marshaler.

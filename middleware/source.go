@@ -77,12 +77,9 @@ func (t *TieredRetry) refuse(in *delivery, why error) error {
 			if time.Until(until) <= 0 {
 				return why
 			}
-		case <-in.ctx.Done():
+		case <-in.stopping():
 			timer.Stop()
-			return t.giveBack(in, why)
-		case <-in.stopping:
-			timer.Stop()
-			return why
+			return t.giveBack(in, &situation{refused: unpublished}, why)
 		}
 	}
 }

@@ -3,9 +3,11 @@ package rabbitmq
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -20,6 +22,13 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 
 	// Schedule is the delay before each retry. Required, except with Connect where its HandlerOptions have a Schedule. Every distinct delay is a tier with a queue of its own.
 	Schedule backoff.Schedule
+
+	// Rules decide about failures of one kind, in order. The tiers of their schedules are declared, too. With Connect they are those of
+	// all handlers without rules of their own. Optional.
+	Rules []middleware.Rule
+
+	// ExtraTiers are tiers that no schedule uses, for requested delays: see middleware.TieredRetryConfig. Optional.
+	ExtraTiers []time.Duration
 
 	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.orphans), of the queue <prefix>.orphans
 	// and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 247 bytes. Apps may share a prefix.
@@ -44,15 +53,32 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	VerifyOnly bool
 }
 
+// topology has all tiers.
 func (c BuilderConfig[C, M]) topology() topology.Config {
-	return topology.Config{Schedule: c.Schedule, Prefix: c.Prefix, QueueType: c.QueueType, WorkQueueMode: c.WorkQueueMode}
+	retry := middleware.TieredRetryConfig{Schedule: c.Schedule, Rules: c.Rules, ExtraTiers: c.ExtraTiers}
+	return c.topologyOf(scheduleOf(retry.Tiers()))
+}
+
+func (c BuilderConfig[C, M]) topologyOf(tiers backoff.Schedule) topology.Config {
+	return topology.Config{Schedule: tiers, Prefix: c.Prefix, QueueType: c.QueueType, WorkQueueMode: c.WorkQueueMode}
+}
+
+// scheduleOf returns a schedule with these tiers.
+func scheduleOf(tiers []backoff.Tier) backoff.Schedule {
+	var schedule backoff.Schedule
+	for _, tier := range tiers {
+		schedule = append(schedule, time.Duration(tier))
+	}
+	return schedule
 }
 
 // Validate reports all faults of the configuration, joined. It does not connect.
 func (c BuilderConfig[C, M]) Validate() error {
 	var major M
 	app := major.Fields(&c.AMQP)
-	return errors.Join(validateMajor[C, M](c.AMQP), c.topology().Validate(), validateApp(app, c.WorkQueueMode))
+	faults := []error{validateMajor[C, M](c.AMQP), c.topologyOf(c.Schedule).Validate(), validateApp(app, c.WorkQueueMode)}
+	retry := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), Rules: c.Rules, ExtraTiers: c.ExtraTiers}
+	return errors.Join(append(faults, retry.ValidateRules())...)
 }
 
 // plainConfig is a BuilderConfig without its Format method.

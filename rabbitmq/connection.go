@@ -52,8 +52,7 @@ func (c *Connection) setUp() error {
 	if c.app, err = newAppPublisher(c.core, c.publishing); err != nil {
 		return err
 	}
-	config := c.defaults.Configure(c.core.retryConfig(c.failures, c.core.topology.Schedule, noQueue))
-	config.DeclaredTiers = config.Schedule.Tiers()
+	config := c.defaults.Configure(c.core.retryConfig(c.failures, c.core.schedule, noQueue))
 	config.Source = c.sourceOf(c, config)
 	c.fallback, err = middleware.NewTieredRetry(config, c.logger)
 	return err

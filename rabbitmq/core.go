@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -22,8 +23,11 @@ import (
 
 // core is the part of a Builder that does not depend on the major.
 type core struct {
-	app        edge.Fields // of a copy that does not change
-	topology   topology.Config
+	app        edge.Fields     // of a copy that does not change
+	topology   topology.Config // with all tiers
+	schedule   backoff.Schedule
+	rules      []middleware.Rule
+	extra      []time.Duration
 	prefix     naming.Prefix
 	verifyOnly bool
 	inspector  *workqueue.Inspector
@@ -40,7 +44,7 @@ func (c *core) String() string {
 }
 
 func (c *core) description() string {
-	return fmt.Sprintf("(%s, prefix %s, schedule %v)", redacted(*c.app.URI), c.prefix, c.topology.Schedule)
+	return fmt.Sprintf("(%s, prefix %s, schedule %v)", redacted(*c.app.URI), c.prefix, c.schedule)
 }
 
 // connection returns the configuration with which watermill-amqp connects.
@@ -69,17 +73,20 @@ func (c *core) publisherConfig() publisher.Config {
 }
 
 func (c *core) tieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	return c.retryConfig(failures, c.topology.Schedule, func(topic string) (string, error) { return workQueueOf(c.app, "", topic), nil })
+	return c.retryConfig(failures, c.schedule, func(topic string) (string, error) { return workQueueOf(c.app, "", topic), nil })
 }
 
 // retryConfig returns the middleware's configuration for the handlers of the work queues that queueOf names.
 func (c *core) retryConfig(
 	failures message.Publisher, schedule backoff.Schedule, queueOf func(topic string) (string, error),
 ) middleware.TieredRetryConfig {
-	return middleware.TieredRetryConfig{
+	config := middleware.TieredRetryConfig{
 		Publisher:     failures,
 		Schedule:      slices.Clone(schedule),
-		DeclaredTiers: schedule.Tiers(),
+		Rules:         slices.Clone(c.rules),
+		ExtraTiers:    slices.Clone(c.extra),
+		TiersWait:     true,
+		DelayArrivals: true,
 		Source:        c.source,
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
 			queue, err := queueOf(p.Topic)
@@ -90,6 +97,8 @@ func (c *core) retryConfig(
 			return middleware.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, err
 		},
 	}
+	config.DeclaredTiers = config.Tiers()
+	return config
 }
 
 // topologyConfig has the tiers of one work queue.

@@ -32,6 +32,7 @@ type handlerSubscriber struct {
 	logger     watermill.LoggerAdapter
 	name       string
 	options    middleware.HandlerOptions
+	config     middleware.TieredRetryConfig
 	subscriber *subscriber.Subscriber
 	retry      *middleware.TieredRetry
 	warned     atomic.Bool
@@ -56,24 +57,24 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 		o.Concurrency = defaultConcurrency
 	}
 	if len(o.Schedule) == 0 {
-		o.Schedule = c.core.topology.Schedule
+		o.Schedule = c.core.schedule
 	}
 	h := &handlerSubscriber{
 		connection: c, core: c.core, name: name, options: o, logger: c.logger.With(watermill.LogFields{"handler_name": name}),
 	}
-	config := o.Configure(c.core.retryConfig(c.failures, o.Schedule, h.queueOf))
-	config.Source = c.sourceOf(h, config)
-	if h.retry, err = middleware.NewTieredRetry(config, c.logger); err != nil {
+	h.config = o.Configure(c.core.retryConfig(c.failures, o.Schedule, h.queueOf))
+	h.config.Source = c.sourceOf(h, h.config)
+	if h.retry, err = middleware.NewTieredRetry(h.config, c.logger); err != nil {
 		return nil, ofHandler(name, err)
 	}
 	h.closing, h.close = context.WithCancel(c.stopping)
-	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h.config(), h.logger); err != nil {
+	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h.subscriberConfig(), h.logger); err != nil {
 		return nil, ofHandler(name, err)
 	}
 	return h, nil
 }
 
-func (h *handlerSubscriber) config() subscriber.Config {
+func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 	app := h.core.app
 	return subscriber.Config{
 		Name: h.name,
@@ -147,10 +148,10 @@ func workQueueOf(app edge.Fields, group, topic string) string {
 func (h *handlerSubscriber) add(topic string) error {
 	queue, err := h.queueOf(topic)
 	if err == nil {
-		err = errors.Join(h.core.prefix.ValidateQueue(queue, h.options.Schedule.Tiers()), h.core.prefix.ValidateExchange(h.core.app.ExchangeName(topic)))
+		err = errors.Join(h.core.prefix.ValidateQueue(queue, h.config.Tiers()), h.core.prefix.ValidateExchange(h.core.app.ExchangeName(topic)))
 	}
 	if err == nil {
-		err = h.core.queues.add(queue, topic, h.options.Schedule)
+		err = h.core.queues.add(queue, topic, h.config.Tiers())
 	}
 	if err != nil {
 		return ofHandler(h.name, err)
@@ -201,6 +202,7 @@ type subscription struct {
 // another topic than the router.
 func (h *handlerSubscriber) sourceOf(topic, queue string) *middleware.Source {
 	config := h.core.retryConfig(h.connection.failures, h.options.Schedule, func(string) (string, error) { return queue, nil })
+	config.DeclaredTiers = h.config.DeclaredTiers
 	return h.connection.sourceOf(subscription{h, topic}, config)
 }
 

@@ -20,9 +20,9 @@ type workQueue struct {
 	tiers backoff.Schedule // of the schedules of all its handlers, ascending
 }
 
-// add adds the tiers of a handler's schedule. A work queue has one topic: with two, each handler would also get the messages of the
+// add adds the tiers of a handler. A work queue has one topic: with two, each handler would also get the messages of the
 // other topic, and would count their failures from the beginning.
-func (q *queues) add(queue, topic string, schedule backoff.Schedule) error {
+func (q *queues) add(queue, topic string, tiersOf []backoff.Tier) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := q.byName[queue]
@@ -38,7 +38,7 @@ func (q *queues) add(queue, topic string, schedule backoff.Schedule) error {
 			"set a Group, or an AMQP.Queue.GenerateName with another name for each topic", topic, w.topic, queue)
 	}
 	tiers := slices.Clone(w.tiers) // a topology may use the present one
-	for _, tier := range schedule.Tiers() {
+	for _, tier := range tiersOf {
 		tiers = append(tiers, time.Duration(tier))
 	}
 	slices.Sort(tiers)

@@ -10,7 +10,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
@@ -109,10 +108,9 @@ func checkOptions(options middleware.HandlerOptions) error {
 // newRetry makes the retry middleware of a handler, and the tiers of its schedule.
 func (c *Connection) newRetry(options middleware.HandlerOptions) (*middleware.TieredRetry, error) {
 	config := options.Configure(c.relay.TieredRetryConfig())
-	config.DeclaredTiers = append(config.DeclaredTiers, config.Schedule.Tiers()...)
 	retry, err := middleware.NewTieredRetry(config, c.logger)
-	if err == nil && len(options.Schedule) > 0 {
-		err = c.relay.AddSchedule(options.Schedule)
+	if err == nil {
+		err = c.relay.addTiers(config.Tiers())
 	}
 	return retry, err
 }
@@ -186,10 +184,10 @@ func (c *Connection) subscriber(
 	}
 	s := &connectionSubscriber{merged: &handlerSubscriber{
 		Subscriber: stock, relay: c.relay, name: name, handlerOf: handlerOf,
-		binding: &binding.Binding{Source: c.relay.source, Retry: retry},
+		retry: retry,
 	}}
-	s.ctx, s.end = context.WithCancel(context.Background())
-	s.merged.closed = func() bool { return s.ctx.Err() != nil }
+	s.merged.stopping, s.merged.stop = context.WithCancel(context.Background())
+	s.ctx, s.end = s.merged.stopping, s.merged.stop
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

@@ -1,14 +1,13 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/tieredretry/watermill-retry/internal/binding"
 )
 
 // AddConsumerHandler adds a handler to the router, as the router's own AddConsumerHandler does. Its messages are those of its
@@ -31,8 +30,8 @@ func (r *Relay) AddHandler(
 func (r *Relay) handlerSubscriber(name, topic string, subscriber message.Subscriber) *handlerSubscriber {
 	s := &handlerSubscriber{
 		Subscriber: subscriber, relay: r, name: name, handlerOf: func(string) string { return name },
-		binding: &binding.Binding{Source: r.source}, closed: func() bool { return false },
 	}
+	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.err = s.claim(topic)
 	return s
 }

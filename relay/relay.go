@@ -68,6 +68,7 @@ func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 		Publisher:                     failurePublisher{r},
 		Schedule:                      slices.Clone(r.config.Schedule),
 		DeclaredTiers:                 slices.Clone(r.tiers.Load().declared),
+		DelayArrivals:                 !r.config.DelayedReturns,
 		Source:                        r.source,
 		GenerateRetryDestination:      r.retryDestination,
 		GenerateDeadLetterDestination: r.deadLetterDestination,

@@ -26,9 +26,10 @@ type handlerSubscriber struct {
 	relay     *Relay
 	name      string
 	handlerOf func(topic string) string // the handler whose return topic is used, and which the failure record names
-	binding   *binding.Binding
-	closed    func() bool // reports whether it was closed, which ends its subscriptions
-	err       error       // set if nothing can be subscribed
+	retry     *middleware.TieredRetry   // of a Connection's handler; nil: that of the middleware that gets the message
+	stopping  context.Context           // ends with Close
+	stop      context.CancelFunc
+	err       error // set if nothing can be subscribed
 }
 
 // Subscribe subscribes to the return topic before the topic: some backends drop messages without a subscriber.
@@ -44,9 +45,12 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	if err != nil {
 		return nil, err
 	}
-	m := &merged{ctx: ctx, out: make(chan *message.Message), topic: topic, handler: handler, binding: s.binding, logger: s.relay.logger}
+	m := &merged{ctx: ctx, out: make(chan *message.Message), topic: topic, handler: handler, logger: s.relay.logger}
 	m.subscribed, m.end = context.WithCancel(ctx)
-	active := func() bool { return m.subscribed.Err() == nil && !s.closed() }
+	stopping, stop := context.WithCancel(m.subscribed)
+	context.AfterFunc(s.stopping, stop)
+	m.binding = &binding.Binding{Source: s.relay.source, Retry: retryOf(s.retry), Stopping: stopping.Done()}
+	active := func() bool { return stopping.Err() == nil }
 	if err := s.relay.handlers.begin(handler, topic, active); err != nil {
 		m.end()
 		return nil, err
@@ -81,6 +85,20 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 		close(m.out)
 	}()
 	return m.out, nil
+}
+
+// retryOf is nil where there is no middleware, as an interface too.
+func retryOf(retry *middleware.TieredRetry) any {
+	if retry == nil {
+		return nil
+	}
+	return retry
+}
+
+// Close ends the subscriptions. A message in flight counts no failure from now on: the Pub/Sub may end its context at once.
+func (s *handlerSubscriber) Close() error {
+	s.stop()
+	return s.Subscriber.Close()
 }
 
 // String returns the wrapped subscriber's name, for logs and for the poison-queue metadata.

@@ -62,13 +62,18 @@ func (r *Relay) AddSchedule(schedule backoff.Schedule) error {
 	if err := schedule.Validate(); err != nil {
 		return err
 	}
+	return r.addTiers(schedule.Tiers())
+}
+
+// addTiers is AddSchedule for tiers.
+func (r *Relay) addTiers(tiers []backoff.Tier) error {
 	defer r.locked()()
 	if r.closed {
 		return errClosed
 	}
 	old := r.tiers.Load()
-	union := slices.Clone(schedule)
-	for _, tier := range old.declared {
+	var union backoff.Schedule
+	for _, tier := range slices.Concat(tiers, old.declared) {
 		union = append(union, time.Duration(tier))
 	}
 	set, err := newTierSet(r.config, union)

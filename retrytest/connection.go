@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
@@ -74,15 +76,16 @@ func (a *App) subscriber(name string, options []middleware.HandlerOptions) (*sub
 	if err == nil {
 		err = a.checkTime(set.Schedule)
 	}
-	s.binding = &binding.Binding{Source: a.source}
+	var retry *middleware.TieredRetry
 	if err == nil {
-		s.binding.Retry, err = a.newRetry(set)
+		retry, err = a.newRetry(set)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
 	s.group = a.group(set.Group)
 	s.ctx, s.end = context.WithCancel(a.ctx)
+	s.binding = &binding.Binding{Source: a.source, Retry: retry, Stopping: s.ctx.Done()}
 	return s, nil
 }
 
@@ -96,13 +99,19 @@ func (a *App) newRetry(options middleware.HandlerOptions) (*middleware.TieredRet
 		config.Schedule, config.Source, config.DeclaredTiers = set.Schedule, set.Source, set.DeclaredTiers
 	}
 	config = options.Configure(config)
-	config.DeclaredTiers = append(config.DeclaredTiers, config.Schedule.Tiers()...)
 	a.ledger.addHooks(&config)
 	retry, err := middleware.NewTieredRetry(config, a.config.Logger)
-	if err == nil && len(options.Schedule) > 0 {
-		err = a.Relay.AddSchedule(options.Schedule)
+	if err == nil {
+		err = a.Relay.AddSchedule(tiersOf(config))
 	}
 	return retry, err
+}
+
+func tiersOf(config middleware.TieredRetryConfig) (schedule backoff.Schedule) {
+	for _, tier := range config.Tiers() {
+		schedule = append(schedule, time.Duration(tier))
+	}
+	return schedule
 }
 
 // TieredRetryConfig returns the configuration of the retry middleware, for apps that make the middleware themselves and set

@@ -43,19 +43,15 @@ type recordedError string
 
 func (e recordedError) Error() string { return string(e) }
 
-// addHooks adds the ledger to the middleware's hooks, before the app's own. The hooks get the error itself.
+// addHooks adds the ledger to the middleware's Observe, before the app's own. It gets the error itself.
 func (l *ledger) addHooks(config *middleware.TieredRetryConfig) {
-	onRetry, onDeadLetter := config.OnRetry, config.OnDeadLetter
-	config.OnRetry = func(e middleware.RetryEvent) {
-		l.setError(e.Handler, e.MessageUUID, e.Failures, e.Err)
-		if onRetry != nil {
-			onRetry(e)
+	observe := config.Observe
+	config.Observe = func(e middleware.Event) {
+		if e.Outcome == middleware.Retried || e.Outcome == middleware.DeadLettered {
+			l.setError(e.Handler, e.MessageUUID, e.Record.Failures, e.Err)
 		}
-	}
-	config.OnDeadLetter = func(e middleware.DeadLetterEvent) {
-		l.setError(e.Handler, e.MessageUUID, e.Failures, e.Err)
-		if onDeadLetter != nil {
-			onDeadLetter(e)
+		if observe != nil {
+			observe(e)
 		}
 	}
 }

@@ -41,9 +41,9 @@ type app struct {
 func newApp(backend *Backend, bill message.NoPublishHandlerFunc, j *journal, logger watermill.LoggerAdapter) *app {
 	router := message.NewDefaultRouter(logger)
 
-	// The handler is added to the connection instead of the router. The hooks are optional: here they print the table.
+	// The handler is added to the connection instead of the router. Observe is optional: here it prints the table.
 	backend.Retries.AddConsumerHandler(router, Handler, backend.Topic, j.observe(bill), middleware.HandlerOptions{
-		Middleware: func(c *middleware.TieredRetryConfig) { c.OnRetry, c.OnDeadLetter = j.retried, j.deadLettered },
+		Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = j.outcome },
 	})
 	return &app{router: router, stopped: make(chan error, 1)}
 }

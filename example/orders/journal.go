@@ -65,13 +65,22 @@ func (j *journal) observe(h message.NoPublishHandlerFunc) message.NoPublishHandl
 	}
 }
 
-// retried is the middleware's OnRetry.
-func (j *journal) retried(e middleware.RetryEvent) {
+// outcome is the middleware's Observe.
+func (j *journal) outcome(e middleware.Event) {
+	switch e.Outcome {
+	case middleware.Retried:
+		j.retried(e)
+	case middleware.DeadLettered:
+		j.deadLettered(e)
+	}
+}
+
+func (j *journal) retried(e middleware.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	f := failure{e.MessageUUID, e.Failures}
+	f := failure{e.MessageUUID, e.Record.Failures}
 	w := j.wait(f)
-	w.wanted, w.failedAt, w.why = e.Delay, e.DueAt.Add(-e.Delay), e.Err.Error()
+	w.wanted, w.failedAt, w.why = e.Delay, e.Record.DueAt.Add(-e.Delay), e.Err.Error()
 	j.show(f, w)
 }
 
@@ -102,10 +111,9 @@ func (j *journal) show(f failure, w *wait) {
 	j.timeline.status(j.progress)
 }
 
-// deadLettered is the middleware's OnDeadLetter.
-func (j *journal) deadLettered(e middleware.DeadLetterEvent) {
+func (j *journal) deadLettered(e middleware.Event) {
 	j.mu.Lock()
-	j.timeline.deadLettered(j.numbers[e.MessageUUID], e.Failures, string(e.DeadReason), e.Err.Error())
+	j.timeline.deadLettered(j.numbers[e.MessageUUID], e.Record.Failures, string(e.Record.DeadReason), e.Err.Error())
 	j.mu.Unlock()
 	j.settle(j.dead, e.MessageUUID)
 }

@@ -38,9 +38,29 @@ func (b *Binding) Claimed() bool { return b.claimed.Load() }
 
 type contextKey struct{}
 
+// boundContext is the context of a bound message, as its subscriber has made it.
+type boundContext struct {
+	context.Context
+	binding *Binding
+}
+
+func (c *boundContext) Value(key any) any {
+	if key == (contextKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
 // NewContext returns a context that binds the messages that have it.
-func NewContext(ctx context.Context, b *Binding) context.Context {
-	return context.WithValue(ctx, contextKey{}, b)
+func NewContext(ctx context.Context, b *Binding) context.Context { return &boundContext{ctx, b} }
+
+// ContextOf returns the context that NewContext has got, without what middlewares have added. It is nil for a message that is bound
+// by a mark, or not bound.
+func ContextOf(msg *message.Message) context.Context {
+	if c, found := msg.Context().Value(contextKey{}).(*boundContext); found {
+		return c.Context
+	}
+	return nil
 }
 
 // marks are bindings of messages whose context is not ours to set: watermill-amqp sets it after Unmarshal. A message is known by
@@ -93,8 +113,8 @@ func (b *Binding) sweep(remove func(mark) bool) {
 
 // Of returns the binding of a message. It is nil for a message that is not bound, and may be nil for one that is settled.
 func Of(msg *message.Message) *Binding {
-	if b, found := msg.Context().Value(contextKey{}).(*Binding); found {
-		return b
+	if c, found := msg.Context().Value(contextKey{}).(*boundContext); found {
+		return c.binding
 	}
 	if b, found := marks.Load(msg.Acked()); found {
 		return b.(*Binding)

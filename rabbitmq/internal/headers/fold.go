@@ -25,6 +25,7 @@ type field struct {
 var fields = [...]field{
 	{'n', middleware.FailuresKey},
 	{'t', middleware.TopicKey},
+	{'m', middleware.RemainingKey},
 	{'d', middleware.DueAtKey},
 	{'l', middleware.LastFailedAtKey},
 	{'f', middleware.FirstFailedAtKey},
@@ -33,10 +34,11 @@ var fields = [...]field{
 	{'r', middleware.ReasonKey},
 	{'u', delay.DelayedUntilKey},
 	{'w', delay.DelayedForKey},
+	{'s', middleware.SnoozesKey},
 }
 
 // keptFields is how many of the fields Shrink never removes.
-const keptFields = 2
+const keptFields = 3
 
 // A record has the values of the fields, in their order. An empty value is as none.
 type record [len(fields)]string
@@ -118,22 +120,26 @@ func fieldOf(key string) int {
 		return 0
 	case middleware.TopicKey:
 		return 1
-	case middleware.DueAtKey:
+	case middleware.RemainingKey:
 		return 2
-	case middleware.LastFailedAtKey:
+	case middleware.DueAtKey:
 		return 3
-	case middleware.FirstFailedAtKey:
+	case middleware.LastFailedAtKey:
 		return 4
-	case middleware.HandlerKey:
+	case middleware.FirstFailedAtKey:
 		return 5
-	case middleware.ErrorTypeKey:
+	case middleware.HandlerKey:
 		return 6
-	case middleware.ReasonKey:
+	case middleware.ErrorTypeKey:
 		return 7
-	case delay.DelayedUntilKey:
+	case middleware.ReasonKey:
 		return 8
-	case delay.DelayedForKey:
+	case delay.DelayedUntilKey:
 		return 9
+	case delay.DelayedForKey:
+		return 10
+	case middleware.SnoozesKey:
+		return 11
 	}
 	return -1
 }
