@@ -18,9 +18,6 @@ const (
 
 	// shutdownPause is longer than ten of the rounds that watermill-amqp's subscriber needs to see that its context has ended.
 	shutdownPause = time.Second
-
-	// shortestRound is how long a parked message waits at least, even if the tiers are shorter.
-	shortestRound = 250 * time.Millisecond
 )
 
 // Destination is where a copy is published.

@@ -212,11 +212,24 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	if text, found := in.metadata[UnmarshalErrorKey]; found && in.recorded {
 		f = t.failureOf(errUnmarshal(text))
 	}
-	if t.policy.decide(&s, &f, now).outcome == "" {
+	d := t.policy.decide(&s, &f, now)
+	if wait := min(shortestRound-time.Duration(d.tier), max(s.record.Remaining, s.delayed)); d.outcome == Parked && wait > 0 {
+		if !t.sleep(in, wait) {
+			s.ended = true
+		}
+		now = now.Add(wait)
+		s.record.Remaining, s.delayed = s.record.Remaining-wait, s.delayed-wait
+		d = t.policy.decide(&s, &f, now)
+	}
+	if d.outcome == "" {
 		return false, nil
 	}
 	return true, t.settle(in, &s, &f, now)
 }
+
+// shortestRound is how long a round of a parked message takes at least. Where a tier is shorter, the middleware waits for the
+// difference: a message with a long delay would otherwise be parked in a hot loop.
+const shortestRound = 250 * time.Millisecond
 
 // succeed reports a success, and removes the record of the message from what its handler has produced.
 func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -37,10 +38,6 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			t.log(in, &d, Destination{}, f)
 			t.report(in, &d, Destination{}, f, cause)
 			return nil
-		case Parked:
-			if !t.pace(in, time.Duration(d.tier)) {
-				return t.giveBack(in, s, context.Canceled)
-			}
 		}
 		to, refused, err := held.publish(&d, f)
 		switch refused {
@@ -68,17 +65,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 
 // without returns the tiers that are not in the second list.
 func without(tiers, remove []backoff.Tier) []backoff.Tier {
-	var left []backoff.Tier
-	for _, tier := range tiers {
-		found := false
-		for _, r := range remove {
-			found = found || r == tier
-		}
-		if !found {
-			left = append(left, tier)
-		}
-	}
-	return left
+	return slices.DeleteFunc(tiers, func(t backoff.Tier) bool { return slices.Contains(remove, t) })
 }
 
 // logSettled logs a failure after an ack as an error: the message may be lost.
@@ -105,20 +92,14 @@ func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 		t.logger.Error("The message is given back and counts no failure: the time for its ack must be longer than the handler takes", errTakenBack, t.fields(in))
 	case s.refused == notRefused: // a rule
 		t.logger.Info("Handler failed, message given back", t.fields(in))
-		timer := time.NewTimer(shutdownPause)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-in.stopping():
-		}
+		t.sleep(in, shutdownPause)
 	}
 	return cause
 }
 
-// pace waits where the tier is very short: a message with a long delay would otherwise be parked in a hot loop. It reports false
-// when the subscription has ended.
-func (t *TieredRetry) pace(in *delivery, tier time.Duration) bool {
-	timer := time.NewTimer(shortestRound - tier)
+// sleep reports false when the subscription has ended before.
+func (t *TieredRetry) sleep(in *delivery, d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
