@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/gate"
 )
 
 // Binding is one subscription, or one handler's subscriptions. Its messages refer to it.
@@ -18,6 +20,9 @@ type Binding struct {
 
 	// Stopping is closed when the subscription stops and its messages may still end. Nil: their contexts end then.
 	Stopping <-chan struct{}
+
+	// Gate limits how many messages the handler has in flight. Nil: nothing limits it.
+	Gate *gate.Gate
 
 	claimed atomic.Bool
 

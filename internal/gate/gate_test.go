@@ -1,0 +1,179 @@
+package gate_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/gate"
+)
+
+// A valve keeps the limits that it got.
+type valve struct{ limits []int }
+
+func (v *valve) Limit(n int) { v.limits = append(v.limits, n) }
+
+func TestTheSmallestLimitIsTheEffectiveOne(t *testing.T) {
+	g := gate.New(16)
+	assert.Equal(t, 16, g.Concurrency())
+	assert.Equal(t, gate.None, g.Limit())
+	assert.Nil(t, g.Paused())
+	for _, step := range []struct {
+		reason gate.Reason
+		limit  int
+		want   int
+		paused []gate.Reason
+	}{
+		{gate.Failing, 4, 4, nil},
+		{gate.Holding, 8, 4, nil},
+		{gate.Operator, 0, 0, []gate.Reason{"paused"}},
+		{gate.Failing, 0, 0, []gate.Reason{"failing", "paused"}},
+		{gate.Operator, -1, 0, []gate.Reason{"failing"}},
+		{gate.Failing, 1, 1, nil},
+		{gate.Failing, -7, 8, nil},
+		{gate.Failing, -1, 8, nil},
+		{gate.Holding, -1, gate.None, nil},
+	} {
+		g.Set(step.reason, step.limit)
+		assert.Equal(t, step.want, g.Limit(), "%+v", step)
+		for range 20 { // the order of a map is random
+			assert.Equal(t, step.paused, g.Paused(), "%+v", step)
+		}
+	}
+}
+
+func TestEachValveGetsEveryChange(t *testing.T) {
+	g := gate.New(16)
+	first, second := &valve{}, &valve{}
+	endFirst := g.Attach(first)
+	g.Set(gate.Operator, 0)
+	endSecond, endTwice := g.Attach(second), g.Attach(second)
+	g.Set(gate.Failing, 0)
+	g.Set(gate.Failing, 1)
+	g.Set(gate.Operator, -1)
+	endFirst()
+	endTwice()
+	g.Set(gate.Failing, -1)
+	endSecond()
+	endSecond()
+	g.Set(gate.Failing, 0)
+	assert.Equal(t, []int{-1, 0, 1}, first.limits)
+	assert.Equal(t, []int{0, 0, 1, 1, -1}, second.limits)
+}
+
+func TestEnterUnderALimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := gate.New(0)
+		require.True(t, g.Enter(t.Context(), nil), "without a limit")
+		g.Set(gate.Failing, 0)
+
+		var entered atomic.Int64
+		for range 3 {
+			go func() {
+				if g.Enter(t.Context(), nil) {
+					entered.Add(1)
+				}
+			}()
+		}
+		synctest.Wait()
+		assert.Zero(t, entered.Load(), "paused")
+		g.Set(gate.Failing, 1)
+		synctest.Wait()
+		assert.Zero(t, entered.Load(), "the message from before has the place")
+		g.Leave()
+		synctest.Wait()
+		assert.Equal(t, int64(1), entered.Load())
+		g.Set(gate.Failing, 2)
+		synctest.Wait()
+		assert.Equal(t, int64(2), entered.Load())
+		g.Set(gate.Failing, -1)
+		synctest.Wait()
+		assert.Equal(t, int64(3), entered.Load())
+	})
+}
+
+func TestEnterEndsWithoutAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := gate.New(0)
+		g.Set(gate.Operator, 0)
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		assert.False(t, g.Enter(ctx, nil))
+		assert.Equal(t, time.Minute, time.Since(begin))
+
+		stop := make(chan struct{})
+		time.AfterFunc(time.Hour, func() { close(stop) })
+		assert.False(t, g.Enter(t.Context(), stop))
+		assert.Equal(t, time.Minute+time.Hour, time.Since(begin))
+
+		g.Set(gate.Operator, 1)
+		assert.True(t, g.Enter(t.Context(), stop), "an Enter that failed has no place")
+	})
+}
+
+// The race detector sees a gate that does not lock.
+func TestTheLimitIsNeverExceeded(t *testing.T) {
+	g := gate.New(8)
+	const limit = 3
+	g.Set(gate.Failing, limit)
+	var inside atomic.Int64
+	var all sync.WaitGroup
+	for i := range uint64(16) {
+		random := rand.New(rand.NewPCG(i, 1))
+		all.Go(func() {
+			for range 500 {
+				switch random.IntN(8) {
+				case 0:
+					g.Set(gate.Operator, random.IntN(2)) // 0 or 1
+					g.Set(gate.Operator, -1)
+				case 1:
+					g.Attach(&valve{})()
+					_, _, _ = g.Paused(), g.Held(), g.Limit()
+				default:
+					if g.Enter(context.Background(), nil) {
+						assert.LessOrEqual(t, inside.Add(1), int64(limit))
+						inside.Add(-1)
+						g.Leave()
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestHoldPausesAtHalfAndResumesAtAQuarter(t *testing.T) {
+	for _, c := range []struct{ concurrency, closes, opens int }{
+		{1, 1, 0}, {2, 1, 0}, {3, 2, 0}, {4, 2, 1}, {16, 8, 4},
+	} {
+		g := gate.New(c.concurrency)
+		for held := 1; held <= c.concurrency; held++ {
+			g.Hold()
+			assert.Equal(t, held, g.Held())
+			assert.Equal(t, held >= c.closes, g.Limit() == 0, "%+v: %d held", c, held)
+		}
+		for held := c.concurrency - 1; held >= 0; held-- {
+			g.Release()
+			assert.Equal(t, held > c.opens, g.Limit() == 0, "%+v: %d held", c, held)
+		}
+	}
+	unknown := gate.New(0)
+	unknown.Hold()
+	assert.Equal(t, gate.None, unknown.Limit(), "half of what is not known")
+}
+
+func BenchmarkLimit(b *testing.B) {
+	g := gate.New(16)
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = g.Limit()
+	}
+}
