@@ -78,13 +78,20 @@ func (h *holder) hold(d *decision, to Destination, f *failure, wait time.Duratio
 		return
 	}
 	h.held = true
+	if gate := h.in.gate(); gate != nil {
+		gate.Hold()
+	}
 	holding := *d
 	holding.outcome = Held
 	h.t.report(h.in, &holding, to, f, err)
 }
 
 // end ends the hold.
-func (h *holder) end() {}
+func (h *holder) end() {
+	if gate := h.in.gate(); gate != nil && h.held {
+		gate.Release()
+	}
+}
 
 // What the error of a publisher may have. They are methods, so that this package imports no publisher.
 type (
@@ -93,6 +100,7 @@ type (
 	refusedError     interface{ Refused() bool }
 	rejectedError    interface{ Rejected() bool }
 	unconfirmedError interface{ Unconfirmed() bool }
+	timeoutError     interface{ Timeout() bool }
 )
 
 // has reports whether an error has a method that returns true.
@@ -112,7 +120,7 @@ func refusalOf(err error) refusal {
 		return unsendable
 	case has(err, rejectedError.Rejected):
 		return tierRefused
-	case has(err, unconfirmedError.Unconfirmed), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), has(err, unconfirmedError.Unconfirmed) && has(err, timeoutError.Timeout):
 		return unconfirmed
 	default:
 		return notRefused

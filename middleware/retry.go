@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 )
 
@@ -71,6 +72,14 @@ func (d *delivery) shuttingDown() bool {
 	default:
 		return false
 	}
+}
+
+// gate limits the handler; nil: nothing does.
+func (d *delivery) gate() *gate.Gate {
+	if d.bound == nil {
+		return nil
+	}
+	return d.bound.Gate
 }
 
 // stopping is closed when the subscription ends.
