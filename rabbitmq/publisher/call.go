@@ -15,7 +15,7 @@ import (
 // known which message caused the close.
 var errChannelClosed = errors.New("the broker closed the channel while the message was in flight")
 
-var errDeadline = errors.New("ConnectionConfig.ConfirmTimeout is over")
+var errDeadline error = timeoutError("ConnectionConfig.ConfirmTimeout is over")
 
 // A call is one call of Publish.
 type call struct {
@@ -47,10 +47,7 @@ func (c *call) run() error {
 	for next < len(c.requests) {
 		settle()
 	}
-	if len(failures) == 1 {
-		return failures[0]
-	}
-	return errors.Join(failures...)
+	return joinFailures(failures)
 }
 
 // start sends the message, or sets r.failed. It returns false when there is no free slot and wait is false.
@@ -140,8 +137,9 @@ func (c *call) outcome(r *request, alone bool) error {
 		return c.left(r, err)
 	}
 	if r.err != nil {
+		r.err.unsent = r.err.unsent && r.state.Load() == queued // an earlier attempt may have been delivered
 		r.state.Store(settled)
-		return c.p.failure(r, r.err.Err, r.err.Cause)
+		return c.p.failureOf(r, r.err)
 	}
 	r.state.Store(written)
 	s := r.session
@@ -218,7 +216,7 @@ func (c *call) redeclare(r *request, unroutable error, all *declarations, to des
 	}
 	var why *PublishError
 	errors.As(unroutable, &why)
-	return c.p.failure(r, ErrUnroutable, fmt.Errorf("%w; redeclaring did not help: %w", why.Cause, err))
+	return c.p.failure(r, ErrUnroutable, &redeclareError{why.Cause, err})
 }
 
 // declared waits for a declaration, and returns its error or why the caller stops waiting.
@@ -230,7 +228,7 @@ func (c *call) declared(d *declaration, ctx context.Context, field string) error
 	case err == nil:
 		return d.err
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s did not return in time, within %s", field, c.p.config.DeclareTimeout)
+		return timeoutError(fmt.Sprintf("%s did not return in time, within %s", field, c.p.config.DeclareTimeout))
 	}
 	return err
 }

@@ -245,3 +245,37 @@ func ExamplePublishError_Unwrap() {
 	fmt.Println(errors.Is(err, publisher.ErrRefused), errors.As(err, &broker), broker.Code)
 	// Output: true true 406
 }
+
+func ExamplePublishError_Refused() {
+	err := fmt.Errorf("orders: %w", &publisher.PublishError{Err: publisher.ErrRefused, Cause: errors.New("no JSON")})
+
+	var failed interface{ Refused() bool } // for packages that do not import this one
+	fmt.Println(errors.As(err, &failed) && failed.Refused())
+	// Output: true
+}
+
+func ExamplePublishError_TooLarge() {
+	fmt.Println((&publisher.PublishError{Err: publisher.ErrRefused, Cause: errors.New("no JSON")}).TooLarge())
+	// Output: false
+}
+
+func ExamplePublishError_Closed() {
+	fmt.Println((&publisher.PublishError{Err: publisher.ErrClosed}).Closed())
+	// Output: true
+}
+
+func ExamplePublishError_Rejected() {
+	full := &publisher.PublishError{RoutingKey: "10s.orders", Err: publisher.ErrNacked}
+	if full.Rejected() {
+		fmt.Println("publish it to another queue")
+	}
+	// Output: publish it to another queue
+}
+
+func ExamplePublishError_Unconfirmed() {
+	unknown := &publisher.PublishError{RoutingKey: "10s.orders", Err: publisher.ErrNotConfirmed}
+	if unknown.Unconfirmed() {
+		fmt.Println("each further try may deliver it twice")
+	}
+	// Output: each further try may deliver it twice
+}

@@ -176,7 +176,7 @@ func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 	}
 	r.ctx = msg.Context()
 	var err error
-	if r.publishing, err = p.config.Marshal(msg); err != nil {
+	if r.publishing, err = p.marshal(msg); err != nil {
 		return ErrRefused, err
 	}
 	if r.publishing.DeliveryMode == 0 {
@@ -186,6 +186,16 @@ func (p *Publisher) fill(r *request, msg *message.Message) (kind, cause error) {
 		return ErrRefused, err
 	}
 	return nil, nil
+}
+
+// marshal returns a panic of Config.Marshal as an error.
+func (p *Publisher) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = fmt.Errorf("Config.Marshal panicked: %v", fault)
+		}
+	}()
+	return p.config.Marshal(msg)
 }
 
 // fit makes the message small enough to leave room for the headers that the broker adds. A message with too large a frame or too
@@ -237,7 +247,13 @@ func (p *Publisher) inspect(r *request, l limits) (size int, err error) {
 }
 
 func (p *Publisher) failure(r *request, kind, cause error) error {
-	return &PublishError{Exchange: r.exchange, RoutingKey: r.routingKey, MessageUUID: r.uuid, Err: kind, Cause: cause}
+	return p.failureOf(r, &PublishError{Err: kind, Cause: cause, unsent: r.state.Load() == unsent})
+}
+
+// failureOf completes an error with where the message goes.
+func (p *Publisher) failureOf(r *request, err *PublishError) error {
+	err.Exchange, err.RoutingKey, err.MessageUUID = r.exchange, r.routingKey, r.uuid
+	return err
 }
 
 // unsent is the error of a message that has no request.

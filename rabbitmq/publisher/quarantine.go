@@ -36,12 +36,12 @@ func (q *quarantine) publish(r *request) {
 	for {
 		state := q.link.state.Load()
 		if r.state.Load() == abandoned || state.connection == nil {
-			r.reportFailure(ErrNotConnected, state.cause)
+			r.reportUnsent(ErrNotConnected, state.cause)
 			return
 		}
 		s, err := q.open(state.connection)
 		if err != nil {
-			r.reportFailure(ErrNotConnected, err)
+			r.reportUnsent(ErrNotConnected, err)
 			return
 		}
 		confirm, err := s.put(r)

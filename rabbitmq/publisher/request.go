@@ -56,7 +56,13 @@ func (r *request) recycle() {
 // reportWritten ends an attempt for the lane: session and confirm are set.
 func (r *request) reportWritten() { r.done <- struct{}{} }
 
-// reportFailure ends an attempt for the lane: the message was not written.
+// reportUnsent ends an attempt for the lane: nothing of the message was written.
+func (r *request) reportUnsent(kind, cause error) {
+	r.err = &PublishError{Err: kind, Cause: cause, unsent: true}
+	r.done <- struct{}{}
+}
+
+// reportFailure ends an attempt for the lane: the message was not written, or only a part of it.
 func (r *request) reportFailure(kind, cause error) {
 	r.err = &PublishError{Err: kind, Cause: cause}
 	r.done <- struct{}{}

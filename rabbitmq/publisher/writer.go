@@ -61,7 +61,7 @@ func (w *writer) publish(r *request) {
 	for {
 		state := w.link.state.Load()
 		if r.state.Load() == abandoned || state.connection == nil {
-			r.reportFailure(ErrNotConnected, state.cause)
+			r.reportUnsent(ErrNotConnected, state.cause)
 			return
 		}
 		if s := state.session; s != nil && s.usable() {
@@ -87,7 +87,7 @@ func (w *writer) publish(r *request) {
 		select {
 		case <-state.changed:
 		case <-w.link.ctx.Done():
-			r.reportFailure(ErrClosed, nil)
+			r.reportUnsent(ErrClosed, nil)
 			return
 		}
 	}
@@ -111,7 +111,7 @@ func drain(lane chan *request) {
 	for {
 		select {
 		case r := <-lane:
-			r.reportFailure(ErrClosed, nil)
+			r.reportUnsent(ErrClosed, nil)
 		default:
 			return
 		}
