@@ -54,9 +54,10 @@ type delivery struct {
 	delayed  string // metadata of components/delay from before the handler
 	ctx      context.Context
 	bound    *binding.Binding // nil: the subscriber is not one of this library
-	source   *Source          // whose destinations the copies go to; nil: those of the configuration
-	recorded bool             // the metadata hold a record, or marks of the marshaler
-	began    time.Time        // when the handler was called; zero where it is not measured
+	own      *binding.Delivery
+	source   *Source   // whose destinations the copies go to; nil: those of the configuration
+	recorded bool      // the metadata hold a record, or marks of the marshaler
+	began    time.Time // when the handler was called; zero where it is not measured
 	took     time.Duration
 }
 
@@ -93,8 +94,7 @@ func (d *delivery) stopping() <-chan struct{} {
 // takenBack reports whether the backend has ended the message's context while the subscription goes on, as NATS does after its
 // AckWait: it delivers the message again, and an ack would not be sent.
 func (d *delivery) takenBack() bool {
-	own := binding.ContextOf(d.msg)
-	return own != nil && own.Err() != nil && !d.shuttingDown()
+	return d.own != nil && d.own.Err() != nil && !d.shuttingDown()
 }
 
 // describe describes the delivery for the decision. s is zero before.
@@ -120,10 +120,11 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, now time
 func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		var from *binding.Binding
+		var own *binding.Delivery
 		if t.config.Source != nil {
-			from = binding.Of(msg)
+			from, own = binding.Lookup(msg)
 		}
-		return t.handle(h, msg, from)
+		return t.handle(h, msg, from, own)
 	}
 }
 
@@ -131,19 +132,19 @@ func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // those of a Connection's subscribers do, is retried by that one.
 func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		from := binding.Of(msg)
+		from, own := binding.Lookup(msg)
 		if from != nil {
-			if own, found := from.Retry.(*TieredRetry); found {
-				return own.handle(h, msg, from)
+			if of, found := from.Retry.(*TieredRetry); found {
+				return of.handle(h, msg, from, own)
 			}
 		}
-		return t.handle(h, msg, from)
+		return t.handle(h, msg, from, own)
 	}
 }
 
 // handle calls the handler and settles the message.
-func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *binding.Binding) (produced []*message.Message, err error) {
-	in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(), bound: from}
+func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *binding.Binding, own *binding.Delivery) (produced []*message.Message, err error) {
+	in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(), bound: from, own: own}
 	if from != nil {
 		from.Claim()
 	}
@@ -168,6 +169,9 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	if t.config.Observe != nil {
 		in.began = time.Now()
 	}
+	if in.own != nil {
+		in.own.Called()
+	}
 
 	returned := false
 	defer func() {
@@ -181,7 +185,7 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 			produced, err = nil, t.fail(&in, ErrNilMessage)
 		case err != nil:
 			produced, err = nil, t.fail(&in, err)
-		case in.recorded || t.config.Observe != nil: // Processed or Recovered
+		default:
 			t.succeed(&in, produced)
 		}
 	}()
@@ -189,6 +193,12 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	returned = true
 	return produced, err
 }
+
+// ErrNotPublished is the failure of a message whose handler has succeeded, and which was nacked nevertheless: the router could not
+// publish what the handler had produced, or a middleware outside of the retry middleware has failed. The log of the router has the
+// error. A Connection to RabbitMQ retries such a message. On other backends it is delivered again at once, and counts no failure.
+var ErrNotPublished = errors.New("the router nacked the message after its handler had succeeded: it could not publish what the handler " +
+	"produced, or a middleware outside failed")
 
 // ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no middleware
 // sees it.
@@ -200,8 +210,8 @@ func (t *TieredRetry) warnOfDeadline(in *delivery) {
 	if !found {
 		return
 	}
-	if own := binding.ContextOf(in.msg); own != nil {
-		if subscribers, found := own.Deadline(); found && !deadline.Before(subscribers) {
+	if in.own != nil {
+		if subscribers, found := in.own.Deadline(); found && !deadline.Before(subscribers) {
 			return
 		}
 	}
@@ -240,8 +250,11 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 // difference: a message with a long delay would otherwise be parked in a hot loop.
 const shortestRound = 250 * time.Millisecond
 
-// succeed reports a success, and removes the record of the message from what its handler has produced.
+// succeed records and reports a success, and removes the record of the message from what its handler has produced.
 func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
+	if in.own != nil {
+		in.own.Returned()
+	}
 	if t.config.Observe != nil {
 		now := time.Now()
 		var s situation
@@ -257,6 +270,9 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 // fail settles a message whose handler failed.
 func (t *TieredRetry) fail(in *delivery, err error) error {
 	growStack()
+	if in.own != nil {
+		in.own.Failed()
+	}
 	now := time.Now()
 	var s situation
 	t.describe(in, &s, true, now)
