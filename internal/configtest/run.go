@@ -41,6 +41,7 @@ func Run[C any, M edge.Major[C]](
 	t.Run("destinations are routing keys of the work queue", s.destinationsAreRoutingKeys)
 	t.Run("headers and properties survive any number of retries", s.foreignMessageSurvivesRetries)
 	t.Run("record and headers survive any marshaler", s.recordAndHeadersSurviveAnyMarshaler)
+	t.Run("the stock marshaler is as any other", s.stockMarshalerIsAsAnyOther)
 	t.Run("the app's marshaler gets a retried message as it was first", s.appMarshalerGetsTheFirstDelivery)
 	t.Run("an ordinary message gets no metadata", s.ordinaryMessageGetsNoMetadata)
 	t.Run("an empty delivery is an error", s.emptyDeliveryIsAnError)

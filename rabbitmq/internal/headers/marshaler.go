@@ -24,6 +24,8 @@ const maxErrorText = 1024
 // marshaler wraps the app's own.
 type marshaler struct {
 	app edge.Marshaler
+	// uuidKey is the header of the UUID where the app's marshaler is an edge.Plain. Else it is empty.
+	uuidKey string
 	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers read.
 	published func(exchange, routingKey string) bool
 }
@@ -35,7 +37,7 @@ func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler { return newMa
 
 func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
 	returns, retries := prefix.ReturnExchange(), prefix.RetryExchange()
-	return &marshaler{app: app, published: func(exchange, _ string) bool {
+	return &marshaler{app: app, uuidKey: plainKey(app), published: func(exchange, _ string) bool {
 		// Retries come through the return exchange, dead letters through the retry exchange.
 		return exchange == returns || exchange == retries
 	}}
@@ -44,6 +46,11 @@ func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
 func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {
 		return nil, errPhantom
+	}
+	if m.uuidKey != "" {
+		if msg := m.readPlain(&delivery); msg != nil {
+			return msg, nil
+		}
 	}
 	folded := text(delivery.Headers, recordHeader)
 	m.restore(&delivery)
@@ -172,40 +179,26 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	}
 	var r record
 	_, dead := msg.Metadata[middleware.DeadReasonKey]
-	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
-	plain.SetContext(msg.Context())
 	folds := false
-	for key, value := range msg.Metadata {
-		if key == middleware.PropertiesKey {
-			continue
-		}
-		if !dead && value != "" {
-			if field := fieldOf(key); field >= 0 {
+	if !dead {
+		for key, value := range msg.Metadata {
+			if field := fieldOf(key); field >= 0 && value != "" {
 				r[field], folds = value, true
-				continue
 			}
 		}
-		plain.Metadata[key] = value
 	}
-	if p.Raw { // the app's marshaler could not read the payload: it would encode what is encoded already
-		publishing = rawPublishing(plain)
-	} else if publishing, err = m.app.Marshal(plain); err != nil {
-		return publishing, fmt.Errorf("the app's marshaler: %w", err)
+	rest := func(key, value string) bool { // is neither folded nor the marshaler's own
+		return key != middleware.PropertiesKey && (dead || value == "" || fieldOf(key) < 0)
 	}
-	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
-	for key, value := range publishing.Headers {
-		if isTransport(key) || isBroker(key) {
-			continue
-		}
-		if _, set := plain.Metadata[key]; value == "" && msg.UUID == "" && !set {
-			continue // the header of an empty UUID, which the delivery did not have
-		}
-		headers[key] = value
+	if m.uuidKey != "" && !p.Raw {
+		publishing = m.writePlain(msg, rest)
+	} else if publishing, err = m.write(msg, p.Raw, rest); err != nil {
+		return publishing, err
 	}
-	publishing.Headers = headers
+	headers := publishing.Headers
 	p.apply(&publishing)
-	for key, value := range plain.Metadata {
-		if recordKeys[key] {
+	for key, value := range msg.Metadata {
+		if rest(key, value) && recordKeys[key] {
 			headers[key] = value
 		}
 	}
@@ -222,6 +215,37 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	}
 	return publishing, nil
 }
+
+// write returns the publishing of the app's marshaler, with a copy of its headers.
+func (m *marshaler) write(msg *message.Message, raw bool, rest func(key, value string) bool) (publishing amqp091.Publishing, err error) {
+	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
+	plain.SetContext(msg.Context())
+	for key, value := range msg.Metadata {
+		if rest(key, value) {
+			plain.Metadata[key] = value
+		}
+	}
+	if raw { // the app's marshaler could not read the payload: it would encode what is encoded already
+		publishing = rawPublishing(plain)
+	} else if publishing, err = m.app.Marshal(plain); err != nil {
+		return publishing, fmt.Errorf("the app's marshaler: %w", err)
+	}
+	headers := make(amqp091.Table, len(publishing.Headers)+moreHeaders)
+	for key, value := range publishing.Headers {
+		if isTransport(key) || isBroker(key) {
+			continue
+		}
+		if _, set := plain.Metadata[key]; value == "" && msg.UUID == "" && !set {
+			continue // the header of an empty UUID, which the delivery did not have
+		}
+		headers[key] = value
+	}
+	publishing.Headers = headers
+	return publishing, nil
+}
+
+// moreHeaders is how many headers a copy usually has besides those of the app.
+const moreHeaders = 5
 
 func rawPublishing(msg *message.Message) amqp091.Publishing {
 	headers := make(amqp091.Table, len(msg.Metadata))
