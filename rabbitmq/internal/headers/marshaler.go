@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // errPhantom: when the broker cancels a consumer, watermill-amqp reads an empty delivery from the closed channel. The error
@@ -170,7 +171,7 @@ func (m *marshaler) restoreProperties(delivery *amqp091.Delivery) {
 	delivery.RoutingKey = key
 }
 
-// Marshal returns the publishing that the app's marshaler makes, with the properties of the delivery that the message came from. The
+// Marshal returns the publishing that the app's marshaler makes, or a raw one for a dead letter that it cannot marshal, with the properties of the delivery that the message came from. The
 // record of a message that waits is folded, and the app's marshaler does not see it: each of its keys would be copied three times.
 func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
 	var p properties
@@ -178,6 +179,7 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		p.decode(encoded)
 	}
 	var r record
+	rawReason := ""
 	_, dead := msg.Metadata[middleware.DeadReasonKey]
 	folds := false
 	if !dead {
@@ -192,7 +194,7 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	}
 	if m.uuidKey != "" && !p.Raw {
 		publishing = m.writePlain(msg, rest)
-	} else if publishing, err = m.write(msg, p.Raw, rest); err != nil {
+	} else if publishing, rawReason, err = m.write(msg, p.Raw, dead, rest); err != nil {
 		return publishing, err
 	}
 	headers := publishing.Headers
@@ -210,14 +212,18 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		}
 		headers[recordHeader] = r.fold()
 	}
+	if rawReason != "" {
+		headers[rawHeader] = rawReason
+	}
 	if !dead && publishing.Priority != 0 {
 		headers[priorityHeader], publishing.Priority = publishing.Priority, 0
 	}
 	return publishing, nil
 }
 
-// write returns the publishing of the app's marshaler, with a copy of its headers.
-func (m *marshaler) write(msg *message.Message, raw bool, rest func(key, value string) bool) (publishing amqp091.Publishing, err error) {
+// write returns the publishing of the app's marshaler, with a copy of its headers. A dead letter that it cannot marshal is raw, and
+// rawReason is why.
+func (m *marshaler) write(msg *message.Message, raw, dead bool, rest func(key, value string) bool) (publishing amqp091.Publishing, rawReason string, err error) {
 	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
 	plain.SetContext(msg.Context())
 	for key, value := range msg.Metadata {
@@ -227,8 +233,14 @@ func (m *marshaler) write(msg *message.Message, raw bool, rest func(key, value s
 	}
 	if raw { // the app's marshaler could not read the payload: it would encode what is encoded already
 		publishing = rawPublishing(plain)
-	} else if publishing, err = m.app.Marshal(plain); err != nil {
-		return publishing, fmt.Errorf("the app's marshaler: %w", err)
+	} else if publishing, err = m.marshal(plain); err != nil {
+		if !dead || !isLasting(err) {
+			return amqp091.Publishing{}, "", err
+		}
+		publishing, rawReason = rawPublishing(plain), err.Error()
+		if msg.UUID != "" {
+			publishing.Headers[publisher.UUIDHeader] = msg.UUID
+		}
 	}
 	headers := make(amqp091.Table, len(publishing.Headers)+moreHeaders)
 	for key, value := range publishing.Headers {
@@ -241,11 +253,38 @@ func (m *marshaler) write(msg *message.Message, raw bool, rest func(key, value s
 		headers[key] = value
 	}
 	publishing.Headers = headers
-	return publishing, nil
+	return publishing, rawReason, nil
 }
 
 // moreHeaders is how many headers a copy usually has besides those of the app.
 const moreHeaders = 5
+
+// marshal calls the app's marshaler and returns its panic as an error.
+func (m *marshaler) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			err = &marshalError{text: "the app's marshaler panicked: " + errorText(recovered)}
+		}
+	}()
+	if publishing, err = m.app.Marshal(msg); err != nil {
+		err = &marshalError{"the app's marshaler: " + errorText(err), err}
+	}
+	return publishing, err
+}
+
+// marshalError has its text from the beginning: to print the error of an app can panic.
+type marshalError struct {
+	text string
+	err  error // nil for a panic
+}
+
+func (e *marshalError) Error() string { return e.text }
+func (e *marshalError) Unwrap() error { return e.err }
+
+// isLasting reports whether the app's marshaler would return the error again for the same message.
+func isLasting(err error) bool {
+	return (&publisher.PublishError{Err: publisher.ErrRefused, Cause: err}).Refused()
+}
 
 func rawPublishing(msg *message.Message) amqp091.Publishing {
 	headers := make(amqp091.Table, len(msg.Metadata))
