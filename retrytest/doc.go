@@ -74,7 +74,7 @@
 //
 //   - Retries are on time, to within the 2 ms of [Story.RetriedAt]. A broker can be late, and RabbitMQ can be 1 ms early.
 //   - Only nacked messages are delivered twice, and no publish fails.
-//   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it is rounded up to whole tiers.
+//   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it is up to one shortest tier longer.
 //   - There are no delivery limits, queue arguments or permissions, and the app's marshaler is not used.
 //   - A topic delivers one message at a time to each group, whatever the Concurrency of its handlers.
 //   - Dead letters go to the topic "retry.dead.<handler>", unless Config.Middleware sets another destination.
