@@ -98,7 +98,7 @@ func ExampleBuilder_NewPublisher() {
 	defer func() { _ = failures.Close() }()
 }
 
-// Hooks and limits are set on the result.
+// Observe and limits are set on the result.
 func ExampleBuilder_TieredRetryConfig() {
 	logger := watermill.NewSlogLogger(slog.Default())
 	rabbit := build(options())

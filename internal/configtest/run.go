@@ -203,7 +203,7 @@ func (s suite[C, M]) undeclaredTiersAreRefused(t *testing.T) {
 	retry := s.builder(t).TieredRetryConfig(gochannel.NewGoChannel(gochannel.Config{}, nil))
 	require.NoError(t, retry.Validate())
 	retry.Schedule = append(retry.Schedule, 7*time.Second)
-	assert.ErrorContains(t, retry.Validate(), "Schedule has the tier 7s, which is not declared (declared: [1s 5m])")
+	assert.ErrorContains(t, retry.Validate(), "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [1s 5m])")
 }
 
 // stockPublisherIsRefused: no queue gets its copies. A wrapper is not seen.
