@@ -77,11 +77,13 @@ func (a App) onRabbitMQ() middleware.HandlerOptions {
 		if a.Middleware != nil {
 			a.Middleware(c)
 		}
-		hook := c.OnRetry
-		c.OnRetry = func(e middleware.RetryEvent) {
-			a.AfterCopy("")
-			if hook != nil {
-				hook(e)
+		observe := c.Observe
+		c.Observe = func(e middleware.Event) {
+			if e.Outcome == middleware.Retried {
+				a.AfterCopy("")
+			}
+			if observe != nil {
+				observe(e)
 			}
 		}
 	}

@@ -27,8 +27,10 @@ func Example_options() {
 		OrderKey:    func(msg *message.Message) string { return msg.Metadata.Get("customer") },
 		Middleware: func(c *retrymw.TieredRetryConfig) {
 			c.MaxHold = 5 * time.Minute
-			c.OnDeadLetter = func(e retrymw.DeadLetterEvent) {
-				slog.Error("Mail given up", "mail", e.MessageUUID, "failures", e.Failures, "reason", e.DeadReason, "error", e.Err)
+			c.Observe = func(e retrymw.Event) {
+				if e.Outcome == retrymw.DeadLettered {
+					slog.Error("Mail given up", "mail", e.MessageUUID, "failures", e.Record.Failures, "reason", e.Record.DeadReason, "error", e.Err)
+				}
 			}
 		},
 	}).AddMiddleware(middleware.Timeout(time.Minute))

@@ -64,7 +64,11 @@ func ExampleConnection_AddConsumerHandler() {
 		Schedule: backoff.Schedule{time.Second, time.Minute},
 		OrderKey: func(msg *message.Message) string { return msg.Metadata.Get("customer") },
 		Middleware: func(c *retrymw.TieredRetryConfig) {
-			c.OnDeadLetter = func(e retrymw.DeadLetterEvent) { slog.Error("order given up", "order", e.MessageUUID, "error", e.Err) }
+			c.Observe = func(e retrymw.Event) {
+				if e.Outcome == retrymw.DeadLettered {
+					slog.Error("order given up", "order", e.MessageUUID, "error", e.Err)
+				}
+			}
 		},
 	})
 }

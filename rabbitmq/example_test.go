@@ -108,8 +108,10 @@ func ExampleBuilder_TieredRetryConfig() {
 	}
 	tiered := rabbit.TieredRetryConfig(failures)
 	tiered.MaxHold = 5 * time.Minute
-	tiered.OnDeadLetter = func(e retrymw.DeadLetterEvent) {
-		slog.Error("order given up", "order", e.MessageUUID, "failures", e.Failures, "reason", e.DeadReason, "error", e.Err)
+	tiered.Observe = func(e retrymw.Event) {
+		if e.Outcome == retrymw.DeadLettered {
+			slog.Error("order given up", "order", e.MessageUUID, "failures", e.Record.Failures, "reason", e.Record.DeadReason, "error", e.Err)
+		}
 	}
 	retry, err := retrymw.NewTieredRetry(tiered, logger)
 	if err != nil {

@@ -114,8 +114,10 @@ func ExampleConnection_AddConsumerHandler() {
 		retrymw.HandlerOptions{
 			Schedule: backoff.Schedule{time.Millisecond, 2 * time.Millisecond},
 			Middleware: func(c *retrymw.TieredRetryConfig) {
-				c.OnDeadLetter = func(e retrymw.DeadLetterEvent) {
-					alarmed <- fmt.Sprint(e.Handler, " gave up after ", e.Failures, " failures")
+				c.Observe = func(e retrymw.Event) {
+					if e.Outcome == retrymw.DeadLettered {
+						alarmed <- fmt.Sprint(e.Handler, " gave up after ", e.Record.Failures, " failures")
+					}
 				}
 			},
 		})

@@ -90,7 +90,11 @@ func ExampleRelay_TieredRetryConfig() {
 	}, nil)
 	check(err)
 	retries := tiers.TieredRetryConfig()
-	retries.OnDeadLetter = func(e retrymw.DeadLetterEvent) { log.Println(e.Handler, "gave up on", e.MessageUUID) }
+	retries.Observe = func(e retrymw.Event) {
+		if e.Outcome == retrymw.DeadLettered {
+			log.Println(e.Handler, "gave up on", e.MessageUUID)
+		}
+	}
 	_, err = retrymw.NewTieredRetry(retries, nil)
 	fmt.Println(err)
 	// Output:

@@ -301,8 +301,7 @@ func TestHandlersThatTheRelayAddsAreRetried(t *testing.T) {
 // newOwnRouter is the constructor of an app that makes the router and the middleware itself, with hooks of its own.
 func newOwnRouter(t *testing.T, config middleware.TieredRetryConfig, hooks *[]string) (*message.Router, *middleware.TieredRetry) {
 	t.Helper()
-	config.OnRetry = func(e middleware.RetryEvent) { *hooks = append(*hooks, "retry") }
-	config.OnDeadLetter = func(e middleware.DeadLetterEvent) { *hooks = append(*hooks, "dead") }
+	config.Observe = func(e middleware.Event) { *hooks = append(*hooks, string(e.Outcome)) }
 	retry, err := middleware.NewTieredRetry(config, nil)
 	require.NoError(t, err)
 	return message.NewDefaultRouter(nil), retry
@@ -328,7 +327,7 @@ func TestAppCanMakeItsOwnRouterAndMiddleware(t *testing.T) {
 			app.Run(router)
 			story := app.Send("orders", order("1")).
 				RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).DeadLettered(middleware.DeadReasonExhausted)
-			assert.Equal(t, []string{"retry", "retry", "dead"}, hooks)
+			assert.Equal(t, []string{"retried", "retried", "dead-lettered"}, hooks)
 			all := story.Handler("billing").Attempts()
 			assert.ErrorContains(t, all[0].Err, "panic: no exchange rate")
 			assert.Equal(t, errDown, all[1].Err)
@@ -462,8 +461,9 @@ func TestHooksAndConfigurationOfTheAppAreUsed(t *testing.T) {
 		app := retrytest.NewWithConfig(t, retrytest.Config{
 			Schedule: backoff.Schedule{time.Second},
 			Middleware: func(c *middleware.TieredRetryConfig) {
-				c.OnRetry = func(e middleware.RetryEvent) { hooks = append(hooks, "retry "+e.MessageUUID) }
-				c.OnDeadLetter = func(e middleware.DeadLetterEvent) { hooks = append(hooks, "dead "+e.Destination.Topic) }
+				c.Observe = func(e middleware.Event) {
+					hooks = append(hooks, fmt.Sprint(e.Outcome, " ", e.MessageUUID, " ", e.Destination.Topic))
+				}
 				c.OmitReason = true
 				c.GenerateDeadLetterDestination = func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
 					return middleware.Destination{Topic: p.Topic + ".dead"}, nil
@@ -473,7 +473,7 @@ func TestHooksAndConfigurationOfTheAppAreUsed(t *testing.T) {
 		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 		app.AddConsumerHandler(app.Router, "archive", "orders.dead", failing())
 		story := app.Send("orders", order("1")).DeadLettered(middleware.DeadReasonExhausted)
-		assert.Equal(t, []string{"retry 1", "dead orders.dead"}, hooks)
+		assert.Equal(t, []string{"retried 1 retry.1s", "dead-lettered 1 orders.dead"}, hooks)
 		assert.NotContains(t, story.DeadLetter().Metadata, middleware.ReasonKey)
 		require.Len(t, app.Stories("orders.dead"), 1)
 		app.Stories("orders.dead")[0].NeverRetried().Processed()

@@ -20,13 +20,10 @@ func TestHandlersHaveSchedulesAndHooksOfTheirOwn(t *testing.T) {
 		var hooks []string
 		hook := func(name string) func(*middleware.TieredRetryConfig) {
 			return func(c *middleware.TieredRetryConfig) {
-				c.OnRetry = func(e middleware.RetryEvent) { hooks = append(hooks, name+" "+e.Handler) }
+				c.Observe = func(e middleware.Event) { hooks = append(hooks, fmt.Sprint(name, " ", e.Handler, " ", e.Outcome)) }
 			}
 		}
-		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: func(c *middleware.TieredRetryConfig) {
-			hook("default")(c)
-			c.OnDeadLetter = func(e middleware.DeadLetterEvent) { t.Error("not for", e.Handler) }
-		}})
+		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: hook("default")})
 		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown))
 		app.AddConsumerHandler(app.Router, "mailing", "mails", always(errDown), middleware.HandlerOptions{
 			Schedule: backoff.Schedule{time.Minute, time.Hour}, Middleware: hook("own"), Concurrency: 16,
@@ -34,7 +31,10 @@ func TestHandlersHaveSchedulesAndHooksOfTheirOwn(t *testing.T) {
 		})
 		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
 		app.Send("mails", order("1")).RetriedAt(time.Minute, 61*time.Minute).DeadLettered(middleware.DeadReasonExhausted)
-		assert.Equal(t, []string{"default billing", "own mailing", "own mailing"}, hooks)
+		assert.Equal(t, []string{
+			"default billing retried", "default billing recovered",
+			"own mailing retried", "own mailing retried", "own mailing dead-lettered",
+		}, hooks)
 
 		app.AddConsumerHandler(app.Router, "printing", "prints", failing(errDown), middleware.HandlerOptions{Schedule: backoff.Schedule{time.Millisecond}})
 		app.Send("prints", order("1")).RetriedAt(time.Millisecond).Processed()

@@ -99,7 +99,11 @@ func ExampleNewWithConfig() {
 	app := retrytest.NewWithConfig(t, retrytest.Config{
 		Schedule: backoff.Constant(time.Millisecond, 1),
 		Middleware: func(c *middleware.TieredRetryConfig) { // as the app does
-			c.OnDeadLetter = func(e middleware.DeadLetterEvent) { fmt.Println("alarm:", e.MessageUUID, e.DeadReason) }
+			c.Observe = func(e middleware.Event) {
+				if e.Outcome == middleware.DeadLettered {
+					fmt.Println("alarm:", e.MessageUUID, e.Record.DeadReason)
+				}
+			}
 			c.RedactReason = func(string, error) string { return "secret" }
 		},
 	})
@@ -277,7 +281,11 @@ func ExampleApp_TieredRetryConfig() {
 		t.Fatalf("%v", err)
 	}
 	config := app.TieredRetryConfig()
-	config.OnRetry = func(e middleware.RetryEvent) { fmt.Println("retry", e.Failures, "on tier", e.Tier) }
+	config.Observe = func(e middleware.Event) {
+		if e.Outcome == middleware.Retried {
+			fmt.Println("retry", e.Record.Failures, "on tier", e.Tier)
+		}
+	}
 	retry, err := middleware.NewTieredRetry(config, nil)
 	if err != nil {
 		t.Fatalf("%v", err)

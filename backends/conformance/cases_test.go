@@ -245,7 +245,13 @@ func restart(t *testing.T, f *fixture) {
 		return nil
 	}
 	var failed counter
-	app.Middleware = func(c *middleware.TieredRetryConfig) { c.OnRetry = func(middleware.RetryEvent) { failed.add() } }
+	app.Middleware = func(c *middleware.TieredRetryConfig) {
+		c.Observe = func(e middleware.Event) {
+			if e.Outcome == middleware.Retried {
+				failed.add()
+			}
+		}
+	}
 	first := f.run(app, topics, handle)
 	f.publish(topics, ids(messages)...)
 	failed.await(t, messages)

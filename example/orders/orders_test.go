@@ -206,8 +206,9 @@ func TestRowNeedsHookAndHandler(t *testing.T) {
 	assert.Equal(t, map[string]int{"a": 2}, j.billed)
 }
 
-func retryEvent(uuid string, failures int, failedAt time.Time, delay time.Duration) middleware.RetryEvent {
-	return middleware.RetryEvent{
-		MessageUUID: uuid, Failures: failures, Delay: delay, DueAt: failedAt.Add(delay), Err: errors.New("no answer"),
+func retryEvent(uuid string, failures int, failedAt time.Time, delay time.Duration) middleware.Event {
+	return middleware.Event{
+		Outcome: middleware.Retried, MessageUUID: uuid, Delay: delay, Err: errors.New("no answer"),
+		Record: middleware.Record{Failures: failures, DueAt: failedAt.Add(delay)},
 	}
 }

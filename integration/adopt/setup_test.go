@@ -223,7 +223,11 @@ func (i *instance) addConnected(router *message.Router) (closeRest func() error)
 func (i *instance) name(n int) string { return fmt.Sprintf("%s/%d", i.queue, n) }
 
 func (i *instance) observe(c *middleware.TieredRetryConfig) {
-	c.OnRetry = func(e middleware.RetryEvent) { i.retried.Add(e.Destination.Topic) }
+	c.Observe = func(e middleware.Event) {
+		if e.Outcome == middleware.Retried {
+			i.retried.Add(e.Destination.Topic)
+		}
+	}
 }
 
 func (i *instance) handle(msg *message.Message) error {

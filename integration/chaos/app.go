@@ -77,10 +77,14 @@ func (c appConfig) rabbit() config.BuilderConfig {
 // hooks lets the middleware report the copies that the broker has confirmed.
 func (c appConfig) hooks(to report) func(*middleware.TieredRetryConfig) {
 	return func(settings *middleware.TieredRetryConfig) {
-		settings.OnRetry = func(e middleware.RetryEvent) {
-			to.moved(e.MessageUUID, tierQueue(c, e.Tier), time.Duration(e.Tier), false)
+		settings.Observe = func(e middleware.Event) {
+			switch e.Outcome {
+			case middleware.Retried:
+				to.moved(e.MessageUUID, tierQueue(c, e.Tier), time.Duration(e.Tier), false)
+			case middleware.DeadLettered:
+				to.moved(e.MessageUUID, c.Queue+".dead", 0, true)
+			}
 		}
-		settings.OnDeadLetter = func(e middleware.DeadLetterEvent) { to.moved(e.MessageUUID, c.Queue+".dead", 0, true) }
 	}
 }
 

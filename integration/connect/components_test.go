@@ -85,7 +85,11 @@ func TestEvents(t *testing.T) {
 			return s.Subscriber(p.HandlerName, middleware.HandlerOptions{
 				Group: p.HandlerName, Schedule: schedules[p.HandlerName],
 				Middleware: func(c *middleware.TieredRetryConfig) {
-					c.OnRetry = func(e middleware.RetryEvent) { tiers.Add(e.Handler + " " + e.Tier.String()) }
+					c.Observe = func(e middleware.Event) {
+						if e.Outcome == middleware.Retried {
+							tiers.Add(e.Handler + " " + e.Tier.String())
+						}
+					}
 				},
 			})
 		},

@@ -27,7 +27,11 @@ func TestSchedulesOfOneQueue(t *testing.T) {
 	delays := testapp.NewLedger()
 	options := func(schedule ...time.Duration) middleware.HandlerOptions {
 		return middleware.HandlerOptions{Schedule: schedule, Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) {
-			c.OnRetry = func(e middleware.RetryEvent) { delays.Add(e.Handler + " " + e.Tier.String()) }
+			c.Observe = func(e middleware.Event) {
+				if e.Outcome == middleware.Retried {
+					delays.Add(e.Handler + " " + e.Tier.String())
+				}
+			}
 		}}
 	}
 	fail := func(*message.Message) error { return errDown }

@@ -37,9 +37,9 @@ type App struct {
 	Log      *Log
 
 	Mu      sync.Mutex // guards the events
-	Retries []middleware.RetryEvent
-	Parks   []middleware.ParkEvent
-	Deaths  []middleware.DeadLetterEvent
+	Retries []middleware.Event
+	Parks   []middleware.Event
+	Deaths  []middleware.Event
 }
 
 // New returns an app that does not run yet.
@@ -61,13 +61,24 @@ func New(t testing.TB, change ...func(*config.BuilderConfig)) *App {
 	a.Failures, err = a.Builder.NewPublisher(a.Log)
 	require.NoError(t, err)
 	r := a.Builder.TieredRetryConfig(a.Failures)
-	r.OnRetry = func(e middleware.RetryEvent) { a.Mu.Lock(); defer a.Mu.Unlock(); a.Retries = append(a.Retries, e) }
-	r.OnPark = func(e middleware.ParkEvent) { a.Mu.Lock(); defer a.Mu.Unlock(); a.Parks = append(a.Parks, e) }
-	r.OnDeadLetter = func(e middleware.DeadLetterEvent) { a.Mu.Lock(); defer a.Mu.Unlock(); a.Deaths = append(a.Deaths, e) }
+	r.Observe = a.observe
 	a.Retry, err = middleware.NewTieredRetry(r, a.Log)
 	require.NoError(t, err)
 	a.Router = message.NewDefaultRouter(a.Log)
 	return a
+}
+
+func (a *App) observe(e middleware.Event) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	switch e.Outcome {
+	case middleware.Retried:
+		a.Retries = append(a.Retries, e)
+	case middleware.Parked:
+		a.Parks = append(a.Parks, e)
+	case middleware.DeadLettered:
+		a.Deaths = append(a.Deaths, e)
+	}
 }
 
 func Schedule(delays ...time.Duration) func(*config.BuilderConfig) {
