@@ -20,7 +20,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 	if cause == nil && s.ended {
 		cause = cmp.Or(in.ctx.Err(), context.Canceled)
 	}
-	held := holder{t: t, in: in, until: until}
+	held := holder{t: t, in: in, until: until, pause: holdInitial}
 	defer held.end()
 	for {
 		d := t.policy.decide(s, f, now)
@@ -53,6 +53,8 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			if _, _, left := t.policy.place(d.delay, s.avoid); !left && len(held.silent) > 0 {
 				s.avoid, held.silent = without(s.avoid, held.silent), nil // a tier that only did not confirm is not full
 			}
+		case allRefused:
+			s.avoid, held.silent = nil, nil
 		case unpublished:
 			s.refused = unpublished
 			cause = errors.Join(f.err, fmt.Errorf("cannot publish the copy of the message: %w", err))
