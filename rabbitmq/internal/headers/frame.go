@@ -31,6 +31,11 @@ func Shrink(publishing *amqp091.Publishing, excess int) {
 			publishing.Headers[recordHeader] = r.fold()
 		}
 	}
+	if text, raw := publishing.Headers[rawHeader].(string); raw && excess > 0 {
+		kept := strings.ToValidUTF8(text[:max(len(text)-excess, 0)], "")
+		publishing.Headers[rawHeader] = kept
+		excess -= len(text) - len(kept)
+	}
 	_, dead := publishing.Headers[middleware.DeadReasonKey]
 	for _, key := range cuts {
 		if !dead && (key == middleware.FailuresKey || key == middleware.TopicKey) {

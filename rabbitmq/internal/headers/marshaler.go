@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // errPhantom: when the broker cancels a consumer, watermill-amqp reads an empty delivery from the closed channel. The error
@@ -163,7 +164,7 @@ func (m *marshaler) restoreProperties(delivery *amqp091.Delivery) {
 	delivery.RoutingKey = key
 }
 
-// Marshal returns the publishing that the app's marshaler makes, with the properties of the delivery that the message came from. The
+// Marshal returns the publishing that the app's marshaler makes, or a raw one for a dead letter that it cannot marshal, with the properties of the delivery that the message came from. The
 // record of a message that waits is folded, and the app's marshaler does not see it: each of its keys would be copied three times.
 func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
 	var p properties
@@ -171,6 +172,7 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		p.decode(encoded)
 	}
 	var r record
+	rawReason := ""
 	_, dead := msg.Metadata[middleware.DeadReasonKey]
 	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
 	plain.SetContext(msg.Context())
@@ -189,8 +191,14 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	}
 	if p.Raw { // the app's marshaler could not read the payload: it would encode what is encoded already
 		publishing = rawPublishing(plain)
-	} else if publishing, err = m.app.Marshal(plain); err != nil {
-		return publishing, fmt.Errorf("the app's marshaler: %w", err)
+	} else if publishing, err = m.marshal(plain); err != nil {
+		if !dead || !isLasting(err) {
+			return amqp091.Publishing{}, err
+		}
+		publishing, rawReason = rawPublishing(plain), err.Error()
+		if msg.UUID != "" {
+			publishing.Headers[publisher.UUIDHeader] = msg.UUID
+		}
 	}
 	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
 	for key, value := range publishing.Headers {
@@ -217,10 +225,40 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		}
 		headers[recordHeader] = r.fold()
 	}
+	if rawReason != "" {
+		headers[rawHeader] = rawReason
+	}
 	if !dead && publishing.Priority != 0 {
 		headers[priorityHeader], publishing.Priority = publishing.Priority, 0
 	}
 	return publishing, nil
+}
+
+// marshal calls the app's marshaler and returns its panic as an error.
+func (m *marshaler) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			err = &marshalError{text: "the app's marshaler panicked: " + errorText(recovered)}
+		}
+	}()
+	if publishing, err = m.app.Marshal(msg); err != nil {
+		err = &marshalError{"the app's marshaler: " + errorText(err), err}
+	}
+	return publishing, err
+}
+
+// marshalError has its text from the beginning: to print the error of an app can panic.
+type marshalError struct {
+	text string
+	err  error // nil for a panic
+}
+
+func (e *marshalError) Error() string { return e.text }
+func (e *marshalError) Unwrap() error { return e.err }
+
+// isLasting reports whether the app's marshaler would return the error again for the same message.
+func isLasting(err error) bool {
+	return (&publisher.PublishError{Err: publisher.ErrRefused, Cause: err}).Refused()
 }
 
 func rawPublishing(msg *message.Message) amqp091.Publishing {
