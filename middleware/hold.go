@@ -29,13 +29,14 @@ type holder struct {
 	in     *delivery
 	until  time.Time      // MaxHold is over
 	silent []backoff.Tier // those that did not confirm
+	pause  time.Duration  // before the next try
 	held   bool
 }
 
 // publish returns where the copy went, or why it is not published. It returns at once where another decision may help, and after
 // MaxHold, at shutdown, and where the publisher is closed.
 func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) {
-	for pause := holdInitial; ; pause = min(2*pause, holdLongest) {
+	for {
 		began := time.Now()
 		to, err := h.t.publish(h.in, d)
 		if err == nil {
@@ -49,7 +50,8 @@ func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) 
 			return to, refused, err
 		}
 		// Half of the pause is random, so that handlers do not try at the same moment.
-		wait := pause/2 + rand.N(pause/2)
+		wait := h.pause/2 + rand.N(h.pause/2)
+		h.pause = min(2*h.pause, holdLongest)
 		if refused == unconfirmed {
 			wait = max(wait, time.Until(began.Add(unconfirmedPause)))
 		}
@@ -63,8 +65,11 @@ func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) 
 		if wait > left {
 			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
 		}
-		if refused == unconfirmed && d.outcome != DeadLettered {
+		switch {
+		case refused == unconfirmed && d.outcome != DeadLettered:
 			return to, unconfirmed, err
+		case d.record.DeadReason == DeadReasonNoTier:
+			return to, allRefused, err
 		}
 	}
 }
@@ -119,11 +124,21 @@ func refusalOf(err error) refusal {
 		return unsendable
 	case has(err, rejectedError.Rejected):
 		return tierRefused
-	case errors.Is(err, context.DeadlineExceeded), has(err, unconfirmedError.Unconfirmed) && has(err, timeoutError.Timeout):
+	case timedOut(err):
 		return unconfirmed
 	default:
 		return notRefused
 	}
+}
+
+// timedOut reports whether a copy may have arrived although the attempt took too long. The error of a publisher that has no method
+// Unconfirmed does not say it.
+func timedOut(err error) bool {
+	if !has(err, timeoutError.Timeout) {
+		return false
+	}
+	var classified unconfirmedError
+	return !errors.As(err, &classified) || classified.Unconfirmed()
 }
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the delivery's.
