@@ -113,9 +113,9 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 	failed := f.err != nil
 	switch {
 	case s.settled && failed:
-		d.outcome = Settled
+		d.outcome, d.record = Settled, s.record
 	case s.ended && (failed || !s.called), s.refused == unpublished:
-		d.outcome = GivenBack
+		d.outcome, d.record = GivenBack, s.record
 	case failed:
 		p.decideFailure(&d, s, f, now)
 	case s.called && (s.record.Failures > 0 || s.record.Snoozes > 0):
@@ -160,7 +160,7 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 	d.pause = f.action.pause
 	switch f.action.kind {
 	case actGiveBack:
-		d.outcome = GivenBack
+		d.outcome, d.record = GivenBack, s.record
 		return
 	case actSnooze:
 		record.Snoozes++
@@ -201,6 +201,7 @@ func requested(delay, otherwise time.Duration) time.Duration {
 
 // wait makes a copy that waits, or a dead letter where it cannot.
 func (p *policy) wait(d *decision, s *situation, outcome Outcome, wait time.Duration, now time.Time) {
+	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond) // what remains is written in whole milliseconds
 	tier, rest, found := p.place(wait, s.avoid)
 	delay := p.total(wait, tier)
 	switch {

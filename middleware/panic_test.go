@@ -16,7 +16,7 @@ import (
 func TestPanicIsAFailureWithItsFileAndLine(t *testing.T) {
 	var failure error
 	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-		c.OnRetry = func(e retrymw.RetryEvent) { failure = e.Err }
+		c.Observe = func(e retrymw.Event) { failure = e.Err }
 	})
 	_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") })(messageOf(routerContext(t)))
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
 func TestMessageIsSettledAfterGoexitOfAHookOrPublisher(t *testing.T) {
 	ctx := routerContext(t)
 	t.Run("hook", func(t *testing.T) {
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.OnRetry = func(retrymw.RetryEvent) { runtime.Goexit() } })
+		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observe = func(retrymw.Event) { runtime.Goexit() } })
 		msg := messageOf(ctx)
 		go func() { _, _ = retry.Middleware(failing(errDown))(msg) }()
 		<-msg.Acked()

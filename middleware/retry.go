@@ -54,9 +54,10 @@ type delivery struct {
 	delayed  string // metadata of components/delay from before the handler
 	ctx      context.Context
 	bound    *binding.Binding // nil: the subscriber is not one of this library
-	source   *Source          // whose destinations the copies go to; nil: those of the configuration
-	recorded bool             // the metadata hold a record, or marks of the marshaler
-	began    time.Time        // when the handler was called; zero where it is not measured
+	own      *binding.Delivery
+	source   *Source   // whose destinations the copies go to; nil: those of the configuration
+	recorded bool      // the metadata hold a record, or marks of the marshaler
+	began    time.Time // when the handler was called; zero where it is not measured
 	took     time.Duration
 }
 
@@ -90,11 +91,33 @@ func (d *delivery) stopping() <-chan struct{} {
 	return d.bound.Stopping
 }
 
+// sleep reports false, early, when the subscription ends or the backend takes the message back. The end of a deadline that a middleware
+// outside has set is neither.
+func (d *delivery) sleep(wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	var taken <-chan struct{}
+	if d.own != nil {
+		taken = d.own.Done()
+	}
+	for stopping := d.stopping(); ; stopping = nil {
+		select {
+		case <-timer.C:
+			return true
+		case <-taken:
+			return false
+		case <-stopping:
+			if d.shuttingDown() {
+				return false
+			}
+		}
+	}
+}
+
 // takenBack reports whether the backend has ended the message's context while the subscription goes on, as NATS does after its
 // AckWait: it delivers the message again, and an ack would not be sent.
 func (d *delivery) takenBack() bool {
-	own := binding.ContextOf(d.msg)
-	return own != nil && own.Err() != nil && !d.shuttingDown()
+	return d.own != nil && d.own.Err() != nil && !d.shuttingDown()
 }
 
 // describe describes the delivery for the decision. s is zero before.
@@ -104,12 +127,22 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, now time
 	if in.recorded && !(s.record.read(in.metadata, now) && s.record.Topic == s.origin.topic) {
 		s.record = Record{}
 	}
-	if !in.recorded && t.config.DelayArrivals {
+	if _, counted := in.metadata[FailuresKey]; !counted && t.config.DelayArrivals {
 		s.delayed, _ = delayIn(in.metadata)
 	}
 	if t.config.MaxAgeFrom != nil {
-		s.sentAt = t.config.MaxAgeFrom(in.msg)
+		s.sentAt = t.sentAt(in)
 	}
+}
+
+// sentAt is zero where MaxAgeFrom panics.
+func (t *TieredRetry) sentAt(in *delivery) (at time.Time) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			t.logger.Error("MaxAgeFrom panicked, the age is that of the first failure", newPanicError(recovered), t.fields(in))
+		}
+	}()
+	return t.config.MaxAgeFrom(in.msg)
 }
 
 // Middleware wraps a handler. Add it to a handler of a router, before all middlewares that can fail:
@@ -120,10 +153,11 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, now time
 func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		var from *binding.Binding
+		var own *binding.Delivery
 		if t.config.Source != nil {
-			from = binding.Of(msg)
+			from, own = binding.Lookup(msg)
 		}
-		return t.handle(h, msg, from)
+		return t.handle(h, msg, from, own)
 	}
 }
 
@@ -131,19 +165,19 @@ func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // those of a Connection's subscribers do, is retried by that one.
 func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		from := binding.Of(msg)
+		from, own := binding.Lookup(msg)
 		if from != nil {
-			if own, found := from.Retry.(*TieredRetry); found {
-				return own.handle(h, msg, from)
+			if of, found := from.Retry.(*TieredRetry); found {
+				return of.handle(h, msg, from, own)
 			}
 		}
-		return t.handle(h, msg, from)
+		return t.handle(h, msg, from, own)
 	}
 }
 
 // handle calls the handler and settles the message.
-func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *binding.Binding) (produced []*message.Message, err error) {
-	in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(), bound: from}
+func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *binding.Binding, own *binding.Delivery) (produced []*message.Message, err error) {
+	in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(), bound: from, own: own}
 	if from != nil {
 		from.Claim()
 	}
@@ -168,6 +202,9 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	if t.config.Observe != nil {
 		in.began = time.Now()
 	}
+	if in.own != nil {
+		in.own.Called()
+	}
 
 	returned := false
 	defer func() {
@@ -181,7 +218,7 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 			produced, err = nil, t.fail(&in, ErrNilMessage)
 		case err != nil:
 			produced, err = nil, t.fail(&in, err)
-		case in.recorded || t.config.Observe != nil: // Processed or Recovered
+		default:
 			t.succeed(&in, produced)
 		}
 	}()
@@ -189,6 +226,12 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	returned = true
 	return produced, err
 }
+
+// ErrNotPublished is the failure of a message whose handler has succeeded, and which was nacked nevertheless: the router could not
+// publish what the handler had produced, or a middleware outside of the retry middleware has failed. The log of the router has the
+// error. A Connection to RabbitMQ retries such a message. On other backends it is delivered again at once, and counts no failure.
+var ErrNotPublished = errors.New("the router nacked the message after its handler had succeeded: it could not publish what the handler " +
+	"produced, or a middleware outside failed")
 
 // ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no middleware
 // sees it.
@@ -200,8 +243,8 @@ func (t *TieredRetry) warnOfDeadline(in *delivery) {
 	if !found {
 		return
 	}
-	if own := binding.ContextOf(in.msg); own != nil {
-		if subscribers, found := own.Deadline(); found && !deadline.Before(subscribers) {
+	if in.own != nil {
+		if subscribers, found := in.own.Deadline(); found && !deadline.Before(subscribers) {
 			return
 		}
 	}
@@ -223,7 +266,7 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	}
 	d := t.policy.decide(&s, &f, now)
 	if wait := min(shortestRound-time.Duration(d.tier), max(s.record.Remaining, s.delayed)); d.outcome == Parked && wait > 0 {
-		if !t.sleep(in, wait) {
+		if !in.sleep(wait) {
 			s.ended = true
 		}
 		now = now.Add(wait)
@@ -240,8 +283,11 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 // difference: a message with a long delay would otherwise be parked in a hot loop.
 const shortestRound = 250 * time.Millisecond
 
-// succeed reports a success, and removes the record of the message from what its handler has produced.
+// succeed records and reports a success, and removes the record of the message from what its handler has produced.
 func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
+	if in.own != nil {
+		in.own.Returned()
+	}
 	if t.config.Observe != nil {
 		now := time.Now()
 		var s situation
@@ -257,6 +303,9 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 // fail settles a message whose handler failed.
 func (t *TieredRetry) fail(in *delivery, err error) error {
 	growStack()
+	if in.own != nil {
+		in.own.Failed()
+	}
 	now := time.Now()
 	var s situation
 	t.describe(in, &s, true, now)

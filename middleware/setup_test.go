@@ -93,6 +93,9 @@ func setup(t testing.TB, change ...func(*retrymw.TieredRetryConfig)) (*retrymw.T
 	return retry, sent
 }
 
+// tiersWait makes the middleware behave as on RabbitMQ.
+func tiersWait(c *retrymw.TieredRetryConfig) { c.TiersWait = true }
+
 // routerContext returns the context that a router sets on the messages of a handler. Only a router can make it.
 func routerContext(t testing.TB) context.Context {
 	t.Helper()

@@ -43,29 +43,40 @@ func (b *Binding) Claimed() bool { return b.claimed.Load() }
 
 type contextKey struct{}
 
-// boundContext is the context of a bound message, as its subscriber has made it.
-type boundContext struct {
+// Delivery is the context of one bound message, as its subscriber has made it.
+type Delivery struct {
 	context.Context
-	binding *Binding
+	Binding *Binding
+	state   atomic.Int32
 }
 
-func (c *boundContext) Value(key any) any {
+// The states of a Delivery.
+const (
+	waiting  = iota // its handler has not been called, or has failed
+	called          // the handler runs
+	returned        // the handler has returned without an error
+)
+
+// Value implements context.Context.
+func (d *Delivery) Value(key any) any {
 	if key == (contextKey{}) {
-		return c
+		return d
 	}
-	return c.Context.Value(key)
+	return d.Context.Value(key)
 }
 
-// NewContext returns a context that binds the messages that have it.
-func NewContext(ctx context.Context, b *Binding) context.Context { return &boundContext{ctx, b} }
+// Called, Returned and Failed record what a retry middleware has seen of the handler.
+func (d *Delivery) Called()   { d.state.Store(called) }
+func (d *Delivery) Returned() { d.state.Store(returned) }
+func (d *Delivery) Failed()   { d.state.Store(waiting) }
 
-// ContextOf returns the context that NewContext has got, without what middlewares have added. It is nil for a message that is bound
-// by a mark, or not bound.
-func ContextOf(msg *message.Message) context.Context {
-	if c, found := msg.Context().Value(contextKey{}).(*boundContext); found {
-		return c.Context
-	}
-	return nil
+// Processed reports whether the handler has returned without an error. If the message is nacked then, what failed was outside of the
+// retry middleware: for example the router could not publish what the handler had produced.
+func (d *Delivery) Processed() bool { return d.state.Load() == returned }
+
+// NewContext returns a context for one message, which binds it.
+func NewContext(ctx context.Context, b *Binding) context.Context {
+	return &Delivery{Context: ctx, Binding: b}
 }
 
 // marks are bindings of messages whose context is not ours to set: watermill-amqp sets it after Unmarshal. A message is known by
@@ -118,11 +129,17 @@ func (b *Binding) sweep(remove func(mark) bool) {
 
 // Of returns the binding of a message. It is nil for a message that is not bound, and may be nil for one that is settled.
 func Of(msg *message.Message) *Binding {
-	if c, found := msg.Context().Value(contextKey{}).(*boundContext); found {
-		return c.binding
+	b, _ := Lookup(msg)
+	return b
+}
+
+// Lookup is Of, with the Delivery, which is nil for a message that is bound by a mark.
+func Lookup(msg *message.Message) (*Binding, *Delivery) {
+	if d, found := msg.Context().Value(contextKey{}).(*Delivery); found {
+		return d.Binding, d
 	}
 	if b, found := marks.Load(msg.Acked()); found {
-		return b.(*Binding)
+		return b.(*Binding), nil
 	}
-	return nil
+	return nil, nil
 }

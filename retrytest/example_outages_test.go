@@ -1,0 +1,109 @@
+package retrytest_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// The tests of this file are the recipes of docs/outages.md.
+
+var errRateLimit = errors.New("the provider limits the rate")
+
+// check returns an error for an answer of the provider. That of status 429 requests the delay of the header Retry-After.
+func check(answer *http.Response) error {
+	if answer.StatusCode != http.StatusTooManyRequests {
+		return nil
+	}
+	seconds, err := strconv.Atoi(answer.Header.Get("Retry-After"))
+	if err != nil {
+		return errRateLimit // the header may also have a date, or may be missing
+	}
+	return backoff.RetryAfter(errRateLimit, time.Duration(seconds)*time.Second)
+}
+
+var errMaintenance = errors.New("the provider is being maintained")
+
+// outageRules decide by the kind of failure. Other failures are retried by the schedule.
+var outageRules = []middleware.Rule{
+	// Wait as long as the provider requests, or a minute. It is no failure of the message.
+	{Name: "rate limit", If: middleware.Is(errRateLimit), Then: middleware.Snooze(time.Minute)},
+	// No retry makes an invalid message valid.
+	{Name: "invalid", If: middleware.As[*json.SyntaxError](), Then: middleware.DeadLetter("invalid")},
+	// All messages would fail for an hour: take none, and try one after 10 minutes.
+	{Name: "maintenance", If: middleware.Is(errMaintenance), Then: middleware.Pause(10 * time.Minute)},
+	// More patience than for other failures: 1s, 2s, 4s ... 512s, together 17 minutes.
+	{Name: "network", If: middleware.As[net.Error](), Then: middleware.RetryWith(backoff.Exponential(time.Second, 2, 10))},
+}
+
+// send sends an order to a handler with the rules, and README's schedule.
+func sendWithRules(t *testing.T, handler message.NoPublishHandlerFunc) *retrytest.Story {
+	app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
+	app.AddConsumerHandler(app.Router, "billing", "orders", handler, middleware.HandlerOptions{Rules: outageRules})
+	return app.Send("orders", message.NewMessage("order-1", []byte(`{"cents": 1999`)))
+}
+
+func TestOutageRateLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		story := sendWithRules(t, func(*message.Message) error {
+			answer := &http.Response{StatusCode: http.StatusOK}
+			if time.Since(began) < 29*time.Second {
+				answer = &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"30"}}}
+			}
+			return check(answer)
+		})
+		story.Waited(30 * time.Second).Processed()
+		record := story.Attempts()[len(story.Attempts())-1].Record
+		assert.Zero(t, record.Failures)
+		assert.Equal(t, 1, record.Snoozes)
+	})
+}
+
+func TestOutageInvalidMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sendWithRules(t, func(order *message.Message) error {
+			return json.Unmarshal(order.Payload, new(map[string]any))
+		}).NeverRetried().DeadLettered("invalid")
+	})
+}
+
+func TestOutageDatabaseIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		story := sendWithRules(t, func(*message.Message) error {
+			if time.Since(began) < 10*time.Minute {
+				return &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+			}
+			return nil
+		})
+		story.Processed()
+		assert.Equal(t, 10, story.Attempts()[len(story.Attempts())-1].Record.Failures)
+	})
+}
+
+func TestOutageMaintenance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, calls := time.Now(), 0
+		story := sendWithRules(t, func(*message.Message) error {
+			if calls++; time.Since(began) < time.Hour {
+				return errMaintenance
+			}
+			return nil
+		})
+		story.Processed()
+		assert.LessOrEqual(t, calls, 8, "one every 10 minutes")
+	})
+}
