@@ -16,11 +16,11 @@ var errTakenBack = errors.New("the backend has ended the message's context befor
 // settle decides and carries the decision out: it publishes the copy, logs, and calls Observe. It returns nil once the copy is
 // safe, so that the router acks the message, and an error where the router is to nack it.
 func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Time) error {
-	cause, until := f.err, time.Now().Add(t.config.MaxHold)
+	cause := f.err
 	if s.ended && !s.called { // the text of a marshaler's error may be a secret
 		cause = cmp.Or(in.ctx.Err(), context.Canceled)
 	}
-	held := holder{t: t, in: in, until: until, pause: holdInitial}
+	held := holder{t: t, in: in, until: time.Now().Add(t.config.MaxHold), pause: holdInitial}
 	defer held.end()
 	for {
 		d := t.policy.decide(s, f, now)
