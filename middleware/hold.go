@@ -51,6 +51,7 @@ func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) 
 		}
 		refused := refusalOf(err)
 		if refused == closedPublisher {
+			h.in.sleep(shutdownPause) // the message comes back at once, and each delivery counts towards the queue's delivery limit
 			return to, unpublished, err
 		}
 		if d.outcome != DeadLettered && (refused == tooLarge || refused == unsendable || refused == tierRefused) {
@@ -62,14 +63,14 @@ func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) 
 		if refused == unconfirmed {
 			wait = max(wait, time.Until(began.Add(unconfirmedPause)))
 		}
-		left := max(time.Until(h.until), 0)
-		if wait <= left || refused == unconfirmed { // a copy that may have arrived must not be followed by another at once
+		left := time.Until(h.until)
+		if left > 0 {
 			h.hold(d, to, f, min(wait, left), err)
 			if !h.in.sleep(min(wait, left)) {
 				return to, unpublished, err
 			}
 		}
-		if wait > left {
+		if left <= 0 || refused == unconfirmed && wait > left { // a copy that may have arrived must not be followed by another at once
 			if h.surplus {
 				return to, unpublished, fmt.Errorf("the handler holds messages on half of its Concurrency: %w", err)
 			}

@@ -83,8 +83,8 @@ func (t *TieredRetry) logSettled(in *delivery) {
 
 var errSettled = errors.New("acked before the handler failed")
 
-// giveBack returns the error with which the router nacks the message. It waits a moment first: at a shutdown, a subscriber may go on
-// for as long, otherwise the message comes back at once, and every delivery counts towards the queue's delivery limit.
+// giveBack returns the error with which the router nacks the message. At a shutdown it waits a moment first: a subscriber may
+// go on for as long, and every delivery meanwhile counts towards the queue's delivery limit.
 func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 	switch {
 	case in.shuttingDown():
@@ -96,8 +96,6 @@ func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 		t.logger.Error("The message is given back and counts no failure: the time for its ack must be longer than the handler takes", errTakenBack, t.fields(in))
 	case s.refused == notRefused: // a rule
 		t.logger.Info("Handler failed, message given back", t.fields(in))
-		in.sleep(shutdownPause)
-	default: // the publisher is closed, or MaxHold is over: the message would come back at once
 		in.sleep(shutdownPause)
 	}
 	return cause
