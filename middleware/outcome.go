@@ -212,6 +212,11 @@ func (p *policy) wait(d *decision, s *situation, outcome Outcome, wait time.Dura
 	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond) // what remains is written in whole milliseconds
 	tier, rest, found := p.place(wait, s.avoid)
 	delay := p.total(wait, tier)
+	if delay > wait { // the same delay without a part of the shortest tier may take fewer rounds
+		if other, left, _ := p.place(delay, s.avoid); p.total(delay, other) == delay {
+			tier, rest = other, left
+		}
+	}
 	switch {
 	case s.refused == tooLarge:
 		d.deadLetter(DeadReasonTooLarge, &s.origin)
