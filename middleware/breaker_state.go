@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -25,7 +26,7 @@ type breaker struct {
 	present atomic.Uint64 // the present ticket
 
 	mu      sync.Mutex // not held while functions of the app run, its logger's among them
-	machine *gobreaker.TwoStepCircuitBreaker
+	machine *gobreaker.CircuitBreaker
 	state   gobreaker.State  // of machine
 	counted gobreaker.Counts // at the last failure in state closed
 	force   bool             // the next failure opens the machine
@@ -91,7 +92,7 @@ func newBreaker(config *Breaker, g *gate.Gate, logger watermill.LoggerAdapter, f
 // renew makes a closed machine without counts.
 func (b *breaker) renew() {
 	b.state = gobreaker.StateClosed
-	b.machine = gobreaker.NewTwoStepCircuitBreaker(gobreaker.Settings{
+	b.machine = gobreaker.NewCircuitBreaker(gobreaker.Settings{
 		MaxRequests: 1,
 		Interval:    b.config.Window,
 		Timeout:     1, // b.timer ends the pause
@@ -113,12 +114,19 @@ func (b *breaker) isTooMuch(counts gobreaker.Counts) bool {
 	return b.force || outcomes >= least && float64(failures) >= b.config.Ratio*float64(outcomes)
 }
 
-// feed makes an outcome known to the machine.
+// feed makes an outcome known to the machine. Functions that exist already cost no allocation, as the ones of a TwoStepCircuitBreaker do.
 func (b *breaker) feed(v verdict) {
-	if done, err := b.machine.Allow(); err == nil {
-		done(v == good)
+	outcome := succeeded
+	if v == bad {
+		outcome = failed
 	}
+	_, _ = b.machine.Execute(outcome)
 }
+
+var errCounted = errors.New("a failure")
+
+func succeeded() (any, error) { return nil, nil }
+func failed() (any, error)    { return nil, errCounted }
 
 // begin is called before the handler is, and leave after the message is settled.
 func (b *breaker) begin() ticket {

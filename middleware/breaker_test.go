@@ -624,11 +624,34 @@ func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
 
 var errClosedForWork = errors.New("maintenance")
 
-func TestSuccessWithAGateDoesNotAllocate(t *testing.T) {
-	retry, _ := setup(t)
-	msg := messageOf(binding.NewContext(routerContext(t), &binding.Binding{Gate: gate.New(16)}))
+func TestSuccessUnderABreakerDoesNotAllocate(t *testing.T) {
+	without, _ := setup(t)
+	with, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} })
+	ctx := retrymw.WithOrigin(context.Background(), topic, handler)
+	bound := binding.NewContext(ctx, &binding.Binding{Gate: gate.New(16)})
+	for name, row := range map[string]struct {
+		h   message.HandlerFunc
+		ctx context.Context
+	}{
+		"a gate":                {without.Dispatch(succeed), bound},
+		"a breaker":             {with.Dispatch(succeed), bound},
+		"no gate":               {without.Middleware(succeed), ctx},
+		"a breaker and no gate": {with.Middleware(succeed), ctx},
+	} {
+		msg := messageOf(row.ctx)
+		_, _ = row.h(msg)
+		assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = row.h(msg) }), name)
+	}
+}
+
+func BenchmarkSuccessUnderABreaker(b *testing.B) {
+	retry, _ := setup(b, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} })
+	msg := messageOf(binding.NewContext(routerContext(b), &binding.Binding{Gate: gate.New(16)}))
 	h := retry.Dispatch(succeed)
-	assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }))
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = h(msg)
+	}
 }
 
 func TestBreakerDefaultsFollowEachOther(t *testing.T) {

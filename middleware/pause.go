@@ -27,7 +27,7 @@ func (t *TieredRetry) breakerOf(in *delivery) *breaker {
 }
 
 func (t *TieredRetry) breakerByName(in *delivery) *breaker {
-	name := originOf(in.ctx).handler
+	name := handlerOf(in.ctx)
 	for {
 		all := t.breakers.Load()
 		if all != nil && (*all)[name] != nil {
