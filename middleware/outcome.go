@@ -69,6 +69,8 @@ type situation struct {
 	called  bool          // the handler has been called
 	settled bool          // the handler has acked or nacked the message itself
 	ended   bool          // the subscription has ended, or the backend has taken the message back
+	paused  bool          // the handler was not called, because it is paused
+	probe   bool          // the handler was called to see whether messages still fail
 	delayed time.Duration // requested in the metadata of a message that has no record
 	sentAt  time.Time     // by MaxAgeFrom; zero: not known
 	refused refusal       // what the publisher did with the copy of an earlier decision
@@ -83,6 +85,7 @@ const (
 	tooLarge                       // the copy does not fit on a tier
 	unsendable                     // no further try with the same message can help
 	tierRefused                    // this tier refuses it for good
+	allRefused                     // the dead-letter queue does not take it either, so the tiers are tried again
 	unconfirmed                    // it may have arrived: a further try may be a duplicate
 	closedPublisher                // it publishes nothing any more
 	unpublished                    // the copy could not be published until MaxHold or shutdown, or the publisher is closed
@@ -113,7 +116,7 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 	switch {
 	case s.settled && failed:
 		d.outcome, d.record = Settled, s.record
-	case s.ended && (failed || !s.called), s.refused == unpublished:
+	case s.ended && (failed || !s.called), s.refused == unpublished, s.paused:
 		d.outcome, d.record = GivenBack, s.record
 	case failed:
 		p.decideFailure(&d, s, f, now)
@@ -166,11 +169,17 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 		p.wait(d, s, Snoozed, requested(f.requested, f.action.delay), now)
 		return
 	}
-	record.Failures++
 	schedule := p.schedule
 	if f.action.kind == actRetryWith {
 		schedule = f.action.schedule
 	}
+	if s.probe && f.retried() {
+		record.Snoozes++
+		retry := min(record.Failures+1, len(schedule))
+		p.wait(d, s, Snoozed, requested(max(f.requested, f.action.delay), schedule[retry-1]), now)
+		return
+	}
+	record.Failures++
 	delay, left := schedule.Delay(record.Failures)
 	switch {
 	case f.unreadable:

@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // errPhantom: when the broker cancels a consumer, watermill-amqp reads an empty delivery from the closed channel. The error
@@ -24,6 +25,8 @@ const maxErrorText = 1024
 // marshaler wraps the app's own.
 type marshaler struct {
 	app edge.Marshaler
+	// uuidKey is the header of the UUID where the app's marshaler is an edge.Plain. Else it is empty.
+	uuidKey string
 	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers read.
 	published func(exchange, routingKey string) bool
 }
@@ -35,7 +38,7 @@ func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler { return newMa
 
 func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
 	returns, retries := prefix.ReturnExchange(), prefix.RetryExchange()
-	return &marshaler{app: app, published: func(exchange, _ string) bool {
+	return &marshaler{app: app, uuidKey: plainKey(app), published: func(exchange, _ string) bool {
 		// Retries come through the return exchange, dead letters through the retry exchange.
 		return exchange == returns || exchange == retries
 	}}
@@ -44,6 +47,11 @@ func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
 func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {
 		return nil, errPhantom
+	}
+	if m.uuidKey != "" {
+		if msg := m.readPlain(&delivery); msg != nil {
+			return msg, nil
+		}
 	}
 	folded := text(delivery.Headers, recordHeader)
 	m.restore(&delivery)
@@ -163,7 +171,7 @@ func (m *marshaler) restoreProperties(delivery *amqp091.Delivery) {
 	delivery.RoutingKey = key
 }
 
-// Marshal returns the publishing that the app's marshaler makes, with the properties of the delivery that the message came from. The
+// Marshal returns the publishing that the app's marshaler makes, or a raw one for a dead letter that it cannot marshal, with the properties of the delivery that the message came from. The
 // record of a message that waits is folded, and the app's marshaler does not see it: each of its keys would be copied three times.
 func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
 	var p properties
@@ -171,41 +179,28 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		p.decode(encoded)
 	}
 	var r record
+	rawReason := ""
 	_, dead := msg.Metadata[middleware.DeadReasonKey]
-	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
-	plain.SetContext(msg.Context())
 	folds := false
-	for key, value := range msg.Metadata {
-		if key == middleware.PropertiesKey {
-			continue
-		}
-		if !dead && value != "" {
-			if field := fieldOf(key); field >= 0 {
+	if !dead {
+		for key, value := range msg.Metadata {
+			if field := fieldOf(key); field >= 0 && value != "" {
 				r[field], folds = value, true
-				continue
 			}
 		}
-		plain.Metadata[key] = value
 	}
-	if p.Raw { // the app's marshaler could not read the payload: it would encode what is encoded already
-		publishing = rawPublishing(plain)
-	} else if publishing, err = m.app.Marshal(plain); err != nil {
-		return publishing, fmt.Errorf("the app's marshaler: %w", err)
+	rest := func(key, value string) bool { // is neither folded nor the marshaler's own
+		return key != middleware.PropertiesKey && (dead || value == "" || fieldOf(key) < 0)
 	}
-	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
-	for key, value := range publishing.Headers {
-		if isTransport(key) || isBroker(key) {
-			continue
-		}
-		if _, set := plain.Metadata[key]; value == "" && msg.UUID == "" && !set {
-			continue // the header of an empty UUID, which the delivery did not have
-		}
-		headers[key] = value
+	if m.uuidKey != "" && !p.Raw {
+		publishing = m.writePlain(msg, rest)
+	} else if publishing, rawReason, err = m.write(msg, p.Raw, dead, rest); err != nil {
+		return publishing, err
 	}
-	publishing.Headers = headers
+	headers := publishing.Headers
 	p.apply(&publishing)
-	for key, value := range plain.Metadata {
-		if recordKeys[key] {
+	for key, value := range msg.Metadata {
+		if rest(key, value) && recordKeys[key] {
 			headers[key] = value
 		}
 	}
@@ -217,10 +212,78 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		}
 		headers[recordHeader] = r.fold()
 	}
+	if rawReason != "" {
+		headers[rawHeader] = rawReason
+	}
 	if !dead && publishing.Priority != 0 {
 		headers[priorityHeader], publishing.Priority = publishing.Priority, 0
 	}
 	return publishing, nil
+}
+
+// write returns the publishing of the app's marshaler, with a copy of its headers. A dead letter that it cannot marshal is raw, and
+// rawReason is why.
+func (m *marshaler) write(msg *message.Message, raw, dead bool, rest func(key, value string) bool) (publishing amqp091.Publishing, rawReason string, err error) {
+	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
+	plain.SetContext(msg.Context())
+	for key, value := range msg.Metadata {
+		if rest(key, value) {
+			plain.Metadata[key] = value
+		}
+	}
+	if raw { // the app's marshaler could not read the payload: it would encode what is encoded already
+		publishing = rawPublishing(plain)
+	} else if publishing, err = m.marshal(plain); err != nil {
+		if !dead || !isLasting(err) {
+			return amqp091.Publishing{}, "", err
+		}
+		publishing, rawReason = rawPublishing(plain), err.Error()
+		if msg.UUID != "" {
+			publishing.Headers[publisher.UUIDHeader] = msg.UUID
+		}
+	}
+	headers := make(amqp091.Table, len(publishing.Headers)+moreHeaders)
+	for key, value := range publishing.Headers {
+		if isTransport(key) || isBroker(key) {
+			continue
+		}
+		if _, set := plain.Metadata[key]; value == "" && msg.UUID == "" && !set {
+			continue // the header of an empty UUID, which the delivery did not have
+		}
+		headers[key] = value
+	}
+	publishing.Headers = headers
+	return publishing, rawReason, nil
+}
+
+// moreHeaders is how many headers a copy usually has besides those of the app.
+const moreHeaders = 5
+
+// marshal calls the app's marshaler and returns its panic as an error.
+func (m *marshaler) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			err = &marshalError{text: "the app's marshaler panicked: " + errorText(recovered)}
+		}
+	}()
+	if publishing, err = m.app.Marshal(msg); err != nil {
+		err = &marshalError{"the app's marshaler: " + errorText(err), err}
+	}
+	return publishing, err
+}
+
+// marshalError has its text from the beginning: to print the error of an app can panic.
+type marshalError struct {
+	text string
+	err  error // nil for a panic
+}
+
+func (e *marshalError) Error() string { return e.text }
+func (e *marshalError) Unwrap() error { return e.err }
+
+// isLasting reports whether the app's marshaler would return the error again for the same message.
+func isLasting(err error) bool {
+	return (&publisher.PublishError{Err: publisher.ErrRefused, Cause: err}).Refused()
 }
 
 func rawPublishing(msg *message.Message) amqp091.Publishing {
