@@ -51,7 +51,10 @@ func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) 
 		}
 		refused := refusalOf(err)
 		if refused == closedPublisher {
-			h.in.sleep(shutdownPause) // the message comes back at once, and each delivery counts towards the queue's delivery limit
+			if gate := h.in.gate(); gate == nil || !gate.Attached() {
+				// Only this library's own subscriber paces nacks. Elsewhere the message would come back at once, again and again.
+				h.in.sleep(shutdownPause)
+			}
 			return to, unpublished, err
 		}
 		if d.outcome != DeadLettered && (refused == tooLarge || refused == unsendable || refused == tierRefused) {

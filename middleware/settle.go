@@ -17,8 +17,11 @@ var errTakenBack = errors.New("the backend has ended the message's context befor
 // safe, so that the router acks the message, and an error where the router is to nack it.
 func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Time) error {
 	cause := f.err
-	if s.ended && !s.called { // the text of a marshaler's error may be a secret
+	switch {
+	case s.ended && !s.called: // the text of a marshaler's error may be a secret
 		cause = cmp.Or(in.ctx.Err(), context.Canceled)
+	case s.paused && cause == nil:
+		cause = errPaused
 	}
 	held := holder{t: t, in: in, until: time.Now().Add(t.config.MaxHold), pause: holdInitial}
 	defer held.end()
@@ -94,6 +97,8 @@ func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 		}
 	case in.takenBack():
 		t.logger.Error("The message is given back and counts no failure: the time for its ack must be longer than the handler takes", errTakenBack, t.fields(in))
+	case s.paused:
+		t.logger.Info("The handler is paused, the message is given back and counts no failure", t.fields(in))
 	case s.refused == notRefused: // a rule
 		t.logger.Info("Handler failed, message given back", t.fields(in))
 		in.sleep(shutdownPause)

@@ -25,6 +25,7 @@ func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
 					givesBack = time.Minute + time.Second
 				}
 				handler, began := gate.New(16), time.Now()
+				defer handler.Attach(following{})() // as RabbitMQ's subscriber: messages do not wait before the handler
 				var mu sync.Mutex
 				events := map[retrymw.Outcome]int{}
 				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
@@ -67,6 +68,11 @@ func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
 		})
 	}
 }
+
+// following is a subscription that follows the limits by itself.
+type following struct{}
+
+func (following) Limit(int) {}
 
 type timedOut struct{}
 

@@ -127,6 +127,15 @@ func (b *Binding) sweep(remove func(mark) bool) {
 	})
 }
 
+// Each returns a context for one message of a subscription whose context NewContext has made.
+func Each(ctx context.Context) context.Context {
+	d, found := ctx.Value(contextKey{}).(*Delivery)
+	if !found {
+		return ctx
+	}
+	return &Delivery{Context: ctx, Binding: d.Binding}
+}
+
 // Of returns the binding of a message. It is nil for a message that is not bound, and may be nil for one that is settled.
 func Of(msg *message.Message) *Binding {
 	b, _ := Lookup(msg)

@@ -140,8 +140,10 @@ type Config struct {
 	// nacked. The message keeps its place of Concurrency meanwhile. Defaults 10 ms and 5 s.
 	NackInitial, NackMax time.Duration
 
-	// Nacked is called when a message was nacked, before the pause. It must not block. Nil: nothing is called.
-	Nacked func(msg *message.Message)
+	// Nacked is called when a message was nacked, before the pause. The message may have been changed by its handler: again returns
+	// it as it was delivered. If Nacked returns true, the message is acked, because Nacked has taken care of it. It may block: the
+	// message takes one place of Concurrency meanwhile. Nil: nothing is called.
+	Nacked func(msg *message.Message, again func() (*message.Message, error)) bool
 }
 
 // ConsumerConfig has the options of basic.consume.

@@ -374,11 +374,27 @@ func (s *subscription) acked(a *arrival) {
 
 func (s *subscription) nacked(a *arrival) {
 	if s.config.Nacked != nil {
-		if err := guard("Config.Nacked", func() error { s.config.Nacked(a.msg); return nil }); err != nil {
+		done := false
+		err := guard("Config.Nacked", func() error {
+			done = s.config.Nacked(a.msg, func() (*message.Message, error) { return s.again(a) })
+			return nil
+		})
+		if err != nil {
 			s.logger.Error("Config.Nacked failed", err, watermill.LogFields{"message_uuid": a.msg.UUID})
+		}
+		if done {
+			s.acked(a)
+			return
 		}
 	}
 	s.requeue(a)
+}
+
+// again unmarshals a delivery once more.
+func (s *subscription) again(a *arrival) (*message.Message, error) {
+	second := arrival{session: a.session, delivery: a.delivery}
+	s.unmarshal(&second)
+	return second.msg, second.err
 }
 
 // requeue nacks a delivery after a pause, which grows each time that the message is delivered. The stop of the subscription ends

@@ -25,6 +25,8 @@ const maxErrorText = 1024
 // marshaler wraps the app's own.
 type marshaler struct {
 	app edge.Marshaler
+	// uuidKey is the header of the UUID where the app's marshaler is an edge.Plain. Else it is empty.
+	uuidKey string
 	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers read.
 	published func(exchange, routingKey string) bool
 }
@@ -36,7 +38,7 @@ func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler { return newMa
 
 func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
 	returns, retries := prefix.ReturnExchange(), prefix.RetryExchange()
-	return &marshaler{app: app, published: func(exchange, _ string) bool {
+	return &marshaler{app: app, uuidKey: plainKey(app), published: func(exchange, _ string) bool {
 		// Retries come through the return exchange, dead letters through the retry exchange.
 		return exchange == returns || exchange == retries
 	}}
@@ -45,6 +47,11 @@ func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
 func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {
 		return nil, errPhantom
+	}
+	if m.uuidKey != "" {
+		if msg := m.readPlain(&delivery); msg != nil {
+			return msg, nil
+		}
 	}
 	folded := text(delivery.Headers, recordHeader)
 	m.restore(&delivery)
@@ -174,46 +181,26 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	var r record
 	rawReason := ""
 	_, dead := msg.Metadata[middleware.DeadReasonKey]
-	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
-	plain.SetContext(msg.Context())
 	folds := false
-	for key, value := range msg.Metadata {
-		if key == middleware.PropertiesKey {
-			continue
-		}
-		if !dead && value != "" {
-			if field := fieldOf(key); field >= 0 {
+	if !dead {
+		for key, value := range msg.Metadata {
+			if field := fieldOf(key); field >= 0 && value != "" {
 				r[field], folds = value, true
-				continue
 			}
 		}
-		plain.Metadata[key] = value
 	}
-	if p.Raw { // the app's marshaler could not read the payload: it would encode what is encoded already
-		publishing = rawPublishing(plain)
-	} else if publishing, err = m.marshal(plain); err != nil {
-		if !dead || !isLasting(err) {
-			return amqp091.Publishing{}, err
-		}
-		publishing, rawReason = rawPublishing(plain), err.Error()
-		if msg.UUID != "" {
-			publishing.Headers[publisher.UUIDHeader] = msg.UUID
-		}
+	rest := func(key, value string) bool { // is neither folded nor the marshaler's own
+		return key != middleware.PropertiesKey && (dead || value == "" || fieldOf(key) < 0)
 	}
-	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
-	for key, value := range publishing.Headers {
-		if isTransport(key) || isBroker(key) {
-			continue
-		}
-		if _, set := plain.Metadata[key]; value == "" && msg.UUID == "" && !set {
-			continue // the header of an empty UUID, which the delivery did not have
-		}
-		headers[key] = value
+	if m.uuidKey != "" && !p.Raw {
+		publishing = m.writePlain(msg, rest)
+	} else if publishing, rawReason, err = m.write(msg, p.Raw, dead, rest); err != nil {
+		return publishing, err
 	}
-	publishing.Headers = headers
+	headers := publishing.Headers
 	p.apply(&publishing)
-	for key, value := range plain.Metadata {
-		if recordKeys[key] {
+	for key, value := range msg.Metadata {
+		if rest(key, value) && recordKeys[key] {
 			headers[key] = value
 		}
 	}
@@ -233,6 +220,44 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	}
 	return publishing, nil
 }
+
+// write returns the publishing of the app's marshaler, with a copy of its headers. A dead letter that it cannot marshal is raw, and
+// rawReason is why.
+func (m *marshaler) write(msg *message.Message, raw, dead bool, rest func(key, value string) bool) (publishing amqp091.Publishing, rawReason string, err error) {
+	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
+	plain.SetContext(msg.Context())
+	for key, value := range msg.Metadata {
+		if rest(key, value) {
+			plain.Metadata[key] = value
+		}
+	}
+	if raw { // the app's marshaler could not read the payload: it would encode what is encoded already
+		publishing = rawPublishing(plain)
+	} else if publishing, err = m.marshal(plain); err != nil {
+		if !dead || !isLasting(err) {
+			return amqp091.Publishing{}, "", err
+		}
+		publishing, rawReason = rawPublishing(plain), err.Error()
+		if msg.UUID != "" {
+			publishing.Headers[publisher.UUIDHeader] = msg.UUID
+		}
+	}
+	headers := make(amqp091.Table, len(publishing.Headers)+moreHeaders)
+	for key, value := range publishing.Headers {
+		if isTransport(key) || isBroker(key) {
+			continue
+		}
+		if _, set := plain.Metadata[key]; value == "" && msg.UUID == "" && !set {
+			continue // the header of an empty UUID, which the delivery did not have
+		}
+		headers[key] = value
+	}
+	publishing.Headers = headers
+	return publishing, rawReason, nil
+}
+
+// moreHeaders is how many headers a copy usually has besides those of the app.
+const moreHeaders = 5
 
 // marshal calls the app's marshaler and returns its panic as an error.
 func (m *marshaler) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
