@@ -44,7 +44,7 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	if err != nil {
 		return nil, err
 	}
-	m := &merged{ctx: ctx, out: make(chan *message.Message), topic: topic, handler: handler, binding: s.binding, logger: s.relay.logger}
+	m := &merged{ctx: ctx, out: make(chan *message.Message), topic: topic, handler: handler, binding: s.binding, patience: s.relay.config.MaxHop, logger: s.relay.logger}
 	m.subscribed, m.end = context.WithCancel(ctx)
 	active := func() bool { return m.subscribed.Err() == nil && !s.closed() }
 	if err := s.relay.handlers.begin(handler, topic, active); err != nil {
@@ -94,6 +94,7 @@ type merged struct {
 	out            chan *message.Message
 	topic, handler string
 	binding        *binding.Binding
+	patience       time.Duration // how long a message waits while the handler takes none
 	health         *subscriptions.Subscription
 	logger         watermill.LoggerAdapter
 	warned         atomic.Bool
@@ -106,6 +107,10 @@ func (m *merged) forward(in <-chan *message.Message) {
 	for msg := range in {
 		ctx := middleware.WithOrigin(msg.Context(), m.topic, m.handler)
 		msg.SetContext(binding.NewContext(ctx, m.binding))
+		if !m.admit(msg) {
+			msg.Nack()
+			continue
+		}
 		select {
 		case m.out <- msg:
 		case <-m.subscribed.Done():
@@ -118,6 +123,29 @@ func (m *merged) forward(in <-chan *message.Message) {
 		}
 	}
 	m.end()
+}
+
+// admit waits while the handler takes no messages. It reports false when the message goes back to the backend: after patience, because
+// a backend redelivers a message that is not settled for long, and at the end of the subscription or of the delivery.
+func (m *merged) admit(msg *message.Message) bool {
+	gate := m.binding.Gate
+	if gate == nil || gate.Limit() < 0 {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(m.subscribed, m.patience)
+	defer cancel()
+	if !gate.Enter(ctx, msg.Context().Done()) {
+		return false
+	}
+	go func() {
+		defer gate.Leave()
+		select {
+		case <-msg.Acked():
+		case <-msg.Nacked():
+		case <-m.subscribed.Done():
+		}
+	}()
+	return true
 }
 
 // The pause after a nack of a handler without the retry middleware. Many Pub/Subs deliver such a message again at once.
