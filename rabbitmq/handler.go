@@ -82,6 +82,7 @@ func (h *handlerSubscriber) config() subscriber.Config {
 			return queue
 		},
 		Declare:      h.declare,
+		Quorum:       h.connection.declarer.mayBeQuorum,
 		Unmarshal:    unmarshal(headers.New(app.Marshaler, h.core.prefix).Unmarshal, app.RedeliveredKey),
 		Concurrency:  h.options.Concurrency,
 		Prefetch:     h.prefetch(),

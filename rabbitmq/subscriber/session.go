@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,6 +61,9 @@ func openSession(current *dial.Connection, s *subscription) (*session, error) {
 	}
 	n.settler = newSettler(channel, current.Socket, s.stopping)
 	n.deliveries, err = channel.Consume(s.queue, tag, false, c.Exclusive, c.NoLocal, false, c.Arguments)
+	if err == nil && movesConsumers(current.Version()) && s.isQuorum() {
+		err = channel.Qos(maxPrefetch, 0, true)
+	}
 	if err != nil {
 		_ = channel.Close()
 		return nil, err
@@ -67,6 +71,19 @@ func openSession(current *dial.Connection, s *subscription) (*session, error) {
 	go n.watchClosed()
 	go n.settler.run()
 	return n, nil
+}
+
+// movesConsumers reports whether the broker may move a consumer to a new queue, in place of basic.cancel, when its queue is deleted and
+// declared anew within milliseconds. It then loses what the queue delivers (seen on 3.10.8, not on 4.0 and 4.3). It cannot move a
+// consumer to a quorum queue on a channel with a global prefetch, which quorum queues refuse, and sends basic.cancel. So that prefetch
+// is set after basic.consume, to the highest value. From 3.12 on, an operator can forbid it, and the broker would close the connection.
+func movesConsumers(version string) bool {
+	return strings.HasPrefix(version, "3.10.") || strings.HasPrefix(version, "3.11.")
+}
+
+func (s *subscription) isQuorum() (quorum bool) {
+	err := guard("Config.Quorum", func() error { quorum = s.config.Quorum(s.queue); return nil })
+	return quorum && err == nil
 }
 
 var errChannelClosed = errors.New("the channel was closed")
