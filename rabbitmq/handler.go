@@ -92,6 +92,7 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 		},
 		Declare:      h.declare,
 		Context:      func(ctx context.Context, _ amqp091.Delivery, _ string) context.Context { return binding.Each(ctx) },
+		Quorum:       h.connection.declarer.mayBeQuorum,
 		Unmarshal:    unmarshal(headers.New(app.Marshaler, h.core.prefix).Unmarshal, app.RedeliveredKey),
 		Concurrency:  h.options.Concurrency,
 		Prefetch:     h.prefetch(),
