@@ -133,9 +133,14 @@ func redelivered(ctx context.Context, c publishedCopy) *message.Message {
 }
 
 // logRecorder is a logger that keeps all lines.
-type logRecorder struct{ text strings.Builder }
+type logRecorder struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
 
 func (l *logRecorder) add(msg string, err error, fields watermill.LogFields) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	_, _ = fmt.Fprintln(&l.text, msg, err, fields)
 }
 func (l *logRecorder) Error(msg string, err error, fields watermill.LogFields) {
