@@ -12,6 +12,8 @@
 //
 //	AMQP                   amqp.Config             // the app's own configuration; required, never modified
 //	Schedule               backoff.Schedule        // the delay before each retry; required
+//	Rules                  []middleware.Rule       // what follows on errors of one kind; default none
+//	ExtraTiers             []time.Duration         // tiers for requested delays; default none
 //	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 247 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect

@@ -16,6 +16,8 @@
 //
 // The optional fields:
 //
+//	Rules                  []middleware.Rule       // what follows on errors of one kind
+//	ExtraTiers             []time.Duration         // tiers for requested delays
 //	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 247 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect

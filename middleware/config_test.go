@@ -12,13 +12,34 @@ import (
 )
 
 func TestValidateReportsAllFaultsAtOnce(t *testing.T) {
-	_, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{MaxHold: -time.Second, PublishTimeout: -1, EarlyTolerance: -1}, nil)
+	_, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{MaxHold: -time.Second, PublishTimeout: -1, MaxAge: -1}, nil)
 	require.Error(t, err)
 	for _, field := range []string{
-		"Publisher", "Schedule", "GenerateRetryDestination", "GenerateDeadLetterDestination", "MaxHold is -1s", "PublishTimeout is -1ns", "EarlyTolerance is -1ns",
+		"Publisher", "Schedule", "GenerateRetryDestination", "GenerateDeadLetterDestination", "MaxHold is -1s", "PublishTimeout is -1ns", "MaxAge is -1ns",
 	} {
 		assert.ErrorContains(t, err, field)
 	}
+}
+
+func TestTiersThatAreNotDeclaredAreRefused(t *testing.T) {
+	config := configOf(&recorder{})
+	config.Schedule = backoff.Schedule{time.Second}
+	config.Rules = []retrymw.Rule{{If: retrymw.Is(errDown), Then: retrymw.RetryWith(backoff.Schedule{time.Minute})}}
+	config.ExtraTiers = []time.Duration{time.Hour, time.Second}
+	assert.Equal(t, backoff.Schedule{time.Second, time.Minute, time.Hour}.Tiers(), config.Tiers())
+	for _, declared := range config.Tiers() {
+		config.DeclaredTiers = []backoff.Tier{declared}
+		err := config.Validate()
+		for _, tier := range config.Tiers() {
+			if fault := "have the tier " + tier.String() + ", which is not declared"; tier != declared {
+				require.ErrorContains(t, err, fault)
+			} else {
+				require.NotContains(t, err.Error(), fault)
+			}
+		}
+	}
+	config.DeclaredTiers = config.Tiers()
+	require.NoError(t, config.Validate())
 }
 
 func TestMiddlewareKeepsItsOwnCopyOfTheSchedule(t *testing.T) {

@@ -20,9 +20,19 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	earlier := now.Add(-time.Hour)
 	from := origin{topic: "orders", handler: "billing", subscriber: "amqp.Subscriber"}
 	schedule := backoff.Schedule{time.Second, time.Minute}
-	p := policy{schedule: schedule, tiers: schedule.Tiers(), tolerance: 100 * time.Millisecond}
+	p := policy{schedule: schedule, tiers: schedule.Tiers(), tiersWait: true}
 	errDown := errors.New("the bank is down")
-	because := func(err error) failure { return failure{err: err, reason: err.Error(), errorType: "T"} }
+	var retry TieredRetry
+	because := func(err error) failure {
+		f := retry.failureOf(err)
+		f.reason, f.errorType = err.Error(), "T"
+		return f
+	}
+	withAction := func(action Action) failure {
+		f := because(errDown)
+		f.action = action
+		return f
+	}
 	// failed returns the record of a message with that many failures. The first was an hour ago.
 	failed := func(times int) Record {
 		return Record{Failures: times, FirstFailedAt: earlier, LastFailedAt: earlier, DueAt: earlier, Topic: "orders", Handler: "billing"}
@@ -39,43 +49,70 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		return r
 	}
 	notDue := failed(1)
-	notDue.DueAt = now.Add(time.Second)
-	nearlyDue := failed(1)
-	nearlyDue.DueAt = now.Add(100 * time.Millisecond)
-
+	notDue.Remaining = 2 * time.Second
+	parked := notDue
+	parked.DueAt, parked.Remaining = now.Add(2*time.Second), time.Second
 	tooLargeCopy := failed(1)
 	tooLargeCopy.DueAt, tooLargeCopy.DeadReason, tooLargeCopy.Subscriber = time.Time{}, DeadReasonTooLarge, "amqp.Subscriber"
+	refusedCopy := copied(1, errDown.Error(), time.Time{}, DeadReasonRefused)
+	remaining := func(r Record, rest time.Duration) Record { r.Remaining = rest; return r }
+	snoozed := func(r Record) Record { r.Failures, r.Snoozes = r.Failures-1, r.Snoozes+1; return r }
+	second, minute := backoff.Tier(time.Second), backoff.Tier(time.Minute)
+	downAt := func(due time.Duration) Record { return copied(1, errDown.Error(), now.Add(due), "") }
+	dead := func(why DeadReason) decision {
+		return decision{outcome: DeadLettered, record: copied(1, errDown.Error(), time.Time{}, why)}
+	}
 
 	for name, row := range map[string]struct {
 		s    situation
 		f    failure
 		want decision
 	}{
-		"arrives":                               {situation{}, failure{}, decision{}},
-		"arrives, due":                          {situation{record: failed(1)}, failure{}, decision{}},
-		"arrives, within tolerance":             {situation{record: nearlyDue}, failure{}, decision{}},
-		"arrives, not due":                      {situation{record: notDue}, failure{}, decision{outcome: Parked, record: notDue, tier: backoff.Tier(time.Second), delay: time.Second}},
-		"arrives, not due, shutdown":            {situation{record: notDue, ended: true}, failure{}, decision{outcome: GivenBack}},
-		"arrives, shutdown":                     {situation{ended: true}, failure{}, decision{outcome: GivenBack}},
-		"arrives, cannot be unmarshaled":        {situation{}, because(errUnmarshal("no JSON")), decision{outcome: DeadLettered, record: copied(1, "cannot unmarshal the message: no JSON", time.Time{}, DeadReasonUnmarshal)}},
-		"succeeds":                              {situation{called: true}, failure{}, decision{outcome: Processed}},
-		"succeeds, shutdown":                    {situation{called: true, ended: true}, failure{}, decision{outcome: Processed}},
-		"succeeds, acked by the handler":        {situation{called: true, settled: true}, failure{}, decision{outcome: Processed}},
-		"fails":                                 {situation{called: true}, because(errDown), decision{outcome: Retried, record: copied(1, errDown.Error(), now.Add(time.Second), ""), tier: backoff.Tier(time.Second), delay: time.Second}},
-		"fails a second time":                   {situation{called: true, record: failed(1)}, because(errDown), decision{outcome: Retried, record: copied(2, errDown.Error(), now.Add(time.Minute), ""), tier: backoff.Tier(time.Minute), delay: time.Minute}},
-		"fails, no retries left":                {situation{called: true, record: failed(2)}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
-		"fails, permanent":                      {situation{called: true}, because(backoff.Permanent(errDown)), decision{outcome: DeadLettered, record: copied(1, errDown.Error(), time.Time{}, DeadReasonPermanent)}},
-		"requests a delay":                      {situation{called: true}, because(backoff.RetryAfter(errDown, 2*time.Second)), decision{outcome: Retried, record: copied(1, errDown.Error(), now.Add(2*time.Second), ""), tier: backoff.Tier(time.Minute), delay: 2 * time.Second}},
-		"requests more than MaxDelay":           {situation{called: true}, because(backoff.RetryAfter(errDown, 2*backoff.MaxDelay)), decision{outcome: Retried, record: copied(1, errDown.Error(), now.Add(backoff.MaxDelay), ""), tier: backoff.Tier(time.Minute), delay: backoff.MaxDelay}},
-		"requests a delay, no retries left":     {situation{called: true, record: failed(2)}, because(backoff.RetryAfter(errDown, time.Second)), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
-		"fails, shutdown":                       {situation{called: true, ended: true}, because(errDown), decision{outcome: GivenBack}},
-		"fails, acked by the handler":           {situation{called: true, settled: true}, because(errDown), decision{outcome: Settled}},
-		"fails, acked by the handler, shutdown": {situation{called: true, settled: true, ended: true}, because(errDown), decision{outcome: Settled}},
-		"fails, too large for a tier":           {situation{called: true, refused: tooLarge}, because(errDown), decision{outcome: DeadLettered, record: copied(1, errDown.Error(), time.Time{}, DeadReasonTooLarge)}},
-		"fails, no retries left, too large":     {situation{called: true, record: failed(2), refused: tooLarge}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
-		"fails, cannot be published":            {situation{called: true, refused: unpublished}, because(errDown), decision{outcome: GivenBack}},
-		"not due, too large for a tier":         {situation{record: notDue, refused: tooLarge}, failure{}, decision{outcome: DeadLettered, record: tooLargeCopy}},
-		"not due, cannot be published":          {situation{record: notDue, refused: unpublished}, failure{}, decision{outcome: GivenBack}},
+		"arrives":                        {situation{}, failure{}, decision{}},
+		"arrives, due":                   {situation{record: failed(1)}, failure{}, decision{}},
+		"arrives, not due":               {situation{record: notDue}, failure{}, decision{outcome: Parked, record: parked, tier: second, delay: 2 * time.Second}},
+		"arrives, not due, shutdown":     {situation{record: notDue, ended: true}, failure{}, decision{outcome: GivenBack, record: notDue}},
+		"arrives, shutdown":              {situation{ended: true}, failure{}, decision{outcome: GivenBack}},
+		"arrives, cannot be unmarshaled": {situation{}, because(errUnmarshal("no JSON")), decision{outcome: DeadLettered, record: copied(1, "cannot unmarshal the message: no JSON", time.Time{}, DeadReasonUnmarshal)}},
+		"arrives, delayed": {situation{delayed: 90 * time.Second}, failure{}, decision{
+			outcome: Parked, tier: minute, delay: 90 * time.Second,
+			record: Record{DueAt: now.Add(90 * time.Second), Remaining: 30 * time.Second, Topic: "orders", Handler: "billing"},
+		}},
+		"succeeds":                                 {situation{called: true}, failure{}, decision{outcome: Processed}},
+		"succeeds after a failure":                 {situation{called: true, record: failed(1)}, failure{}, decision{outcome: Recovered, record: failed(1)}},
+		"succeeds after a snooze":                  {situation{called: true, record: Record{Snoozes: 1}}, failure{}, decision{outcome: Recovered, record: Record{Snoozes: 1}}},
+		"succeeds after a requested delay":         {situation{called: true, record: failed(0)}, failure{}, decision{outcome: Processed}},
+		"succeeds, shutdown":                       {situation{called: true, ended: true}, failure{}, decision{outcome: Processed}},
+		"succeeds, acked by the handler":           {situation{called: true, settled: true}, failure{}, decision{outcome: Processed}},
+		"fails":                                    {situation{called: true}, because(errDown), decision{outcome: Retried, record: downAt(time.Second), tier: second, delay: time.Second}},
+		"fails a second time":                      {situation{called: true, record: failed(1)}, because(errDown), decision{outcome: Retried, record: copied(2, errDown.Error(), now.Add(time.Minute), ""), tier: minute, delay: time.Minute}},
+		"fails, no retries left":                   {situation{called: true, record: failed(2)}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
+		"fails, permanent":                         {situation{called: true}, because(backoff.Permanent(errDown)), dead(DeadReasonPermanent)},
+		"requests a delay":                         {situation{called: true}, because(backoff.RetryAfter(errDown, 2*time.Second)), decision{outcome: Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
+		"requests a part of a tier":                {situation{called: true}, because(backoff.RetryAfter(errDown, 1500*time.Millisecond)), decision{outcome: Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
+		"requests less than a millisecond":         {situation{called: true}, because(backoff.RetryAfter(errDown, time.Second+1)), decision{outcome: Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
+		"requests more than MaxDelay":              {situation{called: true}, because(backoff.RetryAfter(errDown, 2*backoff.MaxDelay)), decision{outcome: Retried, record: remaining(downAt(backoff.MaxDelay), backoff.MaxDelay-time.Minute), tier: minute, delay: backoff.MaxDelay}},
+		"requests a delay, no retries left":        {situation{called: true, record: failed(2)}, because(backoff.RetryAfter(errDown, time.Second)), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
+		"fails, shutdown":                          {situation{called: true, ended: true}, because(errDown), decision{outcome: GivenBack}},
+		"fails, acked by the handler":              {situation{called: true, settled: true}, because(errDown), decision{outcome: Settled}},
+		"fails again, acked by the handler":        {situation{called: true, settled: true, record: failed(1)}, because(errDown), decision{outcome: Settled, record: failed(1)}},
+		"fails, acked by the handler, shutdown":    {situation{called: true, settled: true, ended: true}, because(errDown), decision{outcome: Settled}},
+		"fails, too large for a tier":              {situation{called: true, refused: tooLarge}, because(errDown), dead(DeadReasonTooLarge)},
+		"fails, no retries left, too large":        {situation{called: true, record: failed(2), refused: tooLarge}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
+		"fails, refused":                           {situation{called: true, refused: unsendable}, because(errDown), decision{outcome: DeadLettered, record: refusedCopy}},
+		"fails, cannot be published":               {situation{called: true, refused: unpublished}, because(errDown), decision{outcome: GivenBack}},
+		"not due, too large for a tier":            {situation{record: remaining(notDue, time.Second), refused: tooLarge}, failure{}, decision{outcome: DeadLettered, record: tooLargeCopy}},
+		"not due, cannot be published":             {situation{record: notDue, refused: unpublished}, failure{}, decision{outcome: GivenBack, record: notDue}},
+		"the tier refuses":                         {situation{called: true, avoid: []backoff.Tier{second}}, because(errDown), decision{outcome: Retried, record: downAt(time.Minute), tier: minute, delay: time.Minute}},
+		"the longest tier refuses":                 {situation{called: true, record: failed(1), avoid: []backoff.Tier{minute}}, because(errDown), decision{outcome: Retried, record: remaining(copied(2, errDown.Error(), now.Add(time.Minute), ""), 59*time.Second), tier: second, delay: time.Minute}},
+		"all tiers refuse":                         {situation{called: true, avoid: []backoff.Tier{minute, second}}, because(errDown), dead(DeadReasonNoTier)},
+		"rule: snooze":                             {situation{called: true}, withAction(Snooze(time.Minute)), decision{outcome: Snoozed, record: snoozed(downAt(time.Minute)), tier: minute, delay: time.Minute}},
+		"rule: give back":                          {situation{called: true, record: failed(1)}, withAction(GiveBack()), decision{outcome: GivenBack, record: failed(1)}},
+		"rule: discard":                            {situation{called: true}, withAction(Discard()), decision{outcome: Discarded, record: copied(1, errDown.Error(), time.Time{}, "")}},
+		"rule, acked by the handler":               {situation{called: true, settled: true}, withAction(Snooze(time.Minute)), decision{outcome: Settled}},
+		"rule, shutdown":                           {situation{called: true, ended: true}, withAction(Discard()), decision{outcome: GivenBack}},
+		"rule: retry by another schedule":          {situation{called: true}, withAction(RetryWith(backoff.Schedule{time.Minute})), decision{outcome: Retried, record: downAt(time.Minute), tier: minute, delay: time.Minute}},
+		"rule: retry by another schedule, is over": {situation{called: true, record: failed(1)}, withAction(RetryWith(backoff.Schedule{time.Minute})), decision{outcome: DeadLettered, record: copied(2, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,8 +155,8 @@ func TestDocumentsHaveTheDeadReasons(t *testing.T) {
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "\n## ")
 	var got []DeadReason
-	for _, match := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(table, 4) {
+	for _, match := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(table, len(DeadReasons())) {
 		got = append(got, DeadReason(match[1]))
 	}
-	assert.Equal(t, []DeadReason{DeadReasonExhausted, DeadReasonPermanent, DeadReasonUnmarshal, DeadReasonTooLarge}, got)
+	assert.Equal(t, DeadReasons(), got)
 }

@@ -1,19 +1,47 @@
 package middleware_test
 
 import (
+	"context"
 	"maps"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
+	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
+
+// rounds brings the last copy back from tier to tier, until the handler is called or the copy is a dead letter. It returns the names of
+// the tiers.
+func rounds(t *testing.T, ctx context.Context, retry *retrymw.TieredRetry, sent *recorder, h message.HandlerFunc) (tiers []string) {
+	t.Helper()
+	called := false
+	for !called {
+		last := sent.copies[len(sent.copies)-1]
+		name, _, _ := strings.Cut(last.topic, ".")
+		if name == "dead" {
+			return tiers
+		}
+		tier, err := backoff.ParseTier(name)
+		require.NoError(t, err)
+		require.Less(t, len(tiers), 1000, "it circles: %v", tiers[:min(len(tiers), 5)])
+		tiers = append(tiers, name)
+		time.Sleep(time.Duration(tier))
+		_, err = retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			called = true
+			return h(msg)
+		})(redelivered(ctx, last))
+		require.NoError(t, err)
+	}
+	return tiers
+}
 
 func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
 	ctx := routerContext(t)
@@ -25,37 +53,37 @@ func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
 		{"shorter than the shortest tier", 10 * time.Millisecond, []string{"1s"}},
 		{"now", 0, []string{"1s"}},
 		{"a tier", 5 * time.Second, []string{"5s"}},
-		{"between two tiers", 3 * time.Second, []string{"5s"}},
-		{"a little longer than the longest tier", time.Minute + 400*time.Millisecond, []string{"1m"}},
-		{"longer than the longest tier", 2*time.Minute + 3*time.Second, []string{"1m", "1m", "5s"}},
+		{"between two tiers", 3 * time.Second, []string{"1s", "1s", "1s"}},
+		{"a part of the shortest tier", 1500 * time.Millisecond, []string{"1s", "1s"}},
+		{"a little longer than the longest tier", time.Minute + 400*time.Millisecond, []string{"1m", "1s"}},
+		{"longer than the longest tier", 2*time.Minute + 7*time.Second, []string{"1m", "1m", "5s", "1s", "1s"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				parked := 0
-				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-					c.OnPark = func(retrymw.ParkEvent) { parked++ }
+				var events []retrymw.Event
+				retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+					c.Observe = func(e retrymw.Event) { events = append(events, e) }
 				})
 				failedAt := time.Now()
 				_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, row.requested)))(messageOf(ctx))
 				require.NoError(t, err)
+				promised := sent.only(t).msg.Metadata[retrymw.DueAtKey]
 
-				var calledAt time.Time
-				for round := 0; calledAt.IsZero(); round++ {
-					last := sent.copies[len(sent.copies)-1]
-					require.Equal(t, row.tiers[round]+".orders", last.topic)
-					assert.Equal(t, "1", last.msg.Metadata[retrymw.FailuresKey], "a round on a tier is not a failure")
-					tier, err := backoff.ParseTier(row.tiers[round])
-					require.NoError(t, err)
-					time.Sleep(time.Duration(tier))
-					_, err = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
-						calledAt = time.Now()
-						return nil, nil
-					})(redelivered(ctx, last))
-					require.NoError(t, err)
+				assert.Equal(t, row.tiers, rounds(t, ctx, retry, sent, succeed))
+				waited := time.Since(failedAt)
+				assert.GreaterOrEqual(t, waited, row.requested, "never early")
+				assert.LessOrEqual(t, waited, max(row.requested, time.Second)+time.Second, "late by at most the shortest tier")
+				assert.Equal(t, promised, time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), "the due time is true")
+				for _, c := range sent.copies {
+					assert.Equal(t, "1", c.msg.Metadata[retrymw.FailuresKey], "a round on a tier is not a failure")
+					assert.Equal(t, promised, c.msg.Metadata[retrymw.DueAtKey])
 				}
-				assert.Len(t, sent.copies, len(row.tiers))
-				assert.Equal(t, len(row.tiers)-1, parked)
-				assert.GreaterOrEqual(t, calledAt.Sub(failedAt), row.requested-500*time.Millisecond, "the tolerance is half the shortest tier")
+				require.Len(t, events, len(row.tiers)+1)
+				assert.Equal(t, waited, events[0].Delay)
+				for _, e := range events[1:len(row.tiers)] {
+					assert.Equal(t, retrymw.Parked, e.Outcome)
+				}
+				assert.Equal(t, retrymw.Recovered, events[len(row.tiers)].Outcome)
 			})
 		})
 	}
@@ -73,51 +101,199 @@ func TestRequestedDelayIsAtMostMaxDelay(t *testing.T) {
 	})
 }
 
-func TestEarlyMessageIsParkedForTheRestOfItsDelay(t *testing.T) {
+// A due time is for reading only. The clock of the host that wrote it may be hours ahead.
+func TestDueTimeIsNotCompared(t *testing.T) {
 	ctx := routerContext(t)
-	for _, row := range []struct {
-		name   string
-		early  time.Duration
-		parked bool
-	}{
-		{"a millisecond", time.Millisecond, false},
-		{"the tolerance, half the shortest tier", 500 * time.Millisecond, false},
-		{"more than the tolerance", 501 * time.Millisecond, true},
-	} {
-		t.Run(row.name, func(t *testing.T) {
+	for name, due := range map[string]time.Duration{"past": -time.Hour, "a second": time.Second, "hours": 2 * time.Hour, "a year": 365 * 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var retryParams []retrymw.RetryDestinationParams
-				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-					generate := c.GenerateRetryDestination
-					c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
-						retryParams = append(retryParams, p)
-						return generate(p)
-					}
-				})
-				_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
-				require.NoError(t, err)
-				back := redelivered(ctx, sent.only(t))
-				time.Sleep(time.Second - row.early)
-
-				called := false
-				_, err = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
-					called = true
-					return nil, nil
-				})(back)
-				require.NoError(t, err)
-				assert.Equal(t, !row.parked, called)
-				if row.parked {
-					parked := sent.copies[1]
-					assert.Equal(t, "1s.orders", parked.topic)
-					left := maps.Clone(back.Metadata)
-					left[delay.DelayedForKey] = row.early.String()
-					assert.Equal(t, left, parked.msg.Metadata, "only the rest of the delay changes, and no failure is counted")
-					second := backoff.Tier(time.Second)
-					assert.Equal(t, []retrymw.RetryDestinationParams{
-						{Topic: topic, Handler: handler, Tier: second, Failures: 1}, {Topic: topic, Handler: handler, Tier: second},
-					}, retryParams)
+				for _, waits := range []bool{true, false} {
+					retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.TiersWait = waits })
+					msg := messageOf(ctx)
+					retrymw.Record{Failures: 1, Topic: topic, DueAt: time.Now().Add(due)}.Write(msg.Metadata)
+					calls := 0
+					_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+						calls++
+						return nil, nil
+					})(msg)
+					require.NoError(t, err)
+					assert.Equal(t, 1, calls)
+					assert.Empty(t, sent.copies)
 				}
 			})
+		})
+	}
+}
+
+func TestMessageIsParkedForWhatRemains(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		var retryParams []retrymw.RetryDestinationParams
+		retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+			generate := c.GenerateRetryDestination
+			c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+				retryParams = append(retryParams, p)
+				return generate(p)
+			}
+		})
+		_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(messageOf(ctx))
+		require.NoError(t, err)
+		back := redelivered(ctx, sent.only(t))
+		assert.Equal(t, "1s", back.Metadata[retrymw.RemainingKey])
+		time.Sleep(time.Second)
+
+		_, err = retry.Middleware(notCalled(t))(back)
+		require.NoError(t, err)
+		require.Len(t, sent.copies, 2)
+		assert.Equal(t, "1s.orders", sent.copies[1].topic)
+		left := maps.Clone(back.Metadata)
+		delete(left, retrymw.RemainingKey)
+		left[delay.DelayedForKey] = "1s"
+		assert.Equal(t, left, sent.copies[1].msg.Metadata, "only the rest of the delay changes, and no failure is counted")
+		second := backoff.Tier(time.Second)
+		assert.Equal(t, []retrymw.RetryDestinationParams{
+			{Topic: topic, Handler: handler, Tier: second, Failures: 1}, {Topic: topic, Handler: handler, Tier: second},
+		}, retryParams)
+	})
+}
+
+// A backend that waits until the due time of each message gets the whole delay at once.
+func TestRequestedDelayWithoutRounds(t *testing.T) {
+	ctx := routerContext(t)
+	for requested, tier := range map[time.Duration]string{
+		10 * time.Millisecond: "1s", 3 * time.Second: "5s", 5 * time.Second: "5s", 6 * time.Second: "1m", time.Hour: "1m",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			retry, sent := setup(t)
+			_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, requested)))(messageOf(ctx))
+			require.NoError(t, err)
+			copied := sent.only(t)
+			assert.Equal(t, tier+".orders", copied.topic)
+			assert.NotContains(t, copied.msg.Metadata, retrymw.RemainingKey)
+			record, _ := retrymw.ReadRecord(copied.msg.Metadata)
+			assert.Equal(t, requested, time.Until(record.DueAt))
+		})
+	}
+}
+
+// What a stranger writes into retry_remaining is worth at most one MaxDelay, and never a loop: the rest gets shorter in each round.
+func TestForgedRemainingDelay(t *testing.T) {
+	ctx := routerContext(t)
+	year := backoff.Tier(365 * 24 * time.Hour)
+	for forged, waits := range map[string]time.Duration{
+		"":    0,
+		"-1s": 0, "-9223372036854775808ns": 0, "NaN": 0, "1 year": 0, "\xff\x00": 0, "1e9h": 0, "9223372036854775807h": 0,
+		"87600h0m0.001s": 0, strings.Repeat("9", 1_000_000): 0,
+		"0": 0, "1ns": time.Second, "1h": time.Hour, "87600h": backoff.MaxDelay,
+	} {
+		t.Run(forged[:min(len(forged), 20)], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = []time.Duration{time.Hour, time.Duration(year)} })
+				msg := messageOf(ctx)
+				retrymw.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
+				msg.Metadata[retrymw.RemainingKey] = forged
+				began, called := time.Now(), false
+				h := func(*message.Message) ([]*message.Message, error) {
+					called = true
+					return nil, nil
+				}
+				_, err := retry.Middleware(h)(msg)
+				require.NoError(t, err)
+				if !called {
+					rounds(t, ctx, retry, sent, h)
+				}
+				assert.True(t, called)
+				assert.Equal(t, waits, time.Since(began))
+			})
+		})
+	}
+}
+
+func TestDelayOfAFreshMessage(t *testing.T) {
+	ctx := routerContext(t)
+	arrivals := func(c *retrymw.TieredRetryConfig) { c.DelayArrivals = true }
+	for name, row := range map[string]struct {
+		set   func(*message.Message)
+		tiers []string
+		waits time.Duration
+	}{
+		"For":   {func(m *message.Message) { delay.Message(m, delay.For(7*time.Second)) }, []string{"5s", "1s", "1s"}, 7 * time.Second},
+		"Until": {func(m *message.Message) { delay.Message(m, delay.Until(time.Now().Add(time.Minute))) }, []string{"1m"}, time.Minute},
+		"of properties": {func(m *message.Message) {
+			delay.Message(m, delay.For(time.Second))
+			m.Metadata[retrymw.PropertiesKey] = "x"
+		}, []string{"1s"}, time.Second},
+		"until a time that is over": {func(m *message.Message) { delay.Message(m, delay.Until(time.Now().Add(-time.Minute))) }, nil, 0},
+		"garbled": {func(m *message.Message) {
+			m.Metadata[delay.DelayedUntilKey], m.Metadata[delay.DelayedForKey] = "tomorrow", "long"
+		}, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t, tiersWait, arrivals)
+				calls := 0
+				h := func(msg *message.Message) ([]*message.Message, error) {
+					calls++
+					record, _ := retrymw.ReadRecord(msg.Metadata)
+					assert.Zero(t, record.Failures)
+					return nil, errDown
+				}
+				began := time.Now()
+				msg := messageOf(ctx)
+				row.set(msg)
+				_, err := retry.Middleware(h)(msg)
+				require.NoError(t, err)
+				var waited []string
+				if calls == 0 {
+					waited = rounds(t, ctx, retry, sent, h)
+				}
+				assert.Equal(t, row.tiers, waited)
+				assert.Equal(t, row.waits, time.Since(began))
+				assert.Equal(t, 1, calls)
+				last := sent.copies[len(sent.copies)-1]
+				assert.Equal(t, "1s.orders", last.topic, "the failure waits by the schedule, and is not delayed again")
+				assert.Equal(t, "1", last.msg.Metadata[retrymw.FailuresKey])
+				assert.NotContains(t, last.msg.Metadata, retrymw.RemainingKey)
+			})
+		})
+	}
+	t.Run("where the Pub/Sub delays", func(t *testing.T) {
+		retry, sent := setup(t, tiersWait)
+		msg := messageOf(ctx)
+		delay.Message(msg, delay.For(time.Hour))
+		calls := 0
+		_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+			calls++
+			return nil, nil
+		})(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 1, calls)
+		assert.Empty(t, sent.copies)
+	})
+}
+
+// Watermill's DelayOnError inside multiplies the delay that it finds in the metadata of the retry.
+func TestDelayOnErrorInsideRequestsTheDelay(t *testing.T) {
+	ctx := routerContext(t)
+	for _, deep := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = deep })
+			delays := &watermillmw.DelayOnError{InitialInterval: 2 * time.Second, MaxInterval: 10 * time.Second, Multiplier: 3}
+			h := delays.Middleware(failing(errDown))
+			_, err := retry.Middleware(h)(messageOf(ctx))
+			require.NoError(t, err)
+			var waits []time.Duration
+			for range 3 {
+				record, ok := retrymw.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				require.True(t, ok)
+				waits = append(waits, time.Until(record.DueAt))
+				rounds(t, ctx, retry, sent, h)
+			}
+			if deep {
+				t.Log("the metadata of each retry has the whole delay")
+			}
+			assert.Equal(t, 2*time.Second, waits[0])
+			t.Log(waits)
 		})
 	}
 }

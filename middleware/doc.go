@@ -7,14 +7,21 @@
 //
 //	outcome          when                                                       what happens
 //	processed        the handler returns nil                                    its produced messages are published
+//	recovered        the same, and it had failed or was snoozed before          the same
 //	retried          it fails and retries are left                              a copy goes to the tier of this failure
+//	snoozed          it fails, and a rule does not count it                     a copy goes to a tier, uncounted
 //	parked           a part of a requested delay remains                        a copy goes to a tier, uncounted
-//	dead-lettered    no retries left, Permanent, unreadable or too large        a copy becomes a dead letter, with the reason
-//	given back       the subscription ends, or the copy cannot be published     the message is nacked, nothing is counted
+//	dead-lettered    no retries left, Permanent, a rule, too old or unreadable  a copy becomes a dead letter, with the reason
+//	discarded        it fails, and a rule discards the message                  the message is acked, no copy is published
+//	held             the copy cannot be published yet                           the message waits, another outcome follows
+//	given back       the subscription ends, a rule, or no copy for MaxHold      the message is nacked, nothing is counted
 //	settled          the handler fails after it has acked or nacked the message no copy is published
 //
-// A handler that panics, or ends its goroutine, has failed. While a copy cannot be published the message is held, with back-off,
-// up to MaxHold or shutdown.
+// A handler that panics, ends its goroutine or returns a nil message has failed. While a copy cannot be published the message is
+// held, with back-off, up to MaxHold or shutdown.
+//
+// Rules decide by the kind of an error, a Breaker pauses a handler while most of its messages fail, and MaxAge ends the retries of
+// messages that are too old. Observe gets every outcome.
 //
 // The package imports no AMQP. Package config makes its configuration for RabbitMQ, package relay for Pub/Subs without TTL
 // queues. Copies that wait also carry the metadata of Watermill's components/delay, to the millisecond. A Pub/Sub that delays

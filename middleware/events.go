@@ -19,8 +19,8 @@ type Event struct {
 	Handler     string // the handler's name in the router
 	MessageUUID string // empty for messages of publishers that set none
 
-	// Record is the failure record of the copy, this failure included. Where there is no copy it is the record that the message came
-	// with; it is zero at a first try.
+	// Record is the failure record of the copy or of the discarded message, this failure included. Of the other outcomes it is the
+	// record that the message came with; it is zero at a first try.
 	Record Record
 
 	Age         time.Duration // since the first failure; 0 where there is none

@@ -107,17 +107,18 @@ func orderFrom(metadata message.Metadata) *message.Message {
 	return msg
 }
 
-// The hooks observe what happens to failed messages.
+// Observe gets the outcome of every delivery.
 func ExampleTieredRetryConfig() {
 	config := exampleConfig()
-	config.OnRetry = func(e retrymw.RetryEvent) {
-		fmt.Println("retried:", e.MessageUUID, "waits", e.Tier, "on", e.Destination)
-	}
-	config.OnPark = func(e retrymw.ParkEvent) {
-		fmt.Println("parked:", e.MessageUUID, "waits", e.Tier, "on", e.Destination)
-	}
-	config.OnDeadLetter = func(e retrymw.DeadLetterEvent) {
-		fmt.Println("dead-lettered:", e.MessageUUID, "as", e.DeadReason, "on", e.Destination)
+	config.Observe = func(e retrymw.Event) {
+		switch e.Outcome {
+		case retrymw.DeadLettered:
+			fmt.Println("dead-lettered:", e.MessageUUID, "as", e.Record.DeadReason, "on", e.Destination)
+		case retrymw.Recovered:
+			fmt.Println("recovered:", e.MessageUUID, "after failures:", e.Record.Failures)
+		default:
+			fmt.Printf("%s: %s waits %v on %v\n", e.Outcome, e.MessageUUID, e.Tier, e.Destination)
+		}
 	}
 	retry, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
@@ -128,9 +129,13 @@ func ExampleTieredRetryConfig() {
 		return nil, errors.New("no answer from the bank")
 	})(orderFrom(message.Metadata{}))
 
-	early := message.Metadata{} // the message comes back before its requested delay is over
-	retrymw.Record{Failures: 1, Topic: "orders", DueAt: time.Now().Add(time.Hour)}.Write(early)
-	_, _ = retry.Middleware(message.PassthroughHandler)(orderFrom(early))
+	back := message.Metadata{} // the message comes back, but a part of its requested delay remains
+	retrymw.Record{Failures: 1, Topic: "orders", Remaining: time.Hour}.Write(back)
+	_, _ = retry.Middleware(message.PassthroughHandler)(orderFrom(back))
+
+	over := message.Metadata{} // nothing remains
+	retrymw.Record{Failures: 1, Topic: "orders"}.Write(over)
+	_, _ = retry.Middleware(message.PassthroughHandler)(orderFrom(over))
 
 	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, backoff.Permanent(errors.New("no such customer"))
@@ -138,6 +143,7 @@ func ExampleTieredRetryConfig() {
 	// Output:
 	// retried: order-1 waits 1s on orders.retry.1s
 	// parked: order-1 waits 125s on orders.retry.125s
+	// recovered: order-1 after failures: 1
 	// dead-lettered: order-1 as permanent on orders.dead
 }
 
@@ -180,17 +186,35 @@ func ExampleOutcomes() {
 	}
 	// Output:
 	// processed
+	// recovered
 	// retried
+	// snoozed
 	// parked
 	// dead-lettered
+	// discarded
+	// held
 	// given back
 	// settled
+}
+
+func ExampleDeadReasons() {
+	for _, reason := range retrymw.DeadReasons() {
+		fmt.Println(reason)
+	}
+	// Output:
+	// exhausted
+	// permanent
+	// expired
+	// unmarshal
+	// too_large
+	// refused
+	// no_tier
 }
 
 // Package relay does this for the messages of a return topic. The failure is then counted on topic orders.
 func ExampleWithOrigin() {
 	config := exampleConfig()
-	config.OnRetry = func(e retrymw.RetryEvent) { fmt.Println(e.Topic, e.Handler, e.Failures) }
+	config.Observe = func(e retrymw.Event) { fmt.Println(e.Topic, e.Handler, e.Record.Failures) }
 	retry, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -207,13 +231,13 @@ func ExampleWithOrigin() {
 }
 
 func ExamplePanicError() {
-	onDeadLetter := func(e retrymw.DeadLetterEvent) {
+	observe := func(e retrymw.Event) {
 		var panicked *retrymw.PanicError
 		if errors.As(e.Err, &panicked) {
 			fmt.Println("panicked with", panicked.Value)
 		}
 	}
-	onDeadLetter(retrymw.DeadLetterEvent{Err: &retrymw.PanicError{Value: "boom"}})
+	observe(retrymw.Event{Err: &retrymw.PanicError{Value: "boom"}})
 	// Output:
 	// panicked with boom
 }

@@ -53,16 +53,15 @@ func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) 
 		if refused == unconfirmed {
 			wait = max(wait, time.Until(began.Add(unconfirmedPause)))
 		}
-		if time.Now().Add(wait).After(h.until) {
-			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
+		left := max(time.Until(h.until), 0)
+		if wait <= left || refused == unconfirmed { // a copy that may have arrived must not be followed by another at once
+			h.hold(d, to, f, min(wait, left), err)
+			if !h.in.sleep(min(wait, left)) {
+				return to, unpublished, err
+			}
 		}
-		h.hold(d, to, f, wait, err)
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-h.in.stopping():
-			timer.Stop()
-			return to, unpublished, err
+		if wait > left {
+			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
 		}
 		if refused == unconfirmed && d.outcome != DeadLettered {
 			return to, unconfirmed, err

@@ -79,12 +79,14 @@ func TestShutdownEndsTheHold(t *testing.T) {
 func TestParkedMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t)
-		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		retry, sent := setup(t, tiersWait)
+		_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 6*time.Second)))(messageOf(ctx))
 		require.NoError(t, err)
+		require.Equal(t, "5s.orders", sent.only(t).topic)
 		back := redelivered(ctx, sent.only(t))
+		time.Sleep(5 * time.Second) // the tier
 		sent.fail = func(try int) error {
-			if try < 3 {
+			if try < 4 {
 				return errNoBroker
 			}
 			return nil
@@ -92,8 +94,11 @@ func TestParkedMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 		_, err = retry.Middleware(failing(errDown))(back)
 		require.NoError(t, err)
 		require.Len(t, sent.copies, 2)
+		require.Equal(t, "1s.orders", sent.copies[1].topic)
 		parked := sent.copies[1].msg.Metadata
-		delete(parked, delay.DelayedForKey) // the rest of the delay is shorter now
+		assert.Equal(t, "1s", back.Metadata[retrymw.RemainingKey])
+		delete(back.Metadata, retrymw.RemainingKey) // waited for on the last tier
+		delete(parked, delay.DelayedForKey)         // the rest of the delay is shorter now
 		delete(back.Metadata, delay.DelayedForKey)
 		assert.Equal(t, back.Metadata, parked)
 	})
@@ -109,16 +114,16 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 	for _, parked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("parked=%v", parked), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var deadLetters []retrymw.DeadLetterEvent
-				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-					c.OnDeadLetter = func(e retrymw.DeadLetterEvent) { deadLetters = append(deadLetters, e) }
+				var events []retrymw.Event
+				retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+					c.Observe = func(e retrymw.Event) { events = append(events, e) }
 				})
 				msg := messageOf(ctx)
 				if parked {
-					_, err := retry.Middleware(failing(errDown))(msg)
+					_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(msg)
 					require.NoError(t, err)
 					msg = redelivered(ctx, sent.only(t))
-					sent.copies, sent.tries = nil, 0
+					sent.copies, sent.tries, events = nil, 0, nil
 				}
 				sent.fail = func(try int) error {
 					if try == 1 {
@@ -137,8 +142,8 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 				assert.Equal(t, 1, record.Failures)
 				assert.Equal(t, errDown.Error(), record.Reason)
 				assert.Zero(t, record.DueAt)
-				require.Len(t, deadLetters, 1)
-				assert.Equal(t, retrymw.DeadReasonTooLarge, deadLetters[0].DeadReason)
+				require.Len(t, events, 1)
+				assert.Equal(t, retrymw.DeadReasonTooLarge, events[0].Record.DeadReason)
 			})
 		})
 	}
@@ -161,7 +166,7 @@ func TestDeadLetterThatIsTooLargeIsHeld(t *testing.T) {
 func TestParkedMessageIsPublishedFewerThanFiveTimesASecond(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{20 * time.Millisecond} })
+		retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{20 * time.Millisecond} })
 		_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, time.Hour)))(messageOf(ctx))
 		require.NoError(t, err)
 		for start, round := time.Now(), 1; round <= 20; round++ {

@@ -1,10 +1,12 @@
 package middleware_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -12,30 +14,60 @@ import (
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
-func TestHooksGetTheEventAndCannotChangeTheOutcome(t *testing.T) {
-	ctx := routerContext(t)
+func TestObserveGetsTheEventAndCannotChangeTheOutcome(t *testing.T) {
+	type traceID struct{}
+	ctx := context.WithValue(routerContext(t), traceID{}, "trace-1")
 	synctest.Test(t, func(t *testing.T) {
-		var retried []retrymw.RetryEvent
-		var dead []retrymw.DeadLetterEvent
+		var events []retrymw.Event
 		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-			c.OnRetry = func(e retrymw.RetryEvent) { retried = append(retried, e); panic("in a hook") }
-			c.OnDeadLetter = func(e retrymw.DeadLetterEvent) { dead = append(dead, e); panic("in a hook") }
+			c.Observe = func(e retrymw.Event) { events = append(events, e); panic("in Observe") }
 		})
-		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		failedAt := time.Now().UTC()
+		_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+			time.Sleep(20 * time.Millisecond)
+			return nil, errDown
+		})(messageOf(ctx))
 		require.NoError(t, err)
 		permanent := backoff.Permanent(errDown)
 		time.Sleep(time.Second)
 		_, err = retry.Middleware(failing(permanent))(redelivered(ctx, sent.only(t)))
 		require.NoError(t, err)
-		assert.Equal(t, []retrymw.RetryEvent{{
-			Topic: topic, Handler: handler, MessageUUID: "uuid-1", Failures: 1, Delay: time.Second, Tier: backoff.Tier(time.Second),
-			DueAt: retried[0].DueAt, Destination: retrymw.Destination{Topic: "1s.orders"}, Err: errDown,
-		}}, retried)
-		assert.Equal(t, []retrymw.DeadLetterEvent{{
-			Topic: topic, Handler: handler, MessageUUID: "uuid-1", Failures: 2, DeadReason: retrymw.DeadReasonPermanent,
+
+		require.Len(t, events, 2)
+		for _, e := range events {
+			assert.Equal(t, "trace-1", e.Context.Value(traceID{}))
+			metadata := e.Metadata()
+			assert.Equal(t, message.Metadata{"trace": "abc"}, metadata, "without the failure record")
+			metadata["trace"] = "changed"
+			assert.Equal(t, "abc", e.Metadata()["trace"], "a copy")
+		}
+		failedAt = failedAt.Add(20 * time.Millisecond)
+		record := retrymw.Record{
+			Failures: 1, FirstFailedAt: failedAt, LastFailedAt: failedAt, DueAt: failedAt.Add(time.Second),
+			Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topic, Handler: handler,
+		}
+		withoutFunctions := func(e retrymw.Event) retrymw.Event {
+			return retrymw.Event{
+				Outcome: e.Outcome, Topic: e.Topic, Handler: e.Handler, MessageUUID: e.MessageUUID, Record: utc(e.Record), Age: e.Age, Duration: e.Duration,
+				Delay: e.Delay, Tier: e.Tier, Destination: e.Destination, Rule: e.Rule, Err: e.Err,
+			}
+		}
+		assert.Equal(t, retrymw.Event{
+			Outcome: retrymw.Retried, Topic: topic, Handler: handler, MessageUUID: "uuid-1", Record: record, Duration: 20 * time.Millisecond,
+			Delay: time.Second, Tier: backoff.Tier(time.Second), Destination: retrymw.Destination{Topic: "1s.orders"}, Err: errDown,
+		}, withoutFunctions(events[0]))
+		record.Failures, record.LastFailedAt, record.DueAt = 2, failedAt.Add(time.Second), time.Time{}
+		record.DeadReason, record.Subscriber, record.ErrorType = retrymw.DeadReasonPermanent, "gochannel.GoChannel", events[1].Record.ErrorType
+		assert.Equal(t, retrymw.Event{
+			Outcome: retrymw.DeadLettered, Topic: topic, Handler: handler, MessageUUID: "uuid-1", Record: record, Age: time.Second,
 			Destination: retrymw.Destination{Topic: "dead.orders"}, Err: permanent,
-		}}, dead)
+		}, withoutFunctions(events[1]))
 	})
+}
+
+func utc(r retrymw.Record) retrymw.Record {
+	r.FirstFailedAt, r.LastFailedAt, r.DueAt = r.FirstFailedAt.UTC(), r.LastFailedAt.UTC(), r.DueAt.UTC()
+	return r
 }
 
 // On RabbitMQ orders.dead is the queue, and dead.orders is only the routing key.

@@ -131,21 +131,13 @@ func TestOrderTimeoutInside(t *testing.T) {
 	})
 }
 
-// A deadline that is set outside cannot be distinguished from a shutdown: the message is given back after a second, uncounted.
+// A deadline that is set outside is a failure, too: only the end of the subscription is a shutdown.
 func TestOrderTimeoutOutside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t)
-		handler := wmmiddleware.Timeout(time.Minute)(retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			return nil, untilTimeout(msg)
-		}))
-		ctx := context.Background()
-		for range 3 {
-			began := time.Now()
-			_, err := handler(messageOf(ctx))
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			assert.Equal(t, time.Minute+time.Second, time.Since(began))
-		}
-		assert.Empty(t, sent.copies, "no failure is counted")
+		o := newOrder(t)
+		story := o.send(untilTimeout, wmmiddleware.Timeout(time.Minute), o.kit.Middleware)
+		story.Waited(time.Second, 5*time.Second).DeadLettered(retrymw.DeadReasonExhausted)
+		assert.Equal(t, 3, o.calls)
 	})
 }
 
@@ -276,22 +268,82 @@ func TestOrderDeduplicatorDropsRetries(t *testing.T) {
 	}
 }
 
-// With the number of failures in its key it lets retries through, but not a message that was given back.
-func TestOrderDeduplicatorWithFailuresInItsKey(t *testing.T) {
-	byFailures := func(msg *message.Message) (string, error) {
-		return msg.UUID + " " + msg.Metadata.Get(retrymw.FailuresKey), nil
-	}
+// With DeduplicationKey inside, each retry is handled, and a duplicate of a message is not.
+func TestOrderDeduplicatorWithDeduplicationKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrder(t)
-		o.send(fails(1), o.kit.Middleware, deduplicator(t, byFailures).Middleware).Processed()
-		assert.Equal(t, 2, o.calls)
+		deduplicate := deduplicator(t, retrymw.DeduplicationKey(nil)).Middleware
+		o.send(fails(2), o.kit.Middleware, deduplicate).Waited(time.Second, 5*time.Second).Processed()
+		assert.Equal(t, 3, o.calls)
+		o.kit.Send("orders", message.NewMessage("order-1", []byte("order 1"))).Processed()
+		assert.Equal(t, 3, o.calls, "the duplicate is dropped")
+		o.kit.Send("orders", message.NewMessage("order-2", []byte("order 1"))).Processed()
+		assert.Equal(t, 4, o.calls)
 	})
+}
 
+func TestDuplicateOfTheSameTryIsDropped(t *testing.T) {
+	ctx := routerContext(t)
+	tooMany := errors.New("too many")
+	retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+		c.Rules = []retrymw.Rule{{If: retrymw.Is(tooMany), Then: retrymw.Snooze(time.Second)}}
+	})
+	deduplicate := deduplicator(t, retrymw.DeduplicationKey(nil)).Middleware
+	failures, calls := []error{tooMany, errDown, tooMany, errDown}, 0
+	h := retry.Middleware(deduplicate(func(*message.Message) ([]*message.Message, error) {
+		calls++
+		if calls > len(failures) {
+			return nil, nil
+		}
+		return nil, failures[calls-1]
+	}))
+	msg := messageOf(ctx)
+	for try := range len(failures) + 1 {
+		for range 3 { // the second and third are duplicates
+			_, err := h(redelivered(ctx, publishedCopy{msg: msg}))
+			require.NoError(t, err)
+		}
+		assert.Equal(t, try+1, calls)
+		require.Len(t, sent.copies, min(try+1, len(failures)))
+		msg = sent.copies[len(sent.copies)-1].msg
+	}
+
+	other := redelivered(ctx, publishedCopy{msg: messageOf(ctx)})
+	other.SetContext(retrymw.WithOrigin(ctx, topic, "mail"))
+	_, err := h(other)
+	require.NoError(t, err)
+	assert.Equal(t, len(failures)+2, calls, "the message of another handler is no duplicate")
+}
+
+func TestDeduplicationKey(t *testing.T) {
+	keyOf := func(hasher wmmiddleware.MessageHasher, change func(*message.Message)) string {
+		msg := messageOf(context.Background())
+		change(msg)
+		key, err := retrymw.DeduplicationKey(hasher)(msg)
+		require.NoError(t, err)
+		return key
+	}
+	first := keyOf(nil, func(*message.Message) {})
+	assert.Equal(t, first, keyOf(nil, func(m *message.Message) { m.Payload = []byte("other") }), "the UUID decides")
+	assert.NotEqual(t, first, keyOf(nil, func(m *message.Message) { m.UUID = "uuid-2" }))
+	withoutUUID := keyOf(nil, func(m *message.Message) { m.UUID = "" })
+	assert.NotEqual(t, withoutUUID, keyOf(nil, func(m *message.Message) { m.UUID, m.Payload = "", []byte("other") }), "the payload decides")
+	byPayload := func(m *message.Message) (string, error) { return string(m.Payload), nil }
+	assert.Equal(t, keyOf(byPayload, func(*message.Message) {}), keyOf(byPayload, func(m *message.Message) { m.UUID = "uuid-2" }))
+	assert.Equal(t, first, keyOf(nil, func(m *message.Message) {
+		retrymw.Record{Failures: 1, Topic: "another topic"}.Write(m.Metadata)
+	}), "the record of another topic does not count")
+	_, err := retrymw.DeduplicationKey(func(*message.Message) (string, error) { return "", errDown })(messageOf(context.Background()))
+	require.ErrorIs(t, err, errDown)
+}
+
+// A message that is given back after its handler was called has the same key when it comes again: it is dropped, and lost.
+func TestOrderDeduplicatorLosesWhatIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		retry, sent := setup(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		calls := 0
-		handler := retry.Middleware(deduplicator(t, byFailures).Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		handler := retry.Middleware(deduplicator(t, retrymw.DeduplicationKey(nil)).Middleware(func(*message.Message) ([]*message.Message, error) {
 			calls++
 			cancel()
 			return nil, errDown
@@ -367,8 +419,8 @@ func TestOrderThrottle(t *testing.T) {
 	for name, outside := range map[string]bool{"outside": true, "inside": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t)
-				_, err := retry.Middleware(failing(errDown))(messageOf(context.Background()))
+				retry, sent := setup(t, tiersWait)
+				_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(messageOf(context.Background()))
 				require.NoError(t, err)
 				early := redelivered(context.Background(), sent.only(t))
 
@@ -416,14 +468,17 @@ func TestOrderCircuitBreaker(t *testing.T) {
 				_, err := chain(messageOf(ctx))
 				require.NoError(t, err)
 			}
-			require.Len(t, sent.copies, 10, "all of them are counted as failures")
-			reason := sent.copies[9].msg.Metadata[retrymw.ReasonKey]
+			require.Len(t, sent.copies, 10)
+			last := sent.copies[9].msg.Metadata
 			if outside {
 				assert.Equal(t, 10, calls, "it never opens")
-				assert.Equal(t, errDown.Error(), reason)
+				assert.Equal(t, errDown.Error(), last[retrymw.ReasonKey])
+				assert.Equal(t, "1", last[retrymw.FailuresKey])
 			} else {
 				assert.Equal(t, 6, calls, "it opens")
-				assert.Equal(t, "circuit breaker is open", reason)
+				assert.Equal(t, "circuit breaker is open", last[retrymw.ReasonKey])
+				assert.Equal(t, "0", last[retrymw.FailuresKey], "snoozed, not counted")
+				assert.Equal(t, "1", last[retrymw.SnoozesKey])
 			}
 		})
 	}
@@ -449,13 +504,24 @@ func TestOrderInstantAckEndsRetries(t *testing.T) {
 	})
 }
 
-// The delay of the schedule replaces the one of DelayOnError.
-func TestOrderDelayOnErrorHasNoEffect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOrder(t)
-		delays := &wmmiddleware.DelayOnError{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 2}
-		o.send(fails(1), o.kit.Middleware, delays.Middleware).Waited(time.Second).Processed()
-	})
+// The delay of DelayOnError replaces those of the schedule, and the number of retries stays the schedule's.
+func TestOrderDelayOnError(t *testing.T) {
+	delays := &wmmiddleware.DelayOnError{InitialInterval: 2 * time.Second, MaxInterval: time.Hour, Multiplier: 3}
+	for name, row := range map[string]struct {
+		outside bool
+		waits   []time.Duration
+	}{"inside": {false, []time.Duration{2 * time.Second, 6 * time.Second}}, "outside": {true, []time.Duration{time.Second, 5 * time.Second}}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOrder(t)
+				middlewares := []message.HandlerMiddleware{o.kit.Middleware, delays.Middleware}
+				if row.outside {
+					middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
+				}
+				o.send(fails(3), middlewares...).Waited(row.waits...).DeadLettered(retrymw.DeadReasonExhausted)
+			})
+		})
+	}
 }
 
 // The copy has the metadata of the message as it was received, so a retry belongs to the same trace. What is written into the
@@ -489,7 +555,6 @@ func TestOrderCorrelationID(t *testing.T) {
 		wmmiddleware.CorrelationID(retry.Middleware(produces)), retry.Middleware(wmmiddleware.CorrelationID(produces)),
 	} {
 		back := redelivered(ctx, sent.only(t))
-		delete(back.Metadata, retrymw.DueAtKey) // it is due
 		produced, err := chain(back)
 		require.NoError(t, err)
 		assert.Equal(t, "c-1", wmmiddleware.MessageCorrelationID(produced[0]))

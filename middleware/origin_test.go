@@ -20,10 +20,8 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var retryParams []retrymw.RetryDestinationParams
 		var dead []retrymw.DeadLetterDestinationParams
-		var retried []retrymw.RetryEvent
-		var deadLettered []retrymw.DeadLetterEvent
-		var parked []retrymw.ParkEvent
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		var events []retrymw.Event
+		retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
 			c.Schedule = backoff.Schedule{time.Second}
 			c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
 				retryParams = append(retryParams, p)
@@ -33,11 +31,9 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 				dead = append(dead, p)
 				return retrymw.Destination{Topic: "dead"}, nil
 			}
-			c.OnRetry = func(e retrymw.RetryEvent) { retried = append(retried, e) }
-			c.OnPark = func(e retrymw.ParkEvent) { parked = append(parked, e) }
-			c.OnDeadLetter = func(e retrymw.DeadLetterEvent) { deadLettered = append(deadLettered, e) }
+			c.Observe = func(e retrymw.Event) { events = append(events, e) }
 		})
-		h := retry.Middleware(failing(errDown))
+		h := retry.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))
 		_, err := h(messageOf(ctx))
 		require.NoError(t, err)
 		_, err = h(redelivered(ctx, sent.copies[0]))
@@ -53,9 +49,12 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 		assert.Equal(t, "invoices", dead[0].Topic)
 		assert.Equal(t, "printing", dead[0].Handler)
 		assert.Equal(t, 2, dead[0].Failures, "the failure on the return topic is counted on top")
-		assert.Equal(t, "printing", retried[0].Handler)
-		assert.Equal(t, "invoices", parked[0].Topic)
-		assert.Equal(t, "invoices", deadLettered[0].Topic)
+		require.Len(t, events, 3)
+		for i, outcome := range []retrymw.Outcome{retrymw.Retried, retrymw.Parked, retrymw.DeadLettered} {
+			assert.Equal(t, outcome, events[i].Outcome)
+			assert.Equal(t, "printing", events[i].Handler)
+			assert.Equal(t, "invoices", events[i].Topic)
+		}
 		last := sent.copies[2].msg.Metadata
 		assert.Equal(t, "invoices", last[retrymw.TopicKey])
 		assert.Equal(t, "printing", last[retrymw.HandlerKey])
@@ -78,7 +77,7 @@ func TestDelayKeysAreNeverEarlierThanTheDueTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(123456789 * time.Nanosecond)
 		var due time.Time
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.OnRetry = func(e retrymw.RetryEvent) { due = e.DueAt } })
+		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observe = func(e retrymw.Event) { due = e.Record.DueAt } })
 		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
 		require.NoError(t, err)
 		metadata := sent.only(t).msg.Metadata

@@ -114,9 +114,9 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 	failed := f.err != nil
 	switch {
 	case s.settled && failed:
-		d.outcome = Settled
+		d.outcome, d.record = Settled, s.record
 	case s.ended && (failed || !s.called), s.refused == unpublished, s.paused:
-		d.outcome = GivenBack
+		d.outcome, d.record = GivenBack, s.record
 	case failed:
 		p.decideFailure(&d, s, f, now)
 	case s.called && (s.record.Failures > 0 || s.record.Snoozes > 0):
@@ -161,7 +161,7 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 	d.pause = f.action.pause
 	switch f.action.kind {
 	case actGiveBack:
-		d.outcome = GivenBack
+		d.outcome, d.record = GivenBack, s.record
 		return
 	case actSnooze:
 		record.Snoozes++
@@ -208,8 +208,14 @@ func requested(delay, otherwise time.Duration) time.Duration {
 
 // wait makes a copy that waits, or a dead letter where it cannot.
 func (p *policy) wait(d *decision, s *situation, outcome Outcome, wait time.Duration, now time.Time) {
+	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond) // what remains is written in whole milliseconds
 	tier, rest, found := p.place(wait, s.avoid)
 	delay := p.total(wait, tier)
+	if delay > wait { // the same delay without a part of the shortest tier may take fewer rounds
+		if other, left, _ := p.place(delay, s.avoid); p.total(delay, other) == delay {
+			tier, rest = other, left
+		}
+	}
 	switch {
 	case s.refused == tooLarge:
 		d.deadLetter(DeadReasonTooLarge, &s.origin)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 )
 
@@ -45,8 +46,8 @@ func placeOfPanic() (place string) {
 			var frame runtime.Frame
 			frame, more = frames.Next()
 			switch {
-			case frame.Function == ownFrame:
-				return place // what is farther has called the middleware
+			case slices.Contains(ownFrames, frame.Function):
+				return place // what is farther has called the middleware, or is a panic that it settles
 			case frame.Function == "runtime.gopanic":
 				panicked = true
 			case panicked && !strings.HasPrefix(frame.Function, "runtime."):
@@ -59,4 +60,7 @@ func placeOfPanic() (place string) {
 	}
 }
 
-const ownFrame = "github.com/tieredretry/watermill-retry/middleware.(*TieredRetry).handle"
+// ownFrames call the handler, and the functions of the app and of the publisher.
+var ownFrames = []string{ownMethod + "handle", ownMethod + "arrive", ownMethod + "fail", ownMethod + "succeed"}
+
+const ownMethod = "github.com/tieredretry/watermill-retry/middleware.(*TieredRetry)."

@@ -33,11 +33,17 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 	farAhead := time.Now().Add(backoff.MaxDelay + time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
 	for _, row := range []struct{ key, value string }{
 		{retrymw.FailuresKey, "-1"},
-		{retrymw.FailuresKey, "0"},
 		{retrymw.FailuresKey, "9223372036854775807"}, // one more would be negative
 		{retrymw.FailuresKey, "9223372036854775808"},
 		{retrymw.FailuresKey, "NaN"},
 		{retrymw.FailuresKey, ""},
+		{retrymw.SnoozesKey, "-1"},
+		{retrymw.SnoozesKey, "1.5"},
+		{retrymw.RemainingKey, "-1s"},
+		{retrymw.RemainingKey, "87600h0m0.001s"}, // more than backoff.MaxDelay
+		{retrymw.RemainingKey, "2540400h"},       // overflows
+		{retrymw.RemainingKey, "NaN"},
+		{retrymw.RemainingKey, ""},
 		{retrymw.FirstFailedAtKey, ""},
 		{retrymw.FirstFailedAtKey, "yesterday"},
 		{retrymw.LastFailedAtKey, "9999-01-01T00:00:00.000Z"},
@@ -65,6 +71,20 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 		_, err := retry.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
 		assert.Equal(t, "4", sent.only(t).msg.Metadata[retrymw.FailuresKey])
+		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[retrymw.FirstFailedAtKey])
+	})
+	t.Run("no failures", func(t *testing.T) { // as of a message that was snoozed
+		retry, sent := setup(t)
+		msg := messageOf(ctx)
+		maps.Copy(msg.Metadata, recorded(0))
+		msg.Metadata[retrymw.SnoozesKey] = "2"
+		record, readable := retrymw.ReadRecord(msg.Metadata)
+		assert.True(t, readable)
+		assert.Equal(t, 2, record.Snoozes)
+		_, err := retry.Middleware(failing(errDown))(msg)
+		require.NoError(t, err)
+		assert.Equal(t, "1", sent.only(t).msg.Metadata[retrymw.FailuresKey])
+		assert.Equal(t, "2", sent.only(t).msg.Metadata[retrymw.SnoozesKey])
 		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[retrymw.FirstFailedAtKey])
 	})
 	t.Run("more failures than the schedule has retries", func(t *testing.T) {
@@ -112,27 +132,29 @@ func TestOnlyTheRecordIsRemovedFromProducedMessages(t *testing.T) {
 	before := maps.Clone(in.Metadata)
 	received := in.Metadata
 	produced, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		return []*message.Message{msg, nil, message.NewMessage("clean", nil)}, nil
+		return []*message.Message{msg, message.NewMessage("clean", nil)}, nil
 	})(in)
 	require.NoError(t, err)
-	require.Len(t, produced, 3)
+	require.Len(t, produced, 2)
 	assert.Equal(t, message.Metadata{"trace": "abc"}, produced[0].Metadata)
 	assert.Equal(t, before, received, "the map of the received message is not changed")
 }
 
 func FuzzReadRecord(f *testing.F) {
-	f.Add("1", "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:00.000Z")
-	f.Add("-1", "", "0000-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z")
-	f.Add("9223372036854775807", "", "", "")
-	f.Add("9223372036854775808", "NaN", "\xff", "2026-01-01T00:00:00.000+99:99")
-	f.Fuzz(func(t *testing.T, failures, first, last, due string) {
+	f.Add("1", "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:00.000Z", "1", "1.5s")
+	f.Add("-1", "", "0000-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z", "-1", "-1s")
+	f.Add("9223372036854775807", "", "", "", "9223372036854775807", "87600h0m0.001s")
+	f.Add("9223372036854775808", "NaN", "\xff", "2026-01-01T00:00:00.000+99:99", "NaN", "NaN")
+	f.Fuzz(func(t *testing.T, failures, first, last, due, snoozes, remaining string) {
 		record, ok := retrymw.ReadRecord(message.Metadata{
 			retrymw.FailuresKey: failures, retrymw.FirstFailedAtKey: first, retrymw.LastFailedAtKey: last, retrymw.DueAtKey: due,
+			retrymw.SnoozesKey: snoozes, retrymw.RemainingKey: remaining,
 		})
 		if !ok {
 			return
 		}
-		if record.Failures < 1 || record.Failures+1 < 1 || time.Until(record.DueAt) > backoff.MaxDelay {
+		if record.Failures < 0 || record.Failures+1 < 1 || time.Until(record.DueAt) > backoff.MaxDelay ||
+			record.Snoozes < 0 || record.Snoozes+1 < 1 || record.Remaining < 0 || record.Remaining > backoff.MaxDelay {
 			t.Errorf("out of bounds: %+v", record)
 		}
 	})
@@ -142,10 +164,10 @@ func TestReadRecordReadsEveryFieldThatWriteWrites(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	waits := retrymw.Record{
 		Failures: 2, FirstFailedAt: at, LastFailedAt: at.Add(time.Second), DueAt: at.Add(time.Minute), Reason: "the bank is down",
-		ErrorType: "*errors.errorString", Topic: topic, Handler: handler,
+		ErrorType: "*errors.errorString", Topic: topic, Handler: handler, Snoozes: 3, Remaining: 61500 * time.Millisecond,
 	}
 	dead := waits
-	dead.DueAt, dead.DeadReason, dead.Subscriber = time.Time{}, retrymw.DeadReasonExhausted, "amqp.Subscriber"
+	dead.Remaining, dead.DueAt, dead.DeadReason, dead.Subscriber = 0, time.Time{}, retrymw.DeadReasonExhausted, "amqp.Subscriber"
 	for name, record := range map[string]retrymw.Record{"of a retry": waits, "of a dead letter": dead} {
 		t.Run(name, func(t *testing.T) {
 			metadata := message.Metadata{"trace": "abc", retrymw.DeadReasonKey: "old", retrymw.HandlerKey: "old", retrymw.UnmarshalErrorKey: "old"}

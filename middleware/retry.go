@@ -105,6 +105,29 @@ func (d *delivery) stopping() <-chan struct{} {
 	return d.bound.Stopping
 }
 
+// sleep reports false, early, when the subscription ends or the backend takes the message back. The end of a deadline that a middleware
+// outside has set is neither.
+func (d *delivery) sleep(wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	var taken <-chan struct{}
+	if d.own != nil {
+		taken = d.own.Done()
+	}
+	for stopping := d.stopping(); ; stopping = nil {
+		select {
+		case <-timer.C:
+			return true
+		case <-taken:
+			return false
+		case <-stopping:
+			if d.shuttingDown() {
+				return false
+			}
+		}
+	}
+}
+
 // takenBack reports whether the backend has ended the message's context while the subscription goes on, as NATS does after its
 // AckWait: it delivers the message again, and an ack would not be sent.
 func (d *delivery) takenBack() bool {
@@ -118,12 +141,22 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, now time
 	if in.recorded && !(s.record.read(in.metadata, now) && s.record.Topic == s.origin.topic) {
 		s.record = Record{}
 	}
-	if !in.recorded && t.config.DelayArrivals {
+	if _, counted := in.metadata[FailuresKey]; !counted && t.config.DelayArrivals {
 		s.delayed, _ = delayIn(in.metadata)
 	}
 	if t.config.MaxAgeFrom != nil {
-		s.sentAt = t.config.MaxAgeFrom(in.msg)
+		s.sentAt = t.sentAt(in)
 	}
+}
+
+// sentAt is zero where MaxAgeFrom panics.
+func (t *TieredRetry) sentAt(in *delivery) (at time.Time) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			t.logger.Error("MaxAgeFrom panicked, the age is that of the first failure", newPanicError(recovered), t.fields(in))
+		}
+	}()
+	return t.config.MaxAgeFrom(in.msg)
 }
 
 // Middleware wraps a handler. Add it to a handler of a router, before all middlewares that can fail:
@@ -253,7 +286,7 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	}
 	d := t.policy.decide(&s, &f, now)
 	if wait := min(shortestRound-time.Duration(d.tier), max(s.record.Remaining, s.delayed)); d.outcome == Parked && wait > 0 {
-		if !t.sleep(in, wait) {
+		if !in.sleep(wait) {
 			s.ended = true
 		}
 		now = now.Add(wait)

@@ -124,11 +124,17 @@ func (t *TieredRetry) actionFor(record *Record, err error) (Action, string) {
 			return rule.Then, rule.Name
 		}
 	}
-	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
+	if ofOpenBreaker(err) {
 		shortest := time.Duration(t.policy.tiers[0])
 		return Action{kind: actSnooze, delay: shortest, pause: shortest}, "circuit breaker"
 	}
 	return Action{}, ""
+}
+
+// ofOpenBreaker reports whether a circuit breaker of Watermill has not called the handler. Some errors panic in their Unwrap method.
+func ofOpenBreaker(err error) (open bool) {
+	defer func() { _ = recover() }()
+	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
 }
 
 func (t *TieredRetry) matches(rule *Rule, record Record, err error) (matched bool) {

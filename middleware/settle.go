@@ -17,10 +17,10 @@ var errTakenBack = errors.New("the backend has ended the message's context befor
 // safe, so that the router acks the message, and an error where the router is to nack it.
 func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Time) error {
 	cause, until := f.err, time.Now().Add(t.config.MaxHold)
-	if cause == nil && s.paused && !s.ended {
-		cause = errPaused
-	} else if cause == nil && s.ended {
+	if s.ended && !s.called { // the text of a marshaler's error may be a secret
 		cause = cmp.Or(in.ctx.Err(), context.Canceled)
+	} else if s.paused {
+		cause = errPaused
 	}
 	held := holder{t: t, in: in, until: until}
 	defer held.end()
@@ -89,26 +89,16 @@ func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 	switch {
 	case in.shuttingDown():
 		t.logger.Info("Shutting down, the message is given back and counts no failure", t.fields(in))
-		time.Sleep(shutdownPause)
+		if in.ctx.Err() != nil {
+			time.Sleep(shutdownPause)
+		}
 	case in.takenBack():
 		t.logger.Error("The message is given back and counts no failure: the time for its ack must be longer than the handler takes", errTakenBack, t.fields(in))
 	case s.paused:
 		t.logger.Info("The handler is paused, the message is given back and counts no failure", t.fields(in))
 	case s.refused == notRefused: // a rule
 		t.logger.Info("Handler failed, message given back", t.fields(in))
-		t.sleep(in, shutdownPause)
+		in.sleep(shutdownPause)
 	}
 	return cause
-}
-
-// sleep reports false when the subscription has ended before.
-func (t *TieredRetry) sleep(in *delivery, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-in.stopping():
-		return false
-	}
 }

@@ -93,6 +93,9 @@ func setup(t testing.TB, change ...func(*retrymw.TieredRetryConfig)) (*retrymw.T
 	return retry, sent
 }
 
+// tiersWait makes the middleware behave as on RabbitMQ.
+func tiersWait(c *retrymw.TieredRetryConfig) { c.TiersWait = true }
+
 // routerContext returns the context that a router sets on the messages of a handler. Only a router can make it.
 func routerContext(t testing.TB) context.Context {
 	t.Helper()
@@ -130,9 +133,14 @@ func redelivered(ctx context.Context, c publishedCopy) *message.Message {
 }
 
 // logRecorder is a logger that keeps all lines.
-type logRecorder struct{ text strings.Builder }
+type logRecorder struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
 
 func (l *logRecorder) add(msg string, err error, fields watermill.LogFields) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	_, _ = fmt.Fprintln(&l.text, msg, err, fields)
 }
 func (l *logRecorder) Error(msg string, err error, fields watermill.LogFields) {
@@ -142,3 +150,9 @@ func (l *logRecorder) Info(msg string, fields watermill.LogFields)      { l.add(
 func (l *logRecorder) Debug(msg string, fields watermill.LogFields)     { l.add(msg, nil, fields) }
 func (l *logRecorder) Trace(msg string, fields watermill.LogFields)     { l.add(msg, nil, fields) }
 func (l *logRecorder) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+func (l *logRecorder) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

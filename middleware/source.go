@@ -74,15 +74,11 @@ func (t *TieredRetry) refuse(in *delivery, why error) error {
 	until := time.Now().Add(t.config.MaxHold)
 	for {
 		t.logger.Error("The retry middleware does not fit the handler's subscriber, holding the message", why, t.fields(in))
-		timer := time.NewTimer(min(refusalInterval, time.Until(until)))
-		select {
-		case <-timer.C:
-			if time.Until(until) <= 0 {
-				return why
-			}
-		case <-in.stopping():
-			timer.Stop()
+		if !in.sleep(min(refusalInterval, time.Until(until))) {
 			return t.giveBack(in, &situation{refused: unpublished}, why)
+		}
+		if time.Until(until) <= 0 {
+			return why
 		}
 	}
 }

@@ -117,8 +117,8 @@ func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email", c.Schedule.Tiers()...) })
-		ctx, cancel := context.WithTimeout(routed, 3*time.Second)
-		defer cancel()
+		ctx, cancel := context.WithCancel(routed)
+		time.AfterFunc(3*time.Second, cancel)
 		begin := time.Now()
 		_, err := retry.Middleware(notCalled(t))(messageOf(ctx))
 		require.Error(t, err)
@@ -205,8 +205,9 @@ func TestOptionsChangeOnlyHooksAndLimits(t *testing.T) {
 	require.NoError(t, err)
 
 	changed = retrymw.HandlerOptions{Middleware: func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Minute} }}.Configure(backend)
+	assert.Equal(t, backoff.Schedule{time.Minute}.Tiers(), changed.DeclaredTiers, "the backend declares them")
 	_, err = retrymw.NewTieredRetry(changed, watermill.NopLogger{})
-	require.ErrorContains(t, err, "Schedule has the tier 1m, which is not declared")
+	require.NoError(t, err)
 }
 
 func notCalled(t *testing.T) message.HandlerFunc {

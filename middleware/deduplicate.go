@@ -1,0 +1,42 @@
+package middleware
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+)
+
+// DeduplicationKey returns a KeyFactory for Watermill's Deduplicator, which must be inside of the retry middleware. Each try of a
+// message has a key of its own, so that a retry is no duplicate; a second message with the same key at the same try is one. The
+// messages of two handlers are never duplicates of each other. Tries are counted as failures and snoozes are.
+//
+// A message that is given back after its handler was called comes again with the same key. If the repository still has the key, the
+// Deduplicator drops the message, and it is lost. A message is given back at a shutdown, by the action GiveBack, and when its copy
+// cannot be published for MaxHold. Use the Deduplicator only where this loss does less harm than a duplicate.
+//
+// key is the key of a message without its tries. Nil: the UUID, or the SHA-256 of the payload of a message without one.
+func DeduplicationKey(key watermillmw.MessageHasher) watermillmw.MessageHasher {
+	if key == nil {
+		payload := watermillmw.NewMessageHasherSHA256(math.MaxInt64)
+		key = func(msg *message.Message) (string, error) {
+			if msg.UUID != "" {
+				return msg.UUID, nil
+			}
+			return payload(msg)
+		}
+	}
+	return func(msg *message.Message) (string, error) {
+		own, err := key(msg)
+		if err != nil {
+			return "", err
+		}
+		from := originOf(msg.Context())
+		record, found := ReadRecord(msg.Metadata)
+		if !found || record.Topic != from.topic {
+			record = Record{}
+		}
+		return fmt.Sprintf("%d %d %q %q %s", record.Failures, record.Snoozes, from.topic, from.handler, own), nil
+	}
+}

@@ -1,0 +1,201 @@
+package middleware_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+var (
+	errRateLimit   = errors.New("the provider limits the rate")
+	errMaintenance = errors.New("the provider is being maintained")
+	errCancelled   = errors.New("the order was cancelled")
+	errNotMine     = errors.New("another region has this order")
+)
+
+// printOutcome fails once with the error, and prints what the rules make of it.
+func printOutcome(failure error, rules ...retrymw.Rule) {
+	config := exampleConfig()
+	config.Rules = rules
+	config.Observe = func(e retrymw.Event) {
+		fmt.Println(strings.TrimSpace(fmt.Sprintf("%s %v %s", e.Outcome, e.Delay, e.Rule)))
+	}
+	retry, err := retrymw.NewTieredRetry(config, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })(orderFrom(message.Metadata{}))
+}
+
+// The first rule that matches decides. A function can look at the failure record, too.
+func ExampleRule() {
+	rules := []retrymw.Rule{
+		{Name: "cancelled", If: retrymw.Is(errCancelled), Then: retrymw.Discard()},
+		{
+			Name: "database",
+			If: func(record retrymw.Record, err error) bool {
+				return record.Failures < 3 && errors.Is(err, sql.ErrConnDone)
+			},
+			Then: retrymw.RetryAfter(time.Minute),
+		},
+	}
+	printOutcome(fmt.Errorf("bill the order: %w", errCancelled), rules...)
+	printOutcome(sql.ErrConnDone, rules...)
+	printOutcome(errors.New("no answer from the bank"), rules...)
+	// Output:
+	// discarded 0s cancelled
+	// retried 1m0s database
+	// retried 1s
+}
+
+func ExampleIs() {
+	matches := retrymw.Is(context.DeadlineExceeded)
+	fmt.Println(matches(retrymw.Record{}, fmt.Errorf("ask the bank: %w", context.DeadlineExceeded)))
+	// Output:
+	// true
+}
+
+// As matches a type of errors, also an interface.
+func ExampleAs() {
+	matches := retrymw.As[net.Error]()
+	fmt.Println(matches(retrymw.Record{}, fmt.Errorf("ask the bank: %w", &net.DNSError{Err: "no such host", Name: "bank"})))
+	// Output:
+	// true
+}
+
+// More patience than the other failures get.
+func ExampleRetryWith() {
+	printOutcome(sql.ErrConnDone,
+		retrymw.Rule{Name: "database", If: retrymw.Is(sql.ErrConnDone), Then: retrymw.RetryWith(backoff.Constant(time.Minute, 30))})
+	// Output:
+	// retried 1m0s database
+}
+
+func ExampleRetryAfter() {
+	printOutcome(sql.ErrConnDone,
+		retrymw.Rule{Name: "database", If: retrymw.Is(sql.ErrConnDone), Then: retrymw.RetryAfter(time.Minute)})
+	// Output:
+	// retried 1m0s database
+}
+
+// The delay that the error requests comes first.
+func ExampleSnooze() {
+	rule := retrymw.Rule{Name: "rate limit", If: retrymw.Is(errRateLimit), Then: retrymw.Snooze(time.Minute)}
+	printOutcome(errRateLimit, rule)
+	printOutcome(backoff.RetryAfter(errRateLimit, 10*time.Second), rule)
+	// Output:
+	// snoozed 1m0s rate limit
+	// snoozed 10s rate limit
+}
+
+func ExampleDeadLetter() {
+	printOutcome(json.Unmarshal([]byte(`{"ID": `), &struct{}{}),
+		retrymw.Rule{Name: "no JSON", If: retrymw.As[*json.SyntaxError](), Then: retrymw.DeadLetter("invalid")})
+	// Output:
+	// dead-lettered 0s no JSON
+}
+
+func ExampleDiscard() {
+	printOutcome(errCancelled, retrymw.Rule{Name: "cancelled", If: retrymw.Is(errCancelled), Then: retrymw.Discard()})
+	// Output:
+	// discarded 0s cancelled
+}
+
+func ExampleGiveBack() {
+	printOutcome(errNotMine, retrymw.Rule{Name: "not mine", If: retrymw.Is(errNotMine), Then: retrymw.GiveBack()})
+	// Output:
+	// given back 0s not mine
+}
+
+// No message can be handled for a while: the handler takes none.
+func ExamplePause() {
+	printOutcome(errMaintenance, retrymw.Rule{Name: "maintenance", If: retrymw.Is(errMaintenance), Then: retrymw.Pause(10 * time.Minute)})
+	// Output:
+	// snoozed 10m0s maintenance
+}
+
+// A rule uses an Action for several errors.
+func ExampleAction() {
+	later := retrymw.Snooze(time.Minute)
+	rules := []retrymw.Rule{{If: retrymw.Is(errRateLimit), Then: later}, {If: retrymw.Is(errMaintenance), Then: later}}
+	fmt.Println(len(rules), "rules")
+	// Output:
+	// 2 rules
+}
+
+func ExampleTieredRetryConfig_ValidateRules() {
+	config := retrymw.TieredRetryConfig{
+		Rules: []retrymw.Rule{
+			{Name: "rate limit", If: retrymw.Is(errRateLimit)},
+			{Name: "maintenance", Then: retrymw.Snooze(0)},
+		},
+		ExtraTiers: []time.Duration{time.Hour, -time.Minute},
+	}
+	fmt.Println(config.ValidateRules())
+	// Output:
+	// Rules[0] ("rate limit"): Then is not set: use RetryWith, RetryAfter, Snooze, DeadLetter, Discard, GiveBack or Pause
+	// Rules[1] ("maintenance"): If is nil: use Is, As or a function of (Record, error)
+	// the delay is 0s: it must be more than 0 and at most 87600h0m0s
+	// ExtraTiers: backoff: retry 2: delay -1m0s is too short: want at least 1ms
+}
+
+// The tiers are those of the schedule, of the rules, and the extra ones.
+func ExampleTieredRetryConfig_Tiers() {
+	config := retrymw.TieredRetryConfig{
+		Schedule:   backoff.Schedule{time.Second, 5 * time.Second},
+		Rules:      []retrymw.Rule{{If: retrymw.Is(sql.ErrConnDone), Then: retrymw.RetryWith(backoff.Constant(time.Minute, 30))}},
+		ExtraTiers: []time.Duration{time.Hour},
+	}
+	fmt.Println(config.Tiers())
+	// Output:
+	// [1s 5s 1m 1h]
+}
+
+// Alert when a handler holds messages, and measure how long failures last.
+func ExampleEvent() {
+	observe := func(e retrymw.Event) {
+		switch e.Outcome {
+		case retrymw.Held:
+			fmt.Println(e.Handler, "cannot publish:", e.Err)
+		case retrymw.Recovered:
+			fmt.Println(e.Handler, "recovered after failures:", e.Record.Failures, "in", e.Age)
+		}
+	}
+	observe(retrymw.Event{Outcome: retrymw.Held, Handler: "billing", Err: errors.New("the tier is full")})
+	observe(retrymw.Event{Outcome: retrymw.Recovered, Handler: "billing", Record: retrymw.Record{Failures: 2}, Age: 6 * time.Second})
+	// Output:
+	// billing cannot publish: the tier is full
+	// billing recovered after failures: 2 in 6s
+}
+
+func ExampleEvent_Metadata() {
+	config := exampleConfig()
+	config.Observe = func(e retrymw.Event) { fmt.Println(e.Outcome, e.Metadata()) }
+	retry, err := retrymw.NewTieredRetry(config, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, _ = retry.Middleware(message.PassthroughHandler)(orderFrom(message.Metadata{"trace": "abc"}))
+	// Output:
+	// processed map[trace:abc]
+}
+
+// The Deduplicator of Watermill is added after the retry middleware.
+func ExampleDeduplicationKey() {
+	var retry *retrymw.TieredRetry // of NewTieredRetry
+	deduplicator := &watermillmw.Deduplicator{KeyFactory: retrymw.DeduplicationKey(nil)}
+	router := message.NewDefaultRouter(nil)
+	router.AddMiddleware(retry.Middleware, deduplicator.Middleware)
+}
