@@ -61,7 +61,7 @@ func (major) Fields(c *amqp.Config) edge.Fields {
 		Exchange: &c.Exchange.Arguments, Queue: &c.Queue.Arguments, QueueBind: &c.QueueBind.Arguments, Consume: &c.Consume.Arguments,
 		Durable: &c.Queue.Durable, Exclusive: &c.Queue.Exclusive, AutoDelete: &c.Queue.AutoDelete, ConsumeExclusive: &c.Consume.Exclusive,
 		NoRequeueOnNack: &c.Consume.NoRequeueOnNack, Transactional: &c.Publish.Transactional,
-		Marshaler: c.Marshaler, QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
+		Marshaler: marshalerOf(c), QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
 		CopyReconnect: edge.CopyPointer(&c.Connection.Reconnect),
 		RoutingKey:    c.Publish.GenerateRoutingKey, SetQueueName: func(f func(string) string) { c.Queue.GenerateName = f },
 		ConsumerTag: &c.Consume.Consumer, NoLocal: &c.Consume.NoLocal, Immediate: &c.Publish.Immediate,
@@ -80,6 +80,13 @@ func (major) Fields(c *amqp.Config) edge.Fields {
 		return topologyBuilder{TopologyBuilder: ownBuilder(c)}.subscription(channel, queue, exchange, *c, logger)
 	}
 	return f
+}
+
+func marshalerOf(c *amqp.Config) edge.Marshaler {
+	if d, ok := c.Marshaler.(amqp.DefaultMarshaler); ok && d.PostprocessPublishing == nil {
+		return edge.Plain{Marshaler: d, UUIDKey: cmp.Or(d.MessageUUIDHeaderKey, amqp.DefaultMessageUUIDHeaderKey)}
+	}
+	return c.Marshaler
 }
 
 func ownBuilder(c *amqp.Config) amqp.TopologyBuilder {

@@ -12,9 +12,9 @@
 //
 //	AMQP                   amqp.Config             // the app's own configuration; required, never modified
 //	Schedule               backoff.Schedule        // the delay before each retry; required
-//	Rules                  []middleware.Rule       // what follows on errors of one kind; default none
-//	ExtraTiers             []time.Duration         // tiers for requested delays; default none
-//	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 247 bytes
+//	Rules                  []middleware.Rule       // decide about failures of one kind; default none
+//	ExtraTiers             []time.Duration         // tiers that no schedule uses, for requested delays; default none
+//	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 244 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)

@@ -54,7 +54,7 @@ func (major) Fields(c *amqp.Config) edge.Fields {
 		Exchange: &c.Exchange.Arguments, Queue: &c.Queue.Arguments, QueueBind: &c.QueueBind.Arguments, Consume: &c.Consume.Arguments,
 		Durable: &c.Queue.Durable, Exclusive: &c.Queue.Exclusive, AutoDelete: &c.Queue.AutoDelete, ConsumeExclusive: &c.Consume.Exclusive,
 		NoRequeueOnNack: &c.Consume.NoRequeueOnNack, Transactional: &c.Publish.Transactional,
-		Marshaler: c.Marshaler, QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
+		Marshaler: marshalerOf(c), QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
 		CopyReconnect: edge.CopyPointer(&c.Connection.Reconnect), RedeliveredKey: amqp.MetadataRedeliveredKey,
 		RoutingKey:    c.Publish.GenerateRoutingKey,
 		SetQueueName:  func(generate func(string) string) { c.Queue.GenerateName = generate },
@@ -94,6 +94,13 @@ func (major) Install(c *amqp.Config, parts edge.Parts) {
 }
 
 // appBuilder returns the app's own topology builder, or the one of v3.
+func marshalerOf(c *amqp.Config) edge.Marshaler {
+	if d, ok := c.Marshaler.(amqp.DefaultMarshaler); ok && d.PostprocessPublishing == nil && d.PreprocessDelivery == nil {
+		return edge.Plain{Marshaler: d, UUIDKey: cmp.Or(d.MessageUUIDHeaderKey, amqp.DefaultMessageUUIDHeaderKey)}
+	}
+	return c.Marshaler
+}
+
 func appBuilder(c *amqp.Config) amqp.TopologyBuilder {
 	return cmp.Or[amqp.TopologyBuilder](c.TopologyBuilder, &amqp.DefaultTopologyBuilder{})
 }

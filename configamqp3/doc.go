@@ -18,11 +18,13 @@
 //
 //	Rules                  []middleware.Rule       // what follows on errors of one kind
 //	ExtraTiers             []time.Duration         // tiers for requested delays
-//	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 247 bytes
+//	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 244 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
 //	VerifyOnly             bool                    // declare nothing, only check that the topology exists
+//	Rules                  []middleware.Rule       // what follows an error of one kind
+//	ExtraTiers             []time.Duration         // further tiers, for requested delays
 //
 // The methods of Connection, which Connect returns and which is the same type in both packages:
 //

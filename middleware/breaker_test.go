@@ -572,7 +572,7 @@ func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
 	b := withBreaker(t, ctx, 64, func(c *retrymw.TieredRetryConfig) {
 		c.Publisher = discard{}
 		c.Breaker = &retrymw.Breaker{Least: 5, Pause: time.Millisecond, MaxPause: 2 * time.Millisecond}
-		c.Rules = []retrymw.Rule{{If: retrymw.Is(errMaintenance), Then: retrymw.Pause(time.Millisecond)}}
+		c.Rules = []retrymw.Rule{{If: retrymw.Is(errClosedForWork), Then: retrymw.Pause(time.Millisecond)}}
 	})
 	var all sync.WaitGroup
 	for i := range 200 {
@@ -581,7 +581,7 @@ func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
 				err := errDown
 				switch (i + n) % 20 {
 				case 0:
-					err = errMaintenance
+					err = errClosedForWork
 				case 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11:
 					err = nil
 				case 12:
@@ -600,6 +600,8 @@ func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
 	}
 	assert.Equal(t, gate.None, b.gate.Limit())
 }
+
+var errClosedForWork = errors.New("maintenance")
 
 func TestSuccessUnderABreakerDoesNotAllocate(t *testing.T) {
 	without, _ := setup(t)

@@ -85,6 +85,7 @@ const (
 	tooLarge                       // the copy does not fit on a tier
 	unsendable                     // no further try with the same message can help
 	tierRefused                    // this tier refuses it for good
+	allRefused                     // the dead-letter queue does not take it either, so the tiers are tried again
 	unconfirmed                    // it may have arrived: a further try may be a duplicate
 	closedPublisher                // it publishes nothing any more
 	unpublished                    // the copy could not be published until MaxHold or shutdown, or the publisher is closed

@@ -16,13 +16,14 @@ var errTakenBack = errors.New("the backend has ended the message's context befor
 // settle decides and carries the decision out: it publishes the copy, logs, and calls Observe. It returns nil once the copy is
 // safe, so that the router acks the message, and an error where the router is to nack it.
 func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Time) error {
-	cause, until := f.err, time.Now().Add(t.config.MaxHold)
-	if s.ended && !s.called { // the text of a marshaler's error may be a secret
+	cause := f.err
+	switch {
+	case s.ended && !s.called: // the text of a marshaler's error may be a secret
 		cause = cmp.Or(in.ctx.Err(), context.Canceled)
-	} else if s.paused {
+	case s.paused && cause == nil:
 		cause = errPaused
 	}
-	held := holder{t: t, in: in, until: until}
+	held := holder{t: t, in: in, until: time.Now().Add(t.config.MaxHold), pause: holdInitial}
 	defer held.end()
 	for {
 		d := t.policy.decide(s, f, now)
@@ -55,6 +56,8 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			if _, _, left := t.policy.place(d.delay, s.avoid); !left && len(held.silent) > 0 {
 				s.avoid, held.silent = without(s.avoid, held.silent), nil // a tier that only did not confirm is not full
 			}
+		case allRefused:
+			s.avoid, held.silent = nil, nil
 		case unpublished:
 			s.refused = unpublished
 			cause = errors.Join(f.err, fmt.Errorf("cannot publish the copy of the message: %w", err))

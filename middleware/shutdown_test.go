@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
@@ -359,16 +360,27 @@ func TestDeadLetterThatThePublisherRefusesIsHeld(t *testing.T) {
 
 func TestClosedPublisherGivesBackAtOnce(t *testing.T) {
 	routed := routerContext(t)
-	for name, failure := range map[string]error{"retried": errDown, "dead-lettered": backoff.Permanent(errDown)} {
-		t.Run(name, func(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		failure error
+		paces   bool // the subscriber paces nacks by itself
+		want    time.Duration
+	}{
+		{"retried", errDown, true, 0}, {"dead-lettered", backoff.Permanent(errDown), true, 0}, {"another subscriber", errDown, false, time.Second},
+	} {
+		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				retry, sent := setup(t)
 				sent.fail = func(int) error { return errClosed }
+				bound := &binding.Binding{Gate: gate.New(16), Retry: retry, Stopping: make(chan struct{})}
+				if row.paces {
+					defer bound.Gate.Attach(following{})()
+				}
 				began := time.Now()
-				_, err := retry.Middleware(failing(failure))(messageOf(routed))
+				_, err := retry.Dispatch(failing(row.failure))(messageOf(binding.NewContext(routed, bound)))
 				require.ErrorIs(t, err, errDown)
 				require.ErrorIs(t, err, errClosed)
-				assert.Zero(t, time.Since(began))
+				assert.Equal(t, row.want, time.Since(began))
 				assert.Equal(t, 1, sent.tries)
 			})
 		})

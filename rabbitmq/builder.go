@@ -88,7 +88,7 @@ func (b *Builder[C, M]) NewPublisher(logger watermill.LoggerAdapter) (*publisher
 }
 
 // TieredRetryConfig returns the middleware's configuration: the publisher, the schedule, and the destinations of copies on this
-// broker. Set hooks and limits on the result.
+// broker. Set Observe and limits on the result.
 //
 // Use only Builder.NewPublisher, or a publisher that wraps it. With watermill-amqp's own publisher the copies go to no queue, and
 // every failed message is lost without an error: NewTieredRetry refuses it. Where another type wraps or embeds watermill-amqp's

@@ -30,9 +30,9 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	// ExtraTiers are tiers that no schedule uses, for requested delays: see middleware.TieredRetryConfig. Optional.
 	ExtraTiers []time.Duration
 
-	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.orphans), of the queue <prefix>.orphans
-	// and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 247 bytes. Apps may share a prefix.
-	// Metadata keys do not depend on it.
+	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.return.any, <prefix>.orphans), of the
+	// queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 244 bytes. Apps may
+	// share a prefix. Metadata keys do not depend on it.
 	Prefix string
 
 	// QueueType is the type of tier and dead-letter queues. The default is topology.Quorum.

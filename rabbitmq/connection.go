@@ -85,7 +85,7 @@ func (c *Connection) AddConsumerHandler(
 }
 
 // AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher. If one of them cannot be
-// published, the router nacks the message, which is delivered again after a pause of up to 5 seconds, and counts no failure.
+// published, the message has failed with middleware.ErrNotPublished, and is retried.
 func (c *Connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {

@@ -98,7 +98,7 @@ func ExampleBuilder_NewPublisher() {
 	defer func() { _ = failures.Close() }()
 }
 
-// Hooks and limits are set on the result.
+// Observe and limits are set on the result.
 func ExampleBuilder_TieredRetryConfig() {
 	logger := watermill.NewSlogLogger(slog.Default())
 	rabbit := build(options())
@@ -128,7 +128,8 @@ func ExampleBuilder_Topology() {
 	// retry.orphans --  --> retry.orphans
 	// retry -- dead.orders --> orders.dead
 	// retry -- 10s.orders --> orders.retry.10s
-	// retry.return -- *.orders --> orders
+	// retry.return.any -- *.orders --> orders
+	// retry.return -- 10s.orders --> orders
 }
 
 // An app that has a builder can use it to read its dead letters, too.

@@ -83,6 +83,7 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 			return queue
 		},
 		Declare:      h.declare,
+		Context:      func(ctx context.Context, _ amqp091.Delivery, _ string) context.Context { return binding.Each(ctx) },
 		Unmarshal:    unmarshal(headers.New(app.Marshaler, h.core.prefix).Unmarshal, app.RedeliveredKey),
 		Concurrency:  h.options.Concurrency,
 		Prefetch:     h.prefetch(),
@@ -233,9 +234,30 @@ func (h *handlerSubscriber) declare(d subscriber.Declaration, topic string) erro
 	return h.connection.declarer.declare(d, topic, s, h.core.topologyOf(queue))
 }
 
-// nacked warns once if no retry middleware has got a message of the handler.
-func (h *handlerSubscriber) nacked(msg *message.Message) {
-	if bound := binding.Of(msg); bound == nil || bound.Claimed() || h.warned.Swap(true) {
+// nacked retries a message whose handler has succeeded: what failed was outside of the retry middleware.
+func (h *handlerSubscriber) nacked(msg *message.Message, again func() (*message.Message, error)) bool {
+	bound, delivery := binding.Lookup(msg)
+	if bound == nil {
+		return false
+	}
+	if !bound.Claimed() {
+		h.warnUnclaimed(msg)
+	}
+	if delivery == nil || !delivery.Processed() {
+		return false
+	}
+	original, err := again()
+	if err != nil {
+		return false
+	}
+	original.SetContext(binding.NewContext(context.WithoutCancel(msg.Context()), bound))
+	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, middleware.ErrNotPublished })(original)
+	return err == nil
+}
+
+// warnUnclaimed warns once if no retry middleware has got a message of the handler.
+func (h *handlerSubscriber) warnUnclaimed(msg *message.Message) {
+	if h.warned.Swap(true) {
 		return
 	}
 	topic := message.SubscribeTopicFromCtx(msg.Context())

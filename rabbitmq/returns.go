@@ -10,16 +10,19 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rota"
 	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// returns binds work queues again to the return exchange while they are consumed. An operator can remove a binding, or delete the
-// exchange, and another app declares it again without this app's bindings: messages whose delay is over then become orphans. AMQP
-// 0-9-1 has no method to read bindings, so that a lost one is restored and not noticed. It uses one channel, and binds at most one
-// queue a second.
+// returns binds work queues again while they are consumed, to the exchange for messages of any tier. An operator can remove bindings,
+// or delete an exchange, and another app declares it again without this app's bindings: messages whose delay is over can then become
+// orphans. The keys of the return exchange are a short cut: without them messages come back through the other exchange. AMQP 0-9-1
+// has no method to read bindings, so that a lost one is restored and not noticed. It uses one channel, and binds at most one queue a
+// second.
 type returns struct {
+	prefix   naming.Prefix
 	consumed func(queue string) bool
 	logger   watermill.LoggerAdapter
 	rota     *rota.Rota
@@ -39,7 +42,7 @@ type boundQueue struct {
 }
 
 func newReturns(config declarerConfig) *returns {
-	r := &returns{consumed: config.Consumed, logger: config.Logger, queues: map[string]*boundQueue{}}
+	r := &returns{prefix: config.Prefix, consumed: config.Consumed, logger: config.Logger, queues: map[string]*boundQueue{}}
 	if r.consumed == nil {
 		r.consumed = func(string) bool { return true }
 	}
@@ -69,7 +72,8 @@ func (r *returns) add(from subscriber.Declaration, t topology.Topology) {
 	r.rota.Add(t.WorkQueue.Name)
 }
 
-// check binds one queue. Without a connection it does nothing: after a reconnect everything is declared again.
+// check binds one queue, and declares an exchange that is gone. Without a connection it does nothing: after a reconnect everything is
+// declared again.
 func (r *returns) check(name string) {
 	r.mu.Lock()
 	queue, connection, open := r.queues[name], r.connection, r.open
@@ -77,18 +81,25 @@ func (r *returns) check(name string) {
 	if queue == nil || !r.consumed(name) {
 		return
 	}
-	returning := returnBindings(queue.topology)
-	err := r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, returning) })
-	if refusal.IsCode(err, amqp091.NotFound) {
-		err = r.over(connection, open, func(channel *amqp091.Channel) error {
-			return channel.ExchangeDeclarePassive(returning[0].Exchange, amqp091.ExchangeTopic, true, false, false, false, nil)
+	exists := func(exchange, kind string) error {
+		return r.over(connection, open, func(channel *amqp091.Channel) error {
+			return channel.ExchangeDeclarePassive(exchange, kind, true, false, false, false, nil)
 		})
-		if err == nil {
-			return // the queue is gone and has no consumer any more: its subscription declares it again, with everything else
+	}
+	exchange := r.prefix.ReturnExchange()
+	err := exists(exchange, amqp091.ExchangeDirect)
+	if err == nil {
+		exchange = r.prefix.AnyReturnExchange()
+		binding := topology.Binding{Exchange: exchange, Queue: name, Key: naming.AnyReturnKey(name)}
+		err = r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, []topology.Binding{binding}) })
+		if refusal.IsCode(err, amqp091.NotFound) {
+			if err = exists(exchange, amqp091.ExchangeTopic); err == nil {
+				return // the queue is gone and has no consumer any more: its subscription declares it again, with everything else
+			}
 		}
 	}
 	if refusal.IsCode(err, amqp091.NotFound) {
-		err = r.restore(queue.topology, connection, open)
+		err = r.restore(exchange, queue.topology, connection, open)
 	}
 	r.report(name, queue, err)
 }
@@ -124,9 +135,9 @@ func bindAll(channel *amqp091.Channel, bindings []topology.Binding) error {
 	return nil
 }
 
-// restore declares the return exchange, which is gone, and what else is missing, except the work queue. All queues have lost their
-// bindings: they are bound at once.
-func (r *returns) restore(t topology.Topology, connection uint64, open func() (*amqp091.Channel, error)) error {
+// restore declares an exchange that is gone, and what else is missing, except the work queue. All queues have lost their bindings to
+// it: they are bound at once.
+func (r *returns) restore(exchange string, t topology.Topology, connection uint64, open func() (*amqp091.Channel, error)) error {
 	if err := r.over(connection, open, t.Redeclare); err != nil {
 		return err
 	}
@@ -144,7 +155,7 @@ func (r *returns) restore(t topology.Topology, connection uint64, open func() (*
 		}
 	}
 	warning.Log(r.logger, fmt.Sprintf("exchange %q was gone: it has been declared again, and the work queues that this process consumes are bound to it. "+
-		"Work queues of other apps may have lost their bindings", returnBindings(t)[0].Exchange), nil)
+		"Work queues of other apps may have lost their bindings", exchange), nil)
 	return nil
 }
 

@@ -143,5 +143,5 @@ func TestScheduleWithATierThatTheRelayDoesNotHaveIsRefused(t *testing.T) {
 	retries := tiers.TieredRetryConfig()
 	retries.Schedule = append(retries.Schedule, 7*time.Second)
 	_, err = retrymw.NewTieredRetry(retries, nil)
-	assert.ErrorContains(t, err, "Schedule has the tier 7s, which is not declared (declared: [")
+	assert.ErrorContains(t, err, "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [")
 }

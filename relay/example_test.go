@@ -80,7 +80,7 @@ func ExampleConfig_Validate() {
 	// MaxHop is 1ms: it must be 0 (the default, 20s) or at least 100ms
 }
 
-// The middleware's hooks and other settings are the app's.
+// Observe and the middleware's other settings are the app's.
 func ExampleRelay_TieredRetryConfig() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	tiers, err := relay.New(relay.Config{

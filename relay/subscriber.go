@@ -46,11 +46,13 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 		return nil, err
 	}
 	m := &merged{ctx: ctx, out: make(chan *message.Message), topic: topic, handler: handler, logger: s.relay.logger}
-	m.subscribed, m.end = context.WithCancel(ctx)
-	stopping, stop := context.WithCancel(m.subscribed)
-	context.AfterFunc(s.stopping, stop)
+	// stopping ends before the contexts of the messages do: a handler that fails because of them counts no failure.
+	stopping, stop := context.WithCancel(s.stopping)
+	m.subscribed, m.end = context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { stop(); m.end() })
+	context.AfterFunc(m.subscribed, stop)
 	m.binding = &binding.Binding{Source: s.relay.source, Retry: retryOf(s.retry), Stopping: stopping.Done()}
-	active := func() bool { return stopping.Err() == nil }
+	active := func() bool { return ctx.Err() == nil && stopping.Err() == nil }
 	if err := s.relay.handlers.begin(handler, topic, active); err != nil {
 		m.end()
 		return nil, err

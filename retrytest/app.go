@@ -39,8 +39,8 @@ type Config struct {
 	// Schedule is the delay before each retry. Required.
 	Schedule backoff.Schedule
 
-	// Middleware changes the configuration of the retry middleware as the app does: hooks, RedactReason and so on. Its changes
-	// to Publisher, Schedule, Source, DeclaredTiers and GenerateRetryDestination are overwritten. It is not called for handlers
+	// Middleware changes the configuration of the retry middleware as the app does: Observe, RedactReason and so on. Its changes
+	// to Publisher, Schedule, Source, DeclaredTiers, TiersWait, DelayArrivals and GenerateRetryDestination are overwritten. It is not called for handlers
 	// with a HandlerOptions.Middleware. Optional.
 	Middleware func(*middleware.TieredRetryConfig)
 

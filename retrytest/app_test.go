@@ -298,10 +298,10 @@ func TestHandlersThatTheRelayAddsAreRetried(t *testing.T) {
 	})
 }
 
-// newOwnRouter is the constructor of an app that makes the router and the middleware itself, with hooks of its own.
-func newOwnRouter(t *testing.T, config middleware.TieredRetryConfig, hooks *[]string) (*message.Router, *middleware.TieredRetry) {
+// newOwnRouter is the constructor of an app that makes the router and the middleware itself, with an Observe of its own.
+func newOwnRouter(t *testing.T, config middleware.TieredRetryConfig, outcomes *[]string) (*message.Router, *middleware.TieredRetry) {
 	t.Helper()
-	config.Observe = func(e middleware.Event) { *hooks = append(*hooks, string(e.Outcome)) }
+	config.Observe = func(e middleware.Event) { *outcomes = append(*outcomes, string(e.Outcome)) }
 	retry, err := middleware.NewTieredRetry(config, nil)
 	require.NoError(t, err)
 	return message.NewDefaultRouter(nil), retry
@@ -311,8 +311,8 @@ func TestAppCanMakeItsOwnRouterAndMiddleware(t *testing.T) {
 	for _, relayed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
-			var hooks []string
-			router, retry := newOwnRouter(t, app.TieredRetryConfig(), &hooks)
+			var outcomes []string
+			router, retry := newOwnRouter(t, app.TieredRetryConfig(), &outcomes)
 			bill := func(msg *message.Message) error {
 				if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
 					panic("no exchange rate")
@@ -327,7 +327,7 @@ func TestAppCanMakeItsOwnRouterAndMiddleware(t *testing.T) {
 			app.Run(router)
 			story := app.Send("orders", order("1")).
 				RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).DeadLettered(middleware.DeadReasonExhausted)
-			assert.Equal(t, []string{"retried", "retried", "dead-lettered"}, hooks)
+			assert.Equal(t, []string{"retried", "retried", "dead-lettered"}, outcomes)
 			all := story.Handler("billing").Attempts()
 			assert.ErrorContains(t, all[0].Err, "panic: no exchange rate")
 			assert.Equal(t, errDown, all[1].Err)
@@ -387,7 +387,7 @@ func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
 	})
 }
 
-// The relay is never early, so the test makes the failure record of an early message.
+// The relay is never early, so the test makes the failure record of an early message. Its due time is not compared with the clock.
 func TestParkedMessageDoesNotReachItsHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
@@ -396,7 +396,8 @@ func TestParkedMessageDoesNotReachItsHandler(t *testing.T) {
 		early := order("1")
 		early.Metadata[middleware.FailuresKey] = "1"
 		early.Metadata[middleware.TopicKey], early.Metadata[middleware.HandlerKey] = "orders", "billing"
-		early.Metadata[middleware.DueAtKey] = time.Now().Add(40 * time.Second).Format("2006-01-02T15:04:05.000Z07:00")
+		early.Metadata[middleware.RemainingKey] = "40s"
+		early.Metadata[middleware.DueAtKey] = time.Now().Add(time.Hour).Format("2006-01-02T15:04:05.000Z07:00")
 		story := app.Send("orders", early).RetriedAt(40 * time.Second).NeverRetried().Processed()
 		assert.Equal(t, 1, calls)
 		assert.Equal(t, middleware.Parked, story.Attempts()[0].Outcome)
@@ -455,14 +456,14 @@ func TestMessageCanBeSentAgain(t *testing.T) {
 	})
 }
 
-func TestHooksAndConfigurationOfTheAppAreUsed(t *testing.T) {
+func TestObserveAndConfigurationOfTheAppAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var hooks []string
+		var events []string
 		app := retrytest.NewWithConfig(t, retrytest.Config{
 			Schedule: backoff.Schedule{time.Second},
 			Middleware: func(c *middleware.TieredRetryConfig) {
 				c.Observe = func(e middleware.Event) {
-					hooks = append(hooks, fmt.Sprint(e.Outcome, " ", e.MessageUUID, " ", e.Destination.Topic))
+					events = append(events, fmt.Sprint(e.Outcome, " ", e.MessageUUID, " ", e.Destination.Topic))
 				}
 				c.OmitReason = true
 				c.GenerateDeadLetterDestination = func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
@@ -473,7 +474,7 @@ func TestHooksAndConfigurationOfTheAppAreUsed(t *testing.T) {
 		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 		app.AddConsumerHandler(app.Router, "archive", "orders.dead", failing())
 		story := app.Send("orders", order("1")).DeadLettered(middleware.DeadReasonExhausted)
-		assert.Equal(t, []string{"retried 1 retry.1s", "dead-lettered 1 orders.dead"}, hooks)
+		assert.Equal(t, []string{"retried 1 retry.1s", "dead-lettered 1 orders.dead", "processed 1 "}, events)
 		assert.NotContains(t, story.DeadLetter().Metadata, middleware.ReasonKey)
 		require.Len(t, app.Stories("orders.dead"), 1)
 		app.Stories("orders.dead")[0].NeverRetried().Processed()

@@ -73,9 +73,6 @@ func (a *App) subscriber(name string, options []middleware.HandlerOptions) (*sub
 	if name == "" {
 		err = errors.Join(err, errors.New("the name is empty: give it a name"))
 	}
-	if err == nil {
-		err = a.checkTime(set.Schedule)
-	}
 	var retry *middleware.TieredRetry
 	if err == nil {
 		retry, err = a.newRetry(set)
@@ -91,15 +88,19 @@ func (a *App) subscriber(name string, options []middleware.HandlerOptions) (*sub
 
 // newRetry makes the retry middleware of a handler, and the tiers of its schedule.
 func (a *App) newRetry(options middleware.HandlerOptions) (*middleware.TieredRetry, error) {
-	config := a.TieredRetryConfig()
+	config := a.retryConfig()
 	if options.Middleware == nil && a.config.Middleware != nil {
 		set := config
 		a.config.Middleware(&config)
 		config.Publisher, config.GenerateRetryDestination = set.Publisher, set.GenerateRetryDestination
 		config.Schedule, config.Source, config.DeclaredTiers = set.Schedule, set.Source, set.DeclaredTiers
+		config.TiersWait, config.DelayArrivals = set.TiersWait, set.DelayArrivals
 	}
 	config = options.Configure(config)
-	a.ledger.addHooks(&config)
+	if err := a.checkTime(config.Schedule); err != nil {
+		return nil, err
+	}
+	a.ledger.addObserve(&config)
 	retry, err := middleware.NewTieredRetry(config, a.config.Logger)
 	if err == nil {
 		err = a.Relay.AddSchedule(tiersOf(config))
@@ -114,9 +115,16 @@ func tiersOf(config middleware.TieredRetryConfig) (schedule backoff.Schedule) {
 	return schedule
 }
 
-// TieredRetryConfig returns the configuration of the retry middleware, for apps that make the middleware themselves and set
-// hooks of their own. Config.Middleware is not applied to it.
+// TieredRetryConfig returns the configuration of the retry middleware, for apps that make the middleware themselves. Config.Middleware
+// is not applied to it. Its Observe records events for the stories: call it from an Observe of the app's own. Without it an Attempt.Err has
+// only the text of the failure record, and a discarded message can have the outcome processed.
 func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
+	config := a.retryConfig()
+	a.ledger.addObserve(&config)
+	return config
+}
+
+func (a *App) retryConfig() middleware.TieredRetryConfig {
 	config := a.Relay.TieredRetryConfig()
 	config.Publisher, config.Source = copyPublisher{config.Publisher, a.ledger}, a.source
 	return config

@@ -15,18 +15,18 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-func TestHandlersHaveSchedulesAndHooksOfTheirOwn(t *testing.T) {
+func TestHandlersHaveSchedulesAndObserversOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var hooks []string
-		hook := func(name string) func(*middleware.TieredRetryConfig) {
+		var events []string
+		observe := func(name string) func(*middleware.TieredRetryConfig) {
 			return func(c *middleware.TieredRetryConfig) {
-				c.Observe = func(e middleware.Event) { hooks = append(hooks, fmt.Sprint(name, " ", e.Handler, " ", e.Outcome)) }
+				c.Observe = func(e middleware.Event) { events = append(events, fmt.Sprint(name, " ", e.Handler, " ", e.Outcome)) }
 			}
 		}
-		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: hook("default")})
+		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: observe("default")})
 		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown))
 		app.AddConsumerHandler(app.Router, "mailing", "mails", always(errDown), middleware.HandlerOptions{
-			Schedule: backoff.Schedule{time.Minute, time.Hour}, Middleware: hook("own"), Concurrency: 16,
+			Schedule: backoff.Schedule{time.Minute, time.Hour}, Middleware: observe("own"), Concurrency: 16,
 			OrderKey: func(*message.Message) string { return "key" },
 		})
 		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
@@ -34,11 +34,30 @@ func TestHandlersHaveSchedulesAndHooksOfTheirOwn(t *testing.T) {
 		assert.Equal(t, []string{
 			"default billing retried", "default billing recovered",
 			"own mailing retried", "own mailing retried", "own mailing dead-lettered",
-		}, hooks)
+		}, events)
 
 		app.AddConsumerHandler(app.Router, "printing", "prints", failing(errDown), middleware.HandlerOptions{Schedule: backoff.Schedule{time.Millisecond}})
 		app.Send("prints", order("1")).RetriedAt(time.Millisecond).Processed()
 	})
+}
+
+// The tiers of a handler are those of its changed configuration.
+func TestScheduleIsChangedByTheMiddlewareOption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown), middleware.HandlerOptions{
+			Middleware: func(c *middleware.TieredRetryConfig) { c.Schedule = backoff.Schedule{7 * time.Second} },
+		})
+		app.Send("orders", order("1")).RetriedAt(7 * time.Second).Processed()
+	})
+	text, fatal := failureOf(func(t testing.TB) {
+		app := retrytest.New(t, backoff.Schedule{time.Millisecond})
+		app.AddConsumerHandler(app.Router, "billing", "orders", failing(), middleware.HandlerOptions{
+			Middleware: func(c *middleware.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Hour} },
+		})
+	})
+	assert.True(t, fatal)
+	assert.Contains(t, text, "this schedule takes 1h of real time, more than 10s")
 }
 
 // Without a group the handlers of a topic share its messages, as those of one queue do.

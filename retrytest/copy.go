@@ -1,7 +1,6 @@
 package retrytest
 
 import (
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -20,54 +19,65 @@ func (l *ledger) copyPublished(d *delivery, topic string, msg *message.Message) 
 	p := d.progress
 	p.copies++
 	l.handlers[record.Handler] = p.queue
-	if record.Failures > d.failuresBefore {
-		d.Failures, d.failed = record.Failures, record.LastFailedAt
+	failed, snoozed := record.Failures > d.Record.Failures, record.Snoozes > d.Record.Snoozes
+	if failed {
+		d.Failures = record.Failures
 	}
+	d.copied, d.uncalled = record, !failed && !snoozed
 	switch {
 	case record.DeadReason != "":
 		d.Outcome, d.DeadReason, p.deadLetter = middleware.DeadLettered, record.DeadReason, msg.Copy()
-	case record.Failures == d.failuresBefore:
-		d.Outcome, d.Tier, d.Delay, p.due = middleware.Parked, l.tiers[topic], time.Until(record.DueAt), record.DueAt
+	case failed:
+		d.Outcome = middleware.Retried
+	case snoozed:
+		d.Outcome = middleware.Snoozed
 	default:
-		d.Outcome, d.Tier, d.Delay, p.due = middleware.Retried, l.tiers[topic], record.DueAt.Sub(record.LastFailedAt), record.DueAt
+		d.Outcome = middleware.Parked
 	}
-	if d.Err == nil && d.Outcome != middleware.Parked {
+	if record.DeadReason == "" {
+		d.Tier, d.Delay, p.due = l.tiers[topic], time.Until(record.DueAt), record.DueAt
+	}
+	if d.Err == nil && !d.uncalled {
 		d.Err = recordedError(record.Reason)
 	}
 	l.notifyChanged()
 }
 
-// recordedError is an error of which only the text in the failure record is known: the app has made the middleware itself, so
-// the ledger has no hook in it.
+// recordedError is an error of which only the text in the failure record is known: the app has made the middleware with an Observe
+// of its own.
 type recordedError string
 
 func (e recordedError) Error() string { return string(e) }
 
-// addHooks adds the ledger to the middleware's Observe, before the app's own. It gets the error itself.
-func (l *ledger) addHooks(config *middleware.TieredRetryConfig) {
+// addObserve adds the ledger to the middleware's Observe, before the app's own.
+func (l *ledger) addObserve(config *middleware.TieredRetryConfig) {
 	observe := config.Observe
 	config.Observe = func(e middleware.Event) {
-		if e.Outcome == middleware.Retried || e.Outcome == middleware.DeadLettered {
-			l.setError(e.Handler, e.MessageUUID, e.Record.Failures, e.Err)
-		}
+		l.observe(e)
 		if observe != nil {
 			observe(e)
 		}
 	}
 }
 
-// setError replaces the recorded text of a failure with the error itself.
-func (l *ledger) setError(handler, uuid string, failures int, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	p := l.latest[progressKey{l.handlers[handler], uuid}]
-	if p == nil {
+// observe replaces what the ledger has concluded from the copy with what the middleware reports: it has the error itself. The outcome
+// of a message that is nacked is known only then.
+func (l *ledger) observe(e middleware.Event) {
+	d, _ := e.Context.Value(deliveryKey{}).(*delivery)
+	if d == nil {
 		return
 	}
-	for _, d := range slices.Backward(p.deliveries) {
-		if _, recorded := d.Err.(recordedError); d.Failures == failures && recorded {
-			d.Err = err
-			return
-		}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch e.Outcome {
+	case middleware.Held, middleware.GivenBack, middleware.Settled:
+		return
+	}
+	d.Outcome = e.Outcome
+	if e.Outcome == middleware.Discarded {
+		d.Failures = e.Record.Failures
+	}
+	if _, recorded := d.Err.(recordedError); d.Err == nil || recorded {
+		d.Err = e.Err
 	}
 }

@@ -18,12 +18,11 @@ type delivery struct {
 	Attempt
 	progress         *progress
 	delivered        time.Time
-	failed           time.Time
-	failuresBefore   int  // in the failure record that the message came with
-	called, returned bool // the handler
-	settled, acked   bool // the message
-	byHandler        bool // the message was settled before its handler returned
-	abandoned        bool // the handler did not return, so the message may stay unsettled
+	copied           middleware.Record // of its copy
+	called, returned bool              // the handler
+	settled, acked   bool              // the message
+	byHandler        bool              // the message was settled before its handler returned
+	abandoned        bool              // the handler did not return, so the message may stay unsettled
 }
 
 type deliveryKey struct{}
@@ -55,7 +54,7 @@ func (l *ledger) beginDelivery(q *queue, msg *message.Message) (d *delivery, kno
 	now := time.Now()
 	d = &delivery{progress: p, delivered: now}
 	if record, ok := middleware.ReadRecord(msg.Metadata); ok && record.Topic == q.topic {
-		d.Record, d.failuresBefore = record, record.Failures
+		d.Record = record
 	}
 	if len(p.deliveries) == 0 {
 		p.first = now
@@ -113,19 +112,31 @@ func (l *ledger) setOutcome(d *delivery) {
 	}
 	delete(l.open, d)
 	d.progress.latest = time.Now()
-	switch {
-	case !d.acked:
+	if !d.acked {
 		d.Outcome, d.nacked = d.nackedOutcome(), true
 		return
-	case d.Outcome == middleware.Retried || d.Outcome == middleware.Parked:
+	}
+	switch d.Outcome {
+	case middleware.Retried, middleware.Snoozed, middleware.Parked:
 		return
-	case d.Outcome == middleware.DeadLettered:
-	case d.Err == nil:
-		d.Outcome = middleware.Processed
-	default:
-		d.Outcome = middleware.Settled
+	case "":
+		d.Outcome = d.ackedOutcome()
 	}
 	d.progress.unfinished--
+}
+
+// ackedOutcome returns the outcome of a message that was acked without a copy, where the middleware has not reported it.
+func (d *delivery) ackedOutcome() middleware.Outcome {
+	switch {
+	case d.Err != nil && d.byHandler:
+		return middleware.Settled
+	case d.Err != nil:
+		return middleware.Discarded
+	case d.Record.Failures > 0 || d.Record.Snoozes > 0:
+		return middleware.Recovered
+	default:
+		return middleware.Processed
+	}
 }
 
 // runs reports whether the handler runs.
@@ -142,9 +153,12 @@ func (d *delivery) nackedOutcome() middleware.Outcome {
 
 // waited returns the time from the failure of this delivery to its retry, which is one of the later deliveries.
 func (d *delivery) waited(later []*delivery) time.Duration {
+	if !d.again() {
+		return 0
+	}
 	for _, next := range later {
-		if d.Outcome == middleware.Retried && next.failuresBefore == d.Failures {
-			return next.delivered.Sub(d.failed)
+		if next.Record.Failures == d.copied.Failures && next.Record.Snoozes == d.copied.Snoozes {
+			return next.delivered.Sub(d.copied.LastFailedAt)
 		}
 	}
 	return 0

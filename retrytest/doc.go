@@ -30,9 +30,13 @@
 // The outcomes and their words are those of [middleware.Outcome]:
 //
 //	processed        the handler returned nil
+//	recovered        the handler returned nil, and the message had failed or was snoozed before
 //	retried          the handler failed; a copy waits on the tier that the table shows
-//	parked           the message came back before its requested delay was over; a copy waits again, uncounted
+//	snoozed          the handler failed, and a rule has decided that it does not count; a copy waits on the tier that the table shows
+//	parked           the message came before its requested delay was over; a copy waits, uncounted
 //	dead-lettered    the message was given up, for the reason that the table shows
+//	discarded        the handler failed, and a rule has decided that the message is not needed; no copy was published
+//	held             the message waits until its copy can be published; a story does not have it, because no publish fails here
 //	given back       the message was nacked and is delivered again
 //	settled          the handler failed after it had acked or nacked the message itself; no copy was published
 //
@@ -70,7 +74,7 @@
 //
 //   - Retries are on time, to within the 2 ms of [Story.RetriedAt]. A broker can be late, and RabbitMQ can be 1 ms early.
 //   - Only nacked messages are delivered twice, and no publish fails.
-//   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it is rounded up to whole tiers.
+//   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it is up to one shortest tier longer.
 //   - There are no delivery limits, queue arguments or permissions, and the app's marshaler is not used.
 //   - A topic delivers one message at a time to each group, whatever the Concurrency of its handlers.
 //   - Dead letters go to the topic "retry.dead.<handler>", unless Config.Middleware sets another destination.

@@ -51,7 +51,7 @@ func ExampleStory_Attempts() {
 	// Output:
 	// billing retried
 	// billing retried
-	// billing processed
+	// billing recovered
 }
 
 func ExampleStory_DeadLetter() {

@@ -89,7 +89,7 @@ func ExampleNew() {
 	// Output:
 	// retried 1 1ms no answer from the bank
 	// retried 2 1ms no answer from the bank
-	// processed 0 0s <nil>
+	// recovered 0 0s <nil>
 }
 
 func ExampleNewWithConfig() {
@@ -186,7 +186,7 @@ func ExampleApp() {
 	// Output:
 	// mailing retried 2ms
 	// mailing retried 2ms
-	// mailing processed 0s
+	// mailing recovered 0s
 }
 
 // Code that adds its handlers by itself gets a subscriber, and the router gets the middleware.

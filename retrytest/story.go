@@ -17,14 +17,20 @@ type Attempt struct {
 	Took       time.Duration         // how long the handler ran, with its middlewares
 	Record     middleware.Record     // the failure record that the message came with; zero before the first failure
 	Outcome    middleware.Outcome    // empty while the handler runs
-	Failures   int                   // how often the message has failed, this failure included; 0 if it did not fail
+	Failures   int                   // how often the message has failed, this failure included; 0 if it did not fail or was snoozed
 	Err        error                 // why it failed
 	Delay      time.Duration         // how long the message has to wait: the schedule's delay or the requested delay
 	Waited     time.Duration         // how long the message waited, from this failure to the next attempt
 	Tier       backoff.Tier          // the tier of the copy
 	DeadReason middleware.DeadReason // why the message was dead-lettered
 
-	nacked bool // by its handler or by the router
+	nacked   bool // by its handler or by the router
+	uncalled bool // the middleware has not called the handler
+}
+
+// again reports whether the handler is called again because it failed.
+func (a *Attempt) again() bool {
+	return a.Outcome == middleware.Retried || a.Outcome == middleware.Snoozed
 }
 
 // Story has the attempts of a message and their outcomes. A failed assertion prints the whole story and marks the test as failed, and the test goes
@@ -78,8 +84,8 @@ func (s *Story) DeadLetter() *message.Message {
 	return s.only().deadLetter
 }
 
-// RetriedAt asserts the times of all retries, since the first delivery. They include the time that the handlers took. Each
-// retry may be late by 2 ms for every retry up to it, outside of a bubble by 500 ms. At least one time is required: use
+// RetriedAt asserts the times of all retries, since the first delivery. They include the time that the handlers took. A snoozed
+// message is retried, too. Each retry may be late by 2 ms for every retry up to it, outside of a bubble by 500 ms. At least one time is required: use
 // NeverRetried to assert that there was no retry.
 func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	s.app.t.Helper()
@@ -88,7 +94,7 @@ func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	}
 	var got []time.Duration
 	for i, a := range s.only().attempts {
-		if i > 0 && a.Outcome != middleware.Parked {
+		if i > 0 && !a.uncalled {
 			got = append(got, a.At)
 		}
 	}
@@ -96,13 +102,13 @@ func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	return s
 }
 
-// NeverRetried asserts that no failure of the message was retried and that the message was not nacked.
+// NeverRetried asserts that no failure of the message was retried or snoozed, and that the message was not nacked.
 func (s *Story) NeverRetried() *Story {
 	s.app.t.Helper()
 	var got []time.Duration
 	attempts := s.only().attempts
 	for i, a := range attempts {
-		again := a.Outcome == middleware.Retried || a.nacked
+		again := a.again() || a.nacked
 		switch {
 		case again && i+1 < len(attempts):
 			got = append(got, attempts[i+1].At)
@@ -123,7 +129,7 @@ func (s *Story) Waited(waits ...time.Duration) *Story {
 	}
 	var got []time.Duration
 	for _, a := range s.only().attempts {
-		if a.Outcome == middleware.Retried {
+		if a.again() {
 			got = append(got, a.Waited)
 		}
 	}
@@ -153,10 +159,12 @@ func inTime(got, want []time.Duration, lateness func(i int) time.Duration) bool 
 	return true
 }
 
-// Processed asserts that the handler returned nil for the last attempt.
+// Processed asserts that the handler returned nil for the last attempt: its outcome is processed or recovered.
 func (s *Story) Processed() *Story {
 	s.app.t.Helper()
-	s.compareLastOutcome(string(middleware.Processed))
+	if got := s.lastOutcome(); got != string(middleware.Recovered) {
+		s.compareLastOutcome(string(middleware.Processed))
+	}
 	return s
 }
 
@@ -167,13 +175,17 @@ func (s *Story) DeadLettered(reason middleware.DeadReason) *Story {
 	return s
 }
 
+func (s *Story) lastOutcome() string {
+	s.app.t.Helper()
+	if attempts := s.only().attempts; len(attempts) > 0 {
+		return attempts[len(attempts)-1].outcomeText()
+	}
+	return notDelivered
+}
+
 func (s *Story) compareLastOutcome(want string) {
 	s.app.t.Helper()
-	got := notDelivered
-	if attempts := s.only().attempts; len(attempts) > 0 {
-		got = attempts[len(attempts)-1].outcomeText()
-	}
-	if got != want {
+	if got := s.lastOutcome(); got != want {
 		s.fail("last outcome", got, want)
 	}
 }

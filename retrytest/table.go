@@ -90,7 +90,7 @@ func (a Attempt) failureText() string {
 
 func (a Attempt) outcomeText() string {
 	switch a.Outcome {
-	case middleware.Retried, middleware.Parked:
+	case middleware.Retried, middleware.Snoozed, middleware.Parked:
 		return fmt.Sprintf("%s, waits %s on tier %v", a.Outcome, waitText(a.Delay.Round(time.Millisecond)), a.Tier)
 	case middleware.DeadLettered:
 		return deadLetteredText(a.DeadReason)

@@ -34,7 +34,7 @@ func TestBilling(t *testing.T) {
 	})
 }
 
-// The app as main makes it, with its own router and hooks.
+// The app as main makes it, with its own router.
 func TestAppOnTheTestKit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		schedule := backoff.Schedule{500 * time.Millisecond, time.Second, 10 * time.Minute}

@@ -156,7 +156,7 @@ func TestRemovalWithANewQueue(t *testing.T) {
 		broker.Ctl(t, "delete_queue", queue)
 	}
 	assert.Equal(t, http.StatusNoContent, deleteExchange(t, d.prefix+"?if-unused=true"), "no other app uses the prefix")
-	for _, exchange := range []string{d.prefix + ".return", d.prefix + ".orphans"} {
+	for _, exchange := range []string{d.prefix + ".return", d.prefix + ".return.any", d.prefix + ".orphans"} {
 		assert.Equal(t, http.StatusNoContent, deleteExchange(t, exchange))
 	}
 	broker.Ctl(t, "delete_queue", d.prefix+".orphans")

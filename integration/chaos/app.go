@@ -74,8 +74,8 @@ func (c appConfig) rabbit() config.BuilderConfig {
 	return config.BuilderConfig{AMQP: rabbit, Schedule: tiers, Prefix: c.Prefix}
 }
 
-// hooks lets the middleware report the copies that the broker has confirmed.
-func (c appConfig) hooks(to report) func(*middleware.TieredRetryConfig) {
+// observe lets the middleware report the copies that the broker has confirmed.
+func (c appConfig) observe(to report) func(*middleware.TieredRetryConfig) {
 	return func(settings *middleware.TieredRetryConfig) {
 		settings.Observe = func(e middleware.Event) {
 			switch e.Outcome {
@@ -94,7 +94,7 @@ func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
 	if c.App == appConnect {
 		add = a.addConnect
 	}
-	if err := add(c, func(msg *message.Message) error { return bill(msg, to) }, c.hooks(to)); err != nil {
+	if err := add(c, func(msg *message.Message) error { return bill(msg, to) }, c.observe(to)); err != nil {
 		return nil, err
 	}
 	go func() { a.ended <- a.router.Run(context.WithoutCancel(ctx)) }()
@@ -106,17 +106,17 @@ func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
 	}
 }
 
-func (a *app) addConnect(c appConfig, handler message.NoPublishHandlerFunc, hooks func(*middleware.TieredRetryConfig)) error {
+func (a *app) addConnect(c appConfig, handler message.NoPublishHandlerFunc, observe func(*middleware.TieredRetryConfig)) error {
 	rabbit, err := config.Connect(c.rabbit(), &a.refused)
 	if err != nil {
 		return err
 	}
 	a.rest = rabbit.Close
-	rabbit.AddConsumerHandler(a.router, "bill", c.Queue, handler, middleware.HandlerOptions{Concurrency: concurrency, Middleware: hooks})
+	rabbit.AddConsumerHandler(a.router, "bill", c.Queue, handler, middleware.HandlerOptions{Concurrency: concurrency, Middleware: observe})
 	return nil
 }
 
-func (a *app) addStock(c appConfig, handler message.NoPublishHandlerFunc, hooks func(*middleware.TieredRetryConfig)) error {
+func (a *app) addStock(c appConfig, handler message.NoPublishHandlerFunc, observe func(*middleware.TieredRetryConfig)) error {
 	rabbit, err := config.NewBuilder(c.rabbit())
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (a *app) addStock(c appConfig, handler message.NoPublishHandlerFunc, hooks 
 		return errors.Join(err, subscriber.Close())
 	}
 	settings := rabbit.TieredRetryConfig(failures)
-	hooks(&settings)
+	observe(&settings)
 	retry, err := middleware.NewTieredRetry(settings, &a.refused)
 	if err != nil {
 		return errors.Join(err, subscriber.Close(), failures.Close())

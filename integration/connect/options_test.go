@@ -61,6 +61,33 @@ func TestSchedulesOfOneQueue(t *testing.T) {
 	}
 }
 
+// TestScheduleOfTheMiddlewareOption: the tiers of a handler are those of its changed configuration.
+func TestScheduleOfTheMiddlewareOption(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	tier := func(delay string) string { return s.topic("orders") + "." + s.name + "." + delay }
+	done := testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		if failures(msg) < 2 {
+			return errDown
+		}
+		done.Add(msg.UUID)
+		return nil
+	}, middleware.HandlerOptions{
+		Schedule: backoff.Schedule{time.Hour},
+		Middleware: func(c *middleware.TieredRetryConfig) {
+			c.Schedule = backoff.Schedule{70 * time.Millisecond, 80 * time.Millisecond}
+		},
+	})
+	s.run()
+	for _, delay := range []string{"70ms", "80ms"} {
+		assert.True(t, exists(t, tier(delay)), delay)
+	}
+	assert.False(t, exists(t, tier("1h")))
+	s.publish("orders", "1")
+	done.Wait(t, 1, soon)
+}
+
 // TestDeletedTiersAreDeclaredAgain, those of all schedules of the queue.
 func TestDeletedTiersAreDeclaredAgain(t *testing.T) {
 	t.Parallel()

@@ -9,10 +9,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 const batch = 50
@@ -115,6 +117,76 @@ func TestTheReplacedWorkQueueCannotBeUsed(t *testing.T) {
 	a.onceEach(queue, processed, batch)
 }
 
+// returns are the bindings through which messages come back to a work queue: keys by exchange.
+func (a *app) returns(queue string) (bindings map[string][]string) {
+	return map[string][]string{a.name + ".return": {"100ms." + queue, "300ms." + queue}, a.name + ".return.any": {"*." + queue}}
+}
+
+// unbind removes the bindings of a work queue to exchanges.
+func (a *app) unbind(queue string, exchanges ...string) {
+	a.t.Helper()
+	channel := broker.Channel(a.t)
+	for _, exchange := range exchanges {
+		for _, key := range a.returns(queue)[exchange] {
+			require.NoError(a.t, channel.QueueUnbind(queue, key, exchange, nil))
+		}
+	}
+}
+
+// bound is how many bindings an exchange has.
+func (a *app) bound(exchange string) (count int) {
+	a.t.Helper()
+	client := broker.Management(a.t)
+	broker.Eventually(a.t, soon, func() bool {
+		bindings, err := client.ListExchangeBindingsWithSource("/", exchange)
+		count = len(bindings)
+		return err == nil
+	}, "the management API answers")
+	return count
+}
+
+// TestOneReturnBindingIsRemoved: messages come back through the other exchange, at once. None becomes an orphan.
+func TestOneReturnBindingIsRemoved(t *testing.T) {
+	t.Parallel()
+	for _, exchange := range []string{".return", ".return.any"} {
+		t.Run(exchange, func(t *testing.T) {
+			t.Parallel()
+			a := connect(t)
+			queue := a.queue("orders")
+			processed := testapp.NewLedger()
+			a.handle(queue, 3, processed)
+			a.run()
+			for removed := range 5 {
+				a.unbind(queue, a.name+exchange)
+				send(t, queue, removed*batch)
+				a.onceEach(queue, processed, (removed+1)*batch)
+			}
+		})
+	}
+}
+
+// TestARetiredTier: what waits on it comes back, also to a work queue that was declared anew by an app without this tier.
+func TestARetiredTier(t *testing.T) {
+	t.Parallel()
+	a := connect(t)
+	queue := a.queue("orders")
+	old := topology.New(topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: a.name}, topology.Queue{Name: queue, Durable: true})
+	require.NoError(t, old.Declare(broker.Channel(t)))
+	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
+	require.NoError(t, err)
+	processed := testapp.NewLedger()
+	a.handle(queue, 1, processed)
+	a.run()
+	testapp.Send(t, a.name, "1s."+queue, testapp.Orders(batch)...)
+	a.onceEach(queue, processed, batch)
+	assert.Equal(t, 2, a.bound(a.name+".return"), "the tier has no key")
+	tier := queue + "." + a.name + ".1s"
+	broker.Eventually(t, soon, func() bool {
+		info, err := broker.Queue(broker.Management(t), tier)
+		return err == nil && info.Messages == 0
+	}, "the tier has forwarded all messages")
+}
+
 // TestTheReturnBindingIsRemoved: until the next check, messages whose delay is over become orphans. No message is lost.
 func TestTheReturnBindingIsRemoved(t *testing.T) {
 	t.Parallel()
@@ -126,11 +198,10 @@ func TestTheReturnBindingIsRemoved(t *testing.T) {
 	send(t, queue, 0)
 	a.onceEach(queue, processed, batch)
 
-	bind := "queue.bind " + queue + " to " + a.name + ".return"
+	bind := "queue.bind " + queue + " to " + a.name + ".return.any"
 	unbind := func() (checks int) {
 		t.Helper()
-		channel := broker.Channel(t)
-		require.NoError(t, channel.QueueUnbind(queue, "*."+queue, a.name+".return", nil))
+		a.unbind(queue, a.name+".return", a.name+".return.any")
 		return a.wire.consuming().count(bind)
 	}
 	checked := func(since int) {
@@ -156,9 +227,20 @@ func TestTheReturnBindingIsRemoved(t *testing.T) {
 	a.onceEach(queue, processed, 4*batch)
 }
 
-// TestTheReturnExchangeIsDeleted: all queues that the app consumes come back with it.
-func TestTheReturnExchangeIsDeleted(t *testing.T) {
+// TestAReturnExchangeIsDeleted: all queues that the app consumes are bound again with it.
+func TestAReturnExchangeIsDeleted(t *testing.T) {
 	t.Parallel()
+	for name, deleted := range map[string][]string{
+		".return": {".return"}, ".return.any": {".return.any"}, "both": {".return", ".return.any"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testDeletedReturnExchange(t, deleted)
+		})
+	}
+}
+
+func testDeletedReturnExchange(t *testing.T, deleted []string) {
 	a := connect(t)
 	queues := []string{a.queue("orders"), a.queue("mails"), a.queue("parcels")}
 	processed := map[string]*testapp.Ledger{}
@@ -167,21 +249,21 @@ func TestTheReturnExchangeIsDeleted(t *testing.T) {
 		a.handle(queue, 1, processed[queue])
 	}
 	a.run()
-	client := broker.Management(t)
-	exchange := a.name + ".return"
-	bound := func() (count int) {
+	allBound := func() bool {
 		t.Helper()
-		broker.Eventually(t, soon, func() bool {
-			bindings, err := client.ListExchangeBindingsWithSource("/", exchange)
-			count = len(bindings)
-			return err == nil
-		}, "the management API answers")
-		return count
+		return a.bound(a.name+".return") == 2*len(queues) && a.bound(a.name+".return.any") == len(queues)
 	}
-	require.Equal(t, len(queues), bound())
-	require.NoError(t, broker.Channel(t).ExchangeDelete(exchange, false, false))
-	broker.Eventually(t, soon, func() bool { return a.log.Warnings("was gone") == 1 }, "it is declared again")
-	require.Equal(t, len(queues), bound(), "at once")
+	require.True(t, allBound())
+	channel := broker.Channel(t)
+	for _, exchange := range deleted {
+		require.NoError(t, channel.ExchangeDelete(a.name+exchange, false, false))
+	}
+	if len(deleted) == 1 {
+		broker.Eventually(t, soon, func() bool { return a.log.Warnings("was gone") == 1 }, "it is declared again")
+		require.True(t, allBound(), "at once")
+	} else { // the first may be declared again before the second is deleted
+		broker.Eventually(t, soon, func() bool { return a.log.Warnings("was gone") > 0 && allBound() }, "both are declared again")
+	}
 	for _, queue := range queues {
 		send(t, queue, 0)
 	}
@@ -205,7 +287,7 @@ func TestAQueueThatIsNotConsumedIsNotBound(t *testing.T) {
 	_, err = other.Subscribe(t.Context(), kept)
 	require.NoError(t, err)
 	bind := func(queue string) int {
-		return a.wire.consuming().count("queue.bind " + queue + " to " + a.name + ".return")
+		return a.wire.consuming().count("queue.bind " + queue + " to " + a.name + ".return.any")
 	}
 	checked := func(times int) {
 		t.Helper()

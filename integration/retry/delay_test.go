@@ -131,7 +131,7 @@ func metadataOf(headers amqp091.Table) message.Metadata {
 
 func TestRetryAfterIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, testapp.Schedule(100*time.Millisecond, 400*time.Millisecond))
+	a := testapp.New(t, testapp.Schedule(300*time.Millisecond, 900*time.Millisecond))
 	queue := a.Queue("orders")
 	type call struct {
 		at     time.Time
@@ -152,23 +152,28 @@ func TestRetryAfterIsWaitedFor(t *testing.T) {
 	for _, row := range []struct {
 		name      string
 		requested time.Duration
-		parks     int // at least
+		wait      time.Duration // in whole tiers
+		parks     int
 	}{
-		{"shorter than the tiers", 20 * time.Millisecond, 0},
-		{"between two tiers", 250 * time.Millisecond, 0},
-		{"longer than the tiers", 1100 * time.Millisecond, 2},
+		{"shorter than the tiers", 20 * time.Millisecond, 300 * time.Millisecond, 0},
+		{"between two tiers", 750 * time.Millisecond, 900 * time.Millisecond, 2},
+		{"longer than the tiers", 2600 * time.Millisecond, 2700 * time.Millisecond, 4},
 	} {
 		a.Mu.Lock()
-		parkedBefore := len(a.Parks)
+		a.Retries, a.Parks = nil, nil
 		a.Mu.Unlock()
 		testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(strconv.Itoa(int(row.requested.Milliseconds())))})
 		first := <-calls
 		second := <-calls
-		assert.GreaterOrEqual(t, second.at.Sub(first.at), row.requested-50*time.Millisecond, "the tolerance is half the shortest tier: %s", row.name)
+		assert.GreaterOrEqual(t, second.at.Sub(first.at), broker.Least(row.wait), row.name)
 		assert.Equal(t, 1, second.record.Failures, "parking does not count as a failure")
-		assert.WithinDuration(t, first.at.Add(row.requested), second.record.DueAt, 50*time.Millisecond, "the requested delay, with any tiers")
+		assert.Zero(t, second.record.Remaining, row.name)
+		assert.GreaterOrEqual(t, second.record.DueAt.Sub(first.at), broker.Least(row.wait), row.name)
 		a.Mu.Lock()
-		assert.GreaterOrEqual(t, len(a.Parks)-parkedBefore, row.parks, row.name)
+		if assert.Len(t, a.Retries, 1, row.name) {
+			assert.Equal(t, row.wait, a.Retries[0].Delay, row.name)
+		}
+		assert.Len(t, a.Parks, row.parks, row.name)
 		a.Mu.Unlock()
 	}
 }

@@ -118,7 +118,7 @@ func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 	t.Parallel()
 	for _, verify := range []bool{false, true} {
 		for _, kind := range []string{"configure", "write", "read"} {
-			for _, object := range []string{"Q", "Q.dead", "Q.P.*", "P", "P.return", "P.orphans"} {
+			for _, object := range []string{"Q", "Q.dead", "Q.P.*", "P", "P.return", "P.return.any", "P.orphans"} {
 				t.Run(fmt.Sprintf("verify %t, %s, %s", verify, kind, object), func(t *testing.T) {
 					t.Parallel()
 					a := testapp.New(t, testapp.Schedule(100*time.Millisecond))

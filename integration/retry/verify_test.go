@@ -18,7 +18,8 @@ import (
 
 func verifyOnly(b *config.BuilderConfig) { b.VerifyOnly = true }
 
-// TestVerifyOnlyDeclaresNothing, although its user may: a deleted object stays deleted, and a failed message is held.
+// TestVerifyOnlyDeclaresNothing, although its user may: a deleted object stays deleted. A failed message is held until there is a tier
+// again, because there is no dead-letter queue either.
 func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t, verifyOnly, testapp.Schedule(200*time.Millisecond))
@@ -45,9 +46,11 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 		require.ErrorContains(t, err, "NOT_FOUND")
 	}
 	remove(tier)
+	remove(dead)
 	testapp.Send(t, "", queue, testapp.Orders(1)...)
 	broker.Eventually(t, 60*time.Second, func() bool { return a.Log.Count("holding the message") >= 3 }, "the failed message is held")
 	gone(tier)
+	gone(dead)
 	a.Declare(queue)
 	processed.Wait(t, 1, 60*time.Second)
 	assert.Equal(t, map[string]int{testapp.ID(0): 2}, calls.Counts())

@@ -206,10 +206,11 @@ func TestMissingPermissionNamesTheObject(t *testing.T) {
 		configure, write, read string
 		object                 func(a *testapp.App, queue string) string
 	}{
-		"declare":                     {"^$", ".*", ".*", func(_ *testapp.App, queue string) string { return queue }},
-		"write to the dead letters":   {".*", "^orders.*", ".*", func(a *testapp.App, _ string) string { return a.Name }},
-		"read what is dead-lettered":  {".*", ".*", "^t_.*", func(_ *testapp.App, queue string) string { return queue }},
-		"bind to the return exchange": {".*", ".*", "^(orders.*|t_[^.]*(.orphans)?)$", func(a *testapp.App, _ string) string { return a.Name + ".return" }},
+		"declare":                          {"^$", ".*", ".*", func(_ *testapp.App, queue string) string { return queue }},
+		"write to the dead letters":        {".*", "^orders.*", ".*", func(a *testapp.App, _ string) string { return a.Name }},
+		"read what is dead-lettered":       {".*", ".*", "^t_.*", func(_ *testapp.App, queue string) string { return queue }},
+		"bind to the return exchange":      {".*", ".*", "^(orders.*|t_[^.]*(.orphans|.return.any)?)$", func(a *testapp.App, _ string) string { return a.Name + ".return" }},
+		"bind to the exchange of any tier": {".*", ".*", "^(orders.*|t_[^.]*(.orphans|.return)?)$", func(a *testapp.App, _ string) string { return a.Name + ".return.any" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			user := broker.User(t, row.configure, row.write, row.read)
@@ -224,7 +225,7 @@ func TestMissingPermissionNamesTheObject(t *testing.T) {
 	}
 	t.Run("publish", func(t *testing.T) { // a work queue that is left unchanged has no dead-letter exchange, so declaring it needs no permission for one
 		a := testapp.New(t)
-		user := broker.User(t, ".*", a.Name+".return|"+a.Name+".orphans|orders.*|amq.default", ".*")
+		user := broker.User(t, ".*", a.Name+".return(.any)?|"+a.Name+".orphans|orders.*|amq.default", ".*")
 		denied := testapp.New(t, func(b *config.BuilderConfig) {
 			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
 			b.Prefix, b.WorkQueueMode = a.Name, topology.Leave
@@ -257,12 +258,14 @@ func TestNamesAreRefusedBeforeAnythingIsConsumed(t *testing.T) {
 	for _, queue := range []string{"a.*.b", a.Queue("orders") + ".dead", a.Name + ".orphans", a.Name, a.Queue("o") + "." + a.Name + ".1s"} {
 		assert.Error(t, subscribe(t, a, queue), queue)
 	}
-	b := testapp.New(t, func(c *config.BuilderConfig) {
-		prefix := c.Prefix
-		c.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), func(string) string { return prefix + "_q" })
-		c.AMQP.Exchange.GenerateName = func(string) string { return prefix + ".return" }
-	})
-	assert.ErrorContains(t, subscribe(t, b, "orders"), "choose another Prefix")
+	for _, exchange := range []string{"", ".return", ".return.any", ".orphans"} {
+		b := testapp.New(t, func(c *config.BuilderConfig) {
+			prefix := c.Prefix
+			c.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), func(string) string { return prefix + "_q" })
+			c.AMQP.Exchange.GenerateName = func(string) string { return prefix + exchange }
+		})
+		assert.ErrorContains(t, subscribe(t, b, "orders"), "choose another Prefix", exchange)
+	}
 }
 
 // TestWorkQueueDeletedUnderItsConsumer: watermill-amqp subscribes again, and no handler is called with an empty message.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -127,6 +128,47 @@ func (s suite[C, M]) recordAndHeadersSurviveAnyMarshaler(t *testing.T) {
 }
 
 // propertyReader is a marshaler that reads AMQP properties of a delivery, as an app's own may.
+// stockMarshalerIsAsAnyOther compares the stock marshaler, which is not called, with one that embeds it, which is.
+func (s suite[C, M]) stockMarshalerIsAsAnyOther(t *testing.T) {
+	plain, called := s.around(t, nil), s.around(t, struct{ edge.Marshaler }{s.Stock(nil)})
+	const uuid = publisher.UUIDHeader
+	tables := map[string]amqp091.Table{
+		"none": nil, "uuid": {uuid: "a"}, "uuid of another type": {uuid: int64(1), "trace": "abc"}, "empty uuid": {uuid: "", "trace": ""},
+		"texts": {uuid: "a", "trace": "abc", "copy": "a"}, "typed": {uuid: "a", "trace": "abc", "count": int64(1)},
+		"of the broker": {uuid: "a", "x-first-death-queue": "q", "CC": "x"}, "of the library": {uuid: "a", "retry_exchange": "shop", "retry_publish_id": "1"},
+		"record":        {uuid: "a", "retry_failures": "1", "retry_topic": "orders"},
+		"folded":        {uuid: "a", "trace": "abc", "retry_record": "n1:1t6:orders"},
+		"garbled":       {uuid: "a", "trace": "abc", "retry_record": "n9:1"},
+		"both records":  {uuid: "a", "retry_failures": "7", "retry_handler": "h", "retry_record": "n1:1t6:orders"},
+		"typed, folded": {uuid: "a", "count": int64(1), "retry_topic": int64(1), "retry_record": "n1:1t6:orders"},
+		"dead":          {uuid: "a", "retry_failures": "3", "retry_dead_reason": "exhausted", "retry_record": "n1:1"},
+	}
+	for name, table := range tables {
+		foreign := Foreign()
+		foreign.Headers = maps.Clone(table)
+		bare := amqp091.Delivery{Acknowledger: Settled{}, Headers: maps.Clone(table), RoutingKey: "orders", Body: []byte("{}")}
+		back := ComeBack(amqp091.Publishing{Headers: table, Body: []byte("{}"), Priority: 3})
+		for from, delivery := range map[string]amqp091.Delivery{"foreign": foreign, "bare": bare, "back": back} {
+			t.Run(name+", "+from, func(t *testing.T) {
+				before := maps.Clone(delivery.Headers)
+				got, err := plain.Unmarshal(delivery)
+				require.NoError(t, err)
+				assert.Equal(t, before, delivery.Headers, "headers of the delivery stay")
+				want, err := called.Unmarshal(delivery)
+				require.NoError(t, err)
+				assert.Equal(t, []any{want.UUID, want.Payload, want.Metadata}, []any{got.UUID, got.Payload, got.Metadata})
+				middleware.Record{Failures: 2, Topic: "orders", Reason: "down"}.Write(got.Metadata)
+				want.Metadata = maps.Clone(got.Metadata)
+				copied, err := plain.Marshal(got)
+				require.NoError(t, err)
+				wanted, err := called.Marshal(want)
+				require.NoError(t, err)
+				assert.Equal(t, wanted, copied)
+			})
+		}
+	}
+}
+
 type propertyReader struct{ edge.Marshaler }
 
 func (w propertyReader) Unmarshal(d amqp091.Delivery) (*message.Message, error) {

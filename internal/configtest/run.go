@@ -41,6 +41,7 @@ func Run[C any, M edge.Major[C]](
 	t.Run("destinations are routing keys of the work queue", s.destinationsAreRoutingKeys)
 	t.Run("headers and properties survive any number of retries", s.foreignMessageSurvivesRetries)
 	t.Run("record and headers survive any marshaler", s.recordAndHeadersSurviveAnyMarshaler)
+	t.Run("the stock marshaler is as any other", s.stockMarshalerIsAsAnyOther)
 	t.Run("the app's marshaler gets a retried message as it was first", s.appMarshalerGetsTheFirstDelivery)
 	t.Run("an ordinary message gets no metadata", s.ordinaryMessageGetsNoMetadata)
 	t.Run("an empty delivery is an error", s.emptyDeliveryIsAnError)
@@ -95,7 +96,7 @@ func (s suite[C, M]) refusals(t *testing.T) {
 		},
 		"Durable is false":     func(c *Config[C, M], _ Fields) { c.AMQP = s.NonDurableQueue(uri) },
 		"reserved for the br":  func(c *Config[C, M], _ Fields) { c.Prefix = "amq.retry" },
-		"at most 247":          func(c *Config[C, M], _ Fields) { c.Prefix = strings.Repeat("p", 250) },
+		"at most 244":          func(c *Config[C, M], _ Fields) { c.Prefix = strings.Repeat("p", 250) },
 		"patterns":             func(c *Config[C, M], _ Fields) { c.Prefix = "#" },
 		"AmqpURI cannot be re": func(_ *Config[C, M], app Fields) { *app.URI = "http://localhost" },
 	} {
@@ -202,7 +203,7 @@ func (s suite[C, M]) undeclaredTiersAreRefused(t *testing.T) {
 	retry := s.builder(t).TieredRetryConfig(gochannel.NewGoChannel(gochannel.Config{}, nil))
 	require.NoError(t, retry.Validate())
 	retry.Schedule = append(retry.Schedule, 7*time.Second)
-	assert.ErrorContains(t, retry.Validate(), "Schedule has the tier 7s, which is not declared (declared: [1s 5m])")
+	assert.ErrorContains(t, retry.Validate(), "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [1s 5m])")
 }
 
 // stockPublisherIsRefused: no queue gets its copies. A wrapper is not seen.

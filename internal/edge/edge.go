@@ -26,6 +26,13 @@ type Marshaler interface {
 	Unmarshal(delivery amqp091.Delivery) (*message.Message, error)
 }
 
+// Plain is the DefaultMarshaler of watermill-amqp without functions of the app: each metadata key is a header, and the UUID is one.
+// Package headers then makes messages and copies without calling it, which saves copies of the headers.
+type Plain struct {
+	Marshaler
+	UUIDKey string // the header of the UUID
+}
+
 // Fields give access to the fields of an amqp.Config that a Builder reads or copies.
 type Fields struct {
 	URI        *string          // Connection.AmqpURI

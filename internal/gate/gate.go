@@ -222,14 +222,17 @@ func (g *Gate) wake() {
 
 // Hold counts a message whose copy cannot be published. While half of the concurrency or more is held, the handler takes no new
 // messages, until a quarter or less is held: between the two nothing changes, so that the consumer is not cancelled for each message.
-// Call Release when the message is settled.
-func (g *Gate) Hold() {
+// It reports whether less than half was held before: a message that was in flight already can be one too many. Call Release when the
+// message is settled.
+func (g *Gate) Hold() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	room := 2*g.held < g.concurrency || g.concurrency == 0
 	g.held++
 	if g.concurrency > 0 && 2*g.held >= g.concurrency {
 		g.set(Holding, 0)
 	}
+	return room
 }
 
 // Release ends a Hold.

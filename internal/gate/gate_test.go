@@ -179,7 +179,7 @@ func TestHoldPausesAtHalfAndResumesAtAQuarter(t *testing.T) {
 	} {
 		g := gate.New(c.concurrency)
 		for held := 1; held <= c.concurrency; held++ {
-			g.Hold()
+			assert.Equal(t, held <= c.closes, g.Hold(), "%+v: %d held", c, held)
 			assert.Equal(t, held, g.Held())
 			assert.Equal(t, held >= c.closes, g.Limit() == 0, "%+v: %d held", c, held)
 		}
@@ -189,7 +189,7 @@ func TestHoldPausesAtHalfAndResumesAtAQuarter(t *testing.T) {
 		}
 	}
 	unknown := gate.New(0)
-	unknown.Hold()
+	assert.True(t, unknown.Hold())
 	assert.Equal(t, gate.None, unknown.Limit(), "half of what is not known")
 }
 

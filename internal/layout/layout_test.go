@@ -16,7 +16,7 @@ const (
 	watermill  = "github.com/ThreeDotsLabs/watermill"
 	amqp091    = "github.com/rabbitmq/amqp091-go"
 	amqpPubSub = "github.com/ThreeDotsLabs/watermill-amqp"
-	breaker    = "github.com/sony/gobreaker"
+	gobreaker  = "github.com/sony/gobreaker" // of Watermill's CircuitBreaker
 )
 
 // rule lists what a package, and every package below it, may import besides the standard library.
@@ -36,7 +36,7 @@ var rules = []rule{
 	},
 	{
 		folder: "middleware",
-		may:    []string{watermill, breaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/warning"},
+		may:    []string{watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/warning"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
 	},
@@ -217,7 +217,7 @@ func TestMajorsAreApart(t *testing.T) {
 // direct lists the modules that the root module may require directly. Each of them, with its own requirements, is in the module
 // graph of every user.
 var direct = []string{
-	watermill, amqpPubSub + "/v2", amqpPubSub + "/v3", amqp091, breaker, "github.com/stretchr/testify",
+	watermill, amqpPubSub + "/v2", amqpPubSub + "/v3", amqp091, gobreaker, "github.com/stretchr/testify",
 }
 
 type listed struct {

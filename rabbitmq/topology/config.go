@@ -37,8 +37,8 @@ type Config struct {
 	// Schedule is the delay before each retry. Required. Every distinct delay is a tier with a queue of its own.
 	Schedule backoff.Schedule
 
-	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.orphans), of the queue <prefix>.orphans
-	// and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 247 bytes.
+	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.return.any, <prefix>.orphans), of the
+	// queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 244 bytes.
 	Prefix string
 
 	// QueueType is the type of tier and dead-letter queues. The default is Quorum.

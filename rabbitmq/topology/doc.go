@@ -6,7 +6,13 @@
 //	    │                               ▼
 //	    │                            queue <work queue>.retry.<tier>, TTL = the tier
 //	    │                               │ expired
-//	    └── key *.<work queue> ── exchange retry.return ── no such queue ──► queue retry.orphans
+//	    ├── key <tier>.<work queue> ── exchange retry.return
+//	    │                               │ no such key
+//	    └── key *.<work queue> ──────── exchange retry.return.any ── no such queue ──► queue retry.orphans
+//
+// What has no key in retry.return goes to its alternate exchange, retry.return.any, whose own is retry.orphans. An exact key costs the
+// broker less than a pattern. The pattern brings back what an exact key does not, such as messages of a tier that the schedule no
+// longer has.
 //
 // A message comes back to the queue on which it failed and to no other queue, also if it was first published to a fan-out
 // exchange. A dead letter goes to the queue <work queue>.dead.

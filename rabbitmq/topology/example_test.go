@@ -121,7 +121,8 @@ func ExampleTopology_String() {
 	fmt.Println(t)
 	// Output:
 	// exchange  retry             direct
-	// exchange  retry.return      topic        alternate-exchange=retry.orphans
+	// exchange  retry.return      direct       alternate-exchange=retry.return.any
+	// exchange  retry.return.any  topic        alternate-exchange=retry.orphans
 	// exchange  retry.orphans     fanout
 	// queue     orders
 	// queue     retry.orphans                  x-delivery-limit=1000000 x-queue-type=quorum
@@ -130,7 +131,8 @@ func ExampleTopology_String() {
 	// binding   retry.orphans                  of retry.orphans
 	// binding   orders.dead       dead.orders  of retry
 	// binding   orders.retry.10s  10s.orders   of retry
-	// binding   orders            *.orders     of retry.return
+	// binding   orders            *.orders     of retry.return.any
+	// binding   orders            10s.orders   of retry.return
 }
 
 // Operators import it with the management API: POST /api/definitions/<vhost>.

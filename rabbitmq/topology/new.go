@@ -38,7 +38,8 @@ func New(config Config, work Queue) Topology {
 	t := Topology{
 		Exchanges: []Exchange{
 			{Name: n.RetryExchange(), Kind: amqp091.ExchangeDirect, Durable: true},
-			{Name: n.ReturnExchange(), Kind: amqp091.ExchangeTopic, Durable: true, Arguments: amqp091.Table{argument.AlternateExchange: n.Orphans()}},
+			{Name: n.ReturnExchange(), Kind: amqp091.ExchangeDirect, Durable: true, Arguments: alternate(n.AnyReturnExchange())},
+			{Name: n.AnyReturnExchange(), Kind: amqp091.ExchangeTopic, Durable: true, Arguments: alternate(n.Orphans())},
 			{Name: n.Orphans(), Kind: amqp091.ExchangeFanout, Durable: true},
 		},
 		WorkQueue: work,
@@ -58,8 +59,15 @@ func New(config Config, work Queue) Topology {
 		t.Queues = append(t.Queues, queue)
 		t.Bindings = append(t.Bindings, Binding{Exchange: n.RetryExchange(), Queue: queue.Name, Key: naming.RetryKey(work.Name, tier)})
 	}
-	t.Bindings = append(t.Bindings, Binding{Exchange: n.ReturnExchange(), Queue: work.Name, Key: naming.ReturnKey(work.Name)})
+	t.Bindings = append(t.Bindings, Binding{Exchange: n.AnyReturnExchange(), Queue: work.Name, Key: naming.AnyReturnKey(work.Name)})
+	for _, tier := range tiers {
+		t.Bindings = append(t.Bindings, Binding{Exchange: n.ReturnExchange(), Queue: work.Name, Key: naming.RetryKey(work.Name, tier)})
+	}
 	return t
+}
+
+func alternate(exchange string) amqp091.Table {
+	return amqp091.Table{argument.AlternateExchange: exchange}
 }
 
 // tierArguments returns the arguments of a tier queue. Only quorum queues have at-least-once dead-lettering, which needs

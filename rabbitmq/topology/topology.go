@@ -21,7 +21,7 @@ type Topology struct {
 	Exchanges []Exchange
 	Queues    []Queue   // the orphans, the dead-letter queue, the tiers
 	WorkQueue Queue     // as it is declared if it does not exist
-	Bindings  []Binding // the work queue's is the last
+	Bindings  []Binding // the work queue's are the last
 	fault     error
 }
 
@@ -89,14 +89,14 @@ func (t Topology) Redeclare(channel *amqp091.Channel) error {
 	return err
 }
 
-// declareCopies declares what copies are published to: everything except the work queue and the return exchange. Until that
-// exists, messages that are due wait on their tier.
+// declareCopies declares what copies are published to: everything except the work queue and the exchanges that it is bound to.
+// Until the return exchange exists, messages that are due wait on their tier.
 func (t Topology) declareCopies(channel *amqp091.Channel) error {
 	if t.fault != nil {
 		return t.fault
 	}
 	for _, exchange := range t.Exchanges {
-		if exchange.Name == t.returning().Exchange {
+		if t.returnsThrough(exchange) {
 			continue
 		}
 		if err := declareExchange(channel, exchange); err != nil {
@@ -108,7 +108,10 @@ func (t Topology) declareCopies(channel *amqp091.Channel) error {
 			return err
 		}
 	}
-	for _, binding := range t.Bindings[:len(t.Bindings)-1] {
+	for _, binding := range t.Bindings {
+		if t.returning(binding) {
+			continue
+		}
 		if err := bind(channel, binding); err != nil {
 			return err
 		}
@@ -116,20 +119,31 @@ func (t Topology) declareCopies(channel *amqp091.Channel) error {
 	return nil
 }
 
-// returning is the binding through which messages come back to the work queue.
-func (t Topology) returning() Binding { return t.Bindings[len(t.Bindings)-1] }
+// returning reports whether messages come back to the work queue through a binding.
+func (t Topology) returning(b Binding) bool { return b.Queue == t.WorkQueue.Name }
 
-// declareReturn declares the return exchange last, and binds the work queue at once: a message that is due between the two
-// becomes an orphan.
+func (t Topology) returnsThrough(e Exchange) bool {
+	return slices.ContainsFunc(t.Bindings, func(b Binding) bool { return t.returning(b) && b.Exchange == e.Name })
+}
+
+// declareReturn declares the exchanges that messages come back through, the return exchange last, and binds the work queue at once:
+// where both were gone, a message that is due before the first binding becomes an orphan.
 func (t Topology) declareReturn(channel *amqp091.Channel) error {
-	for _, exchange := range t.Exchanges {
-		if exchange.Name == t.returning().Exchange {
+	for _, exchange := range slices.Backward(t.Exchanges) {
+		if t.returnsThrough(exchange) {
 			if err := declareExchange(channel, exchange); err != nil {
 				return err
 			}
 		}
 	}
-	return bind(channel, t.returning())
+	for _, binding := range t.Bindings {
+		if t.returning(binding) {
+			if err := bind(channel, binding); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func declareExchange(channel *amqp091.Channel, exchange Exchange) error {

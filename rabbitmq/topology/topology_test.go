@@ -30,7 +30,8 @@ func TestTopologyIsPlainData(t *testing.T) {
 	require.NoError(t, orders.Validate())
 	assert.Equal(t, []topology.Exchange{
 		{Name: "retry", Kind: "direct", Durable: true},
-		{Name: "retry.return", Kind: "topic", Durable: true, Arguments: amqp091.Table{"alternate-exchange": "retry.orphans"}},
+		{Name: "retry.return", Kind: "direct", Durable: true, Arguments: amqp091.Table{"alternate-exchange": "retry.return.any"}},
+		{Name: "retry.return.any", Kind: "topic", Durable: true, Arguments: amqp091.Table{"alternate-exchange": "retry.orphans"}},
 		{Name: "retry.orphans", Kind: "fanout", Durable: true},
 	}, orders.Exchanges)
 	tier := func(ms int64) amqp091.Table {
@@ -51,7 +52,9 @@ func TestTopologyIsPlainData(t *testing.T) {
 		{Exchange: "retry", Queue: "orders.dead", Key: "dead.orders"},
 		{Exchange: "retry", Queue: "orders.retry.1s", Key: "1s.orders"},
 		{Exchange: "retry", Queue: "orders.retry.5m", Key: "5m.orders"},
-		{Exchange: "retry.return", Queue: "orders", Key: "*.orders"},
+		{Exchange: "retry.return.any", Queue: "orders", Key: "*.orders"},
+		{Exchange: "retry.return", Queue: "orders", Key: "1s.orders"},
+		{Exchange: "retry.return", Queue: "orders", Key: "5m.orders"},
 	}, orders.Bindings)
 }
 
@@ -70,6 +73,9 @@ func TestPrefixRenamesExchangesAndQueues(t *testing.T) {
 	orders := of("orders", func(c *topology.Config) { c.Prefix = "again" })
 	assert.Equal(t, "again", orders.Exchanges[0].Name)
 	assert.Equal(t, "again.return", orders.Exchanges[1].Name)
+	assert.Equal(t, amqp091.Table{"alternate-exchange": "again.return.any"}, orders.Exchanges[1].Arguments)
+	assert.Equal(t, "again.return.any", orders.Exchanges[2].Name)
+	assert.Equal(t, amqp091.Table{"alternate-exchange": "again.orphans"}, orders.Exchanges[2].Arguments)
 	assert.Equal(t, "again.orphans", orders.Queues[0].Name)
 	assert.Equal(t, "orders.again.1s", orders.Queues[2].Name)
 	assert.Equal(t, "again", orders.WorkQueue.Arguments["x-dead-letter-exchange"])
@@ -141,8 +147,9 @@ func TestTopologyIsPrintedAndExported(t *testing.T) {
 		Exchanges []struct{ Name, Type string }
 	}
 	require.NoError(t, json.Unmarshal(text, &definitions))
-	assert.Len(t, definitions.Exchanges, 3)
+	assert.Len(t, definitions.Exchanges, 4)
 	require.Len(t, definitions.Queues, 5)
+	require.Len(t, definitions.Bindings, 7)
 	assert.Equal(t, "orders", definitions.Queues[0].Name)
 	assert.Equal(t, "*.orders", definitions.Bindings[4].Key)
 	assert.Equal(t, "queue", definitions.Bindings[4].Type)
@@ -205,7 +212,7 @@ func TestTopologyHasTheDocumentedSize(t *testing.T) {
 		}
 	}
 	w, tiers := len(works), len(schedule.Tiers())
-	assert.Len(t, exchanges, 3)
+	assert.Len(t, exchanges, 4)
 	assert.Len(t, queues, w*(tiers+2)+1)
-	assert.Len(t, bindings, w*(tiers+2)+1)
+	assert.Len(t, bindings, w*(2*tiers+2)+1)
 }

@@ -19,7 +19,7 @@ import (
 
 // BenchmarkRetry is one retry of a message: it comes back from its tier, and its copy is made.
 func BenchmarkRetry(b *testing.B) {
-	m := headers.New(textual{}, naming.Default)
+	m := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
 	record := middleware.Record{
 		Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now(), DueAt: time.Now(),
 		Reason: "measured", ErrorType: "*errors.errorString", Topic: "orders", Handler: "billing",
@@ -68,7 +68,7 @@ func (marshaling) Close() error { return nil }
 // BenchmarkFailure is a failure in this process: a delivery becomes a message, its handler fails in a goroutine of its own, as the
 // router calls it, and the copy is made.
 func BenchmarkFailure(b *testing.B) {
-	m := headers.New(textual{}, naming.Default)
+	m := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
 	retry, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
 		Publisher: marshaling{m}, Schedule: backoff.Constant(time.Second, 3),
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {

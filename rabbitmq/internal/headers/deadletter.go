@@ -9,6 +9,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // deadLetterMarshaler gives the messages that the broker itself dead-lettered a failure record.
@@ -27,7 +28,11 @@ func NewDeadLetters(app edge.Marshaler) edge.Marshaler {
 
 func (m *deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	death, dead := newestDeath(delivery.Headers)
-	msg, err := m.marshaler.Unmarshal(delivery)
+	reader := m.marshaler
+	if m.isRaw(&delivery) && !dead { // the broker keeps the headers of what it dead-letters, and so also a forged one
+		reader = &marshaler{app: rawCodec{}, published: m.published}
+	}
+	msg, err := reader.Unmarshal(delivery)
 	if err != nil {
 		return nil, err
 	}
@@ -50,6 +55,25 @@ func (m *deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Mes
 	record.DeadReason, record.ErrorType = middleware.DeadReason(reason), ""
 	record.Reason = "the broker dead-lettered it from queue " + queue + ": " + reason
 	record.Write(msg.Metadata)
+	return msg, nil
+}
+
+// isRaw reports whether the app's marshaler could not marshal a dead letter, so that it cannot read it either.
+func (m *deadLetterMarshaler) isRaw(delivery *amqp091.Delivery) bool {
+	_, raw := delivery.Headers[rawHeader].(string)
+	return raw && m.published(delivery.Exchange, delivery.RoutingKey)
+}
+
+// rawCodec reads raw dead letters.
+type rawCodec struct{ edge.Marshaler }
+
+func (rawCodec) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+	msg := message.NewMessage(text(delivery.Headers, publisher.UUIDHeader), delivery.Body)
+	for key, value := range delivery.Headers {
+		if value, ok := value.(string); ok && key != publisher.UUIDHeader {
+			msg.Metadata[key] = value
+		}
+	}
 	return msg, nil
 }
 

@@ -88,12 +88,16 @@ func unfold(text string) (r record, ok bool) {
 func (r *record) write(metadata message.Metadata) message.Metadata {
 	all := make(message.Metadata, len(metadata)+len(fields))
 	maps.Copy(all, metadata)
+	r.writeInto(all)
+	return all
+}
+
+func (r *record) writeInto(metadata message.Metadata) {
 	for i, f := range fields {
 		if r[i] != "" {
-			all[f.key] = r[i]
+			metadata[f.key] = r[i]
 		}
 	}
-	return all
 }
 
 // shrink makes the folded text shorter by at least excess bytes, if it is long enough, and returns what is left of excess.

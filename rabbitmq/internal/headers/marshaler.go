@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // errPhantom: when the broker cancels a consumer, watermill-amqp reads an empty delivery from the closed channel. The error
@@ -24,8 +25,11 @@ const maxErrorText = 1024
 // marshaler wraps the app's own.
 type marshaler struct {
 	app edge.Marshaler
+	// uuidKey is the header of the UUID where the app's marshaler is an edge.Plain. Else it is empty.
+	uuidKey string
 	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers read.
 	published func(exchange, routingKey string) bool
+	shared    shared // the encodings of properties that many messages have
 }
 
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
@@ -35,7 +39,7 @@ func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler { return newMa
 
 func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
 	returns, retries := prefix.ReturnExchange(), prefix.RetryExchange()
-	return &marshaler{app: app, published: func(exchange, _ string) bool {
+	return &marshaler{app: app, uuidKey: plainKey(app), published: func(exchange, _ string) bool {
 		// Retries come through the return exchange, dead letters through the retry exchange.
 		return exchange == returns || exchange == retries
 	}}
@@ -45,16 +49,23 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 	if delivery.Acknowledger == nil {
 		return nil, errPhantom
 	}
+	if redelivered, counted := delivery.Headers["x-delivery-count"].(int64); counted && redelivered == 0 {
+		delete(delivery.Headers, "x-delivery-count") // RabbitMQ 3.10 has it in every delivery: other marshalers than ours refuse a number
+	}
+	if m.uuidKey != "" {
+		if msg := m.readPlain(&delivery); msg != nil {
+			return msg, nil
+		}
+	}
 	folded := text(delivery.Headers, recordHeader)
 	m.restore(&delivery)
-	msg, err := m.unmarshal(&delivery, delivery.Headers)
-	if err != nil && hasTyped(delivery.Headers) {
-		msg, err = m.unmarshal(&delivery, stringsOf(delivery.Headers))
-	}
+	s := borrow(delivery.Headers)
+	defer s.giveBack()
+	msg, err := m.unmarshal(delivery, s)
 	raw := err != nil
 	if raw {
 		msg = message.NewMessage("", delivery.Body)
-		for key, value := range stringsOf(delivery.Headers) {
+		for key, value := range s.strings() {
 			msg.Metadata[key] = value.(string)
 		}
 		msg.Metadata[middleware.UnmarshalErrorKey] = errorText(err)
@@ -62,15 +73,15 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}
-	for key, value := range delivery.Headers { // the app's marshaler may drop metadata
-		if text, ok := value.(string); ok && recordKeys[key] {
-			msg.Metadata[key] = text
+	for _, h := range s.headers { // the app's marshaler may drop metadata
+		if text, ok := h.value.(string); ok && recordKeys[h.key] {
+			msg.Metadata[h.key] = text
 		}
 	}
 	if folded != "" { // from any exchange: an orphan or a dead letter may be redriven
 		writeFolded(msg, folded)
 	}
-	if encoded := encodeProperties(&delivery, msg, raw); encoded != "" {
+	if encoded := m.encodeProperties(&delivery, msg, raw, s); encoded != "" {
 		msg.Metadata[middleware.PropertiesKey] = encoded
 	}
 	return msg, nil
@@ -87,23 +98,40 @@ func writeFolded(msg *message.Message, folded string) {
 }
 
 //go:noinline
-func encodeProperties(delivery *amqp091.Delivery, msg *message.Message, raw bool) string {
-	p := propertiesOf(delivery, msg)
+func (m *marshaler) encodeProperties(delivery *amqp091.Delivery, msg *message.Message, raw bool, s *scratch) string {
+	p := propertiesOf(delivery, msg, s.headers)
 	p.Raw = raw
-	return p.encode()
+	s.encoding = p.appendTo(s.encoding[:0])
+	if p.isShared() {
+		return m.shared.text(s.encoding)
+	}
+	return string(s.encoding)
 }
 
-// unmarshal calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all
-// middleware, so nothing else would recover it.
-func (m *marshaler) unmarshal(delivery *amqp091.Delivery, headers amqp091.Table) (msg *message.Message, err error) {
+// unmarshal calls the app's marshaler, and a second time with the string headers only if it may have failed because of the others.
+// It may write into the headers that it gets, so s has those of the delivery.
+func (m *marshaler) unmarshal(delivery amqp091.Delivery, s *scratch) (*message.Message, error) {
+	if !s.typed {
+		return m.call(delivery)
+	}
+	delivery.Headers = maps.Clone(delivery.Headers) // the subscriber reads the broker's counts
+	msg, err := m.call(delivery)
+	if err != nil {
+		delivery.Headers = s.strings()
+		msg, err = m.call(delivery)
+	}
+	return msg, err
+}
+
+// call calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all middleware, so
+// nothing else would recover it.
+func (m *marshaler) call(delivery amqp091.Delivery) (msg *message.Message, err error) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			err = errors.New("the marshaler panicked: " + errorText(recovered))
 		}
 	}()
-	read := *delivery
-	read.Headers = maps.Clone(headers) // the app's marshaler may write into them
-	msg, err = m.app.Unmarshal(read)
+	msg, err = m.app.Unmarshal(delivery)
 	if err == nil && msg == nil {
 		err = errors.New("the marshaler returned no message")
 	}
@@ -163,7 +191,7 @@ func (m *marshaler) restoreProperties(delivery *amqp091.Delivery) {
 	delivery.RoutingKey = key
 }
 
-// Marshal returns the publishing that the app's marshaler makes, with the properties of the delivery that the message came from. The
+// Marshal returns the publishing that the app's marshaler makes, or a raw one for a dead letter that it cannot marshal, with the properties of the delivery that the message came from. The
 // record of a message that waits is folded, and the app's marshaler does not see it: each of its keys would be copied three times.
 func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
 	var p properties
@@ -171,41 +199,28 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		p.decode(encoded)
 	}
 	var r record
+	rawReason := ""
 	_, dead := msg.Metadata[middleware.DeadReasonKey]
-	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
-	plain.SetContext(msg.Context())
 	folds := false
-	for key, value := range msg.Metadata {
-		if key == middleware.PropertiesKey {
-			continue
-		}
-		if !dead && value != "" {
-			if field := fieldOf(key); field >= 0 {
+	if !dead {
+		for key, value := range msg.Metadata {
+			if field := fieldOf(key); field >= 0 && value != "" {
 				r[field], folds = value, true
-				continue
 			}
 		}
-		plain.Metadata[key] = value
 	}
-	if p.Raw { // the app's marshaler could not read the payload: it would encode what is encoded already
-		publishing = rawPublishing(plain)
-	} else if publishing, err = m.app.Marshal(plain); err != nil {
-		return publishing, fmt.Errorf("the app's marshaler: %w", err)
+	rest := func(key, value string) bool { // is neither folded nor the marshaler's own
+		return key != middleware.PropertiesKey && (dead || value == "" || fieldOf(key) < 0)
 	}
-	headers := make(amqp091.Table, len(publishing.Headers)+len(p.Headers)+4)
-	for key, value := range publishing.Headers {
-		if isTransport(key) || isBroker(key) {
-			continue
-		}
-		if _, set := plain.Metadata[key]; value == "" && msg.UUID == "" && !set {
-			continue // the header of an empty UUID, which the delivery did not have
-		}
-		headers[key] = value
+	if m.uuidKey != "" && !p.Raw {
+		publishing = m.writePlain(msg, rest)
+	} else if publishing, rawReason, err = m.write(msg, p.Raw, dead, rest); err != nil {
+		return publishing, err
 	}
-	publishing.Headers = headers
+	headers := publishing.Headers
 	p.apply(&publishing)
-	for key, value := range plain.Metadata {
-		if recordKeys[key] {
+	for key, value := range msg.Metadata {
+		if rest(key, value) && recordKeys[key] {
 			headers[key] = value
 		}
 	}
@@ -217,10 +232,78 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		}
 		headers[recordHeader] = r.fold()
 	}
+	if rawReason != "" {
+		headers[rawHeader] = rawReason
+	}
 	if !dead && publishing.Priority != 0 {
 		headers[priorityHeader], publishing.Priority = publishing.Priority, 0
 	}
 	return publishing, nil
+}
+
+// write returns the publishing of the app's marshaler, with a copy of its headers. A dead letter that it cannot marshal is raw, and
+// rawReason is why.
+func (m *marshaler) write(msg *message.Message, raw, dead bool, rest func(key, value string) bool) (publishing amqp091.Publishing, rawReason string, err error) {
+	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
+	plain.SetContext(msg.Context())
+	for key, value := range msg.Metadata {
+		if rest(key, value) {
+			plain.Metadata[key] = value
+		}
+	}
+	if raw { // the app's marshaler could not read the payload: it would encode what is encoded already
+		publishing = rawPublishing(plain)
+	} else if publishing, err = m.marshal(plain); err != nil {
+		if !dead || !isLasting(err) {
+			return amqp091.Publishing{}, "", err
+		}
+		publishing, rawReason = rawPublishing(plain), err.Error()
+		if msg.UUID != "" {
+			publishing.Headers[publisher.UUIDHeader] = msg.UUID
+		}
+	}
+	headers := make(amqp091.Table, len(publishing.Headers)+moreHeaders)
+	for key, value := range publishing.Headers {
+		if isTransport(key) || isBroker(key) {
+			continue
+		}
+		if _, set := plain.Metadata[key]; value == "" && msg.UUID == "" && !set {
+			continue // the header of an empty UUID, which the delivery did not have
+		}
+		headers[key] = value
+	}
+	publishing.Headers = headers
+	return publishing, rawReason, nil
+}
+
+// moreHeaders is how many headers a copy usually has besides those of the app.
+const moreHeaders = 5
+
+// marshal calls the app's marshaler and returns its panic as an error.
+func (m *marshaler) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			err = &marshalError{text: "the app's marshaler panicked: " + errorText(recovered)}
+		}
+	}()
+	if publishing, err = m.app.Marshal(msg); err != nil {
+		err = &marshalError{"the app's marshaler: " + errorText(err), err}
+	}
+	return publishing, err
+}
+
+// marshalError has its text from the beginning: to print the error of an app can panic.
+type marshalError struct {
+	text string
+	err  error // nil for a panic
+}
+
+func (e *marshalError) Error() string { return e.text }
+func (e *marshalError) Unwrap() error { return e.err }
+
+// isLasting reports whether the app's marshaler would return the error again for the same message.
+func isLasting(err error) bool {
+	return (&publisher.PublishError{Err: publisher.ErrRefused, Cause: err}).Refused()
 }
 
 func rawPublishing(msg *message.Message) amqp091.Publishing {

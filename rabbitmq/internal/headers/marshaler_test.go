@@ -193,7 +193,7 @@ func foreignHeaders(table amqp091.Table) amqp091.Table {
 // ours are the headers of the broker, then those of the library.
 var ours = []string{
 	"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", "_watermill_amqp_redelivered",
-	"retry_record", "retry_publish_id", "retry_user_id", "retry_exchange", "retry_routing_key", "retry_priority", "retry_properties", "retry_unmarshal_error",
+	"retry_record", "retry_publish_id", "retry_user_id", "retry_exchange", "retry_routing_key", "retry_priority", "retry_marshal_error", "retry_properties", "retry_unmarshal_error",
 }
 
 const brokerHeaders = 6

@@ -16,12 +16,16 @@ const (
 	exchangeHeader   = "retry_exchange"    // the exchange that the message was first published to
 	routingKeyHeader = "retry_routing_key" // and its routing key
 	priorityHeader   = "retry_priority"    // on RabbitMQ 4.0 a message with a priority delays the others of its tier
+
+	// rawHeader is why the app's marshaler could not marshal a dead letter. Its body is then the payload, its headers are the
+	// metadata, and publisher.UUIDHeader is the UUID. Only readers of dead letters look at it.
+	rawHeader = "retry_marshal_error"
 )
 
 // isTransport reports whether a header or metadata key belongs to the library. The app never sees such a header.
 func isTransport(key string) bool {
 	switch key {
-	case publisher.IDHeader, recordHeader, userIDHeader, exchangeHeader, routingKeyHeader, priorityHeader,
+	case publisher.IDHeader, recordHeader, userIDHeader, exchangeHeader, routingKeyHeader, priorityHeader, rawHeader,
 		middleware.PropertiesKey, middleware.UnmarshalErrorKey:
 		return true
 	}
@@ -45,27 +49,6 @@ func isBroker(key string) bool {
 		return true
 	}
 	return strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
-}
-
-// hasTyped reports whether a header has another type than string.
-func hasTyped(headers amqp091.Table) bool {
-	for _, value := range headers {
-		if _, ok := value.(string); !ok {
-			return true
-		}
-	}
-	return false
-}
-
-// stringsOf returns the string headers without those of the broker.
-func stringsOf(headers amqp091.Table) amqp091.Table {
-	texts := make(amqp091.Table, len(headers))
-	for key, value := range headers {
-		if _, ok := value.(string); ok && !isBroker(key) {
-			texts[key] = value
-		}
-	}
-	return texts
 }
 
 // text returns a string header, or "".

@@ -24,7 +24,10 @@ type Prefix string
 
 func (p Prefix) RetryExchange() string  { return string(p) }
 func (p Prefix) ReturnExchange() string { return string(p) + ".return" }
-func (p Prefix) Orphans() string        { return string(p) + ".orphans" }
+
+// AnyReturnExchange gets what the return exchange has no key for, such as messages of a tier that is no longer in a schedule.
+func (p Prefix) AnyReturnExchange() string { return p.ReturnExchange() + ".any" }
+func (p Prefix) Orphans() string           { return string(p) + ".orphans" }
 func (p Prefix) TierQueue(queue string, tier backoff.Tier) string {
 	return queue + "." + string(p) + "." + tier.String()
 }
@@ -35,16 +38,16 @@ func DeadQueue(queue string) string { return queue + "." + deadWord }
 // WorkQueueOf returns the work queue of a dead-letter queue.
 func WorkQueueOf(dead string) string { return strings.TrimSuffix(dead, "."+deadWord) }
 
-// RetryKey and DeadKey return the routing keys of copies.
+// RetryKey and DeadKey return the routing keys of copies. A copy comes back from its tier with its RetryKey.
 func RetryKey(queue string, tier backoff.Tier) string { return tier.String() + "." + queue }
 func DeadKey(queue string) string                     { return deadWord + "." + queue }
 
 // IsDeadKey reports whether a routing key is that of a dead letter.
 func IsDeadKey(key string) bool { return strings.HasPrefix(key, deadWord+".") }
 
-// ReturnKey matches the messages of one work queue from all its tiers. The pattern has exactly one word before the name: with #
+// AnyReturnKey matches the messages of one work queue from all its tiers. The pattern has exactly one word before the name: with #
 // in place of * the queue "billing" would also get the messages of "sales.billing".
-func ReturnKey(queue string) string { return "*." + queue }
+func AnyReturnKey(queue string) string { return "*." + queue }
 
 // QueueOfKey returns the work queue of a routing key that RetryKey or DeadKey made.
 func QueueOfKey(key string) (string, bool) {
@@ -59,9 +62,9 @@ func (p Prefix) Validate() error {
 		return fmt.Errorf("Prefix is %q: it must not contain the words * or #, which are patterns in the bindings of a topic exchange", prefix)
 	case strings.HasPrefix(prefix, "amq."):
 		return fmt.Errorf(`Prefix is %q: names that begin with "amq." are reserved for the broker`, prefix)
-	case len(p.Orphans()) > maxShortString:
+	case len(p.AnyReturnExchange()) > maxShortString:
 		return fmt.Errorf("Prefix has %d bytes: it must have at most %d, so that %q fits into %d", len(prefix),
-			maxShortString-len(p.Orphans())+len(prefix), "<prefix>.orphans", maxShortString)
+			maxShortString-len(p.AnyReturnExchange())+len(prefix), "<prefix>.return.any", maxShortString)
 	}
 	return nil
 }
@@ -114,7 +117,7 @@ func ValidateDeadQueue(dead string) error {
 // ValidateExchange refuses an exchange of the app with the name of an exchange of the retry topology.
 func (p Prefix) ValidateExchange(exchange string) error {
 	switch exchange {
-	case p.RetryExchange(), p.ReturnExchange(), p.Orphans():
+	case p.RetryExchange(), p.ReturnExchange(), p.AnyReturnExchange(), p.Orphans():
 		return fmt.Errorf("the app's exchange %q has the name of an exchange of the retry topology: choose another Prefix than %q", exchange, string(p))
 	}
 	return nil

@@ -1,0 +1,245 @@
+// Package hold_test has apps whose copies cannot be published, on a broker.
+package hold_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+const soon = 60 * time.Second // much longer than any of it takes
+
+var errDown = errors.New("the bank is down")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, broker.LeaksOfProxies()...) }
+
+// A plan is what a test wants of an app.
+type plan struct {
+	schedule    backoff.Schedule
+	concurrency int
+	uri         string // of the broker; empty: without a proxy
+	change      func(*config.BuilderConfig)
+	retry       func(*middleware.TieredRetryConfig)
+	handle      func(*message.Message) error
+}
+
+// An app is one handler with retries on a queue that no other test uses.
+type app struct {
+	t          testing.TB
+	name       string // the prefix
+	queue      string
+	log        *testapp.Log
+	router     *message.Router
+	stop       func()             // of the router
+	closeParts func() error       // of the publisher of the parts, or of the Connection
+	connection *config.Connection // nil: the parts
+
+	mu     sync.Mutex
+	events []middleware.Event
+}
+
+// wires are the two ways to make an app: Connect, and the parts over watermill-amqp.
+var wires = []struct {
+	name string
+	add  func(*app, config.BuilderConfig, plan)
+}{{"connect", connect}, {"parts", parts}}
+
+// onBoth runs a test on both wires.
+func onBoth(t *testing.T, test func(t *testing.T, start func(plan) *app)) {
+	for _, wire := range wires {
+		t.Run(wire.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, func(p plan) *app { return start(t, p, wire.add) })
+		})
+	}
+}
+
+// start starts an app, which ends with the test.
+func start(t testing.TB, p plan, add func(*app, config.BuilderConfig, plan)) *app {
+	t.Helper()
+	a := &app{t: t, name: broker.Name(t, "t"), log: &testapp.Log{}}
+	a.queue = "orders_" + a.name
+	broker.Clean(t, a.name)
+	if p.uri == "" {
+		p.uri = broker.URL(t)
+	}
+	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(p.uri), Schedule: p.schedule, Prefix: a.name}
+	if p.change != nil {
+		p.change(&b)
+	}
+	if b.VerifyOnly {
+		declared := b
+		declared.VerifyOnly = false
+		builder, err := config.NewBuilder(declared)
+		require.NoError(t, err)
+		require.NoError(t, builder.Topology(a.queue).Declare(broker.Channel(t)))
+	}
+	a.router = message.NewDefaultRouter(a.log)
+	add(a, b, p)
+	stop := testapp.Start(t, a.router)
+	a.stop = sync.OnceFunc(stop)
+	t.Cleanup(func() {
+		a.stop()
+		require.NoError(t, a.closeParts())
+	})
+	return a
+}
+
+func connect(a *app, b config.BuilderConfig, p plan) {
+	connection, err := config.Connect(b, a.log, middleware.HandlerOptions{
+		Concurrency: p.concurrency, Middleware: func(c *middleware.TieredRetryConfig) { a.configure(c, p) },
+	})
+	require.NoError(a.t, err)
+	connection.AddConsumerHandler(a.router, "billing", a.queue, p.handle)
+	a.connection, a.closeParts = connection, connection.Close
+}
+
+func parts(a *app, b config.BuilderConfig, p plan) {
+	builder, err := config.NewBuilder(b)
+	require.NoError(a.t, err)
+	failures, err := builder.NewPublisher(a.log)
+	require.NoError(a.t, err)
+	c := builder.TieredRetryConfig(failures)
+	a.configure(&c, p)
+	retry, err := middleware.NewTieredRetry(c, a.log)
+	require.NoError(a.t, err)
+	subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), a.log)
+	require.NoError(a.t, err)
+	for i := range p.concurrency { // each handler has one message in flight
+		a.router.AddConsumerHandler("billing"+strconv.Itoa(i), a.queue, subscriber, p.handle).AddMiddleware(retry.Middleware)
+	}
+	a.closeParts = failures.Close
+}
+
+func (a *app) configure(c *middleware.TieredRetryConfig, p plan) {
+	c.Observe = func(e middleware.Event) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.events = append(a.events, e)
+	}
+	if p.retry != nil {
+		p.retry(c)
+	}
+}
+
+// outcomes returns the events of an outcome.
+func (a *app) outcomes(outcome middleware.Outcome) []middleware.Event {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(a.events), func(e middleware.Event) bool { return e.Outcome != outcome })
+}
+
+func (a *app) tierQueue(tier time.Duration) string {
+	return a.queue + "." + a.name + "." + backoff.Tier(tier).String()
+}
+
+func (a *app) send(n int) { testapp.Send(a.t, "", a.queue, testapp.Orders(n)...) }
+
+func (a *app) wait(happened func() bool, what string, args ...any) {
+	a.t.Helper()
+	broker.Eventually(a.t, soon, happened, what, args...)
+}
+
+// messages is how many messages of the work queue are ready, and how many are not acknowledged.
+func (a *app) messages(queue string) (ready, unacked int) {
+	info, err := broker.Queue(broker.Management(a.t), queue)
+	require.NoError(a.t, err)
+	return info.Messages - info.MessagesUnacknowledged, info.MessagesUnacknowledged
+}
+
+// done waits until the work queue is empty, and asserts that nothing is left elsewhere.
+func (a *app) done() {
+	a.t.Helper()
+	a.wait(func() bool { ready, unacked := a.messages(a.queue); return ready+unacked == 0 }, "the work queue is empty")
+	assert.Zero(a.t, testapp.Depth(a.t, a.name+".orphans"))
+}
+
+// letters takes dead letters, and returns their dead reasons by identity.
+func (a *app) letters(n int) map[string]string {
+	a.t.Helper()
+	reasons := map[string]string{}
+	for _, d := range testapp.Take(a.t, a.queue+".dead", n) {
+		reasons[d.Headers["_watermill_message_uuid"].(string)], _ = d.Headers[middleware.DeadReasonKey].(string)
+	}
+	return reasons
+}
+
+// fill makes a tier full for good: a policy limits its length, and the messages that it has cannot leave it, because the queue for
+// which they are is full, too.
+func (a *app) fill(tiers ...time.Duration) {
+	a.t.Helper()
+	channel := broker.Channel(a.t)
+	for _, tier := range tiers {
+		queue := a.tierQueue(tier)
+		stuck := a.name + "_stuck_" + backoff.Tier(tier).String()
+		_, err := channel.QueueDeclare(stuck, true, false, false, false, amqp091.Table{
+			"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish",
+		})
+		require.NoError(a.t, err)
+		saturate(a.t, stuck)
+		require.NoError(a.t, channel.QueueBind(stuck, queue, a.name+".return", false, nil))
+		testapp.PutPolicy(a.t, queue, "^"+queue+"$", `{"max-length": 1}`)
+		saturate(a.t, queue)
+	}
+}
+
+// saturate publishes to a queue until it refuses messages.
+func saturate(t testing.TB, queue string) {
+	t.Helper()
+	channel := broker.Channel(t)
+	require.NoError(t, channel.Confirm(false))
+	refused := 0 // in a row: a queue that has just become longer than its limit may still take a few
+	broker.Eventually(t, soon, func() bool {
+		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("fills")})
+		require.NoError(t, err)
+		if confirm.Wait() {
+			refused = 0
+		} else {
+			refused++
+		}
+		return refused == 20
+	}, "%s refuses messages", queue)
+}
+
+// times are the times of the calls of each message.
+type times struct {
+	mu    sync.Mutex
+	calls map[string][]time.Time
+}
+
+func newTimes() *times { return &times{calls: map[string][]time.Time{}} }
+
+func (l *times) add(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls[id] = append(l.calls[id], time.Now())
+}
+
+func (l *times) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.calls)
+}
+
+func (l *times) all() map[string][]time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.calls)
+}

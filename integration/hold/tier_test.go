@@ -1,0 +1,148 @@
+package hold_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+const (
+	short  = 200 * time.Millisecond
+	middle = 500 * time.Millisecond
+	long   = 2 * time.Second
+)
+
+var schedule = backoff.Schedule{short, middle, long}
+
+// TestFullTierIsReplacedByTheNextLongerOne at once: nothing is held.
+func TestFullTierIsReplacedByTheNextLongerOne(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, start func(plan) *app) {
+		const messages = 100
+		processed := testapp.NewLedger()
+		began := make(chan struct{})
+		a := start(plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
+			<-began
+			if record, retried := middleware.ReadRecord(msg.Metadata); !retried {
+				return errDown
+			} else if record.Failures != 1 {
+				t.Errorf("%s has failed %d times", msg.UUID, record.Failures)
+			}
+			processed.Add(msg.UUID)
+			return nil
+		}})
+		a.fill(short)
+		close(began)
+		a.send(messages)
+		processed.Wait(t, messages, soon)
+		a.done()
+		assert.Empty(t, processed.Twice())
+		retried := a.outcomes(middleware.Retried)
+		require.Len(t, retried, messages)
+		for _, e := range retried {
+			assert.Equal(t, backoff.Tier(middle), e.Tier)
+			assert.Equal(t, middle, e.Delay)
+			assert.Equal(t, a.tierQueue(middle), e.Destination.Queue)
+		}
+		assert.Empty(t, a.outcomes(middleware.Held))
+		assert.Zero(t, a.log.Count("holding the message"))
+	})
+}
+
+// TestFullLongestTierIsReplacedByRoundsOnAShorterOne: the delay is waited in total.
+func TestFullLongestTierIsReplacedByRoundsOnAShorterOne(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, start func(plan) *app) {
+		const messages = 20
+		failed, processed := newTimes(), newTimes()
+		a := start(plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
+			if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+				failed.add(msg.UUID)
+				return backoff.RetryAfter(errDown, long)
+			}
+			processed.add(msg.UUID)
+			return nil
+		}})
+		a.fill(long)
+		a.send(messages)
+		a.wait(func() bool { return processed.len() == messages }, "all messages are processed")
+		a.done()
+		for id, at := range processed.all() {
+			assert.GreaterOrEqual(t, at[0].Sub(failed.all()[id][0]), broker.Least(long), "%s came early", id)
+			assert.Len(t, at, 1)
+		}
+		parked := a.outcomes(middleware.Parked)
+		assert.Len(t, parked, 3*messages, "2s are four rounds of 500ms")
+		for _, e := range append(parked, a.outcomes(middleware.Retried)...) {
+			assert.Equal(t, backoff.Tier(middle), e.Tier)
+			assert.Equal(t, 1, e.Record.Failures)
+		}
+		assert.Empty(t, a.outcomes(middleware.Held))
+	})
+}
+
+// TestAllTiersFull: the messages are dead letters, and the handler goes on.
+func TestAllTiersFull(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, start func(plan) *app) {
+		const messages, failing = 100, 50
+		processed := testapp.NewLedger()
+		a := start(plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
+			if msg.UUID < testapp.ID(failing) {
+				return errDown
+			}
+			processed.Add(msg.UUID)
+			return nil
+		}})
+		a.fill(short, middle, long)
+		a.send(messages)
+		processed.Wait(t, messages-failing, soon)
+		reasons := a.letters(failing)
+		a.done()
+		want := map[string]string{}
+		for i := range failing {
+			want[testapp.ID(i)] = string(middleware.DeadReasonNoTier)
+		}
+		assert.Equal(t, want, reasons)
+		assert.Empty(t, processed.Twice())
+		assert.Empty(t, a.outcomes(middleware.Held))
+	})
+}
+
+// TestDeletedTierThatIsNotDeclaredAgain: VerifyOnly declares nothing, so that the tier is unroutable.
+func TestDeletedTierThatIsNotDeclaredAgain(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, start func(plan) *app) {
+		const messages = 50
+		processed := testapp.NewLedger()
+		a := start(plan{
+			schedule: schedule, concurrency: 8, change: func(b *config.BuilderConfig) { b.VerifyOnly = true },
+			handle: func(msg *message.Message) error {
+				if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+					return errDown
+				}
+				processed.Add(msg.UUID)
+				return nil
+			},
+		})
+		_, err := broker.Channel(t).QueueDelete(a.tierQueue(short), false, false, false)
+		require.NoError(t, err)
+		a.send(messages)
+		processed.Wait(t, messages, soon)
+		a.done()
+		assert.Empty(t, processed.Twice())
+		for _, e := range a.outcomes(middleware.Retried) {
+			assert.Equal(t, backoff.Tier(middle), e.Tier)
+		}
+		assert.Empty(t, a.outcomes(middleware.Held))
+	})
+}

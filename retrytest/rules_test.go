@@ -1,0 +1,142 @@
+package retrytest_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+var errBusy, errGone = errors.New("too many requests"), errors.New("the order was cancelled")
+
+// withRules are the rules of an app.
+func withRules(c *middleware.TieredRetryConfig) {
+	c.Rules = []middleware.Rule{
+		{Name: "busy", If: middleware.Is(errBusy), Then: middleware.Snooze(time.Minute)},
+		{Name: "gone", If: middleware.Is(errGone), Then: middleware.Discard()},
+	}
+}
+
+// inTurn makes a handler that returns these errors, one at each call, and then nil.
+func inTurn(errs ...error) message.NoPublishHandlerFunc {
+	return func(*message.Message) (err error) {
+		if len(errs) > 0 {
+			err, errs = errs[0], errs[1:]
+		}
+		return err
+	}
+}
+
+// adding are the ways in which an app adds a handler with rules.
+var adding = map[string]func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc){
+	"connection": func(_ *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
+		app.AddConsumerHandler(app.Router, "billing", "orders", h, middleware.HandlerOptions{Middleware: withRules})
+	},
+	"own middleware": func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
+		addOwn(t, app, app.Router, h, withRules)
+	},
+	"own router and Observe": func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
+		router := message.NewDefaultRouter(nil)
+		addOwn(t, app, router, h, func(c *middleware.TieredRetryConfig) {
+			withRules(c)
+			c.Observe = func(middleware.Event) {}
+		})
+		app.Run(router)
+	},
+}
+
+func addOwn(t *testing.T, app *retrytest.App, router *message.Router, h message.NoPublishHandlerFunc, change func(*middleware.TieredRetryConfig)) {
+	t.Helper()
+	config := app.TieredRetryConfig()
+	change(&config)
+	retry, err := middleware.NewTieredRetry(config, nil)
+	require.NoError(t, err)
+	router.AddConsumerHandler("billing", "orders", newSubscriber(app), h).AddMiddleware(retry.Middleware)
+}
+
+func outcomesOf(story *retrytest.Story) (all []middleware.Outcome) {
+	for _, attempt := range story.Attempts() {
+		all = append(all, attempt.Outcome)
+	}
+	return all
+}
+
+func TestStoryOfARule(t *testing.T) {
+	for name, add := range adding {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
+				add(t, app, inTurn(errBusy, errDown, errBusy))
+				story := app.Send("orders", order("1")).
+					RetriedAt(60*time.Second, 61*time.Second, 121*time.Second).Waited(time.Minute, time.Second, time.Minute).Processed()
+				assert.Equal(t, []middleware.Outcome{middleware.Snoozed, middleware.Retried, middleware.Snoozed, middleware.Recovered}, outcomesOf(story))
+				attempts := story.Attempts()
+				assert.ErrorContains(t, attempts[0].Err, "too many requests")
+				assert.Equal(t, backoff.Tier(time.Minute), attempts[0].Tier)
+				assert.Equal(t, []int{0, 1, 0, 0}, []int{attempts[0].Failures, attempts[1].Failures, attempts[2].Failures, attempts[3].Failures})
+				assert.Equal(t, 2, attempts[3].Record.Snoozes)
+				assert.Contains(t, story.String(), "snoozed, waits 1m on tier 1m")
+			})
+			synctest.Test(t, func(t *testing.T) {
+				app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
+				add(t, app, inTurn(errDown, errGone))
+				story := app.Send("orders", order("1")).RetriedAt(time.Second)
+				assert.Equal(t, []middleware.Outcome{middleware.Retried, middleware.Discarded}, outcomesOf(story))
+				assert.Equal(t, errGone, story.Attempts()[1].Err)
+				assert.Nil(t, story.DeadLetter())
+			})
+		})
+	}
+}
+
+// A snoozed message is as little finished as a retried one.
+func TestSnoozedMessageWasRetried(t *testing.T) {
+	text, fatal := failureOf(func(t testing.TB) {
+		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Millisecond}, Middleware: func(c *middleware.TieredRetryConfig) {
+			c.Rules = []middleware.Rule{{If: middleware.Is(errBusy), Then: middleware.Snooze(time.Millisecond)}}
+		}})
+		app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy))
+		app.Send("orders", order("1")).NeverRetried()
+	})
+	assert.False(t, fatal)
+	assert.Contains(t, text, "want: never")
+}
+
+// The handler is not called for a message that is too old.
+func TestExpiredMessageIsNotRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second, time.Hour}, Middleware: func(c *middleware.TieredRetryConfig) {
+			c.MaxAge = time.Minute
+		}})
+		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
+		story := app.Send("orders", order("1")).RetriedAt(time.Second).DeadLettered(middleware.DeadReasonExpired)
+		assert.Equal(t, 2, story.Attempts()[1].Failures, "its second retry would be too late")
+
+		old := order("2")
+		middleware.Record{
+			Failures: 1, Topic: "orders", Handler: "billing", FirstFailedAt: time.Now().Add(-time.Hour), LastFailedAt: time.Now(), Remaining: time.Second,
+		}.Write(old.Metadata)
+		story = app.Send("orders", old).NeverRetried().DeadLettered(middleware.DeadReasonExpired)
+		assert.Zero(t, story.Attempts()[0].Failures)
+	})
+}
+
+func TestDelayedMessageIsParkedBeforeItsFirstTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
+		app.AddConsumerHandler(app.Router, "billing", "orders", failing())
+		later := order("1")
+		delay.Message(later, delay.For(40*time.Second))
+		story := app.Send("orders", later).RetriedAt(40 * time.Second).NeverRetried().Processed()
+		assert.Equal(t, []middleware.Outcome{middleware.Parked, middleware.Processed}, outcomesOf(story))
+	})
+}
