@@ -33,7 +33,9 @@
 //	Close() error                                             // ends subscriptions, publishers and connections
 //	Health() middleware.Health                                // for readiness probes
 //	Middleware(message.HandlerFunc) message.HandlerFunc       // for handlers that the app adds by itself
+//	Pause(handler) error                                      // the handler takes no new messages, until Resume
 //	Publisher() message.Publisher                             // confirmed; an unroutable message is an error
+//	Resume(handler) error
 //	Subscriber(name, options...) (message.Subscriber, error)  // for cqrs, Requeuer, FanIn
 //
 // Options of handlers are a middleware.HandlerOptions, as in package config.

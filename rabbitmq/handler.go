@@ -14,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
@@ -35,6 +36,7 @@ type handlerSubscriber struct {
 	config     middleware.TieredRetryConfig
 	subscriber *subscriber.Subscriber
 	retry      *middleware.TieredRetry
+	gate       *gate.Gate
 	warned     atomic.Bool
 
 	closing context.Context // ends with Close
@@ -67,11 +69,17 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 	if h.retry, err = middleware.NewTieredRetry(h.config, c.logger); err != nil {
 		return nil, ofHandler(name, err)
 	}
+	h.gate = c.gates.Add(name, o.Concurrency)
 	h.closing, h.close = context.WithCancel(c.stopping)
 	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h.subscriberConfig(), h.logger); err != nil {
 		return nil, ofHandler(name, err)
 	}
 	return h, nil
+}
+
+// limits makes a subscription follow the gate.
+func (h *handlerSubscriber) limits(limit func(int)) (ended func()) {
+	return h.gate.Attach(gate.ValveFunc(limit))
 }
 
 func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
@@ -88,6 +96,7 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 		Concurrency:  h.options.Concurrency,
 		Prefetch:     h.prefetch(),
 		OrderKey:     h.options.OrderKey,
+		Limits:       h.limits,
 		CloseTimeout: h.options.CloseTimeout,
 		Consumer: subscriber.ConsumerConfig{
 			Tag: *app.ConsumerTag, Exclusive: *app.ConsumeExclusive, NoLocal: *app.NoLocal, Arguments: *app.Consume,
@@ -171,7 +180,7 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	}
 	stopping, stop := context.WithCancel(ctx)
 	context.AfterFunc(h.closing, stop)
-	bound := &binding.Binding{Source: h.sourceOf(topic, queue), Retry: h.retry, Stopping: stopping.Done()}
+	bound := &binding.Binding{Source: h.sourceOf(topic, queue), Retry: h.retry, Stopping: stopping.Done(), Gate: h.gate}
 	messages, err := h.subscriber.Subscribe(binding.NewContext(ctx, bound), topic)
 	return messages, h.explain(err)
 }
