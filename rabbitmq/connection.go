@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
@@ -34,7 +35,7 @@ type Connection struct {
 	failures   *publisher.Publisher // of copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
-	faults     handlerFaults
+	faults     faults.Handlers
 
 	stopping context.Context // ends with the beginning of Close
 	stop     context.CancelFunc
@@ -91,7 +92,7 @@ func (c *Connection) AddHandler(
 ) *message.Handler {
 	subscriber, retry := c.handlerOf(name, subscribeTopic, options)
 	if err := c.app.check(publishTopic); err != nil {
-		c.faults.add(ofHandler(name, err))
+		c.faults.Add(faults.OfHandler(name, err))
 	}
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.app, handler)
 	added.AddMiddleware(retry)
@@ -107,7 +108,7 @@ func (c *Connection) handlerOf(name, topic string, options []middleware.HandlerO
 	}
 	if err != nil {
 		if !errors.Is(err, ErrClosed) {
-			c.faults.add(err)
+			c.faults.Add(err)
 		}
 		return refusedSubscriber{c, name}, c.Middleware
 	}
