@@ -127,7 +127,8 @@ func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
 
 func (a *App) retryConfig() middleware.TieredRetryConfig {
 	config := a.Relay.TieredRetryConfig()
-	config.Publisher, config.Source = copyPublisher{config.Publisher, a.ledger}, a.source
+	config.Publisher, config.Source = copyPublisher{config.Publisher, a.ledger, a.config.TiersWait}, a.source
+	config.TiersWait = a.config.TiersWait
 	return config
 }
 
