@@ -1,0 +1,92 @@
+package outage_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+const before, meanwhile = 300, 200 // messages that wait when an outage begins, and that arrive in it
+
+// The pauses are long enough to see the queue in one of them.
+var breaker = &middleware.Breaker{Pause: 500 * time.Millisecond, MaxPause: 2 * time.Second}
+
+func TestOutageWithoutABreaker(t *testing.T) {
+	t.Parallel()
+	s := open(t, middleware.HandlerOptions{})
+	s.down.Store(true)
+	s.publish(0, before)
+	s.eventually(func() bool { return s.dead() == before }, "all messages are dead letters")
+	assert.EqualValues(t, 3*before, s.calls.Load())
+}
+
+func TestOutageWithABreaker(t *testing.T) {
+	t.Parallel()
+	s := open(t, middleware.HandlerOptions{Breaker: breaker})
+	s.down.Store(true)
+	s.publish(0, before)
+	s.eventually(func() bool { return len(s.paused()) == 1 }, "it pauses")
+	assert.Equal(t, []string{"failing"}, s.paused())
+	s.publish(before, meanwhile)
+
+	wholePause := func() bool {
+		ready, consumers := s.queue()
+		return ready == before+meanwhile && consumers == 0
+	}
+	s.eventually(wholePause, "no consumer, and all messages are on the work queue: none is unacknowledged")
+	s.eventually(func() bool { return s.count(middleware.Snoozed) >= 4 }, "probes fail")
+	s.eventually(wholePause, "it is so in each pause")
+	require.NoError(t, s.Health().Ready(), "a paused handler is no fault")
+	assert.Less(t, s.calls.Load(), int64(100), "about 20, those in flight, and a few probes")
+
+	s.down.Store(false)
+	s.eventually(func() bool { return s.done() == before+meanwhile }, "all are handled")
+	s.eventually(func() bool { ready, consumers := s.queue(); return ready == 0 && consumers == 1 && s.paused() == nil }, "and it goes on")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	assert.Zero(t, s.outcomes[middleware.DeadLettered])
+	assert.Zero(t, s.outcomes[middleware.GivenBack])
+	for uuid, times := range s.handled {
+		assert.Equal(t, 1, times, uuid)
+	}
+	assert.Zero(t, s.dead())
+}
+
+// Each of a few messages is a probe more often than it has retries.
+func TestOutageWithFewMessages(t *testing.T) {
+	t.Parallel()
+	s := open(t, middleware.HandlerOptions{Breaker: &middleware.Breaker{Least: 5, Pause: 10 * time.Millisecond, MaxPause: 20 * time.Millisecond}})
+	s.down.Store(true)
+	s.publish(0, 5)
+	s.eventually(func() bool { return s.count(middleware.Snoozed) >= 5*4 }, "probes fail")
+	assert.Zero(t, s.count(middleware.DeadLettered))
+	s.down.Store(false)
+	s.eventually(func() bool { return s.done() == 5 }, "all are handled")
+	assert.Zero(t, s.dead())
+}
+
+func TestARulePausesAndAShutdownDoesNotWait(t *testing.T) {
+	t.Parallel()
+	s := open(t, middleware.HandlerOptions{
+		Schedule: backoff.Schedule{time.Hour},
+		Rules:    []middleware.Rule{{Name: "maintenance", If: middleware.Is(errDown), Then: middleware.Pause(time.Hour)}},
+	})
+	s.publish(0, 50)
+	s.eventually(func() bool { return s.done() == 50 }, "they are handled")
+	s.down.Store(true)
+	s.publish(50, 1)
+	s.eventually(func() bool { return len(s.paused()) == 1 }, "it pauses")
+	s.publish(100, 50)
+	s.eventually(func() bool { ready, consumers := s.queue(); return ready == 50 && consumers == 0 }, "messages wait")
+	s.down.Store(false)
+	s.stop()
+	ready, _ := s.queue()
+	assert.Equal(t, 50, ready)
+	assert.Equal(t, 1, s.count(middleware.Snoozed))
+	assert.EqualValues(t, 1, s.calls.Load())
+}

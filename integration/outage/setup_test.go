@@ -1,0 +1,128 @@
+// Package outage_test has handlers whose dependency is down, on a broker.
+package outage_test
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+const soon = 60 * time.Second // much longer than any of it takes
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, broker.LeaksOfProxies()...) }
+
+var errDown = errors.New("the bank is down")
+
+// A shop has one handler on Connect, with a dependency that can be down. Its queues have names that no other test uses.
+type shop struct {
+	*config.Connection
+	t      testing.TB
+	orders string // the topic, and the work queue
+	router *message.Router
+	stop   func() // the router
+
+	down  atomic.Bool
+	calls atomic.Int64 // while it is down
+
+	mu       sync.Mutex
+	handled  map[string]int // by UUID
+	outcomes map[middleware.Outcome]int
+}
+
+func open(t testing.TB, options middleware.HandlerOptions) *shop {
+	t.Helper()
+	name := broker.Name(t, "outage")
+	broker.Clean(t, name)
+	s := &shop{t: t, orders: "orders_" + name, handled: map[string]int{}, outcomes: map[middleware.Outcome]int{}}
+	log := &testapp.Log{}
+	var err error
+	s.Connection, err = config.Connect(config.BuilderConfig{
+		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
+		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+		Prefix:   name,
+	}, log)
+	require.NoError(t, err)
+	s.router = message.NewDefaultRouter(log)
+	options.Concurrency = 16
+	options.Middleware = func(c *middleware.TieredRetryConfig) { c.Observe = s.observe }
+	s.AddConsumerHandler(s.router, "billing", s.orders, s.bill, options)
+	stop := sync.OnceFunc(testapp.Start(t, s.router))
+	s.stop = stop
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, s.Close())
+	})
+	return s
+}
+
+func (s *shop) bill(msg *message.Message) error {
+	if s.down.Load() {
+		s.calls.Add(1)
+		return errDown
+	}
+	time.Sleep(time.Millisecond) // the duration of the work
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handled[msg.UUID]++
+	return nil
+}
+
+func (s *shop) observe(e middleware.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outcomes[e.Outcome]++
+}
+
+// count returns how often there was an outcome.
+func (s *shop) count(outcome middleware.Outcome) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.outcomes[outcome]
+}
+
+// done is how many messages have been handled.
+func (s *shop) done() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.handled)
+}
+
+// publish publishes messages whose UUIDs begin at first.
+func (s *shop) publish(first, n int) {
+	s.t.Helper()
+	all := make([]*message.Message, n)
+	for i := range all {
+		all[i] = message.NewMessage(testapp.ID(first+i), []byte("order"))
+	}
+	require.NoError(s.t, s.Publisher().Publish(s.orders, all...))
+}
+
+// queue returns how many messages wait on the work queue, and how many consumers it has.
+func (s *shop) queue() (ready, consumers int) {
+	s.t.Helper()
+	state, err := broker.Channel(s.t).QueueDeclarePassive(s.orders, true, false, false, false, nil)
+	require.NoError(s.t, err)
+	return state.Messages, state.Consumers
+}
+
+func (s *shop) dead() int { return testapp.Depth(s.t, s.orders+".dead") }
+
+func (s *shop) paused() []string { return s.Health().Subscriptions[0].Paused }
+
+func (s *shop) eventually(happened func() bool, what string, args ...any) {
+	s.t.Helper()
+	broker.Eventually(s.t, soon, happened, what, args...)
+}
