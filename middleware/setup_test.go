@@ -150,3 +150,9 @@ func (l *logRecorder) Info(msg string, fields watermill.LogFields)      { l.add(
 func (l *logRecorder) Debug(msg string, fields watermill.LogFields)     { l.add(msg, nil, fields) }
 func (l *logRecorder) Trace(msg string, fields watermill.LogFields)     { l.add(msg, nil, fields) }
 func (l *logRecorder) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+func (l *logRecorder) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

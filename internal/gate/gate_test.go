@@ -200,3 +200,28 @@ func BenchmarkLimit(b *testing.B) {
 		_ = g.Limit()
 	}
 }
+
+func TestHandlersAreFoundByName(t *testing.T) {
+	var h gate.Handlers
+	require.EqualError(t, h.Pause("billing"), `no handler is named "billing": the connection has no handlers yet`)
+	billing := h.Add("billing", 4)
+	assert.Same(t, billing, h.Add("billing", 8), "handlers of one name share a gate")
+	other := h.Add("archive", 1)
+	require.EqualError(t, h.Resume("bill"), `no handler is named "bill": the handlers are "archive", "billing"`)
+
+	require.NoError(t, h.Pause("billing"))
+	require.NoError(t, h.Pause("billing"), "again")
+	billing.Set(gate.Failing, 0)
+	billing.Hold()
+	assert.Equal(t, 0, billing.Limit())
+	assert.Equal(t, gate.None, other.Limit())
+	paused, held := h.State("billing")
+	assert.Equal(t, []string{"failing", "paused"}, paused)
+	assert.Equal(t, 1, held)
+	require.NoError(t, h.Resume("billing"))
+	paused, _ = h.State("billing")
+	assert.Equal(t, []string{"failing"}, paused, "the other reason stays")
+	paused, held = h.State("unknown")
+	assert.Nil(t, paused)
+	assert.Zero(t, held)
+}

@@ -122,11 +122,14 @@ func (e *era) wake() {
 	}
 }
 
-// setLimit is what Config.Limits gets. At a pause it holds acks back at once, so that no ack after it brings another message.
+// setLimit is what Config.Limits gets. At a pause it holds messages and acks back at once: no ack after it brings another message.
 func (s *subscription) setLimit(n int) {
 	s.limit.Store(int64(max(n, -1)))
-	if current := s.session.Load().session; n == 0 && current != nil {
-		current.settler.hold()
+	if state := s.session.Load(); n == 0 && state.consumer != nil {
+		state.session.settler.hold()
+		if s.givesBack(state.consumer) {
+			state.consumer.era.setBound(0)
+		}
 	}
 	select {
 	case s.limited <- struct{}{}:
@@ -154,7 +157,10 @@ func (s *subscription) prefetch(bound int) int {
 
 // apply makes a session follow the limit. It does not wait longer than answerTimeout when the subscription stops.
 func (s *subscription) apply(n *session) error {
-	if c := n.consumer.Load(); c == nil && s.bound() == 0 || c != nil && c.bound == s.bound() {
+	if c := n.consumer.Load(); c == nil && s.bound() == 0 {
+		return nil
+	} else if c != nil && c.bound == s.bound() { // a pause that was ended at once
+		c.era.setBound(c.bound)
 		n.settler.release()
 		return nil
 	}
@@ -197,7 +203,7 @@ func (s *subscription) follow(n *session) error {
 	if old := n.consumer.Load(); old != nil {
 		n.settler.hold()
 		n.settler.sync()
-		back := bound == 0 && (s.config.OrderKey == nil || old.bound == s.config.Concurrency)
+		back := bound == 0 && s.givesBack(old)
 		if back {
 			s.endEra()
 			select {
@@ -231,6 +237,11 @@ func (s *subscription) follow(n *session) error {
 		return nil
 	}
 	return n.consume(s, bound)
+}
+
+// givesBack reports whether a pause gives back what the consumer has fetched.
+func (s *subscription) givesBack(c *consumer) bool {
+	return s.config.OrderKey == nil || c.bound == s.config.Concurrency
 }
 
 // endEra gives back what was not handed out.
