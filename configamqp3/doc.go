@@ -23,8 +23,6 @@
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
 //	VerifyOnly             bool                    // declare nothing, only check that the topology exists
-//	Rules                  []middleware.Rule       // what follows an error of one kind
-//	ExtraTiers             []time.Duration         // further tiers, for requested delays
 //
 // The methods of Connection, which Connect returns and which is the same type in both packages:
 //

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/sony/gobreaker"
@@ -42,32 +41,12 @@ func (v *valve) all() []int {
 	return append([]int(nil), v.limits...)
 }
 
-// sharedLog is a logger for many goroutines.
-type sharedLog struct {
-	mu sync.Mutex
-	logRecorder
-}
-
-func (l *sharedLog) Error(msg string, err error, fields watermill.LogFields) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.add(msg, err, fields)
-}
-
-func (l *sharedLog) Info(msg string, fields watermill.LogFields) { l.Error(msg, nil, fields) }
-
-func (l *sharedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // breakered is a handler whose subscription follows its gate: the test decides when it gets messages.
 type breakered struct {
 	t     *testing.T
 	retry *retrymw.TieredRetry
 	sent  *recorder
-	logs  *sharedLog
+	logs  *logRecorder
 	gate  *gate.Gate
 	valve *valve
 	ctx   context.Context
@@ -76,7 +55,7 @@ type breakered struct {
 // withBreaker returns a handler with a breaker of 10 messages in 10 seconds.
 func withBreaker(t *testing.T, ctx context.Context, concurrency int, change ...func(*retrymw.TieredRetryConfig)) *breakered {
 	t.Helper()
-	b := &breakered{t: t, sent: &recorder{}, logs: &sharedLog{}, gate: gate.New(concurrency), valve: &valve{}}
+	b := &breakered{t: t, sent: &recorder{}, logs: &logRecorder{}, gate: gate.New(concurrency), valve: &valve{}}
 	config := configOf(b.sent)
 	config.TiersWait = true
 	config.Breaker = &retrymw.Breaker{Least: 10, MaxPause: 8 * time.Second}

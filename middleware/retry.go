@@ -285,12 +285,11 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 		f = t.failureOf(errUnmarshal(text))
 	}
 	d := t.policy.decide(&s, &f, now)
-	if wait := min(shortestRound-time.Duration(d.tier), max(s.record.Remaining, s.delayed)); d.outcome == Parked && wait > 0 {
+	if wait := d.waitHere(&s); wait > 0 {
 		if !in.sleep(wait) {
 			s.ended = true
 		}
 		now = now.Add(wait)
-		s.record.Remaining, s.delayed = s.record.Remaining-wait, s.delayed-wait
 		d = t.policy.decide(&s, &f, now)
 	}
 	if d.outcome == "" {
@@ -302,6 +301,16 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 // shortestRound is how long a round of a parked message takes at least. Where a tier is shorter, the middleware waits for the
 // difference: a message with a long delay would otherwise be parked in a hot loop.
 const shortestRound = 250 * time.Millisecond
+
+// waitHere returns how long the middleware waits itself before it decides again, and takes it from what remains. 0: not at all.
+func (d *decision) waitHere(s *situation) time.Duration {
+	wait := min(shortestRound-time.Duration(d.tier), max(s.record.Remaining, s.delayed))
+	if d.outcome != Parked || wait <= 0 {
+		return 0
+	}
+	s.record.Remaining, s.delayed = s.record.Remaining-wait, s.delayed-wait
+	return wait
+}
 
 // succeed records and reports a success, and removes the record of the message from what its handler has produced.
 func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {

@@ -146,7 +146,7 @@ func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
 				_, err := retry.Middleware(h)(messageOf(ctx))
 				require.NoError(t, err)
 				var waited []string
-				for {
+				for range 20 {
 					tiers := rounds(t, ctx, retry, sent, h)
 					if waited = append(waited, tiers...); len(tiers) == 0 {
 						break
@@ -285,7 +285,7 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 				_, err := retry.Middleware(h)(messageOf(ctx))
 				require.NoError(t, err)
 				var waited []string
-				for {
+				for range 20 {
 					tiers := rounds(t, ctx, retry, sent, h)
 					if waited = append(waited, tiers...); len(tiers) == 0 {
 						break
@@ -350,7 +350,7 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 			_, err := retry.Middleware(h)(messageOf(ctx))
 			require.NoError(t, err)
 			snoozes := 0
-			for len(rounds(t, ctx, retry, sent, h)) > 0 {
+			for len(rounds(t, ctx, retry, sent, h)) > 0 && snoozes < 100 {
 				snoozes++
 			}
 			assert.Equal(t, 10, snoozes)

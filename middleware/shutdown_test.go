@@ -298,10 +298,10 @@ func (e errOf) Unconfirmed() bool { return e.unconfirmed }
 func (e errOf) Timeout() bool     { return e.timeout }
 
 var (
-	errClosed      = errOf{error: errors.New("the publisher is closed"), closed: true}
-	errRefused     = errOf{error: errors.New("cannot marshal"), refused: true}
-	errRejected    = errOf{error: errors.New("the tier is full"), rejected: true}
-	errUnconfirmed = errOf{error: errors.New("no confirmation"), unconfirmed: true, timeout: true}
+	errClosedPublisher = errOf{error: errors.New("the publisher is closed"), closed: true}
+	errRefused         = errOf{error: errors.New("cannot marshal"), refused: true}
+	errRejected        = errOf{error: errors.New("the tier is full"), rejected: true}
+	errUnconfirmed     = errOf{error: errors.New("no confirmation"), unconfirmed: true, timeout: true}
 )
 
 func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {
@@ -371,7 +371,7 @@ func TestClosedPublisherGivesBackAtOnce(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				retry, sent := setup(t)
-				sent.fail = func(int) error { return errClosed }
+				sent.fail = func(int) error { return errClosedPublisher }
 				bound := &binding.Binding{Gate: gate.New(16), Retry: retry, Stopping: make(chan struct{})}
 				if row.paces {
 					defer bound.Gate.Attach(following{})()
@@ -379,7 +379,7 @@ func TestClosedPublisherGivesBackAtOnce(t *testing.T) {
 				began := time.Now()
 				_, err := retry.Dispatch(failing(row.failure))(messageOf(binding.NewContext(routed, bound)))
 				require.ErrorIs(t, err, errDown)
-				require.ErrorIs(t, err, errClosed)
+				require.ErrorIs(t, err, errClosedPublisher)
 				assert.Equal(t, row.want, time.Since(began))
 				assert.Equal(t, 1, sent.tries)
 			})

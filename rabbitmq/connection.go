@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
@@ -35,8 +36,8 @@ type Connection struct {
 	failures   *publisher.Publisher // of copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
-	faults     handlerFaults
 	gates      gate.Handlers
+	faults     faults.Handlers
 
 	stopping context.Context // ends with the beginning of Close
 	stop     context.CancelFunc
@@ -93,7 +94,7 @@ func (c *Connection) AddHandler(
 ) *message.Handler {
 	subscriber, retry := c.handlerOf(name, subscribeTopic, options)
 	if err := c.app.check(publishTopic); err != nil {
-		c.faults.add(ofHandler(name, err))
+		c.faults.Add(faults.OfHandler(name, err))
 	}
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.app, handler)
 	added.AddMiddleware(retry)
@@ -109,7 +110,7 @@ func (c *Connection) handlerOf(name, topic string, options []middleware.HandlerO
 	}
 	if err != nil {
 		if !errors.Is(err, ErrClosed) {
-			c.faults.add(err)
+			c.faults.Add(err)
 		}
 		return refusedSubscriber{c, name}, c.Middleware
 	}
@@ -157,7 +158,7 @@ func (c *Connection) Resume(handler string) error { return c.whileOpen(handler, 
 
 func (c *Connection) whileOpen(handler string, do func(string) error) error {
 	if c.isClosed() {
-		return ofHandler(handler, ErrClosed)
+		return faults.OfHandler(handler, ErrClosed)
 	}
 	return do(handler)
 }

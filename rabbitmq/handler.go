@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -46,14 +45,14 @@ type handlerSubscriber struct {
 // newHandler returns an error that joins all faults of the options.
 func (c *Connection) newHandler(name string, options []middleware.HandlerOptions) (*handlerSubscriber, error) {
 	if c.isClosed() {
-		return nil, ofHandler(name, ErrClosed)
+		return nil, faults.OfHandler(name, ErrClosed)
 	}
 	o, err := optionsOf(options, c.defaults)
 	if name == "" {
 		err = errors.Join(err, errors.New("its name is empty: logs and Health need it"))
 	}
 	if err != nil {
-		return nil, ofHandler(name, err)
+		return nil, faults.OfHandler(name, err)
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = defaultConcurrency
@@ -67,12 +66,12 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 	h.config = o.Configure(c.core.retryConfig(c.failures, o.Schedule, h.queueOf))
 	h.config.Source = c.sourceOf(h, h.config)
 	if h.retry, err = middleware.NewTieredRetry(h.config, c.logger); err != nil {
-		return nil, ofHandler(name, err)
+		return nil, faults.OfHandler(name, err)
 	}
 	h.gate = c.gates.Add(name, o.Concurrency)
 	h.closing, h.close = context.WithCancel(c.stopping)
 	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h.subscriberConfig(), h.logger); err != nil {
-		return nil, ofHandler(name, err)
+		return nil, faults.OfHandler(name, err)
 	}
 	return h, nil
 }
@@ -92,6 +91,7 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 		},
 		Declare:      h.declare,
 		Context:      func(ctx context.Context, _ amqp091.Delivery, _ string) context.Context { return binding.Each(ctx) },
+		Quorum:       h.connection.declarer.mayBeQuorum,
 		Unmarshal:    unmarshal(headers.New(app.Marshaler, h.core.prefix).Unmarshal, app.RedeliveredKey),
 		Concurrency:  h.options.Concurrency,
 		Prefetch:     h.prefetch(),
@@ -164,7 +164,7 @@ func (h *handlerSubscriber) add(topic string) error {
 		err = h.core.queues.add(queue, topic, h.config.Tiers())
 	}
 	if err != nil {
-		return ofHandler(h.name, err)
+		return faults.OfHandler(h.name, err)
 	}
 	return nil
 }
@@ -218,9 +218,9 @@ func (h *handlerSubscriber) sourceOf(topic, queue string) *middleware.Source {
 
 func (h *handlerSubscriber) begin(topic string) error {
 	if h.connection.isClosed() {
-		return ofHandler(h.name, ErrClosed)
+		return faults.OfHandler(h.name, ErrClosed)
 	}
-	return errors.Join(h.connection.faults.all(), h.add(topic))
+	return errors.Join(h.connection.faults.All(), h.add(topic))
 }
 
 func (h *handlerSubscriber) explain(err error) error {
@@ -230,7 +230,7 @@ func (h *handlerSubscriber) explain(err error) error {
 	case errors.Is(err, subscriber.ErrClosed) && h.connection.isClosed():
 		err = ErrClosed
 	}
-	return ofHandler(h.name, err)
+	return faults.OfHandler(h.name, err)
 }
 
 // declare declares the topology of a topic's work queue.
@@ -284,44 +284,9 @@ type refusedSubscriber struct {
 
 func (r refusedSubscriber) Subscribe(context.Context, string) (<-chan *message.Message, error) {
 	if r.connection.isClosed() {
-		return nil, ofHandler(r.name, ErrClosed)
+		return nil, faults.OfHandler(r.name, ErrClosed)
 	}
-	return nil, r.connection.faults.all()
+	return nil, r.connection.faults.All()
 }
 
 func (r refusedSubscriber) Close() error { return nil }
-
-// handlerFaults are the faults of all handlers of a Connection. The router subscribes its handlers one after the other, in no order:
-// without them, its Run would return the faults of one handler, while others consume already.
-type handlerFaults struct {
-	mu     sync.Mutex
-	faults []error
-}
-
-func (f *handlerFaults) add(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.faults = append(f.faults, err)
-}
-
-// all returns all faults, joined, or nil.
-func (f *handlerFaults) all() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return errors.Join(f.faults...)
-}
-
-// handlerError has the name of the handler in each line: the faults of several handlers are joined.
-type handlerError struct {
-	name string
-	err  error
-}
-
-func ofHandler(name string, err error) error { return &handlerError{name, err} }
-
-func (e *handlerError) Error() string {
-	prefix := fmt.Sprintf("handler %q: ", e.name)
-	return prefix + strings.ReplaceAll(e.err.Error(), "\n", "\n"+prefix)
-}
-
-func (e *handlerError) Unwrap() error { return e.err }

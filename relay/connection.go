@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
@@ -61,6 +62,7 @@ type Connection struct {
 	retry    *middleware.TieredRetry // with the defaults
 	logger   watermill.LoggerAdapter
 	gates    gate.Handlers
+	faults   faults.Handlers
 
 	mu          sync.Mutex
 	groups      map[string]string // by name
@@ -118,6 +120,9 @@ func (c *Connection) newRetry(options middleware.HandlerOptions) (*middleware.Ti
 }
 
 // AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does.
+//
+// Options, names and topics that are wrong are an error of the router's Run. It has the faults of all handlers that were added, joined,
+// and nothing is consumed: every Subscribe of this Connection returns them, also later. Correct them, and call Connect again.
 func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
@@ -137,16 +142,21 @@ func (c *Connection) AddHandler(
 	return added
 }
 
-// handlerSubscriber returns the subscriber of a handler of one topic. An error is what its Subscribe returns.
+// handlerSubscriber returns the subscriber of a handler of one topic. With faults, all subscribers of the connection refuse to subscribe.
 func (c *Connection) handlerSubscriber(name, topic string, options []middleware.HandlerOptions) message.Subscriber {
 	subscriber, err := c.subscriber(name, func(string) string { return name }, options)
 	if err == nil {
 		err = subscriber.merged.claim(topic)
 	}
-	if err != nil {
-		return failed{fmt.Errorf("handler %q: %w", name, err)}
+	switch {
+	case err == nil:
+		return subscriber
+	case errors.Is(err, errClosed):
+		return refused{func() error { return faults.OfHandler(name, err) }}
+	default:
+		c.faults.Add(faults.OfHandler(name, err))
+		return refused{c.faults.All}
 	}
-	return subscriber
 }
 
 // Subscriber returns the subscriber of a handler, for code that adds handlers by itself. A subscriber can be subscribed to several
@@ -184,7 +194,7 @@ func (c *Connection) subscriber(
 	if stock == nil {
 		return nil, errors.New("NewHandlerSubscriber returned neither a subscriber nor an error: return the subscriber of one handler")
 	}
-	s := &connectionSubscriber{merged: &handlerSubscriber{
+	s := &connectionSubscriber{faults: &c.faults, merged: &handlerSubscriber{
 		Subscriber: stock, relay: c.relay, name: name, handlerOf: handlerOf,
 		retry: retry, gate: c.gates.Add(name, 1),
 	}}
@@ -282,6 +292,7 @@ func same(a, b message.Publisher) bool {
 // Pub/Sub that all share.
 type connectionSubscriber struct {
 	merged *handlerSubscriber
+	faults *faults.Handlers // of the connection
 	ctx    context.Context
 	end    context.CancelFunc
 }
@@ -289,6 +300,9 @@ type connectionSubscriber struct {
 func (s *connectionSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if s.ctx.Err() != nil {
 		return nil, errors.New("the subscriber is closed: make a new one")
+	}
+	if err := s.faults.All(); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -308,14 +322,14 @@ func (s *connectionSubscriber) Close() error {
 
 func (s *connectionSubscriber) String() string { return s.merged.String() }
 
-// failed is the subscriber of a handler that could not be added.
-type failed struct{ err error }
+// refused is the subscriber of a handler with faults.
+type refused struct{ why func() error }
 
-func (f failed) Subscribe(context.Context, string) (<-chan *message.Message, error) {
-	return nil, f.err
+func (r refused) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return nil, r.why()
 }
 
-func (failed) Close() error { return nil }
+func (refused) Close() error { return nil }
 
 // openPublisher ignores Close: the router closes the publisher of a handler while other handlers run.
 type openPublisher struct{ message.Publisher }

@@ -206,6 +206,46 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "the relay is closed")
 }
 
+// noting records the topics that are subscribed.
+type noting struct {
+	message.Subscriber
+	topics *[]string
+}
+
+func (n noting) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	*n.topics = append(*n.topics, topic)
+	return n.Subscriber.Subscribe(ctx, topic)
+}
+
+// Run has the faults of every handler, whichever the router subscribes first, and nothing is consumed.
+func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
+	for range 10 { // the router has no order
+		var topics []string
+		c := connect(t, func(config *relay.ConnectConfig) {
+			made := config.NewHandlerSubscriber
+			config.NewHandlerSubscriber = func(p relay.HandlerSubscriberParams) (message.Subscriber, error) {
+				stock, err := made(p)
+				return noting{stock, &topics}, err
+			}
+		})
+		c.AddConsumerHandler(c.router, "billing", "orders", ignore)
+		c.AddConsumerHandler(c.router, "mailing", "orders", ignore, retrymw.HandlerOptions{Concurrency: 16, CloseTimeout: time.Minute})
+		c.AddHandler(c.router, "archive", "orders", "archived", message.PassthroughHandler, retrymw.HandlerOptions{Schedule: backoff.Schedule{1}})
+		err := c.router.Run(t.Context())
+		for _, want := range []string{
+			`handler "mailing": Concurrency is 16`, "\n" + `handler "mailing": CloseTimeout is 1m0s`, `handler "archive": Schedule: backoff: retry 1`,
+		} {
+			require.ErrorContains(t, err, want)
+		}
+		other, err := c.Subscriber("other")
+		require.NoError(t, err)
+		_, err = other.Subscribe(t.Context(), "orders")
+		require.ErrorContains(t, err, `handler "mailing": Concurrency is 16`)
+		assert.Empty(t, topics)
+		require.NoError(t, c.Close())
+	}
+}
+
 func TestTierNamedLikeAReturnTopicIsRefused(t *testing.T) {
 	c := connect(t, func(config *relay.ConnectConfig) {
 		config.GenerateTopic = func(p relay.TopicParams) (string, error) {

@@ -40,10 +40,15 @@ type Config struct {
 	// Schedule is the delay before each retry. Required.
 	Schedule backoff.Schedule
 
-	// Middleware changes the configuration of the retry middleware as the app does: Observe, RedactReason and so on. Its changes
-	// to Publisher, Schedule, Source, DeclaredTiers, TiersWait, DelayArrivals and GenerateRetryDestination are overwritten. It is not called for handlers
-	// with a HandlerOptions.Middleware. Optional.
+	// Middleware changes the configuration of the retry middleware as the app does: Rules, MaxAge, Breaker, Observe and so on. Its
+	// changes to Publisher, Schedule, Source, DeclaredTiers, TiersWait, DelayArrivals and GenerateRetryDestination are overwritten. It
+	// is not called for handlers with a HandlerOptions.Middleware. Optional.
 	Middleware func(*middleware.TieredRetryConfig)
+
+	// TiersWait makes messages wait for whole tiers, as on RabbitMQ: a requested delay takes rounds, and is longer by less than the
+	// shortest tier. Set it where a test depends on that, and for the rounds in the stories. The default is to wait exactly, as package
+	// relay does.
+	TiersWait bool
 
 	// Patience is how long Send waits for the next event of a message: the handler returns, or a due retry is delivered. Then
 	// it ends the test. The default is one hour in a bubble, which takes no real time, and 30 seconds outside of a bubble.

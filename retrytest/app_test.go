@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -458,12 +459,15 @@ func TestMessageCanBeSentAgain(t *testing.T) {
 
 func TestObserveAndConfigurationOfTheAppAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var events []string
+		var mu sync.Mutex
+		events := map[string][]string{} // by handler: a handler may have the copy before Observe gets the event of it
 		app := retrytest.NewWithConfig(t, retrytest.Config{
 			Schedule: backoff.Schedule{time.Second},
 			Middleware: func(c *middleware.TieredRetryConfig) {
 				c.Observe = func(e middleware.Event) {
-					events = append(events, fmt.Sprint(e.Outcome, " ", e.MessageUUID, " ", e.Destination.Topic))
+					mu.Lock()
+					defer mu.Unlock()
+					events[e.Handler] = append(events[e.Handler], fmt.Sprint(e.Outcome, " ", e.MessageUUID, " ", e.Destination.Topic))
 				}
 				c.OmitReason = true
 				c.GenerateDeadLetterDestination = func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
@@ -474,7 +478,12 @@ func TestObserveAndConfigurationOfTheAppAreUsed(t *testing.T) {
 		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 		app.AddConsumerHandler(app.Router, "archive", "orders.dead", failing())
 		story := app.Send("orders", order("1")).DeadLettered(middleware.DeadReasonExhausted)
-		assert.Equal(t, []string{"retried 1 retry.1s", "dead-lettered 1 orders.dead", "processed 1 "}, events)
+		synctest.Wait()
+		mu.Lock()
+		assert.Equal(t, map[string][]string{
+			"billing": {"retried 1 retry.1s", "dead-lettered 1 orders.dead"}, "archive": {"processed 1 "},
+		}, events)
+		mu.Unlock()
 		assert.NotContains(t, story.DeadLetter().Metadata, middleware.ReasonKey)
 		require.Len(t, app.Stories("orders.dead"), 1)
 		app.Stories("orders.dead")[0].NeverRetried().Processed()

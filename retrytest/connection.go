@@ -80,10 +80,9 @@ func (a *App) subscriber(name string, options []middleware.HandlerOptions) (*sub
 	if err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
-	s.binding.Gate = a.gates.Add(name, 1)
 	s.group = a.group(set.Group)
 	s.ctx, s.end = context.WithCancel(a.ctx)
-	s.binding = &binding.Binding{Source: a.source, Retry: retry, Stopping: s.ctx.Done()}
+	s.binding = &binding.Binding{Source: a.source, Retry: retry, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
 	return s, nil
 }
 
@@ -127,7 +126,8 @@ func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
 
 func (a *App) retryConfig() middleware.TieredRetryConfig {
 	config := a.Relay.TieredRetryConfig()
-	config.Publisher, config.Source = copyPublisher{config.Publisher, a.ledger}, a.source
+	config.Publisher, config.Source = copyPublisher{config.Publisher, a.ledger, a.config.TiersWait}, a.source
+	config.TiersWait = a.config.TiersWait
 	return config
 }
 

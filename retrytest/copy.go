@@ -43,6 +43,17 @@ func (l *ledger) copyPublished(d *delivery, topic string, msg *message.Message) 
 	l.notifyChanged()
 }
 
+// dueAfterItsTier makes the relay wait for a whole tier in place of the delay, as RabbitMQ does.
+func (l *ledger) dueAfterItsTier(topic string, msg *message.Message) {
+	l.mu.Lock()
+	tier, found := l.tiers[topic]
+	l.mu.Unlock()
+	if record, ok := middleware.ReadRecord(msg.Metadata); ok && found {
+		record.DueAt = time.Now().Add(time.Duration(tier))
+		record.Write(msg.Metadata)
+	}
+}
+
 // recordedError is an error of which only the text in the failure record is known: the app has made the middleware with an Observe
 // of its own.
 type recordedError string
@@ -69,6 +80,7 @@ func (l *ledger) observe(e middleware.Event) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	d.Rule = e.Rule
 	switch e.Outcome {
 	case middleware.Held, middleware.GivenBack, middleware.Settled:
 		return

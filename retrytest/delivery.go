@@ -151,13 +151,14 @@ func (d *delivery) nackedOutcome() middleware.Outcome {
 	return middleware.GivenBack
 }
 
-// waited returns the time from the failure of this delivery to its retry, which is one of the later deliveries.
+// waited returns the time from the failure of this delivery to its retry, which is one of the later deliveries, after those that were
+// parked.
 func (d *delivery) waited(later []*delivery) time.Duration {
 	if !d.again() {
 		return 0
 	}
 	for _, next := range later {
-		if next.Record.Failures == d.copied.Failures && next.Record.Snoozes == d.copied.Snoozes {
+		if next.Outcome != middleware.Parked && next.Record.Failures == d.copied.Failures && next.Record.Snoozes == d.copied.Snoozes {
 			return next.delivered.Sub(d.copied.LastFailedAt)
 		}
 	}

@@ -90,6 +90,41 @@ func ExampleStory_Processed() {
 	// want: processed
 }
 
+// sendWithRule sends an order to a handler whose rules decide about its first error.
+func sendWithRule(t *exampleT, then middleware.Action) *retrytest.Story {
+	app := retrytest.New(t, backoff.Schedule{time.Millisecond, 2 * time.Millisecond})
+	app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
+		if record, _ := middleware.ReadRecord(msg.Metadata); record.Snoozes == 0 {
+			return errors.New("the bank is closed")
+		}
+		return nil
+	}, middleware.HandlerOptions{Rules: []middleware.Rule{
+		{Name: "closed", If: func(middleware.Record, error) bool { return true }, Then: then},
+	}})
+	return app.Send("orders", message.NewMessage("order-1", nil))
+}
+
+// A snoozed message waits, and counts no failure.
+func ExampleStory_Snoozed() {
+	t := &exampleT{}
+	defer t.end()
+
+	story := sendWithRule(t, middleware.Snooze(2*time.Millisecond)).Snoozed(2 * time.Millisecond).Processed()
+	fmt.Println(story.Attempts()[1].Record.Failures, "failures")
+	// Output:
+	// 0 failures
+}
+
+func ExampleStory_Discarded() {
+	t := &exampleT{}
+	defer t.end()
+
+	story := sendWithRule(t, middleware.Discard()).NeverRetried().Discarded()
+	fmt.Println(story.Attempts()[0].Rule, story.DeadLetter() == nil)
+	// Output:
+	// closed true
+}
+
 // The times are counted from the first delivery.
 func ExampleStory_RetriedAt() {
 	t := &exampleT{}

@@ -70,6 +70,64 @@ func ExampleSimulation() {
 	// dead-lettered at 3m0s
 }
 
+// The provider limits the rate twice, and then is down for as long as the message may wait.
+func ExampleSimulateWith() {
+	errRateLimit := errors.New("the provider limits the rate")
+	fmt.Print(retrytest.SimulateWith(retrytest.SimulationConfig{
+		Schedule:  backoff.Exponential(time.Second, 5, 4),
+		Rules:     []middleware.Rule{{Name: "rate limit", If: middleware.Is(errRateLimit), Then: middleware.Snooze(time.Minute)}},
+		MaxAge:    2 * time.Minute,
+		TiersWait: true, // as on RabbitMQ
+		Takes:     200 * time.Millisecond,
+		Fails: func(call int) error {
+			if call <= 2 {
+				return backoff.RetryAfter(errRateLimit, 30*time.Second)
+			}
+			return errors.New("no answer from the provider")
+		},
+	}))
+	// Output:
+	// at      took    failure   outcome                          rule         why
+	// 0s      200ms   -         snoozed, waits 30s on tier 25s   rate limit   the provider limits the rate
+	// 25.2s   0s      -         parked, waits 5s on tier 5s
+	// 30.2s   200ms   -         snoozed, waits 30s on tier 25s   rate limit   the provider limits the rate
+	// 55.4s   0s      -         parked, waits 5s on tier 5s
+	// 60.4s   200ms   1         retried, waits 1s on tier 1s                  no answer from the provider
+	// 61.6s   200ms   2         retried, waits 5s on tier 5s                  no answer from the provider
+	// 66.8s   200ms   3         retried, waits 25s on tier 25s                no answer from the provider
+	// 92s     200ms   4         dead-lettered as expired                      no answer from the provider
+}
+
+func ExampleSimulatedStory() {
+	story := retrytest.SimulateWith(retrytest.SimulationConfig{
+		Schedule: backoff.Constant(time.Second, 3), TiersWait: true,
+		Fails: func(call int) error {
+			if call > 1 {
+				return nil
+			}
+			return backoff.RetryAfter(errors.New("come back in an hour"), time.Hour)
+		},
+	})
+	fmt.Println(len(story.Attempts), "deliveries without ExtraTiers")
+	// Output:
+	// 3601 deliveries without ExtraTiers
+}
+
+// Of many rounds on one tier the table has the first and the last.
+func ExampleSimulatedStory_String() {
+	fmt.Print(retrytest.SimulateWith(retrytest.SimulationConfig{
+		Schedule: backoff.Constant(time.Second, 1), TiersWait: true,
+		Fails: func(int) error { return backoff.RetryAfter(errors.New("come back in a minute"), time.Minute) },
+	}).String())
+	// Output:
+	// at    took   failure   outcome                        why
+	// 0s    0s     1         retried, waits 1m on tier 1s   come back in a minute
+	// 1s    0s     -         parked, waits 59s on tier 1s
+	// ...                    57 more
+	// 59s   0s     -         parked, waits 1s on tier 1s
+	// 1m    0s     2         dead-lettered as exhausted     come back in a minute
+}
+
 func ExampleSimulation_String() {
 	fmt.Print(retrytest.Simulate(backoff.Schedule{10 * time.Second, 0}).String())
 	// Output:

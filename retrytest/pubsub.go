@@ -212,13 +212,17 @@ func (appPublisher) Close() error { return nil }
 // copyPublisher is the retry middleware's publisher. Each copy has the context values of the delivery that it replaces.
 type copyPublisher struct {
 	message.Publisher
-	ledger *ledger
+	ledger    *ledger
+	tiersWait bool
 }
 
 func (p copyPublisher) Publish(topic string, messages ...*message.Message) error {
 	for _, msg := range messages {
 		if d := deliveryOf(msg); d != nil {
 			p.ledger.copyPublished(d, topic, msg) // before the copy can come back
+		}
+		if p.tiersWait {
+			p.ledger.dueAfterItsTier(topic, msg)
 		}
 	}
 	return p.Publisher.Publish(topic, messages...)

@@ -85,6 +85,11 @@ func TestStoryOfARule(t *testing.T) {
 				assert.Equal(t, []int{0, 1, 0, 0}, []int{attempts[0].Failures, attempts[1].Failures, attempts[2].Failures, attempts[3].Failures})
 				assert.Equal(t, 2, attempts[3].Record.Snoozes)
 				assert.Contains(t, story.String(), "snoozed, waits 1m on tier 1m")
+				story.Snoozed(time.Minute, time.Minute)
+				if name != "own router and Observe" {
+					assert.Equal(t, []string{"busy", "", "busy", ""}, rulesOf(story))
+					assert.Regexp(t, `snoozed, waits 1m on tier 1m +busy +too many requests`, story.String())
+				}
 			})
 			synctest.Test(t, func(t *testing.T) {
 				app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
@@ -93,9 +98,75 @@ func TestStoryOfARule(t *testing.T) {
 				assert.Equal(t, []middleware.Outcome{middleware.Retried, middleware.Discarded}, outcomesOf(story))
 				assert.Equal(t, errGone, story.Attempts()[1].Err)
 				assert.Nil(t, story.DeadLetter())
+				story.Discarded()
 			})
 		})
 	}
+}
+
+func rulesOf(story *retrytest.Story) (all []string) {
+	for _, attempt := range story.Attempts() {
+		all = append(all, attempt.Rule)
+	}
+	return all
+}
+
+// The assertions of outcomes fail for other outcomes.
+func TestSnoozedAndDiscardedFail(t *testing.T) {
+	for want, check := range map[string]func(*retrytest.Story){
+		"last outcome\n got: recovered\nwant: discarded":    func(s *retrytest.Story) { s.Discarded() },
+		"snoozed for\n got: 1.001s\nwant: 1s 1s":            func(s *retrytest.Story) { s.Snoozed(time.Second, time.Second) },
+		"snoozed for\n got: 1.001s\nwant: 5s":               func(s *retrytest.Story) { s.Snoozed(5 * time.Second) },
+		"Snoozed needs the waits of the snoozes: use Never": func(s *retrytest.Story) { s.Snoozed() },
+	} {
+		t.Run(want, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				text, _ := failureOf(func(t testing.TB) {
+					app := retrytest.New(t, backoff.Schedule{time.Second})
+					app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy), middleware.HandlerOptions{Rules: []middleware.Rule{
+						{If: middleware.Is(errBusy), Then: middleware.Snooze(time.Second)},
+					}})
+					check(app.Send("orders", order("1")))
+				})
+				assert.Contains(t, text, want)
+			})
+		})
+	}
+}
+
+// With TiersWait a requested delay takes rounds, and is at most one shortest tier too long. The relay is exact.
+func TestRequestedDelayInRounds(t *testing.T) {
+	for tiersWait, wait := range map[bool]time.Duration{true: 68 * time.Second, false: 67500 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second, 30 * time.Second}, TiersWait: tiersWait})
+			app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(backoff.RetryAfter(errDown, 67500*time.Millisecond)))
+			story := app.Send("orders", order("1")).Waited(wait).RetriedAt(wait).Processed()
+			last := story.Attempts()[len(story.Attempts())-1]
+			assert.WithinDuration(t, time.Now(), last.Record.DueAt, 5*time.Millisecond)
+			if tiersWait {
+				assert.Len(t, story.Attempts(), 11, "30s 30s and 8 times 1s")
+				assert.Contains(t, story.String(), "retried, waits 68s on tier 30s")
+				assert.Contains(t, story.String(), "parked, waits 38s on tier 30s")
+				assert.Contains(t, story.String(), "6 more")
+			} else {
+				assert.Len(t, story.Attempts(), 2)
+			}
+		})
+	}
+}
+
+// A message that a rule gives back comes again after a second, uncounted.
+func TestRuleGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Minute})
+		app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy, errDown), middleware.HandlerOptions{Rules: []middleware.Rule{
+			{Name: "not here", If: middleware.Is(errBusy), Then: middleware.GiveBack()},
+		}})
+		story := app.Send("orders", order("1")).RetriedAt(time.Second, 61*time.Second).Processed()
+		assert.Equal(t, []middleware.Outcome{middleware.GivenBack, middleware.Retried, middleware.Recovered}, outcomesOf(story))
+		assert.Equal(t, []string{"not here", "", ""}, rulesOf(story))
+		assert.Equal(t, 1, story.Attempts()[2].Record.Failures)
+	})
 }
 
 // A snoozed message is as little finished as a retried one.

@@ -20,9 +20,10 @@ type Attempt struct {
 	Failures   int                   // how often the message has failed, this failure included; 0 if it did not fail or was snoozed
 	Err        error                 // why it failed
 	Delay      time.Duration         // how long the message has to wait: the schedule's delay or the requested delay
-	Waited     time.Duration         // how long the message waited, from this failure to the next attempt
+	Waited     time.Duration         // how long the message waited, from this failure to the next attempt that is not parked
 	Tier       backoff.Tier          // the tier of the copy
 	DeadReason middleware.DeadReason // why the message was dead-lettered
+	Rule       string                // the name of the rule that has decided; empty where the app has made the middleware with an Observe of its own
 
 	nacked   bool // by its handler or by the router
 	uncalled bool // the middleware has not called the handler
@@ -31,6 +32,11 @@ type Attempt struct {
 // again reports whether the handler is called again because it failed.
 func (a *Attempt) again() bool {
 	return a.Outcome == middleware.Retried || a.Outcome == middleware.Snoozed
+}
+
+// comesBack reports whether another attempt follows.
+func (a *Attempt) comesBack() bool {
+	return a.again() || a.nacked || a.Outcome == middleware.Parked
 }
 
 // Story has the attempts of a message and their outcomes. A failed assertion prints the whole story and marks the test as failed, and the test goes
@@ -85,7 +91,8 @@ func (s *Story) DeadLetter() *message.Message {
 }
 
 // RetriedAt asserts the times of all retries, since the first delivery. They include the time that the handlers took. A snoozed
-// message is retried, too. Each retry may be late by 2 ms for every retry up to it, outside of a bubble by 500 ms. At least one time is required: use
+// message is retried, too. Each retry may be late by 2 ms for every retry up to it, and for every round of Config.TiersWait; outside of
+// a bubble by 500 ms. At least one time is required: use
 // NeverRetried to assert that there was no retry.
 func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	s.app.t.Helper()
@@ -93,12 +100,15 @@ func (s *Story) RetriedAt(times ...time.Duration) *Story {
 		s.app.t.Fatalf("retrytest: RetriedAt needs the times of the retries: use NeverRetried to assert that there was none")
 	}
 	var got []time.Duration
+	var rounds []int
 	for i, a := range s.only().attempts {
 		if i > 0 && !a.uncalled {
-			got = append(got, a.At)
+			got, rounds = append(got, a.At), append(rounds, i)
 		}
 	}
-	s.compareTimes(got, times)
+	if !inTime(got, times, func(i int) time.Duration { return s.app.lateness * time.Duration(rounds[i]) }) {
+		s.fail("retried at", listText(got, timeText), listText(times, timeText))
+	}
 	return s
 }
 
@@ -116,34 +126,46 @@ func (s *Story) NeverRetried() *Story {
 			got = append(got, a.At+a.Delay)
 		}
 	}
-	s.compareTimes(got, nil)
+	if len(got) > 0 {
+		s.fail("retried at", listText(got, timeText), listText(nil, timeText))
+	}
 	return s
 }
 
-// Waited asserts how long the message waited for each retry, since the failure. Each wait may be longer by 2 ms, outside of a
-// bubble by 500 ms. At least one wait is required: use NeverRetried to assert that there was no retry.
+// Waited asserts how long the message waited for each retry, since the failure. Each wait may be longer by 2 ms, and by 2 ms for every
+// round of Config.TiersWait; outside of a bubble by 500 ms. At least one wait is required: use NeverRetried to assert that there was no retry.
 func (s *Story) Waited(waits ...time.Duration) *Story {
 	s.app.t.Helper()
 	if len(waits) == 0 {
 		s.app.t.Fatalf("retrytest: Waited needs the waits before the retries: use NeverRetried to assert that there was none")
 	}
-	var got []time.Duration
-	for _, a := range s.only().attempts {
-		if a.again() {
-			got = append(got, a.Waited)
-		}
-	}
-	if !inTime(got, waits, func(int) time.Duration { return s.app.lateness }) {
-		s.fail("waited", listText(got, timeText), listText(waits, waitText))
-	}
+	s.compareWaits("waited", waits, func(a Attempt) bool { return a.again() })
 	return s
 }
 
-func (s *Story) compareTimes(got, want []time.Duration) {
+func (s *Story) compareWaits(what string, want []time.Duration, counts func(Attempt) bool) {
 	s.app.t.Helper()
-	if !inTime(got, want, func(i int) time.Duration { return s.app.lateness * time.Duration(i+1) }) {
-		s.fail("retried at", listText(got, timeText), listText(want, timeText))
+	var got []time.Duration
+	var rounds []int
+	attempts := s.only().attempts
+	for i, a := range attempts {
+		if counts(a) {
+			got, rounds = append(got, a.Waited), append(rounds, roundsOf(attempts[i+1:]))
+		}
 	}
+	if !inTime(got, want, func(i int) time.Duration { return s.app.lateness * time.Duration(rounds[i]) }) {
+		s.fail(what, listText(got, timeText), listText(want, waitText))
+	}
+}
+
+// roundsOf is how many tiers a message has waited on until its wait was over: each of them may be late.
+func roundsOf(later []Attempt) int {
+	for i, a := range later {
+		if a.Outcome != middleware.Parked {
+			return i + 1
+		}
+	}
+	return len(later) + 1
 }
 
 // inTime reports whether each duration is as wanted, or longer by at most its lateness.
@@ -172,6 +194,24 @@ func (s *Story) Processed() *Story {
 func (s *Story) DeadLettered(reason middleware.DeadReason) *Story {
 	s.app.t.Helper()
 	s.compareLastOutcome(deadLetteredText(reason))
+	return s
+}
+
+// Discarded asserts that a rule has discarded the message after the last attempt.
+func (s *Story) Discarded() *Story {
+	s.app.t.Helper()
+	s.compareLastOutcome(string(middleware.Discarded))
+	return s
+}
+
+// Snoozed asserts how long the message waited each time it was snoozed, as Waited does for all waits. At least one wait is required: use
+// NeverRetried to assert that there was none.
+func (s *Story) Snoozed(waits ...time.Duration) *Story {
+	s.app.t.Helper()
+	if len(waits) == 0 {
+		s.app.t.Fatalf("retrytest: Snoozed needs the waits of the snoozes: use NeverRetried to assert that there was none")
+	}
+	s.compareWaits("snoozed for", waits, func(a Attempt) bool { return a.Outcome == middleware.Snoozed })
 	return s
 }
 

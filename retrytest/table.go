@@ -2,6 +2,7 @@ package retrytest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -13,6 +14,8 @@ import (
 const (
 	// maxRows is how many attempts a table shows. It shows the first and the last of more.
 	maxRows = 16
+	// maxSimulatedRows is how many of a simulated story: whole schedules.
+	maxSimulatedRows = 64
 	// maxErrorText is how many characters of an error a table shows.
 	maxErrorText = 120
 
@@ -27,23 +30,111 @@ func (s *Story) String() string {
 			text.WriteByte('\n')
 		}
 		table := newTable(&text)
-		writeRow(table, "at", "handler", "took", "failure", "outcome", "why")
-		omitted := len(g.attempts) - maxRows
-		for i, a := range g.attempts {
-			if omitted > 0 && i == maxRows/2 {
-				writeRow(table, "...", fmt.Sprintf("%d more", omitted), "", "", "", "")
-			}
-			if omitted > 0 && i >= maxRows/2 && i < maxRows/2+omitted {
-				continue
-			}
-			writeRow(table, millisecondsText(a.At), a.Handler, millisecondsText(a.Took), a.failureText(), a.outcomeText(), a.errorText())
-		}
+		c := columns{handler: true, rule: slices.ContainsFunc(g.attempts, func(a Attempt) bool { return a.Rule != "" })}
+		c.writeHead(table)
+		c.writeAttempts(table, g.attempts, maxRows)
 		if len(g.attempts) == 0 {
 			writeRow(table, "-", strings.Join(g.handlers, ","), "-", "-", notDelivered, "")
 		}
 		_ = table.Flush()
 	}
 	return trimLines(text.String())
+}
+
+// String returns the story as a table with one row for each attempt, or the faults of the configuration.
+func (s SimulatedStory) String() string {
+	if s.Err != nil {
+		return "not a valid configuration: " + s.Err.Error() + "\n"
+	}
+	var text strings.Builder
+	table := newTable(&text)
+	c := columns{rule: slices.ContainsFunc(s.Attempts, func(a Attempt) bool { return a.Rule != "" })}
+	c.writeHead(table)
+	c.writeAttempts(table, s.Attempts, maxSimulatedRows)
+	if last := len(s.Attempts) - 1; last >= 0 && s.Attempts[last].comesBack() {
+		c.write(table, "...", "", "", "", "and so on", "", "")
+	}
+	_ = table.Flush()
+	return trimLines(text.String())
+}
+
+// columns are those of a table of attempts.
+type columns struct{ handler, rule bool }
+
+func (c columns) writeHead(table *tabwriter.Writer) {
+	c.write(table, "at", "handler", "took", "failure", "outcome", "rule", "why")
+}
+
+func (c columns) write(table *tabwriter.Writer, at, handler, took, failure, outcome, rule, why string) {
+	cells := []string{at}
+	if c.handler {
+		cells = append(cells, handler)
+	}
+	cells = append(cells, took, failure, outcome)
+	if c.rule {
+		cells = append(cells, rule)
+	}
+	writeRow(table, append(cells, why)...)
+}
+
+// writeAttempts writes at most so many attempts: the first and the last ones. Of more than three rounds on one tier it writes the first
+// and the last.
+func (c columns) writeAttempts(table *tabwriter.Writer, attempts []Attempt, limit int) {
+	shown := withoutRounds(attempts)
+	omitted := 0
+	if len(shown) > limit {
+		middle := shown[limit/2 : len(shown)-limit/2]
+		for _, s := range middle {
+			omitted += 1 + s.omitted
+		}
+		shown = slices.Concat(shown[:limit/2], shown[len(shown)-limit/2:])
+	}
+	for i, s := range shown {
+		if omitted > 0 && i == limit/2 {
+			c.write(table, "...", fmt.Sprintf("%d more", omitted), "", "", c.more(omitted), "", "")
+		}
+		if s.omitted > 0 {
+			c.write(table, "...", fmt.Sprintf("%d more", s.omitted), "", "", c.more(s.omitted), "", "")
+		}
+		a := s.Attempt
+		c.write(table, millisecondsText(a.At), a.Handler, millisecondsText(a.Took), a.failureText(), a.outcomeText(), a.Rule, a.errorText())
+	}
+}
+
+// more is in the column of outcomes where there is none for handlers.
+func (c columns) more(n int) string {
+	if c.handler {
+		return ""
+	}
+	return fmt.Sprintf("%d more", n)
+}
+
+// shownAttempt is an attempt that a table shows, after so many rounds that it does not show.
+type shownAttempt struct {
+	Attempt
+	omitted int
+}
+
+// withoutRounds omits what is between the first and the last of more than three rounds on one tier.
+func withoutRounds(attempts []Attempt) (shown []shownAttempt) {
+	for len(attempts) > 0 {
+		rounds := 1
+		for rounds < len(attempts) && attempts[0].Outcome == middleware.Parked &&
+			attempts[rounds].Outcome == middleware.Parked && attempts[rounds].Tier == attempts[0].Tier {
+			rounds++
+		}
+		shown = append(shown, shownAttempt{attempts[0], 0})
+		switch {
+		case rounds > 3:
+			shown = append(shown, shownAttempt{attempts[rounds-1], rounds - 2})
+		default:
+			for _, a := range attempts[1:rounds] {
+				shown = append(shown, shownAttempt{a, 0})
+			}
+		}
+		attempts = attempts[rounds:]
+	}
+	return shown
 }
 
 // String returns a table with one row for each failure, or the error of an invalid schedule.

@@ -67,7 +67,7 @@ var rules = []rule{
 		folder: "rabbitmq",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
-			module + "/internal/gate", module + "/internal/rota", module + "/internal/warning",
+			module + "/internal/faults", module + "/internal/gate", module + "/internal/rota", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
@@ -131,6 +131,7 @@ var rules = []rule{
 	},
 	{folder: "internal/subscriptions", may: []string{module + "/middleware"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
 	{folder: "internal/binding", may: []string{watermill, module + "/internal/gate"}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
+	{folder: "internal/faults", never: []string{watermill, amqp091}, why: "it joins errors: the Connections of every backend share it"},
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
 	{folder: "internal/rota", never: []string{watermill, amqp091}, why: "it counts time: its tests run in virtual time"},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
@@ -151,8 +152,8 @@ var rules = []rule{
 	{
 		folder: "relay",
 		may: []string{
-			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/subscriptions",
-			module + "/internal/warning", module + "/middleware",
+			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
+			module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",

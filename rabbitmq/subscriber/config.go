@@ -94,6 +94,12 @@ type Config struct {
 	// logged, and Declare is called again after a pause; see ConnectionConfig.ReconnectInitial. Nil: the queue has to exist.
 	Declare func(declaration Declaration, topic string) error
 
+	// Quorum reports whether a queue is a quorum queue. It is called after Declare, and only on RabbitMQ 3.10 and 3.11: there a
+	// quorum queue that is deleted and declared anew within milliseconds may move its consumers to the new queue, where they get no
+	// message. A prefetch for the whole channel (global) makes the broker cancel them. It limits nothing, and costs the broker
+	// processor time, on a classic queue more. Nil: every queue may be one.
+	Quorum func(queue string) bool
+
 	// Unmarshal converts a delivery to a message. When it returns an error, the error is logged and the delivery is nacked
 	// after the pause of NackInitial. Nil: the body becomes the payload, headers that are strings become metadata, and the
 	// UUID is taken from UUIDHeader.
@@ -197,6 +203,9 @@ func (c *Config) setDefaults() {
 	c.NackMax = cmp.Or(c.NackMax, max(defaultNackMax, c.NackInitial))
 	if c.QueueOf == nil {
 		c.QueueOf = func(topic string) string { return topic }
+	}
+	if c.Quorum == nil {
+		c.Quorum = func(string) bool { return true }
 	}
 	if c.Unmarshal == nil {
 		c.Unmarshal = unmarshal

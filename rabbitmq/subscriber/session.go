@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,6 +96,12 @@ func (c ConsumerConfig) tag(again bool) string {
 // consume begins a consumer.
 func (n *session) consume(s *subscription, bound int) error {
 	prefetch, before := s.prefetch(bound), n.arrived.Load()
+	moved := movesConsumers(n.connection.Version()) && s.isQuorum()
+	if moved { // of a consumer before it on this channel
+		if err := n.channel.Qos(0, 0, true); err != nil {
+			return err
+		}
+	}
 	if err := n.channel.Qos(prefetch, 0, false); err != nil {
 		return err
 	}
@@ -102,6 +109,9 @@ func (n *session) consume(s *subscription, bound int) error {
 	n.settler.consumerBegins(before)
 	c := s.config.Consumer
 	deliveries, err := n.channel.Consume(s.queue, n.tag, false, c.Exclusive, c.NoLocal, false, c.Arguments)
+	if err == nil && moved {
+		err = n.channel.Qos(maxPrefetch, 0, true)
+	}
 	if err != nil {
 		return err
 	}
@@ -109,6 +119,19 @@ func (n *session) consume(s *subscription, bound int) error {
 		session: n, deliveries: deliveries, bound: bound, prefetch: prefetch, before: before, era: s.presentEra(bound), received: make(chan struct{}),
 	})
 	return nil
+}
+
+// movesConsumers reports whether the broker may move a consumer to a new queue, in place of basic.cancel, when its queue is deleted and
+// declared anew within milliseconds. It then loses what the queue delivers (seen on 3.10.8, not on 4.0 and 4.3). It cannot move a
+// consumer to a quorum queue on a channel with a global prefetch, which quorum queues refuse, and sends basic.cancel. So that prefetch
+// is set after basic.consume, to the highest value. From 3.12 on, an operator can forbid it, and the broker would close the connection.
+func movesConsumers(version string) bool {
+	return strings.HasPrefix(version, "3.10.") || strings.HasPrefix(version, "3.11.")
+}
+
+func (s *subscription) isQuorum() (quorum bool) {
+	err := guard("Config.Quorum", func() error { quorum = s.config.Quorum(s.queue); return nil })
+	return quorum && err == nil
 }
 
 var errChannelClosed = errors.New("the channel was closed")

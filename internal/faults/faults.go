@@ -1,0 +1,47 @@
+// Package faults collects what is wrong with the handlers of a Connection. It is internal because an app gets the joined error.
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// Handlers are the faults of all handlers of a Connection. The router subscribes its handlers one after the other, in no order:
+// without them, its Run would return the faults of one handler, while others consume already. The zero value is ready for use. It is
+// safe for concurrent use.
+type Handlers struct {
+	mu     sync.Mutex
+	faults []error
+}
+
+// Add adds a fault of OfHandler.
+func (h *Handlers) Add(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.faults = append(h.faults, err)
+}
+
+// All returns all faults, joined, or nil.
+func (h *Handlers) All() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return errors.Join(h.faults...)
+}
+
+// handlerError has the name of the handler in each line: the faults of several handlers are joined.
+type handlerError struct {
+	name string
+	err  error
+}
+
+// OfHandler returns the error with the name of the handler in each of its lines.
+func OfHandler(name string, err error) error { return &handlerError{name, err} }
+
+func (e *handlerError) Error() string {
+	prefix := fmt.Sprintf("handler %q: ", e.name)
+	return prefix + strings.ReplaceAll(e.err.Error(), "\n", "\n"+prefix)
+}
+
+func (e *handlerError) Unwrap() error { return e.err }

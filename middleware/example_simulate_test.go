@@ -1,0 +1,43 @@
+package middleware_test
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// The outcomes of a message whose handler fails twice. Package retrytest makes such a configuration and prints the outcomes.
+func ExampleTieredRetry_Simulate() {
+	config := exampleConfig()
+	config.Schedule = backoff.Schedule{time.Second, time.Minute}
+	config.Rules = []retrymw.Rule{{Name: "closed", If: retrymw.Is(errClosed), Then: retrymw.Snooze(90 * time.Second)}}
+	config.TiersWait = true
+	retry, err := retrymw.NewTieredRetry(config, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for at, e := range retry.Simulate(retrymw.SimulatedMessage{Handle: func(call int) error {
+		switch call {
+		case 1:
+			return errors.New("no answer from the bank")
+		case 2:
+			return errClosed
+		default:
+			return nil
+		}
+	}}) {
+		if e.Outcome != retrymw.Parked {
+			fmt.Printf("%v %s %q, wait %v\n", at, e.Outcome, e.Rule, e.Delay)
+		}
+	}
+	// Output:
+	// 0s retried "", wait 1s
+	// 1s snoozed "closed", wait 1m30s
+	// 1m31s recovered "", wait 0s
+}
+
+var errClosed = errors.New("the bank is closed")

@@ -1,0 +1,125 @@
+package middleware
+
+import (
+	"iter"
+	"math"
+	"time"
+)
+
+// SimulatedMessage is the message of Simulate.
+type SimulatedMessage struct {
+	// Topic and Handler are those of the events. Optional.
+	Topic, Handler string
+
+	// Handle returns the error of a call of the handler, counted from 1. Required.
+	Handle func(call int) error
+
+	// Takes is how long each call of the handler takes. The default is 0.
+	Takes time.Duration
+
+	// Age is how old the message is when it is delivered first, as MaxAgeFrom returns it. The default is 0: not known.
+	Age time.Duration
+}
+
+// Simulate returns the outcomes of one message, each with the time of its delivery since the first one, without publishing, waiting or
+// calling Observe. They are decided as those of a delivery. Package retrytest prints them (SimulateWith).
+//
+// Destination and Context of the events are not set. Duration is how long the handler takes, and the middleware where a tier is shorter
+// than 250 ms: then it waits itself for a part of a requested delay. Every publish succeeds, and a message that is given back comes again
+// at once. A breaker is not simulated. The sequence ends with the message: it has no end where a rule snoozes the message or gives it back
+// at every call, and there is no MaxAge.
+//
+// The functions of Rules are called. They get records with times by which the present time is that of the failure.
+func (t *TieredRetry) Simulate(m SimulatedMessage) iter.Seq2[time.Duration, Event] {
+	return func(yield func(time.Duration, Event) bool) {
+		start := time.Now().Truncate(time.Millisecond)
+		var record Record
+		at, call := time.Duration(0), 0
+		for {
+			s := situation{record: record, origin: origin{topic: m.Topic, handler: m.Handler}}
+			if m.Age > 0 {
+				s.sentAt = start.Add(-m.Age)
+			}
+			var f failure
+			now := start.Add(at)
+			d := t.policy.decide(&s, &f, now)
+			took := d.waitHere(&s)
+			if took > 0 {
+				now = now.Add(took)
+				d = t.policy.decide(&s, &f, now)
+			}
+			if d.outcome == "" {
+				call++
+				took += m.Takes
+				now = now.Add(m.Takes)
+				s.called = true
+				if err := m.Handle(call); err != nil {
+					f = t.simulatedFailure(&s, err, now.Sub(start))
+				}
+				d = t.policy.decide(&s, &f, now)
+			}
+			if !yield(at, t.simulatedEvent(&s, &d, &f, took, now)) || d.final() {
+				return
+			}
+			record = d.record
+			at = sum(at, took, t.policy.comesBackAfter(&d))
+		}
+	}
+}
+
+// simulatedFailure is the failure of a call, and the rule that matches it. elapsed is the time since the start.
+func (t *TieredRetry) simulatedFailure(s *situation, err error, elapsed time.Duration) failure {
+	record := s.record
+	for _, at := range []*time.Time{&record.FirstFailedAt, &record.LastFailedAt, &record.DueAt} {
+		if !at.IsZero() {
+			*at = at.Add(-elapsed)
+		}
+	}
+	f := t.failureOf(err)
+	f.action, f.rule = t.actionFor(&record, err)
+	return f
+}
+
+func (t *TieredRetry) simulatedEvent(s *situation, d *decision, f *failure, took time.Duration, now time.Time) Event {
+	event := Event{
+		Outcome: d.outcome, Topic: s.origin.topic, Handler: s.origin.handler,
+		Record: d.record, Duration: took, Delay: d.delay, Tier: d.tier, Rule: f.rule, Err: f.err,
+	}
+	if !d.record.FirstFailedAt.IsZero() {
+		event.Age = now.Sub(d.record.FirstFailedAt)
+	}
+	return event
+}
+
+// final reports whether the message does not come back.
+func (d *decision) final() bool {
+	switch d.outcome {
+	case Retried, Snoozed, Parked, GivenBack:
+		return false
+	default:
+		return true
+	}
+}
+
+// comesBackAfter is how long after its decision a message is delivered again.
+func (p *policy) comesBackAfter(d *decision) time.Duration {
+	switch {
+	case d.outcome == GivenBack:
+		return shutdownPause
+	case p.tiersWait:
+		return time.Duration(d.tier)
+	default:
+		return d.delay
+	}
+}
+
+// sum is at most the longest time.Duration.
+func sum(all ...time.Duration) (total time.Duration) {
+	for _, d := range all {
+		if total > math.MaxInt64-d {
+			return math.MaxInt64
+		}
+		total += d
+	}
+	return total
+}

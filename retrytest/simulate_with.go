@@ -1,0 +1,130 @@
+package retrytest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// maxSimulated is how many attempts SimulateWith computes: a message that a rule snoozes at every call has no end without a MaxAge.
+const maxSimulated = 10_000
+
+// SimulationConfig configures SimulateWith. Schedule, Rules, MaxAge and ExtraTiers are those of middleware.TieredRetryConfig.
+type SimulationConfig struct {
+	// Schedule is the delay before each retry. Required.
+	Schedule backoff.Schedule
+
+	Rules      []middleware.Rule // optional
+	MaxAge     time.Duration     // 0: no limit
+	ExtraTiers []time.Duration   // optional
+
+	// TiersWait is true for RabbitMQ: a message waits for whole tiers, and for a requested delay in rounds. False: each message waits
+	// exactly, as with package relay.
+	TiersWait bool
+
+	// Fails returns the error of a call of the handler, counted from 1. The message is processed with the first nil. The default
+	// fails at every call.
+	Fails func(call int) error
+
+	// Takes is how long each call of the handler takes. The default is 0.
+	Takes time.Duration
+
+	// Age is how old the message is when it is delivered first, as MaxAgeFrom returns it. MaxAge then holds from its beginning, too.
+	// The default is 0: MaxAge holds from the first failure.
+	Age time.Duration
+}
+
+// SimulatedStory has the attempts of a message that SimulateWith has computed.
+type SimulatedStory struct {
+	// Attempts are the deliveries of the message, first to last. One without a call of the handler is parked, or dead-lettered as
+	// expired. They have no handler name.
+	Attempts []Attempt
+
+	// Err has the faults of the configuration. Then there are no attempts.
+	Err error
+}
+
+// SimulateWith computes the attempts of one message, without an app and without waiting. The outcomes are those that the retry
+// middleware decides. Every publish succeeds, tiers end on time, and no other messages delay this one. A breaker is not simulated. The
+// story ends after 10,000 attempts where the message does not.
+func SimulateWith(config SimulationConfig) SimulatedStory {
+	retry, err := config.retry()
+	if err != nil {
+		return SimulatedStory{Err: err}
+	}
+	fails := config.Fails
+	if fails == nil {
+		fails = func(int) error { return errSimulated }
+	}
+	var story SimulatedStory
+	var record middleware.Record
+	failed := -1 // the last attempt that waits for its retry
+	for at, e := range retry.Simulate(middleware.SimulatedMessage{Topic: "topic", Handler: "handler", Handle: fails, Takes: config.Takes, Age: config.Age}) {
+		a := Attempt{
+			At: at, Took: e.Duration, Record: record, Outcome: e.Outcome, Err: e.Err, Rule: e.Rule,
+			Delay: e.Delay, Tier: e.Tier, DeadReason: e.Record.DeadReason,
+		}
+		if e.Record.Failures > record.Failures {
+			a.Failures = e.Record.Failures
+		}
+		a.uncalled = e.Outcome == middleware.Parked || e.Outcome == middleware.DeadLettered && e.Err == nil
+		a.nacked = e.Outcome == middleware.GivenBack
+		if a.Outcome != middleware.Parked && failed >= 0 {
+			before := &story.Attempts[failed]
+			before.Waited, failed = at-before.At-before.Took, -1
+		}
+		if a.again() {
+			failed = len(story.Attempts)
+		}
+		record = e.Record
+		if story.Attempts = append(story.Attempts, a); len(story.Attempts) == maxSimulated {
+			break
+		}
+	}
+	return story
+}
+
+var errSimulated = errors.New("the handler fails")
+
+// retry makes the middleware that decides.
+func (c SimulationConfig) retry() (*middleware.TieredRetry, error) {
+	var faults []error
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{{"Takes", c.Takes}, {"Age", c.Age}} {
+		if d.value < 0 {
+			faults = append(faults, fmt.Errorf("%s is %v: it must be 0 or more", d.field, d.value))
+		}
+	}
+	config := middleware.TieredRetryConfig{
+		Publisher: noPublisher{}, Schedule: c.Schedule, Rules: c.Rules, MaxAge: c.MaxAge, ExtraTiers: c.ExtraTiers, TiersWait: c.TiersWait,
+		GenerateRetryDestination: func(middleware.RetryDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{}, nil
+		},
+		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{}, nil
+		},
+	}
+	if c.Age > 0 {
+		config.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} } // Simulate gets the age
+	}
+	if err := errors.Join(append(faults, config.Validate())...); err != nil {
+		return nil, err
+	}
+	return middleware.NewTieredRetry(config, nil)
+}
+
+// noPublisher is the publisher of a middleware that publishes nothing.
+type noPublisher struct{}
+
+func (noPublisher) Publish(string, ...*message.Message) error {
+	return errors.New("SimulateWith publishes nothing")
+}
+
+func (noPublisher) Close() error { return nil }
