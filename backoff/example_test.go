@@ -142,3 +142,11 @@ func ExampleRetryAfterDelay() {
 	fmt.Println(backoff.RetryAfterDelay(fmt.Errorf("bill: %w", err)))
 	// Output: 30s true
 }
+
+// The tiers between a second and an hour.
+func ExampleLadder() {
+	ladder := backoff.Ladder(time.Second, time.Hour)
+	fmt.Println(len(ladder), "tiers:", backoff.Schedule(ladder))
+	// Output:
+	// 17 tiers: 1s 2s 3s 6s 10s 14s 30s 45s 1m 2m 3m 6m 10m 14m 30m 45m 1h
+}

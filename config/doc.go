@@ -27,6 +27,8 @@
 //	Subscriber(name, options...) (message.Subscriber, error)              // for code that adds handlers by itself
 //	Middleware(message.HandlerFunc) message.HandlerFunc                   // for handlers with a Subscriber
 //	Publisher() message.Publisher                                         // of the app's own messages
+//	Pause(handler) error                                                  // the handler takes no new messages
+//	Resume(handler) error
 //	Health() middleware.Health
 //	Close() error
 //

@@ -16,13 +16,13 @@
 //
 // The optional fields:
 //
+//	Rules                  []middleware.Rule       // what follows on errors of one kind
+//	ExtraTiers             []time.Duration         // tiers for requested delays
 //	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 244 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
 //	VerifyOnly             bool                    // declare nothing, only check that the topology exists
-//	Rules                  []middleware.Rule       // what follows an error of one kind
-//	ExtraTiers             []time.Duration         // further tiers, for requested delays
 //
 // The methods of Connection, which Connect returns and which is the same type in both packages:
 //
@@ -31,7 +31,9 @@
 //	Close() error                                             // ends subscriptions, publishers and connections
 //	Health() middleware.Health                                // for readiness probes
 //	Middleware(message.HandlerFunc) message.HandlerFunc       // for handlers that the app adds by itself
+//	Pause(handler) error                                      // the handler takes no new messages, until Resume
 //	Publisher() message.Publisher                             // confirmed; an unroutable message is an error
+//	Resume(handler) error
 //	Subscriber(name, options...) (message.Subscriber, error)  // for cqrs, Requeuer, FanIn
 //
 // Options of handlers are a middleware.HandlerOptions, as in package config.

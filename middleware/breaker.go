@@ -1,31 +1,65 @@
 package middleware
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
 )
 
 // Breaker configures when a handler pauses: it takes no new messages while most of them fail, because what it depends on is down. The
-// messages stay in the work queue, in order and uncounted. After a pause one message is let through. If it succeeds, the handler goes
-// on with 1, 2, 4 and more messages in flight; if it fails, the next pause is twice as long. The zero value has all defaults.
+// messages stay in the work queue, in order and uncounted. After a pause one message is let through, the probe. If it succeeds, the
+// handler goes on with 1, 2, 4 and more messages in flight; if it fails, the next pause is twice as long. The zero value has all
+// defaults.
+//
+// Messages that are in flight when the pause begins end as usual, and their failures count. A probe that fails is snoozed: its failure
+// does not count, because each message would otherwise use up its retries as a probe when few messages wait. A probe that fails with an
+// error that is no sign (see Failed) is settled as usual, and the next message is the probe. A probe that has not returned after
+// MaxPause is no longer waited for, and one message more is let through: a Timeout inside of the retry middleware makes it a failure.
+//
+// On RabbitMQ, the consumer of a Connection's handler is cancelled, so that no message stays unacknowledged. On other backends, and
+// with other subscribers, the middleware keeps each message that it gets for up to MaxHold before it calls the handler, or for a shorter
+// time that the backend sets. Then the message is nacked, uncounted.
+//
+// Each handler has a breaker of its own, in each process.
 type Breaker struct {
 	// Ratio is the share of failures from which on the handler pauses. The default is 0.5. More than 0 and at most 1.
 	Ratio float64
 
-	// Least is how many messages there must be in a Window before Ratio counts. The default is 20.
+	// Least is how many messages there must be in a Window before Ratio counts. The default is 20. With fewer messages, the handler
+	// does not pause.
 	Least int
 
-	// Window is how long failures and successes are counted together. The default is 10 seconds.
+	// Window is how long failures and successes are counted together. Then the count begins again. The default is 10 seconds.
 	Window time.Duration
 
-	// Pause is the first pause. It doubles with each failure that follows, up to MaxPause, and is shortened at random by up to a
-	// quarter, so that instances do not try at the same moment. The defaults are 1 second and 30 seconds.
+	// Pause is the first pause. It doubles with each probe that fails, up to MaxPause, and is shortened at random by up to a quarter, so
+	// that instances do not try at the same moment. The defaults are 1 second and 30 seconds. After the end of an outage, it takes up to
+	// MaxPause until the handler goes on.
 	Pause, MaxPause time.Duration
 
-	// Failed reports whether an error is a sign that others fail, too. The default is every error but those of backoff.Permanent and
-	// those that a rule dead-letters or discards. It must be safe for concurrent use. Optional.
+	// Failed reports whether an error is a sign that others fail, too. An error that is none is not counted. The default is every error
+	// but those of backoff.Permanent where no rule matches, and those that a rule snoozes, dead-letters, discards or gives back. A panic
+	// in Failed counts as a sign. It must be safe for concurrent use. Optional.
 	Failed func(error) bool
+}
+
+const (
+	defaultRatio    = 0.5
+	defaultLeast    = 20
+	defaultWindow   = 10 * time.Second
+	defaultPause    = time.Second
+	defaultMaxPause = 30 * time.Second
+)
+
+// withDefaults keeps Pause at most MaxPause where only one of them is set.
+func (b Breaker) withDefaults() Breaker {
+	b.Ratio, b.Least, b.Window = cmp.Or(b.Ratio, defaultRatio), cmp.Or(b.Least, defaultLeast), cmp.Or(b.Window, defaultWindow)
+	if b.MaxPause == 0 {
+		b.MaxPause = max(b.Pause, defaultMaxPause)
+	}
+	b.Pause = cmp.Or(b.Pause, min(b.MaxPause, defaultPause))
+	return b
 }
 
 // Validate reports all faults, joined. Zero fields are valid: they have defaults.

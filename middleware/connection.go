@@ -36,6 +36,20 @@ type Connection interface {
 	// Publisher is the publisher of the app's own messages. Its Close does nothing: Close closes it.
 	Publisher() message.Publisher
 
+	// Pause makes a handler take no new messages, until Resume. Its messages stay in the queue, in their order, and count no
+	// failure; retries that are due wait there too. Messages in flight go on. The name is that of the handler, or what Subscriber
+	// was called with: then all its subscriptions are paused. A handler can be paused before the router runs. A pause is one of this
+	// connection: other instances of the app go on, and a new connection has none. Pause does not wait. It returns an error for an
+	// unknown name, which lists the names.
+	//
+	// On RabbitMQ the consumer is cancelled, also across a reconnect, and nothing stays unacknowledged. Other Pub/Subs cannot be
+	// told to stop: their next message waits before the handler, is nacked after relay.Config.MaxHop, and waits again when it is
+	// redelivered.
+	Pause(handler string) error
+
+	// Resume ends a Pause. A handler that is not paused is no error. A pause for another reason stays; see SubscriptionHealth.
+	Resume(handler string) error
+
 	// Health returns the state of the connection and of all its subscriptions. It does not wait for the backend.
 	Health() Health
 

@@ -28,6 +28,18 @@ type failure struct {
 	rule       string        // its name
 }
 
+// retried reports whether the failure is one that the middleware retries while retries are left.
+func (f *failure) retried() bool {
+	switch f.action.kind {
+	case actNone:
+		return !f.permanent && !f.unreadable
+	case actRetryWith, actRetryAfter:
+		return true
+	default:
+		return false
+	}
+}
+
 // failureOf bounds and redacts the text of an error.
 func (t *TieredRetry) failureOf(err error) failure {
 	f := failure{err: err, reason: t.reason(err), errorType: errorType(err)}

@@ -36,13 +36,21 @@ type SubscriptionHealth struct {
 	Since     time.Time // since when it is consuming, or is not
 	InFlight  int       // messages that the handler has not settled; 0 where the backend does not count them
 
+	// Paused is why the handler takes no new messages, sorted: "paused" (Connection.Pause), "failing" (too many messages fail) or
+	// "holding" (too many copies cannot be published). Nil: it takes messages. Consuming is then false on RabbitMQ, where the
+	// consumer is cancelled.
+	Paused []string
+	// Holding is how many messages are held, because their copies cannot be published.
+	Holding int
+
 	// LastError is why the subscription ended, or why it could not begin again, the last time. Nil: never.
 	LastError   error
 	LastErrorAt time.Time
 }
 
-// Ready returns nil if every link is connected and every subscription is consuming. Otherwise the error names all that is not. A
-// blocked link is no fault: an alarm of the broker concerns all instances of an app, and none of them can do anything about it.
+// Ready returns nil if every link is connected and every subscription is consuming or paused. Otherwise the error names all that is
+// not. A blocked link is no fault: an alarm of the broker concerns all instances of an app, and none of them can do anything about
+// it. Nor is a paused handler: what makes one fail makes those of all instances fail, and none of them would be left.
 func (h Health) Ready() error {
 	var faults []error
 	fault := func(cause error, format string, args ...any) {
@@ -58,7 +66,7 @@ func (h Health) Ready() error {
 		}
 	}
 	for _, s := range h.Subscriptions {
-		if !s.Consuming {
+		if !s.Consuming && len(s.Paused) == 0 {
 			fault(s.LastError, "handler %q does not consume %q since %s", s.Name, s.Queue, s.Since.Format(time.RFC3339))
 		}
 	}

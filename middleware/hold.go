@@ -20,6 +20,10 @@ const (
 
 	// unconfirmedPause is the least time between two copies of which the first may have arrived: each of them is a duplicate then.
 	unconfirmedPause = time.Minute
+
+	// surplusHold is how long a message is held of which the handler already has too many: long enough for a reconnect. Then it goes
+	// back to the queue, from which the handler takes nothing meanwhile.
+	surplusHold = 5 * time.Second
 )
 
 // holder publishes the copy of one message. While that fails it keeps the message and tries again: a nack would bring the message
@@ -27,10 +31,13 @@ const (
 type holder struct {
 	t      *TieredRetry
 	in     *delivery
-	until  time.Time      // MaxHold is over
+	until  time.Time      // the end of the hold
 	silent []backoff.Tier // those that did not confirm
 	pause  time.Duration  // before the next try
 	held   bool
+	// surplus is true where the handler held enough messages before. It is no text: a text that escapes would take the delivery with it,
+	// which costs every success an allocation.
+	surplus bool
 }
 
 // publish returns where the copy went, or why it is not published. It returns at once where another decision may help, and after
@@ -44,6 +51,10 @@ func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) 
 		}
 		refused := refusalOf(err)
 		if refused == closedPublisher {
+			if gate := h.in.gate(); gate == nil || !gate.Attached() {
+				// Only this library's own subscriber paces nacks. Elsewhere the message would come back at once, again and again.
+				h.in.sleep(shutdownPause)
+			}
 			return to, unpublished, err
 		}
 		if d.outcome != DeadLettered && (refused == tooLarge || refused == unsendable || refused == tierRefused) {
@@ -55,14 +66,17 @@ func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) 
 		if refused == unconfirmed {
 			wait = max(wait, time.Until(began.Add(unconfirmedPause)))
 		}
-		left := max(time.Until(h.until), 0)
-		if wait <= left || refused == unconfirmed { // a copy that may have arrived must not be followed by another at once
+		left := time.Until(h.until)
+		if left > 0 {
 			h.hold(d, to, f, min(wait, left), err)
 			if !h.in.sleep(min(wait, left)) {
 				return to, unpublished, err
 			}
 		}
-		if wait > left {
+		if left <= 0 || refused == unconfirmed && wait > left { // a copy that may have arrived must not be followed by another at once
+			if h.surplus {
+				return to, unpublished, fmt.Errorf("the handler holds messages on half of its Concurrency: %w", err)
+			}
 			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
 		}
 		switch {
@@ -82,8 +96,10 @@ func (h *holder) hold(d *decision, to Destination, f *failure, wait time.Duratio
 		return
 	}
 	h.held = true
-	if gate := h.in.gate(); gate != nil {
-		gate.Hold()
+	if gate := h.in.gate(); gate != nil && !gate.Hold() {
+		if until := time.Now().Add(max(wait, surplusHold)); until.Before(h.until) {
+			h.until, h.surplus = until, true
+		}
 	}
 	holding := *d
 	holding.outcome = Held

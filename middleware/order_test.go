@@ -261,7 +261,7 @@ func TestOrderDeduplicatorDropsRetries(t *testing.T) {
 					middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
 				}
 				story := o.send(fails(1), middlewares...)
-				assert.Equal(t, "retried, processed", outcomes(story))
+				assert.Equal(t, "retried, recovered", outcomes(story))
 				assert.Equal(t, 1, o.calls, "the handler is not called for the retry")
 			})
 		})
@@ -454,32 +454,34 @@ func TestOrderCircuitBreaker(t *testing.T) {
 	ctx := routerContext(t)
 	for name, outside := range map[string]bool{"outside": true, "inside": false} {
 		t.Run(name, func(t *testing.T) {
-			retry, sent := setup(t)
-			calls := 0
-			handler := func(*message.Message) ([]*message.Message, error) {
-				calls++
-				return nil, errDown
-			}
-			chain := retry.Middleware(breaker()(handler))
-			if outside {
-				chain = breaker()(retry.Middleware(handler))
-			}
-			for range 10 {
-				_, err := chain(messageOf(ctx))
-				require.NoError(t, err)
-			}
-			require.Len(t, sent.copies, 10)
-			last := sent.copies[9].msg.Metadata
-			if outside {
-				assert.Equal(t, 10, calls, "it never opens")
-				assert.Equal(t, errDown.Error(), last[retrymw.ReasonKey])
-				assert.Equal(t, "1", last[retrymw.FailuresKey])
-			} else {
-				assert.Equal(t, 6, calls, "it opens")
-				assert.Equal(t, "circuit breaker is open", last[retrymw.ReasonKey])
-				assert.Equal(t, "0", last[retrymw.FailuresKey], "snoozed, not counted")
-				assert.Equal(t, "1", last[retrymw.SnoozesKey])
-			}
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t)
+				calls := 0
+				handler := func(*message.Message) ([]*message.Message, error) {
+					calls++
+					return nil, errDown
+				}
+				chain := retry.Middleware(breaker()(handler))
+				if outside {
+					chain = breaker()(retry.Middleware(handler))
+				}
+				for range 10 {
+					_, err := chain(messageOf(ctx))
+					require.NoError(t, err)
+				}
+				require.Len(t, sent.copies, 10)
+				last := sent.copies[9].msg.Metadata
+				if outside {
+					assert.Equal(t, 10, calls, "it never opens")
+					assert.Equal(t, errDown.Error(), last[retrymw.ReasonKey])
+					assert.Equal(t, "1", last[retrymw.FailuresKey])
+				} else {
+					assert.Equal(t, 6, calls, "it opens")
+					assert.Equal(t, "circuit breaker is open", last[retrymw.ReasonKey])
+					assert.Equal(t, "0", last[retrymw.FailuresKey], "snoozed, not counted")
+					assert.Equal(t, "1", last[retrymw.SnoozesKey])
+				}
+			})
 		})
 	}
 }

@@ -25,3 +25,11 @@ func originOf(ctx context.Context) origin {
 	o.subscriber = message.SubscriberNameFromCtx(ctx)
 	return o
 }
+
+// handlerOf is the handler of originOf, for less.
+func handlerOf(ctx context.Context) string {
+	if o, ok := ctx.Value(originKey{}).(origin); ok {
+		return o.handler
+	}
+	return message.HandlerNameFromCtx(ctx)
+}

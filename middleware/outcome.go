@@ -69,6 +69,8 @@ type situation struct {
 	called  bool          // the handler has been called
 	settled bool          // the handler has acked or nacked the message itself
 	ended   bool          // the subscription has ended, or the backend has taken the message back
+	paused  bool          // the handler was not called, because it is paused
+	probe   bool          // the handler was called to see whether messages still fail
 	delayed time.Duration // requested in the metadata of a message that has no record
 	sentAt  time.Time     // by MaxAgeFrom; zero: not known
 	refused refusal       // what the publisher did with the copy of an earlier decision
@@ -114,7 +116,7 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 	switch {
 	case s.settled && failed:
 		d.outcome, d.record = Settled, s.record
-	case s.ended && (failed || !s.called), s.refused == unpublished:
+	case s.ended && (failed || !s.called), s.refused == unpublished, s.paused:
 		d.outcome, d.record = GivenBack, s.record
 	case failed:
 		p.decideFailure(&d, s, f, now)
@@ -167,11 +169,17 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 		p.wait(d, s, Snoozed, requested(f.requested, f.action.delay), now)
 		return
 	}
-	record.Failures++
 	schedule := p.schedule
 	if f.action.kind == actRetryWith {
 		schedule = f.action.schedule
 	}
+	if s.probe && f.retried() {
+		record.Snoozes++
+		retry := min(record.Failures+1, len(schedule))
+		p.wait(d, s, Snoozed, requested(max(f.requested, f.action.delay), schedule[retry-1]), now)
+		return
+	}
+	record.Failures++
 	delay, left := schedule.Delay(record.Failures)
 	switch {
 	case f.unreadable:
@@ -204,6 +212,11 @@ func (p *policy) wait(d *decision, s *situation, outcome Outcome, wait time.Dura
 	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond) // what remains is written in whole milliseconds
 	tier, rest, found := p.place(wait, s.avoid)
 	delay := p.total(wait, tier)
+	if delay > wait { // the same delay without a part of the shortest tier may take fewer rounds
+		if other, left, _ := p.place(delay, s.avoid); p.total(delay, other) == delay {
+			tier, rest = other, left
+		}
+	}
 	switch {
 	case s.refused == tooLarge:
 		d.deadLetter(DeadReasonTooLarge, &s.origin)

@@ -69,3 +69,97 @@ func TestMessageIsSettledAfterGoexitOfAHookOrPublisher(t *testing.T) {
 		<-msg.Nacked()
 	})
 }
+
+// spanEnd is a middleware whose deferred function recovers a panic and panics again with it, as the End of OpenTelemetry's spans does.
+func spanEnd(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		defer func() {
+			if recovered := recover(); recovered != nil {
+				defer panic(recovered)
+			}
+		}()
+		return h(msg)
+	}
+}
+
+// nested calls f below this many frames.
+//
+//go:noinline
+func nested(frames int, f func()) {
+	if frames > 0 {
+		nested(frames-1, f)
+		return
+	}
+	f()
+}
+
+func panicsFirst() { panic("boom") }
+
+func derefsNil() { _ = *(*int)(nil) }
+
+func TestPlaceOfAPanicIsTheFirst(t *testing.T) {
+	ctx := routerContext(t)
+	run := func(t *testing.T, h message.HandlerFunc) string {
+		retry, sent := setup(t)
+		_, err := retry.Middleware(h)(messageOf(ctx))
+		require.NoError(t, err)
+		return sent.only(t).msg.Metadata[retrymw.ReasonKey]
+	}
+	below := func(frames int, f func()) message.HandlerFunc {
+		return func(*message.Message) ([]*message.Message, error) {
+			nested(frames, f)
+			return nil, nil
+		}
+	}
+	for name, row := range map[string]struct {
+		h    message.HandlerFunc
+		want string
+	}{
+		"panic":                   {below(0, panicsFirst), "middleware_test.panicsFirst, panic_test.go:"},
+		"nil pointer":             {below(0, derefsNil), "middleware_test.derefsNil, panic_test.go:"},
+		"again":                   {spanEnd(below(0, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
+		"again, nil pointer":      {spanEnd(below(0, derefsNil)), "middleware_test.derefsNil, panic_test.go:"},
+		"again, twice":            {spanEnd(spanEnd(below(0, panicsFirst))), "middleware_test.panicsFirst, panic_test.go:"},
+		"again, below 50 frames":  {spanEnd(below(50, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
+		"again, below 64 frames":  {spanEnd(below(64, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
+		"again, below 500 frames": {spanEnd(spanEnd(below(500, panicsFirst))), "middleware_test.panicsFirst, panic_test.go:"},
+		"below a middleware of 200 frames": {func(msg *message.Message) (produced []*message.Message, err error) {
+			nested(200, func() { produced, err = spanEnd(below(200, panicsFirst))(msg) })
+			return produced, err
+		}, "middleware_test.panicsFirst, panic_test.go:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Contains(t, run(t, row.h), row.want)
+		})
+		t.Run(name+", in a deferred function of another panic", func(t *testing.T) {
+			defer func() {
+				assert.Equal(t, "outer", recover())
+			}()
+			defer func() {
+				nested(100, func() { assert.Contains(t, run(t, row.h), row.want) })
+			}()
+			panic("outer")
+		})
+	}
+}
+
+// The publisher panics while the handler's panic is settled.
+func TestPlaceOfAPublishersPanicIsNotThatOfTheHandler(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		sent, logs := &recorder{}, &logRecorder{}
+		sent.fail = func(try int) error {
+			if try == 1 {
+				derefsNil()
+			}
+			return nil
+		}
+		retry, err := retrymw.NewTieredRetry(configOf(sent), logs)
+		require.NoError(t, err)
+		_, err = retry.Middleware(func(*message.Message) ([]*message.Message, error) { panicsFirst(); return nil, nil })(messageOf(ctx))
+		require.NoError(t, err)
+		assert.Contains(t, sent.only(t).msg.Metadata[retrymw.ReasonKey], "panicsFirst")
+		assert.Equal(t, 1, logs.lines("the publisher panicked"))
+		assert.Regexp(t, `the publisher panicked: .*derefsNil, panic_test.go:`, logs.text.String())
+	})
+}

@@ -26,6 +26,10 @@ type TieredRetry struct {
 	policy policy
 	logger watermill.LoggerAdapter
 	warned atomic.Bool // of a deadline that was set outside
+
+	pauses         atomic.Bool // handlers may pause, so that they have breakers
+	breakers       atomic.Pointer[breakers]
+	failedPanicked atomic.Bool
 }
 
 // NewTieredRetry makes the middleware. It reports all faults of the configuration at once. A nil logger logs nothing.
@@ -35,14 +39,20 @@ func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*
 	}
 	config.setDefaults()
 	config.Schedule = slices.Clone(config.Schedule)
+	if config.Breaker != nil {
+		own := *config.Breaker
+		config.Breaker = &own
+	}
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	return &TieredRetry{
+	t := &TieredRetry{
 		config: config,
 		policy: policy{schedule: config.Schedule, tiers: config.Tiers(), tiersWait: config.TiersWait, maxAge: config.MaxAge},
 		logger: logger,
-	}, nil
+	}
+	t.pauses.Store(config.Breaker != nil || slices.ContainsFunc(config.Rules, func(r Rule) bool { return r.Then.pause > 0 }))
+	return t, nil
 }
 
 // delivery is a message as it was received. It refers to payload and metadata from before the handler, which may replace them.
@@ -59,6 +69,10 @@ type delivery struct {
 	recorded bool      // the metadata hold a record, or marks of the marshaler
 	began    time.Time // when the handler was called; zero where it is not measured
 	took     time.Duration
+
+	breaker *breaker // nil: the handler never pauses
+	ticket  ticket
+	place   *gate.Place // under the limit of a gate; nil: none is needed
 }
 
 // shuttingDown reports whether the subscription has ended. A context whose deadline is over is no sign of it: a middleware outside
@@ -199,6 +213,12 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 			return nil, err
 		}
 	}
+	if !t.enter(&in) {
+		return nil, t.giveBackPaused(&in)
+	}
+	if in.breaker != nil || in.place != nil {
+		defer in.leave()
+	}
 	if t.config.Observe != nil {
 		in.began = time.Now()
 	}
@@ -297,6 +317,9 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 	if in.own != nil {
 		in.own.Returned()
 	}
+	if in.breaker != nil {
+		in.breaker.report(in.ticket, good)
+	}
 	if t.config.Observe != nil {
 		now := time.Now()
 		var s situation
@@ -323,6 +346,7 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 	if f.requested == 0 && in.msg.Metadata[delay.DelayedUntilKey] != in.delayed {
 		f.requested, _ = delayIn(in.msg.Metadata) // as Watermill's DelayOnError sets it
 	}
+	t.observeFailure(in, &s, &f)
 	return t.settle(in, &s, &f, now)
 }
 

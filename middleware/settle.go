@@ -16,11 +16,14 @@ var errTakenBack = errors.New("the backend has ended the message's context befor
 // settle decides and carries the decision out: it publishes the copy, logs, and calls Observe. It returns nil once the copy is
 // safe, so that the router acks the message, and an error where the router is to nack it.
 func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Time) error {
-	cause, until := f.err, time.Now().Add(t.config.MaxHold)
-	if s.ended && !s.called { // the text of a marshaler's error may be a secret
+	cause := f.err
+	switch {
+	case s.ended && !s.called: // the text of a marshaler's error may be a secret
 		cause = cmp.Or(in.ctx.Err(), context.Canceled)
+	case s.paused && cause == nil:
+		cause = errPaused
 	}
-	held := holder{t: t, in: in, until: until, pause: holdInitial}
+	held := holder{t: t, in: in, until: time.Now().Add(t.config.MaxHold), pause: holdInitial}
 	defer held.end()
 	for {
 		d := t.policy.decide(s, f, now)
@@ -83,8 +86,8 @@ func (t *TieredRetry) logSettled(in *delivery) {
 
 var errSettled = errors.New("acked before the handler failed")
 
-// giveBack returns the error with which the router nacks the message. It waits a moment first: at a shutdown, a subscriber may go on
-// for as long, otherwise the message comes back at once, and every delivery counts towards the queue's delivery limit.
+// giveBack returns the error with which the router nacks the message. At a shutdown it waits a moment first: a subscriber may
+// go on for as long, and every delivery meanwhile counts towards the queue's delivery limit.
 func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 	switch {
 	case in.shuttingDown():
@@ -94,10 +97,10 @@ func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 		}
 	case in.takenBack():
 		t.logger.Error("The message is given back and counts no failure: the time for its ack must be longer than the handler takes", errTakenBack, t.fields(in))
+	case s.paused:
+		t.logger.Info("The handler is paused, the message is given back and counts no failure", t.fields(in))
 	case s.refused == notRefused: // a rule
 		t.logger.Info("Handler failed, message given back", t.fields(in))
-		in.sleep(shutdownPause)
-	default: // the publisher is closed, or MaxHold is over: the message would come back at once
 		in.sleep(shutdownPause)
 	}
 	return cause

@@ -133,9 +133,14 @@ func redelivered(ctx context.Context, c publishedCopy) *message.Message {
 }
 
 // logRecorder is a logger that keeps all lines.
-type logRecorder struct{ text strings.Builder }
+type logRecorder struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
 
 func (l *logRecorder) add(msg string, err error, fields watermill.LogFields) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	_, _ = fmt.Fprintln(&l.text, msg, err, fields)
 }
 func (l *logRecorder) Error(msg string, err error, fields watermill.LogFields) {
@@ -145,3 +150,9 @@ func (l *logRecorder) Info(msg string, fields watermill.LogFields)      { l.add(
 func (l *logRecorder) Debug(msg string, fields watermill.LogFields)     { l.add(msg, nil, fields) }
 func (l *logRecorder) Trace(msg string, fields watermill.LogFields)     { l.add(msg, nil, fields) }
 func (l *logRecorder) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+func (l *logRecorder) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

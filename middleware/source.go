@@ -27,6 +27,9 @@ type Source struct {
 	DeclaredTiers                 []backoff.Tier
 	GenerateRetryDestination      func(RetryDestinationParams) (Destination, error)
 	GenerateDeadLetterDestination func(DeadLetterDestinationParams) (Destination, error)
+
+	// MaxWait is how long a message may stay unacknowledged while its handler is paused. 0: TieredRetryConfig.MaxHold.
+	MaxWait time.Duration
 }
 
 // refusalInterval is how often the reason is logged while a message of a wrong source is held.

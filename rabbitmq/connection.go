@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
@@ -35,6 +36,7 @@ type Connection struct {
 	failures   *publisher.Publisher // of copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
+	gates      gate.Handlers
 	faults     faults.Handlers
 
 	stopping context.Context // ends with the beginning of Close
@@ -86,7 +88,7 @@ func (c *Connection) AddConsumerHandler(
 }
 
 // AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher. If one of them cannot be
-// published, the router nacks the message, which is delivered again after a pause of up to 5 seconds, and counts no failure.
+// published, the message has failed with middleware.ErrNotPublished, and is retried.
 func (c *Connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
@@ -144,6 +146,23 @@ func (c *Connection) Middleware(handler message.HandlerFunc) message.HandlerFunc
 // Connection closes it.
 func (c *Connection) Publisher() message.Publisher { return c.app }
 
+// Pause makes a handler take no new messages, until Resume. Its consumers are cancelled, and stay so across a reconnect. Messages that
+// were fetched and not handed to the handler go back to the queue in their order; before RabbitMQ 4.3 that counts a delivery of
+// them. With an OrderKey and a limit for another reason, the few that were fetched are handed out. Messages in flight go on and are
+// acked. Then no message is unacknowledged. The name is that of the handler, or what Subscriber was called with. Pause does not wait
+// for the broker. It returns an error for an unknown name, which lists the names, and ErrClosed after Close.
+func (c *Connection) Pause(handler string) error { return c.whileOpen(handler, c.gates.Pause) }
+
+// Resume ends a Pause. A handler that is not paused is no error. A pause for another reason, which Health names, stays.
+func (c *Connection) Resume(handler string) error { return c.whileOpen(handler, c.gates.Resume) }
+
+func (c *Connection) whileOpen(handler string, do func(string) error) error {
+	if c.isClosed() {
+		return faults.OfHandler(handler, ErrClosed)
+	}
+	return do(handler)
+}
+
 // Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. After Close, the
 // LastError of both is ErrClosed. It does not wait for the broker.
 func (c *Connection) Health() middleware.Health {
@@ -166,7 +185,12 @@ func (c *Connection) Health() middleware.Health {
 		}
 	}
 	for _, s := range consuming.Subscriptions {
-		h.Subscriptions = append(h.Subscriptions, middleware.SubscriptionHealth(s))
+		state := middleware.SubscriptionHealth{
+			Name: s.Name, Topic: s.Topic, Queue: s.Queue, Consuming: s.Consuming, Since: s.Since, InFlight: s.InFlight,
+			LastError: s.LastError, LastErrorAt: s.LastErrorAt,
+		}
+		state.Paused, state.Holding = c.gates.State(s.Name)
+		h.Subscriptions = append(h.Subscriptions, state)
 	}
 	return h
 }

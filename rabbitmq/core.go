@@ -64,6 +64,7 @@ func (c *core) publisherConfig() publisher.Config {
 		Exchange: c.prefix.RetryExchange(),
 		Marshal:  headers.New(c.app.Marshaler, c.prefix).Marshal,
 		Headroom: headers.Headroom(c.prefix),
+		Spare:    headers.Spare,
 		Shrink:   headers.Shrink,
 	}
 	if !c.verifyOnly {

@@ -14,6 +14,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
@@ -199,6 +200,19 @@ func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declara
 		d.returns.add(from, t)
 	}
 	return nil
+}
+
+// mayBeQuorum reports whether a queue is a quorum queue, or its type is not known.
+func (d *declarer) mayBeQuorum(name string) bool {
+	d.mu.Lock()
+	q := d.queues[name]
+	d.mu.Unlock()
+	if q == nil || d.config.VerifyOnly {
+		return true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.arguments[argument.QueueType] == string(topology.Quorum)
 }
 
 func (d *declarer) broker(from subscriber.Declaration) workqueue.Broker {

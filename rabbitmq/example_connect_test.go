@@ -117,6 +117,31 @@ func ExampleConnection_Health() {
 	http.Handle("/ready", retrymw.ReadinessHandler(rabbit.Health))
 }
 
+// An operator pauses a handler while the database that it needs is repaired.
+func ExampleConnection_Pause() {
+	rabbit := connection()
+	maintain := func() error {
+		if err := rabbit.Pause("billing"); err != nil { // an unknown name; the error lists the names
+			return err
+		}
+		// repair what the handler needs
+		return rabbit.Resume("billing")
+	}
+	check(maintain())
+}
+
+// A handler begins paused, and is resumed when what it needs is there.
+func ExampleConnection_Resume() {
+	rabbit, router := connection(), message.NewDefaultRouter(nil)
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
+	check(rabbit.Pause("billing"))
+	go func() {
+		<-router.Running()
+		check(rabbit.Resume("billing"))
+	}()
+	check(router.Run(context.Background()))
+}
+
 // Close it after the router: messages in flight still need it.
 func ExampleConnection_Close() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)

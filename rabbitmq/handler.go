@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/internal/faults"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
@@ -34,6 +35,7 @@ type handlerSubscriber struct {
 	config     middleware.TieredRetryConfig
 	subscriber *subscriber.Subscriber
 	retry      *middleware.TieredRetry
+	gate       *gate.Gate
 	warned     atomic.Bool
 
 	closing context.Context // ends with Close
@@ -66,11 +68,17 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 	if h.retry, err = middleware.NewTieredRetry(h.config, c.logger); err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
+	h.gate = c.gates.Add(name, o.Concurrency)
 	h.closing, h.close = context.WithCancel(c.stopping)
 	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h.subscriberConfig(), h.logger); err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
 	return h, nil
+}
+
+// limits makes a subscription follow the gate.
+func (h *handlerSubscriber) limits(limit func(int)) (ended func()) {
+	return h.gate.Attach(gate.ValveFunc(limit))
 }
 
 func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
@@ -82,10 +90,13 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 			return queue
 		},
 		Declare:      h.declare,
+		Context:      func(ctx context.Context, _ amqp091.Delivery, _ string) context.Context { return binding.Each(ctx) },
+		Quorum:       h.connection.declarer.mayBeQuorum,
 		Unmarshal:    unmarshal(headers.New(app.Marshaler, h.core.prefix).Unmarshal, app.RedeliveredKey),
 		Concurrency:  h.options.Concurrency,
 		Prefetch:     h.prefetch(),
 		OrderKey:     h.options.OrderKey,
+		Limits:       h.limits,
 		CloseTimeout: h.options.CloseTimeout,
 		Consumer: subscriber.ConsumerConfig{
 			Tag: *app.ConsumerTag, Exclusive: *app.ConsumeExclusive, NoLocal: *app.NoLocal, Arguments: *app.Consume,
@@ -169,7 +180,7 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	}
 	stopping, stop := context.WithCancel(ctx)
 	context.AfterFunc(h.closing, stop)
-	bound := &binding.Binding{Source: h.sourceOf(topic, queue), Retry: h.retry, Stopping: stopping.Done()}
+	bound := &binding.Binding{Source: h.sourceOf(topic, queue), Retry: h.retry, Stopping: stopping.Done(), Gate: h.gate}
 	messages, err := h.subscriber.Subscribe(binding.NewContext(ctx, bound), topic)
 	return messages, h.explain(err)
 }
@@ -232,9 +243,30 @@ func (h *handlerSubscriber) declare(d subscriber.Declaration, topic string) erro
 	return h.connection.declarer.declare(d, topic, s, h.core.topologyOf(queue))
 }
 
-// nacked warns once if no retry middleware has got a message of the handler.
-func (h *handlerSubscriber) nacked(msg *message.Message) {
-	if bound := binding.Of(msg); bound == nil || bound.Claimed() || h.warned.Swap(true) {
+// nacked retries a message whose handler has succeeded: what failed was outside of the retry middleware.
+func (h *handlerSubscriber) nacked(msg *message.Message, again func() (*message.Message, error)) bool {
+	bound, delivery := binding.Lookup(msg)
+	if bound == nil {
+		return false
+	}
+	if !bound.Claimed() {
+		h.warnUnclaimed(msg)
+	}
+	if delivery == nil || !delivery.Processed() {
+		return false
+	}
+	original, err := again()
+	if err != nil {
+		return false
+	}
+	original.SetContext(binding.NewContext(context.WithoutCancel(msg.Context()), bound))
+	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, middleware.ErrNotPublished })(original)
+	return err == nil
+}
+
+// warnUnclaimed warns once if no retry middleware has got a message of the handler.
+func (h *handlerSubscriber) warnUnclaimed(msg *message.Message) {
+	if h.warned.Swap(true) {
 		return
 	}
 	topic := message.SubscribeTopicFromCtx(msg.Context())

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
@@ -60,6 +61,7 @@ type Connection struct {
 	relay    *Relay
 	retry    *middleware.TieredRetry // with the defaults
 	logger   watermill.LoggerAdapter
+	gates    gate.Handlers
 	faults   faults.Handlers
 
 	mu          sync.Mutex
@@ -194,7 +196,7 @@ func (c *Connection) subscriber(
 	}
 	s := &connectionSubscriber{faults: &c.faults, merged: &handlerSubscriber{
 		Subscriber: stock, relay: c.relay, name: name, handlerOf: handlerOf,
-		retry: retry,
+		retry: retry, gate: c.gates.Add(name, 1),
 	}}
 	s.merged.stopping, s.merged.stop = context.WithCancel(context.Background())
 	s.ctx, s.end = s.merged.stopping, s.merged.stop
@@ -229,10 +231,26 @@ func (c *Connection) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // Publisher is the publisher of the app's own messages.
 func (c *Connection) Publisher() message.Publisher { return openPublisher{c.config.AppPublisher} }
 
+// Pause makes a handler take no new messages, until Resume. The Pub/Sub goes on delivering: the next message waits before the
+// handler. After Config.MaxHop, 20 seconds by default, it is nacked, and waits again when the Pub/Sub redelivers it: a Pub/Sub that
+// counts redeliveries counts each of them, and one that puts a nacked message behind the others changes the order. Messages in flight
+// go on. The name is that of the handler, or what Subscriber was called with. It returns an error for an unknown name, which lists
+// the names.
+func (c *Connection) Pause(handler string) error { return c.gates.Pause(handler) }
+
+// Resume ends a Pause. A handler that is not paused is no error. A pause for another reason, which Health names, stays.
+func (c *Connection) Resume(handler string) error { return c.gates.Resume(handler) }
+
 // Health returns the state of the subscriptions of handlers and tiers. There are no links: the subscribers have their own
 // connections. A subscription is not consuming after its subscriber has closed the channel.
 func (c *Connection) Health() middleware.Health {
-	return middleware.Health{Subscriptions: c.relay.health.Health()}
+	h := middleware.Health{Subscriptions: c.relay.health.Health()}
+	for i, s := range h.Subscriptions {
+		if s.Consuming { // one that has ended is a fault, also during a pause
+			h.Subscriptions[i].Paused, h.Subscriptions[i].Holding = c.gates.State(s.Name)
+		}
+	}
+	return h
 }
 
 // Close ends the subscriptions of the handlers, stops the relay, and then closes the subscribers of the handlers, the AppPublisher

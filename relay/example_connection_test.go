@@ -230,3 +230,53 @@ func check(err error) {
 		log.Fatal(err)
 	}
 }
+
+// The messages of a paused handler wait before it, and its retries too.
+func ExampleConnection_Pause() {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+	retries, err := relay.Connect(relay.ConnectConfig{
+		Config: relay.Config{
+			Publisher:     pubSub,
+			Schedule:      backoff.Schedule{10 * time.Millisecond},
+			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+		},
+		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	}, nil)
+	check(err)
+	router := message.NewDefaultRouter(nil)
+	billed := make(chan string)
+	retries.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error {
+		billed <- msg.UUID
+		return nil
+	})
+	fmt.Println(retries.Pause("bill"))
+	check(retries.Pause("billing"))
+	go func() { check(router.Run(context.Background())) }()
+	<-router.Running()
+	check(retries.Publisher().Publish("orders", message.NewMessage("order-1", nil)))
+	for _, s := range retries.Health().Subscriptions {
+		if s.Name == "billing" {
+			fmt.Println(s.Name, s.Paused)
+		}
+	}
+	check(retries.Resume("billing"))
+	fmt.Println(<-billed)
+	check(router.Close())
+	check(retries.Close())
+	// Output:
+	// no handler is named "bill": the handlers are "billing"
+	// billing [paused]
+	// order-1
+}
+
+func ExampleConnection_Resume() {
+	var retries *relay.Connection // of Connect
+	maintain := func() error {
+		if err := retries.Pause("billing"); err != nil {
+			return err
+		}
+		// repair what the handler needs
+		return retries.Resume("billing")
+	}
+	_ = maintain
+}

@@ -8,7 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -91,6 +93,60 @@ func waitingFor(ctx context.Context, wait time.Duration) *message.Message {
 }
 
 func ignore(*message.Message) error { return nil }
+
+// Only the end of the subscription is a shutdown. The context of a message ends in all cases. The time is real: the router waits with a
+// lock, and then the time of a bubble stops.
+func TestFailureAtTheEndOfTheContext(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		timeout time.Duration // set outside of the retry middleware
+		end     func(context.CancelFunc, *app, *message.Handler)
+		want    []retrymw.Outcome
+	}{
+		"deadline":       {50 * time.Millisecond, func(context.CancelFunc, *app, *message.Handler) {}, []retrymw.Outcome{retrymw.Retried, retrymw.Recovered}},
+		"stop":           {time.Hour, func(_ context.CancelFunc, _ *app, h *message.Handler) { h.Stop() }, []retrymw.Outcome{retrymw.GivenBack}},
+		"close":          {time.Hour, func(_ context.CancelFunc, a *app, _ *message.Handler) { assert.NoError(a.t, a.router.Close()) }, []retrymw.Outcome{retrymw.GivenBack}},
+		"context of Run": {time.Hour, func(cancel context.CancelFunc, _ *app, _ *message.Handler) { cancel() }, []retrymw.Outcome{retrymw.GivenBack}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newApp(t, backoff.Schedule{10 * time.Millisecond})
+			outcomes := make(chan retrymw.Outcome, 10)
+			logger := watermill.NewCaptureLogger()
+			config := a.tiers.TieredRetryConfig()
+			config.Observe = func(e retrymw.Event) { outcomes <- e.Outcome }
+			var err error
+			a.retry, err = retrymw.NewTieredRetry(config, logger)
+			require.NoError(t, err)
+			a.router.AddMiddleware(middleware.Timeout(test.timeout)) // before the retry middleware
+			called := make(chan struct{}, 1)
+			handler := a.handle("billing", func(msg *message.Message) error {
+				if _, retried := retrymw.ReadRecord(msg.Metadata); retried {
+					return nil
+				}
+				called <- struct{}{}
+				<-msg.Context().Done()
+				return msg.Context().Err()
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { a.stopped <- a.router.Run(ctx) }()
+			<-a.router.Running()
+			a.publish("1")
+			<-called
+			test.end(cancel, a, handler)
+			for _, want := range test.want {
+				assert.Equal(t, want, <-outcomes)
+			}
+			require.NoError(t, a.router.Close())
+			require.NoError(t, <-a.stopped)
+			assert.Empty(t, outcomes)
+			assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel])
+			require.NoError(t, a.tiers.Close())
+			require.NoError(t, a.pubSub.Close())
+		})
+	}
+}
 
 func TestShutdownGivesWaitingMessagesBackAtOnce(t *testing.T) {
 	for name, stop := range map[string]func(a *app, cancel func()){

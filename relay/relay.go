@@ -57,6 +57,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 		Owner: r, Broker: r, Name: fmt.Sprintf("the relay with prefix %q", config.Prefix),
 		Subscribe:     "add its handler with AddConsumerHandler or AddHandler of the relay or its Connection, or give it the Connection's Subscriber",
 		DeclaredTiers: tiers.declared, GenerateRetryDestination: r.retryDestination, GenerateDeadLetterDestination: r.deadLetterDestination,
+		MaxWait: config.MaxHop,
 	}
 	return r, nil
 }

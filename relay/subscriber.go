@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -27,6 +28,7 @@ type handlerSubscriber struct {
 	name      string
 	handlerOf func(topic string) string // the handler whose return topic is used, and which the failure record names
 	retry     *middleware.TieredRetry   // of a Connection's handler; nil: that of the middleware that gets the message
+	gate      *gate.Gate                // of a Connection's handler; nil: nothing limits it
 	stopping  context.Context           // ends with Close
 	stop      context.CancelFunc
 	err       error // set if nothing can be subscribed
@@ -51,7 +53,7 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	m.subscribed, m.end = context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { stop(); m.end() })
 	context.AfterFunc(m.subscribed, stop)
-	m.binding = &binding.Binding{Source: s.relay.source, Retry: retryOf(s.retry), Stopping: stopping.Done()}
+	m.binding = &binding.Binding{Source: s.relay.source, Retry: retryOf(s.retry), Gate: s.gate, Stopping: stopping.Done()}
 	active := func() bool { return ctx.Err() == nil && stopping.Err() == nil }
 	if err := s.relay.handlers.begin(handler, topic, active); err != nil {
 		m.end()

@@ -17,6 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
@@ -79,6 +80,7 @@ type App struct {
 
 	ledger  *ledger
 	health  subscriptions.List
+	gates   gate.Handlers
 	source  *middleware.Source
 	retry   *middleware.TieredRetry // of Config.Schedule and Config.Middleware
 	pubSub  *gochannel.GoChannel

@@ -82,7 +82,7 @@ func (a *App) subscriber(name string, options []middleware.HandlerOptions) (*sub
 	}
 	s.group = a.group(set.Group)
 	s.ctx, s.end = context.WithCancel(a.ctx)
-	s.binding = &binding.Binding{Source: a.source, Retry: retry, Stopping: s.ctx.Done()}
+	s.binding = &binding.Binding{Source: a.source, Retry: retry, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
 	return s, nil
 }
 
@@ -137,9 +137,21 @@ func (a *App) Middleware(h message.HandlerFunc) message.HandlerFunc { return a.r
 // Publisher publishes into the app's Pub/Sub. Produced returns its messages.
 func (a *App) Publisher() message.Publisher { return appPublisher{a} }
 
+// Pause makes a handler take no new messages, until Resume. They stay in the queue, in their order, and other handlers of the group
+// get them. Send waits for messages of a paused handler for as long as Config.Patience: resume it in the handler of another message,
+// or with time.AfterFunc. It returns an error for an unknown name, which lists the names. It may be called from any goroutine.
+func (a *App) Pause(handler string) error { return a.gates.Pause(handler) }
+
+// Resume ends a Pause. A handler that is not paused is no error.
+func (a *App) Resume(handler string) error { return a.gates.Resume(handler) }
+
 // Health returns the state of the handlers' subscriptions. There are no links.
 func (a *App) Health() middleware.Health {
-	return middleware.Health{Subscriptions: a.health.Health()}
+	h := middleware.Health{Subscriptions: a.health.Health()}
+	for i, s := range h.Subscriptions {
+		h.Subscriptions[i].Paused, h.Subscriptions[i].Holding = a.gates.State(s.Name)
+	}
+	return h
 }
 
 // endedSubscriber takes the place of the subscriber of a handler that did not start.

@@ -401,3 +401,42 @@ func ExampleApp_Stories() {
 	// order-2
 	// order-3
 }
+
+// An operator pauses the handler for a minute. Send waits until its message is processed.
+func ExampleApp_Pause() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	resumed := false
+	app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error {
+		fmt.Println("billed after the pause:", resumed)
+		return nil
+	})
+	fmt.Println(app.Pause("bill"))
+	if err := app.Pause("billing"); err != nil {
+		t.Fatalf("%v", err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { // a minute inside of synctest.Test takes no time
+		resumed = true
+		_ = app.Resume("billing")
+	})
+	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
+	// Output:
+	// no handler is named "bill": the handlers are "billing"
+	// billed after the pause: true
+}
+
+func ExampleApp_Resume() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
+	fmt.Println(app.Pause("billing"), app.Health().Ready()) // it is paused before it begins
+	fmt.Println(app.Resume("billing"))
+	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
+	// Output:
+	// <nil> <nil>
+	// <nil>
+}

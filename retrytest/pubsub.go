@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 )
 
 // internalName is the name of a handler without messages. The relay's tiers run while it runs.
@@ -81,19 +83,56 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	go func() {
 		defer close(out)
 		defer health.End()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-s.ctx.Done():
-				return
-			case msg := <-q.messages:
-				msg.SetContext(binding.NewContext(msg.Context(), s.binding))
-				out <- msg
-			}
-		}
+		s.deliver(ctx, q.messages, out)
 	}()
 	return out, nil
+}
+
+// deliver hands messages on until ctx ends. While the handler is paused, they stay in the queue, for other handlers of the group.
+func (s *subscriber) deliver(ctx context.Context, messages <-chan *message.Message, out chan<- *message.Message) {
+	var limit atomic.Int64
+	changed, settled := make(chan struct{}, 1), make(chan struct{})
+	detach := s.binding.Gate.Attach(gate.ValveFunc(func(n int) {
+		limit.Store(int64(n))
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}))
+	defer detach()
+	ended := make(chan struct{})
+	defer close(ended)
+	inFlight := int64(0)
+	for {
+		in := messages
+		if most := limit.Load(); most >= 0 && inFlight >= most {
+			in = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.ctx.Done():
+			return
+		case <-changed:
+		case <-settled:
+			inFlight--
+		case msg := <-in:
+			inFlight++
+			msg.SetContext(binding.NewContext(msg.Context(), s.binding))
+			out <- msg
+			go func() {
+				select {
+				case <-msg.Acked():
+				case <-msg.Nacked():
+				case <-ended:
+				}
+				select {
+				case settled <- struct{}{}:
+				case <-ended:
+				}
+			}()
+		}
+	}
 }
 
 // Close ends the subscriptions.

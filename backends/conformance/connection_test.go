@@ -223,3 +223,68 @@ func concurrency(t *testing.T, f *fixture) {
 	f.checkNeverEarly(app.Schedule)
 	f.settle()
 }
+
+// paused: a paused handler gets neither messages nor retries, for several times as long as the relay keeps a message, and all of them
+// after Resume. Another handler goes on meanwhile.
+func paused(t *testing.T, f *fixture) {
+	const messages = 10
+	app := f.app(200 * time.Millisecond)
+	app.MaxHop = 300 * time.Millisecond
+	slow := backoff.Constant(500*time.Millisecond, 3)
+	topics := []string{"t" + f.name + "-0", "t" + f.name + "-1"}
+	router, retries := f.connect(app, topics, nil, slow...)
+	var last atomic.Value // the message that was tried last for the first time
+	retries.AddConsumerHandler(router, "billing", topics[0], func(msg *message.Message) error {
+		if f.ledger.add(msg).failures > 0 {
+			return nil
+		}
+		if len(f.ledger.all()) == messages && last.CompareAndSwap(nil, msg.UUID) {
+			assert.NoError(t, retries.Pause("billing"))
+		}
+		return errDown
+	})
+	other := *f
+	other.ledger = newLedger()
+	retries.AddConsumerHandler(router, "shipping", topics[1], func(msg *message.Message) error {
+		if other.ledger.add(msg).failures < len(slow) {
+			return errDown
+		}
+		return nil
+	}, middleware.HandlerOptions{Schedule: slow})
+	state := func() (state middleware.SubscriptionHealth) {
+		for _, s := range retries.Health().Subscriptions {
+			if s.Name == "billing" {
+				state = s
+			}
+		}
+		return state
+	}
+	// meanwhile waits until the other handler has handled a message, and its retries, which take 1.5 seconds.
+	meanwhile := func(id string) {
+		t.Helper()
+		before := len(other.ledger.all())
+		f.publishWith(retries.Publisher(), topics[1], id)
+		other.await(before+1, len(slow), patience)
+	}
+	require.ErrorContains(t, retries.Pause("bill"), `no handler is named "bill": the handlers are "billing", "shipping"`)
+
+	require.NoError(t, retries.Pause("billing"))
+	f.launch(router, retries)
+	f.publishWith(retries.Publisher(), topics[0], ids(messages)...)
+	meanwhile("first")
+	assert.Empty(t, f.ledger.all(), "paused before the router ran")
+	require.NoError(t, retries.Health().Ready(), "a pause is no fault")
+	assert.Equal(t, []string{"paused"}, state().Paused)
+
+	require.NoError(t, retries.Resume("billing"))
+	assert.Empty(t, state().Paused)
+	f.await(messages, 0, patience)
+	meanwhile("second")
+	assert.Len(t, f.ledger.all()[last.Load().(string)], 1, "its retry waits, too")
+	assert.Equal(t, []string{"paused"}, state().Paused)
+
+	require.NoError(t, retries.Resume("billing"))
+	f.await(messages, 1, patience)
+	f.checkNeverEarly(app.Schedule)
+	f.settle()
+}

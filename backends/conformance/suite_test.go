@@ -99,6 +99,7 @@ func TestConformance(t *testing.T) {
 			run("a subscriber of several topics", subscriber, true)
 			run("wrong options are refused", refusals, true)
 			run("several messages in flight", concurrency, true)
+			run("a paused handler", paused, true)
 			if e.Expect.InMemory {
 				return
 			}

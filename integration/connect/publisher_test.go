@@ -1,6 +1,7 @@
 package connect_test
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
@@ -94,11 +96,12 @@ func TestPipeline(t *testing.T) {
 	assert.Empty(t, got.Twice())
 }
 
-// TestProducedMessageIsUnroutable: the message stays on its queue until there is a queue for what is produced.
+// TestProducedMessageIsUnroutable: the message is retried until there is a queue for what is produced.
 func TestProducedMessageIsUnroutable(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler)
+	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler,
+		middleware.HandlerOptions{Schedule: backoff.Constant(100*time.Millisecond, 1000)})
 	s.run()
 	s.publish("orders", "1")
 	eventually(t, func() bool { return s.log.Count("must run once first") > 0 }, "the router logs the error")
@@ -112,6 +115,54 @@ func TestProducedMessageIsUnroutable(t *testing.T) {
 		return testapp.Depth(t, s.topic("orders")) == 0 && s.Health().Subscriptions[0].InFlight == 0
 	}, "it is processed")
 	assert.Empty(t, s.log.Lines("no retry middleware"), "it has the middleware")
+}
+
+// TestProducedMessageThatCannotBePublishedIsAFailure: it is counted, waits on the tiers, and is a dead letter in the end. The message
+// is the one that was delivered, not what the handler made of it.
+func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	var mu sync.Mutex
+	var events []middleware.Event
+	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
+		msg.Metadata.Set("changed", "yes")
+		produced := []*message.Message{msg.Copy()}
+		msg.Payload = []byte("changed")
+		return produced, nil
+	}, middleware.HandlerOptions{
+		Schedule: backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond},
+		Middleware: func(c *middleware.TieredRetryConfig) {
+			c.Observe = func(e middleware.Event) {
+				if e.Outcome == middleware.Retried || e.Outcome == middleware.DeadLettered {
+					mu.Lock()
+					defer mu.Unlock()
+					events = append(events, e)
+				}
+			}
+		},
+	})
+	s.run()
+	s.publish("orders", ids(20)...)
+	dead := s.topic("orders") + ".dead"
+	eventually(t, func() bool { return testapp.Depth(t, dead) == 20 }, "all are dead letters")
+	assert.Zero(t, testapp.Depth(t, s.topic("orders")))
+
+	mu.Lock()
+	defer mu.Unlock()
+	assert.Len(t, events, 3*20)
+	for _, e := range events {
+		require.ErrorIs(t, e.Err, middleware.ErrNotPublished)
+		assert.NotContains(t, e.Metadata(), "changed")
+		if e.Outcome == middleware.DeadLettered {
+			assert.Equal(t, middleware.DeadReasonExhausted, e.Record.DeadReason)
+			assert.Equal(t, 3, e.Record.Failures)
+		}
+	}
+	letter, found, err := broker.Channel(t).Get(dead, true)
+	require.NoError(t, err)
+	require.True(t, found)
+	assert.NotEqual(t, "changed", string(letter.Body))
+	assert.NotContains(t, letter.Headers, "changed")
 }
 
 // TestMessagesOfTheAppArePersistent: a broker keeps them over a restart.

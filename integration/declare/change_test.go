@@ -1,6 +1,7 @@
 package declare_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -26,7 +28,7 @@ func send(t testing.TB, queue string, first int) {
 }
 
 // replace deletes a queue, and declares it with other arguments before its consumers, which the broker has cancelled, declare it
-// again. RabbitMQ before 4.0 does not cancel all of them where the queue exists again too soon.
+// again. RabbitMQ before 4.0 does not cancel all consumers of a classic queue where the queue exists again too soon.
 func (a *app) replace(queue string, arguments amqp091.Table) {
 	a.t.Helper()
 	connection := broker.Connect(a.t)
@@ -93,6 +95,33 @@ func TestTheWorkQueueIsReplacedWhileItIsConsumed(t *testing.T) {
 	assert.Equal(t, 1, a.log.Warnings("no dead-letter exchange"))
 	assert.Equal(t, 2, a.wire.dialled())
 	broker.Eventually(t, soon, func() bool { return a.Health().Ready() == nil }, "all consume")
+}
+
+// TestTheWorkQueueIsReplacedAtOnce: another client declares it anew before the broker has cancelled its consumers. They consume the new
+// queue, which is bound again.
+func TestTheWorkQueueIsReplacedAtOnce(t *testing.T) {
+	t.Parallel()
+	a := connect(t)
+	queue := a.queue("orders")
+	processed := testapp.NewLedger()
+	a.handle(queue, 3, processed)
+	a.run()
+	work := topology.New(topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: a.name}, topology.Queue{Name: queue, Durable: true}).WorkQueue
+	channel := broker.Channel(t)
+	for i := range 5 {
+		replaced := time.Now()
+		_, err := channel.QueueDelete(queue, false, false, false)
+		require.NoError(t, err)
+		_, err = channel.QueueDeclare(queue, true, false, false, false, work.Arguments)
+		require.NoError(t, err)
+		broker.Eventually(t, soon, func() bool {
+			return !slices.ContainsFunc(a.Health().Subscriptions, func(s middleware.SubscriptionHealth) bool {
+				return !s.Consuming || s.Since.Before(replaced)
+			})
+		}, "all consume again")
+		send(t, queue, i*batch)
+		a.onceEach(queue, processed, (i+1)*batch)
+	}
 }
 
 // TestTheReplacedWorkQueueCannotBeUsed: it is not consumed, and the reason is in the log and in Health.

@@ -80,8 +80,11 @@ func NewContext(ctx context.Context, b *Binding) context.Context {
 }
 
 // marks are bindings of messages whose context is not ours to set: watermill-amqp sets it after Unmarshal. A message is known by
-// its channel of acks, which does not keep its payload in memory.
-var marks sync.Map // of *Binding, by <-chan struct{}
+// its channel of acks, which does not keep its payload in memory. A sync.Map would allocate for each message.
+var marks = struct {
+	sync.RWMutex
+	of map[<-chan struct{}]*Binding
+}{of: map[<-chan struct{}]*Binding{}}
 
 // mark is a message that is marked.
 type mark struct{ acked, nacked <-chan struct{} }
@@ -107,7 +110,9 @@ func Mark(msg *message.Message, b *Binding) {
 	}
 	m := mark{msg.Acked(), msg.Nacked()}
 	b.marked = append(b.marked, m)
-	marks.Store(m.acked, b)
+	marks.Lock()
+	defer marks.Unlock()
+	marks.of[m.acked] = b
 }
 
 // Forget removes all marks.
@@ -118,13 +123,24 @@ func (b *Binding) Forget() {
 }
 
 func (b *Binding) sweep(remove func(mark) bool) {
+	marks.Lock()
+	defer marks.Unlock()
 	b.marked = slices.DeleteFunc(b.marked, func(m mark) bool {
 		if !remove(m) {
 			return false
 		}
-		marks.Delete(m.acked)
+		delete(marks.of, m.acked)
 		return true
 	})
+}
+
+// Each returns a context for one message of a subscription whose context NewContext has made.
+func Each(ctx context.Context) context.Context {
+	d, found := ctx.Value(contextKey{}).(*Delivery)
+	if !found {
+		return ctx
+	}
+	return &Delivery{Context: ctx, Binding: d.Binding}
 }
 
 // Of returns the binding of a message. It is nil for a message that is not bound, and may be nil for one that is settled.
@@ -138,8 +154,7 @@ func Lookup(msg *message.Message) (*Binding, *Delivery) {
 	if d, found := msg.Context().Value(contextKey{}).(*Delivery); found {
 		return d.Binding, d
 	}
-	if b, found := marks.Load(msg.Acked()); found {
-		return b.(*Binding), nil
-	}
-	return nil, nil
+	marks.RLock()
+	defer marks.RUnlock()
+	return marks.of[msg.Acked()], nil
 }

@@ -1,7 +1,8 @@
 package binding
 
 // Marks is how many messages are marked.
-func Marks() (n int) {
-	marks.Range(func(any, any) bool { n++; return true })
-	return n
+func Marks() int {
+	marks.RLock()
+	defer marks.RUnlock()
+	return len(marks.of)
 }

@@ -34,20 +34,37 @@ type Gate struct {
 	concurrency int
 	limit       atomic.Int64 // the effective limit
 
+	watcher atomic.Pointer[Watcher]
+
 	mu      sync.Mutex
 	limits  map[Reason]int
 	valves  []*attached
-	entered int           // places that Enter has given
+	begun   bool          // a valve has been attached
+	round   *round        // from one pause to the next
 	changed chan struct{} // closed when a place may have become free; nil while no Enter waits
 	held    int
 }
+
+// Watcher belongs to a gate, as a handler's breaker does.
+type Watcher interface {
+	// Changed is called after a subscription has begun or ended.
+	Changed()
+}
+
+// A Place of Enter is taken until Leave.
+type Place struct {
+	gate  *Gate
+	round *round
+}
+
+type round struct{ entered int }
 
 // attached makes equal valves different.
 type attached struct{ Valve }
 
 // New returns a gate without limits, of a handler with so many messages in flight. 0 or less: the number is not known.
 func New(concurrency int) *Gate {
-	g := &Gate{concurrency: max(concurrency, 0), limits: map[Reason]int{}}
+	g := &Gate{concurrency: max(concurrency, 0), limits: map[Reason]int{}, round: &round{}}
 	g.limit.Store(None)
 	return g
 }
@@ -58,16 +75,52 @@ func (g *Gate) Concurrency() int { return g.concurrency }
 // Attach connects a subscription to the gate, and tells it the limit. Each subscription of a handler gets the whole limit. Call
 // detach when the subscription ends.
 func (g *Gate) Attach(v Valve) (detach func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	a := &attached{v}
-	g.valves = append(g.valves, a)
+	g.mu.Lock()
+	g.valves, g.begun = append(g.valves, a), true
 	a.Limit(g.Limit())
+	g.mu.Unlock()
+	g.notify()
 	return func() {
 		g.mu.Lock()
-		defer g.mu.Unlock()
 		g.valves = slices.DeleteFunc(g.valves, func(other *attached) bool { return other == a })
+		g.mu.Unlock()
+		g.notify()
 	}
+}
+
+func (g *Gate) notify() {
+	if w := g.Watcher(); w != nil {
+		w.Changed()
+	}
+}
+
+// Watcher returns what Watch has returned, or nil. It costs one atomic load.
+func (g *Gate) Watcher() Watcher {
+	if w := g.watcher.Load(); w != nil {
+		return *w
+	}
+	return nil
+}
+
+// Watch makes the gate's watcher, or returns the one that it has.
+func (g *Gate) Watch(w Watcher) Watcher {
+	g.watcher.CompareAndSwap(nil, &w)
+	return g.Watcher()
+}
+
+// Attached reports whether a subscription follows the limit by itself. Where none does, call Enter.
+func (g *Gate) Attached() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.valves) > 0
+}
+
+// Ended reports whether all subscriptions have ended, which a gate without subscriptions never reports.
+func (g *Gate) Ended() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.begun && len(g.valves) == 0
 }
 
 // Set sets the limit of one reason. Less than 0 removes it. The effective limit is the smallest one of all reasons.
@@ -93,6 +146,9 @@ func (g *Gate) set(reason Reason, limit int) {
 		return
 	}
 	g.limit.Store(int64(effective))
+	if effective == 0 {
+		g.round = &round{}
+	}
 	for _, v := range g.valves {
 		v.Limit(effective)
 	}
@@ -116,45 +172,45 @@ func (g *Gate) Paused() []Reason {
 	return paused
 }
 
-// Enter waits for a free place under the limit, for a subscription that is no Valve. It reports whether it has got one, which
-// Leave gives back. It returns false when ctx or stop ends first; stop may be nil. A message that entered before a limit was set
-// keeps its place and counts.
-func (g *Gate) Enter(ctx context.Context, stop <-chan struct{}) bool {
+// Enter waits for a free place under the limit, for a subscription that is no Valve. It returns nil when ctx or stop ends first; stop
+// may be nil. Messages that were in flight when the limit became 0 take no place: a handler that never ends would otherwise keep the
+// place of a limit of 1.
+func (g *Gate) Enter(ctx context.Context, stop <-chan struct{}) *Place {
 	for {
-		free := g.enter()
-		if free == nil {
-			return true
+		place, free := g.enter()
+		if place != nil {
+			return place
 		}
 		select {
 		case <-free:
 		case <-ctx.Done():
-			return false
+			return nil
 		case <-stop:
-			return false
+			return nil
 		}
 	}
 }
 
 // enter takes a place. Where none is free, it returns a channel that is closed when one may have become free.
-func (g *Gate) enter() <-chan struct{} {
+func (g *Gate) enter() (*Place, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if limit := g.Limit(); limit < 0 || g.entered < limit {
-		g.entered++
-		return nil
+	if limit := g.Limit(); limit < 0 || g.round.entered < limit {
+		g.round.entered++
+		return &Place{g, g.round}, nil
 	}
 	if g.changed == nil {
 		g.changed = make(chan struct{})
 	}
-	return g.changed
+	return nil, g.changed
 }
 
-// Leave gives a place of Enter back.
-func (g *Gate) Leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.entered--
-	g.wake()
+// Leave gives the place back.
+func (p *Place) Leave() {
+	p.gate.mu.Lock()
+	defer p.gate.mu.Unlock()
+	p.round.entered--
+	p.gate.wake()
 }
 
 func (g *Gate) wake() {
@@ -166,14 +222,17 @@ func (g *Gate) wake() {
 
 // Hold counts a message whose copy cannot be published. While half of the concurrency or more is held, the handler takes no new
 // messages, until a quarter or less is held: between the two nothing changes, so that the consumer is not cancelled for each message.
-// Call Release when the message is settled.
-func (g *Gate) Hold() {
+// It reports whether less than half was held before: a message that was in flight already can be one too many. Call Release when the
+// message is settled.
+func (g *Gate) Hold() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	room := 2*g.held < g.concurrency || g.concurrency == 0
 	g.held++
 	if g.concurrency > 0 && 2*g.held >= g.concurrency {
 		g.set(Holding, 0)
 	}
+	return room
 }
 
 // Release ends a Hold.

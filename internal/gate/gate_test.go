@@ -71,31 +71,29 @@ func TestEachValveGetsEveryChange(t *testing.T) {
 func TestEnterUnderALimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := gate.New(0)
-		require.True(t, g.Enter(t.Context(), nil), "without a limit")
-		g.Set(gate.Failing, 0)
-
-		var entered atomic.Int64
-		for range 3 {
-			go func() {
-				if g.Enter(t.Context(), nil) {
-					entered.Add(1)
-				}
-			}()
-		}
-		synctest.Wait()
-		assert.Zero(t, entered.Load(), "paused")
+		before := g.Enter(t.Context(), nil)
+		require.NotNil(t, before, "without a limit")
 		g.Set(gate.Failing, 1)
-		synctest.Wait()
-		assert.Zero(t, entered.Load(), "the message from before has the place")
-		g.Leave()
-		synctest.Wait()
-		assert.Equal(t, int64(1), entered.Load())
+
+		places := make(chan *gate.Place, 3)
+		for range 3 {
+			go func() { places <- g.Enter(t.Context(), nil) }()
+		}
+		entered := func() int { synctest.Wait(); return len(places) }
+		assert.Zero(t, entered(), "the message from before has the place")
+		g.Set(gate.Failing, 0)
+		assert.Zero(t, entered(), "paused")
+		g.Set(gate.Failing, 1)
+		assert.Equal(t, 1, entered(), "the message from before the pause takes no place")
+		before.Leave()
+		assert.Equal(t, 1, entered(), "and gives none back")
+		(<-places).Leave()
+		assert.Equal(t, 1, entered())
 		g.Set(gate.Failing, 2)
-		synctest.Wait()
-		assert.Equal(t, int64(2), entered.Load())
+		assert.Equal(t, 2, entered())
+		g.Set(gate.Failing, 0)
 		g.Set(gate.Failing, -1)
-		synctest.Wait()
-		assert.Equal(t, int64(3), entered.Load())
+		assert.NotNil(t, g.Enter(t.Context(), nil))
 	})
 }
 
@@ -106,17 +104,43 @@ func TestEnterEndsWithoutAPlace(t *testing.T) {
 		begin := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		assert.False(t, g.Enter(ctx, nil))
+		assert.Nil(t, g.Enter(ctx, nil))
 		assert.Equal(t, time.Minute, time.Since(begin))
 
 		stop := make(chan struct{})
 		time.AfterFunc(time.Hour, func() { close(stop) })
-		assert.False(t, g.Enter(t.Context(), stop))
+		assert.Nil(t, g.Enter(t.Context(), stop))
 		assert.Equal(t, time.Minute+time.Hour, time.Since(begin))
 
 		g.Set(gate.Operator, 1)
-		assert.True(t, g.Enter(t.Context(), stop), "an Enter that failed has no place")
+		assert.NotNil(t, g.Enter(t.Context(), stop), "an Enter that failed has no place")
 	})
+}
+
+// A watcher counts its calls.
+type watcher struct{ changes int }
+
+func (w *watcher) Changed() { w.changes++ }
+
+func TestTheWatcherSeesSubscriptionsBeginAndEnd(t *testing.T) {
+	g := gate.New(16)
+	assert.Nil(t, g.Watcher())
+	assert.False(t, g.Attached())
+	assert.False(t, g.Ended(), "none has begun")
+	w := &watcher{}
+	assert.Same(t, w, g.Watch(w))
+	assert.Same(t, w, g.Watch(&watcher{}), "it keeps the first one")
+	assert.Same(t, w, g.Watcher())
+	first, second := g.Attach(&valve{}), g.Attach(&valve{})
+	first()
+	assert.True(t, g.Attached())
+	assert.False(t, g.Ended())
+	second()
+	assert.False(t, g.Attached())
+	assert.True(t, g.Ended())
+	assert.Equal(t, 4, w.changes)
+	g.Attach(&valve{})
+	assert.False(t, g.Ended(), "it has begun again")
 }
 
 // The race detector sees a gate that does not lock.
@@ -132,17 +156,16 @@ func TestTheLimitIsNeverExceeded(t *testing.T) {
 			for range 500 {
 				switch random.IntN(8) {
 				case 0:
-					g.Set(gate.Operator, random.IntN(2)) // 0 or 1
+					g.Set(gate.Operator, 1+random.IntN(2)) // a pause would begin a new count
 					g.Set(gate.Operator, -1)
 				case 1:
 					g.Attach(&valve{})()
 					_, _, _ = g.Paused(), g.Held(), g.Limit()
 				default:
-					if g.Enter(context.Background(), nil) {
-						assert.LessOrEqual(t, inside.Add(1), int64(limit))
-						inside.Add(-1)
-						g.Leave()
-					}
+					place := g.Enter(context.Background(), nil)
+					assert.LessOrEqual(t, inside.Add(1), int64(limit))
+					inside.Add(-1)
+					place.Leave()
 				}
 			}
 		})
@@ -156,7 +179,7 @@ func TestHoldPausesAtHalfAndResumesAtAQuarter(t *testing.T) {
 	} {
 		g := gate.New(c.concurrency)
 		for held := 1; held <= c.concurrency; held++ {
-			g.Hold()
+			assert.Equal(t, held <= c.closes, g.Hold(), "%+v: %d held", c, held)
 			assert.Equal(t, held, g.Held())
 			assert.Equal(t, held >= c.closes, g.Limit() == 0, "%+v: %d held", c, held)
 		}
@@ -166,7 +189,7 @@ func TestHoldPausesAtHalfAndResumesAtAQuarter(t *testing.T) {
 		}
 	}
 	unknown := gate.New(0)
-	unknown.Hold()
+	assert.True(t, unknown.Hold())
 	assert.Equal(t, gate.None, unknown.Limit(), "half of what is not known")
 }
 
@@ -176,4 +199,29 @@ func BenchmarkLimit(b *testing.B) {
 	for b.Loop() {
 		_ = g.Limit()
 	}
+}
+
+func TestHandlersAreFoundByName(t *testing.T) {
+	var h gate.Handlers
+	require.EqualError(t, h.Pause("billing"), `no handler is named "billing": the connection has no handlers yet`)
+	billing := h.Add("billing", 4)
+	assert.Same(t, billing, h.Add("billing", 8), "handlers of one name share a gate")
+	other := h.Add("archive", 1)
+	require.EqualError(t, h.Resume("bill"), `no handler is named "bill": the handlers are "archive", "billing"`)
+
+	require.NoError(t, h.Pause("billing"))
+	require.NoError(t, h.Pause("billing"), "again")
+	billing.Set(gate.Failing, 0)
+	billing.Hold()
+	assert.Equal(t, 0, billing.Limit())
+	assert.Equal(t, gate.None, other.Limit())
+	paused, held := h.State("billing")
+	assert.Equal(t, []string{"failing", "paused"}, paused)
+	assert.Equal(t, 1, held)
+	require.NoError(t, h.Resume("billing"))
+	paused, _ = h.State("billing")
+	assert.Equal(t, []string{"failing"}, paused, "the other reason stays")
+	paused, held = h.State("unknown")
+	assert.Nil(t, paused)
+	assert.Zero(t, held)
 }

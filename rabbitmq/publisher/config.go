@@ -143,8 +143,13 @@ type Config struct {
 	// broker's headers it would close the connection of its consumer. Nil: 0 bytes.
 	Headroom func(routingKey string) int
 
-	// Shrink is called when properties, headers and headroom together are larger than one frame of the connection, by excess
-	// bytes, or when there are too many headers; excess is then math.MaxInt. It may remove headers or shorten values. A message
+	// Spare returns how many bytes more to leave for the broker's headers if Shrink can free them, such as for its counts of
+	// deliveries (26 bytes each) in a queue whose messages are read more than once. A message that is too large only because of them
+	// is not refused. Nil: 0 bytes.
+	Spare func(routingKey string) int
+
+	// Shrink is called when properties, headers, headroom and spare room together are larger than one frame of the connection, by
+	// excess bytes, or when there are too many headers; excess is then math.MaxInt. It may remove headers or shorten values. A message
 	// that is still too large is refused, and errors.As finds a cause with the method TooLarge() bool. Nil: nothing is removed.
 	Shrink func(p *amqp091.Publishing, excess int)
 }

@@ -104,8 +104,7 @@ func (c *Connection) ServerVersion() string {
 	if err != nil {
 		return ""
 	}
-	version, _ := current.Client.Properties["version"].(string)
-	return version
+	return current.Version()
 }
 
 // add reports whether the Publisher may begin.

@@ -173,6 +173,7 @@ func ExampleConfig_marshal() {
 func ExampleConfig_shrink() {
 	_ = publisher.Config{
 		Headroom: func(routingKey string) int { return 2048 + 4*len(routingKey) }, // for x-death and other headers of the broker
+		Spare:    func(routingKey string) int { return 52 },                       // for its counts of deliveries
 		Shrink:   func(p *amqp091.Publishing, excess int) { delete(p.Headers, "stack_trace") },
 	}
 }

@@ -221,3 +221,69 @@ func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 		})
 	}
 }
+
+// A message is shrunk to leave the spare room, but it is not refused without it.
+func TestSpareRoomIsLeftWhereThereIsSome(t *testing.T) {
+	t.Parallel()
+	const frameMax, spare = 8192, 52
+	for _, row := range []struct {
+		name       string
+		free       int   // in the frame, with the mark
+		shrinkable int   // bytes
+		cuts       []int // the excess of each call of Shrink
+		left       int   // in the frame
+	}{
+		{"enough", spare, 0, nil, spare},
+		{"shrunk", spare - 10, 100, []int{10}, spare},
+		{"without the mark", spare - markSize, 0, []int{markSize}, spare},
+		{"less, without the mark", 10, 5, []int{spare - 10}, 10 + 5 + markSize},
+		{"none", -markSize, 0, []int{spare + markSize}, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var cuts []int
+			p := &Publisher{link: &link{}, config: Config{
+				Spare: func(key string) int { assert.Equal(t, "dead.orders", key); return spare },
+				Marshal: func(*message.Message) (amqp091.Publishing, error) {
+					p := amqp091.Publishing{DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{
+						"shrinkable": strings.Repeat("x", row.shrinkable), "filler": "", IDHeader: "12345678",
+					}}
+					base, err := inspect(&p, limits{})
+					require.NoError(t, err)
+					p.Headers["filler"] = strings.Repeat("x", frameMax-row.free-base)
+					return p, nil
+				},
+				Shrink: func(p *amqp091.Publishing, excess int) {
+					cuts = append(cuts, excess)
+					text := p.Headers["shrinkable"].(string)
+					p.Headers["shrinkable"] = text[min(excess, len(text)):]
+				},
+			}}
+			p.link.ids.Store(firstID)
+			p.link.setState(&linkState{connection: &connection{Connection: &dial.Connection{}, limits: limits{frameMax: frameMax}}})
+			r, err := p.prepare("retry", "dead.orders", message.NewMessage("1", nil))
+			require.NoError(t, err)
+			assert.Equal(t, row.cuts, cuts)
+			size, err := inspect(&r.publishing, limits{})
+			require.NoError(t, err)
+			assert.Equal(t, row.left, frameMax-size)
+			_, marked := r.publishing.Headers[IDHeader]
+			assert.Equal(t, r.id != "", marked)
+		})
+	}
+	t.Run("thousands of headers", func(t *testing.T) {
+		table := amqp091.Table{}
+		for i := range maxElements - 2 {
+			table[strconv.Itoa(i)] = int8(1)
+		}
+		shrunk := 0
+		p := &Publisher{link: &link{}, config: Config{
+			Spare:   func(string) int { return spare },
+			Marshal: func(*message.Message) (amqp091.Publishing, error) { return amqp091.Publishing{Headers: table}, nil },
+			Shrink:  func(_ *amqp091.Publishing, excess int) { shrunk = excess },
+		}}
+		p.link.setState(&linkState{connection: &connection{Connection: &dial.Connection{}}})
+		_, err := p.prepare("retry", "dead.orders", message.NewMessage("1", nil))
+		require.NoError(t, err)
+		assert.Equal(t, math.MaxInt, shrunk)
+	})
+}

@@ -201,14 +201,21 @@ func (p *Publisher) marshal(msg *message.Message) (publishing amqp091.Publishing
 // fit makes the message small enough to leave room for the headers that the broker adds. A message with too large a frame or too
 // many headers closes the connection of each consumer that receives it.
 func (p *Publisher) fit(r *request, l limits) error {
-	room, most := 0, maxElements-1 // the mark is one more
+	room, spare, most := 0, 0, maxElements-1 // the mark is one more
 	if p.config.Headroom != nil {
 		room = p.config.Headroom(r.routingKey)
 	}
-	if room > 0 {
-		most -= brokerHeaders
+	if p.config.Spare != nil {
+		spare = p.config.Spare(r.routingKey)
 	}
-	if len(r.publishing.Headers) > most && p.config.Shrink != nil {
+	wanted := most
+	if room+spare > 0 {
+		wanted -= brokerHeaders
+	}
+	if room > 0 {
+		most = wanted
+	}
+	if len(r.publishing.Headers) > wanted && p.config.Shrink != nil {
 		p.config.Shrink(&r.publishing, math.MaxInt)
 	}
 	if n := len(r.publishing.Headers); n > most {
@@ -218,19 +225,19 @@ func (p *Publisher) fit(r *request, l limits) error {
 	if err != nil {
 		return err
 	}
-	excess := l.excess(size + room)
+	excess := l.excess(size + room + spare)
 	if excess > 0 && p.config.Shrink != nil {
 		p.config.Shrink(&r.publishing, excess)
 		if size, err = p.inspect(r, l); err != nil {
 			return err
 		}
-		excess = l.excess(size + room)
+		excess = l.excess(size + room + spare)
 	}
-	if excess > 0 && excess <= markSize {
-		r.unmark()
-		excess = 0
+	if excess == 0 {
+		return nil
 	}
-	if excess > 0 {
+	r.unmark()
+	if l.excess(size-markSize+room) > 0 {
 		return errTooLarge{fmt.Sprintf("properties and headers take %d bytes, at most %d: the connection's frame_max is %d, "+
 			"and %d bytes are reserved for the broker's headers", size, max(l.frameMax-room, 0), l.frameMax, room)}
 	}

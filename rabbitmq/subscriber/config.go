@@ -94,6 +94,12 @@ type Config struct {
 	// logged, and Declare is called again after a pause; see ConnectionConfig.ReconnectInitial. Nil: the queue has to exist.
 	Declare func(declaration Declaration, topic string) error
 
+	// Quorum reports whether a queue is a quorum queue. It is called after Declare, and only on RabbitMQ 3.10 and 3.11: there a
+	// quorum queue that is deleted and declared anew within milliseconds may move its consumers to the new queue, where they get no
+	// message. A prefetch for the whole channel (global) makes the broker cancel them. It limits nothing, and costs the broker
+	// processor time, on a classic queue more. Nil: every queue may be one.
+	Quorum func(queue string) bool
+
 	// Unmarshal converts a delivery to a message. When it returns an error, the error is logged and the delivery is nacked
 	// after the pause of NackInitial. Nil: the body becomes the payload, headers that are strings become metadata, and the
 	// UUID is taken from UUIDHeader.
@@ -121,6 +127,11 @@ type Config struct {
 	// order. With an OrderKey, one goroutine for each Subscribe call unmarshals its messages. Nil: no order.
 	OrderKey func(msg *message.Message) string
 
+	// Limits is called by each Subscribe call before it consumes, with a function that limits how many messages that call has in
+	// flight. It may call that function at once, to begin with a limit. It returns a function that is called when the subscription
+	// has ended, or nil. See "Limits" in the documentation of the package. Nil: only Concurrency limits them.
+	Limits func(limit func(n int)) (ended func())
+
 	// Consumer has options of basic.consume.
 	Consumer ConsumerConfig
 
@@ -135,14 +146,16 @@ type Config struct {
 	// nacked. The message keeps its place of Concurrency meanwhile. Defaults 10 ms and 5 s.
 	NackInitial, NackMax time.Duration
 
-	// Nacked is called when a message was nacked, before the pause. It must not block. Nil: nothing is called.
-	Nacked func(msg *message.Message)
+	// Nacked is called when a message was nacked, before the pause. The message may have been changed by its handler: again returns
+	// it as it was delivered. If Nacked returns true, the message is acked, because Nacked has taken care of it. It may block: the
+	// message takes one place of Concurrency meanwhile. Nil: nothing is called.
+	Nacked func(msg *message.Message, again func() (*message.Message, error)) bool
 }
 
 // ConsumerConfig has the options of basic.consume.
 type ConsumerConfig struct {
-	// Tag is the consumer's name on its channel. Each Subscribe call has a channel of its own. At most 255 bytes. Empty: a
-	// unique one.
+	// Tag is the consumer's name on its channel. Each Subscribe call has a channel of its own. At most 255 bytes. A consumer that
+	// begins after a change of the limit has a number at its end. Empty: a unique one.
 	Tag string
 
 	// Exclusive asks the broker to refuse other consumers of the queue.
@@ -190,6 +203,9 @@ func (c *Config) setDefaults() {
 	c.NackMax = cmp.Or(c.NackMax, max(defaultNackMax, c.NackInitial))
 	if c.QueueOf == nil {
 		c.QueueOf = func(topic string) string { return topic }
+	}
+	if c.Quorum == nil {
+		c.Quorum = func(string) bool { return true }
 	}
 	if c.Unmarshal == nil {
 		c.Unmarshal = unmarshal

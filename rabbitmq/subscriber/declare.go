@@ -45,9 +45,8 @@ func (s *Subscriber) declare(current *dial.Connection, topic string, lostAt time
 		return fmt.Errorf("topic %q: open a channel to declare: %w", topic, err)
 	}
 	defer channel.Close()
-	version, _ := current.Client.Properties["version"].(string)
 	declaration := Declaration{
-		Channel: channel, OpenChannel: openChannel, Connection: current.ID, LostAt: lostAt, ServerVersion: version,
+		Channel: channel, OpenChannel: openChannel, Connection: current.ID, LostAt: lostAt, ServerVersion: current.Version(),
 	}
 	if err := guard("Config.Declare", func() error { return s.config.Declare(declaration, topic) }); err != nil {
 		return fmt.Errorf("topic %q: declare: %w", topic, err)

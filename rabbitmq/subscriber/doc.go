@@ -9,6 +9,7 @@
 //	subscriber.go    Subscribe: starts a subscription
 //	declare.go       calls Config.Declare, and again when the queue is gone
 //	session.go       one channel with one consumer: receives deliveries
+//	limit.go         makes the consumer follow a limit that is set while it runs
 //	feed.go          gives deliveries to the workers, those of one Config.OrderKey one after the other
 //	subscription.go  a worker unmarshals the delivery, hands the message out and waits for its ack or nack
 //	nack.go          the pause before a nacked message goes back to the queue
@@ -39,11 +40,30 @@
 //	a handler nacks the message                    counted       not counted
 //	the connection or the process is lost          counted       counted
 //	a shutdown: fetched and not handed out         counted       not counted
+//	a pause: fetched and not handed out            counted       not counted
 //	a shutdown: in flight, and acked in time       -             -
 //	a shutdown: in flight after CloseTimeout       counted       counted
 //
 // Before 4.3 there is no way to give back a fetched message without counting it. At most Config.Prefetch messages are concerned, each
 // once for each shutdown.
+//
+// # Limits
+//
+// Config.Limits gets a function for each Subscribe call, which limits how many of its messages are in flight. It may be called at any
+// time, from any goroutine, and does not wait.
+//
+//   - limit(0) pauses the subscription. Its consumer is cancelled, and the messages that were fetched and not handed out go back to
+//     the queue in their order, before those that were not fetched. Messages in flight go on and are acked. Then nothing is
+//     unacknowledged. No message is consumed until the limit is raised, also after a reconnect, which declares the topology as always.
+//   - limit(n) with n from 1 to Concurrency-1 consumes with a prefetch of n. At most n messages are in flight; those that were in
+//     flight at a pause take no place. With an OrderKey, the messages that wait for their key are among the n, and a pause hands out
+//     the up to n messages that were fetched: on a quorum queue they would come back in another order.
+//   - limit(-1), and n from Concurrency on, end the limit.
+//
+// Each change of the limit cancels the consumer and begins another one, on the same channel; its tag has a number at the end. The
+// order holds across pauses, except where the subscription is paused or resumed again within milliseconds, before a quorum queue has
+// taken back more than 32 messages. Before 4.3 a pause counts a delivery of the messages that go back; see the table above. A limit
+// of 1 to n fetches few, so that a probe counts none for the others.
 //
 // # Shutdown
 //

@@ -13,6 +13,7 @@ import (
 // An arrival is a delivery on its way to a handler.
 type arrival struct {
 	session  *session
+	era      *era
 	delivery amqp091.Delivery
 	msg      *message.Message // nil: not unmarshalled yet
 	err      error            // of Config.Unmarshal
@@ -31,7 +32,7 @@ type feed interface {
 	next(*arrival) bool
 	// handled is called when an arrival of next is settled.
 	handled(*arrival)
-	// giveBack gives back what waits in the feed. It is called after the stop of the subscription.
+	// giveBack gives back what waits in the feed. It is called after the stop of the subscription, and when an era is over.
 	giveBack()
 }
 
@@ -41,21 +42,28 @@ type arrivals struct{ *subscription }
 func (f arrivals) next(a *arrival) bool {
 	for {
 		state := f.session.Load()
-		if n := state.session; n != nil && n.enter() {
+		if c := state.consumer; c != nil && c.enter() {
 			var delivery amqp091.Delivery
 			var open bool
 			select {
-			case delivery, open = <-n.deliveries:
-			case <-n.settler.over:
+			case delivery, open = <-c.deliveries:
+				if !open {
+					c.last.Do(func() { close(c.received) })
+				}
+			case <-c.era.over:
+			case <-c.session.settler.over:
+			}
+			if open {
+				c.session.count()
 			}
 			if open && !f.stopped() {
-				*a = arrival{session: n, delivery: delivery}
+				*a = arrival{session: c.session, era: c.era, delivery: delivery}
 				return true
 			}
 			if open {
-				n.nack(delivery.DeliveryTag)
+				c.session.nack(delivery.DeliveryTag)
 			}
-			n.leave()
+			c.leave()
 			if open {
 				continue
 			}
@@ -66,6 +74,23 @@ func (f arrivals) next(a *arrival) bool {
 		case <-state.changed:
 		}
 	}
+}
+
+// enter reports whether deliveries of the consumer may be received.
+func (c *consumer) enter() bool {
+	if !c.session.enter() {
+		return false
+	}
+	if !c.era.enter() {
+		c.session.leave()
+		return false
+	}
+	return true
+}
+
+func (c *consumer) leave() {
+	c.era.leave()
+	c.session.leave()
 }
 
 func (f arrivals) handled(a *arrival) { a.session.leave() }
@@ -107,7 +132,7 @@ func (o *ordered) dispatch() {
 func (o *ordered) add(a arrival) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.stopped() {
+	if o.stopped() || a.era.isOver() {
 		o.drop(a)
 		return
 	}
@@ -130,6 +155,7 @@ func (o *ordered) dropLost(queue []arrival) []arrival {
 	}
 	return slices.DeleteFunc(queue, func(a arrival) bool {
 		if a.session.lost() {
+			a.era.leave()
 			a.session.leave()
 			return true
 		}
@@ -172,21 +198,23 @@ func (o *ordered) handled(a *arrival) {
 
 func (o *ordered) drop(a arrival) {
 	a.session.nack(a.delivery.DeliveryTag)
+	a.era.leave()
 	a.session.leave()
 }
 
 func (o *ordered) giveBack() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, a := range o.ready {
-		o.drop(a)
-	}
-	o.ready = nil
 	for key, queue := range o.waiting {
 		for _, a := range queue {
 			o.drop(a)
 		}
 		o.waiting[key] = nil
 	}
+	for _, a := range o.ready {
+		o.drop(a)
+		delete(o.waiting, a.key)
+	}
+	o.ready = nil
 	o.change.Broadcast()
 }

@@ -26,6 +26,7 @@ type SubscriptionHealth struct {
 	Name         string // Config.Name
 	Topic, Queue string
 	Consuming    bool      // the broker has a consumer for it
+	Paused       bool      // Config.Limits has set its limit to 0: it has no consumer, or is about to have none
 	Since        time.Time // since when it is consuming, or is not
 	InFlight     int       // messages handed out and not settled; those whose nack is paced are among them
 
@@ -34,7 +35,7 @@ type SubscriptionHealth struct {
 	LastErrorAt time.Time
 }
 
-// Ready returns nil when the connection is open and every subscription is consuming. Otherwise it returns an error with all that
+// Ready returns nil when the connection is open and every subscription is consuming or paused. Otherwise it returns an error with all that
 // is not, for a readiness probe.
 func (h Health) Ready() error {
 	var faults []error
@@ -42,7 +43,7 @@ func (h Health) Ready() error {
 		faults = append(faults, because(fmt.Sprintf("not connected since %s", h.Since.Format(time.RFC3339)), h.LastError))
 	}
 	for _, s := range h.Subscriptions {
-		if !s.Consuming {
+		if !s.Consuming && !s.Paused {
 			what := fmt.Sprintf("topic %q: not consuming queue %q since %s", s.Topic, s.Queue, s.Since.Format(time.RFC3339))
 			faults = append(faults, because(what, s.LastError))
 		}

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // An acknowledger is an AMQP channel.
@@ -32,9 +33,14 @@ type settler struct {
 	acks     []uint64
 	nacks    []uint64
 	held     []uint64 // nacks that have to wait for the end of the consumer
+	holding  bool     // the consumer is about to end: nothing is sent
 	ended    bool     // the consumer has ended
-	closed   bool     // nothing more is taken
-	finished bool     // over is closed
+	syncs    []chan struct{}
+	closed   bool // nothing more is taken
+	finished bool // over is closed
+
+	settled atomic.Uint64 // deliveries of the present consumer whose ack or nack was sent
+	before  atomic.Uint64 // the last delivery tag before it
 
 	// Of the goroutine in run.
 	sent  tags
@@ -65,34 +71,86 @@ func (s *settler) ack(tag uint64) bool {
 	return true
 }
 
-// nack requeues a delivery. While the subscription stops and its consumer has not ended, the nack is held back: the broker would
-// deliver the message to this consumer once more.
+// nack requeues a delivery. While the subscription stops or is paused, and its consumer has not ended, the nack is held back: the
+// broker would deliver the message to this consumer once more.
 func (s *settler) nack(tag uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return
 	}
-	if !s.ended {
-		select {
-		case <-s.stopping:
-			s.held = append(s.held, tag)
-			return
-		default:
-		}
+	if !s.ended && (s.holding || s.isStopping()) {
+		s.held = append(s.held, tag)
+		return
 	}
 	s.nacks = append(s.nacks, tag)
 	s.signal()
 }
 
-// consumerEnded sends the nacks that were held back.
+func (s *settler) isStopping() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// hold holds acks and nacks back, until the end of the consumer or release.
+func (s *settler) hold() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holding = !s.ended
+}
+
+// release sends what hold has held back.
+func (s *settler) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.holding {
+		s.holding = false
+		s.nacks = append(s.nacks, s.held...)
+		s.held = nil
+		s.signal()
+	}
+}
+
+// consumerEnded sends the nacks that were held back, in the order of the deliveries: a quorum queue delivers messages in the order
+// in which they went back.
 func (s *settler) consumerEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended = true
+	s.ended, s.holding = true, false
+	slices.Sort(s.held)
 	s.nacks = append(s.nacks, s.held...)
 	s.held = nil
 	s.signal()
+}
+
+// consumerBegins is called before the first delivery of a consumer. before is the last delivery tag before it.
+func (s *settler) consumerBegins(before uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = false
+	s.before.Store(before)
+	s.settled.Store(0)
+}
+
+// sync waits until all is sent that is ready and not held back.
+func (s *settler) sync() {
+	sent := make(chan struct{})
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.syncs = append(s.syncs, sent)
+	s.signal()
+	s.mu.Unlock()
+	select {
+	case <-sent:
+	case <-s.over:
+	}
 }
 
 func (s *settler) signal() {
@@ -133,13 +191,23 @@ func (s *settler) run() {
 		// Handlers that are about to ack run before the write, not after it.
 		runtime.Gosched()
 		s.mu.Lock()
-		acks, nacks, closed := s.acks, s.nacks, s.closed
-		s.acks, s.nacks = s.spare[:0], nil
-		s.mu.Unlock()
-		if len(acks)+len(nacks) > 0 {
-			s.send(acks, nacks)
+		holding, syncs, closed := s.holding, s.syncs, s.closed
+		s.syncs = nil
+		var acks, nacks []uint64
+		if !holding {
+			acks, nacks = s.acks, s.nacks
+			s.acks, s.nacks = s.spare[:0], nil
 		}
-		s.spare = acks
+		s.mu.Unlock()
+		if !holding {
+			if len(acks)+len(nacks) > 0 {
+				s.send(acks, nacks)
+			}
+			s.spare = acks
+		}
+		for _, sent := range syncs {
+			close(sent)
+		}
 		if closed {
 			return
 		}
@@ -151,6 +219,14 @@ func (s *settler) send(acks, nacks []uint64) {
 	s.socket.Cork()
 	defer s.socket.Uncork()
 	slices.Sort(acks)
+	before := s.before.Load()
+	for _, tags := range [][]uint64{acks, nacks} {
+		for _, tag := range tags {
+			if tag > before {
+				s.settled.Add(1)
+			}
+		}
+	}
 	run, last := 0, uint64(0)
 	for len(acks) > 0 && acks[0] == s.sent.low {
 		last = acks[0]

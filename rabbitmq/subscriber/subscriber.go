@@ -66,6 +66,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if !s.add(sub) {
 		return nil, ErrClosed
 	}
+	if err := sub.attach(); err != nil {
+		return nil, err
+	}
 	if err := sub.start(ctx); err != nil {
 		return nil, err
 	}

@@ -28,6 +28,10 @@ type subscription struct {
 	nacks      *nackCounts
 
 	session  atomic.Pointer[sessionState]
+	limit    atomic.Int64  // what was asked for; less than 0: none
+	limited  chan struct{} // receives after a change of limit
+	detach   func()        // of Config.Limits
+	era      *era          // nil: none. Only what opens sessions and changes limits uses it, one after the other
 	feed     feed
 	workers  sync.WaitGroup
 	retiring sync.WaitGroup // sessions that are not the current one any more
@@ -51,9 +55,10 @@ type subscription struct {
 
 // A sessionState is replaced, never changed.
 type sessionState struct {
-	session *session // nil: there is none
-	since   time.Time
-	changed chan struct{} // closed when another sessionState has replaced this one
+	session  *session  // nil: there is none
+	consumer *consumer // nil: there is none
+	since    time.Time
+	changed  chan struct{} // closed when another sessionState has replaced this one
 }
 
 func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue string) *subscription {
@@ -71,8 +76,10 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 		expired:    make(chan struct{}),
 		givenUp:    make(chan struct{}),
 		done:       make(chan struct{}),
+		limited:    make(chan struct{}, 1),
 	}
-	s.setSession(nil)
+	s.limit.Store(-1)
+	s.setState(nil)
 	s.feed = arrivals{s}
 	if subscriber.config.OrderKey != nil && subscriber.config.Concurrency > 1 {
 		s.feed = newOrdered(s)
@@ -91,7 +98,7 @@ func (s *subscription) start(ctx context.Context) error {
 		s.end()
 		return err
 	}
-	s.setSession(first)
+	s.setState(first)
 	for range s.config.Concurrency {
 		s.workers.Go(s.work)
 	}
@@ -114,12 +121,36 @@ func (s *subscription) stopped() bool {
 }
 
 func (s *subscription) end() {
+	if s.detach != nil {
+		s.detach()
+	}
 	s.subscriber.remove(s)
 	close(s.done)
 }
 
-func (s *subscription) setSession(next *session) {
-	old := s.session.Swap(&sessionState{session: next, since: time.Now(), changed: make(chan struct{})})
+// attach calls Config.Limits. After an error, the subscription is over.
+func (s *subscription) attach() error {
+	if s.config.Limits == nil {
+		return nil
+	}
+	err := guard("Config.Limits", func() error { s.detach = s.config.Limits(s.setLimit); return nil })
+	if err != nil {
+		s.end()
+	}
+	return err
+}
+
+// setState makes a session, with its consumer, the current one. Nil: there is none.
+func (s *subscription) setState(current *session) {
+	next := &sessionState{session: current, since: time.Now(), changed: make(chan struct{})}
+	if current != nil {
+		next.consumer = current.consumer.Load()
+	}
+	old := s.session.Load()
+	if old != nil && (old.consumer == nil) == (next.consumer == nil) {
+		next.since = old.since
+	}
+	s.session.Store(next) // only one goroutine at a time sets it
 	if old != nil {
 		close(old.changed)
 	}
@@ -129,16 +160,20 @@ func (s *subscription) setSession(next *session) {
 func (s *subscription) run(ctx context.Context, current *session) {
 	defer s.end()
 	defer context.AfterFunc(ctx, s.stop)()
-	s.logger.Info("Consuming", nil)
+	if current.consumer.Load() != nil {
+		s.logger.Info("Consuming", nil)
+	} else {
+		s.logger.Info("Paused: messages stay in the queue", nil)
+	}
 	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
 	for current != nil {
 		begin := time.Now()
-		reason := current.wait(s.stopping)
+		reason := s.keep(current)
 		if s.stopped() {
 			break
 		}
 		s.lost.connection, s.lost.at = current.connection.ID, time.Now()
-		s.setSession(nil)
+		s.setState(nil)
 		s.failed.set(reason)
 		s.logger.Error("The consumer has ended, consuming again", reason, nil)
 		retired := current
@@ -150,6 +185,18 @@ func (s *subscription) run(ctx context.Context, current *session) {
 	}
 	s.shutDown(current)
 	s.logger.Info("Stopped consuming", nil)
+}
+
+// keep makes a session follow the limit. It returns the reason when the session ends, and nil when the subscription stops.
+func (s *subscription) keep(current *session) error {
+	for {
+		if err := s.apply(current); err != nil {
+			return err
+		}
+		if err := current.wait(s.stopping, s.limited); err != nil || s.stopped() {
+			return err
+		}
+	}
 }
 
 // reopen returns nil when the subscription stops.
@@ -167,8 +214,12 @@ func (s *subscription) reopen(ctx context.Context, pause *dial.Backoff) *session
 		next, err := s.open(ctx, current)
 		switch {
 		case err == nil:
-			s.setSession(next)
-			s.logger.Info("Consuming again", nil)
+			s.setState(next)
+			if next.consumer.Load() != nil {
+				s.logger.Info("Consuming again", nil)
+			} else {
+				s.logger.Info("Connected again, and paused: messages stay in the queue", nil)
+			}
 			return next
 		case s.stopped() || ctx.Err() != nil:
 			s.stop()
@@ -202,7 +253,7 @@ func (s *subscription) open(ctx context.Context, current *dial.Connection) (*ses
 	}
 	go func() {
 		if r := <-opened; r.session != nil {
-			r.session.cancel()
+			r.session.cancel(answerTimeout)
 			r.session.retire(s.givenUp)
 		}
 	}()
@@ -222,12 +273,12 @@ func (s *subscription) shutDown(current *session) {
 	s.handing.Unlock()
 
 	if current != nil {
-		current.cancel()
+		current.cancel(answerTimeout)
 		s.retiring.Go(func() { current.retire(s.givenUp) })
 	}
 	s.feed.giveBack()
 	s.workers.Wait()
-	s.setSession(nil)
+	s.setState(nil)
 	s.retiring.Wait()
 }
 
@@ -243,6 +294,7 @@ func (s *subscription) work() {
 // handle hands a message out, and settles its delivery when the handler has acked or nacked it.
 func (s *subscription) handle(a *arrival) {
 	if a.session.lost() {
+		a.era.leave()
 		return // the broker delivers it again
 	}
 	if a.msg == nil && a.err == nil {
@@ -250,16 +302,23 @@ func (s *subscription) handle(a *arrival) {
 	}
 	if a.err != nil {
 		s.logger.Error("Cannot unmarshal a message", a.err, watermill.LogFields{"delivery": describe(a)})
+		a.era.leave()
 		s.requeue(a)
 		return
 	}
 	ctx, end := context.WithCancel(s.contextOf(a))
 	defer end()
 	a.msg.SetContext(ctx)
-	if !s.handOut(a.msg) {
+	placed := a.era.take(s.stopping)
+	if placed {
+		defer a.era.free()
+	}
+	if !placed || !s.handOut(a) {
 		a.session.nack(a.delivery.DeliveryTag)
+		a.era.leave()
 		return
 	}
+	a.era.leave()
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
 	select {
@@ -287,16 +346,18 @@ func (s *subscription) handle(a *arrival) {
 var errNotSettled = errors.New("the broker delivers the message again")
 
 // handOut reports whether a receiver has taken the message.
-func (s *subscription) handOut(msg *message.Message) bool {
+func (s *subscription) handOut(a *arrival) bool {
 	s.handing.RLock()
 	defer s.handing.RUnlock()
-	if s.closed || s.stopped() {
+	if s.closed || s.stopped() || a.era.isOver() {
 		return false
 	}
 	select {
-	case s.out <- msg:
+	case s.out <- a.msg:
 		return true
 	case <-s.stopping:
+		return false
+	case <-a.era.over:
 		return false
 	}
 }
@@ -313,11 +374,27 @@ func (s *subscription) acked(a *arrival) {
 
 func (s *subscription) nacked(a *arrival) {
 	if s.config.Nacked != nil {
-		if err := guard("Config.Nacked", func() error { s.config.Nacked(a.msg); return nil }); err != nil {
+		done := false
+		err := guard("Config.Nacked", func() error {
+			done = s.config.Nacked(a.msg, func() (*message.Message, error) { return s.again(a) })
+			return nil
+		})
+		if err != nil {
 			s.logger.Error("Config.Nacked failed", err, watermill.LogFields{"message_uuid": a.msg.UUID})
+		}
+		if done {
+			s.acked(a)
+			return
 		}
 	}
 	s.requeue(a)
+}
+
+// again unmarshals a delivery once more.
+func (s *subscription) again(a *arrival) (*message.Message, error) {
+	second := arrival{session: a.session, delivery: a.delivery}
+	s.unmarshal(&second)
+	return second.msg, second.err
 }
 
 // requeue nacks a delivery after a pause, which grows each time that the message is delivered. The stop of the subscription ends
@@ -373,8 +450,9 @@ func (s *subscription) health() SubscriptionHealth {
 	state := s.session.Load()
 	h := SubscriptionHealth{
 		Name: s.config.Name, Topic: s.topic, Queue: s.queue,
-		Consuming: state.session != nil, Since: state.since, InFlight: int(s.inFlight.Load()),
+		Since: state.since, InFlight: int(s.inFlight.Load()), Paused: s.limit.Load() == 0,
 	}
+	h.Consuming = state.consumer != nil || state.session != nil && !h.Paused // while a limit changes there is no consumer for a moment
 	h.LastErrorAt, h.LastError = s.failed.get()
 	return h
 }

@@ -63,6 +63,12 @@ func (c Config) Connect(ctx context.Context, name string, writeTimeout time.Dura
 	}, nil
 }
 
+// Version is the version of the broker as it names it, such as "4.0.5". Empty: it names none.
+func (c *Connection) Version() string {
+	version, _ := c.Client.Properties["version"].(string)
+	return version
+}
+
 // WatchBlocked keeps c.Blocked up to date until the connection is closed, and reports every change.
 func (c *Connection) WatchBlocked(report func(amqp091.Blocking)) {
 	for block := range c.blocks {

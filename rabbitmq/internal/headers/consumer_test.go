@@ -163,30 +163,3 @@ func TestConsumersAreForgottenWithTheirChannels(t *testing.T) {
 		return headers.Consumers(m) < channels/2
 	}, time.Minute, time.Millisecond)
 }
-
-// BenchmarkUnmarshal: the difference is what the mark costs for each delivery, with reading and removing it.
-func BenchmarkUnmarshal(b *testing.B) {
-	marked, _ := bound(&middleware.Source{})
-	delivery := amqp091.Delivery{
-		Acknowledger: new(amqp091.Channel), RoutingKey: "orders", Body: make([]byte, 512),
-		Headers: amqp091.Table{"_watermill_message_uuid": "0b7d6a0e-6c6b-4b32-8a0b-0d5f2a3a7c11", "trace": "abc"},
-	}
-	for _, row := range []struct {
-		name string
-		m    edge.Marshaler
-	}{{"plain", headers.New(textual{}, naming.Default)}, {"marked", marked}} {
-		b.Run(row.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				msg, err := row.m.Unmarshal(delivery)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if from := binding.Of(msg); from != nil {
-					from.Claim()
-				}
-				msg.Ack()
-			}
-		})
-	}
-}

@@ -11,7 +11,7 @@ import (
 
 // RoundTrip encodes headers as Unmarshal does, and decodes them as Marshal does.
 func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
-	p, err := decodeProperties((&properties{Headers: headers}).encode())
+	p, err := decodeProperties(string((&properties{Headers: headers}).appendTo(nil)))
 	return p.Headers, err
 }
 

@@ -58,8 +58,8 @@ func Shrink(publishing *amqp091.Publishing, excess int) {
 }
 
 // Headroom returns how many bytes the broker may add to the headers of a copy when it dead-letters the message twice: from its
-// tier, and from the work queue that it comes back to. x-death, x-first-death-*, x-last-death-* and delivery counts repeat the
-// names of exchange and queue.
+// tier, and from the work queue that it comes back to, and to its counts of deliveries. x-death, x-first-death-* and x-last-death-*
+// repeat the names of exchange and queue.
 func Headroom(prefix naming.Prefix) func(routingKey string) int {
 	dead := naming.DeadKey("")
 	return func(key string) int {
@@ -68,4 +68,17 @@ func Headroom(prefix naming.Prefix) func(routingKey string) int {
 		}
 		return 512 + 8*(len(prefix.RetryExchange())+len(key))
 	}
+}
+
+// countsOfDeliveries is what the broker's counts of deliveries take on RabbitMQ 4.3. Earlier versions have only the first one. Each is
+// a name with its length, a type, and a number of 64 bits.
+const countsOfDeliveries = 1 + len("x-delivery-count") + 1 + 8 + 1 + len("x-acquired-count") + 1 + 8
+
+// Spare returns how many bytes the broker may add to a dead letter that its readers give back. A message whose own headers leave less
+// room is a dead letter nevertheless.
+func Spare(routingKey string) int {
+	if strings.HasPrefix(routingKey, naming.DeadKey("")) {
+		return countsOfDeliveries
+	}
+	return 0
 }

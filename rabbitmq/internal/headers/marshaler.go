@@ -29,6 +29,7 @@ type marshaler struct {
 	uuidKey string
 	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers read.
 	published func(exchange, routingKey string) bool
+	shared    shared // the encodings of properties that many messages have
 }
 
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
@@ -48,6 +49,9 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 	if delivery.Acknowledger == nil {
 		return nil, errPhantom
 	}
+	if redelivered, counted := delivery.Headers["x-delivery-count"].(int64); counted && redelivered == 0 {
+		delete(delivery.Headers, "x-delivery-count") // RabbitMQ 3.10 has it in every delivery: other marshalers than ours refuse a number
+	}
 	if m.uuidKey != "" {
 		if msg := m.readPlain(&delivery); msg != nil {
 			return msg, nil
@@ -55,14 +59,13 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 	}
 	folded := text(delivery.Headers, recordHeader)
 	m.restore(&delivery)
-	msg, err := m.unmarshal(&delivery, delivery.Headers)
-	if err != nil && hasTyped(delivery.Headers) {
-		msg, err = m.unmarshal(&delivery, stringsOf(delivery.Headers))
-	}
+	s := borrow(delivery.Headers)
+	defer s.giveBack()
+	msg, err := m.unmarshal(delivery, s)
 	raw := err != nil
 	if raw {
 		msg = message.NewMessage("", delivery.Body)
-		for key, value := range stringsOf(delivery.Headers) {
+		for key, value := range s.strings() {
 			msg.Metadata[key] = value.(string)
 		}
 		msg.Metadata[middleware.UnmarshalErrorKey] = errorText(err)
@@ -70,15 +73,15 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}
-	for key, value := range delivery.Headers { // the app's marshaler may drop metadata
-		if text, ok := value.(string); ok && recordKeys[key] {
-			msg.Metadata[key] = text
+	for _, h := range s.headers { // the app's marshaler may drop metadata
+		if text, ok := h.value.(string); ok && recordKeys[h.key] {
+			msg.Metadata[h.key] = text
 		}
 	}
 	if folded != "" { // from any exchange: an orphan or a dead letter may be redriven
 		writeFolded(msg, folded)
 	}
-	if encoded := encodeProperties(&delivery, msg, raw); encoded != "" {
+	if encoded := m.encodeProperties(&delivery, msg, raw, s); encoded != "" {
 		msg.Metadata[middleware.PropertiesKey] = encoded
 	}
 	return msg, nil
@@ -95,23 +98,40 @@ func writeFolded(msg *message.Message, folded string) {
 }
 
 //go:noinline
-func encodeProperties(delivery *amqp091.Delivery, msg *message.Message, raw bool) string {
-	p := propertiesOf(delivery, msg)
+func (m *marshaler) encodeProperties(delivery *amqp091.Delivery, msg *message.Message, raw bool, s *scratch) string {
+	p := propertiesOf(delivery, msg, s.headers)
 	p.Raw = raw
-	return p.encode()
+	s.encoding = p.appendTo(s.encoding[:0])
+	if p.isShared() {
+		return m.shared.text(s.encoding)
+	}
+	return string(s.encoding)
 }
 
-// unmarshal calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all
-// middleware, so nothing else would recover it.
-func (m *marshaler) unmarshal(delivery *amqp091.Delivery, headers amqp091.Table) (msg *message.Message, err error) {
+// unmarshal calls the app's marshaler, and a second time with the string headers only if it may have failed because of the others.
+// It may write into the headers that it gets, so s has those of the delivery.
+func (m *marshaler) unmarshal(delivery amqp091.Delivery, s *scratch) (*message.Message, error) {
+	if !s.typed {
+		return m.call(delivery)
+	}
+	delivery.Headers = maps.Clone(delivery.Headers) // the subscriber reads the broker's counts
+	msg, err := m.call(delivery)
+	if err != nil {
+		delivery.Headers = s.strings()
+		msg, err = m.call(delivery)
+	}
+	return msg, err
+}
+
+// call calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all middleware, so
+// nothing else would recover it.
+func (m *marshaler) call(delivery amqp091.Delivery) (msg *message.Message, err error) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			err = errors.New("the marshaler panicked: " + errorText(recovered))
 		}
 	}()
-	read := *delivery
-	read.Headers = maps.Clone(headers) // the app's marshaler may write into them
-	msg, err = m.app.Unmarshal(read)
+	msg, err = m.app.Unmarshal(delivery)
 	if err == nil && msg == nil {
 		err = errors.New("the marshaler returned no message")
 	}

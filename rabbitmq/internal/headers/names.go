@@ -51,27 +51,6 @@ func isBroker(key string) bool {
 	return strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
 }
 
-// hasTyped reports whether a header has another type than string.
-func hasTyped(headers amqp091.Table) bool {
-	for _, value := range headers {
-		if _, ok := value.(string); !ok {
-			return true
-		}
-	}
-	return false
-}
-
-// stringsOf returns the string headers without those of the broker.
-func stringsOf(headers amqp091.Table) amqp091.Table {
-	texts := make(amqp091.Table, len(headers))
-	for key, value := range headers {
-		if _, ok := value.(string); ok && !isBroker(key) {
-			texts[key] = value
-		}
-	}
-	return texts
-}
-
 // text returns a string header, or "".
 func text(headers amqp091.Table, key string) string {
 	value, _ := headers[key].(string)

@@ -52,7 +52,9 @@ func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
 	delivery.Headers = nil // all are in the message
 	msg := message.NewMessage(uuid, delivery.Body)
 	msg.Metadata = metadata
-	if encoded := encodeProperties(delivery, msg, false); encoded != "" {
+	s := borrow(nil)
+	defer s.giveBack()
+	if encoded := m.encodeProperties(delivery, msg, false, s); encoded != "" {
 		metadata[middleware.PropertiesKey] = encoded
 	}
 	return msg

@@ -44,7 +44,7 @@ const (
 	fieldRaw
 )
 
-func propertiesOf(d *amqp091.Delivery, msg *message.Message) properties {
+func propertiesOf(d *amqp091.Delivery, msg *message.Message, headers []header) properties {
 	p := properties{
 		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo,
 		MessageID: d.MessageId, Type: d.Type, AppID: d.AppId, UserID: d.UserId, Priority: d.Priority, Timestamp: d.Timestamp,
@@ -52,17 +52,17 @@ func propertiesOf(d *amqp091.Delivery, msg *message.Message) properties {
 	if d.Exchange != "" { // on the default exchange the routing key is the queue's name, which a retry does not change
 		p.Exchange, p.RoutingKey = d.Exchange, d.RoutingKey
 	}
-	for key, value := range d.Headers {
-		if isBroker(key) || isTransport(key) {
+	for _, h := range headers {
+		if isBroker(h.key) || isTransport(h.key) {
 			continue
 		}
-		if text, ok := value.(string); ok && (msg.Metadata[key] == text || msg.UUID == text) {
+		if text, ok := h.value.(string); ok && (msg.Metadata[h.key] == text || msg.UUID == text) {
 			continue
 		}
 		if p.Headers == nil {
 			p.Headers = amqp091.Table{}
 		}
-		p.Headers[key] = value
+		p.Headers[h.key] = h.value
 	}
 	return p
 }
@@ -117,30 +117,34 @@ func (p *properties) texts() [fieldRoutingKey + 1]*string {
 	}
 }
 
-// encode returns "" for a delivery without any of these properties.
-func (p *properties) encode() string {
-	var b []byte
+// isShared reports whether many messages can have exactly these properties.
+func (p *properties) isShared() bool {
+	return p.MessageID == "" && p.CorrelationID == "" && p.ReplyTo == "" && p.Timestamp.IsZero() && p.Headers == nil
+}
+
+// appendTo appends the encoding, which is empty for a delivery without any of these properties.
+func (p *properties) appendTo(b []byte) []byte {
 	for field, value := range p.texts() {
 		if value != nil && *value != "" {
-			b = appendValue(append(b, byte(field)), *value)
+			b = appendText(append(b, byte(field)), *value)
 		}
 	}
 	if p.Priority != 0 {
-		b = appendValue(append(b, fieldPriority), p.Priority)
+		b = append(b, fieldPriority, 'B', p.Priority)
 	}
 	if !p.Timestamp.IsZero() {
-		b = appendValue(append(b, fieldTimestamp), p.Timestamp)
+		b = appendTime(append(b, fieldTimestamp), p.Timestamp)
 	}
 	if len(p.Headers) > 0 {
 		b = appendValue(append(b, fieldHeaders), p.Headers)
 	}
 	if p.Raw {
-		b = appendValue(append(b, fieldRaw), true)
+		b = append(b, fieldRaw, 't', 1)
 	}
-	return string(b)
+	return b
 }
 
-// decode reads what encode wrote. Any other text leaves p empty: the app uses the key for something else.
+// decode reads what appendTo wrote. Any other text leaves p empty: the app uses the key for something else.
 func (p *properties) decode(encoded string) {
 	if decoded, err := decodeProperties(encoded); err == nil {
 		*p = decoded

@@ -55,11 +55,11 @@ func appendValue(b []byte, value any) []byte {
 	case float64:
 		return fixed('d', math.Float64bits(v))
 	case time.Time:
-		return fixed('T', uint64(v.Unix()))
+		return appendTime(b, v)
 	case amqp091.Decimal:
 		return binary.BigEndian.AppendUint32(append(b, 'D', v.Scale), uint32(v.Value))
 	case string:
-		return append(length('S', len(v)), v...)
+		return appendText(b, v)
 	case []byte:
 		return append(length('x', len(v)), v...)
 	case []any:
@@ -76,9 +76,17 @@ func appendValue(b []byte, value any) []byte {
 		}
 		return b
 	default:
-		text := fmt.Sprint(v)
-		return append(length('S', len(text)), text...)
+		return appendText(b, fmt.Sprint(v))
 	}
+}
+
+// appendText and appendTime encode as appendValue, without an allocation for the conversion to any.
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(append(b, 'S'), uint64(len(text))), text...)
+}
+
+func appendTime(b []byte, t time.Time) []byte {
+	return binary.BigEndian.AppendUint64(append(b, 'T'), uint64(t.Unix()))
 }
 
 // decoder reads what appendValue wrote. After its first error it returns zero values.

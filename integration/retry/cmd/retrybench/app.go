@@ -20,16 +20,19 @@ var errMeasured = errors.New("measured")
 // An app is the handler that all sides run. It counts the calls of each message by its identity.
 type app struct {
 	fails bool          // the storm: each message fails once, and one of dieEvery until it is dead-lettered
+	few   bool          // one of dieEvery messages fails once, and the rate is that of the first calls
 	work  time.Duration // how long a call takes
 
 	profile func() error // called when the measurement begins; optional
 
 	gate  chan struct{} // closed when the measurement begins: every side consumes by then
 	calls []atomic.Int32
+	first atomic.Int64  // messages that were not called
 	left  atomic.Int64  // messages that are not finished
 	total atomic.Int64  // calls
 	extra atomic.Int64  // calls for messages that are finished
 	done  chan struct{} // closed when no message is left
+	seen  time.Time     // when each message was called once; set before done is closed
 	end   time.Time     // set before done is closed
 	fault chan error    // of a side; has room for one
 }
@@ -39,7 +42,14 @@ func newApp(messages int, fails bool, work time.Duration) *app {
 		fails: fails, work: work, gate: make(chan struct{}), calls: make([]atomic.Int32, messages),
 		done: make(chan struct{}), fault: make(chan error, 1),
 	}
+	a.first.Store(int64(messages))
 	a.left.Store(int64(messages))
+	return a
+}
+
+// withFew makes one of dieEvery messages fail once.
+func (a *app) withFew() *app {
+	a.few = true
 	return a
 }
 
@@ -78,10 +88,13 @@ func (a *app) handle(id string) error {
 	}
 	a.total.Add(1)
 	call, last := int(a.calls[message].Add(1)), 1
+	if call == 1 && a.first.Add(-1) == 0 {
+		a.seen = time.Now()
+	}
 	switch {
 	case a.dies(message):
 		last = tries
-	case a.fails:
+	case a.fails, a.few && message%dieEvery == 0:
 		last = 2
 	}
 	switch {
@@ -107,7 +120,7 @@ func (a *app) report(err error) {
 	}
 }
 
-// run opens the gate and returns the time until the last message is finished. Without a call for patience, messages are lost.
+// run opens the gate and returns the time until the last message is finished, or, with few failures, until each was called once. Without a call for patience, messages are lost.
 func (a *app) run(patience time.Duration) (time.Duration, error) {
 	if a.profile != nil {
 		if err := a.profile(); err != nil {
@@ -121,6 +134,9 @@ func (a *app) run(patience time.Duration) (time.Duration, error) {
 	for total := int64(0); ; {
 		select {
 		case <-a.done:
+			if a.few {
+				return a.seen.Sub(begin), nil
+			}
 			return a.end.Sub(begin), nil
 		case err := <-a.fault:
 			return 0, err

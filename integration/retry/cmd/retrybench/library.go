@@ -18,16 +18,20 @@ import (
 // library is this library, with a number of handlers of one work queue. A concurrency of 0 is the parts around watermill-amqp's own
 // subscriber, any other is Connect.
 func library(name string, handlers, concurrency int) side {
+	return libraryWith(name, handlers, concurrency, options)
+}
+
+func libraryWith(name string, handlers, concurrency int, options func(uri string) config.BuilderConfig) side {
 	return side{
 		name:    name,
-		queues:  func(work string) topology.Topology { return newBuilder("amqp://localhost/").Topology(work) },
+		queues:  func(work string) topology.Topology { return newBuilder(options("amqp://localhost/")).Topology(work) },
 		declare: func(channel *amqp091.Channel, t topology.Topology) error { return t.Declare(channel) },
 		consume: func(uri, work string, a *app) (func(), error) {
 			wire := parts
 			if concurrency > 0 {
-				wire = func(uri string) (adder, func(), error) { return connect(uri, concurrency) }
+				wire = func(c config.BuilderConfig) (adder, func(), error) { return connect(c, concurrency) }
 			}
-			add, closeAll, err := wire(uri)
+			add, closeAll, err := wire(options(uri))
 			if err != nil {
 				return nil, err
 			}
@@ -44,8 +48,8 @@ func library(name string, handlers, concurrency int) side {
 // adder adds a handler with retries to a router.
 type adder func(router *message.Router, name, topic string, handler message.NoPublishHandlerFunc)
 
-func connect(uri string, concurrency int) (adder, func(), error) {
-	rabbit, err := config.Connect(options(uri), nil, middleware.HandlerOptions{Concurrency: concurrency})
+func connect(c config.BuilderConfig, concurrency int) (adder, func(), error) {
+	rabbit, err := config.Connect(c, nil, middleware.HandlerOptions{Concurrency: concurrency})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -54,8 +58,8 @@ func connect(uri string, concurrency int) (adder, func(), error) {
 	}, func() { _ = rabbit.Close() }, nil
 }
 
-func parts(uri string) (adder, func(), error) {
-	builder := newBuilder(uri)
+func parts(c config.BuilderConfig) (adder, func(), error) {
+	builder := newBuilder(c)
 	failures, err := builder.NewPublisher(nil)
 	if err != nil {
 		return nil, nil, err
@@ -77,8 +81,8 @@ func options(uri string) config.BuilderConfig {
 	return config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Constant(tier, tries-1), Prefix: prefix}
 }
 
-func newBuilder(uri string) *config.Builder {
-	builder, err := config.NewBuilder(options(uri))
+func newBuilder(c config.BuilderConfig) *config.Builder {
+	builder, err := config.NewBuilder(c)
 	if err != nil {
 		panic(err) // the configuration is constant
 	}

@@ -1,0 +1,204 @@
+package hostile_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// full returns a failed message whose own headers take this size of a frame. With a long failure record its copy fills the frame.
+func full(size int, dead middleware.DeadReason) *message.Message {
+	filler := framed(size).Headers["h"].(string)
+	msg := message.NewMessage(strconv.Itoa(size), []byte(strconv.Itoa(size)))
+	msg.Metadata["h"] = filler[:len(filler)-(1+len("_watermill_message_uuid")+1+4+len(msg.UUID))]
+	record := middleware.Record{
+		Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now(), Topic: "orders", Handler: "billing", Reason: strings.Repeat("r", 1024), DeadReason: dead,
+	}
+	if dead == "" {
+		record.DueAt = time.Now()
+	}
+	record.Write(msg.Metadata)
+	return msg
+}
+
+// sizes are the sizes of messages whose copies nearly fill the frame, up to the largest one that leaves room.
+func sizes(most int) (all []int) {
+	for size := 126_500; size < most; size += 61 {
+		all = append(all, size)
+	}
+	for size := most - 40; size <= most; size++ {
+		all = append(all, size)
+	}
+	return all
+}
+
+// reader consumes a queue on a connection of its own.
+type reader struct {
+	t          *testing.T
+	closed     chan *amqp091.Error
+	deliveries <-chan amqp091.Delivery
+}
+
+func read(t *testing.T, queue string) *reader {
+	t.Helper()
+	connection := broker.Connect(t)
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	r := &reader{t: t, closed: connection.NotifyClose(make(chan *amqp091.Error, 1))}
+	r.deliveries, err = channel.Consume(queue, "", false, false, false, false, nil)
+	require.NoError(t, err)
+	return r
+}
+
+func (r *reader) next() amqp091.Delivery {
+	r.t.Helper()
+	select {
+	case d, open := <-r.deliveries:
+		if open {
+			return d
+		}
+		require.FailNow(r.t, "the reader was disconnected", "%v", <-r.closed)
+	case <-time.After(2 * soon):
+		require.FailNow(r.t, "a message is missing")
+	}
+	panic("unreachable")
+}
+
+// requeue gives each of n messages back twice, by nack and by reject, which RabbitMQ 4.3 counts apart. It returns the messages,
+// which are not settled.
+func (r *reader) requeue(n int) map[string]amqp091.Delivery {
+	r.t.Helper()
+	seen, last := map[string]int{}, map[string]amqp091.Delivery{}
+	for len(last) < n {
+		d := r.next()
+		identity := string(d.Body)
+		seen[identity]++
+		switch seen[identity] {
+		case 1:
+			require.NoError(r.t, d.Nack(false, true))
+		case 2:
+			require.NoError(r.t, d.Reject(true))
+		default:
+			last[identity] = d
+		}
+	}
+	return last
+}
+
+// TestDeadLetterThatFillsTheFrameCanBeRequeued: the broker adds its counts of deliveries. Without room for them, every reader of the
+// dead-letter queue would be disconnected.
+func TestDeadLetterThatFillsTheFrameCanBeRequeued(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	a.Declare(queue)
+	const counts = 52 // what is left for x-delivery-count and x-acquired-count
+	sent := map[string]*message.Message{}
+	for _, size := range sizes(frameMax - counts) {
+		msg := full(size, middleware.DeadReasonExhausted)
+		sent[msg.UUID] = msg
+		require.NoError(t, a.Failures.Publish("dead."+queue, msg), size)
+	}
+	got := read(t, queue+".dead").requeue(len(sent))
+	require.Equal(t, keys(sent), keys(got))
+	for identity, letter := range got {
+		assert.True(t, sent[identity].Metadata["h"] == letter.Headers["h"], "%s: its own header", identity)
+		require.NoError(t, letter.Ack(false))
+	}
+	assert.Len(t, got["126500"].Headers[middleware.ReasonKey], 1024, "the record is complete if it fits")
+	assert.NotContains(t, got[strconv.Itoa(frameMax-counts)].Headers, middleware.ReasonKey, "the record is shortened if it does not fit")
+	empty(t, queue+".dead")
+	require.NoError(t, a.Failures.Close())
+}
+
+// TestReaderThatShutsDown: watermill-amqp's subscriber gives back the dead letters that it has not settled when it is closed. The next
+// reader reads all.
+func TestReaderThatShutsDown(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	a.Declare(queue)
+	sent := map[string]bool{}
+	for size := 129_800; size > 126_500; size -= 75 {
+		msg := full(size, middleware.DeadReasonExhausted)
+		sent[msg.UUID] = true
+		require.NoError(t, a.Failures.Publish("dead."+queue, msg), size)
+	}
+	subscribe := func() (message.Subscriber, <-chan *message.Message) {
+		subscriber, err := amqp.NewSubscriber(a.Builder.DeadLetterSubscriberConfig(), a.Log)
+		require.NoError(t, err)
+		letters, err := subscriber.Subscribe(t.Context(), queue)
+		require.NoError(t, err)
+		return subscriber, letters
+	}
+	for range 3 {
+		subscriber, letters := subscribe()
+		select {
+		case <-letters: // not settled
+		case <-time.After(2 * soon):
+			require.FailNow(t, "no dead letter arrived")
+		}
+		require.NoError(t, subscriber.Close())
+	}
+	subscriber, letters := subscribe()
+	got := map[string]bool{}
+	for len(got) < len(sent) {
+		select {
+		case letter := <-letters:
+			got[letter.UUID] = true
+			letter.Ack()
+		case <-time.After(2 * soon):
+			require.FailNow(t, "dead letters are missing", "%d of %d: %v", len(got), len(sent), a.Log.Lines("501"))
+		}
+	}
+	assert.Equal(t, sent, got)
+	require.NoError(t, subscriber.Close())
+	require.NoError(t, a.Failures.Close())
+}
+
+// TestCopyThatFillsTheFrameComesBack from its tier, is requeued, is dead-lettered by the broker, and is requeued there, with names
+// as short and as long as they can be.
+func TestCopyThatFillsTheFrameComesBack(t *testing.T) {
+	t.Parallel()
+	for name, length := range map[string]int{"short names": 0, "long names": 255 - len(".100ms") - 11} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := testapp.New(t)
+			queue := a.Queue("o")
+			if length > 0 {
+				queue += strings.Repeat("q", length-len(queue))
+			}
+			a.Declare(queue)
+			room := 512 + 8*(len(a.Name)+len("100ms.")+len(queue))
+			sent := map[string]*message.Message{}
+			for i := range 20 {
+				msg := full(frameMax-room-100-40*i, "") // its record is shortened: the copy fills the frame
+				sent[msg.UUID] = msg
+				require.NoError(t, a.Failures.Publish("100ms."+queue, msg))
+			}
+			for _, delivery := range read(t, queue).requeue(len(sent)) {
+				require.NoError(t, delivery.Nack(false, false)) // the broker dead-letters it
+			}
+			got := read(t, queue+".dead").requeue(len(sent))
+			require.Equal(t, keys(sent), keys(got))
+			for identity, letter := range got {
+				assert.True(t, sent[identity].Metadata["h"] == letter.Headers["h"], "%s: its own header", identity)
+				assert.Contains(t, letter.Headers, "x-death", identity)
+				require.NoError(t, letter.Ack(false))
+			}
+			empty(t, queue, queue+".dead")
+			require.NoError(t, a.Failures.Close())
+		})
+	}
+}

@@ -1,0 +1,483 @@
+package subscriber_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+)
+
+// A tap limits the one subscription of a subscriber.
+type tap struct {
+	first int // the limit at the start
+	limit func(int)
+	ended chan struct{}
+}
+
+func newTap(first int) *tap { return &tap{first: first, ended: make(chan struct{})} }
+
+func (p *tap) limits(limit func(int)) func() {
+	limit(p.first)
+	p.limit = limit
+	return func() { close(p.ended) }
+}
+
+// consumers is how many consumers the queue has.
+func (q *queue) consumers(t testing.TB) int {
+	t.Helper()
+	state, err := q.channel.QueueDeclarePassive(q.name, true, false, false, false, nil)
+	require.NoError(t, err)
+	return state.Consumers
+}
+
+// unacknowledged is how many messages of the queue consumers have, after this number of messages is in the queue: the broker's
+// statistics are some seconds old.
+func (q *queue) unacknowledged(t testing.TB, all int) int {
+	t.Helper()
+	client := broker.Management(t)
+	unacked := 0
+	broker.Eventually(t, soon, func() bool {
+		state, err := broker.Queue(client, q.name)
+		if err != nil || state.Messages != all {
+			return false
+		}
+		unacked = state.MessagesUnacknowledged
+		return true
+	}, "the statistics are up to date")
+	return unacked
+}
+
+// waitPaused waits until the queue has no consumer, and this number of messages. A quorum queue counts a cancelled consumer until
+// its last message is settled.
+func (q *queue) waitPaused(t testing.TB, ready int) {
+	t.Helper()
+	broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 && q.ready(t) == ready }, "paused, with %d messages in the queue", ready)
+}
+
+func (q *queue) waitReady(t testing.TB, ready int) {
+	t.Helper()
+	broker.Eventually(t, soon, func() bool { return q.ready(t) == ready }, "%d messages in the queue", ready)
+}
+
+var keyings = map[string]func(*message.Message) string{
+	"in the order of arrival": nil,
+	"with keys":               func(msg *message.Message) string { return msg.UUID },
+	"with keys that wait": func(msg *message.Message) string {
+		if strings.HasSuffix(msg.UUID, "0") {
+			return "busy"
+		}
+		return ""
+	},
+}
+
+func TestAPauseGivesBackWhatWasNotHandedOut(t *testing.T) {
+	t.Parallel()
+	for kind, arguments := range map[string]amqp091.Table{"quorum": quorum, "classic": classic} {
+		for name, key := range keyings {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				t.Parallel()
+				const inFlight, fetched, all = 16, 50, 116
+				q := newQueue(t, arguments)
+				q.publish(t, names("message", all)...)
+				p := newTap(-1)
+				connection, s, messages := q.subscribe(t, broker.URL(t), subscriber.Config{
+					Prefetch: fetched, OrderKey: key, CloseTimeout: time.Minute, Limits: p.limits,
+				})
+				handled := map[string]*message.Message{}
+				for range inFlight {
+					msg := receive(t, messages)
+					handled[msg.UUID] = msg
+				}
+				broker.Eventually(t, soon, func() bool { return q.ready(t) == all-fetched }, "the broker has sent ahead")
+
+				p.limit(0)
+				q.waitReady(t, all-inFlight)
+				require.NoError(t, connection.Health().Ready(), "a pause is no fault")
+				broker.Eventually(t, soon, func() bool { return !connection.Health().Subscriptions[0].Consuming }, "health reports it")
+				state := connection.Health().Subscriptions[0]
+				assert.True(t, state.Paused)
+				assert.Equal(t, inFlight, state.InFlight)
+				for _, msg := range handled {
+					require.NoError(t, msg.Context().Err(), "handlers go on")
+					require.True(t, msg.Ack())
+				}
+				q.waitPaused(t, all-inFlight)
+				assert.Zero(t, q.unacknowledged(t, all-inFlight))
+				q.publish(t, "while paused")
+				assert.Equal(t, all-inFlight+1, q.ready(t))
+				begin := time.Now()
+				require.NoError(t, s.Close())
+				assert.Less(t, time.Since(begin), 50*time.Second, "CloseTimeout is a minute")
+				expect(t, p.ended, "Config.Limits is told of the end")
+
+				want := int64(0)
+				if countsNacks(t) {
+					want = 1
+				}
+				content := q.content(t)
+				assert.Len(t, content, all-inFlight+1)
+				for i, uuid := range names("message", all) {
+					delivery, found := content[uuid]
+					assert.Equal(t, handled[uuid] == nil, found, uuid)
+					if !found {
+						continue
+					}
+					if i >= fetched {
+						assert.False(t, delivery.Redelivered, "%s was not fetched", uuid)
+					}
+					if kind == "quorum" {
+						count, _ := delivery.Headers["x-delivery-count"].(int64)
+						if i < fetched {
+							assert.Equal(t, want, count, "%s was fetched and not handed out", uuid)
+						} else {
+							assert.Zero(t, count, "%s was not fetched", uuid)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// Each round pauses while messages are in flight and others are fetched.
+func TestTheOrderIsKeptAcrossPauses(t *testing.T) {
+	t.Parallel()
+	const keys, each = 4, 75
+	var uuids []string
+	for i := range each {
+		for key := range keys {
+			uuids = append(uuids, fmt.Sprintf("%d-%04d", key, i))
+		}
+	}
+	keyOf := func(msg *message.Message) string { key, _, _ := strings.Cut(msg.UUID, "-"); return key }
+	for kind, arguments := range map[string]amqp091.Table{"quorum": quorum, "classic": classic} {
+		for name, config := range map[string]subscriber.Config{
+			"one at a time": {Concurrency: 1, Prefetch: 50},
+			"with keys":     {Concurrency: 3, Prefetch: 50, OrderKey: keyOf},
+		} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				t.Parallel()
+				q := newQueue(t, arguments)
+				q.publish(t, uuids...)
+				p := newTap(-1)
+				config.Limits = p.limits
+				connection, _, messages := q.subscribe(t, broker.URL(t), config)
+				handled := newLedger()
+				var running [keys]atomic.Int32
+				handle(messages, func(msg *message.Message) {
+					key := msg.UUID[0] - '0'
+					assert.EqualValues(t, 1, running[key].Add(1), "one message of a key at a time")
+					handled.add(msg.UUID)
+					time.Sleep(rand.N(2 * time.Millisecond)) // the duration of the work
+					running[key].Add(-1)
+					msg.Ack()
+				})
+				for round := 1; handled.distinct() < len(uuids); round++ {
+					enough := min(handled.distinct()+20, len(uuids))
+					broker.Eventually(t, soon, func() bool { return handled.distinct() >= enough }, "messages are handled")
+					p.limit(0)
+					// A quorum queue counts the consumer until it has taken all messages back.
+					broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 }, "paused")
+					p.limit([]int{1, 2, -1}[round%3])
+				}
+				require.NoError(t, connection.Health().Subscriptions[0].LastError, "the channel is the first one")
+				got := handled.inOrder()
+				if config.OrderKey == nil {
+					assert.Equal(t, uuids, got)
+				}
+				assert.Len(t, got, len(uuids), "no message is handled twice")
+				position := map[byte]int{}
+				for _, uuid := range got {
+					require.Equal(t, fmt.Sprintf("%c-%04d", uuid[0], position[uuid[0]]), uuid)
+					position[uuid[0]]++
+				}
+			})
+		}
+	}
+}
+
+func TestALimitBoundsTheMessagesInFlight(t *testing.T) {
+	t.Parallel()
+	for name, key := range keyings {
+		if name == "with keys that wait" {
+			continue // a message that waits for its key takes a place
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const all = 100
+			q := newQueue(t, quorum)
+			q.publish(t, names("message", all)...)
+			p := newTap(0)
+			connection, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{OrderKey: key, Prefetch: 32, Limits: p.limits})
+			require.NoError(t, connection.Health().Ready(), "it begins paused")
+			q.waitPaused(t, all)
+
+			var open []*message.Message
+			handled := newLedger()
+			take := func(n int) {
+				t.Helper()
+				for range n {
+					msg := receive(t, messages)
+					handled.add(msg.UUID)
+					open = append(open, msg)
+				}
+			}
+			ack := func() {
+				require.True(t, open[0].Ack())
+				open = open[1:]
+			}
+			// none checks that no message more is handed out: the broker has sent n, and they are in flight.
+			none := func(left int) {
+				t.Helper()
+				broker.Eventually(t, soon, func() bool { return q.consumers(t) == 1 && q.ready(t) == left }, "%d messages are left", left)
+				select {
+				case msg := <-messages:
+					require.FailNow(t, "one too many", msg.UUID)
+				case <-time.After(100 * time.Millisecond):
+				}
+				require.Equal(t, left, q.ready(t), "the prefetch is the limit")
+			}
+			p.limit(1)
+			take(1)
+			assert.Equal(t, "message-0000", open[0].UUID)
+			none(all - 1)
+			ack()
+			take(1)
+			none(all - 2)
+
+			p.limit(3) // one is in flight, which the prefetch of the next consumer does not count
+			take(2)
+			broker.Eventually(t, soon, func() bool { return q.ready(t) == all-5 }, "3 in flight, and one that waits for a place")
+			select {
+			case msg := <-messages:
+				require.FailNow(t, "4 messages are in flight", msg.UUID)
+			case <-time.After(100 * time.Millisecond):
+			}
+			ack()
+			take(1)
+
+			p.limit(0)
+			for key != nil && q.ready(t) < all-2-len(open) { // those that were fetched are handed out, for their order
+				ack()
+				take(1)
+			}
+			settled := handled.distinct() - len(open)
+			q.waitReady(t, all-settled-len(open))
+			p.limit(1) // those in flight from before the pause take no place
+			take(1)
+			q.waitReady(t, all-settled-len(open))
+			p.limit(-1)
+			take(16 - len(open))
+			broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 16 }, "Concurrency is the bound of all")
+			for handled.distinct() < all {
+				ack()
+				take(1)
+			}
+			for len(open) > 0 {
+				ack()
+			}
+			for uuid, count := range handled.count {
+				assert.Equal(t, 1, count, uuid)
+			}
+		})
+	}
+}
+
+func TestAPauseOutlastsTheConnection(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, quorum)
+	q.publish(t, names("message", 40)...)
+	proxy, uri := broker.Proxy(t)
+	var declared atomic.Int32
+	p := newTap(0)
+	connection, _, messages := q.subscribe(t, uri, subscriber.Config{
+		Limits: p.limits,
+		Declare: func(d subscriber.Declaration, topic string) error {
+			declared.Add(1)
+			return q.declare(d, topic)
+		},
+	})
+	handled := newLedger()
+	var blocked sync.WaitGroup
+	blocked.Add(1)
+	release := sync.OnceFunc(blocked.Done)
+	defer release()
+	handle(messages, func(msg *message.Message) {
+		handled.add(msg.UUID)
+		blocked.Wait()
+		msg.Ack()
+	})
+	reconnect := func(meanwhile func()) {
+		t.Helper()
+		before := declared.Load()
+		proxy.Stop()
+		broker.Eventually(t, soon, func() bool { return !connection.Health().Connected }, "it notices")
+		meanwhile()
+		require.NoError(t, proxy.Start())
+		broker.Eventually(t, soon, func() bool { return declared.Load() > before && connection.Health().Ready() == nil }, "declared again")
+	}
+	reconnect(func() {})
+	q.waitPaused(t, 40)
+	assert.Zero(t, handled.distinct(), "paused before and after")
+
+	reconnect(func() { p.limit(-1) })
+	broker.Eventually(t, soon, func() bool { return handled.distinct() == 16 }, "resumed while there was no connection")
+
+	reconnect(func() { p.limit(0) })
+	q.waitPaused(t, 40)
+	release()
+	broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 0 }, "the messages in flight end")
+	assert.Equal(t, 16, handled.distinct(), "paused while there was no connection")
+	p.limit(2)
+	broker.Eventually(t, soon, func() bool { return handled.distinct() == 40 && q.ready(t) == 0 }, "resumed")
+}
+
+// The queue of a paused subscription has no consumer that the broker could cancel.
+func TestTheQueueIsDeletedDuringAPause(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, quorum)
+	p := newTap(-1)
+	connection, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{Limits: p.limits})
+	p.limit(0)
+	q.waitPaused(t, 0)
+	_, err := q.channel.QueueDelete(q.name, false, false, false)
+	require.NoError(t, err)
+	require.NoError(t, connection.Health().Ready())
+	p.limit(-1)
+	var passive *amqp091.Channel
+	broker.Eventually(t, soon, func() bool {
+		if passive == nil || passive.IsClosed() {
+			passive = broker.Channel(t)
+		}
+		state, err := passive.QueueDeclarePassive(q.name, true, false, false, false, nil)
+		return err == nil && state.Consumers == 1
+	}, "declared and consumed again")
+	q.publish(t, "after")
+	msg := receive(t, messages)
+	assert.Equal(t, "after", msg.UUID)
+	msg.Ack()
+}
+
+func TestCloseWhileTheBrokerDoesNotAnswerAPause(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, classic)
+	q.publish(t, names("message", 40)...)
+	proxy, uri := broker.Proxy(t)
+	p := newTap(-1)
+	connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", subscriber.Config{Prefetch: 30, Limits: p.limits})
+	msg := receive(t, messages)
+	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
+		`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
+	require.NoError(t, err)
+	p.limit(0)
+	broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 }, "the broker has cancelled the consumer")
+	closed := make(chan struct{})
+	go func() {
+		assert.NoError(t, s.Close())
+		assert.NoError(t, connection.Close())
+		close(closed)
+	}()
+	msg.Ack()
+	expect(t, closed, "Close returns")
+	proxy.Stop()
+	broker.Eventually(t, soon, func() bool { return q.ready(t) >= 39 }, "the broker has them back")
+}
+
+func TestManyChangesOfTheLimitLoseNothing(t *testing.T) {
+	t.Parallel()
+	for name, key := range keyings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const all, rounds = 1500, 150
+			q := newQueue(t, quorum)
+			uuids := names("message", all)
+			p := newTap(-1)
+			connection, s, messages := q.subscribe(t, broker.URL(t), subscriber.Config{
+				OrderKey: key, Prefetch: 48, NackInitial: time.Millisecond, NackMax: 5 * time.Millisecond, Limits: p.limits,
+			})
+			acked := newLedger()
+			handle(messages, func(msg *message.Message) {
+				time.Sleep(rand.N(2 * time.Millisecond)) // the duration of the work
+				if rand.N(20) == 0 {
+					msg.Nack()
+					return
+				}
+				acked.add(msg.UUID)
+				msg.Ack()
+			})
+			goroutines := 0
+			for round := range rounds {
+				q.publish(t, uuids[round*all/rounds:(round+1)*all/rounds]...)
+				p.limit(rand.N(19) - 1)
+				if round%10 == 0 {
+					p.limit(0)
+					broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 }, "paused")
+					if round == 10 {
+						goroutines = runtime.NumGoroutine()
+					}
+				}
+				p.limit(rand.N(3))
+			}
+			p.limit(-1)
+			broker.Eventually(t, soon, func() bool { return acked.distinct() == all }, "all are handled: %d", acked.distinct())
+			broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 0 }, "and settled")
+			require.NoError(t, connection.Health().Subscriptions[0].LastError, "the channel is the first one")
+			for uuid, count := range acked.count {
+				assert.Equal(t, 1, count, uuid)
+			}
+			assert.Less(t, runtime.NumGoroutine(), goroutines+rounds, "a change of the limit leaves no goroutine")
+			require.NoError(t, s.Close())
+			assert.Empty(t, q.content(t))
+		})
+	}
+}
+
+func TestAShutdownDuringChangesOfTheLimit(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, quorum)
+	uuids := names("message", 300)
+	q.publish(t, uuids...)
+	acked := newLedger()
+	for round := 0; acked.distinct() < len(uuids); round++ {
+		require.Less(t, round, 5000)
+		p := newTap(round%4 - 1)
+		connection, s, messages := q.subscribe(t, broker.URL(t), subscriber.Config{Prefetch: 40, CloseTimeout: time.Minute, Limits: p.limits})
+		var count atomic.Int32
+		closed := handle(messages, func(msg *message.Message) {
+			acked.add(msg.UUID)
+			msg.Ack()
+			count.Add(1)
+			p.limit(rand.N(4) - 1)
+		})
+		p.limit(rand.N(4))
+		if round%3 > 0 {
+			runtime.Gosched()
+		} else {
+			p.limit(-1)
+			broker.Eventually(t, soon, func() bool { return count.Load() > 0 || acked.distinct() == len(uuids) }, "some are handled")
+		}
+		if all := connection.Health().Subscriptions; len(all) > 0 {
+			require.NoError(t, all[0].LastError, "the channel is the first one")
+		}
+		begin := time.Now()
+		require.NoError(t, s.Close())
+		assert.Less(t, time.Since(begin), 50*time.Second, "CloseTimeout is a minute")
+		expect(t, closed, "the channel is closed")
+	}
+	for uuid, count := range acked.count {
+		assert.Equal(t, 1, count, uuid)
+	}
+	assert.Empty(t, q.content(t))
+}

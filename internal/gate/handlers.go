@@ -1,0 +1,78 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// ValveFunc is a function that is a Valve.
+type ValveFunc func(n int)
+
+// Limit implements Valve.
+func (f ValveFunc) Limit(n int) { f(n) }
+
+// Handlers has the gates of the handlers of one connection. The zero value is ready for use. It is safe for concurrent use.
+type Handlers struct {
+	mu    sync.Mutex
+	gates map[string]*Gate
+}
+
+// Add returns the gate of a handler. Handlers of one name share the first one's gate.
+func (h *Handlers) Add(name string, concurrency int) *Gate {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gates == nil {
+		h.gates = map[string]*Gate{}
+	}
+	if h.gates[name] == nil {
+		h.gates[name] = New(concurrency)
+	}
+	return h.gates[name]
+}
+
+// Pause makes a handler take no new messages, for the reason Operator. It returns an error for an unknown name.
+func (h *Handlers) Pause(name string) error { return h.set(name, 0) }
+
+// Resume ends a Pause. It returns an error for an unknown name.
+func (h *Handlers) Resume(name string) error { return h.set(name, None) }
+
+func (h *Handlers) set(name string, limit int) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := h.gates[name]
+	if g == nil {
+		return h.unknown(name)
+	}
+	g.Set(Operator, limit)
+	return nil
+}
+
+func (h *Handlers) unknown(name string) error {
+	if len(h.gates) == 0 {
+		return fmt.Errorf("no handler is named %q: the connection has no handlers yet", name)
+	}
+	var names []string
+	for _, known := range slices.Sorted(maps.Keys(h.gates)) {
+		names = append(names, strconv.Quote(known))
+	}
+	return errors.New("no handler is named " + strconv.Quote(name) + ": the handlers are " + strings.Join(names, ", "))
+}
+
+// State returns why a handler is paused, and how many of its messages are held, for Health.
+func (h *Handlers) State(name string) (paused []string, held int) {
+	h.mu.Lock()
+	g := h.gates[name]
+	h.mu.Unlock()
+	if g == nil {
+		return nil, 0
+	}
+	for _, reason := range g.Paused() {
+		paused = append(paused, string(reason))
+	}
+	return paused, g.Held()
+}

@@ -1,0 +1,659 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/sony/gobreaker"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/gate"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// valve keeps the limits that it got, and when.
+type valve struct {
+	mu     sync.Mutex
+	limits []int
+	at     []time.Time
+}
+
+func (v *valve) Limit(n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.limits, v.at = append(v.limits, n), append(v.at, time.Now())
+}
+
+func (v *valve) all() []int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return append([]int(nil), v.limits...)
+}
+
+// breakered is a handler whose subscription follows its gate: the test decides when it gets messages.
+type breakered struct {
+	t     *testing.T
+	retry *retrymw.TieredRetry
+	sent  *recorder
+	logs  *logRecorder
+	gate  *gate.Gate
+	valve *valve
+	ctx   context.Context
+}
+
+// withBreaker returns a handler with a breaker of 10 messages in 10 seconds.
+func withBreaker(t *testing.T, ctx context.Context, concurrency int, change ...func(*retrymw.TieredRetryConfig)) *breakered {
+	t.Helper()
+	b := &breakered{t: t, sent: &recorder{}, logs: &logRecorder{}, gate: gate.New(concurrency), valve: &valve{}}
+	config := configOf(b.sent)
+	config.TiersWait = true
+	config.Breaker = &retrymw.Breaker{Least: 10, MaxPause: 8 * time.Second}
+	for _, c := range change {
+		c(&config)
+	}
+	var err error
+	b.retry, err = retrymw.NewTieredRetry(config, b.logs)
+	require.NoError(t, err)
+	b.gate.Attach(b.valve)
+	b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate})
+	return b
+}
+
+// handle handles a message.
+func (b *breakered) handle(h message.HandlerFunc) error {
+	_, err := b.retry.Dispatch(h)(messageOf(b.ctx))
+	return err
+}
+
+// outcomes handles one message for each error.
+func (b *breakered) outcomes(errs ...error) {
+	b.t.Helper()
+	for _, err := range errs {
+		require.NoError(b.t, b.handle(failing(err)))
+	}
+}
+
+// start begins a message, and returns a function that ends it.
+func (b *breakered) start() (end func(error)) {
+	ends, ended := make(chan error), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = b.handle(func(*message.Message) ([]*message.Message, error) { return nil, <-ends })
+	}()
+	synctest.Wait()
+	return func(err error) {
+		ends <- err
+		<-ended
+	}
+}
+
+// paused waits for the end of the pause, and returns how long that took.
+func (b *breakered) paused() time.Duration {
+	b.t.Helper()
+	begin := time.Now()
+	for range 100_000 {
+		synctest.Wait()
+		if b.gate.Limit() != 0 {
+			return time.Since(begin)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	require.Fail(b.t, "it stays paused")
+	return 0
+}
+
+func repeat(err error, n int) (errs []error) {
+	for range n {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// assertPause compares a pause with the wanted one, which is shortened at random, by up to a quarter.
+func assertPause(t *testing.T, want, got time.Duration) {
+	t.Helper()
+	assert.LessOrEqual(t, got, want+20*time.Millisecond)
+	assert.GreaterOrEqual(t, got, want*3/4-20*time.Millisecond)
+}
+
+func TestBreakerPausesAtItsRatio(t *testing.T) {
+	ctx := routerContext(t)
+	mixed := append(repeat(nil, 11), repeat(errDown, 10)...)
+	for name, row := range map[string]struct {
+		before, last []error
+		paused       bool
+		change       func(*retrymw.TieredRetryConfig)
+	}{
+		"least":                 {repeat(errDown, 9), repeat(errDown, 1), true, nil},
+		"fewer than least":      {nil, repeat(errDown, 9), false, nil},
+		"below the ratio":       {nil, mixed, false, nil},
+		"at the ratio":          {mixed, repeat(errDown, 1), true, nil},
+		"another ratio":         {append(repeat(nil, 2), repeat(errDown, 17)...), repeat(errDown, 1), true, func(c *retrymw.TieredRetryConfig) { c.Breaker.Ratio = 0.9 }},
+		"below another ratio":   {nil, append(repeat(nil, 3), repeat(errDown, 20)...), false, func(c *retrymw.TieredRetryConfig) { c.Breaker.Ratio = 0.9 }},
+		"permanent":             {nil, repeat(backoff.Permanent(errDown), 50), false, nil},
+		"the app's own kind":    {nil, repeat(backoff.Permanent(errDown), 10), true, func(c *retrymw.TieredRetryConfig) { c.Breaker.Failed = func(error) bool { return true } }},
+		"not the app's kind":    {nil, repeat(errDown, 50), false, func(c *retrymw.TieredRetryConfig) { c.Breaker.Failed = func(error) bool { return false } }},
+		"kind panics":           {nil, repeat(errDown, 10), true, func(c *retrymw.TieredRetryConfig) { c.Breaker.Failed = func(error) bool { panic("bug") } }},
+		"deadline":              {nil, repeat(context.DeadlineExceeded, 10), true, nil},
+		"rule: retry with":      {nil, repeat(errDown, 10), true, rule(retrymw.RetryWith(backoff.Schedule{time.Second}))},
+		"rule: retry after":     {nil, repeat(errDown, 10), true, rule(retrymw.RetryAfter(time.Second))},
+		"rule: snooze":          {nil, repeat(errDown, 50), false, rule(retrymw.Snooze(time.Second))},
+		"rule: dead-letter":     {nil, repeat(errDown, 50), false, rule(retrymw.DeadLetter("invalid"))},
+		"rule: discard":         {nil, repeat(errDown, 50), false, rule(retrymw.Discard())},
+		"no breaker":            {nil, repeat(errDown, 50), false, func(c *retrymw.TieredRetryConfig) { c.Breaker = nil }},
+		"uncounted in between":  {append(repeat(errDown, 9), repeat(backoff.Permanent(errDown), 100)...), repeat(errDown, 1), true, nil},
+		"default: least is 20":  {repeat(errDown, 19), repeat(errDown, 1), true, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} }},
+		"default: ratio is 0.5": {append(repeat(nil, 20), repeat(errDown, 19)...), repeat(errDown, 1), true, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var change []func(*retrymw.TieredRetryConfig)
+				if row.change != nil {
+					change = append(change, row.change)
+				}
+				b := withBreaker(t, ctx, 16, change...)
+				b.outcomes(row.before...)
+				assert.Empty(t, b.gate.Paused())
+				b.outcomes(row.last...)
+				if row.paused {
+					assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
+					assert.Equal(t, 1, strings.Count(b.logs.String(), "Handler pauses"))
+				} else {
+					assert.Equal(t, []int{-1}, b.valve.all())
+				}
+				assert.LessOrEqual(t, strings.Count(b.logs.String(), "Breaker.Failed panicked"), 1)
+				assert.Equal(t, name == "kind panics", strings.Contains(b.logs.String(), "Breaker.Failed panicked"))
+			})
+		})
+	}
+}
+
+// rule returns a configuration with one rule for errDown.
+func rule(then retrymw.Action) func(*retrymw.TieredRetryConfig) {
+	return func(c *retrymw.TieredRetryConfig) {
+		c.Rules = []retrymw.Rule{{Name: "the bank", If: retrymw.Is(errDown), Then: then}}
+	}
+}
+
+func TestBreakerCountsWithinItsWindow(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16)
+		for range 20 {
+			b.outcomes(repeat(errDown, 9)...)
+			time.Sleep(11 * time.Second)
+		}
+		assert.Equal(t, []int{-1}, b.valve.all())
+	})
+}
+
+func TestBreakerCountsAPanicAndTheEndOfTheGoroutine(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16)
+		for range 10 {
+			require.NoError(t, b.handle(func(*message.Message) ([]*message.Message, error) { panic("bug") }))
+		}
+		assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
+	})
+}
+
+func TestPauseDoublesUpToMaxPause(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16)
+		b.outcomes(repeat(errDown, 10)...)
+		for i, want := range []time.Duration{1, 2, 4, 8, 8, 8} {
+			assertPause(t, want*time.Second, b.paused())
+			assert.Equal(t, 1, b.gate.Limit(), "one message is let through")
+			time.Sleep(time.Hour)
+			assert.Equal(t, 1, b.gate.Limit(), "nothing happens while no message arrives")
+			b.outcomes(errDown)
+			assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
+			assert.Equal(t, i+1, strings.Count(b.logs.String(), "Handler pauses again"))
+		}
+		b.paused()
+		assert.NotContains(t, b.logs.String(), "Handler goes on")
+		b.outcomes(repeat(nil, 15)...)
+		assert.Equal(t, gate.None, b.gate.Limit())
+		assert.Equal(t, 1, strings.Count(b.logs.String(), "Handler goes on"))
+		assert.Contains(t, b.logs.String(), "share:1.00")
+
+		b.outcomes(repeat(errDown, 10)...)
+		assertPause(t, time.Second, b.paused())
+	})
+}
+
+func TestHandlerGoesOnStepByStep(t *testing.T) {
+	ctx := routerContext(t)
+	for concurrency, want := range map[int][]int{
+		1:  {-1, 0, 1, -1},
+		2:  {-1, 0, 1, -1},
+		3:  {-1, 0, 1, 2, -1},
+		16: {-1, 0, 1, 2, 4, 8, -1},
+		17: {-1, 0, 1, 2, 4, 8, 16, -1},
+		0:  {-1, 0, 1, 2, 4, 8, 16, -1}, // not known
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := withBreaker(t, ctx, concurrency)
+			b.outcomes(repeat(errDown, 10)...)
+			b.paused()
+			for range 100 {
+				if limit := b.gate.Limit(); limit > 0 {
+					at := len(b.valve.all())
+					b.outcomes(repeat(nil, limit-1)...)
+					assert.Len(t, b.valve.all(), at, "as many successes as the limit are needed")
+					b.outcomes(nil)
+					assert.Len(t, b.valve.all(), at+1)
+				}
+			}
+			assert.Equal(t, want, b.valve.all(), "%d", concurrency)
+			b.outcomes(repeat(errDown, 9)...)
+			assert.Equal(t, gate.None, b.gate.Limit(), "the counts have begun again")
+			b.outcomes(errDown)
+			assert.Equal(t, 0, b.gate.Limit())
+		})
+	}
+}
+
+func TestRampEndsAtItsOwnRatio(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 64)
+		b.outcomes(repeat(errDown, 10)...)
+		b.paused()
+		for _, limit := range []int{1, 2, 4, 8, 16, 32} {
+			assert.Equal(t, limit, b.gate.Limit())
+			if limit > 1 {
+				b.outcomes(errDown) // one message always fails
+				assert.Equal(t, limit, b.gate.Limit())
+			}
+			b.outcomes(repeat(nil, limit)...)
+		}
+		assert.Equal(t, gate.None, b.gate.Limit())
+
+		b.outcomes(repeat(errDown, 40)...)
+		b.paused()
+		b.outcomes(repeat(nil, 3)...)
+		require.Equal(t, 4, b.gate.Limit())
+		b.outcomes(errDown, errDown, errDown)
+		assert.Equal(t, 4, b.gate.Limit(), "three outcomes")
+		b.outcomes(errDown)
+		assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
+		assertPause(t, 2*time.Second, b.paused())
+	})
+}
+
+func TestProbeThatIsNoSign(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16)
+		b.outcomes(repeat(errDown, 10)...)
+		b.paused()
+		b.outcomes(repeat(backoff.Permanent(errDown), 5)...)
+		assert.Equal(t, 1, b.gate.Limit(), "the next message is the probe")
+		assert.Len(t, b.sent.copies, 15)
+		assert.Equal(t, "dead.orders", b.sent.copies[14].topic)
+		b.outcomes(errDown)
+		assertPause(t, 2*time.Second, b.paused())
+		b.outcomes(nil)
+		assert.Equal(t, 2, b.gate.Limit())
+	})
+}
+
+// With a few messages in the queue each of them is a probe again and again.
+func TestFailureOfAProbeDoesNotCount(t *testing.T) {
+	ctx := routerContext(t)
+	for name, row := range map[string]struct {
+		err  error
+		tier string
+	}{
+		"schedule":    {errDown, "5s.orders"},
+		"retry after": {backoff.RetryAfter(errDown, time.Minute), "1m.orders"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := withBreaker(t, ctx, 16)
+				b.outcomes(repeat(errDown, 10)...)
+				msg := redelivered(b.ctx, b.sent.copies[9])
+				for i := range 10 {
+					b.paused()
+					_, err := b.retry.Dispatch(failing(row.err))(msg)
+					require.NoError(t, err)
+					sent := b.sent.copies[len(b.sent.copies)-1]
+					assert.Equal(t, row.tier, sent.topic)
+					assert.Equal(t, "1", sent.msg.Metadata.Get(retrymw.FailuresKey))
+					assert.Equal(t, fmt.Sprint(i+1), sent.msg.Metadata.Get(retrymw.SnoozesKey))
+					msg = redelivered(b.ctx, sent)
+				}
+			})
+		})
+	}
+}
+
+func TestMessagesInFlightAtAPauseSayNothing(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16)
+		good, bad := b.start(), b.start()
+		b.outcomes(repeat(errDown, 10)...)
+		b.paused()
+		good(nil)
+		assert.Equal(t, 1, b.gate.Limit(), "a success from before the pause")
+		bad(errDown)
+		assert.Equal(t, 1, b.gate.Limit(), "a failure from before the pause")
+		assert.Equal(t, "1", b.sent.copies[10].msg.Metadata.Get(retrymw.FailuresKey), "it counts for the message")
+	})
+}
+
+func TestProbeThatDoesNotReturn(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16)
+		b.outcomes(repeat(errDown, 10)...)
+		b.paused()
+		first := b.start()
+		time.Sleep(7900 * time.Millisecond)
+		assert.Equal(t, 1, b.gate.Limit())
+		time.Sleep(200 * time.Millisecond)
+		assert.Equal(t, 2, b.gate.Limit(), "after MaxPause one message more")
+		time.Sleep(time.Hour)
+		assert.Equal(t, 2, b.gate.Limit(), "none has come")
+		second := b.start()
+		time.Sleep(9 * time.Second)
+		assert.Equal(t, 3, b.gate.Limit())
+		assert.Equal(t, 2, strings.Count(b.logs.String(), "one message more is let through"))
+		third := b.start()
+		third(errDown)
+		assert.Equal(t, 0, b.gate.Limit())
+		b.paused()
+		assert.Equal(t, 1, b.gate.Limit(), "messages from before the pause take no place")
+		first(nil)
+		second(nil)
+		assert.Equal(t, 1, b.gate.Limit())
+
+		first = b.start()
+		time.Sleep(9 * time.Second)
+		second = b.start()
+		time.Sleep(9 * time.Second)
+		assert.Equal(t, 3, b.gate.Limit())
+		second(backoff.Permanent(errDown))
+		assert.Equal(t, 2, b.gate.Limit())
+		b.outcomes(nil)
+		assert.Equal(t, 3, b.gate.Limit(), "2 and the first")
+		first(nil)
+		assert.Equal(t, 2, b.gate.Limit())
+		b.outcomes(nil)
+		assert.Equal(t, 4, b.gate.Limit())
+	})
+}
+
+func TestSlowMessagesAreWaitedFor(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16)
+		b.outcomes(repeat(errDown, 10)...)
+		b.paused()
+		for range 10 {
+			end := b.start()
+			time.Sleep(5 * time.Second)
+			end(backoff.Permanent(errDown))
+		}
+		assert.Equal(t, []int{-1, 0, 1}, b.valve.all())
+	})
+}
+
+func TestFailuresAtAShutdownSayNothing(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16)
+		stopping := make(chan struct{})
+		b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate, Stopping: stopping})
+		var ends []func(error)
+		for range 10 {
+			ends = append(ends, b.start())
+		}
+		close(stopping)
+		for _, end := range ends {
+			end(errDown)
+		}
+		assert.Equal(t, []int{-1}, b.valve.all())
+	})
+}
+
+func TestPermanentProbeIsDeadLettered(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Breaker.Failed = func(error) bool { return true } })
+		b.outcomes(repeat(errDown, 10)...)
+		b.paused()
+		b.outcomes(backoff.Permanent(errDown))
+		assert.Equal(t, 0, b.gate.Limit(), "it is a sign")
+		assert.Equal(t, "dead.orders", b.sent.copies[10].topic)
+	})
+}
+
+func TestProbeOnItsLastTry(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16)
+		b.outcomes(errDown)
+		msg := redelivered(b.ctx, b.sent.copies[0])
+		msg.Metadata.Set(retrymw.FailuresKey, "4")
+		b.outcomes(repeat(errDown, 9)...)
+		b.paused()
+		_, err := b.retry.Dispatch(failing(errDown))(msg)
+		require.NoError(t, err)
+		sent := b.sent.copies[10]
+		assert.Equal(t, "1m.orders", sent.topic)
+		assert.Equal(t, "4", sent.msg.Metadata.Get(retrymw.FailuresKey))
+	})
+}
+
+func TestRulePausesAtOnce(t *testing.T) {
+	ctx := routerContext(t)
+	for name, configured := range map[string]*retrymw.Breaker{"without Breaker": nil, "with Breaker": {MaxPause: 8 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := withBreaker(t, ctx, 16, rule(retrymw.Pause(3*time.Second)), func(c *retrymw.TieredRetryConfig) {
+					c.Breaker = configured
+					if configured == nil {
+						c.Schedule = append(c.Schedule, 30*time.Second)
+					}
+				})
+				b.outcomes(nil, errDown)
+				assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
+				assert.Contains(t, b.logs.String(), "rule:the bank")
+				sent := b.sent.only(t)
+				assert.Equal(t, "0", sent.msg.Metadata.Get(retrymw.FailuresKey))
+				assert.Equal(t, 3*time.Second, b.paused(), "not shortened")
+				b.outcomes(errDown)
+				assertPause(t, 6*time.Second, b.paused())
+				b.outcomes(errors.New("another")) // not of the rule: a probe that fails
+				longest := 8 * time.Second
+				if configured == nil {
+					longest = 12 * time.Second
+				}
+				assertPause(t, longest, b.paused())
+				b.outcomes(repeat(nil, 15)...)
+				assert.Equal(t, gate.None, b.gate.Limit())
+				b.outcomes(repeat(errors.New("another"), 19)...)
+				assert.Equal(t, gate.None, b.gate.Limit())
+				b.outcomes(errors.New("another"))
+				assert.Equal(t, configured != nil, b.gate.Limit() == 0, "only Breaker has a ratio")
+			})
+		})
+	}
+}
+
+func TestRuleExtendsAPause(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16, rule(retrymw.Pause(time.Minute)))
+		straggler := b.start()
+		b.outcomes(errDown)
+		time.Sleep(40 * time.Second)
+		straggler(errDown)
+		assert.Equal(t, time.Minute, b.paused())
+		assert.Equal(t, 1, strings.Count(b.logs.String(), "Handler pauses"))
+	})
+}
+
+func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Breaker = nil })
+		circuit := watermillmw.NewCircuitBreaker(gobreaker.Settings{Timeout: 10 * time.Second})
+		calls, down := 0, true
+		h := circuit.Middleware(func(*message.Message) ([]*message.Message, error) {
+			calls++
+			if down {
+				return nil, errDown
+			}
+			return nil, nil
+		})
+		for range 6 {
+			require.NoError(t, b.handle(h))
+		}
+		assert.Equal(t, gate.None, b.gate.Limit(), "it has opened, no message has seen that")
+		require.NoError(t, b.handle(h))
+		assert.Equal(t, 6, calls)
+		assert.Equal(t, "0", b.sent.copies[6].msg.Metadata.Get(retrymw.FailuresKey))
+		down = false
+		for _, want := range []time.Duration{1, 2, 4, 8} {
+			assert.Equal(t, 0, b.gate.Limit())
+			assertPause(t, want*time.Second, b.paused())
+			if want < 8 {
+				require.NoError(t, b.handle(h))
+			}
+		}
+		require.NoError(t, b.handle(h))
+		assert.Equal(t, 7, calls)
+		assert.Equal(t, 2, b.gate.Limit())
+	})
+}
+
+func TestPauseOutlastsTheSubscription(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16, rule(retrymw.Pause(time.Minute)))
+		second := &valve{}
+		b.gate = gate.New(16)
+		b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate})
+		detach := b.gate.Attach(b.valve)
+		straggler := b.start()
+		b.outcomes(errDown)
+		time.Sleep(time.Second)
+		detach()
+		straggler(errDown)
+		time.Sleep(time.Hour)
+		assert.Equal(t, 0, b.gate.Limit(), "no timer goes on without a subscription")
+		b.gate.Attach(second)
+		assert.Equal(t, []int{0}, second.all())
+		time.Sleep(time.Millisecond)
+		assert.Equal(t, []int{0, 1}, second.all(), "the pause is over")
+	})
+}
+
+// The race detector sees a breaker that does not lock.
+func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
+	ctx := routerContext(t)
+	b := withBreaker(t, ctx, 64, func(c *retrymw.TieredRetryConfig) {
+		c.Publisher = discard{}
+		c.Breaker = &retrymw.Breaker{Least: 5, Pause: time.Millisecond, MaxPause: 2 * time.Millisecond}
+		c.Rules = []retrymw.Rule{{If: retrymw.Is(errClosedForWork), Then: retrymw.Pause(time.Millisecond)}}
+	})
+	var all sync.WaitGroup
+	for i := range 200 {
+		all.Go(func() {
+			for n := range 200 {
+				err := errDown
+				switch (i + n) % 20 {
+				case 0:
+					err = errClosedForWork
+				case 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11:
+					err = nil
+				case 12:
+					b.gate.Attach(&valve{})()
+				}
+				assert.NoError(t, b.handle(failing(err)))
+			}
+		})
+	}
+	all.Wait()
+	deadline := time.Now().Add(time.Minute)
+	for b.gate.Limit() != gate.None && time.Now().Before(deadline) {
+		if b.gate.Limit() > 0 {
+			assert.NoError(t, b.handle(succeed))
+		}
+	}
+	assert.Equal(t, gate.None, b.gate.Limit())
+}
+
+var errClosedForWork = errors.New("maintenance")
+
+func TestSuccessUnderABreakerDoesNotAllocate(t *testing.T) {
+	without, _ := setup(t)
+	with, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} })
+	ctx := retrymw.WithOrigin(context.Background(), topic, handler)
+	bound := binding.NewContext(ctx, &binding.Binding{Gate: gate.New(16)})
+	for name, row := range map[string]struct {
+		h   message.HandlerFunc
+		ctx context.Context
+	}{
+		"a gate":                {without.Dispatch(succeed), bound},
+		"a breaker":             {with.Dispatch(succeed), bound},
+		"no gate":               {without.Middleware(succeed), ctx},
+		"a breaker and no gate": {with.Middleware(succeed), ctx},
+	} {
+		msg := messageOf(row.ctx)
+		_, _ = row.h(msg)
+		assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = row.h(msg) }), name)
+	}
+}
+
+func BenchmarkSuccessUnderABreaker(b *testing.B) {
+	retry, _ := setup(b, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} })
+	msg := messageOf(binding.NewContext(routerContext(b), &binding.Binding{Gate: gate.New(16)}))
+	h := retry.Dispatch(succeed)
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = h(msg)
+	}
+}
+
+func TestBreakerDefaultsFollowEachOther(t *testing.T) {
+	ctx := routerContext(t)
+	for _, row := range []struct {
+		breaker retrymw.Breaker
+		want    []time.Duration
+	}{
+		{retrymw.Breaker{}, []time.Duration{1, 2, 4, 8, 16, 30, 30}},
+		{retrymw.Breaker{Pause: 60 * time.Second}, []time.Duration{60, 60}},
+		{retrymw.Breaker{MaxPause: 500 * time.Millisecond}, []time.Duration{0, 0}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			row.breaker.Least = 1
+			b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Breaker = &row.breaker })
+			for _, want := range row.want {
+				b.outcomes(errDown)
+				if want == 0 {
+					assertPause(t, 500*time.Millisecond, b.paused())
+				} else {
+					assertPause(t, want*time.Second, b.paused())
+				}
+			}
+		})
+	}
+}

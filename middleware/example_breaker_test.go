@@ -1,0 +1,34 @@
+package middleware_test
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+var errDeclined = errors.New("the card was declined")
+
+// The handler pauses while the bank is down. An order whose card is declined says nothing about the others.
+func ExampleBreaker() {
+	var retries middleware.Connection // of config.Connect, relay.Connect or retrytest.New
+	start := func(router *message.Router, bill message.NoPublishHandlerFunc) {
+		retries.AddConsumerHandler(router, "billing", "orders", bill, middleware.HandlerOptions{
+			Breaker: &middleware.Breaker{
+				MaxPause: 5 * time.Second,
+				Failed:   func(err error) bool { return !errors.Is(err, errDeclined) },
+			},
+		})
+	}
+	_ = start
+}
+
+func ExampleBreaker_Validate() {
+	fmt.Println(middleware.Breaker{Ratio: 1.5, Pause: time.Minute, MaxPause: time.Second}.Validate())
+	// Output:
+	// Ratio is 1.5: it must be more than 0 and at most 1, or 0 for the default
+	// Pause is 1m0s: it must be at most MaxPause, 1s
+}

@@ -1,0 +1,146 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/internal/gate"
+)
+
+// breakers are those of handlers whose messages have no gate, by the name of the handler. The map is replaced, never changed.
+type breakers map[string]*breaker
+
+// breakerOf returns the breaker of the handler. It is the same one for all messages of a gate.
+func (t *TieredRetry) breakerOf(in *delivery) *breaker {
+	if in.bound == nil || in.bound.Gate == nil {
+		return t.breakerByName(in)
+	}
+	if b, found := in.bound.Gate.Watcher().(*breaker); found {
+		return b
+	}
+	b, _ := in.bound.Gate.Watch(t.newBreaker(in, in.bound.Gate)).(*breaker)
+	return b
+}
+
+func (t *TieredRetry) breakerByName(in *delivery) *breaker {
+	name := handlerOf(in.ctx)
+	for {
+		all := t.breakers.Load()
+		if all != nil && (*all)[name] != nil {
+			return (*all)[name]
+		}
+		more := breakers{}
+		if all != nil {
+			maps.Copy(more, *all)
+		}
+		more[name] = t.newBreaker(in, gate.New(0))
+		t.breakers.CompareAndSwap(all, &more)
+	}
+}
+
+func (t *TieredRetry) newBreaker(in *delivery, g *gate.Gate) *breaker {
+	from := originOf(in.ctx)
+	return newBreaker(t.config.Breaker, g, t.logger, watermill.LogFields{"topic": from.topic, "handler_name": from.handler})
+}
+
+// enter waits while the handler is limited and its subscription does not follow the limit by itself. It returns false where the
+// message is to be given back.
+func (t *TieredRetry) enter(in *delivery) bool {
+	limited := in.gate()
+	if t.pauses.Load() {
+		in.breaker = t.breakerOf(in)
+		limited = in.breaker.gate
+	}
+	if limited != nil && limited.Limit() != gate.None && !limited.Attached() && !settled(in.msg) {
+		if in.place = t.wait(in, limited); in.place == nil {
+			return false
+		}
+	}
+	if in.breaker != nil {
+		in.ticket = in.breaker.begin()
+	}
+	return true
+}
+
+// wait waits as long as the message may stay unacknowledged.
+func (t *TieredRetry) wait(in *delivery, limited *gate.Gate) *gate.Place {
+	longest := t.config.MaxHold
+	source := in.source
+	if source == nil {
+		source = t.config.Source
+	}
+	if source != nil && source.MaxWait > 0 {
+		longest = min(longest, source.MaxWait)
+	}
+	ctx, cancel := context.WithTimeout(in.ctx, longest)
+	defer cancel()
+	return limited.Enter(ctx, in.stopping())
+}
+
+// leave ends what enter has begun.
+func (in *delivery) leave() {
+	if in.breaker != nil {
+		in.breaker.leave(in.ticket)
+	}
+	if in.place != nil {
+		in.place.Leave()
+	}
+}
+
+// errPaused is why a message is given back whose handler was not called.
+var errPaused = errors.New("the handler is paused, and the message cannot be kept any longer")
+
+// giveBackPaused gives a message back whose handler was not called.
+func (t *TieredRetry) giveBackPaused(in *delivery) error {
+	now := time.Now()
+	var s situation
+	t.describe(in, &s, false, now)
+	s.paused = true
+	return t.settle(in, &s, &failure{}, now)
+}
+
+// observeFailure makes a failure known to the breaker, and pauses the handler where a rule says so. The failure of a probe does not
+// count.
+func (t *TieredRetry) observeFailure(in *delivery, s *situation, f *failure) {
+	pause := f.action.pause
+	if s.ended || in.breaker == nil && pause == 0 {
+		return
+	}
+	if in.breaker == nil {
+		t.pauses.Store(true)
+		in.breaker = t.breakerOf(in)
+	}
+	if pause > 0 {
+		in.breaker.pauseFor(in.ticket, pause, f.rule)
+		return
+	}
+	s.probe = in.breaker.report(in.ticket, t.verdictOf(in, f))
+}
+
+func (t *TieredRetry) verdictOf(in *delivery, f *failure) verdict {
+	sign := f.retried()
+	if t.config.Breaker != nil && t.config.Breaker.Failed != nil {
+		sign = t.isSign(in, f.err)
+	}
+	if sign {
+		return bad
+	}
+	return noSign
+}
+
+// isSign calls Breaker.Failed. A panic in it is logged once.
+func (t *TieredRetry) isSign(in *delivery, err error) (sign bool) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			sign = true
+			if !t.failedPanicked.Swap(true) {
+				t.logger.Error("Breaker.Failed panicked, the error counts as a failure; further panics are not logged", newPanicError(recovered), t.fields(in))
+			}
+		}
+	}()
+	return t.config.Breaker.Failed(err)
+}

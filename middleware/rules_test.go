@@ -1,0 +1,467 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/sony/gobreaker"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// errStatus is an error of a type that rules can match.
+type errStatus int
+
+func (e errStatus) Error() string { return fmt.Sprintf("status %d", int(e)) }
+
+// observing keeps the events.
+func observing(events *[]retrymw.Event) func(*retrymw.TieredRetryConfig) {
+	return func(c *retrymw.TieredRetryConfig) { c.Observe = func(e retrymw.Event) { *events = append(*events, e) } }
+}
+
+func TestEachActionWithEachMatch(t *testing.T) {
+	ctx := routerContext(t)
+	long, short := backoff.Constant(5*time.Second, 9), backoff.Schedule{5 * time.Second}
+	const own = retrymw.DeadReason("invalid")
+	type want struct {
+		outcome  retrymw.Outcome
+		delay    time.Duration // 0: no copy waits
+		failures int           // in the record of the event, after two failures before
+		dead     retrymw.DeadReason
+	}
+	retried := func(delay time.Duration) want { return want{retrymw.Retried, delay, 3, ""} }
+	snoozed := func(delay time.Duration) want { return want{retrymw.Snoozed, delay, 2, ""} }
+	dead := func(why retrymw.DeadReason) want { return want{retrymw.DeadLettered, 0, 3, why} }
+	discarded, givenBack := want{retrymw.Discarded, 0, 3, ""}, want{retrymw.GivenBack, 0, 2, ""}
+	for name, action := range map[string]struct {
+		then                        retrymw.Action
+		plain, requested, permanent want // what follows on an error, one with a requested delay of 6s, and a permanent one
+	}{
+		"no rule":          {retrymw.Action{}, retried(5 * time.Second), retried(6 * time.Second), dead(retrymw.DeadReasonPermanent)},
+		"RetryWith longer": {retrymw.RetryWith(long), retried(5 * time.Second), retried(6 * time.Second), retried(5 * time.Second)},
+		"RetryWith shorter": {
+			retrymw.RetryWith(short), dead(retrymw.DeadReasonExhausted), dead(retrymw.DeadReasonExhausted), dead(retrymw.DeadReasonExhausted),
+		},
+		"RetryAfter": {retrymw.RetryAfter(7 * time.Second), retried(7 * time.Second), retried(7 * time.Second), retried(7 * time.Second)},
+		"Snooze":     {retrymw.Snooze(7 * time.Second), snoozed(7 * time.Second), snoozed(6 * time.Second), snoozed(7 * time.Second)},
+		"DeadLetter": {retrymw.DeadLetter(own), dead(own), dead(own), dead(own)},
+		"Discard":    {retrymw.Discard(), discarded, discarded, discarded},
+		"GiveBack":   {retrymw.GiveBack(), givenBack, givenBack, givenBack},
+		"Pause":      {retrymw.Pause(7 * time.Second), snoozed(7 * time.Second), snoozed(6 * time.Second), snoozed(7 * time.Second)},
+	} {
+		for match, matches := range map[string]func(retrymw.Record, error) bool{
+			"Is":     retrymw.Is(errStatus(503)),
+			"As":     retrymw.As[errStatus](),
+			"record": func(r retrymw.Record, _ error) bool { return r.Failures == 2 && r.Reason == "before" },
+		} {
+			for kind, row := range map[string]struct {
+				err  error
+				want want
+			}{
+				"plain":     {fmt.Errorf("billing: %w", errStatus(503)), action.plain},
+				"requested": {backoff.RetryAfter(errStatus(503), 6*time.Second), action.requested},
+				"permanent": {backoff.Permanent(errStatus(503)), action.permanent},
+			} {
+				t.Run(name+"/"+match+"/"+kind, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						var events []retrymw.Event
+						retry, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) {
+							if name != "no rule" {
+								never := func(retrymw.Record, error) bool { return false }
+								c.Rules = []retrymw.Rule{
+									{Name: "other", If: retrymw.Is(errDown), Then: retrymw.Discard()},
+									{Name: "never", If: never, Then: retrymw.DeadLetter("never")},
+									{Name: "this", If: matches, Then: action.then},
+									{Name: "last", If: matches, Then: retrymw.DeadLetter("last")},
+								}
+							}
+						})
+						msg := messageOf(ctx)
+						retrymw.Record{Failures: 2, Topic: topic, Reason: "before", FirstFailedAt: time.Now()}.Write(msg.Metadata)
+						began := time.Now()
+						_, err := retry.Middleware(failing(row.err))(msg)
+
+						require.Len(t, events, 1)
+						e := events[0]
+						assert.Equal(t, row.want, want{e.Outcome, e.Delay, e.Record.Failures, e.Record.DeadReason})
+						assert.Equal(t, row.err, e.Err)
+						if name != "no rule" {
+							assert.Equal(t, "this", e.Rule)
+						}
+						switch row.want.outcome {
+						case retrymw.GivenBack:
+							require.ErrorIs(t, err, row.err)
+							assert.Equal(t, time.Second, time.Since(began))
+							assert.Empty(t, sent.copies)
+							assert.Equal(t, "before", e.Record.Reason, "the record that it came with")
+						case retrymw.Discarded:
+							require.NoError(t, err)
+							assert.Empty(t, sent.copies)
+							assert.Contains(t, e.Record.Reason, "status 503")
+						default:
+							require.NoError(t, err)
+							record, ok := retrymw.ReadRecord(sent.only(t).msg.Metadata)
+							require.True(t, ok)
+							assert.Equal(t, row.want.failures, record.Failures)
+							assert.Equal(t, 3-row.want.failures, record.Snoozes)
+							assert.Equal(t, row.want.dead, record.DeadReason)
+							if row.want.delay > 0 {
+								assert.Equal(t, row.want.delay, time.Until(record.DueAt))
+							}
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// The number of retries is that of the rule's schedule, and the count of failures is the same for all rules.
+func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
+	ctx := routerContext(t)
+	for name, row := range map[string]struct {
+		schedule backoff.Schedule
+		want     []string
+	}{
+		"more":  {backoff.Constant(5*time.Second, 6), []string{"5s", "5s", "5s", "5s", "5s", "5s"}},
+		"fewer": {backoff.Schedule{time.Hour}, []string{"1h"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+					c.Rules = []retrymw.Rule{{If: retrymw.Is(errDown), Then: retrymw.RetryWith(row.schedule)}}
+				})
+				h := failing(errDown)
+				_, err := retry.Middleware(h)(messageOf(ctx))
+				require.NoError(t, err)
+				var waited []string
+				for range 20 {
+					tiers := rounds(t, ctx, retry, sent, h)
+					if waited = append(waited, tiers...); len(tiers) == 0 {
+						break
+					}
+				}
+				assert.Equal(t, row.want, waited)
+				record, _ := retrymw.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				assert.Equal(t, retrymw.DeadReasonExhausted, record.DeadReason)
+				assert.Equal(t, len(row.schedule)+1, record.Failures)
+			})
+		})
+	}
+	t.Run("after other failures", func(t *testing.T) {
+		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+			c.Rules = []retrymw.Rule{{If: retrymw.Is(errDown), Then: retrymw.RetryWith(backoff.Schedule{time.Hour, 2 * time.Hour, 3 * time.Hour})}}
+		})
+		_, err := retry.Middleware(failing(errors.New("another")))(messageOf(ctx))
+		require.NoError(t, err)
+		_, err = retry.Middleware(failing(errDown))(redelivered(ctx, sent.only(t)))
+		require.NoError(t, err)
+		assert.Equal(t, "2h.orders", sent.copies[1].topic)
+	})
+}
+
+// The app's list may change later.
+func TestRetryWithKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
+	schedule := backoff.Schedule{5 * time.Second}
+	action := retrymw.RetryWith(schedule)
+	schedule[0] = time.Hour
+	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Rules = []retrymw.Rule{{If: retrymw.Is(errDown), Then: action}} })
+	_, err := retry.Middleware(failing(errDown))(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	assert.Equal(t, "5s.orders", sent.only(t).topic)
+}
+
+func TestPanicInIfCountsAsNoMatch(t *testing.T) {
+	ctx := routerContext(t)
+	sent, logs := &recorder{}, &logRecorder{}
+	config := configOf(sent)
+	config.Rules = []retrymw.Rule{
+		{Name: "panics", If: func(retrymw.Record, error) bool { panic("in If") }, Then: retrymw.Discard()},
+		{Name: "next", If: retrymw.Is(errDown), Then: retrymw.DeadLetter("next")},
+	}
+	retry, err := retrymw.NewTieredRetry(config, logs)
+	require.NoError(t, err)
+	for range 2 {
+		_, err = retry.Middleware(failing(errDown))(messageOf(ctx))
+		require.NoError(t, err)
+	}
+	require.Len(t, sent.copies, 2)
+	assert.Equal(t, "next", sent.copies[1].msg.Metadata[retrymw.DeadReasonKey])
+	assert.Equal(t, 2, logs.lines("in If"))
+	assert.Contains(t, logs.text.String(), "rules_test.go:", "the place of the panic")
+}
+
+func TestRulesMatchPanics(t *testing.T) {
+	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		c.Rules = []retrymw.Rule{
+			{If: retrymw.As[*retrymw.PanicError](), Then: retrymw.DeadLetter("panic")},
+			{If: retrymw.Is(retrymw.ErrNilMessage), Then: retrymw.DeadLetter("nil")},
+		}
+	})
+	for want, h := range map[string]message.HandlerFunc{
+		"panic": func(*message.Message) ([]*message.Message, error) { panic("boom") },
+		"nil":   func(*message.Message) ([]*message.Message, error) { return []*message.Message{nil}, nil },
+	} {
+		_, err := retry.Middleware(h)(messageOf(routerContext(t)))
+		require.NoError(t, err)
+		assert.Equal(t, want, sent.copies[len(sent.copies)-1].msg.Metadata[retrymw.DeadReasonKey])
+	}
+}
+
+func TestValidateReportsAllFaultsOfRules(t *testing.T) {
+	is := retrymw.Is(errDown)
+	config := configOf(&recorder{})
+	config.Rules = []retrymw.Rule{
+		0:  {},
+		1:  {Name: "no action", If: is},
+		2:  {Name: "no If", Then: retrymw.Discard()},
+		3:  {Name: "empty schedule", If: is, Then: retrymw.RetryWith(nil)},
+		4:  {Name: "bad schedule", If: is, Then: retrymw.RetryWith(backoff.Schedule{time.Second, -1})},
+		5:  {Name: "now", If: is, Then: retrymw.RetryAfter(0)},
+		6:  {Name: "ever", If: is, Then: retrymw.Snooze(backoff.MaxDelay + 1)},
+		7:  {Name: "past", If: is, Then: retrymw.Pause(-time.Second)},
+		8:  {Name: "no reason", If: is, Then: retrymw.DeadLetter("")},
+		9:  {Name: "long reason", If: is, Then: retrymw.DeadLetter(retrymw.DeadReason(strings.Repeat("x", 256)))},
+		10: {Name: "good", If: is, Then: retrymw.DeadLetter(retrymw.DeadReason(strings.Repeat("x", 255)))},
+	}
+	config.ExtraTiers = []time.Duration{time.Second, 0}
+	config.Breaker = &retrymw.Breaker{Ratio: math.NaN(), Least: -1}
+	config.MaxAge = -time.Second
+	config.MaxHold = -time.Second
+	err := config.Validate()
+	for _, fault := range []string{
+		`Rules[0] (""): If is nil`, `Then is not set`,
+		`Rules[1] ("no action"): Then is not set: use RetryWith`,
+		`Rules[2] ("no If"): If is nil`,
+		`Rules[3] ("empty schedule"): RetryWith: backoff: no retries`,
+		`Rules[4] ("bad schedule"): RetryWith: backoff: retry 2: delay -1ns is too short`,
+		`Rules[5] ("now"): the delay is 0s: it must be more than 0`,
+		`Rules[6] ("ever"): the delay is 87600h0m0.000000001s: it must be more than 0 and at most 87600h0m0s`,
+		`Rules[7] ("past"): the delay is -1s`,
+		`Rules[8] ("no reason"): the dead reason has 0 bytes`,
+		`Rules[9] ("long reason"): the dead reason has 256 bytes: it must have between 1 and 255`,
+		`ExtraTiers: backoff: retry 2: delay 0s is too short`,
+		`Breaker: Ratio is NaN`, `Least is -1`, `MaxAge is -1s`, `MaxHold is -1s`,
+	} {
+		require.ErrorContains(t, err, fault)
+	}
+	assert.NotContains(t, err.Error(), "good")
+
+	config = configOf(&recorder{})
+	config.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} }
+	require.ErrorContains(t, config.Validate(), "MaxAgeFrom is set, but MaxAge is 0")
+
+	err = retrymw.HandlerOptions{Rules: []retrymw.Rule{{If: is}}, Breaker: &retrymw.Breaker{Window: -1}}.Validate()
+	require.ErrorContains(t, err, "Rules[0]")
+	require.ErrorContains(t, err, "Breaker: Window is -1ns")
+}
+
+// A message that is given up by age keeps the record of its last failure.
+func TestMaxAgeFromTheFirstFailure(t *testing.T) {
+	ctx := routerContext(t)
+	aged := func(age time.Duration) func(*retrymw.TieredRetryConfig) {
+		return func(c *retrymw.TieredRetryConfig) { c.MaxAge = age }
+	}
+	t.Run("no retry is started that would end beyond it", func(t *testing.T) {
+		for age, want := range map[time.Duration][]string{
+			500 * time.Millisecond: nil, time.Second: {"1s"}, 5999 * time.Millisecond: {"1s"}, 6 * time.Second: {"1s", "5s"},
+			10 * time.Second: {"1s", "5s"}, 71 * time.Second: {"1s", "5s", "5s", "1m"},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t, tiersWait, aged(age))
+				began := time.Now()
+				h := failing(errDown)
+				_, err := retry.Middleware(h)(messageOf(ctx))
+				require.NoError(t, err)
+				var waited []string
+				for range 20 {
+					tiers := rounds(t, ctx, retry, sent, h)
+					if waited = append(waited, tiers...); len(tiers) == 0 {
+						break
+					}
+				}
+				assert.Equal(t, want, waited)
+				assert.LessOrEqual(t, time.Since(began), age)
+				record, _ := retrymw.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				why := retrymw.DeadReasonExpired
+				if age > 71*time.Second || len(want) == 4 {
+					why = retrymw.DeadReasonExhausted
+				}
+				assert.Equal(t, why, record.DeadReason, "%v", age)
+				assert.Equal(t, len(want)+1, record.Failures)
+				assert.Equal(t, errDown.Error(), record.Reason)
+			})
+		}
+	})
+	t.Run("at arrival the handler is not called", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var events []retrymw.Event
+			retry, sent := setup(t, tiersWait, aged(time.Minute), observing(&events))
+			_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+			require.NoError(t, err)
+			back := redelivered(ctx, sent.only(t))
+			time.Sleep(time.Minute) // in the work queue: the handler was paused
+			calls := 0
+			_, err = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+				calls++
+				return nil, nil
+			})(redelivered(ctx, sent.only(t)))
+			require.NoError(t, err)
+			assert.Equal(t, 1, calls, "it is as old as it may be")
+			time.Sleep(time.Millisecond)
+			_, err = retry.Middleware(notCalled(t))(back)
+			require.NoError(t, err)
+			require.Len(t, sent.copies, 2)
+			record, _ := retrymw.ReadRecord(sent.copies[1].msg.Metadata)
+			assert.Equal(t, retrymw.DeadReasonExpired, record.DeadReason)
+			assert.Equal(t, 1, record.Failures, "no failure is counted")
+			assert.Equal(t, errDown.Error(), record.Reason)
+			last := events[len(events)-1]
+			assert.Equal(t, retrymw.DeadLettered, last.Outcome)
+			assert.Equal(t, time.Minute+time.Millisecond, last.Age)
+		})
+	})
+	t.Run("of a requested delay", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			retry, sent := setup(t, tiersWait, aged(7*time.Second))
+			_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 6500*time.Millisecond)))(messageOf(ctx))
+			require.NoError(t, err)
+			_, err = retry.Middleware(failing(backoff.RetryAfter(errDown, 7500*time.Millisecond)))(messageOf(ctx))
+			require.NoError(t, err)
+			assert.Equal(t, "5s.orders", sent.copies[0].topic)
+			assert.Equal(t, "dead.orders", sent.copies[1].topic)
+		})
+	})
+	t.Run("ends snoozes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			retry, sent := setup(t, tiersWait, aged(10*time.Second), snoozeLater)
+			h := failing(errLater)
+			_, err := retry.Middleware(h)(messageOf(ctx))
+			require.NoError(t, err)
+			snoozes := 0
+			for len(rounds(t, ctx, retry, sent, h)) > 0 && snoozes < 100 {
+				snoozes++
+			}
+			assert.Equal(t, 10, snoozes)
+			record, _ := retrymw.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+			assert.Equal(t, retrymw.DeadReasonExpired, record.DeadReason)
+			assert.Zero(t, record.Failures)
+		})
+	})
+}
+
+func TestMaxAgeFromAMessage(t *testing.T) {
+	ctx := routerContext(t)
+	for name, row := range map[string]struct {
+		sent func() time.Time
+		want retrymw.Outcome // of a handler that fails
+		dead retrymw.DeadReason
+		call bool
+	}{
+		"now":              {time.Now, retrymw.Retried, "", true},
+		"not known":        {func() time.Time { return time.Time{} }, retrymw.Retried, "", true},
+		"panics":           {func() time.Time { panic("in MaxAgeFrom") }, retrymw.Retried, "", true},
+		"a clock is ahead": {func() time.Time { return time.Now().Add(24 * time.Hour) }, retrymw.Retried, "", true},
+		"a minute ago":     {func() time.Time { return time.Now().Add(-time.Minute) }, retrymw.DeadLettered, retrymw.DeadReasonExpired, true},
+		"over a minute":    {func() time.Time { return time.Now().Add(-time.Minute - 1) }, retrymw.DeadLettered, retrymw.DeadReasonExpired, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var events []retrymw.Event
+				retry, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) {
+					c.MaxAge, c.MaxAgeFrom = time.Minute, func(*message.Message) time.Time { return row.sent() }
+				})
+				called := false
+				_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+					called = true
+					return nil, errDown
+				})(messageOf(ctx))
+				require.NoError(t, err)
+				assert.Equal(t, row.call, called)
+				require.Len(t, events, 1)
+				assert.Equal(t, row.want, events[0].Outcome)
+				record, ok := retrymw.ReadRecord(sent.only(t).msg.Metadata)
+				require.True(t, ok)
+				assert.Equal(t, row.dead, record.DeadReason)
+				assert.Equal(t, topic, record.Topic)
+				assert.Equal(t, handler, record.Handler)
+			})
+		})
+	}
+}
+
+// Watermill's CircuitBreaker returns these errors without a call of the handler.
+func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
+	ctx := routerContext(t)
+	for _, open := range []error{gobreaker.ErrOpenState, gobreaker.ErrTooManyRequests} {
+		synctest.Test(t, func(t *testing.T) {
+			var events []retrymw.Event
+			retry, sent := setup(t, tiersWait, observing(&events))
+			h := failing(fmt.Errorf("billing: %w", open))
+			_, err := retry.Middleware(h)(messageOf(ctx))
+			require.NoError(t, err)
+			for snooze := range 10 { // more than the schedule has retries
+				assert.Equal(t, []string{"1s"}, rounds(t, ctx, retry, sent, h))
+				record, _ := retrymw.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				assert.Zero(t, record.Failures)
+				assert.Equal(t, snooze+2, record.Snoozes)
+			}
+			assert.Equal(t, retrymw.Snoozed, events[0].Outcome)
+			assert.Equal(t, "circuit breaker", events[0].Rule)
+		})
+	}
+
+	t.Run("of Watermill", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			retry, sent := setup(t, tiersWait)
+			down := true
+			h := watermillmw.NewCircuitBreaker(gobreaker.Settings{Timeout: time.Minute}).Middleware(func(*message.Message) ([]*message.Message, error) {
+				if down {
+					return nil, errDown
+				}
+				return nil, nil
+			})
+			for range 6 { // then it opens
+				_, err := retry.Middleware(h)(messageOf(ctx))
+				require.NoError(t, err)
+			}
+			down = false
+			sent.copies = nil
+			_, err := retry.Middleware(h)(messageOf(ctx))
+			require.NoError(t, err)
+			processed := time.Time{}
+			for processed.IsZero() && len(sent.copies) < 100 {
+				rounds(t, ctx, retry, sent, func(msg *message.Message) ([]*message.Message, error) {
+					produced, err := h(msg)
+					if err == nil {
+						processed = time.Now()
+					}
+					return produced, err
+				})
+			}
+			assert.Less(t, len(sent.copies), 70, "a second each")
+			for _, c := range sent.copies {
+				assert.Equal(t, "0", c.msg.Metadata[retrymw.FailuresKey])
+			}
+		})
+	})
+	t.Run("with a rule", func(t *testing.T) {
+		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+			c.Rules = []retrymw.Rule{{If: retrymw.Is(gobreaker.ErrOpenState), Then: retrymw.DeadLetter("open")}}
+		})
+		_, err := retry.Middleware(failing(gobreaker.ErrOpenState))(messageOf(context.Background()))
+		require.NoError(t, err)
+		assert.Equal(t, "open", sent.only(t).msg.Metadata[retrymw.DeadReasonKey])
+	})
+}

@@ -1,0 +1,388 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/gate"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// subscription binds messages as the subscribers of this library do.
+type subscription struct {
+	binding binding.Binding
+	stop    context.CancelFunc
+}
+
+func newSubscription(t *testing.T, source *retrymw.Source) *subscription {
+	stopping, stop := context.WithCancel(t.Context())
+	return &subscription{binding.Binding{Source: source, Stopping: stopping.Done()}, stop}
+}
+
+// bind returns the context of a message of the subscription. own is the context as its backend makes it.
+func (s *subscription) bind(own context.Context) context.Context {
+	return binding.NewContext(own, &s.binding)
+}
+
+// setupBound is setup for messages of a subscription.
+func setupBound(t *testing.T, change ...func(*retrymw.TieredRetryConfig)) (*retrymw.TieredRetry, *recorder, *subscription, *logRecorder) {
+	t.Helper()
+	sent, logs := &recorder{}, &logRecorder{}
+	config := configOf(sent)
+	config.Source = sourceOf("email", config.Schedule.Tiers()...)
+	for _, c := range change {
+		c(&config)
+	}
+	retry, err := retrymw.NewTieredRetry(config, logs)
+	require.NoError(t, err)
+	return retry, sent, newSubscription(t, config.Source), logs
+}
+
+// lines returns how many lines of the log have the words.
+func (l *logRecorder) lines(words string) (n int) {
+	for line := range strings.Lines(l.text.String()) {
+		if strings.Contains(line, words) {
+			n++
+		}
+	}
+	return n
+}
+
+// A Timeout of the router ends the message's context. The end of the subscription is another thing.
+func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
+	routed := routerContext(t)
+	for _, bound := range []bool{true, false} {
+		t.Run(map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent, s, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+					if !bound {
+						c.Source = nil
+					}
+				})
+				h := watermillmw.Timeout(time.Minute)(retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+					<-msg.Context().Done()
+					return nil, msg.Context().Err()
+				}))
+				msg := messageOf(routed)
+				for failure, want := range []string{"1s.orders", "5s.orders", "5s.orders", "1m.orders", "dead.orders"} {
+					if bound {
+						msg.SetContext(s.bind(msg.Context()))
+					}
+					_, err := h(msg)
+					require.NoError(t, err)
+					require.Len(t, sent.copies, failure+1)
+					assert.Equal(t, want, sent.copies[failure].topic)
+					assert.NoError(t, sent.copies[failure].ctxErr, "the copy has a deadline of its own")
+					msg = redelivered(routed, sent.copies[failure])
+				}
+				record, _ := retrymw.ReadRecord(msg.Metadata)
+				assert.Equal(t, retrymw.DeadReasonExhausted, record.DeadReason)
+				assert.Equal(t, 5, record.Failures)
+				assert.Equal(t, 1, logs.lines("has set a deadline"), "one warning")
+				assert.Zero(t, logs.lines("Shutting down"))
+			})
+		})
+	}
+}
+
+func TestDeadlineOfTheSubscriberIsNoReasonForAWarning(t *testing.T) {
+	routed := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		retry, _, s, logs := setupBound(t)
+		own, cancel := context.WithTimeout(routed, time.Hour)
+		defer cancel()
+		_, err := retry.Middleware(failing(nil))(messageOf(s.bind(own)))
+		require.NoError(t, err)
+		assert.Zero(t, logs.lines("deadline"))
+	})
+}
+
+// Once a deadline is over, the context of a message that is not bound cannot signal a shutdown any more.
+func TestDeadlineSetOutsideDoesNotEndTheHold(t *testing.T) {
+	routed := routerContext(t)
+	for _, bound := range []bool{true, false} {
+		t.Run(map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent, s, _ := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+					if !bound {
+						c.Source = nil
+					}
+				})
+				began := time.Now()
+				sent.fail = func(int) error {
+					if time.Since(began) < 3*time.Minute {
+						return errNoBroker
+					}
+					return nil
+				}
+				ctx := routed
+				if bound {
+					ctx = s.bind(routed)
+				}
+				_, err := watermillmw.Timeout(time.Minute)(retry.Middleware(failing(errDown)))(messageOf(ctx))
+				require.NoError(t, err)
+				assert.Equal(t, "1s.orders", sent.only(t).topic)
+				assert.Less(t, sent.tries, 80, "with back-off")
+			})
+		})
+	}
+}
+
+func TestEndOfTheSubscriptionGivesBack(t *testing.T) {
+	routed := routerContext(t)
+	for name, failure := range map[string]error{"an error": errDown, "Canceled": context.Canceled, "DeadlineExceeded": context.DeadlineExceeded, "permanent": backoff.Permanent(errDown)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent, s, logs := setupBound(t)
+				_, err := watermillmw.Timeout(time.Minute)(retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+					s.stop()
+					return nil, failure
+				}))(messageOf(s.bind(routed)))
+				require.ErrorIs(t, err, failure)
+				_, err = retry.Middleware(failing(nil))(messageOf(s.bind(routed)))
+				require.NoError(t, err, "messages in flight may still end")
+				ended, end := context.WithCancel(routed)
+				end()
+				_, err = retry.Middleware(notCalled(t))(messageOf(s.bind(ended)))
+				require.ErrorIs(t, err, context.Canceled)
+				assert.Empty(t, sent.copies)
+				assert.Equal(t, 2, logs.lines("Shutting down"))
+			})
+		})
+	}
+}
+
+// The subscription goes on: it would bring the message back for ever.
+func TestContextThatAMiddlewareCancelsIsAFailure(t *testing.T) {
+	routed := routerContext(t)
+	for _, before := range []bool{true, false} {
+		t.Run(map[bool]string{true: "before the handler", false: "in the handler"}[before], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent, s, logs := setupBound(t)
+				ctx, cancel := context.WithCancel(s.bind(routed))
+				if before {
+					cancel()
+				}
+				began := time.Now()
+				_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+					cancel()
+					return nil, msg.Context().Err()
+				})(messageOf(ctx))
+				require.NoError(t, err)
+				assert.Zero(t, time.Since(began))
+				assert.Equal(t, "1s.orders", sent.only(t).topic)
+				assert.Equal(t, "1", sent.only(t).msg.Metadata[retrymw.FailuresKey])
+				assert.Zero(t, logs.lines("Shutting down"))
+			})
+		})
+	}
+}
+
+// NATS ends the context of a message after AckWait, and delivers it again.
+func TestMessageThatTheBackendHasTakenBackIsGivenBackAtOnce(t *testing.T) {
+	routed := routerContext(t)
+	for name, row := range map[string]struct {
+		handle  func(taken context.CancelFunc) message.HandlerFunc
+		before  bool // the context has ended before the handler
+		failing bool // the copy cannot be published
+	}{
+		"before the handler": {func(context.CancelFunc) message.HandlerFunc { return notCalled(t) }, true, false},
+		"in the handler": {func(taken context.CancelFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				taken()
+				return nil, errDown
+			}
+		}, false, false},
+		"with another context of the handler": {func(taken context.CancelFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				taken()
+				msg.SetContext(context.Background())
+				return nil, errDown
+			}
+		}, false, false},
+		"while it is held": {func(taken context.CancelFunc) message.HandlerFunc {
+			return func(*message.Message) ([]*message.Message, error) {
+				time.AfterFunc(3*time.Second, taken)
+				return nil, errDown
+			}
+		}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var outcomes []retrymw.Outcome
+				retry, sent, s, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+					c.Observe = func(e retrymw.Event) { outcomes = append(outcomes, e.Outcome) }
+				})
+				want := []retrymw.Outcome{retrymw.GivenBack}
+				if row.failing {
+					sent.fail = func(int) error { return errNoBroker }
+					want = []retrymw.Outcome{retrymw.Held, retrymw.GivenBack}
+				}
+				own, taken := context.WithCancel(routed)
+				if row.before {
+					taken()
+				}
+				began := time.Now()
+				_, err := retry.Middleware(row.handle(taken))(messageOf(s.bind(own)))
+				require.Error(t, err)
+				assert.Empty(t, sent.copies, "not counted")
+				assert.Equal(t, row.failing, time.Since(began) == 3*time.Second)
+				assert.Less(t, time.Since(began), 4*time.Second, "without the pause of a shutdown")
+				assert.Equal(t, 1, logs.lines("the backend has ended the message's context"))
+				assert.Zero(t, logs.lines("Shutting down"))
+				assert.Equal(t, want, outcomes)
+			})
+		})
+	}
+}
+
+// A nil message would panic in the router's publisher, where no middleware sees it.
+func TestNilMessageIsAFailure(t *testing.T) {
+	routed := routerContext(t)
+	retry, sent := setup(t)
+	produced, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage("bill-1", nil), nil}, nil
+	})(messageOf(routed))
+	require.NoError(t, err)
+	assert.Empty(t, produced)
+	assert.Equal(t, "1s.orders", sent.only(t).topic)
+	assert.Equal(t, retrymw.ErrNilMessage.Error(), sent.only(t).msg.Metadata[retrymw.ReasonKey])
+}
+
+func TestFailureAfterAnAckIsLoggedAsAnError(t *testing.T) {
+	routed := routerContext(t)
+	for name, row := range map[string]struct {
+		settle func(*message.Message) bool
+		level  watermill.LogLevel
+	}{"acked": {(*message.Message).Ack, watermill.ErrorLogLevel}, "nacked": {(*message.Message).Nack, watermill.InfoLogLevel}} {
+		t.Run(name, func(t *testing.T) {
+			logs := watermill.NewCaptureLogger()
+			retry, err := retrymw.NewTieredRetry(configOf(&recorder{}), logs)
+			require.NoError(t, err)
+			_, err = retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				row.settle(msg)
+				return nil, errDown
+			})(messageOf(routed))
+			require.ErrorIs(t, err, errDown)
+			for level, lines := range logs.Captured() {
+				assert.Equal(t, row.level, level)
+				assert.Len(t, lines, 1)
+			}
+			require.Len(t, logs.Captured(), 1)
+		})
+	}
+}
+
+// errOf is an error with the methods of a publisher's errors.
+type errOf struct {
+	error
+	closed, refused, rejected, unconfirmed, timeout bool
+}
+
+func (e errOf) Closed() bool      { return e.closed }
+func (e errOf) Refused() bool     { return e.refused }
+func (e errOf) Rejected() bool    { return e.rejected }
+func (e errOf) Unconfirmed() bool { return e.unconfirmed }
+func (e errOf) Timeout() bool     { return e.timeout }
+
+var (
+	errClosedPublisher = errOf{error: errors.New("the publisher is closed"), closed: true}
+	errRefused         = errOf{error: errors.New("cannot marshal"), refused: true}
+	errRejected        = errOf{error: errors.New("the tier is full"), rejected: true}
+	errUnconfirmed     = errOf{error: errors.New("no confirmation"), unconfirmed: true, timeout: true}
+)
+
+func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {
+	routed := routerContext(t)
+	for name, failure := range map[string]error{"retried": errDown, "snoozed": errLater, "requested": backoff.RetryAfter(errDown, time.Hour)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t, snoozeLater)
+				sent.fail = func(try int) error {
+					if try == 1 {
+						return errRefused
+					}
+					return nil
+				}
+				began := time.Now()
+				_, err := retry.Middleware(failing(failure))(messageOf(routed))
+				require.NoError(t, err)
+				assert.Zero(t, time.Since(began))
+				dead := sent.only(t)
+				assert.Equal(t, "dead.orders", dead.topic)
+				assert.Equal(t, string(retrymw.DeadReasonRefused), dead.msg.Metadata[retrymw.DeadReasonKey])
+			})
+		})
+	}
+}
+
+var errLater = errors.New("the rate limit is reached")
+
+func snoozeLater(c *retrymw.TieredRetryConfig) {
+	c.Rules = append(c.Rules, retrymw.Rule{Name: "later", If: retrymw.Is(errLater), Then: retrymw.Snooze(time.Second)})
+}
+
+// No other destination can take it.
+func TestDeadLetterThatThePublisherRefusesIsHeld(t *testing.T) {
+	routed := routerContext(t)
+	for name, refusal := range map[string]error{"refused": errRefused, "rejected": errRejected} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t)
+				began := time.Now()
+				sent.fail = func(int) error {
+					if time.Since(began) < time.Minute {
+						return refusal
+					}
+					return nil
+				}
+				_, err := retry.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routed))
+				require.NoError(t, err)
+				assert.Equal(t, string(retrymw.DeadReasonPermanent), sent.only(t).msg.Metadata[retrymw.DeadReasonKey])
+				assert.GreaterOrEqual(t, time.Since(began), time.Minute)
+				assert.Less(t, sent.tries, 40, "with back-off")
+			})
+		})
+	}
+}
+
+func TestClosedPublisherGivesBackAtOnce(t *testing.T) {
+	routed := routerContext(t)
+	for _, row := range []struct {
+		name    string
+		failure error
+		paces   bool // the subscriber paces nacks by itself
+		want    time.Duration
+	}{
+		{"retried", errDown, true, 0}, {"dead-lettered", backoff.Permanent(errDown), true, 0}, {"another subscriber", errDown, false, time.Second},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t)
+				sent.fail = func(int) error { return errClosedPublisher }
+				bound := &binding.Binding{Gate: gate.New(16), Retry: retry, Stopping: make(chan struct{})}
+				if row.paces {
+					defer bound.Gate.Attach(following{})()
+				}
+				began := time.Now()
+				_, err := retry.Dispatch(failing(row.failure))(messageOf(binding.NewContext(routed, bound)))
+				require.ErrorIs(t, err, errDown)
+				require.ErrorIs(t, err, errClosedPublisher)
+				assert.Equal(t, row.want, time.Since(began))
+				assert.Equal(t, 1, sent.tries)
+			})
+		})
+	}
+}

@@ -1,0 +1,81 @@
+package middleware_test
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/gate"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// TestAtMostHalfOfTheConcurrencyHolds for longer than a reconnect takes: the other messages in flight are given back.
+func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
+	ctx := routerContext(t)
+	for name, fails := range map[string]error{"not connected": errNoBroker, "timed out": timedOut{}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				outage, givesBack := 3*time.Minute, 6*time.Second // with the pause before a nack
+				if fails != errNoBroker {
+					givesBack = time.Minute + time.Second
+				}
+				handler, began := gate.New(16), time.Now()
+				defer handler.Attach(following{})() // as RabbitMQ's subscriber: messages do not wait before the handler
+				var mu sync.Mutex
+				events := map[retrymw.Outcome]int{}
+				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+					c.Observe = func(e retrymw.Event) { mu.Lock(); defer mu.Unlock(); events[e.Outcome]++ }
+				})
+				sent.fail = func(int) error {
+					if time.Since(began) < outage {
+						return fails
+					}
+					return nil
+				}
+				bound := &binding.Binding{Gate: handler, Retry: retry, Stopping: make(chan struct{})}
+				var all sync.WaitGroup
+				var back int
+				for range 16 {
+					all.Go(func() {
+						if _, err := retry.Dispatch(failing(errDown))(messageOf(binding.NewContext(ctx, bound))); err != nil {
+							require.ErrorIs(t, err, errDown)
+							assert.ErrorContains(t, err, "half of its Concurrency")
+							assert.LessOrEqual(t, time.Since(began), givesBack)
+							mu.Lock()
+							defer mu.Unlock()
+							back++
+						}
+					})
+				}
+				time.Sleep(4 * time.Second)
+				assert.Equal(t, 16, handler.Held(), "as long as a reconnect may take")
+				assert.Equal(t, []gate.Reason{gate.Holding}, handler.Paused())
+				time.Sleep(time.Minute)
+				assert.Equal(t, 8, handler.Held())
+				assert.Equal(t, []gate.Reason{gate.Holding}, handler.Paused())
+				all.Wait()
+				assert.Zero(t, handler.Held())
+				assert.Empty(t, handler.Paused())
+				assert.Equal(t, 8, back)
+				assert.Len(t, sent.copies, 8)
+				assert.Equal(t, map[retrymw.Outcome]int{retrymw.Held: 16, retrymw.GivenBack: 8, retrymw.Retried: 8}, events)
+			})
+		})
+	}
+}
+
+// following is a subscription that follows the limits by itself.
+type following struct{}
+
+func (following) Limit(int) {}
+
+type timedOut struct{}
+
+func (timedOut) Error() string     { return "no confirm" }
+func (timedOut) Timeout() bool     { return true }
+func (timedOut) Unconfirmed() bool { return true }

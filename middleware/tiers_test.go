@@ -1,0 +1,227 @@
+package middleware_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/gate"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// byTopic is a publisher that fails by topic. It keeps what it was given and when.
+type byTopic struct {
+	recorder
+	errs  map[string]error // by the tier, or "dead"
+	takes time.Duration    // of an unconfirmed publish
+	tried []string         // every try, as "tier at time since began"
+	began time.Time
+}
+
+func (p *byTopic) Publish(topic string, messages ...*message.Message) error {
+	name, _, _ := strings.Cut(topic, ".")
+	p.tried = append(p.tried, name+" at "+time.Since(p.began).Truncate(time.Second).String())
+	err := p.errs[name]
+	if err == errUnconfirmed {
+		time.Sleep(p.takes)
+	}
+	if err != nil {
+		return err
+	}
+	return p.recorder.Publish(topic, messages...)
+}
+
+func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
+	ctx := routerContext(t)
+	for name, row := range map[string]struct {
+		failure error
+		errs    map[string]error
+		tried   []string
+		dead    retrymw.DeadReason
+		rest    string
+	}{
+		"the next longer tier":   {errDown, map[string]error{"1s": errRejected}, []string{"1s", "5s"}, "", ""},
+		"the longest tier":       {errDown, map[string]error{"1s": errRejected, "5s": errRejected}, []string{"1s", "5s", "1m"}, "", ""},
+		"a shorter tier":         {backoff.RetryAfter(errDown, time.Minute), map[string]error{"1m": errRejected}, []string{"1m", "5s"}, "", "55s"},
+		"the shortest tier":      {backoff.RetryAfter(errDown, time.Minute), map[string]error{"1m": errRejected, "5s": errRejected}, []string{"1m", "5s", "1s"}, "", "59s"},
+		"longer first":           {backoff.RetryAfter(errDown, 5*time.Second), map[string]error{"1m": errRejected, "5s": errRejected}, []string{"5s", "1m", "1s"}, "", "4s"},
+		"the dead-letter queue":  {errDown, map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}, []string{"1s", "5s", "1m", "dead"}, retrymw.DeadReasonNoTier, ""},
+		"of a snooze":            {errLater, map[string]error{"1s": errRejected}, []string{"1s", "5s"}, "", ""},
+		"a later tier too large": {errDown, map[string]error{"1s": errRejected, "5s": errTooLarge{errNoBroker}}, []string{"1s", "5s", "dead"}, retrymw.DeadReasonTooLarge, ""},
+		"a later tier refuses":   {errDown, map[string]error{"1s": errRejected, "5s": errRefused}, []string{"1s", "5s", "dead"}, retrymw.DeadReasonRefused, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var events []retrymw.Event
+				sent := &byTopic{errs: row.errs, began: time.Now()}
+				config := configOf(sent)
+				tiersWait(&config)
+				snoozeLater(&config)
+				observing(&events)(&config)
+				retry, err := retrymw.NewTieredRetry(config, nil)
+				require.NoError(t, err)
+				_, err = retry.Middleware(failing(row.failure))(messageOf(ctx))
+				require.NoError(t, err)
+				assert.Zero(t, time.Since(sent.began), "at once")
+				for i, want := range row.tried {
+					row.tried[i] = want + " at 0s"
+				}
+				assert.Equal(t, row.tried, sent.tried)
+				metadata := sent.only(t).msg.Metadata
+				assert.Equal(t, string(row.dead), metadata[retrymw.DeadReasonKey])
+				assert.Equal(t, row.rest, metadata[retrymw.RemainingKey])
+				require.Len(t, events, 1)
+				assert.Equal(t, sent.only(t).topic, events[0].Destination.Topic)
+				record, _ := retrymw.ReadRecord(metadata)
+				if row.dead == "" {
+					assert.Equal(t, events[0].Delay, time.Until(record.DueAt), "the due time is that of the tier")
+				}
+			})
+		})
+	}
+}
+
+func TestParkedMessageIsNotLostIfAllTiersRefuse(t *testing.T) {
+	ctx := routerContext(t)
+	sent := &byTopic{errs: map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}}
+	config := configOf(sent)
+	tiersWait(&config)
+	retry, err := retrymw.NewTieredRetry(config, nil)
+	require.NoError(t, err)
+	msg := messageOf(ctx)
+	retrymw.Record{Failures: 1, Topic: topic, Reason: "before", Remaining: time.Minute}.Write(msg.Metadata)
+	_, err = retry.Middleware(notCalled(t))(msg)
+	require.NoError(t, err)
+	record, _ := retrymw.ReadRecord(sent.only(t).msg.Metadata)
+	assert.Equal(t, retrymw.DeadReasonNoTier, record.DeadReason)
+	assert.Equal(t, "before", record.Reason)
+	assert.Equal(t, 1, record.Failures)
+	assert.Zero(t, record.Remaining)
+}
+
+// Each of its copies may have arrived.
+func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
+	ctx := routerContext(t)
+	for name, row := range map[string]struct {
+		errs  map[string]error
+		takes time.Duration
+		hold  time.Duration
+		tried []string
+		err   bool
+	}{
+		"the next longer tier": {map[string]error{"1s": errUnconfirmed}, 0, 0, []string{"1s at 0s", "5s at 1m0s"}, false},
+		"after a timeout":      {map[string]error{"1s": errUnconfirmed}, 30 * time.Second, 0, []string{"1s at 0s", "5s at 1m0s"}, false},
+		"a long timeout":       {map[string]error{"1s": errUnconfirmed}, 2 * time.Minute, 0, []string{"1s at 0s", "5s at 2m0s"}, false},
+		"no deadline": {
+			map[string]error{"1s": context.DeadlineExceeded}, 0, 0, []string{"1s at 0s", "5s at 1m0s"}, false,
+		},
+		"again and again": {
+			map[string]error{"1s": errUnconfirmed, "5s": errUnconfirmed, "1m": errUnconfirmed}, 0, 5*time.Minute + time.Second,
+			[]string{"1s at 0s", "5s at 1m0s", "1m at 2m0s", "1s at 3m0s", "5s at 4m0s", "1m at 5m0s"}, true,
+		},
+		"some refuse": {
+			map[string]error{"1s": errUnconfirmed, "5s": errRejected, "1m": errRejected}, 0, 2*time.Minute + time.Second,
+			[]string{"1s at 0s", "5s at 1m0s", "1m at 1m0s", "1s at 1m0s", "1s at 2m0s"}, true,
+		},
+		"a short MaxHold": {
+			map[string]error{"1s": errUnconfirmed}, 0, 10 * time.Second, []string{"1s at 0s"}, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var outcomes []retrymw.Outcome
+				sent := &byTopic{errs: row.errs, takes: row.takes, began: time.Now()}
+				config := configOf(sent)
+				tiersWait(&config)
+				config.MaxHold = row.hold
+				config.Observe = func(e retrymw.Event) { outcomes = append(outcomes, e.Outcome) }
+				retry, err := retrymw.NewTieredRetry(config, nil)
+				require.NoError(t, err)
+				_, err = retry.Middleware(failing(errDown))(messageOf(ctx))
+				if row.err {
+					require.ErrorIs(t, err, errDown)
+					require.ErrorContains(t, err, "held for MaxHold")
+					assert.Equal(t, row.hold, time.Since(sent.began), "MaxHold is over all of it")
+					assert.Equal(t, []retrymw.Outcome{retrymw.Held, retrymw.GivenBack}, outcomes, "held once")
+				} else {
+					require.NoError(t, err)
+					assert.Equal(t, []retrymw.Outcome{retrymw.Held, retrymw.Retried}, outcomes)
+				}
+				assert.Equal(t, row.tried, sent.tried)
+			})
+		})
+	}
+}
+
+func TestDeadLetterThatIsNotConfirmedIsTriedOnceAMinute(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		sent := &byTopic{errs: map[string]error{"dead": errUnconfirmed}, takes: 30 * time.Second, began: time.Now()}
+		retry, err := retrymw.NewTieredRetry(configOf(sent), nil)
+		require.NoError(t, err)
+		_, err = retry.Middleware(failing(backoff.Permanent(errDown)))(messageOf(ctx))
+		require.ErrorContains(t, err, "held for MaxHold")
+		var want []string
+		for minute := range 11 {
+			want = append(want, "dead at "+(time.Duration(minute)*time.Minute).String())
+		}
+		assert.Equal(t, want, sent.tried)
+		assert.Equal(t, 10*time.Minute+30*time.Second, time.Since(sent.began), "MaxHold, and one PublishTimeout")
+	})
+}
+
+func TestShutdownEndsTheHoldOfAnUnconfirmedCopy(t *testing.T) {
+	routed := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		retry, sent, s, _ := setupBound(t)
+		sent.fail = func(int) error { return errUnconfirmed }
+		began := time.Now()
+		time.AfterFunc(10*time.Second, s.stop)
+		_, err := retry.Middleware(failing(errDown))(messageOf(s.bind(routed)))
+		require.ErrorIs(t, err, errDown)
+		assert.Equal(t, 10*time.Second, time.Since(began))
+		assert.Equal(t, 1, sent.tries)
+	})
+}
+
+// Held messages count at the handler's gate until they are settled.
+func TestHeldMessagesCloseTheGate(t *testing.T) {
+	routed := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		retry, sent, s, _ := setupBound(t)
+		s.binding.Gate = gate.New(4)
+		open := make(chan struct{})
+		sent.fail = func(int) error {
+			select {
+			case <-open:
+				return nil
+			default:
+				return errNoBroker
+			}
+		}
+		done := make(chan error, 2)
+		for held := range 2 {
+			assert.Equal(t, gate.None, s.binding.Gate.Limit())
+			go func() {
+				_, err := retry.Middleware(failing(errDown))(messageOf(s.bind(routed)))
+				done <- err
+			}()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			assert.Equal(t, held+1, s.binding.Gate.Held(), "each message once")
+		}
+		assert.Equal(t, []gate.Reason{gate.Holding}, s.binding.Gate.Paused(), "half of the concurrency is held")
+		close(open)
+		require.NoError(t, <-done)
+		require.NoError(t, <-done)
+		assert.Zero(t, s.binding.Gate.Held())
+		assert.Empty(t, s.binding.Gate.Paused())
+	})
+}

@@ -1,0 +1,107 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// A message of a paused handler is nacked after each MaxHop, so that the backend keeps it, and handled after Resume.
+func TestAPausedHandlerGivesItsMessagesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var nacks atomic.Int32
+		c := connect(t, func(config *relay.ConnectConfig) {
+			config.MaxHop = 5 * time.Second
+			stock := config.NewHandlerSubscriber
+			config.NewHandlerSubscriber = func(p relay.HandlerSubscriberParams) (message.Subscriber, error) {
+				s, err := stock(p)
+				return countNacks{s, &nacks}, err
+			}
+		})
+		var mu sync.Mutex
+		var calls []string
+		begin := time.Now()
+		handler := func(msg *message.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, fmt.Sprint(msg.UUID, " at ", time.Since(begin).Truncate(time.Second)))
+			if len(calls) == 1 {
+				assert.NoError(t, c.Pause("billing"))
+				return errors.New("down")
+			}
+			return nil
+		}
+		c.AddConsumerHandler(c.router, "billing", "orders", handler)
+		c.run()
+		c.publish("orders", "1")
+		time.Sleep(time.Second / 2)
+		c.publish("orders", "2")
+		time.Sleep(time.Minute - time.Second)
+		synctest.Wait()
+		assert.Equal(t, []string{"1 at 0s"}, calls, "neither the second message nor the retry of the first one")
+		assert.EqualValues(t, 22, nacks.Load(), "11 of each of the two, one after each 5 seconds")
+		assert.NoError(t, c.Health().Ready())
+
+		require.NoError(t, c.Resume("billing"))
+		synctest.Wait()
+		assert.ElementsMatch(t, []string{"1 at 0s", "1 at 59s", "2 at 59s"}, calls)
+		require.NoError(t, c.Pause("billing"))
+		c.publish("orders", "3")
+		synctest.Wait()
+		c.close() // it does not wait for the end of the pause
+		assert.Len(t, calls, 3)
+	})
+}
+
+// An ended subscription is a fault, also of a paused handler.
+func TestHealthOfAPausedHandlerThatHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := connect(t)
+		c.AddConsumerHandler(c.router, "billing", "orders", func(*message.Message) error { return nil })
+		c.run()
+		require.NoError(t, c.Pause("billing"))
+		require.NoError(t, c.Health().Ready())
+		require.NoError(t, c.pubSub.Close())
+		synctest.Wait()
+		require.ErrorContains(t, c.Health().Ready(), `handler "billing" does not consume "orders"`)
+		require.NoError(t, c.router.Close())
+		require.NoError(t, <-c.stopped)
+		require.NoError(t, c.Close())
+	})
+}
+
+// countNacks counts the messages that are nacked.
+type countNacks struct {
+	message.Subscriber
+	nacks *atomic.Int32
+}
+
+func (s countNacks) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	in, err := s.Subscriber.Subscribe(ctx, topic)
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		for msg := range in {
+			go func() {
+				select {
+				case <-msg.Nacked():
+					s.nacks.Add(1)
+				case <-msg.Acked():
+				}
+			}()
+			out <- msg
+		}
+	}()
+	return out, err
+}

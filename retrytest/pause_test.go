@@ -1,0 +1,70 @@
+package retrytest_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// Messages and retries of a paused handler wait until it is resumed.
+func TestAPausedHandlerGetsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second, 30 * time.Second})
+		begin := time.Now()
+		var mu sync.Mutex
+		var calls []time.Duration
+		app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, time.Since(begin).Round(time.Second))
+			if len(calls) == 1 {
+				require.NoError(t, app.Pause("billing"))
+				time.AfterFunc(10*time.Minute, func() {
+					assert.Equal(t, []string{"paused"}, app.Health().Subscriptions[0].Paused)
+					assert.NoError(t, app.Resume("billing"))
+				})
+				return errors.New("down")
+			}
+			return nil
+		})
+		stories := app.SendAll("orders", message.NewMessage("1", nil), message.NewMessage("2", nil), message.NewMessage("3", nil))
+		for _, story := range stories {
+			story.Processed()
+		}
+		assert.Equal(t, []time.Duration{0, 10 * time.Minute, 10 * time.Minute, 10 * time.Minute}, calls)
+		require.NoError(t, app.Health().Ready())
+		assert.Nil(t, app.Health().Subscriptions[0].Paused)
+	})
+}
+
+// The handlers of a group share the messages: those of a paused one go to the others.
+func TestTheGroupOfAPausedHandlerGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		var mu sync.Mutex
+		var by []string
+		for _, name := range []string{"first", "second"} {
+			app.AddConsumerHandler(app.Router, name, "orders", func(*message.Message) error {
+				mu.Lock()
+				defer mu.Unlock()
+				by = append(by, name)
+				return nil
+			})
+		}
+		require.NoError(t, app.Pause("first"))
+		for range 20 {
+			app.Send("orders", message.NewMessage("1", nil)).Processed()
+		}
+		assert.Equal(t, slices.Repeat([]string{"second"}, 20), by)
+	})
+}
