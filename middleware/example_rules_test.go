@@ -200,8 +200,6 @@ func ExampleDeduplicationKey() {
 	router.AddMiddleware(retry.Middleware, deduplicator.Middleware)
 }
 
-var errDeclined = errors.New("the card was declined")
-
 // A handler that pauses while its dependency is down.
 func ExampleHandlerOptions_outage() {
 	var rabbit retrymw.Connection // of config.Connect
