@@ -199,3 +199,18 @@ func ExampleDeduplicationKey() {
 	router := message.NewDefaultRouter(nil)
 	router.AddMiddleware(retry.Middleware, deduplicator.Middleware)
 }
+
+// A handler that pauses while its dependency is down.
+func ExampleHandlerOptions_outage() {
+	var rabbit retrymw.Connection // of config.Connect
+	bill := func(*message.Message) error { return nil }
+	addHandlers := func(router *message.Router) {
+		rabbit.AddConsumerHandler(router, "billing", "orders", bill, retrymw.HandlerOptions{
+			Breaker: &retrymw.Breaker{
+				MaxPause: 5 * time.Second,
+				Failed:   func(err error) bool { return !errors.Is(err, errDeclined) }, // a declined card is no outage
+			},
+		})
+	}
+	_ = addHandlers
+}

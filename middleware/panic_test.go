@@ -82,6 +82,17 @@ func spanEnd(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
+// deepEnd is spanEnd with a deferred function that panics below many frames of its own.
+func deepEnd(frames int, h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		defer func() {
+			recovered := recover()
+			nested(frames, func() { panic(recovered) })
+		}()
+		return h(msg)
+	}
+}
+
 // nested calls f below this many frames.
 //
 //go:noinline
@@ -115,14 +126,16 @@ func TestPlaceOfAPanicIsTheFirst(t *testing.T) {
 		h    message.HandlerFunc
 		want string
 	}{
-		"panic":                   {below(0, panicsFirst), "middleware_test.panicsFirst, panic_test.go:"},
-		"nil pointer":             {below(0, derefsNil), "middleware_test.derefsNil, panic_test.go:"},
-		"again":                   {spanEnd(below(0, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
-		"again, nil pointer":      {spanEnd(below(0, derefsNil)), "middleware_test.derefsNil, panic_test.go:"},
-		"again, twice":            {spanEnd(spanEnd(below(0, panicsFirst))), "middleware_test.panicsFirst, panic_test.go:"},
-		"again, below 50 frames":  {spanEnd(below(50, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
-		"again, below 64 frames":  {spanEnd(below(64, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
-		"again, below 500 frames": {spanEnd(spanEnd(below(500, panicsFirst))), "middleware_test.panicsFirst, panic_test.go:"},
+		"panic":                              {below(0, panicsFirst), "middleware_test.panicsFirst, panic_test.go:"},
+		"nil pointer":                        {below(0, derefsNil), "middleware_test.derefsNil, panic_test.go:"},
+		"again":                              {spanEnd(below(0, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
+		"again, nil pointer":                 {spanEnd(below(0, derefsNil)), "middleware_test.derefsNil, panic_test.go:"},
+		"again, twice":                       {spanEnd(spanEnd(below(0, panicsFirst))), "middleware_test.panicsFirst, panic_test.go:"},
+		"again, below 50 frames":             {spanEnd(below(50, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
+		"again, below 64 frames":             {spanEnd(below(64, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
+		"again, below 500 frames":            {spanEnd(spanEnd(below(500, panicsFirst))), "middleware_test.panicsFirst, panic_test.go:"},
+		"again, by a function of 50 frames":  {deepEnd(50, below(0, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
+		"again, by a function of 500 frames": {deepEnd(500, spanEnd(deepEnd(70, below(70, panicsFirst)))), "middleware_test.panicsFirst, panic_test.go:"},
 		"below a middleware of 200 frames": {func(msg *message.Message) (produced []*message.Message, err error) {
 			nested(200, func() { produced, err = spanEnd(below(200, panicsFirst))(msg) })
 			return produced, err

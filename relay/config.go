@@ -61,8 +61,8 @@ type SubscriberParams struct {
 	Topic string       // the tier's topic
 	Tier  backoff.Tier // the tier's delay
 	// Hop is the length of one hop of the tier: the tier divided into equal parts, none longer than MaxHop. A message can stay
-	// unacknowledged 5% + 2 ms longer where clocks differ, and up to a second where it cannot be published. The redelivery limit of the
-	// backend must be well above that, or messages come twice. Twice MaxHop is a good limit for all tiers.
+	// unacknowledged 5% + 2 ms longer where clocks differ, and up to a second where it cannot be published, or where the tier is the
+	// longest one and the requested delay is longer. The redelivery limit of the backend must be well above that, or messages come twice. Twice MaxHop is a good limit for all tiers.
 	Hop time.Duration
 }
 

@@ -22,7 +22,17 @@
 // that is longer than MaxHop consists of equal hops. At the end of each hop the message is published to the end of its tier's
 // topic again, so the order of due times stays the same. With the default MaxHop of 20 seconds, a ten-minute tier takes 30
 // publishes. A requested delay (backoff.RetryAfter) is exact here; one that is longer than the longest tier is waited for in the
-// same way. On RabbitMQ it is rounded up to whole tiers.
+// same way. On RabbitMQ it is rounded up to whole tiers. The relay neither writes nor reads retry_remaining: where a message of another
+// origin has it, the middleware parks the message once, for that long.
+//
+// # Clocks
+//
+// The relay compares the due time, which the host of the failure has written, with the clock of its own host. So a retry comes late by
+// the difference between the two clocks, or early by it, and then by its whole delay at most. While a message is late it is published
+// once for each hop of the longest tier, and at most about once a second: with clocks that differ by two hours and hops of 20 seconds,
+// 360 times. A due time that no app has written is waited for in the same way. One that is more than backoff.MaxDelay, ten years, ahead
+// is not: the message is foreign. Due times count on tiers only, so that a forged one on an app's topic has no effect. Keep the clocks of
+// the hosts synchronized.
 //
 // # Guarantees
 //
@@ -30,8 +40,8 @@
 // the backend has stored the message. While Publish fails, the relay holds the message and tries again with back-off, for one
 // hop or one second, whichever is longer. Then it nacks the message.
 //
-// Never early: a retry comes back no earlier than its delay. It can be late by the time that backend and process need. Where
-// processes with different clocks share a tier, it can also be late by that difference.
+// Never early: a retry comes back no earlier than its delay, by one clock. It can be late by the time that backend and process need.
+// Where hosts with different clocks share a tier, it can be late or early by that difference: see Clocks.
 //
 // Delivery is at least once. A message comes twice if its redelivery limit passes while it waits (a paused process), if a
 // process dies between publish and acknowledgement, or if Publish fails although the backend has stored the message. Handlers

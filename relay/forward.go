@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -33,7 +34,7 @@ func (p *pump) next(w *waiter, now time.Time) (TopicParams, message.Metadata) {
 	case now.Before(dueAt(w.record)):
 		rest := dueAt(w.record).Sub(now)
 		tier := p.tierFor(rest)
-		if tier.topic == p.topic || rest > tier.hop+tier.slack() {
+		if tier.topic == p.topic || rest > tier.longest+tier.slack() {
 			tier.startHop(metadata, now)
 		}
 		return TopicParams{Kind: TierTopic, Tier: tier.tier}, metadata
@@ -63,12 +64,18 @@ func (p *pump) foreignRecord(record middleware.Record, now time.Time) middleware
 }
 
 // tierFor returns the tier on which a message waits for the rest of its delay. That is its own tier, unless less than one hop
-// remains (a requested delay can do that): at the end of its own tier it would wait behind messages that are due later.
+// remains (a requested delay can do that): at the end of its own tier it would wait behind messages that are due later. A message of
+// a host with another clock can be due after its tier: it waits on the longest tier that is not above the rest, where it makes fewer hops.
 func (p *pump) tierFor(rest time.Duration) tierTopic {
+	tiers := p.relay.tiers.Load()
 	if rest > p.hop*3/4 {
+		for _, tier := range slices.Backward(tiers.declared) {
+			if tier > p.tier && time.Duration(tier) <= rest {
+				return tiers.byTier[tier]
+			}
+		}
 		return p.tierTopic
 	}
-	tiers := p.relay.tiers.Load()
 	for _, tier := range tiers.declared {
 		if tier < p.tier && time.Duration(tier) >= rest {
 			return tiers.byTier[tier]

@@ -25,7 +25,7 @@ func hopOf(tier, maxHop time.Duration) time.Duration {
 func (t tierTopic) slack() time.Duration { return t.hop/20 + 2*time.Millisecond }
 
 func (t tierTopic) startHop(metadata message.Metadata, now time.Time) {
-	metadata[hopKey] = ceilMillisecond(now.Add(t.hop)).UTC().Format(timeLayout)
+	metadata[hopKey] = ceilMillisecond(now.Add(t.longest)).UTC().Format(timeLayout)
 }
 
 // hopEnd returns the end of the message's present hop. It returns false for a time that cannot be read.

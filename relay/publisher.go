@@ -21,7 +21,7 @@ func (p failurePublisher) Publish(topic string, messages ...*message.Message) er
 			continue
 		}
 		record, known := middleware.ReadRecord(msg.Metadata)
-		if known && record.DueAt.After(now.Add(tier.hop+tier.slack())) {
+		if known && record.DueAt.After(now.Add(tier.longest+tier.slack())) {
 			tier.startHop(msg.Metadata, now)
 		}
 	}

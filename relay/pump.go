@@ -164,7 +164,7 @@ func (p *pump) receive(msg *message.Message) *waiter {
 		return w
 	}
 	due := dueAt(w.record)
-	w.until = earlier(due, now.Add(p.hop+p.slack()))
+	w.until = earlier(due, now.Add(p.longest+p.slack()))
 	if end, found := hopEnd(msg.Metadata); found && due.Sub(end) > p.slack() {
 		w.until = earlier(w.until, end)
 	}

@@ -14,6 +14,9 @@ type tierTopic struct {
 	topic string
 	tier  backoff.Tier
 	hop   time.Duration
+	// longest is how long a message stays on the tier that is due much later. It is hop, but not less than about a second on the longest
+	// tier: there a message may stay for years, and must not circle in a hot loop.
+	longest time.Duration
 }
 
 // tierSet contains the tiers of a relay. It does not change: AddSchedule makes a new one.
@@ -48,6 +51,10 @@ func newTierSet(c Config, schedule backoff.Schedule) (*tierSet, error) {
 			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and the dead-letter topic of unknown handlers; names must be unique", topic, tier))
 		}
 		t := tierTopic{topic: topic, tier: tier, hop: hopOf(time.Duration(tier), c.MaxHop)}
+		t.longest = t.hop
+		if tier >= set.declared[len(set.declared)-1] {
+			t.longest = max(t.hop, min(time.Second, c.MaxHop)-t.slack())
+		}
 		set.byTopic[topic], set.byTier[tier] = t, t
 		set.all = append(set.all, t)
 	}

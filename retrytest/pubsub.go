@@ -141,13 +141,17 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
+// queued is how many messages wait in a queue for a paused handler. gochannel holds a lock while a message waits for its receiver, and
+// the time of a bubble stops while a goroutine waits for a lock.
+const queued = 1 << 14
+
 func (g *group) queue(topic string) (*queue, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if existing := g.queues[topic]; existing != nil {
 		return existing, nil
 	}
-	q := &queue{group: g.name, topic: topic, returnTopic: queueTopic(g.name, topic), messages: make(chan *message.Message)}
+	q := &queue{group: g.name, topic: topic, returnTopic: queueTopic(g.name, topic), messages: make(chan *message.Message, queued)}
 	sources := []string{topic, q.returnTopic}
 	if g.app.ledger.isReturnTopic(topic) { // the relay subscribes to it itself
 		sources = sources[:1]
@@ -165,6 +169,7 @@ func (g *group) queue(topic string) (*queue, error) {
 }
 
 func (g *group) forward(in <-chan *message.Message, q *queue) {
+	defer g.discard(q)
 	for msg := range in {
 		d, known := g.app.ledger.beginDelivery(q, msg)
 		if known && d == nil {
@@ -181,6 +186,20 @@ func (g *group) forward(in <-chan *message.Message, q *queue) {
 			if known {
 				g.app.ledger.discardDelivery(d)
 			}
+		}
+	}
+}
+
+// discard removes the messages from a queue that no handler has taken. The app is closing.
+func (g *group) discard(q *queue) {
+	for {
+		select {
+		case msg := <-q.messages:
+			if d := deliveryOf(msg); d != nil {
+				g.app.ledger.discardDelivery(d)
+			}
+		default:
+			return
 		}
 	}
 }

@@ -11,8 +11,10 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -179,6 +181,20 @@ func Eventually(t testing.TB, within time.Duration, happened func() bool, what s
 // in whole milliseconds. While the clock of its host is corrected, Erlang's clock runs up to 1% faster or slower until it has
 // caught up (https://www.erlang.org/doc/apps/erts/time_correction.html).
 func Least(delay time.Duration) time.Duration { return delay - delay/100 - time.Millisecond }
+
+// Alarm raises the broker's memory alarm, which blocks all publishers, until end is called or the test ends. A test with an alarm must
+// not be parallel.
+func Alarm(t testing.TB) (end func()) {
+	t.Helper()
+	end = sync.OnceFunc(func() { Ctl(t, "set_vm_memory_high_watermark", "0.6") })
+	t.Cleanup(end)
+	Ctl(t, "set_vm_memory_high_watermark", "0.000001")
+	Eventually(t, time.Minute, func() bool {
+		nodes, err := Management(t).ListNodes()
+		return err == nil && slices.ContainsFunc(nodes, func(n rabbithole.NodeInfo) bool { return n.MemAlarm })
+	}, "the alarm")
+	return end
+}
 
 // User creates a user whose password is its name, with these permissions (regular expressions), until the test ends.
 func User(t testing.TB, configure, write, read string) string {

@@ -4,6 +4,7 @@ package hold_test
 import (
 	"errors"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, broker.LeaksOfProxies()..
 type plan struct {
 	schedule    backoff.Schedule
 	concurrency int
-	uri         string // of the broker; empty: without a proxy
+	publishing  string // the broker's address for publishing copies; empty: without a proxy
 	change      func(*config.BuilderConfig)
 	retry       func(*middleware.TieredRetryConfig)
 	handle      func(*message.Message) error
@@ -50,6 +51,8 @@ type app struct {
 	stop       func()             // of the router
 	closeParts func() error       // of the publisher of the parts, or of the Connection
 	connection *config.Connection // nil: the parts
+	// publish publishes a message that comes to the queue, on the connection of the copies.
+	publish func(*message.Message) error
 
 	mu     sync.Mutex
 	events []middleware.Event
@@ -77,10 +80,7 @@ func start(t testing.TB, p plan, add func(*app, config.BuilderConfig, plan)) *ap
 	a := &app{t: t, name: broker.Name(t, "t"), log: &testapp.Log{}}
 	a.queue = "orders_" + a.name
 	broker.Clean(t, a.name)
-	if p.uri == "" {
-		p.uri = broker.URL(t)
-	}
-	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(p.uri), Schedule: p.schedule, Prefix: a.name}
+	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: p.schedule, Prefix: a.name}
 	if p.change != nil {
 		p.change(&b)
 	}
@@ -103,15 +103,31 @@ func start(t testing.TB, p plan, add func(*app, config.BuilderConfig, plan)) *ap
 }
 
 func connect(a *app, b config.BuilderConfig, p plan) {
+	if p.publishing != "" { // Connect opens the connection for consuming first
+		proxy, err := amqp091.ParseURI(p.publishing)
+		require.NoError(a.t, err)
+		opened := 0
+		b.AMQP.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
+			if opened++; opened > 1 {
+				address = net.JoinHostPort(proxy.Host, strconv.Itoa(proxy.Port))
+			}
+			return amqp091.DefaultDial(30*time.Second)(network, address)
+		}}
+	}
 	connection, err := config.Connect(b, a.log, middleware.HandlerOptions{
 		Concurrency: p.concurrency, Middleware: func(c *middleware.TieredRetryConfig) { a.configure(c, p) },
 	})
 	require.NoError(a.t, err)
 	connection.AddConsumerHandler(a.router, "billing", a.queue, p.handle)
 	a.connection, a.closeParts = connection, connection.Close
+	a.publish = func(msg *message.Message) error { return connection.Publisher().Publish(a.queue, msg) }
 }
 
 func parts(a *app, b config.BuilderConfig, p plan) {
+	direct := b.AMQP.Connection.AmqpURI
+	if p.publishing != "" {
+		b.AMQP.Connection.AmqpURI = p.publishing
+	}
 	builder, err := config.NewBuilder(b)
 	require.NoError(a.t, err)
 	failures, err := builder.NewPublisher(a.log)
@@ -120,12 +136,17 @@ func parts(a *app, b config.BuilderConfig, p plan) {
 	a.configure(&c, p)
 	retry, err := middleware.NewTieredRetry(c, a.log)
 	require.NoError(a.t, err)
-	subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), a.log)
+	consuming := builder.SubscriberConfig()
+	consuming.Connection.AmqpURI = direct
+	subscriber, err := amqp.NewSubscriber(consuming, a.log)
 	require.NoError(a.t, err)
 	for i := range p.concurrency { // each handler has one message in flight
 		a.router.AddConsumerHandler("billing"+strconv.Itoa(i), a.queue, subscriber, p.handle).AddMiddleware(retry.Middleware)
 	}
 	a.closeParts = failures.Close
+	a.publish = func(msg *message.Message) error {
+		return failures.Publish(backoff.Tier(p.schedule[0]).String()+"."+a.queue, msg)
+	}
 }
 
 func (a *app) configure(c *middleware.TieredRetryConfig, p plan) {

@@ -1,12 +1,10 @@
 package retry_test
 
 import (
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -204,19 +202,7 @@ func TestNilBindingKeyIsRefused(t *testing.T) {
 func TestSubscribeInAnAlarm(t *testing.T) {
 	a := testapp.New(t)
 	queue := a.Queue("orders")
-	broker.Ctl(t, "set_vm_memory_high_watermark", "0.000001")
-	restored := false
-	restore := func() {
-		if !restored {
-			restored = true
-			broker.Ctl(t, "set_vm_memory_high_watermark", "0.6")
-		}
-	}
-	t.Cleanup(restore)
-	broker.Eventually(t, 60*time.Second, func() bool {
-		nodes, err := broker.Management(t).ListNodes()
-		return err == nil && slices.ContainsFunc(nodes, func(n rabbithole.NodeInfo) bool { return n.MemAlarm })
-	}, "the alarm")
+	restore := broker.Alarm(t)
 	done := make(chan error, 1)
 	go func() { done <- subscribe(t, a, queue) }()
 	select {

@@ -120,7 +120,8 @@ func (a *app) report(err error) {
 	}
 }
 
-// run opens the gate and returns the time until the last message is finished, or, with few failures, until each was called once. Without a call for patience, messages are lost.
+// run opens the gate and returns the time until the last message is finished, or, with few failures, until each was called once.
+// Without a call for patience, messages are lost.
 func (a *app) run(patience time.Duration) (time.Duration, error) {
 	if a.profile != nil {
 		if err := a.profile(); err != nil {

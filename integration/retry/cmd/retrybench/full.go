@@ -101,6 +101,6 @@ func (b brokerBench) crowd() contest {
 		title:  "storm on 100 handlers of one process, one of three tiers full: all messages fail once, 1% are dead-lettered",
 		sides:  []side{full(own), own},
 		app:    func(side) *app { return newApp(b.messages, true, 0) },
-		claims: []ratio{{"storm_tier_full", full(own), own, 0.4}},
+		claims: []ratio{{"storm_tier_full", full(own), own, 0.7}},
 	}
 }

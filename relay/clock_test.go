@@ -1,0 +1,234 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+type ofMiddleware struct{}
+
+// marking marks the copies of the middleware. The mark does not travel with the message.
+type marking struct{ message.Publisher }
+
+func (m marking) Publish(topic string, messages ...*message.Message) error {
+	for _, msg := range messages {
+		msg.SetContext(context.WithValue(msg.Context(), ofMiddleware{}, true))
+	}
+	return m.Publisher.Publish(topic, messages...)
+}
+
+// otherClock writes the due times of marked copies as a host does whose clock is ahead of the relay's by so much.
+type otherClock struct {
+	message.Publisher
+	ahead time.Duration
+}
+
+func (o otherClock) Publish(topic string, messages ...*message.Message) error {
+	for _, msg := range messages {
+		if record, ok := retrymw.ReadRecord(msg.Metadata); ok && msg.Context().Value(ofMiddleware{}) != nil {
+			record.DueAt = record.DueAt.Add(o.ahead)
+			record.Write(msg.Metadata)
+		}
+	}
+	return o.Publisher.Publish(topic, messages...)
+}
+
+// A retry is late or early by the difference between the clocks. Early by its delay at most. Lateness costs one publish for each hop of
+// the longest tier.
+func TestClockOfTheFailingHost(t *testing.T) {
+	schedule := backoff.Schedule{time.Second, 5 * time.Second, 40 * time.Second} // hops of 20s
+	for _, row := range []struct {
+		ahead, waits time.Duration
+		publishes    int // to tiers
+	}{
+		{0, time.Second, 1},
+		{300 * time.Millisecond, 1300 * time.Millisecond, 2},
+		{-300 * time.Millisecond, 700 * time.Millisecond, 1},
+		{time.Minute, 61 * time.Second, 7},
+		{-2 * time.Hour, 0, 1},
+		{2 * time.Hour, 7201 * time.Second, 2*60*60/20 + 5},
+	} {
+		t.Run(row.ahead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newApp(t, schedule, func(c *relay.Config) { c.Publisher = otherClock{c.Publisher, row.ahead} })
+				config := a.tiers.TieredRetryConfig()
+				config.Publisher = marking{config.Publisher}
+				var err error
+				a.retry, err = retrymw.NewTieredRetry(config, nil)
+				require.NoError(t, err)
+				var c calls
+				done := make(chan *message.Message, 1)
+				a.handle("billing", failingOnce(&c, done))
+				a.run()
+				a.publish("1")
+				<-done
+				assert.GreaterOrEqual(t, c.waits()[0], row.waits)
+				assert.LessOrEqual(t, c.waits()[0], row.waits+10*time.Millisecond)
+				assert.LessOrEqual(t, publishesToTiers(t, a, schedule, 500*time.Millisecond), row.publishes)
+				assert.Len(t, a.publisher.to("retry.return.billing"), 1)
+				a.close()
+			})
+		})
+	}
+}
+
+// publishesToTiers counts them, and refuses a pause between two that is shorter than least, except before the last one.
+func publishesToTiers(t *testing.T, a *app, schedule backoff.Schedule, least time.Duration) int {
+	t.Helper()
+	a.publisher.mu.Lock()
+	defer a.publisher.mu.Unlock()
+	var at []time.Time
+	for _, p := range a.publisher.all {
+		for _, tier := range schedule.Tiers() {
+			if p.topic == "retry."+tier.String() {
+				at = append(at, p.at)
+			}
+		}
+	}
+	slices.SortFunc(at, time.Time.Compare)
+	for i := 1; i < len(at)-1; i++ {
+		assert.GreaterOrEqual(t, at[i].Sub(at[i-1]), least, "publish %d", i)
+	}
+	return len(at)
+}
+
+// A due time that an app did not write is waited for, up to backoff.MaxDelay. It costs one publish for each hop of the longest tier, and
+// at most one each second.
+func TestForgedDueTime(t *testing.T) {
+	for _, row := range []struct {
+		schedule  backoff.Schedule
+		watched   time.Duration
+		publishes int
+		least     time.Duration
+	}{
+		{backoff.Schedule{time.Second, 40 * time.Second}, 24 * time.Hour, 24*60*60/20 + 2, time.Second},
+		{backoff.Schedule{time.Millisecond, time.Second}, time.Hour, 60*60 + 60, time.Millisecond},
+		{backoff.Schedule{time.Millisecond}, time.Hour, 60*60 + 60, 990 * time.Millisecond},
+	} {
+		t.Run(fmt.Sprint(row.schedule), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newApp(t, row.schedule)
+				a.handle("billing", func(*message.Message) error { return nil })
+				a.run()
+				forged := orderOf("1")
+				retrymw.Record{
+					Failures: 1, Topic: "orders", Handler: "billing", FirstFailedAt: time.Now(), LastFailedAt: time.Now(),
+					DueAt: time.Now().AddDate(1, 0, 0),
+				}.Write(forged.Metadata)
+				require.NoError(t, a.pubSub.Publish("retry."+row.schedule.Tiers()[0].String(), forged))
+				time.Sleep(row.watched)
+				publishes := publishesToTiers(t, a, row.schedule, row.least)
+				assert.LessOrEqual(t, publishes, row.publishes)
+				assert.Greater(t, publishes, row.publishes/2, "the message circles")
+				assert.Empty(t, a.publisher.to("retry.return.billing"))
+				a.close()
+			})
+		})
+	}
+}
+
+// A due time on a message of the app's own topic is not waited for.
+func TestForgedDueTimeOutsideOfTheTiers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second})
+		done := make(chan time.Time, 1)
+		a.handle("billing", func(*message.Message) error { done <- time.Now(); return nil })
+		a.run()
+		forged := orderOf("1")
+		retrymw.Record{Failures: 1, Topic: "orders", Handler: "billing", DueAt: time.Now().AddDate(1, 0, 0)}.Write(forged.Metadata)
+		began := time.Now()
+		require.NoError(t, a.pubSub.Publish("orders", forged))
+		assert.Equal(t, began, <-done)
+		a.close()
+	})
+}
+
+// The relay writes no retry_remaining. One of another origin is waited for once.
+func TestRemainingIsWaitedForOnce(t *testing.T) {
+	for _, row := range []struct {
+		remaining string
+		waits     time.Duration
+		parked    int
+	}{{"47s", 47 * time.Second, 1}, {"87601h", 0, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newApp(t, backoff.Schedule{time.Second, 10 * time.Second})
+			done := make(chan *message.Message, 1)
+			a.handle("billing", func(msg *message.Message) error { done <- msg; return nil })
+			a.run()
+			msg := orderOf("1")
+			retrymw.Record{Failures: 1, Topic: "orders", Handler: "billing"}.Write(msg.Metadata)
+			msg.Metadata[retrymw.RemainingKey] = row.remaining
+			began := time.Now()
+			require.NoError(t, a.pubSub.Publish("orders", msg))
+			got := <-done
+			assert.GreaterOrEqual(t, time.Since(began), row.waits)
+			assert.LessOrEqual(t, time.Since(began), row.waits+10*time.Millisecond)
+			if row.parked > 0 {
+				assert.NotContains(t, got.Metadata, retrymw.RemainingKey)
+			}
+			assert.Len(t, a.publisher.to("retry.return.billing"), row.parked)
+			a.close()
+		})
+	}
+}
+
+// A message that components/delay has delayed waits before its first try, and counts no failure.
+func TestDelayedMessageWaitsBeforeItsFirstTry(t *testing.T) {
+	for name, until := range map[string]func() delay.Delay{
+		"for":   func() delay.Delay { return delay.For(47 * time.Second) },
+		"until": func() delay.Delay { return delay.Until(time.Now().Add(47 * time.Second)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := connect(t)
+				waited, failures := handledAfter(t, c, until())
+				assert.GreaterOrEqual(t, waited, 47*time.Second)
+				assert.LessOrEqual(t, waited, 47*time.Second+10*time.Millisecond)
+				assert.Zero(t, failures)
+				c.close()
+			})
+		})
+	}
+}
+
+// With DelayedReturns the backend delays such a message by itself. It must not wait twice.
+func TestDelayedMessageWaitsInTheBackendOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := connect(t, func(config *relay.ConnectConfig) {
+			config.NewSubscriber, config.DelayedReturns = nil, true
+			config.AppPublisher = delaying{config.AppPublisher}
+		})
+		waited, failures := handledAfter(t, c, delay.For(47*time.Second))
+		assert.Equal(t, 47*time.Second, waited)
+		assert.Zero(t, failures)
+		assert.Empty(t, c.publisher.all)
+		c.close()
+	})
+}
+
+// handledAfter publishes a delayed message, and returns when its handler gets it and how often it has failed then.
+func handledAfter(t *testing.T, c *connected, by delay.Delay) (waited time.Duration, failures int) {
+	t.Helper()
+	done := make(chan *message.Message, 1)
+	c.AddConsumerHandler(c.router, "billing", "orders", func(msg *message.Message) error { done <- msg; return nil })
+	c.run()
+	msg := orderOf("1")
+	delay.Message(msg, by)
+	began := time.Now()
+	require.NoError(t, c.Publisher().Publish("orders", msg))
+	record, _ := retrymw.ReadRecord((<-done).Metadata)
+	return time.Since(began), record.Failures
+}
