@@ -61,17 +61,10 @@ func (l *ledger) beginDelivery(q *queue, msg *message.Message) (d *delivery, kno
 	}
 	d.At = now.Sub(p.first)
 	p.deliveries, p.latest, p.due = append(p.deliveries, d), now, time.Time{}
+	p.queue.latest = now
 	l.open[d] = true
 	l.notifyChanged()
 	return d, true
-}
-
-// discardDelivery is called for a delivery that no handler has received. The app is closing.
-func (l *ledger) discardDelivery(d *delivery) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.open, d)
-	l.notifyChanged()
 }
 
 // handlerCalled records that the handler, or a middleware of it, was called.
@@ -112,6 +105,7 @@ func (l *ledger) setOutcome(d *delivery) {
 	}
 	delete(l.open, d)
 	d.progress.latest = time.Now()
+	d.progress.queue.latest = d.progress.latest
 	if !d.acked {
 		d.Outcome, d.nacked = d.nackedOutcome(), true
 		return

@@ -48,11 +48,29 @@ var outageRules = []middleware.Rule{
 	{Name: "network", If: middleware.As[net.Error](), Then: middleware.RetryWith(backoff.Exponential(time.Second, 2, 10))},
 }
 
-// send sends an order to a handler with the rules, and README's schedule.
+// sendWithRules sends an order to a handler with the rules, and README's schedule.
 func sendWithRules(t *testing.T, handler message.NoPublishHandlerFunc) *retrytest.Story {
 	app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
 	app.AddConsumerHandler(app.Router, "billing", "orders", handler, middleware.HandlerOptions{Rules: outageRules})
 	return app.Send("orders", message.NewMessage("order-1", []byte(`{"cents": 1999`)))
+}
+
+// sendEverySecond sends as many orders, one each second, and returns when all are done.
+func sendEverySecond(t *testing.T, n int, handler message.NoPublishHandlerFunc, options middleware.HandlerOptions) []*retrytest.Story {
+	app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
+	app.AddConsumerHandler(app.Router, "billing", "orders", handler, options)
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		for i := range n - 2 {
+			time.Sleep(time.Second)
+			assert.NoError(t, app.Publisher().Publish("orders", message.NewMessage("order-"+strconv.Itoa(i+2), nil)))
+		}
+	}()
+	app.Send("orders", message.NewMessage("order-1", nil))
+	<-sent
+	app.Send("orders", message.NewMessage("order-"+strconv.Itoa(n), nil))
+	return app.Stories("orders")
 }
 
 func TestOutageRateLimit(t *testing.T) {
@@ -65,10 +83,8 @@ func TestOutageRateLimit(t *testing.T) {
 			}
 			return check(answer)
 		})
-		story.Waited(30 * time.Second).Processed()
-		record := story.Attempts()[len(story.Attempts())-1].Record
-		assert.Zero(t, record.Failures)
-		assert.Equal(t, 1, record.Snoozes)
+		story.Snoozed(30 * time.Second).Processed()
+		assert.Zero(t, story.Attempts()[1].Record.Failures)
 	})
 }
 
@@ -80,30 +96,57 @@ func TestOutageInvalidMessage(t *testing.T) {
 	})
 }
 
+// database is down for ten minutes.
+type database struct {
+	began time.Time
+	calls int // while it is down
+}
+
+func (d *database) charge(*message.Message) error {
+	if time.Since(d.began) < 10*time.Minute {
+		d.calls++
+		return &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+	}
+	return nil
+}
+
+// Few messages: no breaker sees that the database is down. The schedule of the rule is long enough.
 func TestOutageDatabaseIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		story := sendWithRules(t, func(*message.Message) error {
-			if time.Since(began) < 10*time.Minute {
-				return &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
-			}
-			return nil
-		})
-		story.Processed()
+		db := &database{began: time.Now()}
+		story := sendWithRules(t, db.charge).Processed()
 		assert.Equal(t, 10, story.Attempts()[len(story.Attempts())-1].Record.Failures)
+	})
+}
+
+// Many messages: the breaker pauses the handler, and most messages do not fail at all. Without it each would fail ten times.
+func TestOutageDatabaseIsDownWithBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &database{began: time.Now()}
+		failed := 0
+		for _, story := range sendEverySecond(t, 1000, db.charge, middleware.HandlerOptions{Rules: outageRules, Breaker: &middleware.Breaker{}}) {
+			if story.Processed(); len(story.Attempts()) > 1 {
+				failed++
+			}
+		}
+		assert.Less(t, db.calls, 60, "20 before the pause, and a probe every 22s to 30s")
+		assert.Less(t, failed, 60)
 	})
 }
 
 func TestOutageMaintenance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, calls := time.Now(), 0
-		story := sendWithRules(t, func(*message.Message) error {
-			if calls++; time.Since(began) < time.Hour {
+		stories := sendEverySecond(t, 1000, func(*message.Message) error {
+			if time.Since(began) < time.Hour {
+				calls++
 				return errMaintenance
 			}
 			return nil
-		})
-		story.Processed()
-		assert.LessOrEqual(t, calls, 8, "one every 10 minutes")
+		}, middleware.HandlerOptions{Rules: outageRules})
+		for _, story := range stories {
+			story.Processed()
+		}
+		assert.LessOrEqual(t, calls, 8, "one every 10 minutes, shortened by up to a quarter")
 	})
 }

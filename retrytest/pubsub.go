@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -43,7 +45,32 @@ type group struct {
 type queue struct {
 	group, topic string
 	returnTopic  string
+	arrived      chan *message.Message
 	messages     chan *message.Message
+	back         chan *message.Message
+	latest       time.Time // the latest event of one of its messages; guarded by the ledger's lock
+}
+
+// run keeps the messages that have arrived until a handler takes them. gochannel holds a mutex while a message is not taken: in
+// testing/synctest that stops the clock.
+func (q *queue) run(ctx context.Context) {
+	var waiting []*message.Message
+	for {
+		out, first := (chan *message.Message)(nil), (*message.Message)(nil)
+		if len(waiting) > 0 {
+			out, first = q.messages, waiting[0]
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case msg := <-q.arrived:
+			waiting = append(waiting, msg)
+		case msg := <-q.back:
+			waiting = slices.Insert(waiting, 0, msg)
+		case out <- first:
+			waiting = waiting[1:]
+		}
+	}
 }
 
 // group returns the group of this name. The name can be empty.
@@ -54,6 +81,14 @@ func (a *App) group(name string) *group {
 		a.groups[name] = &group{app: a, name: name, queues: map[string]*queue{}}
 	}
 	return a.groups[name]
+}
+
+// putBack makes a message the first one of the queue again.
+func (q *queue) putBack(ctx context.Context, msg *message.Message) {
+	select {
+	case q.back <- msg:
+	case <-ctx.Done():
+	}
 }
 
 // subscriber subscribes to queues of a group.
@@ -83,13 +118,13 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	go func() {
 		defer close(out)
 		defer health.End()
-		s.deliver(ctx, q.messages, out)
+		s.deliver(ctx, q, out)
 	}()
 	return out, nil
 }
 
 // deliver hands messages on until ctx ends. While the handler is paused, they stay in the queue, for other handlers of the group.
-func (s *subscriber) deliver(ctx context.Context, messages <-chan *message.Message, out chan<- *message.Message) {
+func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.Message) {
 	var limit atomic.Int64
 	changed, settled := make(chan struct{}, 1), make(chan struct{})
 	detach := s.binding.Gate.Attach(gate.ValveFunc(func(n int) {
@@ -104,8 +139,9 @@ func (s *subscriber) deliver(ctx context.Context, messages <-chan *message.Messa
 	defer close(ended)
 	inFlight := int64(0)
 	for {
-		in := messages
-		if most := limit.Load(); most >= 0 && inFlight >= most {
+		full := func() bool { most := limit.Load(); return most >= 0 && inFlight >= most }
+		in := q.messages
+		if full() {
 			in = nil
 		}
 		select {
@@ -117,6 +153,13 @@ func (s *subscriber) deliver(ctx context.Context, messages <-chan *message.Messa
 		case <-settled:
 			inFlight--
 		case msg := <-in:
+			if full() { // since then
+				q.putBack(s.group.app.ctx, msg)
+				continue
+			}
+			if !s.group.app.begin(q, msg) {
+				continue
+			}
 			inFlight++
 			msg.SetContext(binding.NewContext(msg.Context(), s.binding))
 			out <- msg
@@ -141,17 +184,16 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
-// queued is how many messages wait in a queue for a paused handler. gochannel holds a lock while a message waits for its receiver, and
-// the time of a bubble stops while a goroutine waits for a lock.
-const queued = 1 << 14
-
 func (g *group) queue(topic string) (*queue, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if existing := g.queues[topic]; existing != nil {
 		return existing, nil
 	}
-	q := &queue{group: g.name, topic: topic, returnTopic: queueTopic(g.name, topic), messages: make(chan *message.Message, queued)}
+	q := &queue{
+		group: g.name, topic: topic, returnTopic: queueTopic(g.name, topic), arrived: make(chan *message.Message), messages: make(chan *message.Message), back: make(chan *message.Message),
+	}
+	go q.run(g.app.ctx)
 	sources := []string{topic, q.returnTopic}
 	if g.app.ledger.isReturnTopic(topic) { // the relay subscribes to it itself
 		sources = sources[:1]
@@ -169,39 +211,26 @@ func (g *group) queue(topic string) (*queue, error) {
 }
 
 func (g *group) forward(in <-chan *message.Message, q *queue) {
-	defer g.discard(q)
 	for msg := range in {
-		d, known := g.app.ledger.beginDelivery(q, msg)
-		if known && d == nil {
-			msg.Ack() // the message was nacked too often
-			continue
-		}
-		if known {
-			msg.SetContext(context.WithValue(msg.Context(), deliveryKey{}, d))
-			go g.app.observeSettlement(d, msg)
-		}
 		select {
-		case q.messages <- msg:
+		case q.arrived <- msg:
 		case <-g.app.ctx.Done():
-			if known {
-				g.app.ledger.discardDelivery(d)
-			}
 		}
 	}
 }
 
-// discard removes the messages from a queue that no handler has taken. The app is closing.
-func (g *group) discard(q *queue) {
-	for {
-		select {
-		case msg := <-q.messages:
-			if d := deliveryOf(msg); d != nil {
-				g.app.ledger.discardDelivery(d)
-			}
-		default:
-			return
-		}
+// begin records the delivery of a message to a handler. It reports false where the message is not delivered any more.
+func (a *App) begin(q *queue, msg *message.Message) bool {
+	d, known := a.ledger.beginDelivery(q, msg)
+	if known && d == nil {
+		msg.Ack() // the message was nacked too often
+		return false
 	}
+	if known {
+		msg.SetContext(context.WithValue(msg.Context(), deliveryKey{}, d))
+		go a.observeSettlement(d, msg)
+	}
+	return true
 }
 
 // relayPublisher is the relay's publisher.

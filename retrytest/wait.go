@@ -38,6 +38,9 @@ func (l *ledger) nextExpected(patience time.Duration) (next *progress, until tim
 				return p, until
 			}
 			deadline := p.latest
+			if p.queue.latest.After(deadline) { // it may wait behind others, or while its handler is paused
+				deadline = p.queue.latest
+			}
 			if p.due.After(deadline) {
 				deadline = p.due
 			}
