@@ -8,7 +8,7 @@ FUZZTIME  ?= 50000x
 BENCHTIME ?= 1s
 # Flags of publishbench and retrybench: -pairs, -duration.
 BENCH_ARGS ?=
-# Flags of retrybench alone: -rounds, -messages, -only, -profiles, -broker-process, -at-least-once.
+# Flags of retrybench alone: -rounds, -messages, -outage, -only, -profiles, -broker-process, -at-least-once.
 STORM_ARGS ?=
 
 DEVBROKER  = .broker/devbroker

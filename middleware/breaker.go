@@ -12,10 +12,11 @@ import (
 // handler goes on with 1, 2, 4 and more messages in flight; if it fails, the next pause is twice as long. The zero value has all
 // defaults.
 //
-// Messages that are in flight when the pause begins end as usual, and their failures count. A probe that fails is snoozed: its failure
-// does not count, because each message would otherwise use up its retries as a probe when few messages wait. A probe that fails with an
-// error that is no sign (see Failed) is settled as usual, and the next message is the probe. A probe that has not returned after
-// MaxPause is no longer waited for, and one message more is let through: a Timeout inside of the retry middleware makes it a failure.
+// Messages that are in flight when the pause begins end as usual, and their failures count. A probe that fails is snoozed, on the
+// shortest tier or for the delay that its error requests, and its failure does not count: where few messages wait, each of them would
+// otherwise use up its retries as a probe. A probe that fails with an error that is no sign (see Failed) is settled as usual, and the
+// next message is the probe. A probe that has not returned after MaxPause is no longer waited for, and one message more is let through:
+// a Timeout inside of the retry middleware makes it a failure.
 //
 // On RabbitMQ, the consumer of a Connection's handler is cancelled, so that no message stays unacknowledged. On other backends, and
 // with other subscribers, the middleware keeps each message that it gets for up to MaxHold before it calls the handler, or for a shorter

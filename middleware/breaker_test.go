@@ -319,7 +319,7 @@ func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 		err  error
 		tier string
 	}{
-		"schedule":    {errDown, "5s.orders"},
+		"schedule":    {errDown, "1s.orders"},
 		"retry after": {backoff.RetryAfter(errDown, time.Minute), "1m.orders"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -456,7 +456,7 @@ func TestProbeOnItsLastTry(t *testing.T) {
 		_, err := b.retry.Dispatch(failing(errDown))(msg)
 		require.NoError(t, err)
 		sent := b.sent.copies[10]
-		assert.Equal(t, "1m.orders", sent.topic)
+		assert.Equal(t, "1s.orders", sent.topic)
 		assert.Equal(t, "4", sent.msg.Metadata.Get(retrymw.FailuresKey))
 	})
 }

@@ -169,17 +169,16 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 		p.wait(d, s, Snoozed, requested(f.requested, f.action.delay), now)
 		return
 	}
+	if s.probe && f.retried() {
+		record.Snoozes++
+		p.wait(d, s, Snoozed, requested(max(f.requested, f.action.delay), time.Duration(p.tiers[0])), now)
+		return
+	}
+	record.Failures++
 	schedule := p.schedule
 	if f.action.kind == actRetryWith {
 		schedule = f.action.schedule
 	}
-	if s.probe && f.retried() {
-		record.Snoozes++
-		retry := min(record.Failures+1, len(schedule))
-		p.wait(d, s, Snoozed, requested(max(f.requested, f.action.delay), schedule[retry-1]), now)
-		return
-	}
-	record.Failures++
 	delay, left := schedule.Delay(record.Failures)
 	switch {
 	case f.unreadable:

@@ -19,7 +19,8 @@ type brokerBench struct {
 	messages int            // of a storm
 	only     *regexp.Regexp // names of the sides to measure; nil: all
 	profiles string         // a folder for a processor profile of each side; empty: none
-	process  int            // of the broker on this machine; 0: not known
+	outage   time.Duration
+	process  int // of the broker on this machine; 0: not known
 }
 
 // A contest measures sides in turns, so that the load of a shared machine affects all of them alike.
@@ -99,7 +100,11 @@ func (b brokerBench) measure() (claims []string, err error) {
 		}
 		claims = append(claims, made...)
 	}
-	return claims, nil
+	if b.only != nil && !b.only.MatchString(outageName) {
+		return claims, nil
+	}
+	made, err := outage{b.uri, b.messages, b.outage}.measure()
+	return append(claims, made...), err
 }
 
 func (b brokerBench) run(c contest) ([]string, error) {

@@ -1,0 +1,74 @@
+package relay_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// A Pub/Sub that cannot be told to stop: messages wait before the handler, and go back to it after MaxHop.
+func TestOutageWithABreaker(t *testing.T) {
+	for name, breaker := range map[string]*retrymw.Breaker{"with": {Least: 5}, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := connect(t)
+				const messages = 50
+				up := time.Now().Add(10 * time.Minute)
+				var mu sync.Mutex
+				handled, outcomes, calls := map[string]int{}, map[retrymw.Outcome]int{}, 0
+				c.AddConsumerHandler(c.router, "billing", "orders", func(msg *message.Message) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if time.Now().Before(up) {
+						calls++
+						return errors.New("down")
+					}
+					handled[msg.UUID]++
+					return nil
+				}, retrymw.HandlerOptions{Breaker: breaker, Middleware: func(c *retrymw.TieredRetryConfig) {
+					c.Observe = func(e retrymw.Event) {
+						mu.Lock()
+						defer mu.Unlock()
+						outcomes[e.Outcome]++
+					}
+				}})
+				c.run()
+				for _, uuid := range names(messages) {
+					c.publish("orders", uuid)
+				}
+				time.Sleep(time.Until(up) + 2*time.Minute)
+				synctest.Wait()
+				mu.Lock()
+				defer mu.Unlock()
+				t.Logf("%d calls in the outage, %v", calls, outcomes)
+				if breaker == nil {
+					assert.Equal(t, messages, outcomes[retrymw.DeadLettered])
+					assert.Equal(t, 2*messages, calls)
+				} else {
+					assert.Zero(t, outcomes[retrymw.DeadLettered])
+					assert.Len(t, handled, messages)
+					for uuid, times := range handled {
+						assert.Equal(t, 1, times, uuid)
+					}
+					assert.Less(t, calls, 5+5+10*60*4/3/30, "5, the first pauses, and one in each MaxPause")
+					assert.NotZero(t, outcomes[retrymw.GivenBack], "after MaxHop")
+				}
+				c.close()
+			})
+		})
+	}
+}
+
+func names(n int) (all []string) {
+	for i := range n {
+		all = append(all, string(rune('a'+i/26))+string(rune('a'+i%26)))
+	}
+	return all
+}
