@@ -302,7 +302,12 @@ func TestHandlersThatTheRelayAddsAreRetried(t *testing.T) {
 // newOwnRouter is the constructor of an app that makes the router and the middleware itself, with an Observe of its own.
 func newOwnRouter(t *testing.T, config middleware.TieredRetryConfig, outcomes *[]string) (*message.Router, *middleware.TieredRetry) {
 	t.Helper()
-	config.Observe = func(e middleware.Event) { *outcomes = append(*outcomes, string(e.Outcome)) }
+	var mu sync.Mutex
+	config.Observe = func(e middleware.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		*outcomes = append(*outcomes, string(e.Outcome))
+	}
 	retry, err := middleware.NewTieredRetry(config, nil)
 	require.NoError(t, err)
 	return message.NewDefaultRouter(nil), retry
