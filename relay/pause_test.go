@@ -56,12 +56,21 @@ func TestAPausedHandlerGivesItsMessagesBack(t *testing.T) {
 		require.NoError(t, c.Resume("billing"))
 		synctest.Wait()
 		assert.ElementsMatch(t, []string{"1 at 0s", "1 at 59s", "2 at 59s"}, calls)
-		require.NoError(t, c.Pause("billing"))
-		c.publish("orders", "3")
-		synctest.Wait()
-		c.close() // it does not wait for the end of the pause
-		assert.Len(t, calls, 3)
+		c.close()
 	})
+}
+
+// Close does not wait for the end of a pause. It has no bubble: the router holds a lock while it waits for messages in flight, and the
+// time of a bubble stops while a goroutine waits for a lock.
+func TestCloseOfAPausedHandler(t *testing.T) {
+	c := connect(t)
+	var calls atomic.Int32
+	c.AddConsumerHandler(c.router, "billing", "orders", func(*message.Message) error { calls.Add(1); return nil })
+	c.run()
+	require.NoError(t, c.Pause("billing"))
+	c.publish("orders", "1")
+	c.close()
+	assert.Zero(t, calls.Load())
 }
 
 // An ended subscription is a fault, also of a paused handler.
