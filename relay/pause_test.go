@@ -69,7 +69,9 @@ func TestCloseOfAPausedHandler(t *testing.T) {
 	c.run()
 	require.NoError(t, c.Pause("billing"))
 	c.publish("orders", "1")
-	c.close()
+	require.NoError(t, c.router.Close())
+	require.NoError(t, <-c.stopped)
+	require.NoError(t, c.Close())
 	assert.Zero(t, calls.Load())
 }
 
