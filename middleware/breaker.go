@@ -31,7 +31,8 @@ type Breaker struct {
 	// does not pause.
 	Least int
 
-	// Window is how long failures and successes are counted together. Then the count begins again. The default is 10 seconds.
+	// Window is how long failures and successes are counted together. Then the count begins again. The default is 10 seconds. Set it
+	// so that Least messages can fail within it: with 16 in flight and a timeout of 30 seconds, to a minute.
 	Window time.Duration
 
 	// Pause is the first pause. It doubles with each probe that fails, up to MaxPause, and is shortened at random by up to a quarter, so

@@ -198,6 +198,29 @@ func TestBreakerCountsWithinItsWindow(t *testing.T) {
 	})
 }
 
+// 16 calls that time out after 30 seconds are fewer failures in 10 seconds than Least.
+func TestSlowFailuresNeedALongWindow(t *testing.T) {
+	ctx := routerContext(t)
+	for window, paused := range map[time.Duration]bool{10 * time.Second: false, time.Minute: true} {
+		t.Run(window.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{Window: window} })
+				for range 2 {
+					var ends []func(error)
+					for range 16 {
+						ends = append(ends, b.start())
+					}
+					time.Sleep(29 * time.Second)
+					for _, end := range ends {
+						end(errDown)
+					}
+				}
+				assert.Equal(t, paused, len(b.gate.Paused()) > 0)
+			})
+		})
+	}
+}
+
 func TestBreakerCountsAPanicAndTheEndOfTheGoroutine(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -426,7 +449,7 @@ func TestFailuresAtAShutdownSayNothing(t *testing.T) {
 		}
 		close(stopping)
 		for _, end := range ends {
-			end(errDown)
+			end(context.Canceled)
 		}
 		assert.Equal(t, []int{-1}, b.valve.all())
 	})

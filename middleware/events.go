@@ -63,8 +63,12 @@ func (t *TieredRetry) report(in *delivery, d *decision, to Destination, f *failu
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			t.logger.Error("Observe of the retry middleware panicked", newPanicError(recovered), t.fields(in))
-		} else if !returned && d.published() {
-			in.msg.Ack() // Observe has ended the goroutine, so the router does not; the copy is safe
+		} else if !returned { // Observe has ended the goroutine, so the router settles nothing
+			if d.published() {
+				in.msg.Ack() // the copy is safe
+			} else {
+				in.msg.Nack()
+			}
 		}
 	}()
 	t.config.Observe(event)

@@ -71,8 +71,8 @@ func TestEachOutcomeHasAnEvent(t *testing.T) {
 				destination: retrymw.Destination{Topic: "5s.orders"}, err: errDown,
 			},
 		}},
-		{record: again, handler: down, stop: true, want: []event{
-			{outcome: retrymw.GivenBack, failures: 1, age: time.Minute + took, took: took, err: errDown},
+		{record: again, handler: func(*message.Message) error { return context.Canceled }, stop: true, want: []event{
+			{outcome: retrymw.GivenBack, failures: 1, age: time.Minute + took, took: took, err: context.Canceled},
 		}},
 		{record: again, handler: func(msg *message.Message) error { msg.Ack(); return errDown }, want: []event{
 			{outcome: retrymw.Settled, failures: 1, age: time.Minute + took, took: took, err: errDown},

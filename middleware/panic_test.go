@@ -61,6 +61,27 @@ func TestMessageIsSettledAfterGoexitOfAHookOrPublisher(t *testing.T) {
 		<-msg.Acked()
 		assert.Equal(t, "1s.orders", sent.only(t).topic)
 	})
+	t.Run("hook without a copy", func(t *testing.T) {
+		for name, h := range map[string]message.HandlerFunc{
+			"processed": func(*message.Message) ([]*message.Message, error) { return nil, nil },
+			"held":      failing(errDown),
+		} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observe = func(retrymw.Event) { runtime.Goexit() } })
+					sent.fail = func(int) error { return errors.New("no broker") }
+					msg := messageOf(ctx)
+					go func() { _, _ = retry.Middleware(h)(msg) }()
+					synctest.Wait()
+					select {
+					case <-msg.Nacked():
+					default:
+						t.Error("the message is not settled")
+					}
+				})
+			})
+		}
+	})
 	t.Run("publisher", func(t *testing.T) {
 		retry, sent := setup(t)
 		sent.fail = func(int) error { runtime.Goexit(); return nil }

@@ -98,7 +98,7 @@ var errPaused = errors.New("the handler is paused, and the message cannot be kep
 func (t *TieredRetry) giveBackPaused(in *delivery) error {
 	now := time.Now()
 	var s situation
-	t.describe(in, &s, false, now)
+	t.describe(in, &s, false, nil, now)
 	s.paused = true
 	return t.settle(in, &s, &failure{}, now)
 }

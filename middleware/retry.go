@@ -134,10 +134,11 @@ func (d *delivery) takenBack() bool {
 	return d.own != nil && d.own.Err() != nil && !d.shuttingDown()
 }
 
-// describe describes the delivery for the decision. s is zero before.
-func (t *TieredRetry) describe(in *delivery, s *situation, called bool, now time.Time) {
+// describe describes the delivery for the decision. s is zero before. While a subscription shuts down, a message whose context has not
+// ended may still fail by itself, and counts: err is what its handler has returned.
+func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err error, now time.Time) {
 	s.called, s.settled, s.origin = called, called && settled(in.msg), originOf(in.ctx)
-	s.ended = in.ctx.Err() != nil && (in.shuttingDown() || in.takenBack()) || in.bound != nil && in.shuttingDown()
+	s.ended = in.takenBack() || in.shuttingDown() && (!called || in.ctx.Err() != nil || isCanceled(err))
 	if in.recorded && !(s.record.read(in.metadata, now) && s.record.Topic == s.origin.topic) {
 		s.record = Record{}
 	}
@@ -147,6 +148,12 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, now time
 	if t.config.MaxAgeFrom != nil {
 		s.sentAt = t.sentAt(in)
 	}
+}
+
+// isCanceled reports whether an error is that of a context that was cancelled.
+func isCanceled(err error) (canceled bool) {
+	defer func() { _ = recover() }() // an error whose methods panic
+	return errors.Is(err, context.Canceled)
 }
 
 // sentAt is zero where MaxAgeFrom panics.
@@ -280,7 +287,7 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	now := time.Now()
 	var s situation
 	var f failure
-	t.describe(in, &s, false, now)
+	t.describe(in, &s, false, nil, now)
 	if text, found := in.metadata[UnmarshalErrorKey]; found && in.recorded {
 		f = t.failureOf(errUnmarshal(text))
 	}
@@ -323,7 +330,7 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 	if t.config.Observe != nil {
 		now := time.Now()
 		var s situation
-		t.describe(in, &s, true, now)
+		t.describe(in, &s, true, nil, now)
 		d := t.policy.decide(&s, &failure{}, now)
 		t.report(in, &d, Destination{}, &failure{}, nil)
 	}
@@ -340,9 +347,11 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 	}
 	now := time.Now()
 	var s situation
-	t.describe(in, &s, true, now)
+	t.describe(in, &s, true, err, now)
 	f := t.failureOf(err)
-	f.action, f.rule = t.actionFor(&s.record, err)
+	if !s.ended {
+		f.action, f.rule = t.actionFor(&s.record, err)
+	}
 	if f.requested == 0 && in.msg.Metadata[delay.DelayedUntilKey] != in.delayed {
 		f.requested, _ = delayIn(in.msg.Metadata) // as Watermill's DelayOnError sets it
 	}

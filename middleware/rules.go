@@ -27,6 +27,9 @@ type Rule struct {
 
 // Is returns a Rule.If that matches by errors.Is.
 func Is(target error) func(Record, error) bool {
+	if target == nil {
+		return nil // it would never match: Validate reports it
+	}
 	return func(_ Record, err error) bool { return errors.Is(err, target) }
 }
 
@@ -72,7 +75,7 @@ func RetryAfter(delay time.Duration) Action { return Action{kind: actRetryAfter,
 // backoff.RetryAfter), or this one where it requests none. Only MaxAge ends it.
 func Snooze(delay time.Duration) Action { return Action{kind: actSnooze, delay: delay} }
 
-// DeadLetter dead-letters the message at once, with a dead reason of the app's own.
+// DeadLetter dead-letters the message at once, with a dead reason of the app's own. Those of the library and of the broker are refused.
 func DeadLetter(reason DeadReason) Action { return Action{kind: actDeadLetter, reason: reason} }
 
 // Discard acknowledges the message without a copy. It is logged.
@@ -87,6 +90,9 @@ func GiveBack() Action { return Action{kind: actGiveBack} }
 func Pause(delay time.Duration) Action { return Action{kind: actSnooze, delay: delay, pause: delay} }
 
 const maxDeadReason = 255
+
+// brokersReasons are those of RabbitMQ's x-death header, and that of package relay.
+var brokersReasons = []DeadReason{"rejected", "expired", "maxlen", "delivery_limit", "foreign"}
 
 func (a Action) validate() error {
 	switch a.kind {
@@ -103,6 +109,9 @@ func (a Action) validate() error {
 	case actDeadLetter:
 		if a.reason == "" || len(a.reason) > maxDeadReason {
 			return fmt.Errorf("the dead reason has %d bytes: it must have between 1 and %d", len(a.reason), maxDeadReason)
+		}
+		if slices.Contains(DeadReasons(), a.reason) || slices.Contains(brokersReasons, a.reason) {
+			return fmt.Errorf("the dead reason %q is one of the library or of the broker: use a word of your own", a.reason)
 		}
 	}
 	return nil

@@ -234,6 +234,9 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 		8:  {Name: "no reason", If: is, Then: retrymw.DeadLetter("")},
 		9:  {Name: "long reason", If: is, Then: retrymw.DeadLetter(retrymw.DeadReason(strings.Repeat("x", 256)))},
 		10: {Name: "good", If: is, Then: retrymw.DeadLetter(retrymw.DeadReason(strings.Repeat("x", 255)))},
+		11: {Name: "the library's", If: is, Then: retrymw.DeadLetter(retrymw.DeadReasonExhausted)},
+		12: {Name: "the broker's", If: is, Then: retrymw.DeadLetter("delivery_limit")},
+		13: {Name: "no target", If: retrymw.Is(nil), Then: retrymw.Discard()},
 	}
 	config.ExtraTiers = []time.Duration{time.Second, 0}
 	config.Breaker = &retrymw.Breaker{Ratio: math.NaN(), Least: -1}
@@ -251,6 +254,9 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 		`Rules[7] ("past"): the delay is -1s`,
 		`Rules[8] ("no reason"): the dead reason has 0 bytes`,
 		`Rules[9] ("long reason"): the dead reason has 256 bytes: it must have between 1 and 255`,
+		`Rules[11] ("the library's"): the dead reason "exhausted" is one of the library or of the broker: use a word of your own`,
+		`Rules[12] ("the broker's"): the dead reason "delivery_limit" is one of`,
+		`Rules[13] ("no target"): If is nil`,
 		`ExtraTiers: backoff: retry 2: delay 0s is too short`,
 		`Breaker: Ratio is NaN`, `Least is -1`, `MaxAge is -1s`, `MaxHold is -1s`,
 	} {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
@@ -49,6 +51,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			t.report(in, &d, to, f, cause)
 			return nil
 		case tierRefused, unconfirmed:
+			t.logAvoided(in, &d, to, err)
 			s.avoid = append(s.avoid, d.tier)
 			if refused == unconfirmed {
 				held.silent = append(held.silent, d.tier)
@@ -66,6 +69,13 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			cause = cmp.Or(cause, err)
 		}
 	}
+}
+
+// logAvoided writes one line for a tier that did not take the copy. Another one, or the dead-letter destination, gets it at once.
+func (t *TieredRetry) logAvoided(in *delivery, d *decision, to Destination, err error) {
+	t.logger.Info("A tier did not take the copy of the message, trying another one", t.fields(in).Add(watermill.LogFields{
+		"tier": d.tier.String(), "destination": to.String(), "err": errorText(err, maxReason),
+	}))
 }
 
 // without returns the tiers that are not in the second list.

@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -142,7 +143,7 @@ func TestDeadlineSetOutsideDoesNotEndTheHold(t *testing.T) {
 
 func TestEndOfTheSubscriptionGivesBack(t *testing.T) {
 	routed := routerContext(t)
-	for name, failure := range map[string]error{"an error": errDown, "Canceled": context.Canceled, "DeadlineExceeded": context.DeadlineExceeded, "permanent": backoff.Permanent(errDown)} {
+	for name, failure := range map[string]error{"Canceled": context.Canceled, "wrapped": fmt.Errorf("query: %w", context.Canceled)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				retry, sent, s, logs := setupBound(t)
@@ -160,6 +161,29 @@ func TestEndOfTheSubscriptionGivesBack(t *testing.T) {
 				assert.Empty(t, sent.copies)
 				assert.Equal(t, 2, logs.lines("Shutting down"))
 			})
+		})
+	}
+}
+
+// The contexts of messages in flight outlast the end of the subscription. What fails by itself meanwhile counts: at each deployment
+// it would otherwise cost a delivery.
+func TestMessageThatFailsWhileTheSubscriptionEndsIsRetried(t *testing.T) {
+	routed := routerContext(t)
+	for name, row := range map[string]struct {
+		failure error
+		topic   string
+	}{
+		"an error": {errDown, "1s.orders"}, "DeadlineExceeded": {context.DeadlineExceeded, "1s.orders"}, "permanent": {backoff.Permanent(errDown), "dead.orders"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			retry, sent, s, logs := setupBound(t)
+			_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+				s.stop()
+				return nil, row.failure
+			})(messageOf(s.bind(routed)))
+			require.NoError(t, err)
+			assert.Equal(t, row.topic, sent.only(t).topic)
+			assert.Zero(t, logs.lines("Shutting down"))
 		})
 	}
 }

@@ -179,9 +179,13 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 		return nil, h.explain(err)
 	}
 	stopping, stop := context.WithCancel(ctx)
-	context.AfterFunc(h.closing, stop)
+	detach := context.AfterFunc(h.closing, stop)
+	context.AfterFunc(stopping, func() { detach() })
 	bound := &binding.Binding{Source: h.sourceOf(topic, queue), Retry: h.retry, Stopping: stopping.Done(), Gate: h.gate}
 	messages, err := h.subscriber.Subscribe(binding.NewContext(ctx, bound), topic)
+	if err != nil {
+		stop()
+	}
 	return messages, h.explain(err)
 }
 

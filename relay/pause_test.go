@@ -66,6 +66,18 @@ func TestAPausedHandlerGivesItsMessagesBack(t *testing.T) {
 	})
 }
 
+// A router closes while a message waits for the end of a pause.
+func TestAPauseDoesNotHoldTheRoutersClose(t *testing.T) { // not in a bubble: the router holds a lock while it closes
+	c := connect(t)
+	c.AddConsumerHandler(c.router, "billing", "orders", func(*message.Message) error { t.Error("the handler is paused"); return nil })
+	c.run()
+	require.NoError(t, c.Pause("billing"))
+	c.publish("orders", "1")
+	require.NoError(t, c.router.Close(), "before its CloseTimeout")
+	require.NoError(t, <-c.stopped)
+	require.NoError(t, c.Close())
+}
+
 // An ended subscription is a fault, also of a paused handler.
 func TestHealthOfAPausedHandlerThatHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

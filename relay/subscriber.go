@@ -51,8 +51,8 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	// stopping ends before the contexts of the messages do: a handler that fails because of them counts no failure.
 	stopping, stop := context.WithCancel(s.stopping)
 	m.subscribed, m.end = context.WithCancel(context.WithoutCancel(ctx))
-	context.AfterFunc(ctx, func() { stop(); m.end() })
-	context.AfterFunc(m.subscribed, stop)
+	detach := context.AfterFunc(ctx, func() { stop(); m.end() })
+	context.AfterFunc(m.subscribed, func() { stop(); detach() })
 	m.binding = &binding.Binding{Source: s.relay.source, Retry: retryOf(s.retry), Gate: s.gate, Stopping: stopping.Done()}
 	active := func() bool { return ctx.Err() == nil && stopping.Err() == nil }
 	if err := s.relay.handlers.begin(handler, topic, active); err != nil {

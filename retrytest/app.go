@@ -50,8 +50,8 @@ type Config struct {
 	// relay does.
 	TiersWait bool
 
-	// Patience is how long Send waits for the next event of a message: the handler returns, or a due retry is delivered. Then
-	// it ends the test. The default is one hour in a bubble, which takes no real time, and 30 seconds outside of a bubble.
+	// Patience is how long Send waits for the next event of a message, or of another message of its handler: the handler returns, or a
+	// due retry is delivered. Then it ends the test. The default is one hour in a bubble, which takes no real time, and 30 seconds outside of a bubble.
 	Patience time.Duration
 
 	// RealTime allows a schedule that takes more than 10 seconds of real time, outside of a bubble.

@@ -18,7 +18,7 @@ import (
 //
 // The handlers of one topic and one HandlerOptions.Group share the topic's messages and their retries, as on RabbitMQ, and so do
 // the handlers of a topic without a group. Handlers of different groups each get every message. Any Concurrency and OrderKey are
-// accepted and have no effect: a topic delivers one message at a time, and its retries one at a time.
+// accepted and have no effect: all messages of a handler are in flight together, but while it is paused or limited by its breaker.
 //
 // Wrong options end the test, so it must be called from the test's goroutine.
 func (a *App) AddConsumerHandler(

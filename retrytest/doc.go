@@ -50,6 +50,8 @@
 //	4         31s    125s          125s
 //	5         156s   dead letter
 //
+// [SimulateWith] does the same for rules, MaxAge, extra tiers and requested delays.
+//
 // # The app's own function
 //
 // An App has the methods of every Connect. A function of the app that gets the router and the Connection needs no change:
@@ -74,9 +76,10 @@
 //
 //   - Retries are on time, to within the 2 ms of [Story.RetriedAt]. A broker can be late, and RabbitMQ can be 1 ms early.
 //   - Only nacked messages are delivered twice, and no publish fails.
-//   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it is up to one shortest tier longer.
+//   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it takes whole tiers, and is longer by less than the shortest
+//     one. Config.TiersWait does the same here.
 //   - There are no delivery limits, queue arguments or permissions, and the app's marshaler is not used.
-//   - A topic delivers one message at a time to each group, whatever the Concurrency of its handlers.
+//   - All messages of a handler are in flight together, whatever its Concurrency, but while it is paused or limited by its breaker.
 //   - Dead letters go to the topic "retry.dead.<handler>", unless Config.Middleware sets another destination.
 //
 // # In the bubble

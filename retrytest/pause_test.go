@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -49,6 +50,35 @@ func TestAPausedHandlerGetsNothing(t *testing.T) {
 		assert.Equal(t, []time.Duration{0, 10 * time.Minute, 10 * time.Minute, 10 * time.Minute, 10 * time.Minute}, calls)
 		require.NoError(t, app.Health().Ready())
 		assert.Nil(t, app.Health().Subscriptions[0].Paused)
+	})
+}
+
+// Some messages wait for hours, behind others that are tried. Send has patience while something happens.
+func TestSendWaitsForTheEndOfManyPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Hour})
+		begin, first := time.Now(), true
+		app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error {
+			if first {
+				first = false
+				for _, uuid := range []string{"2", "3", "4", "5", "6", "7", "8"} {
+					assert.NoError(t, app.Publisher().Publish("orders", message.NewMessage(uuid, nil)))
+				}
+			}
+			if time.Since(begin) < 3*time.Hour {
+				return errBusy
+			}
+			return nil
+		}, middleware.HandlerOptions{Rules: []middleware.Rule{{If: middleware.Is(errBusy), Then: middleware.Pause(50 * time.Minute)}}})
+		app.Send("orders", message.NewMessage("1", nil)).Processed()
+		untried := 0 // during the maintenance
+		for _, story := range app.Stories("orders") {
+			if len(story.Processed().Attempts()) == 1 {
+				untried++
+			}
+		}
+		assert.Positive(t, untried)
+		assert.GreaterOrEqual(t, time.Since(begin), 3*time.Hour)
 	})
 }
 

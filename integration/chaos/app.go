@@ -52,7 +52,8 @@ type app struct {
 	ended   chan error
 }
 
-// refusals is a logger that counts the attempts to publish a copy that fail, and logs nothing.
+// refusals is a logger that counts the attempts to publish a copy that fail, and logs nothing. Error is for a message that is held, Info
+// for one that another tier gets.
 type refusals struct {
 	watermill.NopLogger
 	count atomic.Int64
@@ -60,6 +61,12 @@ type refusals struct {
 
 func (r *refusals) Error(text string, _ error, _ watermill.LogFields) {
 	if strings.HasPrefix(text, "Cannot publish the copy") {
+		r.count.Add(1)
+	}
+}
+
+func (r *refusals) Info(text string, _ watermill.LogFields) {
+	if strings.HasPrefix(text, "A tier did not take the copy") {
 		r.count.Add(1)
 	}
 }
