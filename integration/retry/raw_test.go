@@ -88,7 +88,10 @@ func TestRawDeadLetter(t *testing.T) {
 		for i, sent := range testapp.Orders(2) {
 			deadLetter(sent)
 			letter := next(t, letters)
-			assert.Equal(t, testapp.ID(i), letter.UUID)
+			for letter.UUID != testapp.ID(i) { // of the reader before: its Close can be faster than its last ack
+				letter.Ack()
+				letter = next(t, letters)
+			}
 			assert.Equal(t, map[bool]string{true: "", false: reader.prefix}[i == 0]+"order "+letter.UUID, string(letter.Payload))
 			assert.Equal(t, "t"+letter.UUID, letter.Metadata["trace"])
 			record, known := middleware.ReadRecord(letter.Metadata)

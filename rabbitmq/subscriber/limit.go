@@ -127,7 +127,7 @@ func (s *subscription) setLimit(n int) {
 	s.limit.Store(int64(max(n, -1)))
 	if state := s.session.Load(); n == 0 && state.consumer != nil {
 		state.session.settler.hold()
-		if s.givesBack(state.consumer) {
+		if s.givesBack(state.consumer) && !s.changing.pause() {
 			state.consumer.era.setBound(0)
 		}
 	}
@@ -199,6 +199,8 @@ func (s *subscription) apply(n *session) error {
 // send. And messages that go back while others that went back before are still in the queue come after these: so they go back
 // only from a consumer that had the whole Prefetch. Of a consumer with a limit and an OrderKey, they are handed out instead.
 func (s *subscription) follow(n *session) error {
+	paused := s.changing.begin()
+	defer s.changing.end()
 	bound := s.bound()
 	if old := n.consumer.Load(); old != nil {
 		n.settler.hold()
@@ -221,6 +223,15 @@ func (s *subscription) follow(n *session) error {
 		} else {
 			select {
 			case <-old.received:
+			case <-paused:
+				bound = 0
+				s.endEra()
+				select {
+				case <-old.era.idle:
+				case <-n.closed:
+				case <-s.stopping:
+				}
+				n.drain()
 			case <-n.closed:
 			case <-s.stopping:
 			}
@@ -237,6 +248,38 @@ func (s *subscription) follow(n *session) error {
 		return nil
 	}
 	return n.consume(s, bound)
+}
+
+// A change of the consumer waits until all deliveries of the old one are handed out, and that needs their places. A pause meanwhile
+// must not take the places away: it makes the change give the deliveries back.
+type change struct {
+	mu     sync.Mutex
+	paused chan struct{} // nil: there is no change
+	closed bool
+}
+
+func (c *change) begin() (paused <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.paused, c.closed = make(chan struct{}), false
+	return c.paused
+}
+
+func (c *change) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.paused = nil
+}
+
+// pause reports whether there is a change.
+func (c *change) pause() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.paused != nil && !c.closed {
+		close(c.paused)
+		c.closed = true
+	}
+	return c.paused != nil
 }
 
 // givesBack reports whether a pause gives back what the consumer has fetched.

@@ -30,6 +30,7 @@ type subscription struct {
 	session  atomic.Pointer[sessionState]
 	limit    atomic.Int64  // what was asked for; less than 0: none
 	limited  chan struct{} // receives after a change of limit
+	changing change        // of the consumer, because of a limit
 	detach   func()        // of Config.Limits
 	era      *era          // nil: none. Only what opens sessions and changes limits uses it, one after the other
 	feed     feed
