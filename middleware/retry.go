@@ -321,7 +321,7 @@ func (d *decision) waitHere(s *situation) time.Duration {
 
 // succeed records and reports a success, and removes the record of the message from what its handler has produced.
 func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
-	if in.own != nil {
+	if in.own != nil && !settled(in.msg) { // else a nack is the handler's own
 		in.own.Returned()
 	}
 	if in.breaker != nil {
