@@ -119,6 +119,9 @@ func (l *ledger) setOutcome(d *delivery) {
 	d.progress.unfinished--
 }
 
+// isOpen reports whether the handler has not returned, or the ack or nack of the message is not known yet.
+func (d *delivery) isOpen() bool { return d.runs() || d.returned && !d.settled && !d.abandoned }
+
 // ackedOutcome returns the outcome of a message that was acked without a copy, where the middleware has not reported it.
 func (d *delivery) ackedOutcome() middleware.Outcome {
 	switch {

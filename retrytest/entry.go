@@ -65,7 +65,7 @@ func (l *ledger) addPublished(topic string, msg *message.Message) *entry {
 // finished reports whether no delivery follows and no handler of the message runs. A handler may nack the message itself and
 // return after another handler has finished it.
 func (p *progress) finished() bool {
-	return p.unfinished == 0 && !slices.ContainsFunc(p.deliveries, (*delivery).runs)
+	return p.unfinished == 0 && !slices.ContainsFunc(p.deliveries, (*delivery).isOpen)
 }
 
 // nacks returns how often the message was given back.
