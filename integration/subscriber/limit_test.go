@@ -373,26 +373,11 @@ func TestTheQueueIsDeletedDuringAPause(t *testing.T) {
 func TestCloseWhileTheBrokerDoesNotAnswerAPause(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, classic)
-	q.publish(t, names("message", 40)...)
-	proxy, uri := broker.Proxy(t)
 	p := newTap(-1)
-	connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", subscriber.Config{Prefetch: 30, Limits: p.limits})
-	msg := receive(t, messages)
-	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
-		`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
-	require.NoError(t, err)
-	p.limit(0)
-	broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 }, "the broker has cancelled the consumer")
-	closed := make(chan struct{})
-	go func() {
-		assert.NoError(t, s.Close())
-		assert.NoError(t, connection.Close())
-		close(closed)
-	}()
-	msg.Ack()
-	expect(t, closed, "Close returns")
-	proxy.Stop()
-	broker.Eventually(t, soon, func() bool { return q.ready(t) >= 39 }, "the broker has them back")
+	closesWhileTheBrokerIsSilent(t, q, subscriber.Config{Prefetch: 30, Limits: p.limits}, func() {
+		p.limit(0)
+		broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 }, "the broker has cancelled the consumer")
+	})
 }
 
 func TestManyChangesOfTheLimitLoseNothing(t *testing.T) {

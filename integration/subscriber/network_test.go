@@ -229,13 +229,21 @@ func TestSubscribeAndCloseWhileDisconnected(t *testing.T) {
 func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, classic)
+	closesWhileTheBrokerIsSilent(t, q, subscriber.Config{Prefetch: 30}, func() {})
+}
+
+// closesWhileTheBrokerIsSilent asserts that a shutdown ends although no answer of the broker arrives. before runs when none arrives
+// any more.
+func closesWhileTheBrokerIsSilent(t *testing.T, q *queue, config subscriber.Config, before func()) {
+	t.Helper()
 	q.publish(t, names("message", 40)...)
 	proxy, uri := broker.Proxy(t)
-	connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", subscriber.Config{Prefetch: 30})
+	connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", config)
 	msg := receive(t, messages)
 	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
 		`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
 	require.NoError(t, err)
+	before()
 	closed := make(chan struct{})
 	go func() {
 		assert.NoError(t, s.Close())
