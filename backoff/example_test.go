@@ -150,3 +150,9 @@ func ExampleLadder() {
 	// Output:
 	// 17 tiers: 1s 2s 3s 6s 10s 14s 30s 45s 1m 2m 3m 6m 10m 14m 30m 45m 1h
 }
+
+// The lanes of a tier of 5 seconds whose messages come back over a second.
+func ExampleLanes() {
+	fmt.Println(backoff.Schedule(backoff.Lanes(5*time.Second, 0.2)))
+	// Output: 5s 5125ms 5250ms 5375ms 5500ms 5625ms 5750ms 5875ms
+}
