@@ -13,6 +13,7 @@
 //	AMQP                   amqp.Config             // the app's own configuration; required, never modified
 //	Schedule               backoff.Schedule        // the delay before each retry; required
 //	Rules                  []middleware.Rule       // decide about failures of one kind; default none
+//	Jitter                 float64                 // spreads the retries of messages that failed together; default 0, at most 1
 //	ExtraTiers             []time.Duration         // tiers that no schedule uses, for requested delays; default none
 //	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 244 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
@@ -32,7 +33,7 @@
 //	Health() middleware.Health
 //	Close() error
 //
-// The options of a handler are a middleware.HandlerOptions: consumer group, schedule, concurrency, order key, and changes to the
+// The options of a handler are a middleware.HandlerOptions: consumer group, schedule, jitter, concurrency, order key, and changes to the
 // configuration of the retry middleware. Connect takes one too, with the defaults of all handlers.
 //
 // NewBuilder is for apps that wire the parts by themselves, or stay on watermill-amqp's subscriber. The methods of Builder are:

@@ -73,6 +73,10 @@ type HandlerOptions struct {
 	// Rules decide about failures of one kind, in order: see Rule. The default is the connection's.
 	Rules []Rule
 
+	// Jitter spreads the retries of messages that have failed together: 0.2 makes a delay of 5s a random one from 5s to 6s. See
+	// TieredRetryConfig.Jitter. From 0 to 1. The default is the connection's, or none.
+	Jitter float64
+
 	// Breaker pauses the handler while most of its messages fail. The default is the connection's, or none.
 	Breaker *Breaker
 
@@ -108,6 +112,9 @@ func (o HandlerOptions) Or(defaults HandlerOptions) HandlerOptions {
 	if len(o.Rules) == 0 {
 		o.Rules = defaults.Rules
 	}
+	if o.Jitter == 0 {
+		o.Jitter = defaults.Jitter
+	}
 	if o.Breaker == nil {
 		o.Breaker = defaults.Breaker
 	}
@@ -135,6 +142,9 @@ func (o HandlerOptions) Configure(backend TieredRetryConfig) TieredRetryConfig {
 	if len(o.Rules) > 0 {
 		config.Rules = o.Rules
 	}
+	if o.Jitter != 0 {
+		config.Jitter = o.Jitter
+	}
 	if o.Breaker != nil {
 		config.Breaker = o.Breaker
 	}
@@ -158,7 +168,7 @@ func (o HandlerOptions) Validate() error {
 			faults = append(faults, fmt.Errorf("Schedule: %w", err))
 		}
 	}
-	if err := (&TieredRetryConfig{Rules: o.Rules}).ValidateRules(); err != nil {
+	if err := (&TieredRetryConfig{Rules: o.Rules, Jitter: o.Jitter}).ValidateRules(); err != nil {
 		faults = append(faults, err)
 	}
 	if o.Breaker != nil {

@@ -27,6 +27,7 @@ type core struct {
 	topology   topology.Config // with all tiers
 	schedule   backoff.Schedule
 	rules      []middleware.Rule
+	jitter     float64
 	extra      []time.Duration
 	prefix     naming.Prefix
 	verifyOnly bool
@@ -85,6 +86,7 @@ func (c *core) retryConfig(
 		Publisher:     failures,
 		Schedule:      slices.Clone(schedule),
 		Rules:         slices.Clone(c.rules),
+		Jitter:        c.jitter,
 		ExtraTiers:    slices.Clone(c.extra),
 		TiersWait:     true,
 		DelayArrivals: true,
