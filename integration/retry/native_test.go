@@ -71,55 +71,46 @@ func fail(t *testing.T, queue string, n int) {
 	require.NoError(t, channel.Close())
 }
 
-// TestNativeRetryIsLostWithItsQueue: a message that waits is in the work queue, and is destroyed with what is in there.
+// TestNativeRetryIsLostWithItsQueue: a message that waits is in the work queue, and is destroyed with what is in there. One queue is
+// deleted, one is purged.
 func TestNativeRetryIsLostWithItsQueue(t *testing.T) {
 	t.Parallel()
-	const (
-		waiting = 100
-		delay   = 10 * time.Second
-	)
+	const waiting = 100
 	g := generationOf(t)
-	for name, destroy := range map[string]func(t *testing.T, queue string, arguments amqp091.Table){
-		"deleted": func(t *testing.T, queue string, arguments amqp091.Table) {
-			counted, err := broker.Channel(t).QueueDelete(queue, false, false, false)
-			require.NoError(t, err)
-			existing(t, queue, arguments)
-			if g.nativeDelays {
-				assert.Zero(t, counted, "the broker does not count messages that wait")
-			} else {
-				assert.Equal(t, waiting, counted)
-			}
-		},
-		"purged": func(t *testing.T, queue string, _ amqp091.Table) {
+	var waits []func()
+	for _, purged := range []bool{false, true} {
+		queue, dead, arguments := nativeQueue(t, 10*time.Second, 20)
+		testapp.Send(t, "", queue, testapp.Orders(waiting)...)
+		fail(t, queue, waiting)
+		if g.nativeDelays {
+			assert.Zero(t, testapp.Depth(t, queue), "they wait")
+		} else {
+			broker.Eventually(t, time.Minute, func() bool { return testapp.Depth(t, queue) == waiting }, "nothing waits")
+		}
+		if purged {
 			counted, err := broker.Channel(t).QueuePurge(queue, false)
 			require.NoError(t, err)
 			assert.Equal(t, waiting, counted)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			queue, dead, arguments := nativeQueue(t, delay, 20)
-			testapp.Send(t, "", queue, testapp.Orders(waiting)...)
-			fail(t, queue, waiting)
-			if g.nativeDelays {
-				assert.Zero(t, testapp.Depth(t, queue), "they wait")
-			} else {
-				broker.Eventually(t, time.Minute, func() bool { return testapp.Depth(t, queue) == waiting }, "nothing waits")
-			}
-			destroy(t, queue, arguments)
-
-			testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "later"})
-			deliveries := fetch(t, broker.Channel(t), queue, 2*waiting)
-			later := 0
-			for later < 2 { // what has failed before it would come back before it
-				d := broker.Receive(t, deliveries, "the message that failed later is back")
-				assert.Equal(t, "later", d.MessageId, "this message has survived: docs/native-delayed-retry.md")
-				if later++; later == 1 {
-					require.NoError(t, d.Reject(true))
-				}
-			}
+		} else {
+			counted, err := broker.Channel(t).QueueDelete(queue, false, false, false)
+			require.NoError(t, err)
+			existing(t, queue, arguments)
+			assert.Equal(t, g.nativeDelays, counted == 0, "the broker counts %d: those that wait are not counted", counted)
+		}
+		testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "later"})
+		deliveries := fetch(t, broker.Channel(t), queue, 2*waiting)
+		later := broker.Receive(t, deliveries, "the later message")
+		require.Equal(t, "later", later.MessageId)
+		require.NoError(t, later.Reject(true))
+		waits = append(waits, func() { // what has failed before it would come back before it
+			d := broker.Receive(t, deliveries, "the later message is back")
+			assert.Equal(t, "later", d.MessageId, "this message has survived: docs/native-delayed-retry.md")
+			assert.Empty(t, deliveries)
 			assert.Zero(t, testapp.Depth(t, dead), "nor are they dead letters")
 		})
+	}
+	for _, wait := range waits {
+		wait()
 	}
 }
 
@@ -127,38 +118,33 @@ func TestNativeRetryIsLostWithItsQueue(t *testing.T) {
 func TestTiersSurviveTheWorkQueue(t *testing.T) {
 	t.Parallel()
 	const waiting = 100
-	for name, destroy := range map[string]func(t *testing.T, queue string){
-		"deleted": func(t *testing.T, queue string) {
-			_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
-			require.NoError(t, err)
-		},
-		"purged": func(t *testing.T, queue string) {
-			_, err := broker.Channel(t).QueuePurge(queue, false)
-			require.NoError(t, err)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := testapp.New(t, testapp.Schedule(10*time.Second))
-			queue := a.Queue("orders")
-			calls := testapp.NewLedger()
-			processed := testapp.NewLedger()
-			a.Handle(queue, 8, func(msg *message.Message) error {
-				if calls.Add(msg.UUID) == 1 {
-					return errDown
-				}
-				processed.Add(msg.UUID)
-				return nil
-			})
-			a.Run()
-			testapp.Send(t, "", queue, testapp.Orders(waiting)...)
-			broker.Eventually(t, time.Minute, func() bool {
-				a.Mu.Lock()
-				defer a.Mu.Unlock()
-				return len(a.Retries) == waiting
-			}, "all of them wait")
-			destroy(t, queue)
-
+	var waits []func()
+	for _, purged := range []bool{false, true} {
+		a := testapp.New(t, testapp.Schedule(10*time.Second))
+		queue := a.Queue("orders")
+		calls, processed := testapp.NewLedger(), testapp.NewLedger()
+		a.Handle(queue, 8, func(msg *message.Message) error {
+			if calls.Add(msg.UUID) == 1 {
+				return errDown
+			}
+			processed.Add(msg.UUID)
+			return nil
+		})
+		a.Run()
+		testapp.Send(t, "", queue, testapp.Orders(waiting)...)
+		broker.Eventually(t, time.Minute, func() bool {
+			a.Mu.Lock()
+			defer a.Mu.Unlock()
+			return len(a.Retries) == waiting
+		}, "all of them wait")
+		var err error
+		if purged {
+			_, err = broker.Channel(t).QueuePurge(queue, false)
+		} else {
+			_, err = broker.Channel(t).QueueDelete(queue, false, false, false)
+		}
+		require.NoError(t, err)
+		waits = append(waits, func() {
 			broker.Eventually(t, time.Minute, func() bool {
 				return processed.Len()+testapp.Depth(t, a.Name+".orphans") == waiting
 			}, "every message is back, or an orphan of a queue that was gone")
@@ -168,6 +154,9 @@ func TestTiersSurviveTheWorkQueue(t *testing.T) {
 				assert.NotContains(t, processed.Counts(), string(d.Body)[len("order "):])
 			}
 		})
+	}
+	for _, wait := range waits {
+		wait()
 	}
 }
 
@@ -245,6 +234,38 @@ func TestNativeRetryAndExpiration(t *testing.T) {
 	letter := testapp.Take(t, dead, 1)[0]
 	assert.Equal(t, "expired", letter.Headers["x-first-death-reason"])
 	assert.Empty(t, deliveries, "it did not come back")
+}
+
+// TestNativeRetryAndALengthLimit: messages that wait fill the queue, and the broker drops new ones that it has confirmed.
+func TestNativeRetryAndALengthLimit(t *testing.T) {
+	t.Parallel()
+	const limit = 10
+	g := generationOf(t)
+	queue := broker.Name(t, "native")
+	broker.Clean(t, queue)
+	arguments := nativeArguments(10*time.Second, 20)
+	arguments["x-max-length"], arguments["x-overflow"] = int64(limit), "drop-head"
+	existing(t, queue, arguments)
+	all := testapp.Orders(2 * limit)
+	testapp.Send(t, "", queue, all[:limit]...)
+	fail(t, queue, limit)
+	if !g.nativeDelays {
+		broker.Eventually(t, time.Minute, func() bool { return testapp.Depth(t, queue) == limit }, "nothing waits")
+	}
+	testapp.Send(t, "", queue, all[limit:]...) // all confirmed
+
+	left := testapp.NewLedger()
+	for _, d := range testapp.Take(t, queue, limit) {
+		left.Add(string(d.Body))
+	}
+	for i, m := range all {
+		if old := i < limit; old == g.nativeDelays {
+			assert.Contains(t, left.Counts(), string(m.Body))
+		} else {
+			assert.NotContains(t, left.Counts(), string(m.Body))
+		}
+	}
+	assert.Zero(t, testapp.Depth(t, queue))
 }
 
 // TestNativeRetryAndAChangedSchedule: the schedule is a part of the work queue's arguments, which cannot change.
