@@ -20,6 +20,9 @@
 //	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 244 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
+//	DeadLetters            topology.Retention      // how many dead letters are kept, and how long; default all
+//	TierArguments          amqp091.Table           // added to the arguments of tiers
+//	DeadLetterArguments    amqp091.Table           // added to the arguments of dead-letter queues
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
 //	VerifyOnly             bool                    // declare nothing, only check that the topology exists
 //

@@ -49,7 +49,7 @@ func newCore[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*C, *core) {
 	}
 	c.inspector = workqueue.New(workqueue.Config{
 		URI: *c.app.URI, Connection: c.connection,
-		Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
+		Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum, DeadLetters: config.DeadLetters,
 	})
 	return &app, c
 }

@@ -3,7 +3,10 @@ package rabbitmq
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/edge"
@@ -55,6 +58,15 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	// WorkQueueMode is what the builder does with the app's own queues: topology.Protect, the default, or topology.Leave.
 	WorkQueueMode topology.WorkQueueMode
 
+	// DeadLetters limits what the dead-letter queues keep: see topology.Retention. The oldest dead letters are lost, and one warning is
+	// logged. By default nothing is dropped.
+	DeadLetters topology.Retention
+
+	// TierArguments and DeadLetterArguments are added to the arguments of tiers and dead-letter queues: see topology.Config, which lists
+	// those that may be added. Other arguments are refused. They are copied.
+	TierArguments       amqp091.Table
+	DeadLetterArguments amqp091.Table
+
 	// AllowUnprotectedQuorum accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a quorum queue without a dead-letter exchange
 	// among its arguments. Set it if a policy protects the queue: AMQP 0-9-1 has no method to read policies. By default
 	// Subscribe fails with topology.ErrUnprotectedQuorum.
@@ -79,6 +91,7 @@ func (c BuilderConfig[C, M]) topology() topology.Config {
 func (c BuilderConfig[C, M]) topologyOf(tiers backoff.Schedule) topology.Config {
 	return topology.Config{
 		Schedule: tiers, TierGroup: c.TierGroup, NoInbox: c.NoInbox, Prefix: c.Prefix, QueueType: c.QueueType, WorkQueueMode: c.WorkQueueMode,
+		DeadLetters: c.DeadLetters, TierArguments: maps.Clone(c.TierArguments), DeadLetterArguments: maps.Clone(c.DeadLetterArguments),
 	}
 }
 
