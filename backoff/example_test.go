@@ -148,5 +148,5 @@ func ExampleLadder() {
 	ladder := backoff.Ladder(time.Second, time.Hour)
 	fmt.Println(len(ladder), "tiers:", backoff.Schedule(ladder))
 	// Output:
-	// 17 tiers: 1s 2s 3s 6s 10s 14s 30s 45s 1m 2m 3m 6m 10m 14m 30m 45m 1h
+	// 13 tiers: 1s 2s 5s 8s 19s 30s 71s 100s 200s 500s 800s 1900s 50m
 }

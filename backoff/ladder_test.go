@@ -28,34 +28,24 @@ func roundsOf(delay time.Duration, tiers []time.Duration) (rounds int, waited ti
 	return rounds, waited
 }
 
-func TestLadderNeedsAtMostThreeTiersOfAUnit(t *testing.T) {
-	t.Parallel()
-	ladder := backoff.Ladder(time.Second, 30*day)
-	for _, row := range []struct {
-		unit time.Duration
-		most int
-	}{{time.Second, 59}, {time.Minute, 59}, {time.Hour, 23}, {day, 29}} {
-		for n := 1; n <= row.most; n++ {
-			rounds, waited := roundsOf(time.Duration(n)*row.unit, ladder)
-			assert.LessOrEqual(t, rounds, 3, "%d of %v", n, row.unit)
-			assert.Equal(t, time.Duration(n)*row.unit, waited)
-		}
-	}
-}
-
 func TestLadderNeedsAtMostTwelveRounds(t *testing.T) {
 	t.Parallel()
 	ladder := backoff.Ladder(time.Second, 30*day)
-	worst := 0
+	require.Len(t, ladder, 21)
+	worst := map[time.Duration]int{}
 	for seconds := range 30*24*3600 + 1 { // all of them
 		delay := time.Duration(seconds) * time.Second
 		rounds, waited := roundsOf(delay, ladder)
-		if rounds > 12 || waited != delay {
+		most, within := 12, 12*day
+		if delay > within {
+			most, within = 14, 30*day
+		}
+		if rounds > most || waited != delay {
 			t.Fatalf("%v: %d rounds of together %v", delay, rounds, waited)
 		}
-		worst = max(worst, rounds)
+		worst[within] = max(worst[within], rounds)
 	}
-	assert.Equal(t, 12, worst)
+	assert.Equal(t, map[time.Duration]int{12 * day: 12, 30 * day: 14}, worst)
 }
 
 func TestLadderFromALongerTier(t *testing.T) {
@@ -70,7 +60,7 @@ func TestLadderFromALongerTier(t *testing.T) {
 		assert.Equal(t, shortest, ladder[0])
 		for delay := shortest; delay <= 30*day; delay += max(shortest/3, 7*time.Second) {
 			rounds, waited := roundsOf(delay, ladder)
-			if rounds > 13 || waited-delay >= shortest || waited < delay {
+			if rounds > 16 || waited-delay >= shortest || waited < delay {
 				t.Fatalf("from %v, %v: %d rounds of together %v", shortest, delay, rounds, waited)
 			}
 		}
@@ -80,7 +70,7 @@ func TestLadderFromALongerTier(t *testing.T) {
 func TestLadderUpToALongestTier(t *testing.T) {
 	t.Parallel()
 	for longest, want := range map[time.Duration]int{
-		30 * day: 26, time.Hour: 17, 59 * time.Minute: 16, time.Second: 1, 100 * 365 * day: 26,
+		30 * day: 21, 12 * day: 21, time.Hour: 13, 49 * time.Minute: 12, time.Second: 1, 100 * 365 * day: 21,
 		time.Millisecond: 1, 0: 1, -1: 1,
 	} {
 		ladder := backoff.Ladder(time.Second, longest)
@@ -94,25 +84,23 @@ func TestLadderUpToALongestTier(t *testing.T) {
 	require.ErrorContains(t, backoff.Schedule(backoff.Ladder(-time.Second, time.Hour)).Validate(), "retry 1: delay -1s is too short")
 }
 
-// The numbers of a unit are the fewest: no set with one number less needs at most three of them.
-func TestLadderHasTheFewestTiers(t *testing.T) {
+// The numbers of a unit are the best: no other seven reach as far with at most four of them.
+func TestNoOtherLadderReachesFurther(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct{ most, tiers int }{{59, 8}, {23, 5}, {29, 5}} {
-		assert.False(t, reaches([]int{1}, row.tiers-1, row.most), "%d numbers up to %d", row.tiers-1, row.most)
-		assert.True(t, reaches([]int{1}, row.tiers, row.most), "%d numbers up to %d", row.tiers, row.most)
-	}
+	assert.True(t, reaches([]int{1}, 7, 111))
+	assert.False(t, reaches([]int{1}, 7, 112))
 }
 
-// reaches reports whether the set can be extended to so many numbers that every number up to most needs at most three.
+// reaches reports whether the set can be extended to so many numbers that every number up to most needs at most four.
 func reaches(set []int, size, most int) bool {
-	first := most + 1 // that needs more than three
+	first := most + 1 // that needs more than four
 	for n := 1; n <= most; n++ {
 		count, rest := 0, n
 		for _, tier := range slices.Backward(set) {
 			count += rest / tier
 			rest %= tier
 		}
-		if count > 3 {
+		if count > 4 {
 			first = n
 			break
 		}

@@ -13,7 +13,9 @@
 //	AMQP                   amqp.Config             // the app's own configuration; required, never modified
 //	Schedule               backoff.Schedule        // the delay before each retry; required
 //	Rules                  []middleware.Rule       // decide about failures of one kind; default none
-//	ExtraTiers             []time.Duration         // tiers that no schedule uses, for requested delays; default none
+//	ExtraTiers             []time.Duration         // tiers that no schedule uses, for requested delays; default none, in a group backoff.Ladder
+//	TierGroup              string                  // work queues of a group share their tiers; default each has its own
+//	NoInbox                bool                    // refuse work queues that need an inbox in the group
 //	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 244 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect

@@ -73,6 +73,11 @@ type HandlerOptions struct {
 	// Rules decide about failures of one kind, in order: see Rule. The default is the connection's.
 	Rules []Rule
 
+	// TierGroup is the name of a group of work queues that share their tiers, or NoTierGroup for tiers of the handler's own where the
+	// connection has a group. Only RabbitMQ has it; the other backends have one set of tiers for all topics, and ignore it. The default
+	// is the connection's, or none: see BuilderConfig of package config.
+	TierGroup string
+
 	// Breaker pauses the handler while most of its messages fail. The default is the connection's, or none.
 	Breaker *Breaker
 
@@ -97,6 +102,9 @@ type HandlerOptions struct {
 	Middleware func(*TieredRetryConfig)
 }
 
+// NoTierGroup is a TierGroup: the work queue has tiers of its own.
+const NoTierGroup = "-"
+
 // Or returns the options with the values of defaults for fields that are not set.
 func (o HandlerOptions) Or(defaults HandlerOptions) HandlerOptions {
 	if o.Group == "" {
@@ -107,6 +115,9 @@ func (o HandlerOptions) Or(defaults HandlerOptions) HandlerOptions {
 	}
 	if len(o.Rules) == 0 {
 		o.Rules = defaults.Rules
+	}
+	if o.TierGroup == "" {
+		o.TierGroup = defaults.TierGroup
 	}
 	if o.Breaker == nil {
 		o.Breaker = defaults.Breaker

@@ -143,7 +143,7 @@ func TestExtraTiersMakeFewerRounds(t *testing.T) {
 	t.Log("seed:", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 1000 {
-		requested := time.Duration(random.Int64N(int64(30*24*time.Hour))) + 1
+		requested := time.Duration(random.Int64N(int64(12*24*time.Hour))) + 1
 		if w := simulate(t, p, requested, exact); len(w.tiers) > 12 {
 			t.Fatalf("%v takes %d publishes: %v", requested, len(w.tiers), w.tiers)
 		}

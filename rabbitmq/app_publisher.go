@@ -37,7 +37,7 @@ func (p appPublisher) route(topic string) (exchange, routingKey string, err erro
 		return "", "", errors.New("AMQP.Publish.GenerateRoutingKey is nil: it must return the routing key of a topic's messages")
 	}
 	exchange = p.core.app.ExchangeName(topic)
-	return exchange, p.core.app.RoutingKey(topic), p.core.prefix.ValidateExchange(exchange)
+	return exchange, p.core.app.RoutingKey(topic), p.core.prefix.ValidateExchange(exchange, p.core.topology.TierGroup)
 }
 
 // Publish implements message.Publisher.

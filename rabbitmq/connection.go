@@ -55,7 +55,7 @@ func (c *Connection) setUp() error {
 	if c.app, err = newAppPublisher(c.core, c.publishing); err != nil {
 		return err
 	}
-	config := c.defaults.Configure(c.core.retryConfig(c.failures, c.core.schedule, noQueue))
+	config := c.defaults.Configure(c.core.retryConfig(c.failures, c.core.schedule, c.core.topology.TierGroup, noQueue))
 	config.Source = c.sourceOf(c, config)
 	c.fallback, err = middleware.NewTieredRetry(config, c.logger)
 	return err

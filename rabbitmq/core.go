@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,9 +62,9 @@ func (c *core) publisherConnection() publisher.ConnectionConfig {
 
 func (c *core) publisherConfig() publisher.Config {
 	config := publisher.Config{
-		Exchange: c.prefix.RetryExchange(),
+		Route:    c.route,
 		Marshal:  headers.New(c.app.Marshaler, c.prefix).Marshal,
-		Headroom: headers.Headroom(c.prefix),
+		Headroom: headers.Headroom(c.prefix, c.groupOf),
 		Spare:    headers.Spare,
 		Shrink:   headers.Shrink,
 	}
@@ -73,25 +74,54 @@ func (c *core) publisherConfig() publisher.Config {
 	return config
 }
 
+// route returns the exchange of a copy.
+func (c *core) route(routingKey string) (exchange, key string, err error) {
+	if queue, ok := naming.QueueOfKey(routingKey); ok && !naming.IsDeadKey(routingKey) {
+		if group := c.groupOf(queue); group != queue {
+			return c.prefix.GroupExchange(group), routingKey, nil
+		}
+	}
+	return c.prefix.RetryExchange(), routingKey, nil
+}
+
+// groupOf returns the group of tiers of a work queue, or the work queue itself.
+func (c *core) groupOf(queue string) string {
+	if group, _, found := c.queues.of(queue); found {
+		return cmp.Or(group, queue)
+	}
+	return cmp.Or(c.topology.TierGroup, queue)
+}
+
+// extraTiers are those of the configuration, or the default of a group.
+func (c *core) extraTiers(group string) []time.Duration {
+	if c.extra == nil && group != "" {
+		return groupLadder()
+	}
+	return c.extra
+}
+
+// groupLadder are the extra tiers of a group. All its work queues share them.
+func groupLadder() []time.Duration { return backoff.Ladder(time.Second, 12*24*time.Hour) }
+
 func (c *core) tieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	return c.retryConfig(failures, c.schedule, func(topic string) (string, error) { return workQueueOf(c.app, "", topic), nil })
+	return c.retryConfig(failures, c.schedule, c.topology.TierGroup, func(topic string) (string, error) { return workQueueOf(c.app, "", topic), nil })
 }
 
 // retryConfig returns the middleware's configuration for the handlers of the work queues that queueOf names.
 func (c *core) retryConfig(
-	failures message.Publisher, schedule backoff.Schedule, queueOf func(topic string) (string, error),
+	failures message.Publisher, schedule backoff.Schedule, group string, queueOf func(topic string) (string, error),
 ) middleware.TieredRetryConfig {
 	config := middleware.TieredRetryConfig{
 		Publisher:     failures,
 		Schedule:      slices.Clone(schedule),
 		Rules:         slices.Clone(c.rules),
-		ExtraTiers:    slices.Clone(c.extra),
+		ExtraTiers:    slices.Clone(c.extraTiers(group)),
 		TiersWait:     true,
 		DelayArrivals: true,
 		Source:        c.source,
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
 			queue, err := queueOf(p.Topic)
-			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(queue, p.Tier)}, err
+			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(cmp.Or(group, queue), p.Tier)}, err
 		},
 		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
 			queue, err := queueOf(p.Topic)
@@ -102,11 +132,12 @@ func (c *core) retryConfig(
 	return config
 }
 
-// topologyConfig has the tiers of one work queue.
+// topologyConfig has the group and the tiers of one work queue.
 func (c *core) topologyConfig(queue string) topology.Config {
 	config := c.topology
-	if tiers := c.queues.schedule(queue); tiers != nil {
-		config.Schedule = tiers
+	if group, tiers, found := c.queues.of(queue); found {
+		config.TierGroup, config.Schedule = group, tiers
+		config.NoInbox = config.NoInbox && group != ""
 	}
 	return config
 }
@@ -121,14 +152,18 @@ func (c *core) redeclare(channel *amqp091.Channel, _, routingKey string) error {
 	if !ok {
 		return fmt.Errorf("routing key %q has no work queue: it must be <tier>.<queue> or dead.<queue>", routingKey)
 	}
-	return c.topologyOf(queue).Redeclare(channel)
+	t := c.topologyOf(queue)
+	if arguments, known := c.inspector.Known(queue); known {
+		t = t.Existing(arguments)
+	}
+	return t.Redeclare(channel)
 }
 
 // declare declares the app's topology and the retry topology.
 func (c *core) declare(s edge.Subscription) error {
 	queue := topology.Queue{Name: s.Queue, Durable: s.Durable, Arguments: s.Arguments}
 	t := topology.New(c.topologyConfig(s.Queue), queue)
-	if err := errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange)); err != nil {
+	if err := errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange, c.groupOf(s.Queue))); err != nil {
 		return err
 	}
 	if c.verifyOnly {
@@ -147,7 +182,7 @@ func (c *core) declare(s edge.Subscription) error {
 	}
 	err = s.DeclareApp(s.Channel, arguments)
 	if err == nil {
-		err = t.DeclareRetry(s.Channel)
+		err = t.Existing(arguments).DeclareRetry(s.Channel)
 	} else {
 		err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
 	}

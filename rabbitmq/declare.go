@@ -46,6 +46,7 @@ type declarer struct {
 	mu         sync.Mutex
 	connection uint64
 	queues     map[string]*declaredQueue // of this connection
+	objects    map[any]bool              // the exchanges, queues and bindings that are declared on this connection
 }
 
 // A declaredQueue is what has been declared for a work queue on one connection.
@@ -84,7 +85,7 @@ func (d *declarer) close() {
 // declare declares the work queue of a subscription, its topology t, which has the tiers of all handlers of the queue, and the
 // app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same share the result.
 func (d *declarer) declare(from subscriber.Declaration, topic string, s edge.Subscription, t topology.Topology) error {
-	if err := errors.Join(t.Validate(), d.config.Prefix.ValidateExchange(s.Exchange)); err != nil {
+	if err := errors.Join(t.Validate(), d.config.Prefix.ValidateExchange(s.Exchange, t.Group())); err != nil {
 		return err
 	}
 	if s.Fault != nil && !d.config.VerifyOnly {
@@ -127,7 +128,7 @@ func (d *declarer) queue(connection uint64, name string) (*declaredQueue, error)
 		return nil, fmt.Errorf("cannot declare work queue %q: its connection is lost", name)
 	}
 	if connection > d.connection {
-		d.connection, d.queues = connection, map[string]*declaredQueue{}
+		d.connection, d.queues, d.objects = connection, map[string]*declaredQueue{}, map[any]bool{}
 	}
 	q := d.queues[name]
 	if q == nil {
@@ -161,19 +162,26 @@ func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declara
 		q.mu.Unlock()
 		close(own.done)
 	}()
-	names := queueNames(t)
+	asked := queueNames(t)
 	known := q.begin.After(from.LostAt)
 	var arguments amqp091.Table
 	if known {
 		arguments = q.arguments
+		t = t.Existing(arguments)
+	}
+	missing := func(t topology.Topology) topology.Topology { return t }
+	if q.begin.IsZero() { // what it shares with other work queues is declared once
+		missing = func(t topology.Topology) topology.Topology { return d.missing(from.Connection, t) }
 	}
 	var err error
 	switch app := (topology.Queue{Name: s.Queue, Durable: s.Durable, Arguments: s.Arguments}); {
 	case d.config.VerifyOnly:
 		err = d.config.Inspector.Check(d.broker(from), app, t, s.Logger)
 	case !known:
-		arguments, err = d.config.Inspector.Declare(d.broker(from), app, t, s.Logger)
-	case !q.hasQueues(names):
+		if arguments, err = d.config.Inspector.Declare(d.broker(from), app, t, missing, s.Logger); err == nil {
+			t = t.Existing(arguments)
+		}
+	case !q.hasQueues(queueNames(t)):
 		err = t.DeclareRetry(from.Channel)
 	}
 	if err == nil && !d.config.VerifyOnly && !(known && q.topics[topic]) {
@@ -191,11 +199,12 @@ func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declara
 		clear(q.queues)
 		clear(q.topics)
 	}
-	for _, name := range names {
+	for _, name := range append(asked, queueNames(t)...) {
 		q.queues[name] = true
 	}
 	q.topics[topic] = true
 	q.mu.Unlock()
+	d.declared(from.Connection, t)
 	if d.returns != nil {
 		d.returns.add(from, t)
 	}
@@ -218,3 +227,37 @@ func (d *declarer) mayBeQuorum(name string) bool {
 func (d *declarer) broker(from subscriber.Declaration) workqueue.Broker {
 	return workqueue.Broker{Channel: from.OpenChannel, Publishing: d.config.Publishing, Version: from.ServerVersion}
 }
+
+// missing returns a topology without the objects that have been declared on a connection. Work queues of a group have the same tiers.
+func (d *declarer) missing(connection uint64, t topology.Topology) topology.Topology {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.connection != connection {
+		return t
+	}
+	t.Exchanges = slices.DeleteFunc(slices.Clone(t.Exchanges), func(e topology.Exchange) bool { return d.objects[exchangeName(e.Name)] })
+	t.Queues = slices.DeleteFunc(slices.Clone(t.Queues), func(q topology.Queue) bool { return d.objects[queueName(q.Name)] })
+	t.Bindings = slices.DeleteFunc(slices.Clone(t.Bindings), func(b topology.Binding) bool { return d.objects[b] })
+	return t
+}
+
+// declared remembers the objects of a topology.
+func (d *declarer) declared(connection uint64, t topology.Topology) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.connection != connection {
+		return
+	}
+	for _, e := range t.Exchanges {
+		d.objects[exchangeName(e.Name)] = true
+	}
+	for _, q := range t.Queues {
+		d.objects[queueName(q.Name)] = true
+	}
+	for _, b := range t.Bindings {
+		d.objects[b] = true
+	}
+}
+
+type exchangeName string
+type queueName string

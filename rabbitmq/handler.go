@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ type handlerSubscriber struct {
 	core       *core
 	logger     watermill.LoggerAdapter
 	name       string
+	tierGroup  string // empty: its work queues have tiers of their own
 	options    middleware.HandlerOptions
 	config     middleware.TieredRetryConfig
 	subscriber *subscriber.Subscriber
@@ -60,10 +62,20 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 	if len(o.Schedule) == 0 {
 		o.Schedule = c.core.schedule
 	}
+	group := cmp.Or(o.TierGroup, c.core.topology.TierGroup)
+	if group == middleware.NoTierGroup {
+		group = ""
+	} else if group != "" {
+		err = c.core.prefix.ValidateGroup(group)
+	}
+	if err != nil {
+		return nil, faults.OfHandler(name, err)
+	}
 	h := &handlerSubscriber{
+		tierGroup:  group,
 		connection: c, core: c.core, name: name, options: o, logger: c.logger.With(watermill.LogFields{"handler_name": name}),
 	}
-	h.config = o.Configure(c.core.retryConfig(c.failures, o.Schedule, h.queueOf))
+	h.config = o.Configure(c.core.retryConfig(c.failures, o.Schedule, group, h.queueOf))
 	h.config.Source = c.sourceOf(h, h.config)
 	if h.retry, err = middleware.NewTieredRetry(h.config, c.logger); err != nil {
 		return nil, faults.OfHandler(name, err)
@@ -158,10 +170,11 @@ func workQueueOf(app edge.Fields, group, topic string) string {
 func (h *handlerSubscriber) add(topic string) error {
 	queue, err := h.queueOf(topic)
 	if err == nil {
-		err = errors.Join(h.core.prefix.ValidateQueue(queue, h.config.Tiers()), h.core.prefix.ValidateExchange(h.core.app.ExchangeName(topic)))
+		group := cmp.Or(h.tierGroup, queue)
+		err = errors.Join(h.core.prefix.ValidateQueue(queue, group, h.config.Tiers()), h.core.prefix.ValidateExchange(h.core.app.ExchangeName(topic), group))
 	}
 	if err == nil {
-		err = h.core.queues.add(queue, topic, h.config.Tiers())
+		err = h.core.queues.add(queue, topic, h.tierGroup, h.config.Tiers())
 	}
 	if err != nil {
 		return faults.OfHandler(h.name, err)
@@ -215,7 +228,7 @@ type subscription struct {
 // sourceOf returns the source of the messages of one work queue. Their copies come back to it, also where a wrapper subscribes to
 // another topic than the router.
 func (h *handlerSubscriber) sourceOf(topic, queue string) *middleware.Source {
-	config := h.core.retryConfig(h.connection.failures, h.options.Schedule, func(string) (string, error) { return queue, nil })
+	config := h.core.retryConfig(h.connection.failures, h.options.Schedule, h.tierGroup, func(string) (string, error) { return queue, nil })
 	config.DeclaredTiers = h.config.DeclaredTiers
 	return h.connection.sourceOf(subscription{h, topic}, config)
 }

@@ -17,17 +17,18 @@ type queues struct {
 
 type workQueue struct {
 	topic string
+	group string           // of tiers; empty: it has tiers of its own
 	tiers backoff.Schedule // of the schedules of all its handlers, ascending
 }
 
 // add adds the tiers of a handler. A work queue has one topic: with two, each handler would also get the messages of the
-// other topic, and would count their failures from the beginning.
-func (q *queues) add(queue, topic string, tiersOf []backoff.Tier) error {
+// other topic, and would count their failures from the beginning. It has one group, to which its copies are published.
+func (q *queues) add(queue, topic, group string, tiersOf []backoff.Tier) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := q.byName[queue]
 	if w == nil {
-		w = &workQueue{topic: topic}
+		w = &workQueue{topic: topic, group: group}
 		if q.byName == nil {
 			q.byName = map[string]*workQueue{}
 		}
@@ -36,6 +37,9 @@ func (q *queues) add(queue, topic string, tiersOf []backoff.Tier) error {
 	if w.topic != topic {
 		return fmt.Errorf("topic %q has the same work queue as topic %q: %q. Each would get messages of the other: "+
 			"set a Group, or an AMQP.Queue.GenerateName with another name for each topic", topic, w.topic, queue)
+	}
+	if w.group != group {
+		return fmt.Errorf("TierGroup is %q, and that of another handler of work queue %q is %q: give both the same", group, queue, w.group)
 	}
 	tiers := slices.Clone(w.tiers) // a topology may use the present one
 	for _, tier := range tiersOf {
@@ -46,15 +50,15 @@ func (q *queues) add(queue, topic string, tiersOf []backoff.Tier) error {
 	return nil
 }
 
-// schedule returns a schedule with all tiers of a work queue, or nil where it has no handler.
-func (q *queues) schedule(queue string) backoff.Schedule {
+// of returns the group and all tiers of a work queue. It returns false where the queue has no handler.
+func (q *queues) of(queue string) (group string, tiers backoff.Schedule, found bool) {
 	if q == nil {
-		return nil
+		return "", nil, false
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w := q.byName[queue]; w != nil {
-		return w.tiers
+		return w.group, w.tiers, true
 	}
-	return nil
+	return "", nil, false
 }

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -22,7 +23,6 @@ import (
 // has no method to read bindings, so that a lost one is restored and not noticed. It uses one channel, and binds at most one queue a
 // second.
 type returns struct {
-	prefix   naming.Prefix
 	consumed func(queue string) bool
 	logger   watermill.LoggerAdapter
 	rota     *rota.Rota
@@ -42,7 +42,7 @@ type boundQueue struct {
 }
 
 func newReturns(config declarerConfig) *returns {
-	r := &returns{prefix: config.Prefix, consumed: config.Consumed, logger: config.Logger, queues: map[string]*boundQueue{}}
+	r := &returns{consumed: config.Consumed, logger: config.Logger, queues: map[string]*boundQueue{}}
 	if r.consumed == nil {
 		r.consumed = func(string) bool { return true }
 	}
@@ -81,27 +81,40 @@ func (r *returns) check(name string) {
 	if queue == nil || !r.consumed(name) {
 		return
 	}
-	exists := func(exchange, kind string) error {
-		return r.over(connection, open, func(channel *amqp091.Channel) error {
-			return channel.ExchangeDeclarePassive(exchange, kind, true, false, false, false, nil)
+	for _, exchange := range returnExchanges(queue.topology) {
+		err := r.over(connection, open, func(channel *amqp091.Channel) error {
+			return channel.ExchangeDeclarePassive(exchange.Name, exchange.Kind, true, false, false, false, nil)
 		})
-	}
-	exchange := r.prefix.ReturnExchange()
-	err := exists(exchange, amqp091.ExchangeDirect)
-	if err == nil {
-		exchange = r.prefix.AnyReturnExchange()
-		binding := topology.Binding{Exchange: exchange, Queue: name, Key: naming.AnyReturnKey(name)}
-		err = r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, []topology.Binding{binding}) })
 		if refusal.IsCode(err, amqp091.NotFound) {
-			if err = exists(exchange, amqp091.ExchangeTopic); err == nil {
-				return // the queue is gone and has no consumer any more: its subscription declares it again, with everything else
-			}
+			err = r.restore(exchange.Name, queue.topology, connection, open)
+		}
+		if err != nil {
+			r.report(name, queue, err)
+			return
 		}
 	}
-	if refusal.IsCode(err, amqp091.NotFound) {
-		err = r.restore(exchange, queue.topology, connection, open)
+	err := r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, lastingBindings(queue.topology)) })
+	if refusal.IsCode(err, amqp091.NotFound) { // the work queue is gone, and its subscription declares it again; or its inbox is
+		err = r.over(connection, open, queue.topology.Redeclare)
 	}
 	r.report(name, queue, err)
+}
+
+// returnExchanges are the exchanges that messages come back through.
+func returnExchanges(t topology.Topology) []topology.Exchange {
+	bindings := t.ReturnBindings()
+	return slices.DeleteFunc(slices.Clone(t.Exchanges), func(e topology.Exchange) bool {
+		return !slices.ContainsFunc(bindings, func(b topology.Binding) bool { return b.Exchange == e.Name })
+	})
+}
+
+// lastingBindings are the bindings through which messages of any tier come back. The other ones are short cuts: without them messages
+// come back through these.
+func lastingBindings(t topology.Topology) []topology.Binding {
+	work := t.WorkQueue.Name
+	return slices.DeleteFunc(t.ReturnBindings(), func(b topology.Binding) bool {
+		return b.Key != naming.AnyReturnKey(work) && b.Key != naming.InboxKey(work)
+	})
 }
 
 // over calls use with the channel of the checks. The broker closes it with each refusal.
@@ -114,16 +127,6 @@ func (r *returns) over(connection uint64, open func() (*amqp091.Channel, error),
 		r.channel, r.channelOf = channel, connection
 	}
 	return use(r.channel)
-}
-
-// returnBindings are the bindings through which messages come back to the work queue.
-func returnBindings(t topology.Topology) (bindings []topology.Binding) {
-	for _, binding := range t.Bindings {
-		if binding.Queue == t.WorkQueue.Name {
-			bindings = append(bindings, binding)
-		}
-	}
-	return bindings
 }
 
 func bindAll(channel *amqp091.Channel, bindings []topology.Binding) error {
@@ -151,7 +154,7 @@ func (r *returns) restore(exchange string, t topology.Topology, connection uint6
 	for name, other := range others {
 		if r.consumed(name) {
 			// An error is reported by the check of that queue.
-			_ = r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, returnBindings(other)) })
+			_ = r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, other.ReturnBindings()) })
 		}
 	}
 	warning.Log(r.logger, fmt.Sprintf("exchange %q was gone: it has been declared again, and the work queues that this process consumes are bound to it. "+

@@ -29,6 +29,7 @@ type place struct {
 	prefix naming.Prefix
 	// A publisher declares a deleted tier again, and the other builder must then accept it.
 	queueType topology.QueueType
+	group     string
 }
 
 // address returns where the app connects to, without a password.
@@ -55,7 +56,7 @@ func (c *core) newSource(owner any, name, subscribe string, config middleware.Ti
 	uri := c.address()
 	return &middleware.Source{
 		Owner: owner, Name: name, Subscribe: subscribe,
-		Broker:                        place{uri.Host, uri.Port, uri.Vhost, c.prefix, cmp.Or(c.topology.QueueType, topology.Quorum)},
+		Broker:                        place{uri.Host, uri.Port, uri.Vhost, c.prefix, cmp.Or(c.topology.QueueType, topology.Quorum), c.topology.TierGroup},
 		CheckPublisher:                checkPublisher,
 		DeclaredTiers:                 config.DeclaredTiers,
 		GenerateRetryDestination:      config.GenerateRetryDestination,

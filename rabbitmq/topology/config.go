@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -41,6 +42,18 @@ type Config struct {
 	// queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 244 bytes.
 	Prefix string
 
+	// TierGroup is the name of a group of work queues that share their tiers: one queue <group>.<prefix>.<tier> for each tier, whatever
+	// the number of work queues. The default is the work queue itself, whose tiers are its own. A message comes back to its own work
+	// queue only.
+	//
+	// A work queue of a group that can refuse messages or be away has an inbox between the tiers and itself, the queue
+	// <work queue>.<prefix>.inbox: any that is not a quorum queue, and any with a length limit. Without it, 32 messages that such a queue
+	// does not take stop the retries of the whole group for three to six minutes at a time. A limit that a policy sets cannot be seen.
+	TierGroup string
+
+	// NoInbox makes Validate refuse a work queue that needs an inbox. It needs a TierGroup.
+	NoInbox bool
+
 	// QueueType is the type of tier and dead-letter queues. The default is Quorum.
 	QueueType QueueType
 
@@ -61,6 +74,21 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// groupOf returns the group of a work queue.
+func (c Config) groupOf(work string) string { return cmp.Or(c.TierGroup, work) }
+
+// exchange returns the exchange for copies that wait.
+func (c Config) exchange(work string) string {
+	if group := c.groupOf(work); group != work {
+		return c.prefix().GroupExchange(group)
+	}
+	return c.prefix().RetryExchange()
+}
+
+func (c Config) prefix() naming.Prefix {
+	return naming.Prefix(cmp.Or(c.Prefix, string(naming.Default)))
+}
+
 // Validate reports all faults of the configuration, joined.
 func (c Config) Validate() error {
 	c = c.withDefaults()
@@ -72,6 +100,14 @@ func (c Config) Validate() error {
 	}
 	if err := naming.Prefix(c.Prefix).Validate(); err != nil {
 		faults = append(faults, err)
+	}
+	if c.TierGroup != "" {
+		if err := naming.Prefix(c.Prefix).ValidateGroup(c.TierGroup); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if c.NoInbox && c.TierGroup == "" {
+		fault("NoInbox is true, and TierGroup is empty: only work queues of a group have an inbox; remove NoInbox, or name the group")
 	}
 	if c.QueueType != Quorum && c.QueueType != Classic {
 		fault("QueueType is %q: it must be %q or %q", c.QueueType, Quorum, Classic)

@@ -125,7 +125,7 @@ func ExampleTopology_String() {
 	// exchange  retry.return.any  topic        alternate-exchange=retry.orphans
 	// exchange  retry.orphans     fanout
 	// queue     orders
-	// queue     retry.orphans                  x-delivery-limit=1000000 x-queue-type=quorum
+	// queue     retry.orphans                  x-delivery-limit=1000000 x-queue-leader-locator=balanced x-queue-type=quorum
 	// queue     orders.dead                    x-queue-type=classic
 	// queue     orders.retry.10s               x-dead-letter-exchange=retry.return x-message-ttl=10000 x-queue-type=classic
 	// binding   retry.orphans                  of retry.orphans
@@ -144,4 +144,42 @@ func ExampleTopology_MarshalJSON() {
 	fmt.Println(len(definitions) > 0)
 	// Output:
 	// true
+}
+
+// A group of work queues shares its tiers.
+func ExampleTopology_Group() {
+	config := topology.Config{Schedule: backoff.Constant(10*time.Second, 3), TierGroup: "shop"}
+	for _, name := range []string{"orders", "mails"} {
+		t := topology.New(config, topology.Queue{Name: name, Durable: true})
+		fmt.Println(t.Group(), t.Exchange(), t.Queues[len(t.Queues)-1].Name)
+	}
+	// Output:
+	// shop shop.retry shop.retry.10s
+	// shop shop.retry shop.retry.10s
+}
+
+// Copies that wait are published to this exchange.
+func ExampleTopology_Exchange() {
+	fmt.Println(orders().Exchange())
+	// Output:
+	// retry
+}
+
+// A classic work queue of a group has an inbox.
+func ExampleTopology_Existing() {
+	config := topology.Config{Schedule: backoff.Constant(10*time.Second, 3), TierGroup: "shop"}
+	t := topology.New(config, topology.Queue{Name: "orders", Durable: true}).Existing(amqp091.Table{"x-queue-type": "classic"})
+	fmt.Println(t.Queues[len(t.Queues)-1].Name)
+	// Output:
+	// orders.retry.inbox
+}
+
+// An operator binds a work queue again that has lost its bindings.
+func ExampleTopology_ReturnBindings() {
+	for _, binding := range orders().ReturnBindings() {
+		fmt.Println(binding.Exchange, binding.Key)
+	}
+	// Output:
+	// retry.return.any *.orders
+	// retry.return 10s.orders
 }

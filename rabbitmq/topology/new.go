@@ -1,12 +1,13 @@
 package topology
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
@@ -27,10 +28,15 @@ const (
 func New(config Config, work Queue) Topology {
 	work.Arguments = maps.Clone(work.Arguments)
 	if err := config.Validate(); err != nil {
-		return Topology{WorkQueue: work, fault: err}
+		return Topology{WorkQueue: work, config: config, fault: err}
 	}
 	config = config.withDefaults()
-	n, tiers := naming.Prefix(config.Prefix), config.Schedule.Tiers()
+	tiers := config.Schedule.Tiers()
+	config.Schedule = nil // topologies with the same tiers are equal
+	for _, tier := range tiers {
+		config.Schedule = append(config.Schedule, time.Duration(tier))
+	}
+	n := naming.Prefix(config.Prefix)
 	if config.WorkQueueMode == Protect {
 		work = protect(work, n)
 	}
@@ -52,35 +58,93 @@ func New(config Config, work Queue) Topology {
 			{Exchange: n.Orphans(), Queue: n.Orphans()},
 			{Exchange: n.RetryExchange(), Queue: dead, Key: naming.DeadKey(work.Name)},
 		},
-		fault: n.ValidateQueue(work.Name, tiers),
+		config: config,
+		fault:  n.ValidateQueue(work.Name, config.groupOf(work.Name), tiers),
 	}
-	for _, tier := range tiers {
-		queue := Queue{Name: n.TierQueue(work.Name, tier), Durable: true, Arguments: tierArguments(n, tier, config.QueueType)}
-		t.Queues = append(t.Queues, queue)
-		t.Bindings = append(t.Bindings, Binding{Exchange: n.RetryExchange(), Queue: queue.Name, Key: naming.RetryKey(work.Name, tier)})
-	}
-	t.Bindings = append(t.Bindings, Binding{Exchange: n.AnyReturnExchange(), Queue: work.Name, Key: naming.AnyReturnKey(work.Name)})
-	for _, tier := range tiers {
-		t.Bindings = append(t.Bindings, Binding{Exchange: n.ReturnExchange(), Queue: work.Name, Key: naming.RetryKey(work.Name, tier)})
+	if config.groupOf(work.Name) == work.Name {
+		t.addTiers(n)
+	} else {
+		t.addGroup(n)
 	}
 	return t
+}
+
+// addTiers adds the tiers of the work queue alone. They have exact keys, which cost the broker less than patterns.
+func (t *Topology) addTiers(n naming.Prefix) {
+	work, tiers := t.WorkQueue.Name, t.config.Schedule.Tiers()
+	for _, tier := range tiers {
+		queue := Queue{Name: n.TierQueue(work, tier), Durable: true, Arguments: tierArguments(n.ReturnExchange(), time.Duration(tier), t.config.QueueType)}
+		t.Queues = append(t.Queues, queue)
+		t.Bindings = append(t.Bindings, Binding{Exchange: n.RetryExchange(), Queue: queue.Name, Key: naming.RetryKey(work, tier)})
+	}
+	t.Bindings = append(t.Bindings, Binding{Exchange: n.AnyReturnExchange(), Queue: work, Key: naming.AnyReturnKey(work)})
+	for _, tier := range tiers {
+		t.Bindings = append(t.Bindings, Binding{Exchange: n.ReturnExchange(), Queue: work, Key: naming.RetryKey(work, tier)})
+	}
+}
+
+// addGroup adds the tiers of a group. Its exchanges make every routing key lead to one tier queue only, also while work queues move to
+// another group or to tiers of their own, and a further work queue needs no binding to the tiers.
+func (t *Topology) addGroup(n naming.Prefix) {
+	work, group := t.WorkQueue.Name, t.config.TierGroup
+	in, out := n.GroupExchange(group), n.GroupReturnExchange(group)
+	t.Exchanges = append([]Exchange{
+		{Name: in, Kind: amqp091.ExchangeTopic, Durable: true},
+		{Name: out, Kind: amqp091.ExchangeTopic, Durable: true, Arguments: alternate(n.AnyReturnExchange())},
+	}, t.Exchanges...)
+	for _, tier := range t.config.Schedule.Tiers() {
+		queue := Queue{Name: n.TierQueue(group, tier), Durable: true, Arguments: tierArguments(out, time.Duration(tier), t.config.QueueType)}
+		t.Queues = append(t.Queues, queue)
+		t.Bindings = append(t.Bindings, Binding{Exchange: in, Queue: queue.Name, Key: naming.TierKeys(tier)})
+	}
+	t.Bindings = append(t.Bindings, Binding{Exchange: n.AnyReturnExchange(), Queue: work, Key: naming.AnyReturnKey(work)})
+	reason := refusesOrLeaves(t.WorkQueue)
+	switch {
+	case reason == "":
+		t.Bindings = append(t.Bindings, Binding{Exchange: out, Queue: work, Key: naming.AnyReturnKey(work)})
+	case t.config.NoInbox:
+		t.fault = errors.Join(t.fault, fmt.Errorf("work queue %q cannot be in group %q without an inbox: it %s, and 32 messages that it does not take "+
+			"stop the retries of the whole group for minutes: remove NoInbox, make it a quorum queue without a length limit, or give it tiers of its own", work, group, reason))
+	default:
+		inbox := Queue{Name: n.InboxQueue(work), Durable: true, Arguments: tierArguments(n.ReturnExchange(), 0, Quorum)}
+		inbox.Arguments[argument.DeadLetterRoutingKey] = naming.InboxKey(work)
+		t.Queues = append(t.Queues, inbox)
+		t.Bindings = append(t.Bindings,
+			Binding{Exchange: n.ReturnExchange(), Queue: work, Key: naming.InboxKey(work)},
+			Binding{Exchange: out, Queue: inbox.Name, Key: naming.AnyReturnKey(work)},
+		)
+	}
+}
+
+// refusesOrLeaves returns why a work queue may not take a message that comes back to it, or nothing.
+func refusesOrLeaves(work Queue) string {
+	switch kind := work.Arguments[argument.QueueType]; {
+	case kind == nil || kind == string(Classic):
+		return "is a classic queue, which is away while its node is down"
+	case kind != string(Quorum):
+		return fmt.Sprintf("is of the type %v", kind)
+	case hasAny(work.Arguments, argument.MaxLength, argument.MaxLengthBytes):
+		return "has a length limit"
+	}
+	return ""
 }
 
 func alternate(exchange string) amqp091.Table {
 	return amqp091.Table{argument.AlternateExchange: exchange}
 }
 
-// tierArguments returns the arguments of a tier queue. Only quorum queues have at-least-once dead-lettering, which needs
-// reject-publish.
-func tierArguments(n naming.Prefix, tier backoff.Tier, queueType QueueType) amqp091.Table {
+// tierArguments returns the arguments of a queue whose messages go to an exchange after a time. Only quorum queues have at-least-once
+// dead-lettering, which needs reject-publish.
+func tierArguments(to string, after time.Duration, queueType QueueType) amqp091.Table {
 	arguments := amqp091.Table{
 		argument.QueueType:          string(queueType),
-		argument.MessageTTL:         time.Duration(tier).Milliseconds(),
-		argument.DeadLetterExchange: n.ReturnExchange(),
+		argument.MessageTTL:         after.Milliseconds(),
+		argument.DeadLetterExchange: to,
 	}
 	if queueType == Quorum {
 		arguments[argument.DeadLetterStrategy] = argument.AtLeastOnce
 		arguments[argument.Overflow] = argument.RejectPublish
+		arguments[argument.QueueLeaderLocator] = argument.Balanced
 	}
 	return arguments
 }
@@ -90,6 +154,7 @@ func restArguments(queueType QueueType) amqp091.Table {
 	arguments := amqp091.Table{argument.QueueType: string(queueType)}
 	if queueType == Quorum {
 		arguments[argument.DeliveryLimit] = unlimited
+		arguments[argument.QueueLeaderLocator] = argument.Balanced
 	}
 	return arguments
 }

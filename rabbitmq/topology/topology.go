@@ -19,9 +19,10 @@ import (
 // POST /api/definitions/<vhost>.
 type Topology struct {
 	Exchanges []Exchange
-	Queues    []Queue   // the orphans, the dead-letter queue, the tiers
+	Queues    []Queue   // the orphans, the dead-letter queue, the tiers, the inbox of the work queue
 	WorkQueue Queue     // as it is declared if it does not exist
 	Bindings  []Binding // the work queue's are the last
+	config    Config
 	fault     error
 }
 
@@ -49,6 +50,21 @@ type Binding struct {
 
 // DeadLetterQueue returns the name of the queue that receives the dead letters.
 func (t Topology) DeadLetterQueue() string { return naming.DeadQueue(t.WorkQueue.Name) }
+
+// Exchange returns the exchange to which copies of the work queue's messages are published, to wait on a tier. Dead letters are published
+// to the exchange <prefix>.
+func (t Topology) Exchange() string { return t.config.exchange(t.WorkQueue.Name) }
+
+// Group returns the group of work queues that share the tiers, or the work queue.
+func (t Topology) Group() string { return t.config.groupOf(t.WorkQueue.Name) }
+
+// Existing returns the topology for a work queue that exists with these arguments, which may differ from those that it would be declared
+// with. In a group they decide whether it has an inbox.
+func (t Topology) Existing(arguments amqp091.Table) Topology {
+	t.config.WorkQueueMode = Leave
+	t.WorkQueue.Arguments = arguments
+	return New(t.config, t.WorkQueue)
+}
 
 // Validate reports what makes the topology impossible: an invalid Config, or a work queue without a name, with the name of one
 // of the topology's own queues, with the words * or # in its name, or with a name that is too long for AMQP (255 bytes, its tier
@@ -109,7 +125,7 @@ func (t Topology) declareCopies(channel *amqp091.Channel) error {
 		}
 	}
 	for _, binding := range t.Bindings {
-		if t.returning(binding) {
+		if t.returns(binding) {
 			continue
 		}
 		if err := bind(channel, binding); err != nil {
@@ -119,29 +135,62 @@ func (t Topology) declareCopies(channel *amqp091.Channel) error {
 	return nil
 }
 
-// returning reports whether messages come back to the work queue through a binding.
-func (t Topology) returning(b Binding) bool { return b.Queue == t.WorkQueue.Name }
-
-func (t Topology) returnsThrough(e Exchange) bool {
-	return slices.ContainsFunc(t.Bindings, func(b Binding) bool { return t.returning(b) && b.Exchange == e.Name })
+// ReturnBindings returns the bindings through which messages come back to the work queue, or to its inbox.
+func (t Topology) ReturnBindings() []Binding {
+	return slices.DeleteFunc(slices.Clone(t.Bindings), func(b Binding) bool { return !t.returns(b) })
 }
 
-// declareReturn declares the exchanges that messages come back through, the return exchange last, and binds the work queue at once:
-// where both were gone, a message that is due before the first binding becomes an orphan.
+func (t Topology) returns(b Binding) bool {
+	return b.Queue == t.WorkQueue.Name || b.Queue == t.config.prefix().InboxQueue(t.WorkQueue.Name)
+}
+
+func (t Topology) returnsThrough(e Exchange) bool {
+	return slices.ContainsFunc(t.Bindings, func(b Binding) bool { return t.returns(b) && b.Exchange == e.Name })
+}
+
+// declareReturn declares the exchanges that messages come back through, alternate exchanges first, and binds the work queue to each at
+// once: where all were gone, a message that is due before the first binding becomes an orphan.
 func (t Topology) declareReturn(channel *amqp091.Channel) error {
+	bindings := t.ReturnBindings()
 	for _, exchange := range slices.Backward(t.Exchanges) {
-		if t.returnsThrough(exchange) {
-			if err := declareExchange(channel, exchange); err != nil {
-				return err
+		if !t.returnsThrough(exchange) {
+			continue
+		}
+		if err := declareExchange(channel, exchange); err != nil {
+			return err
+		}
+		for _, binding := range bindings {
+			if binding.Exchange == exchange.Name {
+				if err := bind(channel, binding); err != nil {
+					return err
+				}
 			}
 		}
 	}
-	for _, binding := range t.Bindings {
-		if t.returning(binding) {
+	for _, binding := range bindings {
+		exists := !slices.ContainsFunc(t.Exchanges, func(e Exchange) bool { return e.Name == binding.Exchange })
+		if exists { // the caller has removed it from Exchanges
 			if err := bind(channel, binding); err != nil {
 				return err
 			}
 		}
+	}
+	return t.unbindOther(channel)
+}
+
+// unbindOther makes a group's messages come back through the inbox or without it, not both: the work queue may have been replaced by one
+// of another type.
+func (t Topology) unbindOther(channel *amqp091.Channel) error {
+	n, work := t.config.prefix(), t.WorkQueue.Name
+	if t.config.groupOf(work) == work {
+		return nil
+	}
+	out, other := n.GroupReturnExchange(t.config.TierGroup), n.InboxQueue(work)
+	if !t.config.NoInbox && refusesOrLeaves(t.WorkQueue) != "" {
+		other = work
+	}
+	if err := channel.QueueUnbind(other, naming.AnyReturnKey(work), out, nil); err != nil {
+		return refusal.Explain(fmt.Sprintf("unbind from exchange %q with key %q the queue", out, naming.AnyReturnKey(work)), other, err)
 	}
 	return nil
 }

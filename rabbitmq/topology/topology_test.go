@@ -37,10 +37,10 @@ func TestTopologyIsPlainData(t *testing.T) {
 	tier := func(ms int64) amqp091.Table {
 		return amqp091.Table{
 			"x-queue-type": "quorum", "x-message-ttl": ms, "x-dead-letter-exchange": "retry.return",
-			"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+			"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-queue-leader-locator": "balanced",
 		}
 	}
-	rest := amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000)}
+	rest := amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000), "x-queue-leader-locator": "balanced"}
 	assert.Equal(t, []topology.Queue{
 		{Name: "retry.orphans", Durable: true, Arguments: rest},
 		{Name: "orders.dead", Durable: true, Arguments: rest},
@@ -215,4 +215,85 @@ func TestTopologyHasTheDocumentedSize(t *testing.T) {
 	assert.Len(t, exchanges, 4)
 	assert.Len(t, queues, w*(tiers+2)+1)
 	assert.Len(t, bindings, w*(2*tiers+2)+1)
+}
+
+func TestGroupIsPlainData(t *testing.T) {
+	group := func(c *topology.Config) { c.TierGroup = "shop" }
+	orders, mails := of("orders", group), of("mails", group)
+	require.NoError(t, orders.Validate())
+	assert.Equal(t, "shop.retry", orders.Exchange())
+	assert.Equal(t, "retry", of("orders").Exchange())
+	assert.Equal(t, []topology.Exchange{
+		{Name: "shop.retry", Kind: "topic", Durable: true},
+		{Name: "shop.retry.return", Kind: "topic", Durable: true, Arguments: amqp091.Table{"alternate-exchange": "retry.return.any"}},
+	}, orders.Exchanges[:2])
+	assert.Equal(t, of("orders").Exchanges, orders.Exchanges[2:], "the others do not depend on the layout")
+	assert.Equal(t, []topology.Binding{
+		{Exchange: "retry.orphans", Queue: "retry.orphans"},
+		{Exchange: "retry", Queue: "orders.dead", Key: "dead.orders"},
+		{Exchange: "shop.retry", Queue: "shop.retry.1s", Key: "1s.#"},
+		{Exchange: "shop.retry", Queue: "shop.retry.5m", Key: "5m.#"},
+		{Exchange: "retry.return.any", Queue: "orders", Key: "*.orders"},
+		{Exchange: "shop.retry.return", Queue: "orders", Key: "*.orders"},
+	}, orders.Bindings)
+	assert.Equal(t, orders.Queues[2:], mails.Queues[2:], "the tiers are shared")
+	assert.Equal(t, "shop.retry.return", orders.Queues[2].Arguments["x-dead-letter-exchange"])
+	own := of("orders", func(c *topology.Config) { c.TierGroup = "orders" })
+	assert.Equal(t, of("orders").Bindings, own.Bindings, "the group of the work queue itself is no group")
+}
+
+// A work queue that may not take a message has an inbox, which takes it out of the group's tiers.
+func TestInboxOfAGroup(t *testing.T) {
+	group := func(c *topology.Config) { c.TierGroup = "shop" }
+	inbox := topology.Queue{Name: "orders.retry.inbox", Durable: true, Arguments: amqp091.Table{
+		"x-queue-type": "quorum", "x-message-ttl": int64(0), "x-dead-letter-exchange": "retry.return", "x-dead-letter-routing-key": "inbox.orders",
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-queue-leader-locator": "balanced",
+	}}
+	for name, row := range map[string]struct {
+		existing amqp091.Table
+		reason   string
+	}{
+		"quorum":                    {amqp091.Table{"x-queue-type": "quorum", "x-overflow": "reject-publish"}, ""},
+		"classic":                   {nil, "is a classic queue"},
+		"classic by name":           {amqp091.Table{"x-queue-type": "classic"}, "is a classic queue"},
+		"quorum with a limit":       {amqp091.Table{"x-queue-type": "quorum", "x-max-length": 10}, "has a length limit"},
+		"quorum with a byte limit":  {amqp091.Table{"x-queue-type": "quorum", "x-max-length-bytes": 10}, "has a length limit"},
+		"a type of a later version": {amqp091.Table{"x-queue-type": "jms"}, "is of the type jms"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			orders := of("orders", group).Existing(row.existing)
+			strict := of("orders", group, func(c *topology.Config) { c.NoInbox = true }).Existing(row.existing)
+			if row.reason == "" {
+				assert.NotContains(t, orders.Queues, inbox)
+				assert.NoError(t, strict.Validate())
+				return
+			}
+			require.NoError(t, orders.Validate())
+			assert.Contains(t, orders.Queues, inbox)
+			assert.Equal(t, []topology.Binding{
+				{Exchange: "retry.return.any", Queue: "orders", Key: "*.orders"},
+				{Exchange: "retry.return", Queue: "orders", Key: "inbox.orders"},
+				{Exchange: "shop.retry.return", Queue: "orders.retry.inbox", Key: "*.orders"},
+			}, orders.ReturnBindings())
+			assert.ErrorContains(t, strict.Validate(), `work queue "orders" cannot be in group "shop" without an inbox: it `+row.reason)
+			assert.ErrorContains(t, strict.Declare(nil), row.reason)
+		})
+	}
+}
+
+func TestGroupNamesThatAreRefused(t *testing.T) {
+	for group, want := range map[string]string{
+		"amq.shop":               "reserved for the broker",
+		"retry.orphans":          "a part of the retry topology",
+		"shop.dead":              "a part of the retry topology",
+		"shop.retry.5s":          "a part of the retry topology",
+		strings.Repeat("g", 243): "at most 242",
+	} {
+		config := topology.Config{Schedule: schedule, TierGroup: group}
+		assert.ErrorContains(t, config.Validate(), want, group)
+	}
+	config := topology.Config{Schedule: schedule, NoInbox: true}
+	assert.ErrorContains(t, config.Validate(), "NoInbox is true, and TierGroup is empty")
+	long := of(strings.Repeat("q", 250), func(c *topology.Config) { c.TierGroup = "shop" })
+	assert.ErrorContains(t, long.Validate(), "AMQP allows 255")
 }

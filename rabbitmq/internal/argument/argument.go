@@ -17,10 +17,12 @@ const (
 	QueueMode            = "x-queue-mode"
 	QueueVersion         = "x-queue-version"
 	QueueMasterLocator   = "x-queue-master-locator"
+	QueueLeaderLocator   = "x-queue-leader-locator"
 )
 
-// Values of DeadLetterStrategy and Overflow.
+// Values of DeadLetterStrategy, Overflow and QueueLeaderLocator.
 const (
 	AtLeastOnce   = "at-least-once"
 	RejectPublish = "reject-publish"
+	Balanced      = "balanced"
 )

@@ -59,14 +59,21 @@ func Shrink(publishing *amqp091.Publishing, excess int) {
 
 // Headroom returns how many bytes the broker may add to the headers of a copy when it dead-letters the message twice: from its
 // tier, and from the work queue that it comes back to, and to its counts of deliveries. x-death, x-first-death-* and x-last-death-*
-// repeat the names of exchange and queue.
-func Headroom(prefix naming.Prefix) func(routingKey string) int {
+// repeat the names of exchange and queue. In a group it may dead-letter the message three times: also from the inbox of the work queue.
+// groupOf returns the group of a work queue.
+func Headroom(prefix naming.Prefix, groupOf func(queue string) string) func(routingKey string) int {
 	dead := naming.DeadKey("")
 	return func(key string) int {
 		if strings.HasPrefix(key, dead) {
 			return 0
 		}
-		return 512 + 8*(len(prefix.RetryExchange())+len(key))
+		names := len(prefix.RetryExchange()) + len(key)
+		queue, _ := naming.QueueOfKey(key)
+		group := groupOf(queue)
+		if group == queue {
+			return 512 + 8*names
+		}
+		return 768 + 12*(names+len(group))
 	}
 }
 

@@ -40,8 +40,8 @@ func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler { return newMa
 func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
 	returns, retries := prefix.ReturnExchange(), prefix.RetryExchange()
 	return &marshaler{app: app, uuidKey: plainKey(app), published: func(exchange, _ string) bool {
-		// Retries come through the return exchange, dead letters through the retry exchange.
-		return exchange == returns || exchange == retries
+		// Retries come through a return exchange, dead letters through the retry exchange.
+		return exchange == returns || exchange == retries || prefix.IsReturn(exchange)
 	}}
 }
 

@@ -10,7 +10,9 @@ import (
 )
 
 const (
-	deadWord = "dead"
+	deadWord     = "dead"
+	inboxWord    = "inbox"
+	returnSuffix = ".return"
 
 	// maxShortString bounds queue names, exchange names and routing keys: AMQP 0-9-1 sends them as short strings.
 	maxShortString = 255
@@ -23,13 +25,35 @@ const Default Prefix = "retry"
 type Prefix string
 
 func (p Prefix) RetryExchange() string  { return string(p) }
-func (p Prefix) ReturnExchange() string { return string(p) + ".return" }
+func (p Prefix) ReturnExchange() string { return string(p) + returnSuffix }
 
 // AnyReturnExchange gets what the return exchange has no key for, such as messages of a tier that is no longer in a schedule.
 func (p Prefix) AnyReturnExchange() string { return p.ReturnExchange() + ".any" }
 func (p Prefix) Orphans() string           { return string(p) + ".orphans" }
-func (p Prefix) TierQueue(queue string, tier backoff.Tier) string {
-	return queue + "." + string(p) + "." + tier.String()
+
+// TierQueue returns the queue of a tier. The group is that of the work queue, or the work queue itself.
+func (p Prefix) TierQueue(group string, tier backoff.Tier) string {
+	return p.GroupExchange(group) + "." + tier.String()
+}
+
+// GroupExchange gets the copies of the work queues of a group, and GroupReturnExchange what expires on the group's tiers.
+func (p Prefix) GroupExchange(group string) string { return group + "." + string(p) }
+func (p Prefix) GroupReturnExchange(group string) string {
+	return p.GroupExchange(group) + returnSuffix
+}
+
+// TierKeys matches the messages of all work queues of a group on one tier.
+func TierKeys(tier backoff.Tier) string { return tier.String() + ".#" }
+
+// InboxQueue returns the queue between the tiers of a group and a work queue, and InboxKey the routing key with which messages leave it.
+func (p Prefix) InboxQueue(queue string) string { return p.GroupExchange(queue) + "." + inboxWord }
+func InboxKey(queue string) string              { return inboxWord + "." + queue }
+
+// IsReturn reports whether messages come back to work queues through an exchange.
+func (p Prefix) IsReturn(exchange string) bool {
+	first, isReturn := strings.CutSuffix(exchange, returnSuffix)
+	group, isOwn := strings.CutSuffix(first, string(p))
+	return isReturn && isOwn && (group == "" || strings.HasSuffix(group, "."))
 }
 
 // DeadQueue returns the dead-letter queue of a work queue.
@@ -69,8 +93,9 @@ func (p Prefix) Validate() error {
 	return nil
 }
 
-// ValidateQueue reports everything that makes a queue impossible as a work queue with these tiers.
-func (p Prefix) ValidateQueue(queue string, tiers []backoff.Tier) error {
+// ValidateQueue reports everything that makes a queue impossible as a work queue with these tiers. The group is the queue itself where its
+// tiers are its own.
+func (p Prefix) ValidateQueue(queue, group string, tiers []backoff.Tier) error {
 	if queue == "" {
 		return errors.New("the work queue has no name: a queue that the broker names cannot have retries, because its name is lost with the connection")
 	}
@@ -82,8 +107,8 @@ func (p Prefix) ValidateQueue(queue string, tiers []backoff.Tier) error {
 		fault("its name must not contain the words * or #, which are patterns in the bindings of a topic exchange")
 	}
 	if p.isOwn(queue) {
-		fault("it has the name of a queue of the retry topology (<queue>.%s, <queue>.%s.<tier>, %s), so its failures would fail again without end: "+
-			"to read dead letters, subscribe to the work queue's own topic with DeadLetterSubscriberConfig", deadWord, string(p), p.Orphans())
+		fault("it has the name of a queue of the retry topology (<queue>.%s, <queue>.%s.<tier>, <queue>.%s.%s, %s), so its failures would fail again without end: "+
+			"to read dead letters, subscribe to the work queue's own topic with DeadLetterSubscriberConfig", deadWord, string(p), string(p), inboxWord, p.Orphans())
 	}
 	if strings.HasPrefix(queue, "amq.") {
 		fault("names that begin with \"amq.\" are reserved for the broker: choose another")
@@ -91,13 +116,34 @@ func (p Prefix) ValidateQueue(queue string, tiers []backoff.Tier) error {
 	if queue == string(p) {
 		fault("it has the name of the exchange of Prefix %q: choose another prefix", string(p))
 	}
+	what, of := []string{"the name of its inbox", "the name of the return exchange of its group"}, []string{p.InboxQueue(queue), p.GroupReturnExchange(group)}
+	if group == queue {
+		what, of = nil, nil
+	}
 	for _, tier := range tiers {
-		if name := p.TierQueue(queue, tier); len(name) > maxShortString {
-			fault("the name of its tier queue %q has %d bytes: AMQP allows %d", name, len(name), maxShortString)
+		what, of = append(what, "the name of its tier queue", "its routing key"), append(of, p.TierQueue(group, tier), RetryKey(queue, tier))
+	}
+	for i, name := range of {
+		if len(name) > maxShortString {
+			fault("%s, %q, has %d bytes: AMQP allows %d", what[i], name, len(name), maxShortString)
 			break
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// ValidateGroup reports what makes a name impossible as that of a group.
+func (p Prefix) ValidateGroup(group string) error {
+	switch {
+	case strings.HasPrefix(group, "amq."):
+		return fmt.Errorf(`TierGroup is %q: names that begin with "amq." are reserved for the broker`, group)
+	case p.IsReturn(p.GroupExchange(group)) || p.isOwn(group):
+		return fmt.Errorf("TierGroup is %q: it has the name of a part of the retry topology", group)
+	case len(p.GroupReturnExchange(group)) > maxShortString:
+		return fmt.Errorf("TierGroup has %d bytes: it must have at most %d, so that %q fits into %d", len(group),
+			maxShortString-len(p.GroupReturnExchange("")), "<group>."+string(p)+returnSuffix, maxShortString)
+	}
+	return nil
 }
 
 // ValidateDeadQueue reports what makes a name impossible as that of a dead-letter queue. It needs no prefix.
@@ -115,9 +161,9 @@ func ValidateDeadQueue(dead string) error {
 }
 
 // ValidateExchange refuses an exchange of the app with the name of an exchange of the retry topology.
-func (p Prefix) ValidateExchange(exchange string) error {
-	switch exchange {
-	case p.RetryExchange(), p.ReturnExchange(), p.AnyReturnExchange(), p.Orphans():
+func (p Prefix) ValidateExchange(exchange, group string) error {
+	switch {
+	case exchange == p.RetryExchange(), exchange == p.GroupExchange(group), exchange == p.AnyReturnExchange(), exchange == p.Orphans(), p.IsReturn(exchange):
 		return fmt.Errorf("the app's exchange %q has the name of an exchange of the retry topology: choose another Prefix than %q", exchange, string(p))
 	}
 	return nil
@@ -131,8 +177,9 @@ func (p Prefix) isOwn(queue string) bool {
 	if at < 0 {
 		return false
 	}
-	_, err := backoff.ParseTier(queue[at+len(p)+2:])
-	return err == nil
+	word := queue[at+len(p)+2:]
+	_, err := backoff.ParseTier(word)
+	return err == nil || word == inboxWord
 }
 
 func hasPatternWord(name string) bool {

@@ -5,6 +5,7 @@ package workqueue
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -32,6 +33,7 @@ type Inspector struct {
 
 	mu     sync.Mutex
 	queues map[string]*queue
+	known  map[string]amqp091.Table // the arguments that each queue had the last time
 	warned map[string]bool
 	probed map[string]bool // exchanges
 }
@@ -46,12 +48,14 @@ type queue struct {
 
 // New returns an Inspector. It does not connect.
 func New(config Config) *Inspector {
-	return &Inspector{config: config, queues: map[string]*queue{}, warned: map[string]bool{}, probed: map[string]bool{}}
+	return &Inspector{config: config, queues: map[string]*queue{}, known: map[string]amqp091.Table{}, warned: map[string]bool{}, probed: map[string]bool{}}
 }
 
 // Declare declares the topology, the work queue included if it does not exist, and returns the arguments that the work queue
-// has. app is the work queue as the app's configuration describes it.
-func (i *Inspector) Declare(b Broker, app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
+// has. app is the work queue as the app's configuration describes it. missing returns a topology without what is declared already.
+func (i *Inspector) Declare(
+	b Broker, app topology.Queue, t topology.Topology, missing func(topology.Topology) topology.Topology, logger watermill.LoggerAdapter,
+) (amqp091.Table, error) {
 	v := parseVersion(b.Version)
 	if err := i.checkBroker(app, v, logger); err != nil {
 		return nil, err
@@ -63,16 +67,31 @@ func (i *Inspector) Declare(b Broker, app topology.Queue, t topology.Topology, l
 	if err := i.checkQueue(app, have, v, logger); err != nil {
 		return nil, err
 	}
+	t = t.Existing(have)
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	i.known[app.Name] = have
+	i.mu.Unlock()
 	channel, err := b.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", app.Name, err)
 	}
-	err = t.DeclareRetry(channel)
+	err = missing(t).DeclareRetry(channel)
 	_ = channel.Close() // before the probe: in an alarm the broker answers nothing after it
 	if err != nil {
 		return nil, err
 	}
-	return have, i.probe(b, t.Exchanges[0].Name)
+	return have, i.probe(b, t)
+}
+
+// Known returns the arguments that a work queue had when it was declared the last time.
+func (i *Inspector) Known(name string) (amqp091.Table, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	arguments, known := i.known[name]
+	return maps.Clone(arguments), known
 }
 
 // Check checks the topology and declares nothing. It checks the broker first, because a broker may refuse the topology. It
@@ -90,12 +109,13 @@ func (i *Inspector) Check(b Broker, app topology.Queue, t topology.Topology, log
 	if err != nil {
 		return err
 	}
-	return i.probe(b, t.Exchanges[0].Name)
+	return i.probe(b, t)
 }
 
 // Resolve is Declare with a connection of its own. It inspects each queue once, and again after Forget.
 func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
-	return i.once(app.Name, func(b Broker) (amqp091.Table, error) { return i.Declare(b, app, t, logger) })
+	all := func(t topology.Topology) topology.Topology { return t }
+	return i.once(app.Name, func(b Broker) (amqp091.Table, error) { return i.Declare(b, app, t, all, logger) })
 }
 
 // Verify is Check with a connection of its own. It reports whether it has inspected the queue: it does so only once.
@@ -167,6 +187,7 @@ func (i *Inspector) checkQueue(app topology.Queue, have amqp091.Table, v version
 	if err := conflict(app, have); err != nil {
 		return err
 	}
+	i.warnOfRefusals(app.Name, have, logger)
 	if _, protected := have[argument.DeadLetterExchange]; protected {
 		return nil
 	}
@@ -179,6 +200,17 @@ func (i *Inspector) checkQueue(app topology.Queue, have amqp091.Table, v version
 	i.warnOnce("queue "+app.Name, logger, fmt.Sprintf("work queue %q has no dead-letter exchange, so a message that the broker itself gives up is dropped. "+
 		"A policy protects it: %s", app.Name, command))
 	return nil
+}
+
+// warnOfRefusals warns of a work queue that can be full.
+func (i *Inspector) warnOfRefusals(name string, have amqp091.Table, logger watermill.LoggerAdapter) {
+	overflow, _ := have[argument.Overflow].(string)
+	_, messages := have[argument.MaxLength]
+	_, bytes := have[argument.MaxLengthBytes]
+	if strings.HasPrefix(overflow, argument.RejectPublish) && (messages || bytes) {
+		i.warnOnce("full "+name, logger, fmt.Sprintf("work queue %q refuses messages while it is full (x-overflow=%s): retries that come back to it then "+
+			"wait until 3 to 6 minutes after they are due, also where it has room again after a second", name, overflow))
+	}
 }
 
 func (i *Inspector) warnOnce(about string, logger watermill.LoggerAdapter, text string) {

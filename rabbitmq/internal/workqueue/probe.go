@@ -7,6 +7,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // probeTimeout bounds the wait for the broker. A broker in an alarm confirms nothing, which does not stop the app's start.
@@ -14,7 +15,15 @@ const probeTimeout = 5 * time.Second
 
 // probe checks that the user may publish failures, before the app consumes anything. It checks each exchange until the broker has
 // confirmed a message once. Where the broker does not answer in time, or there is no connection for publishing, it returns nil.
-func (i *Inspector) probe(b Broker, exchange string) error {
+func (i *Inspector) probe(b Broker, t topology.Topology) error {
+	err := i.probeExchange(b, i.config.Prefix.RetryExchange())
+	if other := t.Exchange(); err == nil && other != i.config.Prefix.RetryExchange() {
+		err = i.probeExchange(b, other)
+	}
+	return err
+}
+
+func (i *Inspector) probeExchange(b Broker, exchange string) error {
 	i.mu.Lock()
 	done := i.probed[exchange]
 	i.mu.Unlock()

@@ -1,0 +1,78 @@
+package connect_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// Each message of a group fails once on each tier of the schedule, and comes back to its own work queue only: also where that is a
+// classic queue, which has an inbox, and beside a work queue with tiers of its own.
+func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
+	t.Parallel()
+	const messages = 50
+	name, b := names(t)
+	group := name + "_group"
+	b.TierGroup, b.ExtraTiers = group, []time.Duration{}
+	s := connect(t, name, b)
+	_, err := broker.Channel(t).QueueDeclare(s.topic("classic"), true, false, false, false, nil)
+	require.NoError(t, err)
+	queues := []string{"quorum", "classic", "own"}
+	succeeded, tries := testapp.NewLedger(), testapp.NewLedger()
+	for _, queue := range queues {
+		options := middleware.HandlerOptions{}
+		if queue == "own" {
+			options.TierGroup = middleware.NoTierGroup
+		}
+		s.handle(queue, queue, func(msg *message.Message) error {
+			tries.Add(msg.UUID)
+			assert.Contains(t, msg.UUID, queue, "a message of another queue")
+			if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 {
+				return errDown
+			}
+			succeeded.Add(msg.UUID)
+			return nil
+		}, options)
+	}
+	s.run()
+	for i := range messages {
+		for _, queue := range queues {
+			s.publish(queue, fmt.Sprintf("%s %d", queue, i))
+		}
+	}
+	succeeded.Wait(t, messages*len(queues), soon)
+	exists := func(queue string) bool {
+		channel := broker.Channel(t)
+		_, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		return err == nil
+	}
+	assert.True(t, exists(group+"."+name+".100ms"))
+	for _, queue := range queues {
+		assert.Equal(t, queue == "own", exists(s.topic(queue)+"."+name+".100ms"), "%s has tiers of its own", queue)
+		assert.Equal(t, queue == "classic", exists(s.topic(queue)+"."+name+".inbox"), "%s has an inbox", queue)
+	}
+	assert.Empty(t, succeeded.Twice())
+	for uuid, count := range tries.Counts() {
+		assert.Equal(t, 3, count, uuid)
+	}
+}
+
+func TestGroupWithoutInboxRefusesAClassicQueue(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(b *config.BuilderConfig) { b.TierGroup, b.NoInbox = b.Prefix+"_group", true })
+	_, err := broker.Channel(t).QueueDeclare(s.topic("orders"), true, false, false, false, nil)
+	require.NoError(t, err)
+	subscriber, err := s.Subscriber("billing")
+	require.NoError(t, err)
+	_, err = subscriber.Subscribe(t.Context(), s.topic("orders"))
+	require.ErrorContains(t, err, "without an inbox: it is a classic queue")
+}
