@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -49,7 +50,11 @@ type costLayout struct {
 }
 
 func costLayouts() []costLayout {
-	return []costLayout{{perQueue, "cost_retry"}}
+	limited := layout{name: "grouped, with inbox", configure: func(c *config.BuilderConfig) {
+		grouped.configure(c)
+		c.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1_000_000, "x-overflow": "reject-publish"}
+	}}
+	return []costLayout{{perQueue, "cost_retry"}, {grouped, ""}, {limited, ""}}
 }
 
 // A costRow is a side that is set up.
@@ -59,7 +64,7 @@ type costRow struct {
 	key      string
 	copy     amqp091.Publishing
 	pipeline *pipeline
-	ledger   *ledger
+	ledger   atomic.Pointer[ledger]
 	cpu      []float64 // µs for each retry, by round
 	stops    []func()
 }
@@ -79,7 +84,7 @@ func measureCost(s *server, o settings, r *report) error {
 		}
 	}()
 	for _, side := range costSides() {
-		row := &costRow{side: side, ledger: newLedger(0)}
+		row := &costRow{side: side}
 		rows = append(rows, row)
 		if err := row.setUp(s); err != nil {
 			return fmt.Errorf("%s: %w", side.name, err)
@@ -134,7 +139,7 @@ func (row *costRow) setUp(s *server) error {
 	}
 	row.stops = append(row.stops, row.pipeline.close)
 	stop, err := consumeByHand(uri, costQueue, 1, func(d amqp091.Delivery) {
-		row.ledger.comesBack(identity(d))
+		row.ledger.Load().comesBack(identity(d))
 		_ = d.Ack(false)
 	})
 	if err == nil {
@@ -145,13 +150,14 @@ func (row *costRow) setUp(s *server) error {
 
 // measure publishes a batch and waits until all of it has come back.
 func (row *costRow) measure(s *server, batch int) error {
-	row.ledger = newLedger(batch)
+	l := newLedger(batch)
+	row.ledger.Store(l)
 	before := processorTime(s.process)
 	for i := range batch {
 		copied := row.copy
 		copied.Headers = maps.Clone(row.copy.Headers)
 		copied.Headers[publisher.UUIDHeader] = idOf(i)
-		row.ledger.waits(i, costTier)
+		l.waits(i, costTier)
 		if err := row.pipeline.publish(row.exchange, row.key, copied); err != nil {
 			return err
 		}
@@ -159,7 +165,7 @@ func (row *costRow) measure(s *server, batch int) error {
 	if err := row.pipeline.flush(); err != nil {
 		return err
 	}
-	if err := row.ledger.wait(costTier); err != nil {
+	if err := l.wait(costTier); err != nil {
 		return err
 	}
 	spent := processorTime(s.process) - before
@@ -205,7 +211,7 @@ func setUpLibrary(l layout) func(uri string) (string, string, amqp091.Publishing
 	}
 }
 
-// captured returns the message that publish sends to the tiers. It comes back later, before the first batch is measured.
+// captured returns the message that publish sends to the tiers, and takes it from the work queue when it has come back.
 func captured(channel *amqp091.Channel, t topology.Topology, publish func() error) (d amqp091.Delivery, err error) {
 	queue, err := channel.QueueDeclare("", false, false, true, false, nil)
 	if err != nil {
@@ -229,6 +235,14 @@ func captured(channel *amqp091.Channel, t topology.Topology, publish func() erro
 	d, found, err := channel.Get(queue.Name, true)
 	if err == nil && !found {
 		err = errors.New("the copy was not captured")
+	}
+	for deadline := time.Now().Add(patience); err == nil; time.Sleep(10 * time.Millisecond) {
+		if _, found, err = channel.Get(t.WorkQueue.Name, true); found {
+			break
+		}
+		if time.Now().After(deadline) {
+			err = errors.New("the copy did not come back")
+		}
 	}
 	if err == nil {
 		_, err = channel.QueueDelete(queue.Name, false, false, false)

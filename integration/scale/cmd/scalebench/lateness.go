@@ -17,8 +17,11 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// mixed are the delays of the messages, in turn.
-var mixed = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
+// mixed are the delays of the messages, in turn. The short ones are for a run that means nothing.
+var (
+	mixed      = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
+	mixedShort = []time.Duration{time.Second, 2 * time.Second, 3 * time.Second}
+)
 
 const (
 	latenessWork = "orders"
@@ -113,32 +116,32 @@ type lateSide struct {
 func oneQueue(int) string { return latenessWork }
 
 // lateSides are the ways to wait. A ladder has no tier of 10 s: a message waits on two of its tiers, one after the other.
-func lateSides(s *server, o settings) []lateSide {
+func lateSides(s *server, delays []time.Duration, native bool) []lateSide {
 	sides := []lateSide{{name: "per-message TTL", recipe: true, work: oneQueue, consume: consumeRecipe}}
 	for _, l := range layouts {
-		sides = append(sides, lateSide{name: "tiers " + l.name, work: oneQueue, consume: consumeTiers(l, mixed)})
+		sides = append(sides, lateSide{name: "tiers " + l.name, work: oneQueue, consume: consumeTiers(l, delays)})
 	}
-	sides = append(sides, lateSide{name: "ladder", work: oneQueue, consume: consumeTiers(ladderLayout, backoff.Ladder(time.Second, 9*time.Second))})
-	if o.native && s.atLeast(4, 3) {
-		work := func(i int) string { return latenessWork + "-" + mixed[i%len(mixed)].String() }
+	sides = append(sides, lateSide{name: "ladder", work: oneQueue, consume: consumeTiers(ladder, nil)})
+	if native && s.atLeast(4, 3) {
+		work := func(i int) string { return latenessWork + "-" + delays[i%len(delays)].String() }
 		sides = append(sides, lateSide{name: "delayed retry of RabbitMQ", work: work, consume: consumeNative})
 	}
 	return sides
 }
 
 func measureLateness(s *server, o settings, r *report) error {
-	messages := 2_000
+	messages, delays := 2_000, mixed
 	if o.short {
-		messages = 400
+		messages, delays = 210, mixedShort
 	}
-	for _, side := range lateSides(s, o) {
-		sorted, err := side.measure(s, messages)
+	for _, side := range lateSides(s, delays, o.native) {
+		sorted, err := side.measure(s, newLateApp(messages, delays))
 		if err != nil {
 			return fmt.Errorf("%s: %w", side.name, err)
 		}
 		p50, p99, latest := percentile(sorted, 0.5), percentile(sorted, 0.99), sorted[len(sorted)-1]
 		r.lateness = append(r.lateness, latenessResult{s.version, side.name, sorted})
-		r.row("How late messages come back that wait for 1, 2, 5 and 10 s in turn", []string{"RabbitMQ", "way", "messages", "median", "p99", "latest"},
+		r.row(fmt.Sprintf("How late messages come back that wait for %v in turn", backoff.Schedule(delays)), []string{"RabbitMQ", "way", "messages", "median", "p99", "latest"},
 			s.version, side.name, strconv.Itoa(messages), number(p50)+" ms", number(p99)+" ms", number(latest)+" ms")
 		if side.recipe {
 			r.claimAtLeast(s, "late_per_message_ttl_p99", "ms", p99, 1000)
@@ -150,13 +153,12 @@ func measureLateness(s *server, o settings, r *report) error {
 }
 
 // measure returns how late each message was, in ms, sorted.
-func (side lateSide) measure(s *server, messages int) ([]float64, error) {
+func (side lateSide) measure(s *server, a *lateApp) ([]float64, error) {
 	uri, remove, err := s.vhost("lateness")
 	if err != nil {
 		return nil, err
 	}
 	defer remove()
-	a := newLateApp(messages, mixed)
 	stop, err := side.consume(uri, a)
 	if err != nil {
 		return nil, err
@@ -169,7 +171,7 @@ func (side lateSide) measure(s *server, messages int) ([]float64, error) {
 	defer p.close()
 	tick := time.NewTicker(time.Second / latenessRate)
 	defer tick.Stop()
-	for i := range messages {
+	for i := range len(a.left) {
 		<-tick.C
 		if err := p.publish("", side.work(i), byHand(idOf(i), 0)); err != nil {
 			return nil, err
@@ -214,7 +216,7 @@ func consumeRecipe(uri string, a *lateApp) (func(), error) {
 // consumeTiers is the library: each failure requests a delay.
 func consumeTiers(l layout, tiers []time.Duration) func(uri string, a *lateApp) (func(), error) {
 	return func(uri string, a *lateApp) (func(), error) {
-		c := l.config(uri, backoff.Constant(tiers[0], 1))
+		c := l.config(uri, backoff.Constant(time.Second, 1))
 		c.ExtraTiers = tiers
 		return consume(c, latenessWork, func(msg *message.Message) error {
 			if delay := a.handle(msg.UUID); delay > 0 {
@@ -229,7 +231,7 @@ func consumeTiers(l layout, tiers []time.Duration) func(uri string, a *lateApp) 
 func consumeNative(uri string, a *lateApp) (func(), error) {
 	err := with(uri, func(channel *amqp091.Channel) error {
 		var faults []error
-		for _, delay := range mixed {
+		for _, delay := range a.delays {
 			faults = append(faults, declareQuorum(channel, latenessWork+"-"+delay.String(), amqp091.Table{
 				"x-delayed-retry-type": "failed", "x-delayed-retry-min": delay.Milliseconds(), "x-delayed-retry-max": delay.Milliseconds(),
 			}))
@@ -240,7 +242,7 @@ func consumeNative(uri string, a *lateApp) (func(), error) {
 		return nil, err
 	}
 	var stops []func()
-	for _, delay := range mixed {
+	for _, delay := range a.delays {
 		stop, err := consumeByHand(uri, latenessWork+"-"+delay.String(), 16, func(d amqp091.Delivery) {
 			if a.handle(identity(d)) > 0 {
 				_ = d.Reject(true)
@@ -260,5 +262,5 @@ func consumeNative(uri string, a *lateApp) (func(), error) {
 	}, nil
 }
 
-// ladderLayout has tiers that no delay equals, so that a requested delay is made of several.
-var ladderLayout = layout{name: "ladder", configure: func(*config.BuilderConfig) {}}
+// ladder is a group with its default tiers.
+var ladder = layout{name: "ladder", configure: func(c *config.BuilderConfig) { c.TierGroup = "shop" }}

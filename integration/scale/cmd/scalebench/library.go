@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -23,7 +24,15 @@ type layout struct {
 	configure func(*config.BuilderConfig)
 }
 
-var perQueue = layout{name: "per queue", configure: func(*config.BuilderConfig) {}}
+var (
+	perQueue = layout{name: "per queue", configure: func(*config.BuilderConfig) {}}
+	grouped  = layout{name: "grouped", shared: true, configure: func(c *config.BuilderConfig) {
+		c.TierGroup, c.ExtraTiers = "shop", []time.Duration{} // without the ladder
+	}}
+
+	// layouts are those that are compared.
+	layouts = []layout{perQueue, grouped}
+)
 
 // config is the library's configuration with a layout.
 func (l layout) config(uri string, schedule backoff.Schedule) config.BuilderConfig {
@@ -116,9 +125,6 @@ func consume(c config.BuilderConfig, topic string, handler message.NoPublishHand
 	}
 	return func() { stopRouter(); _ = rabbit.Close() }, nil
 }
-
-// layouts are those that are compared.
-var layouts = []layout{perQueue}
 
 // declareTopics declares the work queues of topics, with everything that their retries need.
 func declareTopics(c config.BuilderConfig, uri string, topics ...string) error {

@@ -90,9 +90,17 @@ func (r *report) claim(s *server, name, unit string, measured, target float64, r
 	if !reached {
 		verdict = "missed"
 	}
-	line := fmt.Sprintf("claim %s@%s measured=%.3g%s target=%g%s %s", name, s.series(), measured, unit, target, unit, verdict)
+	line := fmt.Sprintf("claim %s@%s measured=%s%s target=%g%s %s", name, s.series(), short(measured), unit, target, unit, verdict)
 	fmt.Println(line)
 	r.claims = append(r.claims, line)
+}
+
+// short formats a figure with three digits, or all before the point.
+func short(value float64) string {
+	if value >= 1000 {
+		return fmt.Sprintf("%.0f", value)
+	}
+	return fmt.Sprintf("%.3g", value)
 }
 
 // number formats a whole number with commas.

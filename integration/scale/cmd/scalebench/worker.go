@@ -90,7 +90,7 @@ var workerSides = []workerSide{
 func measureWorker(s *server, o settings, r *report) error {
 	messages := 2_000
 	if o.short {
-		messages = 100
+		messages = 3 * failEvery
 	}
 	var first time.Duration
 	for _, side := range workerSides {
