@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,7 @@ func newLedger(messages int) *ledger {
 	l := &ledger{begin: time.Now(), due: make([]atomic.Int64, messages), returned: make([]atomic.Int32, messages), done: make(chan struct{})}
 	l.left.Store(int64(messages))
 	for i := range messages { // the memory is in use from now on
-		l.due[i].Store(-1)
+		l.due[i].Store(math.MaxInt64) // it does not wait
 		l.returned[i].Store(0)
 	}
 	return l
@@ -63,7 +64,7 @@ func (l *ledger) comesBack(id string) {
 		l.foreign.Add(1)
 		return
 	}
-	if due := l.due[message].Load(); due < 0 || at < due {
+	if at < l.due[message].Load() {
 		l.early.Add(1)
 	}
 	if l.returned[message].Add(1) > 1 {
