@@ -9,6 +9,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // growthTiers are six, of which no message comes back while the run lasts.
@@ -138,26 +139,24 @@ func (row *growthRow) setUp(s *server, o settings) error {
 		return err
 	}
 	return with(uri, func(channel *amqp091.Channel) error {
-		began := time.Now()
+		known, began := declared{}, time.Now()
 		for _, topic := range row.topics {
 			t := builder.Topology(topic)
-			for _, queue := range t.Queues {
-				if queue.Name != t.DeadLetterQueue() {
+			for _, queue := range append(t.Queues, t.WorkQueue) {
+				if queue.Name != t.DeadLetterQueue() && queue.Name != topic {
 					continue
 				}
 				if _, err := channel.QueueDeclare(queue.Name, queue.Durable, false, false, false, queue.Arguments); err != nil {
 					return err
 				}
-			}
-			if _, err := channel.QueueDeclare(topic, t.WorkQueue.Durable, false, false, false, t.WorkQueue.Arguments); err != nil {
-				return err
+				known[queue.Name] = true
 			}
 		}
 		row.base = time.Since(began)
 		before := s.memoryNow(o.short)
 		began = time.Now()
 		for _, topic := range row.topics {
-			if err := builder.Topology(topic).DeclareRetry(channel); err != nil {
+			if err := known.missing(builder.Topology(topic)).DeclareRetry(channel); err != nil {
 				return err
 			}
 		}
@@ -165,6 +164,38 @@ func (row *growthRow) setUp(s *server, o settings) error {
 		row.memory = s.memoryNow(o.short) - before
 		return nil
 	})
+}
+
+// declared are the names of queues and exchanges that exist. Connect also declares each only once.
+type declared map[string]bool
+
+// missing returns a topology without what is declared, and remembers the rest.
+func (d declared) missing(t topology.Topology) topology.Topology {
+	unknown := func(name string) bool {
+		known := d[name]
+		d[name] = true
+		return !known
+	}
+	var exchanges []topology.Exchange
+	for _, exchange := range t.Exchanges {
+		if unknown("exchange " + exchange.Name) {
+			exchanges = append(exchanges, exchange)
+		}
+	}
+	var queues []topology.Queue
+	for _, queue := range t.Queues {
+		if unknown(queue.Name) {
+			queues = append(queues, queue)
+		}
+	}
+	var bindings []topology.Binding
+	for _, b := range t.Bindings {
+		if unknown(fmt.Sprint("binding ", b)) {
+			bindings = append(bindings, b)
+		}
+	}
+	t.Exchanges, t.Queues, t.Bindings = exchanges, queues, bindings
+	return t
 }
 
 // publish publishes copies to all tiers of all work queues.
