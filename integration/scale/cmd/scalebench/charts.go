@@ -1,22 +1,28 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"image/color"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 const (
 	chartWidth  = 18 * vg.Centimeter
 	chartHeight = 10 * vg.Centimeter
+	chartMargin = 5 * vg.Millimeter
 )
 
 // draw writes a chart for each question that was measured. The same figures make the same files.
@@ -34,7 +40,7 @@ func (r *report) draw(folder string) error {
 	} {
 		p, err := c.make()
 		if err == nil && p != nil {
-			err = p.Save(chartWidth, chartHeight, filepath.Join(folder, "scale-"+c.name+".svg"))
+			err = save(p, filepath.Join(folder, "scale-"+c.name+".svg"))
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("chart %s: %w", c.name, err))
@@ -43,15 +49,69 @@ func (r *report) draw(folder string) error {
 	return errors.Join(faults...)
 }
 
-// newChart has a white background, so that it can be read on a dark page.
+// save has a white background and a margin, so that a chart can be read on a dark page.
+func save(p *plot.Plot, path string) error {
+	canvas := vgsvg.New(chartWidth, chartHeight)
+	whole := draw.New(canvas)
+	whole.FillPolygon(color.White, []vg.Point{{}, {X: chartWidth}, {X: chartWidth, Y: chartHeight}, {Y: chartHeight}})
+	p.Draw(draw.Crop(whole, chartMargin, -chartMargin, chartMargin, -chartMargin))
+	var svg bytes.Buffer
+	if _, err := canvas.WriteTo(&svg); err != nil {
+		return err
+	}
+	return os.WriteFile(path, svg.Bytes(), 0o644)
+}
+
 func newChart(title, x, y string) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = color.White
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
-	p.Title.Padding = vg.Points(6)
+	p.Title.Padding, p.X.Label.Padding, p.Y.Label.Padding = vg.Points(10), vg.Points(4), vg.Points(4)
+	for _, style := range []*text.Style{
+		&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle,
+	} {
+		style.Font.Variant = "Sans"
+	}
+	p.Legend.TextStyle.Font.Size = vg.Points(9)
+	p.Legend.Padding = vg.Points(2)
 	p.Legend.Top = true
+	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{plot.DefaultTicks{}}, ticks{plot.DefaultTicks{}}
 	p.Add(plotter.NewGrid())
 	return p
+}
+
+// ticks have labels with commas, and no exponents.
+type ticks struct{ plot.Ticker }
+
+// Ticks implements plot.Ticker.
+func (t ticks) Ticks(least, most float64) []plot.Tick {
+	all := t.Ticker.Ticks(least, most)
+	for i, tick := range all {
+		if tick.IsMinor() {
+			continue
+		}
+		if all[i].Label = strconv.FormatFloat(tick.Value, 'g', 6, 64); tick.Value >= 1000 {
+			all[i].Label = number(tick.Value)
+		}
+	}
+	return all
+}
+
+// logarithmic makes an axis logarithmic.
+func logarithmic(axis *plot.Axis) {
+	axis.Scale, axis.Tick.Marker = plot.LogScale{}, ticks{plot.LogTicks{}}
+}
+
+// legendAt puts the legend into a corner, beside the lines.
+func legendAt(p *plot.Plot, left, top bool) {
+	p.Legend.Left, p.Legend.Top = left, top
+	p.Legend.XOffs, p.Legend.YOffs = -vg.Points(8), vg.Points(8)
+	if left {
+		p.Legend.XOffs = vg.Points(8)
+	}
+	if top {
+		p.Legend.YOffs = -vg.Points(4)
+	}
 }
 
 // line adds a line. Those of one color belong together, those of one dash too.
@@ -101,8 +161,8 @@ func (r *report) latenessChart() (*plot.Plot, error) {
 		return nil, nil
 	}
 	p := newChart("Lateness with delays of 1, 2, 5 and 10 s mixed", "later than its delay, ms (logarithmic)", "part of the messages")
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: 0}
-	p.Legend.Top = false
+	logarithmic(&p.X)
+	legendAt(p, false, false)
 	sides, brokers := palette{}, palette{}
 	for _, result := range r.lateness {
 		points := make([]point, len(result.sorted))
@@ -113,6 +173,7 @@ func (r *report) latenessChart() (*plot.Plot, error) {
 			return nil, err
 		}
 	}
+	p.X.Max *= 30 // room for the legend
 	return p, nil
 }
 
@@ -130,7 +191,7 @@ func (r *report) workerChart() (*plot.Plot, error) {
 		return nil, nil
 	}
 	p := newChart("One handler, 5% of its messages fail once and wait for 1 s", "seconds", "messages done")
-	p.Legend.Top = false
+	legendAt(p, false, false)
 	sides, brokers := palette{}, palette{}
 	for _, result := range r.worker {
 		if err := line(p, result.side+", "+result.broker, sides.of(result.side), brokers.of(result.broker), fromStart(result.done)); err != nil {
@@ -145,7 +206,7 @@ func (r *report) millionChart() (*plot.Plot, error) {
 		return nil, nil
 	}
 	p := newChart(number(float64(r.million[0].messages))+" messages are due at about the same time", "seconds since the first came back", "messages that came back")
-	p.Legend.Top = false
+	legendAt(p, false, false)
 	sides, brokers := palette{}, palette{}
 	for _, result := range r.million {
 		if err := line(p, result.side+", "+result.broker, brokers.of(result.broker), sides.of(result.side), thin(result.progress, linePoints)); err != nil {
@@ -160,9 +221,9 @@ func (r *report) growthChart() (*plot.Plot, error) {
 		return nil, nil
 	}
 	p := newChart("Six tiers and their bindings are declared", "work queues (logarithmic)", "seconds (logarithmic)")
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: 0}
-	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
-	p.Legend.Left = true
+	logarithmic(&p.X)
+	logarithmic(&p.Y)
+	legendAt(p, true, true)
 	layouts, brokers := palette{}, palette{}
 	lines, names := map[string][]point{}, []string(nil)
 	for _, result := range r.growth {
@@ -191,7 +252,7 @@ func (r *report) startChart() (*plot.Plot, error) {
 		return nil, nil
 	}
 	p := newChart(fmt.Sprintf("%d instances start at the same time", len(r.start[0].consuming)), "seconds", "instances that consume")
-	p.Legend.Left = true
+	legendAt(p, true, true)
 	layouts, brokers := palette{}, palette{}
 	for _, result := range r.start {
 		if err := line(p, result.layout+", "+result.broker, layouts.of(result.layout), brokers.of(result.broker), fromStart(result.consuming)); err != nil {
@@ -219,5 +280,6 @@ func (r *report) costChart() (*plot.Plot, error) {
 		names = append([]string{result.side + ", " + result.broker}, names...)
 	}
 	p.NominalY(names...)
+	p.Y.Tick.Label.Font.Variant = "Sans"
 	return p, nil
 }

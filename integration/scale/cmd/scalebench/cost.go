@@ -40,7 +40,7 @@ func costSides() []costSide {
 	for _, l := range costLayouts() {
 		sides = append(sides, costSide{name: "library, " + l.name, claim: l.claim, setUp: setUpLibrary(l.layout)})
 	}
-	return append(sides, costSide{name: "topic exchanges, a header for each key of the record", setUp: setUpTopic})
+	return append(sides, costSide{name: "topic exchanges, many headers", setUp: setUpTopic})
 }
 
 // A costLayout has a claim if its cost has a bound.
