@@ -20,8 +20,10 @@ RECONNECT  = -e /integration/reconnect -e /integration/chaos
 V3         = -tags=amqpv3
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
-# Flags of bench-scale: -only, -messages, -rounds, -all, -native, -short, -charts.
+# Flags of bench-scale: -only, -messages, -rounds, -all, -native, -short.
 SCALE_ARGS ?=
+# What bench-scale writes. A run with -only or -short leaves the page as it is.
+SCALE_FILES ?= -charts docs/charts -page docs/benchmarks.md
 # The versions of RabbitMQ that bench-scale measures, where several run side by side.
 SCALE_VERSIONS ?= 4.0 4.3
 # A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
@@ -151,10 +153,10 @@ bench-scale-build:
 
 bench-scale-versions:
 	@lines=$$($(BROKERS) up $(SCALE_VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \
-		exec .broker/scalebench -brokers "$$urls" -charts docs/charts $(SCALE_ARGS)
+		exec .broker/scalebench -brokers "$$urls" $(SCALE_FILES) $(SCALE_ARGS)
 
 bench-scale-one:
-	@exec .broker/scalebench -charts docs/charts $(SCALE_ARGS)
+	@exec .broker/scalebench $(SCALE_FILES) $(SCALE_ARGS)
 
 chaos-versions:
 	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos

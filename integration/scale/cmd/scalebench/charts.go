@@ -40,7 +40,7 @@ func (r *report) draw(folder string) error {
 	} {
 		p, err := c.make()
 		if err == nil && p != nil {
-			err = save(p, filepath.Join(folder, "scale-"+c.name+".svg"))
+			err = save(p, filepath.Join(folder, chartFile(c.name)+".svg"))
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("chart %s: %w", c.name, err))
@@ -48,6 +48,9 @@ func (r *report) draw(folder string) error {
 	}
 	return errors.Join(faults...)
 }
+
+// chartFile is the name of a question's file, without its ending.
+func chartFile(question string) string { return "scale-" + question }
 
 // save has a white background and a margin, so that a chart can be read on a dark page.
 func save(p *plot.Plot, path string) error {

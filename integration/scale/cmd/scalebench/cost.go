@@ -113,8 +113,7 @@ func measureCost(s *server, o settings, r *report) error {
 		middle := median(ratios)
 		slices.Sort(ratios)
 		r.cost = append(r.cost, costResult{s.version, row.side.name, ratios})
-		r.row(fmt.Sprintf("Processor time of the broker for one retry: publish, tier of %v, back, deliver, ack; batches of %s in turn, %d rounds",
-			costTier, number(float64(batch)), len(ratios)),
+		r.row("cost", "Processor time of the broker for one retry",
 			[]string{"RabbitMQ", "side", "headers", "median", "ratio to by hand", "half of the rounds"},
 			s.version, row.side.name, fmt.Sprint(len(row.copy.Headers)), number(median(row.cpu))+" µs", fmt.Sprintf("%.2f", middle),
 			fmt.Sprintf("%.2f to %.2f", percentile(ratios, 0.25), percentile(ratios, 0.75)))

@@ -87,7 +87,7 @@ func measureGrowth(s *server, o settings, r *report) error {
 		}
 		rate := median(row.rates)
 		r.growth = append(r.growth, growthResult{s.version, row.layout.name, row.works, row.tiers, rate})
-		r.row("Many work queues, six tiers", []string{"RabbitMQ", "layout", "work queues", "queues on the broker", "tiers and bindings declared in",
+		r.row("growth", "Many work queues", []string{"RabbitMQ", "layout", "work queues", "queues on the broker", "tiers and bindings declared in",
 			"everything declared in", "memory of tiers and bindings", "published a second"},
 			s.version, row.layout.name, number(float64(row.works)), number(float64(row.queues)), seconds(row.tiers), seconds(row.base+row.tiers),
 			mebibytes(row.memory), number(rate))

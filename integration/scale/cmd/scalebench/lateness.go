@@ -141,7 +141,7 @@ func measureLateness(s *server, o settings, r *report) error {
 		}
 		p50, p99, latest := percentile(sorted, 0.5), percentile(sorted, 0.99), sorted[len(sorted)-1]
 		r.lateness = append(r.lateness, latenessResult{s.version, side.name, sorted})
-		r.row(fmt.Sprintf("How late messages come back that wait for %v in turn", backoff.Schedule(delays)), []string{"RabbitMQ", "way", "messages", "median", "p99", "latest"},
+		r.row("lateness", fmt.Sprintf("Lateness, delays of %v mixed", backoff.Schedule(delays)), []string{"RabbitMQ", "way", "messages", "median", "p99", "latest"},
 			s.version, side.name, strconv.Itoa(messages), number(p50)+" ms", number(p99)+" ms", number(latest)+" ms")
 		if side.recipe {
 			r.claimAtLeast(s, "late_per_message_ttl_p99", "ms", p99, 1000)

@@ -125,7 +125,7 @@ func (c crowd) measure(s *server, r *report) error {
 	}
 	slices.Sort(consuming)
 	r.start = append(r.start, startResult{s.version, c.layout.name, consuming})
-	r.row(fmt.Sprintf("%d instances of an app with %d handlers each start at the same time, schedule %v", c.instances, c.handlers, startTiers),
+	r.row("start", fmt.Sprintf("%d instances with %d handlers each start together", c.instances, c.handlers),
 		[]string{"RabbitMQ", "layout", "first instance consumes after", "all after", "topology declarations for each instance and work queue, at most",
 			"declarations of the same queue by one instance, at most", "declarations and bindings for each instance", "processor time of the broker"},
 		s.version, c.layout.name, seconds(consuming[0]), seconds(consuming[len(consuming)-1]), strconv.Itoa(most), strconv.Itoa(tiers), number(median(methods)),

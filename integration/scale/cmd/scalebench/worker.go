@@ -103,7 +103,7 @@ func measureWorker(s *server, o settings, r *report) error {
 			first = took
 		}
 		r.worker = append(r.worker, workerResult{s.version, side.name, done})
-		r.row(fmt.Sprintf("How long one handler needs when 5%% of its messages fail once and wait for %v", workerDelay),
+		r.row("worker", "One handler, 5% of the messages fail once",
 			[]string{"RabbitMQ", "way", "messages", "half of them done", "all done", "sooner"},
 			s.version, side.name, strconv.Itoa(messages), seconds(done[len(done)/2]), seconds(took), fmt.Sprintf("%.1f times", first.Seconds()/took.Seconds()))
 		if side.claim != "" {
