@@ -19,6 +19,7 @@
 //	Rules                  []middleware.Rule       // what follows on errors of one kind
 //	TierGroup              string                  // the group of work queues that share tiers
 //	NoInbox                bool                    // no work queue of the group has an inbox
+//	Jitter                 float64                 // spreads the retries of messages that failed together
 //	ExtraTiers             []time.Duration         // tiers for requested delays
 //	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 244 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum

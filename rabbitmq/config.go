@@ -30,6 +30,11 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	// all handlers without rules of their own. Optional.
 	Rules []middleware.Rule
 
+	// Jitter spreads the retries of messages that have failed together: 0.2 makes a delay of 5s a random one from 5s to 6s. Each delay
+	// of Schedule and Rules then has eight tiers with a queue each: see backoff.Lanes. From 0 to 1. With Connect it is that of all
+	// handlers without one of their own. The default is 0: none.
+	Jitter float64
+
 	// ExtraTiers are tiers that no schedule uses, for requested delays: see middleware.TieredRetryConfig. Optional.
 	ExtraTiers []time.Duration
 
@@ -76,7 +81,7 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 
 // topology has all tiers.
 func (c BuilderConfig[C, M]) topology() topology.Config {
-	retry := middleware.TieredRetryConfig{Schedule: c.Schedule, Rules: c.Rules, ExtraTiers: c.ExtraTiers}
+	retry := middleware.TieredRetryConfig{Schedule: c.Schedule, Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers}
 	if c.TierGroup != "" && c.ExtraTiers == nil {
 		retry.ExtraTiers = groupLadder()
 	}
@@ -104,7 +109,7 @@ func (c BuilderConfig[C, M]) Validate() error {
 	var major M
 	app := major.Fields(&c.AMQP)
 	faults := []error{validateMajor[C, M](c.AMQP), c.topologyOf(c.Schedule).Validate(), validateApp(app, c.WorkQueueMode)}
-	retry := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), Rules: c.Rules, ExtraTiers: c.ExtraTiers}
+	retry := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers}
 	return errors.Join(append(faults, retry.ValidateRules())...)
 }
 

@@ -68,13 +68,14 @@ func (s suite[C, M]) allFaultsAtOnce(t *testing.T) {
 		*app.Queue = amqp091.Table{"x-queue-type": "stream"}
 		c.Prefix, c.QueueType, c.WorkQueueMode = "a.*", "lazy", "maybe"
 		c.Schedule = backoff.Schedule{0, 2 * backoff.MaxDelay}
+		c.Jitter = -1
 		c.DeadLetters.MaxLength, c.TierArguments, c.DeadLetterArguments = -1, amqp091.Table{"x-expires": 5}, amqp091.Table{"x-overflow": "x"}
 	})
 	_, err := s.new(broken)
 	require.Error(t, err)
 	for _, text := range []string{
 		"Marshaler", "NoRequeueOnNack", "Transactional", "Exclusive", "AutoDelete", "Durable", "stream",
-		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueueMode is "maybe"`, "Schedule", "retry 1", "retry 2",
+		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueueMode is "maybe"`, "Schedule", "retry 1", "retry 2", "Jitter is -1",
 		"DeadLetters.MaxLength is -1", `TierArguments["x-expires"] is 5`, `DeadLetterArguments["x-overflow"] is "x"`,
 	} {
 		assert.ErrorContains(t, err, text)
@@ -286,6 +287,19 @@ func (s suite[C, M]) optionsReachTheTopology(t *testing.T) {
 	}, topology.Queue{Name: "orders", Durable: true, Arguments: arguments})
 	assert.Equal(t, want, got)
 	assert.Error(t, s.builder(t).Topology("orders.dead").Validate())
+
+	spread := s.builder(t, func(c *Config[C, M], _ Fields) {
+		c.Schedule, c.ExtraTiers, c.Jitter = backoff.Schedule{time.Second}, []time.Duration{time.Hour}, 0.2
+	})
+	var queues []string
+	for _, queue := range spread.Topology("orders").Queues {
+		queues = append(queues, queue.Name)
+	}
+	for _, tier := range append(backoff.Lanes(time.Second, 0.2), time.Hour) {
+		assert.Contains(t, queues, "orders.retry."+backoff.Tier(tier).String())
+	}
+	assert.Equal(t, 0.2, spread.TieredRetryConfig(nil).Jitter)
+	assert.Len(t, spread.TieredRetryConfig(nil).DeclaredTiers, 9)
 }
 
 func (s suite[C, M]) destinationsAreRoutingKeys(t *testing.T) {
