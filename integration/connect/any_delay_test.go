@@ -187,6 +187,55 @@ func TestDelayOfTwelveDaysWaitsOnTheLongestTier(t *testing.T) {
 	assert.Contains(t, record, ":75h", "what remains: 288h - 213h")
 }
 
+// TestDelayBeginsWhenTheHandlerTakesTheMessage: the time on the work queue of a paused handler is not a part of it.
+func TestDelayBeginsWhenTheHandlerTakesTheMessage(t *testing.T) {
+	t.Parallel()
+	s := open(t, grouped)
+	handled := make(chan time.Time, 1)
+	s.handle("billing", "orders", func(*message.Message) error {
+		handled <- time.Now()
+		return nil
+	})
+	s.run()
+	require.NoError(t, s.Pause("billing"))
+	eventually(t, func() bool {
+		q, err := broker.Channel(t).QueueDeclarePassive(s.topic("orders"), true, false, false, false, nil)
+		return err == nil && q.Consumers == 0
+	}, "no consumer is left")
+	msg := message.NewMessage("paused", nil)
+	delay.Message(msg, delay.For(time.Second))
+	require.NoError(t, s.Publisher().Publish(s.topic("orders"), msg))
+	<-time.After(1100 * time.Millisecond) // longer than the delay
+	assert.Empty(t, handled)
+	resumed := time.Now()
+	require.NoError(t, s.Resume("billing"))
+	select {
+	case at := <-handled:
+		assert.GreaterOrEqual(t, at.Sub(resumed), broker.Least(time.Second))
+	case <-time.After(soon):
+		t.Fatal("it is not handled")
+	}
+}
+
+// TestDelayIsIgnoredWithoutTheMiddleware: the handler gets the message at once.
+func TestDelayIsIgnoredWithoutTheMiddleware(t *testing.T) {
+	t.Parallel()
+	s := open(t, grouped)
+	subscriber, err := s.Subscriber("billing")
+	require.NoError(t, err)
+	done := testapp.NewLedger()
+	s.router.AddConsumerHandler("billing", s.topic("orders"), subscriber, func(msg *message.Message) error {
+		assert.Equal(t, "12h0m0s", msg.Metadata[delay.DelayedForKey])
+		done.Add(msg.UUID)
+		return nil
+	})
+	s.run()
+	msg := message.NewMessage("delayed", nil)
+	delay.Message(msg, delay.For(12*time.Hour))
+	require.NoError(t, s.Publisher().Publish(s.topic("orders"), msg))
+	done.Wait(t, 1, soon)
+}
+
 // TestHandlerWithTiersOfItsOwnHasNoLadder, beside one in a group.
 func TestHandlerWithTiersOfItsOwnHasNoLadder(t *testing.T) {
 	t.Parallel()
