@@ -1,0 +1,278 @@
+package connect_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// grouped makes all work queues share their tiers, with the ladder of a group.
+func grouped(b *config.BuilderConfig) {
+	b.TierGroup, b.Schedule = b.Prefix+"_group", backoff.Schedule{2 * time.Second, 5 * time.Second}
+}
+
+// waits has the tiers on which each message has waited, in their order.
+type waits struct {
+	mu    sync.Mutex
+	tiers map[string][]string
+}
+
+func (w *waits) observe(e middleware.Event) {
+	if e.Outcome == middleware.Retried || e.Outcome == middleware.Parked {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.tiers == nil {
+			w.tiers = map[string][]string{}
+		}
+		w.tiers[e.MessageUUID] = append(w.tiers[e.MessageUUID], e.Tier.String())
+	}
+}
+
+func (w *waits) of(uuid string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tiers[uuid]
+}
+
+// TestRequestedDelaysOnTheLadderOfAGroup: mixed delays, some of them no whole seconds. No message comes early, and each takes the
+// publishes that Simulate has.
+func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {
+	t.Parallel()
+	s := open(t, grouped)
+	requests := map[string]time.Duration{"7500ms": 7500 * time.Millisecond, "31001ms": 31001 * time.Millisecond, "10ms": 10 * time.Millisecond}
+	for n := range 40 {
+		requests[fmt.Sprint(n+1, "s")] = time.Duration(n+1) * time.Second
+	}
+	var w waits
+	var retryConfig middleware.TieredRetryConfig
+	var mu sync.Mutex
+	failed, waited := map[string]time.Time{}, map[string]time.Duration{}
+	done := testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if at, again := failed[msg.UUID]; again {
+			waited[msg.UUID] = time.Since(at)
+			done.Add(msg.UUID)
+			return nil
+		}
+		failed[msg.UUID] = time.Now()
+		return backoff.RetryAfter(errDown, requests[msg.UUID])
+	}, middleware.HandlerOptions{Middleware: func(c *middleware.TieredRetryConfig) {
+		retryConfig = *c
+		c.Observe = w.observe
+	}})
+	s.run()
+	for uuid := range requests {
+		s.publish("orders", uuid)
+	}
+	done.Wait(t, len(requests), 2*soon)
+	assert.Empty(t, done.Twice())
+
+	retryConfig.Source = nil
+	simulated, err := middleware.NewTieredRetry(retryConfig, nil)
+	require.NoError(t, err)
+	for uuid, requested := range requests {
+		assert.GreaterOrEqual(t, waited[uuid], broker.Least(requested), uuid)
+		var want []string
+		handle := func(call int) error {
+			if call == 1 {
+				return backoff.RetryAfter(errDown, requested)
+			}
+			return nil
+		}
+		for _, e := range simulated.Simulate(middleware.SimulatedMessage{Handle: handle}) {
+			if e.Outcome == middleware.Retried || e.Outcome == middleware.Parked {
+				want = append(want, e.Tier.String())
+			}
+		}
+		// Observe runs after the confirm: the message may be back before.
+		eventually(t, func() bool { return len(w.of(uuid)) >= len(want) }, "%s", uuid)
+		assert.Equal(t, want, w.of(uuid), uuid)
+		assert.LessOrEqual(t, len(want), 5, "%s: at most four for whole seconds, and one for the rest", uuid)
+	}
+}
+
+// TestDelayedMessages: a message that the app publishes with the metadata of components/delay comes to each consumer group when its delay
+// is over, with no failure, and its first failure waits by the schedule.
+func TestDelayedMessages(t *testing.T) {
+	t.Parallel()
+	const delayed = 3 * time.Second
+	for name, row := range map[string]struct {
+		change []func(*config.BuilderConfig)
+		groups []string
+	}{
+		"queue":                     {nil, []string{""}},
+		"queue of a group of tiers": {[]func(*config.BuilderConfig){grouped}, []string{""}},
+		"fan-out":                   {[]func(*config.BuilderConfig){fanOut, grouped}, []string{"billing", "mailing"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, append(row.change, func(b *config.BuilderConfig) { b.Schedule = backoff.Schedule{time.Second} })...)
+			var mu sync.Mutex
+			published, after := map[string]time.Time{}, map[string]time.Duration{}
+			calls, done := testapp.NewLedger(), testapp.NewLedger()
+			for _, group := range row.groups {
+				s.handle("handler "+group, "orders", func(msg *message.Message) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if calls.Add(group+" "+msg.UUID) == 1 {
+						after[group+" "+msg.UUID] = time.Since(published[msg.UUID])
+						assert.Zero(t, failures(msg))
+						return errDown
+					}
+					assert.Equal(t, 1, failures(msg))
+					done.Add(group + " " + msg.UUID)
+					return nil
+				}, middleware.HandlerOptions{Group: group})
+			}
+			s.run()
+			delays, err := delay.NewPublisher(s.Publisher(), delay.PublisherConfig{AllowNoDelay: true})
+			require.NoError(t, err)
+			for uuid, by := range map[string]func() delay.Delay{
+				"for": func() delay.Delay { return delay.For(delayed) }, "until": func() delay.Delay { return delay.Until(time.Now().Add(delayed)) },
+			} {
+				mu.Lock()
+				published[uuid] = time.Now()
+				mu.Unlock()
+				msg := message.NewMessage(uuid, nil)
+				msg.SetContext(delay.WithContext(t.Context(), by()))
+				require.NoError(t, delays.Publish(s.topic("orders"), msg))
+			}
+			done.Wait(t, 2*len(row.groups), soon)
+			for _, group := range row.groups {
+				for _, uuid := range []string{"for", "until"} {
+					key := group + " " + uuid
+					assert.GreaterOrEqual(t, after[key], broker.Least(delayed), key)
+					assert.Equal(t, 2, calls.Counts()[key], key)
+				}
+			}
+			assert.Empty(t, done.Twice())
+		})
+	}
+}
+
+// TestDelayOfTwelveDaysWaitsOnTheLongestTier of the ladder of a group. Its record has what remains.
+func TestDelayOfTwelveDaysWaitsOnTheLongestTier(t *testing.T) {
+	t.Parallel()
+	s := open(t, grouped)
+	var w waits
+	s.handle("billing", "orders", func(*message.Message) error {
+		t.Error("the handler is called")
+		return nil
+	}, middleware.HandlerOptions{Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = w.observe }})
+	s.run()
+	msg := message.NewMessage("late", []byte("order"))
+	delay.Message(msg, delay.For(12*24*time.Hour))
+	require.NoError(t, s.Publisher().Publish(s.topic("orders"), msg))
+	eventually(t, func() bool { return len(w.of("late")) == 1 }, "it is parked")
+	assert.Equal(t, []string{"213h"}, w.of("late"))
+	copied := testapp.Take(t, s.name+"_group."+s.name+".213h", 1)[0]
+	assert.Equal(t, "order", string(copied.Body))
+	assert.Equal(t, "213h."+s.topic("orders"), copied.RoutingKey)
+	record, _ := copied.Headers["retry_record"].(string)
+	assert.Contains(t, record, ":75h", "what remains: 288h - 213h")
+}
+
+// TestDelayBeginsWhenTheHandlerTakesTheMessage: the time on the work queue of a paused handler is not a part of it.
+func TestDelayBeginsWhenTheHandlerTakesTheMessage(t *testing.T) {
+	t.Parallel()
+	s := open(t, grouped)
+	handled := make(chan time.Time, 1)
+	s.handle("billing", "orders", func(*message.Message) error {
+		handled <- time.Now()
+		return nil
+	})
+	s.run()
+	require.NoError(t, s.Pause("billing"))
+	eventually(t, func() bool {
+		q, err := broker.Channel(t).QueueDeclarePassive(s.topic("orders"), true, false, false, false, nil)
+		return err == nil && q.Consumers == 0
+	}, "no consumer is left")
+	msg := message.NewMessage("paused", nil)
+	delay.Message(msg, delay.For(time.Second))
+	require.NoError(t, s.Publisher().Publish(s.topic("orders"), msg))
+	<-time.After(1100 * time.Millisecond) // longer than the delay
+	assert.Empty(t, handled)
+	resumed := time.Now()
+	require.NoError(t, s.Resume("billing"))
+	select {
+	case at := <-handled:
+		assert.GreaterOrEqual(t, at.Sub(resumed), broker.Least(time.Second))
+	case <-time.After(soon):
+		t.Fatal("it is not handled")
+	}
+}
+
+// TestDelayIsIgnoredWithoutTheMiddleware: the handler gets the message at once.
+func TestDelayIsIgnoredWithoutTheMiddleware(t *testing.T) {
+	t.Parallel()
+	s := open(t, grouped)
+	subscriber, err := s.Subscriber("billing")
+	require.NoError(t, err)
+	done := testapp.NewLedger()
+	s.router.AddConsumerHandler("billing", s.topic("orders"), subscriber, func(msg *message.Message) error {
+		assert.Equal(t, "12h0m0s", msg.Metadata[delay.DelayedForKey])
+		done.Add(msg.UUID)
+		return nil
+	})
+	s.run()
+	msg := message.NewMessage("delayed", nil)
+	delay.Message(msg, delay.For(12*time.Hour))
+	require.NoError(t, s.Publisher().Publish(s.topic("orders"), msg))
+	done.Wait(t, 1, soon)
+}
+
+// TestHandlerWithTiersOfItsOwnHasNoLadder, beside one in a group.
+func TestHandlerWithTiersOfItsOwnHasNoLadder(t *testing.T) {
+	t.Parallel()
+	s := open(t, grouped)
+	var w waits
+	done := testapp.NewLedger()
+	options := middleware.HandlerOptions{Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = w.observe }}
+	for _, queue := range []string{"grouped", "own"} {
+		if queue == "own" {
+			options.TierGroup = middleware.NoTierGroup
+		}
+		s.handle(queue, queue, func(msg *message.Message) error {
+			if failures(msg) == 0 {
+				return backoff.RetryAfter(errDown, 8*time.Second)
+			}
+			done.Add(msg.UUID)
+			return nil
+		}, options)
+	}
+	s.run()
+	s.publish("grouped", "grouped")
+	s.publish("own", "own")
+	done.Wait(t, 2, soon)
+	eventually(t, func() bool { return len(w.of("grouped")) >= 1 && len(w.of("own")) >= 3 }, "both have waited")
+	assert.Equal(t, []string{"8s"}, w.of("grouped"))
+	assert.Equal(t, []string{"5s", "2s", "2s"}, w.of("own"))
+
+	tiers := func(group string) (count int) {
+		queues, err := broker.Management(t).ListQueues()
+		require.NoError(t, err)
+		for _, q := range queues {
+			if word, isOf := strings.CutPrefix(q.Name, group+"."+s.name+"."); isOf && word != "inbox" {
+				count++
+			}
+		}
+		return count
+	}
+	eventually(t, func() bool { return tiers(s.topic("own")) == 2 }, "the two tiers of the schedule")
+	assert.Equal(t, 21, tiers(s.name+"_group"), "the ladder, which has both")
+}
