@@ -11,11 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPageAndTestsHaveTheSameSteps: every test that the page names is here, and has the steps of its section.
+// TestPageAndTestsHaveTheSameSteps: every test that the pages name is here, and has the steps of its section.
 func TestPageAndTestsHaveTheSameSteps(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/adopting.md")
-	require.NoError(t, err)
+	var page []byte
+	for _, name := range []string{"adopting.md", "scale.md"} {
+		text, err := os.ReadFile("../../docs/" + name)
+		require.NoError(t, err)
+		page = append(page, text...)
+	}
 	files, err := filepath.Glob("*_test.go")
 	require.NoError(t, err)
 	bodies := map[string]string{}
@@ -48,8 +52,8 @@ func TestPageAndTestsHaveTheSameSteps(t *testing.T) {
 			for _, called := range numbers(`(?m)^\t(\w+)\(t, `, code) {
 				code += bodies[called]
 			}
-			assert.Equal(t, steps, numbers(`(?m)^\t// Step (\d+):`, code), tested[0])
+			assert.Equal(t, steps, numbers(`(?m)^\t+// Step (\d+):`, code), tested[0])
 		}
 	}
-	assert.Equal(t, 6, sections)
+	assert.Equal(t, 7, sections)
 }

@@ -1,0 +1,168 @@
+package adopt
+
+import (
+	"context"
+	"hash/crc32"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// A layout is where messages wait: on tiers of the work queue, or on those of a group.
+type layout struct {
+	group    string
+	schedule backoff.Schedule
+}
+
+// An app has two work queues: one that the library declares, a quorum queue, and a classic one, which has an inbox in a group.
+type app []*deployment
+
+func newApp(t *testing.T) app {
+	t.Helper()
+	orders, mails := newDeployment(t), newDeployment(t)
+	mails.prefix, mails.queue = orders.prefix, "mails_"+orders.prefix
+	mails.declare()
+	for _, d := range []*deployment{orders, mails} {
+		d.fails = func(identity string, call int) bool {
+			sum := crc32.ChecksumIEEE([]byte(identity))
+			return call == 1 && sum%3 == 0 || call == 2 && sum%9 == 0
+		}
+	}
+	return app{orders, mails}
+}
+
+// instanceOf is an instance of the work queue with this layout.
+func (d *deployment) instanceOf(l layout) *instance {
+	i := d.instance(connected)
+	i.change = func(c *config.BuilderConfig) {
+		c.Schedule, c.ExtraTiers = l.schedule, []time.Duration{}
+		if l.group != "" {
+			c.TierGroup = l.group + "_" + d.prefix
+		}
+	}
+	return i
+}
+
+// start starts an instance of each work queue.
+func (a app) start(l layout) (started []*instance) {
+	for _, d := range a {
+		started = append(started, d.instanceOf(l).start())
+	}
+	return started
+}
+
+func (a app) topologies(l layout) (all []topology.Topology) {
+	for _, d := range a {
+		all = append(all, d.instanceOf(l).builder().Topology(d.queue))
+	}
+	return all
+}
+
+// tiers are the names of the tier queues of a layout.
+func (a app) tiers(l layout) (names []string) {
+	for _, d := range a {
+		for _, tier := range l.schedule.Tiers() {
+			group := d.queue
+			if l.group != "" {
+				group = l.group + "_" + d.prefix
+			}
+			names = append(names, group+"."+d.prefix+"."+tier.String())
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func stop(instances []*instance) {
+	for _, i := range instances {
+		i.stop()
+	}
+}
+
+// TestMoveToAnotherLayout: instances with the old and the new layout share the work queues, under traffic.
+func TestMoveToAnotherLayout(t *testing.T) {
+	t.Parallel()
+	before, after := backoff.Schedule{300 * time.Millisecond, 3 * time.Second}, backoff.Schedule{300 * time.Millisecond, 2 * time.Second}
+	for name, row := range map[string]struct{ from, to layout }{
+		"own tiers to a group":        {layout{"", before}, layout{"shop", before}},
+		"a group to own tiers":        {layout{"shop", before}, layout{"", before}},
+		"a group to another":          {layout{"shop", before}, layout{"store", after}},
+		"another schedule of a group": {layout{"shop", before}, layout{"shop", after}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newApp(t)
+			old := [][]*instance{a.start(row.from), a.start(row.from)}
+			var traffics []*traffic
+			for _, d := range a {
+				traffics = append(traffics, d.send(500))
+			}
+			work(t, 25, slices.Concat(old...)...)
+
+			// Step 1: every instance gets the new layout, one after the other.
+			updated := a.start(row.to)
+			work(t, 25, slices.Concat(old[0], old[1], updated)...)
+			broker.Eventually(t, patience, func() bool {
+				return !slices.ContainsFunc(slices.Concat(old[0], updated), func(i *instance) bool { return i.retried.Len() == 0 || i.returned.Load() == 0 })
+			}, "instances with both layouts retry, and process what comes back")
+			stop(old[0])
+			second := a.start(row.to)
+			work(t, 25, slices.Concat(old[1], updated, second)...)
+			retired := slices.DeleteFunc(a.tiers(row.from), func(name string) bool { return slices.Contains(a.tiers(row.to), name) })
+			a[0].waitUntil("messages wait on the old tiers", func(messages map[string]int) bool { return sum(messages, retired) > 0 })
+			stop(old[1])
+
+			// Step 2: nothing waits on the old tiers.
+			a[0].waitUntilEmpty(retired...)
+
+			// Step 3: the old tiers go, and nothing declares them again.
+			left, err := topology.Retire(t.Context(), broker.Connect(t), topology.RetireConfig{
+				Old: a.topologies(row.from), Current: a.topologies(row.to), WholeGroups: true,
+				Messages: func(context.Context) (map[string]int, error) { return a[0].list(), nil },
+			})
+			require.NoError(t, err)
+			assert.Empty(t, left)
+			for _, f := range traffics {
+				f.more(200)
+			}
+			work(t, 100, slices.Concat(updated, second)...)
+
+			current := append(a.tiers(row.to), a[0].prefix+".orphans")
+			for i, d := range a {
+				current = append(current, d.queue, d.queue+".dead")
+				if row.to.group != "" && i == 1 {
+					current = append(current, d.queue+"."+d.prefix+".inbox")
+				}
+			}
+			assert.ElementsMatch(t, current, slices.Collect(maps.Keys(a[0].list())), "the queues of the new layout only")
+			if row.from.group != row.to.group && row.from.group != "" {
+				exchanges, err := broker.Management(t).ListExchanges()
+				require.NoError(t, err)
+				for _, e := range exchanges {
+					assert.False(t, strings.HasPrefix(e.Name, row.from.group+"_"+a[0].prefix), e.Name)
+				}
+			}
+			for _, f := range traffics {
+				f.cancel()
+			}
+			for i, d := range a {
+				empty := append(a.tiers(row.to), d.queue, d.queue+".dead", d.prefix+".orphans")
+				if row.to.group != "" && i == 1 {
+					empty = append(empty, d.queue+"."+d.prefix+".inbox")
+				}
+				d.balance(traffics[i], empty...)
+				assert.Empty(t, d.processed.Twice())
+			}
+		})
+	}
+}
