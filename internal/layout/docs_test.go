@@ -57,16 +57,26 @@ func read(t *testing.T, path string) document {
 	return document{path, string(text)}
 }
 
-// pages returns all files below docs.
-func pages(t *testing.T) []document {
+// pages returns all files below docs, without the charts.
+func pages(t *testing.T) (all []document) {
 	t.Helper()
-	var all []document
+	for _, path := range filesOfDocs(t) {
+		if !strings.HasSuffix(path, ".svg") {
+			all = append(all, read(t, path))
+		}
+	}
+	return all
+}
+
+// filesOfDocs returns the paths of all files below docs, from the root.
+func filesOfDocs(t *testing.T) (all []string) {
+	t.Helper()
 	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		path, err = filepath.Rel(root, path)
-		all = append(all, read(t, filepath.ToSlash(path)))
+		all = append(all, filepath.ToSlash(path))
 		return err
 	})
 	if err != nil {
@@ -251,7 +261,7 @@ func anchors(text string) (all []string) {
 	return all
 }
 
-// TestDocsPagesAreLinked: links lead from the README to every page.
+// TestDocsPagesAreLinked: links lead from the README to every page, and every chart is shown on one.
 func TestDocsPagesAreLinked(t *testing.T) {
 	t.Parallel()
 	reached := map[string]bool{"README.md": true}
@@ -259,18 +269,19 @@ func TestDocsPagesAreLinked(t *testing.T) {
 		for _, target := range links(read(t, next[0]).text) {
 			file, _, _ := strings.Cut(target, "#")
 			path := filepath.ToSlash(filepath.Join(filepath.Dir(next[0]), filepath.FromSlash(file)))
-			if file != "" && strings.HasPrefix(path, "docs/") && strings.HasSuffix(path, ".md") && !reached[path] {
+			if file != "" && strings.HasPrefix(path, "docs/") && !reached[path] {
 				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(path))); err != nil {
 					continue // TestDocsLinksResolve reports it
 				}
-				reached[path] = true
-				next = append(next, path)
+				if reached[path] = true; strings.HasSuffix(path, ".md") {
+					next = append(next, path)
+				}
 			}
 		}
 	}
-	for _, page := range pages(t) {
-		if !reached[page.path] {
-			t.Errorf("%s cannot be reached by links from the README", page.path)
+	for _, path := range filesOfDocs(t) {
+		if !reached[path] {
+			t.Errorf("%s cannot be reached by links from the README", path)
 		}
 	}
 }

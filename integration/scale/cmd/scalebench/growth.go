@@ -211,34 +211,37 @@ func (row *growthRow) publish(messages int) error {
 	return err
 }
 
-// count counts queues, and the messages on tiers: each was routed to one queue.
+// count counts queues, and waits until the messages on tiers are counted: each was routed to one queue.
 func (row *growthRow) count() error {
 	builder, err := config.NewBuilder(row.layout.config(row.uri, growthTiers))
 	if err != nil {
 		return err
 	}
+	names := map[string]bool{}
+	for _, topic := range row.topics {
+		names[topic] = true
+		for _, queue := range builder.Topology(topic).Queues {
+			names[queue.Name] = true
+		}
+	}
+	row.queues = len(names)
 	return with(row.uri, func(channel *amqp091.Channel) error {
-		queues, messages := map[string]bool{}, 0
-		for _, topic := range row.topics {
-			t := builder.Topology(topic)
-			queues[topic] = true
-			for _, queue := range t.Queues {
-				if queues[queue.Name] {
-					continue
-				}
-				queues[queue.Name] = true
-				found, err := channel.QueueDeclarePassive(queue.Name, queue.Durable, false, false, false, nil)
+		for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+			messages := 0
+			for name := range names {
+				found, err := channel.QueueDeclarePassive(name, true, false, false, false, nil)
 				if err != nil {
 					return err
 				}
 				messages += found.Messages
 			}
+			if messages == row.waiting {
+				return nil
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%d work queues, %s: %d messages wait, %d were published", row.works, row.layout.name, messages, row.waiting)
+			}
 		}
-		row.queues = len(queues)
-		if messages != row.waiting {
-			return fmt.Errorf("%d work queues, %s: %d messages wait, %d were published", row.works, row.layout.name, messages, row.waiting)
-		}
-		return nil
 	})
 }
 

@@ -32,8 +32,7 @@ type claim struct {
 }
 
 func (c claim) String() string {
-	_, target, _ := strings.Cut(c.target, " ") // "at"
-	_, target, _ = strings.Cut(target, " ")    // "most" or "least"
+	target := strings.TrimPrefix(strings.TrimPrefix(c.target, atLeast), atMost)
 	return fmt.Sprintf("claim %s@%s measured=%s target=%s %s", c.name, c.series, strings.ReplaceAll(c.measured, " ", ""), strings.ReplaceAll(target, " ", ""), c.verdict)
 }
 
@@ -150,19 +149,26 @@ func (r *report) writeInto(page string) error {
 
 // claimAtMost adds a claim that is true if measured is at most the target.
 func (r *report) claimAtMost(s *server, name, unit string, measured, target float64) {
-	r.claim(s, name, "at most ", unit, measured, target, measured <= target)
+	r.claim(s, name, atMost, unit, measured, target, measured <= target)
 }
 
 // claimAtLeast adds a claim that is true if measured is at least the target.
 func (r *report) claimAtLeast(s *server, name, unit string, measured, target float64) {
-	r.claim(s, name, "at least ", unit, measured, target, measured >= target)
+	r.claim(s, name, atLeast, unit, measured, target, measured >= target)
 }
 
-const claimReached = "ok"
+const (
+	claimReached = "ok"
+	atMost       = "at most "
+	atLeast      = "at least "
+)
 
 func (r *report) claim(s *server, name, bound, unit string, measured, target float64, reached bool) {
 	if unit != "" {
 		unit = " " + unit
+	}
+	if target == 0 {
+		bound = ""
 	}
 	c := claim{name, s.series(), short(measured) + unit, bound + short(target) + unit, claimReached}
 	if !reached {

@@ -58,16 +58,33 @@ func newServer(address string, fromEnvironment bool) (*server, error) {
 		return nil, fmt.Errorf("the management API does not answer: %w", err)
 	}
 	s.version = overview.RabbitMQVersion
-	nodes, err := s.management.ListNodes()
-	if err != nil {
+	if s.process, err = s.findProcess(); err != nil {
 		return nil, err
 	}
-	if process, err := strconv.Atoi(string(nodes[0].OsPid)); err == nil && len(nodes) == 1 {
-		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", process)); err == nil && strings.HasPrefix(string(name), "beam") {
-			s.process = process
+	return s, nil
+}
+
+// findProcess returns the process of a broker on this machine, or 0. A node that has just started does not report it at first.
+func (s *server) findProcess() (int, error) {
+	for deadline := time.Now().Add(3 * statisticsInterval); ; time.Sleep(100 * time.Millisecond) {
+		nodes, err := s.management.ListNodes()
+		if err != nil {
+			return 0, err
+		}
+		if len(nodes) == 1 && nodes[0].OsPid != "" {
+			process, err := strconv.Atoi(string(nodes[0].OsPid))
+			if err != nil {
+				return 0, fmt.Errorf("the process id of the broker: %w", err)
+			}
+			if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", process)); err != nil || !strings.HasPrefix(string(name), "beam") {
+				return 0, nil
+			}
+			return process, nil
+		}
+		if time.Now().After(deadline) {
+			return 0, nil
 		}
 	}
-	return s, nil
 }
 
 // series is major and minor of the version.
