@@ -20,6 +20,12 @@ RECONNECT  = -e /integration/reconnect -e /integration/chaos
 V3         = -tags=amqpv3
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
+# Flags of bench-scale: -only, -messages, -rounds, -all, -native, -short.
+SCALE_ARGS ?=
+# What bench-scale writes. A run with -only or -short leaves the page as it is.
+SCALE_FILES ?= -charts docs/charts -page docs/benchmarks.md
+# The versions of RabbitMQ that bench-scale measures, where several run side by side.
+SCALE_VERSIONS ?= 4.0 4.3
 # A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
 # for one.
 BROKERS   ?=
@@ -36,8 +42,8 @@ DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGI
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench chaos chaos-versions chaos-one lint vuln fuzz cover broker-up broker-down
-.PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker fuzz-root fuzz-integration lint-format lint-root lint-modules
+.PHONY: help demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover broker-up broker-down
+.PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +81,11 @@ race: ## all tests with the race detector (needs a C compiler)
 bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS, STORM_ARGS)
 	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 	@$(WITH_BROKER) $(SUBMAKE) bench-broker
+
+bench-scale: bench-scale-build ## what a million messages, 1,000 work queues or 100 instances cost, with charts (SCALE_ARGS)
+	@brokers=$$(sh .ci/find-brokers) || exit 1; \
+		if [ -n "$$brokers" ]; then $(SUBMAKE) bench-scale-versions BROKERS="$$brokers"; \
+		else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) bench-scale-one; fi
 
 chaos: ## make brokers, networks and consumers fail under load, and count every message (CHAOS_ARGS)
 	@brokers=$$(sh .ci/find-brokers) || exit 1; \
@@ -137,15 +148,25 @@ bench-broker:
 	$(GO) run -C integration ./retry/cmd/retrybench $(BENCH_ARGS) $(STORM_ARGS)
 	$(GO) test -C integration -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 
+bench-scale-build:
+	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/scalebench ./scale/cmd/scalebench
+
+bench-scale-versions:
+	@lines=$$($(BROKERS) up $(SCALE_VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \
+		exec .broker/scalebench -brokers "$$urls" $(SCALE_FILES) $(SCALE_ARGS)
+
+bench-scale-one:
+	@exec .broker/scalebench $(SCALE_FILES) $(SCALE_ARGS)
+
 chaos-versions:
 	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
 	@lines=$$($(BROKERS) up $(VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \
 		exec .broker/chaos -brokers "$$urls" -tool "$(BROKERS)" -cluster $(lastword $(VERSIONS)) $(CHAOS_ARGS)
 
-# One broker gets as many messages as several do together. The row node-killed is left out: it needs a cluster.
+# One broker gets as many messages as several do together. The rows leaders and node-killed are left out: they need a cluster.
 chaos-one:
 	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
-	@exec .broker/chaos -except '^node-killed$$' -messages 1400 $(CHAOS_ARGS)
+	@exec .broker/chaos -except '^(leaders|node-killed)$$' -messages 1400 $(CHAOS_ARGS)
 
 lint-format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && if [ -n "$$unformatted" ]; then \

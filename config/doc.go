@@ -16,9 +16,13 @@
 //	ExtraTiers             []time.Duration         // tiers that no schedule uses, for requested delays; default none, in a group backoff.Ladder
 //	TierGroup              string                  // work queues of a group share their tiers; default each has its own
 //	NoInbox                bool                    // refuse work queues that need an inbox in the group
+//	Jitter                 float64                 // spreads the retries of messages that failed together; default 0, at most 1
 //	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 244 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
+//	DeadLetters            topology.Retention      // how many dead letters are kept, and how long; default all
+//	TierArguments          amqp091.Table           // added to the arguments of tiers
+//	DeadLetterArguments    amqp091.Table           // added to the arguments of dead-letter queues
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
 //	VerifyOnly             bool                    // declare nothing, only check that the topology exists
 //
@@ -34,7 +38,7 @@
 //	Health() middleware.Health
 //	Close() error
 //
-// The options of a handler are a middleware.HandlerOptions: consumer group, schedule, concurrency, order key, and changes to the
+// The options of a handler are a middleware.HandlerOptions: consumer group, schedule, jitter, concurrency, order key, and changes to the
 // configuration of the retry middleware. Connect takes one too, with the defaults of all handlers.
 //
 // NewBuilder is for apps that wire the parts by themselves, or stay on watermill-amqp's subscriber. The methods of Builder are:

@@ -5,12 +5,15 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 var (
@@ -40,4 +43,16 @@ func Example_options() {
 func Example_readiness() {
 	http.Handle("/ready", retrymw.ReadinessHandler(rabbit.Health))
 	go func() { check(http.ListenAndServe(":8080", nil)) }()
+}
+
+// Dead-letter queues that drop the oldest dead letters.
+func Example_retention() {
+	uri, logger := "amqp://guest:guest@localhost:5672/", watermill.NopLogger{}
+	rabbit, err := config.Connect(config.BuilderConfig{
+		AMQP:        amqp.NewDurableQueueConfig(uri),
+		Schedule:    backoff.Exponential(time.Second, 5, 4),
+		DeadLetters: topology.Retention{MaxLength: 100_000, MaxAge: 30 * 24 * time.Hour},
+	}, logger)
+	check(err)
+	defer rabbit.Close() // after router.Run has returned
 }

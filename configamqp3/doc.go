@@ -19,10 +19,14 @@
 //	Rules                  []middleware.Rule       // what follows on errors of one kind
 //	TierGroup              string                  // the group of work queues that share tiers
 //	NoInbox                bool                    // no work queue of the group has an inbox
+//	Jitter                 float64                 // spreads the retries of messages that failed together
 //	ExtraTiers             []time.Duration         // tiers for requested delays
 //	Prefix                 string                  // part of the names of exchanges and tiers; default "retry", at most 244 bytes
 //	QueueType              topology.QueueType      // of tier and dead-letter queues; default topology.Quorum
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
+//	DeadLetters            topology.Retention      // limits of the dead-letter queues; default none
+//	TierArguments          amqp091.Table           // further arguments of tiers
+//	DeadLetterArguments    amqp091.Table           // further arguments of dead-letter queues
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
 //	VerifyOnly             bool                    // declare nothing, only check that the topology exists
 //

@@ -79,6 +79,11 @@ type TieredRetryConfig struct {
 	// (backoff.Permanent, backoff.RetryAfter), and then Schedule. Optional.
 	Rules []Rule
 
+	// Jitter spreads the retries of messages that have failed together: each delay d of Schedule, and of a RetryWith rule, becomes a
+	// random one from d to d+d*Jitter, never a shorter one. Where TiersWait, the delay is one of the lanes of d: see backoff.Lanes. A
+	// requested delay is not changed. MaxAge counts the delay that was chosen. The default is 0: none. At most 1. Each tier of a schedule then has eight queues or topics.
+	Jitter float64
+
 	// MaxAge is how old a message may be, from its first failure on. An older one, and one that would be older at its next retry, is
 	// dead-lettered as expired. The times are those of the hosts: an hour of difference between two clocks is an hour of age. 0: no
 	// limit.
@@ -142,14 +147,34 @@ func (c *TieredRetryConfig) setDefaults() {
 	}
 }
 
-// Tiers returns all tiers that messages may wait on: those of Schedule, of Rules and ExtraTiers, ascending.
+// Tiers returns all tiers that messages may wait on: those of Schedule, of Rules and ExtraTiers, ascending. With a Jitter, the lanes of
+// Schedule and of Rules are among them.
 func (c *TieredRetryConfig) Tiers() []backoff.Tier {
+	return backoff.Schedule(slices.Concat(unionOf(c.Schedule, c.Rules, c.ExtraTiers), c.lanes())).Tiers()
+}
+
+// plainTiers are Tiers without Jitter.
+func (c *TieredRetryConfig) plainTiers() []backoff.Tier {
 	return backoff.Schedule(unionOf(c.Schedule, c.Rules, c.ExtraTiers)).Tiers()
 }
 
-// ValidateRules reports the faults of Rules and ExtraTiers, joined. Validate reports them, too.
+// lanes are the lanes of all delays that are spread.
+func (c *TieredRetryConfig) lanes() (lanes []time.Duration) {
+	if c.Jitter == 0 {
+		return nil
+	}
+	for _, tier := range backoff.Schedule(unionOf(c.Schedule, c.Rules, nil)).Tiers() {
+		lanes = append(lanes, backoff.Lanes(time.Duration(tier), c.Jitter)...)
+	}
+	return lanes
+}
+
+// ValidateRules reports the faults of Rules, ExtraTiers and Jitter, joined. Validate reports them, too.
 func (c *TieredRetryConfig) ValidateRules() error {
 	var faults []error
+	if !(c.Jitter >= 0 && c.Jitter <= 1) { // neither holds for NaN
+		faults = append(faults, fmt.Errorf("Jitter is %v: it must be from 0 (none) to 1; 0.2 makes a delay of 5s one of 5s to 6s", c.Jitter))
+	}
 	for i, rule := range c.Rules {
 		if err := rule.validate(); err != nil {
 			faults = append(faults, fmt.Errorf("Rules[%d] (%q): %w", i, rule.Name, err))
@@ -161,6 +186,13 @@ func (c *TieredRetryConfig) ValidateRules() error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// policy returns what decisions depend on.
+func (c *TieredRetryConfig) policy() policy {
+	p := policy{schedule: c.Schedule, tiers: c.plainTiers(), jitter: c.Jitter, tiersWait: c.TiersWait, maxAge: c.MaxAge}
+	p.lanes = without(c.Tiers(), p.tiers)
+	return p
 }
 
 // unionOf returns a schedule with all tiers.
@@ -201,11 +233,18 @@ func (c TieredRetryConfig) Validate() error {
 			fault("Breaker: %w", err)
 		}
 	}
-	for _, tier := range c.Tiers() {
-		if len(c.DeclaredTiers) > 0 && !slices.Contains(c.DeclaredTiers, tier) {
+	undeclared := func(tier backoff.Tier) bool {
+		return len(c.DeclaredTiers) > 0 && !slices.Contains(c.DeclaredTiers, tier)
+	}
+	for _, tier := range c.plainTiers() {
+		if undeclared(tier) {
 			fault("Schedule, Rules or ExtraTiers have the tier %v, which is not declared (declared: %v): give this schedule to the builder or the relay that made the configuration",
 				tier, c.DeclaredTiers)
 		}
+	}
+	if lanes := backoff.Schedule(c.lanes()).Tiers(); slices.ContainsFunc(lanes, undeclared) {
+		fault("Jitter is %v and needs the tiers %v, which are not all declared (declared: %v): give the Jitter to the builder, or the tiers to "+
+			"AddSchedule of the relay, before it makes the configuration", c.Jitter, lanes, c.DeclaredTiers)
 	}
 	if c.GenerateRetryDestination == nil {
 		fault("GenerateRetryDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs")

@@ -78,6 +78,10 @@ type HandlerOptions struct {
 	// is the connection's, or none: see BuilderConfig of package config.
 	TierGroup string
 
+	// Jitter spreads the retries of messages that have failed together: 0.2 makes a delay of 5s a random one from 5s to 6s. See
+	// TieredRetryConfig.Jitter. From 0 to 1. The default is the connection's, or none.
+	Jitter float64
+
 	// Breaker pauses the handler while most of its messages fail. The default is the connection's, or none.
 	Breaker *Breaker
 
@@ -119,6 +123,9 @@ func (o HandlerOptions) Or(defaults HandlerOptions) HandlerOptions {
 	if o.TierGroup == "" {
 		o.TierGroup = defaults.TierGroup
 	}
+	if o.Jitter == 0 {
+		o.Jitter = defaults.Jitter
+	}
 	if o.Breaker == nil {
 		o.Breaker = defaults.Breaker
 	}
@@ -146,6 +153,9 @@ func (o HandlerOptions) Configure(backend TieredRetryConfig) TieredRetryConfig {
 	if len(o.Rules) > 0 {
 		config.Rules = o.Rules
 	}
+	if o.Jitter != 0 {
+		config.Jitter = o.Jitter
+	}
 	if o.Breaker != nil {
 		config.Breaker = o.Breaker
 	}
@@ -169,7 +179,7 @@ func (o HandlerOptions) Validate() error {
 			faults = append(faults, fmt.Errorf("Schedule: %w", err))
 		}
 	}
-	if err := (&TieredRetryConfig{Rules: o.Rules}).ValidateRules(); err != nil {
+	if err := (&TieredRetryConfig{Rules: o.Rules, Jitter: o.Jitter}).ValidateRules(); err != nil {
 		faults = append(faults, err)
 	}
 	if o.Breaker != nil {

@@ -26,6 +26,7 @@ type Event struct {
 	Age         time.Duration // since the first failure; 0 where there is none
 	Duration    time.Duration // of the handler's call; 0 where it was not called
 	Delay       time.Duration // how long the copy is to wait
+	Spread      time.Duration // how much longer Jitter can make the shortest Delay; 0: the delay has no jitter
 	Tier        backoff.Tier  // the tier that it waits on first
 	Destination Destination   // where the copy was published
 	Rule        string        // the name of the rule that has decided
@@ -53,7 +54,7 @@ func (t *TieredRetry) report(in *delivery, d *decision, to Destination, f *failu
 	from := originOf(in.ctx)
 	event := Event{
 		Context: in.ctx, Outcome: d.outcome, Topic: from.topic, Handler: from.handler, MessageUUID: in.uuid,
-		Record: d.record, Duration: in.took, Delay: d.delay, Tier: d.tier, Destination: to, Rule: f.rule, Err: cause,
+		Record: d.record, Duration: in.took, Delay: d.delay, Spread: d.spread, Tier: d.tier, Destination: to, Rule: f.rule, Err: cause,
 		metadata: in.metadata,
 	}
 	if !d.record.FirstFailedAt.IsZero() {

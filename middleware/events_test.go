@@ -143,6 +143,7 @@ func TestSuccessWithoutObserveDoesNotAllocate(t *testing.T) {
 		"MaxAgeFrom": func(c *retrymw.TieredRetryConfig) {
 			c.MaxAge, c.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { return time.Time{} }
 		},
+		"Jitter":        func(c *retrymw.TieredRetryConfig) { c.Jitter = 0.2 },
 		"DelayArrivals": func(c *retrymw.TieredRetryConfig) { c.DelayArrivals = true },
 		"ExtraTiers":    func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
 		"all but MaxAgeFrom": func(c *retrymw.TieredRetryConfig) {

@@ -46,6 +46,15 @@ func ExampleHandlerOptions() {
 	// shop 1
 }
 
+// The retries of messages that have failed together come back over a second, not at once.
+func ExampleHandlerOptions_jitter() {
+	options := middleware.HandlerOptions{Schedule: backoff.Constant(5*time.Second, 3), Jitter: 0.2}
+	config := options.Configure(middleware.TieredRetryConfig{})
+	fmt.Println(config.Tiers())
+	// Output:
+	// [5s 5125ms 5250ms 5375ms 5500ms 5625ms 5750ms 5875ms]
+}
+
 func ExampleHandlerOptions_Validate() {
 	fmt.Println(middleware.HandlerOptions{Concurrency: -1, CloseTimeout: -time.Second}.Validate())
 	// Output:

@@ -41,3 +41,26 @@ func ExampleTieredRetry_Simulate() {
 }
 
 var errClosed = errors.New("the bank is closed")
+
+// Jitter spreads the retries of messages that fail together: on RabbitMQ over eight tiers for each delay of the schedule.
+func ExampleTieredRetryConfig_jitter() {
+	config := exampleConfig()
+	config.Schedule = backoff.Schedule{time.Second, time.Minute}
+	config.Jitter = 0.2
+	config.TiersWait = true
+	retry, err := retrymw.NewTieredRetry(config, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(config.Tiers())
+	fails := func(int) error { return errors.New("no answer from the bank") }
+	for _, e := range retry.Simulate(retrymw.SimulatedMessage{Handle: fails}) {
+		fmt.Printf("%s, wait %v to %v\n", e.Outcome, e.Delay, e.Delay+e.Spread)
+	}
+	// Output:
+	// [1s 1025ms 1050ms 1075ms 1100ms 1125ms 1150ms 1175ms 1m 61500ms 63s 64500ms 66s 67500ms 69s 70500ms]
+	// retried, wait 1s to 1.175s
+	// retried, wait 1m0s to 1m10.5s
+	// dead-lettered, wait 0s to 0s
+}

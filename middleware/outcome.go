@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -73,6 +74,7 @@ type situation struct {
 	probe   bool          // the handler was called to see whether messages still fail
 	delayed time.Duration // requested in the metadata of a message that has no record
 	sentAt  time.Time     // by MaxAgeFrom; zero: not known
+	chance  float64       // a random number from 0 up to, but not including, 1: which delay Jitter chooses
 	refused refusal       // what the publisher did with the copy of an earlier decision
 	avoid   []backoff.Tier
 }
@@ -97,6 +99,7 @@ type decision struct {
 	record  Record  // of the copy
 	tier    backoff.Tier
 	delay   time.Duration // from now until the handler is to be called again
+	spread  time.Duration // how much longer Jitter can make the shortest delay
 	pause   time.Duration // how long the handler takes no new messages; 0: it goes on
 }
 
@@ -104,6 +107,8 @@ type decision struct {
 type policy struct {
 	schedule  backoff.Schedule
 	tiers     []backoff.Tier // ascending: of the schedule, of the rules, and extra ones
+	lanes     []backoff.Tier // ascending: those that only Jitter uses
+	jitter    float64        // TieredRetryConfig.Jitter
 	tiersWait bool           // TieredRetryConfig.TiersWait
 	maxAge    time.Duration  // 0: none
 }
@@ -193,8 +198,10 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 		d.deadLetter(DeadReasonExhausted, &s.origin)
 	case f.action.kind == actRetryAfter:
 		p.wait(d, s, Retried, f.action.delay, now)
-	default:
+	case f.requested > 0:
 		p.wait(d, s, Retried, requested(f.requested, delay), now)
+	default:
+		p.waitSpread(d, s, delay, now)
 	}
 }
 
@@ -216,12 +223,63 @@ func (p *policy) wait(d *decision, s *situation, outcome Outcome, wait time.Dura
 			tier, rest = other, left
 		}
 	}
+	if !found {
+		tier = 0
+	}
+	p.waitOn(d, s, outcome, tier, rest, delay, now)
+}
+
+// waitSpread makes a copy that waits for a delay of a schedule, with Jitter.
+func (p *policy) waitSpread(d *decision, s *situation, wait time.Duration, now time.Time) {
+	if p.jitter <= 0 {
+		p.wait(d, s, Retried, wait, now)
+		return
+	}
+	lanes := backoff.Lanes(wait, p.jitter)
+	lane := lane(lanes, s)
+	switch {
+	case p.tiersWait:
+		d.spread = lanes[len(lanes)-1] - wait
+		if lane > 0 {
+			wait = time.Duration(lane)
+		}
+	default:
+		d.spread = time.Duration(float64(wait) * p.jitter)
+		wait += time.Duration(float64(d.spread) * s.chance)
+	}
+	if lane == 0 {
+		p.wait(d, s, Retried, wait, now)
+		return
+	}
+	p.waitOn(d, s, Retried, lane, 0, wait.Truncate(time.Millisecond), now)
+}
+
+// lane returns the lane that chance chooses. One that is to be avoided is replaced by the next longer one, else by a shorter one; 0: all
+// are to be avoided.
+func lane(lanes []time.Duration, s *situation) backoff.Tier {
+	chosen := min(int(s.chance*float64(len(lanes))), len(lanes)-1)
+	usable := func(lane time.Duration) bool { return !slices.Contains(s.avoid, backoff.Tier(lane)) }
+	for _, lane := range lanes[chosen:] {
+		if usable(lane) {
+			return backoff.Tier(lane)
+		}
+	}
+	for _, lane := range slices.Backward(lanes[:chosen]) {
+		if usable(lane) {
+			return backoff.Tier(lane)
+		}
+	}
+	return 0
+}
+
+// waitOn makes a copy that waits on a tier, or a dead letter where it cannot. The tier is 0 where every tier is to be avoided.
+func (p *policy) waitOn(d *decision, s *situation, outcome Outcome, tier backoff.Tier, rest, delay time.Duration, now time.Time) {
 	switch {
 	case s.refused == tooLarge:
 		d.deadLetter(DeadReasonTooLarge, &s.origin)
 	case s.refused == unsendable:
 		d.deadLetter(DeadReasonRefused, &s.origin)
-	case !found:
+	case tier == 0:
 		d.deadLetter(DeadReasonNoTier, &s.origin)
 	case p.tooOld(s, &d.record, now.Add(delay)):
 		d.deadLetter(DeadReasonExpired, &s.origin)
@@ -243,7 +301,7 @@ func (p *policy) tooOld(s *situation, record *Record, at time.Time) bool {
 // place returns the tier for a wait, and what remains of the wait after it. Where the tiers do the waiting, it is the longest that is
 // not above the wait, else the shortest: so a wait is never cut, and is at most one shortest tier too long. Otherwise it is the
 // shortest that is not below the wait, else the longest. A tier that is to be avoided is replaced by the next longer one, else by a
-// shorter one. It reports false where none is left.
+// shorter one, and so is a lane. It reports false where none is left.
 func (p *policy) place(wait time.Duration, avoid []backoff.Tier) (tier backoff.Tier, rest time.Duration, found bool) {
 	best := 0
 	for i, t := range p.tiers {
@@ -253,18 +311,22 @@ func (p *policy) place(wait time.Duration, avoid []backoff.Tier) (tier backoff.T
 			best = i
 		}
 	}
-	usable := func(i int) bool { return !slices.Contains(avoid, p.tiers[i]) }
-	for i := best; i < len(p.tiers); i++ {
-		if usable(i) {
-			return p.tiers[i], p.rest(wait, p.tiers[i]), true
+	var longer, shorter backoff.Tier
+	for _, tiers := range [2][]backoff.Tier{p.tiers, p.lanes} {
+		for _, t := range tiers {
+			switch {
+			case slices.Contains(avoid, t):
+			case t < p.tiers[best]:
+				shorter = max(shorter, t)
+			case longer == 0 || t < longer:
+				longer = t
+			}
 		}
 	}
-	for i := best - 1; i >= 0; i-- {
-		if usable(i) {
-			return p.tiers[i], p.rest(wait, p.tiers[i]), true
-		}
+	if tier = cmp.Or(longer, shorter); tier == 0 {
+		return p.tiers[best], 0, false
 	}
-	return p.tiers[best], 0, false
+	return tier, p.rest(wait, tier), true
 }
 
 func (p *policy) rest(wait time.Duration, tier backoff.Tier) time.Duration {

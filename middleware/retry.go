@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -48,7 +49,7 @@ func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*
 	}
 	t := &TieredRetry{
 		config: config,
-		policy: policy{schedule: config.Schedule, tiers: config.Tiers(), tiersWait: config.TiersWait, maxAge: config.MaxAge},
+		policy: config.policy(),
 		logger: logger,
 	}
 	t.pauses.Store(config.Breaker != nil || slices.ContainsFunc(config.Rules, func(r Rule) bool { return r.Then.pause > 0 }))
@@ -354,6 +355,9 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 	}
 	if f.requested == 0 && in.msg.Metadata[delay.DelayedUntilKey] != in.delayed {
 		f.requested, _ = delayIn(in.msg.Metadata) // as Watermill's DelayOnError sets it
+	}
+	if t.policy.jitter > 0 {
+		s.chance = rand.Float64()
 	}
 	t.observeFailure(in, &s, &f)
 	return t.settle(in, &s, &f, now)

@@ -29,6 +29,9 @@ type SimulatedMessage struct {
 // at once. A breaker is not simulated. The sequence ends with the message: it has no end where a rule snoozes the message or gives it back
 // at every call, and there is no MaxAge.
 //
+// With Jitter every delay is the shortest one, and Spread is how much longer it can be. So MaxAge can dead-letter a message earlier than
+// the sequence does.
+//
 // The functions of Rules are called. They get records with times by which the present time is that of the failure.
 func (t *TieredRetry) Simulate(m SimulatedMessage) iter.Seq2[time.Duration, Event] {
 	return func(yield func(time.Duration, Event) bool) {
@@ -83,7 +86,7 @@ func (t *TieredRetry) simulatedFailure(s *situation, err error, elapsed time.Dur
 func (t *TieredRetry) simulatedEvent(s *situation, d *decision, f *failure, took time.Duration, now time.Time) Event {
 	event := Event{
 		Outcome: d.outcome, Topic: s.origin.topic, Handler: s.origin.handler,
-		Record: d.record, Duration: took, Delay: d.delay, Tier: d.tier, Rule: f.rule, Err: f.err,
+		Record: d.record, Duration: took, Delay: d.delay, Spread: d.spread, Tier: d.tier, Rule: f.rule, Err: f.err,
 	}
 	if !d.record.FirstFailedAt.IsZero() {
 		event.Age = now.Sub(d.record.FirstFailedAt)

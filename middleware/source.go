@@ -59,10 +59,13 @@ func (t *TieredRetry) sourceOf(msg *message.Message, from *binding.Binding) (*So
 		return nil, fmt.Errorf("%s: its subscriber is one of %s, but its retry middleware is one of %s, which publishes elsewhere: "+
 			"add to each handler the middleware of its own subscriber", where(), source.Name, own.Name)
 	}
-	for _, tier := range t.policy.tiers {
-		if !slices.Contains(source.DeclaredTiers, tier) {
-			return nil, fmt.Errorf("%s: its subscriber is one of %s, which has not declared the tier %v of its retry middleware (declared: %v): "+
-				"add to each handler the middleware of its own subscriber, or give both the same schedule", where(), source.Name, tier, source.DeclaredTiers)
+	for _, tiers := range [2][]backoff.Tier{t.policy.tiers, t.policy.lanes} {
+		for _, tier := range tiers {
+			if !slices.Contains(source.DeclaredTiers, tier) {
+				return nil, fmt.Errorf("%s: its subscriber is one of %s, which has not declared the tier %v of its retry middleware (declared: %v): "+
+					"add to each handler the middleware of its own subscriber, or give both the same schedule and Jitter",
+					where(), source.Name, tier, source.DeclaredTiers)
+			}
 		}
 	}
 	return source, nil

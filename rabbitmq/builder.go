@@ -45,11 +45,11 @@ func newCore[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*C, *core) {
 	var major M
 	c := &core{
 		app: major.Fields(&app), topology: config.topology(), prefix: naming.Prefix(config.Prefix), verifyOnly: config.VerifyOnly,
-		schedule: config.Schedule, rules: slices.Clone(config.Rules), extra: slices.Clone(config.ExtraTiers),
+		schedule: config.Schedule, rules: slices.Clone(config.Rules), jitter: config.Jitter, extra: slices.Clone(config.ExtraTiers),
 	}
 	c.inspector = workqueue.New(workqueue.Config{
 		URI: *c.app.URI, Connection: c.connection,
-		Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
+		Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum, DeadLetters: config.DeadLetters,
 	})
 	return &app, c
 }

@@ -3,7 +3,10 @@ package rabbitmq
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/edge"
@@ -26,6 +29,11 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	// Rules decide about failures of one kind, in order. The tiers of their schedules are declared, too. With Connect they are those of
 	// all handlers without rules of their own. Optional.
 	Rules []middleware.Rule
+
+	// Jitter spreads the retries of messages that have failed together: 0.2 makes a delay of 5s a random one from 5s to 6s. Each delay
+	// of Schedule and Rules then has eight tiers with a queue each: see backoff.Lanes. From 0 to 1. With Connect it is that of all
+	// handlers without one of their own. The default is 0: none.
+	Jitter float64
 
 	// ExtraTiers are tiers that no schedule uses, for requested delays: see middleware.TieredRetryConfig. Optional.
 	ExtraTiers []time.Duration
@@ -50,6 +58,15 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	// WorkQueueMode is what the builder does with the app's own queues: topology.Protect, the default, or topology.Leave.
 	WorkQueueMode topology.WorkQueueMode
 
+	// DeadLetters limits what the dead-letter queues keep: see topology.Retention. The oldest dead letters are lost, and one warning is
+	// logged. By default nothing is dropped.
+	DeadLetters topology.Retention
+
+	// TierArguments and DeadLetterArguments are added to the arguments of tiers and dead-letter queues: see topology.Config, which lists
+	// those that may be added. Other arguments are refused. They are copied.
+	TierArguments       amqp091.Table
+	DeadLetterArguments amqp091.Table
+
 	// AllowUnprotectedQuorum accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a quorum queue without a dead-letter exchange
 	// among its arguments. Set it if a policy protects the queue: AMQP 0-9-1 has no method to read policies. By default
 	// Subscribe fails with topology.ErrUnprotectedQuorum.
@@ -64,7 +81,7 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 
 // topology has all tiers.
 func (c BuilderConfig[C, M]) topology() topology.Config {
-	retry := middleware.TieredRetryConfig{Schedule: c.Schedule, Rules: c.Rules, ExtraTiers: c.ExtraTiers}
+	retry := middleware.TieredRetryConfig{Schedule: c.Schedule, Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers}
 	if c.TierGroup != "" && c.ExtraTiers == nil {
 		retry.ExtraTiers = groupLadder()
 	}
@@ -74,6 +91,7 @@ func (c BuilderConfig[C, M]) topology() topology.Config {
 func (c BuilderConfig[C, M]) topologyOf(tiers backoff.Schedule) topology.Config {
 	return topology.Config{
 		Schedule: tiers, TierGroup: c.TierGroup, NoInbox: c.NoInbox, Prefix: c.Prefix, QueueType: c.QueueType, WorkQueueMode: c.WorkQueueMode,
+		DeadLetters: c.DeadLetters, TierArguments: maps.Clone(c.TierArguments), DeadLetterArguments: maps.Clone(c.DeadLetterArguments),
 	}
 }
 
@@ -91,7 +109,7 @@ func (c BuilderConfig[C, M]) Validate() error {
 	var major M
 	app := major.Fields(&c.AMQP)
 	faults := []error{validateMajor[C, M](c.AMQP), c.topologyOf(c.Schedule).Validate(), validateApp(app, c.WorkQueueMode)}
-	retry := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), Rules: c.Rules, ExtraTiers: c.ExtraTiers}
+	retry := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers}
 	return errors.Join(append(faults, retry.ValidateRules())...)
 }
 

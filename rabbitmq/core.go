@@ -28,6 +28,7 @@ type core struct {
 	topology   topology.Config // with all tiers
 	schedule   backoff.Schedule
 	rules      []middleware.Rule
+	jitter     float64
 	extra      []time.Duration
 	prefix     naming.Prefix
 	verifyOnly bool
@@ -116,6 +117,7 @@ func (c *core) retryConfig(
 		Schedule:      slices.Clone(schedule),
 		Rules:         slices.Clone(c.rules),
 		ExtraTiers:    slices.Clone(c.extraTiers(group)),
+		Jitter:        c.jitter,
 		TiersWait:     true,
 		DelayArrivals: true,
 		Source:        c.source,

@@ -59,6 +59,26 @@ func ExampleBuilderConfig() {
 	// orders.shop.retry.5m
 }
 
+// Messages that fail together come back over a fifth of each delay. Each delay has eight queues.
+func ExampleBuilderConfig_jitter() {
+	jittered := options()
+	jittered.Jitter = 0.2
+	for _, queue := range build(jittered).Topology("orders").Queues {
+		fmt.Println(queue.Name)
+	}
+	// Output:
+	// retry.orphans
+	// orders.dead
+	// orders.retry.10s
+	// orders.retry.10250ms
+	// orders.retry.10500ms
+	// orders.retry.10750ms
+	// orders.retry.11s
+	// orders.retry.11250ms
+	// orders.retry.11500ms
+	// orders.retry.11750ms
+}
+
 func ExampleBuilderConfig_Validate() {
 	options := options()
 	options.AMQP.Publish.Transactional = true

@@ -81,23 +81,40 @@ func (r *returns) check(name string) {
 	if queue == nil || !r.consumed(name) {
 		return
 	}
-	for _, exchange := range returnExchanges(queue.topology) {
-		err := r.over(connection, open, func(channel *amqp091.Channel) error {
-			return channel.ExchangeDeclarePassive(exchange.Name, exchange.Kind, true, false, false, false, nil)
-		})
-		if refusal.IsCode(err, amqp091.NotFound) {
-			err = r.restore(exchange.Name, queue.topology, connection, open)
-		}
-		if err != nil {
-			r.report(name, queue, err)
-			return
+	t, lasting := queue.topology, lastingBindings(queue.topology)
+	isBound := func(e topology.Exchange) bool {
+		return slices.ContainsFunc(lasting, func(b topology.Binding) bool { return b.Exchange == e.Name })
+	}
+	missing, err := r.missing(slices.DeleteFunc(returnExchanges(t), isBound), connection, open)
+	if err == nil && missing == "" {
+		err = r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, lasting) })
+	}
+	if refusal.IsCode(err, amqp091.NotFound) {
+		missing, err = r.missing(returnExchanges(t), connection, open)
+		if err == nil && missing == "" { // the work queue is gone, and its subscription declares it again; or its inbox is
+			err = r.over(connection, open, t.Redeclare)
 		}
 	}
-	err := r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, lastingBindings(queue.topology)) })
-	if refusal.IsCode(err, amqp091.NotFound) { // the work queue is gone, and its subscription declares it again; or its inbox is
-		err = r.over(connection, open, queue.topology.Redeclare)
+	if err == nil && missing != "" {
+		err = r.restore(missing, t, connection, open)
 	}
 	r.report(name, queue, err)
+}
+
+// missing returns the first exchange that does not exist.
+func (r *returns) missing(exchanges []topology.Exchange, connection uint64, open func() (*amqp091.Channel, error)) (string, error) {
+	for _, e := range exchanges {
+		err := r.over(connection, open, func(channel *amqp091.Channel) error {
+			return channel.ExchangeDeclarePassive(e.Name, e.Kind, true, false, false, false, nil)
+		})
+		if refusal.IsCode(err, amqp091.NotFound) {
+			return e.Name, nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return "", nil
 }
 
 // returnExchanges are the exchanges that messages come back through.

@@ -30,6 +30,7 @@ type place struct {
 	// A publisher declares a deleted tier again, and the other builder must then accept it.
 	queueType topology.QueueType
 	group     string
+	arguments string // of tiers and dead letters
 }
 
 // address returns where the app connects to, without a password.
@@ -54,9 +55,12 @@ func (c *core) place() string {
 // newSource returns the source of the messages that an owner's subscribers deliver.
 func (c *core) newSource(owner any, name, subscribe string, config middleware.TieredRetryConfig) *middleware.Source {
 	uri := c.address()
+	arguments := fmt.Sprint(c.topology.DeadLetters, c.topology.TierArguments, c.topology.DeadLetterArguments) // sorted, without types
 	return &middleware.Source{
 		Owner: owner, Name: name, Subscribe: subscribe,
-		Broker:                        place{uri.Host, uri.Port, uri.Vhost, c.prefix, cmp.Or(c.topology.QueueType, topology.Quorum), c.topology.TierGroup},
+		Broker: place{
+			uri.Host, uri.Port, uri.Vhost, c.prefix, cmp.Or(c.topology.QueueType, topology.Quorum), c.topology.TierGroup, arguments,
+		},
 		CheckPublisher:                checkPublisher,
 		DeclaredTiers:                 config.DeclaredTiers,
 		GenerateRetryDestination:      config.GenerateRetryDestination,

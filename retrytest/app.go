@@ -40,6 +40,10 @@ type Config struct {
 	// Schedule is the delay before each retry. Required.
 	Schedule backoff.Schedule
 
+	// Jitter is that of all handlers without one of their own: see middleware.TieredRetryConfig.Jitter. The stories have the delays that
+	// were chosen at random, and the assertions of a Story take the shortest ones. The default is 0: none.
+	Jitter float64
+
 	// Middleware changes the configuration of the retry middleware as the app does: Rules, MaxAge, Breaker, Observe and so on. Its
 	// changes to Publisher, Schedule, Source, DeclaredTiers, TiersWait, DelayArrivals and GenerateRetryDestination are overwritten. It
 	// is not called for handlers with a HandlerOptions.Middleware. Optional.
@@ -119,6 +123,9 @@ func NewWithConfig(t testing.TB, config Config) *App {
 	bubble := inBubble()
 	if err := config.Schedule.Validate(); err != nil {
 		t.Fatalf("retrytest: Config.Schedule: %v", err)
+	}
+	if err := (middleware.HandlerOptions{Jitter: config.Jitter}).Validate(); err != nil {
+		t.Fatalf("retrytest: Config.%v", err)
 	}
 	if config.Patience < 0 {
 		t.Fatalf("retrytest: Config.Patience is %v: it must be 0 (the default) or more", config.Patience)

@@ -127,7 +127,7 @@ func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
 func (a *App) retryConfig() middleware.TieredRetryConfig {
 	config := a.Relay.TieredRetryConfig()
 	config.Publisher, config.Source = copyPublisher{config.Publisher, a.ledger, a.config.TiersWait}, a.source
-	config.TiersWait = a.config.TiersWait
+	config.TiersWait, config.Jitter = a.config.TiersWait, a.config.Jitter
 	return config
 }
 

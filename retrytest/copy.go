@@ -80,7 +80,7 @@ func (l *ledger) observe(e middleware.Event) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d.Rule = e.Rule
+	d.Rule, d.Spread = e.Rule, e.Spread
 	switch e.Outcome {
 	case middleware.Held, middleware.GivenBack, middleware.Settled:
 		return

@@ -50,7 +50,7 @@
 //	4         31s    125s          125s
 //	5         156s   dead letter
 //
-// [SimulateWith] does the same for rules, MaxAge, extra tiers and requested delays.
+// [SimulateWith] does the same for rules, jitter, MaxAge, extra tiers and requested delays.
 //
 // # The app's own function
 //

@@ -53,7 +53,7 @@ func TestAPausedHandlerGetsNothing(t *testing.T) {
 	})
 }
 
-// Some messages wait for hours, behind others that are tried. Send has patience while something happens.
+// Some messages can wait for hours, behind others that are tried. Send has patience while something happens.
 func TestSendWaitsForTheEndOfManyPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Hour})
@@ -71,13 +71,11 @@ func TestSendWaitsForTheEndOfManyPauses(t *testing.T) {
 			return nil
 		}, middleware.HandlerOptions{Rules: []middleware.Rule{{If: middleware.Is(errBusy), Then: middleware.Pause(50 * time.Minute)}}})
 		app.Send("orders", message.NewMessage("1", nil)).Processed()
-		untried := 0 // during the maintenance
-		for _, story := range app.Stories("orders") {
-			if len(story.Processed().Attempts()) == 1 {
-				untried++
-			}
+		stories := app.Stories("orders")
+		require.Len(t, stories, 8)
+		for _, story := range stories {
+			story.Processed()
 		}
-		assert.Positive(t, untried)
 		assert.GreaterOrEqual(t, time.Since(begin), 3*time.Hour)
 	})
 }

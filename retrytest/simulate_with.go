@@ -3,6 +3,7 @@ package retrytest
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -14,12 +15,13 @@ import (
 // maxSimulated is how many attempts SimulateWith computes: a message that a rule snoozes at every call has no end without a MaxAge.
 const maxSimulated = 10_000
 
-// SimulationConfig configures SimulateWith. Schedule, Rules, MaxAge and ExtraTiers are those of middleware.TieredRetryConfig.
+// SimulationConfig configures SimulateWith. Schedule, Rules, Jitter, MaxAge and ExtraTiers are those of middleware.TieredRetryConfig.
 type SimulationConfig struct {
 	// Schedule is the delay before each retry. Required.
 	Schedule backoff.Schedule
 
 	Rules      []middleware.Rule // optional
+	Jitter     float64           // 0: none. The story then has the shortest delays, and shows from when to when each attempt can be
 	MaxAge     time.Duration     // 0: no limit
 	ExtraTiers []time.Duration   // optional
 
@@ -52,6 +54,8 @@ type SimulatedStory struct {
 // SimulateWith computes the attempts of one message, without an app and without waiting. The outcomes are those that the retry
 // middleware decides. Every publish succeeds, tiers end on time, and no other messages delay this one. A breaker is not simulated. The
 // story ends after 10,000 attempts where the message does not.
+//
+// With Jitter the story has the shortest delays, and Attempt.Spread is how much longer a delay can be. MaxAge can end it earlier.
 func SimulateWith(config SimulationConfig) SimulatedStory {
 	retry, err := config.retry()
 	if err != nil {
@@ -63,12 +67,15 @@ func SimulateWith(config SimulationConfig) SimulatedStory {
 	}
 	var story SimulatedStory
 	var record middleware.Record
+	later := time.Duration(0)
 	failed := -1 // the last attempt that waits for its retry
 	for at, e := range retry.Simulate(middleware.SimulatedMessage{Topic: "topic", Handler: "handler", Handle: fails, Takes: config.Takes, Age: config.Age}) {
 		a := Attempt{
 			At: at, Took: e.Duration, Record: record, Outcome: e.Outcome, Err: e.Err, Rule: e.Rule,
-			Delay: e.Delay, Tier: e.Tier, DeadReason: e.Record.DeadReason,
+			Delay: e.Delay, Spread: e.Spread, Tier: e.Tier, DeadReason: e.Record.DeadReason,
+			simulated: true, later: min(later, math.MaxInt64-at),
 		}
+		later = min(later, math.MaxInt64-e.Spread) + e.Spread
 		if e.Record.Failures > record.Failures {
 			a.Failures = e.Record.Failures
 		}
@@ -103,7 +110,7 @@ func (c SimulationConfig) retry() (*middleware.TieredRetry, error) {
 		}
 	}
 	config := middleware.TieredRetryConfig{
-		Publisher: noPublisher{}, Schedule: c.Schedule, Rules: c.Rules, MaxAge: c.MaxAge, ExtraTiers: c.ExtraTiers, TiersWait: c.TiersWait,
+		Publisher: noPublisher{}, Schedule: c.Schedule, Rules: c.Rules, Jitter: c.Jitter, MaxAge: c.MaxAge, ExtraTiers: c.ExtraTiers, TiersWait: c.TiersWait,
 		GenerateRetryDestination: func(middleware.RetryDestinationParams) (middleware.Destination, error) {
 			return middleware.Destination{}, nil
 		},

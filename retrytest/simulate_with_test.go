@@ -203,10 +203,10 @@ func TestSimulatedStoryEnds(t *testing.T) {
 func TestSimulateWithReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	story := retrytest.SimulateWith(retrytest.SimulationConfig{
-		Schedule: backoff.Schedule{0}, Rules: []middleware.Rule{{}}, MaxAge: -1, Takes: -1, Age: -1, ExtraTiers: []time.Duration{100},
+		Schedule: backoff.Schedule{0}, Rules: []middleware.Rule{{}}, MaxAge: -1, Takes: -1, Age: -1, Jitter: 2, ExtraTiers: []time.Duration{100},
 	})
 	assert.Empty(t, story.Attempts)
-	for _, fault := range []string{"Schedule: ", "Rules[0]", "MaxAge is -1ns", "Takes is -1ns", "Age is -1ns", "ExtraTiers: "} {
+	for _, fault := range []string{"Schedule: ", "Rules[0]", "MaxAge is -1ns", "Takes is -1ns", "Age is -1ns", "Jitter is 2", "ExtraTiers: "} {
 		assert.ErrorContains(t, story.Err, fault)
 	}
 	assert.True(t, strings.HasPrefix(story.String(), "not a valid configuration: "))

@@ -20,6 +20,7 @@ type Attempt struct {
 	Failures   int                   // how often the message has failed, this failure included; 0 if it did not fail or was snoozed
 	Err        error                 // why it failed
 	Delay      time.Duration         // how long the message has to wait: the schedule's delay or the requested delay
+	Spread     time.Duration         // how much longer Jitter can make the shortest Delay; 0 without jitter, and where Rule is not known
 	Waited     time.Duration         // how long the message waited, from this failure to the next attempt that is not parked
 	Tier       backoff.Tier          // the tier of the copy
 	DeadReason middleware.DeadReason // why the message was dead-lettered
@@ -27,6 +28,9 @@ type Attempt struct {
 
 	nacked   bool // by its handler or by the router
 	uncalled bool // the middleware has not called the handler
+
+	simulated bool          // by SimulateWith
+	later     time.Duration // how much later it can be than At, where it is simulated with jitter
 }
 
 // again reports whether the handler is called again because it failed.
@@ -91,7 +95,7 @@ func (s *Story) DeadLetter() *message.Message {
 }
 
 // RetriedAt asserts the times of all retries, since the first delivery. They include the time that the handlers took. A snoozed
-// message is retried, too. Each retry may be late by 2 ms for every retry up to it, and for every round of Config.TiersWait; outside of
+// message is retried, too. With Jitter they are the earliest times. Each retry may be late by 2 ms for every retry up to it, and for every round of Config.TiersWait; outside of
 // a bubble by 500 ms. At least one time is required: use
 // NeverRetried to assert that there was no retry.
 func (s *Story) RetriedAt(times ...time.Duration) *Story {
@@ -99,14 +103,15 @@ func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	if len(times) == 0 {
 		s.app.t.Fatalf("retrytest: RetriedAt needs the times of the retries: use NeverRetried to assert that there was none")
 	}
-	var got []time.Duration
-	var rounds []int
+	var got, late []time.Duration
+	var spread time.Duration // of all delays before
 	for i, a := range s.only().attempts {
 		if i > 0 && !a.uncalled {
-			got, rounds = append(got, a.At), append(rounds, i)
+			got, late = append(got, a.At), append(late, spread+s.app.lateness*time.Duration(i))
 		}
+		spread += a.Spread
 	}
-	if !inTime(got, times, func(i int) time.Duration { return s.app.lateness * time.Duration(rounds[i]) }) {
+	if !inTime(got, times, late) {
 		s.fail("retried at", listText(got, timeText), listText(times, timeText))
 	}
 	return s
@@ -132,7 +137,7 @@ func (s *Story) NeverRetried() *Story {
 	return s
 }
 
-// Waited asserts how long the message waited for each retry, since the failure. Each wait may be longer by 2 ms, and by 2 ms for every
+// Waited asserts how long the message waited for each retry, since the failure. With Jitter it is the shortest wait. Each wait may be longer by 2 ms, and by 2 ms for every
 // round of Config.TiersWait; outside of a bubble by 500 ms. At least one wait is required: use NeverRetried to assert that there was no retry.
 func (s *Story) Waited(waits ...time.Duration) *Story {
 	s.app.t.Helper()
@@ -145,15 +150,15 @@ func (s *Story) Waited(waits ...time.Duration) *Story {
 
 func (s *Story) compareWaits(what string, want []time.Duration, counts func(Attempt) bool) {
 	s.app.t.Helper()
-	var got []time.Duration
-	var rounds []int
+	var got, late []time.Duration
 	attempts := s.only().attempts
 	for i, a := range attempts {
 		if counts(a) {
-			got, rounds = append(got, a.Waited), append(rounds, roundsOf(attempts[i+1:]))
+			got = append(got, a.Waited)
+			late = append(late, a.Spread+s.app.lateness*time.Duration(roundsOf(attempts[i+1:])))
 		}
 	}
-	if !inTime(got, want, func(i int) time.Duration { return s.app.lateness * time.Duration(rounds[i]) }) {
+	if !inTime(got, want, late) {
 		s.fail(what, listText(got, timeText), listText(want, waitText))
 	}
 }
@@ -169,12 +174,12 @@ func roundsOf(later []Attempt) int {
 }
 
 // inTime reports whether each duration is as wanted, or longer by at most its lateness.
-func inTime(got, want []time.Duration, lateness func(i int) time.Duration) bool {
+func inTime(got, want, lateness []time.Duration) bool {
 	if len(got) != len(want) {
 		return false
 	}
 	for i := range got {
-		if got[i] < want[i] || got[i] > want[i]+lateness(i) {
+		if got[i] < want[i] || got[i] > want[i]+lateness[i] {
 			return false
 		}
 	}

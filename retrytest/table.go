@@ -97,7 +97,7 @@ func (c columns) writeAttempts(table *tabwriter.Writer, attempts []Attempt, limi
 			c.write(table, "...", fmt.Sprintf("%d more", s.omitted), "", "", c.more(s.omitted), "", "")
 		}
 		a := s.Attempt
-		c.write(table, millisecondsText(a.At), a.Handler, millisecondsText(a.Took), a.failureText(), a.outcomeText(), a.Rule, a.errorText())
+		c.write(table, rangeText(a.At, a.At+a.later, millisecondsText), a.Handler, millisecondsText(a.Took), a.failureText(), a.outcomeText(), a.Rule, a.errorText())
 	}
 }
 
@@ -182,13 +182,22 @@ func (a Attempt) failureText() string {
 func (a Attempt) outcomeText() string {
 	switch a.Outcome {
 	case middleware.Retried, middleware.Snoozed, middleware.Parked:
-		return fmt.Sprintf("%s, waits %s on tier %v", a.Outcome, waitText(a.Delay.Round(time.Millisecond)), a.Tier)
+		return fmt.Sprintf("%s, waits %s on tier %v", a.Outcome, a.delayText(), a.Tier)
 	case middleware.DeadLettered:
 		return deadLetteredText(a.DeadReason)
 	case "":
 		return "running"
 	}
 	return string(a.Outcome)
+}
+
+// delayText is a range in a simulated story with jitter.
+func (a Attempt) delayText() string {
+	delay, longer := a.Delay.Round(time.Millisecond), time.Duration(0)
+	if a.simulated {
+		longer = a.Spread
+	}
+	return rangeText(delay, delay+longer, waitText)
 }
 
 func deadLetteredText(reason middleware.DeadReason) string {
@@ -227,6 +236,14 @@ func timeText(d time.Duration) string {
 		return d.String()
 	}
 	return backoff.Tier(d).String()
+}
+
+// rangeText spells a duration that is only known to be between two.
+func rangeText(from, to time.Duration, spell func(time.Duration) string) string {
+	if first, last := spell(from), spell(to); first != last {
+		return first + " to " + last
+	}
+	return spell(from)
 }
 
 func millisecondsText(d time.Duration) string { return timeText(d.Round(time.Millisecond)) }

@@ -15,6 +15,7 @@ import (
 
 var brokerFaults = []Fault{
 	{"broker-killed", needsKill, 40 * time.Second, killBroker},
+	{"leaders", needsCluster, time.Second, leaders},
 	{"node-killed", needsKill | needsCluster | needsProxy, 20 * time.Second, killNode},
 	{"memory-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, loads []*Load) error { return raise(ctx, loads[0], memory) }},
 	{"disk-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, loads []*Load) error { return raise(ctx, loads[0], disk) }},

@@ -216,6 +216,53 @@ func TestARetiredTier(t *testing.T) {
 	}, "the tier has forwarded all messages")
 }
 
+// TestARetiredTierOfAGroup: what waits on it comes back once, to its own work queue, with an inbox and without.
+func TestARetiredTierOfAGroup(t *testing.T) {
+	t.Parallel()
+	for name, existing := range map[string]amqp091.Table{
+		"without an inbox": {"x-queue-type": "quorum", "x-delivery-limit": int64(1000), "x-dead-letter-exchange": "amq.fanout"},
+		"with an inbox":    nil, // a classic queue
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := connect(t, func(b *config.BuilderConfig) { b.TierGroup, b.ExtraTiers = b.Prefix+"_group", []time.Duration{} })
+			group := a.name + "_group"
+			queues := []string{a.queue("orders"), a.queue("mails")}
+			for _, queue := range queues {
+				old := topology.New(
+					topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: a.name, TierGroup: group, WorkQueueMode: topology.Leave},
+					topology.Queue{Name: queue, Durable: true, Arguments: existing},
+				)
+				require.NoError(t, old.Declare(broker.Channel(t)))
+				hasInbox := slices.ContainsFunc(old.Queues, func(q topology.Queue) bool { return strings.HasSuffix(q.Name, ".inbox") })
+				require.Equal(t, existing == nil, hasInbox)
+				_, err := broker.Channel(t).QueueDelete(queue, false, false, false) // the bindings of the old app go with it
+				require.NoError(t, err)
+				_, err = broker.Channel(t).QueueDeclare(queue, true, false, false, false, existing)
+				require.NoError(t, err)
+			}
+			processed := map[string]*testapp.Ledger{}
+			for _, queue := range queues {
+				processed[queue] = testapp.NewLedger()
+				a.handle(queue, 1, processed[queue])
+			}
+			a.run()
+			for i, queue := range queues {
+				testapp.Send(t, group+"."+a.name, "1s."+queue, testapp.Orders((i + 1) * batch)[i*batch:]...)
+			}
+			for i, queue := range queues {
+				a.onceEach(queue, processed[queue], batch)
+				assert.Contains(t, processed[queue].Counts(), testapp.ID(i*batch), "its own messages")
+			}
+			tier := group + "." + a.name + ".1s"
+			broker.Eventually(t, soon, func() bool {
+				info, err := broker.Queue(broker.Management(t), tier)
+				return err == nil && info.Messages == 0
+			}, "the tier has forwarded all messages")
+		})
+	}
+}
+
 // TestTheReturnBindingIsRemoved: until the next check, messages whose delay is over become orphans. No message is lost.
 func TestTheReturnBindingIsRemoved(t *testing.T) {
 	t.Parallel()

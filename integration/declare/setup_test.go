@@ -68,7 +68,11 @@ func (a *app) queue(base string) string { return base + "_" + a.name }
 
 // handle adds handlers that fail at the first try of each message.
 func (a *app) handle(queue string, handlers int, processed *testapp.Ledger, options ...middleware.HandlerOptions) {
-	tries := testapp.NewLedger()
+	a.handleCounting(queue, handlers, testapp.NewLedger(), processed, options...)
+}
+
+// handleCounting also counts the tries.
+func (a *app) handleCounting(queue string, handlers int, tries, processed *testapp.Ledger, options ...middleware.HandlerOptions) {
 	for i := range handlers {
 		a.AddConsumerHandler(a.router, fmt.Sprintf("%s/%d", queue, i), queue, func(msg *message.Message) error {
 			if tries.Add(msg.UUID) == 1 {

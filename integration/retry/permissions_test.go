@@ -80,6 +80,49 @@ func TestDocumentedPermissionsSuffice(t *testing.T) {
 	})
 }
 
+// TestDocumentedPermissionsSufficeInAGroup: one work queue is a classic queue, with an inbox, the other one is new.
+func TestDocumentedPermissionsSufficeInAGroup(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	declares, writes, reads := []string{}, []string{}, []string{}
+	queues := []string{a.Queue("orders"), a.Queue("classic")}
+	group := "g_" + a.Name
+	documented := func(row, queue string) string {
+		return strings.ReplaceAll(documentedPattern(t, row, queue, a.Name), "shop", group)
+	}
+	for _, queue := range queues {
+		declares = append(declares, documented("declares: configure, write and read", queue), documented("`shop`, declares: configure, write and read, in addition", queue))
+		writes = append(writes, documented("only verifies: write", queue), documented("`shop`, only verifies: write, in addition", queue))
+		reads = append(reads, documented("only verifies: read", queue), documented("`shop`, only verifies: read, in addition", queue))
+	}
+	all := strings.Join(declares, "|")
+	_, err := broker.Channel(t).QueueDeclare(queues[1], true, false, false, false, nil)
+	require.NoError(t, err)
+	t.Run("declares", func(t *testing.T) {
+		failInGroup(t, a.Name, group, broker.User(t, all, all, all), queues, false)
+	})
+	t.Run("only verifies", func(t *testing.T) {
+		failInGroup(t, a.Name, group, broker.User(t, "^$", strings.Join(writes, "|"), strings.Join(reads, "|")), queues, true)
+	})
+}
+
+// failInGroup runs an app with these work queues until one message of each is a dead letter.
+func failInGroup(t *testing.T, prefix, group, user string, queues []string, verify bool) {
+	t.Helper()
+	app := testapp.New(t, func(b *config.BuilderConfig) {
+		b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
+		b.Prefix, b.VerifyOnly, b.TierGroup, b.ExtraTiers = prefix, verify, group, []time.Duration{}
+	})
+	for _, queue := range queues {
+		app.Handle(queue, 1, func(*message.Message) error { return errDown })
+	}
+	app.Run()
+	for _, queue := range queues {
+		testapp.Send(t, "", queue, testapp.Orders(1)...)
+		testapp.Take(t, queue+".dead", 1)
+	}
+}
+
 // permissions contains the regular expressions of a user's permissions.
 type permissions struct{ configure, write, read string }
 

@@ -68,12 +68,15 @@ func (s suite[C, M]) allFaultsAtOnce(t *testing.T) {
 		*app.Queue = amqp091.Table{"x-queue-type": "stream"}
 		c.Prefix, c.QueueType, c.WorkQueueMode = "a.*", "lazy", "maybe"
 		c.Schedule = backoff.Schedule{0, 2 * backoff.MaxDelay}
+		c.Jitter = -1
+		c.DeadLetters.MaxLength, c.TierArguments, c.DeadLetterArguments = -1, amqp091.Table{"x-expires": 5}, amqp091.Table{"x-overflow": "x"}
 	})
 	_, err := s.new(broken)
 	require.Error(t, err)
 	for _, text := range []string{
 		"Marshaler", "NoRequeueOnNack", "Transactional", "Exclusive", "AutoDelete", "Durable", "stream",
-		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueueMode is "maybe"`, "Schedule", "retry 1", "retry 2",
+		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueueMode is "maybe"`, "Schedule", "retry 1", "retry 2", "Jitter is -1",
+		"DeadLetters.MaxLength is -1", `TierArguments["x-expires"] is 5`, `DeadLetterArguments["x-overflow"] is "x"`,
 	} {
 		assert.ErrorContains(t, err, text)
 		assert.ErrorContains(t, broken.Validate(), text)
@@ -236,6 +239,12 @@ func (s suite[C, M]) sourcesOfOneBrokerAreEqual(t *testing.T) {
 		"user, default":   {at("amqp://shop:secret@localhost"), true},
 		"prefix, default": {func(c *Config[C, M], _ Fields) { c.Prefix, c.QueueType = "retry", topology.Quorum }, true},
 		"prefix":          {func(c *Config[C, M], _ Fields) { c.Prefix = "again" }, false},
+		"limits":          {func(c *Config[C, M], _ Fields) { c.DeadLetters.MaxLength = 10 }, false},
+		"tier arguments":  {func(c *Config[C, M], _ Fields) { c.TierArguments = amqp091.Table{"x-max-length": 10} }, false},
+		"dead letters'": {func(c *Config[C, M], _ Fields) {
+			c.DeadLetterArguments = amqp091.Table{"x-quorum-target-group-size": 3}
+		}, false},
+		"none added":      {func(c *Config[C, M], _ Fields) { c.TierArguments = amqp091.Table{} }, true},
 		"type":            {func(c *Config[C, M], _ Fields) { c.QueueType = topology.Classic }, false},
 		"port":            {at("amqp://guest:guest@localhost:5673/"), false},
 		"host":            {at("amqp://guest:guest@127.0.0.1:5672/"), false},
@@ -266,16 +275,31 @@ func (s suite[C, M]) messagesCarryTheirSource(t *testing.T) {
 }
 
 func (s suite[C, M]) optionsReachTheTopology(t *testing.T) {
-	arguments := amqp091.Table{"x-max-length": 5}
+	arguments, limits := amqp091.Table{"x-max-length": 5}, topology.Retention{MaxLength: 10, MaxAge: time.Hour}
 	got := s.builder(t, func(c *Config[C, M], app Fields) {
 		*app.Queue = arguments
 		c.Prefix, c.QueueType, c.WorkQueueMode = "again", topology.Classic, topology.Leave
+		c.DeadLetters, c.TierArguments, c.DeadLetterArguments = limits, amqp091.Table{"x-max-length": 7}, amqp091.Table{"x-queue-version": 2}
 	}).Topology("orders")
 	want := topology.New(topology.Config{
 		Schedule: s.config().Schedule, Prefix: "again", QueueType: topology.Classic, WorkQueueMode: topology.Leave,
+		DeadLetters: limits, TierArguments: amqp091.Table{"x-max-length": 7}, DeadLetterArguments: amqp091.Table{"x-queue-version": 2},
 	}, topology.Queue{Name: "orders", Durable: true, Arguments: arguments})
 	assert.Equal(t, want, got)
 	assert.Error(t, s.builder(t).Topology("orders.dead").Validate())
+
+	spread := s.builder(t, func(c *Config[C, M], _ Fields) {
+		c.Schedule, c.ExtraTiers, c.Jitter = backoff.Schedule{time.Second}, []time.Duration{time.Hour}, 0.2
+	})
+	var queues []string
+	for _, queue := range spread.Topology("orders").Queues {
+		queues = append(queues, queue.Name)
+	}
+	for _, tier := range append(backoff.Lanes(time.Second, 0.2), time.Hour) {
+		assert.Contains(t, queues, "orders.retry."+backoff.Tier(tier).String())
+	}
+	assert.Equal(t, 0.2, spread.TieredRetryConfig(nil).Jitter)
+	assert.Len(t, spread.TieredRetryConfig(nil).DeclaredTiers, 9)
 }
 
 func (s suite[C, M]) destinationsAreRoutingKeys(t *testing.T) {

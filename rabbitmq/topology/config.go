@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
@@ -59,6 +61,28 @@ type Config struct {
 
 	// WorkQueueMode is what is declared for the work queue: Protect, the default, or Leave.
 	WorkQueueMode WorkQueueMode
+
+	// DeadLetters limits what the dead-letter queue keeps. By default it keeps all dead letters until a reader takes them.
+	DeadLetters Retention
+
+	// TierArguments are added to the arguments of the tiers. All work queues of a group, and all apps with the same work queue, need the
+	// same. These may be added; Validate refuses all others, each with the reason:
+	//
+	//	x-max-length                  messages of a tier, at least 1
+	//	x-max-length-bytes            bytes of the bodies of a tier's messages, at least 1
+	//	x-queue-leader-locator        "balanced", the default of quorum queues, or "client-local"; of a classic queue from RabbitMQ 4.0 on
+	//	x-quorum-initial-group-size   replicas of a quorum queue when it is declared, at least 1
+	//	x-quorum-target-group-size    replicas that the broker adds up to, at least 1
+	//	x-queue-version               of a classic queue
+	//
+	// A tier at its limit refuses messages (x-overflow=reject-publish), and drops none. The retry middleware then takes the next longer
+	// tier, or rounds on a shorter one. Where all tiers are full, a failed message becomes a dead letter. An inbox gets the three in the
+	// middle too, and no length limit.
+	TierArguments amqp091.Table
+
+	// DeadLetterArguments are added to the arguments of the dead-letter queue: those of TierArguments without the length limits, for
+	// which there is DeadLetters.
+	DeadLetterArguments amqp091.Table
 }
 
 func (c Config) withDefaults() Config {
@@ -115,5 +139,8 @@ func (c Config) Validate() error {
 	if c.WorkQueueMode != Protect && c.WorkQueueMode != Leave {
 		fault("WorkQueueMode is %q: it must be %q or %q", c.WorkQueueMode, Protect, Leave)
 	}
+	faults = append(faults, c.DeadLetters.faults()...)
+	faults = append(faults, tierKeys.faults("TierArguments", c.TierArguments, c.QueueType, tierReasons)...)
+	faults = append(faults, deadLetterKeys.faults("DeadLetterArguments", c.DeadLetterArguments, c.QueueType, deadLetterReasons)...)
 	return errors.Join(faults...)
 }

@@ -48,6 +48,36 @@ func ExampleNew() {
 	// orders.shop.retry.5m
 }
 
+// A dead-letter queue that keeps the newest 100,000 dead letters, each for 30 days.
+func ExampleRetention() {
+	limits := topology.Retention{MaxLength: 100_000, MaxAge: 30 * 24 * time.Hour}
+	t := topology.New(
+		topology.Config{Schedule: backoff.Constant(10*time.Second, 3), DeadLetters: limits},
+		topology.Queue{Name: "orders", Durable: true},
+	)
+	fmt.Println(limits)
+	for _, queue := range t.Queues {
+		if queue.Name == t.DeadLetterQueue() {
+			fmt.Println(queue.Arguments["x-max-length"], queue.Arguments["x-overflow"], queue.Arguments["x-message-ttl"])
+		}
+	}
+	// Output:
+	// MaxLength 100000, MaxAge 720h
+	// 100000 drop-head 2592000000
+}
+
+// An argument that loses messages is refused, with what to do.
+func ExampleRetention_arguments() {
+	config := topology.Config{
+		Schedule:            backoff.Constant(10*time.Second, 3),
+		TierArguments:       amqp091.Table{"x-max-length": 1_000_000, "x-expires": 60_000},
+		DeadLetterArguments: amqp091.Table{"x-quorum-initial-group-size": 5},
+	}
+	fmt.Println(config.Validate())
+	// Output:
+	// TierArguments["x-expires"] is 60000: the broker deletes a queue that no consumer reads, with the messages in it: remove it
+}
+
 func ExampleConfig_Validate() {
 	fmt.Println(topology.Config{Schedule: backoff.Constant(time.Second, 3), QueueType: "lazy"}.Validate())
 	// Output:

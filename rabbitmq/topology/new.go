@@ -8,6 +8,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 )
@@ -22,7 +23,7 @@ const (
 	DeliveryLimit = 20
 )
 
-// New returns what a work queue needs on the broker. work is the queue as the app itself would declare it; its Arguments are
+// New returns what a work queue needs on the broker. work is the queue as the app itself would declare it. All Arguments are
 // copied. New does not connect. If config or work is invalid, Validate and every other method of the topology that returns an error
 // report it.
 func New(config Config, work Queue) Topology {
@@ -36,6 +37,8 @@ func New(config Config, work Queue) Topology {
 	for _, tier := range tiers {
 		config.Schedule = append(config.Schedule, time.Duration(tier))
 	}
+	config.TierArguments = tierKeys.declared(config.TierArguments)
+	config.DeadLetterArguments = deadLetterKeys.declared(config.DeadLetterArguments)
 	n := naming.Prefix(config.Prefix)
 	if config.WorkQueueMode == Protect {
 		work = protect(work, n)
@@ -52,7 +55,7 @@ func New(config Config, work Queue) Topology {
 		Queues: []Queue{
 			// Its arguments depend on no option: apps with different options share it.
 			{Name: n.Orphans(), Durable: true, Arguments: restArguments(Quorum)},
-			{Name: dead, Durable: true, Arguments: restArguments(config.QueueType)},
+			{Name: dead, Durable: true, Arguments: config.deadLetterArguments()},
 		},
 		Bindings: []Binding{
 			{Exchange: n.Orphans(), Queue: n.Orphans()},
@@ -73,7 +76,7 @@ func New(config Config, work Queue) Topology {
 func (t *Topology) addTiers(n naming.Prefix) {
 	work, tiers := t.WorkQueue.Name, t.config.Schedule.Tiers()
 	for _, tier := range tiers {
-		queue := Queue{Name: n.TierQueue(work, tier), Durable: true, Arguments: tierArguments(n.ReturnExchange(), time.Duration(tier), t.config.QueueType)}
+		queue := Queue{Name: n.TierQueue(work, tier), Durable: true, Arguments: t.config.tierArguments(n.ReturnExchange(), tier)}
 		t.Queues = append(t.Queues, queue)
 		t.Bindings = append(t.Bindings, Binding{Exchange: n.RetryExchange(), Queue: queue.Name, Key: naming.RetryKey(work, tier)})
 	}
@@ -93,7 +96,7 @@ func (t *Topology) addGroup(n naming.Prefix) {
 		{Name: out, Kind: amqp091.ExchangeTopic, Durable: true, Arguments: alternate(n.AnyReturnExchange())},
 	}, t.Exchanges...)
 	for _, tier := range t.config.Schedule.Tiers() {
-		queue := Queue{Name: n.TierQueue(group, tier), Durable: true, Arguments: tierArguments(out, time.Duration(tier), t.config.QueueType)}
+		queue := Queue{Name: n.TierQueue(group, tier), Durable: true, Arguments: t.config.tierArguments(out, tier)}
 		t.Queues = append(t.Queues, queue)
 		t.Bindings = append(t.Bindings, Binding{Exchange: in, Queue: queue.Name, Key: naming.TierKeys(tier)})
 	}
@@ -108,6 +111,11 @@ func (t *Topology) addGroup(n naming.Prefix) {
 	default:
 		inbox := Queue{Name: n.InboxQueue(work), Durable: true, Arguments: tierArguments(n.ReturnExchange(), 0, Quorum)}
 		inbox.Arguments[argument.DeadLetterRoutingKey] = naming.InboxKey(work)
+		for _, key := range inboxKeys {
+			if value, set := t.config.TierArguments[key]; set {
+				inbox.Arguments[key] = value
+			}
+		}
 		t.Queues = append(t.Queues, inbox)
 		t.Bindings = append(t.Bindings,
 			Binding{Exchange: n.ReturnExchange(), Queue: work, Key: naming.InboxKey(work)},
@@ -131,6 +139,31 @@ func refusesOrLeaves(work Queue) string {
 
 func alternate(exchange string) amqp091.Table {
 	return amqp091.Table{argument.AlternateExchange: exchange}
+}
+
+// tierArguments returns the arguments of a tier. Those of the configuration may replace the leader locator. A classic queue drops the
+// oldest message at a length limit, unless it refuses the newest.
+func (c Config) tierArguments(to string, tier backoff.Tier) amqp091.Table {
+	arguments := tierArguments(to, time.Duration(tier), c.QueueType)
+	maps.Copy(arguments, c.TierArguments)
+	if hasAny(arguments, argument.MaxLength, argument.MaxLengthBytes) {
+		arguments[argument.Overflow] = argument.RejectPublish
+	}
+	return arguments
+}
+
+// deadLetterArguments returns the arguments of the dead-letter queue.
+func (c Config) deadLetterArguments() amqp091.Table {
+	arguments := restArguments(c.QueueType)
+	maps.Copy(arguments, c.DeadLetterArguments)
+	if c.DeadLetters.MaxLength > 0 {
+		arguments[argument.MaxLength] = int64(c.DeadLetters.MaxLength)
+		arguments[argument.Overflow] = argument.DropHead
+	}
+	if c.DeadLetters.MaxAge > 0 {
+		arguments[argument.MessageTTL] = c.DeadLetters.MaxAge.Milliseconds()
+	}
+	return arguments
 }
 
 // tierArguments returns the arguments of a queue whose messages go to an exchange after a time. Only quorum queues have at-least-once

@@ -121,7 +121,7 @@ func (t Topology) declareCopies(channel *amqp091.Channel) error {
 	}
 	for _, queue := range t.Queues {
 		if err := declareQueue(channel, queue); err != nil {
-			return err
+			return t.advise(err)
 		}
 	}
 	for _, binding := range t.Bindings {

@@ -217,6 +217,28 @@ func TestTopologyHasTheDocumentedSize(t *testing.T) {
 	assert.Len(t, bindings, w*(2*tiers+2)+1)
 }
 
+func TestGroupHasTheDocumentedSize(t *testing.T) {
+	for inboxes, existing := range map[int]amqp091.Table{0: {"x-queue-type": "quorum"}, 3: nil} {
+		exchanges, queues, bindings := map[string]bool{}, map[string]bool{}, map[topology.Binding]bool{}
+		for _, work := range []string{"orders", "invoices", "parcels"} {
+			objects := of(work, func(c *topology.Config) { c.TierGroup = "shop" }).Existing(existing)
+			for _, e := range objects.Exchanges {
+				exchanges[e.Name] = true
+			}
+			for _, q := range append(objects.Queues, objects.WorkQueue) {
+				queues[q.Name] = true
+			}
+			for _, b := range objects.Bindings {
+				bindings[b] = true
+			}
+		}
+		w, tiers := 3, len(schedule.Tiers())
+		assert.Len(t, exchanges, 4+2)
+		assert.Len(t, queues, tiers+2*w+inboxes+1)
+		assert.Len(t, bindings, tiers+3*w+1+inboxes)
+	}
+}
+
 func TestGroupIsPlainData(t *testing.T) {
 	group := func(c *topology.Config) { c.TierGroup = "shop" }
 	orders, mails := of("orders", group), of("mails", group)

@@ -18,11 +18,20 @@ const (
 	QueueVersion         = "x-queue-version"
 	QueueMasterLocator   = "x-queue-master-locator"
 	QueueLeaderLocator   = "x-queue-leader-locator"
+	Expires              = "x-expires"
+	SingleActiveConsumer = "x-single-active-consumer"
+	MaxInMemoryLength    = "x-max-in-memory-length"
+	MaxInMemoryBytes     = "x-max-in-memory-bytes"
+
+	QuorumInitialGroupSize = "x-quorum-initial-group-size"
+	QuorumTargetGroupSize  = "x-quorum-target-group-size"
 )
 
 // Values of DeadLetterStrategy, Overflow and QueueLeaderLocator.
 const (
 	AtLeastOnce   = "at-least-once"
 	RejectPublish = "reject-publish"
+	DropHead      = "drop-head"
 	Balanced      = "balanced"
+	ClientLocal   = "client-local"
 )

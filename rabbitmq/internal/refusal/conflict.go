@@ -1,6 +1,7 @@
 package refusal
 
 import (
+	"cmp"
 	"fmt"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -13,12 +14,13 @@ type ArgumentConflictError struct {
 	Argument string         // an optional argument such as x-message-ttl; also durable and type
 	Want     string         // the value asked for, "none" without one
 	Have     string         // the value of the existing object, "none" without one
+	Advice   string         // what to do; empty for the usual
 	Cause    *amqp091.Error // the broker's answer; may be nil
 }
 
 func (e *ArgumentConflictError) Error() string {
-	text := fmt.Sprintf("%q exists with argument %s=%s, wanted is %s: delete it once it is empty, or configure the value that it has",
-		e.Object, e.Argument, e.Have, e.Want)
+	advice := cmp.Or(e.Advice, "delete it once it is empty, or configure the value that it has")
+	text := fmt.Sprintf("%q exists with argument %s=%s, wanted is %s: %s", e.Object, e.Argument, e.Have, e.Want, advice)
 	if e.Cause == nil {
 		return text
 	}

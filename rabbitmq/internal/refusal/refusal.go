@@ -99,3 +99,15 @@ func orNone(text *string) string {
 	}
 	return *text
 }
+
+var vhostText = regexp.MustCompile(`^PRECONDITION_FAILED - inequivalent arg '[^']+' for .* in vhost '(.*)': `)
+
+// VhostIn returns the virtual host that the broker names in a 406, or nothing.
+func VhostIn(err *amqp091.Error) string {
+	if err != nil {
+		if match := vhostText.FindStringSubmatch(err.Reason); match != nil {
+			return match[1]
+		}
+	}
+	return ""
+}

@@ -40,3 +40,14 @@ func TestMissingPermissionNamesThePageOfPermissions(t *testing.T) {
 	_, err = os.Stat("../../../docs/operations.md")
 	assert.NoError(t, err)
 }
+
+func TestVhostIsReadFromTheBrokersError(t *testing.T) {
+	for reason, want := range map[string]string{
+		`PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'orders.dead' in vhost '/': received the value '5' of type 'long' but current is none`: "/",
+		`PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'it's' in vhost 'shop's': received '6' but current is '5'`:                             "shop's",
+		"PRECONDITION_FAILED - fast reply consumer does not exist":                                                                                              "",
+	} {
+		assert.Equal(t, want, refusal.VhostIn(&amqp091.Error{Code: amqp091.PreconditionFailed, Reason: reason}))
+	}
+	assert.Empty(t, refusal.VhostIn(nil))
+}

@@ -25,6 +25,7 @@ type Config struct {
 	Prefix                 naming.Prefix
 	QueueType              topology.QueueType
 	AllowUnprotectedQuorum bool
+	DeadLetters            topology.Retention
 }
 
 // Inspector inspects work queues. It is safe for concurrent use.
@@ -177,6 +178,10 @@ func (i *Inspector) checkBroker(app topology.Queue, v version, logger watermill.
 	if i.config.QueueType == topology.Classic {
 		i.warnOnce("classic", logger, "QueueType is classic: a classic tier dead-letters expired messages without a confirm, so a message that is "+
 			"just expiring is lost if the broker crashes, and in a cluster a classic queue is not replicated. Quorum queues do not lose messages this way")
+	}
+	if limits := i.config.DeadLetters; limits != (topology.Retention{}) {
+		i.warnOnce("retention", logger, fmt.Sprintf("DeadLetters has a limit (%v): the broker drops the oldest dead letters of each work queue at this limit, "+
+			"and they are lost", limits))
 	}
 	return nil
 }

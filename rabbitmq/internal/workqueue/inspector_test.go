@@ -37,3 +37,14 @@ func TestRiskyBrokerIsWarnedAboutOnce(t *testing.T) {
 	assert.ErrorContains(t, err, "orders")
 	assert.NoError(t, i.checkBroker(topology.Queue{Name: "orders"}, parseVersion("4.2.0"), watermill.NopLogger{}))
 }
+
+func TestLimitOfDeadLettersIsWarnedAboutOnce(t *testing.T) {
+	logs := watermill.NewCaptureLogger()
+	i := New(Config{DeadLetters: topology.Retention{MaxLength: 10}})
+	for _, queue := range []string{"orders", "mails", "orders"} {
+		require.NoError(t, i.checkBroker(topology.Queue{Name: queue, Durable: true}, parseVersion("4.3.6"), logs))
+	}
+	warnings := logs.Captured()[watermill.InfoLogLevel]
+	require.Len(t, warnings, 1)
+	assert.Contains(t, warnings[0].Msg, "DeadLetters has a limit (MaxLength 10): the broker drops the oldest dead letters")
+}

@@ -1,7 +1,7 @@
 // Command retrybench measures the cost of retries. First, the cost of the middleware when a handler succeeds, compared with a bare
 // handler and with Watermill's Retry. Second, on the broker at AMQP_URL, how late messages come back from their tiers. Third, how many
-// deliveries a second an app handles there, compared with what a user would write by hand. Fourth, what an outage costs with a breaker
-// and without.
+// deliveries a second an app handles there, compared with what a user would write by hand. Fourth, how evenly messages that have failed
+// together come back with jitter. Fifth, what an outage costs with a breaker and without.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 	duration := flag.Duration("duration", time.Second, "how long retries are measured for")
 	rounds := flag.Int("rounds", 5, "rounds of the measurements against code by hand, at most -pairs")
 	messages := flag.Int("messages", 10_000, "messages of a storm")
-	only := flag.String("only", "", "measure only the sides against code by hand whose names match this regular expression, or the outage if \"outage\" does, and nothing else")
+	only := flag.String("only", "", "measure only the sides against code by hand whose names match this regular expression, or the outage if \"outage\" does, or the jitter if \"jitter\" does, and nothing else")
 	profiles := flag.String("profiles", "", "folder for a processor profile of each side")
 	process := flag.Int("broker-process", 0, "process id of the broker on this machine, to measure its processor time too (Linux)")
 	lasts := flag.Duration("outage", 2*time.Minute, "how long the outage lasts in which as many messages arrive")

@@ -100,6 +100,13 @@ func (b brokerBench) measure() (claims []string, err error) {
 		}
 		claims = append(claims, made...)
 	}
+	if b.only == nil || b.only.MatchString(jitterName) {
+		made, err := measureJitter(b.uri, b.rounds)
+		if err != nil {
+			return nil, err
+		}
+		claims = append(claims, made...)
+	}
 	if b.only != nil && !b.only.MatchString(outageName) {
 		return claims, nil
 	}

@@ -1,0 +1,28 @@
+package config_test
+
+import (
+	"log"
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// Hundreds of quiet work queues share their tiers. A busy one has tiers of its own.
+func Example_tierGroup() {
+	rabbit, err := config.Connect(config.BuilderConfig{
+		AMQP:      amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+		Schedule:  backoff.Exponential(time.Second, 5, 4),
+		TierGroup: "shop",
+	}, watermill.NewSlogLogger(slog.Default()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	rabbit.AddConsumerHandler(router, "mail", "mails", send)
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retrymw.HandlerOptions{TierGroup: retrymw.NoTierGroup})
+}

@@ -1,0 +1,127 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// leaders disturbs nothing. It declares the queues of 24 work queues over one connection to the first node: their leaders are on all
+// nodes of the cluster. With client-local leaders, the control, they are not. The broker evens out the leaders of all its queues, not
+// those of each kind.
+func leaders(ctx context.Context, loads []*Load) error {
+	l := loads[0]
+	nodes := len(l.broker.Survivors) + 1
+	for _, locator := range []string{"balanced", "client-local"} {
+		on, err := l.declareLocated(ctx, l.config.Prefix+"-"+locator, locator)
+		if err != nil {
+			return err
+		}
+		all, total := map[string]int{}, 0
+		for _, kind := range []string{"tiers", "dead letters", "inboxes"} {
+			fmt.Fprintf(os.Stderr, "fault=leaders broker=%s locator=%s leaders of %s: %v\n", l.broker.Name, locator, kind, on[kind])
+			if len(on[kind]) == 0 {
+				return fmt.Errorf("leaders: the broker lists no %s", kind)
+			}
+			for node, count := range on[kind] {
+				all[node] += count
+				total += count
+			}
+		}
+		fewest := slices.Min(slices.Collect(maps.Values(all)))
+		spread := len(all) == nodes && fewest >= total/6 // a third would be even
+		if spread != (locator == "balanced") {
+			return fmt.Errorf("leaders: with the locator %s the nodes lead %v of %d queues", locator, all, total)
+		}
+	}
+	return nil
+}
+
+// declareLocated declares 12 work queues with tiers of their own, and 12 of a group, classic, so that they have inboxes. It returns how many
+// leaders of each kind of queue are on each node, and deletes all of it.
+func (l *Load) declareLocated(ctx context.Context, prefix, locator string) (on map[string]map[string]int, err error) {
+	connection, err := amqp091.Dial(l.broker.URL)
+	if err != nil {
+		return nil, err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return nil, err
+	}
+	config := topology.Config{
+		Schedule: backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second, 2 * time.Minute, 10 * time.Minute}, Prefix: prefix,
+	}
+	if locator != "balanced" { // which is the default
+		config.TierArguments = amqp091.Table{"x-queue-leader-locator": locator}
+		config.DeadLetterArguments = config.TierArguments
+	}
+	for i := range 24 {
+		work := topology.Queue{Name: fmt.Sprintf("%s-work%d", prefix, i), Durable: true}
+		if i%2 == 0 {
+			config.TierGroup, config.WorkQueueMode = "", topology.Protect
+		} else {
+			config.TierGroup, config.WorkQueueMode = prefix+"-group", topology.Leave
+		}
+		t := topology.New(config, work)
+		if err := t.Declare(channel); err != nil {
+			return nil, err
+		}
+		defer func() {
+			for _, q := range append(t.Queues, t.WorkQueue) {
+				_, fault := channel.QueueDelete(q.Name, false, false, false)
+				err = errors.Join(err, fault)
+			}
+			for _, e := range t.Exchanges {
+				err = errors.Join(err, channel.ExchangeDelete(e.Name, false, false))
+			}
+		}()
+	}
+	return l.leaderNodes(ctx, prefix)
+}
+
+// leaderNodes waits until the management API lists the leaders of the queues whose names begin with the prefix.
+func (l *Load) leaderNodes(ctx context.Context, prefix string) (map[string]map[string]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		on := map[string]map[string]int{"tiers": {}, "dead letters": {}, "inboxes": {}}
+		queues, err := l.admin.ListQueuesWithParameters(url.Values{"columns": {"name,node"}})
+		if err != nil {
+			return nil, err
+		}
+		listed := true
+		for _, q := range queues {
+			kind := "tiers"
+			switch {
+			case !strings.HasPrefix(q.Name, prefix) || strings.HasSuffix(q.Name, ".orphans"):
+				continue
+			case strings.HasSuffix(q.Name, ".dead"):
+				kind = "dead letters"
+			case strings.HasSuffix(q.Name, ".inbox"):
+				kind = "inboxes"
+			case !strings.Contains(q.Name, "."+prefix+"."):
+				continue // a work queue
+			}
+			listed = listed && q.Node != ""
+			on[kind][q.Node]++
+		}
+		if listed {
+			return on, nil
+		}
+		if !sleep(ctx, time.Second) {
+			return nil, errors.New("the management API did not list the leaders of all queues within a minute")
+		}
+	}
+}

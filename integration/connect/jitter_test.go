@@ -1,0 +1,112 @@
+package connect_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// Messages that fail in the same moment wait on all lanes of their tier, and each comes back once, after its lane's delay. How evenly
+// they come back is measured by retrybench.
+func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
+	t.Parallel()
+	const n, delay, jitter = 2000, 5 * time.Second, 0.2
+	s := open(t, func(b *config.BuilderConfig) { b.Schedule, b.Jitter = backoff.Schedule{delay}, jitter })
+	lanes := backoff.Lanes(delay, jitter)
+	require.Len(t, lanes, backoff.MaxLanes)
+
+	var mu sync.Mutex
+	failedAt, laneOf, waited := map[string]time.Time{}, map[string]time.Duration{}, map[string]time.Duration{}
+	perLane := map[time.Duration]int{}
+	calls := testapp.NewLedger() // first tries and retries
+	together := make(chan struct{})
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		if failures(msg) == 0 {
+			if calls.Add(msg.UUID); calls.Len() == n {
+				mu.Lock()
+				select {
+				case <-together:
+				default:
+					close(together)
+				}
+				mu.Unlock()
+			}
+			<-together // so that all fail in the same moment
+			mu.Lock()
+			defer mu.Unlock()
+			failedAt[msg.UUID] = time.Now()
+			return errDown
+		}
+		calls.Add("retry " + msg.UUID)
+		mu.Lock()
+		defer mu.Unlock()
+		waited[msg.UUID] = time.Since(failedAt[msg.UUID])
+		return nil
+	}, middleware.HandlerOptions{Concurrency: n, Middleware: func(c *middleware.TieredRetryConfig) {
+		c.Observe = func(e middleware.Event) {
+			if e.Outcome != middleware.Retried {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			lane := time.Duration(e.Tier)
+			laneOf[e.MessageUUID] = lane
+			perLane[lane]++
+			assert.Equal(t, lane, e.Delay)
+		}
+	}})
+	s.run()
+	for _, lane := range lanes {
+		assert.True(t, exists(t, s.topic("orders")+"."+s.name+"."+backoff.Tier(lane).String()), "%v", lane)
+	}
+	s.publish("orders", ids(n)...)
+	calls.Wait(t, 2*n, 3*time.Minute)
+
+	// Nothing waits any more, so all duplicates have arrived.
+	for _, lane := range lanes {
+		queue := s.topic("orders") + "." + s.name + "." + backoff.Tier(lane).String()
+		eventually(t, func() bool { return testapp.Depth(t, queue) == 0 }, "%s is empty", queue)
+	}
+	eventually(t, func() bool { return testapp.Depth(t, s.topic("orders")) == 0 }, "the work queue is empty")
+	assert.Empty(t, calls.Twice(), "none twice")
+	mu.Lock()
+	defer mu.Unlock()
+	for id, wait := range waited {
+		assert.GreaterOrEqual(t, wait, broker.Least(laneOf[id]), "message %s on lane %v is not early", id, laneOf[id])
+	}
+	for _, lane := range lanes {
+		assert.Positive(t, perLane[lane], "%v is used", lane) // one of 2,000 messages misses a lane once in 1e116 runs
+	}
+	assert.Len(t, perLane, len(lanes))
+	assert.Len(t, laneOf, n)
+	assert.Len(t, waited, n, "none lost")
+}
+
+// A handler's own jitter, and that of the connection.
+func TestJitterOfAHandler(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(b *config.BuilderConfig) { b.Jitter = 0.1 })
+	fail := func(*message.Message) error { return errDown }
+	s.handle("first", "orders", fail)
+	s.handle("second", "mails", fail, middleware.HandlerOptions{Jitter: 1})
+	s.run()
+	tier := func(topic, delay string) string { return s.topic(topic) + "." + s.name + "." + delay }
+	for _, queue := range []string{
+		tier("orders", "100ms"), tier("orders", "101ms"), tier("orders", "109ms"), tier("orders", "326ms"),
+		tier("mails", "100ms"), tier("mails", "113ms"), tier("mails", "188ms"), tier("mails", "563ms"),
+	} {
+		assert.True(t, exists(t, queue), queue)
+	}
+	assert.False(t, exists(t, tier("mails", "101ms")), "the handler's jitter replaces that of the connection")
+	assert.False(t, exists(t, tier("orders", "188ms")))
+}

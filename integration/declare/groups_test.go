@@ -1,0 +1,147 @@
+package declare_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// inGroup makes the work queues of an app share their tiers.
+func inGroup(b *config.BuilderConfig) {
+	b.TierGroup, b.ExtraTiers = b.Prefix+"_group", []time.Duration{}
+}
+
+// classic makes each work queue a classic queue, which has an inbox.
+func classic(b *config.BuilderConfig) {
+	b.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"}
+}
+
+func (a *app) inbox(queue string) string { return queue + "." + a.name + ".inbox" }
+func (a *app) groupExchange() string     { return a.name + "_group." + a.name }
+func (a *app) groupReturn() string       { return a.groupExchange() + ".return" }
+
+// boundTo are the queues that are bound to an exchange.
+func (a *app) boundTo(exchange string) (queues []string) {
+	a.t.Helper()
+	client := broker.Management(a.t)
+	broker.Eventually(a.t, soon, func() bool {
+		bindings, err := client.ListExchangeBindingsWithSource("/", exchange)
+		queues = nil
+		for _, b := range bindings {
+			queues = append(queues, b.Destination)
+		}
+		return err == nil
+	}, "the management API answers")
+	slices.Sort(queues)
+	return queues
+}
+
+// longTier has a delay that is longer than the time between two checks of bindings.
+func longTier(b *config.BuilderConfig) { b.Schedule = backoff.Constant(5*time.Second, 1) }
+
+// What a message waits for on the tier of a group is deleted meanwhile: each comes back once. A message that is due before the return
+// exchange exists again comes three minutes later, when the broker tries to forward it again.
+func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
+	t.Parallel()
+	for name, remove := range map[string]func(*app, *amqp091.Channel, string) error{
+		"inbox": func(a *app, channel *amqp091.Channel, queue string) error {
+			_, err := channel.QueueDelete(a.inbox(queue), false, false, false)
+			return err
+		},
+		"exchange of copies": func(a *app, channel *amqp091.Channel, _ string) error {
+			return channel.ExchangeDelete(a.groupExchange(), false, false)
+		},
+		"return exchange of the group": func(a *app, channel *amqp091.Channel, _ string) error {
+			return channel.ExchangeDelete(a.groupReturn(), false, false)
+		},
+		"all return exchanges": func(a *app, channel *amqp091.Channel, _ string) error {
+			for _, exchange := range []string{a.groupReturn(), a.name + ".return", a.name + ".return.any"} {
+				if err := channel.ExchangeDelete(exchange, false, false); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"binding of the inbox": func(a *app, channel *amqp091.Channel, queue string) error {
+			return channel.QueueUnbind(a.inbox(queue), "*."+queue, a.groupReturn(), nil)
+		},
+		"way from the inbox": func(a *app, channel *amqp091.Channel, queue string) error {
+			return channel.QueueUnbind(queue, "inbox."+queue, a.name+".return", nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := connect(t, inGroup, classic, longTier)
+			queue := a.queue("orders")
+			tries, processed := testapp.NewLedger(), testapp.NewLedger()
+			a.handleCounting(queue, 3, tries, processed)
+			a.run()
+			send(t, queue, 0)
+			tries.Wait(t, batch, soon)
+			tier := a.groupExchange() + ".5s"
+			broker.Eventually(t, soon, func() bool { return testapp.Depth(t, tier)+processed.Len() == batch }, "all wait")
+			require.NoError(t, remove(a, broker.Channel(t), queue))
+			processed.Wait(t, batch, 5*time.Minute)
+
+			broker.Eventually(t, soon, func() bool {
+				return slices.Equal(a.boundTo(a.groupReturn()), []string{a.inbox(queue)}) && slices.Contains(a.boundTo(a.name+".return"), queue)
+			}, "all is bound again")
+			send(t, queue, batch) // the app declares what it publishes to
+			a.onceEach(queue, processed, 2*batch)
+			assert.NoError(t, a.Health().Ready())
+		})
+	}
+}
+
+// A tier of a group that an operator deletes, with what waits on it, is declared again by the next copies.
+func TestATierOfAGroupIsDeleted(t *testing.T) {
+	t.Parallel()
+	a := connect(t, inGroup, classic)
+	queue := a.queue("orders")
+	processed := testapp.NewLedger()
+	a.handle(queue, 3, processed)
+	a.run()
+	for i := range 3 {
+		send(t, queue, i*batch)
+		a.onceEach(queue, processed, (i+1)*batch)
+		_, err := broker.Channel(t).QueueDelete(a.groupExchange()+".100ms", false, false, false)
+		require.NoError(t, err)
+	}
+	send(t, queue, 3*batch)
+	a.onceEach(queue, processed, 4*batch)
+	assert.Equal(t, []string{a.groupExchange() + ".100ms", a.groupExchange() + ".300ms"}, a.boundTo(a.groupExchange()))
+}
+
+// A work queue that is replaced by one of another type has an inbox, or has none, and no message comes twice.
+func TestAWorkQueueOfAGroupChangesItsType(t *testing.T) {
+	t.Parallel()
+	a := connect(t, slowly, inGroup)
+	queue := a.queue("orders")
+	processed := testapp.NewLedger()
+	a.handle(queue, 3, processed)
+	a.run()
+	for i, kind := range []string{"quorum", "classic", "quorum", "classic"} {
+		through := queue
+		if kind == "classic" {
+			through = a.inbox(queue)
+		}
+		if i > 0 {
+			a.replace(queue, amqp091.Table{"x-queue-type": kind, "x-dead-letter-exchange": "amq.fanout"})
+		}
+		broker.Eventually(t, soon, func() bool {
+			return a.Health().Ready() == nil && slices.Equal(a.boundTo(a.groupReturn()), []string{through})
+		},
+			"messages come back through %s only", through)
+		send(t, queue, i*batch)
+		a.onceEach(queue, processed, (i+1)*batch)
+	}
+}

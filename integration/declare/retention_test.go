@@ -1,0 +1,293 @@
+package declare_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// kept is the MaxLength of these tests.
+const kept = 10
+
+func tenLetters(b *config.BuilderConfig) { b.DeadLetters.MaxLength = kept }
+
+// fail adds a handler that fails for good, one message after the other, and returns how many dead letters it has written.
+func (a *app) fail(queue string) (written *atomic.Int64) {
+	written = &atomic.Int64{}
+	a.AddConsumerHandler(a.router, queue, queue, func(*message.Message) error { return backoff.Permanent(errDown) }, middleware.HandlerOptions{
+		Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) {
+			c.Observe = func(e middleware.Event) {
+				if e.Outcome == middleware.DeadLettered {
+					written.Add(1)
+				}
+			}
+		},
+	})
+	return written
+}
+
+// argumentsOf returns the arguments of a queue.
+func argumentsOf(t testing.TB, queue string) map[string]any {
+	t.Helper()
+	info, err := broker.Queue(broker.Management(t), queue)
+	require.NoError(t, err)
+	return info.Arguments
+}
+
+// read takes the dead letters of a queue with the reader of the library, and returns their identities.
+func read(t *testing.T, queue string, n int) (identities []string) {
+	t.Helper()
+	reading, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(broker.URL(t)), "")
+	require.NoError(t, err)
+	subscriber, err := amqp.NewSubscriber(reading, &testapp.Log{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, subscriber.Close()) }()
+	letters, err := subscriber.Subscribe(t.Context(), queue)
+	require.NoError(t, err)
+	for range n {
+		letter := broker.Receive(t, letters, "a dead letter")
+		_, failed := middleware.ReadRecord(letter.Metadata)
+		assert.True(t, failed)
+		identities = append(identities, letter.UUID)
+		letter.Ack()
+	}
+	return identities
+}
+
+// newest are the identities of the newest dead letters of n messages.
+func newest(n int) (identities []string) {
+	for i := n - kept; i < n; i++ {
+		identities = append(identities, testapp.ID(i))
+	}
+	return identities
+}
+
+// TestTheNewestDeadLettersAreKept: also in a queue that was deleted, which the publisher declares again.
+func TestTheNewestDeadLettersAreKept(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []topology.QueueType{topology.Quorum, topology.Classic} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			a := connect(t, tenLetters, func(b *config.BuilderConfig) { b.QueueType = kind })
+			queue, other := a.queue("orders"), a.queue("mails")
+			written := a.fail(queue)
+			a.fail(other)
+			a.run()
+			for round := int64(1); round <= 2; round++ {
+				testapp.Send(t, "", queue, testapp.Orders(30)...)
+				broker.Eventually(t, soon, func() bool { return written.Load() == 30*round }, "all dead letters are written")
+				assert.Equal(t, kept, testapp.Depth(t, queue+".dead"))
+				assert.Equal(t, newest(30), read(t, queue, kept))
+				assert.EqualValues(t, kept, argumentsOf(t, queue+".dead")["x-max-length"])
+				_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
+				require.NoError(t, err)
+			}
+			assert.Equal(t, 1, a.log.Warnings("the broker drops the oldest dead letters"), "whatever the number of queues")
+			assert.NotContains(t, argumentsOf(t, a.name+".orphans"), "x-max-length")
+			assert.NotContains(t, argumentsOf(t, queue), "x-max-length", "the work queue")
+			assert.Zero(t, testapp.Depth(t, a.name+".orphans"))
+		})
+	}
+}
+
+// TestDeadLettersAreDroppedAfterTheirAge, and not before.
+func TestDeadLettersAreDroppedAfterTheirAge(t *testing.T) {
+	t.Parallel()
+	const age = 3 * time.Second
+	a := connect(t, func(b *config.BuilderConfig) { b.DeadLetters.MaxAge = age })
+	queue := a.queue("orders")
+	written := a.fail(queue)
+	a.run()
+	begin := time.Now()
+	testapp.Send(t, "", queue, testapp.Orders(1)...)
+	broker.Eventually(t, soon, func() bool { return written.Load() == 1 }, "the dead letter is written")
+	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue+".dead") == 0 }, "it is dropped")
+	assert.GreaterOrEqual(t, time.Since(begin), broker.Least(age))
+	assert.Zero(t, testapp.Depth(t, a.name+".orphans"))
+	assert.EqualValues(t, 1, written.Load(), "it does not come back")
+}
+
+// TestTheBrokerItselfWritesDeadLettersAtTheLimit: at-least-once dead-lettering loses nothing but the oldest, and leaves nothing behind.
+func TestTheBrokerItselfWritesDeadLettersAtTheLimit(t *testing.T) {
+	t.Parallel()
+	name := broker.Name(t, "t")
+	broker.Clean(t, name)
+	orders := topology.New(topology.Config{
+		Schedule: backoff.Constant(time.Second, 1), Prefix: name, DeadLetters: topology.Retention{MaxLength: kept},
+	}, topology.Queue{Name: "orders_" + name, Durable: true})
+	channel := broker.Channel(t)
+	require.NoError(t, orders.Declare(channel))
+	require.Equal(t, "at-least-once", orders.WorkQueue.Arguments["x-dead-letter-strategy"])
+	const messages = 30
+	testapp.Send(t, "", orders.WorkQueue.Name, testapp.Orders(messages)...)
+	client := broker.Management(t)
+	counted := func(n int) func() bool {
+		return func() bool {
+			info, err := broker.Queue(client, orders.WorkQueue.Name)
+			return err == nil && info.Messages == n
+		}
+	}
+	broker.Eventually(t, soon, counted(messages), "the management API has counted the messages")
+	deliveries, err := channel.Consume(orders.WorkQueue.Name, "", false, false, false, false, nil)
+	require.NoError(t, err)
+	for range messages {
+		d := broker.Receive(t, deliveries, "a message")
+		require.NoError(t, d.Reject(false))
+	}
+	broker.Eventually(t, soon, counted(0), "the broker has forwarded them")
+	assert.Equal(t, kept, testapp.Depth(t, orders.DeadLetterQueue()))
+	var bodies []string
+	for _, d := range testapp.Take(t, orders.DeadLetterQueue(), kept) {
+		bodies = append(bodies, d.Headers["_watermill_message_uuid"].(string))
+	}
+	assert.Equal(t, newest(messages), bodies)
+}
+
+// TestATierAtItsLimit refuses messages. The next tier takes them, and where all are full, they become dead letters. None is lost.
+func TestATierAtItsLimit(t *testing.T) {
+	t.Parallel()
+	const messages, limit = 40, 5
+	for name, change := range map[string]func(*config.BuilderConfig){
+		"quorum":  func(*config.BuilderConfig) {},
+		"classic": func(b *config.BuilderConfig) { b.QueueType = topology.Classic },
+		"group":   func(b *config.BuilderConfig) { b.TierGroup, b.ExtraTiers = b.Prefix+"_group", []time.Duration{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := connect(t, change, func(b *config.BuilderConfig) {
+				b.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
+				b.TierArguments = amqp091.Table{"x-max-length": limit}
+			})
+			queue := a.queue("orders")
+			tiers := queue
+			if name == "group" {
+				tiers = a.name + "_group"
+			}
+			settled := testapp.NewLedger()
+			a.AddConsumerHandler(a.router, "billing", queue, func(*message.Message) error { return errDown }, middleware.HandlerOptions{
+				Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) {
+					c.Observe = func(e middleware.Event) { settled.Add(e.MessageUUID) }
+				},
+			})
+			a.run()
+			testapp.Send(t, "", queue, testapp.Orders(messages)...)
+			settled.Wait(t, messages, soon)
+			var all []string
+			for _, of := range []string{tiers + "." + a.name + ".1h", tiers + "." + a.name + ".2h", queue + ".dead"} {
+				waiting := testapp.Depth(t, of)
+				assert.GreaterOrEqual(t, waiting, limit, of)
+				for _, d := range testapp.Take(t, of, waiting) {
+					all = append(all, d.Headers["_watermill_message_uuid"].(string))
+					if of == queue+".dead" {
+						assert.Equal(t, string(middleware.DeadReasonNoTier), d.Headers[middleware.DeadReasonKey])
+					}
+				}
+			}
+			slices.Sort(all)
+			assert.Len(t, slices.Compact(all), messages, "none is lost, by identity")
+			assert.Empty(t, settled.Twice())
+		})
+	}
+}
+
+// TestTheLimitsOfAnExistingQueue cannot be changed: the error has the command of the policy that does it.
+func TestTheLimitsOfAnExistingQueue(t *testing.T) {
+	t.Parallel()
+	a := connect(t)
+	queue := a.queue("or.ders")
+	written := a.fail(queue)
+	a.run()
+	testapp.Send(t, "", queue, testapp.Orders(30)...)
+	broker.Eventually(t, soon, func() bool { return written.Load() == 30 }, "all dead letters are written")
+	require.Equal(t, 30, testapp.Depth(t, queue+".dead"), "the default keeps all")
+
+	limited := connect(t, func(b *config.BuilderConfig) {
+		b.Prefix, b.DeadLetters = a.name, topology.Retention{MaxLength: kept, MaxAge: time.Hour}
+	})
+	subscriber, err := limited.Subscriber("limited")
+	require.NoError(t, err)
+	_, err = subscriber.Subscribe(t.Context(), queue)
+	conflict := &topology.ArgumentConflictError{}
+	require.ErrorAs(t, err, &conflict)
+	assert.Equal(t, queue+".dead", conflict.Object)
+	assert.Equal(t, "none", conflict.Have)
+	command := regexp.MustCompile(`: rabbitmqctl set_policy -p '/' --apply-to queues '([^']+)' '([^']+)' '([^']+)': Exception`).FindStringSubmatch(err.Error())
+	require.NotNil(t, command, err.Error())
+	assert.Equal(t, fmt.Sprintf(`{"max-length":%d,"message-ttl":3600000}`, kept), command[3])
+	testapp.PutPolicy(t, command[1], command[2], command[3])
+	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue+".dead") == kept }, "the broker drops the oldest")
+	assert.Equal(t, newest(30), read(t, queue, kept))
+
+	// The other way round: an app without the limits of the existing queue.
+	limits := a.queue("limits")
+	other := connect(t, tenLetters, func(b *config.BuilderConfig) { b.Prefix = a.name })
+	other.fail(limits)
+	other.run()
+	unlimited, err := a.Subscriber("unlimited")
+	require.NoError(t, err)
+	_, err = unlimited.Subscribe(t.Context(), limits)
+	require.ErrorAs(t, err, &conflict)
+	assert.Equal(t, "none", conflict.Want)
+	assert.ErrorContains(t, err, "configure the DeadLetters that it was declared with")
+	assert.NotContains(t, err.Error(), "set_policy")
+}
+
+// TestDefinitionsHaveTheLimits: what the management API imports is what an app accepts.
+func TestDefinitionsHaveTheLimits(t *testing.T) {
+	t.Parallel()
+	name := broker.Name(t, "t")
+	broker.Clean(t, name)
+	queue := "orders_" + name
+	limits := func(b *config.BuilderConfig) {
+		b.Prefix, b.DeadLetters = name, topology.Retention{MaxLength: kept, MaxAge: time.Hour}
+		b.TierArguments, b.DeadLetterArguments = amqp091.Table{"x-max-length": 100}, amqp091.Table{"x-quorum-target-group-size": 3}
+	}
+	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}
+	limits(&b)
+	builder, err := config.NewBuilder(b)
+	require.NoError(t, err)
+	text, err := json.Marshal(builder.Topology(queue))
+	require.NoError(t, err)
+	client := broker.Management(t)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, client.Endpoint+"/api/definitions/%2F", bytes.NewReader(text))
+	require.NoError(t, err)
+	request.Header.Set("Content-Type", "application/json")
+	request.SetBasicAuth(client.Username, client.Password)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Less(t, response.StatusCode, 300)
+	for _, verify := range []bool{true, false} {
+		a := connect(t, limits, func(b *config.BuilderConfig) { b.VerifyOnly = verify })
+		subscriber, err := a.Subscriber("billing")
+		require.NoError(t, err)
+		_, err = subscriber.Subscribe(t.Context(), queue)
+		require.NoError(t, err)
+	}
+	a := connect(t, func(b *config.BuilderConfig) { b.Prefix, b.VerifyOnly = name, false })
+	subscriber, err := a.Subscriber("billing")
+	require.NoError(t, err)
+	_, err = subscriber.Subscribe(t.Context(), queue)
+	var conflict *topology.ArgumentConflictError
+	assert.True(t, errors.As(err, &conflict), "without the limits: %v", err)
+}

@@ -1,0 +1,147 @@
+package topology
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
+)
+
+// A value checks the value of an argument, and returns it as it is declared: all integers as int64, because amqp091-go cuts an int to 32
+// bits. Where the value is wrong it returns what it must be.
+type value func(any) (declared any, want string)
+
+// accepted are the arguments that may be added to tiers and dead-letter queues. Each has values that the library does not rely on. The
+// RabbitMQ manual defines them under "Optional Arguments", "Quorum Queues" and "Classic Queues".
+type accepted map[string]struct {
+	value value
+	only  QueueType // empty: of both types
+}
+
+var (
+	deadLetterKeys = accepted{
+		argument.QueueLeaderLocator:     {value: oneOf(argument.Balanced, argument.ClientLocal)},
+		argument.QuorumInitialGroupSize: {value: positive, only: Quorum},
+		argument.QuorumTargetGroupSize:  {value: positive, only: Quorum},
+		argument.QueueVersion:           {value: positive, only: Classic},
+	}
+	tierKeys = deadLetterKeys.and(accepted{
+		argument.MaxLength:      {value: positive},
+		argument.MaxLengthBytes: {value: positive},
+	})
+)
+
+// inboxKeys are the arguments of tiers that inboxes get too. A length limit is not among them: an inbox that refuses messages stops the
+// tiers of its group.
+var inboxKeys = []string{argument.QueueLeaderLocator, argument.QuorumInitialGroupSize, argument.QuorumTargetGroupSize}
+
+const (
+	deletes  = "the broker deletes a queue that no consumer reads, with the messages in it: remove it"
+	removed  = "it has had no effect since RabbitMQ 3.10: remove it"
+	homeward = "the library sets it, so that messages come back to their work queue: remove it"
+	stays    = "a dead letter stays in its queue until a reader takes it or DeadLetters drops it: remove it"
+	locator  = "RabbitMQ 4.3 closes the connection of a client that sets it: set " + argument.QueueLeaderLocator
+)
+
+// The reasons for which the other arguments of RabbitMQ are refused, and what to do.
+var (
+	tierReasons = map[string]string{
+		argument.QueueType:            "the library sets it: set QueueType",
+		argument.MessageTTL:           "the library sets it to the delay of the tier: change the schedule",
+		argument.DeadLetterExchange:   homeward,
+		argument.DeadLetterRoutingKey: homeward,
+		argument.DeadLetterStrategy:   homeward,
+		argument.Overflow:             "the library sets it to reject-publish, because any other value drops messages that wait: remove it",
+		argument.Expires:              deletes,
+		argument.DeliveryLimit:        "it has no effect, because no consumer reads a tier: remove it",
+		argument.SingleActiveConsumer: "it has no effect, because no consumer reads a tier: remove it",
+		argument.MaxInMemoryLength:    removed,
+		argument.MaxInMemoryBytes:     removed,
+		argument.QueueMasterLocator:   locator,
+	}
+	deadLetterReasons = map[string]string{
+		argument.QueueType:            "the library sets it: set QueueType",
+		argument.MessageTTL:           "it drops dead letters: set DeadLetters.MaxAge",
+		argument.MaxLength:            "it drops or refuses dead letters: set DeadLetters.MaxLength",
+		argument.MaxLengthBytes:       "it drops or refuses dead letters: set DeadLetters.MaxLength",
+		argument.Overflow:             "the library sets it to drop-head with DeadLetters.MaxLength: while a queue refuses dead letters, consumers hold failed messages: remove it",
+		argument.DeadLetterExchange:   stays,
+		argument.DeadLetterRoutingKey: stays,
+		argument.DeadLetterStrategy:   stays,
+		argument.Expires:              deletes,
+		argument.DeliveryLimit:        "the library sets it so high that no dead letter is dropped because a reader gives it back: remove it",
+		argument.SingleActiveConsumer: "a quorum queue that has it refuses basic.get, with which the management UI reads messages: remove it",
+		argument.MaxInMemoryLength:    removed,
+		argument.MaxInMemoryBytes:     removed,
+		argument.QueueMasterLocator:   locator,
+	}
+)
+
+func (a accepted) and(more accepted) accepted {
+	all := maps.Clone(a)
+	maps.Copy(all, more)
+	return all
+}
+
+// faults returns what is wrong with the arguments in a field of the configuration.
+func (a accepted) faults(field string, arguments amqp091.Table, kind QueueType, reasons map[string]string) (faults []error) {
+	for _, key := range slices.Sorted(maps.Keys(arguments)) {
+		fault := func(format string, args ...any) {
+			faults = append(faults, fmt.Errorf("%s[%q] is %#v: %s", field, key, arguments[key], fmt.Sprintf(format, args...)))
+		}
+		rule, ok := a[key]
+		switch {
+		case !ok && reasons[key] != "":
+			fault("%s", reasons[key])
+		case !ok:
+			fault("it is not among the arguments that may be added, %s: remove it; a policy can set others",
+				strings.Join(slices.Sorted(maps.Keys(a)), ", "))
+		case rule.only != "" && rule.only != kind:
+			fault("only queues of type %s have it, and QueueType is %s: remove it", rule.only, kind)
+		default:
+			if _, want := rule.value(arguments[key]); want != "" {
+				fault("it must be %s", want)
+			}
+		}
+	}
+	return faults
+}
+
+// declared returns a copy of valid arguments, as they are declared.
+func (a accepted) declared(arguments amqp091.Table) amqp091.Table {
+	if len(arguments) == 0 {
+		return nil
+	}
+	copied := amqp091.Table{}
+	for key, value := range arguments {
+		copied[key], _ = a[key].value(value)
+	}
+	return copied
+}
+
+func positive(v any) (any, string) {
+	const want = "an integer from 1 to 9223372036854775807"
+	number := reflect.ValueOf(v)
+	switch {
+	case number.CanInt() && number.Int() > 0:
+		return number.Int(), ""
+	case number.CanUint() && number.Uint() > 0 && number.Uint() <= math.MaxInt64:
+		return int64(number.Uint()), ""
+	}
+	return nil, want
+}
+
+func oneOf(values ...string) value {
+	return func(v any) (any, string) {
+		if text, ok := v.(string); ok && slices.Contains(values, text) {
+			return text, ""
+		}
+		return nil, fmt.Sprintf("one of %q", values)
+	}
+}

@@ -1,0 +1,118 @@
+package retrytest_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// The assertions take the shortest delays. The stories have those that were chosen.
+func TestJitterInAnApp(t *testing.T) {
+	schedule := backoff.Schedule{time.Second, 10 * time.Second}
+	for _, tiersWait := range []bool{true, false} {
+		t.Run(fmt.Sprintf("tiers wait %v", tiersWait), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const messages = 400 // none is jittered at all once in 8^400 runs
+				app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: schedule, Jitter: 0.5, TiersWait: tiersWait})
+				app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
+				var sent []*message.Message
+				for i := range messages {
+					sent = append(sent, order(fmt.Sprint(i)))
+				}
+				delays := map[time.Duration]bool{}
+				for _, story := range app.SendAll("orders", sent...) {
+					story.RetriedAt(time.Second, 11*time.Second).Waited(schedule...).DeadLettered(middleware.DeadReasonExhausted)
+					for i, a := range story.Attempts()[:2] {
+						require.GreaterOrEqual(t, a.Delay, schedule[i])
+						require.LessOrEqual(t, a.Delay, schedule[i]*3/2)
+						require.GreaterOrEqual(t, a.Waited, a.Delay, "the story has the delay that was chosen")
+						require.LessOrEqual(t, a.Waited, a.Delay+2*time.Millisecond)
+						require.Contains(t, backoff.Lanes(schedule[i], 0.5), time.Duration(a.Tier))
+						require.Contains(t, story.String(), fmt.Sprintf("retried, waits %v on tier %v", backoff.Tier(a.Delay.Round(time.Millisecond)), a.Tier))
+						if tiersWait {
+							require.Equal(t, time.Duration(a.Tier), a.Delay.Round(time.Millisecond))
+						}
+						delays[a.Delay] = true
+					}
+				}
+				assert.GreaterOrEqual(t, len(delays), 16, "every lane of both tiers")
+			})
+		})
+	}
+}
+
+// A wait that is shorter than the assertion, or longer than the jitter allows, fails it.
+func TestAssertionsWithJitterFindFaults(t *testing.T) {
+	for name, assert := range map[string]func(*retrytest.Story){
+		"retried too late":  func(s *retrytest.Story) { s.RetriedAt(8900 * time.Millisecond) },
+		"retried too early": func(s *retrytest.Story) { s.RetriedAt(11100 * time.Millisecond) },
+		"waited too long":   func(s *retrytest.Story) { s.Waited(8900 * time.Millisecond) },
+		"waited too short":  func(s *retrytest.Story) { s.Waited(11100 * time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				text, fatal := failureOf(func(t testing.TB) {
+					app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{10 * time.Second}, Jitter: 0.1})
+					app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
+					assert(app.Send("orders", order("1")))
+				})
+				require.False(t, fatal)
+				require.Contains(t, text, "retried, waits 1")
+			})
+		})
+	}
+}
+
+func TestJitterOfAHandlerInAnApp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Constant(time.Second, 50), TiersWait: true})
+		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown), middleware.HandlerOptions{Jitter: 1})
+		longest := time.Duration(0)
+		for _, a := range app.Send("orders", order("1")).Attempts() {
+			assert.LessOrEqual(t, a.Delay, 1875*time.Millisecond)
+			longest = max(longest, a.Delay)
+		}
+		assert.Greater(t, longest, 1100*time.Millisecond)
+	})
+}
+
+// A simulated story shows the range of each time and each delay.
+func TestSimulatedStoryWithJitter(t *testing.T) {
+	t.Parallel()
+	config := retrytest.SimulationConfig{Schedule: backoff.Schedule{5 * time.Second, time.Minute}, Jitter: 0.2}
+	assert.Equal(t, `at           took   failure   outcome                               why
+0s           0s     1         retried, waits 5s to 6s on tier 5s    the handler fails
+5s to 6s     0s     2         retried, waits 1m to 72s on tier 1m   the handler fails
+65s to 78s   0s     3         dead-lettered as exhausted            the handler fails
+`, retrytest.SimulateWith(config).String())
+
+	config.TiersWait = true
+	config.Fails = errorsInTurn(errDown, backoff.RetryAfter(errDown, time.Minute), nil)
+	assert.Equal(t, `at               took   failure   outcome                                  why
+0s               0s     1         retried, waits 5s to 5875ms on tier 5s   the bank is down
+5s to 5.875s     0s     2         retried, waits 1m on tier 1m             the bank is down
+65s to 65.875s   0s     -         recovered
+`, retrytest.SimulateWith(config).String())
+
+	long := retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Constant(backoff.MaxDelay/2, 100), Jitter: 1})
+	assert.Equal(t, time.Duration(math.MaxInt64), long.Attempts[100].At)
+	assert.NotContains(t, long.String(), " -", "no time is negative")
+}
+
+func TestInvalidJitterOfAnApp(t *testing.T) {
+	text, fatal := failureOf(func(t testing.TB) {
+		retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Jitter: -1})
+	})
+	require.True(t, fatal)
+	assert.Contains(t, text, "Config.Jitter is -1: it must be from 0 (none) to 1")
+}
