@@ -22,6 +22,7 @@ import (
 type layout struct {
 	group    string
 	schedule backoff.Schedule
+	jitter   float64
 }
 
 // An app has two work queues: one that the library declares, a quorum queue, and a classic one, which has an inbox in a group.
@@ -45,7 +46,7 @@ func newApp(t *testing.T) app {
 func (d *deployment) instanceOf(l layout) *instance {
 	i := d.instance(connected)
 	i.change = func(c *config.BuilderConfig) {
-		c.Schedule, c.ExtraTiers = l.schedule, []time.Duration{}
+		c.Schedule, c.Jitter, c.ExtraTiers = l.schedule, l.jitter, []time.Duration{}
 		if l.group != "" {
 			c.TierGroup = l.group + "_" + d.prefix
 		}
@@ -70,13 +71,11 @@ func (a app) topologies(l layout) (all []topology.Topology) {
 
 // tiers are the names of the tier queues of a layout.
 func (a app) tiers(l layout) (names []string) {
-	for _, d := range a {
-		for _, tier := range l.schedule.Tiers() {
-			group := d.queue
-			if l.group != "" {
-				group = l.group + "_" + d.prefix
+	for _, t := range a.topologies(l) {
+		for _, q := range t.Queues {
+			if _, isTier := q.Arguments["x-message-ttl"]; isTier && !strings.HasSuffix(q.Name, ".inbox") {
+				names = append(names, q.Name)
 			}
-			names = append(names, group+"."+d.prefix+"."+tier.String())
 		}
 	}
 	slices.Sort(names)
@@ -94,10 +93,10 @@ func TestMoveToAnotherLayout(t *testing.T) {
 	t.Parallel()
 	before, after := backoff.Schedule{300 * time.Millisecond, 3 * time.Second}, backoff.Schedule{300 * time.Millisecond, 2 * time.Second}
 	for name, row := range map[string]struct{ from, to layout }{
-		"own tiers to a group":        {layout{"", before}, layout{"shop", before}},
-		"a group to own tiers":        {layout{"shop", before}, layout{"", before}},
-		"a group to another":          {layout{"shop", before}, layout{"store", after}},
-		"another schedule of a group": {layout{"shop", before}, layout{"shop", after}},
+		"own tiers to a group":     {layout{"", before, 0}, layout{"shop", before, 0}},
+		"a group to own tiers":     {layout{"shop", before, 0}, layout{"", before, 0}},
+		"a group to another":       {layout{"shop", before, 0.2}, layout{"store", after, 0}}, // without jitter
+		"another schedule, jitter": {layout{"shop", before, 0}, layout{"shop", after, 0.2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
