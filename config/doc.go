@@ -21,6 +21,7 @@
 //	WorkQueueMode          topology.WorkQueueMode  // what is done with the app's own queues; default topology.Protect
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
 //	VerifyOnly             bool                    // declare nothing, only check that the topology exists
+//	Management             string                  // address of the management API, for Health.Tiers; default none
 //
 // The methods of Connection, which Connect returns, are:
 //
