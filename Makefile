@@ -26,6 +26,8 @@ SCALE_ARGS ?=
 SCALE_FILES ?= -charts docs/charts -page docs/benchmarks.md
 # The versions of RabbitMQ that bench-scale measures, where several run side by side.
 SCALE_VERSIONS ?= 4.0 4.3
+# Flags of neighbours: -messages, -relief, -rate.
+GROUPS_ARGS ?=
 # A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
 # for one.
 BROKERS   ?=
@@ -42,8 +44,8 @@ DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGI
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover broker-up broker-down
-.PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one fuzz-root fuzz-integration lint-format lint-root lint-modules
+.PHONY: help demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover broker-up broker-down
+.PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -81,6 +83,11 @@ race: ## all tests with the race detector (needs a C compiler)
 bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS, STORM_ARGS)
 	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 	@$(WITH_BROKER) $(SUBMAKE) bench-broker
+
+bench-groups: ## how late the retries of a group are, while one of its work queues takes no messages (GROUPS_ARGS)
+	@brokers=$$(sh .ci/find-brokers) || exit 1; \
+		if [ -n "$$brokers" ]; then $(SUBMAKE) groups-versions BROKERS="$$brokers"; \
+		else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) groups-one; fi
 
 bench-scale: bench-scale-build ## what a million messages, 1,000 work queues or 100 instances cost, with charts (SCALE_ARGS)
 	@brokers=$$(sh .ci/find-brokers) || exit 1; \
@@ -146,6 +153,7 @@ test-chaos:
 bench-broker:
 	$(GO) run -C integration ./publisher/cmd/publishbench $(BENCH_ARGS)
 	$(GO) run -C integration ./retry/cmd/retrybench $(BENCH_ARGS) $(STORM_ARGS)
+	@$(SUBMAKE) groups-one
 	$(GO) test -C integration -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 
 bench-scale-build:
@@ -167,6 +175,17 @@ chaos-versions:
 chaos-one:
 	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
 	@exec .broker/chaos -except '^(leaders|node-killed)$$' -messages 1400 $(CHAOS_ARGS)
+
+groups-one:
+	$(GO) run -C integration ./groups/cmd/neighbours $(GROUPS_ARGS)
+
+# The nodes of a cluster are restarted one after the other, too.
+groups-versions:
+	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/neighbours ./groups/cmd/neighbours
+	@lines=$$($(BROKERS) up $(VERSIONS)) && .broker/neighbours -brokers "$$(echo "$$lines" | paste -s -d , -)" $(GROUPS_ARGS)
+	@version=$(lastword $(VERSIONS)); lines=$$($(BROKERS) cluster $$version) && \
+		.broker/neighbours -cluster "$$(echo "$$lines" | paste -s -d , -)" -tool "$(BROKERS)" $(GROUPS_ARGS); \
+		result=$$?; $(BROKERS) down $$version-1 $$version-2 $$version-3; exit $$result
 
 lint-format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && if [ -n "$$unformatted" ]; then \

@@ -25,6 +25,7 @@
 //	DeadLetterArguments    amqp091.Table           // added to the arguments of dead-letter queues
 //	AllowUnprotectedQuorum bool                    // accept a quorum queue that only a policy protects (RabbitMQ 4.0 to 4.2)
 //	VerifyOnly             bool                    // declare nothing, only check that the topology exists
+//	Management             string                  // address of the management API, for Health.Tiers; default none
 //
 // The methods of Connection, which Connect returns, are:
 //

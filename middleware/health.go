@@ -13,6 +13,20 @@ type Health struct {
 	Links []LinkHealth
 	// Subscriptions are those that have begun and have not ended.
 	Subscriptions []SubscriptionHealth
+
+	// Tiers are the queues with messages whose delay is over and which the broker cannot forward. Only RabbitMQ with
+	// rabbitmq.BuilderConfig.Management shows them. They do not count for Ready: new instances would not help.
+	Tiers []TierHealth
+	// TiersError is why the last look for such queues has failed: Tiers are then those of an earlier look. Nil: it has not, or nothing
+	// looks.
+	TiersError error
+}
+
+// TierHealth is the state of a tier, or of an inbox, with messages that are overdue.
+type TierHealth struct {
+	Queue   string
+	Overdue int       // messages whose delay is over
+	Since   time.Time // since when some of them stay, at the precision of 15 s
 }
 
 // LinkHealth is the state of one network connection.

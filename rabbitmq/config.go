@@ -11,6 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -77,6 +78,13 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	// queue is missing. A tier or dead-letter queue that is deleted later is not declared again, and failed messages are held.
 	// Whether the work queue is protected is not checked, because AMQP 0-9-1 has no method to read arguments.
 	VerifyOnly bool
+
+	// Management is the address of RabbitMQ's management API, such as http://user:password@host:15672 (or https://). With it, Connect
+	// looks every 15 s for tiers and inboxes with messages whose delay is over and which the broker cannot forward, and Health shows
+	// them. It asks for the queues of its virtual host, with a deadline of 10 s. The user needs the tag "management" or "monitoring", and
+	// permissions for the virtual host. For https, the TLS settings are AMQP.Connection.TLSConfig. Optional: the default is no address,
+	// and Health does not show tiers, because AMQP 0-9-1 has no method for it. Only Connect uses it.
+	Management string
 }
 
 // topology has all tiers.
@@ -110,16 +118,22 @@ func (c BuilderConfig[C, M]) Validate() error {
 	app := major.Fields(&c.AMQP)
 	faults := []error{validateMajor[C, M](c.AMQP), c.topologyOf(c.Schedule).Validate(), validateApp(app, c.WorkQueueMode)}
 	retry := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers}
+	if c.Management != "" {
+		if err := management.Validate(c.Management); err != nil {
+			faults = append(faults, fmt.Errorf("Management: %w", err))
+		}
+	}
 	return errors.Join(append(faults, retry.ValidateRules())...)
 }
 
 // plainConfig is a BuilderConfig without its Format method.
 type plainConfig[C any, M edge.Major[C]] BuilderConfig[C, M]
 
-// Format implements fmt.Formatter. It prints the configuration without the password in the broker's address.
+// Format implements fmt.Formatter. It prints the configuration without the passwords in its addresses.
 func (c BuilderConfig[C, M]) Format(state fmt.State, verb rune) {
 	var major M
 	app := major.Fields(&c.AMQP)
 	*app.URI = redacted(*app.URI)
+	c.Management = management.Redacted(c.Management)
 	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), plainConfig[C, M](c))
 }

@@ -68,7 +68,7 @@ func Connect[C any, M edge.Major[C]](
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	return open(c, options, logger)
+	return open(c, options, config.Management, logger)
 }
 
 // validateConnect is Validate for Connect.
@@ -148,8 +148,8 @@ func validateMiddleware(options middleware.HandlerOptions) error {
 	return nil
 }
 
-// open connects twice.
-func open(c *core, defaults middleware.HandlerOptions, logger watermill.LoggerAdapter) (*Connection, error) {
+// open connects twice. manage is the address of the management API, or empty.
+func open(c *core, defaults middleware.HandlerOptions, manage string, logger watermill.LoggerAdapter) (*Connection, error) {
 	initial, longest := c.app.Reconnect()
 	consuming, err := subscriber.Open(subscriber.ConnectionConfig{
 		URI: *c.app.URI, AMQP: cloneConnection(*c.app.Connection), TLS: (*c.app.TLS).Clone(),
@@ -171,7 +171,7 @@ func open(c *core, defaults middleware.HandlerOptions, logger watermill.LoggerAd
 		Inspector: c.inspector, Prefix: c.prefix, VerifyOnly: c.verifyOnly, Logger: logger,
 		Publishing: publishing.Channel, Consumed: connection.consumes,
 	})
-	if err := connection.setUp(); err != nil {
+	if err := errors.Join(connection.setUp(), connection.watch(manage)); err != nil {
 		_ = connection.Close()
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
 )
@@ -33,6 +34,7 @@ type Connection struct {
 	consuming  *subscriber.Connection
 	publishing *publisher.Connection
 	declarer   *declarer
+	overdue    *overdue             // nil without a management API
 	failures   *publisher.Publisher // of copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
@@ -59,6 +61,19 @@ func (c *Connection) setUp() error {
 	config.Source = c.sourceOf(c, config)
 	c.fallback, err = middleware.NewTieredRetry(config, c.logger)
 	return err
+}
+
+// watch begins to look for overdue tiers, where there is an address of the management API.
+func (c *Connection) watch(manage string) error {
+	if manage == "" {
+		return nil
+	}
+	client, err := management.New(manage, c.core.address().Vhost, (*c.core.app.TLS).Clone())
+	if err != nil {
+		return fmt.Errorf("Management: %w", err)
+	}
+	c.overdue = watchOverdue(client.Queues, c.declarer.waiting, c.logger)
+	return nil
 }
 
 // sourceOf is where the messages of a handler come from.
@@ -164,7 +179,8 @@ func (c *Connection) whileOpen(handler string, do func(string) error) error {
 }
 
 // Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. After Close, the
-// LastError of both is ErrClosed. It does not wait for the broker.
+// LastError of both is ErrClosed. With BuilderConfig.Management it has the tiers and inboxes that are overdue. It does not wait for the
+// broker.
 func (c *Connection) Health() middleware.Health {
 	consuming, publishing := c.consuming.Health(), c.publishing.Health()
 	h := middleware.Health{Links: []middleware.LinkHealth{
@@ -192,6 +208,7 @@ func (c *Connection) Health() middleware.Health {
 		state.Paused, state.Holding = c.gates.State(s.Name)
 		h.Subscriptions = append(h.Subscriptions, state)
 	}
+	h.Tiers, h.TiersError = c.overdue.health()
 	return h
 }
 
@@ -204,6 +221,7 @@ func (c *Connection) Close() error {
 	c.mu.Unlock()
 	c.stop()
 	c.closing.Do(func() {
+		c.overdue.close()
 		_ = c.consuming.Close()
 		c.declarer.close()
 		_ = c.publishing.Close()

@@ -47,6 +47,7 @@ type declarer struct {
 	connection uint64
 	queues     map[string]*declaredQueue // of this connection
 	objects    map[any]bool              // the exchanges, queues and bindings that are declared on this connection
+	holding    map[string]bool           // the queues on which messages wait, of all connections
 }
 
 // A declaredQueue is what has been declared for a work queue on one connection.
@@ -68,7 +69,7 @@ type declaring struct {
 }
 
 func newDeclarer(config declarerConfig) *declarer {
-	d := &declarer{config: config}
+	d := &declarer{config: config, holding: map[string]bool{}}
 	if !config.VerifyOnly {
 		d.returns = newReturns(config)
 	}
@@ -245,6 +246,11 @@ func (d *declarer) missing(connection uint64, t topology.Topology) topology.Topo
 func (d *declarer) declared(connection uint64, t topology.Topology) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for _, q := range t.Queues {
+		if _, expires := q.Arguments[argument.MessageTTL]; expires {
+			d.holding[q.Name] = true
+		}
+	}
 	if d.connection != connection {
 		return
 	}
@@ -257,6 +263,13 @@ func (d *declarer) declared(connection uint64, t topology.Topology) {
 	for _, b := range t.Bindings {
 		d.objects[b] = true
 	}
+}
+
+// waiting returns the tiers and inboxes that were declared or verified.
+func (d *declarer) waiting() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.holding))
 }
 
 type exchangeName string

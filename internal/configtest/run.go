@@ -134,13 +134,19 @@ func (s suite[C, M]) noPasswordInAnError(t *testing.T) {
 		_, err := s.new(s.config(func(_ *Config[C, M], app Fields) { *app.URI = address }))
 		require.Error(t, err, address)
 		assert.NotContains(t, err.Error(), "ary", address)
+		if strings.HasPrefix(address, "http:") {
+			continue
+		}
+		_, err = s.new(s.config(func(c *Config[C, M], _ Fields) { c.Management = address }))
+		require.ErrorContains(t, err, "Management: the address must be like")
+		assert.NotContains(t, err.Error(), "ary", address)
 	}
 }
 
 func (s suite[C, M]) noPasswordInPrint(t *testing.T) {
 	for _, address := range append(addresses, "amqp://user:canary@localhost/", "amqps://user:can%2Fary@localhost:5671/vhost?heartbeat=5") {
-		c := s.config(func(_ *Config[C, M], app Fields) {
-			*app.URI = address
+		c := s.config(func(c *Config[C, M], app Fields) {
+			*app.URI, c.Management = address, "http://user:canary@localhost:15672"
 			*app.Connection = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "user", Password: "canary"}}}
 		})
 		for _, printed := range s.printed(c) {
@@ -151,6 +157,7 @@ func (s suite[C, M]) noPasswordInPrint(t *testing.T) {
 			}
 		}
 		assert.Equal(t, address, *valuesOf(c.AMQP).URI, "printing does not change it")
+		assert.Contains(t, c.Management, "canary")
 	}
 	all := fmt.Sprintf("%+v", s.printed(s.config()))
 	assert.Contains(t, all, "amqp://guest:xxxxx@localhost:5672/", "the rest is printed")

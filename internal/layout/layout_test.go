@@ -82,6 +82,7 @@ var rules = []rule{
 		why:    "publishing, consuming and inspecting dial in the same way",
 	},
 	{folder: "rabbitmq/internal/socket", never: []string{watermill, amqp091}, why: "it is a network connection, independent of what is written to it"},
+	{folder: "rabbitmq/internal/management", never: []string{watermill, amqp091}, why: "it is HTTP, and knows nothing of AMQP"},
 	{folder: "rabbitmq/internal/refusal", may: []string{amqp091}, never: []string{watermill}, why: "it reads the broker's errors, for every operation that causes them"},
 	{
 		folder: "rabbitmq/internal/headers",

@@ -1,0 +1,73 @@
+package declare_test
+
+import (
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// A full work queue stops its tier, or its inbox in a group: Health and the log show it.
+func TestOverdueTiers(t *testing.T) {
+	t.Parallel()
+	const stuck = 60
+	client := broker.Management(t)
+	address, err := url.Parse(client.Endpoint)
+	require.NoError(t, err)
+	address.User = url.UserPassword(client.Username, client.Password)
+	for name, group := range map[string]bool{"tier": false, "inbox": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := connect(t, func(b *config.BuilderConfig) {
+				b.Management = address.String()
+				if group {
+					inGroup(b)
+				}
+				b.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(1), "x-overflow": "reject-publish"}
+			})
+			queue := a.queue("full")
+			taken := make(chan struct{}, 1)
+			a.AddConsumerHandler(a.router, "full", queue, func(msg *message.Message) error {
+				taken <- struct{}{}
+				<-msg.Context().Done() // it takes no other message
+				return nil
+			}, middleware.HandlerOptions{Concurrency: 1, CloseTimeout: time.Second})
+			a.run()
+			testapp.Send(t, "", queue, testapp.Orders(1)...)
+			broker.Receive(t, taken, "the handler has a message")
+			testapp.Send(t, "", queue, testapp.Orders(1)...) // the queue is full
+
+			exchange, overdue := a.name, queue+"."+a.name+".100ms"
+			if group {
+				exchange, overdue = a.groupExchange(), a.inbox(queue)
+			}
+			begin := time.Now()
+			testapp.Send(t, exchange, "100ms."+queue, testapp.Orders(stuck)...)
+			var tiers []middleware.TierHealth
+			broker.Eventually(t, 2*soon, func() bool {
+				tiers = a.Health().Tiers
+				return len(tiers) > 0 && tiers[0].Overdue >= stuck-2
+			}, "Health shows that it is overdue")
+			require.Len(t, tiers, 1)
+			assert.Equal(t, overdue, tiers[0].Queue)
+			assert.WithinRange(t, tiers[0].Since, begin, time.Now())
+			assert.NoError(t, a.Health().Ready())
+			assert.NoError(t, a.Health().TiersError)
+			assert.Positive(t, a.log.Warnings("are overdue"))
+
+			_, err := broker.Channel(t).QueueDelete(overdue, false, false, false)
+			require.NoError(t, err)
+			broker.Eventually(t, 2*soon, func() bool { return len(a.Health().Tiers) == 0 }, "it is no longer overdue")
+			broker.Eventually(t, soon, func() bool { return a.log.Count("No message is overdue any more") > 0 }, "the log has it")
+		})
+	}
+}

@@ -1,0 +1,134 @@
+// Package management reads from RabbitMQ's management API what AMQP 0-9-1 has no method for: how many expired messages of a queue wait
+// for the queues that they go to.
+package management
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// maxAnswer bounds the answer in bytes. A queue has about 120.
+const maxAnswer = 64 << 20
+
+// Client reads from the management API of one virtual host. It keeps no connection open. It is safe for concurrent use.
+type Client struct {
+	address        string // without user and password
+	user, password string
+	http           http.Client
+}
+
+// Validate reports what is wrong with an address. The error contains no part of it: it may have a password.
+func Validate(address string) error {
+	_, err := parse(address)
+	return err
+}
+
+func parse(address string) (*url.URL, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User == nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, errors.New("the address must be like http://user:password@host:15672 (or https://), " +
+			"with reserved characters in user name and password percent-encoded")
+	}
+	return u, nil
+}
+
+// Redacted returns an address without its password.
+func Redacted(address string) string {
+	if address == "" {
+		return ""
+	}
+	u, err := parse(address)
+	if err != nil {
+		return "(an address that cannot be read)"
+	}
+	return u.Redacted()
+}
+
+// New returns a client for a virtual host. It does not connect. settings may be nil; they are those of an https address.
+func New(address, vhost string, settings *tls.Config) (*Client, error) {
+	u, err := parse(address)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{user: u.User.Username()}
+	c.password, _ = u.User.Password()
+	u.User = nil
+	c.address = strings.TrimSuffix(u.String(), "/") + "/api/queues/" + url.PathEscape(vhost) + "?columns=name,messages,messages_dlx,message_stats.publish"
+	c.http = http.Client{
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the password is for this host
+	}
+	return c, nil
+}
+
+// Queue has the figures of a queue. They are up to five seconds old.
+type Queue struct {
+	Messages  int  // all of them
+	Expired   int  // those that wait for the queue that they go to
+	Published int  // by clients, since the queue or the node began
+	Counted   bool // Published is known: the broker does not count messages that it forwards itself
+}
+
+// Queues returns the queues of the virtual host. An error contains no password.
+func (c *Client) Queues(ctx context.Context) (map[string]Queue, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address, nil)
+	if err != nil {
+		return nil, errors.New("cannot make a request to the management API")
+	}
+	request.SetBasicAuth(c.user, c.password)
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("the management API at %s does not answer: %w", request.URL.Host, cause(err))
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the management API at %s refuses to list the queues: %s: the user needs the tag \"monitoring\" or \"management\", "+
+			"and permissions for the virtual host", request.URL.Host, statusText(response))
+	}
+	var queues []struct {
+		Name     string `json:"name"`
+		Messages int    `json:"messages"`
+		Expired  int    `json:"messages_dlx"`
+		Stats    struct {
+			Publish *int `json:"publish"`
+		} `json:"message_stats"`
+	}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&queues); err != nil {
+		return nil, fmt.Errorf("the answer of the management API at %s cannot be read: %w", request.URL.Host, cause(err))
+	}
+	all := make(map[string]Queue, len(queues))
+	for _, q := range queues {
+		of := Queue{Messages: q.Messages, Expired: q.Expired, Counted: q.Stats.Publish != nil}
+		if of.Counted {
+			of.Published = *q.Stats.Publish
+		}
+		all[q.Name] = of
+	}
+	return all, nil
+}
+
+// statusText is the status of a response, with a standard text: that of the server can have any length.
+func statusText(response *http.Response) string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", response.StatusCode, http.StatusText(response.StatusCode)))
+}
+
+// cause leaves out the address, which an error of a client repeats.
+func cause(err error) error {
+	var of *url.Error
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	var network net.Error
+	if errors.As(err, &network) && network.Timeout() {
+		return errors.New("it took too long")
+	}
+	return err
+}

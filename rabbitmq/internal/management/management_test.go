@@ -1,0 +1,88 @@
+package management
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func client(t *testing.T, handler http.HandlerFunc) *Client {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	c, err := New(strings.Replace(server.URL, "http://", "http://shop:can%2Fary@", 1)+"/", "a/b", nil)
+	require.NoError(t, err)
+	return c
+}
+
+func TestQueues(t *testing.T) {
+	c := client(t, func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		assert.Equal(t, "shop can/ary", user+" "+password)
+		assert.Equal(t, "/api/queues/a%2Fb?columns=name,messages,messages_dlx,message_stats.publish", r.RequestURI)
+		_, _ = fmt.Fprint(w, `[{"name":"new"},{"name":"tier","messages":7,"messages_dlx":5,"message_stats":{"publish":9}},`+
+			`{"name":"classic","messages":3,"message_stats":{}}]`)
+	})
+	queues, err := c.Queues(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, map[string]Queue{
+		"new": {}, "tier": {Messages: 7, Expired: 5, Published: 9, Counted: true}, "classic": {Messages: 3},
+	}, queues)
+}
+
+func TestFaultsOfTheAPI(t *testing.T) {
+	for want, handler := range map[string]http.HandlerFunc{
+		"401 Unauthorized: the user needs the tag": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		"302 Found": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		},
+		"cannot be read": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprint(w, "<html>"+strings.Repeat("x", 1<<20))
+		},
+		"does not answer": func(w http.ResponseWriter, _ *http.Request) {
+			connection, _, err := w.(http.Hijacker).Hijack()
+			if err == nil {
+				_ = connection.Close()
+			}
+		},
+		"it took too long": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	} {
+		t.Run(want, func(t *testing.T) {
+			c := client(t, handler)
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			if want != "it took too long" {
+				ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+			}
+			defer cancel()
+			_, err := c.Queues(ctx)
+			require.ErrorContains(t, err, want)
+			assert.NotContains(t, fmt.Sprintf("%v %+v %#v", err, err, err), "ary")
+			assert.Less(t, len(err.Error()), 300)
+		})
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for _, address := range []string{"http://user:canary@localhost:15672", "https://user:can%2Fary@broker/prefix/"} {
+		assert.NoError(t, Validate(address))
+		assert.NotContains(t, Redacted(address), "ary")
+		assert.Contains(t, Redacted(address), "user:xxxxx@")
+	}
+	for _, address := range []string{
+		"amqp://user:canary@localhost:5672", "http://localhost:15672", "localhost:15672", "http://user:can/ary@localhost", "http://user:canary@",
+		"http://user:canary@localhost:x", "http://user:canary@localhost/?a=b", "http://user:canary%@localhost", "canary",
+	} {
+		err := Validate(address)
+		require.ErrorContains(t, err, "must be like http://user:password@host:15672", address)
+		assert.NotContains(t, err.Error(), "ary")
+		assert.NotContains(t, Redacted(address), "ary", address)
+	}
+	assert.Empty(t, Redacted(""))
+}

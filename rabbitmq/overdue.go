@@ -1,0 +1,161 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/internal/rota"
+	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
+)
+
+// overduePeriod is the time between two looks, 15 s. Tests shorten rota.Period.
+func overduePeriod() time.Duration { return rota.Period / 2 }
+
+const (
+	overdueDeadline = 10 * time.Second // of a look
+
+	// overdueIntervals between two looks must show that expired messages stay, one after the other: the broker's figures are not all of
+	// the same moment.
+	overdueIntervals = 2
+
+	// forwardedAtOnce is how many messages a quorum queue dead-letters at the same time at most
+	// (dead_letter_worker_consumer_prefetch). A queue that forwards without a fault often has a few expired messages.
+	forwardedAtOnce = 32
+)
+
+// overdue watches the tiers and inboxes of a Connection: it shows those with messages whose delay is over and which the broker does not
+// forward.
+type overdue struct {
+	read   func(context.Context) (map[string]management.Queue, error)
+	names  func() []string // of the tiers and inboxes
+	logger watermill.LoggerAdapter
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu     sync.Mutex
+	before map[string]seenQueue // at the last look
+	tiers  []middleware.TierHealth
+	err    error // of the last look
+	logged bool  // an error
+}
+
+// A seenQueue is a queue with expired messages.
+type seenQueue struct {
+	management.Queue
+	intervals int       // in a row, in which expired messages stayed
+	since     time.Time // the look before the first of them
+}
+
+// watchOverdue begins to watch. Close it.
+func watchOverdue(
+	read func(context.Context) (map[string]management.Queue, error), names func() []string, logger watermill.LoggerAdapter,
+) *overdue {
+	ctx, cancel := context.WithCancel(context.Background())
+	o := &overdue{read: read, names: names, logger: logger, cancel: cancel, done: make(chan struct{})}
+	go o.run(ctx)
+	return o
+}
+
+func (o *overdue) close() {
+	if o == nil {
+		return
+	}
+	o.cancel()
+	<-o.done
+}
+
+func (o *overdue) run(ctx context.Context) {
+	defer close(o.done)
+	tick := time.NewTicker(overduePeriod())
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			o.look(ctx)
+		}
+	}
+}
+
+// look reads once. After an error the last figures stay.
+func (o *overdue) look(ctx context.Context) {
+	within, cancel := context.WithTimeout(ctx, overdueDeadline)
+	queues, err := o.read(within)
+	cancel()
+	if ctx.Err() != nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.err = err
+	if err != nil {
+		if !o.logged {
+			o.logged = true
+			o.logger.Error("Cannot look for overdue tiers. This is logged once; later reasons are in Health", err, nil)
+		}
+		return
+	}
+	before, last := o.before, o.tiers
+	o.before, o.tiers = map[string]seenQueue{}, nil
+	for _, name := range slices.Sorted(slices.Values(o.names())) {
+		now := seenQueue{Queue: queues[name], since: time.Now()}
+		if now.Expired == 0 {
+			continue
+		}
+		if earlier, seen := before[name]; seen && stays(earlier.Queue, now.Queue) {
+			now.intervals, now.since = earlier.intervals+1, earlier.since
+		}
+		o.before[name] = now
+		if now.intervals >= overdueIntervals {
+			o.tiers = append(o.tiers, middleware.TierHealth{Queue: name, Overdue: now.Expired, Since: now.since})
+		}
+	}
+	o.log(last)
+}
+
+// stays reports whether a message that had expired at an earlier look is still there. Where the arrivals are known, fewer messages have
+// left the queue than had expired. Where they are not, there are more than a queue that forwards without a fault has.
+func stays(earlier, now management.Queue) bool {
+	if earlier.Counted && now.Counted {
+		arrived, more := now.Published-earlier.Published, now.Messages-earlier.Messages
+		return arrived >= 0 && arrived-more < earlier.Expired // the count begins again with the node
+	}
+	return earlier.Expired > forwardedAtOnce && now.Expired > forwardedAtOnce
+}
+
+// log reports the tiers that have become overdue, and those that are no longer.
+func (o *overdue) log(last []middleware.TierHealth) {
+	of := func(tiers []middleware.TierHealth, queue string) bool {
+		return slices.ContainsFunc(tiers, func(t middleware.TierHealth) bool { return t.Queue == queue })
+	}
+	for _, t := range o.tiers {
+		if !of(last, t.Queue) {
+			warning.Log(o.logger, fmt.Sprintf("%d messages on queue %q are overdue: their delay is over, and the broker cannot forward them. "+
+				"A work queue of theirs is full or away, or nothing is bound to its return exchange. The broker tries again every three minutes",
+				t.Overdue, t.Queue), watermill.LogFields{"queue": t.Queue})
+		}
+	}
+	for _, t := range last {
+		if !of(o.tiers, t.Queue) {
+			o.logger.Info("No message is overdue any more", watermill.LogFields{"queue": t.Queue})
+		}
+	}
+}
+
+// health returns the overdue tiers, and why the last look has failed.
+func (o *overdue) health() ([]middleware.TierHealth, error) {
+	if o == nil {
+		return nil, nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.tiers), o.err
+}
