@@ -208,5 +208,5 @@ func median(values []float64) float64 { return percentile(slices.Sorted(slices.V
 
 // word makes one word of a name.
 func word(name string) string {
-	return strings.NewReplacer(" ", "_", ",", "", "-", "_").Replace(name)
+	return strings.NewReplacer(" ", "_", ",", "", "-", "_").Replace(strings.ToLower(name))
 }
