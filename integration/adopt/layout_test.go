@@ -34,6 +34,7 @@ func newApp(t *testing.T) app {
 	mails.prefix, mails.queue = orders.prefix, "mails_"+orders.prefix
 	mails.declare()
 	for _, d := range []*deployment{orders, mails} {
+		d.managed = true
 		d.fails = func(identity string, call int) bool {
 			sum := crc32.ChecksumIEEE([]byte(identity))
 			return call == 1 && sum%3 == 0 || call == 2 && sum%9 == 0

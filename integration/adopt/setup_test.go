@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,6 +60,7 @@ type deployment struct {
 	schedule      backoff.Schedule
 	fails         func(identity string, call int) bool
 	takes         time.Duration // how long a handler works on a message
+	managed       bool          // list asks the management API, which takes less processor time than rabbitmqctl
 
 	calls, processed *testapp.Ledger
 	deliveries       *testapp.Ledger // to any instance
@@ -394,6 +396,16 @@ func (d *deployment) balance(f *traffic, queues ...string) {
 func (d *deployment) list() map[string]int {
 	d.t.Helper()
 	messages := map[string]int{}
+	if d.managed {
+		queues, err := broker.Management(d.t).ListQueuesWithParameters(url.Values{"columns": {"name,messages"}})
+		require.NoError(d.t, err)
+		for _, q := range queues {
+			if strings.Contains(q.Name, d.prefix) {
+				messages[q.Name] = q.Messages
+			}
+		}
+		return messages
+	}
 	for line := range strings.Lines(broker.Ctl(d.t, "list_queues", "name", "messages")) {
 		name, count, _ := strings.Cut(strings.TrimSpace(line), "\t")
 		if n, err := strconv.Atoi(count); err == nil && strings.Contains(name, d.prefix) {
