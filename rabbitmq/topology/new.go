@@ -87,7 +87,8 @@ func (t *Topology) addTiers(n naming.Prefix) {
 }
 
 // addGroup adds the tiers of a group. Its exchanges make every routing key lead to one tier queue only, also while work queues move to
-// another group or to tiers of their own, and a further work queue needs no binding to the tiers.
+// another group or to tiers of their own, and a further work queue needs no binding to the tiers. Messages come back through the inbox if
+// it is bound, else through the alternate exchange, and never both ways. The binding of a member keeps the group: see Retire.
 func (t *Topology) addGroup(n naming.Prefix) {
 	work, group := t.WorkQueue.Name, t.config.TierGroup
 	in, out := n.GroupExchange(group), n.GroupReturnExchange(group)
@@ -101,10 +102,9 @@ func (t *Topology) addGroup(n naming.Prefix) {
 		t.Bindings = append(t.Bindings, Binding{Exchange: in, Queue: queue.Name, Key: naming.TierKeys(tier)})
 	}
 	t.Bindings = append(t.Bindings, Binding{Exchange: n.AnyReturnExchange(), Queue: work, Key: naming.AnyReturnKey(work)})
-	reason := refusesOrLeaves(t.WorkQueue)
-	switch {
+	t.Bindings = append(t.Bindings, Binding{Exchange: out, Queue: work, Key: naming.MemberKey(work)})
+	switch reason := refusesOrLeaves(t.WorkQueue); {
 	case reason == "":
-		t.Bindings = append(t.Bindings, Binding{Exchange: out, Queue: work, Key: naming.AnyReturnKey(work)})
 	case t.config.NoInbox:
 		t.fault = errors.Join(t.fault, fmt.Errorf("work queue %q cannot be in group %q without an inbox: it %s, and 32 messages that it does not take "+
 			"stop the retries of the whole group for minutes: remove NoInbox, make it a quorum queue without a length limit, or give it tiers of its own", work, group, reason))

@@ -168,29 +168,12 @@ func (t Topology) declareReturn(channel *amqp091.Channel) error {
 		}
 	}
 	for _, binding := range bindings {
-		exists := !slices.ContainsFunc(t.Exchanges, func(e Exchange) bool { return e.Name == binding.Exchange })
-		if exists { // the caller has removed it from Exchanges
+		declared := slices.ContainsFunc(t.Exchanges, func(e Exchange) bool { return e.Name == binding.Exchange })
+		if !declared { // the caller has removed the exchange, because it exists
 			if err := bind(channel, binding); err != nil {
 				return err
 			}
 		}
-	}
-	return t.unbindOther(channel)
-}
-
-// unbindOther makes a group's messages come back through the inbox or without it, not both: the work queue may have been replaced by one
-// of another type.
-func (t Topology) unbindOther(channel *amqp091.Channel) error {
-	n, work := t.config.prefix(), t.WorkQueue.Name
-	if t.config.groupOf(work) == work {
-		return nil
-	}
-	out, other := n.GroupReturnExchange(t.config.TierGroup), n.InboxQueue(work)
-	if !t.config.NoInbox && refusesOrLeaves(t.WorkQueue) != "" {
-		other = work
-	}
-	if err := channel.QueueUnbind(other, naming.AnyReturnKey(work), out, nil); err != nil {
-		return refusal.Explain(fmt.Sprintf("unbind from exchange %q with key %q the queue", out, naming.AnyReturnKey(work)), other, err)
 	}
 	return nil
 }

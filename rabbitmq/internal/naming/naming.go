@@ -49,6 +49,9 @@ func TierKeys(tier backoff.Tier) string { return tier.String() + ".#" }
 func (p Prefix) InboxQueue(queue string) string { return p.GroupExchange(queue) + "." + inboxWord }
 func InboxKey(queue string) string              { return inboxWord + "." + queue }
 
+// MemberKey binds a work queue of a group to the group's return exchange. No message has this routing key.
+func MemberKey(queue string) string { return "member." + queue }
+
 // IsReturn reports whether messages come back to work queues through an exchange.
 func (p Prefix) IsReturn(exchange string) bool {
 	first, isReturn := strings.CutSuffix(exchange, returnSuffix)
