@@ -161,7 +161,7 @@ func (t Topology) declareReturn(channel *amqp091.Channel) error {
 		}
 		for _, binding := range bindings {
 			if binding.Exchange == exchange.Name {
-				if err := bind(channel, binding); err != nil {
+				if err := t.bindReturn(channel, binding); err != nil {
 					return err
 				}
 			}
@@ -170,16 +170,26 @@ func (t Topology) declareReturn(channel *amqp091.Channel) error {
 	for _, binding := range bindings {
 		exists := !slices.ContainsFunc(t.Exchanges, func(e Exchange) bool { return e.Name == binding.Exchange })
 		if exists { // the caller has removed it from Exchanges
-			if err := bind(channel, binding); err != nil {
+			if err := t.bindReturn(channel, binding); err != nil {
 				return err
 			}
 		}
 	}
-	return t.unbindOther(channel)
+	return nil
 }
 
-// unbindOther makes a group's messages come back through the inbox or without it, not both: the work queue may have been replaced by one
-// of another type.
+// bindReturn binds the work queue or its inbox. A group's messages come back through the inbox or without it, never both: between the
+// two they take the alternate exchange.
+func (t Topology) bindReturn(channel *amqp091.Channel, binding Binding) error {
+	if binding.Exchange == t.config.prefix().GroupReturnExchange(t.Group()) {
+		if err := t.unbindOther(channel); err != nil {
+			return err
+		}
+	}
+	return bind(channel, binding)
+}
+
+// unbindOther removes the other way of a group's messages: the work queue may have been replaced by one of another type.
 func (t Topology) unbindOther(channel *amqp091.Channel) error {
 	n, work := t.config.prefix(), t.WorkQueue.Name
 	if t.config.groupOf(work) == work {

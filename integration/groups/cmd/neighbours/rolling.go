@@ -34,7 +34,7 @@ func rollingRestart(nodes []node, tool string, settings settings) ([]string, err
 		queue := s.queue(fmt.Sprintf("bad-c%d", i))
 		bad = append(bad, queue)
 		err := with(n.uri, func(channel *amqp091.Channel) error {
-			_, err := channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "classic", "x-queue-master-locator": "client-local"})
+			_, err := channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "classic", "x-queue-leader-locator": "client-local"})
 			return err
 		})
 		if err != nil {
@@ -47,7 +47,7 @@ func rollingRestart(nodes []node, tool string, settings settings) ([]string, err
 		for _, queues := range []struct {
 			names     []string
 			arguments amqp091.Table
-		}{{good, nil}, {bad, amqp091.Table{"x-queue-type": "classic", "x-queue-master-locator": "client-local"}}} {
+		}{{good, nil}, {bad, amqp091.Table{"x-queue-type": "classic", "x-queue-leader-locator": "client-local"}}} {
 			rabbit, stop, err := s.consume(n.uri, queues.arguments, queues.names...)
 			if err != nil {
 				return nil, err
