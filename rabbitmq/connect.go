@@ -169,7 +169,7 @@ func open(c *core, defaults middleware.HandlerOptions, manage string, logger wat
 	connection.stopping, connection.stop = context.WithCancel(context.Background())
 	connection.declarer = newDeclarer(declarerConfig{
 		Inspector: c.inspector, Prefix: c.prefix, VerifyOnly: c.verifyOnly, Logger: logger,
-		Publishing: publishing.Channel, Consumed: connection.consumes,
+		Publishing: publishing.Channel, Consumed: connection.consumed,
 	})
 	if err := errors.Join(connection.setUp(), connection.watch(manage)); err != nil {
 		_ = connection.Close()

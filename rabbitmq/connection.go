@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -229,9 +228,13 @@ func (c *Connection) Close() error {
 	return nil
 }
 
-// consumes reports whether a handler consumes a work queue.
-func (c *Connection) consumes(queue string) bool {
-	return slices.ContainsFunc(c.consuming.Health().Subscriptions, func(s subscriber.SubscriptionHealth) bool { return s.Queue == queue })
+// consumed returns the work queues that handlers consume.
+func (c *Connection) consumed() map[string]bool {
+	queues := map[string]bool{}
+	for _, s := range c.consuming.Health().Subscriptions {
+		queues[s.Queue] = true
+	}
+	return queues
 }
 
 func (c *Connection) isClosed() bool {

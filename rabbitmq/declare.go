@@ -32,8 +32,8 @@ type declarerConfig struct {
 	// Publishing opens a channel on the connection for publishing.
 	Publishing func(ctx context.Context) (*amqp091.Channel, error)
 
-	// Consumed reports whether a subscription of the process consumes a queue. Nil: all are consumed.
-	Consumed func(queue string) bool
+	// Consumed returns the queues that subscriptions of the process consume. Nil, or a nil map: all are consumed.
+	Consumed func() map[string]bool
 }
 
 // A declarer declares what handlers need on the broker, over the connection that consumes: for each queue once on each connection,

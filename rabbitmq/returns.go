@@ -23,7 +23,7 @@ import (
 // has no method to read bindings, so that a lost one is restored and not noticed. It uses one channel, and binds at most one queue a
 // second.
 type returns struct {
-	consumed func(queue string) bool
+	consumed func() map[string]bool
 	logger   watermill.LoggerAdapter
 	rota     *rota.Rota
 
@@ -44,7 +44,7 @@ type boundQueue struct {
 func newReturns(config declarerConfig) *returns {
 	r := &returns{consumed: config.Consumed, logger: config.Logger, queues: map[string]*boundQueue{}}
 	if r.consumed == nil {
-		r.consumed = func(string) bool { return true }
+		r.consumed = func() map[string]bool { return nil }
 	}
 	if r.logger == nil {
 		r.logger = watermill.NopLogger{}
@@ -78,7 +78,7 @@ func (r *returns) check(name string) {
 	r.mu.Lock()
 	queue, connection, open := r.queues[name], r.connection, r.open
 	r.mu.Unlock()
-	if queue == nil || !r.consumed(name) {
+	if consumed := r.consumed(); queue == nil || consumed != nil && !consumed[name] {
 		return
 	}
 	t, lasting := queue.topology, lastingBindings(queue.topology)
@@ -168,8 +168,9 @@ func (r *returns) restore(exchange string, t topology.Topology, connection uint6
 	}
 	r.mu.Unlock()
 	delete(others, t.WorkQueue.Name)
+	consumed := r.consumed()
 	for name, other := range others {
-		if r.consumed(name) {
+		if consumed == nil || consumed[name] {
 			// An error is reported by the check of that queue.
 			_ = r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, other.ReturnBindings()) })
 		}

@@ -142,9 +142,11 @@ func (r *retirement) unbind() error {
 		if !t.grouped() || slices.ContainsFunc(r.Current, stays) {
 			continue
 		}
-		for _, queue := range []string{work, n.InboxQueue(work)} {
-			bindings = append(bindings, Binding{Exchange: n.GroupReturnExchange(t.Group()), Queue: queue, Key: naming.AnyReturnKey(work)})
-		}
+		out := n.GroupReturnExchange(t.Group())
+		bindings = append(bindings,
+			Binding{Exchange: out, Queue: work, Key: naming.MemberKey(work)},
+			Binding{Exchange: out, Queue: n.InboxQueue(work), Key: naming.AnyReturnKey(work)},
+		)
 	}
 	return r.unbindAll(bindings)
 }

@@ -2,7 +2,7 @@
 // messages. It prints a line for each claim. A lost message is an error, a missed claim is not.
 //
 //	neighbours [-brokers [NAME=]uri,...] [-messages 1000] [-relief]
-//	neighbours -cluster NODE=uri,NODE=uri,NODE=uri -tool command [-rate 60]
+//	neighbours -cluster NODE=uri,NODE=uri,NODE=uri -tool command [-rate 60] [-own]
 //
 // The default broker is AMQP_URL. With -cluster, the nodes of a cluster are restarted one after the other, with the verbs ctl and start of
 // the command (CONTRIBUTING.md).
@@ -23,6 +23,7 @@ import (
 type settings struct {
 	messages int  // good ones, and as many bad ones
 	relief   bool // wait until the full work queue has got all of its messages, which takes six minutes
+	own      bool // while the nodes of a cluster restart, each work queue has tiers of its own, to compare
 	rate     int  // messages a second, while the nodes of a cluster restart
 }
 
@@ -34,6 +35,7 @@ func main() {
 	flag.IntVar(&s.messages, "messages", 1000, "messages of the good work queues, and as many of the other")
 	flag.IntVar(&s.rate, "rate", 60, "messages a second, while the nodes of a cluster restart")
 	flag.BoolVar(&s.relief, "relief", false, "wait until the full work queue has got all of its messages: it takes six minutes")
+	flag.BoolVar(&s.own, "own", false, "with -cluster: tiers of each work queue's own, to compare")
 	flag.Parse()
 	claims, err := run(*brokers, *cluster, *tool, s)
 	fmt.Println()

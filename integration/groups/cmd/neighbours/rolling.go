@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +28,7 @@ const (
 // all of them, and publishes to them.
 func rollingRestart(nodes []node, tool string, settings settings) ([]string, error) {
 	s := newShop()
+	s.own = settings.own
 	var good, bad []string
 	for i := range 3 * len(nodes) {
 		good = append(good, s.queue(fmt.Sprintf("good-q%d", i)))
@@ -34,7 +37,7 @@ func rollingRestart(nodes []node, tool string, settings settings) ([]string, err
 		queue := s.queue(fmt.Sprintf("bad-c%d", i))
 		bad = append(bad, queue)
 		err := with(n.uri, func(channel *amqp091.Channel) error {
-			_, err := channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "classic", "x-queue-master-locator": "client-local"})
+			_, err := channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "classic", "x-queue-leader-locator": "client-local"})
 			return err
 		})
 		if err != nil {
@@ -47,7 +50,7 @@ func rollingRestart(nodes []node, tool string, settings settings) ([]string, err
 		for _, queues := range []struct {
 			names     []string
 			arguments amqp091.Table
-		}{{good, nil}, {bad, amqp091.Table{"x-queue-type": "classic", "x-queue-master-locator": "client-local"}}} {
+		}{{good, nil}, {bad, amqp091.Table{"x-queue-type": "classic", "x-queue-leader-locator": "client-local"}}} {
 			rabbit, stop, err := s.consume(n.uri, queues.arguments, queues.names...)
 			if err != nil {
 				return nil, err
@@ -78,18 +81,37 @@ func rollingRestart(nodes []node, tool string, settings settings) ([]string, err
 		return nil, fault
 	}
 	lateness, lost, twice := s.wait(retried, isGood)
+	series, claimed := strings.Split(nodes[0].name, "-")[0], "group_rolling_restart"
+	if settings.own {
+		claimed = "own_tiers_rolling_restart"
+	}
+	claims := []string{late(claimed+"_good_p99", series, lateness, target)}
+	s.printLate(began)
 	lateOfBad, lostOfBad, twiceOfBad := s.wait(retried, isBad)
-	series := strings.Split(nodes[0].name, "-")[0]
-	claims := []string{late("group_rolling_restart_good_p99", series, lateness, target)}
-	late("group_rolling_restart_classic", series, lateOfBad, retried)
-	fmt.Printf("group_rolling_restart: %d nodes within %v, %d good and %d bad messages, lost=%d twice=%d\n",
-		len(nodes), took.Round(time.Second), len(lateness), len(lateOfBad), lost+lostOfBad, twice+twiceOfBad)
-	claims = append(claims, fmt.Sprintf("claim group_rolling_restart_lost@%s measured=%d target=0 %s", series, lost+lostOfBad,
+	late(claimed+"_classic", series, lateOfBad, retried)
+	fmt.Printf("%s: %d nodes within %v, %d good and %d bad messages, lost=%d twice=%d\n",
+		claimed, len(nodes), took.Round(time.Second), len(lateness), len(lateOfBad), lost+lostOfBad, twice+twiceOfBad)
+	claims = append(claims, fmt.Sprintf("claim %s_lost@%s measured=%d target=0 %s", claimed, series, lost+lostOfBad,
 		map[bool]string{true: "ok", false: "missed"}[lost+lostOfBad == 0]))
 	if lost+lostOfBad > 0 {
 		return claims, fmt.Errorf("lost=%d messages", lost+lostOfBad)
 	}
 	return claims, nil
+}
+
+// printLate prints when the good messages were due that came more than a second late.
+func (s *shop) printLate(began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seconds := map[int]int{}
+	for _, m := range s.seen {
+		if isGood(m.queue) && m.back.Sub(m.due) > time.Second {
+			seconds[int(m.due.Sub(began).Seconds())]++
+		}
+	}
+	for _, second := range slices.Sorted(maps.Keys(seconds)) {
+		fmt.Printf("due %d s after the first restart began: %d messages more than a second late\n", second, seconds[second])
+	}
 }
 
 // feed publishes to the queues in turn. A message that one app cannot publish is published by the next one: it may arrive twice.

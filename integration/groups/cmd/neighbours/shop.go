@@ -27,6 +27,7 @@ var errMeasured = errors.New("the bank is down")
 // A shop is a group of work queues. Its names are its own.
 type shop struct {
 	name string
+	own  bool // each work queue has tiers of its own
 	mu   sync.Mutex
 	seen map[string]*story // by identity
 	move time.Time         // when a message was handled last
@@ -35,6 +36,7 @@ type shop struct {
 // A story is what has become of a message.
 type story struct {
 	queue   string
+	fails   bool      // it fails in a handler, and is not published to the tier at once
 	due     time.Time // when it may come back; zero: it has not failed
 	back    time.Time // when it came back; zero: it has not
 	handled int       // how often it was handled without an error
@@ -52,9 +54,13 @@ func (s *shop) config(uri string, arguments amqp091.Table) config.BuilderConfig 
 	app.Queue.Arguments = arguments
 	app.Connection.Reconnect = amqp.DefaultReconnectConfig()
 	app.Connection.Reconnect.BackoffMaxInterval = time.Second
-	return config.BuilderConfig{
+	b := config.BuilderConfig{
 		AMQP: app, Prefix: s.name, TierGroup: s.name, Schedule: backoff.Constant(tier, 1), ExtraTiers: []time.Duration{},
 	}
+	if s.own {
+		b.TierGroup = ""
+	}
+	return b
 }
 
 // consume starts an app that consumes work queues, which exist or are declared with these arguments. Each message fails once.
@@ -87,7 +93,8 @@ func (s *shop) handle(queue string, msg *message.Message) error {
 	if m == nil || m.queue != queue {
 		return backoff.Permanent(fmt.Errorf("message %s is not one of queue %s", msg.UUID, queue))
 	}
-	if record.Failures == 0 && m.due.IsZero() {
+	if record.Failures == 0 && (m.due.IsZero() || m.fails) { // again, where its copy was not published
+		m.fails = true
 		m.due = time.Now().Add(tier)
 		return errMeasured
 	}
