@@ -28,6 +28,8 @@ type TieredRetry struct {
 	logger watermill.LoggerAdapter
 	warned atomic.Bool // of a deadline that was set outside
 
+	accepted atomic.Pointer[Source] // the last one of another owner
+
 	pauses         atomic.Bool // handlers may pause, so that they have breakers
 	breakers       atomic.Pointer[breakers]
 	failedPanicked atomic.Bool

@@ -55,6 +55,8 @@ func (t *TieredRetry) sourceOf(msg *message.Message, from *binding.Binding) (*So
 		return nil, fmt.Errorf("%s: its subscriber is not one of %s, so a copy of its messages would not come back: %s", where(), own.Name, own.Subscribe)
 	case source.Owner == own.Owner:
 		return nil, nil
+	case t.accepted.Load() == source:
+		return source, nil
 	case source.Broker != own.Broker:
 		return nil, fmt.Errorf("%s: its subscriber is one of %s, but its retry middleware is one of %s, which publishes elsewhere: "+
 			"add to each handler the middleware of its own subscriber", where(), source.Name, own.Name)
@@ -68,6 +70,7 @@ func (t *TieredRetry) sourceOf(msg *message.Message, from *binding.Binding) (*So
 			}
 		}
 	}
+	t.accepted.Store(source)
 	return source, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -45,7 +46,8 @@ func newCore[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*C, *core) {
 	var major M
 	c := &core{
 		app: major.Fields(&app), topology: config.topology(), prefix: naming.Prefix(config.Prefix), verifyOnly: config.VerifyOnly,
-		schedule: config.Schedule, rules: slices.Clone(config.Rules), jitter: config.Jitter, extra: slices.Clone(config.ExtraTiers),
+		redeclared: map[string]time.Time{},
+		schedule:   config.Schedule, rules: slices.Clone(config.Rules), jitter: config.Jitter, extra: slices.Clone(config.ExtraTiers),
 	}
 	c.inspector = workqueue.New(workqueue.Config{
 		URI: *c.app.URI, Connection: c.connection,

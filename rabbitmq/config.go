@@ -118,6 +118,9 @@ func (c BuilderConfig[C, M]) Validate() error {
 	app := major.Fields(&c.AMQP)
 	faults := []error{validateMajor[C, M](c.AMQP), c.topologyOf(c.Schedule).Validate(), validateApp(app, c.WorkQueueMode)}
 	retry := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers}
+	if c.TierGroup == middleware.NoTierGroup {
+		faults = append(faults, fmt.Errorf("TierGroup is %q, which is for handlers: leave it empty for no group", c.TierGroup))
+	}
 	if c.Management != "" {
 		if err := management.Validate(c.Management); err != nil {
 			faults = append(faults, fmt.Errorf("Management: %w", err))

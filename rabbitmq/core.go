@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,6 +38,9 @@ type core struct {
 	queues     *queues            // nil for a Builder: every work queue has the tiers of the schedule
 	source     *middleware.Source // of the messages of a Builder's subscribers; nil for a Connection, where each handler has one
 	warned     atomic.Bool        // of a handler without the retry middleware
+
+	redeclaring sync.Mutex
+	redeclared  map[string]time.Time // when each tier of a group was declared again
 }
 
 func (c *core) String() string {
@@ -158,7 +163,26 @@ func (c *core) redeclare(channel *amqp091.Channel, _, routingKey string) error {
 	if arguments, known := c.inspector.Known(queue); known {
 		t = t.Existing(arguments)
 	}
-	return t.Redeclare(channel)
+	if t.Group() == queue || naming.IsDeadKey(routingKey) {
+		return t.Redeclare(channel)
+	}
+	// Copies of all work queues of the group fail at the same moment: the first one declares the tiers again for all.
+	tier, _, _ := strings.Cut(routingKey, ".")
+	tier = t.Exchange() + "." + tier
+	asked := time.Now()
+	c.redeclaring.Lock()
+	defer c.redeclaring.Unlock()
+	if c.redeclared[tier].After(asked) {
+		return nil
+	}
+	began := time.Now()
+	err := t.Redeclare(channel)
+	if err == nil {
+		for _, queue := range t.Queues {
+			c.redeclared[queue.Name] = began
+		}
+	}
+	return err
 }
 
 // declare declares the app's topology and the retry topology.
@@ -178,15 +202,14 @@ func (c *core) declare(s edge.Subscription) error {
 	if s.Fault != nil {
 		return s.Fault
 	}
-	arguments, err := c.inspector.Resolve(queue, t, s.Logger)
+	arguments, declared, err := c.inspector.Resolve(queue, t, s.Logger)
 	if err != nil {
 		return err
 	}
-	err = s.DeclareApp(s.Channel, arguments)
-	if err == nil {
-		err = t.Existing(arguments).DeclareRetry(s.Channel)
-	} else {
+	if err = s.DeclareApp(s.Channel, arguments); err != nil {
 		err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
+	} else if !declared {
+		err = t.Existing(arguments).DeclareRetry(s.Channel)
 	}
 	if err == nil {
 		return nil
@@ -201,7 +224,7 @@ func (c *core) declare(s edge.Subscription) error {
 // declareAgain inspects a work queue that was deleted and declared anew with other arguments. The broker has closed s.Channel.
 // watermill-amqp's subscriber declares only before it consumes, and consumes also after an error.
 func (c *core) declareAgain(s edge.Subscription, queue topology.Queue, t topology.Topology) error {
-	arguments, err := c.inspector.Resolve(queue, t, s.Logger)
+	arguments, _, err := c.inspector.Resolve(queue, t, s.Logger)
 	if err != nil {
 		return err
 	}

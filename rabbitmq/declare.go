@@ -43,6 +43,8 @@ type declarer struct {
 	config  declarerConfig
 	returns *returns // nil with VerifyOnly
 
+	sharing sync.Mutex // held while exchanges are declared for the first time
+
 	mu         sync.Mutex
 	connection uint64
 	queues     map[string]*declaredQueue // of this connection
@@ -170,16 +172,16 @@ func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declara
 		arguments = q.arguments
 		t = t.Existing(arguments)
 	}
-	missing := func(t topology.Topology) topology.Topology { return t }
-	if q.begin.IsZero() { // what it shares with other work queues is declared once
-		missing = func(t topology.Topology) topology.Topology { return d.missing(from.Connection, t) }
+	declareRetry := topology.Topology.DeclareRetry
+	if q.begin.IsZero() {
+		declareRetry = func(t topology.Topology, channel *amqp091.Channel) error { return d.declareFirst(from, t, channel) }
 	}
 	var err error
 	switch app := (topology.Queue{Name: s.Queue, Durable: s.Durable, Arguments: s.Arguments}); {
 	case d.config.VerifyOnly:
 		err = d.config.Inspector.Check(d.broker(from), app, t, s.Logger)
 	case !known:
-		if arguments, err = d.config.Inspector.Declare(d.broker(from), app, t, missing, s.Logger); err == nil {
+		if arguments, err = d.config.Inspector.Declare(d.broker(from), app, t, declareRetry, s.Logger); err == nil {
 			t = t.Existing(arguments)
 		}
 	case !q.hasQueues(queueNames(t)):
@@ -205,7 +207,6 @@ func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declara
 	}
 	q.topics[topic] = true
 	q.mu.Unlock()
-	d.declared(from.Connection, t)
 	if d.returns != nil {
 		d.returns.add(from, t)
 	}
@@ -229,8 +230,32 @@ func (d *declarer) broker(from subscriber.Declaration) workqueue.Broker {
 	return workqueue.Broker{Channel: from.OpenChannel, Publishing: d.config.Publishing, Version: from.ServerVersion}
 }
 
-// missing returns a topology without the objects that have been declared on a connection. Work queues of a group have the same tiers.
-func (d *declarer) missing(connection uint64, t topology.Topology) topology.Topology {
+// declareFirst declares for the first time on a connection what a work queue needs. What it shares with other work queues, such as the tiers
+// of a group, is declared once: the others wait for it.
+func (d *declarer) declareFirst(from subscriber.Declaration, t topology.Topology, channel *amqp091.Channel) error {
+	d.sharing.Lock()
+	own := d.undeclared(from.Connection, t)
+	shares := len(own.Exchanges) == 0
+	if shares {
+		d.sharing.Unlock()
+	} else {
+		defer d.sharing.Unlock()
+	}
+	err := own.DeclareRetry(channel)
+	if shares && refusal.IsCode(err, amqp091.NotFound) { // of what was declared, something is gone
+		if channel, err = from.OpenChannel(); err == nil {
+			err = t.DeclareRetry(channel)
+			_ = channel.Close()
+		}
+	}
+	if err == nil {
+		d.declared(from.Connection, t)
+	}
+	return err
+}
+
+// undeclared returns a topology without the objects that have been declared on a connection.
+func (d *declarer) undeclared(connection uint64, t topology.Topology) topology.Topology {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.connection != connection {

@@ -41,6 +41,11 @@ func (q *queues) add(queue, topic, group string, tiersOf []backoff.Tier) error {
 	if w.group != group {
 		return fmt.Errorf("TierGroup is %q, and that of another handler of work queue %q is %q: give both the same", group, queue, w.group)
 	}
+	for _, other := range q.byName {
+		if q.byName[other.group] != nil {
+			return fmt.Errorf("TierGroup %q has the name of work queue %q: the tiers of both would have the same names; give the group another name", other.group, other.group)
+		}
+	}
 	tiers := slices.Clone(w.tiers) // a topology may use the present one
 	for _, tier := range tiersOf {
 		tiers = append(tiers, time.Duration(tier))

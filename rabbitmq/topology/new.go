@@ -64,9 +64,12 @@ func New(config Config, work Queue) Topology {
 		config: config,
 		fault:  n.ValidateQueue(work.Name, config.groupOf(work.Name), tiers),
 	}
-	if config.groupOf(work.Name) == work.Name {
+	switch config.TierGroup {
+	case "":
 		t.addTiers(n)
-	} else {
+	case work.Name:
+		t.fault = errors.Join(t.fault, fmt.Errorf("TierGroup %q has the name of the work queue: the tiers of both would have the same names; give the group another name", work.Name))
+	default:
 		t.addGroup(n)
 	}
 	return t

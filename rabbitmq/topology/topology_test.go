@@ -235,7 +235,7 @@ func TestGroupHasTheDocumentedSize(t *testing.T) {
 		w, tiers := 3, len(schedule.Tiers())
 		assert.Len(t, exchanges, 4+2)
 		assert.Len(t, queues, tiers+2*w+inboxes+1)
-		assert.Len(t, bindings, tiers+3*w+1+inboxes)
+		assert.Len(t, bindings, tiers+3*w+1+2*inboxes)
 	}
 }
 
@@ -256,12 +256,11 @@ func TestGroupIsPlainData(t *testing.T) {
 		{Exchange: "shop.retry", Queue: "shop.retry.1s", Key: "1s.#"},
 		{Exchange: "shop.retry", Queue: "shop.retry.5m", Key: "5m.#"},
 		{Exchange: "retry.return.any", Queue: "orders", Key: "*.orders"},
-		{Exchange: "shop.retry.return", Queue: "orders", Key: "*.orders"},
+		{Exchange: "shop.retry.return", Queue: "orders", Key: "member.orders"},
 	}, orders.Bindings)
 	assert.Equal(t, orders.Queues[2:], mails.Queues[2:], "the tiers are shared")
 	assert.Equal(t, "shop.retry.return", orders.Queues[2].Arguments["x-dead-letter-exchange"])
-	own := of("orders", func(c *topology.Config) { c.TierGroup = "orders" })
-	assert.Equal(t, of("orders").Bindings, own.Bindings, "the group of the work queue itself is no group")
+	assert.ErrorContains(t, of("shop", group).Validate(), `TierGroup "shop" has the name of the work queue`)
 }
 
 // A work queue that may not take a message has an inbox, which takes it out of the group's tiers.
@@ -294,6 +293,7 @@ func TestInboxOfAGroup(t *testing.T) {
 			assert.Contains(t, orders.Queues, inbox)
 			assert.Equal(t, []topology.Binding{
 				{Exchange: "retry.return.any", Queue: "orders", Key: "*.orders"},
+				{Exchange: "shop.retry.return", Queue: "orders", Key: "member.orders"},
 				{Exchange: "retry.return", Queue: "orders", Key: "inbox.orders"},
 				{Exchange: "shop.retry.return", Queue: "orders.retry.inbox", Key: "*.orders"},
 			}, orders.ReturnBindings())

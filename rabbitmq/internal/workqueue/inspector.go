@@ -53,9 +53,9 @@ func New(config Config) *Inspector {
 }
 
 // Declare declares the topology, the work queue included if it does not exist, and returns the arguments that the work queue
-// has. app is the work queue as the app's configuration describes it. missing returns a topology without what is declared already.
+// has. app is the work queue as the app's configuration describes it. declareRetry is Topology.DeclareRetry, or declares less of it.
 func (i *Inspector) Declare(
-	b Broker, app topology.Queue, t topology.Topology, missing func(topology.Topology) topology.Topology, logger watermill.LoggerAdapter,
+	b Broker, app topology.Queue, t topology.Topology, declareRetry func(topology.Topology, *amqp091.Channel) error, logger watermill.LoggerAdapter,
 ) (amqp091.Table, error) {
 	v := parseVersion(b.Version)
 	if err := i.checkBroker(app, v, logger); err != nil {
@@ -79,7 +79,7 @@ func (i *Inspector) Declare(
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", app.Name, err)
 	}
-	err = missing(t).DeclareRetry(channel)
+	err = declareRetry(t, channel)
 	_ = channel.Close() // before the probe: in an alarm the broker answers nothing after it
 	if err != nil {
 		return nil, err
@@ -113,10 +113,14 @@ func (i *Inspector) Check(b Broker, app topology.Queue, t topology.Topology, log
 	return i.probe(b, t)
 }
 
-// Resolve is Declare with a connection of its own. It inspects each queue once, and again after Forget.
-func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (amqp091.Table, error) {
-	all := func(t topology.Topology) topology.Topology { return t }
-	return i.once(app.Name, func(b Broker) (amqp091.Table, error) { return i.Declare(b, app, t, all, logger) })
+// Resolve is Declare with a connection of its own. It inspects each queue once, and again after Forget. It reports whether it has
+// declared the topology.
+func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (arguments amqp091.Table, declared bool, err error) {
+	arguments, err = i.once(app.Name, func(b Broker) (amqp091.Table, error) {
+		declared = true
+		return i.Declare(b, app, t, topology.Topology.DeclareRetry, logger)
+	})
+	return arguments, declared, err
 }
 
 // Verify is Check with a connection of its own. It reports whether it has inspected the queue: it does so only once.
