@@ -9,8 +9,8 @@ var (
 	units = []time.Duration{time.Second, 100 * time.Second, 3 * time.Hour}
 )
 
-// Ladder returns tiers that bring any delay of up to 12 days to its end in at most 12 rounds. Its tiers are those from shortest to
-// longest of: 1, 2, 5, 8, 19, 30 and 71 times 1 second, 100 seconds and 3 hours; and shortest itself. A message waits on the longest tier
+// Ladder returns tiers that bring any delay of whole seconds up to 12 days to its end in at most 12 rounds. Its tiers are those from
+// shortest to longest of: 1, 2, 5, 8, 19, 30 and 71 times 1 second, 100 seconds and 3 hours; and shortest itself. A message waits on the longest tier
 // that is not above what remains of its delay, and a rest below the shortest tier waits on that one.
 //
 // It is for extra tiers, beside those of a schedule. On RabbitMQ each tier is one queue for each work queue, or for each group of work
@@ -18,7 +18,7 @@ var (
 // Without a group that pays where long requested delays are frequent: an hour over tiers of 1s and 5s takes 720 rounds. For a few long
 // delays one or two extra tiers near them, such as 1m and 1h, are enough.
 //
-// The bound of 12 holds for a shortest tier of 1 second, and a delay of 30 days takes at most 14 rounds. A shorter tier can take up to as
+// The bound of 12 holds for a shortest tier of 1 second; a rest below a second takes one round more. A delay of 30 days takes at most 14 rounds. A shorter tier can take up to as
 // many rounds more as it fits into a second; with a longer one there is at most one more. A longest tier below the delay adds a round for
 // each time that it fits into the delay.
 //

@@ -23,7 +23,7 @@ func runReminders() error {
 	rabbit, err := config.Connect(config.BuilderConfig{
 		AMQP:      amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
 		Schedule:  backoff.Exponential(time.Second, 5, 4),
-		TierGroup: "shop", // its tiers bring any delay of up to 12 days to at most 12 publishes
+		TierGroup: "shop", // with its tiers a delay of whole seconds up to 12 days takes at most 12 publishes
 	}, logger)
 	if err != nil {
 		return err

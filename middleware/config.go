@@ -81,7 +81,8 @@ type TieredRetryConfig struct {
 
 	// Jitter spreads the retries of messages that have failed together: each delay d of Schedule, and of a RetryWith rule, becomes a
 	// random one from d to d+d*Jitter, never a shorter one. Where TiersWait, the delay is one of the lanes of d: see backoff.Lanes. A
-	// requested delay is not changed. MaxAge counts the delay that was chosen. The default is 0: none. At most 1. Each tier of a schedule then has eight queues or topics.
+	// requested delay is not changed. MaxAge counts the delay that was chosen. The default is 0: none. At most 1.
+	// With a Jitter, each tier of a schedule has eight queues or topics.
 	Jitter float64
 
 	// MaxAge is how old a message may be, from its first failure on. An older one, and one that would be older at its next retry, is

@@ -79,7 +79,8 @@ type HandlerOptions struct {
 	TierGroup string
 
 	// Jitter spreads the retries of messages that have failed together: 0.2 makes a delay of 5s a random one from 5s to 6s. See
-	// TieredRetryConfig.Jitter. From 0 to 1. The default is the connection's, or none.
+	// TieredRetryConfig.Jitter. From 0 to 1. The default is the connection's, or none: a handler turns that off in Middleware, with
+	// c.Jitter = 0.
 	Jitter float64
 
 	// Breaker pauses the handler while most of its messages fail. The default is the connection's, or none.

@@ -21,25 +21,25 @@ func TestADeletedWorkQueue(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			g := newGroup(t)
-			bad := g.queue("bad")
-			g.declare(bad, arguments)
-			g.delete(bad)
-			processed := g.consumeGood()
-			g.wait(bad)
-			g.goodArrive(processed)
-			broker.Eventually(t, soon, func() bool { return testapp.Depth(t, g.orphans()) == batch }, "the bad ones are orphans")
+			deleted := g.queue("deleted")
+			g.declare(deleted, arguments)
+			g.delete(deleted)
+			processed := g.consumeHealthy()
+			g.wait(deleted)
+			g.healthyArrive(processed)
+			broker.Eventually(t, soon, func() bool { return testapp.Depth(t, g.orphans()) == batch }, "the messages of the deleted one are orphans")
 			assert.Empty(t, processed.Twice())
-			strangers := testapp.NewLedger()
-			key := tier + "." + bad
+			orphans := testapp.NewLedger()
+			key := tier + "." + deleted
 			if kind == "classic" {
-				key = "inbox." + bad // it has an inbox
+				key = "inbox." + deleted // it has an inbox
 			}
 			for _, orphan := range testapp.Take(t, g.orphans(), batch) {
-				strangers.Add(orphan.Headers["_watermill_message_uuid"].(string))
+				orphans.Add(orphan.Headers["_watermill_message_uuid"].(string))
 				assert.Equal(t, key, orphan.RoutingKey)
 			}
 			for i := range batch {
-				assert.Contains(t, strangers.Counts(), testapp.ID(batch+i))
+				assert.Contains(t, orphans.Counts(), testapp.ID(batch+i))
 			}
 		})
 	}
@@ -57,13 +57,13 @@ func TestAFullWorkQueue(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			g := newGroup(t)
-			bad := g.queue("bad")
-			g.declare(bad, full(kind))
-			processed := g.consumeGood()
-			g.wait(bad)
-			g.goodArrive(processed)
-			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(bad))+g.messages(bad) == batch }, "the bad ones wait")
-			assert.Less(t, g.messages(bad), batch/2, "it refuses messages")
+			refusing := g.queue("refusing")
+			g.declare(refusing, full(kind))
+			processed := g.consumeHealthy()
+			g.wait(refusing)
+			g.healthyArrive(processed)
+			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == batch }, "its messages wait")
+			assert.Less(t, g.messages(refusing), batch/2, "it refuses messages")
 			assert.Zero(t, testapp.Depth(t, g.orphans()))
 			assert.Empty(t, processed.Twice())
 		})
@@ -72,7 +72,7 @@ func TestAFullWorkQueue(t *testing.T) {
 
 // A full work queue whose consumer goes on gets each of its messages once. The broker offers refused messages again after three minutes:
 // here after seconds.
-func TestRelief(t *testing.T) { // not parallel: a setting of the broker
+func TestAFullWorkQueueIsEmptied(t *testing.T) { // not parallel: a setting of the broker
 	const setting = "dead_letter_worker_publisher_confirm_timeout"
 	before := strings.TrimSpace(broker.Ctl(t, "-q", "eval", "application:get_env(rabbit, "+setting+", 180000)."))
 	broker.Ctl(t, "eval", "application:set_env(rabbit, "+setting+", 3000).")
@@ -81,20 +81,20 @@ func TestRelief(t *testing.T) { // not parallel: a setting of the broker
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel() // the cleanup of the setting waits
 			g := newGroup(t)
-			bad := g.queue("bad")
-			g.declare(bad, full(kind))
-			processed := g.consumeGood()
-			g.wait(bad)
-			g.goodArrive(processed)
-			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(bad))+g.messages(bad) == batch }, "the bad ones wait")
+			refusing := g.queue("refusing")
+			g.declare(refusing, full(kind))
+			processed := g.consumeHealthy()
+			g.wait(refusing)
+			g.healthyArrive(processed)
+			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == batch }, "its messages wait")
 
 			relieved := testapp.NewLedger()
 			g.consume(g.config(full(kind)), func(msg *message.Message) error {
 				relieved.Add(msg.UUID)
 				return nil
-			}, bad)
+			}, refusing)
 			relieved.Wait(t, batch, 5*time.Minute)
-			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(bad))+g.messages(bad) == 0 }, "nothing is left")
+			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == 0 }, "nothing is left")
 			assert.Empty(t, relieved.Twice())
 			for i := range batch {
 				assert.Contains(t, relieved.Counts(), testapp.ID(batch+i))
@@ -154,7 +154,7 @@ func TestAWarningOfAWorkQueueThatRefuses(t *testing.T) {
 	assert.Contains(t, g.log.Lines(warning)[0], queue)
 }
 
-// What comes from the inbox of a work queue that is gone becomes an orphan. The code of docs/operations.md brings it home: it publishes the
+// What comes from the inbox of a work queue that is gone becomes an orphan. The code of docs/operations.md sends it back: it publishes the
 // orphan with the routing key that it came with.
 func TestOrphansOfAnInbox(t *testing.T) {
 	t.Parallel()

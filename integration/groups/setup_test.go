@@ -22,10 +22,10 @@ import (
 const (
 	// soon is much longer than a message needs that nothing stops. A message that the broker tries to forward again comes after three
 	// minutes: it is missing then.
-	soon  = 60 * time.Second
-	batch = 500 // of good messages, and of bad ones
-	tier  = "2s"
-	good  = 5 // work queues
+	soon    = 60 * time.Second
+	batch   = 500 // messages of healthy work queues, and as many of the other one
+	tier    = "2s"
+	healthy = 5 // work queues
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -88,13 +88,13 @@ func (g *group) consume(b config.BuilderConfig, handle message.NoPublishHandlerF
 	return a
 }
 
-// consumeGood starts an app that consumes the good work queues, and counts their messages.
-func (g *group) consumeGood() *testapp.Ledger {
+// consumeHealthy starts an app that consumes the healthy work queues, and counts their messages.
+func (g *group) consumeHealthy() *testapp.Ledger {
 	g.t.Helper()
 	processed := testapp.NewLedger()
 	var queues []string
-	for i := range good {
-		queues = append(queues, g.goodQueue(i))
+	for i := range healthy {
+		queues = append(queues, g.healthyQueue(i))
 	}
 	g.consume(g.config(nil), func(msg *message.Message) error {
 		processed.Add(msg.UUID)
@@ -103,7 +103,7 @@ func (g *group) consumeGood() *testapp.Ledger {
 	return processed
 }
 
-func (g *group) goodQueue(i int) string { return g.queue(fmt.Sprintf("good%d", i%good)) }
+func (g *group) healthyQueue(i int) string { return g.queue(fmt.Sprintf("healthy%d", i%healthy)) }
 
 // declare declares a work queue of the group that no app consumes.
 func (g *group) declare(queue string, arguments amqp091.Table) {
@@ -119,8 +119,8 @@ func (g *group) delete(queue string) {
 	require.NoError(g.t, err)
 }
 
-// wait lets good and bad messages wait on the tier, one after the other. The identities of the good ones come first.
-func (g *group) wait(bad string) {
+// wait lets messages of healthy work queues and of another one wait on the tier, in turns. The identities of the healthy ones come first.
+func (g *group) wait(other string) {
 	g.t.Helper()
 	channel := broker.Channel(g.t)
 	require.NoError(g.t, channel.Confirm(false))
@@ -130,7 +130,7 @@ func (g *group) wait(bad string) {
 		for _, copied := range []struct {
 			queue string
 			order amqp091.Publishing
-		}{{g.goodQueue(i), orders[i]}, {bad, orders[batch+i]}} {
+		}{{g.healthyQueue(i), orders[i]}, {other, orders[batch+i]}} {
 			copied.order.DeliveryMode = amqp091.Persistent
 			confirm, err := channel.PublishWithDeferredConfirm(g.tierGroup()+"."+g.name, tier+"."+copied.queue, true, false, copied.order)
 			require.NoError(g.t, err)
@@ -142,8 +142,8 @@ func (g *group) wait(bad string) {
 	}
 }
 
-// goodArrive waits until all good messages are processed, each once.
-func (g *group) goodArrive(processed *testapp.Ledger) {
+// healthyArrive waits until all messages of healthy work queues are processed, each once.
+func (g *group) healthyArrive(processed *testapp.Ledger) {
 	g.t.Helper()
 	processed.Wait(g.t, batch, soon)
 	assert.Empty(g.t, processed.Twice())

@@ -42,11 +42,11 @@ var (
 var inboxKeys = []string{argument.QueueLeaderLocator, argument.QuorumInitialGroupSize, argument.QuorumTargetGroupSize}
 
 const (
-	deletes  = "the broker deletes a queue that no consumer reads, with the messages in it: remove it"
-	removed  = "it has had no effect since RabbitMQ 3.10: remove it"
-	homeward = "the library sets it, so that messages come back to their work queue: remove it"
-	stays    = "a dead letter stays in its queue until a reader takes it or DeadLetters drops it: remove it"
-	locator  = "RabbitMQ 4.3 closes the connection of a client that sets it: set " + argument.QueueLeaderLocator
+	deletes      = "the broker deletes a queue that no consumer reads, with the messages in it: remove it"
+	removed      = "it has had no effect since RabbitMQ 3.10: remove it"
+	setForReturn = "the library sets it, so that messages come back to their work queue: remove it"
+	stays        = "a dead letter stays in its queue until a reader takes it or DeadLetters drops it: remove it"
+	locator      = "RabbitMQ 4.3 closes the connection of a client that sets it: set " + argument.QueueLeaderLocator
 )
 
 // The reasons for which the other arguments of RabbitMQ are refused, and what to do.
@@ -54,9 +54,9 @@ var (
 	tierReasons = map[string]string{
 		argument.QueueType:            "the library sets it: set QueueType",
 		argument.MessageTTL:           "the library sets it to the delay of the tier: change the schedule",
-		argument.DeadLetterExchange:   homeward,
-		argument.DeadLetterRoutingKey: homeward,
-		argument.DeadLetterStrategy:   homeward,
+		argument.DeadLetterExchange:   setForReturn,
+		argument.DeadLetterRoutingKey: setForReturn,
+		argument.DeadLetterStrategy:   setForReturn,
 		argument.Overflow:             "the library sets it to reject-publish, because any other value drops messages that wait: remove it",
 		argument.Expires:              deletes,
 		argument.DeliveryLimit:        "it has no effect, because no consumer reads a tier: remove it",

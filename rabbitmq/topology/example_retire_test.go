@@ -15,10 +15,15 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// layout returns the topologies of an app. A Builder returns them for its configuration, with its method Topology.
+// layout returns the topologies of an app, with all tiers that were declared. A Builder returns them for its configuration, with its method
+// Topology. Without a Builder, add the ExtraTiers of the configuration: in a group they are this ladder by default.
 func layout(group string) (all []topology.Topology) {
+	schedule := backoff.Exponential(time.Second, 5, 4)
+	if group != "" {
+		schedule = append(schedule, backoff.Ladder(time.Second, 12*24*time.Hour)...)
+	}
 	for _, queue := range []string{"orders", "mails"} {
-		config := topology.Config{Schedule: backoff.Exponential(time.Second, 5, 4), TierGroup: group}
+		config := topology.Config{Schedule: schedule, TierGroup: group}
 		all = append(all, topology.New(config, topology.Queue{Name: queue, Durable: true}))
 	}
 	return all

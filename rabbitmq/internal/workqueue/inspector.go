@@ -218,7 +218,8 @@ func (i *Inspector) warnOfRefusals(name string, have amqp091.Table, logger water
 	_, bytes := have[argument.MaxLengthBytes]
 	if strings.HasPrefix(overflow, argument.RejectPublish) && (messages || bytes) {
 		i.warnOnce("full "+name, logger, fmt.Sprintf("work queue %q refuses messages while it is full (x-overflow=%s): retries that come back to it then "+
-			"wait until 3 to 6 minutes after they are due, also where it has room again after a second", name, overflow))
+			"wait until 3 to 6 minutes after they are due, also where it has room again after a second. Raise the length limit or remove it, "+
+			"but do not remove x-overflow alone: the queue then drops its oldest messages. In a group, its inbox keeps the other work queues in time", name, overflow))
 	}
 }
 
