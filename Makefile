@@ -131,9 +131,9 @@ devbroker:
 test-root:
 	$(GO) test $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
-# One package at a time: some raise an alarm, which blocks all publishers.
+# One package at a time: some raise an alarm, which blocks all publishers. Most tests wait, so more run at the same time than there are cores.
 test-integration:
-	$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) \
+	$(GO) test -C integration $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) \
 		$$($(GO) list -C integration ./... | grep -v $(RECONNECT))
 
 test-reconnect:

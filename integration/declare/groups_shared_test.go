@@ -1,0 +1,67 @@
+package declare_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// What the work queues of a group share is declared once for each connection, also when all of them declare at the same time after a
+// reconnect.
+func TestAGroupIsDeclaredOnceForEachConnection(t *testing.T) {
+	t.Parallel()
+	const queues = 16
+	proxy, uri := broker.Proxy(t)
+	a := connect(t, inGroup, func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = uri })
+	for i := range queues {
+		a.handle(a.queue(fmt.Sprint("orders", i)), 1, testapp.NewLedger())
+	}
+	a.run()
+	declaredOnce := func() {
+		t.Helper()
+		wire := a.wire.consuming()
+		assert.Equal(t, queues, wire.count("basic.consume"))
+		for _, name := range []string{a.groupExchange() + ".100ms", a.groupExchange() + ".300ms", a.name + ".orphans"} {
+			assert.Equal(t, 1, wire.count("queue.declare "+name), name)
+		}
+		for _, name := range []string{a.name, a.name + ".return.any", a.groupExchange(), a.groupReturn()} {
+			assert.Equal(t, 1, wire.count("exchange.declare "+name), name)
+		}
+	}
+	declaredOnce()
+	first := a.wire.consuming()
+	proxy.Stop()
+	require.NoError(t, proxy.Start())
+	broker.Eventually(t, soon, func() bool {
+		return a.Health().Ready() == nil && a.wire.consuming() != first && a.wire.consuming().count("basic.consume") == queues
+	}, "all consume over the next connection")
+	declaredOnce()
+}
+
+// An exchange that another work queue has declared, and that an operator has deleted since, is declared again for a further work queue.
+func TestASharedExchangeIsDeletedBeforeAFurtherSubscription(t *testing.T) {
+	t.Parallel()
+	for name, exchange := range map[string]func(*app) string{
+		"exchange of copies and dead letters": func(a *app) string { return a.name },
+		"exchange of the group's copies":      func(a *app) string { return a.groupExchange() },
+		"return exchange of the group":        func(a *app) string { return a.groupReturn() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := connect(t, inGroup)
+			a.handle(a.queue("orders"), 1, testapp.NewLedger())
+			a.run()
+			require.NoError(t, broker.Channel(t).ExchangeDelete(exchange(a), false, false))
+			s, err := a.Subscriber("further")
+			require.NoError(t, err)
+			_, err = s.Subscribe(t.Context(), a.queue("mails"))
+			require.NoError(t, err)
+		})
+	}
+}
