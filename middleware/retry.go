@@ -218,7 +218,7 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	if !t.warned.Load() {
 		t.warnOfDeadline(&in)
 	}
-	if in.recorded || in.ctx.Err() != nil || t.config.DelayArrivals && in.delayed != "" || t.config.MaxAgeFrom != nil {
+	if in.recorded || in.ctx.Err() != nil || t.config.DelayArrivals && in.metadata[delay.DelayedForKey] != "" || t.config.MaxAgeFrom != nil {
 		if done, err := t.arrive(&in); done {
 			return nil, err
 		}

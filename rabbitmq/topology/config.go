@@ -46,7 +46,7 @@ type Config struct {
 
 	// TierGroup is the name of a group of work queues that share their tiers: one queue <group>.<prefix>.<tier> for each tier, whatever
 	// the number of work queues. The default is the work queue itself, whose tiers are its own. A message comes back to its own work
-	// queue only.
+	// queue only. No work queue of the virtual host may have the name of a group.
 	//
 	// A work queue of a group that can refuse messages or be away has an inbox between the tiers and itself, the queue
 	// <work queue>.<prefix>.inbox: any that is not a quorum queue, and any with a length limit. Without it, 32 messages that such a queue
