@@ -217,8 +217,8 @@ func TestDelayOfAFreshMessage(t *testing.T) {
 		tiers []string
 		waits time.Duration
 	}{
-		"For":   {func(m *message.Message) { delay.Message(m, delay.For(7*time.Second)) }, []string{"5s", "1s", "1s"}, 7 * time.Second},
-		"Until": {func(m *message.Message) { delay.Message(m, delay.Until(time.Now().Add(time.Minute))) }, []string{"1m"}, time.Minute},
+		"For":                                 {func(m *message.Message) { delay.Message(m, delay.For(7*time.Second)) }, []string{"5s", "1s", "1s"}, 7 * time.Second},
+		"Until":                               {func(m *message.Message) { delay.Message(m, delay.Until(time.Now().Add(time.Minute))) }, []string{"1m"}, time.Minute},
 		"For, of a program without Watermill": {func(m *message.Message) { m.Metadata[delay.DelayedForKey] = "7s" }, []string{"5s", "1s", "1s"}, 7 * time.Second},
 		"of properties": {func(m *message.Message) {
 			delay.Message(m, delay.For(time.Second))
