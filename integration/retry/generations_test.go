@@ -107,7 +107,7 @@ func TestGenerationsDelayNatively(t *testing.T) {
 // TestGenerationsAndPriorities: on a TTL queue, a due message waits for a prioritised message that is not due yet.
 func TestGenerationsAndPriorities(t *testing.T) {
 	t.Parallel()
-	const wait = time.Second
+	const wait = 8 * time.Second
 	name := broker.Name(t, "generation")
 	broker.Clean(t, name)
 	existing(t, name, nil)
@@ -116,7 +116,7 @@ func TestGenerationsAndPriorities(t *testing.T) {
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
 	})
 	testapp.Send(t, "", name+".wait", amqp091.Publishing{Body: []byte("normal")})
-	<-time.After(wait * 3 / 4) // the prioritised message must arrive before the first one is due, and be due after it
+	<-time.After(wait / 2) // the prioritised message must arrive before the first one is due, and be due after it
 	testapp.Send(t, "", name+".wait", amqp091.Publishing{Body: []byte("urgent"), Priority: 9})
 	first := testapp.Take(t, name, 2)[0]
 	assert.Equal(t, generationOf(t).prioritiesApart, string(first.Body) == "urgent")
