@@ -18,6 +18,8 @@ SUBMAKE    = $(MAKE) --no-print-directory
 RECONNECT  = -e /integration/reconnect -e /integration/chaos
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
+# Integration tests that mostly wait: more of them run at the same time than there are processors.
+WAITING    = ./adopt ./connect ./declare ./groups
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
 # Flags of bench-scale: -only, -messages, -rounds, -all, -native, -short.
@@ -131,10 +133,13 @@ devbroker:
 test-root:
 	$(GO) test $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
-# One package at a time: some raise an alarm, which blocks all publishers. Most tests wait, so more run at the same time than there are cores.
+# One package at a time: some raise an alarm, which blocks all publishers.
 test-integration:
-	$(GO) test -C integration $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) \
-		$$($(GO) list -C integration ./... | grep -v $(RECONNECT))
+	@result=0; \
+		$(GO) test -C integration $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) $(WAITING) || result=1; \
+		$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) \
+			$$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(WAITING:./%=-e /integration/%)) || result=1; \
+		exit $$result
 
 test-reconnect:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./reconnect/...
