@@ -197,7 +197,7 @@ func longTier(t *testing.T, f *fixture) {
 	f.await(messages, 1, patience)
 	f.checkNeverEarly(app.Schedule)
 	if n := hops.Load(); a.retries.Relayed {
-		assert.Greater(t, n, int64(messages*4), "a hop takes a second, or a little more on a slow machine")
+		assert.Greater(t, n, int64(messages*2), "a hop takes a second, or several on a slow machine")
 	}
 	f.settle()
 }
