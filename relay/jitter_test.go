@@ -67,35 +67,21 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 					pubSub, _ := config.NewSubscriber(relay.SubscriberParams{})
 					config.NewSubscriber = func(relay.SubscriberParams) (message.Subscriber, error) { return tierSubscriber(pubSub), nil }
 				})
-				failedAt, backAt := map[string]time.Time{}, map[string]time.Time{}
-				var all calls
-				done := make(chan struct{})
-				c.AddConsumerHandler(c.router, "billing", "orders", func(msg *message.Message) error {
-					n := all.add(msg)
-					all.mu.Lock()
-					defer all.mu.Unlock()
-					if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
-						failedAt[msg.UUID] = time.Now()
-						return errDown
-					}
-					backAt[msg.UUID] = time.Now()
-					if n == 2*messages {
-						close(done)
-					}
-					return nil
-				}, retrymw.HandlerOptions{Schedule: backoff.Schedule{delay}, Jitter: jitter})
+				f := newFailsOnce()
+				c.AddConsumerHandler(c.router, "billing", "orders", f.handle(messages),
+					retrymw.HandlerOptions{Schedule: backoff.Schedule{delay}, Jitter: jitter})
 				c.run()
 				for i := range messages {
 					c.publish("orders", fmt.Sprint(i))
 				}
-				<-done
+				<-f.done
 				c.close()
-				require.Len(t, backAt, messages, "none lost")
-				require.Len(t, all.all, 2*messages, "none twice")
+				require.Len(t, f.back, messages, "none lost")
+				require.Len(t, f.all, 2*messages, "none twice")
 
 				var inEighth [8]int
-				for id, at := range backAt {
-					waited := at.Sub(failedAt[id])
+				for id, at := range f.back {
+					waited := at.Sub(f.failed[id])
 					require.GreaterOrEqual(t, waited, delay, "never early")
 					require.LessOrEqual(t, waited, delay+width+10*time.Millisecond, "only the jitter late")
 					inEighth[min(int((waited-delay-1)/(width/8)), 7)]++

@@ -147,6 +147,35 @@ func (c *calls) add(msg *message.Message) int {
 	return len(c.all)
 }
 
+// failsOnce fails at the first call for each message, and notes when each has failed and has come back.
+type failsOnce struct {
+	calls
+	failed, back map[string]time.Time
+	done         chan struct{} // closed when all messages are back
+}
+
+func newFailsOnce() *failsOnce {
+	return &failsOnce{failed: map[string]time.Time{}, back: map[string]time.Time{}, done: make(chan struct{})}
+}
+
+// handle is the handler of so many messages.
+func (f *failsOnce) handle(messages int) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		n := f.add(msg)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+			f.failed[msg.UUID] = time.Now()
+			return errDown
+		}
+		f.back[msg.UUID] = time.Now()
+		if n == 2*messages {
+			close(f.done)
+		}
+		return nil
+	}
+}
+
 func (c *calls) waits() (waits []time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,40 +23,25 @@ func TestManyMessagesComeBackInOrder(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const orders = 300
 				a := newApp(t, backoff.Schedule{tier})
-				failed, back := map[string]time.Time{}, map[string]time.Time{}
-				var c calls
-				done := make(chan struct{})
-				a.handle("billing", func(msg *message.Message) error {
-					n := c.add(msg)
-					c.mu.Lock()
-					defer c.mu.Unlock()
-					if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
-						failed[msg.UUID] = time.Now()
-						return errDown
-					}
-					back[msg.UUID] = time.Now()
-					if n == 2*orders {
-						close(done)
-					}
-					return nil
-				})
+				f := newFailsOnce()
+				a.handle("billing", f.handle(orders))
 				a.run()
 				for i := range orders {
 					a.publish(fmt.Sprint(i))
 					time.Sleep(tier/orders/2 + 1234*time.Nanosecond) // the record's times have milliseconds
 				}
-				<-done
-				require.Len(t, back, orders, "none lost")
+				<-f.done
+				require.Len(t, f.back, orders, "none lost")
 				var last time.Time
 				for i, one := range a.publisher.to("retry.return.billing") {
-					late := one.at.Sub(failed[one.msg.UUID]) - tier
+					late := one.at.Sub(f.failed[one.msg.UUID]) - tier
 					require.GreaterOrEqual(t, late, time.Duration(0), "never early")
 					require.LessOrEqual(t, late, 5*time.Millisecond)
 					require.False(t, one.at.Before(last), "message %d", i)
 					last = one.at
 				}
 				a.close()
-				require.Len(t, c.all, 2*orders, "none twice")
+				require.Len(t, f.all, 2*orders, "none twice")
 			})
 		})
 	}

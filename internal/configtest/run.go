@@ -3,13 +3,11 @@ package configtest
 import (
 	"crypto/tls"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -317,153 +315,4 @@ func (s suite[C, M]) destinationsAreRoutingKeys(t *testing.T) {
 	to, err = retry.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: "orders"})
 	require.NoError(t, err)
 	assert.Equal(t, middleware.Destination{Topic: "dead.orders_billing", Queue: "orders_billing.dead"}, to)
-}
-
-// payloadOnly is a marshaler that drops metadata.
-type payloadOnly struct{}
-
-func (payloadOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	return amqp091.Publishing{Body: msg.Payload}, nil
-}
-
-func (payloadOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
-	return &message.Message{Payload: d.Body}, nil
-}
-
-// messageAlwaysHasMetadata: the subscriber of v3 writes to the metadata.
-func (s suite[C, M]) messageAlwaysHasMetadata(t *testing.T) {
-	b := s.builder(t, func(_ *Config[C, M], app Fields) { app.SetMarshaler(payloadOnly{}) })
-	for _, c := range []C{b.SubscriberConfig(), b.DeadLetterSubscriberConfig()} {
-		msg, err := valuesOf(c).Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Body: []byte("order 1")})
-		require.NoError(t, err)
-		assert.NotNil(t, msg.Metadata)
-	}
-}
-
-func (s suite[C, M]) deadLettersAreRead(t *testing.T) {
-	b := s.builder(t, func(c *Config[C, M], _ Fields) { c.AMQP = s.PubSub(uri, "billing") }, func(_ *Config[C, M], app Fields) {
-		*app.ConsumeExclusive = true
-	})
-	letters := valuesOf(b.DeadLetterSubscriberConfig())
-	assert.Equal(t, b.Topology("orders").DeadLetterQueue(), letters.QueueName("orders"))
-	assert.Equal(t, "orders_billing.dead", letters.QueueName("orders"))
-	assert.Empty(t, letters.ExchangeName("orders"))
-	assert.False(t, *letters.ConsumeExclusive)
-	msg, err := letters.Marshaler.Unmarshal(amqp091.Delivery{
-		Acknowledger: Settled{}, Body: []byte("order 1"), Exchange: "retry", RoutingKey: "dead.orders_billing",
-		Headers: amqp091.Table{"x-death": []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders_billing", "time": time.Unix(1, 0)}}},
-	})
-	require.NoError(t, err)
-	record, known := middleware.ReadRecord(msg.Metadata)
-	require.True(t, known)
-	assert.EqualValues(t, "delivery_limit", record.DeadReason)
-	assert.Equal(t, record.Reason, msg.Metadata[poison.ReasonForPoisonedKey], "for readers of Watermill's poison queue")
-}
-
-// whereDeadLettersFailed: topic and handler of a dead letter that the broker made are those of its last failure, if the message
-// has them. Readers of Watermill's poison queue find the topic under its key.
-func (s suite[C, M]) whereDeadLettersFailed(t *testing.T) {
-	letters := valuesOf(s.builder(t).DeadLetterSubscriberConfig()).Marshaler
-	for name, test := range map[string]struct {
-		headers        amqp091.Table
-		topic, handler string
-		failures       int
-		poisonedTopic  string
-	}{
-		"a failure record": {
-			headers: amqp091.Table{middleware.FailuresKey: "3", middleware.TopicKey: "orders", middleware.HandlerKey: "billing"},
-			topic:   "orders", handler: "billing", failures: 4, poisonedTopic: "orders",
-		},
-		"a record with a garbled count": {
-			headers: amqp091.Table{middleware.FailuresKey: "three", middleware.TopicKey: "orders", middleware.HandlerKey: "billing"},
-			topic:   "orders", handler: "billing", failures: 1, poisonedTopic: "orders",
-		},
-		"only the keys of a poison queue": {
-			headers:  amqp091.Table{poison.PoisonedTopicKey: "orders"},
-			failures: 1, poisonedTopic: "orders",
-		},
-		"neither": {failures: 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			headers := amqp091.Table{"x-death": []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders", "time": time.Unix(1, 0)}}}
-			maps.Copy(headers, test.headers)
-			msg, err := letters.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry", RoutingKey: "dead.orders", Headers: headers})
-			require.NoError(t, err)
-			record, known := middleware.ReadRecord(msg.Metadata)
-			require.True(t, known)
-			assert.Equal(t, test.topic, record.Topic)
-			assert.Equal(t, test.handler, record.Handler)
-			assert.Equal(t, test.failures, record.Failures)
-			poisoned, found := msg.Metadata[poison.PoisonedTopicKey]
-			assert.Equal(t, test.poisonedTopic, poisoned)
-			assert.Equal(t, test.poisonedTopic != "", found, "there is no empty key")
-		})
-	}
-}
-
-// deadReasons: the dead reason is that of the last dead-lettering, by the broker or by the middleware. Older reasons in the
-// message do not count.
-func (s suite[C, M]) deadReasons(t *testing.T) {
-	for _, prefix := range []string{"retry", "shop.retry"} { // the reader's is the default one
-		t.Run(prefix, func(t *testing.T) { s.deadReasonsOf(t, prefix) })
-	}
-}
-
-func (s suite[C, M]) deadReasonsOf(t *testing.T, prefix string) {
-	b := s.builder(t)
-	writer := s.builder(t, func(c *Config[C, M], _ Fields) { c.Prefix = prefix })
-	app, letters := valuesOf(writer.SubscriberConfig()).Marshaler, valuesOf(b.DeadLetterSubscriberConfig()).Marshaler
-	deaths := func(reason string) []any {
-		return []any{
-			amqp091.Table{"reason": reason, "queue": "orders", "time": time.Unix(1700000002, 0)},
-			amqp091.Table{"reason": "expired", "queue": "orders.retry.1s", "time": time.Unix(1700000001, 0)},
-		}
-	}
-	letter := func(headers amqp091.Table) amqp091.Delivery {
-		return amqp091.Delivery{Acknowledger: Settled{}, Exchange: prefix, RoutingKey: "dead.orders", Headers: headers}
-	}
-	read := func(t *testing.T, headers amqp091.Table) middleware.Record {
-		msg, err := letters.Unmarshal(letter(headers))
-		require.NoError(t, err)
-		record, known := middleware.ReadRecord(msg.Metadata)
-		require.True(t, known)
-		return record
-	}
-	// deadLettered returns the headers of the dead letter that the middleware publishes for a message with these headers.
-	deadLettered := func(t *testing.T, headers amqp091.Table) amqp091.Table {
-		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: prefix + ".return", RoutingKey: "1s.orders", Headers: headers})
-		require.NoError(t, err)
-		msg.Metadata[middleware.FailuresKey], msg.Metadata[middleware.DeadReasonKey] = "4", string(middleware.DeadReasonExhausted)
-		p, err := app.Marshal(msg)
-		require.NoError(t, err)
-		return p.Headers
-	}
-	t.Run("the broker's, with an older reason in the message", func(t *testing.T) {
-		record := read(t, amqp091.Table{middleware.DeadReasonKey: "older", "x-death": deaths("delivery_limit")})
-		assert.Equal(t, middleware.Record{
-			Failures: 1, DeadReason: "delivery_limit", Reason: "the broker dead-lettered it from queue orders: delivery_limit",
-			FirstFailedAt: time.Unix(1700000002, 0).UTC(), LastFailedAt: time.Unix(1700000002, 0).UTC(),
-		}, record)
-	})
-	t.Run("the middleware's own", func(t *testing.T) {
-		headers := deadLettered(t, amqp091.Table{middleware.FailuresKey: "3", "x-death": deaths("expired"), "x-first-death-reason": "expired"})
-		record := read(t, headers)
-		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
-		assert.Equal(t, 4, record.Failures)
-	})
-	t.Run("the middleware's own, published again as it is", func(t *testing.T) {
-		headers := deadLettered(t, amqp091.Table{middleware.FailuresKey: "3"})
-		headers["x-death"] = deaths("delivery_limit") // the broker dead-letters it later
-		record := read(t, headers)
-		assert.EqualValues(t, "delivery_limit", record.DeadReason)
-		assert.Equal(t, 5, record.Failures)
-	})
-	t.Run("the broker's, published again as it is", func(t *testing.T) {
-		record := read(t, deadLettered(t, amqp091.Table{"x-death": deaths("delivery_limit"), "x-last-death-reason": "delivery_limit"}))
-		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
-	})
-	t.Run("redriven from the orphans, then dead", func(t *testing.T) { // x-death of an orphan is that of its tier
-		record := read(t, deadLettered(t, amqp091.Table{middleware.FailuresKey: "3", "x-death": deaths("expired")[1:]}))
-		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
-	})
 }
