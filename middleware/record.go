@@ -271,6 +271,7 @@ func removeRecord(produced []*message.Message, inbound message.Metadata) {
 		}
 		delete(clean, PropertiesKey)
 		delete(clean, UnmarshalErrorKey)
+		delete(clean, RedrivenKey)
 		for _, key := range delayKeys {
 			if clean[key] == inbound[key] {
 				delete(clean, key)
@@ -287,5 +288,6 @@ func carriesRecord(metadata message.Metadata) bool {
 	}
 	_, failures := metadata[FailuresKey]
 	_, properties := metadata[PropertiesKey]
-	return failures || properties
+	_, redriven := metadata[RedrivenKey]
+	return failures || properties || redriven
 }

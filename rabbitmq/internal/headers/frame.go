@@ -14,9 +14,9 @@ import (
 // and its four bytes of length (AMQP 0-9-1, field tables).
 const fieldOverhead = 6
 
-// cuts are the keys of the failure record that Shrink may remove, in this order.
+// cuts are the keys of the failure record that Shrink may remove, in this order. The history of redrives is the first.
 var cuts = func() []string {
-	keys := middleware.RecordKeys()
+	keys := append(middleware.RecordKeys(), middleware.RedrivenKey)
 	slices.Reverse(keys)
 	return keys
 }()

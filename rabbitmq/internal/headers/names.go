@@ -32,9 +32,10 @@ func isTransport(key string) bool {
 	return false
 }
 
-// recordKeys are the keys of the failure record. They have to survive an app's marshaler that drops metadata.
+// recordKeys are the keys of the failure record and of the history of redrives. They have to survive an app's marshaler that drops
+// metadata.
 var recordKeys = func() map[string]bool {
-	keys := map[string]bool{}
+	keys := map[string]bool{middleware.RedrivenKey: true}
 	for _, key := range middleware.RecordKeys() {
 		keys[key] = true
 	}

@@ -1,0 +1,68 @@
+package letters
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// A Filter selects letters: those for which all of its fields are true. The zero Filter selects all.
+type Filter struct {
+	// IDs are the letters to select.
+	IDs []string
+	// Reason matches a part of the record's reason.
+	Reason *regexp.Regexp
+	// ErrorType is the record's error type, such as "*net.OpError".
+	ErrorType string
+	// DeadReason is the record's dead reason, such as "exhausted".
+	DeadReason string
+	// Handler is the handler that failed.
+	Handler string
+	// Cause is that of a Group.
+	Cause *Cause
+	// OlderThan and NewerThan select by the time since the letter was given up, by the clock of this host. A letter without such a time
+	// is older than everything.
+	OlderThan, NewerThan time.Duration
+	// Metadata are values that the letter's metadata has.
+	Metadata map[string]string
+}
+
+// Validate reports all faults of the filter.
+func (f Filter) Validate() error {
+	var faults []error
+	if f.OlderThan < 0 {
+		faults = append(faults, fmt.Errorf("Filter.OlderThan is %v: it must not be negative", f.OlderThan))
+	}
+	if f.NewerThan < 0 {
+		faults = append(faults, fmt.Errorf("Filter.NewerThan is %v: it must not be negative", f.NewerThan))
+	}
+	if f.NewerThan > 0 && f.OlderThan >= f.NewerThan {
+		faults = append(faults, fmt.Errorf("Filter.OlderThan is %v and NewerThan is %v: no letter is both", f.OlderThan, f.NewerThan))
+	}
+	return errors.Join(faults...)
+}
+
+// Match reports whether the filter selects a letter.
+func (f Filter) Match(l *Letter, now time.Time) bool {
+	if len(f.IDs) > 0 && !slices.Contains(f.IDs, l.ID) ||
+		f.Reason != nil && !f.Reason.MatchString(l.Record.Reason) ||
+		f.ErrorType != "" && f.ErrorType != l.Record.ErrorType ||
+		f.DeadReason != "" && f.DeadReason != string(l.Record.DeadReason) ||
+		f.Handler != "" && f.Handler != l.Record.Handler ||
+		f.Cause != nil && *f.Cause != CauseOf(l) {
+		return false
+	}
+	dead := l.DeadAt()
+	if f.OlderThan > 0 && !dead.IsZero() && now.Sub(dead) < f.OlderThan ||
+		f.NewerThan > 0 && (dead.IsZero() || now.Sub(dead) > f.NewerThan) {
+		return false
+	}
+	for key, want := range f.Metadata {
+		if have, found := l.Metadata[key]; !found || have != want {
+			return false
+		}
+	}
+	return true
+}

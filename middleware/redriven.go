@@ -1,0 +1,73 @@
+package middleware
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// RedrivenKey is the metadata key of the history of a message that was redriven: a Redriven as JSON. It is no part of the failure
+// record: the message has it while it is handled again, and its next dead letter has it too. Handlers do not pass it on.
+const RedrivenKey = "retry_redriven"
+
+const (
+	maxRedrives     = 8    // how many redrives a history keeps
+	maxRedriven     = 1024 // bytes of its JSON
+	maxRedriveField = 128  // bytes of each text in it
+)
+
+// Redriven is how often, when and by whom a message was redriven.
+type Redriven struct {
+	Times    int       `json:"times"`    // how often
+	Redrives []Redrive `json:"redrives"` // the last ones, the newest at the end: at most 8, and at most 1 KiB as JSON
+}
+
+// Redrive is one redrive of a message, and what its dead letter was like before.
+type Redrive struct {
+	Run        string     `json:"run,omitzero"`         // an id of the command or call that redrove it
+	At         time.Time  `json:"at,omitzero"`          // in UTC
+	By         string     `json:"by,omitzero"`          // who, such as user@host; at most 128 bytes
+	Note       string     `json:"note,omitzero"`        // such as a change of the body; at most 128 bytes
+	Failures   int        `json:"failures,omitzero"`    // of the record before
+	DeadReason DeadReason `json:"dead_reason,omitzero"` // of the record before
+	Reason     string     `json:"reason,omitzero"`      // of the record before; at most 128 bytes
+}
+
+// ReadRedriven reads the history of a message. It returns false where the message was never redriven, or the history is garbled.
+func ReadRedriven(metadata message.Metadata) (Redriven, bool) {
+	text, found := metadata[RedrivenKey]
+	if !found || len(text) > maxRedriven {
+		return Redriven{}, false
+	}
+	var history Redriven
+	if err := json.Unmarshal([]byte(text), &history); err != nil || history.Times <= 0 || history.Times > maxFailures {
+		return Redriven{}, false
+	}
+	return history, true
+}
+
+// Add returns the history with one redrive more.
+func (r Redriven) Add(redrive Redrive) Redriven {
+	redrive.At = redrive.At.UTC().Truncate(time.Millisecond)
+	for _, text := range []*string{&redrive.Run, &redrive.By, &redrive.Note, &redrive.Reason, (*string)(&redrive.DeadReason)} {
+		*text = strings.ToValidUTF8((*text)[:min(len(*text), maxRedriveField)], "")
+	}
+	kept := r.Redrives[max(0, len(r.Redrives)-maxRedrives+1):]
+	return Redriven{Times: r.Times + 1, Redrives: append(kept[:len(kept):len(kept)], redrive)}
+}
+
+// Write writes the history into metadata. The oldest redrives that do not fit into 1 KiB are left out.
+func (r Redriven) Write(metadata message.Metadata) { metadata[RedrivenKey] = r.String() }
+
+// String returns the history as JSON, as Write writes it.
+func (r Redriven) String() string {
+	for {
+		text, err := json.Marshal(r)
+		if err == nil && len(text) <= maxRedriven || len(r.Redrives) == 0 {
+			return string(text)
+		}
+		r.Redrives = r.Redrives[1:]
+	}
+}

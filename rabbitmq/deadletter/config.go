@@ -1,0 +1,51 @@
+package deadletter
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+)
+
+// Config configures Open. Only URI is required.
+type Config struct {
+	// URI is the broker's address: amqp:// or amqps://. Errors and log lines contain its host, port and virtual host, and never the rest.
+	URI string
+
+	// AMQP and TLS are as in publisher.ConnectionConfig.
+	AMQP *amqp091.Config
+	TLS  *tls.Config
+
+	// Prefix is that of the apps (BuilderConfig.Prefix). It names the orphans and the exchange that they go back through. The default
+	// is "retry".
+	Prefix string
+
+	// Management is the address of the management API, such as http://user:password@host:15672. Status needs it to find queues by
+	// itself, and other methods to know the delivery limit that a policy sets. The default is none.
+	Management string
+}
+
+// Validate reports all faults of the configuration. It does not connect.
+func (c Config) Validate() error {
+	faults := dial.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}.Faults()
+	if err := c.prefix().Validate(); err != nil {
+		faults = append(faults, err)
+	}
+	if c.Management != "" {
+		if err := management.Validate(c.Management); err != nil {
+			faults = append(faults, fmt.Errorf("Management: %w", err))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("deadletter config: %w", errors.Join(faults...))
+}
+
+func (c Config) prefix() naming.Prefix { return naming.Prefix(cmp.Or(c.Prefix, string(naming.Default))) }
