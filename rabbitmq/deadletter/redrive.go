@@ -40,8 +40,8 @@ type redrive struct {
 
 	places  chan struct{} // of letters in flight
 	flights sync.WaitGroup
-	failed  chan error // the first error that ends the redrive
-	next    time.Time  // when the next letter may be sent, with a Rate
+	failed  chan error       // the first error that ends the redrive
+	next    time.Time        // when the next letter may be sent, with a Rate
 	gone    map[string]error // by target: nil for those that are there
 	stays   error            // the first error of a letter that stays, while the redrive goes on
 	canary  []*letters.Letter
