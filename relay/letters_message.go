@@ -20,19 +20,45 @@ func (l *Letters) letter(topic string, msg *message.Message) *letters.Letter {
 		letter.ID = fmt.Sprintf("#%x", sha256.Sum256(msg.Payload))[:17]
 	}
 	letter.Redriven, _ = middleware.ReadRedriven(msg.Metadata)
-	if record, found := middleware.ReadRecord(msg.Metadata); found {
+	record, known := middleware.ReadRecord(msg.Metadata)
+	switch {
+	case msg.Metadata[middleware.DeadReasonKey] != "":
 		letter.Kind, letter.Record = letters.Library, record
-		if record.Handler != "" { // a name for which there is no topic is an unknown target
-			letter.Target, _ = l.names.topic(TopicParams{Kind: ReturnTopic, Handler: record.Handler})
+		if !known {
+			letter.Record = garbled(msg.Metadata)
 		}
-	} else if msg.Metadata[poison.PoisonedTopicKey] != "" {
-		letter.Kind = letters.Poison
-		letter.Record = middleware.Record{
-			Reason: msg.Metadata[poison.ReasonForPoisonedKey], Topic: msg.Metadata[poison.PoisonedTopicKey],
-			Handler: msg.Metadata[poison.PoisonedHandlerKey], Subscriber: msg.Metadata[poison.PoisonedSubscriberKey],
-		}
+		letter.Target = l.target(topic, letter.Record.Handler)
+	case msg.Metadata[poison.ReasonForPoisonedKey] != "":
+		letter.Kind, letter.Record = letters.Poison, garbled(msg.Metadata)
+		letter.Record.Reason, letter.Record.Topic = msg.Metadata[poison.ReasonForPoisonedKey], msg.Metadata[poison.PoisonedTopicKey]
+		letter.Record.Handler = msg.Metadata[poison.PoisonedHandlerKey]
 	}
 	return letter
+}
+
+// target returns the return topic of a handler. It is empty where the dead letters of that handler are on another topic: every publisher
+// can write a handler's name.
+func (l *Letters) target(topic, handler string) string {
+	if handler == "" {
+		return ""
+	}
+	if dead, err := l.TopicOf(handler); err != nil || dead != topic {
+		return ""
+	}
+	target, err := l.names.topic(TopicParams{Kind: ReturnTopic, Handler: handler})
+	if err != nil {
+		return ""
+	}
+	return target
+}
+
+// garbled returns the texts of a record that cannot be read as a whole.
+func garbled(metadata message.Metadata) middleware.Record {
+	return middleware.Record{
+		Reason: metadata[middleware.ReasonKey], ErrorType: metadata[middleware.ErrorTypeKey], Topic: metadata[middleware.TopicKey],
+		Handler: metadata[middleware.HandlerKey], Subscriber: metadata[poison.PoisonedSubscriberKey],
+		DeadReason: middleware.DeadReason(metadata[middleware.DeadReasonKey]),
+	}
 }
 
 // ownMetadata is the metadata of the app.

@@ -115,7 +115,7 @@ func (r *run) do(ctx context.Context) (summary letters.Summary, err error) {
 	r.started = time.Now()
 	r.report(false)
 	err = r.pass(ctx)
-	r.finish(err == nil)
+	r.finish(err == nil && !r.limitReached())
 	return r.summary, errors.Join(append(r.missing, err)...)
 }
 
@@ -133,7 +133,7 @@ func (r *run) finish(whole bool) {
 // pass goes through the letters once, and watches the canary.
 func (r *run) pass(ctx context.Context) error {
 	var canary []*letters.Letter
-	for after := ""; ; {
+	for after := ""; !r.limitReached(); {
 		found, err := r.l.config.Topics.Read(ctx, r.topic, after, r.end.Position, r.ahead())
 		if err == nil {
 			err = ctx.Err()
@@ -142,7 +142,7 @@ func (r *run) pass(ctx context.Context) error {
 			return r.l.cause(ctx, err)
 		}
 		for _, stored := range found {
-			if ctx.Err() != nil {
+			if ctx.Err() != nil || r.limitReached() {
 				break
 			}
 			letter, done := r.l.letter(r.topic, stored.Message), r.summary.Done
@@ -170,6 +170,8 @@ func (r *run) pass(ctx context.Context) error {
 	return r.look(ctx, true)
 }
 
+func (r *run) limitReached() bool { return r.options.Limit > 0 && r.summary.Done >= r.options.Limit }
+
 // ahead is how many letters are read at once: those of a second, because another reader can take them away in the meantime.
 func (r *run) ahead() int {
 	if r.options.Rate == 0 {
@@ -180,15 +182,10 @@ func (r *run) ahead() int {
 
 // take decides about one letter.
 func (r *run) take(ctx context.Context, stored StoredLetter, letter *letters.Letter) error {
-	switch {
-	case !r.options.Filter.Match(letter, time.Now()):
+	if !r.options.Filter.Match(letter, time.Now()) {
 		r.summary.Other++
-	case r.options.Limit > 0 && r.summary.Done >= r.options.Limit:
-		r.summary.Kept++
-	default:
-		if err := r.act(ctx, stored, letter); err != nil {
-			return err
-		}
+	} else if err := r.act(ctx, stored, letter); err != nil {
+		return err
 	}
 	r.report(false)
 	return r.look(ctx, false)
@@ -255,7 +252,7 @@ func (r *run) hasHandler(ctx context.Context, target string, letter *letters.Let
 	}
 	if target == "" {
 		r.targets[target] = false
-		r.missing = append(r.missing, fmt.Errorf("letter %q names no handler, so it stays: set Redrive.To to a topic: %w", letter.ID, letters.ErrNoTarget))
+		r.missing = append(r.missing, fmt.Errorf("letter %q names no handler of this topic, so it and its like stay: set Redrive.To to a topic: %w", letter.ID, letters.ErrNoTarget))
 		return false, nil
 	}
 	has, err := r.l.config.Topics.HasHandler(ctx, target)
@@ -264,8 +261,8 @@ func (r *run) hasHandler(ctx context.Context, target string, letter *letters.Let
 	}
 	r.targets[target] = has
 	if !has {
-		r.missing = append(r.missing, fmt.Errorf("letter %q goes to topic %q, which no handler has subscribed to, so it stays: start the handler %q first: %w",
-			letter.ID, target, letter.Record.Handler, letters.ErrNoTarget))
+		r.missing = append(r.missing, fmt.Errorf("no handler has subscribed to topic %q, so letter %q and its like stay: start the app of that handler: %w",
+			target, letter.ID, letters.ErrNoTarget))
 	}
 	return has, nil
 }

@@ -212,8 +212,8 @@ func TestLettersRedriveSelects(t *testing.T) {
 		want    letters.Summary
 	}{
 		{letters.Redrive{Filter: ofNetwork, DryRun: true}, letters.Summary{Total: 300, Done: 150, Other: 150}},
-		{letters.Redrive{Filter: ofNetwork, DryRun: true, Limit: 40}, letters.Summary{Total: 300, Done: 40, Other: 150, Kept: 110}},
-		{letters.Redrive{Filter: ofNetwork, Limit: 50}, letters.Summary{Total: 300, Done: 50, Other: 150, Kept: 100}},
+		{letters.Redrive{Filter: ofNetwork, DryRun: true, Limit: 40}, letters.Summary{Total: 300, Done: 40, Other: 40, Unseen: 220}},
+		{letters.Redrive{Filter: ofNetwork, Limit: 50}, letters.Summary{Total: 300, Done: 50, Other: 50, Unseen: 200}},
 		{letters.Redrive{Filter: ofNetwork}, letters.Summary{Total: 250, Done: 100, Other: 150}},
 		{letters.Redrive{Filter: ofNetwork}, letters.Summary{Total: 150, Other: 150}},
 	} {
@@ -239,7 +239,7 @@ func TestLettersDiscard(t *testing.T) {
 	assert.Len(t, s.ids(deadTopic), 10)
 	summary, err = store.Discard(t.Context(), deadTopic, letters.Discard{Filter: ofNetwork, Limit: 3})
 	require.NoError(t, err)
-	assert.Equal(t, letters.Summary{Total: 10, Done: 3, Other: 5, Kept: 2}, summary)
+	assert.Equal(t, letters.Summary{Total: 10, Done: 3, Other: 3, Unseen: 4}, summary)
 	assert.Equal(t, []string{"000", "002", "004", "006", "007", "008", "009"}, s.ids(deadTopic))
 	assert.Empty(t, p.uuids)
 }
@@ -247,22 +247,29 @@ func TestLettersDiscard(t *testing.T) {
 func TestLettersWithoutTarget(t *testing.T) {
 	t.Parallel()
 	s, p, store := sending(t, 2)
-	gone := orderOf("gone")
-	retrymw.Record{Failures: 1, Handler: "archive", DeadReason: retrymw.DeadReasonPermanent}.Write(gone.Metadata)
-	require.NoError(t, s.Publish(deadTopic, gone, gone.Copy(), message.NewMessage("foreign", nil)))
+	forged, foreign := orderOf("forged"), message.NewMessage("foreign", nil)
+	retrymw.Record{Failures: 1, Handler: "archive", DeadReason: retrymw.DeadReasonPermanent}.Write(forged.Metadata)
+	s.handlers["retry.return.archive"], s.handlers["orders"] = true, true
+	require.NoError(t, s.Publish(deadTopic, forged, forged.Copy(), foreign))
 	for _, dry := range []bool{true, false} {
 		summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{DryRun: dry})
 		require.ErrorIs(t, err, letters.ErrNoTarget)
-		require.ErrorContains(t, err, `topic "retry.return.archive"`)
-		require.ErrorContains(t, err, `letter "foreign" names no handler`)
+		require.ErrorContains(t, err, `letter "forged"`)
 		assert.Equal(t, letters.Summary{Total: 5, Done: 2, Kept: 3}, summary)
 	}
-	assert.Equal(t, []string{"gone", "gone", "foreign"}, s.ids(deadTopic))
-	s.handlers["orders"] = true
+	assert.Equal(t, []string{"forged", "forged", "foreign"}, s.ids(deadTopic))
 	_, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{To: "orders"})
+	require.NoError(t, err)
+	assert.Empty(t, s.ids(deadTopic))
+	assert.Equal(t, []string{"000", "001", "forged", "forged", "foreign"}, p.uuids)
+
+	s.dead(t, 0, 2)
+	s.handlers["retry.return.billing"] = false
+	summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{To: "orders"})
 	require.ErrorIs(t, err, letters.ErrNoTarget)
-	assert.Equal(t, []string{"gone", "gone"}, s.ids(deadTopic))
-	assert.Equal(t, []string{"000", "001", "foreign"}, p.uuids)
+	require.ErrorContains(t, err, `topic "retry.return.billing"`)
+	assert.Equal(t, letters.Summary{Total: 2, Kept: 2}, summary)
+	assert.Equal(t, []string{"000", "001"}, s.ids(deadTopic))
 }
 
 func TestLettersRate(t *testing.T) {
@@ -413,7 +420,7 @@ func TestLettersThatDieAgain(t *testing.T) {
 		{"good canary", letters.Redrive{Canary: 10}, func(int) bool { return false }, letters.Summary{Total: 200, Done: 200}, nil},
 		{"dead canary", letters.Redrive{Canary: 10}, func(n int) bool { return n == 4 }, letters.Summary{Total: 200, Done: 10, Unseen: 190, Redead: 1}, letters.ErrRedead},
 		{"of a filter", letters.Redrive{Canary: 10, Filter: ofNetwork}, func(n int) bool { return n == 4 }, letters.Summary{Total: 200, Done: 10, Other: 10, Unseen: 180, Redead: 1}, letters.ErrRedead},
-		{"few letters", letters.Redrive{Canary: 10, Limit: 2}, func(n int) bool { return n == 1 }, letters.Summary{Total: 200, Done: 2, Kept: 198, Redead: 1}, letters.ErrRedead},
+		{"few letters", letters.Redrive{Canary: 10, Limit: 2}, func(n int) bool { return n == 1 }, letters.Summary{Total: 200, Done: 2, Unseen: 198, Redead: 1}, letters.ErrRedead},
 		{"long wait", letters.Redrive{Canary: 1, CanaryWait: time.Hour}, func(n int) bool { return n > 1 }, letters.Summary{Total: 200, Done: 200}, nil},
 		{"below the share", letters.Redrive{Rate: 10, MaxRedead: 0.2}, func(n int) bool { return n%10 == 0 }, letters.Summary{Total: 200, Done: 200}, nil},
 		{"above the share", letters.Redrive{Rate: 10, MaxRedead: 0.2}, func(n int) bool { return n > 100 }, letters.Summary{}, letters.ErrRedead},
