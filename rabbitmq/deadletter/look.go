@@ -240,10 +240,11 @@ func (l *look) remove(d *amqp091.Delivery) error {
 }
 
 // unlimited reports whether the library has declared the queue of a letter, without a delivery limit that can be reached: the letter
-// came through the library's own exchange.
+// came through the library's own exchange. Beyond the limit of a tier the broker only sends a message back to its work queue.
 func (s *Store) unlimited(d *amqp091.Delivery, queue string) bool {
 	work := naming.WorkQueueOf(queue)
-	return queue == s.prefix.Orphans() || d.Exchange != "" && d.RoutingKey == naming.DeadKey(work) && queue == naming.DeadQueue(work)
+	_, _, isTier := s.prefix.TierOf(queue)
+	return isTier || queue == s.prefix.Orphans() || d.Exchange != "" && d.RoutingKey == naming.DeadKey(work) && queue == naming.DeadQueue(work)
 }
 
 // arrived returns how many letters are in the queue behind those to look at. It ends the consumer, and the next call of next starts
