@@ -54,7 +54,7 @@ func (e *env) address() (string, error) {
 	address, of := e.flags.uri, "--uri"
 	if address == "" {
 		if address, of = e.getenv("AMQP_URL"), "AMQP_URL"; address == "" {
-			return "", usage("no broker is named: set AMQP_URL=amqp://user:password@host:5672/, or use --uri amqp://user@host:5672/")
+			return "", usage("no broker is named: set AMQP_URL to an address with user and password, or use --uri amqp://user@host:5672/")
 		}
 	}
 	u, err := url.Parse(address)
@@ -226,7 +226,7 @@ func (e *env) unreachable(address string, err error) error {
 	case strings.Contains(err.Error(), "tls:") || strings.Contains(err.Error(), "x509:"):
 		advice = "check --ca-file, --cert-file, --key-file and --server-name"
 	}
-	return fmt.Errorf("cannot connect to %s: %w; %s", place, err, advice)
+	return fmt.Errorf("cannot connect to %s: %v; %s", place, err, advice) // err is explained
 }
 
 var userinfo = regexp.MustCompile(`://([^/@\s:]*):[^\s]*@`)
