@@ -10,9 +10,11 @@ import (
 )
 
 const (
-	deadWord     = "dead"
-	inboxWord    = "inbox"
-	returnSuffix = ".return"
+	deadWord      = "dead"
+	inboxWord     = "inbox"
+	returnSuffix  = ".return"
+	anySuffix     = returnSuffix + ".any"
+	orphansSuffix = ".orphans"
 
 	// maxShortString bounds queue names, exchange names and routing keys: AMQP 0-9-1 sends them as short strings.
 	maxShortString = 255
@@ -28,12 +30,19 @@ func (p Prefix) RetryExchange() string  { return string(p) }
 func (p Prefix) ReturnExchange() string { return string(p) + returnSuffix }
 
 // AnyReturnExchange gets what the return exchange has no key for, such as messages of a tier that is no longer in a schedule.
-func (p Prefix) AnyReturnExchange() string { return p.ReturnExchange() + ".any" }
-func (p Prefix) Orphans() string           { return string(p) + ".orphans" }
+func (p Prefix) AnyReturnExchange() string { return string(p) + anySuffix }
+func (p Prefix) Orphans() string           { return string(p) + orphansSuffix }
 
 // TierQueue returns the queue of a tier. The group is that of the work queue, or the work queue itself.
 func (p Prefix) TierQueue(group string, tier backoff.Tier) string {
 	return p.GroupExchange(group) + "." + tier.String()
+}
+
+// TierOf returns the group and the tier of a queue that TierQueue named.
+func (p Prefix) TierOf(queue string) (group string, tier backoff.Tier, isTier bool) {
+	group, word, found := p.cut(queue)
+	tier, err := backoff.ParseTier(word)
+	return group, tier, found && err == nil && group != ""
 }
 
 // GroupExchange gets the copies of the work queues of a group, and GroupReturnExchange what expires on the group's tiers.
@@ -52,11 +61,27 @@ func InboxKey(queue string) string              { return inboxWord + "." + queue
 // MemberKey binds a work queue of a group to the group's return exchange. No message has this routing key.
 func MemberKey(queue string) string { return "member." + queue }
 
+// GroupOfReturn returns the group of a return exchange that GroupReturnExchange named.
+func (p Prefix) GroupOfReturn(exchange string) (group string, isGroup bool) {
+	group, isGroup = strings.CutSuffix(exchange, p.GroupReturnExchange(""))
+	return group, isGroup && group != ""
+}
+
 // IsReturn reports whether messages come back to work queues through an exchange.
 func (p Prefix) IsReturn(exchange string) bool {
 	first, isReturn := strings.CutSuffix(exchange, returnSuffix)
 	group, isOwn := strings.CutSuffix(first, string(p))
 	return isReturn && isOwn && (group == "" || strings.HasSuffix(group, "."))
+}
+
+// IsBack reports whether a delivery came back from a tier, whatever the prefix: through which exchange, and with which routing key.
+func IsBack(exchange, key string) bool {
+	word, _, found := strings.Cut(key, ".")
+	if !found || !strings.HasSuffix(exchange, returnSuffix) && !strings.HasSuffix(exchange, anySuffix) && !strings.HasSuffix(exchange, orphansSuffix) {
+		return false
+	}
+	_, err := backoff.ParseTier(word)
+	return err == nil || word == inboxWord
 }
 
 // DeadQueue returns the dead-letter queue of a work queue.
@@ -176,13 +201,18 @@ func (p Prefix) isOwn(queue string) bool {
 	if queue == p.Orphans() || strings.HasSuffix(queue, "."+deadWord) {
 		return true
 	}
+	_, word, found := p.cut(queue)
+	_, err := backoff.ParseTier(word)
+	return found && (err == nil || word == inboxWord)
+}
+
+// cut returns the group and the last word of a name with the prefix between them.
+func (p Prefix) cut(queue string) (group, word string, found bool) {
 	at := strings.LastIndex(queue, "."+string(p)+".")
 	if at < 0 {
-		return false
+		return "", "", false
 	}
-	word := queue[at+len(p)+2:]
-	_, err := backoff.ParseTier(word)
-	return err == nil || word == inboxWord
+	return queue[:at], queue[at+len(p)+2:], true
 }
 
 func hasPatternWord(name string) bool {
