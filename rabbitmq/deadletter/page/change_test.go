@@ -140,7 +140,7 @@ func TestEndsAreExplained(t *testing.T) {
 		id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
 		s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
 		assert.Contains(t, s.ended(id), want)
-		assert.Contains(t, body(t, s.get(""), http.StatusOK), "ended early")
+		assert.Contains(t, body(t, s.get(""), http.StatusOK), `class="badtext"`)
 	}
 }
 

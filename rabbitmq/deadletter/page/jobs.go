@@ -220,6 +220,7 @@ type jobView struct {
 	Running, Stopped bool
 	Err, Detail      string
 	Redead           bool
+	Early            bool // not all letters were looked at
 	Percent, Seen    int
 	Announced        string // changes seldom: a screen reader reads it
 }
@@ -251,6 +252,7 @@ func (b *job) view(now time.Time) jobView {
 		v.Detail = v.Progress.Err.Error()
 	}
 	if b.err != nil {
+		v.Early = s.Unseen > 0 || s.Total == 0
 		v.Err, v.Detail, v.Redead = explain(b.err), b.err.Error(), errors.Is(b.err, letters.ErrRedead)
 		if v.Detail == v.Err || errors.Is(b.err, context.Canceled) {
 			v.Detail = ""
