@@ -102,9 +102,30 @@ func (c *Client) Queues(ctx context.Context) (map[string]Queue, error) {
 	return all, nil
 }
 
+// DeliveryLimit returns the delivery limits that the arguments and the policies of a queue set. 0 is none.
+func (c *Client) DeliveryLimit(ctx context.Context, queue string) (argument, policy int64, err error) {
+	var q struct {
+		Arguments map[string]any `json:"arguments"`
+		Policy    any            `json:"effective_policy_definition"` // an empty list where there is none
+	}
+	if err := c.get(ctx, "queues/"+c.vhost+"/"+url.PathEscape(queue), "arguments,effective_policy_definition", &q); err != nil {
+		return 0, 0, err
+	}
+	number := func(value any) int64 {
+		n, _ := value.(float64)
+		return int64(n)
+	}
+	settings, _ := q.Policy.(map[string]any)
+	return number(q.Arguments["x-delivery-limit"]), number(settings["delivery-limit"]), nil
+}
+
 // list reads some columns of all objects of a kind in the virtual host.
 func (c *Client) list(ctx context.Context, kind, columns string, into any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address+"/"+kind+"/"+c.vhost+"?columns="+columns, nil)
+	return c.get(ctx, kind+"/"+c.vhost, columns, into)
+}
+
+func (c *Client) get(ctx context.Context, what, columns string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address+"/"+what+"?columns="+columns, nil)
 	if err != nil {
 		return errors.New("cannot make a request to the management API")
 	}
@@ -116,7 +137,7 @@ func (c *Client) list(ctx context.Context, kind, columns string, into any) error
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("the management API at %s refuses to list the %s: %s: the user needs the tag \"monitoring\" or \"management\", "+
-			"and permissions for the virtual host", request.URL.Host, kind, statusText(response))
+			"and permissions for the virtual host", request.URL.Host, strings.Split(what, "/")[0], statusText(response))
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(into); err != nil {
 		return fmt.Errorf("the answer of the management API at %s cannot be read: %w", request.URL.Host, cause(err))
