@@ -91,6 +91,7 @@ func newBrowser(t *testing.T) *browser {
 	call(b, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
 		Source: `document.addEventListener("securitypolicyviolation", e => console.error("policy: " + e.violatedDirective + " " + e.blockedURI))`,
 	})
+	b.window(1100, 700, false)
 	return b
 }
 
@@ -123,7 +124,9 @@ func (b *browser) listen(event any) {
 			fault("console: %s", text)
 		}
 	case *log.EventEntryAdded:
-		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
+		// Browsers ask for this where a page is no HTML and so names no icon.
+		icon := strings.HasSuffix(e.Entry.URL, "/favicon.ico")
+		if (e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning) && !icon {
 			fault("log: %s %s", e.Entry.Text, e.Entry.URL)
 		}
 	}
@@ -137,13 +140,20 @@ func (b *browser) clean() {
 	require.Empty(b.t, b.faults)
 }
 
-// forget returns what the browser has seen until now.
-func (b *browser) forget() []string {
-	b.lock.Lock()
-	defer b.lock.Unlock()
-	faults := b.faults
-	b.faults = nil
-	return faults
+// refused waits until the browser has reported an answer with this status, and forgets it. It must have seen no other fault.
+func (b *browser) refused(status int) {
+	b.t.Helper()
+	take := func() []string {
+		b.lock.Lock()
+		defer b.lock.Unlock()
+		faults := b.faults
+		b.faults = nil
+		return faults
+	}
+	var faults []string
+	require.Eventually(b.t, func() bool { faults = append(faults, take()...); return len(faults) > 0 }, patience, 10*time.Millisecond)
+	require.Len(b.t, faults, 1)
+	require.Contains(b.t, faults[0], fmt.Sprintf("status of %d", status))
 }
 
 func (b *browser) run(steps ...chromedp.Action[chromedp.Void]) {

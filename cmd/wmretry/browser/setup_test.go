@@ -38,6 +38,7 @@ import (
 const (
 	declined  = 12 // letters of the first cause
 	refused   = 30 // of the second
+	old       = 4  // of the third
 	waiting   = 9  // messages on a tier
 	orders    = "orders"
 	invoices  = "invoices"
@@ -53,6 +54,7 @@ type shop struct {
 	address    string
 	management string
 
+	rabbit   *config.Connection
 	repaired atomic.Bool
 	lock     sync.Mutex
 	handled  map[string]int // by the UUID, since repaired
@@ -91,14 +93,15 @@ func newShop(t *testing.T) *shop {
 func (s *shop) run() {
 	s.t.Helper()
 	logger := watermill.NopLogger{}
-	rabbit, err := config.Connect(config.BuilderConfig{
+	var err error
+	s.rabbit, err = config.Connect(config.BuilderConfig{
 		AMQP: amqp.NewDurableQueueConfig(s.address), Schedule: backoff.Schedule{300 * time.Millisecond, 700 * time.Millisecond},
 	}, logger)
 	require.NoError(s.t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	require.NoError(s.t, err)
-	rabbit.AddConsumerHandler(router, "billing", orders, s.handle)
-	rabbit.AddConsumerHandler(router, "printing", invoices, func(*message.Message) error { return errors.New("the printer is off") },
+	s.rabbit.AddConsumerHandler(router, "billing", orders, s.handle)
+	s.rabbit.AddConsumerHandler(router, "printing", invoices, func(*message.Message) error { return errors.New("the printer is off") },
 		middleware.HandlerOptions{Schedule: backoff.Schedule{30 * time.Second, 5 * time.Minute, time.Hour}})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -106,41 +109,44 @@ func (s *shop) run() {
 	s.t.Cleanup(func() {
 		cancel()
 		require.NoError(s.t, <-ended)
-		require.NoError(s.t, rabbit.Close())
+		require.NoError(s.t, s.rabbit.Close())
 	})
 	select {
 	case <-router.Running():
 	case err := <-ended:
 		s.t.Fatal(err)
 	}
-	publish := func(topic, id string, metadata message.Metadata, body string) {
-		msg := message.NewMessage(id, []byte(body))
-		msg.Metadata = metadata
-		require.NoError(s.t, rabbit.Publisher().Publish(topic, msg))
-	}
 	for i := range declined {
-		publish(orders, fmt.Sprintf("card-%d", i), message.Metadata{"fails": fmt.Sprintf("card %d of customer %d was declined", 4000+i, i)}, "{}")
+		s.publish(orders, fmt.Sprintf("card-%d", i), message.Metadata{"fails": fmt.Sprintf("card %d of customer %d was declined", 4000+i, i)}, "{}")
 	}
 	for i := range refused {
-		publish(orders, fmt.Sprintf("order-%d", i), message.Metadata{"fails": fmt.Sprintf("dial tcp 10.0.0.%d:5432: connect: connection refused", i), "customer": "ada"},
+		s.publish(orders, fmt.Sprintf("order-%d", i), message.Metadata{"fails": fmt.Sprintf("dial tcp 10.0.0.%d:5432: connect: connection refused", i), "customer": "ada"},
 			fmt.Sprintf(`{"order":%d,"items":[{"sku":"book","price":"12.50 EUR"}]}`, i))
 	}
-	publish(orders, hostileID, message.Metadata{"fails": hostile, hostile: hostile}, hostile)
 	for i := range waiting {
-		publish(invoices, fmt.Sprintf("invoice-%d", i), nil, "%PDF")
+		s.publish(invoices, fmt.Sprintf("invoice-%d", i), nil, "%PDF")
 	}
-	s.old()
+	for i := range old {
+		s.old(i)
+	}
+}
+
+func (s *shop) publish(topic, id string, metadata message.Metadata, body string) {
+	s.t.Helper()
+	msg := message.NewMessage(id, []byte(body))
+	msg.Metadata = metadata
+	require.NoError(s.t, s.rabbit.Publisher().Publish(topic, msg))
 }
 
 // old puts a letter into the dead-letter queue whose failures were some time apart, and which was redriven before.
-func (s *shop) old() {
+func (s *shop) old(number int) {
 	connection, err := amqp091.Dial(s.address)
 	require.NoError(s.t, err)
 	defer connection.Close()
 	channel, err := connection.Channel()
 	require.NoError(s.t, err)
-	first := time.Date(2026, 3, 9, 8, 30, 12, 0, time.UTC)
-	metadata := message.Metadata{"_watermill_message_uuid": "01926c5e-order-4711", "customer": "grace", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+	first := time.Date(2026, 3, 9, 8, 30+number, 12, 0, time.UTC)
+	metadata := message.Metadata{"_watermill_message_uuid": fmt.Sprintf("01926c5e-order-%d", 4711+number), "customer": "grace", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 	middleware.Redriven{}.Add(middleware.Redrive{
 		At: first.Add(-40 * time.Minute), By: "ada@ops", Note: "after the outage", Failures: 5, DeadReason: "exhausted", Reason: "payments: 503 Service Unavailable",
 	}).Write(metadata)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"html/template"
 	"slices"
 	"sync"
 	"time"
@@ -42,6 +43,7 @@ type plan struct {
 	Total    int  // letters that the count has looked at
 	Redrive  letters.Redrive
 	By       string
+	Form     template.URL // the options of a redrive, as they were written
 	run      func(context.Context, func(letters.Progress)) (letters.Summary, error)
 	prepared time.Time
 }
@@ -241,7 +243,7 @@ func (b *job) view(now time.Time) jobView {
 		v.Percent = min(100*v.Seen/s.Total, 100)
 	}
 	if v.Running {
-		v.Announced = phaseText(v.Progress.Phase)
+		v.Announced = v.Phase()
 		if v.Percent >= 10 && v.Progress.Phase == letters.Looking {
 			v.Announced += fmt.Sprintf(" More than %d%% of the letters were looked at.", v.Percent/10*10)
 		}
@@ -273,10 +275,10 @@ func (p *plan) past() string {
 func (p plan) Past() string { return p.past() }
 
 // phaseText returns what a job is doing.
-func phaseText(phase letters.Phase) string {
+func phaseText(phase letters.Phase, doing string) string {
 	switch phase {
 	case letters.Looking:
-		return "Going through the letters."
+		return "Going through the letters, and " + doing + " those that are selected."
 	case letters.Canary:
 		return "Sending the canary."
 	case letters.Watching:
@@ -290,4 +292,9 @@ func phaseText(phase letters.Phase) string {
 }
 
 // Phase is phaseText for templates.
-func (v jobView) Phase() string { return phaseText(v.Progress.Phase) }
+func (v jobView) Phase() string {
+	if v.Verb == verbDiscard {
+		return phaseText(v.Progress.Phase, "discarding")
+	}
+	return phaseText(v.Progress.Phase, "sending")
+}
