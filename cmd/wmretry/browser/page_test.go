@@ -4,6 +4,7 @@ package browser_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -53,6 +54,37 @@ func TestPage(t *testing.T) {
 	readOnly(t, b, address)
 	b.clean()
 	end()
+}
+
+// TestWithoutManagementAPI: the names of the work queues are enough.
+func TestWithoutManagementAPI(t *testing.T) {
+	app := newShop(t)
+	app.run()
+	app.management = "http://127.0.0.1:1"
+	command := build(t)
+	address, end := app.serve(command, orders)
+	var text string
+	require.Eventually(t, func() bool {
+		text = fetch(t, address)
+		return strings.Contains(text, fmt.Sprintf(`id="dead-total">%d<`, total))
+	}, patience, patience/200)
+	assert.Contains(t, fetch(t, address+"causes?queue=orders.dead"), "connection refused")
+	end()
+
+	address, end = app.serve(command)
+	assert.Contains(t, fetch(t, address), "start wmretry ui with the names of the work queues")
+	end()
+}
+
+func fetch(t *testing.T, address string) string {
+	t.Helper()
+	answer, err := http.Get(address)
+	require.NoError(t, err)
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, http.StatusOK, answer.StatusCode, string(text))
+	return string(text)
 }
 
 func letters(t *testing.T, b *browser, address string) {
@@ -154,12 +186,12 @@ func redrive(t *testing.T, b *browser, app *shop, address string) {
 	b.fill("max_redead", "5")
 	b.tabTo("More options")
 	b.run(chromedp.KeyEvent(kb.Enter))
-	b.fill("canary_wait", "2s")
+	b.fill("canary_wait", "5s")
 	b.fill("note", "the database is back")
 	b.tabTo("Count the letters")
 	b.enter()
 	assert.Equal(t, fmt.Sprintf("Redrive %d letters?", refused), eval[string](b, `document.querySelector("h1").textContent`))
-	assert.Contains(t, b.text(), "3 letters, watched for 2 s")
+	assert.Contains(t, b.text(), "3 letters, watched for 5 s")
 	assert.Empty(t, app.had(), "nothing is sent before the confirmation")
 	b.tabTo(fmt.Sprintf("Redrive %d letters", refused))
 	b.enter()
