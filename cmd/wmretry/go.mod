@@ -1,0 +1,30 @@
+module github.com/tieredretry/watermill-retry/cmd/wmretry
+
+go 1.25.0
+
+require (
+	github.com/ThreeDotsLabs/watermill v1.5.3
+	github.com/jedib0t/go-pretty/v6 v6.8.3
+	github.com/michaelklishin/rabbit-hole/v3 v3.2.0
+	github.com/rabbitmq/amqp091-go v1.16.0
+	github.com/spf13/cobra v1.10.2
+	github.com/tieredretry/watermill-retry v0.0.0
+	golang.org/x/term v0.43.0
+)
+
+require (
+	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/lithammer/shortuuid/v3 v3.0.7 // indirect
+	github.com/mattn/go-runewidth v0.0.16 // indirect
+	github.com/oklog/ulid v1.3.1 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
+	github.com/rivo/uniseg v0.4.7 // indirect
+	github.com/sony/gobreaker v1.0.0 // indirect
+	github.com/spf13/pflag v1.0.9 // indirect
+	golang.org/x/sys v0.44.0 // indirect
+	golang.org/x/text v0.23.0 // indirect
+)
+
+replace github.com/tieredretry/watermill-retry => ../..

@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"os"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+// env is what a command gets from its process: the standard streams, the environment and the global flags.
+type env struct {
+	stdin          *os.File
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	inTerminal     bool // stdin is a terminal
+	outTerminal    bool // stdout is a terminal
+	errTerminal    bool // stderr is a terminal
+	width          int  // of stdout, in columns; 0 where it is no terminal
+	colours        bool // stdout may have colours
+
+	flags    flags
+	json     bool // --json
+	tls      *tls.Config
+	password string // of the broker, for scrub
+}
+
+type flags struct {
+	uri, passwordFile, management, prefix string
+	caFile, certFile, keyFile, serverName string
+	insecure, noColour, verbose           bool
+	connectTimeout                        time.Duration
+}
+
+func newEnv() *env {
+	e := &env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	e.inTerminal = term.IsTerminal(int(os.Stdin.Fd()))
+	e.outTerminal = term.IsTerminal(int(os.Stdout.Fd()))
+	e.errTerminal = term.IsTerminal(int(os.Stderr.Fd()))
+	if e.outTerminal {
+		e.width = 80
+		if width, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && width > 0 {
+			e.width = width
+		}
+	}
+	return e
+}
+
+func (e *env) globalFlags(root *cobra.Command) {
+	f := root.PersistentFlags()
+	f.StringVar(&e.flags.uri, "uri", "", "address of the broker, without a password (default: AMQP_URL, which may have one)")
+	f.StringVar(&e.flags.passwordFile, "password-file", "", "file with the password of the user in --uri or AMQP_URL")
+	f.StringVar(&e.flags.management, "management", "", "address of the management API, without a password "+
+		"(default: AMQP_MANAGEMENT_URL, or the broker's host with the AMQP port plus 10000)")
+	f.StringVar(&e.flags.prefix, "prefix", "retry", "prefix of the apps: it names tiers and orphans")
+	f.StringVar(&e.flags.caFile, "ca-file", "", "PEM file with the certificate authorities of an amqps:// broker (default: those of the system)")
+	f.StringVar(&e.flags.certFile, "cert-file", "", "PEM file with the client's certificate")
+	f.StringVar(&e.flags.keyFile, "key-file", "", "PEM file with the key of the client's certificate")
+	f.StringVar(&e.flags.serverName, "server-name", "", "name in the broker's certificate (default: the host of the address)")
+	f.BoolVar(&e.flags.insecure, "insecure-skip-verify", false, "accept any certificate of the broker: only for tests")
+	f.DurationVar(&e.flags.connectTimeout, "connect-timeout", 10*time.Second, "how long to try to connect at the start")
+	f.BoolVar(&e.json, "json", false, "print JSON: one line for each letter, one object for a summary")
+	f.BoolVar(&e.flags.noColour, "no-color", false, "print no colours (also: NO_COLOR)")
+	f.BoolVarP(&e.flags.verbose, "verbose", "v", false, "print log lines of the connection on stderr")
+	for _, file := range []string{"ca-file", "cert-file", "key-file"} {
+		_ = root.MarkPersistentFlagFilename(file, "pem", "crt", "key")
+	}
+}
+
+// prepare runs before each command, after the flags are parsed.
+func (e *env) prepare(*cobra.Command) error {
+	// https://no-color.org
+	e.colours = e.outTerminal && !e.json && !e.flags.noColour && e.getenv("NO_COLOR") == "" && e.getenv("TERM") != "dumb"
+	if e.colours {
+		text.EnableColors()
+	} else {
+		text.DisableColors()
+	}
+	return nil
+}
+
+// open returns the Store of the broker, after it has connected once: errors of the address, the password, TLS and the virtual host
+// come from here.
+func (e *env) open(ctx context.Context) (*deadletter.Store, error) {
+	config, err := e.config()
+	if err != nil {
+		return nil, err
+	}
+	if err := e.reach(ctx, config); err != nil {
+		return nil, err
+	}
+	return deadletter.Open(config, e.logger())
+}
+
+func (e *env) logger() watermill.LoggerAdapter {
+	if !e.flags.verbose {
+		return watermill.NopLogger{}
+	}
+	return watermill.NewStdLoggerWithOut(scrubbed{e}, true, false)
+}
+
+// scrubbed is stderr without passwords.
+type scrubbed struct{ e *env }
+
+func (s scrubbed) Write(line []byte) (int, error) {
+	_, err := io.WriteString(s.e.stderr, s.e.scrub(string(line)))
+	return len(line), err
+}
+
+// prefix is that of the apps.
+func (e *env) prefix() string { return cmp.Or(e.flags.prefix, "retry") }
+
+// paint colours a text where colours are on.
+func (e *env) paint(colour text.Color, s string) string {
+	if !e.colours {
+		return s
+	}
+	return colour.Sprint(s)
+}
+
+// printJSON prints a value as one line of JSON.
+func (e *env) printJSON(value any) error {
+	encoder := json.NewEncoder(e.stdout)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}

@@ -1,0 +1,119 @@
+// Package cli has the commands of wmretry, one file for each.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Main runs the command of this process and returns its exit code.
+func Main() int {
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// After the first signal the next one ends the process, as without a handler.
+	context.AfterFunc(interrupted, stop)
+	return run(interrupted, newEnv(), os.Args[1:])
+}
+
+// run runs a command. The end of the context is an interruption by the user.
+func run(interrupted context.Context, e *env, args []string) int {
+	root := newRoot(e)
+	root.SetArgs(args)
+	root.SetIn(e.stdin)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
+	started := false
+	onRun(root, func() { started = true })
+	err := root.ExecuteContext(interrupted)
+	code := exitCode(err)
+	switch {
+	case err == nil:
+	case interrupted.Err() != nil && (errors.Is(err, context.Canceled) || code == codeFailed):
+		// A summary is printed already.
+		code = codeInterrupted
+		_, _ = fmt.Fprintln(e.stderr, "wmretry: interrupted")
+	case !started:
+		code = codeUsage
+		_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n`wmretry --help` lists the commands, and each command has --help with examples.\n", e.scrub(err.Error()))
+	default:
+		if text := e.explain(err); text != "" {
+			_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n", e.scrub(text))
+		}
+	}
+	return code
+}
+
+// onRun calls a function before each command's own.
+func onRun(c *cobra.Command, call func()) {
+	if inner := c.RunE; inner != nil {
+		c.RunE = func(c *cobra.Command, args []string) error {
+			call()
+			return inner(c, args)
+		}
+	}
+	for _, below := range c.Commands() {
+		onRun(below, call)
+	}
+}
+
+func newRoot(e *env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "wmretry",
+		Short: "See dead letters of RabbitMQ, understand them, and bring them back",
+		Long: `wmretry looks at the dead letters and orphans of watermill-retry on RabbitMQ, brings them back, and removes them.
+It also reads letters of the broker and of Watermill's PoisonQueue. It declares nothing and needs no database.
+
+The broker is that of AMQP_URL. A password never belongs into the arguments, where other users of the machine can read it:
+use AMQP_URL, --password-file, or an --uri with a user and without a password, which is asked for on a terminal.
+
+Exit codes:
+` + exitCodes(),
+		Example: `  export AMQP_URL=amqp://guest:guest@localhost:5672/
+  wmretry demo                                   # fills a queue with letters to try all of this
+  wmretry status                                 # every work queue with its tiers and dead letters
+  wmretry dead list orders --group               # why messages died
+  wmretry dead redrive orders --canary 10        # brings them back, ten first`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.prepare(c) },
+		Version:           version(),
+	}
+	e.globalFlags(root)
+	root.AddCommand(newDeadCommand(e), newOrphansCommand(e), newStatusCommand(e), newTiersCommand(e), newTopologyCommand(e),
+		newUICommand(e), newDemoCommand(e))
+	group(root)
+	root.InitDefaultCompletionCmd()
+	return root
+}
+
+// group makes a command that has only subcommands refuse other words. Cobra prints the help and reports success.
+func group(c *cobra.Command) *cobra.Command {
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		text := fmt.Sprintf("%s has no command %q", c.CommandPath(), args[0])
+		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+			text += "; did you mean " + strings.Join(near, " or ") + "?"
+		}
+		return errors.New(text)
+	}
+	c.SuggestionsMinimumDistance = 2
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	return c
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
