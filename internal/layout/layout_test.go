@@ -41,6 +41,12 @@ var rules = []rule{
 		why:    "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
 	},
 	{
+		folder: "letters",
+		may:    []string{watermill, module + "/middleware"},
+		never:  []string{amqp091, amqpPubSub},
+		why:    "the dead letters of all backends share it: code that gets a Store works on each of them",
+	},
+	{
 		folder: "rabbitmq/publisher",
 		may:    []string{watermill, amqp091, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket"},
 		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
@@ -66,11 +72,22 @@ var rules = []rule{
 	{
 		folder: "rabbitmq",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
+			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
 			module + "/internal/faults", module + "/internal/gate", module + "/internal/rota", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
+	},
+	{
+		folder: "rabbitmq/deadletter",
+		may: []string{
+			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/rabbitmq/topology",
+			module + "/internal/warning", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/dial",
+			module + "/rabbitmq/internal/headers", module + "/rabbitmq/internal/management", module + "/rabbitmq/internal/naming",
+			module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/refusal", module + "/rabbitmq/internal/socket",
+		},
+		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/subscriber"},
+		why:   "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers",
 	},
 	{folder: "rabbitmq/internal/argument", why: "argument names are text"},
 	{folder: "rabbitmq/internal/redelivery", never: []string{watermill, amqp091}, why: "headers are plain values"},
@@ -154,7 +171,7 @@ var rules = []rule{
 		folder: "relay",
 		may: []string{
 			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
-			module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware",
+			module + "/letters", module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",
@@ -316,7 +333,7 @@ func requires(t *testing.T, folder string) []required {
 func TestRequirements(t *testing.T) {
 	t.Parallel()
 	nested := map[string]string{}
-	for _, folder := range []string{"backends", "integration"} {
+	for _, folder := range []string{"backends", "cmd/wmretry", "integration"} {
 		for _, r := range requires(t, folder) {
 			if !r.Indirect && !slices.Contains(direct, r.Path) {
 				nested[r.Path] = folder
