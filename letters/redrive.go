@@ -140,8 +140,8 @@ type Summary struct {
 	Total  int `json:"total"`  // in the queue at the start
 	Done   int `json:"done"`   // sent or discarded, and removed; with DryRun those that would be
 	Other  int `json:"other"`  // not selected by the filter: they stay
-	Kept   int `json:"kept"`   // selected, and they stay: beyond Limit, or not sent
-	Unseen int `json:"unseen"` // not looked at, because the call ended early: they stay
+	Kept   int `json:"kept"`   // selected and not sent: they stay
+	Unseen int `json:"unseen"` // not looked at, because of Limit or because the call ended early: they stay
 
 	Redead int `json:"redead"` // of Done: died again until the end of the call, as far as it looked
 	// Doubtful is how many sends had no confirm. Those letters stay and may be sent again, so each may be a duplicate.

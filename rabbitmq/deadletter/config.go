@@ -48,4 +48,6 @@ func (c Config) Validate() error {
 	return fmt.Errorf("deadletter config: %w", errors.Join(faults...))
 }
 
-func (c Config) prefix() naming.Prefix { return naming.Prefix(cmp.Or(c.Prefix, string(naming.Default))) }
+func (c Config) prefix() naming.Prefix {
+	return naming.Prefix(cmp.Or(c.Prefix, string(naming.Default)))
+}

@@ -2,13 +2,24 @@ package deadletter
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"iter"
+	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+)
+
+const (
+	connectionName = "watermill-retry dead letters"
+	writeTimeout   = 10 * time.Second
 )
 
 var _ letters.Store = (*Store)(nil)
@@ -17,51 +28,134 @@ var _ letters.Store = (*Store)(nil)
 func QueueOf(work string) string { return naming.DeadQueue(work) }
 
 // A Store is the dead letters and orphans of one virtual host. Its methods get the name of the queue in which the letters are: see
-// QueueOf and Orphans. It is safe for concurrent use. Each call of a method has channels of its own.
+// QueueOf and Orphans. It is safe for concurrent use. Each call of a method has connections of its own, which it closes.
 type Store struct {
+	config Config
+	dial   dial.Config
+	prefix naming.Prefix
+	logger watermill.LoggerAdapter
+
+	ctx   context.Context // ended by Close
+	end   context.CancelFunc
+	mu    sync.Mutex // of calls.Add against Close
+	calls sync.WaitGroup
 }
 
-// Open returns a Store. It does not wait for the broker: the methods do, until the end of their context. A nil logger logs nothing.
-func Open(config Config, logger watermill.LoggerAdapter) (*Store, error) { panic("not yet") }
+// Open returns a Store. It does not connect: the methods do. A nil logger logs nothing.
+func Open(config Config, logger watermill.LoggerAdapter) (*Store, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	own := dial.Config{URI: config.URI, AMQP: config.AMQP, TLS: config.TLS}.Own(connectionName)
+	config.AMQP, config.TLS = own.AMQP, own.TLS
+	ctx, end := context.WithCancel(context.Background())
+	return &Store{
+		config: config, dial: own, prefix: config.prefix(), ctx: ctx, end: end,
+		logger: logger.With(watermill.LogFields{"broker": own.Place()}),
+	}, nil
+}
 
 // Orphans returns the name of the queue of the orphans: <prefix>.orphans.
-func (s *Store) Orphans() string { panic("not yet") }
+func (s *Store) Orphans() string { return s.prefix.Orphans() }
 
-// Browse implements letters.Store.
+// Close ends all calls and waits for them. It may be called several times. It returns nil.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.end()
+	s.mu.Unlock()
+	s.calls.Wait()
+	return nil
+}
+
+// begin returns the context of a call, which Close ends too, and the function that ends the call.
+func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, nil, letters.ErrClosed
+	}
+	s.calls.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.ctx, func() { cancel(letters.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil); s.calls.Done() }, nil
+}
+
+// connect opens a connection that is watched until it is closed.
+func (s *Store) connect(ctx context.Context) (*dial.Connection, error) {
+	connection, err := s.dial.Connect(ctx, connectionName, writeTimeout)
+	if err != nil {
+		return nil, err
+	}
+	go connection.WatchBlocked(func(amqp091.Blocking) {})
+	go connection.WatchClosed()
+	return connection, nil
+}
+
+// Browse implements letters.Store. After an error of the broker the iteration ends with it: call Browse again.
 func (s *Store) Browse(ctx context.Context, queue string, filter letters.Filter) iter.Seq2[*letters.Letter, error] {
-	panic("not yet")
+	return func(yield func(*letters.Letter, error) bool) {
+		err := s.browse(ctx, queue, filter, func(_ *amqp091.Delivery, l *letters.Letter) (bool, error) { return yield(l, nil), nil })
+		if err != nil {
+			yield(nil, err)
+		}
+	}
 }
 
-// Redrive implements letters.Store.
-func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redrive) (letters.Summary, error) {
-	panic("not yet")
+// browse calls visit for each letter that the filter selects, until it returns false or an error.
+func (s *Store) browse(ctx context.Context, queue string, filter letters.Filter, visit func(*amqp091.Delivery, *letters.Letter) (bool, error)) error {
+	if err := filter.Validate(); err != nil {
+		return err
+	}
+	ctx, end, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	connection, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	look, err := s.look(ctx, connection, queue, -1)
+	if err != nil {
+		return err
+	}
+	defer look.close()
+	for {
+		d, err := look.next(ctx)
+		if err != nil || d == nil {
+			return err
+		}
+		if l := read(d, queue, s.prefix); filter.Match(l, time.Now()) {
+			more, err := visit(d, l)
+			if !more || err != nil {
+				return errors.Join(err, look.keep(ctx, d))
+			}
+		}
+		if err := look.keep(ctx, d); err != nil {
+			return err
+		}
+	}
 }
 
-// Discard implements letters.Store.
-func (s *Store) Discard(ctx context.Context, queue string, options letters.Discard) (letters.Summary, error) {
-	panic("not yet")
-}
-
-// Export writes the letters of a queue, one line of JSON each, and removes none. It returns how many it wrote. See Import.
+// Export writes the letters of a queue that the filter selects, one line of JSON each, and removes none. It returns how many it wrote.
+// See Import.
 func (s *Store) Export(ctx context.Context, queue string, filter letters.Filter, to io.Writer) (int, error) {
-	panic("not yet")
+	n := 0
+	var text []byte
+	err := s.browse(ctx, queue, filter, func(d *amqp091.Delivery, l *letters.Letter) (bool, error) {
+		var err error
+		if text, err = appendLine(text[:0], d, l); err == nil {
+			_, err = to.Write(text)
+		}
+		if err != nil {
+			return false, fmt.Errorf("cannot export letter %q: %w", l.ID, err)
+		}
+		n++
+		return true, nil
+	})
+	return n, err
 }
-
-// Import configures Store.Import.
-type Import struct {
-	// Queue gets the letters. The default is, for each letter, the queue that it was exported from.
-	Queue string
-	// DryRun reads all lines and publishes none.
-	DryRun bool
-	// Progress is as in letters.Redrive.
-	Progress func(letters.Progress)
-}
-
-// Import puts the letters that Export wrote back into their queues: every byte, property and header is as before. It returns an error
-// for a line that it cannot read, with the number of the line; the letters of the lines before are imported.
-func (s *Store) Import(ctx context.Context, from io.Reader, options Import) (letters.Summary, error) {
-	panic("not yet")
-}
-
-// Close implements letters.Store.
-func (s *Store) Close() error { panic("not yet") }

@@ -27,7 +27,7 @@ func NewDeadLetters(app edge.Marshaler) edge.Marshaler {
 }
 
 func (m *deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
-	death, dead := newestDeath(delivery.Headers)
+	death, dead := NewestDeath(delivery.Headers)
 	reader := m.marshaler
 	if m.isRaw(&delivery) && !dead { // the broker keeps the headers of what it dead-letters, and so also a forged one
 		reader = &marshaler{app: rawCodec{}, published: m.published}
@@ -40,21 +40,7 @@ func (m *deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Mes
 	if !dead {                                         // the middleware published it, without x-death
 		return msg, nil
 	}
-	record, known := middleware.ReadRecord(msg.Metadata)
-	if !known { // such as a garbled count: where the message failed can still be read
-		record.Topic, record.Handler = msg.Metadata[middleware.TopicKey], msg.Metadata[middleware.HandlerKey]
-	}
-	reason, _ := death["reason"].(string)
-	queue, _ := death["queue"].(string)
-	at, _ := death["time"].(time.Time)
-	if record.FirstFailedAt.IsZero() {
-		record.FirstFailedAt = at
-	}
-	record.Failures++
-	record.LastFailedAt, record.DueAt = at, time.Time{}
-	record.DeadReason, record.ErrorType = middleware.DeadReason(reason), ""
-	record.Reason = "the broker dead-lettered it from queue " + queue + ": " + reason
-	record.Write(msg.Metadata)
+	RecordOfDeath(msg.Metadata, death).Write(msg.Metadata)
 	return msg, nil
 }
 
@@ -77,12 +63,32 @@ func (rawCodec) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	return msg, nil
 }
 
-// newestDeath returns the first entry of x-death: the broker puts the newest first.
-func newestDeath(headers amqp091.Table) (amqp091.Table, bool) {
+// NewestDeath returns the first entry of x-death: the broker puts the newest first. It returns false where the broker has not
+// dead-lettered the message.
+func NewestDeath(headers amqp091.Table) (amqp091.Table, bool) {
 	deaths, _ := headers["x-death"].([]any)
 	if len(deaths) == 0 {
 		return nil, false
 	}
 	death, ok := deaths[0].(amqp091.Table)
 	return death, ok
+}
+
+// RecordOfDeath returns the failure record of a message that the broker dead-lettered: the one that it had before, with one failure more.
+func RecordOfDeath(metadata message.Metadata, death amqp091.Table) middleware.Record {
+	record, known := middleware.ReadRecord(metadata)
+	if !known { // such as a garbled count: where the message failed can still be read
+		record.Topic, record.Handler = metadata[middleware.TopicKey], metadata[middleware.HandlerKey]
+	}
+	reason, _ := death["reason"].(string)
+	queue, _ := death["queue"].(string)
+	at, _ := death["time"].(time.Time)
+	if record.FirstFailedAt.IsZero() {
+		record.FirstFailedAt = at
+	}
+	record.Failures++
+	record.LastFailedAt, record.DueAt = at, time.Time{}
+	record.DeadReason, record.ErrorType = middleware.DeadReason(reason), ""
+	record.Reason = "the broker dead-lettered it from queue " + queue + ": " + reason
+	return record
 }

@@ -46,10 +46,15 @@ var recordKeys = func() map[string]bool {
 // drop the message. watermill-amqp v3 adds the last of them.
 func isBroker(key string) bool {
 	switch key {
-	case "x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", "_watermill_amqp_redelivered":
+	case "x-delivery-count", "x-acquired-count", "CC", "BCC", "_watermill_amqp_redelivered":
 		return true
 	}
-	return strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
+	return isDeath(key)
+}
+
+// isDeath reports whether a header is the broker's record of why it dead-lettered a message.
+func isDeath(key string) bool {
+	return key == "x-death" || strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
 }
 
 // text returns a string header, or "".

@@ -10,9 +10,11 @@ import (
 )
 
 const (
-	deadWord     = "dead"
-	inboxWord    = "inbox"
-	returnSuffix = ".return"
+	deadWord      = "dead"
+	inboxWord     = "inbox"
+	returnSuffix  = ".return"
+	anySuffix     = returnSuffix + ".any"
+	orphansSuffix = ".orphans"
 
 	// maxShortString bounds queue names, exchange names and routing keys: AMQP 0-9-1 sends them as short strings.
 	maxShortString = 255
@@ -28,8 +30,8 @@ func (p Prefix) RetryExchange() string  { return string(p) }
 func (p Prefix) ReturnExchange() string { return string(p) + returnSuffix }
 
 // AnyReturnExchange gets what the return exchange has no key for, such as messages of a tier that is no longer in a schedule.
-func (p Prefix) AnyReturnExchange() string { return p.ReturnExchange() + ".any" }
-func (p Prefix) Orphans() string           { return string(p) + ".orphans" }
+func (p Prefix) AnyReturnExchange() string { return string(p) + anySuffix }
+func (p Prefix) Orphans() string           { return string(p) + orphansSuffix }
 
 // TierQueue returns the queue of a tier. The group is that of the work queue, or the work queue itself.
 func (p Prefix) TierQueue(group string, tier backoff.Tier) string {
@@ -57,6 +59,16 @@ func (p Prefix) IsReturn(exchange string) bool {
 	first, isReturn := strings.CutSuffix(exchange, returnSuffix)
 	group, isOwn := strings.CutSuffix(first, string(p))
 	return isReturn && isOwn && (group == "" || strings.HasSuffix(group, "."))
+}
+
+// IsBack reports whether a delivery came back from a tier, whatever the prefix: through which exchange, and with which routing key.
+func IsBack(exchange, key string) bool {
+	word, _, found := strings.Cut(key, ".")
+	if !found || !strings.HasSuffix(exchange, returnSuffix) && !strings.HasSuffix(exchange, anySuffix) && !strings.HasSuffix(exchange, orphansSuffix) {
+		return false
+	}
+	_, err := backoff.ParseTier(word)
+	return err == nil || word == inboxWord
 }
 
 // DeadQueue returns the dead-letter queue of a work queue.

@@ -1,0 +1,166 @@
+package deadletter
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+)
+
+// read returns the letter of a delivery from a queue. The name of the queue decides the target of a letter, and for an orphan the routing
+// key, because any publisher can write headers. Only the letters of a PoisonQueue name their target themselves: nothing else does.
+func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Letter {
+	record := headers.RecordOf(d.Headers)
+	l := &letters.Letter{Queue: queue, Payload: d.Body}
+	l.Redriven, _ = middleware.ReadRedriven(record)
+	if work, dead := strings.CutSuffix(queue, naming.DeadQueue("")); dead {
+		l.Target = work
+	}
+	death, byBroker := headers.NewestDeath(d.Headers)
+	poisoned, isPoison := record[poison.ReasonForPoisonedKey]
+	known := false
+	l.Record, known = middleware.ReadRecord(record)
+	switch {
+	case queue == prefix.Orphans():
+		l.Kind = letters.Orphan
+		l.Target = targetOfOrphan(d.RoutingKey, queue)
+	case byBroker: // a tier that dead-letters, too: the middleware publishes without x-death
+		l.Kind = letters.Broker
+		l.Record = headers.RecordOfDeath(record, death)
+	case record[middleware.DeadReasonKey] != "":
+		l.Kind = letters.Library
+		if !known { // it was cut to fit into a frame, or it is garbled
+			l.Record = rest(record)
+		}
+	case isPoison:
+		l.Kind = letters.Poison
+		l.Record.Reason, l.Record.Topic = poisoned, record[poison.PoisonedTopicKey]
+		l.Record.Handler, l.Record.Subscriber = record[poison.PoisonedHandlerKey], record[poison.PoisonedSubscriberKey]
+		l.Record.ErrorType, l.Record.DueAt, l.Record.Remaining = "", time.Time{}, 0
+		l.Target = cmp.Or(l.Target, l.Record.Topic)
+	default:
+		l.Kind = letters.Unknown
+	}
+	readApp(l, d)
+	l.Properties = properties(d, l, death, prefix)
+	l.ID = id(d, l)
+	return l
+}
+
+// targetOfOrphan returns the work queue of a routing key <tier>.<queue>, or "" where the orphan has lost it: its copy was published to the
+// queue of the orphans by name.
+func targetOfOrphan(key, orphans string) string {
+	if key == orphans {
+		return ""
+	}
+	target, _ := naming.QueueOfKey(key)
+	return target
+}
+
+// rest returns the texts of a record that cannot be read as a whole.
+func rest(record message.Metadata) middleware.Record {
+	return middleware.Record{
+		DeadReason: middleware.DeadReason(record[middleware.DeadReasonKey]), Reason: record[middleware.ReasonKey],
+		ErrorType: record[middleware.ErrorTypeKey], Topic: record[middleware.TopicKey], Handler: record[middleware.HandlerKey],
+		Subscriber: record[poison.PoisonedSubscriberKey],
+	}
+}
+
+// readApp reads the headers of the app.
+func readApp(l *letters.Letter, d *amqp091.Delivery) {
+	for key, value := range d.Headers {
+		if key == publisher.UUIDHeader || !headers.IsApp(key) {
+			continue
+		}
+		if text, ok := value.(string); ok {
+			if l.Metadata == nil {
+				l.Metadata = make(message.Metadata, len(d.Headers))
+			}
+			l.Metadata[key] = text
+			continue
+		}
+		if l.Headers == nil {
+			l.Headers = map[string]any{}
+		}
+		l.Headers[key] = value
+	}
+	if value, found := d.Headers[publisher.UUIDHeader]; found {
+		if _, isText := value.(string); !isText {
+			if l.Headers == nil {
+				l.Headers = map[string]any{}
+			}
+			l.Headers[publisher.UUIDHeader] = value
+		}
+	}
+}
+
+// properties returns those that the message was first published with.
+func properties(d *amqp091.Delivery, l *letters.Letter, death amqp091.Table, prefix naming.Prefix) map[string]string {
+	was := headers.TransportOf(d.Headers)
+	exchange, key := was.Exchange, was.RoutingKey
+	if exchange == "" {
+		exchange, key = published(d, l, death, prefix)
+	}
+	named := map[string]string{
+		"content_type": d.ContentType, "content_encoding": d.ContentEncoding, "correlation_id": d.CorrelationId, "reply_to": d.ReplyTo,
+		"expiration": d.Expiration, "message_id": d.MessageId, "type": d.Type, "app_id": d.AppId,
+		"user_id": cmp.Or(was.UserID, d.UserId), "exchange": exchange, "routing_key": key,
+	}
+	maps.DeleteFunc(named, func(_, value string) bool { return value == "" })
+	if priority := cmp.Or(was.Priority, d.Priority); priority != 0 {
+		named["priority"] = strconv.Itoa(int(priority))
+	}
+	if d.DeliveryMode != 0 {
+		named["delivery_mode"] = strconv.Itoa(int(d.DeliveryMode))
+	}
+	if !d.Timestamp.IsZero() {
+		named["timestamp"] = d.Timestamp.UTC().Format(time.RFC3339)
+	}
+	return named
+}
+
+// published returns the exchange and routing key that a message without headers of them was first published with.
+func published(d *amqp091.Delivery, l *letters.Letter, death amqp091.Table, prefix naming.Prefix) (exchange, key string) {
+	switch l.Kind {
+	case letters.Library, letters.Orphan: // the middleware leaves them out for the default exchange
+		return "", l.Target
+	case letters.Broker:
+		exchange, _ = death["exchange"].(string)
+		if keys, _ := death["routing-keys"].([]any); len(keys) > 0 {
+			key, _ = keys[0].(string)
+		}
+		if prefix.IsReturn(exchange) || exchange == prefix.AnyReturnExchange() { // it came from a tier
+			return "", l.Target
+		}
+		return exchange, key
+	}
+	return d.Exchange, d.RoutingKey
+}
+
+// id returns the UUID, or else the message-id, or else a hash of what stays the same while the message dies again and again.
+func id(d *amqp091.Delivery, l *letters.Letter) string {
+	uuid, _ := d.Headers[publisher.UUIDHeader].(string)
+	if id := cmp.Or(uuid, d.MessageId); id != "" {
+		return id
+	}
+	app := make(amqp091.Table, len(l.Metadata)+len(l.Headers))
+	for key, value := range l.Metadata {
+		app[key] = value
+	}
+	maps.Copy(app, l.Headers)
+	sum := sha256.Sum256(headers.AppendValue(headers.AppendValue(nil, app), d.Body))
+	return "#" + hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,72 @@
+package deadletter
+
+import (
+	"cmp"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+)
+
+// fresh returns what a redrive of a dead letter publishes to its work queue: the message as its handler got it the first time, and the
+// history of its redrives. The user is that of the connection: RabbitMQ closes the channel for another user-id.
+//
+// The body of a raw dead letter (header retry_marshal_error) is the payload, and its headers are the metadata. That is also what
+// watermill-amqp's DefaultMarshaler reads and writes. An app with another marshaler has to read such a letter with
+// DeadLetterSubscriberConfig and publish it by itself, because only its own marshaler can marshal the message.
+func fresh(d *amqp091.Delivery, l *letters.Letter, entry middleware.Redrive, user string) amqp091.Publishing {
+	if entry.Failures == 0 && entry.DeadReason == "" && entry.Reason == "" {
+		entry.Failures, entry.DeadReason, entry.Reason = l.Record.Failures, l.Record.DeadReason, l.Record.Reason
+	}
+	was := headers.TransportOf(d.Headers)
+	p := publishing(d)
+	p.Headers = make(amqp091.Table, len(d.Headers)+1)
+	for key, value := range d.Headers {
+		if headers.IsApp(key) {
+			p.Headers[key] = value
+		}
+	}
+	p.Headers[middleware.RedrivenKey] = l.Redriven.Add(entry).String()
+	p.Priority = cmp.Or(was.Priority, d.Priority)
+	p.UserId = cmp.Or(was.UserID, d.UserId)
+	if p.UserId != user {
+		p.UserId = ""
+	}
+	p.Expiration = "" // the message is as old as its dead letter: it would expire before its handler gets it
+	p.DeliveryMode = amqp091.Persistent
+	return p
+}
+
+// same returns an exact copy of a dead letter or orphan, for the same queue, for an import, and for an orphan on its way back through the
+// exchange <prefix>.return. The target of an orphan is in its routing key: publish the copy with that key, to the exchange
+// <prefix>.orphans if it is to stay an orphan.
+//
+// It leaves out the headers with which the broker would count or route the copy. x-death stays in a dead letter that the broker
+// dead-lettered, because it is the only record: RabbitMQ 3.10 to 4.3 keep the x-death of a client as it is. It does not stay in an orphan:
+// RabbitMQ 3.10 drops a message whose x-death has the queue that it is dead-lettered to. The user-id becomes a header, as in any copy.
+func same(d *amqp091.Delivery) amqp091.Publishing {
+	p := publishing(d)
+	back := naming.IsBack(d.Exchange, d.RoutingKey)
+	p.Headers = make(amqp091.Table, len(d.Headers)+1)
+	for key, value := range d.Headers {
+		if headers.IsKept(key, back) {
+			p.Headers[key] = value
+		}
+	}
+	if _, found := p.Headers[headers.UserIDHeader]; p.UserId != "" && !found {
+		p.Headers[headers.UserIDHeader] = p.UserId
+	}
+	p.UserId = ""
+	return p
+}
+
+func publishing(d *amqp091.Delivery) amqp091.Publishing {
+	return amqp091.Publishing{
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
+		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId, Timestamp: d.Timestamp,
+		Type: d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body,
+	}
+}

@@ -1,0 +1,120 @@
+package deadletter
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+// isOurs reports whether a letter was sent by this redrive, and has died again.
+func (r *redrive) isOurs(l *letters.Letter) bool {
+	redrives := l.Redriven.Redrives
+	return len(redrives) > 0 && redrives[len(redrives)-1].Run == r.id
+}
+
+// watch waits until the canary has had the time to die again, and returns letters.ErrRedead if one did.
+func (r *redrive) watch(ctx context.Context, look *look) error {
+	r.flights.Wait()
+	if len(r.failed) > 0 {
+		return nil
+	}
+	if err := r.sure(look, true); err != nil {
+		return err
+	}
+	wait := r.options.CanaryWait
+	if wait == 0 {
+		wait = letters.Watch(r.canary)
+	}
+	until := time.Now().Add(wait)
+	r.enter(letters.Watching, until)
+	tick := time.NewTicker(min(redeadPause, max(wait/4, 10*time.Millisecond)))
+	defer tick.Stop()
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		over = time.Now().After(until)
+		arrived, err := look.arrived()
+		if err != nil {
+			return err
+		}
+		if arrived <= r.foreign || !over && arrived < 2*r.foreign {
+			continue
+		}
+		if err := r.search(ctx, look); err != nil {
+			return err
+		}
+		if r.summary.Redead > 0 {
+			return fmt.Errorf("%w: %d of the canary of %d; repair the cause first, then redrive again", letters.ErrRedead, r.summary.Redead, len(r.canary))
+		}
+	}
+	r.watched = true
+	r.canary = nil
+	r.looked = time.Now()
+	r.enter(letters.Looking, time.Time{})
+	return nil
+}
+
+// check returns letters.ErrRedead when more than the share of MaxRedead have died again. It looks once a second.
+func (r *redrive) check(ctx context.Context, look *look) error {
+	if r.options.MaxRedead == 0 || r.dryRun || time.Since(r.looked) < redeadPause {
+		return nil
+	}
+	return r.count(ctx, look)
+}
+
+// count counts the letters that have died again, if there can be more of them than MaxRedead allows.
+func (r *redrive) count(ctx context.Context, look *look) error {
+	r.looked = time.Now()
+	arrived, err := look.arrived()
+	if err != nil {
+		return err
+	}
+	done := r.done()
+	if arrived <= r.foreign+r.summary.Redead || look.left > 0 && !r.options.Redead(done, arrived-r.foreign) {
+		return nil
+	}
+	if err := r.search(ctx, look); err != nil {
+		return err
+	}
+	if r.options.Redead(done, r.summary.Redead) {
+		return fmt.Errorf("%w: %d of %d, more than the share of %v; repair the cause first, then redrive again",
+			letters.ErrRedead, r.summary.Redead, done, r.options.MaxRedead)
+	}
+	return nil
+}
+
+// search goes through what this redrive has not fetched, and counts the letters that have died again.
+func (r *redrive) search(ctx context.Context, l *look) error {
+	behind, err := r.store.look(ctx, l.connection, r.queue, -1)
+	if err != nil {
+		return err
+	}
+	defer behind.close()
+	older, redead, foreign := l.total-l.received, 0, 0
+	for n := 0; ; n++ {
+		d, err := behind.next(ctx)
+		if err != nil {
+			return err
+		}
+		if d == nil {
+			break
+		}
+		switch letter := read(d, r.queue, r.store.prefix); {
+		case r.orphans && n >= older, r.isOurs(letter):
+			redead++
+		case n >= older:
+			foreign++
+		}
+		if err := behind.keep(ctx, d); err != nil {
+			return err
+		}
+	}
+	r.foreign = foreign
+	r.change(func() { r.summary.Redead = redead })
+	return nil
+}

@@ -1,0 +1,236 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
+)
+
+const (
+	progressPause = 100 * time.Millisecond
+
+	// mostUnsure is how many letters may be acknowledged without a sign that the broker has read that: with the letters in flight they
+	// are those that a lost connection can send twice.
+	mostUnsure = 128
+	// lockPatience is how long a call waits, after a reconnect, until the broker has removed the lock of its old connection.
+	lockPatience = 2 * time.Minute
+)
+
+// A run is one redrive or discard. It goes on with another look after a lost connection.
+type run struct {
+	store   *Store
+	queue   string
+	filter  letters.Filter
+	limit   int
+	dryRun  bool
+	begun   time.Time
+	counted bool // summary.Total is known
+
+	mu       sync.Mutex
+	summary  letters.Summary
+	phase    letters.Phase
+	until    time.Time
+	away     error
+	report   func(letters.Progress)
+	reported time.Time
+	unsure   int // of summary.Done: acknowledged since the last look.settle
+}
+
+func (s *Store) newRun(queue string, filter letters.Filter, limit int, dryRun bool, report func(letters.Progress)) *run {
+	return &run{store: s, queue: queue, filter: filter, limit: limit, dryRun: dryRun, report: report, begun: time.Now(), phase: letters.Looking}
+}
+
+// each calls session with a look at the letters that were in the queue at the start and are still there, again after each lost
+// connection. changes: the queue is locked, and session removes letters.
+func (r *run) each(ctx context.Context, changes bool, session func(context.Context, *look) error) (letters.Summary, error) {
+	ctx, end, err := r.store.begin(ctx)
+	if err != nil {
+		return r.summary, err
+	}
+	defer end()
+	pause := dial.Backoff{Initial: dial.ReconnectInitial, Max: dial.ReconnectMax}
+	for {
+		before := r.summary.Done
+		err := r.once(ctx, changes, session)
+		if err == nil || !r.counted || !errors.Is(err, errLost) {
+			return r.finish(err)
+		}
+		if r.summary.Done > before {
+			pause.Reset()
+		}
+		r.wait(err)
+		select {
+		case <-ctx.Done():
+			return r.finish(context.Cause(ctx))
+		case <-time.After(pause.Next()):
+		}
+	}
+}
+
+func (r *run) once(ctx context.Context, changes bool, session func(context.Context, *look) error) error {
+	connection, err := r.store.connect(ctx)
+	if err != nil {
+		if r.counted && ctx.Err() == nil {
+			return fmt.Errorf("%w: %w", errLost, err)
+		}
+		return err
+	}
+	defer connection.Close()
+	if changes && !r.dryRun {
+		if err := r.store.lock(ctx, connection, r.queue, r.counted); err != nil {
+			return r.lost(connection, err)
+		}
+	}
+	most := -1
+	if r.counted { // what was there at the start, without what is done: the newer ones are behind
+		most = r.summary.Total - r.summary.Done
+	}
+	look, err := r.store.look(ctx, connection, r.queue, most)
+	if err != nil {
+		return r.lost(connection, err)
+	}
+	r.change(func() {
+		if !r.counted {
+			r.summary.Total, r.counted = look.left, true
+		}
+		r.summary.Other, r.summary.Kept, r.away = 0, 0, nil // they are looked at again
+	})
+	err = r.lost(connection, session(ctx, look))
+	if errors.Is(err, errLost) {
+		r.change(func() { r.summary.Doubtful += r.unsure })
+	} else {
+		look.close()
+	}
+	r.unsure = 0
+	return err
+}
+
+// lost makes an errLost of an error of the client, where the connection is closed.
+func (r *run) lost(connection *dial.Connection, err error) error {
+	var broker *amqp091.Error
+	if err != nil && !errors.Is(err, errLost) && connection.Client.IsClosed() && (errors.As(err, &broker) || errors.Is(err, amqp091.ErrClosed)) {
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+	return err
+}
+
+// lock makes this connection the only one that changes a queue. again: an earlier connection of this call may still have the lock.
+func (s *Store) lock(ctx context.Context, connection *dial.Connection, queue string, again bool) error {
+	deadline := time.Now().Add(lockPatience)
+	name := queue + ".lock"
+	for {
+		_, err := connection.Channel(func(channel *amqp091.Channel) error {
+			if _, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
+				return explain("change", queue, err)
+			}
+			_, err := channel.QueueDeclare(name, false, false, true, false, amqp091.Table{"x-queue-type": "classic"})
+			return err
+		})
+		switch {
+		case err == nil:
+			return nil
+		case refusal.IsCode(err, amqp091.ResourceLocked):
+			if !again || time.Now().After(deadline) {
+				return fmt.Errorf("%w: %q is locked by the exclusive queue %q of another connection; wait until that one has ended", letters.ErrBusy, queue, name)
+			}
+		case refusal.IsCode(err, amqp091.AccessRefused):
+			return fmt.Errorf("cannot lock %q against a second redrive: %w: the user needs the permission to configure the queue %q", queue, err, name)
+		default:
+			return explain("lock", queue, err)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(dial.ReconnectInitial):
+		}
+	}
+}
+
+// change changes the summary, and reports it unless that was done just before.
+func (r *run) change(set func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	set()
+	r.tell(false)
+}
+
+func (r *run) tell(always bool) {
+	now := time.Now()
+	if r.report == nil || !always && now.Sub(r.reported) < progressPause {
+		return
+	}
+	r.reported = now
+	p := letters.Progress{Summary: r.adding(), Phase: r.phase, Elapsed: now.Sub(r.begun), Until: r.until}
+	if r.away != nil {
+		p.Phase, p.Err = letters.Waiting, r.away
+	}
+	r.report(p)
+}
+
+// adding returns the summary with the letters that were not looked at.
+func (r *run) adding() letters.Summary {
+	summary := r.summary
+	summary.Unseen = summary.Total - summary.Done - summary.Other - summary.Kept
+	return summary
+}
+
+// enter begins a phase. until is zero but for letters.Watching.
+func (r *run) enter(phase letters.Phase, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phase, r.until = phase, until
+	r.tell(true)
+}
+
+// wait reports that the broker is away, or with nil that it is back.
+func (r *run) wait(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if (r.away == nil) == (err == nil) {
+		return
+	}
+	r.away = err
+	r.tell(true)
+}
+
+func (r *run) finish(err error) (letters.Summary, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phase, r.until, r.away, r.summary = letters.Ended, time.Time{}, nil, r.adding()
+	r.tell(true)
+	return r.summary, err
+}
+
+// acknowledge removes a letter whose copy is confirmed, or that is discarded.
+func (r *run) acknowledge(look *look, d *amqp091.Delivery) error {
+	if err := look.remove(d); err != nil {
+		return err
+	}
+	r.change(func() { r.summary.Done++; r.unsure++ })
+	return nil
+}
+
+// sure waits until the broker has read the acknowledgements, if there are many.
+func (r *run) sure(l *look, always bool) error {
+	r.mu.Lock()
+	unsure := r.unsure
+	r.mu.Unlock()
+	if unsure == 0 || unsure < mostUnsure && !always {
+		return nil
+	}
+	if err := l.settle(); err != nil {
+		return explain("read", r.queue, err)
+	}
+	r.mu.Lock()
+	r.unsure -= unsure
+	r.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,351 @@
+package deadletter
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// A header's value is an object with one field: the letter of its AMQP field type (RabbitMQ's table of AMQP 0-9-1 field types), and the
+// value. Numbers of 64 bits are texts, because many readers of JSON have only 53 bits.
+
+// maxDepth bounds nested headers, as amqp091-go does.
+const maxDepth = 128
+
+const (
+	minInt64 = math.MinInt64
+	maxInt64 = math.MaxInt64
+)
+
+// integers are the ranges of the field types that are numbers of JSON.
+var integers = map[string]struct{ least, most int64 }{
+	"b": {math.MinInt8, math.MaxInt8}, "B": {0, math.MaxUint8}, "s": {math.MinInt16, math.MaxInt16}, "u": {0, math.MaxUint16},
+	"I": {math.MinInt32, math.MaxInt32}, "i": {0, math.MaxUint32}, "T": {minInt64, maxInt64},
+}
+
+func appendTable(b []byte, at string, table amqp091.Table, depth int) ([]byte, error) {
+	b = append(b, '{')
+	for i, name := range slices.Sorted(maps.Keys(table)) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendJSON(b, encodeText(name))
+		b = append(b, ':')
+		var err error
+		if b, err = appendValue(b, at+"."+name, table[name], depth); err != nil {
+			return nil, err
+		}
+	}
+	return append(b, '}'), nil
+}
+
+func appendValue(b []byte, at string, value any, depth int) ([]byte, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("%s is nested deeper than %d", at, maxDepth)
+	}
+	tagged := func(tag byte, value []byte) ([]byte, error) {
+		b = append(b, '{', '"', tag, '"', ':')
+		return append(append(b, value...), '}'), nil
+	}
+	integer := func(tag byte, value int64) ([]byte, error) { return tagged(tag, strconv.AppendInt(nil, value, 10)) }
+	switch v := value.(type) {
+	case nil:
+		return tagged('V', []byte("null"))
+	case bool:
+		return tagged('t', strconv.AppendBool(nil, v))
+	case byte:
+		return integer('B', int64(v))
+	case int8:
+		return integer('b', int64(v))
+	case int16:
+		return integer('s', int64(v))
+	case uint16:
+		return integer('u', int64(v))
+	case int32:
+		return integer('I', int64(v))
+	case uint32:
+		return integer('i', int64(v))
+	case int64:
+		return tagged('l', appendJSON(nil, strconv.FormatInt(v, 10)))
+	case float32:
+		return tagged('f', appendJSON(nil, strconv.FormatFloat(float64(v), 'g', -1, 32)))
+	case float64:
+		return tagged('d', appendJSON(nil, strconv.FormatFloat(v, 'g', -1, 64)))
+	case time.Time:
+		return integer('T', v.Unix())
+	case amqp091.Decimal:
+		return tagged('D', fmt.Appendf(nil, "[%d,%d]", v.Scale, v.Value))
+	case string:
+		return tagged('S', appendJSON(nil, encodeText(v)))
+	case []byte:
+		return tagged('x', appendJSON(nil, base64.StdEncoding.EncodeToString(v)))
+	case []any:
+		array := []byte{'['}
+		for i, element := range v {
+			if i > 0 {
+				array = append(array, ',')
+			}
+			var err error
+			if array, err = appendValue(array, at+"["+strconv.Itoa(i)+"]", element, depth+1); err != nil {
+				return nil, err
+			}
+		}
+		return tagged('A', append(array, ']'))
+	case amqp091.Table:
+		table, err := appendTable(nil, at, v, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		return tagged('F', table)
+	}
+	return nil, fmt.Errorf("%s has the Go type %T, which is no AMQP field type", at, value)
+}
+
+func appendJSON(b []byte, text string) []byte {
+	encoded, _ := json.Marshal(text)
+	return append(b, encoded...)
+}
+
+// object reads an object of JSON. encoding/json alone would take the last of two fields with the same name.
+func object(at string, raw []byte) (map[string]json.RawMessage, error) {
+	fail := func(err error) error { return fmt.Errorf("%s is no JSON object: %w", name(at), err) }
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	if start, err := decoder.Token(); err != nil {
+		return nil, fail(err)
+	} else if start != json.Delim('{') {
+		return nil, fmt.Errorf("%s must be a JSON object, and begins with %v", name(at), start)
+	}
+	fields := map[string]json.RawMessage{}
+	for decoder.More() {
+		key, err := decoder.Token()
+		if err != nil {
+			return nil, fail(err)
+		}
+		text, _ := key.(string) // JSON has no other keys
+		if _, twice := fields[text]; twice {
+			return nil, fmt.Errorf("%s has the field %q twice", name(at), text)
+		}
+		var value json.RawMessage
+		if err := decoder.Decode(&value); err != nil {
+			return nil, fail(err)
+		}
+		fields[text] = value
+	}
+	if _, err := decoder.Token(); err != nil {
+		return nil, fail(err)
+	}
+	if rest := bytes.TrimSpace(raw[decoder.InputOffset():]); len(rest) > 0 {
+		return nil, fmt.Errorf("%s has %d bytes after its end", name(at), len(rest))
+	}
+	return fields, nil
+}
+
+func name(at string) string {
+	if at == "" {
+		return "the line"
+	}
+	return at
+}
+
+func parseTable(at string, raw json.RawMessage, depth int) (amqp091.Table, error) {
+	fields, err := object(at, raw)
+	if err != nil {
+		return nil, err
+	}
+	table := make(amqp091.Table, len(fields))
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		at := at + "." + key
+		name, err := decodeText(at, key)
+		if err != nil {
+			return nil, err
+		}
+		if len(name) > maxShortString {
+			return nil, fmt.Errorf("%s: the name has %d bytes, and AMQP allows %d", at, len(name), maxShortString)
+		}
+		if _, twice := table[name]; twice {
+			return nil, fmt.Errorf("%s is there twice", at)
+		}
+		if table[name], err = parseValue(at, fields[key], depth); err != nil {
+			return nil, err
+		}
+	}
+	return table, nil
+}
+
+func parseValue(at string, raw json.RawMessage, depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("%s is nested deeper than %d", at, maxDepth)
+	}
+	fields, err := object(at, raw)
+	if err != nil {
+		return nil, err
+	}
+	if len(fields) != 1 {
+		return nil, fmt.Errorf(`%s has %d fields: it must have one, the letter of its type, such as {"S":"text"}`, at, len(fields))
+	}
+	for tag, raw := range fields {
+		at := at + "." + tag
+		if limits, found := integers[tag]; found {
+			return parseInteger(at, tag, raw, limits.least, limits.most)
+		}
+		return parseTagged(at, tag, raw, depth)
+	}
+	panic("unreachable: it has one field")
+}
+
+func parseInteger(at, tag string, raw json.RawMessage, least, most int64) (any, error) {
+	number, err := parseNumber(at, raw, least, most)
+	if err != nil {
+		return nil, err
+	}
+	switch tag {
+	case "b":
+		return int8(number), nil
+	case "B":
+		return byte(number), nil
+	case "s":
+		return int16(number), nil
+	case "u":
+		return uint16(number), nil
+	case "I":
+		return int32(number), nil
+	case "i":
+		return uint32(number), nil
+	}
+	return time.Unix(number, 0), nil // T
+}
+
+func parseTagged(at, tag string, raw json.RawMessage, depth int) (any, error) {
+	switch tag {
+	case "V":
+		if string(raw) != "null" {
+			return nil, fmt.Errorf("%s is %s: it must be null", at, raw)
+		}
+		return nil, nil
+	case "t":
+		value, err := parseJSON[bool](at, raw)
+		return value, err
+	case "l":
+		text, err := parseJSON[string](at, raw)
+		if err != nil {
+			return nil, err
+		}
+		return parseNumber(at, json.RawMessage(text), minInt64, maxInt64)
+	case "f":
+		number, err := parseFloat(at, raw, 32)
+		return float32(number), err
+	case "d":
+		return parseFloat(at, raw, 64)
+	case "D":
+		parts, err := parseJSON[[]json.RawMessage](at, raw)
+		if err != nil {
+			return nil, err
+		}
+		if len(parts) != 2 {
+			return nil, fmt.Errorf("%s has %d elements: it must have two, scale and value", at, len(parts))
+		}
+		scale, err := parseNumber(at+"[0]", parts[0], 0, math.MaxUint8)
+		if err != nil {
+			return nil, err
+		}
+		value, err := parseNumber(at+"[1]", parts[1], math.MinInt32, math.MaxInt32)
+		return amqp091.Decimal{Scale: uint8(scale), Value: int32(value)}, err
+	case "S":
+		text, err := parseJSON[string](at, raw)
+		if err != nil {
+			return nil, err
+		}
+		return decodeText(at, text)
+	case "x":
+		return parseBytes(at, raw)
+	case "A":
+		return parseArray(at, raw, depth)
+	case "F":
+		return parseTable(at, raw, depth+1)
+	}
+	return nil, fmt.Errorf("%s: %q is no letter of an AMQP field type", at, tag)
+}
+
+func parseArray(at string, raw json.RawMessage, depth int) (any, error) {
+	elements, err := parseJSON[[]json.RawMessage](at, raw)
+	if err != nil {
+		return nil, err
+	}
+	array := make([]any, len(elements))
+	for i, element := range elements {
+		if array[i], err = parseValue(at+"["+strconv.Itoa(i)+"]", element, depth+1); err != nil {
+			return nil, err
+		}
+	}
+	return array, nil
+}
+
+// parseNumber reads an integer. It does not accept a fraction, an exponent or a number out of the range.
+func parseNumber(at string, raw json.RawMessage, least, most int64) (int64, error) {
+	number, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil || number < least || number > most {
+		return 0, fmt.Errorf("%s is %.40q: it must be an integer from %d to %d", at, raw, least, most)
+	}
+	return number, nil
+}
+
+// parseFloat reads a text, because JSON has no NaN. RabbitMQ closes the connection for a number that is not finite.
+func parseFloat(at string, raw json.RawMessage, bits int) (float64, error) {
+	text, err := parseJSON[string](at, raw)
+	if err != nil {
+		return 0, err
+	}
+	number, err := strconv.ParseFloat(text, bits)
+	if err != nil || math.IsNaN(number) || math.IsInf(number, 0) {
+		return 0, fmt.Errorf("%s is %.40q: it must be a finite number of %d bits, because RabbitMQ refuses any other", at, text, bits)
+	}
+	return number, nil
+}
+
+func parseBytes(at string, raw json.RawMessage) ([]byte, error) {
+	text, err := parseJSON[string](at, raw)
+	if err != nil {
+		return nil, err
+	}
+	decoded, err := base64.StdEncoding.Strict().DecodeString(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not base64: %w", at, err)
+	}
+	return decoded, nil
+}
+
+func shortText(to *string) func(at string, raw json.RawMessage) error {
+	return func(at string, raw json.RawMessage) error {
+		text, err := parseJSON[string](at, raw)
+		if err != nil {
+			return err
+		}
+		if *to, err = decodeText(at, text); err != nil {
+			return err
+		}
+		if len(*to) > maxShortString {
+			return fmt.Errorf("%s has %d bytes: AMQP allows %d", at, len(*to), maxShortString)
+		}
+		return nil
+	}
+}
+
+// parseJSON reads a value that must not be null, which encoding/json takes for any type.
+func parseJSON[T any](at string, raw json.RawMessage) (T, error) {
+	var value T
+	if string(raw) == "null" {
+		return value, fmt.Errorf("%s is null: it must be a %T", at, value)
+	}
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return value, fmt.Errorf("%s must be a %T: %w", at, value, err)
+	}
+	return value, nil
+}
