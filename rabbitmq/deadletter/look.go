@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	firstPrefetch = 64
+	firstPrefetch = 64 // until the size of a letter is known
 	mostPrefetch  = 2000
 	// mostFetched bounds the bodies that are fetched and not yet looked at, in bytes.
 	mostFetched = 8 << 20
@@ -130,7 +130,7 @@ func (l *look) next(ctx context.Context) (*amqp091.Delivery, error) {
 	if l.left == 0 {
 		return nil, nil
 	}
-	if l.deliveries != nil && l.unsettled > l.window/2 {
+	if l.deliveries != nil && (l.unsettled > l.window/2 || len(l.consumers) == 1 && l.received >= firstPrefetch) {
 		if err := l.cancel(); err != nil {
 			return nil, err
 		}
