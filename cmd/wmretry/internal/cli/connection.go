@@ -226,7 +226,7 @@ func (e *env) unreachable(address string, err error) error {
 	case strings.Contains(err.Error(), "tls:") || strings.Contains(err.Error(), "x509:"):
 		advice = "check --ca-file, --cert-file, --key-file and --server-name"
 	}
-	return fmt.Errorf("cannot connect to %s: %w; %s", place, err, advice)
+	return fmt.Errorf("cannot connect to %s: %v; %s", place, err, advice) // err is explained
 }
 
 var userinfo = regexp.MustCompile(`://([^/@\s:]*):[^\s]*@`)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -31,7 +33,8 @@ type env struct {
 	flags    flags
 	json     bool // --json
 	tls      *tls.Config
-	password string // of the broker, for scrub
+	password string        // of the broker, for scrub
+	answers  *bufio.Reader // of stdin, for ask
 }
 
 type flags struct {
@@ -80,11 +83,7 @@ func (e *env) globalFlags(root *cobra.Command) {
 func (e *env) prepare(*cobra.Command) error {
 	// https://no-color.org
 	e.colours = e.outTerminal && !e.json && !e.flags.noColour && e.getenv("NO_COLOR") == "" && e.getenv("TERM") != "dumb"
-	if e.colours {
-		text.EnableColors()
-	} else {
-		text.DisableColors()
-	}
+	text.EnableColors() // paint decides
 	return nil
 }
 
@@ -129,7 +128,32 @@ func (e *env) paint(colour text.Color, s string) string {
 
 // printJSON prints a value as one line of JSON.
 func (e *env) printJSON(value any) error {
-	encoder := json.NewEncoder(e.stdout)
+	return e.jsonLine(e.stdout, value)
+}
+
+func (e *env) jsonLine(to io.Writer, value any) error {
+	encoder := json.NewEncoder(to)
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(value)
+}
+
+// table returns a table with these columns: Render returns its text.
+func (e *env) table(columns ...string) table.Writer {
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	style := t.Style()
+	style.Options = table.Options{SeparateHeader: true}
+	style.Box.PaddingLeft = ""
+	style.Box.PaddingRight = "  "
+	style.Format.Header = text.FormatDefault
+	if e.colours {
+		style.Color.Header = text.Colors{text.Bold}
+	}
+	header := make(table.Row, len(columns))
+	for i, column := range columns {
+		header[i] = column
+	}
+	t.AppendHeader(header)
+	t.SuppressTrailingSpaces()
+	return t
 }

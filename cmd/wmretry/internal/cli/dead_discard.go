@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+type discardFlags struct {
+	filterFlags
+	limit       int
+	dryRun, yes bool
+	export      string
+}
+
+func newDiscardCommand(l *letterCommand) *cobra.Command {
+	var f discardFlags
+	c := l.command(&cobra.Command{
+		Use:   "discard",
+		Short: "Remove letters for good, after a question",
+		Long: `Removes letters. It counts them first and asks; --yes answers. With --export each letter is in the file, and the file is on the
+disk, before the letter is removed: killed at any moment, each letter is in the file, in the queue, or in both.`,
+		Example: `  wmretry dead discard orders --older-than 30d --export old-orders.jsonl
+  wmretry dead discard orders --dead-reason unmarshal --yes
+  wmretry dead discard orders --dry-run`,
+		RunE: func(c *cobra.Command, args []string) error { return l.discard(c.Context(), args, &f) },
+	})
+	f.add(c, true)
+	flags := c.Flags()
+	flags.IntVar(&f.limit, "limit", 0, "remove at most so many letters (default: all)")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "count what would be removed, and remove nothing")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
+	flags.StringVar(&f.export, "export", "", "write the letters to this new file before they are removed")
+	_ = c.MarkFlagFilename("export", "jsonl")
+	return c
+}
+
+func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFlags) error {
+	filter, err := f.filter()
+	if err != nil {
+		return err
+	}
+	if err := limit("--limit", f.limit); err != nil {
+		return err
+	}
+	if !f.yes && !f.dryRun && (!l.inTerminal || !l.errTerminal) {
+		return usage("discard removes letters for good, and there is no terminal to ask on: use --yes, and --export FILE to keep a copy. --dry-run counts them")
+	}
+	queue, _ := l.queue(args)
+	store, err := l.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	options := letters.Discard{Filter: filter, Limit: f.limit, DryRun: f.dryRun}
+	if !f.yes && !f.dryRun {
+		go_, err := l.askDiscard(ctx, store, queue, options, f)
+		if err != nil || !go_ {
+			return err
+		}
+	}
+	if f.export != "" && !f.dryRun {
+		file, err := newFile(f.export)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }()
+		options.Export = file
+	}
+	start := time.Now()
+	verb := "removed"
+	if f.dryRun {
+		verb = "selected"
+	}
+	meter := l.meter("discard of "+safe(queue), verb)
+	defer meter.stop()
+	options.Progress = meter.show
+	summary, err := store.Discard(ctx, queue, options)
+	meter.stop()
+	if err != nil && summary == (letters.Summary{}) {
+		return l.failed(ctx, queue, err)
+	}
+	report := report{
+		Command: "discard", Queue: queue, DryRun: f.dryRun, Summary: summary, Seconds: time.Since(start).Seconds(), Limit: f.limit,
+		Interrupted: ctx.Err() != nil, orphans: l.orphans,
+	}
+	if options.Export != nil {
+		report.Export = f.export
+	}
+	return l.finish(ctx, &report, err, &f.filterFlags)
+}
+
+// newFile creates a file that must not be there: it may have the only copy of letters.
+func newFile(name string) (*os.File, error) {
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil, usage("%s is there already, and may have the only copy of other letters: name another file", safe(name))
+	}
+	return file, err
+}
+
+// askDiscard counts the letters and asks. It reports whether to go on.
+func (l *letterCommand) askDiscard(ctx context.Context, store *deadletter.Store, queue string, options letters.Discard, f *discardFlags) (bool, error) {
+	options.DryRun = true
+	meter := l.meter("count letters in "+safe(queue), "selected")
+	options.Progress = meter.show
+	counted, err := store.Discard(ctx, queue, options)
+	meter.stop()
+	if err != nil {
+		return false, l.failed(ctx, queue, err)
+	}
+	if counted.Done == 0 {
+		_, _ = fmt.Fprintf(l.stdout, "no letter in %s is to be removed\n", safe(queue))
+		return false, nothing(queue, &f.filterFlags)
+	}
+	copied := "without a copy"
+	if f.export != "" {
+		copied = "with a copy in " + safe(f.export)
+	}
+	for {
+		question := fmt.Sprintf("Remove %s of %s in %s for good, %s? [y]es, [n]o", thousands(counted.Done), plural(counted.Total, "letter", "letters"), safe(queue), copied)
+		if f.export == "" {
+			question += ", [e]xport them first"
+		}
+		answer, err := l.ask(ctx, question+": ")
+		if err != nil {
+			return false, err
+		}
+		switch strings.ToLower(answer) {
+		case "y", "yes":
+			return true, nil
+		case "", "n", "no":
+			_, _ = fmt.Fprintln(l.stderr, "nothing is removed")
+			return false, nil
+		case "e", "export":
+			if f.export, err = l.ask(ctx, "File for the letters: "); err != nil {
+				return false, err
+			}
+			if f.export != "" {
+				return true, nil
+			}
+		}
+	}
+}
+
+// ask asks a question on the terminal and returns the line of the answer.
+func (e *env) ask(ctx context.Context, question string) (string, error) {
+	_, _ = fmt.Fprint(e.stderr, question)
+	type answer struct {
+		line string
+		err  error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		if e.answers == nil {
+			e.answers = bufio.NewReader(e.stdin)
+		}
+		line, err := e.answers.ReadString('\n')
+		answered <- answer{strings.TrimSpace(line), err}
+	}()
+	select {
+	case a := <-answered:
+		if a.err != nil && a.line == "" {
+			return "", fmt.Errorf("there is no answer: %w", a.err)
+		}
+		return a.line, nil
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(e.stderr)
+		return "", ctx.Err()
+	}
+}

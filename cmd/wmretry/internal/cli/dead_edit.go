@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+type editFlags struct {
+	pretty, force bool
+	to, by, note  string
+}
+
+func newEditCommand(l *letterCommand) *cobra.Command {
+	var f editFlags
+	c := l.command(&cobra.Command{
+		Use:   "edit",
+		Short: "Change the body of one letter in your editor, and redrive it",
+		Long: `Opens the body of a letter in $VISUAL or $EDITOR. When the editor ends, the letter is redriven with the new body, and its history
+notes the change. Nothing is sent where the body is as before.
+
+The editor gets the bytes as they are. --pretty indents JSON for the editor; the new body is compact again if it was. A line feed that
+the editor adds at the end is removed where the body had none. The letter stays where it is until the editor ends; a letter that is
+gone by then is not sent.`,
+		Example: `  wmretry dead edit orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --pretty
+  EDITOR='sed -i s/EURO/EUR/' wmretry dead edit orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --note INC-42`,
+		RunE: func(c *cobra.Command, args []string) error { return l.edit(c.Context(), args, f) },
+	}, "ID")
+	flags := c.Flags()
+	flags.BoolVar(&f.pretty, "pretty", false, "indent JSON for the editor")
+	flags.BoolVar(&f.force, "force", false, "send a body that is no valid JSON any more")
+	flags.StringVar(&f.to, "to", "", "work queue, where the letter's own one is unknown")
+	flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
+	flags.StringVar(&f.note, "note", "", "a note for the history, after that of the change")
+	return c
+}
+
+func (l *letterCommand) edit(ctx context.Context, args []string, f editFlags) error {
+	queue, rest := l.queue(args)
+	editor, err := l.editor()
+	if err != nil {
+		return err
+	}
+	store, err := l.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	letter, err := l.only(ctx, store, queue, rest[0])
+	if err != nil {
+		return err
+	}
+	before := letter.Payload
+	file, remove, err := editFile(before, f.pretty)
+	if err != nil {
+		return err
+	}
+	defer func() { remove() }()
+	after, err := l.edited(ctx, editor, file, before, f)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(before, after) {
+		_, _ = fmt.Fprintln(l.stdout, "the body is as before: nothing is sent")
+		return nil
+	}
+	note := fmt.Sprintf("body edited, %d to %d bytes", len(before), len(after))
+	if f.note != "" {
+		note += ": " + f.note
+	}
+	err = l.redrive(ctx, args, letters.Redrive{
+		Filter: letters.Filter{IDs: []string{letter.ID}}, Limit: 1, To: f.to, By: f.by, Note: note,
+		Edit: func(l *letters.Letter) ([]byte, error) {
+			if !bytes.Equal(l.Payload, before) {
+				return nil, errors.New("the letter has another body than the one that was edited: nothing is sent")
+			}
+			return after, nil
+		},
+	}, &filterFlags{ids: rest})
+	if err != nil {
+		remove = func() {} // of the file: it has the user's work
+		return fmt.Errorf("%w; what you have written is in %s", err, safe(file))
+	}
+	return nil
+}
+
+// only returns the letter with an id: the oldest one of several.
+func (l *letterCommand) only(ctx context.Context, store *deadletter.Store, queue, id string) (*letters.Letter, error) {
+	var found *letters.Letter
+	n := 0
+	for letter, err := range store.Browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
+		if err != nil {
+			return nil, l.failed(ctx, queue, err)
+		}
+		if n++; n == 1 {
+			found = letter
+		}
+	}
+	switch {
+	case n == 0:
+		return nil, exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `wmretry dead list` prints the ids", safe(queue), safe(id)))
+	case n > 1:
+		_, _ = fmt.Fprintf(l.stderr, "%d letters have this id: the oldest is edited, the others stay\n", n)
+	}
+	return found, nil
+}
+
+// editor returns the user's editor, which a shell runs: it may have arguments.
+func (e *env) editor() (string, error) {
+	for _, name := range []string{"VISUAL", "EDITOR"} {
+		if editor := e.getenv(name); editor != "" {
+			return editor, nil
+		}
+	}
+	for _, editor := range []string{"editor", "nano", "vi"} {
+		if _, err := exec.LookPath(editor); err == nil {
+			return editor, nil
+		}
+	}
+	return "", usage("there is no editor: set VISUAL or EDITOR, such as EDITOR=nano")
+}
+
+// editFile writes the body into a file that only the user can read.
+func editFile(body []byte, pretty bool) (name string, remove func(), err error) {
+	folder, err := os.MkdirTemp("", "wmretry-") // mode 0700
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { _ = os.RemoveAll(folder) }
+	name = filepath.Join(folder, "body.txt")
+	if json.Valid(body) {
+		name = filepath.Join(folder, "body.json")
+		if pretty {
+			body = indented(body)
+		}
+	}
+	if err := os.WriteFile(name, body, 0o600); err != nil {
+		remove()
+		return "", nil, err
+	}
+	return name, remove, nil
+}
+
+func indented(body []byte) []byte {
+	var text bytes.Buffer
+	if json.Indent(&text, body, "", "  ") != nil {
+		return body
+	}
+	return text.Bytes()
+}
+
+func compact(body []byte) []byte {
+	var text bytes.Buffer
+	if json.Compact(&text, body) != nil {
+		return body
+	}
+	return text.Bytes()
+}
+
+// edited runs the editor and returns the new body.
+func (e *env) edited(ctx context.Context, editor, file string, before []byte, f editFlags) ([]byte, error) {
+	if !utf8.Valid(before) {
+		_, _ = fmt.Fprintln(e.stderr, "the body is not text in UTF-8: an editor for text may change more bytes than you do")
+	}
+	for {
+		if err := e.runEditor(ctx, editor, file); err != nil {
+			return nil, err
+		}
+		after, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		after = restore(before, after, f.pretty)
+		if !json.Valid(before) || json.Valid(after) || f.force || bytes.Equal(before, after) {
+			return after, nil
+		}
+		fault := json.Unmarshal(after, new(any))
+		if !e.inTerminal || !e.errTerminal {
+			return nil, fmt.Errorf("the body was JSON and is not any more (%s): nothing is sent; --force sends it", safe(fault.Error()))
+		}
+		answer, err := e.ask(ctx, fmt.Sprintf("The body was JSON and is not any more: %s. [e]dit again, [s]end it, [q]uit: ", safe(fault.Error())))
+		if err != nil {
+			return nil, err
+		}
+		switch strings.ToLower(answer) {
+		case "s", "send":
+			return after, nil
+		case "q", "quit":
+			return before, nil
+		}
+	}
+}
+
+func (e *env) runEditor(ctx context.Context, editor, file string) error {
+	// The shell splits the arguments of the editor. The file is an argument of its own.
+	command := exec.CommandContext(context.WithoutCancel(ctx), "sh", "-c", editor+` "$1"`, "sh", file)
+	command.Stdin, command.Stdout, command.Stderr = e.stdin, e.stdout, e.stderr
+	if err := command.Run(); err != nil {
+		return fmt.Errorf("the editor %s has failed, and nothing is sent: %w", safe(editor), err)
+	}
+	return ctx.Err()
+}
+
+// restore removes what the editor and --pretty have added to the body.
+func restore(before, after []byte, pretty bool) []byte {
+	original := before
+	if pretty && json.Valid(before) {
+		original = indented(before)
+	}
+	if !bytes.HasSuffix(original, []byte("\n")) {
+		after = bytes.TrimSuffix(after, []byte("\n"))
+	}
+	switch {
+	case bytes.Equal(after, original):
+		return before
+	case pretty && json.Valid(before) && bytes.Equal(compact(before), before):
+		return compact(after)
+	}
+	return after
+}

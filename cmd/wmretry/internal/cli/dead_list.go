@@ -1,0 +1,256 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+type listFlags struct {
+	filterFlags
+	group bool
+	limit int
+}
+
+func newListCommand(l *letterCommand) *cobra.Command {
+	var f listFlags
+	c := l.command(&cobra.Command{
+		Use:   "list",
+		Short: "List letters, or their causes with --group",
+		Long: `Lists letters, the oldest first, while it reads them. It removes none, and leaves their order as it is. While it reads, other
+readers of the queue do not get the letters.
+
+On a terminal the reason is cut to the width. Elsewhere the columns are separated by tabs and nothing is cut, with times in UTC.
+--json prints one object a line, with all that is known of the letter.`,
+		Example: `  wmretry dead list orders
+  wmretry dead list orders --group                         # one line for each cause, with counts
+  wmretry dead list orders --reason 'timeout|refused' --newer-than 2h
+  wmretry dead list orders --meta customer=42 --json | jq -r .id`,
+		RunE: func(c *cobra.Command, args []string) error { return l.list(c, args, &f) },
+	})
+	f.add(c, true)
+	c.Flags().BoolVar(&f.group, "group", false, "group by dead reason, error type and reason, with numbers, ids and times left out")
+	c.Flags().IntVar(&f.limit, "limit", 0, "list at most so many letters (default: all)")
+	return c
+}
+
+func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) error {
+	filter, err := f.filter()
+	if err != nil {
+		return err
+	}
+	if err := limit("--limit", f.limit); err != nil {
+		return err
+	}
+	ctx := c.Context()
+	queue, _ := l.queue(args)
+	store, err := l.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	out := newLineWriter(l.stdout)
+	defer out.close()
+	var groups letters.Groups
+	rows := l.rows(out)
+	n, cut := 0, false
+	for letter, err := range store.Browse(ctx, queue, filter) {
+		if err != nil {
+			out.close()
+			return l.failed(ctx, queue, err)
+		}
+		if f.limit > 0 && n == f.limit {
+			cut = true
+			break
+		}
+		n++
+		if f.group {
+			groups.Add(letter)
+		} else if err := rows.print(letter); err != nil {
+			return err
+		}
+	}
+	out.close()
+	if f.group {
+		if err := l.printGroups(groups.Sorted()); err != nil {
+			return err
+		}
+	}
+	if n == 0 {
+		if err := nothing(queue, &f.filterFlags); err != nil {
+			return err
+		}
+	}
+	if l.outTerminal && !l.json {
+		end := plural(n, "letter", "letters") + " in " + safe(queue)
+		if cut {
+			end = "the first " + end + "; there are more (--limit)"
+		} else if f.any() {
+			end += " that match"
+		}
+		_, _ = fmt.Fprintln(l.stdout, l.paint(text.Faint, end))
+	}
+	return nil
+}
+
+// rows prints letters as lines of a table.
+type rows struct {
+	env    *env
+	to     io.Writer
+	header bool
+}
+
+func (l *letterCommand) rows(to io.Writer) *rows { return &rows{env: l.env, to: to} }
+
+const (
+	idWidth      = 36
+	timeWidth    = 19
+	handlerWidth = 16
+	leastReason  = 20
+)
+
+var columns = []string{"ID", "FAILURES", "FIRST FAILURE", "LAST FAILURE", "REASON", "HANDLER"}
+
+func (r *rows) print(l *letters.Letter) error {
+	if r.env.json {
+		return r.env.jsonLine(r.to, l)
+	}
+	if !r.header {
+		r.header = true
+		if err := r.line(columns, text.Bold); err != nil {
+			return err
+		}
+	}
+	return r.line([]string{
+		safe(l.ID), strconv.Itoa(l.Record.Failures), r.env.time(l.Record.FirstFailedAt), r.env.time(l.Record.LastFailedAt),
+		safe(reasonOf(l)), safe(l.Record.Handler),
+	}, 0)
+}
+
+// line prints the columns. On a terminal they have a fixed width: the first letters are printed before the last ones are read.
+func (r *rows) line(cells []string, colour text.Color) error {
+	line := strings.Join(cells, "\t")
+	if r.env.outTerminal {
+		reason := max(r.env.width-idWidth-len(columns[1])-2*timeWidth-handlerWidth-2*(len(columns)-1), leastReason)
+		var padded []string
+		for i, width := range []int{idWidth, len(columns[1]), timeWidth, timeWidth, reason, handlerWidth} {
+			cell := cells[i]
+			if i > 0 { // an id that is cut cannot be used
+				cell = text.Snip(cell, width, "…")
+			}
+			padded = append(padded, text.Pad(cell, width, ' '))
+		}
+		line = strings.TrimRight(strings.Join(padded, "  "), " ")
+	}
+	if colour != 0 {
+		line = r.env.paint(colour, line)
+	}
+	_, err := io.WriteString(r.to, line+"\n")
+	return err
+}
+
+// reasonOf is the reason of a letter in one line. A letter without a record has none.
+func reasonOf(l *letters.Letter) string {
+	reason := strings.Join(strings.Fields(l.Record.Reason), " ")
+	switch {
+	case reason != "":
+		return reason
+	case l.Record.DeadReason != "":
+		return "(" + string(l.Record.DeadReason) + ")"
+	case l.Kind == letters.Orphan:
+		return "(orphan)"
+	}
+	return "(no record)"
+}
+
+// time formats a time: on a terminal in the zone of this host.
+func (e *env) time(t time.Time) string {
+	switch {
+	case t.IsZero():
+		return "-"
+	case e.outTerminal:
+		return t.Local().Format(time.DateTime)
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func (l *letterCommand) printGroups(groups []letters.Group) error {
+	if l.json {
+		for _, group := range groups {
+			if err := l.printJSON(group); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(groups) == 0 {
+		return nil
+	}
+	t := l.table("COUNT", "DEAD REASON", "ERROR TYPE", "REASON", "FIRST SEEN", "LAST SEEN", "EXAMPLE")
+	for _, g := range groups {
+		reason := safe(g.Reason)
+		if g.Other {
+			reason = "(all other causes)"
+		}
+		t.AppendRow(table.Row{
+			thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(reason), l.time(g.First), l.time(g.Last), safe(g.Example),
+		})
+	}
+	t.SetColumnConfigs([]table.ColumnConfig{{Number: 1, Align: text.AlignRight}, {Number: 4, WidthMax: max(l.width-130, 40)}})
+	_, err := fmt.Fprintln(l.stdout, t.Render())
+	return err
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// lineWriter buffers lines, and writes them at the latest after a moment: a list prints while it reads.
+type lineWriter struct {
+	mu     sync.Mutex
+	buffer *bufio.Writer
+	timer  *time.Timer
+	err    error
+}
+
+const lineDelay = 100 * time.Millisecond
+
+func newLineWriter(to io.Writer) *lineWriter {
+	return &lineWriter{buffer: bufio.NewWriterSize(to, 64<<10)}
+}
+
+func (w *lineWriter) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return 0, w.err
+	}
+	if w.timer == nil {
+		w.timer = time.AfterFunc(lineDelay, w.close)
+	} else if w.buffer.Buffered() == 0 {
+		w.timer.Reset(lineDelay)
+	}
+	return w.buffer.Write(line)
+}
+
+// close writes what is buffered. More may be written later.
+func (w *lineWriter) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.buffer.Flush(); w.err == nil {
+		w.err = err
+	}
+}

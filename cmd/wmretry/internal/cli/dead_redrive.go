@@ -1,0 +1,266 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+type redriveFlags struct {
+	filterFlags
+	dryRun          bool
+	limit, canary   int
+	rate, maxRedead string
+	canaryWait      time.Duration
+	to, by, note    string
+}
+
+func newRedriveCommand(l *letterCommand) *cobra.Command {
+	var f redriveFlags
+	c := l.command(&cobra.Command{
+		Use:   "redrive",
+		Short: "Send letters back to their work queue, where their retries begin anew",
+		Long: `Sends letters back to their work queue itself, and removes each one after the broker has confirmed it. It sends only what was
+dead when the command began. The message is the same as before; its count of failures begins anew, and its history notes the redrive.
+A letter whose work queue is gone stays where it is.
+
+--canary 10 sends ten letters first, watches whether they die again, and goes on only if none does. --max-redead 5% stops when more
+than that share of the sent letters has died again.
+
+Killed at any moment it loses nothing. What was in flight then, at most 256 letters, may be handled twice. Ctrl-C stops after the
+letters in flight and prints the summary; a second Ctrl-C ends the command at once. Only one redrive, discard or import at a time
+changes a queue.`,
+		Example: `  wmretry dead redrive orders --dry-run                        # counts what would be sent
+  wmretry dead redrive orders --canary 10 --rate 50/s
+  wmretry dead redrive orders --reason 'connection refused' --newer-than 2h
+  wmretry dead redrive orders --max-redead 5% --note 'after the fix of INC-42'
+  wmretry dead redrive orders --ids 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30`,
+		RunE: func(c *cobra.Command, args []string) error {
+			options, err := f.options()
+			if err != nil {
+				return err
+			}
+			return l.redrive(c.Context(), args, options, &f.filterFlags)
+		},
+	})
+	f.add(c, true)
+	flags := c.Flags()
+	flags.BoolVar(&f.dryRun, "dry-run", false, "count what would be sent, and send nothing")
+	flags.IntVar(&f.limit, "limit", 0, "send at most so many letters (default: all)")
+	flags.StringVar(&f.rate, "rate", "", "send at most so many, such as 50/s or 3000/m (default: as fast as the broker takes them)")
+	flags.IntVar(&f.canary, "canary", 0, "send so many letters first, and go on only if none of them dies again")
+	flags.DurationVar(&f.canaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to die the last time, and 10s)")
+	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%")
+	flags.StringVar(&f.to, "to", "", "work queue of letters whose own one is unknown")
+	flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
+	flags.StringVar(&f.note, "note", "", "a note for the history")
+	return c
+}
+
+func (f *redriveFlags) options() (letters.Redrive, error) {
+	filter, err := f.filter()
+	if err != nil {
+		return letters.Redrive{}, err
+	}
+	options := letters.Redrive{
+		Filter: filter, Limit: f.limit, Canary: f.canary, CanaryWait: f.canaryWait, DryRun: f.dryRun, To: f.to, By: f.by, Note: f.note,
+	}
+	if options.Rate, err = rate(f.rate); err != nil {
+		return options, err
+	}
+	if options.MaxRedead, err = share(f.maxRedead); err != nil {
+		return options, err
+	}
+	if err := errors.Join(limit("--limit", f.limit), limit("--canary", f.canary)); err != nil {
+		return options, exit(codeUsage, err)
+	}
+	if f.canaryWait < 0 || f.canaryWait > 0 && f.canary == 0 {
+		return options, usage("--canary-wait %v: it must be above 0, and needs --canary, the number of letters to watch", f.canaryWait)
+	}
+	if err := options.Validate(); err != nil {
+		return options, exit(codeUsage, err)
+	}
+	return options, nil
+}
+
+// redrive runs a redrive, and prints its summary in any case.
+func (l *letterCommand) redrive(ctx context.Context, args []string, options letters.Redrive, selected *filterFlags) error {
+	queue, _ := l.queue(args)
+	store, err := l.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	start := time.Now()
+	verb := "sent"
+	if options.DryRun {
+		verb = "selected"
+	}
+	meter := l.meter("redrive of "+safe(queue), verb)
+	defer meter.stop()
+	options.Progress = meter.show
+	summary, err := store.Redrive(ctx, queue, options)
+	meter.stop()
+	if err != nil && summary == (letters.Summary{}) {
+		return l.failed(ctx, queue, err)
+	}
+	report := report{
+		Command: "redrive", Queue: queue, DryRun: options.DryRun, Summary: summary, Seconds: time.Since(start).Seconds(), Limit: options.Limit,
+		Interrupted: ctx.Err() != nil, orphans: l.orphans,
+	}
+	if errors.Is(err, letters.ErrRedead) {
+		report.Causes = l.deaths(ctx, store, queue, start)
+	}
+	return l.finish(ctx, &report, err, selected)
+}
+
+// finish prints the report of a redrive, discard or import, and returns the error that the command ends with.
+func (l *letterCommand) finish(ctx context.Context, report *report, err error, selected *filterFlags) error {
+	if err != nil {
+		report.Error = l.scrub(l.explain(err))
+		if report.Interrupted && errors.Is(err, context.Canceled) {
+			report.Error = "interrupted"
+		}
+	}
+	if l.json {
+		if err := l.printJSON(report); err != nil {
+			return err
+		}
+	} else if err := report.print(l.env); err != nil {
+		return err
+	}
+	if err != nil {
+		return l.failed(ctx, report.Queue, err)
+	}
+	if report.Done == 0 && report.Kept == 0 {
+		return nothing(report.Queue, selected)
+	}
+	return nil
+}
+
+// deathsWithin bounds the search for the causes of deaths.
+const deathsWithin = 30 * time.Second
+
+// deaths returns why letters that were redriven since a time have died again.
+func (l *letterCommand) deaths(ctx context.Context, store *deadletter.Store, queue string, since time.Time) []letters.Group {
+	ctx, cancel := context.WithTimeout(ctx, deathsWithin)
+	defer cancel()
+	since = since.Add(-time.Millisecond) // the history has milliseconds
+	var groups letters.Groups
+	for letter, err := range store.Browse(ctx, queue, letters.Filter{}) {
+		if err != nil {
+			break
+		}
+		redrives := letter.Redriven.Redrives
+		if len(redrives) > 0 && redrives[len(redrives)-1].At.After(since) {
+			groups.Add(letter)
+		}
+	}
+	return groups.Sorted()
+}
+
+// report is what became of the letters.
+type report struct {
+	Command string `json:"command"`
+	Queue   string `json:"queue,omitzero"`
+	DryRun  bool   `json:"dry_run,omitzero"`
+	letters.Summary
+	Seconds     float64         `json:"seconds"`
+	Interrupted bool            `json:"interrupted,omitzero"`
+	Causes      []letters.Group `json:"causes,omitempty"` // why letters died again
+	Export      string          `json:"export,omitzero"`
+	Error       string          `json:"error,omitzero"`
+
+	Limit   int `json:"-"`
+	orphans bool
+}
+
+// print prints the report in words. Its lines add up to the total.
+func (r *report) print(e *env) error {
+	var s strings.Builder
+	word := map[string]string{"redrive": "sent back, confirmed and removed", "discard": "removed for good", "import": "put back, and confirmed"}[r.Command]
+	if r.DryRun {
+		word = map[string]string{"redrive": "would be sent back", "discard": "would be removed", "import": "would be put back"}[r.Command]
+	}
+	took := time.Duration(r.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
+	title := strings.ToUpper(r.Command[:1]) + r.Command[1:]
+	if r.Queue != "" {
+		title += " of " + safe(r.Queue)
+	}
+	switch {
+	case r.DryRun:
+		title += ", dry run"
+	case r.Error != "":
+		title += ", stopped early"
+	}
+	s.WriteString(e.paint(text.Bold, fmt.Sprintf("%s (%v)", title, took)) + "\n")
+	line := func(n int, meaning string, colour text.Color) {
+		_, _ = fmt.Fprintf(&s, "  %s  %s\n", e.paint(colour, fmt.Sprintf("%11s", thousands(n))), meaning)
+	}
+	optional := func(n int, meaning string, colour text.Color) {
+		if n > 0 {
+			line(n, meaning, colour)
+		}
+	}
+	if r.Done > 0 && !r.DryRun && r.Seconds >= 1 {
+		word += fmt.Sprintf(" (%s/s)", thousands(int(float64(r.Done)/r.Seconds+0.5)))
+	}
+	line(r.Done, word, text.FgGreen)
+	optional(r.Other, "not selected by the filters: they stay", text.Reset)
+	optional(r.Kept, r.kept(), text.FgYellow)
+	optional(r.Unseen, "not looked at, because the command ended early: they stay", text.FgYellow)
+	from := "letters were in the queue at the start"
+	if r.Command == "import" {
+		from = "letters in the file"
+	}
+	line(r.Total, from, text.Bold)
+	if r.Redead > 0 {
+		_, _ = fmt.Fprintf(&s, "%s\n", e.paint(text.FgRed, plural(r.Redead, "of the letters sent has died again until now.", "of the letters sent have died again until now.")))
+	}
+	if r.Doubtful > 0 {
+		_, _ = fmt.Fprintf(&s, "%s\n", e.paint(text.FgYellow, r.doubtful()))
+	}
+	if len(r.Causes) > 0 {
+		t := e.table("DIED AGAIN", "DEAD REASON", "ERROR TYPE", "REASON", "EXAMPLE")
+		for _, g := range r.Causes {
+			t.AppendRow(table.Row{thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(safe(g.Reason)), safe(g.Example)})
+		}
+		t.SetColumnConfigs([]table.ColumnConfig{{Number: 1, Align: text.AlignRight}, {Number: 4, WidthMax: max(e.width-80, 40)}})
+		s.WriteString(t.Render() + "\n")
+	}
+	if r.Export != "" {
+		_, _ = fmt.Fprintf(&s, "The letters are in %s; `wmretry dead import` puts them back.\n", safe(r.Export))
+	}
+	_, err := fmt.Fprint(e.stdout, s.String())
+	return err
+}
+
+func (r *report) kept() string {
+	switch {
+	case r.Command == "import":
+		return "not put back"
+	case r.Error == "" && r.Limit > 0 && r.Done >= r.Limit:
+		return "selected, and beyond --limit: they stay"
+	case r.Command == "redrive":
+		return "selected, and not sent: they stay"
+	}
+	return "selected, and not removed: they stay"
+}
+
+// doubtful says what to do about letters without a confirm.
+func (r *report) doubtful() string {
+	if r.Command == "import" {
+		return plural(r.Doubtful, "letter was", "letters were") + " published a second time, because the first time had no confirm: each may be in its queue twice."
+	}
+	return plural(r.Doubtful, "send has", "sends have") + " no confirm: the connection ended before the answer. Those letters were not lost: they stayed in the queue, and " +
+		"may be handled twice. Handlers have to tolerate that: both have the same UUID. Run the command again for letters that are still there."
+}

@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// filterFlags are the flags that select letters.
+type filterFlags struct {
+	ids                                    []string
+	reason, errorType, deadReason, handler string
+	older, newer                           string
+	metadata                               []string
+}
+
+func (f *filterFlags) add(c *cobra.Command, ids bool) {
+	flags := c.Flags()
+	if ids {
+		flags.StringSliceVar(&f.ids, "ids", nil, "only the letters with these ids, separated by commas")
+	}
+	flags.StringVar(&f.reason, "reason", "", "only where this regular expression matches a part of the reason")
+	flags.StringVar(&f.errorType, "error-type", "", "only with this Go type of the last error, such as *net.OpError")
+	flags.StringVar(&f.deadReason, "dead-reason", "", "only with this dead reason, such as exhausted")
+	flags.StringVar(&f.handler, "handler", "", "only of this handler")
+	flags.StringVar(&f.older, "older-than", "", "only letters that died longer ago, such as 90m, 36h or 2d")
+	flags.StringVar(&f.newer, "newer-than", "", "only letters that died since then, such as 10m")
+	flags.StringArrayVar(&f.metadata, "meta", nil, "only with this metadata, as key=value (may be repeated)")
+	_ = c.RegisterFlagCompletionFunc("dead-reason", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		var reasons []string
+		for _, reason := range middleware.DeadReasons() {
+			reasons = append(reasons, string(reason))
+		}
+		return reasons, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// any reports whether the flags select at all.
+func (f *filterFlags) any() bool {
+	return len(f.ids)+len(f.metadata) > 0 || cmp.Or(f.reason, f.errorType, f.deadReason, f.handler, f.older, f.newer) != ""
+}
+
+func (f *filterFlags) filter() (letters.Filter, error) {
+	filter := letters.Filter{IDs: ids(f.ids), ErrorType: f.errorType, DeadReason: f.deadReason, Handler: f.handler}
+	var err error
+	if f.reason != "" {
+		if filter.Reason, err = regexp.Compile(f.reason); err != nil {
+			return filter, regexpError("--reason", err)
+		}
+	}
+	if filter.OlderThan, err = age("--older-than", f.older); err != nil {
+		return filter, err
+	}
+	if filter.NewerThan, err = age("--newer-than", f.newer); err != nil {
+		return filter, err
+	}
+	if filter.NewerThan > 0 && filter.OlderThan >= filter.NewerThan {
+		return filter, usage("--older-than %s and --newer-than %s select no letter: --newer-than must be the longer one", f.older, f.newer)
+	}
+	for _, pair := range f.metadata {
+		key, value, found := strings.Cut(pair, "=")
+		if !found || key == "" {
+			return filter, usage("--meta %q: it must be key=value", pair)
+		}
+		if before, twice := filter.Metadata[key]; twice && before != value {
+			return filter, usage("--meta names %q twice with different values: no letter has both", key)
+		}
+		if filter.Metadata == nil {
+			filter.Metadata = map[string]string{}
+		}
+		filter.Metadata[key] = value
+	}
+	if err := filter.Validate(); err != nil {
+		return filter, exit(codeUsage, err)
+	}
+	return filter, nil
+}
+
+// ids also takes ids in the form in which they are printed, with control characters escaped.
+func ids(given []string) []string {
+	var all []string
+	for _, id := range given {
+		if id == "" {
+			continue
+		}
+		all = append(all, id)
+		if unquoted, err := strconv.Unquote(`"` + strings.ReplaceAll(id, `"`, `\"`) + `"`); err == nil && unquoted != id {
+			all = append(all, unquoted)
+		}
+	}
+	return all
+}
+
+func regexpError(flag string, err error) error {
+	var fault *syntax.Error
+	if !errors.As(err, &fault) {
+		return usage("%s: %w", flag, err)
+	}
+	return usage("%s is no regular expression: %s at %q; put a backslash before a character that is meant literally (syntax: https://golang.org/s/re2syntax)",
+		flag, fault.Code, fault.Expr)
+}
+
+// age reads a duration, also one in days.
+func age(flag, given string) (time.Duration, error) {
+	if given == "" {
+		return 0, nil
+	}
+	var d time.Duration
+	var err error
+	if days, isDays := strings.CutSuffix(given, "d"); isDays {
+		var n float64
+		n, err = strconv.ParseFloat(days, 64)
+		if err == nil && !(n < 100_000) { // also NaN
+			err = errors.New("too long")
+		}
+		d = time.Duration(n * 24 * float64(time.Hour))
+	} else {
+		d, err = time.ParseDuration(given)
+	}
+	if err != nil || d <= 0 {
+		return 0, usage("%s %q is not a duration above 0, such as 90s, 10m, 36h or 2d", flag, given)
+	}
+	return d, nil
+}
+
+// rate reads a number of letters in a time, and returns it in letters a second.
+func rate(given string) (float64, error) {
+	if given == "" {
+		return 0, nil
+	}
+	number, unit, _ := strings.Cut(given, "/")
+	n, err := strconv.ParseFloat(number, 64)
+	per := map[string]float64{"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}[unit]
+	if err != nil || per == 0 || !(n > 0 && n <= 1e9) || n/per <= 0 {
+		return 0, usage("--rate %q is not a number of letters in a time, such as 50/s, 3000/m or 1000/h", given)
+	}
+	return n / per, nil
+}
+
+// share reads a percentage, or a number between 0 and 1.
+func share(given string) (float64, error) {
+	if given == "" {
+		return 0, nil
+	}
+	number, percent := strings.CutSuffix(given, "%")
+	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if percent {
+		n /= 100
+	}
+	if err != nil || !(n > 0 && n <= 1) {
+		return 0, usage("--max-redead %q is not a share of the letters, such as 5%% or 0.05", given)
+	}
+	return n, nil
+}
+
+// limit checks a number that must not be negative.
+func limit(flag string, n int) error {
+	if n < 0 {
+		return usage("%s is %d: it must not be negative (0 is no limit)", flag, n)
+	}
+	return nil
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return fmt.Sprintf("1 %s", one)
+	}
+	return fmt.Sprintf("%s %s", thousands(n), many)
+}
+
+// thousands formats a number as 12,345.
+func thousands(n int) string {
+	digits := strconv.Itoa(n)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/progress"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"golang.org/x/term"
+
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+const (
+	// lineEvery is the time between two lines of progress where stderr is no terminal.
+	lineEvery  = 5 * time.Second
+	barEvery   = 200 * time.Millisecond
+	barWidth   = 24
+	leastWidth = 60
+)
+
+// meter shows the progress of a call on stderr: a bar on a terminal, else a line every few seconds. Its methods may be called by
+// several goroutines.
+type meter struct {
+	env  *env
+	verb string // what is done to letters, such as "sent"
+
+	mu      sync.Mutex
+	last    time.Time // of the last line
+	phase   letters.Phase
+	stopped bool
+
+	bar      progress.Writer
+	tracker  *progress.Tracker
+	rendered chan struct{}
+}
+
+// meter starts a meter. Its caller stops it before it prints.
+func (e *env) meter(title, verb string) *meter {
+	m := &meter{env: e, verb: verb, last: time.Now()}
+	if !e.errTerminal {
+		return m
+	}
+	m.bar = progress.NewWriter()
+	m.bar.SetOutputWriter(e.stderr)
+	m.bar.SetUpdateFrequency(barEvery)
+	m.bar.SetTrackerLength(barWidth)
+	m.bar.SetTerminalWidth(e.errWidth())
+	m.bar.SetAutoStop(false)
+	style := progress.StyleBlocks
+	style.Visibility = progress.StyleVisibility{Percentage: true, Tracker: true}
+	style.Options.Separator = "  "
+	style.Options.PercentFormat = "%3.0f%%"
+	style.Options.PercentIndeterminate = "    "
+	if e.errColours() {
+		style.Colors.Tracker = text.Colors{text.FgGreen}
+	} else {
+		style.Colors = progress.StyleColors{}
+	}
+	m.bar.SetStyle(style)
+	m.tracker = &progress.Tracker{Message: title, RemoveOnCompletion: true, AutoStopDisabled: true}
+	m.bar.AppendTracker(m.tracker)
+	m.rendered = make(chan struct{})
+	go func() {
+		defer close(m.rendered)
+		m.bar.Render()
+	}()
+	return m
+}
+
+// errWidth is the width of stderr.
+func (e *env) errWidth() int {
+	if file, ok := e.stderr.(interface{ Fd() uintptr }); ok {
+		if width, _, err := term.GetSize(int(file.Fd())); err == nil && width > 0 {
+			return width
+		}
+	}
+	return 80
+}
+
+// errColours reports whether stderr may have colours.
+func (e *env) errColours() bool {
+	return e.errTerminal && !e.flags.noColour && e.getenv("NO_COLOR") == "" && e.getenv("TERM") != "dumb"
+}
+
+// show shows progress. It is a letters.Redrive.Progress.
+func (m *meter) show(p letters.Progress) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopped || p.Phase == letters.Ended {
+		return
+	}
+	changed := p.Phase != m.phase
+	m.phase = p.Phase
+	message := m.message(p)
+	if m.bar != nil {
+		m.tracker.UpdateTotal(int64(p.Total))
+		m.tracker.SetValue(int64(p.Total - p.Unseen))
+		m.tracker.UpdateMessage(message)
+		return
+	}
+	// The broker's absence and the watch are worth a line at once.
+	if at := time.Now(); at.Sub(m.last) >= lineEvery || changed && (p.Phase == letters.Waiting || p.Phase == letters.Watching) {
+		m.last = at
+		_, _ = fmt.Fprintln(m.env.stderr, m.env.scrub(message))
+	}
+}
+
+func (m *meter) message(p letters.Progress) string {
+	done := thousands(p.Done) + " " + m.verb
+	if p.Total > 0 {
+		done = fmt.Sprintf("%s of %s", done, thousands(p.Total))
+	}
+	switch p.Phase {
+	case letters.Waiting:
+		why := "the broker is away or takes no messages"
+		if p.Err != nil {
+			why = safe(p.Err.Error())
+		}
+		return done + "; waits, and goes on when the broker is back: " + why
+	case letters.Watching:
+		return fmt.Sprintf("%s; watches the canary for %v: %s", done, max(time.Until(p.Until), 0).Round(time.Second),
+			plural(p.Redead, "letter has died again", "letters have died again"))
+	case letters.Canary:
+		return done + " as a canary"
+	}
+	message := fmt.Sprintf("%s, %s/s", done, thousands(int(p.PerSecond()+0.5)))
+	if left := p.Left(); left > 0 {
+		message += fmt.Sprintf(", %v left", left)
+	}
+	if p.Redead > 0 {
+		message += ", " + thousands(p.Redead) + " died again"
+	}
+	return message
+}
+
+// count shows how many letters are done, where their number is not known before.
+func (m *meter) count(done int, elapsed time.Duration) {
+	m.show(letters.Progress{Summary: letters.Summary{Done: done}, Elapsed: elapsed, Phase: letters.Looking})
+}
+
+// stop removes the bar. It may be called twice.
+func (m *meter) stop() {
+	m.mu.Lock()
+	stopped := m.stopped
+	m.stopped = true
+	m.mu.Unlock()
+	if stopped || m.bar == nil {
+		return
+	}
+	m.tracker.MarkAsDone()
+	for {
+		m.bar.Stop() // has no effect before Render has begun
+		select {
+		case <-m.rendered:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
