@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -48,6 +49,10 @@ func (b *biller) bill(msg *message.Message) error {
 	}
 	response, err := b.client.Do(request)
 	if err != nil {
+		var fault *url.Error // its text has the address a second time
+		if errors.As(err, &fault) {
+			err = fault.Err
+		}
 		return fmt.Errorf("charge order %d: %w", o.Number, err)
 	}
 	defer func() { _ = response.Body.Close() }()

@@ -82,7 +82,7 @@ var rules = []rule{
 		folder: "rabbitmq/deadletter",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/rabbitmq/topology",
-			module + "/internal/warning", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/dial",
+			module + "/rabbitmq/publisher", module + "/internal/warning", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/dial",
 			module + "/rabbitmq/internal/headers", module + "/rabbitmq/internal/management", module + "/rabbitmq/internal/naming",
 			module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/refusal", module + "/rabbitmq/internal/socket",
 		},
