@@ -171,7 +171,7 @@ var rules = []rule{
 		folder: "relay",
 		may: []string{
 			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
-			module + "/letters", module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware",
+			module + "/internal/subscriptions", module + "/internal/warning", module + "/letters", module + "/middleware",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",

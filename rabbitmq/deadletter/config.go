@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
@@ -29,6 +30,10 @@ type Config struct {
 	// Management is the address of the management API, such as http://user:password@host:15672. Status needs it to find queues by
 	// itself, and other methods to know the delivery limit that a policy sets. The default is none.
 	Management string
+
+	// Marshal is that of the app's own marshaler. A redrive needs it only for letters with the header retry_marshal_error, which that
+	// marshaler could not marshal when they died. The default is none: such letters stay, and the redrive returns an error.
+	Marshal func(*message.Message) (amqp091.Publishing, error)
 }
 
 // Validate reports all faults of the configuration. It does not connect.

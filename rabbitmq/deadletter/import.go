@@ -68,7 +68,7 @@ func (r *run) importLines(ctx context.Context, from *bufio.Reader, sender *sende
 			break
 		}
 		if options.Queue != "" && options.Queue != l.Queue {
-			l.Queue, l.Exchange, l.RoutingKey = options.Queue, "", ""
+			l.Queue, l.Exchange, l.RoutingKey = options.Queue, "", options.Queue
 		}
 		r.change(func() { r.summary.Total++ })
 		if options.DryRun {
@@ -85,7 +85,7 @@ func (r *run) importLines(ctx context.Context, from *bufio.Reader, sender *sende
 		flights.Add(1)
 		go func() {
 			defer func() { <-places; flights.Done() }()
-			if err := sender.put(ctx, l); err != nil {
+			if err := sender.put(ctx, r.store.prefix, l); err != nil {
 				if isDoubtful(err) {
 					r.change(func() { r.summary.Doubtful++ })
 				}
@@ -101,7 +101,10 @@ func (r *run) importLines(ctx context.Context, from *bufio.Reader, sender *sende
 
 // put publishes a letter to its queue: through the exchange that it came from, because the library's reader of dead letters restores the
 // properties of those only.
-func (s *sender) put(ctx context.Context, l line) error {
+func (s *sender) put(ctx context.Context, prefix naming.Prefix, l line) error {
+	if l.Queue == prefix.Orphans() && l.RoutingKey != l.Queue { // the key says where it goes back to
+		return s.send(ctx, destination{prefix.Orphans(), l.RoutingKey}, l.Publishing)
+	}
 	if l.Exchange != "" && l.RoutingKey == naming.DeadKey(naming.WorkQueueOf(l.Queue)) && l.Queue != naming.WorkQueueOf(l.Queue) {
 		err := s.send(ctx, destination{l.Exchange, l.RoutingKey}, l.Publishing)
 		if !errors.Is(err, publisher.ErrUnroutable) {

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"math"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/letters"
@@ -30,12 +29,10 @@ const (
 	// mostPatience is how often it asks, while the broker has letters and sends none.
 	mostPatience = 30
 
-	// mostReturn bounds how long a look waits until the queue has its letters back, and returnPause is how often it asks.
-	mostReturn  = 5 * time.Second
-	returnPause = 2 * time.Millisecond
-
-	// nearLimit is a count of deliveries below the default limit of RabbitMQ 4.0 to 4.2, which is 20.
-	nearLimit = 16
+	// defaultLimit is the delivery limit of a quorum queue from RabbitMQ 4.0 on, unless it has another one.
+	defaultLimit = 20
+	// limitMargin is how many deliveries before its limit a letter is replaced.
+	limitMargin = 4
 )
 
 // A look goes once through the letters that are in a queue when it begins. Letters stay unacknowledged until it is closed, and are then
@@ -56,7 +53,8 @@ type look struct {
 	window     int                // prefetch of the consumer
 	unsettled  int                // of its letters that stay unacknowledged
 	size       int                // bytes of the letters looked at
-	copies     *sender            // for letters near the delivery limit; made when the first one comes
+	limit      int64              // the delivery limit of the queue; 0: not known
+	copies     *sender            // for letters near the limit; made when the first one comes
 }
 
 // look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative.
@@ -80,6 +78,7 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 	if l.left == 0 {
 		return l, nil
 	}
+	l.limit = s.deliveryLimit(ctx, connection.Version(), queue)
 	if err := l.consume(); err != nil {
 		l.close()
 		return nil, err
@@ -212,7 +211,7 @@ func (l *look) take(d amqp091.Delivery) *amqp091.Delivery {
 
 // keep leaves a letter in the queue. If it is near the delivery limit, a copy at the end of the queue takes its place.
 func (l *look) keep(ctx context.Context, d *amqp091.Delivery) error {
-	if redelivery.Count(d.Headers) < nearLimit || l.store.unlimited(d, l.queue) {
+	if redelivery.Count(d.Headers) < l.replacedAt(d) {
 		l.unsettled++
 		return nil
 	}
@@ -224,8 +223,8 @@ func (l *look) keep(ctx context.Context, d *amqp091.Delivery) error {
 		l.copies = copies
 	}
 	if err := l.copies.send(ctx, destination{key: l.queue}, same(d)); err != nil {
-		return fmt.Errorf("letter %q was delivered %d times, and quorum queues remove a letter after 20 deliveries by default; it cannot be replaced "+
-			"by a copy: %w", d.MessageId, redelivery.Count(d.Headers), err)
+		return fmt.Errorf("a letter in %q was delivered %d times, which is near the delivery limit of the queue, and cannot be replaced by a copy: %w",
+			l.queue, redelivery.Count(d.Headers), err)
 	}
 	return l.remove(d)
 }
@@ -239,11 +238,43 @@ func (l *look) remove(d *amqp091.Delivery) error {
 	return nil
 }
 
-// unlimited reports whether the library has declared the queue of a letter, without a delivery limit that can be reached: the letter
-// came through the library's own exchange.
-func (s *Store) unlimited(d *amqp091.Delivery, queue string) bool {
-	work := naming.WorkQueueOf(queue)
-	return queue == s.prefix.Orphans() || d.Exchange != "" && d.RoutingKey == naming.DeadKey(work) && queue == naming.DeadQueue(work)
+// replacedAt returns the count of deliveries from which on a letter is replaced by a copy. Where the limit is not known, it is the default
+// of RabbitMQ, except in a queue that the library has declared without a limit that can be reached: its letters came through the
+// library's own exchange.
+func (l *look) replacedAt(d *amqp091.Delivery) int64 {
+	limit, work, prefix := l.limit, naming.WorkQueueOf(l.queue), l.store.prefix
+	switch {
+	case limit > 0:
+	case l.queue == prefix.Orphans(), d.Exchange != "" && d.RoutingKey == naming.DeadKey(work) && l.queue == naming.DeadQueue(work):
+		return math.MaxInt64
+	default:
+		limit = defaultLimit
+	}
+	return max(limit-limitMargin, 1)
+}
+
+// deliveryLimit asks the management API, if there is one, for the delivery limit of a queue. It returns 0 where it is not known.
+func (s *Store) deliveryLimit(ctx context.Context, version, queue string) int64 {
+	if s.config.Management == "" {
+		return 0
+	}
+	client, err := s.managementClient()
+	if err != nil {
+		return 0
+	}
+	argument, policy, err := client.DeliveryLimit(ctx, queue)
+	switch {
+	case err != nil:
+		s.logger.Info("The delivery limit of a queue is not known", watermill.LogFields{"queue": queue, "cause": err.Error()})
+		return 0
+	case argument > 0 && policy > 0:
+		return min(argument, policy)
+	case argument > 0 || policy > 0:
+		return max(argument, policy)
+	case argument < 0 || strings.HasPrefix(version, "3."):
+		return math.MaxInt64 // none
+	}
+	return defaultLimit
 }
 
 // arrived returns how many letters are in the queue behind those to look at. It ends the consumer, and the next call of next starts
@@ -262,73 +293,6 @@ func (l *look) arrived() (int, error) {
 // settle waits until the broker has read all acknowledgements so far.
 func (l *look) settle() error { return l.channel.Qos(l.window, 0, false) }
 
-// close gives back what is unacknowledged, in its order, and waits until the queue has it: a reader that comes before gets it in another
-// order.
-func (l *look) close() {
-	if l.copies != nil {
-		l.copies.close()
-	}
-	defer func() { _ = l.channel.Close() }()
-	if l.cancel() != nil {
-		return
-	}
-	deadline, want := time.Now().Add(mostReturn), l.ready()
-	for returned := range l.returns() {
-		if l.channel.Nack(returned.last, true, true) != nil {
-			return
-		}
-		want += returned.letters
-		for ready := l.ready(); ready >= 0 && ready < want && time.Now().Before(deadline); ready = l.ready() { // another reader may take them
-			time.Sleep(returnPause)
-		}
-	}
-}
-
-// A batch is letters that are given back with one nack: those up to a delivery tag.
-type batch struct {
-	last    uint64
-	letters int
-}
-
-// returns goes through what is unacknowledged, in batches of one consumer. Up to RabbitMQ 3.13 a quorum queue keeps the order of at most
-// 32 letters.
-func (l *look) returns() iter.Seq[batch] {
-	most := math.MaxInt
-	if strings.HasPrefix(l.connection.Version(), "3.") {
-		most = 32
-	}
-	return func(yield func(batch) bool) {
-		tag := uint64(1)
-		for _, last := range l.consumers {
-			next := batch{}
-			for ; tag <= last; tag++ {
-				if l.settled.has(tag) {
-					continue
-				}
-				next.last, next.letters = tag, next.letters+1
-				if next.letters == most {
-					if !yield(next) {
-						return
-					}
-					next = batch{}
-				}
-			}
-			if next.letters > 0 && !yield(next) {
-				return
-			}
-		}
-	}
-}
-
-// ready returns how many letters the queue can deliver, or -1 where the broker does not answer.
-func (l *look) ready() int {
-	state, err := l.channel.QueueDeclarePassive(l.queue, true, false, false, false, nil)
-	if err != nil {
-		return -1
-	}
-	return state.Messages
-}
-
 // errLost is the error of a call whose connection or consumer ended under way.
 var errLost = errors.New("the connection to the broker was lost")
 
@@ -343,25 +307,4 @@ func explain(what, queue string, err error) error {
 		return fmt.Errorf("cannot %s %q: %w: %w", what, queue, errLost, err)
 	}
 	return fmt.Errorf("cannot %s %q: %w", what, queue, err)
-}
-
-// bits is a set of delivery tags: these are 1, 2, 3 and so on. It is safe for concurrent use.
-type bits struct {
-	mu    sync.Mutex
-	words []uint64
-}
-
-func (b *bits) set(tag uint64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for uint64(len(b.words)) <= tag/64 {
-		b.words = append(b.words, 0)
-	}
-	b.words[tag/64] |= 1 << (tag % 64)
-}
-
-func (b *bits) has(tag uint64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return tag/64 < uint64(len(b.words)) && b.words[tag/64]&(1<<(tag%64)) != 0
 }

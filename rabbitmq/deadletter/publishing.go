@@ -2,21 +2,22 @@ package deadletter
 
 import (
 	"cmp"
+	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // fresh returns what a redrive of a dead letter publishes to its work queue: the message as its handler got it the first time, and the
 // history of its redrives. The user is that of the connection: RabbitMQ closes the channel for another user-id.
 //
-// The body of a raw dead letter (header retry_marshal_error) is the payload, and its headers are the metadata. That is also what
-// watermill-amqp's DefaultMarshaler reads and writes. An app with another marshaler has to read such a letter with
-// DeadLetterSubscriberConfig and publish it by itself, because only its own marshaler can marshal the message.
+// The body of a raw dead letter is the payload, and its headers are the metadata: marshal makes the message of it.
 func fresh(d *amqp091.Delivery, l *letters.Letter, entry middleware.Redrive, user string) amqp091.Publishing {
 	if entry.Failures == 0 && entry.DeadReason == "" && entry.Reason == "" {
 		entry.Failures, entry.DeadReason, entry.Reason = l.Record.Failures, l.Record.DeadReason, l.Record.Reason
@@ -38,6 +39,33 @@ func fresh(d *amqp091.Delivery, l *letters.Letter, entry middleware.Redrive, use
 	p.Expiration = "" // the message is as old as its dead letter: it would expire before its handler gets it
 	p.DeliveryMode = amqp091.Persistent
 	return p
+}
+
+// marshal makes of a raw dead letter what the app's marshaler makes of its message, with the properties of the letter.
+func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) (amqp091.Publishing, error) {
+	if s.config.Marshal == nil {
+		return p, fmt.Errorf("letter %q is raw, because the app's marshaler could not marshal it (%s), so it stays: redrive it with a Store that "+
+			"has Config.Marshal", l.ID, reason)
+	}
+	msg := message.NewMessage(l.ID, l.Payload)
+	for key, value := range l.Metadata {
+		msg.Metadata[key] = value
+	}
+	marshaled, err := s.config.Marshal(msg)
+	if err != nil {
+		return p, fmt.Errorf("letter %q is raw, and Config.Marshal cannot marshal it, so it stays: %w", l.ID, err)
+	}
+	p.Body = marshaled.Body
+	for key := range l.Metadata {
+		delete(p.Headers, key)
+	}
+	delete(p.Headers, publisher.UUIDHeader)
+	for key, value := range marshaled.Headers {
+		p.Headers[key] = value
+	}
+	p.ContentType = cmp.Or(p.ContentType, marshaled.ContentType)
+	p.Type = cmp.Or(p.Type, marshaled.Type)
+	return p, nil
 }
 
 // same returns an exact copy of a dead letter or orphan, for the same queue, for an import, and for an orphan on its way back through the

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
@@ -39,9 +40,10 @@ type redrive struct {
 
 	places  chan struct{} // of letters in flight
 	flights sync.WaitGroup
-	failed  chan error // the first error that ends the redrive
-	next    time.Time  // when the next letter may be sent, with a Rate
-	gone    map[string]error
+	failed  chan error       // the first error that ends the redrive
+	next    time.Time        // when the next letter may be sent, with a Rate
+	gone    map[string]error // by target: nil for those that are there
+	stays   error            // the first error of a letter that stays, while the redrive goes on
 	canary  []*letters.Letter
 	watched bool // the canary has lived
 	foreign int  // letters that arrived and are not of this redrive
@@ -71,7 +73,7 @@ func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redri
 		r.sender = sender
 	}
 	summary, err := r.each(ctx, true, r.session)
-	return summary, errors.Join(append([]error{err}, r.goneErrors()...)...)
+	return summary, errors.Join(append([]error{err, r.stays}, r.goneErrors()...)...)
 }
 
 func whoami() string {
@@ -202,6 +204,13 @@ func (r *redrive) one(ctx context.Context, look *look, d *amqp091.Delivery, l *l
 		to, publishing = destination{exchange: r.store.prefix.ReturnExchange(), key: d.RoutingKey}, same(d)
 	} else {
 		publishing = fresh(d, l, entry, r.user)
+		if reason := headers.RawReason(d.Headers); reason != "" && l.Kind == letters.Library {
+			var err error
+			if publishing, err = r.store.marshal(l, publishing, reason); err != nil {
+				r.stay(err)
+				return keep()
+			}
+		}
 	}
 	if r.options.Edit != nil {
 		body, err := r.options.Edit(l)
@@ -263,10 +272,22 @@ func (r *redrive) fly(ctx context.Context, look *look, d *amqp091.Delivery, targ
 		case refusal.IsCode(err, amqp091.AccessRefused):
 			exchange := cmp.Or(to.exchange, "amq.default")
 			return fmt.Errorf("the letter stays: the user needs the permission to write to the exchange %q: %w", exchange, err)
+		case errors.As(err, &failed) && failed.Refused(): // because of this letter
+			r.stay(fmt.Errorf("a letter cannot be sent, and stays: %w", err))
+			return nil
 		case errors.As(err, &failed) && failed.Rejected():
 			return fmt.Errorf("the work queue %q refuses letters, for example because it is full; this letter and those behind it stay: %w", target, err)
 		}
 		return fmt.Errorf("a letter cannot be sent, and stays: %w", err)
+	}
+}
+
+// stay keeps the first error of letters that stay.
+func (r *redrive) stay(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stays == nil {
+		r.stays = err
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 // A header's value is an object with one field: the letter of its AMQP field type (RabbitMQ's table of AMQP 0-9-1 field types), and the
 // value. Numbers of 64 bits are texts, because many readers of JSON have only 53 bits.
 
-// maxDepth bounds nested headers, as amqp091-go does.
-const maxDepth = 128
+// maxDepth bounds nested headers. amqp091-go closes a connection that delivers deeper ones.
+const maxDepth = 32
 
 const (
 	minInt64 = math.MinInt64
@@ -31,7 +31,17 @@ var integers = map[string]struct{ least, most int64 }{
 	"I": {math.MinInt32, math.MaxInt32}, "i": {0, math.MaxUint32}, "T": {minInt64, maxInt64},
 }
 
+func checkDepth(at string, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("%.80s... is nested deeper than %d tables and arrays", at, maxDepth)
+	}
+	return nil
+}
+
 func appendTable(b []byte, at string, table amqp091.Table, depth int) ([]byte, error) {
+	if err := checkDepth(at, depth); err != nil {
+		return nil, err
+	}
 	b = append(b, '{')
 	for i, name := range slices.Sorted(maps.Keys(table)) {
 		if i > 0 {
@@ -48,9 +58,6 @@ func appendTable(b []byte, at string, table amqp091.Table, depth int) ([]byte, e
 }
 
 func appendValue(b []byte, at string, value any, depth int) ([]byte, error) {
-	if depth > maxDepth {
-		return nil, fmt.Errorf("%s is nested deeper than %d", at, maxDepth)
-	}
 	tagged := func(tag byte, value []byte) ([]byte, error) {
 		b = append(b, '{', '"', tag, '"', ':')
 		return append(append(b, value...), '}'), nil
@@ -88,6 +95,9 @@ func appendValue(b []byte, at string, value any, depth int) ([]byte, error) {
 	case []byte:
 		return tagged('x', appendJSON(nil, base64.StdEncoding.EncodeToString(v)))
 	case []any:
+		if err := checkDepth(at, depth+1); err != nil {
+			return nil, err
+		}
 		array := []byte{'['}
 		for i, element := range v {
 			if i > 0 {
@@ -156,6 +166,9 @@ func name(at string) string {
 }
 
 func parseTable(at string, raw json.RawMessage, depth int) (amqp091.Table, error) {
+	if err := checkDepth(at, depth); err != nil {
+		return nil, err
+	}
 	fields, err := object(at, raw)
 	if err != nil {
 		return nil, err
@@ -181,9 +194,6 @@ func parseTable(at string, raw json.RawMessage, depth int) (amqp091.Table, error
 }
 
 func parseValue(at string, raw json.RawMessage, depth int) (any, error) {
-	if depth > maxDepth {
-		return nil, fmt.Errorf("%s is nested deeper than %d", at, maxDepth)
-	}
 	fields, err := object(at, raw)
 	if err != nil {
 		return nil, err
@@ -275,6 +285,9 @@ func parseTagged(at, tag string, raw json.RawMessage, depth int) (any, error) {
 }
 
 func parseArray(at string, raw json.RawMessage, depth int) (any, error) {
+	if err := checkDepth(at, depth+1); err != nil {
+		return nil, err
+	}
 	elements, err := parseJSON[[]json.RawMessage](at, raw)
 	if err != nil {
 		return nil, err

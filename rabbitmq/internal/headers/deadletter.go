@@ -83,6 +83,7 @@ func RecordOfDeath(metadata message.Metadata, death amqp091.Table) middleware.Re
 	reason, _ := death["reason"].(string)
 	queue, _ := death["queue"].(string)
 	at, _ := death["time"].(time.Time)
+	at = at.UTC()
 	if record.FirstFailedAt.IsZero() {
 		record.FirstFailedAt = at
 	}

@@ -1,5 +1,5 @@
-// Package management reads from RabbitMQ's management API what AMQP 0-9-1 has no method for: how many expired messages of a queue wait
-// for the queues that they go to.
+// Package management reads from RabbitMQ's management API what AMQP 0-9-1 has no method for: the queues, exchanges and bindings of a virtual
+// host, their arguments and policies, and how many expired messages of a queue wait for the queues that they go to.
 package management
 
 import (
@@ -15,12 +15,13 @@ import (
 	"strings"
 )
 
-// maxAnswer bounds the answer in bytes. A queue has about 120.
+// maxAnswer bounds the answer in bytes. A queue has about 120, and 600 with its details.
 const maxAnswer = 64 << 20
 
 // Client reads from the management API of one virtual host. It keeps no connection open. It is safe for concurrent use.
 type Client struct {
-	address        string // without user and password
+	address        string // without user and password, up to /api
+	vhost          string // escaped
 	user, password string
 	http           http.Client
 }
@@ -61,7 +62,7 @@ func New(address, vhost string, settings *tls.Config) (*Client, error) {
 	c := &Client{user: u.User.Username()}
 	c.password, _ = u.User.Password()
 	u.User = nil
-	c.address = strings.TrimSuffix(u.String(), "/") + "/api/queues/" + url.PathEscape(vhost) + "?columns=name,messages,messages_dlx,message_stats.publish"
+	c.address, c.vhost = strings.TrimSuffix(u.String(), "/")+"/api", url.PathEscape(vhost)
 	c.http = http.Client{
 		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the password is for this host
@@ -79,20 +80,6 @@ type Queue struct {
 
 // Queues returns the queues of the virtual host. An error contains no password.
 func (c *Client) Queues(ctx context.Context) (map[string]Queue, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address, nil)
-	if err != nil {
-		return nil, errors.New("cannot make a request to the management API")
-	}
-	request.SetBasicAuth(c.user, c.password)
-	response, err := c.http.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("the management API at %s does not answer: %w", request.URL.Host, cause(err))
-	}
-	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the management API at %s refuses to list the queues: %s: the user needs the tag \"monitoring\" or \"management\", "+
-			"and permissions for the virtual host", request.URL.Host, statusText(response))
-	}
 	var queues []struct {
 		Name     string `json:"name"`
 		Messages int    `json:"messages"`
@@ -101,8 +88,8 @@ func (c *Client) Queues(ctx context.Context) (map[string]Queue, error) {
 			Publish *int `json:"publish"`
 		} `json:"message_stats"`
 	}
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&queues); err != nil {
-		return nil, fmt.Errorf("the answer of the management API at %s cannot be read: %w", request.URL.Host, cause(err))
+	if err := c.list(ctx, "queues", "name,messages,messages_dlx,message_stats.publish", &queues); err != nil {
+		return nil, err
 	}
 	all := make(map[string]Queue, len(queues))
 	for _, q := range queues {
@@ -113,6 +100,49 @@ func (c *Client) Queues(ctx context.Context) (map[string]Queue, error) {
 		all[q.Name] = of
 	}
 	return all, nil
+}
+
+// DeliveryLimit returns the delivery limits that the arguments and the policies of a queue set. 0 is none.
+func (c *Client) DeliveryLimit(ctx context.Context, queue string) (argument, policy int64, err error) {
+	var q struct {
+		Arguments map[string]any `json:"arguments"`
+		Policy    any            `json:"effective_policy_definition"` // an empty list where there is none
+	}
+	if err := c.get(ctx, "queues/"+c.vhost+"/"+url.PathEscape(queue), "arguments,effective_policy_definition", &q); err != nil {
+		return 0, 0, err
+	}
+	number := func(value any) int64 {
+		n, _ := value.(float64)
+		return int64(n)
+	}
+	settings, _ := q.Policy.(map[string]any)
+	return number(q.Arguments["x-delivery-limit"]), number(settings["delivery-limit"]), nil
+}
+
+// list reads some columns of all objects of a kind in the virtual host.
+func (c *Client) list(ctx context.Context, kind, columns string, into any) error {
+	return c.get(ctx, kind+"/"+c.vhost, columns, into)
+}
+
+func (c *Client) get(ctx context.Context, what, columns string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address+"/"+what+"?columns="+columns, nil)
+	if err != nil {
+		return errors.New("cannot make a request to the management API")
+	}
+	request.SetBasicAuth(c.user, c.password)
+	response, err := c.http.Do(request)
+	if err != nil {
+		return fmt.Errorf("the management API at %s does not answer: %w", request.URL.Host, cause(err))
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("the management API at %s refuses to list the %s: %s: the user needs the tag \"monitoring\" or \"management\", "+
+			"and permissions for the virtual host", request.URL.Host, strings.Split(what, "/")[0], statusText(response))
+	}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(into); err != nil {
+		return fmt.Errorf("the answer of the management API at %s cannot be read: %w", request.URL.Host, cause(err))
+	}
+	return nil
 }
 
 // statusText is the status of a response, with a standard text: that of the server can have any length.

@@ -86,3 +86,41 @@ func TestAddresses(t *testing.T) {
 	}
 	assert.Empty(t, Redacted(""))
 }
+
+func TestDetails(t *testing.T) {
+	c := client(t, func(w http.ResponseWriter, r *http.Request) {
+		assert.Contains(t, r.RequestURI, "/api/queues/a%2Fb?columns=name,type,")
+		_, _ = fmt.Fprint(w, `[{"name":"new","arguments":[],"effective_policy_definition":[]},{"name":"tier","type":"quorum","durable":true,`+
+			`"arguments":{"x-message-ttl":1000,"x-queue-type":"quorum","ratio":0.5,"flag":true},"policy":"limits","operator_policy":null,`+
+			`"effective_policy_definition":{"max-length":9},"messages":7,"messages_ready":1,"messages_unacknowledged":2,"messages_dlx":4,"consumers":3}]`)
+	})
+	queues, stated, err := c.Details(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, map[string]Details{
+		"new": {Name: "new"},
+		"tier": {
+			Name: "tier", Type: "quorum", Durable: true, Policy: "limits", Messages: 7, Ready: 1, Unacked: 2, Expired: 4, Consumers: 3,
+			Arguments: Arguments{"x-message-ttl": int64(1000), "x-queue-type": "quorum", "ratio": 0.5, "flag": true}, Effective: Arguments{"max-length": int64(9)},
+		},
+	}, queues)
+	assert.Equal(t, map[string]int{"tier": 7}, stated, "the number of messages of a new queue is not known yet")
+}
+
+func TestExchangesAndBindings(t *testing.T) {
+	c := client(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.RequestURI, "/api/exchanges/a%2Fb?") {
+			_, _ = fmt.Fprint(w, `[{"name":"retry","type":"direct","durable":true,"arguments":{"alternate-exchange":"other"}}]`)
+			return
+		}
+		assert.Contains(t, r.RequestURI, "/api/bindings/a%2Fb?")
+		_, _ = fmt.Fprint(w, `[{"source":"","destination":"q","destination_type":"queue","routing_key":"q"},`+
+			`{"source":"retry","destination":"q","destination_type":"queue","routing_key":"1s.q"},`+
+			`{"source":"retry","destination":"q","destination_type":"exchange","routing_key":"2s.q"}]`)
+	})
+	exchanges, err := c.Exchanges(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, map[string]Exchange{"retry": {Name: "retry", Type: "direct", Durable: true, Arguments: Arguments{"alternate-exchange": "other"}}}, exchanges)
+	bindings, err := c.Bindings(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, map[Binding]bool{{"retry", "q", "1s.q"}: true}, bindings)
+}

@@ -38,6 +38,13 @@ func (p Prefix) TierQueue(group string, tier backoff.Tier) string {
 	return p.GroupExchange(group) + "." + tier.String()
 }
 
+// TierOf returns the group and the tier of a queue that TierQueue named.
+func (p Prefix) TierOf(queue string) (group string, tier backoff.Tier, isTier bool) {
+	group, word, found := p.cut(queue)
+	tier, err := backoff.ParseTier(word)
+	return group, tier, found && err == nil && group != ""
+}
+
 // GroupExchange gets the copies of the work queues of a group, and GroupReturnExchange what expires on the group's tiers.
 func (p Prefix) GroupExchange(group string) string { return group + "." + string(p) }
 func (p Prefix) GroupReturnExchange(group string) string {
@@ -53,6 +60,12 @@ func InboxKey(queue string) string              { return inboxWord + "." + queue
 
 // MemberKey binds a work queue of a group to the group's return exchange. No message has this routing key.
 func MemberKey(queue string) string { return "member." + queue }
+
+// GroupOfReturn returns the group of a return exchange that GroupReturnExchange named.
+func (p Prefix) GroupOfReturn(exchange string) (group string, isGroup bool) {
+	group, isGroup = strings.CutSuffix(exchange, p.GroupReturnExchange(""))
+	return group, isGroup && group != ""
+}
 
 // IsReturn reports whether messages come back to work queues through an exchange.
 func (p Prefix) IsReturn(exchange string) bool {
@@ -188,13 +201,18 @@ func (p Prefix) isOwn(queue string) bool {
 	if queue == p.Orphans() || strings.HasSuffix(queue, "."+deadWord) {
 		return true
 	}
+	_, word, found := p.cut(queue)
+	_, err := backoff.ParseTier(word)
+	return found && (err == nil || word == inboxWord)
+}
+
+// cut returns the group and the last word of a name with the prefix between them.
+func (p Prefix) cut(queue string) (group, word string, found bool) {
 	at := strings.LastIndex(queue, "."+string(p)+".")
 	if at < 0 {
-		return false
+		return "", "", false
 	}
-	word := queue[at+len(p)+2:]
-	_, err := backoff.ParseTier(word)
-	return err == nil || word == inboxWord
+	return queue[:at], queue[at+len(p)+2:], true
 }
 
 func hasPatternWord(name string) bool {

@@ -1,0 +1,122 @@
+package deadletter
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+)
+
+// full is a delivery with every property.
+func full(headers amqp091.Table) *amqp091.Delivery {
+	return &amqp091.Delivery{
+		Headers: headers, ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 1, Priority: 4, CorrelationId: "c", ReplyTo: "r",
+		Expiration: "60000", MessageId: "m", Timestamp: time.Unix(1700000000, 0), Type: "t", UserId: "web", AppId: "a",
+		Exchange: "retry", RoutingKey: "dead.orders", Body: []byte("body"), Redelivered: true, DeliveryTag: 7, ConsumerTag: "x",
+	}
+}
+
+func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
+	t.Parallel()
+	d := full(everyType())
+	maps.Copy(d.Headers, libraryHeaders())
+	d.Headers["x-death"], d.Headers["x-delivery-count"], d.Headers["CC"] = deathOf("orders", "rejected", "", ""), int64(1), []any{"other"}
+	d.Headers["_watermill_delayed_for"], d.Headers["retry_record"], d.Headers["retry_marshal_error"] = "1s", folded, "no schema"
+	before := maps.Clone(d.Headers)
+	l := read(d, "orders.dead", naming.Default)
+	at := time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC)
+
+	p := fresh(d, l, middleware.Redrive{Run: "run", At: at, By: "me", Note: "edited"}, "web")
+
+	history, found := middleware.ReadRedriven(message.Metadata{middleware.RedrivenKey: p.Headers[middleware.RedrivenKey].(string)})
+	require.True(t, found)
+	assert.Equal(t, middleware.Redriven{Times: 1, Redrives: []middleware.Redrive{{
+		Run: "run", At: at.Truncate(time.Millisecond), By: "me", Note: "edited", Failures: l.Record.Failures, DeadReason: l.Record.DeadReason, Reason: l.Record.Reason,
+	}}}, history)
+	want := everyType()
+	want["trace"], want["number"], want["_watermill_message_uuid"] = "abc", int64(7), uuid
+	want[middleware.RedrivenKey] = p.Headers[middleware.RedrivenKey]
+	assert.Equal(t, want, p.Headers)
+	p.Headers = nil
+	assert.Equal(t, amqp091.Publishing{
+		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp091.Persistent, Priority: 4, CorrelationId: "c", ReplyTo: "r",
+		MessageId: "m", Timestamp: time.Unix(1700000000, 0), Type: "t", UserId: "web", AppId: "a", Body: []byte("body"),
+	}, p)
+	assert.Equal(t, before, d.Headers, "the delivery is as before")
+
+	d.Headers[middleware.RedrivenKey] = history.String()
+	p = fresh(d, read(d, "orders.dead", naming.Default), middleware.Redrive{Run: "second", Failures: 9}, "another")
+	history, _ = middleware.ReadRedriven(message.Metadata{middleware.RedrivenKey: p.Headers[middleware.RedrivenKey].(string)})
+	assert.Equal(t, 2, history.Times)
+	assert.Equal(t, 9, history.Redrives[1].Failures, "the caller's")
+	assert.Empty(t, p.UserId, "of another user the broker closes the channel")
+}
+
+func TestFreshRestoresThePriority(t *testing.T) {
+	t.Parallel()
+	d := &amqp091.Delivery{Headers: amqp091.Table{"retry_priority": byte(8)}, UserId: "guest"}
+	p := fresh(d, read(d, "orders.dead", naming.Default), middleware.Redrive{}, "guest")
+	assert.EqualValues(t, 8, p.Priority)
+	assert.Equal(t, "guest", p.UserId)
+	d.Headers["retry_user_id"] = "web"
+	assert.Empty(t, fresh(d, read(d, "orders.dead", naming.Default), middleware.Redrive{}, "guest").UserId, "the property is that of the copy")
+}
+
+func TestSameStaysALetter(t *testing.T) {
+	t.Parallel()
+	d := full(everyType())
+	maps.Copy(d.Headers, libraryHeaders())
+	want := maps.Clone(d.Headers)
+	d.Headers["x-delivery-count"], d.Headers["x-acquired-count"] = int64(19), int64(19)
+	d.Headers["CC"], d.Headers["BCC"] = []any{"other"}, []any{"other"}
+	before := maps.Clone(d.Headers)
+
+	p := same(d)
+
+	assert.Equal(t, want, p.Headers, "without what the broker counts and routes by")
+	p.Headers = nil
+	assert.Equal(t, amqp091.Publishing{
+		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 1, Priority: 4, CorrelationId: "c", ReplyTo: "r",
+		Expiration: "60000", MessageId: "m", Timestamp: time.Unix(1700000000, 0), Type: "t", AppId: "a", Body: []byte("body"),
+	}, p)
+	assert.Equal(t, before, d.Headers, "the delivery is as before")
+
+	delete(d.Headers, "retry_user_id")
+	assert.Equal(t, "web", same(d).Headers["retry_user_id"], "only its own user may publish it as a property")
+	assert.Equal(t, amqp091.Table{}, same(&amqp091.Delivery{}).Headers)
+}
+
+// What the broker dead-lettered has no other record than x-death. An orphan has one, and the broker could drop it for its x-death.
+func TestSameKeepsTheRecordOfTheBroker(t *testing.T) {
+	t.Parallel()
+	headers := amqp091.Table{
+		"x-death": deathOf("orders", "delivery_limit", "shop", ""), "x-first-death-queue": "orders", "x-last-death-reason": "delivery_limit",
+		"retry_record": folded,
+	}
+	for _, from := range []struct {
+		exchange, key string
+		keeps         bool
+	}{
+		{"retry", "dead.orders", true}, {"", "orders.dead", true}, {"dlx", "10s.orders", true}, {"retry.return", "dead.orders", true},
+		{"retry.return", "10s.orders", false}, {"retry.return.any", "10s.orders", false}, {"shop.retry.return", "inbox.orders", false},
+		{"retry.orphans", "1500ms.orders", false},
+	} {
+		d := &amqp091.Delivery{Headers: headers, Exchange: from.exchange, RoutingKey: from.key}
+		want := amqp091.Table{"retry_record": folded}
+		if from.keeps {
+			want = headers
+		}
+		assert.Equal(t, want, same(d).Headers, "%+v", from)
+	}
+	d := &amqp091.Delivery{Headers: headers, Exchange: "retry", RoutingKey: "dead.orders"}
+	p := same(d)
+	copied := &amqp091.Delivery{Headers: p.Headers, RoutingKey: "orders.dead"}
+	assert.Equal(t, read(d, "orders.dead", naming.Default), read(copied, "orders.dead", naming.Default), "the copy is the same letter")
+}

@@ -1,0 +1,396 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// Status is the work queues of a virtual host, with their tiers and dead letters. With Config.Management its figures are those of the
+// management API, which are up to ten seconds old.
+type Status struct {
+	At      time.Time   `json:"at"`
+	Queues  []WorkQueue `json:"queues"`
+	Orphans Depth       `json:"orphans"`
+	// Stray are tiers of work queues that do not exist and have no dead-letter queue, and of groups without a work queue. What waits on
+	// them becomes an orphan.
+	Stray []Depth `json:"stray,omitempty"`
+}
+
+// WorkQueue is a work queue with everything that belongs to it.
+type WorkQueue struct {
+	Name string `json:"name"`
+	Depth
+	// Tiers are sorted by their delay. Work queues of a group all have the tiers of the group.
+	Tiers []Tier `json:"tiers,omitempty"`
+	// Inbox is between the tiers of a group and the work queue. Its Queue is empty where the work queue needs none.
+	Inbox Depth `json:"inbox,omitzero"`
+	Dead  Depth `json:"dead"`
+}
+
+// Depth is how many messages a queue has.
+type Depth struct {
+	Queue    string `json:"queue"`
+	Messages int    `json:"messages"` // all of them
+	Ready    int    `json:"ready"`    // those that no consumer has
+	// Unacked are those that a consumer has. AMQP does not show them: 0 without Config.Management.
+	Unacked   int `json:"unacked"`
+	Consumers int `json:"consumers"`
+	// Oldest is when the oldest dead letter was given up. Status leaves it zero: see Store.Oldest.
+	Oldest  time.Time `json:"oldest,omitzero"`
+	Missing bool      `json:"missing,omitzero"` // the queue does not exist
+}
+
+// Tier is the queue of a tier.
+type Tier struct {
+	Depth
+	Delay time.Duration `json:"delay"` // in nanoseconds
+	// Group is the group of work queues that share the tier. Empty: it belongs to the work queue alone.
+	Group string `json:"group,omitzero"`
+	// Retired is true where no new message gets to the tier, or comes back from it by a key of its own: the schedule does not have it any
+	// more. With topologies, it is true for the tiers that none of them has.
+	Retired bool `json:"retired,omitzero"`
+	// NextDue is when the first of its messages is due at the latest. It is zero where the tier is empty. The broker does not show how long
+	// a message has waited, so this is a full delay after Status.At.
+	NextDue time.Time `json:"next_due,omitzero"`
+	// Overdue is how many of its messages have waited for their delay and are not yet in their work queue. A tier that forwards without
+	// a fault can have a few. It is 0 without Config.Management.
+	Overdue int `json:"overdue,omitzero"`
+}
+
+// Status returns the state of work queues. Without names, it finds all of them by the management API. Without Config.Management it needs
+// names, shows no tiers, and its numbers of messages are those that no consumer has.
+func (s *Store) Status(ctx context.Context, works ...string) (Status, error) {
+	return s.StatusWith(ctx, nil, works...)
+}
+
+// StatusWith is Status with the topologies that apps use now. It also shows their work queues and tiers, and marks the other tiers of
+// these work queues and groups as Retired. The topologies must have the prefix of the Store.
+func (s *Store) StatusWith(ctx context.Context, current []topology.Topology, works ...string) (Status, error) {
+	for _, t := range current {
+		if err := t.Validate(); err != nil {
+			return Status{}, err
+		}
+	}
+	ctx, end, err := s.begin(ctx)
+	if err != nil {
+		return Status{}, err
+	}
+	defer end()
+	if s.config.Management == "" {
+		return s.statusByName(ctx, current, works)
+	}
+	client, err := s.managementClient()
+	if err != nil {
+		return Status{}, err
+	}
+	b := board{prefix: s.prefix, current: current}
+	if b.queues, _, err = client.Details(ctx); err != nil {
+		return Status{}, err
+	}
+	if b.bindings, err = client.Bindings(ctx); err != nil {
+		return Status{}, err
+	}
+	return b.status(works), nil
+}
+
+// Oldest returns when the first letter of a queue was given up, and false where the queue is empty or the letter has no time. It looks at
+// one letter, as Browse does: up to RabbitMQ 4.2, each call is a delivery of this letter.
+func (s *Store) Oldest(ctx context.Context, queue string) (at time.Time, found bool, err error) {
+	for l, err := range s.Browse(ctx, queue, letters.Filter{}) {
+		if err != nil {
+			return time.Time{}, false, err
+		}
+		return l.DeadAt(), !l.DeadAt().IsZero(), nil
+	}
+	return time.Time{}, false, nil
+}
+
+func (s *Store) managementClient() (*management.Client, error) {
+	return management.New(s.config.Management, s.vhost(), s.dial.Client(connectionName).TLSClientConfig)
+}
+
+// vhost returns the virtual host. amqp091-go prefers that of the configuration to that of the address.
+func (s *Store) vhost() string {
+	if s.config.AMQP != nil && s.config.AMQP.Vhost != "" {
+		return s.config.AMQP.Vhost
+	}
+	uri, _ := amqp091.ParseURI(s.config.URI)
+	return uri.Vhost
+}
+
+// A board is what the management API shows of a virtual host.
+type board struct {
+	prefix   naming.Prefix
+	queues   map[string]management.Details
+	bindings map[management.Binding]bool
+	current  []topology.Topology
+
+	own    map[string][]Tier // of work queues
+	shared map[string][]Tier // of groups
+	groups map[string]string // of work queues
+	has    map[string]bool   // tiers of current
+	judged map[string]bool   // work queues and groups of current
+}
+
+func (b *board) status(works []string) Status {
+	status := Status{At: time.Now(), Orphans: b.depth(b.prefix.Orphans())}
+	b.readGroups()
+	b.readTiers(status.At)
+	all := len(works) == 0
+	known := map[string]bool{}
+	for _, name := range b.works() {
+		known[name] = true
+		if all {
+			works = append(works, name)
+		}
+	}
+	for _, t := range b.current {
+		works = append(works, t.WorkQueue.Name)
+	}
+	slices.Sort(works)
+	for _, name := range slices.Compact(works) {
+		status.Queues = append(status.Queues, b.work(name))
+	}
+	if !all {
+		return status
+	}
+	for name, tiers := range b.own {
+		if !known[name] {
+			status.stray(tiers)
+		}
+	}
+	members := map[string]bool{}
+	for _, group := range b.groups {
+		members[group] = true
+	}
+	for group, tiers := range b.shared {
+		if !members[group] {
+			status.stray(tiers)
+		}
+	}
+	slices.SortFunc(status.Stray, func(a, b Depth) int { return strings.Compare(a.Queue, b.Queue) })
+	return status
+}
+
+func (s *Status) stray(tiers []Tier) {
+	for _, t := range tiers {
+		s.Stray = append(s.Stray, t.Depth)
+	}
+}
+
+// readGroups finds the group of each work queue, and what current has.
+func (b *board) readGroups() {
+	b.groups, b.has, b.judged = map[string]string{}, map[string]bool{}, map[string]bool{}
+	for at := range b.bindings {
+		if group, isGroup := b.prefix.GroupOfReturn(at.Exchange); isGroup && at.Key == naming.MemberKey(at.Queue) {
+			b.groups[at.Queue] = group
+		}
+	}
+	for _, t := range b.current {
+		if group := t.Group(); group != t.WorkQueue.Name {
+			b.groups[t.WorkQueue.Name] = group
+		}
+		b.judged[t.Group()] = true
+		for _, q := range t.Queues {
+			b.has[q.Name] = true
+		}
+	}
+}
+
+// readTiers finds the tiers. A queue with the name of a tier is one if its messages go to a return exchange.
+func (b *board) readTiers(at time.Time) {
+	b.own, b.shared = map[string][]Tier{}, map[string][]Tier{}
+	for name, q := range b.queues {
+		group, delay, isTier := b.prefix.TierOf(name)
+		if !isTier {
+			continue
+		}
+		tier := Tier{Depth: b.depth(name), Delay: time.Duration(delay), Overdue: q.Expired}
+		if tier.Messages > 0 {
+			tier.NextDue = at.Add(tier.Delay)
+		}
+		switch q.Arguments[argument.DeadLetterExchange] {
+		case b.prefix.ReturnExchange():
+			key := naming.RetryKey(group, delay)
+			tier.Retired = !b.bindings[management.Binding{Exchange: b.prefix.RetryExchange(), Queue: name, Key: key}] ||
+				!b.bindings[management.Binding{Exchange: b.prefix.ReturnExchange(), Queue: group, Key: key}]
+			b.own[group] = append(b.own[group], b.judge(group, tier))
+		case b.prefix.GroupReturnExchange(group):
+			tier.Group = group
+			tier.Retired = !b.bindings[management.Binding{Exchange: b.prefix.GroupExchange(group), Queue: name, Key: naming.TierKeys(delay)}]
+			b.shared[group] = append(b.shared[group], b.judge(group, tier))
+		}
+	}
+	for _, tiers := range []map[string][]Tier{b.own, b.shared} {
+		for _, of := range tiers {
+			slices.SortFunc(of, func(x, y Tier) int { return int(min(max(x.Delay-y.Delay, -1), 1)) })
+		}
+	}
+}
+
+// judge sets Retired as current has it.
+func (b *board) judge(group string, tier Tier) Tier {
+	if b.judged[group] {
+		tier.Retired = !b.has[tier.Queue]
+	}
+	return tier
+}
+
+// works returns the names of the work queues: those with a dead-letter queue, those that are bound, and those that exist and have tiers.
+func (b *board) works() []string {
+	var works []string
+	add := func(name string, is bool) {
+		if is && name != "" {
+			works = append(works, name)
+		}
+	}
+	exists := func(name string) bool { _, exists := b.queues[name]; return exists }
+	for name := range b.queues {
+		add(naming.WorkQueueOf(name), naming.WorkQueueOf(name) != name)
+	}
+	for name := range b.own {
+		add(name, exists(name))
+	}
+	for name := range b.groups {
+		add(name, true)
+	}
+	for at := range b.bindings {
+		add(at.Queue, at.Exchange == b.prefix.AnyReturnExchange() && at.Key == naming.AnyReturnKey(at.Queue))
+	}
+	slices.Sort(works)
+	return slices.Compact(works)
+}
+
+func (b *board) work(name string) WorkQueue {
+	w := WorkQueue{Name: name, Depth: b.depth(name), Dead: b.depth(naming.DeadQueue(name))}
+	w.Tiers = append(slices.Clone(b.own[name]), b.shared[b.groups[name]]...)
+	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing {
+		w.Inbox = inbox
+	}
+	for _, t := range b.current {
+		if t.WorkQueue.Name == name {
+			w.Tiers = append(w.Tiers, missingTiers(t, b.prefix, w.Tiers)...)
+		}
+	}
+	return w
+}
+
+func (b *board) depth(queue string) Depth {
+	q, exists := b.queues[queue]
+	return Depth{Queue: queue, Messages: q.Messages, Ready: q.Ready, Unacked: q.Unacked, Consumers: q.Consumers, Missing: !exists}
+}
+
+// missingTiers returns the tiers of a topology that are not among others.
+func missingTiers(t topology.Topology, prefix naming.Prefix, others []Tier) (tiers []Tier) {
+	for _, q := range t.Queues {
+		group, delay, isTier := prefix.TierOf(q.Name)
+		if !isTier || slices.ContainsFunc(others, func(o Tier) bool { return o.Queue == q.Name }) {
+			continue
+		}
+		tier := Tier{Depth: Depth{Queue: q.Name, Missing: true}, Delay: time.Duration(delay)}
+		if group != t.WorkQueue.Name {
+			tier.Group = group
+		}
+		tiers = append(tiers, tier)
+	}
+	return tiers
+}
+
+// statusByName asks for each queue by its name.
+func (s *Store) statusByName(ctx context.Context, current []topology.Topology, works []string) (Status, error) {
+	if len(works) == 0 && len(current) == 0 {
+		return Status{}, errors.New("no work queue is named, and Config.Management is empty: name the work queues, or set Management to find them")
+	}
+	connection, err := s.connect(ctx)
+	if err != nil {
+		return Status{}, err
+	}
+	defer connection.Close()
+	stop := context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })
+	defer stop()
+	look := passive{open: connection.Client.Channel, seen: map[string]Depth{}}
+	defer look.close()
+
+	status := Status{At: time.Now(), Orphans: look.depth(s.prefix.Orphans())}
+	for _, t := range current {
+		works = append(works, t.WorkQueue.Name)
+	}
+	slices.Sort(works)
+	for _, name := range slices.Compact(works) {
+		w := WorkQueue{Name: name, Depth: look.depth(name), Dead: look.depth(naming.DeadQueue(name))}
+		for _, t := range current {
+			if t.WorkQueue.Name != name {
+				continue
+			}
+			for _, tier := range missingTiers(t, s.prefix, w.Tiers) {
+				if tier.Depth = look.depth(tier.Queue); tier.Messages > 0 {
+					tier.NextDue = status.At.Add(tier.Delay)
+				}
+				w.Tiers = append(w.Tiers, tier)
+			}
+			if inbox := s.prefix.InboxQueue(name); slices.ContainsFunc(t.Queues, func(q topology.Queue) bool { return q.Name == inbox }) {
+				w.Inbox = look.depth(inbox)
+			}
+		}
+		status.Queues = append(status.Queues, w)
+	}
+	if ctx.Err() != nil {
+		return Status{}, context.Cause(ctx)
+	}
+	return status, look.err
+}
+
+// passive asks how many messages queues have. It keeps the first error.
+type passive struct {
+	open    func() (*amqp091.Channel, error)
+	channel *amqp091.Channel
+	seen    map[string]Depth // work queues of a group have the same tiers
+	err     error
+}
+
+func (p *passive) depth(queue string) Depth {
+	depth, seen := p.seen[queue]
+	if !seen {
+		depth = p.look(queue)
+		p.seen[queue] = depth
+	}
+	return depth
+}
+
+func (p *passive) look(queue string) Depth {
+	if p.err != nil {
+		return Depth{Queue: queue}
+	}
+	if p.channel == nil || p.channel.IsClosed() { // the broker closes it for a queue that does not exist
+		if p.channel, p.err = p.open(); p.err != nil {
+			return Depth{Queue: queue}
+		}
+	}
+	q, err := p.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+	switch {
+	case err == nil:
+	case refusal.IsCode(err, amqp091.NotFound):
+		return Depth{Queue: queue, Missing: true}
+	default:
+		p.err = refusal.Explain("look at queue", queue, err)
+	}
+	return Depth{Queue: queue, Messages: q.Messages, Ready: q.Messages, Consumers: q.Consumers}
+}
+
+func (p *passive) close() {
+	if p.channel != nil {
+		_ = p.channel.Close()
+	}
+}

@@ -1,0 +1,128 @@
+package management
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+)
+
+// Details has what the API states about a queue. Its figures are up to ten seconds old.
+type Details struct {
+	Name       string    `json:"name"`
+	Type       string    `json:"type"`
+	Durable    bool      `json:"durable"`
+	Arguments  Arguments `json:"arguments"`
+	Policy     string    `json:"policy"`
+	Operator   string    `json:"operator_policy"`
+	Effective  Arguments `json:"effective_policy_definition"` // of both policies
+	Messages   int       `json:"messages"`                    // all of them
+	Ready      int       `json:"messages_ready"`
+	Unacked    int       `json:"messages_unacknowledged"`
+	Expired    int       `json:"messages_dlx"` // those that wait for the queue that they go to
+	Consumers  int       `json:"consumers"`
+	AutoDelete bool      `json:"auto_delete"`
+	Exclusive  bool      `json:"exclusive"`
+}
+
+// counted tells no messages from an unknown number: the broker states nothing about a queue in its first seconds.
+type counted struct {
+	Details
+	Messages *int `json:"messages"`
+}
+
+// Details returns the queues of the virtual host by their names, and those among them whose number of messages the broker states.
+func (c *Client) Details(ctx context.Context) (queues map[string]Details, stated map[string]int, err error) {
+	var all []counted
+	err = c.list(ctx, "queues", "name,type,durable,auto_delete,exclusive,arguments,policy,operator_policy,effective_policy_definition,messages,"+
+		"messages_ready,messages_unacknowledged,messages_dlx,consumers", &all)
+	if err != nil {
+		return nil, nil, err
+	}
+	queues, stated = make(map[string]Details, len(all)), make(map[string]int, len(all))
+	for _, q := range all {
+		if q.Messages != nil {
+			q.Details.Messages, stated[q.Name] = *q.Messages, *q.Messages
+		}
+		queues[q.Name] = q.Details
+	}
+	return queues, stated, nil
+}
+
+// Exchange is an exchange of the virtual host.
+type Exchange struct {
+	Name       string    `json:"name"`
+	Type       string    `json:"type"`
+	Durable    bool      `json:"durable"`
+	AutoDelete bool      `json:"auto_delete"`
+	Internal   bool      `json:"internal"`
+	Arguments  Arguments `json:"arguments"`
+	Policy     string    `json:"policy"`
+}
+
+// Exchanges returns the exchanges of the virtual host by their names.
+func (c *Client) Exchanges(ctx context.Context) (map[string]Exchange, error) {
+	var all []Exchange
+	if err := c.list(ctx, "exchanges", "name,type,durable,auto_delete,internal,arguments,policy", &all); err != nil {
+		return nil, err
+	}
+	exchanges := make(map[string]Exchange, len(all))
+	for _, e := range all {
+		exchanges[e.Name] = e
+	}
+	return exchanges, nil
+}
+
+// Binding is a binding of a queue.
+type Binding struct{ Exchange, Queue, Key string }
+
+// Bindings returns the bindings of all queues of the virtual host, except those to the default exchange.
+func (c *Client) Bindings(ctx context.Context) (map[Binding]bool, error) {
+	var all []struct {
+		Source          string `json:"source"`
+		Destination     string `json:"destination"`
+		DestinationType string `json:"destination_type"`
+		Key             string `json:"routing_key"`
+	}
+	if err := c.list(ctx, "bindings", "source,destination,destination_type,routing_key", &all); err != nil {
+		return nil, err
+	}
+	bindings := make(map[Binding]bool, len(all))
+	for _, b := range all {
+		if b.Source != "" && b.DestinationType == "queue" {
+			bindings[Binding{b.Source, b.Destination, b.Key}] = true
+		}
+	}
+	return bindings, nil
+}
+
+// Arguments are those of a queue, an exchange or a policy. Integers are int64.
+type Arguments map[string]any
+
+// UnmarshalJSON implements json.Unmarshaler. An empty object can be an empty list.
+func (a *Arguments) UnmarshalJSON(text []byte) error {
+	*a = nil
+	if text = bytes.TrimSpace(text); len(text) == 0 || text[0] != '{' {
+		return nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var arguments map[string]any
+	if err := decoder.Decode(&arguments); err != nil {
+		return err
+	}
+	for key, value := range arguments {
+		if number, is := value.(json.Number); is {
+			arguments[key] = numberOf(number)
+		}
+	}
+	*a = arguments
+	return nil
+}
+
+func numberOf(n json.Number) any {
+	if whole, err := n.Int64(); err == nil {
+		return whole
+	}
+	float, _ := n.Float64()
+	return float
+}

@@ -1,0 +1,89 @@
+package relay
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// letter describes a message of a dead-letter topic.
+func (l *Letters) letter(topic string, msg *message.Message) *letters.Letter {
+	letter := &letters.Letter{ID: msg.UUID, Queue: topic, Kind: letters.Unknown, Metadata: ownMetadata(msg.Metadata), Payload: msg.Payload}
+	if letter.ID == "" {
+		letter.ID = fmt.Sprintf("#%x", sha256.Sum256(msg.Payload))[:17]
+	}
+	letter.Redriven, _ = middleware.ReadRedriven(msg.Metadata)
+	record, known := middleware.ReadRecord(msg.Metadata)
+	switch {
+	case msg.Metadata[middleware.DeadReasonKey] != "":
+		letter.Kind, letter.Record = letters.Library, record
+		if !known {
+			letter.Record = garbled(msg.Metadata)
+		}
+		letter.Target = l.target(topic, letter.Record.Handler)
+	case msg.Metadata[poison.ReasonForPoisonedKey] != "":
+		letter.Kind, letter.Record = letters.Poison, garbled(msg.Metadata)
+		letter.Record.Reason, letter.Record.Topic = msg.Metadata[poison.ReasonForPoisonedKey], msg.Metadata[poison.PoisonedTopicKey]
+		letter.Record.Handler = msg.Metadata[poison.PoisonedHandlerKey]
+	}
+	return letter
+}
+
+// target returns the return topic of a handler. It is empty where the dead letters of that handler are on another topic: every publisher
+// can write a handler's name.
+func (l *Letters) target(topic, handler string) string {
+	if handler == "" {
+		return ""
+	}
+	if dead, err := l.TopicOf(handler); err != nil || dead != topic {
+		return ""
+	}
+	target, err := l.names.topic(TopicParams{Kind: ReturnTopic, Handler: handler})
+	if err != nil {
+		return ""
+	}
+	return target
+}
+
+// garbled returns the texts of a record that cannot be read as a whole.
+func garbled(metadata message.Metadata) middleware.Record {
+	return middleware.Record{
+		Reason: metadata[middleware.ReasonKey], ErrorType: metadata[middleware.ErrorTypeKey], Topic: metadata[middleware.TopicKey],
+		Handler: metadata[middleware.HandlerKey], Subscriber: metadata[poison.PoisonedSubscriberKey],
+		DeadReason: middleware.DeadReason(metadata[middleware.DeadReasonKey]),
+	}
+}
+
+// ownMetadata is the metadata of the app.
+func ownMetadata(all message.Metadata) message.Metadata {
+	own := maps.Clone(all)
+	for _, key := range append(middleware.RecordKeys(), middleware.RedrivenKey, hopKey) {
+		delete(own, key)
+	}
+	return own
+}
+
+// redriven returns the message of a letter as it is published again: without its record, and with its history.
+func redriven(msg *message.Message, letter *letters.Letter, options letters.Redrive, run string) (*message.Message, error) {
+	fresh := letters.Fresh(msg)
+	delete(fresh.Metadata, hopKey)
+	if options.Edit != nil {
+		payload, err := options.Edit(letter)
+		if err != nil {
+			return nil, fmt.Errorf("letter %q stays where it is: Redrive.Edit: %w", letter.ID, err)
+		}
+		fresh.Payload = payload
+	}
+	letter.Redriven.Add(middleware.Redrive{
+		Run: run, At: time.Now(), By: options.By, Note: options.Note,
+		Failures: letter.Record.Failures, DeadReason: letter.Record.DeadReason, Reason: letter.Record.Reason,
+	}).Write(fresh.Metadata)
+	return fresh, nil
+}

@@ -1,0 +1,490 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/letters"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+func browse(t *testing.T, store letters.Store, topic string, filter letters.Filter) (found []*letters.Letter) {
+	t.Helper()
+	for letter, err := range store.Browse(t.Context(), topic, filter) {
+		require.NoError(t, err)
+		found = append(found, letter)
+	}
+	return found
+}
+
+func idsOf(found []*letters.Letter) []string {
+	ids := []string{}
+	for _, letter := range found {
+		ids = append(ids, letter.ID)
+	}
+	return ids
+}
+
+func numbers(from, to, step int) []string {
+	ids := []string{}
+	for i := from; i < to; i += step {
+		ids = append(ids, fmt.Sprintf("%03d", i))
+	}
+	return ids
+}
+
+var ofNetwork = letters.Filter{ErrorType: "*net.OpError"}
+
+func TestLettersBrowse(t *testing.T) {
+	t.Parallel()
+	s := newShelf()
+	store := s.letters(t)
+	s.dead(t, 0, 250)
+	for range 3 {
+		assert.Equal(t, numbers(0, 250, 1), idsOf(browse(t, store, deadTopic, letters.Filter{})))
+	}
+	assert.Equal(t, numbers(1, 250, 2), idsOf(browse(t, store, deadTopic, ofNetwork)))
+	seen := 0
+	for range store.Browse(t.Context(), deadTopic, letters.Filter{}) { // ends early, and what dies meanwhile is not part of the loop
+		s.dead(t, 900, 1000)
+		if seen++; seen == 3 {
+			break
+		}
+	}
+	assert.Len(t, s.ids(deadTopic), 550)
+	seen = 0
+	for range store.Browse(t.Context(), deadTopic, letters.Filter{}) {
+		s.dead(t, 900, 901)
+		seen++
+	}
+	assert.Equal(t, 550, seen)
+
+	topic, err := store.TopicOf("billing")
+	require.NoError(t, err)
+	assert.Equal(t, deadTopic, topic)
+}
+
+func TestLettersAreDescribed(t *testing.T) {
+	t.Parallel()
+	s := newShelf()
+	store := s.letters(t)
+	s.dead(t, 7, 8)
+	poisoned := orderOf("poisoned")
+	poisoned.Metadata[poison.PoisonedTopicKey], poisoned.Metadata[poison.PoisonedHandlerKey] = "orders", "billing"
+	poisoned.Metadata[poison.ReasonForPoisonedKey] = "no stock"
+	require.NoError(t, s.Publish(deadTopic, poisoned, message.NewMessage("", []byte("x"))))
+	found := browse(t, store, deadTopic, letters.Filter{})
+	require.Len(t, found, 3)
+
+	own := message.Metadata{"trace": "abc", "odd": "\xff\x00"}
+	assert.Equal(t, &letters.Letter{
+		ID: "007", Queue: deadTopic, Target: "retry.return.billing", Kind: letters.Library, Metadata: own, Payload: []byte{0, 0xff, 'o'},
+		Record: retrymw.Record{
+			Failures: 3, Topic: "orders", Handler: "billing", Reason: "no 7", ErrorType: "*net.OpError", DeadReason: retrymw.DeadReasonExhausted,
+			Subscriber: "gochannel.GoChannel",
+		},
+	}, found[0])
+	assert.Equal(t, &letters.Letter{
+		ID: "poisoned", Queue: deadTopic, Kind: letters.Poison, Metadata: own, Payload: []byte{0, 0xff, 'o'},
+		Record: retrymw.Record{Topic: "orders", Handler: "billing", Reason: "no stock"},
+	}, found[1])
+	assert.Equal(t, letters.Unknown, found[2].Kind)
+	assert.Regexp(t, "^#[0-9a-f]{16}$", found[2].ID)
+	assert.Empty(t, found[2].Target)
+}
+
+// TestLettersComeBack: a letter is handled as a new message with a history, and only by the handler that failed.
+func TestLettersComeBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf()
+		var mu sync.Mutex
+		var got []*message.Message
+		broken := true
+		stop := shelfApp(t, s, backoff.Schedule{time.Second, 5 * time.Second}, func(msg *message.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, msg.Copy())
+			if broken {
+				return errDown
+			}
+			return nil
+		})
+		store := s.letters(t)
+		require.NoError(t, s.Publish("orders", orderOf("1")))
+		time.Sleep(7 * time.Second)
+		synctest.Wait()
+		require.Len(t, got, 3)
+		require.Equal(t, []string{"1"}, s.ids(deadTopic))
+
+		redriven := func(note string) retrymw.Redriven {
+			began := time.Now()
+			summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{By: "ann@desk", Note: note})
+			require.NoError(t, err)
+			assert.Equal(t, letters.Summary{Total: 1, Done: 1}, summary)
+			synctest.Wait()
+			msg := got[len(got)-1]
+			want := orderOf("1")
+			assert.Equal(t, want.UUID, msg.UUID)
+			assert.Equal(t, want.Payload, msg.Payload)
+			history, found := retrymw.ReadRedriven(msg.Metadata)
+			require.True(t, found)
+			last := history.Redrives[len(history.Redrives)-1]
+			assert.NotEmpty(t, last.Run)
+			last.Run = ""
+			assert.Equal(t, retrymw.Redrive{
+				At: began.UTC().Truncate(time.Millisecond), By: "ann@desk", Note: note, Failures: 3, DeadReason: retrymw.DeadReasonExhausted, Reason: errDown.Error(),
+			}, last)
+			_, recorded := retrymw.ReadRecord(msg.Metadata)
+			assert.False(t, recorded, "the retries begin anew")
+			want.Metadata[retrymw.RedrivenKey] = msg.Metadata[retrymw.RedrivenKey]
+			assert.Equal(t, want.Metadata, msg.Metadata)
+			return history
+		}
+		assert.Equal(t, 1, redriven("first").Times)
+		time.Sleep(7 * time.Second) // and its whole schedule again
+		synctest.Wait()
+		require.Len(t, got, 6)
+		require.Equal(t, []string{"1"}, s.ids(deadTopic))
+		assert.Equal(t, 1, browse(t, store, deadTopic, letters.Filter{})[0].Redriven.Times)
+
+		broken = false
+		assert.Equal(t, 2, redriven("second").Times)
+		time.Sleep(time.Minute)
+		assert.Len(t, got, 7)
+		assert.Empty(t, browse(t, store, deadTopic, letters.Filter{}))
+		stop()
+		require.NoError(t, store.Close())
+		assert.Equal(t, 2, s.closed, "publisher and topics")
+	})
+}
+
+// sent is a publisher that keeps the UUIDs that it published.
+type sent struct {
+	message.Publisher
+	uuids []string
+	at    []time.Time
+	fail  func(*message.Message) error
+}
+
+func (p *sent) Publish(_ string, messages ...*message.Message) error {
+	for _, msg := range messages {
+		if p.fail != nil {
+			if err := p.fail(msg); err != nil {
+				return err
+			}
+		}
+		p.uuids, p.at = append(p.uuids, msg.UUID), append(p.at, time.Now())
+	}
+	return nil
+}
+
+func (p *sent) Close() error { return nil }
+
+// sending returns a store with letters from 0 to n, whose target has a handler.
+func sending(t *testing.T, n int) (*shelf, *sent, *relay.Letters) {
+	t.Helper()
+	s, p := newShelf(), &sent{}
+	s.dead(t, 0, n)
+	s.handlers["retry.return.billing"] = true
+	return s, p, s.letters(t, func(c *relay.LettersConfig) { c.Publisher = p })
+}
+
+func TestLettersRedriveSelects(t *testing.T) {
+	t.Parallel()
+	s, p, store := sending(t, 300)
+	s.read = func() { s.dead(t, 900, 910) } // dies meanwhile
+	for _, test := range []struct {
+		options letters.Redrive
+		want    letters.Summary
+	}{
+		{letters.Redrive{Filter: ofNetwork, DryRun: true}, letters.Summary{Total: 300, Done: 150, Other: 150}},
+		{letters.Redrive{Filter: ofNetwork, DryRun: true, Limit: 40}, letters.Summary{Total: 300, Done: 40, Other: 40, Unseen: 220}},
+		{letters.Redrive{Filter: ofNetwork, Limit: 50}, letters.Summary{Total: 300, Done: 50, Other: 50, Unseen: 200}},
+		{letters.Redrive{Filter: ofNetwork}, letters.Summary{Total: 250, Done: 100, Other: 150}},
+		{letters.Redrive{Filter: ofNetwork}, letters.Summary{Total: 150, Other: 150}},
+	} {
+		s.mu.Lock()
+		s.kept[deadTopic] = s.kept[deadTopic][:test.want.Total]
+		s.mu.Unlock()
+		summary, err := store.Redrive(t.Context(), deadTopic, test.options)
+		require.NoError(t, err)
+		assert.Equal(t, test.want, summary)
+	}
+	assert.Equal(t, numbers(1, 300, 2), p.uuids)
+	assert.Equal(t, numbers(0, 300, 2), s.ids(deadTopic)[:150])
+}
+
+func TestLettersDiscard(t *testing.T) {
+	t.Parallel()
+	s, p, store := sending(t, 10)
+	_, err := store.Discard(t.Context(), deadTopic, letters.Discard{Export: &bytes.Buffer{}})
+	require.ErrorContains(t, err, "Discard.Export")
+	summary, err := store.Discard(t.Context(), deadTopic, letters.Discard{Filter: ofNetwork, DryRun: true})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 10, Done: 5, Other: 5}, summary)
+	assert.Len(t, s.ids(deadTopic), 10)
+	summary, err = store.Discard(t.Context(), deadTopic, letters.Discard{Filter: ofNetwork, Limit: 3})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 10, Done: 3, Other: 3, Unseen: 4}, summary)
+	assert.Equal(t, []string{"000", "002", "004", "006", "007", "008", "009"}, s.ids(deadTopic))
+	assert.Empty(t, p.uuids)
+}
+
+func TestLettersWithoutTarget(t *testing.T) {
+	t.Parallel()
+	s, p, store := sending(t, 2)
+	forged, foreign := orderOf("forged"), message.NewMessage("foreign", nil)
+	retrymw.Record{Failures: 1, Handler: "archive", DeadReason: retrymw.DeadReasonPermanent}.Write(forged.Metadata)
+	s.handlers["retry.return.archive"], s.handlers["orders"] = true, true
+	require.NoError(t, s.Publish(deadTopic, forged, forged.Copy(), foreign))
+	for _, dry := range []bool{true, false} {
+		summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{DryRun: dry})
+		require.ErrorIs(t, err, letters.ErrNoTarget)
+		require.ErrorContains(t, err, `letter "forged"`)
+		assert.Equal(t, letters.Summary{Total: 5, Done: 2, Kept: 3}, summary)
+	}
+	assert.Equal(t, []string{"forged", "forged", "foreign"}, s.ids(deadTopic))
+	_, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{To: "orders"})
+	require.NoError(t, err)
+	assert.Empty(t, s.ids(deadTopic))
+	assert.Equal(t, []string{"000", "001", "forged", "forged", "foreign"}, p.uuids)
+
+	s.dead(t, 0, 2)
+	s.handlers["retry.return.billing"] = false
+	summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{To: "orders"})
+	require.ErrorIs(t, err, letters.ErrNoTarget)
+	require.ErrorContains(t, err, `topic "retry.return.billing"`)
+	assert.Equal(t, letters.Summary{Total: 2, Kept: 2}, summary)
+	assert.Equal(t, []string{"000", "001"}, s.ids(deadTopic))
+}
+
+func TestLettersRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, p, store := sending(t, 30)
+		began := time.Now()
+		var progress []letters.Progress
+		summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{Rate: 5, Progress: func(p letters.Progress) { progress = append(progress, p) }})
+		require.NoError(t, err)
+		assert.Equal(t, letters.Summary{Total: 30, Done: 30}, summary)
+		for i, at := range p.at {
+			assert.Equal(t, time.Duration(i)*200*time.Millisecond, at.Sub(began))
+		}
+		last := progress[len(progress)-1]
+		assert.Equal(t, letters.Progress{Summary: summary, Phase: letters.Ended, Elapsed: 29 * 200 * time.Millisecond}, last)
+		for i, p := range progress {
+			assert.Equal(t, 30, p.Done+p.Other+p.Kept+p.Unseen)
+			if i > 0 && p.Phase != letters.Ended {
+				assert.GreaterOrEqual(t, p.Elapsed-progress[i-1].Elapsed, 100*time.Millisecond)
+			}
+		}
+	})
+}
+
+// TestLettersFailures: whatever fails, no letter is lost and the summary adds up.
+func TestLettersFailures(t *testing.T) {
+	t.Parallel()
+	down := errors.New("the backend is down")
+	stay := func(s *shelf, n int) {
+		t.Helper()
+		assert.Equal(t, numbers(10-n, 10, 1), s.ids(deadTopic))
+	}
+	s, p, store := sending(t, 10)
+	p.fail = func(msg *message.Message) error {
+		if msg.UUID == "004" {
+			return down
+		}
+		return nil
+	}
+	summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{})
+	require.ErrorIs(t, err, down)
+	assert.Equal(t, letters.Summary{Total: 10, Done: 4, Kept: 1, Unseen: 5, Doubtful: 1}, summary)
+	stay(s, 6)
+
+	p.fail = func(*message.Message) error { panic("closed") }
+	_, err = store.Redrive(t.Context(), deadTopic, letters.Redrive{})
+	require.ErrorContains(t, err, "closed")
+	stay(s, 6)
+
+	p.fail, s.removing = nil, down
+	summary, err = store.Redrive(t.Context(), deadTopic, letters.Redrive{})
+	require.ErrorIs(t, err, down)
+	require.ErrorContains(t, err, "another redrive publishes it again")
+	assert.Equal(t, letters.Summary{Total: 6, Kept: 1, Unseen: 5, Doubtful: 1}, summary)
+	_, err = store.Discard(t.Context(), deadTopic, letters.Discard{})
+	require.ErrorIs(t, err, down)
+	stay(s, 6)
+
+	s.removing = nil
+	summary, err = store.Redrive(t.Context(), deadTopic, letters.Redrive{Edit: func(l *letters.Letter) ([]byte, error) {
+		if l.ID == "005" {
+			return nil, down
+		}
+		return append(l.Payload, '!'), nil
+	}})
+	require.ErrorIs(t, err, down)
+	assert.Equal(t, letters.Summary{Total: 6, Done: 1, Kept: 1, Unseen: 4}, summary)
+	stay(s, 5)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	summary, err = store.Redrive(ctx, deadTopic, letters.Redrive{Edit: func(l *letters.Letter) ([]byte, error) {
+		cancel() // the letter in flight is finished
+		return l.Payload, nil
+	}})
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Equal(t, letters.Summary{Total: 5, Done: 1, Unseen: 4}, summary)
+	stay(s, 4)
+	for _, err := range store.Browse(ctx, deadTopic, letters.Filter{}) {
+		require.ErrorIs(t, err, context.Canceled)
+	}
+
+	summary, err = store.Redrive(t.Context(), deadTopic, letters.Redrive{Edit: func(l *letters.Letter) ([]byte, error) {
+		s.lose(errors.New("the lease is over"))
+		return l.Payload, nil
+	}})
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "the lease is over")
+	assert.Equal(t, letters.Summary{Total: 4, Done: 1, Unseen: 3}, summary)
+
+	_, err = store.Redrive(t.Context(), deadTopic, letters.Redrive{Edit: func(l *letters.Letter) ([]byte, error) {
+		_, err := store.Discard(t.Context(), deadTopic, letters.Discard{})
+		assert.ErrorIs(t, err, letters.ErrBusy)
+		_, err = store.Redrive(t.Context(), deadTopic, letters.Redrive{DryRun: true})
+		assert.NoError(t, err)
+		return l.Payload, nil
+	}})
+	require.NoError(t, err)
+	_, err = store.Redrive(t.Context(), "retry.dead.other", letters.Redrive{})
+	require.ErrorIs(t, err, letters.ErrNoQueue)
+	for _, err := range store.Browse(t.Context(), "retry.dead.other", letters.Filter{}) {
+		require.ErrorIs(t, err, letters.ErrNoQueue)
+	}
+	for _, err := range store.Browse(t.Context(), deadTopic, letters.Filter{OlderThan: -1}) {
+		require.ErrorContains(t, err, "OlderThan")
+	}
+	_, err = store.Redrive(t.Context(), deadTopic, letters.Redrive{Limit: -1})
+	require.ErrorContains(t, err, "Limit")
+	_, err = store.Discard(t.Context(), deadTopic, letters.Discard{Limit: -1})
+	require.ErrorContains(t, err, "Limit")
+}
+
+func TestLettersClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, p, store := sending(t, 10)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{Rate: 1})
+			ended <- err
+		}()
+		time.Sleep(2500 * time.Millisecond)
+		require.NoError(t, store.Close())
+		require.ErrorIs(t, <-ended, letters.ErrClosed)
+		require.NoError(t, store.Close())
+		assert.Len(t, p.uuids, 3)
+		assert.Equal(t, 1, s.closed)
+		_, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{})
+		require.ErrorIs(t, err, letters.ErrClosed)
+		_, err = store.Discard(t.Context(), deadTopic, letters.Discard{})
+		require.ErrorIs(t, err, letters.ErrClosed)
+		for _, err := range store.Browse(t.Context(), deadTopic, letters.Filter{}) {
+			require.ErrorIs(t, err, letters.ErrClosed)
+		}
+	})
+}
+
+// TestLettersThatDieAgain: a redrive sends the canary, waits, and goes on only if none of it dies. It stops beyond MaxRedead.
+func TestLettersThatDieAgain(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		options letters.Redrive
+		broken  func(n int) bool // of the n-th call of the handler
+		want    letters.Summary
+		err     error
+	}{
+		{"good canary", letters.Redrive{Canary: 10}, func(int) bool { return false }, letters.Summary{Total: 200, Done: 200}, nil},
+		{"dead canary", letters.Redrive{Canary: 10}, func(n int) bool { return n == 4 }, letters.Summary{Total: 200, Done: 10, Unseen: 190, Redead: 1}, letters.ErrRedead},
+		{"of a filter", letters.Redrive{Canary: 10, Filter: ofNetwork}, func(n int) bool { return n == 4 }, letters.Summary{Total: 200, Done: 10, Other: 10, Unseen: 180, Redead: 1}, letters.ErrRedead},
+		{"few letters", letters.Redrive{Canary: 10, Limit: 2}, func(n int) bool { return n == 1 }, letters.Summary{Total: 200, Done: 2, Unseen: 198, Redead: 1}, letters.ErrRedead},
+		{"long wait", letters.Redrive{Canary: 1, CanaryWait: time.Hour}, func(n int) bool { return n > 1 }, letters.Summary{Total: 200, Done: 200}, nil},
+		{"below the share", letters.Redrive{Rate: 10, MaxRedead: 0.2}, func(n int) bool { return n%10 == 0 }, letters.Summary{Total: 200, Done: 200}, nil},
+		{"above the share", letters.Redrive{Rate: 10, MaxRedead: 0.2}, func(n int) bool { return n > 100 }, letters.Summary{}, letters.ErrRedead},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newShelf()
+				s.dead(t, 0, 200)
+				n := 0
+				var mu sync.Mutex
+				stop := shelfApp(t, s, backoff.Schedule{time.Hour}, func(*message.Message) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if n++; test.broken(n) {
+						return backoff.Permanent(errDown)
+					}
+					return nil
+				})
+				store := s.letters(t)
+				watched := time.Duration(0)
+				test.options.Progress = func(p letters.Progress) {
+					if p.Phase == letters.Watching {
+						watched = max(watched, time.Until(p.Until))
+					}
+				}
+				summary, err := store.Redrive(t.Context(), deadTopic, test.options)
+				synctest.Wait()
+				require.ErrorIs(t, err, test.err)
+				switch {
+				case test.name == "above the share":
+					assert.Greater(t, summary.Redead, summary.Done/5)
+					assert.Less(t, summary.Done, 140)
+					assert.Equal(t, 200, summary.Done+summary.Unseen)
+				case test.options.MaxRedead > 0:
+					assert.InDelta(t, 20, summary.Redead, 1)
+					summary.Redead = 0
+					fallthrough
+				default:
+					if test.err == nil {
+						summary.Redead = 0
+					}
+					assert.Equal(t, test.want, summary)
+				}
+				if test.options.Canary > 0 {
+					assert.Equal(t, max(test.options.CanaryWait, 10*time.Second), watched)
+				}
+				stop()
+			})
+		})
+	}
+}
+
+func TestLettersConfigIsValidated(t *testing.T) {
+	t.Parallel()
+	_, err := relay.NewLetters(relay.LettersConfig{})
+	require.ErrorContains(t, err, "Publisher is nil")
+	require.ErrorContains(t, err, "Topics is nil")
+	s := newShelf()
+	store := s.letters(t, func(c *relay.LettersConfig) {
+		c.GenerateTopic = func(p relay.TopicParams) (string, error) { return "", errors.New("no name") }
+	})
+	s.dead(t, 0, 1)
+	assert.Empty(t, browse(t, store, deadTopic, letters.Filter{})[0].Target)
+	_, err = store.TopicOf("billing")
+	require.ErrorContains(t, err, "no name")
+}
