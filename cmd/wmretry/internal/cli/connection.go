@@ -54,7 +54,7 @@ func (e *env) address() (string, error) {
 	address, of := e.flags.uri, "--uri"
 	if address == "" {
 		if address, of = e.getenv("AMQP_URL"), "AMQP_URL"; address == "" {
-			return "", usage("no broker is named: set AMQP_URL=amqp://user:password@host:5672/, or use --uri amqp://user@host:5672/")
+			return "", usage("no broker is named: set AMQP_URL to an address with user and password, or use --uri amqp://user@host:5672/")
 		}
 	}
 	u, err := url.Parse(address)

@@ -41,9 +41,11 @@ gone by then is not sent.`,
 	flags := c.Flags()
 	flags.BoolVar(&f.pretty, "pretty", false, "indent JSON for the editor")
 	flags.BoolVar(&f.force, "force", false, "send a body that is no valid JSON any more")
-	flags.StringVar(&f.to, "to", "", "work queue, where the letter's own one is unknown")
-	flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
-	flags.StringVar(&f.note, "note", "", "a note for the history, after that of the change")
+	if !l.orphans { // these have a target, and no history
+		flags.StringVar(&f.to, "to", "", "work queue, where the letter's own one is unknown")
+		flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
+		flags.StringVar(&f.note, "note", "", "a note for the history, after that of the change")
+	}
 	return c
 }
 

@@ -206,9 +206,18 @@ func (l *letterCommand) printGroups(groups []letters.Group) error {
 			thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(reason), l.time(g.First), l.time(g.Last), safe(g.Example),
 		})
 	}
-	t.SetColumnConfigs([]table.ColumnConfig{{Number: 1, Align: text.AlignRight}, {Number: 4, WidthMax: max(l.width-130, 40)}})
+	l.setCauseColumns(t, 4, 120)
 	_, err := fmt.Fprintln(l.stdout, t.Render())
 	return err
+}
+
+// setCauseColumns aligns counts, and on a terminal wraps the reason. others is the width of the other columns.
+func (e *env) setCauseColumns(t table.Writer, reason, others int) {
+	columns := []table.ColumnConfig{{Number: 1, Align: text.AlignRight}}
+	if e.outTerminal {
+		columns = append(columns, table.ColumnConfig{Number: reason, WidthMax: max(e.width-others, 40), WidthMaxEnforcer: text.WrapSoft})
+	}
+	t.SetColumnConfigs(columns)
 }
 
 func orDash(s string) string {

@@ -60,9 +60,11 @@ changes a queue.`,
 	flags.IntVar(&f.canary, "canary", 0, "send so many letters first, and go on only if none of them dies again")
 	flags.DurationVar(&f.canaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to die the last time, and 10s)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%")
-	flags.StringVar(&f.to, "to", "", "work queue of letters whose own one is unknown")
-	flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
-	flags.StringVar(&f.note, "note", "", "a note for the history")
+	if !l.orphans { // these have a target, and no history
+		flags.StringVar(&f.to, "to", "", "work queue of letters whose own one is unknown")
+		flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
+		flags.StringVar(&f.note, "note", "", "a note for the history")
+	}
 	return c
 }
 
@@ -126,7 +128,7 @@ func (l *letterCommand) redrive(ctx context.Context, args []string, options lett
 // finish prints the report of a redrive, discard or import, and returns the error that the command ends with.
 func (l *letterCommand) finish(ctx context.Context, report *report, err error, selected *filterFlags) error {
 	if err != nil {
-		report.Error = l.scrub(l.explain(err))
+		report.Error = l.scrub(err.Error())
 		if report.Interrupted && errors.Is(err, context.Canceled) {
 			report.Error = "interrupted"
 		}
@@ -217,7 +219,11 @@ func (r *report) print(e *env) error {
 	line(r.Done, word, text.FgGreen)
 	optional(r.Other, "not selected by the filters: they stay", text.Reset)
 	optional(r.Kept, r.kept(), text.FgYellow)
-	optional(r.Unseen, "not looked at, because the command ended early: they stay", text.FgYellow)
+	unseen := "not looked at, because the command ended early: they stay"
+	if r.limited() {
+		unseen = "not looked at, beyond --limit: they stay"
+	}
+	optional(r.Unseen, unseen, text.FgYellow)
 	from := "letters were in the queue at the start"
 	if r.Command == "import" {
 		from = "letters in the file"
@@ -234,7 +240,7 @@ func (r *report) print(e *env) error {
 		for _, g := range r.Causes {
 			t.AppendRow(table.Row{thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(safe(g.Reason)), safe(g.Example)})
 		}
-		t.SetColumnConfigs([]table.ColumnConfig{{Number: 1, Align: text.AlignRight}, {Number: 4, WidthMax: max(e.width-80, 40)}})
+		e.setCauseColumns(t, 4, 90)
 		s.WriteString(t.Render() + "\n")
 	}
 	if r.Export != "" {
@@ -244,11 +250,14 @@ func (r *report) print(e *env) error {
 	return err
 }
 
+// limited reports whether --limit has ended the command.
+func (r *report) limited() bool { return r.Error == "" && r.Limit > 0 && r.Done >= r.Limit }
+
 func (r *report) kept() string {
 	switch {
 	case r.Command == "import":
 		return "not put back"
-	case r.Error == "" && r.Limit > 0 && r.Done >= r.Limit:
+	case r.limited():
 		return "selected, and beyond --limit: they stay"
 	case r.Command == "redrive":
 		return "selected, and not sent: they stay"

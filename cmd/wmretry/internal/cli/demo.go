@@ -1,5 +1,203 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
 
-func newDemoCommand(*env) *cobra.Command { return &cobra.Command{Use: "demo"} }
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+const (
+	defaultDemoQueue = "wmretry-demo"
+	leastDemo        = 10
+	mostDemo         = 100_000
+	demoTimeout      = 5 * time.Minute
+	demoPause        = 100 * time.Millisecond
+)
+
+type demoFlags struct {
+	queue                  string
+	letters                int
+	clean, consume, broken bool
+}
+
+func newDemoCommand(e *env) *cobra.Command {
+	f := demoFlags{queue: defaultDemoQueue}
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "Fill a queue with letters of several kinds, to try the other commands",
+		Long: `Declares a work queue with an app of this library, and fills its dead-letter queue: retries that were used up, permanent errors,
+headers of many types, a hostile reason, letters of the broker at its delivery limit, of Watermill's PoisonQueue, of no record, and one
+orphan. Then it prints commands to try.
+
+The demo has a prefix of its own, <queue>-retry: nothing of another app is touched, and --clean removes all of it.
+--consume runs the handler of the demo, whose dependency is back: letters that are redriven succeed, but those with permanent errors.
+With --broken the dependency is still down, and they die again.`,
+		Example: `  wmretry demo
+  wmretry demo --letters 5000
+  wmretry demo --consume            # in another terminal, before a redrive
+  wmretry demo --consume --broken   # to see a canary die
+  wmretry demo --clean`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return e.demo(c.Context(), f) },
+	}
+	c.Flags().StringVar(&f.queue, "queue", f.queue, "name of the work queue, and beginning of all other names")
+	c.Flags().IntVar(&f.letters, "letters", 60, fmt.Sprintf("how many letters, from %d to %d", leastDemo, mostDemo))
+	c.Flags().BoolVar(&f.clean, "clean", false, "remove all that the demo has declared, with the letters")
+	c.Flags().BoolVar(&f.consume, "consume", false, "run the handler of the demo until Ctrl-C")
+	c.Flags().BoolVar(&f.broken, "broken", false, "with --consume: its dependency is still down")
+	c.MarkFlagsMutuallyExclusive("clean", "consume")
+	return c
+}
+
+func (e *env) demo(ctx context.Context, f demoFlags) error {
+	switch {
+	case f.letters < leastDemo || f.letters > mostDemo:
+		return usage("--letters is %d: it must be from %d to %d", f.letters, leastDemo, mostDemo)
+	case f.broken && !f.consume:
+		return usage("--broken needs --consume")
+	}
+	config, err := e.config()
+	if err != nil {
+		return err
+	}
+	if err := e.reach(ctx, config); err != nil {
+		return err
+	}
+	d := demo{env: e, config: config, work: f.queue, dead: deadletter.QueueOf(f.queue), own: f.queue + "-retry", orphans: f.queue + "-retry.orphans"}
+	if d.connection, err = amqp091.DialConfig(config.URI, amqp091.Config{TLSClientConfig: config.TLS}); err != nil {
+		return e.unreachable(config.URI, err)
+	}
+	defer func() { _ = d.connection.Close() }()
+	if d.channel, err = d.connection.Channel(); err != nil {
+		return err
+	}
+	switch {
+	case f.clean:
+		return d.clean()
+	case f.consume:
+		return d.run(ctx, f.broken)
+	}
+	ctx, cancel := context.WithTimeout(ctx, demoTimeout)
+	defer cancel()
+	if err := d.fill(ctx, f.letters); err != nil {
+		return fmt.Errorf("%w; `wmretry demo --clean` removes what is there", err)
+	}
+	return d.advise(f.letters)
+}
+
+// demo is one run of the command.
+type demo struct {
+	*env
+	config       deadletter.Config
+	connection   *amqp091.Connection
+	channel      *amqp091.Channel
+	work, dead   string
+	own, orphans string // prefix and orphans of the demo
+}
+
+// demoSchedule is short: a letter dies in a moment.
+var demoSchedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
+
+// gone is the work queue that is deleted while a message waits.
+func (d *demo) gone() string { return d.work + "-gone" }
+
+const goneDelay = 2 * time.Second
+
+// fill makes the letters, in several ways.
+func (d *demo) fill(ctx context.Context, letters int) error {
+	before, err := d.count(d.dead)
+	if err != nil {
+		return err
+	}
+	orphans, err := d.count(d.orphans)
+	if err != nil {
+		return err
+	}
+	others := max(letters/20, 1)
+	limited, poisoned, unknown := others, others, others
+	ofHandler := letters - limited - poisoned - unknown
+	meter := d.meter("demo", "dead")
+	defer meter.stop()
+	if err := d.handle(ctx, ofHandler, func() (bool, error) {
+		dead, err := d.count(d.dead)
+		meter.count(max(dead-before, 0), demoPause)
+		return dead >= before+ofHandler, err
+	}); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context, int) error{d.limit, d.poison, d.unknown} {
+		if err := step(ctx, others); err != nil {
+			return err
+		}
+	}
+	if err := d.await(ctx, func() (bool, error) {
+		dead, err := d.count(d.dead)
+		return dead >= before+letters, err
+	}); err != nil {
+		return fmt.Errorf("the letters have not arrived in %s: %w", safe(d.dead), err)
+	}
+	if err := d.orphan(ctx); err != nil {
+		return err
+	}
+	return d.await(ctx, func() (bool, error) {
+		n, err := d.count(d.orphans)
+		return n > orphans, err
+	})
+}
+
+// await calls done until it returns true.
+func (d *demo) await(ctx context.Context, done func() (bool, error)) error {
+	for {
+		if is, err := done(); is || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(demoPause):
+		}
+	}
+}
+
+// count returns how many messages a queue has. One that is not there has none.
+func (d *demo) count(queue string) (int, error) {
+	state, err := d.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+	var refused *amqp091.Error
+	if errors.As(err, &refused) && refused.Code == amqp091.NotFound {
+		d.channel, err = d.connection.Channel() // the error has closed the one before
+		return 0, err
+	}
+	return state.Messages, err
+}
+
+func (d *demo) advise(letters int) error {
+	if d.json {
+		return d.printJSON(map[string]any{"queue": d.work, "letters": letters, "orphans": 1})
+	}
+	_, err := fmt.Fprintf(d.stdout, `%s are in %s, and 1 orphan in %s. Try:
+
+%s
+`, plural(letters, "letter", "letters"), safe(d.dead), safe(d.orphans), strings.NewReplacer("QUEUE", safe(d.work), "PREFIX", safe(d.own)).Replace(`  wmretry status --prefix PREFIX
+  wmretry dead list QUEUE
+  wmretry dead list QUEUE --group
+  wmretry dead show QUEUE ID                        # with an id of the list
+  wmretry dead redrive QUEUE --reason 'connection refused' --dry-run
+  wmretry demo --queue QUEUE --consume --broken     # in another terminal: the dependency is still down
+  wmretry dead redrive QUEUE --canary 5 --canary-wait 5s
+  wmretry demo --queue QUEUE --consume              # the dependency is back
+  wmretry dead redrive QUEUE --dead-reason exhausted --canary 5 --canary-wait 5s --rate 20/s
+  wmretry dead edit QUEUE ID --pretty
+  wmretry dead export QUEUE -o letters.jsonl
+  wmretry dead discard QUEUE --handler ship
+  wmretry orphans list --prefix PREFIX
+  wmretry demo --queue QUEUE --clean`))
+	return err
+}

@@ -44,7 +44,7 @@ func run(interrupted context.Context, e *env, args []string) int {
 		code = codeUsage
 		_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n`wmretry --help` lists the commands, and each command has --help with examples.\n", e.scrub(err.Error()))
 	default:
-		if text := e.explain(err); text != "" {
+		if text := err.Error(); text != "" {
 			_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n", e.scrub(text))
 		}
 	}
