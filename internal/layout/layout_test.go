@@ -89,6 +89,12 @@ var rules = []rule{
 		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/subscriber"},
 		why:   "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers",
 	},
+	{
+		folder: "rabbitmq/deadletter/page",
+		may:    []string{watermill, module + "/letters", module + "/middleware", module + "/rabbitmq/deadletter"},
+		never:  []string{amqpPubSub, module + "/config"},
+		why:    "it is HTTP over any letters.Store: what AMQP does belongs in the Store",
+	},
 	{folder: "rabbitmq/internal/argument", why: "argument names are text"},
 	{folder: "rabbitmq/internal/redelivery", never: []string{watermill, amqp091}, why: "headers are plain values"},
 	{folder: "rabbitmq/internal/naming", may: []string{module + "/backoff"}, never: []string{amqp091}, why: "names are text"},
@@ -123,13 +129,13 @@ var rules = []rule{
 	{
 		folder: "config",
 		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq"},
-		never:  []string{amqpPubSub + "/v3", module + "/configamqp3"},
+		never:  []string{amqpPubSub + "/v3", module + "/configamqp3", module + "/rabbitmq/deadletter"},
 		why:    "it is the edge to watermill-amqp v2 and nothing else",
 	},
 	{
 		folder: "configamqp3",
 		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq"},
-		never:  []string{amqpPubSub + "/v2", module + "/config"},
+		never:  []string{amqpPubSub + "/v2", module + "/config", module + "/rabbitmq/deadletter"},
 		why:    "it is the edge to watermill-amqp v3 and nothing else",
 	},
 	{
