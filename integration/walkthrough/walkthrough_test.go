@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -230,6 +231,61 @@ func (f *firstLine) line() <-chan string {
 		line <- string(f.text)
 	}()
 	return line
+}
+
+// TestDocumentedCommands: every command of wmretry in the documents exists, with its flags. --help parses the flags and runs nothing.
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "wmretry")
+	build(t, "../../cmd/wmretry", program, ".")
+	fault := func(line string) string {
+		output, err := exec.Command("bash", "-c", program+strings.TrimPrefix(line, "wmretry")+" --help").CombinedOutput()
+		if err != nil {
+			return string(output)
+		}
+		_, usage, _ := strings.Cut(string(output), "Usage:\n  ")
+		usage, _, _ = strings.Cut(usage, "\n")
+		if path := name.FindString(usage); !strings.HasPrefix(line+" ", path) || strings.Contains(string(output), "\nAvailable Commands:") {
+			return "the nearest command is " + usage
+		}
+		return ""
+	}
+	pages, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	commands := map[string]bool{}
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, line := range commandsIn(string(text)) {
+			if !commands[line] {
+				commands[line] = true
+				assert.Empty(t, fault(line), "%s has the command %s", page, line)
+			}
+		}
+	}
+	assert.Greater(t, len(commands), 20)
+	for _, wrong := range []string{"wmretry dead lists orders", "wmretry dead list --wrong orders", "wmretry dead"} {
+		assert.NotEmpty(t, fault(wrong), wrong)
+	}
+}
+
+var (
+	inline   = regexp.MustCompile("`(wmretry [^`]+)`")
+	ownLine  = regexp.MustCompile(`(?m)^(?:wmretry|go run -C cmd/wmretry \.) +(.+)$`)
+	followed = regexp.MustCompile(` *(;|&| # ).*$`)
+	// name finds the words of a command in its usage: those before the arguments.
+	name = regexp.MustCompile(`^(?:[a-z]+ )+`)
+)
+
+// commandsIn returns the commands of wmretry in a text.
+func commandsIn(text string) (lines []string) {
+	for _, match := range inline.FindAllStringSubmatch(text, -1) {
+		lines = append(lines, match[1])
+	}
+	for _, match := range ownLine.FindAllStringSubmatch(text, -1) {
+		lines = append(lines, "wmretry "+followed.ReplaceAllString(match[1], ""))
+	}
+	return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "wmretry --") })
 }
 
 // TestShape makes sure that a wrong number or text is found, and what differs between runs is not.
