@@ -24,6 +24,8 @@ type Backend struct {
 	// Connect connects an app.
 	Connect func(App) (*Connection, error)
 
+	// Letters connects to the dead letters of an app. A backend that has none returns relay.ErrNoLetters.
+	Letters func(App) (*Letters, error)
 	// Declare, where it is set, creates what must exist before the first message: for the app's topics, and for the retries
 	// of a prefix.
 	Declare func(prefix string, topics ...string) error
@@ -48,6 +50,9 @@ type App struct {
 	// HandlerLimit is the redelivery limit of the app's topics. It must be longer than a handler takes. The default is 30 seconds.
 	HandlerLimit time.Duration
 
+	// Lease is how long the lock of a redrive or discard lasts after its process has died, on Redis Streams and NATS. The default is
+	// 30 seconds.
+	Lease time.Duration
 	// Middleware, where it is set, can change the configuration of the retry middleware of handlers without such a function.
 	Middleware func(*middleware.TieredRetryConfig)
 
@@ -66,6 +71,13 @@ func (a App) limit(p relay.SubscriberParams) time.Duration {
 		return a.Limit
 	}
 	return 2*p.Hop + 10*time.Second
+}
+
+func (a App) lease() time.Duration {
+	if a.Lease > 0 {
+		return a.Lease
+	}
+	return 30 * time.Second
 }
 
 func (a App) handlerLimit() time.Duration {
@@ -94,6 +106,8 @@ type parts struct {
 	copies     func() (message.Publisher, error)                                       // nil: publisher
 	subscriber func(app App, group string) (message.Subscriber, error)                 // of handlers and dead letters
 	tier       func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) // nil: the server delays return topics
+	topics     func(App) (relay.LetterTopics, error)                                   // nil: there is none, because of noLetters
+	noLetters  string
 }
 
 // connect connects an app.

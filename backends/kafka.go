@@ -41,9 +41,10 @@ func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
 		tier: func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) {
 			return subscriber("retry-relay")
 		},
+		noLetters: "Kafka removes no single message",
 	}
 	return Backend{
-		Name: "kafka", Publisher: publisher,
+		Name: "kafka", Publisher: publisher, Letters: retries.letters,
 		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) },
 	}
 }

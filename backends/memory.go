@@ -24,9 +24,10 @@ func Memory(logger watermill.LoggerAdapter) Backend {
 		tier: func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) {
 			return shared{Subscriber: channel}, nil
 		},
+		noLetters: "gochannel keeps no message: subscribe to the dead-letter topic before the first letter",
 	}
 	return Backend{
-		Name: "gochannel", Publisher: publisher,
+		Name: "gochannel", Publisher: publisher, Letters: retries.letters,
 		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) },
 	}
 }

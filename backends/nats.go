@@ -33,16 +33,21 @@ func NATS(url string, logger watermill.LoggerAdapter) Backend {
 		tier: func(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
 			return subscriber("retry-relay", limit, 1)
 		},
+		topics: func(app App) (relay.LetterTopics, error) { return newNATSLetters(url, app) },
 	}
 	return Backend{
-		Name: "nats", Publisher: publisher,
+		Name: "nats", Publisher: publisher, Letters: retries.letters,
 		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) },
 		Declare: func(prefix string, topics ...string) error {
 			return withNATS(url, func(js nats.JetStreamContext) error { return declareNATS(js, prefix, topics) })
 		},
 		Remove: func(prefix string, topics ...string) error {
 			return withNATS(url, func(js nats.JetStreamContext) error {
-				err := js.DeleteStream(prefix)
+				err := js.DeleteKeyValue(lockBucket(prefix))
+				if errors.Is(err, nats.ErrStreamNotFound) {
+					err = nil
+				}
+				err = errors.Join(err, js.DeleteStream(prefix))
 				for _, topic := range topics {
 					err = errors.Join(err, js.DeleteStream(streamName(topic)))
 				}

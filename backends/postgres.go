@@ -33,10 +33,10 @@ func Postgres(url string, logger watermill.LoggerAdapter) Backend {
 		copies: func() (message.Publisher, error) {
 			return p.newPublisher(sql.PublisherConfig{SchemaAdapter: waitingQueue, AutoInitializeSchema: true})
 		},
-		subscriber: p.delayed,
+		subscriber: p.delayed, topics: p.letters(true),
 	}
 	return Backend{
-		Name: "postgres-delayed", Publisher: p.publisher,
+		Name: "postgres-delayed", Publisher: p.publisher, Letters: retries.letters,
 		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) }, Remove: p.remove,
 	}
 }
@@ -49,10 +49,10 @@ func PostgresRelay(url string, logger watermill.LoggerAdapter) Backend {
 		subscriber: func(app App, group string) (message.Subscriber, error) {
 			return p.subscriber(group, app.handlerLimit())
 		},
-		tier: p.tier,
+		tier: p.tier, topics: p.letters(false),
 	}
 	return Backend{
-		Name: "postgres", Publisher: p.publisher,
+		Name: "postgres", Publisher: p.publisher, Letters: retries.letters,
 		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) }, Remove: p.remove,
 	}
 }

@@ -12,12 +12,13 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 // RabbitMQ is watermill-amqp v2. The broker delays the messages, in queues with a TTL: there is no relay. App.MaxHop, App.Limit and
 // App.HandlerLimit have no effect.
 func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
-	return rabbitMQ("rabbitmq-v2", func(app App) amqpv2.Config {
+	return rabbitMQ("rabbitmq-v2", uri, func(app App) amqpv2.Config {
 		c := amqpv2.NewDurablePubSubConfig(uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group))
 		c.Publish.ConfirmDelivery = true
 		c.Marshaler = app.marshaler(c.Marshaler)
@@ -27,7 +28,7 @@ func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
 
 // RabbitMQv3 is watermill-amqp v3.
 func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
-	return rabbitMQ("rabbitmq-v3", func(app App) amqpv3.Config {
+	return rabbitMQ("rabbitmq-v3", uri, func(app App) amqpv3.Config {
 		c := amqpv3.NewDurablePubSubConfig(uri, amqpv3.GenerateQueueNameTopicNameWithSuffix(app.Group))
 		c.Publish.ConfirmDelivery = true
 		c.Marshaler = app.marshaler(c.Marshaler)
@@ -37,7 +38,7 @@ func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
 
 // rabbitMQ is a major version of watermill-amqp, whose configuration, publisher and subscriber are C, P and S.
 func rabbitMQ[C any, M edge.Major[C], P message.Publisher, S message.Subscriber](
-	name string,
+	name, uri string,
 	fanOut func(App) C,
 	connect func(rabbitmq.BuilderConfig[C, M], watermill.LoggerAdapter, ...middleware.HandlerOptions) (*rabbitmq.Connection, error),
 	newBuilder func(rabbitmq.BuilderConfig[C, M]) (*rabbitmq.Builder[C, M], error),
@@ -48,6 +49,12 @@ func rabbitMQ[C any, M edge.Major[C], P message.Publisher, S message.Subscriber]
 	return Backend{
 		Name:      name,
 		Publisher: func() (message.Publisher, error) { return newPublisher(fanOut(App{}), logger) },
+		Letters: func(app App) (*Letters, error) {
+			store, err := deadletter.Open(deadletter.Config{URI: uri, Prefix: app.Prefix}, logger)
+			return &Letters{Store: store, QueueOf: func(_, topic string) (string, error) {
+				return deadletter.QueueOf(amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group)(topic)), nil
+			}}, err
+		},
 		Connect: func(app App) (*Connection, error) {
 			config := rabbitmq.BuilderConfig[C, M]{AMQP: fanOut(app), Schedule: app.Schedule, Prefix: app.Prefix}
 			c, err := connect(config, logger, app.onRabbitMQ())

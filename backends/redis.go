@@ -35,9 +35,10 @@ func Redis(address string, logger watermill.LoggerAdapter) Backend {
 		tier: func(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
 			return subscriber("retry-relay", limit)
 		},
+		topics: func(app App) (relay.LetterTopics, error) { return redisLetters{client(), app.lease()}, nil },
 	}
 	return Backend{
-		Name: "redis", Publisher: publisher,
+		Name: "redis", Publisher: publisher, Letters: retries.letters,
 		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) },
 		Remove:  func(prefix string, topics ...string) error { return removeRedis(client(), prefix, topics) },
 	}

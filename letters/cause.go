@@ -88,34 +88,46 @@ func (g *Groups) Sorted() []Group {
 	return sorted
 }
 
-// What differs between two failures with the same cause, in the order in which Normalise replaces it.
+// varying is what differs between two failures with the same cause, in the order in which Normalise replaces it. A pattern matches only a
+// text with at least so many of the characters: to count them is faster than to match.
 var varying = []struct {
+	times       int
+	characters  string
 	pattern     *regexp.Regexp
 	replacement string
 }{
-	{regexp.MustCompile(`\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?(Z|[+-]\d{2}:?\d{2})?`), "<time>"},
-	{regexp.MustCompile(`\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b`), "<id>"},
-	{regexp.MustCompile(`\b0x[0-9a-fA-F]+\b`), "<id>"},
-	{regexp.MustCompile(`\b\w*\d\w*\b`), "<id>"},
+	{2, "-/", regexp.MustCompile(`\b\d{4}[-/]\d{2}[-/]\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?(Z|( ?[+-]\d{2}:?\d{2})?( UTC)?( m=[+-]\d+\.\d+)?))?`), "<time>"},
+	{2, ":", regexp.MustCompile(`\b(\w{3}, )?\d{1,2}[ -](Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[ -]\d{2,4} \d{2}:\d{2}:\d{2}( [A-Z]{3}| [+-]\d{4})?`), "<time>"},
+	{2, ":", regexp.MustCompile(`\b\d{1,2}:\d{2}:\d{2}([.,]\d+)?\b`), "<time>"},
+	{3, ".", regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}\b`), "<ip>"},
+	{1, "[", regexp.MustCompile(`\[[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(%\w+)?\]`), "<ip>"},
+	{4, "-", regexp.MustCompile(`\b[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`), "<id>"},
+	{1, "smhd", regexp.MustCompile(`\b(\d+(\.\d+)?(ns|us|µs|μs|ms|s|m|h|d)){1,6}\b`), "<n>"},
+	{1, digits, regexp.MustCompile(`\b\d+(\.\d+)?([eE][+-]?\d+)?([kKMGT]i?)?(B|bytes)?\b`), "<n>"},
+	{1, digits, regexp.MustCompile(`\b\w*\d\w*\b`), "<id>"},
 }
 
-// number is a word that starts with a digit, such as 12, 3.5 or 10s. Other words with a digit in them are ids.
-var number = regexp.MustCompile(`^[0-9]+[a-zA-Zµ%]{0,3}$`)
+const digits = "0123456789"
 
-// Normalise replaces what differs between failures with the same cause: numbers by <n>, ids (words with letters and digits) by <id>,
-// times by <time>. White space becomes one space.
+// Normalise replaces what differs between failures with the same cause: numbers, sizes and durations by <n>, ids (UUIDs, and words with
+// letters and digits) by <id>, times and dates by <time>, and IP addresses by <ip>. White space becomes one space.
 func Normalise(reason string) string {
-	for i, v := range varying {
-		if i < len(varying)-1 {
+	for _, v := range varying {
+		if hasTimes(reason, v.characters, v.times) {
 			reason = v.pattern.ReplaceAllString(reason, v.replacement)
-			continue
 		}
-		reason = v.pattern.ReplaceAllStringFunc(reason, func(word string) string {
-			if number.MatchString(word) {
-				return "<n>"
-			}
-			return v.replacement
-		})
 	}
 	return strings.Join(strings.Fields(reason), " ")
+}
+
+// hasTimes reports whether a text has at least so many of the characters.
+func hasTimes(text, characters string, times int) bool {
+	for ; times > 0; times-- {
+		at := strings.IndexAny(text, characters)
+		if at < 0 {
+			return false
+		}
+		text = text[at+1:]
+	}
+	return true
 }

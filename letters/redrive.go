@@ -80,7 +80,7 @@ func Watch(canary []*Letter) time.Duration {
 	var longest time.Duration
 	for _, l := range canary {
 		if first, last := l.Record.FirstFailedAt, l.Record.LastFailedAt; !first.IsZero() && last.After(first) {
-			longest = max(longest, last.Sub(first))
+			longest = min(max(longest, last.Sub(first)), longestWatch)
 		}
 	}
 	return min(longest+longest/20+shortestWatch, longestWatch)
@@ -109,7 +109,11 @@ type Discard struct {
 
 // Validate reports all faults of the options.
 func (d Discard) Validate() error {
-	return Redrive{Filter: d.Filter, Limit: d.Limit}.Validate()
+	var fault error
+	if d.Limit < 0 {
+		fault = fmt.Errorf("Discard.Limit is %d: it must not be negative (0 is no limit)", d.Limit)
+	}
+	return errors.Join(fault, d.Filter.Validate())
 }
 
 // Phase is what a redrive or discard is doing.

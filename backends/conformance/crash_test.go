@@ -32,6 +32,7 @@ type victim struct {
 	To            string // a part of the name of the topic that is published to
 	Nth           int32  // which of these publishes ends the process
 	Before        bool   // the process ends before the publish, not after
+	Redrive       string // the topic of the dead letters that it redrives; empty: it runs the app
 }
 
 // child runs the victim where this process was started as one. It then does not return.
@@ -54,6 +55,9 @@ func child() {
 	backend, err := registry.Find(v.Backend)
 	if err != nil {
 		panic(err)
+	}
+	if v.Redrive != "" {
+		redriveAll(backend.Open(v.URL, logger()), app, v.Redrive)
 	}
 	_, err = start(backend.Open(v.URL, logger()), app, v.Topics, func(msg *message.Message) error {
 		record, _ := middleware.ReadRecord(msg.Metadata)
@@ -161,6 +165,6 @@ func (f *fixture) die(v victim) {
 func crashApp(group, prefix string) backends.App {
 	return backends.App{
 		Group: group, Prefix: prefix, Schedule: backoff.Schedule{500 * time.Millisecond},
-		Limit: 3 * time.Second, HandlerLimit: 3 * time.Second,
+		Limit: 3 * time.Second, HandlerLimit: 3 * time.Second, Lease: 10 * time.Second,
 	}
 }

@@ -93,6 +93,7 @@ func TestConformance(t *testing.T) {
 			run("a shorter wait overtakes a longer one", overtakes, true)
 			run("no fan-out to a second consumer group", fanOut, true)
 			run("dead letters are complete", deadLetters, true)
+			run("dead letters come back", redrive, true)
 			run("a tier longer than the redelivery limit", longTier, true)
 			run("a handler with a schedule of its own", ownSchedule, true)
 			run("two groups of one connection", groups, true)
@@ -105,6 +106,7 @@ func TestConformance(t *testing.T) {
 			}
 			run("restart in the middle of a wait", restart, true)
 			run("crash before and after a publish", crash, true)
+			run("crash while dead letters come back", crashOfRedrive, true)
 		})
 	}
 }

@@ -55,6 +55,9 @@ type Expectation struct {
 	// message. With watermill-sql on PostgreSQL a consumer group handles one message of a topic at a time.
 	HandlersPerTopic int
 
+	// Letters: the backend has a store of dead letters. Else it refuses to open one.
+	Letters bool
+
 	// Concurrency: a handler can have several messages in flight. Else the backend refuses it.
 	Concurrency bool
 
@@ -77,30 +80,30 @@ var entries = []Entry{
 	},
 	{
 		Name: "rabbitmq-v2", Open: backends.RabbitMQ, AddressVariable: "AMQP_URL", Clean: cleanRabbitMQ,
-		Expect: Expectation{Concurrency: true, Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
+		Expect: Expectation{Letters: true, Concurrency: true, Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
 	},
 	{
 		Name: "rabbitmq-v3", Open: backends.RabbitMQv3, AddressVariable: "AMQP_URL", Clean: cleanRabbitMQ,
-		Expect: Expectation{Concurrency: true, Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
+		Expect: Expectation{Letters: true, Concurrency: true, Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
 	},
 	{
 		Name: "nats", Open: backends.NATS, Start: servers.NATS,
 		Demo:   Demo{Name: "nats", Title: "NATS JetStream", Address: "nats://host:port"},
-		Expect: Expectation{Lateness: time.Second, Clock: relayClock, Keeps: httpHeaders},
+		Expect: Expectation{Letters: true, Lateness: time.Second, Clock: relayClock, Keeps: httpHeaders},
 	},
 	{
 		Name: "redis", Open: backends.Redis, Start: servers.Redis,
 		Demo:   Demo{Name: "redis", Title: "Redis Streams", Address: "host:port"},
-		Expect: Expectation{Lateness: time.Second, Clock: relayClock, Keeps: everything},
+		Expect: Expectation{Letters: true, Lateness: time.Second, Clock: relayClock, Keeps: everything},
 	},
 	{
 		Name: "postgres-delayed", Open: backends.Postgres, Start: servers.PostgreSQL,
 		Demo:   Demo{Name: "postgres", Title: "PostgreSQL, watermill-sql's delayed Pub/Sub", Address: "postgres://user:password@host:port/database"},
-		Expect: Expectation{HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: postgresClock, Keeps: validUTF8},
+		Expect: Expectation{Letters: true, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: postgresClock, Keeps: validUTF8},
 	},
 	{
 		Name: "postgres", Open: backends.PostgresRelay, Start: servers.PostgreSQL,
-		Expect: Expectation{HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: relayClock, Keeps: validUTF8},
+		Expect: Expectation{Letters: true, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: relayClock, Keeps: validUTF8},
 	},
 	{
 		Name: "kafka", Open: backends.Kafka, Start: servers.Kafka,

@@ -240,10 +240,13 @@ func (l *look) remove(d *amqp091.Delivery) error {
 
 // replacedAt returns the count of deliveries from which on a letter is replaced by a copy. Where the limit is not known, it is the default
 // of RabbitMQ, except in a queue that the library has declared without a limit that can be reached: its letters came through the
-// library's own exchange.
+// library's own exchange. Beyond the limit of a tier the broker only sends a message back to its work queue.
 func (l *look) replacedAt(d *amqp091.Delivery) int64 {
 	limit, work, prefix := l.limit, naming.WorkQueueOf(l.queue), l.store.prefix
+	_, _, isTier := prefix.TierOf(l.queue)
 	switch {
+	case isTier:
+		return math.MaxInt64
 	case limit > 0:
 	case l.queue == prefix.Orphans(), d.Exchange != "" && d.RoutingKey == naming.DeadKey(work) && l.queue == naming.DeadQueue(work):
 		return math.MaxInt64

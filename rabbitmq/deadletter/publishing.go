@@ -31,6 +31,9 @@ func fresh(d *amqp091.Delivery, l *letters.Letter, entry middleware.Redrive, use
 		}
 	}
 	p.Headers[middleware.RedrivenKey] = l.Redriven.Add(entry).String()
+	if exchange := l.Properties["exchange"]; exchange != "" && (l.Kind == letters.Library || l.Kind == letters.Broker) {
+		headers.SetOrigin(p.Headers, exchange, l.Properties["routing_key"])
+	}
 	p.Priority = cmp.Or(was.Priority, d.Priority)
 	p.UserId = cmp.Or(was.UserID, d.UserId)
 	if p.UserId != user {

@@ -43,6 +43,7 @@ func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
 	want := everyType()
 	want["trace"], want["number"], want["_watermill_message_uuid"] = "abc", int64(7), uuid
 	want[middleware.RedrivenKey] = p.Headers[middleware.RedrivenKey]
+	want["retry_exchange"], want["retry_routing_key"] = "shop", "eu.orders"
 	assert.Equal(t, want, p.Headers)
 	p.Headers = nil
 	assert.Equal(t, amqp091.Publishing{

@@ -36,6 +36,7 @@ type redrive struct {
 	id      string // of the entry in each letter's history
 	user    string // of the connection
 	orphans bool
+	through string // the exchange that messages go to with their own routing key; empty: letters go to their work queue
 	sender  *sender
 
 	places  chan struct{} // of letters in flight
@@ -58,10 +59,18 @@ func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redri
 	if err := options.Validate(); err != nil {
 		return letters.Summary{}, err
 	}
+	through := ""
+	if queue == s.Orphans() {
+		through = s.prefix.ReturnExchange()
+	}
+	return s.redrive(ctx, queue, through, options)
+}
+
+func (s *Store) redrive(ctx context.Context, queue, through string, options letters.Redrive) (letters.Summary, error) {
 	options.By = cmp.Or(options.By, whoami())
 	r := &redrive{
 		run: s.newRun(queue, options.Filter, options.Limit, options.DryRun, options.Progress), options: options, id: rand.Text()[:12],
-		user: s.user(), orphans: queue == s.Orphans(), gone: map[string]error{}, failed: make(chan error, 1),
+		user: s.user(), orphans: queue == s.Orphans(), through: through, gone: map[string]error{}, failed: make(chan error, 1),
 	}
 	if !options.DryRun {
 		sender, err := s.newSender()
@@ -192,6 +201,9 @@ func (r *redrive) one(ctx context.Context, look *look, d *amqp091.Delivery, l *l
 		return look.keep(ctx, d)
 	}
 	target := cmp.Or(l.Target, r.options.To)
+	if r.through != "" {
+		target = targetOfOrphan(d.RoutingKey, r.queue)
+	}
 	if err, known := r.isGone(look, target); known {
 		return errors.Join(err, keep())
 	}
@@ -200,8 +212,8 @@ func (r *redrive) one(ctx context.Context, look *look, d *amqp091.Delivery, l *l
 		Failures: l.Record.Failures, DeadReason: l.Record.DeadReason, Reason: l.Record.Reason,
 	}
 	to, publishing := destination{key: target}, amqp091.Publishing{}
-	if r.orphans {
-		to, publishing = destination{exchange: r.store.prefix.ReturnExchange(), key: d.RoutingKey}, same(d)
+	if r.through != "" {
+		to, publishing = destination{exchange: r.through, key: d.RoutingKey}, same(d)
 	} else {
 		publishing = fresh(d, l, entry, r.user)
 		if reason := headers.RawReason(d.Headers); reason != "" && l.Kind == letters.Library {
@@ -302,14 +314,14 @@ func (r *redrive) isGone(look *look, target string) (fatal error, gone bool) {
 	switch {
 	case target == "":
 		err = fmt.Errorf("%w: letters in %q do not say which work queue they are from; name it with Redrive.To", letters.ErrNoTarget, r.queue)
-	case r.orphans: // their exchange leads back here when the queue is gone
+	case r.through != "": // it leads to the orphans when the queue is gone
 		_, refused := look.connection.Channel(func(channel *amqp091.Channel) error {
 			defer channel.Close()
 			_, err := channel.QueueDeclarePassive(target, true, false, false, false, nil)
 			return err
 		})
 		if refusal.IsCode(refused, amqp091.NotFound) {
-			err = fmt.Errorf("%w: the queue %q does not exist, so its orphans stay in %q; start its app", letters.ErrNoTarget, target, r.queue)
+			err = fmt.Errorf("%w: the queue %q does not exist, so its messages stay in %q; start its app", letters.ErrNoTarget, target, r.queue)
 		} else if refused != nil {
 			return explain("find the work queue", target, refused), true
 		}

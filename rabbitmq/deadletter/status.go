@@ -91,18 +91,31 @@ func (s *Store) StatusWith(ctx context.Context, current []topology.Topology, wor
 	if s.config.Management == "" {
 		return s.statusByName(ctx, current, works)
 	}
-	client, err := s.managementClient()
+	b, err := s.readBoard(ctx, current)
 	if err != nil {
 		return Status{}, err
 	}
-	b := board{prefix: s.prefix, current: current}
-	if b.queues, _, err = client.Details(ctx); err != nil {
-		return Status{}, err
-	}
-	if b.bindings, err = client.Bindings(ctx); err != nil {
-		return Status{}, err
-	}
 	return b.status(works), nil
+}
+
+// readBoard asks for the queues and the bindings at the same time: of thousands of them each takes a second.
+func (s *Store) readBoard(ctx context.Context, current []topology.Topology) (*board, error) {
+	client, err := s.managementClient()
+	if err != nil {
+		return nil, err
+	}
+	b := &board{prefix: s.prefix, current: current}
+	bound := make(chan error, 1)
+	go func() {
+		var err error
+		b.bindings, err = client.Bindings(ctx)
+		bound <- err
+	}()
+	b.queues, _, err = client.Details(ctx)
+	if also := <-bound; err == nil {
+		err = also
+	}
+	return b, err
 }
 
 // Oldest returns when the first letter of a queue was given up, and false where the queue is empty or the letter has no time. It looks at

@@ -45,6 +45,12 @@ func TransportOf(headers amqp091.Table) Transport {
 	return Transport{text(headers, userIDHeader), text(headers, exchangeHeader), text(headers, routingKeyHeader), priority}
 }
 
+// SetOrigin writes the exchange that a message was first published to, and its routing key, into the headers of a redrive. The exchange is
+// not the default one.
+func SetOrigin(headers amqp091.Table, exchange, routingKey string) {
+	headers[exchangeHeader], headers[routingKeyHeader] = exchange, routingKey
+}
+
 // AppendValue appends the encoding of a header's value. Equal values have equal encodings.
 func AppendValue(b []byte, value any) []byte { return appendValue(b, value) }
 

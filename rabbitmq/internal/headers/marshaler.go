@@ -169,14 +169,20 @@ func (m *marshaler) restore(delivery *amqp091.Delivery) {
 			headers[key] = value
 		}
 	}
-	if ours {
-		m.restoreProperties(delivery)
-	}
+	m.restoreProperties(delivery, ours)
 	delivery.Headers = headers
 }
 
-func (m *marshaler) restoreProperties(delivery *amqp091.Delivery) {
+// restoreProperties reads the headers of the library. ours: the delivery is a retry. A redriven message comes through the default exchange,
+// where any publisher can write them: only its exchange and routing key are restored.
+func (m *marshaler) restoreProperties(delivery *amqp091.Delivery, ours bool) {
 	headers := delivery.Headers
+	if !ours {
+		if exchange := text(headers, exchangeHeader); delivery.Exchange == "" && exchange != "" && text(headers, middleware.RedrivenKey) != "" {
+			delivery.Exchange, delivery.RoutingKey = exchange, text(headers, routingKeyHeader)
+		}
+		return
+	}
 	delivery.Exchange = text(headers, exchangeHeader)
 	if user := text(headers, userIDHeader); user != "" {
 		delivery.UserId = user

@@ -46,8 +46,8 @@ func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
 	if r, ok := unfold(folded); ok {
 		r.writeInto(metadata)
 	}
-	if ours && kept < len(headers) {
-		m.restoreProperties(delivery)
+	if kept < len(headers) {
+		m.restoreProperties(delivery, ours)
 	}
 	delivery.Headers = nil // all are in the message
 	msg := message.NewMessage(uuid, delivery.Body)

@@ -86,6 +86,14 @@ func (l *letterCommand) command(c *cobra.Command, args ...string) *cobra.Command
 	return c
 }
 
+// listCommand is the command that lists the letters.
+func (l *letterCommand) listCommand() string {
+	if l.orphans {
+		return "wmretry orphans list"
+	}
+	return "wmretry dead list"
+}
+
 // queue returns the queue in which the letters are, and the arguments after its name.
 func (l *letterCommand) queue(args []string) (string, []string) {
 	if l.orphans {
@@ -131,6 +139,9 @@ func workQueues(names []string) []string {
 
 // failed adds what to do to an error of a call on a queue.
 func (l *letterCommand) failed(ctx context.Context, queue string, err error) error {
+	if errors.Is(err, letters.ErrNoTarget) && strings.Contains(err.Error(), "Redrive.To") {
+		return fmt.Errorf("%w (here: --to QUEUE)", err)
+	}
 	if !errors.Is(err, letters.ErrNoQueue) || ctx.Err() != nil {
 		return err
 	}
@@ -158,9 +169,9 @@ func (l *letterCommand) failed(ctx context.Context, queue string, err error) err
 }
 
 // nothing is the error where no letter was selected.
-func nothing(queue string, selected *filterFlags) error {
+func (l *letterCommand) nothing(queue string, selected *filterFlags) error {
 	if selected.any() {
-		return exit(codeNothing, fmt.Errorf("no letter in %s matches; `wmretry dead list` without filters shows all of them", safe(queue)))
+		return exit(codeNothing, fmt.Errorf("no letter in %s matches; `%s` without filters shows all of them", safe(queue), l.listCommand()))
 	}
 	return nil
 }

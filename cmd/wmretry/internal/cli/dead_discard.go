@@ -120,7 +120,7 @@ func (l *letterCommand) askDiscard(ctx context.Context, store *deadletter.Store,
 	}
 	if counted.Done == 0 {
 		_, _ = fmt.Fprintf(l.stdout, "no letter in %s is to be removed\n", safe(queue))
-		return false, nothing(queue, &f.filterFlags)
+		return false, l.nothing(queue, &f.filterFlags)
 	}
 	copied := "without a copy"
 	if f.export != "" {

@@ -112,7 +112,7 @@ func (l *letterCommand) only(ctx context.Context, store *deadletter.Store, queue
 	}
 	switch {
 	case n == 0:
-		return nil, exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `wmretry dead list` prints the ids", safe(queue), safe(id)))
+		return nil, exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `%s` prints the ids", safe(queue), safe(id), l.listCommand()))
 	case n > 1:
 		_, _ = fmt.Fprintf(l.stderr, "%d letters have this id: the oldest is edited, the others stay\n", n)
 	}

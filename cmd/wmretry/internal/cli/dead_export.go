@@ -82,7 +82,7 @@ func (l *letterCommand) export(ctx context.Context, args []string, filter letter
 		return l.failed(ctx, queue, err)
 	}
 	if n == 0 {
-		if err := nothing(queue, f); err != nil {
+		if err := l.nothing(queue, f); err != nil {
 			return err
 		}
 	}

@@ -144,7 +144,7 @@ func (l *letterCommand) finish(ctx context.Context, report *report, err error, s
 		return l.failed(ctx, report.Queue, err)
 	}
 	if report.Done == 0 && report.Kept == 0 {
-		return nothing(report.Queue, selected)
+		return l.nothing(report.Queue, selected)
 	}
 	return nil
 }

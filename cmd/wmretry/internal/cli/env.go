@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -131,10 +132,16 @@ func (e *env) printJSON(value any) error {
 	return e.jsonLine(e.stdout, value)
 }
 
+// jsonLine writes a value as one line of JSON. What could change a terminal is escaped, which JSON reads as the same text.
 func (e *env) jsonLine(to io.Writer, value any) error {
-	encoder := json.NewEncoder(to)
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
 	encoder.SetEscapeHTML(false)
-	return encoder.Encode(value)
+	if err := encoder.Encode(value); err != nil {
+		return err
+	}
+	_, err := io.WriteString(to, escapeJSON(line.String()))
+	return err
 }
 
 // table returns a table with these columns: Render returns its text.

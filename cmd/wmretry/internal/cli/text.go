@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -33,6 +35,25 @@ func escape(s string, lines bool) string {
 			text.WriteString(quoted[1 : len(quoted)-1])
 		}
 		rest = rest[size:]
+	}
+	return text.String()
+}
+
+// escapeJSON escapes what encoding/json leaves as it is, and could change the terminal.
+func escapeJSON(line string) string {
+	odd := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
+	if strings.IndexFunc(line, odd) < 0 {
+		return line
+	}
+	var text strings.Builder
+	for _, r := range line {
+		if !odd(r) {
+			text.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			_, _ = fmt.Fprintf(&text, `\u%04x`, unit)
+		}
 	}
 	return text.String()
 }

@@ -1,0 +1,273 @@
+package conformance
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+var (
+	errStock = errors.New("no stock")
+	ofStock  = letters.Filter{Reason: regexp.MustCompile(`^no stock$`)}
+	ofOutage = letters.Filter{Reason: regexp.MustCompile(`^the service is down$`)}
+)
+
+// outage is an app whose messages die at once: those with an even number of errDown, the others of errStock.
+type outage struct {
+	f      *fixture
+	app    backends.App
+	topics []string
+	queue  string // of its dead letters
+
+	mu      sync.Mutex
+	healthy bool
+	calls   map[string][]*message.Message // by id
+}
+
+func (f *fixture) outage() *outage {
+	o := &outage{f: f, topics: f.topics(1), app: crashApp("g"+f.name, "p"+f.name), calls: map[string][]*message.Message{}}
+	f.declare(o.app.Prefix, o.topics...)
+	return o
+}
+
+func (o *outage) handle(msg *message.Message) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.calls[msg.UUID] = append(o.calls[msg.UUID], msg.Copy())
+	switch {
+	case o.healthy:
+		return nil
+	case isOdd(msg.UUID):
+		return backoff.Permanent(errStock)
+	default:
+		return backoff.Permanent(errDown)
+	}
+}
+
+func isOdd(id string) bool { return strings.Contains("13579", id[len(id)-1:]) }
+
+func odds(all []string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(id string) bool { return !isOdd(id) })
+}
+
+// recover makes the handler work, and forgets its calls.
+func (o *outage) recover() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.healthy, o.calls = true, map[string][]*message.Message{}
+}
+
+func (o *outage) handled() (ids []string, calls int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for id, all := range o.calls {
+		ids = append(ids, id)
+		calls += len(all)
+	}
+	slices.Sort(ids)
+	return ids, calls
+}
+
+// first returns what the handler got first.
+func (o *outage) first(id string) *message.Message {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.calls[id][0]
+}
+
+// open connects to the dead letters. It returns nil where the backend has none.
+func (o *outage) open() *backends.Letters {
+	t := o.f.t
+	t.Helper()
+	store, err := o.f.backend.Letters(o.app)
+	if !o.f.Expect.Letters {
+		require.ErrorIs(t, err, relay.ErrNoLetters)
+		return nil
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	o.queue, err = store.QueueOf(handlerName(0), o.topics[0])
+	require.NoError(t, err)
+	return store
+}
+
+// browse returns the letters by ID. It fails the test where one is there twice.
+func (o *outage) browse(store letters.Store, filter letters.Filter) map[string]*letters.Letter {
+	o.f.t.Helper()
+	found := map[string]*letters.Letter{}
+	for letter, err := range store.Browse(noContext, o.queue, filter) {
+		require.NoError(o.f.t, err)
+		require.NotContains(o.f.t, found, letter.ID)
+		found[letter.ID] = letter
+	}
+	return found
+}
+
+// kill publishes messages and waits until all are dead.
+func (o *outage) kill(store letters.Store, all []string) {
+	o.f.t.Helper()
+	o.f.publish(o.topics, all...)
+	o.eventually("all are dead", func() bool {
+		n := 0
+		for _, err := range store.Browse(noContext, o.queue, letters.Filter{}) {
+			if errors.Is(err, letters.ErrNoQueue) { // before the first one
+				return false
+			}
+			require.NoError(o.f.t, err)
+			n++
+		}
+		return n >= len(all)
+	})
+}
+
+func (o *outage) eventually(what string, is func() bool) {
+	o.f.t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(50 * time.Millisecond) {
+		require.True(o.f.t, time.Now().Before(deadline), "within %v: %s", patience, what)
+	}
+}
+
+// redrive: looking at dead letters removes none. A redrive sends those that are selected to the handler that failed, and no other. What
+// dies meanwhile is left for the next one.
+func redrive(t *testing.T, f *fixture) {
+	o := f.outage()
+	store := o.open()
+	if store == nil {
+		return
+	}
+	all := ids(200)
+	app := f.run(o.app, o.topics, o.handle)
+	o.kill(store, all)
+
+	first := o.browse(store, letters.Filter{})
+	assert.Equal(t, first, o.browse(store, letters.Filter{}))
+	assert.Len(t, first, len(all))
+	assert.Len(t, o.browse(store, ofStock), len(all)/2)
+	sent, _ := o.handled()
+	assert.Equal(t, all, sent)
+	for id, letter := range first {
+		was := o.first(id)
+		assert.Equal(t, was.UUID, letter.ID)
+		assert.Equal(t, string(was.Payload), string(letter.Payload))
+		assert.Equal(t, letters.Library, letter.Kind)
+		assert.Equal(t, middleware.DeadReasonPermanent, letter.Record.DeadReason)
+		assert.NotEmpty(t, letter.Target)
+	}
+
+	// Their handler fails still, so each of them dies again. A call on the same topic is refused meanwhile.
+	refused := make(chan error, 1)
+	again, err := store.Redrive(noContext, o.queue, letters.Redrive{Filter: ofOutage, By: "ann", Edit: func(l *letters.Letter) ([]byte, error) {
+		if len(refused) == 0 {
+			_, err := store.Discard(noContext, o.queue, letters.Discard{})
+			refused <- err
+		}
+		return l.Payload, nil
+	}})
+	require.NoError(t, err)
+	assert.ErrorIs(t, <-refused, letters.ErrBusy)
+	assert.Equal(t, letters.Summary{Total: 200, Done: 100, Other: 100, Redead: again.Redead}, again)
+	o.eventually("they are dead again", func() bool { return len(o.browse(store, letters.Filter{})) == len(all) })
+	for id, letter := range o.browse(store, letters.Filter{}) {
+		want := middleware.Redriven{}
+		if !isOdd(id) {
+			want.Times = 1
+		}
+		assert.Equal(t, want.Times, letter.Redriven.Times, id)
+		assert.Equal(t, 1, letter.Record.Failures, "the count began anew")
+		assert.Equal(t, first[id].Payload, letter.Payload)
+		assert.Equal(t, first[id].Metadata, letter.Metadata)
+	}
+
+	o.recover()
+	done, err := store.Redrive(noContext, o.queue, letters.Redrive{Filter: ofStock, Limit: 30})
+	require.NoError(t, err)
+	assert.Equal(t, 30, done.Done)
+	rest, err := store.Redrive(noContext, o.queue, letters.Redrive{Filter: ofStock})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 170, Done: 70, Other: 100}, rest)
+	o.eventually("they are handled", func() bool { handled, _ := o.handled(); return len(handled) == 100 })
+	handled, calls := o.handled()
+	assert.Equal(t, odds(all), handled)
+	f.score.add(0, calls-len(handled))
+	for _, id := range handled {
+		got := o.first(id)
+		assert.Equal(t, string(first[id].Payload), string(got.Payload))
+		_, recorded := middleware.ReadRecord(got.Metadata)
+		assert.False(t, recorded)
+		history, _ := middleware.ReadRedriven(got.Metadata)
+		assert.Equal(t, 1, history.Times)
+	}
+
+	left := o.browse(store, letters.Filter{})
+	assert.Len(t, left, 100)
+	gone, err := store.Discard(noContext, o.queue, letters.Discard{Filter: letters.Filter{IDs: all[:10]}})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 100, Done: 5, Other: 95}, gone)
+	assert.Len(t, o.browse(store, letters.Filter{}), 95)
+	app.stop()
+}
+
+// crashOfRedrive: processes that redrive die before and after a publish. No letter is lost, and each process causes one duplicate at most.
+func crashOfRedrive(t *testing.T, f *fixture) {
+	if strings.HasPrefix(f.Name, "rabbitmq") {
+		return // its store has tests of its own, with the letters in flight there
+	}
+	o := f.outage()
+	store := o.open()
+	if store == nil {
+		return
+	}
+	all := ids(40)
+	f.run(o.app, o.topics, o.handle)
+	o.kill(store, all)
+	o.recover()
+	victims := []victim{{Nth: 1}, {Nth: 5, Before: true}, {Nth: 7}}
+	for _, v := range victims {
+		v.Backend, v.URL, v.Group, v.Prefix, v.Redrive = f.Name, f.url, o.app.Group, o.app.Prefix, o.queue
+		f.die(v)
+	}
+	left := o.browse(store, letters.Filter{})
+	assert.Len(t, left, len(all)-10, "those of the 13 publishes that were not the last of their process")
+	var summary letters.Summary
+	o.eventually("the lock of a dead process ends", func() (free bool) {
+		var err error
+		summary, err = store.Redrive(noContext, o.queue, letters.Redrive{})
+		if errors.Is(err, letters.ErrBusy) {
+			return false
+		}
+		require.NoError(t, err)
+		return true
+	})
+	assert.Equal(t, letters.Summary{Total: len(left), Done: len(left)}, summary)
+	o.eventually("all are handled", func() bool { handled, _ := o.handled(); return len(handled) == len(all) })
+	assert.Empty(t, o.browse(store, letters.Filter{}))
+	_, calls := o.handled()
+	assert.LessOrEqual(t, calls, len(all)+len(victims))
+	f.score.add(0, calls-len(all))
+}
+
+// redriveAll is what a victim does.
+func redriveAll(backend backends.Backend, app backends.App, queue string) {
+	store, err := backend.Letters(app)
+	for err == nil {
+		if _, err = store.Redrive(noContext, queue, letters.Redrive{}); errors.Is(err, letters.ErrBusy) {
+			time.Sleep(100 * time.Millisecond) // the process before has died with the lock
+			err = nil
+		}
+	}
+	panic(err)
+}

@@ -1,0 +1,93 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// Letters are the dead letters of a backend.
+type Letters struct {
+	letters.Store
+	// QueueOf returns the queue or topic of a handler's dead letters: the first parameter of the Store's methods.
+	QueueOf func(handler, topic string) (string, error)
+}
+
+// letters are those of an app. topics is nil where the backend has none, for the reason that is given.
+func (b parts) letters(app App) (*Letters, error) {
+	if b.topics == nil {
+		return nil, fmt.Errorf("%w: %s", relay.ErrNoLetters, b.noLetters)
+	}
+	publisher := b.copies
+	if publisher == nil {
+		publisher = b.publisher
+	}
+	published, err := publisher()
+	if err != nil {
+		return nil, err
+	}
+	topics, err := b.topics(app)
+	if err != nil {
+		return nil, errors.Join(err, published.Close())
+	}
+	store, err := relay.NewLetters(relay.LettersConfig{Publisher: observed{published, app}, Topics: topics, Prefix: app.Prefix})
+	if err != nil {
+		return nil, errors.Join(err, published.Close(), topics.Close())
+	}
+	return &Letters{Store: store, QueueOf: func(handler, _ string) (string, error) { return store.TopicOf(handler) }}, nil
+}
+
+// hold renews a lock several times in each lease, until the function that it returns is called. The context that it returns ends when the
+// lock is lost. A server that does not answer has not taken it away before the end of the lease.
+func hold(ctx context.Context, lease time.Duration, renew, release func(context.Context) error) (context.Context, func()) {
+	pause := lease / 5
+	held, lose := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
+		for renewed := time.Now(); ; {
+			select {
+			case <-held.Done():
+				return
+			case <-tick.C:
+			}
+			began := time.Now()
+			within, cancel := context.WithTimeout(held, pause)
+			err := renew(within)
+			cancel()
+			if err == nil {
+				renewed = began
+			} else if !errors.Is(err, context.DeadlineExceeded) || time.Since(renewed) > lease-2*pause {
+				lose(fmt.Errorf("the lock of the dead letters is lost: %w", err))
+			}
+		}
+	}()
+	return held, func() {
+		lose(nil)
+		<-ended
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), pause)
+		defer cancel()
+		_ = release(within) // the lease ends by itself
+	}
+}
+
+func errBusy(topic string) error { return fmt.Errorf("topic %q: %w", topic, letters.ErrBusy) }
+
+func errNoQueue(topic string) error { return fmt.Errorf("topic %q: %w", topic, letters.ErrNoQueue) }
+
+func errUnreadable(topic, position string, err error) error {
+	return fmt.Errorf("the message at %s of topic %q cannot be read, so this backend's letters end there: %w", position, topic, err)
+}
+
+// stored makes a letter of a message that was read.
+func stored(position string, msg *message.Message) relay.StoredLetter {
+	return relay.StoredLetter{Position: position, Message: msg}
+}

@@ -1,0 +1,142 @@
+package deadletter_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// depth returns how many messages of a queue no consumer has.
+func (b board) depth(queue string) int {
+	b.t.Helper()
+	q, err := b.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+	require.NoError(b.t, err)
+	return q.Messages
+}
+
+// TestDrainedRetriesGoOn: messages that a drain brings back are handled at once, and have the failures that they had.
+func TestDrainedRetriesGoOn(t *testing.T) {
+	t.Parallel()
+	for name, group := range map[string]string{"own tiers": "", "group": "shop"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			app := testapp.New(t, func(c *config.BuilderConfig) {
+				c.Schedule = backoff.Schedule{time.Hour}
+				if group != "" {
+					c.TierGroup = group + "_" + broker.Name(t, "g")
+					c.ExtraTiers = []time.Duration{}
+					broker.Clean(t, c.TierGroup)
+				}
+			})
+			queue := app.Queue("orders")
+			dead := testapp.NewLedger()
+			app.Handle(queue, 4, func(msg *message.Message) error { return errors.New("the provider is down") })
+			app.Run()
+			testapp.Send(t, "", queue, testapp.Orders(40)...)
+			tier := strings.TrimSuffix(app.Builder.Topology(queue).Group(), ".") + "." + app.Name + ".1h"
+			broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, tier) == 40 }, "all messages wait")
+
+			store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: app.Name}, nil)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, store.Close()) }()
+			summary, err := store.Drain(t.Context(), tier, letters.Redrive{DryRun: true})
+			require.NoError(t, err)
+			assert.Equal(t, letters.Summary{Total: 40, Done: 40}, summary)
+			summary, err = store.Drain(t.Context(), tier, letters.Redrive{})
+			require.NoError(t, err)
+			assert.Equal(t, letters.Summary{Total: 40, Done: 40}, summary)
+			for _, letter := range testapp.Take(t, queue+".dead", 40) {
+				dead.Add(string(letter.Body))
+				assert.Equal(t, "2", letter.Headers["retry_failures"], "the failure before the drain, and the one after it")
+			}
+			assert.Empty(t, dead.Twice())
+			assert.Zero(t, testapp.Depth(t, tier))
+		})
+	}
+}
+
+func TestDrainLeavesWhatHasNoWorkQueue(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	orders, gone := b.of("orders", "shop", time.Hour), b.of("gone", "shop", time.Hour)
+	b.declare(orders, gone)
+	b.wait(orders, "1h", "a", "b")
+	b.wait(gone, "1h", "c")
+	b.remove(b.queue("gone"))
+	store := b.store(false)
+	summary, err := store.Drain(t.Context(), b.tier("shop", "1h"), letters.Redrive{})
+	require.ErrorIs(t, err, letters.ErrNoTarget)
+	assert.ErrorContains(t, err, b.queue("gone"))
+	assert.Equal(t, letters.Summary{Total: 3, Done: 2, Kept: 1}, summary)
+	assert.Equal(t, 2, b.depth(b.queue("orders")))
+	broker.Eventually(t, 60*time.Second, func() bool { return b.depth(b.tier("shop", "1h")) == 1 }, "the message is given back")
+
+	_, err = store.Drain(t.Context(), b.queue("orders"), letters.Redrive{})
+	assert.ErrorContains(t, err, "is not the queue of a tier")
+	_, err = store.Drain(t.Context(), b.tier("orders", "5h"), letters.Redrive{})
+	assert.ErrorIs(t, err, letters.ErrNoQueue)
+	_, err = store.Drain(t.Context(), b.tier("shop", "1h"), letters.Redrive{Canary: 1})
+	assert.ErrorContains(t, err, "leave them out")
+}
+
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	h := time.Hour
+	classic := topology.New(topology.Config{Prefix: b.name, Schedule: []time.Duration{h, 2 * h}, QueueType: topology.Classic}, topology.Queue{Name: b.queue("old"), Durable: true})
+	b.declare(b.of("orders", "", h, 2*h, 3*h), classic, b.of("gone", "", h), b.of("quiet", "shop", h, 2*h), b.of("other", "shop", h, 2*h), b.of("last", "left", h, 2*h))
+	b.wait(b.of("orders", "", h), "3h", "a", "b")
+	b.remove(b.queue("gone"), b.queue("gone")+".dead", b.queue("last"))
+	now := deadletter.Prune{Current: []topology.Topology{b.of("orders", "", 2*h), b.of("old", "", 2*h), b.of("quiet", "shop", 2*h)}}
+
+	_, err := b.store(false).Prune(t.Context(), now)
+	require.ErrorContains(t, err, "Config.Management is empty")
+	store := b.store(true)
+	broker.Eventually(t, 60*time.Second, func() bool {
+		status, err := store.Status(t.Context(), b.queue("orders"))
+		return err == nil && len(status.Queues[0].Tiers) == 3 && status.Queues[0].Tiers[2].Messages == 2
+	}, "the figures of the management API")
+	dry := now
+	dry.DryRun = true
+	planned, err := store.Prune(t.Context(), dry)
+	require.NoError(t, err)
+	want := deadletter.Pruned{
+		Removed: []string{b.tier("gone", "1h"), b.tier("left", "1h"), b.tier("left", "2h"), b.tier("orders", "1h"), b.tier("old", "1h"), b.tier("shop", "1h")},
+		Left:    []string{b.tier("orders", "3h")},
+	}
+	slices.Sort(want.Removed)
+	assert.Equal(t, want, planned)
+	pruned, err := store.Prune(t.Context(), now)
+	require.NoError(t, err)
+	assert.Equal(t, want, pruned)
+	again, err := store.Prune(t.Context(), dry)
+	require.NoError(t, err)
+	assert.Equal(t, deadletter.Pruned{Left: want.Left}, again, "the removed tiers are gone")
+	b.wait(b.of("orders", "", h), "2h", "c")
+	b.wait(b.of("quiet", "shop", h), "2h", "d")
+	b.wait(b.of("other", "shop", h), "2h", "e")
+	assert.Equal(t, []int{1, 2}, []int{b.depth(b.tier("orders", "2h")), b.depth(b.tier("shop", "2h"))}, "the other tiers still get messages")
+
+	summary, err := store.Drain(t.Context(), b.tier("orders", "3h"), letters.Redrive{})
+	require.NoError(t, err)
+	assert.Equal(t, 2, summary.Done)
+	assert.Equal(t, 2, b.depth(b.queue("orders")))
+	broker.Eventually(t, 60*time.Second, func() bool {
+		planned, err := store.Prune(t.Context(), dry)
+		return err == nil && slices.Contains(planned.Removed, b.tier("orders", "3h"))
+	}, "the drained tier is empty")
+}

@@ -1,0 +1,191 @@
+package letters_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"regexp"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// failed returns a dead letter, as a Store reads it.
+func failed(id, reason string) *letters.Letter {
+	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	return &letters.Letter{
+		ID: id, Queue: "orders.dead", Target: "orders", Kind: letters.Library, Metadata: message.Metadata{"tenant": "acme"},
+		Record: retrymw.Record{
+			Failures: 4, FirstFailedAt: at.Add(-time.Minute), LastFailedAt: at, Reason: reason, DeadReason: retrymw.DeadReasonExhausted,
+		},
+	}
+}
+
+// The code is the same for each backend.
+func ExampleStore() {
+	outage := func(ctx context.Context, store letters.Store) error {
+		filter := letters.Filter{Reason: regexp.MustCompile("connection refused")}
+		for letter, err := range store.Browse(ctx, "orders.dead", filter) {
+			if err != nil {
+				return err
+			}
+			log.Println(letter.ID, letter.Record.Failures, letter.Record.Reason)
+		}
+		summary, err := store.Redrive(ctx, "orders.dead", letters.Redrive{
+			Filter: filter, Canary: 10, Rate: 50, MaxRedead: 0.05,
+			Progress: func(p letters.Progress) { log.Println(p.Phase, p.Done, "of", p.Total, p.Left(), "left") },
+		})
+		if errors.Is(err, letters.ErrRedead) {
+			log.Println("the cause is still there:", summary)
+		}
+		return err
+	}
+	_ = outage
+}
+
+func ExampleLetter() {
+	text, err := json.Marshal(failed("order-1", "connection refused"))
+	fmt.Println(string(text), err)
+	// Output:
+	// {"id":"order-1","queue":"orders.dead","target":"orders","kind":"library","record":{"failures":4,"first_failed_at":"2026-01-02T11:59:00Z","last_failed_at":"2026-01-02T12:00:00Z","reason":"connection refused","dead_reason":"exhausted"},"metadata":{"tenant":"acme"}} <nil>
+}
+
+func ExampleLetter_DeadAt() {
+	fmt.Println(failed("order-1", "connection refused").DeadAt())
+	// Output:
+	// 2026-01-02 12:00:00 +0000 UTC
+}
+
+// A handler that forwards dead letters by itself removes their records. Otherwise their retries would still be used up.
+func ExampleFresh() {
+	forward := func(dead *message.Message) ([]*message.Message, error) {
+		return []*message.Message{letters.Fresh(dead)}, nil
+	}
+	dead := message.NewMessage("order-1", nil)
+	dead.Metadata = message.Metadata{"tenant": "acme", retrymw.FailuresKey: "4", retrymw.DeadReasonKey: "exhausted"}
+	forwarded, err := forward(dead)
+	fmt.Println(forwarded[0].UUID, forwarded[0].Metadata, err)
+	// Output:
+	// order-1 map[tenant:acme] <nil>
+}
+
+func ExampleFilter() {
+	filter := letters.Filter{
+		Reason:    regexp.MustCompile("refused"),
+		OlderThan: time.Hour,
+		Metadata:  map[string]string{"tenant": "acme"},
+	}
+	fmt.Println(filter.Validate())
+	fmt.Println(filter.Match(failed("order-1", "connection refused"), time.Now()))
+	fmt.Println(filter.Match(failed("order-2", "no money"), time.Now()))
+	// Output:
+	// <nil>
+	// true
+	// false
+}
+
+func ExampleFilter_Validate() {
+	fmt.Println(letters.Filter{OlderThan: 2 * time.Hour, NewerThan: time.Hour}.Validate())
+	// Output:
+	// Filter.OlderThan is 2h0m0s and NewerThan is 1h0m0s: no letter is both
+}
+
+// A group's cause selects its letters.
+func ExampleFilter_cause() {
+	letter := failed("order-1", "order 17 is unknown")
+	cause := letters.CauseOf(failed("order-2", "order 18 is unknown"))
+	fmt.Println(letters.Filter{Cause: &cause}.Match(letter, time.Now()))
+	// Output:
+	// true
+}
+
+func ExampleGroups() {
+	var groups letters.Groups
+	groups.Add(failed("order-1", "dial tcp 10.0.0.7:5432: connection refused"))
+	groups.Add(failed("order-2", "order 17 is unknown"))
+	groups.Add(failed("order-3", "dial tcp 10.0.0.8:5432: connection refused"))
+	for _, group := range groups.Sorted() {
+		fmt.Println(group.Count, group.Reason, group.Example)
+	}
+	// Output:
+	// 2 dial tcp <ip>:<n>: connection refused order-1
+	// 1 order <n> is unknown order-2
+}
+
+func ExampleCauseOf() {
+	fmt.Printf("%+v\n", letters.CauseOf(failed("order-1", "order 17 is unknown")))
+	// Output:
+	// {DeadReason:exhausted ErrorType: Reason:order <n> is unknown}
+}
+
+func ExampleNormalise() {
+	fmt.Println(letters.Normalise("payment 0193a5d2-8f5c-7c1e-9a40-1f7c2f9d0001 timed out after 2.5s at 2026-01-02T12:00:00Z, 3 tries"))
+	// Output:
+	// payment <id> timed out after <n> at <time>, <n> tries
+}
+
+func ExampleRedrive_Validate() {
+	fmt.Println(letters.Redrive{MaxRedead: 5}.Validate())
+	// Output:
+	// Redrive.MaxRedead is 5: it must be a share between 0 and 1
+}
+
+// Each letter gets another payload. An error leaves the letter where it is.
+func ExampleRedrive_edit() {
+	options := letters.Redrive{
+		Filter: letters.Filter{IDs: []string{"order-1"}},
+		Edit: func(letter *letters.Letter) ([]byte, error) {
+			var order map[string]any
+			if err := json.Unmarshal(letter.Payload, &order); err != nil {
+				return nil, err
+			}
+			order["currency"] = "EUR"
+			return json.Marshal(order)
+		},
+		Note: "the currency was missing",
+	}
+	letter := failed("order-1", "no currency")
+	letter.Payload = []byte(`{"amount":5}`)
+	payload, err := options.Edit(letter)
+	fmt.Println(string(payload), err)
+	// Output:
+	// {"amount":5,"currency":"EUR"} <nil>
+}
+
+func ExampleRedrive_Redead() {
+	options := letters.Redrive{MaxRedead: 0.05}
+	fmt.Println(options.Redead(1000, 50), options.Redead(1000, 51), options.Redead(19, 19))
+	// Output:
+	// false true false
+}
+
+// The letter failed for a minute, so its canary is watched for that time, a twentieth of it, and 10 seconds.
+func ExampleWatch() {
+	fmt.Println(letters.Watch([]*letters.Letter{failed("order-1", "connection refused")}))
+	// Output:
+	// 1m13s
+}
+
+func ExampleDiscard_Validate() {
+	fmt.Println(letters.Discard{Limit: -1}.Validate())
+	// Output:
+	// Discard.Limit is -1: it must not be negative (0 is no limit)
+}
+
+func ExampleProgress() {
+	p := letters.Progress{Summary: letters.Summary{Total: 100, Done: 20}, Phase: letters.Looking, Elapsed: 10 * time.Second}
+	fmt.Println(p.PerSecond(), p.Left())
+	// Output:
+	// 2 40s
+}
+
+func ExampleSummary_String() {
+	fmt.Println(letters.Summary{Total: 12, Done: 10, Other: 2, Redead: 1})
+	// Output:
+	// total=12 done=10 other=2 kept=0 unseen=0 redead=1 doubtful=0
+}
