@@ -29,10 +29,8 @@ func bytea(string) string { return "BYTEA" }
 func Postgres(url string, logger watermill.LoggerAdapter) Backend {
 	p := postgres{url: url, logger: logger}
 	retries := parts{
-		publisher: p.publisher,
-		copies: func() (message.Publisher, error) {
-			return p.newPublisher(sql.PublisherConfig{SchemaAdapter: waitingQueue, AutoInitializeSchema: true})
-		},
+		publisher:  p.publisher,
+		copies:     p.waiting,
 		subscriber: p.delayed, topics: p.letters(true),
 	}
 	return Backend{
@@ -76,6 +74,11 @@ func (p postgres) publisher() (message.Publisher, error) {
 	return p.newPublisher(sql.PublisherConfig{
 		SchemaAdapter: sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea}, AutoInitializeSchema: true,
 	})
+}
+
+// waiting publishes to tables of messages that wait.
+func (p postgres) waiting() (message.Publisher, error) {
+	return p.newPublisher(sql.PublisherConfig{SchemaAdapter: waitingQueue, AutoInitializeSchema: true})
 }
 
 func (p postgres) newPublisher(config sql.PublisherConfig) (message.Publisher, error) {
