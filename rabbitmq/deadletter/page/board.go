@@ -70,17 +70,21 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 func newBoard(status deadletter.Status) boardView {
 	shown := boardView{At: status.At, Orphans: status.Orphans, Stray: status.Stray[:min(len(status.Stray), maxQueues)]}
 	shown.Total.Orphans = status.Orphans.Messages
-	fullest := 1
+	fullest, counted := 1, map[string]bool{}
 	for _, work := range status.Queues {
-		row := workRow{WorkQueue: work}
+		row := workRow{WorkQueue: work, Waiting: work.Inbox.Messages}
+		shown.Total.Waiting += work.Inbox.Messages
 		for _, tier := range work.Tiers {
 			row.Waiting += tier.Messages
 			row.Tiers = append(row.Tiers, tierRow{Tier: tier})
 			fullest = max(fullest, tier.Messages)
+			if !counted[tier.Queue] { // the work queues of a group have the same ones
+				counted[tier.Queue] = true
+				shown.Total.Waiting += tier.Messages
+			}
 		}
 		shown.Total.Ready += work.Ready
 		shown.Total.Unacked += work.Unacked
-		shown.Total.Waiting += row.Waiting
 		shown.Total.Dead += work.Dead.Messages
 		shown.Queues = append(shown.Queues, row)
 	}

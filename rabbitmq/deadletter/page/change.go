@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html/template"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +39,9 @@ func (p *Page) redriveForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	options := redriveOptions{Rate: usualRate, Canary: strconv.Itoa(usualCanary), MaxRedead: usualMaxRedead}
-	if n := len(s.IDs); n > 0 && n <= usualCanary {
+	if query := r.URL.Query(); query.Has("rate") { // back from the confirmation
+		options = readOptions(query)
+	} else if n := len(s.IDs); n > 0 && n <= usualCanary {
 		options.Canary = "0"
 	}
 	p.render(w, http.StatusOK, "redrive.html", "Redrive", redriveView{selection: s, Options: options})
@@ -67,11 +71,7 @@ func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	form := r.PostForm
-	shown := redriveView{selection: s, Options: redriveOptions{
-		Rate: form.Get("rate"), Canary: form.Get("canary"), CanaryWait: form.Get("canary_wait"), MaxRedead: form.Get("max_redead"),
-		Limit: form.Get("limit"), To: form.Get("to"), Note: form.Get("note"),
-	}}
+	shown := redriveView{selection: s, Options: readOptions(r.PostForm)}
 	options, faults := shown.Options.read()
 	if len(faults) > 0 {
 		shown.Faults = faults
@@ -79,7 +79,7 @@ func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	options.Filter, options.By = s.filter(), p.config.By(r)
-	made := plan{selection: s, Verb: verbRedrive, Redrive: options, By: options.By}
+	made := plan{selection: s, Verb: verbRedrive, Redrive: options, By: options.By, Form: shown.Options.query()}
 	err = p.count(r.Context(), &made, func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
 		options := options
 		options.DryRun, options.Canary, options.CanaryWait, options.MaxRedead, options.Rate = true, 0, 0, 0, 0
@@ -98,6 +98,20 @@ func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
 		return p.config.Store.Redrive(ctx, s.Queue, options)
 	}
 	return p.confirm(w, made)
+}
+
+func readOptions(values url.Values) redriveOptions {
+	return redriveOptions{
+		Rate: values.Get("rate"), Canary: values.Get("canary"), CanaryWait: values.Get("canary_wait"), MaxRedead: values.Get("max_redead"),
+		Limit: values.Get("limit"), To: values.Get("to"), Note: values.Get("note"),
+	}
+}
+
+// query returns the options as a query, for readOptions.
+func (o redriveOptions) query() template.URL {
+	return template.URL(url.Values{
+		"rate": {o.Rate}, "canary": {o.Canary}, "canary_wait": {o.CanaryWait}, "max_redead": {o.MaxRedead}, "limit": {o.Limit}, "to": {o.To}, "note": {o.Note},
+	}.Encode())
 }
 
 // read returns the options, and what is wrong with them.

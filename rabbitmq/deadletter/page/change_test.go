@@ -2,8 +2,10 @@ package page_test
 
 import (
 	"context"
+	"html"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +35,11 @@ func TestRedriveAsksWithTheNumber(t *testing.T) {
 	assert.Contains(t, text, "2 letters, watched for 3 s")
 	assert.Contains(t, text, "when more than 5% die again")
 	assert.Empty(t, s.store.redrives, "nothing is sent before the confirmation")
+	back := regexp.MustCompile(`href="([^"]*)">Change the options`).FindStringSubmatch(text)
+	require.NotNil(t, back)
+	form := body(t, s.get(html.UnescapeString(back[1])), http.StatusOK)
+	assert.Contains(t, form, `value="12.5"`)
+	assert.Contains(t, form, `value="repaired"`)
 
 	answer = s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
 	assert.Equal(t, http.StatusSeeOther, answer.Code)
@@ -140,7 +147,7 @@ func TestEndsAreExplained(t *testing.T) {
 		id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
 		s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
 		assert.Contains(t, s.ended(id), want)
-		assert.Contains(t, body(t, s.get(""), http.StatusOK), "ended early")
+		assert.Contains(t, body(t, s.get(""), http.StatusOK), `class="badtext"`)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 var functions = template.FuncMap{
 	"number": number, "ago": func(at time.Time) string { return ago(time.Since(at)) }, "stamp": stamp, "iso": iso, "span": span,
 	"plural": plural, "size": size, "visible": visible, "delay": delay, "percent": percent,
-	"until": func(at time.Time) string { return span(max(time.Until(at), 0)) },
+	"left": func(at time.Time) string { return span(max(time.Until(at), 0)) },
 }
 
 // number writes a number with commas between thousands.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"html/template"
 	"slices"
 	"sync"
 	"time"
@@ -42,6 +43,7 @@ type plan struct {
 	Total    int  // letters that the count has looked at
 	Redrive  letters.Redrive
 	By       string
+	Form     template.URL // the options of a redrive, as they were written
 	run      func(context.Context, func(letters.Progress)) (letters.Summary, error)
 	prepared time.Time
 }
@@ -220,6 +222,7 @@ type jobView struct {
 	Running, Stopped bool
 	Err, Detail      string
 	Redead           bool
+	Early            bool // not all letters were looked at
 	Percent, Seen    int
 	Announced        string // changes seldom: a screen reader reads it
 }
@@ -240,7 +243,7 @@ func (b *job) view(now time.Time) jobView {
 		v.Percent = min(100*v.Seen/s.Total, 100)
 	}
 	if v.Running {
-		v.Announced = phaseText(v.Progress.Phase)
+		v.Announced = v.Phase()
 		if v.Percent >= 10 && v.Progress.Phase == letters.Looking {
 			v.Announced += fmt.Sprintf(" More than %d%% of the letters were looked at.", v.Percent/10*10)
 		}
@@ -251,6 +254,7 @@ func (b *job) view(now time.Time) jobView {
 		v.Detail = v.Progress.Err.Error()
 	}
 	if b.err != nil {
+		v.Early = s.Unseen > 0 || s.Total == 0
 		v.Err, v.Detail, v.Redead = explain(b.err), b.err.Error(), errors.Is(b.err, letters.ErrRedead)
 		if v.Detail == v.Err || errors.Is(b.err, context.Canceled) {
 			v.Detail = ""
@@ -271,10 +275,10 @@ func (p *plan) past() string {
 func (p plan) Past() string { return p.past() }
 
 // phaseText returns what a job is doing.
-func phaseText(phase letters.Phase) string {
+func phaseText(phase letters.Phase, doing string) string {
 	switch phase {
 	case letters.Looking:
-		return "Going through the letters."
+		return "Going through the letters, and " + doing + " those that are selected."
 	case letters.Canary:
 		return "Sending the canary."
 	case letters.Watching:
@@ -288,4 +292,9 @@ func phaseText(phase letters.Phase) string {
 }
 
 // Phase is phaseText for templates.
-func (v jobView) Phase() string { return phaseText(v.Progress.Phase) }
+func (v jobView) Phase() string {
+	if v.Verb == verbDiscard {
+		return phaseText(v.Progress.Phase, "discarding")
+	}
+	return phaseText(v.Progress.Phase, "sending")
+}

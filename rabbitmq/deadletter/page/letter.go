@@ -91,6 +91,9 @@ func (p *Page) letter(w http.ResponseWriter, r *http.Request) error {
 // timeline returns what has happened to a letter: earlier redrives first, because each begins a new count.
 func timeline(l *letters.Letter) []event {
 	var events []event
+	if at, err := time.Parse(time.RFC3339, l.Properties["timestamp"]); err == nil {
+		events = append(events, event{Kind: "snoozed", At: at, Title: "Published"})
+	}
 	if earlier := l.Redriven.Times - len(l.Redriven.Redrives); earlier > 0 {
 		events = append(events, event{Kind: "redriven", Title: plural(earlier, "earlier redrive", "earlier redrives"), Text: "The history keeps only the last ones."})
 	}
@@ -122,7 +125,11 @@ func timeline(l *letters.Letter) []event {
 		}
 		events = append(events, event{Kind: "failed", At: record.LastFailedAt, Title: title, Text: cut(maxReason, record.Reason), By: cut(maxReason, record.Handler)})
 	}
-	events = append(events, event{Kind: "dead", At: record.LastFailedAt, Title: given(l)})
+	end := event{Kind: "dead", Title: given(l)}
+	if l.Kind == letters.Library || l.Kind == letters.Broker { // of other kinds the record does not have it
+		end.At = l.DeadAt()
+	}
+	events = append(events, end)
 	var last time.Time
 	for i, e := range events {
 		if !e.At.IsZero() {

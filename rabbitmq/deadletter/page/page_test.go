@@ -28,7 +28,7 @@ func TestBoardShowsDepths(t *testing.T) {
 	s := setup(t, some(), nil)
 	for _, address := range []string{"", "?part=1"} {
 		text := body(t, s.get(address), http.StatusOK)
-		for _, want := range []string{"1,234", "10s", "next in", `href="causes?queue=orders.dead"`, `href="causes?queue=retry.orphans"`, `href="causes?queue=poison"`} {
+		for _, want := range []string{"1,234", "10s", "due within 10s", `href="causes?queue=orders.dead"`, `href="causes?queue=retry.orphans"`, `href="causes?queue=poison"`} {
 			assert.Contains(t, text, want)
 		}
 		assert.Equal(t, address == "", strings.Contains(text, "<html"), "a part is no whole page")

@@ -157,7 +157,7 @@ func status() deadletter.Status {
 	return deadletter.Status{
 		At: time.Now(),
 		Queues: []deadletter.WorkQueue{{
-			Name: "orders", Depth: deadletter.Depth{Queue: "orders", Messages: 12, Ready: 1234, Unacked: 8}, Consumers: 2,
+			Name: "orders", Depth: deadletter.Depth{Queue: "orders", Messages: 12, Ready: 1234, Unacked: 8, Consumers: 2},
 			Tiers: []deadletter.Tier{{Depth: deadletter.Depth{Queue: "orders.retry.10s", Messages: 40}, Delay: 10 * time.Second, NextDue: time.Now().Add(4 * time.Second)}},
 			Dead:  deadletter.Depth{Queue: queue, Messages: 7},
 		}},
