@@ -81,7 +81,7 @@ func TestErrorsNameThePermission(t *testing.T) {
 		want                   []string
 		lists                  bool
 	}{
-		"no read":      {".*", ".*", "^$", []string{"read access", letterQueue}, false},
+		"no read":      {".*", ".*", "^$", []string{"permission to read", letterQueue}, false},
 		"no write":     {".*", "^$", ".*", []string{"write", "amq.default"}, true},
 		"no configure": {"^$", ".*", ".*", []string{"configure", letterQueue + ".lock"}, true},
 	} {
