@@ -37,7 +37,7 @@ type Redrive struct {
 	MaxRedead float64
 	// DryRun looks at all letters and sends none.
 	DryRun bool
-	// To is the work queue or topic of letters whose Target is empty.
+	// To is the work queue or topic that all letters are sent to, in place of their Target.
 	To string
 	// By is who redrives, for the history of each letter. The default is user@host of this process.
 	By string

@@ -205,7 +205,7 @@ func (r *run) remove(ctx context.Context, stored StoredLetter, letter *letters.L
 
 // send publishes a letter to its target, and removes it after that.
 func (r *run) send(ctx context.Context, stored StoredLetter, letter *letters.Letter) error {
-	target := cmp.Or(letter.Target, r.options.To)
+	target := cmp.Or(r.options.To, letter.Target)
 	has, err := r.hasHandler(ctx, target, letter)
 	if err != nil {
 		return err

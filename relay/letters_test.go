@@ -265,11 +265,14 @@ func TestLettersWithoutTarget(t *testing.T) {
 
 	s.dead(t, 0, 2)
 	s.handlers["retry.return.billing"] = false
-	summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{To: "orders"})
+	summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{})
 	require.ErrorIs(t, err, letters.ErrNoTarget)
 	require.ErrorContains(t, err, `topic "retry.return.billing"`)
 	assert.Equal(t, letters.Summary{Total: 2, Kept: 2}, summary)
 	assert.Equal(t, []string{"000", "001"}, s.ids(deadTopic))
+	summary, err = store.Redrive(t.Context(), deadTopic, letters.Redrive{To: "orders"})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 2, Done: 2}, summary, "To is in place of their target")
 }
 
 func TestLettersRate(t *testing.T) {

@@ -168,7 +168,9 @@ func (q *queues) fill(n int, make func(i int, id string) amqp091.Publishing) []s
 }
 
 func (q *queues) timeouts(n int) []string {
-	return q.fill(n, func(i int, id string) amqp091.Publishing { return letter(id, timeout(i), fmt.Appendf(nil, `{"n":%d}`, i)) })
+	return q.fill(n, func(i int, id string) amqp091.Publishing {
+		return letter(id, timeout(i), fmt.Appendf(nil, `{"n":%d}`, i))
+	})
 }
 
 // count returns how many messages of a queue can be delivered.
@@ -188,18 +190,25 @@ func (q *queues) await(queue string, n int) {
 // take removes all messages of a queue and returns how often each id was there.
 func (q *queues) take(queue string) (map[string]int, []amqp091.Delivery) {
 	q.t.Helper()
+	channel, err := connect(q.t).Channel()
+	require.NoError(q.t, err)
+	defer func() { _ = channel.Close() }()
+	left := q.count(queue)
+	deliveries, err := channel.Consume(queue, "", true, false, false, false, nil)
+	require.NoError(q.t, err)
 	ids := map[string]int{}
 	var all []amqp091.Delivery
-	for {
-		d, found, err := q.channel.Get(queue, true)
-		require.NoError(q.t, err)
-		if !found {
-			return ids, all
+	for timeout := time.After(patience); len(all) < left; {
+		select {
+		case d := <-deliveries:
+			id, _ := d.Headers[uuidHeader].(string)
+			ids[id]++
+			all = append(all, d)
+		case <-timeout:
+			require.Fail(q.t, "the messages do not arrive", "%d of %d in %s", len(all), left, queue)
 		}
-		id, _ := d.Headers[uuidHeader].(string)
-		ids[id]++
-		all = append(all, d)
 	}
+	return ids, all
 }
 
 // proxy forwards connections to the broker, until it is cut.

@@ -91,7 +91,10 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 	}
 	most := -1
 	if r.counted { // what was there at the start, without what is done: the newer ones are behind
-		most = r.summary.Total - r.summary.Done
+		most = r.summary.Total
+		if !r.dryRun {
+			most -= r.summary.Done
+		}
 	}
 	look, err := r.store.look(ctx, connection, r.queue, most)
 	if err != nil {
@@ -102,6 +105,9 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 			r.summary.Total, r.counted = look.left, true
 		}
 		r.summary.Other, r.summary.Kept, r.away = 0, 0, nil // they are looked at again
+		if r.dryRun {
+			r.summary.Done = 0
+		}
 	})
 	err = r.lost(connection, session(ctx, look))
 	if errors.Is(err, errLost) {

@@ -42,7 +42,7 @@ gone by then is not sent.`,
 	flags.BoolVar(&f.pretty, "pretty", false, "indent JSON for the editor")
 	flags.BoolVar(&f.force, "force", false, "send a body that is no valid JSON any more")
 	if !l.orphans { // these have a target, and no history
-		flags.StringVar(&f.to, "to", "", "work queue, where the letter's own one is unknown")
+		flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
 		flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
 		flags.StringVar(&f.note, "note", "", "a note for the history, after that of the change")
 	}

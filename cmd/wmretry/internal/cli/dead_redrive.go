@@ -61,7 +61,7 @@ changes a queue.`,
 	flags.DurationVar(&f.canaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to die the last time, and 10s)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%")
 	if !l.orphans { // these have a target, and no history
-		flags.StringVar(&f.to, "to", "", "work queue of letters whose own one is unknown")
+		flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
 		flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
 		flags.StringVar(&f.note, "note", "", "a note for the history")
 	}
@@ -109,6 +109,7 @@ func (l *letterCommand) redrive(ctx context.Context, args []string, options lett
 	}
 	meter := l.meter("redrive of "+safe(queue), verb)
 	defer meter.stop()
+	meter.limit = options.Limit
 	options.Progress = meter.show
 	summary, err := store.Redrive(ctx, queue, options)
 	meter.stop()

@@ -1,0 +1,156 @@
+package deadletter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+)
+
+// destination returns the work queue of a letter, and where the letter is sent to reach it.
+func (r *redrive) destination(d *amqp091.Delivery, l *letters.Letter) (target string, to destination) {
+	switch {
+	case r.options.To != "":
+		return r.options.To, destination{key: r.options.To}
+	case r.through != "":
+		return targetOfOrphan(d.RoutingKey, r.queue), destination{r.through, d.RoutingKey}
+	}
+	return l.Target, destination{key: l.Target}
+}
+
+// publishing returns what is sent: through an exchange the message as it is, and else without its record.
+func (r *redrive) publishing(d *amqp091.Delivery, l *letters.Letter, to destination) (amqp091.Publishing, error) {
+	if to.exchange != "" {
+		return same(d), nil
+	}
+	p := fresh(d, l, middleware.Redrive{
+		Run: r.id, At: time.Now(), By: r.options.By, Note: r.options.Note,
+		Failures: l.Record.Failures, DeadReason: l.Record.DeadReason, Reason: l.Record.Reason,
+	}, r.user)
+	if reason := headers.RawReason(d.Headers); reason != "" && l.Kind == letters.Library {
+		return r.store.marshal(l, p, reason)
+	}
+	return p, nil
+}
+
+// fly sends a letter and removes it. It returns an error that ends the redrive.
+func (r *redrive) fly(ctx context.Context, look *look, d *amqp091.Delivery, target string, to destination, p amqp091.Publishing) error {
+	for {
+		err := r.sender.send(ctx, to, p)
+		if err == nil {
+			if err = r.acknowledge(look, d); err != nil {
+				r.change(func() { r.summary.Doubtful++ }) // the broker gives it back
+			}
+			return err
+		}
+		if isDoubtful(err) {
+			r.change(func() { r.summary.Doubtful++ })
+			if ctx.Err() == nil {
+				continue // the letter is still here
+			}
+		}
+		r.change(func() { r.summary.Kept++ })
+		var failed *publisher.PublishError
+		switch {
+		case ctx.Err() != nil:
+			return nil // the error of the session says why
+		case errors.Is(err, publisher.ErrUnroutable):
+			r.mu.Lock()
+			r.gone[target] = fmt.Errorf("%w: the queue %q does not exist, so its letters stay in %q; start its app, or name another queue", letters.ErrNoTarget, target, r.queue)
+			r.mu.Unlock()
+			return nil
+		case refusal.IsCode(err, amqp091.AccessRefused):
+			exchange := cmp.Or(to.exchange, "amq.default")
+			return fmt.Errorf("the letter stays: the user needs the permission to write to the exchange %q: %w", exchange, err)
+		case errors.As(err, &failed) && failed.Refused(): // because of this letter
+			r.stay(fmt.Errorf("a letter cannot be sent, and stays: %w", err))
+			return nil
+		case errors.As(err, &failed) && failed.Rejected():
+			return fmt.Errorf("the work queue %q refuses letters, for example because it is full; this letter and those behind it stay: %w", target, err)
+		}
+		return fmt.Errorf("a letter cannot be sent, and stays: %w", err)
+	}
+}
+
+// stay keeps the first error of letters that stay.
+func (r *redrive) stay(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stays == nil {
+		r.stays = err
+	}
+}
+
+// isGone reports whether a letter with this target stays. With an error the redrive ends.
+func (r *redrive) isGone(look *look, target string, to destination) (fatal error, gone bool) {
+	r.mu.Lock()
+	err, known := r.gone[target]
+	r.mu.Unlock()
+	if known {
+		return nil, err != nil
+	}
+	switch {
+	case target == "":
+		err = fmt.Errorf("%w: letters in %q do not say which work queue they are from; name it with Redrive.To", letters.ErrNoTarget, r.queue)
+	case to.exchange != "" || r.dryRun: // an exchange leads to the orphans when the queue is gone
+		_, refused := look.connection.Channel(func(channel *amqp091.Channel) error {
+			defer channel.Close()
+			_, err := channel.QueueDeclarePassive(target, true, false, false, false, nil)
+			return err
+		})
+		if refusal.IsCode(refused, amqp091.NotFound) {
+			err = fmt.Errorf("%w: the queue %q does not exist, so its messages stay in %q; start its app", letters.ErrNoTarget, target, r.queue)
+		} else if refused != nil {
+			return explain("find the work queue", target, refused), true
+		}
+	}
+	r.mu.Lock()
+	r.gone[target] = err
+	r.mu.Unlock()
+	return nil, err != nil
+}
+
+func (r *redrive) goneErrors() (all []error) {
+	for _, err := range r.gone {
+		if err != nil {
+			all = append(all, err)
+		}
+	}
+	slices.SortFunc(all, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return all
+}
+
+// pace waits until the rate allows another letter.
+func (r *redrive) pace(ctx context.Context) error {
+	if r.options.Rate == 0 {
+		return nil
+	}
+	now := time.Now()
+	if r.next.Before(now) {
+		r.next = now
+	}
+	wait := r.next.Sub(now)
+	r.next = r.next.Add(time.Duration(float64(time.Second) / r.options.Rate))
+	if wait == 0 {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
