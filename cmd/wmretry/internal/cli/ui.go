@@ -1,5 +1,174 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"time"
 
-func newUICommand(*env) *cobra.Command { return &cobra.Command{Use: "ui", Hidden: true} }
+	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+)
+
+// uiPatience is how long the server waits at its end for views that it still writes.
+const uiPatience = 5 * time.Second
+
+type uiFlags struct {
+	listen                  string
+	allowWrite, allowRemote bool
+	hosts, letters          []string
+	maxLetters              int
+}
+
+func newUICommand(e *env) *cobra.Command {
+	var f uiFlags
+	c := &cobra.Command{
+		Use:   "ui [QUEUE...]",
+		Short: "Serve a page: the board, causes, letters, redrive and discard",
+		Long: `Serves a page that shows every work queue with its tiers and dead letters, groups dead letters by cause, and shows the
+failure record of each letter. With --allow-write it redrives and discards them, too. QUEUE limits the page to these work queues; where
+the management API cannot be reached, they have to be named.
+
+The page has no login. It listens on a loopback address, which only this machine can reach. For another machine use a tunnel, such as
+ssh -L 8080:127.0.0.1:8080 HOST, or a proxy with a login and --host.
+
+Ctrl-C stops the server. It also stops redrives and discards, after the letters in flight, and prints their summaries.`,
+		Example: `  wmretry ui
+  wmretry ui --listen 127.0.0.1:9000 --allow-write
+  wmretry ui orders billing --letters poison`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, works []string) error { return e.serve(c.Context(), f, works) },
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return (&letterCommand{env: e}).completeQueue()
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address and port of the page; port 0 is any free one")
+	flags.BoolVar(&f.allowWrite, "allow-write", false, "permit redrive and discard (default: the page only shows)")
+	flags.BoolVar(&f.allowRemote, "allow-remote", false, "permit an address in --listen that other machines can reach. There is no login")
+	flags.StringSliceVar(&f.hosts, "host", nil, "further name by which browsers call the page, for example that of a proxy")
+	flags.StringSliceVar(&f.letters, "letters", nil, "queue that itself has letters, such as that of Watermill's PoisonQueue")
+	flags.IntVar(&f.maxLetters, "max-letters", 10_000, "how many letters a view looks at")
+	return c
+}
+
+// serve serves the page until the context ends.
+func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
+	local, err := isLoopback(f.listen)
+	if err != nil {
+		return err
+	}
+	if !local && !f.allowRemote {
+		return usage("--listen %s can be reached from other machines, and the page has no login. Use a loopback address such as 127.0.0.1:8080 and a tunnel, "+
+			"or permit it with --allow-remote", safe(f.listen))
+	}
+	if f.maxLetters < 1 {
+		return usage("--max-letters is %d: it must be at least 1", f.maxLetters)
+	}
+	config, err := e.config()
+	if err != nil {
+		return err
+	}
+	if err := e.reach(ctx, config); err != nil {
+		return err
+	}
+	store, err := deadletter.Open(config, e.logger())
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	config.Management = ""
+	plain, err := deadletter.Open(config, e.logger())
+	if err != nil {
+		return err
+	}
+	defer plain.Close()
+
+	shown, err := page.New(page.Config{
+		Store: store, Status: statusOf(store, plain, works), Queues: f.letters, AllowWrite: f.allowWrite, Hosts: f.hostNames(local),
+		MaxLetters: f.maxLetters, Logger: e.logger(),
+	})
+	if err != nil {
+		return exit(codeUsage, err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("%w; --listen names another address or port", err)
+	}
+	if !local {
+		_, _ = fmt.Fprintf(e.stderr, "Warning: the page has no login. Each machine that reaches %s can read the messages%s.\n", listener.Addr(),
+			map[bool]string{true: ", redrive and discard them"}[f.allowWrite])
+	}
+	mode := "It only shows: --allow-write permits redrive and discard"
+	if f.allowWrite {
+		mode = "It permits redrive and discard"
+	}
+	_, _ = fmt.Fprintf(e.stdout, "The page is at http://%s/\n%s. Ctrl-C stops it.\n", listener.Addr(), mode)
+	return e.serveOn(ctx, listener, shown)
+}
+
+func (e *env) serveOn(ctx context.Context, listener net.Listener, shown *page.Page) error {
+	server := &http.Server{Handler: shown, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	var err error
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(e.stderr, "Stopping.")
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), uiPatience)
+		defer cancel()
+		if server.Shutdown(last) != nil {
+			_ = server.Close()
+		}
+	}
+	_ = shown.Close()
+	for _, line := range shown.Summaries() {
+		_, _ = fmt.Fprintln(e.stderr, safe(line))
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// statusOf returns the depths by the management API. Where that fails, those of the named work queues by AMQP.
+func statusOf(store, plain *deadletter.Store, works []string) func(context.Context) (deadletter.Status, error) {
+	return func(ctx context.Context) (deadletter.Status, error) {
+		status, err := store.Status(ctx, works...)
+		if err == nil {
+			return status, nil
+		}
+		if len(works) == 0 {
+			return deadletter.Status{}, fmt.Errorf("%w; start wmretry ui with the names of the work queues, or with --management", err)
+		}
+		return plain.Status(ctx, works...)
+	}
+}
+
+// isLoopback reports whether only this machine can reach an address.
+func isLoopback(listen string) (bool, error) {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false, usage("--listen is %s: it must be an address and a port, such as 127.0.0.1:8080", safe(listen))
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback(), nil
+}
+
+// hostNames returns the names that a request may have. A page for other machines without --host answers to all names.
+func (f uiFlags) hostNames(local bool) []string {
+	if !local && len(f.hosts) == 0 {
+		return nil
+	}
+	names := append(page.LoopbackHosts(), f.hosts...)
+	if host, _, err := net.SplitHostPort(f.listen); err == nil && net.ParseIP(host) != nil && !slices.Contains(names, host) {
+		names = append(names, host)
+	}
+	return names
+}

@@ -1,0 +1,290 @@
+//go:build unix
+
+package browser_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The letters, without the hostile one.
+const total = declined + refused + old
+
+// TestPage is one visit of an operator: what is dead, why, back with it, away with the rest.
+func TestPage(t *testing.T) {
+	app := newShop(t)
+	app.run()
+	command := build(t)
+	address, end := app.serve(command, "--allow-write")
+	b := newBrowser(t)
+
+	b.open(address)
+	b.until(fmt.Sprintf(`document.getElementById("dead-total").textContent === "%d"`, total)) // the script follows
+	board := b.text()
+	for _, want := range []string{orders, invoices, "30s", "Changes allowed"} {
+		assert.Contains(t, board, want)
+	}
+	b.until(fmt.Sprintf(`[...document.querySelectorAll(".tiers .count")].some(e => e.textContent === "%d")`, waiting))
+	b.labelled()
+	b.picture("board")
+
+	letters(t, b, address)
+	hostileLetter(t, b, app, address)
+	onPhone(t, b, address)
+
+	app.repaired.Store(true)
+	redrive(t, b, app, address)
+	discard(t, b, address)
+	b.clean()
+	refusesForeignForms(t, b, address)
+	printed := end()
+	assert.Contains(t, printed, fmt.Sprintf(`Redrive "orders.dead": total=%d done=%d`, total+1, refused))
+	assert.NotContains(t, printed, "guest:guest")
+
+	address, end = app.serve(command)
+	readOnly(t, b, address)
+	b.clean()
+	end()
+}
+
+// TestWithoutManagementAPI: the names of the work queues are enough.
+func TestWithoutManagementAPI(t *testing.T) {
+	app := newShop(t)
+	app.run()
+	app.management = "http://127.0.0.1:1"
+	command := build(t)
+	address, end := app.serve(command, orders)
+	var text string
+	require.Eventually(t, func() bool {
+		text = fetch(t, address)
+		return strings.Contains(text, fmt.Sprintf(`id="dead-total">%d<`, total))
+	}, patience, patience/200)
+	assert.Contains(t, fetch(t, address+"causes?queue=orders.dead"), "connection refused")
+	end()
+
+	address, end = app.serve(command)
+	assert.Contains(t, fetch(t, address), "start wmretry ui with the names of the work queues")
+	end()
+}
+
+func fetch(t *testing.T, address string) string {
+	t.Helper()
+	answer, err := http.Get(address)
+	require.NoError(t, err)
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, http.StatusOK, answer.StatusCode, string(text))
+	return string(text)
+}
+
+func letters(t *testing.T, b *browser, address string) {
+	t.Helper()
+	b.open(address)
+	b.follow("dead letters of " + orders)
+	text := b.text()
+	for _, want := range []string{
+		fmt.Sprintf("All %d letters of the queue were looked at.", total), "card <n> of customer <n> was declined", "connect: connection refused",
+	} {
+		assert.Contains(t, text, want)
+	}
+	counts := eval[[]string](b, `[...document.querySelectorAll(".causes .count .big")].map(e => e.textContent)`)
+	assert.Equal(t, []string{fmt.Sprint(refused), fmt.Sprint(declined), fmt.Sprint(old)}, counts)
+	b.labelled()
+	b.picture("causes")
+
+	b.follow("connection refused")
+	assert.Contains(t, b.text(), fmt.Sprintf("Letters 1 to %d", refused))
+	b.labelled()
+	b.run(chromedp.Click(chromedp.CSS(`[data-all]`)))
+	assert.Equal(t, refused, eval[int](b, `document.querySelectorAll("[name=pick]:checked").length`))
+	b.follow("order-7")
+	b.until(`document.querySelector("pre.JSON") !== null`)
+	text = b.text()
+	for _, want := range []string{"First failure", "Last failure", "Given up (exhausted)", "10.0.0.7:5432", `"sku": "book"`, "customer", "ada"} {
+		assert.Contains(t, text, want)
+	}
+	// The forms of the body, by keyboard.
+	b.tabTo("form0")
+	b.run(chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent(kb.ArrowRight))
+	assert.True(t, eval[bool](b, `getComputedStyle(document.querySelector("pre.Hex").parentElement).display === "block" && getComputedStyle(document.querySelector("pre.JSON").parentElement).display === "none"`))
+
+	b.dark(true)
+	b.open(address + "letter?queue=orders.dead&id=01926c5e-order-4711")
+	for _, want := range []string{"Redriven by ada@ops", "after the outage", "Snoozed 2 times", "timestamp", "2 min 36 s later"} {
+		assert.Contains(t, b.text(), want)
+	}
+	b.window(1100, 860, false)
+	assert.Equal(t, "rgb(18, 21, 27)", eval[string](b, `getComputedStyle(document.body).backgroundColor`))
+	b.picture("letter")
+	b.dark(false)
+	b.window(1100, 700, false)
+}
+
+// hostileLetter opens the letter of a sender that wants its script to run.
+func hostileLetter(t *testing.T, b *browser, app *shop, address string) {
+	t.Helper()
+	app.publish(orders, hostileID, message.Metadata{"fails": hostile, hostile: hostile}, hostile)
+	require.Eventually(t, func() bool {
+		b.open(address + "letters?queue=orders.dead")
+		return strings.Contains(b.text(), "hacked='id'")
+	}, patience, patience/200)
+	b.follow("hacked='id'")
+	text := b.text()
+	assert.Contains(t, text, "window.hacked='text'", "the letter is shown as text")
+	assert.Contains(t, text, "␛[31m")
+	assert.NotContains(t, text, "\u202e")
+	assert.Equal(t, 1, eval[int](b, `document.scripts.length`))
+	assert.Zero(t, eval[int](b, `document.images.length`))
+	assert.Equal(t, "undefined", eval[string](b, `typeof window.hacked`))
+	b.follow("Redrive…")
+	assert.Contains(t, b.text(), "hacked='id'")
+	assert.Equal(t, "undefined", eval[string](b, `typeof window.hacked`))
+	b.clean()
+}
+
+// onPhone looks at every kind of page on a small screen.
+func onPhone(t *testing.T, b *browser, address string) {
+	t.Helper()
+	b.window(360, 740, true)
+	b.open(address + "letters?queue=orders.dead&cause=1")
+	hostile := "letter?queue=orders.dead&id=" + eval[string](b, "encodeURIComponent(`"+hostileID+"`)")
+	for _, view := range []string{
+		"", "letters?queue=orders.dead", "letter?queue=orders.dead&id=01926c5e-order-4711", hostile, "redrive?queue=orders.dead&all=1",
+		"discard?queue=orders.dead&all=1", "nothing", "causes?queue=orders.dead",
+	} {
+		b.open(address + view)
+		assert.LessOrEqual(t, eval[int](b, `document.documentElement.scrollWidth`), 360, "%s scrolls to the side", view)
+		b.labelled()
+	}
+	b.picture("phone")
+	b.window(1100, 700, false)
+	b.refused(http.StatusNotFound) // the page that does not exist
+}
+
+// redrive brings a cause back with a canary, by the keyboard alone.
+func redrive(t *testing.T, b *browser, app *shop, address string) {
+	t.Helper()
+	b.open(address)
+	b.run(chromedp.KeyEvent(kb.Tab))
+	assert.Equal(t, "Skip to the content", eval[string](b, `document.activeElement.textContent`))
+	b.tabTo("dead letters of " + orders)
+	b.enter()
+	b.tabTo(fmt.Sprintf("Redrive… these %d", refused))
+	b.enter()
+	b.fill("rate", "10")
+	b.fill("canary", "3")
+	b.fill("max_redead", "5")
+	b.tabTo("More options")
+	b.run(chromedp.KeyEvent(kb.Enter))
+	b.fill("canary_wait", "5s")
+	b.fill("note", "the database is back")
+	b.tabTo("Count the letters")
+	b.enter()
+	assert.Equal(t, fmt.Sprintf("Redrive %d letters?", refused), eval[string](b, `document.querySelector("h1").textContent`))
+	assert.Contains(t, b.text(), "3 letters, watched for 5 s")
+	assert.Empty(t, app.had(), "nothing is sent before the confirmation")
+	b.tabTo(fmt.Sprintf("Redrive %d letters", refused))
+	b.enter()
+	b.until(`document.getElementById("done").textContent === "3" && document.querySelector(".phase").textContent.includes("canary")`)
+	assert.Equal(t, "polite", eval[string](b, `document.querySelector("[role=status]").ariaLive`))
+	b.until(`Number(document.getElementById("done").textContent) > 12`)
+	b.window(1100, 400, false)
+	b.picture("redrive")
+	b.until(`document.querySelector("[data-ended]") !== null`)
+	text := b.text()
+	assert.Contains(t, text, "Done.")
+	assert.Equal(t, fmt.Sprint(refused), eval[string](b, `document.getElementById("done").textContent`))
+	assert.Contains(t, eval[string](b, `document.querySelector("[role=status]").textContent`), fmt.Sprintf("Ended. %d letters were sent.", refused))
+	want := map[string]int{}
+	for i := range refused {
+		want[fmt.Sprintf("order-%d", i)] = 1
+	}
+	require.Eventually(t, func() bool { return len(app.had()) >= refused }, patience, patience/1000)
+	assert.Equal(t, want, app.had(), "the letters of the cause, each one once, and no others")
+	b.follow("What is left in the queue")
+	assert.Contains(t, b.text(), fmt.Sprintf("All %d letters of the queue", total+1-refused))
+	assert.NotContains(t, b.text(), "connection refused")
+}
+
+// discard removes two letters, after the confirmation.
+func discard(t *testing.T, b *browser, address string) {
+	t.Helper()
+	b.open(address + "letters?queue=orders.dead")
+	b.follow("Discard selected…")
+	assert.Contains(t, b.text(), "No letter is selected.")
+	b.refused(http.StatusBadRequest)
+	b.open(address + "letters?queue=orders.dead")
+	eval[bool](b, `document.querySelectorAll("[name=pick]").forEach(box => { const text = box.closest("li").innerText; if (/card-(1|2)\b/.test(text)) box.click() }), true`)
+	b.follow("Discard selected…")
+	assert.Equal(t, "Discard 2 letters?", eval[string](b, `document.querySelector("h1").textContent`))
+	assert.False(t, eval[bool](b, `document.querySelector("form").checkValidity()`), "the box is required")
+	b.tabTo("sure")
+	b.run(chromedp.KeyEvent(" "))
+	b.follow("Discard 2 letters")
+	b.until(`document.querySelector("[data-ended]") !== null`)
+	assert.Equal(t, "2", eval[string](b, `document.getElementById("done").textContent`))
+	b.follow("What is left in the queue")
+	assert.Contains(t, b.text(), fmt.Sprintf("All %d letters of the queue", total+1-refused-2))
+	b.follow("List the letters")
+	left := eval[[]string](b, `[...document.querySelectorAll(".letters a")].map(e => e.textContent)`)
+	assert.NotContains(t, left, "card-1")
+	assert.NotContains(t, left, "card-2")
+	assert.Contains(t, left, "card-3")
+}
+
+// refusesForeignForms sends forms and requests as a foreign page would.
+func refusesForeignForms(t *testing.T, b *browser, address string) {
+	t.Helper()
+	host := strings.TrimSuffix(strings.TrimPrefix(address, "http://"), "/")
+	for name, change := range map[string]func(*http.Request){
+		"origin": func(r *http.Request) { r.Header.Set("Origin", "http://evil.example") },
+		"site":   func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") },
+		"host":   func(r *http.Request) { r.Host = "evil.example" },
+	} {
+		r, err := http.NewRequest(http.MethodPost, "http://"+host+"/discard?queue=orders.dead&all=1", nil)
+		require.NoError(t, err)
+		change(r)
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		assert.Equal(t, http.StatusForbidden, answer.StatusCode, name)
+	}
+	// A form of a page with another origin, in the browser.
+	b.open("about:blank")
+	b.leave(func() {
+		eval[bool](b, fmt.Sprintf(`document.body.innerHTML = '<form method="post" action=%q></form>', document.forms[0].submit(), true`, address+"discard?queue=orders.dead&all=1"))
+	})
+	assert.Contains(t, b.text(), "cross-origin")
+	b.refused(http.StatusForbidden)
+}
+
+// readOnly visits a page without --allow-write.
+func readOnly(t *testing.T, b *browser, address string) {
+	t.Helper()
+	for _, view := range []string{"", "causes?queue=orders.dead", "letters?queue=orders.dead", "letter?queue=orders.dead&id=card-3"} {
+		b.open(address + view)
+		assert.Contains(t, b.text(), "Read-only")
+		assert.Zero(t, eval[int](b, `document.querySelectorAll("form[method=post], a[href^=redrive], a[href^=discard]").length`), view)
+	}
+	b.open(address + "redrive?queue=orders.dead&all=1")
+	assert.Contains(t, b.text(), "This page only shows.")
+	b.refused(http.StatusForbidden)
+}
+
+// labelled fails the test if a field or button has no name for a screen reader.
+func (b *browser) labelled() {
+	b.t.Helper()
+	assert.Empty(b.t, eval[[]string](b, `[...document.querySelectorAll("input:not([type=hidden])")].filter(e => !e.labels.length).concat(
+		[...document.querySelectorAll("button, a")].filter(e => !e.textContent.trim())).map(e => e.outerHTML)`))
+	assert.Equal(b.t, 1, eval[int](b, `document.querySelectorAll("h1").length`))
+}

@@ -1,0 +1,164 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+const (
+	// pageSize is how many letters a list has.
+	pageSize = 50
+	// maxGroups is how many causes are shown.
+	maxGroups = 100
+)
+
+// looked is what a look at a queue has seen.
+type looked struct {
+	Letters int    // looked at
+	More    bool   // there are more
+	Late    bool   // the time was over
+	Err     string // the look ended early
+}
+
+// look visits the letters of a queue, the oldest first, until visit returns false, and not more than MaxLetters. The filter of Browse
+// is not used: the letters that it leaves out would not be counted.
+func (p *Page) look(ctx context.Context, queue string, visit func(*letters.Letter) bool) (looked, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
+	defer cancel()
+	var seen looked
+	for letter, err := range p.config.Store.Browse(ctx, queue, letters.Filter{}) {
+		if err != nil {
+			if seen.Letters == 0 && !errors.Is(err, context.DeadlineExceeded) {
+				return seen, err
+			}
+			seen.More, seen.Late = true, errors.Is(err, context.DeadlineExceeded)
+			if !seen.Late {
+				seen.Err = explain(err)
+			}
+			return seen, nil
+		}
+		if seen.Letters == p.config.MaxLetters {
+			seen.More = true
+			return seen, nil
+		}
+		seen.Letters++
+		if !visit(letter) {
+			seen.More = true
+			return seen, nil
+		}
+	}
+	return seen, nil
+}
+
+type causesView struct {
+	selection
+	Seen   looked
+	Groups []groupRow
+	Hidden int // causes that are not shown
+}
+
+type groupRow struct {
+	letters.Group
+	Share int // of the largest group, from 0 to 100
+}
+
+// causes groups the letters of a queue.
+func (p *Page) causes(w http.ResponseWriter, r *http.Request) error {
+	s, err := p.selected(r)
+	if err != nil {
+		return err
+	}
+	var groups letters.Groups
+	seen, err := p.look(r.Context(), s.Queue, func(l *letters.Letter) bool {
+		groups.Add(l)
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	shown := causesView{selection: s, Seen: seen}
+	largest := 1
+	for _, group := range groups.Sorted() {
+		if len(shown.Groups) == maxGroups {
+			shown.Hidden++
+			continue
+		}
+		largest = max(largest, group.Count)
+		shown.Groups = append(shown.Groups, groupRow{Group: group})
+	}
+	for i := range shown.Groups {
+		shown.Groups[i].Share = (100*shown.Groups[i].Count + largest - 1) / largest
+	}
+	p.render(w, http.StatusOK, "causes.html", s.Queue, shown)
+	return nil
+}
+
+type listView struct {
+	selection
+	Seen           looked
+	Rows           []listRow
+	Page, From, To int
+	Next           bool
+}
+
+// Before and After are the numbers of the pages beside this one.
+func (v listView) Before() int { return v.Page - 1 }
+func (v listView) After() int  { return v.Page + 1 }
+
+// listRow is a letter without its body, of which a page has many.
+type listRow struct {
+	ID, Reason, ErrorType, Handler string
+	DeadReason                     string
+	Kind                           letters.Kind
+	Failures, Redriven, Bytes      int
+	DeadAt                         time.Time
+}
+
+// list shows the letters of a cause, or of a queue, page by page.
+func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
+	s, err := p.selected(r)
+	if err != nil {
+		return err
+	}
+	shown := listView{selection: s, Page: 1}
+	if text := r.URL.Query().Get("page"); text != "" {
+		number, err := strconv.Atoi(text)
+		if err != nil || number < 1 || number > p.config.MaxLetters/pageSize+1 {
+			return failure{http.StatusBadRequest, "There is no such page of the list.", err}
+		}
+		shown.Page = number
+	}
+	skip, filter, now := (shown.Page-1)*pageSize, s.filter(), time.Now()
+	shown.Seen, err = p.look(r.Context(), s.Queue, func(l *letters.Letter) bool {
+		switch {
+		case !filter.Match(l, now):
+		case skip > 0:
+			skip--
+		case len(shown.Rows) == pageSize:
+			shown.Next = true
+			return false
+		default:
+			shown.Rows = append(shown.Rows, newListRow(l))
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	shown.From, shown.To = (shown.Page-1)*pageSize+1, (shown.Page-1)*pageSize+len(shown.Rows)
+	p.render(w, http.StatusOK, "letters.html", s.Queue, shown)
+	return nil
+}
+
+func newListRow(l *letters.Letter) listRow {
+	return listRow{
+		ID: l.ID, Reason: cut(maxReason, l.Record.Reason), ErrorType: cut(maxReason, l.Record.ErrorType),
+		Handler: cut(maxReason, l.Record.Handler), DeadReason: cut(maxReason, string(l.Record.DeadReason)), Kind: l.Kind,
+		Failures: l.Record.Failures, Redriven: l.Redriven.Times, Bytes: len(l.Payload), DeadAt: l.DeadAt(),
+	}
+}

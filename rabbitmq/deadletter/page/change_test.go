@@ -1,0 +1,195 @@
+package page_test
+
+import (
+	"context"
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+)
+
+const declined = "redrive?queue=orders.dead&cause=1&dead_reason=exhausted&error_type=*errors.errorString&reason=card+%3Cn%3E+was+declined"
+
+func TestRedriveAsksWithTheNumber(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), func(c *page.Config) { c.By = func(r *http.Request) string { return r.Header.Get("X-User") } })
+	assert.Contains(t, body(t, s.get(declined), http.StatusOK), `name="canary" inputmode="numeric" value="10"`)
+	assert.Zero(t, s.store.browses+s.store.dry, "the form takes no letters")
+	check := form(declined, url.Values{
+		"step": {"check"}, "rate": {"12.5"}, "canary": {"2"}, "canary_wait": {"3 s"}, "max_redead": {"5"}, "to": {"orders"}, "note": {"repaired"},
+	})
+	check.Header.Set("X-User", "ada")
+	answer := s.do(check)
+	text := answer.Body.String()
+	id := s.confirmed(answer)
+	assert.Contains(t, text, "Redrive <span id=\"count\">5 letters</span>?")
+	assert.Contains(t, text, "2 letters, watched for 3 s")
+	assert.Contains(t, text, "when more than 5% die again")
+	assert.Empty(t, s.store.redrives, "nothing is sent before the confirmation")
+	back := regexp.MustCompile(`href="([^"]*)">Change the options`).FindStringSubmatch(text)
+	require.NotNil(t, back)
+	form := body(t, s.get(html.UnescapeString(back[1])), http.StatusOK)
+	assert.Contains(t, form, `value="12.5"`)
+	assert.Contains(t, form, `value="repaired"`)
+
+	answer = s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
+	assert.Equal(t, http.StatusSeeOther, answer.Code)
+	assert.Equal(t, "job?id="+id, answer.Header().Get("Location"))
+	text = s.ended(id)
+	assert.Contains(t, text, `<dd id="done">5</dd>`)
+	assert.Contains(t, text, "Done.")
+	require.Len(t, s.store.redrives, 1)
+	got := s.store.redrives[0]
+	got.Progress = nil
+	assert.Equal(t, letters.Redrive{
+		Filter: letters.Filter{Cause: &letters.Cause{DeadReason: "exhausted", ErrorType: "*errors.errorString", Reason: "card <n> was declined"}},
+		Limit:  5, Rate: 12.5, Canary: 2, CanaryWait: 3 * time.Second, MaxRedead: 0.05, To: "orders", By: "ada", Note: "repaired",
+	}, got, "the limit is the number that was confirmed")
+
+	// A second click, or a reload, starts nothing.
+	assert.Equal(t, http.StatusSeeOther, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code)
+	assert.Len(t, s.store.redrives, 1)
+	assert.Equal(t, []string{`Redrive "orders.dead": total=7 done=5 other=2 kept=0 unseen=0 redead=0 doubtful=0`}, s.page.Summaries())
+}
+
+func TestRedriveRefusesWrongOptions(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	text := body(t, s.post(declined, url.Values{
+		"step": {"check"}, "rate": {"fast"}, "canary": {"-1"}, "max_redead": {"NaN"}, "limit": {"1.5"}, "canary_wait": {"soon"},
+	}), http.StatusUnprocessableEntity)
+	for _, want := range []string{"Rate is", "Canary is", "share dies again is", "At most is", "Watch the canary for is", `value="fast"`} {
+		assert.Contains(t, text, want)
+	}
+	assert.Zero(t, s.store.dry)
+}
+
+// TestNoSelectionIsNotAll: a form without a picked letter must not send the whole queue.
+func TestNoSelectionIsNotAll(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	for _, change := range []string{"redrive", "discard"} {
+		for _, step := range []string{"", "check"} {
+			answer := s.post(change+"?queue=orders.dead", url.Values{"step": {step}})
+			assert.Contains(t, body(t, answer, http.StatusBadRequest), "No letter is selected", change)
+		}
+	}
+	for _, step := range []string{"start"} {
+		assert.Equal(t, http.StatusConflict, s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {step}}).Code)
+		assert.Equal(t, http.StatusConflict, s.post("discard?queue=orders.dead&all=1", url.Values{"step": {step}, "sure": {"yes"}, "run": {"0123456789abcdef"}}).Code)
+	}
+	assert.Contains(t, body(t, s.post("redrive?queue=orders.dead&id=order-99", url.Values{"step": {"check"}}), http.StatusNotFound), "No letter of the queue is selected")
+	assert.Empty(t, s.store.redrives)
+	assert.Empty(t, s.store.discards)
+}
+
+func TestDiscardNeedsTheBox(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	id := s.confirmed(s.post("discard?queue=orders.dead", url.Values{"pick": {"order-1", "order-2"}}))
+	body(t, s.post("discard", url.Values{"step": {"start"}, "run": {id}}), http.StatusUnprocessableEntity)
+	assert.Empty(t, s.store.discards)
+	assert.Equal(t, http.StatusSeeOther, s.post("discard", url.Values{"step": {"start"}, "run": {id}, "sure": {"yes"}}).Code)
+	assert.Contains(t, s.ended(id), "Ended. 2 letters were discarded.")
+	require.Len(t, s.store.discards, 1)
+	assert.Equal(t, []string{"order-1", "order-2"}, s.store.discards[0].Filter.IDs)
+	assert.Equal(t, 2, s.store.discards[0].Limit)
+}
+
+// TestConfirmationsAreOfTheirKind: the ID of a redrive's confirmation does not start a discard without its box, and the other way round
+// the box stays needed.
+func TestConfirmationsAreOfTheirKind(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	id := s.confirmed(s.get("discard?queue=orders.dead&all=1"))
+	body(t, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}), http.StatusConflict)
+	assert.Empty(t, s.store.discards)
+}
+
+func TestProgressAndStop(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	s.store.before = func(ctx context.Context, progress func(letters.Progress)) error {
+		progress(letters.Progress{Phase: letters.Watching, Until: time.Now().Add(time.Minute), Summary: letters.Summary{Total: 7, Done: 2, Other: 1, Unseen: 4}})
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+	require.Equal(t, http.StatusSeeOther, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code)
+	require.Eventually(t, func() bool {
+		text := body(t, s.get("job?id="+id), http.StatusOK)
+		return strings.Contains(text, "Watching whether the canary dies again.") && strings.Contains(text, `value="42"`)
+	}, 30*time.Second, 5*time.Millisecond)
+	assert.Contains(t, body(t, s.get(""), http.StatusOK), "42%")
+	assert.Equal(t, http.StatusSeeOther, s.post("stop", url.Values{"run": {id}}).Code)
+	text := s.ended(id)
+	assert.Contains(t, text, "Letters that were not sent or removed stay.")
+	assert.NotContains(t, text, `action="stop"`)
+	assert.Equal(t, http.StatusNotFound, s.post("stop", url.Values{"run": {"0123456789abcdef"}}).Code)
+}
+
+func TestEndsAreExplained(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"letters have died again": letters.ErrRedead, "Another redrive, discard or import runs": letters.ErrBusy, "Declare the queue": letters.ErrNoTarget,
+	} {
+		s := setup(t, some(), nil)
+		s.store.before = func(context.Context, func(letters.Progress)) error { return err }
+		id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+		s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
+		assert.Contains(t, s.ended(id), want)
+		assert.Contains(t, body(t, s.get(""), http.StatusOK), `class="badtext"`)
+	}
+}
+
+// TestCloseStopsWhatRuns: the process ends with a summary.
+func TestCloseStopsWhatRuns(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	running := make(chan struct{})
+	s.store.before = func(ctx context.Context, _ func(letters.Progress)) error {
+		close(running)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+	later := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+	s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
+	<-running
+	require.NoError(t, s.page.Close())
+	require.NoError(t, s.page.Close())
+	require.Len(t, s.page.Summaries(), 1)
+	assert.Contains(t, s.page.Summaries()[0], "context canceled")
+	assert.Equal(t, http.StatusBadGateway, s.post("redrive", url.Values{"step": {"start"}, "run": {later}}).Code)
+}
+
+// TestJobsAreBounded: neither what runs nor what is kept grows without end.
+func TestJobsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	start := func() (string, int) {
+		id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+		return id, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code
+	}
+	for range 30 {
+		id, _ := start()
+		s.ended(id)
+	}
+	assert.Len(t, s.page.Summaries(), 20)
+	s.store.before = func(ctx context.Context, _ func(letters.Progress)) error { <-ctx.Done(); return nil }
+	for range 8 {
+		_, code := start()
+		assert.Equal(t, http.StatusSeeOther, code)
+	}
+	_, code := start()
+	assert.Equal(t, http.StatusServiceUnavailable, code)
+}

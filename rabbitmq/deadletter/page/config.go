@@ -1,0 +1,133 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+const (
+	defaultMaxLetters = 10_000
+	defaultTimeout    = 20 * time.Second
+)
+
+// Store is the part of a deadletter.Store that the page uses. Any letters.Store is one.
+type Store interface {
+	Browse(ctx context.Context, queue string, filter letters.Filter) iter.Seq2[*letters.Letter, error]
+	Redrive(ctx context.Context, queue string, options letters.Redrive) (letters.Summary, error)
+	Discard(ctx context.Context, queue string, options letters.Discard) (letters.Summary, error)
+}
+
+// Pauser pauses and resumes handlers. A middleware.Connection is one.
+type Pauser interface {
+	Pause(handler string) error
+	Resume(handler string) error
+	Health() middleware.Health
+}
+
+// Config configures New. Store and Status are required.
+type Config struct {
+	// Store has the letters. The page does not close it.
+	Store Store
+
+	// Status returns the queues and their depths, as deadletter.Store.Status does. It is called at most once a second, whatever the
+	// number of browsers.
+	Status func(context.Context) (deadletter.Status, error)
+
+	// Queues are further queues that have letters, such as that of Watermill's PoisonQueue. The page looks only at these, and at the
+	// dead letters and orphans of Status: no request can make it take messages of another queue.
+	Queues []string
+
+	// AllowWrite permits redrive, discard, pause and resume. The default is a page that only shows: other requests get status 403.
+	AllowWrite bool
+
+	// Pauser shows the handlers of this process, and pauses and resumes them. The default is none.
+	Pauser Pauser
+
+	// By returns who redrives, for the history of each letter. The default is user@host of this process.
+	By func(*http.Request) string
+
+	// Hosts are the names and addresses, without a port, that the Host header of a request may have: others get status 403. A page
+	// that only this host may see needs it, because a foreign page can give its own name the address 127.0.0.1 (DNS rebinding): see
+	// LoopbackHosts. The default is no limit.
+	Hosts []string
+
+	// MaxLetters is how many letters of a queue one view looks at, from the oldest. The page shows when there are more. A redrive or
+	// discard has no such limit. The default is 10,000.
+	MaxLetters int
+
+	// Timeout is how long one view looks at letters, and how long the count before a redrive or discard goes on. The default is 20 s.
+	Timeout time.Duration
+
+	// Logger logs each redrive, discard, pause and resume. The default is none.
+	Logger watermill.LoggerAdapter
+}
+
+// LoopbackHosts are the Hosts of a page that listens on a loopback address.
+func LoopbackHosts() []string { return []string{"localhost", "127.0.0.1", "::1"} }
+
+// Validate reports all faults of the configuration.
+func (c Config) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if c.Store == nil {
+		fault("Store is nil: set it to a *deadletter.Store")
+	}
+	if c.Status == nil {
+		fault("Status is nil: set it to a function that calls Status of the *deadletter.Store")
+	}
+	for i, queue := range c.Queues {
+		if queue == "" {
+			fault("Queues[%d] is empty: name a queue that has letters", i)
+		}
+	}
+	for i, host := range c.Hosts {
+		if host == "" || hostname(host) != strings.ToLower(host) {
+			fault("Hosts[%d] is %q: it must be a name or an address, without a port", i, host)
+		}
+	}
+	if c.MaxLetters < 0 {
+		fault("MaxLetters is %d: it must not be negative (0 is %d)", c.MaxLetters, defaultMaxLetters)
+	}
+	if c.Timeout < 0 {
+		fault("Timeout is %v: it must not be negative (0 is %v)", c.Timeout, defaultTimeout)
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("page config: %w", errors.Join(faults...))
+}
+
+func (c Config) withDefaults() Config {
+	c.MaxLetters = cmp.Or(c.MaxLetters, defaultMaxLetters)
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+	if c.By == nil {
+		c.By = func(*http.Request) string { return "" }
+	}
+	return c
+}
+
+// hostname returns the host of a Host header, in lower case, without the port and the brackets of an IPv6 address.
+func hostname(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	} else if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+		host = host[1 : len(host)-1]
+	}
+	return strings.ToLower(host)
+}

@@ -1,0 +1,22 @@
+// Package page is a page for operators: an http.Handler that shows work queues with their tiers, groups dead letters by cause, shows
+// the failure record of a letter as a timeline, and redrives and discards letters. The command "wmretry ui" serves it, and an app can
+// mount it in its own admin server, under any path that ends with a slash.
+//
+// # Safety
+//
+// The page has no login: an app that mounts it where others can reach it puts its own login before it. It only shows, unless
+// Config.AllowWrite is set. A change needs a POST request that comes from the page itself (http.CrossOriginProtection), and a redrive
+// or discard is confirmed on a page that shows the number of letters. Not more letters than that number are sent or removed.
+//
+// All values are escaped by html/template. The pages have no inline script or style, load nothing from other hosts, and their
+// Content-Security-Policy forbids both.
+//
+// # What a view costs
+//
+// A browser asks for depths once in two seconds while its tab is visible. That calls Status and takes no letter. A view of letters
+// browses the queue once, when it is loaded, and looks at not more than Config.MaxLetters. What that means for other readers of the
+// queue is in the documentation of package deadletter.
+//
+// A redrive or discard runs in the process of the handler and goes on when the browser is closed. Page.Close stops all of them. The page
+// keeps the summaries of the last 20.
+package page

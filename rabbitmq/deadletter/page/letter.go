@@ -1,0 +1,277 @@
+package page
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+const (
+	maxReason  = 2 << 10   // bytes of a reason, and of other texts of a record
+	maxValue   = 4 << 10   // bytes of a header's value
+	maxHeaders = 200       // headers of one letter
+	maxBody    = 64 << 10  // bytes of a body as text and as JSON
+	maxPretty  = 128 << 10 // bytes of JSON with its new spaces
+	maxDepth   = 64        // of JSON: each level adds spaces to each line
+	maxHex     = 4 << 10   // bytes of a body as hexadecimal numbers
+)
+
+type letterView struct {
+	selection
+	Letter     *letters.Letter
+	Seen       looked
+	Timeline   []event
+	Properties []field
+	Headers    []field
+	Hidden     int // headers that are not shown
+	Bodies     []body
+}
+
+// event is one line of the timeline.
+type event struct {
+	Kind  string // the class of its mark
+	At    time.Time
+	Gap   time.Duration // since the event before, where both have a time
+	Title string
+	Text  string
+	By    string
+}
+
+type field struct{ Name, Type, Value string }
+
+// body is the body of a letter in one form.
+type body struct {
+	Name, Text string
+	Cut        int // the bytes that the text has, where it has not all of them
+}
+
+// letter shows one letter.
+func (p *Page) letter(w http.ResponseWriter, r *http.Request) error {
+	s, err := p.selected(r)
+	if err != nil {
+		return err
+	}
+	if len(s.IDs) != 1 {
+		return failure{http.StatusBadRequest, "The address has no ID of a letter.", nil}
+	}
+	shown := letterView{selection: s}
+	shown.Seen, err = p.look(r.Context(), s.Queue, func(l *letters.Letter) bool {
+		if l.ID == s.IDs[0] {
+			shown.Letter = l
+		}
+		return shown.Letter == nil
+	})
+	if err != nil {
+		return err
+	}
+	if shown.Letter == nil {
+		text := "The queue has no letter with this ID. It may have been redriven or discarded."
+		if shown.Seen.More {
+			text = fmt.Sprintf("The first %s letters of the queue have no letter with this ID. The page does not look at more; “wmretry dead show” does.", number(shown.Seen.Letters))
+		}
+		return failure{http.StatusNotFound, text, nil}
+	}
+	shown.Timeline = timeline(shown.Letter)
+	shown.Properties = properties(shown.Letter)
+	shown.Headers, shown.Hidden = headers(shown.Letter)
+	shown.Bodies = bodies(shown.Letter.Payload)
+	p.render(w, http.StatusOK, "letter.html", cut(80, s.IDs[0]), shown)
+	return nil
+}
+
+// timeline returns what has happened to a letter: earlier redrives first, because each begins a new count.
+func timeline(l *letters.Letter) []event {
+	var events []event
+	if at, err := time.Parse(time.RFC3339, l.Properties["timestamp"]); err == nil {
+		events = append(events, event{Kind: "snoozed", At: at, Title: "Published"})
+	}
+	if earlier := l.Redriven.Times - len(l.Redriven.Redrives); earlier > 0 {
+		events = append(events, event{Kind: "redriven", Title: plural(earlier, "earlier redrive", "earlier redrives"), Text: "The history keeps only the last ones."})
+	}
+	for _, redrive := range l.Redriven.Redrives {
+		title := "Given up" + in(string(redrive.DeadReason))
+		if redrive.Failures > 0 {
+			title += " after " + plural(redrive.Failures, "failure", "failures")
+		}
+		events = append(events,
+			event{Kind: "dead", Title: title, Text: redrive.Reason},
+			event{Kind: "redriven", At: redrive.At, Title: "Redriven", By: redrive.By, Text: redrive.Note})
+	}
+	record := l.Record
+	failures := record.Failures
+	if !record.FirstFailedAt.IsZero() && failures != 1 {
+		events = append(events, event{Kind: "failed", At: record.FirstFailedAt, Title: "First failure"})
+		failures--
+	}
+	if failures > 1 {
+		events = append(events, event{Kind: "failed", Title: plural(failures-1, "more failure", "more failures")})
+	}
+	if record.Snoozes > 0 {
+		events = append(events, event{Kind: "snoozed", Title: "Snoozed " + plural(record.Snoozes, "time", "times") + ", which counts no failure"})
+	}
+	if !record.LastFailedAt.IsZero() || record.Reason != "" {
+		title := "Last failure"
+		if record.Failures == 1 {
+			title = "Failure"
+		}
+		events = append(events, event{Kind: "failed", At: record.LastFailedAt, Title: title, Text: cut(maxReason, record.Reason), By: cut(maxReason, record.Handler)})
+	}
+	end := event{Kind: "dead", Title: given(l)}
+	if l.Kind == letters.Library || l.Kind == letters.Broker { // of other kinds the record does not have it
+		end.At = l.DeadAt()
+	}
+	events = append(events, end)
+	var last time.Time
+	for i, e := range events {
+		if !e.At.IsZero() {
+			if !last.IsZero() && e.At.After(last) {
+				events[i].Gap = e.At.Sub(last)
+			}
+			last = e.At
+		}
+	}
+	return events
+}
+
+// in returns a dead reason as the end of a title.
+func in(deadReason string) string {
+	if deadReason == "" {
+		return ""
+	}
+	return " (" + cut(80, deadReason) + ")"
+}
+
+// given returns the title of the last event.
+func given(l *letters.Letter) string {
+	switch l.Kind {
+	case letters.Orphan:
+		return "Became an orphan: its work queue was gone when its delay was over"
+	case letters.Broker:
+		return "Given up by the broker" + in(string(l.Record.DeadReason))
+	case letters.Poison:
+		return "Moved by Watermill’s PoisonQueue"
+	case letters.Unknown:
+		return "In this queue, without a failure record"
+	}
+	return "Given up" + in(string(l.Record.DeadReason))
+}
+
+func properties(l *letters.Letter) (fields []field) {
+	for _, name := range slices.Sorted(maps.Keys(l.Properties)) {
+		fields = append(fields, field{Name: name, Value: cut(maxValue, l.Properties[name])})
+	}
+	return fields
+}
+
+// headers returns the headers of the app with their types, and how many there are beyond maxHeaders.
+func headers(l *letters.Letter) (fields []field, hidden int) {
+	for name, value := range l.Metadata {
+		fields = append(fields, field{cut(maxValue, name), "string", cut(maxValue, value)})
+	}
+	for name, value := range l.Headers {
+		typ, text := typed(value)
+		fields = append(fields, field{cut(maxValue, name), typ, cut(maxValue, text)})
+	}
+	slices.SortFunc(fields, func(a, b field) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	if len(fields) > maxHeaders {
+		fields, hidden = fields[:maxHeaders], len(fields)-maxHeaders
+	}
+	return fields, hidden
+}
+
+// typed returns the type of a header in words of AMQP where Go's differ, and its value.
+func typed(value any) (typ, text string) {
+	switch v := value.(type) {
+	case nil:
+		return "void", ""
+	case bool:
+		return "boolean", fmt.Sprint(v)
+	case time.Time:
+		return "timestamp", v.UTC().Format(time.RFC3339)
+	case []byte:
+		return "bytes", fmt.Sprintf("%q", v[:min(len(v), maxValue)])
+	}
+	text = fmt.Sprint(value)
+	switch kind := reflect.TypeOf(value).Kind(); kind {
+	case reflect.Map, reflect.Slice:
+		if encoded, err := json.Marshal(value); err == nil {
+			text = string(encoded)
+		}
+		if kind == reflect.Map {
+			return "table", text
+		}
+		return "array", text
+	case reflect.Struct:
+		return reflect.TypeOf(value).Name(), fmt.Sprintf("%+v", value)
+	}
+	return fmt.Sprintf("%T", value), text
+}
+
+// bodies returns the forms in which a body can be shown, the best one first.
+func bodies(payload []byte) (forms []body) {
+	if len(payload) == 0 {
+		return nil
+	}
+	if text, ok := pretty(payload); ok {
+		form := body{Name: "JSON", Text: cut(maxPretty, text)}
+		if len(text) > maxPretty {
+			form.Cut = maxPretty
+		}
+		forms = append(forms, form)
+	}
+	text, hexadecimal := body{Name: "Text"}, body{Name: "Hex"}
+	text.Text, text.Cut = string(payload[:min(len(payload), maxBody)]), shorter(len(payload), maxBody)
+	hexadecimal.Text, hexadecimal.Cut = hex.Dump(payload[:min(len(payload), maxHex)]), shorter(len(payload), maxHex)
+	if utf8.Valid(payload) {
+		return append(forms, text, hexadecimal)
+	}
+	return append(forms, hexadecimal, text)
+}
+
+func shorter(length, most int) int {
+	if length > most {
+		return most
+	}
+	return 0
+}
+
+// pretty returns JSON with new lines, unless it is none, large or deep.
+func pretty(payload []byte) (string, bool) {
+	if len(payload) > maxBody || depth(payload) > maxDepth {
+		return "", false
+	}
+	var text bytes.Buffer
+	if json.Indent(&text, payload, "", "  ") != nil {
+		return "", false
+	}
+	return text.String(), true
+}
+
+// depth returns how deep arrays and objects are at most. It counts the brackets in texts too.
+func depth(payload []byte) (deepest int) {
+	now := 0
+	for _, b := range payload {
+		switch b {
+		case '[', '{':
+			now++
+			deepest = max(deepest, now)
+		case ']', '}':
+			now--
+		}
+	}
+	return deepest
+}

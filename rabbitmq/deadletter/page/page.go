@@ -1,0 +1,245 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"html/template"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+//go:embed static templates
+var files embed.FS
+
+const (
+	// maxForm is the size of a request's body in bytes. A form has at most pageSize ids of 255 bytes, each byte escaped.
+	maxForm = 1 << 17
+	// statusAge is how old a status may be.
+	statusAge = time.Second
+	// statusTimeout is how long a request waits for a status.
+	statusTimeout = 10 * time.Second
+
+	securityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
+		"frame-ancestors 'none'; base-uri 'none'"
+)
+
+// Page is the page. It is an http.Handler and safe for concurrent use.
+type Page struct {
+	config    Config
+	templates *template.Template
+	handler   http.Handler
+	jobs      jobs
+
+	statusLock sync.Mutex
+	status     deadletter.Status
+	statusErr  error
+	statusAt   time.Time
+}
+
+// New returns the page. It does not connect.
+func New(config Config) (*Page, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	p := &Page{config: config.withDefaults()}
+	var err error
+	if p.templates, err = template.New("").Funcs(functions).ParseFS(files, "templates/*.html"); err != nil {
+		return nil, err
+	}
+	p.jobs.logger = p.config.Logger
+	p.jobs.ctx, p.jobs.cancel = context.WithCancel(context.Background())
+	p.handler = http.NewCrossOriginProtection().Handler(http.HandlerFunc(p.route))
+	return p, nil
+}
+
+// Close stops the redrives and discards that run, and waits until they have ended. Letters that were not sent or removed stay. It can be
+// called several times. The views go on.
+func (p *Page) Close() error {
+	p.jobs.close()
+	return nil
+}
+
+// Summaries returns one line for each redrive and discard that the page has started and still keeps, the oldest first.
+func (p *Page) Summaries() []string { return p.jobs.summaries() }
+
+// ServeHTTP implements http.Handler.
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Content-Security-Policy", securityPolicy)
+	header.Set("X-Content-Type-Options", "nosniff")
+	// Not no-referrer: with it, browsers send "Origin: null" with the page's own forms.
+	header.Set("Referrer-Policy", "same-origin")
+	header.Set("Cross-Origin-Opener-Policy", "same-origin")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Cache-Control", "no-store")
+	if len(p.config.Hosts) > 0 && !slices.ContainsFunc(p.config.Hosts, func(host string) bool { return strings.ToLower(host) == hostname(r.Host) }) {
+		http.Error(w, "This page does not answer to this host name.", http.StatusForbidden)
+		return
+	}
+	p.handler.ServeHTTP(w, r)
+}
+
+// view is a request that only reads. change is one that changes something.
+type (
+	view   = func(*Page, http.ResponseWriter, *http.Request) error
+	change = view
+)
+
+var (
+	views = map[string]view{
+		"": (*Page).board, "causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter, "job": (*Page).job,
+		"style.css": (*Page).static, "script.js": (*Page).static, "icon.svg": (*Page).static,
+		// These show forms. They need AllowWrite.
+		"redrive": (*Page).redriveForm, "discard": (*Page).discardForm,
+	}
+	changes = map[string]change{
+		"redrive": (*Page).redrive, "discard": (*Page).discard, "stop": (*Page).stop, "pause": (*Page).pause, "resume": (*Page).resume,
+	}
+)
+
+// route looks only at the last element of the path: all pages are beside each other, so that their relative links work under any path,
+// with and without http.StripPrefix.
+func (p *Page) route(w http.ResponseWriter, r *http.Request) {
+	_, name := path.Split(r.URL.Path)
+	handle, isView := views[name]
+	changing, isChange := changes[name]
+	switch {
+	case !isView && !isChange:
+		p.fail(w, r, failure{http.StatusNotFound, "There is no such page.", nil})
+		return
+	case isChange && !p.config.AllowWrite:
+		p.fail(w, r, failure{http.StatusForbidden, "This page only shows. Redrive, discard, pause and resume are off.", nil})
+		return
+	case r.Method == http.MethodPost && isChange:
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if err := r.ParseForm(); err != nil {
+			p.fail(w, r, failure{http.StatusBadRequest, "The form cannot be read.", err})
+			return
+		}
+		handle = changing
+	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && isView:
+	default:
+		allow := "GET, HEAD"
+		if isChange {
+			allow = "POST"
+		}
+		w.Header().Set("Allow", allow)
+		p.fail(w, r, failure{http.StatusMethodNotAllowed, "This address does not take " + r.Method + " requests.", nil})
+		return
+	}
+	if err := handle(p, w, r); err != nil {
+		p.fail(w, r, err)
+	}
+}
+
+// static serves the script, the style and the icon. Their types do not depend on the tables of the host.
+func (p *Page) static(w http.ResponseWriter, r *http.Request) error {
+	name := path.Base(r.URL.Path)
+	w.Header().Set("Content-Type", map[string]string{".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}[path.Ext(name)]+"; charset=utf-8")
+	http.ServeFileFS(w, r, files, "static/"+name)
+	return nil
+}
+
+// failure is an error with the status and the text of its page.
+type failure struct {
+	status int
+	text   string
+	cause  error
+}
+
+func (f failure) Error() string { return f.text }
+func (f failure) Unwrap() error { return f.cause }
+
+// fail answers with a page that has the error.
+func (p *Page) fail(w http.ResponseWriter, r *http.Request, err error) {
+	shown := struct {
+		Status       int
+		Text, Detail string
+	}{Status: http.StatusBadGateway, Text: explain(err)}
+	var known failure
+	if errors.As(err, &known) {
+		shown.Status, shown.Text = known.status, known.text
+		if known.cause != nil {
+			shown.Detail = explain(known.cause)
+		}
+	} else {
+		if errors.Is(err, letters.ErrNoQueue) {
+			shown.Status = http.StatusNotFound
+		}
+		if detail := err.Error(); detail != shown.Text {
+			shown.Detail = detail
+		}
+	}
+	if r.Context().Err() == nil && shown.Status >= http.StatusInternalServerError {
+		p.config.Logger.Error("The dead-letter page cannot answer", err, watermill.LogFields{"path": r.URL.Path})
+	}
+	p.render(w, shown.Status, "error.html", http.StatusText(shown.Status), shown)
+}
+
+// render writes a page. A template that fails must not leave half of a page.
+func (p *Page) render(w http.ResponseWriter, status int, name, title string, data any) {
+	var text bytes.Buffer
+	err := p.templates.ExecuteTemplate(&text, name, struct {
+		Title      string
+		AllowWrite bool
+		Data       any
+	}{title, p.config.AllowWrite, data})
+	if err != nil {
+		p.config.Logger.Error("The dead-letter page cannot be written", err, watermill.LogFields{"template": name})
+		http.Error(w, "The page cannot be written.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(text.Bytes()) // the browser may be gone
+}
+
+// current returns the status of the last second. With an error it returns the last status that there was.
+func (p *Page) current(ctx context.Context) (deadletter.Status, error) {
+	p.statusLock.Lock() // also lets one request ask at a time
+	defer p.statusLock.Unlock()
+	if !p.statusAt.IsZero() && time.Since(p.statusAt) < statusAge {
+		return p.status, p.statusErr
+	}
+	// A browser that goes away must not fail the requests that wait for this answer.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusTimeout)
+	defer cancel()
+	status, err := p.config.Status(ctx)
+	if err == nil {
+		p.status = status
+	}
+	p.statusErr, p.statusAt = err, time.Now()
+	return p.status, err
+}
+
+// explain returns the text of an error, with what to do about the known ones.
+func explain(err error) string {
+	for _, known := range [...]struct {
+		err  error
+		text string
+	}{
+		{letters.ErrBusy, "Another redrive, discard or import runs on this queue. Wait until it has ended."},
+		{letters.ErrRedead, "Stopped, because redriven letters have died again. The others were not sent. Look at what the letters say now, and repair that first."},
+		{letters.ErrNoQueue, "The queue does not exist."},
+		{letters.ErrNoTarget, "The work queue of a letter does not exist or is unknown. The letter stays. Declare the queue, or name one under “Work queue”."},
+		{letters.ErrClosed, "The connection to the broker is closed."},
+		{context.DeadlineExceeded, "The broker did not answer in time."},
+		{context.Canceled, "Stopped. Letters that were not sent or removed stay."},
+	} {
+		if errors.Is(err, known.err) {
+			return known.text
+		}
+	}
+	return err.Error()
+}

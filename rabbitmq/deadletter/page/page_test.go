@@ -1,0 +1,306 @@
+package page_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+)
+
+func TestBoardShowsDepths(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	for _, address := range []string{"", "?part=1"} {
+		text := body(t, s.get(address), http.StatusOK)
+		for _, want := range []string{"1,234", "10s", "due within 10s", `href="causes?queue=orders.dead"`, `href="causes?queue=retry.orphans"`, `href="causes?queue=poison"`} {
+			assert.Contains(t, text, want)
+		}
+		assert.Equal(t, address == "", strings.Contains(text, "<html"), "a part is no whole page")
+	}
+	assert.Zero(t, s.store.browses, "the board takes no letters")
+}
+
+// TestPollsShareAStatus: the broker gets one question a second, whatever the number of browsers.
+func TestPollsShareAStatus(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	s := setup(t, some(), func(c *page.Config) {
+		c.Status = func(context.Context) (deadletter.Status, error) { asked++; return status(), nil }
+	})
+	began := time.Now()
+	for range 50 {
+		s.get("?part=1")
+	}
+	assert.LessOrEqual(t, asked, 1+int(time.Since(began)/time.Second))
+}
+
+func TestBoardShowsWhyDepthsAreOld(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), func(c *page.Config) {
+		c.Status = func(context.Context) (deadletter.Status, error) {
+			return deadletter.Status{}, errors.New("the broker is away")
+		}
+	})
+	assert.Contains(t, body(t, s.get(""), http.StatusOK), "the broker is away")
+	assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusBadGateway), "the broker is away")
+}
+
+func TestCausesAreGroups(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	text := body(t, s.get("causes?queue=orders.dead"), http.StatusOK)
+	assert.Contains(t, text, "All 7 letters of the queue were looked at.")
+	assert.Contains(t, text, "card &lt;n&gt; was declined")
+	assert.Contains(t, text, "dial tcp: connection refused")
+	link := regexp.MustCompile(`href="(letters\?[^"]*declined)"`).FindStringSubmatch(text)
+	require.NotNil(t, link)
+	list := body(t, s.get(html.UnescapeString(link[1])), http.StatusOK)
+	assert.Contains(t, list, "Letters 1 to 5")
+	assert.Contains(t, list, "order-4")
+	assert.NotContains(t, list, "order-5")
+}
+
+// TestLooksAreBounded: a view of a long queue looks at MaxLetters, and says so.
+func TestLooksAreBounded(t *testing.T) {
+	t.Parallel()
+	s := setup(t, many(100_000), func(c *page.Config) { c.MaxLetters = 500 })
+	text := body(t, s.get("causes?queue=orders.dead"), http.StatusOK)
+	assert.Contains(t, text, "The page looked at the first 500 letters. There are more")
+	assert.Equal(t, 501, s.store.browsed)
+	assert.Contains(t, body(t, s.get("letter?queue=orders.dead&id=order-99999"), http.StatusNotFound), "The first 500 letters")
+	assert.Contains(t, body(t, s.get("letters?queue=orders.dead&page=10"), http.StatusOK), "Letters 451 to 500")
+	assert.Equal(t, http.StatusBadRequest, s.get("letters?queue=orders.dead&page=12").Code)
+	assert.Equal(t, http.StatusBadRequest, s.get("letters?queue=orders.dead&page=0").Code)
+}
+
+func TestListHasPages(t *testing.T) {
+	t.Parallel()
+	s := setup(t, many(120), nil)
+	first := body(t, s.get("letters?queue=orders.dead"), http.StatusOK)
+	assert.Equal(t, 50, strings.Count(first, `name="pick"`))
+	assert.Contains(t, first, `href="letters?queue=orders.dead&amp;page=2"`)
+	assert.Equal(t, 51, s.store.browsed, "a list stops where its page ends")
+	last := body(t, s.get("letters?queue=orders.dead&page=3"), http.StatusOK)
+	assert.Equal(t, 20, strings.Count(last, `name="pick"`))
+	assert.NotContains(t, last, "page=4")
+}
+
+// TestLooksEndInTime: what was seen is shown when the time is over.
+func TestLooksEndInTime(t *testing.T) {
+	t.Parallel()
+	s := setup(t, nil, func(c *page.Config) { c.Timeout = time.Millisecond })
+	s.store.letters = func(yield func(*letters.Letter) bool) {
+		for i := 0; yield(letter(fmt.Sprint(i), "slow")); i++ {
+			time.Sleep(100 * time.Microsecond) // makes the queue endless, not a test of time
+		}
+	}
+	assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "The time for looking was over")
+}
+
+// TestOtherQueuesAreRefused: no request makes the page take the messages of a work queue.
+func TestOtherQueuesAreRefused(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	for _, name := range []string{"orders", "", "orders.retry.10s", "secrets"} {
+		query := "?queue=" + url.QueryEscape(name) + "&id=order-1"
+		for _, view := range []string{"causes", "letters", "letter", "redrive", "discard"} {
+			assert.Equal(t, http.StatusNotFound, s.get(view+query).Code, view+query)
+		}
+		for _, change := range []string{"redrive", "discard"} {
+			assert.Equal(t, http.StatusNotFound, s.post(change+query, url.Values{"step": {"check"}}).Code, change+query)
+		}
+	}
+	assert.Zero(t, s.store.browses)
+	assert.Contains(t, body(t, s.get("causes?queue=poison"), http.StatusNotFound), "The queue does not exist")
+}
+
+func TestLetterHasATimeline(t *testing.T) {
+	t.Parallel()
+	l := letter("order-1", "no route to host")
+	l.Record.Snoozes = 2
+	l.Redriven = middleware.Redriven{Times: 3, Redrives: []middleware.Redrive{{
+		At: l.Record.FirstFailedAt.Add(-time.Hour), By: "ada@laptop", Note: "after the outage", Failures: 4, DeadReason: "expired", Reason: "host is down",
+	}}}
+	l.Headers = map[string]any{"attempt": int64(3), "at": l.DeadAt(), "raw": []byte{0, 255}, "nested": map[string]any{"a": []any{true}}, "none": nil}
+	l.Properties = map[string]string{"priority": "7"}
+	s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, nil)
+	text := body(t, s.get("letter?queue=orders.dead&id=order-1"), http.StatusOK)
+	at := 0
+	for _, want := range []string{
+		"2 earlier redrives", "Given up (expired) after 4 failures", "host is down", "Redriven", "ada@laptop", "after the outage",
+		"First failure", "1 h later", "3 more failures", "Snoozed 2 times", "Last failure", "3 min later", "no route to host", "Given up (exhausted)",
+		"int64", ">3<", "table", "{&#34;a&#34;:[true]}", "void", "bytes", "\\x00\\xff", "priority", "{\n  &#34;order&#34;: &#34;order-1&#34;\n}",
+	} {
+		found := strings.Index(text, want)
+		if assert.GreaterOrEqual(t, found, 0, want) && !strings.Contains(want, "order") && at >= 0 {
+			if want == "int64" { // the headers are sorted by name
+				at = -1
+				continue
+			}
+			assert.Greater(t, found, at, "%s is too early", want)
+			at = found
+		}
+	}
+	assert.Contains(t, text, `<span class="type">timestamp</span>`)
+}
+
+// TestLongLettersAreCut: one letter cannot make a page of any size.
+func TestLongLettersAreCut(t *testing.T) {
+	t.Parallel()
+	l := letter("order-1", strings.Repeat("long ", 1<<20))
+	l.Payload = []byte(strings.Repeat("[", 9_000) + strings.Repeat("]", 9_000))
+	for i := range 5_000 {
+		l.Metadata[fmt.Sprint("header", i)] = strings.Repeat("x", 10_000)
+	}
+	s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, nil)
+	text := body(t, s.get("letter?queue=orders.dead&id=order-1"), http.StatusOK)
+	assert.Less(t, len(text), 2<<20)
+	assert.Contains(t, text, "4,801 further headers are not shown.")
+	assert.NotContains(t, text, "Body as JSON", "indented, it has 80 MB")
+}
+
+func TestHostileLettersAreEscaped(t *testing.T) {
+	t.Parallel()
+	const hostile = "\"'><script>alert(1)</script>\x00\x1b[31m\u202e</title></pre>{{.}}\xff"
+	l := letter(hostile, hostile)
+	l.Record.ErrorType, l.Record.Handler, l.Record.Topic, l.Record.DeadReason = hostile, hostile, hostile, hostile
+	l.Target, l.Payload = hostile, []byte(hostile)
+	l.Metadata = message.Metadata{hostile: hostile}
+	l.Headers = map[string]any{hostile: map[string]any{hostile: hostile}}
+	l.Properties = map[string]string{hostile: hostile}
+	l.Redriven = middleware.Redriven{Times: 1, Redrives: []middleware.Redrive{{By: hostile, Note: hostile, Reason: hostile, DeadReason: hostile}}}
+	s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, func(c *page.Config) {
+		c.Queues = []string{hostile}
+		c.Pauser = &pauser{health: middleware.Health{Subscriptions: []middleware.SubscriptionHealth{{Name: hostile, Queue: hostile, Paused: []string{hostile}, LastError: errors.New(hostile)}}}}
+	})
+	id := url.QueryEscape(hostile)
+	addresses := []string{"", "causes?queue=orders.dead", "letters?queue=orders.dead", "letter?queue=orders.dead&id=" + id,
+		"redrive?queue=orders.dead&id=" + id, "discard?queue=orders.dead&id=" + id, "causes?queue=" + id}
+	for _, address := range addresses {
+		answer := s.get(address)
+		text := answer.Body.String()
+		assert.Less(t, answer.Code, 500, address)
+		assert.NotContains(t, text, "<script>", address)
+		assert.NotContains(t, text, "\u202e", address)
+		assert.NotContains(t, text, "\x1b", address)
+		assert.NotContains(t, text, "'>", address)
+		assert.Contains(t, text, "&lt;script&gt;", address)
+	}
+	text := body(t, s.post("redrive?queue=orders.dead&id="+id, url.Values{"step": {"check"}, "rate": {hostile}, "to": {hostile}}), http.StatusUnprocessableEntity)
+	assert.NotContains(t, text, "<script>")
+	// The letter is found by its own bytes, with those that are no UTF-8: from its link, and from the box of a list.
+	link := regexp.MustCompile(`href="(letter\?[^"]*)"`).FindStringSubmatch(s.get("letters?queue=orders.dead").Body.String())
+	require.NotNil(t, link)
+	body(t, s.get(html.UnescapeString(link[1])), http.StatusOK)
+	pick := regexp.MustCompile(`name="pick" value="([^"]*)"`).FindStringSubmatch(s.get("letters?queue=orders.dead").Body.String())
+	require.NotNil(t, pick)
+	text = body(t, s.post("discard?queue=orders.dead", url.Values{"pick": {html.UnescapeString(pick[1])}}), http.StatusOK)
+	assert.Contains(t, text, "Discard <span id=\"count\">1 letter</span>?")
+}
+
+// TestNotFoundAndMethods: what the page does not have.
+func TestNotFoundAndMethods(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	assert.Equal(t, http.StatusNotFound, s.get("page.go").Code)
+	assert.Equal(t, http.StatusNotFound, s.get("templates/board.html").Code)
+	for _, view := range []string{"", "causes?queue=orders.dead", "style.css"} {
+		answer := s.post(view, nil)
+		assert.Equal(t, http.StatusMethodNotAllowed, answer.Code, view)
+		assert.Equal(t, "GET, HEAD", answer.Header().Get("Allow"))
+	}
+	for _, change := range []string{"stop", "pause", "resume"} {
+		answer := s.get(change)
+		assert.Equal(t, http.StatusMethodNotAllowed, answer.Code, change)
+		assert.Equal(t, "POST", answer.Header().Get("Allow"))
+	}
+}
+
+// TestWorksUnderAnyPath: with and without StripPrefix.
+func TestWorksUnderAnyPath(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	for path, handler := range map[string]http.Handler{
+		"/": s.page, "/admin/dead/": s.page, "/stripped/": http.StripPrefix("/stripped", s.page), "/a/b/": http.StripPrefix("/a/b/", s.page),
+	} {
+		mux := http.NewServeMux()
+		mux.Handle(path, handler)
+		server := httptest.NewServer(mux)
+		defer server.Close()
+		text := body(t, s.get(""), http.StatusOK)
+		for _, link := range regexp.MustCompile(`(?:href|src|data-from)="([^"#]*)"`).FindAllStringSubmatch(text, -1) {
+			base, err := url.Parse(server.URL + path)
+			require.NoError(t, err)
+			target, err := base.Parse(html.UnescapeString(link[1]))
+			require.NoError(t, err)
+			if strings.Contains(link[1], "orphans") || strings.Contains(link[1], "poison") {
+				continue // the store has no such queue
+			}
+			answer, err := http.Get(target.String())
+			require.NoError(t, err)
+			require.NoError(t, answer.Body.Close())
+			assert.Equal(t, http.StatusOK, answer.StatusCode, target)
+			assert.True(t, strings.HasPrefix(target.Path, path), target)
+		}
+	}
+}
+
+type pauser struct {
+	health middleware.Health
+	calls  []string
+	err    error
+}
+
+func (p *pauser) Pause(handler string) error {
+	p.calls = append(p.calls, "pause "+handler)
+	return p.err
+}
+func (p *pauser) Resume(handler string) error {
+	p.calls = append(p.calls, "resume "+handler)
+	return p.err
+}
+func (p *pauser) Health() middleware.Health { return p.health }
+
+func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
+	handlers := &pauser{health: middleware.Health{Subscriptions: []middleware.SubscriptionHealth{
+		{Name: "billing", Queue: "orders", Consuming: true, InFlight: 3}, {Name: "mailing", Queue: "orders_mailing", Paused: []string{"failing", "paused"}},
+	}}}
+	s := setup(t, some(), func(c *page.Config) { c.Pauser = handlers })
+	text := body(t, s.get(""), http.StatusOK)
+	assert.Equal(t, 1, strings.Count(text, `action="pause?handler=billing"`))
+	assert.Equal(t, 1, strings.Count(text, `action="resume?handler=mailing"`))
+	for _, change := range []string{"pause", "resume"} {
+		answer := s.post(change+"?handler=billing", nil)
+		assert.Equal(t, http.StatusSeeOther, answer.Code)
+		assert.Equal(t, "./", answer.Header().Get("Location"))
+	}
+	assert.Equal(t, []string{"pause billing", "resume billing"}, handlers.calls)
+	handlers.err = errors.New("no handler mowing: there are billing, mailing")
+	assert.Contains(t, body(t, s.post("pause?handler=mowing", nil), http.StatusBadRequest), "there are billing, mailing")
+	assert.Equal(t, http.StatusNotFound, setup(t, some(), nil).post("pause", nil).Code, "without a Pauser")
+}
+
+func TestConfigFaults(t *testing.T) {
+	t.Parallel()
+	_, err := page.New(page.Config{Queues: []string{""}, Hosts: []string{"localhost:8080"}, MaxLetters: -1, Timeout: -1})
+	for _, want := range []string{"Store is nil", "Status is nil", "Queues[0]", `Hosts[0] is "localhost:8080"`, "MaxLetters is -1", "Timeout is -1ns"} {
+		assert.ErrorContains(t, err, want)
+	}
+}

@@ -1,0 +1,118 @@
+package page_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+)
+
+var changes = []string{"redrive", "discard", "stop", "pause", "resume"}
+
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	handlers := &pauser{health: middleware.Health{Subscriptions: []middleware.SubscriptionHealth{{Name: "billing", Consuming: true}}}}
+	s := setup(t, some(), func(c *page.Config) { c.AllowWrite, c.Pauser = false, handlers })
+	for _, change := range changes {
+		assert.Equal(t, http.StatusForbidden, s.post(change+"?queue=orders.dead&all=1&handler=billing", url.Values{"step": {"start"}}).Code, change)
+		assert.Equal(t, http.StatusForbidden, s.get(change+"?queue=orders.dead&all=1").Code, change)
+	}
+	for _, view := range []string{"", "causes?queue=orders.dead", "letters?queue=orders.dead", "letter?queue=orders.dead&id=order-1"} {
+		text := body(t, s.get(view), http.StatusOK)
+		for _, never := range []string{`method="post"`, "redrive?", "discard?", "Pause"} {
+			assert.NotContains(t, text, never, view)
+		}
+		assert.Contains(t, text, "Read-only")
+	}
+	assert.Empty(t, s.store.redrives)
+	assert.Empty(t, s.store.discards)
+	assert.Empty(t, handlers.calls)
+	assert.Zero(t, s.store.dry)
+}
+
+// TestForeignPagesAreRefused: a form on another site must not change anything, also from a browser that sends no Sec-Fetch-Site.
+func TestForeignPagesAreRefused(t *testing.T) {
+	t.Parallel()
+	handlers := &pauser{}
+	s := setup(t, some(), func(c *page.Config) { c.Pauser = handlers })
+	for name, change := range map[string]func(http.Header){
+		"cross-site":     func(h http.Header) { h.Set("Sec-Fetch-Site", "cross-site") },
+		"same-site":      func(h http.Header) { h.Set("Sec-Fetch-Site", "same-site") },
+		"origin":         func(h http.Header) { h.Del("Sec-Fetch-Site"); h.Set("Origin", "https://evil.example") },
+		"unknown origin": func(h http.Header) { h.Del("Sec-Fetch-Site"); h.Set("Origin", "null") },
+	} {
+		for _, address := range changes {
+			r := form(address+"?queue=orders.dead&all=1&handler=billing", url.Values{"step": {"check"}})
+			change(r.Header)
+			assert.Equal(t, http.StatusForbidden, s.do(r).Code, "%s: %s", name, address)
+		}
+	}
+	assert.Empty(t, handlers.calls)
+	assert.Zero(t, s.store.dry)
+	assert.Equal(t, http.StatusOK, s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}).Code, "its own page")
+}
+
+// TestForeignHostsAreRefused: a page whose name leads to 127.0.0.1 must not read this one.
+func TestForeignHostsAreRefused(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), func(c *page.Config) { c.Hosts = page.LoopbackHosts() })
+	for host, want := range map[string]int{
+		"localhost": 200, "localhost:8080": 200, "LOCALHOST:1": 200, "127.0.0.1:8080": 200, "[::1]:8080": 200, "[::1]": 200,
+		"evil.example": 403, "evil.example:8080": 403, "127.0.0.1.evil.example": 403, "localhost.evil.example:8080": 403, "": 403, "10.0.0.1": 403,
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Host = host
+		assert.Equal(t, want, s.do(r).Code, host)
+	}
+}
+
+func TestHeadersOfEveryAnswer(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), func(c *page.Config) { c.Hosts = []string{"example.com"} })
+	foreign := form("redrive", nil)
+	foreign.Header.Set("Sec-Fetch-Site", "cross-site")
+	other := httptest.NewRequest(http.MethodGet, "/", nil)
+	other.Host = "evil.example"
+	answers := map[string]*httptest.ResponseRecorder{"foreign": s.do(foreign), "host": s.do(other), "check": s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}})}
+	for _, address := range []string{"", "?part=1", "causes?queue=orders.dead", "letters?queue=orders.dead", "letter?queue=orders.dead&id=order-1", "redrive?queue=orders.dead&all=1", "style.css", "script.js", "icon.svg", "nothing", "job?id=1"} {
+		answers[address] = s.get(address)
+	}
+	types := map[string]string{"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml; charset=utf-8"}
+	for address, answer := range answers {
+		header := answer.Header()
+		assert.Equal(t, "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "+
+			"frame-ancestors 'none'; base-uri 'none'", header.Get("Content-Security-Policy"), address)
+		assert.Equal(t, "nosniff", header.Get("X-Content-Type-Options"), address)
+		assert.Equal(t, "same-origin", header.Get("Referrer-Policy"), address)
+		assert.Equal(t, "no-store", header.Get("Cache-Control"), address)
+		if want := types[address]; want != "" {
+			assert.Equal(t, want, header.Get("Content-Type"))
+		}
+		text := strings.ToLower(answer.Body.String())
+		if strings.Contains(header.Get("Content-Type"), "html") {
+			for _, never := range []string{"<style", " style=", " onclick", " onload", "javascript:", "http://", "https://"} {
+				assert.NotContains(t, text, never, address)
+			}
+			assert.Equal(t, strings.Count(text, "<script"), strings.Count(text, "<script src="), address)
+		}
+	}
+}
+
+// TestLargeFormsAreRefused: a request cannot fill the memory.
+func TestLargeFormsAreRefused(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	assert.Equal(t, http.StatusBadRequest, s.post("redrive?queue=orders.dead", url.Values{"note": {strings.Repeat("x", 1<<20)}}).Code)
+	many := url.Values{}
+	for range 51 {
+		many.Add("pick", "x")
+	}
+	assert.Equal(t, http.StatusBadRequest, s.post("redrive?queue=orders.dead", many).Code)
+	assert.Equal(t, http.StatusBadRequest, s.get("letter?queue=orders.dead&id="+strings.Repeat("x", 1<<16)).Code)
+}

@@ -1,0 +1,104 @@
+package page
+
+import (
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+// maxText is how many bytes of a parameter of a selection are accepted: an id, or a normalised reason.
+const maxText = 1 << 14
+
+// selection is the letters that a page is about. It is in the query of each address: there all bytes survive, in a field of a form only
+// valid UTF-8 does.
+type selection struct {
+	Queue string
+	Cause *letters.Cause
+	IDs   []string
+	All   bool // all letters of the queue: a change must not take an empty selection for that
+}
+
+// selected reads a selection, and refuses a queue that the page does not show.
+func (p *Page) selected(r *http.Request) (selection, error) {
+	query := r.URL.Query()
+	s := selection{Queue: query.Get("queue"), IDs: query["id"], All: query.Get("all") != ""}
+	if query.Get("cause") != "" {
+		s.Cause = &letters.Cause{
+			DeadReason: middleware.DeadReason(query.Get("dead_reason")), ErrorType: query.Get("error_type"), Reason: query.Get("reason"),
+		}
+	}
+	for _, pick := range r.PostForm["pick"] {
+		id, err := url.QueryUnescape(pick)
+		if err != nil {
+			return s, failure{http.StatusBadRequest, "The ID of a letter cannot be read.", err}
+		}
+		s.IDs = append(s.IDs, id)
+	}
+	if len(s.IDs) > pageSize || slices.ContainsFunc(s.IDs, func(id string) bool { return id == "" || len(id) > maxText }) {
+		return s, failure{http.StatusBadRequest, "The address has too many letters, or an ID that no letter has.", nil}
+	}
+	status, err := p.current(r.Context())
+	if slices.Contains(p.config.Queues, s.Queue) || s.Queue != "" && shows(status, s.Queue) {
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	return s, failure{http.StatusNotFound, "The board has no such queue of dead letters or orphans.", nil}
+}
+
+// shows reports whether a status has the queue as one of letters.
+func shows(status deadletter.Status, queue string) bool {
+	return queue == status.Orphans.Queue ||
+		slices.ContainsFunc(status.Queues, func(work deadletter.WorkQueue) bool { return work.Dead.Queue == queue })
+}
+
+// filter returns the filter of the selection.
+func (s selection) filter() letters.Filter { return letters.Filter{IDs: s.IDs, Cause: s.Cause} }
+
+// empty reports whether a change must refuse the selection.
+func (s selection) empty() bool { return s.Cause == nil && len(s.IDs) == 0 && !s.All }
+
+// QueueQuery returns the queue alone as a query.
+func (s selection) QueueQuery() template.URL {
+	return template.URL(url.Values{"queue": {s.Queue}}.Encode())
+}
+
+// Query returns the selection as a query.
+func (s selection) Query() template.URL {
+	values := url.Values{"queue": {s.Queue}}
+	if s.Cause != nil {
+		values.Set("cause", "1")
+		for name, value := range map[string]string{
+			"dead_reason": string(s.Cause.DeadReason), "error_type": s.Cause.ErrorType, "reason": s.Cause.Reason,
+		} {
+			if value != "" {
+				values.Set(name, value)
+			}
+		}
+	}
+	if len(s.IDs) > 0 {
+		values["id"] = s.IDs
+	}
+	if s.All {
+		values.Set("all", "1")
+	}
+	return template.URL(values.Encode())
+}
+
+// One returns the selection of one letter of the queue.
+func (s selection) One(id string) selection { return selection{Queue: s.Queue, IDs: []string{id}} }
+
+// Whole returns the selection of all letters of the queue.
+func (s selection) Whole() selection { return selection{Queue: s.Queue, All: true} }
+
+// Of returns the selection of a cause.
+func (s selection) Of(cause letters.Cause) selection { return selection{Queue: s.Queue, Cause: &cause} }
+
+// Pick is the value of an ID in a form.
+func (s selection) Pick(id string) string { return url.QueryEscape(id) }
