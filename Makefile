@@ -46,12 +46,16 @@ DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGI
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots broker-up broker-down
-.PHONY: devbroker test-root test-integration test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
+.PHONY: help wmretry demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots broker-up broker-down
+.PHONY: devbroker test-root test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@awk -F '"' '/Demo[{]Name: / { printf "  make demo-%-9s the demo on %s, on a server that it starts\n", $$2, $$4 }' $(REGISTRY)
+
+wmretry: ## build the command for dead letters, .broker/wmretry
+	@mkdir -p .broker
+	@$(GO) build -C cmd/wmretry -o $(CURDIR)/.broker/wmretry .
 
 demo: ## messages that fail, wait and come back: no server, no network
 	@$(GO) run ./example
@@ -65,7 +69,7 @@ $(DEMOS): demo-%:
 	@$(GO) run -C backends ./example -backend $*
 
 test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
-	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-reconnect test-chaos
+	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-wmretry test-reconnect test-chaos
 
 # The outage test mostly waits, so it runs beside the others.
 test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
@@ -105,6 +109,7 @@ lint: lint-format lint-root lint-modules ## gofmt, vet, staticcheck, tidy
 
 vuln: ## known vulnerabilities of the dependencies (needs the vulnerability database)
 	$(GO) tool -modfile=tools/lint/go.mod govulncheck ./...
+	cd cmd/wmretry && $(GO) tool -modfile=../../tools/lint/go.mod govulncheck ./...
 
 fuzz: fuzz-root ## every fuzz target for FUZZTIME
 	@if grep -rlq '^func Fuzz' --include='*_test.go' integration; then \
@@ -143,6 +148,9 @@ test-integration:
 		$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) \
 			$$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(WAITING:./%=-e /integration/%)) || result=1; \
 		exit $$result
+
+test-wmretry:
+	$(GO) test -C cmd/wmretry $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) ./...
 
 test-reconnect:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./reconnect/...
@@ -210,6 +218,9 @@ lint-modules:
 	cd integration && $(GO) tool -modfile=../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
 	cd integration && $(GO) tool -modfile=../tools/lint/go.mod staticcheck $(V3) -checks $(CHECKS) ./...
 	@cd integration && $(TIDY)
+	$(GO) vet -C cmd/wmretry ./...
+	cd cmd/wmretry && $(GO) tool -modfile=../../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
+	@cd cmd/wmretry && $(TIDY)
 	$(GO) vet -C backends ./...
 	cd backends && $(GO) tool -modfile=../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
 	@cd backends && $(TIDY)

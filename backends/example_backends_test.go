@@ -1,6 +1,8 @@
 package backends_test
 
 import (
+	"context"
+	"fmt"
 	"log"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends"
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -23,6 +26,27 @@ func Example() {
 	retries, err := backend.Connect(backends.App{Group: "billing", Prefix: "retry", Schedule: backoff.Exponential(time.Second, 5, 4)})
 	check(err)
 	retries.AddConsumerHandler(router, "billing", "orders", bill)
+}
+
+// After an outage: look at the dead letters of a handler, and bring some of them back.
+func ExampleLetters() {
+	ctx, logger := context.Background(), watermill.NopLogger{}
+
+	backend := backends.Redis("localhost:6379", logger) // or another backend of this package
+	dead, err := backend.Letters(backends.App{Prefix: "retry"})
+	check(err)
+	topic, err := dead.QueueOf("billing", "orders") // retry.dead.billing
+	check(err)
+	for letter, err := range dead.Browse(ctx, topic, letters.Filter{}) {
+		check(err)
+		fmt.Println(letter.ID, letter.Record.Reason)
+	}
+	summary, err := dead.Redrive(ctx, topic, letters.Redrive{
+		Filter: letters.Filter{ErrorType: "*net.OpError"}, Rate: 50, Canary: 10,
+	})
+	fmt.Println(summary) // also with an error
+	check(err)
+	check(dead.Close())
 }
 
 // The subscribers that the relay needs on Redis Streams, without this package.

@@ -41,7 +41,7 @@ func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
 		tier: func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) {
 			return subscriber("retry-relay")
 		},
-		noLetters: "Kafka removes no single message",
+		topics: func(App) (relay.LetterTopics, error) { return newKafkaLetters(brokers) },
 	}
 	return Backend{
 		Name: "kafka", Publisher: publisher, Letters: retries.letters,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
@@ -22,6 +23,7 @@ type natsLetters struct {
 	js         jetstream.JetStream
 	prefix     string
 	lease      time.Duration
+	streams    sync.Map // by topic
 }
 
 func newNATSLetters(url string, app App) (relay.LetterTopics, error) {
@@ -34,10 +36,13 @@ func newNATSLetters(url string, app App) (relay.LetterTopics, error) {
 		connection.Close()
 		return nil, err
 	}
-	return natsLetters{connection, js, app.Prefix, app.lease()}, nil
+	return &natsLetters{connection: connection, js: js, prefix: app.Prefix, lease: app.lease()}, nil
 }
 
-func (n natsLetters) stream(ctx context.Context, topic string) (jetstream.Stream, error) {
+func (n *natsLetters) stream(ctx context.Context, topic string) (jetstream.Stream, error) {
+	if known, found := n.streams.Load(topic); found {
+		return known.(jetstream.Stream), nil
+	}
 	name, err := n.js.StreamNameBySubject(ctx, topic)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, errNoQueue(topic)
@@ -45,10 +50,14 @@ func (n natsLetters) stream(ctx context.Context, topic string) (jetstream.Stream
 	if err != nil {
 		return nil, err
 	}
-	return n.js.Stream(ctx, name)
+	stream, err := n.js.Stream(ctx, name)
+	if err == nil {
+		n.streams.Store(topic, stream)
+	}
+	return stream, err
 }
 
-func (n natsLetters) End(ctx context.Context, topic string) (relay.LetterEnd, error) {
+func (n *natsLetters) End(ctx context.Context, topic string) (relay.LetterEnd, error) {
 	stream, err := n.stream(ctx, topic)
 	if err != nil {
 		return relay.LetterEnd{}, err
@@ -63,7 +72,7 @@ func (n natsLetters) End(ctx context.Context, topic string) (relay.LetterEnd, er
 // transport are the headers that the server adds to what is read.
 var transport = []string{jetstream.StreamHeader, jetstream.SequenceHeader, jetstream.TimeStampHeaer, jetstream.SubjectHeader}
 
-func (n natsLetters) Read(ctx context.Context, topic, after, until string, limit int) ([]relay.StoredLetter, error) {
+func (n *natsLetters) Read(ctx context.Context, topic, after, until string, limit int) ([]relay.StoredLetter, error) {
 	stream, err := n.stream(ctx, topic)
 	if err != nil {
 		return nil, err
@@ -102,23 +111,26 @@ func (n natsLetters) Read(ctx context.Context, topic, after, until string, limit
 	return found, nil
 }
 
-func (n natsLetters) Remove(ctx context.Context, topic, position string) error {
+func (n *natsLetters) Remove(ctx context.Context, topic, position string) error {
 	sequence, err := strconv.ParseUint(position, 10, 64)
 	if err != nil {
 		return err
 	}
 	stream, err := n.stream(ctx, topic)
-	if err == nil {
-		err = stream.DeleteMsg(ctx, sequence)
+	if err != nil {
+		return err
 	}
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	if err = stream.DeleteMsg(ctx, sequence); err == nil {
+		return nil
+	}
+	if _, gone := stream.GetMsg(ctx, sequence); errors.Is(gone, jetstream.ErrMsgNotFound) { // the error of DeleteMsg has no code
 		return nil
 	}
 	return err
 }
 
 // HasHandler looks for a consumer of the subject, or of all subjects of the stream: the first subscription makes it.
-func (n natsLetters) HasHandler(ctx context.Context, topic string) (bool, error) {
+func (n *natsLetters) HasHandler(ctx context.Context, topic string) (bool, error) {
 	stream, err := n.stream(ctx, topic)
 	if err != nil {
 		return false, err
@@ -135,7 +147,7 @@ func (n natsLetters) HasHandler(ctx context.Context, topic string) (bool, error)
 func lockBucket(prefix string) string { return streamName(prefix) + "-locks" }
 
 // Lock is a key of a bucket whose keys end after the lease. It makes the bucket where it is missing.
-func (n natsLetters) Lock(ctx context.Context, topic string) (context.Context, func(), error) {
+func (n *natsLetters) Lock(ctx context.Context, topic string) (context.Context, func(), error) {
 	bucket, err := n.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: lockBucket(n.prefix), TTL: n.lease})
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot create the bucket of the locks: %w", err)
@@ -155,7 +167,7 @@ func (n natsLetters) Lock(ctx context.Context, topic string) (context.Context, f
 	return held, release, nil
 }
 
-func (n natsLetters) Close() error {
+func (n *natsLetters) Close() error {
 	n.connection.Close()
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends"
+	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -94,7 +95,7 @@ func (o *outage) open() *backends.Letters {
 	t := o.f.t
 	t.Helper()
 	store, err := o.f.backend.Letters(o.app)
-	if !o.f.Expect.Letters {
+	if o.f.Expect.Letters == registry.NoLetters {
 		require.ErrorIs(t, err, relay.ErrNoLetters)
 		return nil
 	}
@@ -121,6 +122,12 @@ func (o *outage) browse(store letters.Store, filter letters.Filter) map[string]*
 func (o *outage) kill(store letters.Store, all []string) {
 	o.f.t.Helper()
 	o.f.publish(o.topics, all...)
+	o.awaitLetters(store, len(all))
+}
+
+// awaitLetters waits until so many letters are there.
+func (o *outage) awaitLetters(store letters.Store, want int) {
+	o.f.t.Helper()
 	o.eventually("all are dead", func() bool {
 		n := 0
 		for _, err := range store.Browse(noContext, o.queue, letters.Filter{}) {
@@ -130,7 +137,7 @@ func (o *outage) kill(store letters.Store, all []string) {
 			require.NoError(o.f.t, err)
 			n++
 		}
-		return n >= len(all)
+		return n >= want
 	})
 }
 
@@ -168,6 +175,10 @@ func redrive(t *testing.T, f *fixture) {
 		assert.NotEmpty(t, letter.Target)
 	}
 
+	if f.Expect.Letters == registry.BrowseLetters {
+		o.refuses(store)
+		return
+	}
 	// Their handler fails still, so each of them dies again. A call on the same topic is refused meanwhile.
 	refused := make(chan error, 1)
 	again, err := store.Redrive(noContext, o.queue, letters.Redrive{Filter: ofOutage, By: "ann", Edit: func(l *letters.Letter) ([]byte, error) {
@@ -218,7 +229,65 @@ func redrive(t *testing.T, f *fixture) {
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: 100, Done: 5, Other: 95}, gone)
 	assert.Len(t, o.browse(store, letters.Filter{}), 95)
+
+	o.recover()
+	to := o.topics[0]
+	if queue, isQueue := strings.CutSuffix(o.queue, ".dead"); isQueue { // RabbitMQ
+		to = queue
+	}
+	moved, err := store.Redrive(noContext, o.queue, letters.Redrive{To: to, Limit: 5})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 95, Done: 5, Unseen: 90}, moved)
+	o.eventually("they are handled", func() bool { handled, _ := o.handled(); return len(handled) == 5 })
 	app.stop()
+}
+
+// redriveOdd: the handler gets the same bytes again.
+func redriveOdd(t *testing.T, f *fixture) {
+	o := f.outage()
+	store := o.open()
+	if store == nil || f.Expect.Letters == registry.BrowseLetters {
+		return
+	}
+	f.run(o.app, o.topics, o.handle)
+	publisher, err := f.backend.Publisher()
+	require.NoError(t, err)
+	sent := odd()
+	for _, msg := range sent {
+		require.NoError(t, publisher.Publish(o.topics[0], msg.Copy()))
+	}
+	require.NoError(t, publisher.Close())
+	o.awaitLetters(store, len(sent))
+	first := map[string]*message.Message{}
+	for id := range sent {
+		first[id] = o.first(id)
+	}
+	for id, letter := range o.browse(store, letters.Filter{}) {
+		assert.Equal(t, string(first[id].Payload), string(letter.Payload), id)
+		assert.Equal(t, bare(first[id].Metadata), bare(letter.Metadata), id)
+	}
+	o.recover()
+	summary, err := store.Redrive(noContext, o.queue, letters.Redrive{})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: len(sent), Done: len(sent)}, summary)
+	o.eventually("they are handled", func() bool { handled, _ := o.handled(); return len(handled) == len(sent) })
+	for id := range sent {
+		assert.Equal(t, string(first[id].Payload), string(o.first(id).Payload), id)
+		assert.Equal(t, bare(first[id].Metadata), bare(o.first(id).Metadata), id)
+	}
+}
+
+// refuses: a backend that can only look at its letters changes none.
+func (o *outage) refuses(store letters.Store) {
+	before := o.browse(store, letters.Filter{})
+	_, err := store.Redrive(noContext, o.queue, letters.Redrive{})
+	require.ErrorIs(o.f.t, err, relay.ErrNoLetters)
+	_, err = store.Discard(noContext, o.queue, letters.Discard{})
+	require.ErrorIs(o.f.t, err, relay.ErrNoLetters)
+	dry, err := store.Redrive(noContext, o.queue, letters.Redrive{Filter: ofStock, DryRun: true})
+	require.NoError(o.f.t, err)
+	assert.Equal(o.f.t, letters.Summary{Total: 200, Done: 100, Other: 100}, dry)
+	assert.Equal(o.f.t, before, o.browse(store, letters.Filter{}))
 }
 
 // crashOfRedrive: processes that redrive die before and after a publish. No letter is lost, and each process causes one duplicate at most.
@@ -228,7 +297,7 @@ func crashOfRedrive(t *testing.T, f *fixture) {
 	}
 	o := f.outage()
 	store := o.open()
-	if store == nil {
+	if store == nil || f.Expect.Letters == registry.BrowseLetters {
 		return
 	}
 	all := ids(40)

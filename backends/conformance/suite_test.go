@@ -94,6 +94,7 @@ func TestConformance(t *testing.T) {
 			run("no fan-out to a second consumer group", fanOut, true)
 			run("dead letters are complete", deadLetters, true)
 			run("dead letters come back", redrive, true)
+			run("dead letters come back as they were", redriveOdd, true)
 			run("a tier longer than the redelivery limit", longTier, true)
 			run("a handler with a schedule of its own", ownSchedule, true)
 			run("two groups of one connection", groups, true)

@@ -55,8 +55,8 @@ type Expectation struct {
 	// message. With watermill-sql on PostgreSQL a consumer group handles one message of a topic at a time.
 	HandlersPerTopic int
 
-	// Letters: the backend has a store of dead letters. Else it refuses to open one.
-	Letters bool
+	// Letters is what the backend can do with its dead letters.
+	Letters LetterAbility
 
 	// Concurrency: a handler can have several messages in flight. Else the backend refuses it.
 	Concurrency bool
@@ -72,6 +72,16 @@ type Expectation struct {
 	Keeps func(key, value string) bool
 }
 
+// LetterAbility is what a backend can do with its dead letters.
+type LetterAbility string
+
+// The abilities. What a backend cannot do, it refuses with relay.ErrNoLetters.
+const (
+	NoLetters     LetterAbility = ""
+	BrowseLetters LetterAbility = "browse"
+	AllLetters    LetterAbility = "browse, redrive, discard"
+)
+
 var entries = []Entry{
 	{
 		Name:   "gochannel",
@@ -80,34 +90,34 @@ var entries = []Entry{
 	},
 	{
 		Name: "rabbitmq-v2", Open: backends.RabbitMQ, AddressVariable: "AMQP_URL", Clean: cleanRabbitMQ,
-		Expect: Expectation{Letters: true, Concurrency: true, Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
+		Expect: Expectation{Letters: AllLetters, Concurrency: true, Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
 	},
 	{
 		Name: "rabbitmq-v3", Open: backends.RabbitMQv3, AddressVariable: "AMQP_URL", Clean: cleanRabbitMQ,
-		Expect: Expectation{Letters: true, Concurrency: true, Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
+		Expect: Expectation{Letters: AllLetters, Concurrency: true, Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
 	},
 	{
 		Name: "nats", Open: backends.NATS, Start: servers.NATS,
 		Demo:   Demo{Name: "nats", Title: "NATS JetStream", Address: "nats://host:port"},
-		Expect: Expectation{Letters: true, Lateness: time.Second, Clock: relayClock, Keeps: httpHeaders},
+		Expect: Expectation{Letters: AllLetters, Lateness: time.Second, Clock: relayClock, Keeps: httpHeaders},
 	},
 	{
 		Name: "redis", Open: backends.Redis, Start: servers.Redis,
 		Demo:   Demo{Name: "redis", Title: "Redis Streams", Address: "host:port"},
-		Expect: Expectation{Letters: true, Lateness: time.Second, Clock: relayClock, Keeps: everything},
+		Expect: Expectation{Letters: AllLetters, Lateness: time.Second, Clock: relayClock, Keeps: everything},
 	},
 	{
 		Name: "postgres-delayed", Open: backends.Postgres, Start: servers.PostgreSQL,
 		Demo:   Demo{Name: "postgres", Title: "PostgreSQL, watermill-sql's delayed Pub/Sub", Address: "postgres://user:password@host:port/database"},
-		Expect: Expectation{Letters: true, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: postgresClock, Keeps: validUTF8},
+		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: postgresClock, Keeps: validUTF8},
 	},
 	{
 		Name: "postgres", Open: backends.PostgresRelay, Start: servers.PostgreSQL,
-		Expect: Expectation{Letters: true, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: relayClock, Keeps: validUTF8},
+		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: relayClock, Keeps: validUTF8},
 	},
 	{
 		Name: "kafka", Open: backends.Kafka, Start: servers.Kafka,
-		Expect: Expectation{Lateness: time.Second, Clock: relayClock, Keeps: everything},
+		Expect: Expectation{Letters: BrowseLetters, Lateness: time.Second, Clock: relayClock, Keeps: everything},
 	},
 }
 

@@ -1,7 +1,9 @@
 package registry_test
 
 import (
+	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -56,4 +58,36 @@ func makes(t *testing.T, args ...string) string {
 	output, err := exec.Command("make", append([]string{"--no-print-directory", "-C", "../.."}, args...)...).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	return string(output)
+}
+
+// TestDocsListTheLettersOfEachBackend compares the table in docs/other-pubsubs.md with what the conformance suite expects.
+func TestDocsListTheLettersOfEachBackend(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/other-pubsubs.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(page), "\n## Dead letters\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	answers := map[string][2]string{} // whether it can browse, and whether it can redrive
+	for line := range strings.Lines(section) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		var row [2]string
+		for i := range row {
+			row[i], _, _ = strings.Cut(strings.Trim(cells[i+2], " "), " ")
+			row[i] = strings.Trim(row[i], ":,")
+		}
+		for _, name := range regexp.MustCompile("`([a-z0-9-]+)`").FindAllStringSubmatch(cells[1], -1) {
+			answers[name[1]] = row
+		}
+	}
+	expected := map[string][2]string{}
+	for _, e := range registry.All() {
+		expected[e.Name] = map[registry.LetterAbility][2]string{
+			registry.NoLetters: {"no", "no"}, registry.BrowseLetters: {"yes", "no"}, registry.AllLetters: {"yes", "yes"},
+		}[e.Expect.Letters]
+	}
+	assert.Equal(t, expected, answers)
 }

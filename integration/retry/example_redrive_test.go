@@ -2,79 +2,58 @@ package retry_test
 
 import (
 	"context"
+	"fmt"
 	"log"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
-	"github.com/tieredretry/watermill-retry/integration/major/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-// redrive sends at most n dead letters of a topic back to its work queue. It ends after n letters, with the first error, or after
-// a minute. app is the app's own configuration, and group is the Group of the handler, or "".
-func redrive(app amqp.Config, topic, group string, n int, logger watermill.LoggerAdapter) error {
-	reader, err := config.DeadLetterSubscriberConfig(app, group)
-	if err != nil {
-		return err
-	}
-	connection := publisher.ConnectionConfig{
-		URI: app.Connection.AmqpURI, TLS: app.Connection.TLSConfig, AMQP: app.Connection.AmqpConfig,
-	}
-	back, err := publisher.New(connection, publisher.Config{ // to the default exchange, confirmed and mandatory
-		Marshal: reader.Marshaler.Marshal,
-	}, logger)
-	if err != nil {
-		return err
-	}
-	defer back.Close()
-	subscriber, err := amqp.NewSubscriber(reader, logger)
-	if err != nil {
-		return err
-	}
-	defer subscriber.Close()
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	letters, err := subscriber.Subscribe(ctx, topic)
-	if err != nil {
-		return err
-	}
-	queue := strings.TrimSuffix(reader.Queue.GenerateName(topic), ".dead") // the work queue of a reader's queue
-	var failed error
-	for letter := range letters { // until the subscription has ended
-		if n <= 0 || failed != nil {
-			stop()
-			letter.Nack() // it stays a dead letter
-			continue
-		}
-		for _, key := range retrymw.RecordKeys() {
-			delete(letter.Metadata, key) // with them its retries are still used up
-		}
-		if failed = back.Publish(queue, letter); failed != nil {
-			stop()
-			letter.Nack()
-			continue
-		}
-		letter.Ack()
-		if n--; n == 0 {
-			stop()
-		}
-	}
-	if n > 0 && failed == nil {
-		failed = ctx.Err() // fewer than n dead letters, or not done in a minute
-	}
-	return failed
+// All dead letters of a work queue go back, ten of them first.
+func Example_redrive() {
+	ctx, logger := context.Background(), watermill.NopLogger{}
+	uri := "amqp://guest:guest@localhost:5672/"
+
+	store, err := deadletter.Open(deadletter.Config{URI: uri}, logger)
+	check(err)
+	defer store.Close()
+	summary, err := store.Redrive(ctx, deadletter.QueueOf("orders"), letters.Redrive{Canary: 10})
+	log.Println(summary)
+	check(err)
 }
 
-// The whole program: it needs the app's own configuration, and neither its schedule nor its prefix.
-func Example_redrive() {
-	uri, logger := "amqp://guest:guest@localhost:5672/", watermill.NopLogger{}
+// An app that shows why its messages died, and brings back those of one cause.
+func Example_causes() {
+	ctx := context.Background()
+	store, err := deadletter.Open(deadletter.Config{URI: "amqp://guest:guest@localhost:5672/"}, nil)
+	check(err)
+	defer store.Close()
 
-	app := amqp.NewDurableQueueConfig(uri)
-	check(redrive(app, "orders", "", 40, logger))
+	queue := deadletter.QueueOf("orders") // orders.dead
+	var groups letters.Groups
+	for letter, err := range store.Browse(ctx, queue, letters.Filter{NewerThan: time.Hour}) {
+		check(err)
+		groups.Add(letter)
+	}
+	for _, group := range groups.Sorted() { // the largest first
+		fmt.Println(group.Count, group.DeadReason, group.ErrorType, group.Reason)
+	}
+
+	summary, err := store.Redrive(ctx, queue, letters.Redrive{
+		Filter:    letters.Filter{ErrorType: "syscall.Errno"},
+		Rate:      50,   // a second
+		Canary:    10,   // go on only if none of the first ten dies again
+		MaxRedead: 0.05, // stop when 5% have died again
+		By:        "ops@example.com",
+		Progress: func(p letters.Progress) {
+			log.Printf("%s: %d of %d, %.0f/s, %v left", p.Phase, p.Done, p.Total, p.PerSecond(), p.Left())
+		},
+	})
+	log.Println(summary) // it adds up after an error, too
+	check(err)
 }
 
 func check(err error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
@@ -51,9 +52,11 @@ func TestOrphansFollowTheDocumentation(t *testing.T) {
 		return nil
 	})
 	a.Run()
-	count, err := returnOrphans(t.Context(), broker.Channel(t), a.Name)
-	require.NoError(t, err)
-	assert.Equal(t, 2*orphans, count)
+	store := letterStore(t, a.Name)
+	summary, err := store.Redrive(t.Context(), store.Orphans(), letters.Redrive{})
+	require.ErrorIs(t, err, letters.ErrNoTarget, "some orphans have no queue")
+	assert.Equal(t, 2*orphans, summary.Total)
+	assert.Equal(t, orphans, summary.Done)
 
 	processed.Wait(t, orphans, 60*time.Second)
 	a.Settle(queue)
@@ -80,11 +83,10 @@ func TestOrphansWithoutTheirReturnExchange(t *testing.T) {
 	require.NoError(t, broker.Channel(t).ExchangeDelete(a.Name+".return", false, false))
 	testapp.Send(t, "", a.Name+".orphans", testapp.Orders(1)...)
 
-	channel := broker.Channel(t)
-	count, err := returnOrphans(t.Context(), channel, a.Name)
+	store := letterStore(t, a.Name)
+	summary, err := store.Redrive(t.Context(), store.Orphans(), letters.Redrive{})
 
-	assert.Zero(t, count)
-	require.ErrorContains(t, err, "did not route and confirm")
-	_ = channel.Close() // gives the orphan back
+	require.Error(t, err)
+	assert.Equal(t, [2]int{1, 0}, [2]int{summary.Total, summary.Done})
 	assert.Equal(t, "order "+id0, string(testapp.Take(t, a.Name+".orphans", 1)[0].Body))
 }

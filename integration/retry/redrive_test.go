@@ -15,12 +15,28 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-// TestRedriveFollowsTheDocumentation: the code of docs/outcomes.md redrives a dead letter of one consumer group of a fan-out. The other
-// group gets nothing again.
+// letterStore returns a Store of the broker, for apps with a prefix.
+func letterStore(t *testing.T, prefix string) *deadletter.Store {
+	t.Helper()
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: prefix}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	return store
+}
+
+// redriveAll redrives the dead letters of a work queue. It needs neither the schedule nor the configuration of the app.
+func redriveAll(t *testing.T, work string) (letters.Summary, error) {
+	t.Helper()
+	return letterStore(t, "").Redrive(t.Context(), deadletter.QueueOf(work), letters.Redrive{By: "test@example.com"})
+}
+
+// TestRedriveFollowsTheDocumentation: the code of docs/dead-letters.md redrives a dead letter of one consumer group of a fan-out. The
+// other group gets nothing again.
 func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	t.Parallel()
 	topic := broker.Name(t, "orders")
@@ -51,6 +67,9 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 			}
 			assert.Equal(t, "7", msg.Metadata["retry_invoice"], "the app's own")
 			assert.Contains(t, msg.Metadata[middleware.PropertiesKey], "c-1", "the correlation id")
+			history, found := middleware.ReadRedriven(msg.Metadata)
+			assert.True(t, found, "the history of redrives")
+			assert.Equal(t, 1, history.Times)
 			return errDown
 		}
 		assert.Equal(t, 1, record.Failures)
@@ -64,7 +83,9 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	testapp.Send(t, topic, "", sent...)
 	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, topic+"_billing.dead") == 1 }, "a dead letter")
 	repaired.Store(true)
-	require.NoError(t, redrive(app("billing"), topic, "", 1, watermill.NopLogger{}))
+	summary, err := redriveAll(t, topic+"_billing")
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 1, Done: 1}, summary)
 
 	processed.Wait(t, 1, 60*time.Second)
 	others.Wait(t, 1, 60*time.Second)
@@ -75,8 +96,8 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	assert.Equal(t, redriven.Counts(), others.Counts())
 }
 
-// TestDeadLettersOfAGroup: the configuration that has no name for a queue, and the Group of a handler, are enough to read and redrive
-// the dead letters of this group.
+// TestDeadLettersOfAGroup: the configuration that has no name for a queue, and the Group of a handler, are enough to read the dead
+// letters of this group. Its queue is enough to redrive them.
 func TestDeadLettersOfAGroup(t *testing.T) {
 	t.Parallel()
 	topic := broker.Name(t, "orders")
@@ -122,7 +143,8 @@ func TestDeadLettersOfAGroup(t *testing.T) {
 	require.NoError(t, missing.Close())
 
 	repaired.Store(true)
-	require.NoError(t, redrive(app, topic, "billing", 1, watermill.NopLogger{}))
+	_, err = redriveAll(t, topic+"_billing")
+	require.NoError(t, err)
 	processed.Wait(t, 1, readerTime)
 	others.Wait(t, 1, readerTime)
 	assert.Zero(t, testapp.Depth(t, topic+"_billing.dead"))
@@ -133,7 +155,7 @@ func TestDeadLettersOfAGroup(t *testing.T) {
 // TestRedriveEnds: messages that fail again at once are dead letters again. They are not redriven a second time.
 func TestRedriveEnds(t *testing.T) {
 	t.Parallel()
-	const letters = 5
+	const dead = 5
 	a := testapp.New(t)
 	queue := a.Queue("orders")
 	handled := testapp.NewLedger()
@@ -142,21 +164,23 @@ func TestRedriveEnds(t *testing.T) {
 		return backoff.Permanent(errDown)
 	})
 	a.Run()
-	testapp.Send(t, "", queue, testapp.Orders(letters)...)
-	isDead := func() bool { return testapp.Depth(t, queue+".dead") == letters }
+	testapp.Send(t, "", queue, testapp.Orders(dead)...)
+	isDead := func() bool { return testapp.Depth(t, queue+".dead") == dead }
 	broker.Eventually(t, 60*time.Second, isDead, "all messages are dead letters")
 
-	require.NoError(t, redrive(amqp.NewDurableQueueConfig(broker.URL(t)), queue, "", letters, watermill.NopLogger{}))
+	summary, err := redriveAll(t, queue)
+	require.NoError(t, err)
+	assert.Equal(t, [2]int{dead, dead}, [2]int{summary.Total, summary.Done})
 
 	a.Settle(queue)
 	broker.Eventually(t, 60*time.Second, isDead, "all messages are dead letters again")
 	for identity, count := range handled.Counts() {
 		assert.Equal(t, 2, count, identity)
 	}
-	assert.Equal(t, letters, handled.Len())
+	assert.Equal(t, dead, handled.Len())
 }
 
-// TestRedriveToAQueueThatIsGone: the publisher reports it, and the dead letter stays.
+// TestRedriveToAQueueThatIsGone: the error reports it, and the dead letter stays.
 func TestRedriveToAQueueThatIsGone(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -166,9 +190,11 @@ func TestRedriveToAQueueThatIsGone(t *testing.T) {
 	require.NoError(t, err)
 	testapp.Send(t, a.Name, "dead."+queue, testapp.Orders(1)...)
 
-	err = redrive(amqp.NewDurableQueueConfig(broker.URL(t)), queue, "", 1, watermill.NopLogger{})
+	summary, err := redriveAll(t, queue)
 
-	require.ErrorIs(t, err, publisher.ErrUnroutable)
+	require.ErrorIs(t, err, letters.ErrNoTarget)
+	require.ErrorContains(t, err, queue)
+	assert.Equal(t, [2]int{1, 0}, [2]int{summary.Total, summary.Done})
 	letter := testapp.Take(t, queue+".dead", 1)[0]
 	assert.Equal(t, "order "+id0, string(letter.Body))
 }

@@ -41,6 +41,12 @@ var rules = []rule{
 		why:    "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
 	},
 	{
+		folder: "letters",
+		may:    []string{watermill, module + "/middleware"},
+		never:  []string{amqp091, amqpPubSub},
+		why:    "the dead letters of all backends share it: code that gets a Store works on each of them",
+	},
+	{
 		folder: "rabbitmq/publisher",
 		may:    []string{watermill, amqp091, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket"},
 		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
@@ -66,11 +72,28 @@ var rules = []rule{
 	{
 		folder: "rabbitmq",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
+			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
 			module + "/internal/faults", module + "/internal/gate", module + "/internal/rota", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
+	},
+	{
+		folder: "rabbitmq/deadletter",
+		may: []string{
+			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/rabbitmq/topology",
+			module + "/rabbitmq/publisher", module + "/internal/warning", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/dial",
+			module + "/rabbitmq/internal/headers", module + "/rabbitmq/internal/management", module + "/rabbitmq/internal/naming",
+			module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/refusal", module + "/rabbitmq/internal/socket",
+		},
+		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/subscriber"},
+		why:   "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers",
+	},
+	{
+		folder: "rabbitmq/deadletter/page",
+		may:    []string{watermill, module + "/letters", module + "/middleware", module + "/rabbitmq/deadletter"},
+		never:  []string{amqpPubSub, module + "/config"},
+		why:    "it is HTTP over any letters.Store: what AMQP does belongs in the Store",
 	},
 	{folder: "rabbitmq/internal/argument", why: "argument names are text"},
 	{folder: "rabbitmq/internal/redelivery", never: []string{watermill, amqp091}, why: "headers are plain values"},
@@ -106,13 +129,13 @@ var rules = []rule{
 	{
 		folder: "config",
 		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq"},
-		never:  []string{amqpPubSub + "/v3", module + "/configamqp3"},
+		never:  []string{amqpPubSub + "/v3", module + "/configamqp3", module + "/rabbitmq/deadletter"},
 		why:    "it is the edge to watermill-amqp v2 and nothing else",
 	},
 	{
 		folder: "configamqp3",
 		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq"},
-		never:  []string{amqpPubSub + "/v2", module + "/config"},
+		never:  []string{amqpPubSub + "/v2", module + "/config", module + "/rabbitmq/deadletter"},
 		why:    "it is the edge to watermill-amqp v3 and nothing else",
 	},
 	{
@@ -316,7 +339,7 @@ func requires(t *testing.T, folder string) []required {
 func TestRequirements(t *testing.T) {
 	t.Parallel()
 	nested := map[string]string{}
-	for _, folder := range []string{"backends", "integration"} {
+	for _, folder := range []string{"backends", "cmd/wmretry", "integration"} {
 		for _, r := range requires(t, folder) {
 			if !r.Indirect && !slices.Contains(direct, r.Path) {
 				nested[r.Path] = folder

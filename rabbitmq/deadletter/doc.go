@@ -6,7 +6,8 @@
 //
 // AMQP 0-9-1 has no method to look at a message. A call consumes the letters that are in the queue when it begins, keeps them
 // unacknowledged until it has looked at all of them, and gives them back with basic.nack: then they are in the queue in the same order as
-// before. It keeps only their delivery tags, not their bodies. Meanwhile other readers of the queue do not get them. A process that dies
+// before. A loop that ends early may change the order in a quorum queue: what is given back now is behind what was given back before.
+// It keeps only their delivery tags, not their bodies. Meanwhile other readers of the queue do not get them. A process that dies
 // loses nothing: the broker gives its letters back.
 //
 // Up to RabbitMQ 4.2 a quorum queue counts each time that a letter is given back, and removes a letter beyond the delivery limit of the

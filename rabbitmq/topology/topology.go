@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -247,44 +246,7 @@ func (t Topology) MarshalJSON() ([]byte, error) {
 	if t.fault != nil {
 		return nil, t.fault
 	}
-	type exchange struct {
-		Exchange
-		AutoDelete bool `json:"auto_delete"`
-		Internal   bool `json:"internal"`
-	}
-	type queue struct {
-		Queue
-		AutoDelete bool `json:"auto_delete"`
-	}
-	type binding struct {
-		Binding
-		DestinationType string        `json:"destination_type"`
-		Arguments       amqp091.Table `json:"arguments"`
-	}
-	definitions := struct {
-		Exchanges []exchange `json:"exchanges"`
-		Queues    []queue    `json:"queues"`
-		Bindings  []binding  `json:"bindings"`
-	}{}
-	for _, e := range t.Exchanges {
-		e.Arguments = notNil(e.Arguments)
-		definitions.Exchanges = append(definitions.Exchanges, exchange{Exchange: e})
-	}
-	for _, q := range append([]Queue{t.WorkQueue}, t.Queues...) {
-		q.Arguments = notNil(q.Arguments)
-		definitions.Queues = append(definitions.Queues, queue{Queue: q})
-	}
-	for _, b := range t.Bindings {
-		definitions.Bindings = append(definitions.Bindings, binding{Binding: b, DestinationType: "queue", Arguments: amqp091.Table{}})
-	}
-	return json.Marshal(definitions)
-}
-
-func notNil(table amqp091.Table) amqp091.Table {
-	if table == nil {
-		return amqp091.Table{}
-	}
-	return table
+	return t.definitions().MarshalJSON()
 }
 
 func argumentsText(arguments amqp091.Table) string {

@@ -14,17 +14,21 @@ import (
 // and its four bytes of length (AMQP 0-9-1, field tables).
 const fieldOverhead = 6
 
-// cuts are the keys of the failure record that Shrink may remove, in this order. The history of redrives is the first.
+// cuts are the keys of the failure record that Shrink may remove, in this order.
 var cuts = func() []string {
-	keys := append(middleware.RecordKeys(), middleware.RedrivenKey)
+	keys := middleware.RecordKeys()
 	slices.Reverse(keys)
 	return keys
 }()
 
-// Shrink makes a publishing smaller by at least excess bytes, if its failure record is large enough: it removes keys of the
-// record, the least important first, and shortens the reason if that is enough. The message's own headers stay. So do count and
+// Shrink makes a publishing smaller by at least excess bytes, if its failure record is large enough: it removes the history of redrives, and
+// then keys of the record, the least important first, and shortens the reason if that is enough. The message's own headers stay. So do count and
 // topic, without which a message would be retried without end; a dead letter can lose them, too.
 func Shrink(publishing *amqp091.Publishing, excess int) {
+	if history, ok := publishing.Headers[middleware.RedrivenKey].(string); ok && excess > 0 {
+		delete(publishing.Headers, middleware.RedrivenKey)
+		excess -= len(middleware.RedrivenKey) + len(history) + fieldOverhead
+	}
 	if text, ok := publishing.Headers[recordHeader].(string); ok {
 		if r, ok := unfold(text); ok {
 			excess = r.shrink(excess)

@@ -53,25 +53,61 @@ func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
 	return nil, fmt.Errorf("cannot read the arguments of work queue %q: the broker refused %d declarations", want.Name, maxArguments)
 }
 
-// conflict returns an *topology.ArgumentConflictError if the existing queue has another argument than the app's configuration.
-// The arguments that the app has not set and that topology.Protect may add can differ.
+// Arguments returns the arguments of a queue, and false if it does not exist. It declares nothing, unless the queue is deleted meanwhile.
+func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool, err error) {
+	channel, err := b.Channel()
+	if err != nil {
+		return nil, false, fmt.Errorf("cannot look at queue %q: %w", queue.Name, err)
+	}
+	_, err = channel.QueueDeclarePassive(queue.Name, queue.Durable, false, false, false, nil)
+	switch {
+	case refusal.IsCode(err, amqp091.NotFound):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, refusal.Explain("look at queue", queue.Name, err)
+	}
+	if err := channel.Close(); err != nil {
+		return nil, false, err
+	}
+	have, err = declare(b, queue)
+	return have, true, err
+}
+
+// conflict returns the first of Conflicts.
 func conflict(app topology.Queue, have amqp091.Table) error {
-	all := amqp091.Table{}
-	maps.Copy(all, app.Arguments)
-	maps.Copy(all, have)
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		want, set := app.Arguments[key]
-		if !set && slices.Contains(protection, key) {
-			continue
-		}
-		if key == argument.QueueType && isClassic(want) && isClassic(have[key]) {
-			continue
-		}
-		if !sameArgument(want, have[key]) {
-			return &topology.ArgumentConflictError{Object: app.Name, Argument: key, Want: valueText(want), Have: valueText(have[key])}
-		}
+	if all := Conflicts(app, have); len(all) > 0 {
+		return all[0]
 	}
 	return nil
+}
+
+// Conflicts returns the arguments of an existing work queue that differ from the app's configuration. The arguments that the app has not set
+// and that topology.Protect may add can differ.
+func Conflicts(app topology.Queue, have amqp091.Table) []*topology.ArgumentConflictError {
+	wanted := maps.Clone(app.Arguments)
+	if wanted == nil {
+		wanted = amqp091.Table{}
+	}
+	for _, key := range protection {
+		if _, set := wanted[key]; !set && have[key] != nil {
+			wanted[key] = have[key]
+		}
+	}
+	return Differences(app.Name, wanted, have)
+}
+
+// Differences returns the arguments of an object that differ from those wanted, as the broker compares them.
+func Differences(name string, wanted, have amqp091.Table) (all []*topology.ArgumentConflictError) {
+	keys := amqp091.Table{}
+	maps.Copy(keys, wanted)
+	maps.Copy(keys, have)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if key == argument.QueueType && isClassic(wanted[key]) && isClassic(have[key]) || sameArgument(wanted[key], have[key]) {
+			continue
+		}
+		all = append(all, &topology.ArgumentConflictError{Object: name, Argument: key, Want: valueText(wanted[key]), Have: valueText(have[key])})
+	}
+	return all
 }
 
 func isClassic(kind any) bool { return kind == nil || kind == string(topology.Classic) }

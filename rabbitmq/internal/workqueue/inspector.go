@@ -201,7 +201,7 @@ func (i *Inspector) checkQueue(app topology.Queue, have amqp091.Table, v version
 		return nil
 	}
 	quorum := have[argument.QueueType] == string(topology.Quorum)
-	command := policyCommand(vhostOf(i.config.URI, i.config.Connection()), app.Name, i.config.Prefix, quorum)
+	command := PolicyCommand(vhostOf(i.config.URI, i.config.Connection()), app.Name, i.config.Prefix, quorum)
 	if quorum && v.dropsAtDeliveryLimit() && !i.config.AllowUnprotectedQuorum {
 		return fmt.Errorf("%w: work queue %q on RabbitMQ %s has no dead-letter exchange, so a message that is requeued 20 times is dropped: "+
 			"protect the queue with a policy (%s), then set AllowUnprotectedQuorum", topology.ErrUnprotectedQuorum, app.Name, v, command)

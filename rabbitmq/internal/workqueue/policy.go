@@ -10,8 +10,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// policyCommand returns the command that protects a queue whose arguments cannot be changed.
-func policyCommand(vhost, queue string, prefix naming.Prefix, quorum bool) string {
+// PolicyCommand returns the command that protects a queue whose arguments cannot be changed.
+func PolicyCommand(vhost, queue string, prefix naming.Prefix, quorum bool) string {
 	limit := ""
 	if quorum {
 		limit = fmt.Sprintf(`,"delivery-limit":%d`, topology.DeliveryLimit)

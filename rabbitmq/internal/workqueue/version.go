@@ -38,6 +38,9 @@ func (v version) dropsAtDeliveryLimit() bool { return v.atLeast(4, 0) && !v.atLe
 // refusesTransient: 4.3 refuses queues that are neither durable nor exclusive.
 func (v version) refusesTransient() bool { return v.atLeast(4, 3) }
 
+// DropsUnprotected reports whether a broker drops messages of a quorum queue without a dead-letter exchange that were requeued 20 times.
+func DropsUnprotected(broker string) bool { return parseVersion(broker).dropsAtDeliveryLimit() }
+
 // losesCycles: 3.13.0 to 3.13.2 drop a message that is dead-lettered, published again and dead-lettered again, because they
 // count it as a dead-letter cycle.
 func (v version) losesCycles() bool { return v.major == 3 && v.minor == 13 && v.patch < 3 }

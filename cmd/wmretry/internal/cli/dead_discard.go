@@ -83,6 +83,7 @@ func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFl
 	}
 	meter := l.meter("discard of "+safe(queue), verb)
 	defer meter.stop()
+	meter.limit = f.limit
 	options.Progress = meter.show
 	summary, err := store.Discard(ctx, queue, options)
 	meter.stop()

@@ -109,6 +109,7 @@ func (l *letterCommand) redrive(ctx context.Context, args []string, options lett
 	}
 	meter := l.meter("redrive of "+safe(queue), verb)
 	defer meter.stop()
+	meter.limit = options.Limit
 	options.Progress = meter.show
 	summary, err := store.Redrive(ctx, queue, options)
 	meter.stop()

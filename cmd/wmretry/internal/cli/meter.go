@@ -23,8 +23,9 @@ const (
 // meter shows the progress of a call on stderr: a bar on a terminal, else a line every few seconds. Its methods may be called by
 // several goroutines.
 type meter struct {
-	env  *env
-	verb string // what is done to letters, such as "sent"
+	env   *env
+	verb  string // what is done to letters, such as "sent"
+	limit int    // --limit
 
 	mu      sync.Mutex
 	last    time.Time // of the last line
@@ -59,7 +60,7 @@ func (e *env) meter(title, verb string) *meter {
 		style.Colors = progress.StyleColors{}
 	}
 	m.bar.SetStyle(style)
-	m.tracker = &progress.Tracker{Message: title, RemoveOnCompletion: true, AutoStopDisabled: true}
+	m.tracker = &progress.Tracker{Message: title, AutoStopDisabled: true}
 	m.bar.AppendTracker(m.tracker)
 	m.rendered = make(chan struct{})
 	go func() {
@@ -95,8 +96,9 @@ func (m *meter) show(p letters.Progress) {
 	m.phase = p.Phase
 	message := m.message(p)
 	if m.bar != nil {
-		m.tracker.UpdateTotal(int64(p.Total))
-		m.tracker.SetValue(int64(p.Total - p.Unseen))
+		value, total := m.part(p)
+		m.tracker.UpdateTotal(int64(total))
+		m.tracker.SetValue(int64(value))
 		m.tracker.UpdateMessage(message)
 		return
 	}
@@ -107,11 +109,21 @@ func (m *meter) show(p letters.Progress) {
 	}
 }
 
-func (m *meter) message(p letters.Progress) string {
-	done := thousands(p.Done) + " " + m.verb
-	if p.Total > 0 {
-		done = fmt.Sprintf("%s of %s", done, thousands(p.Total))
+// part returns how much of the work is done, and all of it: up to the limit, where that ends the work earlier.
+func (m *meter) part(p letters.Progress) (value, total int) {
+	value, total = p.Total-p.Unseen, p.Total
+	if m.limit > 0 && p.Done*total > m.limit*value {
+		return p.Done, m.limit
 	}
+	return value, total
+}
+
+func (m *meter) message(p letters.Progress) string {
+	done := thousands(p.Done)
+	if p.Total > 0 {
+		done += " of " + thousands(p.Total)
+	}
+	done += " " + m.verb
 	switch p.Phase {
 	case letters.Waiting:
 		why := "the broker is away or takes no messages"
@@ -126,8 +138,9 @@ func (m *meter) message(p letters.Progress) string {
 		return done + " as a canary"
 	}
 	message := fmt.Sprintf("%s, %s/s", done, thousands(int(p.PerSecond()+0.5)))
-	if left := p.Left(); left > 0 {
-		message += fmt.Sprintf(", %v left", left)
+	if value, total := m.part(p); value > 0 && total > value {
+		left := time.Duration(float64(p.Elapsed) / float64(value) * float64(total-value))
+		message += fmt.Sprintf(", %v left", max(left.Round(time.Second), time.Second))
 	}
 	if p.Redead > 0 {
 		message += ", " + thousands(p.Redead) + " died again"
@@ -149,11 +162,11 @@ func (m *meter) stop() {
 	if stopped || m.bar == nil {
 		return
 	}
-	m.tracker.MarkAsDone()
 	for {
 		m.bar.Stop() // has no effect before Render has begun
 		select {
-		case <-m.rendered:
+		case <-m.rendered: // it leaves the bar in the line above
+			_, _ = fmt.Fprint(m.env.stderr, text.CursorUp.Sprint(), text.EraseLine.Sprint())
 			return
 		case <-time.After(10 * time.Millisecond):
 		}

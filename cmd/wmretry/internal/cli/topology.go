@@ -1,5 +1,253 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
 
-func newTopologyCommand(*env) *cobra.Command { return &cobra.Command{Use: "topology", Hidden: true} }
+	"github.com/jedib0t/go-pretty/v6/text"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/export"
+	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+)
+
+type topologyFlags struct {
+	wantedFlags
+	allowUnprotected bool
+}
+
+func newTopologyCommand(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "topology",
+		Short: "Compare, declare, check and export what apps declare",
+		Long: `Compares what apps declare with what is on the broker, declares it, and exports it. What apps declare is described by flags, or by
+a file for several schedules or groups: one entry, or a list of entries, with the fields of BuilderConfig.
+
+  [
+    {"queues": ["orders", "billing"], "schedule": "1s 5s 25s*3 10m"},
+    {"queues": ["mails"], "queue_arguments": {"x-queue-type": "quorum"}, "tier_group": "slow", "schedule": "1m 1h",
+     "extra_tiers": "24h", "jitter": 0.2, "prefix": "retry", "no_inbox": false, "queue_type": "quorum", "work_queue_mode": "protect",
+     "dead_letters": {"max_length": 100000, "max_age": "30d"},
+     "tier_arguments": {"x-max-length": 1000000}, "dead_letter_arguments": {}}
+  ]
+
+Only "queues" and "schedule" are required. The schedule must have the delays of all handlers; extra_tiers has those of rules.`,
+	}
+	c.AddCommand(newPlanCommand(e), newApplyCommand(e), newVerifyCommand(e), newExportTopologyCommand(e))
+	return group(c)
+}
+
+func newPlanCommand(e *env) *cobra.Command {
+	var f topologyFlags
+	c := &cobra.Command{
+		Use:   "plan",
+		Short: "Show what would be declared against what is there; exit code 2 on drift",
+		Long: `Shows the differences between what apps declare and what is on the broker, and changes nothing:
+
+  +  is missing; apply declares it
+  !  exists with other arguments, which RabbitMQ cannot change; the reason and what to do are below it
+  ~  a policy makes the queue lose messages, or shortens a delay
+  i  is no drift, and good to know
+
+Bindings and policies are compared by the management API. Without it, arguments are read from the broker's refusals (406).
+The exit code is 2 if there is a difference of the first three kinds.`,
+		Example: `  wmretry topology plan --queue orders --schedule "1s 5s 25s"
+  wmretry topology plan --file topology.json --json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return e.plan(c, &f, true) },
+	}
+	f.add(c)
+	return c
+}
+
+func newVerifyCommand(e *env) *cobra.Command {
+	var f topologyFlags
+	c := &cobra.Command{
+		Use:   "verify",
+		Short: "Check that everything is there; prints only drift, with exit code 2",
+		Long:  `Compares as plan does, and prints only differences that are drift: a check for CI. The exit code is 2 if there are any.`,
+		Example: `  wmretry topology verify --file topology.json
+  wmretry topology verify --queue orders --schedule exponential`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return e.plan(c, &f, false) },
+	}
+	f.add(c)
+	return c
+}
+
+func newApplyCommand(e *env) *cobra.Command {
+	var f topologyFlags
+	c := &cobra.Command{
+		Use:   "apply",
+		Short: "Declare what is missing, as an app does at its start",
+		Long: `Declares what is missing. Where an object exists with other arguments it declares nothing, and the exit code is 2. It removes nothing
+and changes no policy. It may be repeated.`,
+		Example: `  wmretry topology apply --queue orders --schedule "1s 5s 25s"
+  wmretry topology apply --file topology.json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return e.apply(c, &f) },
+	}
+	f.add(c)
+	return c
+}
+
+func (f *topologyFlags) add(c *cobra.Command) {
+	f.wantedFlags.add(c, false)
+	c.Flags().BoolVar(&f.allowUnprotected, "allow-unprotected-quorum", false, "accept quorum work queues without a dead-letter exchange on RabbitMQ 4.0 to 4.2: a policy protects them")
+}
+
+// report calls compare with the configuration of the flags. Where a guessed address of the management API does not answer, it is left out.
+func (e *env) report(
+	c *cobra.Command, f *topologyFlags, compare func(context.Context, drift.Config, ...drift.Wanted) (drift.Report, error),
+) (drift.Report, error) {
+	wanted, err := f.wanted(c, e.prefix(), nil)
+	if err != nil {
+		return drift.Report{}, err
+	}
+	of, err := e.config()
+	if err != nil {
+		return drift.Report{}, err
+	}
+	if err := e.reach(c.Context(), of); err != nil {
+		return drift.Report{}, err
+	}
+	config := drift.Config{URI: of.URI, TLS: of.TLS, Management: of.Management, AllowUnprotectedQuorum: f.allowUnprotected}
+	if e.guessed() {
+		client, vhost, err := e.api(of, managementTimeout)
+		if err == nil {
+			_, err = client.GetVhost(vhost)
+		}
+		if err != nil {
+			config.Management = ""
+		}
+	}
+	return compare(c.Context(), config, wanted...)
+}
+
+func (e *env) plan(c *cobra.Command, f *topologyFlags, all bool) error {
+	report, err := e.report(c, f, drift.Compare)
+	if err != nil {
+		return err
+	}
+	if err := e.printPlan(report, all, "to create"); err != nil {
+		return err
+	}
+	if report.Drifted() {
+		return exit(codeDrift, nil)
+	}
+	return nil
+}
+
+func (e *env) apply(c *cobra.Command, f *topologyFlags) error {
+	report, err := e.report(c, f, drift.Apply)
+	if err != nil && !errors.Is(err, drift.ErrConflict) {
+		return err
+	}
+	if err := e.printPlan(report, true, map[bool]string{true: "to create", false: "created"}[err != nil]); err != nil {
+		return err
+	}
+	switch {
+	case err != nil:
+		return exit(codeDrift, err)
+	case len(report.Of(drift.Policy)) > 0:
+		return exit(codeDrift, errors.New("everything is declared, and a policy is in the way: change it as the plan shows"))
+	}
+	return nil
+}
+
+var signs = map[drift.Kind]struct {
+	sign   string
+	colour text.Color
+}{drift.Create: {"+", text.FgGreen}, drift.Conflict: {"!", text.FgRed}, drift.Policy: {"~", text.FgYellow}, drift.Note: {"i", text.FgCyan}}
+
+// printPlan prints differences; those that are no drift only if all is true.
+func (e *env) printPlan(report drift.Report, all bool, created string) error {
+	if e.json {
+		return e.printJSON(struct {
+			drift.Report
+			Drift bool `json:"drift"`
+		}{report, report.Drifted()})
+	}
+	var s strings.Builder
+	for _, d := range report.Differences {
+		if d.Kind == drift.Note && !all {
+			continue
+		}
+		head := d
+		head.Reason, head.Advice = "", ""
+		_, _ = fmt.Fprintf(&s, "%s %s\n", e.paint(signs[d.Kind].colour, signs[d.Kind].sign), safe(head.String()))
+		for _, more := range []string{d.Reason, d.Advice} {
+			if more != "" {
+				_, _ = fmt.Fprintf(&s, "    %s\n", safe(more))
+			}
+		}
+	}
+	count := func(kind drift.Kind) int { return len(report.Of(kind)) }
+	switch {
+	case report.Drifted():
+		_, _ = fmt.Fprintf(&s, "%s %s, %s, %s.\n", thousands(count(drift.Create)), created, plural(count(drift.Conflict), "conflict", "conflicts"),
+			plural(count(drift.Policy), "policy in the way", "policies in the way"))
+	case all:
+		s.WriteString("No drift: everything is there.\n")
+	}
+	_, err := io.WriteString(e.stdout, s.String())
+	return err
+}
+
+// exportFormats are the values of --format.
+var exportFormats = map[string]func(io.Writer, export.Topology) error{
+	"definitions": export.Definitions, "policies": export.Policies, "permissions": export.Permissions, "mermaid": export.Mermaid, "terraform": export.Terraform,
+}
+
+func newExportTopologyCommand(e *env) *cobra.Command {
+	var (
+		f             topologyFlags
+		format, vhost string
+	)
+	c := &cobra.Command{
+		Use:   "export",
+		Short: "Print definitions JSON, policies, permissions, a diagram, or Terraform",
+		Long: `Prints what apps declare, without a connection to a broker:
+
+  definitions  JSON of one virtual host: POST it to /api/definitions/<vhost>, or rabbitmqadmin definitions import
+  policies     JSON with the policies that protect work queues that exist already, and that limit dead letters
+  permissions  rabbitmqctl commands with the least permissions of an app, a viewer, a redriver and an operator
+  mermaid      a diagram
+  terraform    resources of the provider cyrilgdn/rabbitmq`,
+		Example: `  wmretry topology export --queue orders --schedule "1s 5s 25s" > definitions.json
+  wmretry topology export --file topology.json --format permissions
+  wmretry topology export --file topology.json --format terraform > retries.tf`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return e.exportTopology(c, &f, format, vhost) },
+	}
+	f.wantedFlags.add(c, false)
+	c.Flags().StringVar(&format, "format", "definitions", strings.Join(sortedKeys(exportFormats), ", "))
+	c.Flags().StringVar(&vhost, "vhost", "", "virtual host (default: that of --uri or AMQP_URL, or /)")
+	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(sortedKeys(exportFormats), cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+func (e *env) exportTopology(c *cobra.Command, f *topologyFlags, format, vhost string) error {
+	write := exportFormats[format]
+	if write == nil {
+		return usage("--format is %q: it must be one of %s", format, strings.Join(sortedKeys(exportFormats), ", "))
+	}
+	wanted, err := f.wanted(c, e.prefix(), nil)
+	if err != nil {
+		return err
+	}
+	if vhost == "" {
+		vhost = "/"
+		for _, address := range []string{e.flags.uri, e.getenv("AMQP_URL")} {
+			if uri, err := amqp091.ParseURI(address); err == nil {
+				vhost = uri.Vhost
+				break
+			}
+		}
+	}
+	return write(e.stdout, export.Topology{Vhost: vhost, Wanted: wanted})
+}

@@ -1,0 +1,203 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/servers"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// letterTest is a backend whose dead-letter topics are tested without a Store.
+type letterTest struct {
+	name  string
+	start func(context.Context) (*servers.Server, error)
+	open  func(string, watermill.LoggerAdapter) Backend
+	// copies publishes to dead-letter topics, and topics reads them.
+	copies func(url string) (message.Publisher, error)
+	topics func(url string) (relay.LetterTopics, error)
+	// steal takes all locks away.
+	steal func(t *testing.T, url string)
+}
+
+const (
+	testLease = 10 * time.Second // of the locks in tests
+	deadBill  = "retry.dead.bill"
+)
+
+func letterTests() []letterTest {
+	app := App{Prefix: "retry", Lease: testLease}
+	server := func(url string) postgres { return postgres{url: url, logger: watermill.NopLogger{}} }
+	return []letterTest{
+		{
+			"NATS JetStream", servers.NATS, NATS,
+			func(url string) (message.Publisher, error) { return NATS(url, watermill.NopLogger{}).Publisher() },
+			func(url string) (relay.LetterTopics, error) { return newNATSLetters(url, app) },
+			func(t *testing.T, url string) {
+				require.NoError(t, withNATS(url, func(js nats.JetStreamContext) error { return js.PurgeStream("KV_" + lockBucket("retry")) }))
+			},
+		},
+		{
+			"Redis Streams", servers.Redis, Redis,
+			func(url string) (message.Publisher, error) { return Redis(url, watermill.NopLogger{}).Publisher() },
+			func(url string) (relay.LetterTopics, error) {
+				return redisLetters{redis.NewClient(&redis.Options{Addr: url}), testLease}, nil
+			},
+			func(t *testing.T, url string) {
+				client := redis.NewClient(&redis.Options{Addr: url})
+				require.NoError(t, client.Del(t.Context(), "watermill-retry.lock:"+deadBill).Err())
+				require.NoError(t, client.Close())
+			},
+		},
+		{
+			"PostgreSQL, plain", servers.PostgreSQL, PostgresRelay,
+			func(url string) (message.Publisher, error) { return server(url).publisher() },
+			func(url string) (relay.LetterTopics, error) { return server(url).letters(false)(app) },
+			endSessions,
+		},
+		{
+			"PostgreSQL, delayed", servers.PostgreSQL, Postgres,
+			func(url string) (message.Publisher, error) { return server(url).waiting() },
+			func(url string) (relay.LetterTopics, error) { return server(url).letters(true)(app) },
+			endSessions,
+		},
+	}
+}
+
+func endSessions(t *testing.T, url string) {
+	db, err := postgres{url: url}.open()
+	require.NoError(t, err)
+	_, err = db.Exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'`)
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+}
+
+func TestLetterTopics(t *testing.T) {
+	t.Parallel()
+	for _, test := range letterTests() {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			server, err := test.start(ctx)
+			require.NoError(t, err)
+			t.Cleanup(server.Stop)
+			backend := test.open(server.URL, watermill.NopLogger{})
+			topics, err := test.topics(server.URL)
+			require.NoError(t, err)
+			t.Cleanup(func() { assert.NoError(t, topics.Close()) })
+			_, err = topics.End(ctx, deadBill)
+			require.ErrorIs(t, err, letters.ErrNoQueue)
+
+			retryTwo(t, backend)() // declares what the backend needs, and its handler subscribes
+			has, err := topics.HasHandler(ctx, "retry.return.bill")
+			require.NoError(t, err)
+			assert.True(t, has)
+			has, err = topics.HasHandler(ctx, "retry.return.gone")
+			require.NoError(t, err)
+			assert.False(t, has)
+
+			publisher, err := test.copies(server.URL)
+			require.NoError(t, err)
+			publish := func(from, to int) {
+				for i := from; i < to; i++ {
+					require.NoError(t, publisher.Publish(deadBill, message.NewMessage(fmt.Sprint(i), []byte{byte(i)})))
+					require.NoError(t, publisher.Publish("retry.dead.other", message.NewMessage("other", nil)))
+				}
+			}
+			publish(0, 10)
+			end, err := topics.End(ctx, deadBill)
+			require.NoError(t, err)
+			assert.Equal(t, 10, end.Count)
+			publish(10, 13)
+
+			read := func(after, until string, limit int) (ids string, positions []string) {
+				t.Helper()
+				found, err := topics.Read(ctx, deadBill, after, until, limit)
+				require.NoError(t, err)
+				for _, one := range found {
+					ids += one.Message.UUID + " "
+					positions = append(positions, one.Position)
+				}
+				return ids, positions
+			}
+			ids, positions := read("", end.Position, 4)
+			assert.Equal(t, "0 1 2 3 ", ids)
+			ids, _ = read(positions[3], end.Position, 4)
+			assert.Equal(t, "4 5 6 7 ", ids)
+			ids, all := read("", end.Position, 100)
+			assert.Equal(t, "0 1 2 3 4 5 6 7 8 9 ", ids)
+			ids, _ = read(all[9], end.Position, 4)
+			assert.Empty(t, ids)
+			ids, _ = read(end.Position, "", 100)
+			assert.Equal(t, "10 11 12 ", ids)
+			ids, _ = read(end.Position, "", 2)
+			assert.Equal(t, "10 11 ", ids)
+
+			for _, position := range []string{all[9], all[0], all[4], all[4]} { // one twice: it is gone
+				require.NoError(t, topics.Remove(ctx, deadBill, position))
+			}
+			ids, _ = read("", "", 100)
+			assert.Equal(t, "1 2 3 5 6 7 8 10 11 12 ", ids)
+			end, err = topics.End(ctx, deadBill)
+			require.NoError(t, err)
+			assert.Equal(t, 10, end.Count)
+			require.NoError(t, publisher.Close())
+		})
+	}
+}
+
+// TestLetterLocks: a lock is held for as long as its process renews it, and its loss is seen.
+func TestLetterLocks(t *testing.T) {
+	t.Parallel()
+	for _, test := range letterTests() {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			server, err := test.start(ctx)
+			require.NoError(t, err)
+			t.Cleanup(server.Stop)
+			first, err := test.topics(server.URL)
+			require.NoError(t, err)
+			second, err := test.topics(server.URL)
+			require.NoError(t, err)
+			t.Cleanup(func() { assert.NoError(t, first.Close()); assert.NoError(t, second.Close()) })
+
+			held, release, err := first.Lock(ctx, deadBill)
+			require.NoError(t, err)
+			for until := time.Now().Add(testLease * 3 / 2); time.Now().Before(until); time.Sleep(200 * time.Millisecond) {
+				_, _, err = second.Lock(ctx, deadBill)
+				require.ErrorIs(t, err, letters.ErrBusy)
+			}
+			_, other, err := second.Lock(ctx, "retry.dead.other")
+			require.NoError(t, err)
+			other()
+			require.NoError(t, held.Err())
+			release()
+			require.ErrorIs(t, held.Err(), context.Canceled)
+
+			held, release, err = second.Lock(ctx, deadBill)
+			require.NoError(t, err)
+			test.steal(t, server.URL)
+			select {
+			case <-held.Done():
+				require.ErrorContains(t, context.Cause(held), "is lost")
+			case <-time.After(time.Minute):
+				require.Fail(t, "the loss of the lock is not seen")
+			}
+			release()
+			_, release, err = first.Lock(ctx, deadBill)
+			require.NoError(t, err)
+			release()
+		})
+	}
+}

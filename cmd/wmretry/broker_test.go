@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// patience is how long a test waits for an event.
+const patience = time.Minute
+
+const uuidHeader = "_watermill_message_uuid"
+
+func brokerURL(t testing.TB) string {
+	t.Helper()
+	uri := os.Getenv("AMQP_URL")
+	if uri == "" {
+		t.Fatal("AMQP_URL is not set: run `make test`, which finds or starts a RabbitMQ, or set AMQP_URL=amqp://user:password@host:port/")
+	}
+	return uri
+}
+
+func unique(t testing.TB, base string) string {
+	t.Helper()
+	suffix := make([]byte, 4)
+	_, err := rand.Read(suffix)
+	require.NoError(t, err)
+	return base + "_" + hex.EncodeToString(suffix)
+}
+
+func connect(t testing.TB) *amqp091.Connection {
+	t.Helper()
+	connection, err := amqp091.Dial(brokerURL(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = connection.Close() })
+	return connection
+}
+
+func channelOf(t testing.TB) *amqp091.Channel {
+	t.Helper()
+	channel, err := connect(t).Channel()
+	require.NoError(t, err)
+	return channel
+}
+
+func managementOf(t testing.TB) *rabbithole.Client {
+	t.Helper()
+	uri, err := url.Parse(brokerURL(t))
+	require.NoError(t, err)
+	endpoint := os.Getenv("AMQP_MANAGEMENT_URL")
+	if endpoint == "" {
+		port := 5672
+		if uri.Port() != "" {
+			port, err = strconv.Atoi(uri.Port())
+			require.NoError(t, err)
+		}
+		endpoint = "http://" + net.JoinHostPort(uri.Hostname(), strconv.Itoa(port+10_000))
+	}
+	password, _ := uri.User.Password()
+	client, err := rabbithole.NewClient(endpoint, uri.User.Username(), password)
+	require.NoError(t, err)
+	return client
+}
+
+// queues are a work queue and what the library declares for it.
+type queues struct {
+	t          testing.TB
+	work, dead string
+	prefix     string
+	channel    *amqp091.Channel
+	topology   topology.Topology
+}
+
+// declare declares a work queue as the library does. All of it is deleted when the test ends.
+func declare(t testing.TB) *queues {
+	t.Helper()
+	work := unique(t, "wmretry_test")
+	q := &queues{t: t, work: work, dead: deadletter.QueueOf(work), prefix: work + "_own", channel: channelOf(t)}
+	q.topology = topology.New(topology.Config{Schedule: backoff.Schedule{time.Minute}, Prefix: q.prefix},
+		topology.Queue{Name: work, Durable: true, Arguments: amqp091.Table{"x-queue-type": "quorum"}})
+	require.NoError(t, q.topology.Declare(q.channel))
+	t.Cleanup(func() { remove(t, q.topology) })
+	return q
+}
+
+func remove(t testing.TB, of topology.Topology) {
+	t.Helper()
+	connection, err := amqp091.Dial(brokerURL(t))
+	require.NoError(t, err)
+	defer func() { _ = connection.Close() }()
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	for _, queue := range append(of.Queues, of.WorkQueue) {
+		_, err := channel.QueueDelete(queue.Name, false, false, false)
+		require.NoError(t, err)
+	}
+	for _, exchange := range of.Exchanges {
+		require.NoError(t, channel.ExchangeDelete(exchange.Name, false, false))
+	}
+}
+
+// letter is a dead letter as the library publishes it.
+func letter(id string, record middleware.Record, body []byte) amqp091.Publishing {
+	metadata := message.Metadata{}
+	record.Write(metadata)
+	headers := amqp091.Table{uuidHeader: id}
+	for key, value := range metadata {
+		headers[key] = value
+	}
+	return amqp091.Publishing{DeliveryMode: amqp091.Persistent, ContentType: "application/json", Headers: headers, Body: body}
+}
+
+// timeout is the record of a message whose retries were used up.
+func timeout(n int) middleware.Record {
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	return middleware.Record{
+		Failures: 3, FirstFailedAt: now.Add(-time.Second), LastFailedAt: now, Topic: "orders", Handler: "ship",
+		Reason: fmt.Sprintf("dial 10.0.0.%d: connection refused", n%250), ErrorType: "*net.OpError", DeadReason: middleware.DeadReasonExhausted,
+	}
+}
+
+// fill publishes dead letters through the library's exchange, each confirmed, and returns their ids.
+func (q *queues) fill(n int, make func(i int, id string) amqp091.Publishing) []string {
+	q.t.Helper()
+	connection, err := amqp091.Dial(brokerURL(q.t))
+	require.NoError(q.t, err)
+	defer func() { _ = connection.Close() }()
+	channel, err := connection.Channel()
+	require.NoError(q.t, err)
+	require.NoError(q.t, channel.Confirm(false))
+	var ids []string
+	var confirms []*amqp091.DeferredConfirmation
+	for i := range n {
+		id := watermill.NewUUID()
+		confirm, err := channel.PublishWithDeferredConfirm(q.prefix, "dead."+q.work, true, false, make(i, id))
+		require.NoError(q.t, err)
+		ids, confirms = append(ids, id), append(confirms, confirm)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, confirm := range confirms {
+		acked, err := confirm.WaitContext(ctx)
+		require.NoError(q.t, err)
+		require.True(q.t, acked)
+	}
+	require.Equal(q.t, n, q.count(q.dead), "the letters must be in the dead-letter queue")
+	return ids
+}
+
+func (q *queues) timeouts(n int) []string {
+	return q.fill(n, func(i int, id string) amqp091.Publishing {
+		return letter(id, timeout(i), fmt.Appendf(nil, `{"n":%d}`, i))
+	})
+}
+
+// count returns how many messages of a queue can be delivered.
+func (q *queues) count(queue string) int {
+	q.t.Helper()
+	state, err := q.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+	require.NoError(q.t, err)
+	return state.Messages
+}
+
+// await waits until a queue has so many messages.
+func (q *queues) await(queue string, n int) {
+	q.t.Helper()
+	require.Eventually(q.t, func() bool { return q.count(queue) == n }, patience, 20*time.Millisecond, "%s must have %d messages", queue, n)
+}
+
+// take removes all messages of a queue and returns how often each id was there.
+func (q *queues) take(queue string) (map[string]int, []amqp091.Delivery) {
+	q.t.Helper()
+	channel, err := connect(q.t).Channel()
+	require.NoError(q.t, err)
+	defer func() { _ = channel.Close() }()
+	left := q.count(queue)
+	deliveries, err := channel.Consume(queue, "", true, false, false, false, nil)
+	require.NoError(q.t, err)
+	ids := map[string]int{}
+	var all []amqp091.Delivery
+	for timeout := time.After(patience); len(all) < left; {
+		select {
+		case d := <-deliveries:
+			id, _ := d.Headers[uuidHeader].(string)
+			ids[id]++
+			all = append(all, d)
+		case <-timeout:
+			require.Fail(q.t, "the messages do not arrive", "%d of %d in %s", len(all), left, queue)
+		}
+	}
+	return ids, all
+}
+
+// proxy forwards connections to the broker, until it is cut.
+type proxy struct {
+	address, target string
+
+	mu          sync.Mutex
+	listener    net.Listener
+	connections map[net.Conn]bool
+	bytes       int64
+}
+
+// newProxy returns a proxy and the broker's address through it.
+func newProxy(t testing.TB) (*proxy, string) {
+	t.Helper()
+	uri, err := url.Parse(brokerURL(t))
+	require.NoError(t, err)
+	port := uri.Port()
+	if port == "" {
+		port = "5672"
+	}
+	p := &proxy{address: "127.0.0.1:0", target: net.JoinHostPort(uri.Hostname(), port), connections: map[net.Conn]bool{}}
+	p.start(t)
+	t.Cleanup(p.cut)
+	uri.Host = p.address
+	return p, uri.String()
+}
+
+func (p *proxy) start(t testing.TB) {
+	t.Helper()
+	listener, err := net.Listen("tcp", p.address)
+	require.NoError(t, err)
+	p.mu.Lock()
+	p.listener, p.address = listener, listener.Addr().String()
+	p.mu.Unlock()
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			broker, err := net.Dial("tcp", p.target)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			p.mu.Lock()
+			if p.listener != listener { // cut meanwhile
+				p.mu.Unlock()
+				_, _ = client.Close(), broker.Close()
+				continue
+			}
+			p.connections[client], p.connections[broker] = true, true
+			p.mu.Unlock()
+			for _, pair := range [][2]net.Conn{{client, broker}, {broker, client}} {
+				go func() {
+					_, _ = io.Copy(pair[0], pair[1])
+					_, _ = pair[0].Close(), pair[1].Close()
+				}()
+			}
+		}
+	}()
+}
+
+// cut closes all connections and refuses new ones.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener == nil {
+		return
+	}
+	_ = p.listener.Close()
+	p.listener = nil
+	for connection := range p.connections {
+		_ = connection.Close()
+	}
+	clear(p.connections)
+}

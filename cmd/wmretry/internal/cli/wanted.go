@@ -1,0 +1,332 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// longestShared is the longest of the extra tiers of a group, as the library declares them by default.
+const longestShared = 12 * 24 * time.Hour
+
+// declaration is what apps declare for some work queues: the fields of topology.Config, those of BuilderConfig that make more tiers, and
+// the queues. It is an entry of the file of --file.
+type declaration struct {
+	Queues         []string  `json:"queues"`
+	QueueArguments arguments `json:"queue_arguments"` // as the app itself declares the work queues
+
+	Schedule   schedule  `json:"schedule"`
+	Jitter     float64   `json:"jitter"`
+	ExtraTiers *schedule `json:"extra_tiers"` // and the delays of Rules
+
+	Prefix              string                 `json:"prefix"`
+	TierGroup           string                 `json:"tier_group"`
+	NoInbox             bool                   `json:"no_inbox"`
+	QueueType           topology.QueueType     `json:"queue_type"`
+	WorkQueueMode       topology.WorkQueueMode `json:"work_queue_mode"`
+	DeadLetters         retention              `json:"dead_letters"`
+	TierArguments       arguments              `json:"tier_arguments"`
+	DeadLetterArguments arguments              `json:"dead_letter_arguments"`
+}
+
+type retention struct {
+	MaxLength int      `json:"max_length"`
+	MaxAge    duration `json:"max_age"`
+}
+
+// wanted returns what each work queue needs.
+func (d declaration) wanted(prefix string) []drift.Wanted {
+	config := topology.Config{
+		Prefix: d.Prefix, TierGroup: d.TierGroup, NoInbox: d.NoInbox, QueueType: d.QueueType, WorkQueueMode: d.WorkQueueMode,
+		DeadLetters:   topology.Retention{MaxLength: d.DeadLetters.MaxLength, MaxAge: time.Duration(d.DeadLetters.MaxAge)},
+		TierArguments: amqp091.Table(d.TierArguments), DeadLetterArguments: amqp091.Table(d.DeadLetterArguments),
+	}
+	if config.Prefix == "" {
+		config.Prefix = prefix
+	}
+	retry := middleware.TieredRetryConfig{Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter}
+	switch {
+	case d.ExtraTiers != nil:
+		retry.ExtraTiers = *d.ExtraTiers
+	case d.TierGroup != "":
+		retry.ExtraTiers = backoff.Ladder(time.Second, longestShared)
+	}
+	for _, tier := range retry.Tiers() {
+		config.Schedule = append(config.Schedule, time.Duration(tier))
+	}
+	var all []drift.Wanted
+	for _, queue := range d.Queues {
+		all = append(all, drift.Wanted{Topology: config, Queue: topology.Queue{Name: queue, Durable: true, Arguments: amqp091.Table(d.QueueArguments)}})
+	}
+	return all
+}
+
+// schedule is a backoff.Schedule whose delays may be separated by commas, too.
+type schedule backoff.Schedule
+
+const scheduleHelp = `delays such as "1s 5s 25s*3 10m" (commas may separate them), or exponential for 1s 5s 25s 2m5s, ` +
+	`or exponential:FIRST:FACTOR:RETRIES`
+
+func (s *schedule) UnmarshalText(text []byte) error {
+	words := string(text)
+	if first, parameters, _ := strings.Cut(words, ":"); first == "exponential" {
+		parsed, err := exponential(parameters)
+		*s = schedule(parsed)
+		return err
+	}
+	parsed, err := backoff.ParseSchedule(strings.ReplaceAll(words, ",", " "))
+	*s = schedule(parsed)
+	return err
+}
+
+func exponential(parameters string) (backoff.Schedule, error) {
+	if parameters == "" {
+		return backoff.Exponential(time.Second, 5, 4), nil
+	}
+	parts := strings.Split(parameters, ":")
+	if len(parts) != 3 {
+		return nil, errors.New("it must be exponential:FIRST:FACTOR:RETRIES, such as exponential:1s:5:4")
+	}
+	first, err1 := time.ParseDuration(parts[0])
+	factor, err2 := strconv.ParseFloat(parts[1], 64)
+	retries, err3 := strconv.Atoi(parts[2])
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, fmt.Errorf("it must be exponential:FIRST:FACTOR:RETRIES, such as exponential:1s:5:4: %w", err)
+	}
+	s := backoff.Exponential(first, factor, retries)
+	return s, s.Validate()
+}
+
+// duration is a time.Duration that is written as text, and may be in days.
+type duration time.Duration
+
+func (d *duration) UnmarshalText(text []byte) error {
+	words := string(text)
+	if days, whole := strings.CutSuffix(words, "d"); whole {
+		n, err := strconv.Atoi(days)
+		*d = duration(time.Duration(n) * 24 * time.Hour)
+		return err
+	}
+	parsed, err := time.ParseDuration(words)
+	*d = duration(parsed)
+	return err
+}
+
+// arguments are those of a queue. Numbers are int64.
+type arguments amqp091.Table
+
+func (a *arguments) UnmarshalJSON(text []byte) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var raw map[string]any
+	if err := decoder.Decode(&raw); err != nil {
+		return err
+	}
+	*a = arguments{}
+	for key, value := range raw {
+		if number, is := value.(json.Number); is {
+			whole, err := number.Int64()
+			if err != nil {
+				return fmt.Errorf("%s is %s: it must be a whole number, a text or true or false", key, number)
+			}
+			value = whole
+		}
+		(*a)[key] = value
+	}
+	return nil
+}
+
+// wantedFlags are the flags that describe what apps declare.
+type wantedFlags struct {
+	file                              string
+	queues                            []string
+	schedule, extra, maxAge           string
+	jitter                            float64
+	group, queueType, workMode        string
+	workType                          string
+	noInbox                           bool
+	workArguments, tiers, deadLetters []string
+	maxLength                         int
+}
+
+// add adds the flags. short leaves out those that do not change names of queues, and the queues, which are arguments then.
+func (f *wantedFlags) add(c *cobra.Command, short bool) {
+	flags := c.Flags()
+	flags.StringVar(&f.file, "file", "", "JSON file with what apps declare, in place of the other flags (see topology --help)")
+	flags.StringVar(&f.schedule, "schedule", "", "the schedule that apps use now: "+scheduleHelp)
+	flags.Float64Var(&f.jitter, "jitter", 0, "jitter of the apps, from 0 to 1: eight tiers for each delay")
+	flags.StringVar(&f.extra, "extra-tiers", "", "further delays, such as those of rules and ExtraTiers (default in a group: the library's ladder; none: \"\")")
+	flags.StringVar(&f.group, "group", "", "group of work queues that share their tiers")
+	_ = c.MarkFlagFilename("file", "json")
+	if short {
+		return
+	}
+	flags.StringArrayVar(&f.queues, "queue", nil, "work queue; may be repeated")
+	flags.BoolVar(&f.noInbox, "no-inbox", false, "refuse work queues that need an inbox in their group")
+	flags.StringVar(&f.queueType, "tier-type", "quorum", "type of tiers and dead-letter queues: quorum or classic")
+	flags.StringVar(&f.workMode, "work-queue-mode", "protect", "what apps do with work queues: protect or leave")
+	flags.StringVar(&f.workType, "work-queue-type", "", "x-queue-type that the apps themselves set: quorum or classic (default: none)")
+	flags.StringArrayVar(&f.workArguments, "work-queue-argument", nil, "KEY=VALUE, another argument that the apps themselves set; may be repeated")
+	flags.StringArrayVar(&f.tiers, "tier-argument", nil, "KEY=VALUE of TierArguments; may be repeated")
+	flags.StringArrayVar(&f.deadLetters, "dead-argument", nil, "KEY=VALUE of DeadLetterArguments; may be repeated")
+	flags.IntVar(&f.maxLength, "dead-max-length", 0, "how many dead letters a queue keeps (default: all)")
+	flags.StringVar(&f.maxAge, "dead-max-age", "", "how long a dead letter is kept, such as 72h or 30d (default: for ever)")
+	_ = c.RegisterFlagCompletionFunc("tier-type", cobra.FixedCompletions([]string{"quorum", "classic"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("work-queue-type", cobra.FixedCompletions([]string{"quorum", "classic"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("work-queue-mode", cobra.FixedCompletions([]string{"protect", "leave"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// wanted returns what the flags or the file describe. queues are those of the arguments.
+func (f *wantedFlags) wanted(c *cobra.Command, prefix string, queues []string) ([]drift.Wanted, error) {
+	declarations, err := f.declarations(c, queues)
+	if err != nil {
+		return nil, err
+	}
+	var all []drift.Wanted
+	for _, d := range declarations {
+		all = append(all, d.wanted(prefix)...)
+	}
+	var faults []error
+	for _, w := range all {
+		faults = append(faults, topology.New(w.Topology, w.Queue).Validate())
+	}
+	_, err = topology.Merge(topologiesOf(all)...)
+	if err := errors.Join(append(faults, err)...); err != nil {
+		return nil, exit(codeUsage, err)
+	}
+	return all, nil
+}
+
+func topologiesOf(wanted []drift.Wanted) (all []topology.Topology) {
+	for _, w := range wanted {
+		all = append(all, topology.New(w.Topology, w.Queue))
+	}
+	return all
+}
+
+func (f *wantedFlags) declarations(c *cobra.Command, queues []string) ([]declaration, error) {
+	if f.file != "" {
+		for _, other := range []string{
+			"queue", "schedule", "jitter", "extra-tiers", "group", "no-inbox", "tier-type", "work-queue-mode", "work-queue-type", "work-queue-argument",
+			"tier-argument", "dead-argument", "dead-max-length", "dead-max-age",
+		} {
+			if c.Flags().Changed(other) {
+				return nil, usage("--file and --%s are both set: the file has everything, so leave --%[1]s out or write it into the file", other)
+			}
+		}
+		return readDeclarations(f.file)
+	}
+	if queues = append(slices.Clone(f.queues), queues...); len(queues) == 0 {
+		return nil, usage("no work queue is named: use --queue orders (it may be repeated), or --file")
+	}
+	if f.schedule == "" {
+		return nil, usage("--schedule is missing: %s", scheduleHelp)
+	}
+	d := declaration{
+		Queues: queues, Jitter: f.jitter, TierGroup: f.group, NoInbox: f.noInbox, QueueType: topology.QueueType(f.queueType),
+		WorkQueueMode: topology.WorkQueueMode(f.workMode), DeadLetters: retention{MaxLength: f.maxLength},
+	}
+	if f.jitter < 0 || f.jitter > 1 {
+		return nil, usage("--jitter is %v: it must be from 0 to 1", f.jitter)
+	}
+	if err := d.Schedule.UnmarshalText([]byte(f.schedule)); err != nil {
+		return nil, usage("--schedule: %w", err)
+	}
+	if c.Flags().Changed("extra-tiers") {
+		d.ExtraTiers = &schedule{}
+		if f.extra != "" {
+			if err := d.ExtraTiers.UnmarshalText([]byte(f.extra)); err != nil {
+				return nil, usage("--extra-tiers: %w", err)
+			}
+		}
+	}
+	if f.maxAge != "" {
+		if err := d.DeadLetters.MaxAge.UnmarshalText([]byte(f.maxAge)); err != nil {
+			return nil, usage("--dead-max-age is %q: it must be like 72h or 30d", f.maxAge)
+		}
+	}
+	if f.workType != "" {
+		f.workArguments = append(f.workArguments, "x-queue-type="+f.workType)
+	}
+	for name, into := range map[string]struct {
+		to   *arguments
+		from []string
+	}{
+		"work-queue-argument": {&d.QueueArguments, f.workArguments}, "tier-argument": {&d.TierArguments, f.tiers}, "dead-argument": {&d.DeadLetterArguments, f.deadLetters},
+	} {
+		for _, text := range into.from {
+			key, value, found := strings.Cut(text, "=")
+			if !found || key == "" {
+				return nil, usage("--%s is %q: it must be KEY=VALUE, such as x-max-length=1000", name, text)
+			}
+			if *into.to == nil {
+				*into.to = arguments{}
+			}
+			(*into.to)[key] = argumentOf(value)
+		}
+	}
+	return []declaration{d}, nil
+}
+
+func argumentOf(value string) any {
+	if whole, err := strconv.ParseInt(value, 10, 64); err == nil {
+		return whole
+	}
+	if value == "true" || value == "false" {
+		return value == "true"
+	}
+	return value
+}
+
+// readDeclarations reads a file with one declaration or a list of them.
+func readDeclarations(name string) ([]declaration, error) {
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return nil, usage("--file: %w", err)
+	}
+	decode := func(into any) error {
+		decoder := json.NewDecoder(bytes.NewReader(content))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(into); err != nil {
+			return err
+		}
+		if _, err := decoder.Token(); err != io.EOF {
+			return errors.New("there is more behind the end of the JSON: make it one list")
+		}
+		return nil
+	}
+	var all []declaration
+	if text := bytes.TrimSpace(content); len(text) > 0 && text[0] == '[' {
+		err = decode(&all)
+	} else {
+		all = make([]declaration, 1)
+		err = decode(&all[0])
+	}
+	if err != nil {
+		return nil, usage("--file: %s cannot be read: %w; `wmretry topology --help` shows the fields", safe(name), err)
+	}
+	for i, d := range all {
+		if len(d.Queues) == 0 || len(d.Schedule) == 0 {
+			return nil, usage("--file: entry %d of %s needs \"queues\" and \"schedule\"", i+1, safe(name))
+		}
+	}
+	if len(all) == 0 {
+		return nil, usage("--file: %s has no entry", safe(name))
+	}
+	return all, nil
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+type listed struct {
+	ID, Queue, Target, Kind string
+	Record                  middleware.Record
+	Metadata                map[string]string
+	HeaderTypes             map[string]string `json:"header_types"`
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	ids := q.fill(30, func(i int, id string) amqp091.Publishing {
+		record := timeout(i)
+		if i%3 == 0 {
+			record.Reason, record.ErrorType, record.Handler = fmt.Sprintf("customer %d does not exist", i), "*errors.errorString", "bill"
+			record.DeadReason = middleware.DeadReasonPermanent
+		}
+		if i%10 == 0 {
+			record.LastFailedAt = record.LastFailedAt.Add(-48 * time.Hour)
+		}
+		p := letter(id, record, []byte("{}"))
+		p.Headers["customer"] = fmt.Sprint(i % 5)
+		return p
+	})
+
+	r := run(t, 0, "dead", "list", q.work)
+	rows := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	require.Len(t, rows, 31)
+	assert.Equal(t, "ID\tFAILURES\tFIRST FAILURE\tLAST FAILURE\tREASON\tHANDLER", rows[0])
+	assert.Regexp(t, "^"+ids[0]+"\t3\t\\d{4}-\\d\\d-\\d\\dT\\S+Z\t\\S+Z\tcustomer 0 does not exist\tbill$", rows[1])
+	assert.Regexp(t, "^"+ids[29]+"\t3\t", rows[30], "the oldest is first")
+	assert.Equal(t, r.stdout, run(t, 0, "dead", "list", q.dead).stdout, "the name of a dead-letter queue is taken as it is")
+	assert.Equal(t, 30, q.count(q.dead), "list removes nothing")
+
+	for _, test := range []struct {
+		want int
+		args []string
+	}{
+		{10, []string{"--reason", "customer [0-9]+ does"}},
+		{20, []string{"--error-type", "*net.OpError"}},
+		{10, []string{"--dead-reason", "permanent"}},
+		{10, []string{"--handler", "bill"}},
+		{3, []string{"--older-than", "1d"}},
+		{27, []string{"--newer-than", "1h"}},
+		{6, []string{"--meta", "customer=3"}},
+		{2, []string{"--meta", "customer=3", "--handler", "bill"}},
+		{2, []string{"--ids", ids[4] + "," + ids[7]}},
+		{7, []string{"--limit", "7"}},
+	} {
+		all := lines[listed](t, run(t, 0, append([]string{"dead", "list", q.work, "--json"}, test.args...)...).stdout)
+		assert.Len(t, all, test.want, test.args)
+	}
+	r = run(t, 4, "dead", "list", q.work, "--handler", "nobody")
+	assert.Contains(t, r.stderr, "no letter in "+q.dead+" matches")
+
+	groups := lines[group](t, run(t, 0, "dead", "list", q.work, "--group", "--json").stdout)
+	require.Len(t, groups, 2)
+	assert.Equal(t, group{20, "dial <ip>: connection refused", groups[0].Example}, groups[0])
+	assert.Equal(t, group{10, "customer <n> does not exist", ids[0]}, groups[1])
+	assert.Regexp(t, `(?m)^ +20  exhausted +\*net\.OpError +dial <ip>`, run(t, 0, "dead", "list", q.work, "--group").stdout)
+}
+
+// TestListOnTerminal: colours, a fixed width and a last line are for terminals only.
+func TestListOnTerminal(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	q.fill(3, func(i int, id string) amqp091.Publishing {
+		record := timeout(i)
+		record.Reason = strings.Repeat("long ", 100)
+		return letter(id, record, nil)
+	})
+	r := onTerminal(t, nil, "dead", "list", q.work).wait()
+	assert.Equal(t, 0, r.code)
+	assert.Regexp(t, colour, r.stdout)
+	plain := colour.ReplaceAllString(r.stdout, "")
+	assert.Contains(t, plain, "3 letters in "+q.dead)
+	for line := range strings.Lines(plain) {
+		assert.LessOrEqual(t, len([]rune(strings.TrimRight(line, "\r\n"))), 130, "the reason is cut: %q", line)
+	}
+	assert.Contains(t, plain, "long…")
+
+	for _, off := range []struct{ environ, args []string }{
+		{[]string{"NO_COLOR=1"}, nil}, {[]string{"TERM=dumb"}, nil}, {nil, []string{"--no-color"}}, {nil, []string{"--json"}},
+	} {
+		for _, args := range [][]string{{"dead", "list", q.work}, {"dead", "list", q.work, "--group"}} {
+			r := onTerminal(t, off.environ, append(args, off.args...)...).wait()
+			assert.NotContains(t, r.stdout, "\x1b", "%v", off)
+		}
+	}
+	assert.NotContains(t, run(t, 0, "dead", "list", q.work).stdout, "\x1b", "a pipe")
+}
+
+// TestHostileLetters: nothing in a letter can change the terminal.
+func TestHostileLetters(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	const hostile = "\x1b]0;owned\a\x1b[2J\u009b31m\u202e\r\x00<script>"
+	q.fill(1, func(_ int, id string) amqp091.Publishing {
+		record := timeout(0)
+		record.Reason, record.Handler, record.ErrorType, record.Topic = hostile, hostile, hostile, hostile
+		p := letter("id"+hostile, record, []byte(`{"text":"`+"\u009b31m\x7f"+`"}`))
+		p.Headers["text"], p.Headers["key"+hostile] = hostile, amqp091.Table{"a" + hostile: "b" + hostile}
+		p.AppId, p.CorrelationId = "app", "\x1b[31m"
+		return p
+	})
+	id := lines[listed](t, run(t, 0, "dead", "list", q.work, "--json").stdout)[0].ID
+	assert.Equal(t, "id"+hostile, id)
+	shown := strings.Split(strings.Split(run(t, 0, "dead", "list", q.work).stdout, "\n")[1], "\t")[0]
+	for _, args := range [][]string{
+		{"dead", "list", q.work}, {"dead", "list", q.work, "--json"}, {"dead", "list", q.work, "--group"}, {"dead", "list", q.work, "--group", "--json"},
+		{"dead", "show", q.work, shown}, {"dead", "show", q.work, shown, "--json"}, {"dead", "show", q.work, shown, "--body", "text"},
+		{"dead", "redrive", q.work, "--ids", shown, "--dry-run"}, {"dead", "redrive", q.work, "--note", hostile[:8], "--dry-run"},
+	} {
+		r := run(t, 0, args...)
+		assert.NotRegexp(t, escape, r.stdout+r.stderr, args)
+		terminal := onTerminal(t, nil, args...).wait()
+		assert.Equal(t, 0, terminal.code)
+		text := strings.ReplaceAll(colour.ReplaceAllString(terminal.stdout, ""), "\r\n", "\n")
+		for _, bad := range []string{"\x1b]", "\x1b[2J", "\u009b", "\u202e", "\x00", "\a"} {
+			assert.NotContains(t, text, bad, args)
+		}
+	}
+	r := run(t, 4, "dead", "show", q.work, "nobody\x1b[2J")
+	assert.NotRegexp(t, escape, r.stderr)
+}
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	bodies := []string{`{"order":1,"big":12345678901234567890}`, "a line\nand another\n", "\x00\x01\xff", ""}
+	ids := q.fill(len(bodies), func(i int, id string) amqp091.Publishing {
+		p := letter(id, timeout(i), []byte(bodies[i]))
+		p.Headers["traceparent"] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+		p.Headers["customer"], p.Headers["count"], p.Headers["items"] = "7", int32(3), []any{"x", int64(1)}
+		p.Priority, p.CorrelationId = 4, "order-7"
+		return p
+	})
+	r := run(t, 0, "dead", "show", q.work, ids[0])
+	for _, want := range []string{
+		"given up by the retry middleware", "goes back to         " + q.work, "trace id             4bf92f3577b34da6a3ce929d0e0e4736",
+		"dead reason          exhausted", "error type           *net.OpError", "reason               dial 10.0.0.0: connection refused",
+		"priority             4", "correlation_id       order-7", "customer             string    7", "count                int32     3",
+		`items                array     ["x",1]`, "Body (38 bytes, JSON)\n{\n  \"order\": 1,\n  \"big\": 12345678901234567890\n}\n",
+	} {
+		assert.Contains(t, r.stdout, want)
+	}
+	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[1]).stdout, "(19 bytes, text)\na line\nand another\n")
+	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[2]).stdout, "(3 bytes, hex)\n00000000  00 01 ff")
+	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[2], "--body", "text").stdout, `\x00\x01\xff`)
+	for i, body := range bodies {
+		assert.Equal(t, body, run(t, 0, "dead", "show", q.work, ids[i], "--body", "raw").stdout)
+	}
+	assert.Equal(t, "array", lines[listed](t, run(t, 0, "dead", "show", q.work, ids[0], "--json").stdout)[0].HeaderTypes["items"])
+	assert.Contains(t, run(t, 4, "dead", "show", q.work, "nobody").stderr, "`wmretry dead list` prints the ids")
+	assert.Equal(t, 64, onTerminal(t, nil, "dead", "show", q.work, ids[0], "--body", "raw").wait().code)
+}
+
+// TestNames: errors and completion know the queues that there are.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	require.Eventually(t, func() bool { // the management API follows in a moment
+		return strings.Contains(run(t, 0, "__complete", "dead", "list", "").stdout, q.work+"\n")
+	}, patience, 100*time.Millisecond)
+	assert.NotContains(t, run(t, 0, "__complete", "dead", "list", "").stdout, q.dead)
+	assert.Contains(t, run(t, 0, "__complete", "dead", "list", "--as-is", "").stdout, q.dead)
+	assert.NotContains(t, run(t, 0, "__complete", "dead", "list", q.work, "").stdout, q.work)
+
+	r := run(t, 1, "dead", "list", q.work+"x")
+	assert.Contains(t, r.stderr, "the queue does not exist")
+	assert.Contains(t, r.stderr, "work queues with a dead-letter queue are ")
+	lone := unique(t, "wmretry_lone")
+	_, err := q.channel.QueueDeclare(lone, false, true, false, false, nil)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return strings.Contains(run(t, 1, "dead", "list", lone).stderr, "where that queue itself has the letters, use --as-is")
+	}, patience, 100*time.Millisecond)
+	r = run(t, 1, "orphans", "list", "--prefix", lone)
+	assert.Contains(t, r.stderr, "there are no orphans with the prefix "+lone)
+	r = run(t, 1, "dead", "list", lone, "--management", "http://127.0.0.1:1")
+	assert.Contains(t, r.stderr, "the queues cannot be listed here")
+}
+
+// TestPermissions: the error names the permission that the user does not have.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	q.timeouts(2)
+	api := managementOf(t)
+	uri, err := url.Parse(brokerURL(t))
+	require.NoError(t, err)
+	user := unique(t, "wmretry_user")
+	_, err = api.PutUser(user, rabbithole.UserSettings{Password: "correct-horse"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = api.DeleteUser(user) })
+	vhost, err := url.PathUnescape(strings.TrimPrefix(uri.EscapedPath(), "/"))
+	require.NoError(t, err)
+	if vhost == "" {
+		vhost = "/"
+	}
+	uri.User = url.UserPassword(user, "correct-horse")
+	environ := []string{"AMQP_URL=" + uri.String()}
+	permit := func(configure, write, read string) {
+		_, err := api.UpdatePermissionsIn(vhost, user, rabbithole.Permissions{Configure: configure, Write: write, Read: read})
+		require.NoError(t, err)
+	}
+
+	permit("^$", "^$", "^$")
+	r := runWith(t, 1, environ, "dead", "list", q.work)
+	assert.Contains(t, r.stderr, "access")
+	assert.Contains(t, r.stderr, q.dead)
+	assert.NotContains(t, r.stderr, "correct-horse")
+	permit("^$", "^$", ".*")
+	runWith(t, 0, environ, "dead", "list", q.work)
+	r = runWith(t, 1, environ, "dead", "redrive", q.work)
+	assert.Contains(t, r.stderr, "the user needs the permission to configure the queue \""+q.dead+".lock\"")
+	permit(".*[.]lock$", "^$", ".*")
+	r = runWith(t, 1, environ, "dead", "redrive", q.work)
+	assert.Contains(t, r.stderr, "the user needs the permission to write to the exchange \"amq.default\"")
+	assert.Equal(t, 2, q.count(q.dead), "nothing is lost")
+	permit(".*[.]lock$", "amq.default", ".*")
+	runWith(t, 0, environ, "dead", "redrive", q.work)
+
+	wrong := *uri
+	wrong.User = url.UserPassword(user, "wrong-horse")
+	r = runWith(t, 1, []string{"AMQP_URL=" + wrong.String()}, "dead", "list", q.work)
+	assert.Contains(t, r.stderr, fmt.Sprintf("check the password of %q", user))
+	assert.NotContains(t, r.stderr, "wrong-horse")
+	wrong.User, wrong.Path, wrong.RawPath = uri.User, "/nowhere", ""
+	r = runWith(t, 1, []string{"AMQP_URL=" + wrong.String()}, "dead", "list", q.work)
+	assert.Contains(t, r.stderr, `check the virtual host "nowhere"`)
+}

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+func TestRedrive(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	ids := q.fill(20, func(i int, id string) amqp091.Publishing {
+		p := letter(id, timeout(i), []byte{byte(i), 0, 255})
+		p.Headers["typed"], p.Priority = int64(i), 5
+		return p
+	})
+	assert.Equal(t, summary{Total: 20, Done: 1, Other: 19}, redriven(t, 0, "dead", "redrive", q.work, "--dry-run", "--reason", `10\.0\.0\.7:`))
+	assert.Equal(t, 0, q.count(q.work), "a dry run sends nothing")
+	assert.Equal(t, summary{Total: 20, Done: 2, Other: 18}, redriven(t, 0, "dead", "redrive", q.work, "--ids", ids[3]+","+ids[5], "--by", "ann", "--note", "INC-42"))
+	s := redriven(t, 0, "dead", "redrive", q.work, "--limit", "4")
+	assert.Equal(t, 4, s.Done)
+	r := run(t, 0, "dead", "redrive", q.work)
+	assert.Regexp(t, `Redrive of `+q.dead+` \(.+\)\n +14  sent back, confirmed and removed\n +14  letters were in the queue at the start\n$`, r.stdout)
+
+	back, deliveries := q.take(q.work)
+	assert.Len(t, back, 20)
+	for i, id := range ids {
+		assert.Equal(t, 1, back[id], i)
+	}
+	for _, d := range deliveries {
+		assert.Equal(t, uint8(5), d.Priority)
+		assert.IsType(t, int64(0), d.Headers["typed"])
+		assert.NotContains(t, d.Headers, middleware.FailuresKey, "its count begins anew")
+		var history middleware.Redriven
+		require.NoError(t, json.Unmarshal([]byte(d.Headers[middleware.RedrivenKey].(string)), &history))
+		require.Len(t, history.Redrives, 1)
+		if id := d.Headers[uuidHeader]; id == ids[3] || id == ids[5] {
+			assert.Equal(t, "ann", history.Redrives[0].By)
+			assert.Equal(t, "INC-42", history.Redrives[0].Note)
+		} else {
+			assert.Contains(t, history.Redrives[0].By, "@")
+		}
+	}
+	assert.Equal(t, 4, start(t, nil, "dead", "redrive", q.work, "--handler", "nobody").wait().code)
+	run(t, 0, "dead", "redrive", q.work) // nothing is dead, and nothing was asked for
+}
+
+// TestLettersWithoutTarget: a letter whose work queue is gone or unknown stays, and the error says what to do.
+func TestLettersWithoutTarget(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	lone := unique(t, "wmretry_lone")
+	_, err := q.channel.QueueDeclare(lone, true, false, false, false, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = q.channel.QueueDelete(lone, false, false, false) })
+	require.NoError(t, q.channel.Publish("", lone, true, false, amqp091.Publishing{MessageId: "1", DeliveryMode: amqp091.Persistent}))
+	q.await(lone, 1)
+	r := run(t, 1, "dead", "redrive", lone, "--as-is")
+	assert.Contains(t, r.stderr, "--to QUEUE")
+	assert.Equal(t, 1, q.count(lone))
+	run(t, 0, "dead", "redrive", lone, "--as-is", "--to", q.work)
+	assert.Equal(t, 1, q.count(q.work))
+
+	q.timeouts(3)
+	_, err = q.channel.QueueDelete(q.work, false, false, false)
+	require.NoError(t, err)
+	r = run(t, 1, "dead", "redrive", q.work)
+	assert.Contains(t, r.stderr, fmt.Sprintf("the queue %q does not exist, so its letters stay in %q", q.work, q.dead))
+	assert.Regexp(t, ` 0  sent back, confirmed and removed\n +3  selected, and not sent: they stay\n +3  letters were`, r.stdout)
+	assert.Equal(t, 3, q.count(q.dead))
+}
+
+// TestProgress: a bar on a terminal, and elsewhere a line every few seconds.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	q.timeouts(120)
+	p := onTerminal(t, nil, "dead", "redrive", q.work, "--rate", "40/s", "--limit", "60")
+	for _, want := range []string{"%", " of 120 sent, ", "/s", " left", "█", "\x1b[A"} {
+		p.await(p.stdout, want)
+	}
+	r := p.wait()
+	assert.Equal(t, 0, r.code)
+	assert.Contains(t, colour.ReplaceAllString(r.stdout, ""), "60  sent back, confirmed and removed")
+	plain := onTerminal(t, []string{"NO_COLOR=1"}, "dead", "redrive", q.work, "--rate", "2400/m", "--limit", "20").wait()
+	assert.NotRegexp(t, colour, plain.stdout)
+	piped := run(t, 0, "dead", "redrive", q.work, "--rate", "6/s")
+	assert.Regexp(t, `(?m)^\d+ of 40 sent, \d+/s, \d+s left$`, piped.stderr)
+	assert.NotContains(t, piped.stdout+piped.stderr, "\x1b")
+	assert.Equal(t, 120, q.count(q.work))
+}
+
+// TestCtrlC: the first Ctrl-C ends the command after the letters in flight, with a summary.
+func TestCtrlC(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	q.timeouts(300)
+	p := start(t, nil, "dead", "redrive", q.work, "--rate", "50/s", "--json")
+	require.Eventually(t, func() bool { return q.count(q.work) >= 5 }, patience, 10*time.Millisecond)
+	require.NoError(t, p.command.Process.Signal(os.Interrupt))
+	r := p.wait()
+	assert.Equal(t, 130, r.code, r.stderr)
+	s := summaryOf(t, r.stdout)
+	assert.True(t, s.Interrupted)
+	assert.Equal(t, "interrupted", s.Error)
+	assert.Equal(t, 300, s.Total)
+	assert.Less(t, s.Done, 300)
+	assert.Equal(t, s.Done, q.count(q.work))
+	assert.Equal(t, 300-s.Done, q.count(q.dead), "the letters are back at once")
+}
+
+// TestBusy: one redrive at a time.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	q.timeouts(300)
+	first := start(t, nil, "dead", "redrive", q.work, "--rate", "20/s")
+	require.Eventually(t, func() bool { return q.count(q.work) >= 1 }, patience, 10*time.Millisecond)
+	for _, args := range [][]string{{"dead", "redrive", q.work}, {"dead", "discard", q.work, "--yes"}} {
+		r := run(t, 1, args...)
+		assert.Contains(t, r.stderr, "another command changes this queue")
+		assert.Contains(t, r.stderr, "wait until that one has ended")
+	}
+	require.NoError(t, first.command.Process.Signal(syscall.SIGTERM))
+	assert.Equal(t, 130, first.wait().code)
+}
+
+// TestSIGKILL kills redrives at random points until all letters are back.
+func TestSIGKILL(t *testing.T) {
+	const letters, inFlight, mostKills = 5000, 256, 12
+	q := declare(t)
+	ids := q.timeouts(letters)
+	kills := 0
+	for {
+		args := []string{"dead", "redrive", q.work}
+		p := start(t, nil, args...)
+		if kills < mostKills {
+			wait := time.Duration(rand.IntN(250)) * time.Millisecond
+			killed := time.AfterFunc(wait, func() { _ = p.command.Process.Kill() })
+			r := p.wait()
+			killed.Stop()
+			if r.code == -1 {
+				kills++
+			}
+			continue
+		}
+		// The broker removes the lock of a connection that has ended, in its own time.
+		if r := p.wait(); r.code == 0 {
+			break
+		} else {
+			require.Contains(t, r.stderr, "another command changes this queue")
+		}
+	}
+	q.await(q.dead, 0)
+	back, deliveries := q.take(q.work)
+	lost := 0
+	for _, id := range ids {
+		if back[id] == 0 {
+			lost++
+		}
+	}
+	doubles := len(deliveries) - letters
+	t.Logf("SIGKILL: %d letters, %d kills: lost %d, doubles %d of at most %d", letters, kills, lost, doubles, kills*inFlight)
+	assert.Zero(t, lost)
+	assert.LessOrEqual(t, doubles, kills*inFlight)
+	assert.Len(t, back, letters)
+}
+
+// TestSIGKILLOfDiscard: each letter is in the file or in the queue.
+func TestSIGKILLOfDiscard(t *testing.T) {
+	const letters = 3000
+	q := declare(t)
+	ids := q.timeouts(letters)
+	folder := t.TempDir()
+	kills := 0
+	for n := 0; q.count(q.dead) > 0 && n < 40; n++ {
+		file := filepath.Join(folder, fmt.Sprint(n))
+		p := start(t, nil, "dead", "discard", q.work, "--yes", "--export", file)
+		least, ended := rand.Int64N(500_000), make(chan struct{})
+		go func() { // kills it when the file has so many bytes
+			for tick := time.Tick(time.Millisecond); ; {
+				select {
+				case <-ended:
+					return
+				case <-tick:
+					if info, err := os.Stat(file); err == nil && info.Size() >= least {
+						_ = p.command.Process.Kill()
+						return
+					}
+				}
+			}
+		}()
+		if r := p.wait(); r.code == -1 {
+			kills++
+		}
+		close(ended)
+		if kills >= 8 {
+			break
+		}
+	}
+	require.Eventually(t, func() bool { // the broker gives back what the last process had
+		r := start(t, nil, "dead", "redrive", q.work).wait()
+		return r.code == 0
+	}, patience, 50*time.Millisecond)
+	have, _ := q.take(q.work)
+	files, err := filepath.Glob(filepath.Join(folder, "*"))
+	require.NoError(t, err)
+	exported := 0
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(content)) {
+			var one listed
+			if json.Unmarshal([]byte(line), &one) == nil { // the last line may be cut: its letter was not removed
+				have[one.ID]++
+				exported++
+			}
+		}
+	}
+	lost := 0
+	for _, id := range ids {
+		if have[id] == 0 {
+			lost++
+		}
+	}
+	t.Logf("SIGKILL of discard --export: %d letters, %d kills, %d lines in files: lost %d", letters, kills, exported, lost)
+	assert.Zero(t, lost)
+}
+
+// TestBrokerAway: the connection is cut under way, and the redrive goes on when it is back.
+func TestBrokerAway(t *testing.T) {
+	t.Parallel()
+	const letters = 400
+	q := declare(t)
+	ids := q.timeouts(letters)
+	proxy, uri := newProxy(t)
+	p := start(t, []string{"AMQP_URL=" + uri}, "dead", "redrive", q.work, "--rate", "100/s", "--json", "--management", "http://127.0.0.1:1")
+	for _, at := range []int{50, 150} {
+		require.Eventually(t, func() bool { return q.count(q.work) >= at }, patience, 10*time.Millisecond)
+		proxy.cut()
+		before := strings.Count(p.stderr.String(), "goes on when the broker is back")
+		require.Eventually(t, func() bool { return strings.Count(p.stderr.String(), "goes on when the broker is back") > before }, patience, 10*time.Millisecond)
+		proxy.start(t)
+	}
+	r := p.wait()
+	require.Equal(t, 0, r.code, r.stderr)
+	s := summaryOf(t, r.stdout)
+	assert.Equal(t, letters, s.Total)
+	back, deliveries := q.take(q.work)
+	for _, id := range ids {
+		assert.Positive(t, back[id], "no letter is lost")
+	}
+	assert.LessOrEqual(t, len(deliveries)-letters, s.Doubtful, "each duplicate is said to be doubtful")
+	assert.Equal(t, 0, q.count(q.dead))
+	assert.NotContains(t, r.stderr, "guest:guest")
+
+	proxy.cut()
+	gone := runWith(t, 1, []string{"AMQP_URL=" + uri}, "dead", "list", q.work)
+	assert.Contains(t, gone.stderr, "is RabbitMQ running there")
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestWrongUse(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"command", []string{"daed"}, "did you mean dead?"},
+		{"subcommand", []string{"dead", "redive", "orders"}, "did you mean redrive?"},
+		{"flag", []string{"dead", "list", "orders", "--colour"}, "unknown flag: --colour"},
+		{"no queue", []string{"dead", "list"}, "needs QUEUE: the name of a work queue"},
+		{"no id", []string{"dead", "show", "orders"}, "needs ID"},
+		{"too much", []string{"dead", "list", "orders", "invoices"}, `does not take "invoices"`},
+		{"queue of orphans", []string{"orphans", "list", "orders"}, `does not take "orders"`},
+		{"regexp", []string{"dead", "list", "orders", "--reason", "a(b"}, `missing closing ) at "a(b"`},
+		{"age", []string{"dead", "list", "orders", "--older-than", "yesterday"}, `"yesterday" is not a duration above 0, such as`},
+		{"both ages", []string{"dead", "list", "orders", "--older-than", "2d", "--newer-than", "3h"}, "--newer-than must be the longer one"},
+		{"metadata", []string{"dead", "list", "orders", "--meta", "customer"}, "it must be key=value"},
+		{"rate", []string{"dead", "redrive", "orders", "--rate", "fast"}, `"fast" is not a number of letters in a time, such as 50/s`},
+		{"no rate", []string{"dead", "redrive", "orders", "--rate", "0/s"}, `"0/s" is not a number of letters in a time`},
+		{"share", []string{"dead", "redrive", "orders", "--max-redead", "120%"}, "such as 5% or 0.05"},
+		{"not a number", []string{"dead", "redrive", "orders", "--canary", "ten"}, `invalid argument "ten" for "--canary"`},
+		{"negative", []string{"dead", "redrive", "orders", "--limit", "-1"}, "must not be negative"},
+		{"wait without canary", []string{"dead", "redrive", "orders", "--canary-wait", "5s"}, "needs --canary"},
+		{"body", []string{"dead", "show", "orders", "1", "--body", "xml"}, "is not one of auto, text, json, hex, raw, none"},
+		{"export to nowhere", []string{"dead", "export", "orders"}, "needs -o FILE"},
+		{"discard without a terminal", []string{"dead", "discard", "orders"}, "use --yes"},
+		{"demo", []string{"demo", "--letters", "3"}, "it must be from 10 to 100000"},
+		{"certificate without key", []string{"dead", "list", "orders", "--cert-file", "x.pem"}, "--cert-file and --key-file belong together"},
+		{"address", []string{"dead", "list", "orders", "--uri", "localhost:5672"}, "it must be like amqp://"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := runWith(t, 64, []string{"AMQP_URL=amqp://127.0.0.1:1/"}, test.args...)
+			assert.Contains(t, r.stderr, test.want)
+			assert.Empty(t, r.stdout)
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	r := run(t, 0, "--help")
+	for _, want := range []string{"Exit codes:", "130  interrupted by Ctrl-C", "AMQP_URL"} {
+		assert.Contains(t, r.stdout, want)
+	}
+	for _, words := range [][]string{
+		{"dead", "list"}, {"dead", "show"}, {"dead", "redrive"}, {"dead", "discard"}, {"dead", "export"}, {"dead", "import"}, {"dead", "edit"},
+		{"orphans", "list"}, {"orphans", "show"}, {"orphans", "redrive"}, {"orphans", "discard"}, {"orphans", "export"}, {"orphans", "import"},
+		{"orphans", "edit"}, {"demo"},
+	} {
+		r := run(t, 0, append(words, "--help")...)
+		assert.Contains(t, r.stdout, "Examples:\n  ", words)
+		assert.NotContains(t, r.stdout, "guest:guest", words)
+		if words[0] == "orphans" {
+			assert.NotContains(t, r.stdout, "QUEUE", words)
+			assert.NotContains(t, r.stdout, "wmretry dead", words)
+		}
+	}
+}
+
+// TestPasswords: a password is in no argument, no error and no help.
+func TestPasswords(t *testing.T) {
+	t.Parallel()
+	const secret = "correct-horse"
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
+	for _, test := range []struct {
+		name    string
+		code    int
+		environ []string
+		args    []string
+		want    string
+	}{
+		{"in --uri", 64, nil, []string{"dead", "list", "orders", "--uri", "amqp://shop:" + secret + "@127.0.0.1:1/"}, "use --password-file"},
+		{"in --management", 64, nil, []string{"dead", "list", "orders", "--management", "http://shop:" + secret + "@127.0.0.1:1"}, "AMQP_MANAGEMENT_URL"},
+		{"as an argument", 64, nil, []string{"amqp://shop:" + secret + "@127.0.0.1:1/"}, "has no command"},
+		{"none", 64, nil, []string{"dead", "list", "orders", "--uri", "amqp://shop@127.0.0.1:1/"}, "names the user shop and no password"},
+		{"unescaped", 64, []string{"AMQP_URL=amqp://shop:" + secret + "/x@127.0.0.1:1/"}, []string{"dead", "list", "orders"}, ""},
+		{"unreachable", 1, []string{"AMQP_URL=amqp://shop:" + secret + "@127.0.0.1:1/"}, []string{"dead", "list", "orders"}, "cannot connect to 127.0.0.1:1"},
+		{"from a file", 1, nil, []string{"dead", "list", "orders", "--uri", "amqp://shop@127.0.0.1:1/", "--password-file", file}, "cannot connect to 127.0.0.1:1"},
+		{"verbose", 1, []string{"AMQP_URL=amqp://shop:" + secret + "@127.0.0.1:1/"}, []string{"dead", "redrive", "orders", "-v"}, "is RabbitMQ running there"},
+		{"help", 0, []string{"AMQP_URL=amqp://shop:" + secret + "@127.0.0.1:1/"}, []string{"dead", "list", "--help"}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := runWith(t, test.code, test.environ, test.args...)
+			assert.Contains(t, r.stderr, test.want)
+			assert.NotContains(t, r.stdout+r.stderr, secret)
+		})
+	}
+}
+
+func TestCompletionScript(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		assert.Contains(t, run(t, 0, "completion", shell).stdout, "wmretry", shell)
+	}
+	r := run(t, 0, "__complete", "dead", "redrive", "orders", "--dead-reason", "")
+	assert.Contains(t, r.stdout, "exhausted\npermanent\n")
+}

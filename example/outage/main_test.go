@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+func orderMessage(t *testing.T, o order) *message.Message {
+	t.Helper()
+	payload, err := json.Marshal(o)
+	require.NoError(t, err)
+	return message.NewMessage("1", payload)
+}
+
+// TestBill: orders fail while the provider is away, and an order without an amount fails at once and for ever.
+func TestBill(t *testing.T) {
+	t.Parallel()
+	status := http.StatusNoContent
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	b := &biller{provider: strings.TrimPrefix(server.URL, "http://")}
+	require.NoError(t, b.bill(orderMessage(t, order{Number: 1, Cents: 5})))
+
+	var permanent interface{ Permanent() bool }
+	err := b.bill(orderMessage(t, order{Number: 10}))
+	require.ErrorContains(t, err, "order 10 has no amount")
+	require.ErrorAs(t, err, &permanent)
+	assert.True(t, permanent.Permanent())
+	require.ErrorContains(t, b.bill(message.NewMessage("1", []byte("?"))), "not an order")
+
+	status = http.StatusBadGateway
+	require.ErrorContains(t, b.bill(orderMessage(t, order{Number: 2, Cents: 5})), "502")
+	server.Close()
+	require.ErrorContains(t, b.bill(orderMessage(t, order{Number: 3, Cents: 5})), "charge order 3")
+}
+
+func TestTally(t *testing.T) {
+	t.Parallel()
+	counts := &tally{all: 3, settled: make(chan struct{})}
+	for _, outcome := range []middleware.Outcome{middleware.Retried, middleware.Processed, middleware.DeadLettered, middleware.Held, middleware.Recovered} {
+		counts.count(middleware.Event{Outcome: outcome})
+	}
+	<-counts.settled
+	assert.Equal(t, "published=3 billed=2 dead=1", counts.String())
+}
+
+func TestParse(t *testing.T) {
+	t.Setenv("AMQP_URL", "amqp://from-env")
+	var out bytes.Buffer
+	opts, err := parse([]string{"-orders", "40"}, &out)
+	require.NoError(t, err)
+	assert.Equal(t, options{
+		address: "127.0.0.1:9090", queue: "orders", orders: 40, uri: "amqp://from-env",
+		schedule: backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second},
+	}, opts)
+	for _, args := range [][]string{{"-orders", "-1"}, {"orders"}, {"-nothing"}} {
+		_, err := parse(args, &out)
+		assert.Error(t, err, args)
+	}
+	assert.NotContains(t, out.String(), "from-env")
+}
+
+func TestServeEnds(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	var out bytes.Buffer
+	assert.NoError(t, serve(ctx, "127.0.0.1:0", &out))
+}

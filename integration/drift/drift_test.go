@@ -1,0 +1,263 @@
+// Package drift_test compares topologies with a broker, with and without the management API.
+package drift_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"regexp"
+	"testing"
+	"time"
+
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+type shop struct {
+	t    *testing.T
+	name string
+}
+
+func newShop(t *testing.T) shop {
+	t.Helper()
+	name := broker.Name(t, "drift")
+	broker.Clean(t, name)
+	return shop{t, name}
+}
+
+func (s shop) queue(base string) string { return base + "_" + s.name }
+
+func (s shop) wanted(base, group string, change func(*drift.Wanted)) drift.Wanted {
+	w := drift.Wanted{
+		Topology: topology.Config{Prefix: s.name, Schedule: []time.Duration{time.Second, time.Minute}},
+		Queue:    topology.Queue{Name: s.queue(base), Durable: true},
+	}
+	if group != "" {
+		w.Topology.TierGroup = s.queue(group)
+	}
+	if change != nil {
+		change(&w)
+	}
+	return w
+}
+
+func (s shop) config(management bool) drift.Config {
+	config := drift.Config{URI: broker.URL(s.t)}
+	if management {
+		client := broker.Management(s.t)
+		address, err := url.Parse(client.Endpoint)
+		require.NoError(s.t, err)
+		address.User = url.UserPassword(client.Username, client.Password)
+		config.Management = address.String()
+	}
+	return config
+}
+
+func (s shop) compare(config drift.Config, wanted ...drift.Wanted) drift.Report {
+	s.t.Helper()
+	report, err := drift.Compare(s.t.Context(), config, wanted...)
+	require.NoError(s.t, err)
+	return report
+}
+
+// both are the two ways to compare.
+var both = map[string]bool{"with the management API": true, "without": false}
+
+func TestApplyLeavesNoDrift(t *testing.T) {
+	t.Parallel()
+	for name, management := range both {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			config := s.config(management)
+			classic := s.wanted("classic", "group", func(w *drift.Wanted) { w.Topology.WorkQueueMode = topology.Leave })
+			wanted := []drift.Wanted{s.wanted("orders", "", nil), s.wanted("quiet", "group", nil), classic}
+			report := s.compare(config, wanted...)
+			assert.True(t, report.Drifted())
+			assert.Empty(t, report.Of(drift.Conflict))
+			missing := 3 + 3 + 1 + 2 + 2 + 1 + 4 + 2 // work queues, dead-letter queues, orphans, tiers, tiers of the group, inbox, exchanges
+			if management {
+				missing += 1 + 1 + 2*2 + 1 + 2 + 2*3 + 2 // bindings of the orphans, and of each work queue
+			}
+			assert.Len(t, report.Of(drift.Create), missing, "%v", report)
+			applied, err := drift.Apply(t.Context(), config, wanted...)
+			require.NoError(t, err)
+			assert.Equal(t, report, applied)
+			after := s.compare(config, wanted...)
+			assert.False(t, after.Drifted(), "%v", after)
+			again, err := drift.Apply(t.Context(), config, wanted...)
+			require.NoError(t, err)
+			assert.Equal(t, after, again, "it may be repeated")
+		})
+	}
+}
+
+func TestConflictsAreExplained(t *testing.T) {
+	t.Parallel()
+	for name, management := range both {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			channel := broker.Channel(t)
+			before := s.wanted("orders", "", func(w *drift.Wanted) { w.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"} })
+			require.NoError(t, topology.New(before.Topology, before.Queue).Declare(channel))
+			require.NoError(t, channel.ExchangeDelete(s.name+".orphans", false, false))
+			require.NoError(t, channel.ExchangeDeclare(s.name+".orphans", "topic", true, false, false, false, nil))
+			now := s.wanted("orders", "", func(w *drift.Wanted) {
+				w.Queue.Arguments = amqp091.Table{"x-max-priority": int64(3)}
+				w.Topology.DeadLetters.MaxLength = 1000
+				w.Topology.TierArguments = amqp091.Table{"x-max-length": 10}
+			})
+			report := s.compare(s.config(management), now)
+			assert.True(t, report.Drifted())
+			have := map[string]string{}
+			for _, d := range report.Of(drift.Conflict) {
+				have[d.Name+" "+d.Argument] = d.Have + " " + d.Want
+				assert.Contains(t, d.Reason, "RabbitMQ cannot change the arguments")
+				assert.NotEmpty(t, d.Advice)
+			}
+			tier := s.queue("orders") + "." + s.name
+			assert.Equal(t, map[string]string{
+				s.queue("orders") + " x-max-priority":    "none 3",
+				s.queue("orders") + ".dead x-max-length": "none 1000",
+				s.queue("orders") + ".dead x-overflow":   "none drop-head",
+				tier + ".1s x-max-length":                "none 10",
+				tier + ".1m x-max-length":                "none 10",
+				s.name + ".orphans type":                 "topic fanout",
+			}, have)
+			_, err := drift.Apply(t.Context(), s.config(management), now)
+			require.ErrorIs(t, err, drift.ErrConflict)
+			for _, d := range report.Of(drift.Conflict) {
+				if d.Name == s.queue("orders")+".dead" && d.Argument == "x-max-length" {
+					assert.Contains(t, d.String(), `rabbitmqctl set_policy -p '/' --apply-to queues`)
+					assert.Contains(t, d.String(), `{"max-length":1000}`)
+				}
+			}
+		})
+	}
+}
+
+// TestDriftAfterDeletions: deleted bindings are seen by the management API only.
+func TestDriftAfterDeletions(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	channel := broker.Channel(t)
+	w := s.wanted("orders", "", nil)
+	require.NoError(t, topology.New(w.Topology, w.Queue).Declare(channel))
+	require.NoError(t, channel.QueueUnbind(s.queue("orders"), "1s."+s.queue("orders"), s.name+".return", nil))
+	_, err := channel.QueueDelete(s.queue("orders")+"."+s.name+".1m", false, false, false)
+	require.NoError(t, err)
+	names := func(differences []drift.Difference) (names []string) {
+		for _, d := range differences {
+			names = append(names, d.Object+" "+d.Name)
+		}
+		return names
+	}
+	tier := s.queue("orders") + "." + s.name + ".1m"
+	assert.Equal(t, []string{"queue " + tier}, names(s.compare(s.config(false), w).Of(drift.Create)))
+	assert.Equal(t, []string{
+		"queue " + tier, "binding " + tier + " of " + s.name + ` with key "1m.` + s.queue("orders") + `"`,
+		"binding " + s.queue("orders") + " of " + s.name + `.return with key "1s.` + s.queue("orders") + `"`,
+	}, names(s.compare(s.config(true), w).Of(drift.Create)))
+	_, err = drift.Apply(t.Context(), s.config(true), w)
+	require.NoError(t, err)
+	assert.False(t, s.compare(s.config(true), w).Drifted())
+
+	shorter := s.wanted("orders", "", func(w *drift.Wanted) { w.Topology.Schedule = []time.Duration{time.Second} })
+	report := s.compare(s.config(true), shorter)
+	assert.False(t, report.Drifted(), "the tier of an earlier schedule is no drift")
+	assert.Equal(t, []string{"queue " + tier}, names(report.Of(drift.Note)))
+}
+
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	client := broker.Management(t)
+	w := s.wanted("orders", "", func(w *drift.Wanted) { w.Topology.WorkQueueMode = topology.Leave })
+	existing := w.Queue
+	existing.Arguments = amqp091.Table{"x-queue-type": "classic"}
+	require.NoError(t, topology.New(w.Topology, existing).Declare(broker.Channel(t)))
+	protects := w
+	protects.Topology.WorkQueueMode = topology.Protect
+	report := s.compare(s.config(true), protects)
+	assert.False(t, report.Drifted())
+	require.Len(t, report.Of(drift.Note), 1)
+	assert.Contains(t, report.Of(drift.Note)[0].Advice, "rabbitmqctl set_policy")
+
+	put := func(name, pattern string, definition rabbithole.PolicyDefinition) {
+		_, err := client.PutPolicy("/", s.queue(name), rabbithole.Policy{Pattern: pattern, ApplyTo: "queues", Priority: 9, Definition: definition})
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = client.DeletePolicy("/", s.queue(name)) })
+	}
+	put("work", "^"+regexp.QuoteMeta(s.queue("orders"))+"$", rabbithole.PolicyDefinition{"dead-letter-exchange": s.name, "dead-letter-routing-key": "dead." + s.queue("orders")})
+	put("short", "^"+regexp.QuoteMeta(s.queue("orders"))+".*(1m|1s)$", rabbithole.PolicyDefinition{"message-ttl": 30_000})
+	put("few", "^"+regexp.QuoteMeta(s.queue("orders")+".dead")+"$", rabbithole.PolicyDefinition{"max-length": 5, "expires": 3_600_000})
+	var notes, policies []drift.Difference
+	broker.Eventually(t, 60*time.Second, func() bool {
+		report = s.compare(s.config(true), protects)
+		notes, policies = report.Of(drift.Note), report.Of(drift.Policy)
+		return len(notes) == 1 && len(policies) == 2
+	}, "the policies work")
+	assert.True(t, report.Drifted())
+	assert.Equal(t, "max-length", notes[0].Argument, "the work queue is protected by a policy")
+	got := map[string]string{}
+	for _, d := range policies {
+		got[d.Name] = d.Argument + " " + d.Have
+	}
+	assert.Equal(t, map[string]string{
+		s.queue("orders") + "." + s.name + ".1m": `message-ttl 30000 by the policy "` + s.queue("short") + `"`,
+		s.queue("orders") + ".dead":              `expires 3600000 by the policy "` + s.queue("few") + `"`,
+	}, got)
+}
+
+// TestUnprotectedQuorum: RabbitMQ 4.0 to 4.2 drop messages of such a work queue, so apps refuse it.
+func TestUnprotectedQuorum(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	_, err := broker.Channel(t).QueueDeclare(s.queue("orders"), true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+	require.NoError(t, err)
+	w := s.wanted("orders", "", nil)
+	version, _ := broker.Connect(t).Properties["version"].(string)
+	drops := regexp.MustCompile(`^4\.[012]\.`).MatchString(version)
+	for _, management := range both {
+		config := s.config(management)
+		assert.Equal(t, drops, len(s.compare(config, w).Of(drift.Conflict)) == 1)
+		config.AllowUnprotectedQuorum = true
+		assert.Empty(t, s.compare(config, w).Of(drift.Conflict))
+	}
+}
+
+// TestImportedDefinitionsHaveNoDrift: the JSON of a merged topology is what the management API imports.
+func TestImportedDefinitionsHaveNoDrift(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	wanted := []drift.Wanted{s.wanted("orders", "", nil), s.wanted("quiet", "group", nil), s.wanted("loud", "group", nil)}
+	var topologies []topology.Topology
+	for _, w := range wanted {
+		topologies = append(topologies, topology.New(w.Topology, w.Queue))
+	}
+	all, err := topology.Merge(topologies...)
+	require.NoError(t, err)
+	text, err := json.Marshal(all)
+	require.NoError(t, err)
+	client := broker.Management(t)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, client.Endpoint+"/api/definitions/%2F", bytes.NewReader(text))
+	require.NoError(t, err)
+	request.Header.Set("Content-Type", "application/json")
+	request.SetBasicAuth(client.Username, client.Password)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer func() { _ = response.Body.Close() }()
+	require.Equal(t, http.StatusNoContent, response.StatusCode)
+	for _, management := range both {
+		report := s.compare(s.config(management), wanted...)
+		assert.False(t, report.Drifted(), "%v", report)
+	}
+}

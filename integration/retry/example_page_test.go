@@ -1,0 +1,39 @@
+package retry_test
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+)
+
+// The page in the app's own admin server, behind its login.
+func Example_page() {
+	logger := watermill.NopLogger{}
+	login := func(h http.Handler) http.Handler { return h }
+	uri := "amqp://guest:guest@localhost:5672/"
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Constant(time.Minute, 3)}, logger)
+	check(err)
+
+	store, err := deadletter.Open(deadletter.Config{URI: uri}, logger)
+	check(err)
+	defer store.Close()
+	board, err := page.New(page.Config{
+		Store:      store,
+		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, "orders", "mails") },
+		AllowWrite: true,
+		Pauser:     rabbit, // what config.Connect returns: handlers can be paused
+		By:         func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user },
+	})
+	check(err)
+	defer board.Close() // ends its redrives, before the store closes
+	http.Handle("/dead-letters/", login(board))
+	check(http.ListenAndServe("127.0.0.1:8080", nil))
+}

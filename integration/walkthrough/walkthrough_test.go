@@ -1,0 +1,301 @@
+// Package walkthrough runs the commands of the documents in their order, and compares what they print.
+package walkthrough
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+)
+
+const (
+	page = "../../docs/dead-letters.md"
+	// longest is the deadline of a command.
+	longest = 3 * time.Minute
+)
+
+// TestWalkthrough runs "A first outage" of docs/dead-letters.md. The first block prepares the reader's shell, and the test does that in
+// its own way.
+func TestWalkthrough(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	steps := stepsOf(section(string(text), "## A first outage"))
+	require.Greater(t, len(steps), 8)
+	require.Contains(t, steps[0].command, "make wmretry")
+	s := newShell(t)
+	for _, step := range steps[1:] {
+		printed := s.run(t, step)
+		if want, got := shape(step.output), shape(printed); !assert.Equal(t, want, got, "the output of %s", step.command) {
+			t.Logf("%s printed:\n%s", step.command, printed)
+		}
+	}
+}
+
+// step is a command of the page and what it prints.
+type step struct{ command, output string }
+
+// section returns the text between a heading and the next one of the same level.
+func section(text, heading string) string {
+	_, text, _ = strings.Cut(text, "\n"+heading+"\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	return text
+}
+
+var block = regexp.MustCompile("(?sm)^```(sh|text)\n(.*?)^```$")
+
+// stepsOf returns the sh blocks of a text, each with the text block that follows.
+func stepsOf(text string) (steps []step) {
+	for _, match := range block.FindAllStringSubmatch(text, -1) {
+		if match[1] == "sh" {
+			steps = append(steps, step{command: match[2]})
+		} else {
+			steps[len(steps)-1].output += match[2]
+		}
+	}
+	return steps
+}
+
+// variable is what differs between two runs, and what takes its place.
+var variable = []struct {
+	pattern     *regexp.Regexp
+	replacement string
+}{
+	{regexp.MustCompile(`\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`\b(\d+(\.\d+)?(ns|µs|ms|s|m|h))+\b`), "DURATION"},
+	{regexp.MustCompile(`\b\d+(\.\d+)?/s`), "RATE"},
+	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "ADDRESS"},
+	{regexp.MustCompile(`order-\d+`), "ORDER"},
+	// The first letters of the canary that died again end the redrive.
+	{regexp.MustCompile(`(?m)^\d+ (of the letters sent have died again)`), "SOME $1"},
+	{regexp.MustCompile(`died again: \d+ of`), "died again: SOME of"},
+	{regexp.MustCompile(`(?m)^ +\d+ +(exhausted|permanent)\b`), "SOME $1"},
+	// Columns are as wide as what they have.
+	{regexp.MustCompile(`(?m)^[─-]+$`), "LINE"},
+	{regexp.MustCompile(`[ \t]+`), " "},
+	{regexp.MustCompile(`(?m) +$`), ""},
+}
+
+func shape(text string) string {
+	for _, v := range variable {
+		text = v.pattern.ReplaceAllString(text, v.replacement)
+	}
+	return strings.TrimSpace(text)
+}
+
+// shell runs commands as the reader's shell does: in one folder, with the built programs, on a virtual host of its own.
+type shell struct {
+	folder, provider string
+	environment      []string
+}
+
+func newShell(t *testing.T) *shell {
+	t.Helper()
+	s := &shell{folder: t.TempDir(), provider: freeAddress(t)}
+	programs := filepath.Join(s.folder, "programs")
+	build(t, "../../cmd/wmretry", filepath.Join(programs, "wmretry"), ".")
+	build(t, "../..", filepath.Join(programs, "outage"), "./example/outage")
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); name != "PATH" && name != "AMQP_URL" {
+			s.environment = append(s.environment, variable)
+		}
+	}
+	s.environment = append(s.environment, "PATH="+programs+string(os.PathListSeparator)+os.Getenv("PATH"), "AMQP_URL="+virtualHost(t))
+	return s
+}
+
+func build(t *testing.T, module, program, pkg string) {
+	t.Helper()
+	output, err := exec.Command("go", "build", "-C", module, "-o", program, pkg).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func virtualHost(t *testing.T) (uri string) {
+	t.Helper()
+	client, name := broker.Management(t), broker.Name(t, "walkthrough")
+	address, err := url.Parse(broker.URL(t))
+	require.NoError(t, err)
+	_, err = client.PutVhost(name, rabbithole.VhostSettings{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = client.DeleteVhost(name) })
+	_, err = client.UpdatePermissionsIn(name, address.User.Username(), rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"})
+	require.NoError(t, err)
+	address.Path = "/" + name
+	return address.String()
+}
+
+// run runs a step and returns what it prints: its output, and those lines of stderr that are messages and not progress. A command in the
+// background goes on until the test ends.
+func (s *shell) run(t *testing.T, step step) string {
+	t.Helper()
+	script := strings.TrimSpace(strings.ReplaceAll(step.command, "go run ./example/outage", "outage -address "+s.provider))
+	if background, found := strings.CutSuffix(script, "&"); found {
+		return s.start(t, background, len(step.output))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), longest)
+	defer cancel()
+	var output, messages bytes.Buffer
+	command := s.command(ctx, script)
+	command.Stdout, command.Stderr = &output, &messages
+	err := command.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err, script)
+	}
+	require.NoError(t, ctx.Err(), "%s has not ended: %s%s", script, &output, &messages)
+	for line := range strings.Lines(messages.String()) {
+		if strings.HasPrefix(line, "wmretry:") || strings.HasPrefix(line, "outage:") {
+			_, _ = output.WriteString(line)
+		}
+	}
+	return output.String()
+}
+
+// start starts a command and returns when it has printed its first line.
+func (s *shell) start(t *testing.T, script string, least int) string {
+	t.Helper()
+	require.Positive(t, least, "the page must have what %s prints: the test waits for it", script)
+	ctx, cancel := context.WithCancel(context.Background())
+	command := s.command(ctx, "exec "+script)
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command.WaitDelay = longest
+	var output firstLine
+	output.written = make(chan struct{})
+	command.Stdout = &output
+	command.Stderr = io.Discard
+	require.NoError(t, command.Start())
+	t.Cleanup(func() {
+		cancel()
+		_ = command.Wait()
+	})
+	return broker.Receive(t, output.line(), script)
+}
+
+func (s *shell) command(ctx context.Context, script string) *exec.Cmd {
+	command := exec.CommandContext(ctx, "bash", "-c", script)
+	command.Dir, command.Env = s.folder, s.environment
+	return command
+}
+
+// firstLine is a writer that keeps what is written until its first line ends.
+type firstLine struct {
+	mu      sync.Mutex
+	text    []byte
+	written chan struct{}
+}
+
+func (f *firstLine) Write(text []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !bytes.Contains(f.text, []byte("\n")) {
+		if f.text = append(f.text, text...); bytes.Contains(f.text, []byte("\n")) {
+			close(f.written)
+		}
+	}
+	return len(text), nil
+}
+
+// line returns a channel that gets the text when its first line is complete.
+func (f *firstLine) line() <-chan string {
+	line := make(chan string, 1)
+	go func() {
+		<-f.written
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		line <- string(f.text)
+	}()
+	return line
+}
+
+// TestDocumentedCommands: every command of wmretry in the documents exists, with its flags. --help parses the flags and runs nothing.
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "wmretry")
+	build(t, "../../cmd/wmretry", program, ".")
+	fault := func(line string) string {
+		output, err := exec.Command("bash", "-c", program+strings.TrimPrefix(line, "wmretry")+" --help").CombinedOutput()
+		if err != nil {
+			return string(output)
+		}
+		_, usage, _ := strings.Cut(string(output), "Usage:\n  ")
+		usage, _, _ = strings.Cut(usage, "\n")
+		if path := name.FindString(usage); !strings.HasPrefix(line+" ", path) || strings.Contains(string(output), "\nAvailable Commands:") {
+			return "the nearest command is " + usage
+		}
+		return ""
+	}
+	pages, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	commands := map[string]bool{}
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, line := range commandsIn(string(text)) {
+			if !commands[line] {
+				commands[line] = true
+				assert.Empty(t, fault(line), "%s has the command %s", page, line)
+			}
+		}
+	}
+	assert.Greater(t, len(commands), 20)
+	for _, wrong := range []string{"wmretry dead lists orders", "wmretry dead list --wrong orders", "wmretry dead"} {
+		assert.NotEmpty(t, fault(wrong), wrong)
+	}
+}
+
+var (
+	inline   = regexp.MustCompile("`(wmretry [^`]+)`")
+	ownLine  = regexp.MustCompile(`(?m)^(?:wmretry|go run -C cmd/wmretry \.) +(.+)$`)
+	followed = regexp.MustCompile(` *(;|&| # ).*$`)
+	// name finds the words of a command in its usage: those before the arguments.
+	name = regexp.MustCompile(`^(?:[a-z]+ )+`)
+)
+
+// commandsIn returns the commands of wmretry in a text.
+func commandsIn(text string) (lines []string) {
+	for _, match := range inline.FindAllStringSubmatch(text, -1) {
+		lines = append(lines, match[1])
+	}
+	for _, match := range ownLine.FindAllStringSubmatch(text, -1) {
+		lines = append(lines, "wmretry "+followed.ReplaceAllString(match[1], ""))
+	}
+	return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "wmretry --") })
+}
+
+// TestShape makes sure that a wrong number or text is found, and what differs between runs is not.
+func TestShape(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, shape("  36  sent back (2/s) order-3\n3 of the letters sent have died again until now.\nRedrive (14.71s)  \n"),
+		shape("36 sent back (17/s) order-1\n1 of the letters sent have died again until now.\nRedrive (20ms)\n"))
+	for _, different := range []string{"35 sent back", "36 sent back, and", "36 removed"} {
+		assert.NotEqual(t, shape("36 sent back"), shape(different))
+	}
+	steps := stepsOf(section("\n## A\n```sh\na\n```\n\n```text\n1\n```\n```sh\nb\n```\n## B\n```sh\nc\n```\n", "## A"))
+	assert.Equal(t, []step{{"a\n", "1\n"}, {"b\n", ""}}, steps)
+}

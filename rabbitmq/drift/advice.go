@@ -1,0 +1,117 @@
+package drift
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+const (
+	cannotChange = "RabbitMQ cannot change the arguments of an existing object"
+	deleteQueue  = "delete the queue once it is empty and declare it again, configure the value that it has, or use another prefix"
+)
+
+// settable are the arguments of a queue without one that a policy can set.
+var settable = []string{argument.MaxLength, argument.MaxLengthBytes, argument.MessageTTL, argument.DeadLetterExchange, argument.DeadLetterRoutingKey, argument.DeliveryLimit}
+
+// advice returns what to do about an argument of a queue of the library that differs.
+func (c *comparison) advice(queue topology.Queue, d *topology.ArgumentConflictError) string {
+	limit := strings.TrimPrefix(d.Argument, "x-")
+	switch {
+	case d.Have == "none" && slices.Contains(settable, d.Argument):
+		value := d.Want
+		if _, number := queue.Arguments[d.Argument].(int64); !number {
+			value = fmt.Sprintf("%q", value)
+		}
+		return fmt.Sprintf("set it by a policy, and configure the app without it: rabbitmqctl set_policy -p '%s' --apply-to queues '%s of %s' '^%s$' '{\"%s\":%s}'",
+			c.vhost, limit, queue.Name, regexp.QuoteMeta(queue.Name), limit, value)
+	case isTier(queue):
+		return "bring home what waits on the tier, delete its queue once it is empty and declare it again, configure the value that it has, or use another prefix"
+	}
+	return deleteQueue
+}
+
+func isTier(queue topology.Queue) bool {
+	word := queue.Name[strings.LastIndexByte(queue.Name, '.')+1:]
+	_, err := backoff.ParseTier(word)
+	return err == nil && queue.Arguments[argument.DeadLetterExchange] != nil
+}
+
+func exchangeConflict(name string, d *topology.ArgumentConflictError) Difference {
+	return Difference{
+		Kind: Conflict, Object: "exchange", Name: name, Argument: d.Argument, Want: d.Want, Have: d.Have, Reason: cannotChange,
+		Advice: "delete the exchange while no app uses it and declare it again, or use another prefix",
+	}
+}
+
+// policies reports what a policy does to a queue of the library.
+func (c *comparison) policies(want topology.Queue, have management.Details) {
+	add := func(kind Kind, key, reason, advice string) {
+		c.add(Difference{
+			Kind: kind, Object: "queue", Name: want.Name, Argument: key, Have: fmt.Sprint(have.Effective[key]) + " by " + policyOf(have),
+			Reason: reason, Advice: advice,
+		})
+	}
+	narrow := "make the pattern of the policy leave out this queue"
+	tier := want.Arguments[argument.DeadLetterExchange] != nil
+	for _, key := range []string{"expires", "message-ttl", "delivery-limit", "max-length", "max-length-bytes"} {
+		value, set := have.Effective[key].(int64)
+		if !set {
+			continue
+		}
+		switch {
+		case key == "expires":
+			add(Policy, key, "the broker deletes a queue that no consumer reads, with the messages in it", narrow)
+		case key == "message-ttl" && tier:
+			if delay, _ := want.Arguments[argument.MessageTTL].(int64); value < delay {
+				add(Policy, key, fmt.Sprintf("messages come back after %v in place of %v", milliseconds(value), milliseconds(delay)), narrow)
+			}
+		case key == "delivery-limit" && !tier:
+			add(Policy, key, "a letter is lost after so many looks at it, up to RabbitMQ 4.2", narrow)
+		case key == "delivery-limit":
+		case tier:
+			add(Note, key, "a tier at its limit refuses messages, which then wait on another tier", "")
+		default:
+			add(Note, key, "the broker drops the oldest letters at this limit, and they are lost", "")
+		}
+	}
+}
+
+func policyOf(q management.Details) string {
+	names := slices.DeleteFunc([]string{q.Policy, q.Operator}, func(name string) bool { return name == "" })
+	if len(names) == 0 {
+		return "a policy"
+	}
+	return fmt.Sprintf("the policy %q", strings.Join(names, `" or "`))
+}
+
+func milliseconds(n int64) backoff.Tier { return backoff.Tier(time.Duration(n) * time.Millisecond) }
+
+// retired notes the tiers of the work queues and groups that no schedule has.
+func (c *comparison) retired(wanted []Wanted, all topology.Definitions) {
+	has, groups := map[string]bool{}, map[string]Wanted{}
+	for _, q := range all.Queues {
+		has[q.Name] = true
+	}
+	for _, w := range wanted {
+		groups[topology.New(w.Topology, w.Queue).Group()] = w
+	}
+	for _, name := range sorted(c.there.queues) {
+		for group, w := range groups {
+			of, _, isTier := prefixOf(w).TierOf(name)
+			if isTier && of == group && !has[name] {
+				c.add(Difference{
+					Kind: Note, Object: "queue", Name: name, Reason: "no schedule has this tier any more",
+					Advice: "its messages come back by themselves; when it is empty, prune it",
+				})
+			}
+		}
+	}
+}

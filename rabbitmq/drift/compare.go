@@ -1,0 +1,257 @@
+package drift
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+const closeTimeout = 2 * time.Second
+
+// ErrConflict is returned by Apply when an object exists with other arguments.
+var ErrConflict = errors.New("the topology conflicts with existing objects")
+
+// Compare compares what apps declare with what is there. It changes nothing. Without Config.Management the user needs the permission to
+// configure the queues and exchanges that exist.
+func Compare(ctx context.Context, config Config, wanted ...Wanted) (Report, error) {
+	if err := config.validate(wanted); err != nil {
+		return Report{}, err
+	}
+	var report Report
+	err := config.connect(ctx, func(b workqueue.Broker, vhost string) (err error) {
+		report, err = compare(ctx, config, b, vhost, wanted)
+		return err
+	})
+	return report, err
+}
+
+// Apply declares what is missing, as an app does at its start, and returns the differences that there were. If there is a conflict it
+// declares nothing, and returns ErrConflict. It does not change policies.
+func Apply(ctx context.Context, config Config, wanted ...Wanted) (Report, error) {
+	if err := config.validate(wanted); err != nil {
+		return Report{}, err
+	}
+	var report Report
+	err := config.connect(ctx, func(b workqueue.Broker, vhost string) (err error) {
+		if report, err = compare(ctx, config, b, vhost, wanted); err != nil {
+			return err
+		}
+		if n := len(report.Of(Conflict)); n > 0 {
+			return fmt.Errorf("%w: %d of them; nothing is declared", ErrConflict, n)
+		}
+		for _, w := range wanted {
+			inspector := workqueue.New(workqueue.Config{
+				URI: config.URI, Connection: func() amqp091.Config { return config.connection().Client(connectionName) },
+				Prefix: prefixOf(w), QueueType: w.Topology.QueueType, AllowUnprotectedQuorum: true, DeadLetters: w.Topology.DeadLetters,
+			})
+			if _, err := inspector.Declare(b, w.Queue, topology.New(w.Topology, w.Queue), topology.Topology.DeclareRetry, watermill.NopLogger{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return report, err
+}
+
+func prefixOf(w Wanted) naming.Prefix {
+	if w.Topology.Prefix == "" {
+		return naming.Default
+	}
+	return naming.Prefix(w.Topology.Prefix)
+}
+
+// A comparison is one call of Compare.
+type comparison struct {
+	Report
+	config Config
+	broker workqueue.Broker
+	vhost  string
+	there  *inventory // nil without the management API
+}
+
+func compare(ctx context.Context, config Config, b workqueue.Broker, vhost string, wanted []Wanted) (Report, error) {
+	c := comparison{config: config, broker: b, vhost: vhost}
+	if config.Management != "" {
+		var err error
+		if c.there, err = read(ctx, config, vhost); err != nil {
+			return Report{}, err
+		}
+	} else {
+		c.add(Difference{Kind: Note, Object: "broker", Name: config.connection().Place(),
+			Reason: "bindings and policies are not compared", Advice: "name the management API to compare them"})
+	}
+	var topologies []topology.Topology
+	works := map[string]bool{}
+	for _, w := range wanted {
+		t, err := c.workQueue(w)
+		if err != nil {
+			return Report{}, err
+		}
+		topologies = append(topologies, t)
+		works[w.Queue.Name] = true
+	}
+	all, err := topology.Merge(topologies...)
+	if err != nil {
+		return Report{}, err
+	}
+	for _, e := range all.Exchanges {
+		if err := c.exchange(e); err != nil {
+			return Report{}, err
+		}
+	}
+	for _, q := range all.Queues {
+		if works[q.Name] {
+			continue
+		}
+		if err := c.queue(q); err != nil {
+			return Report{}, err
+		}
+	}
+	if c.there != nil {
+		for _, binding := range all.Bindings {
+			if !c.there.bindings[management.Binding{Exchange: binding.Exchange, Queue: binding.Queue, Key: binding.Key}] {
+				c.add(Difference{Kind: Create, Object: "binding", Name: fmt.Sprintf("%s of %s with key %q", binding.Queue, binding.Exchange, binding.Key)})
+			}
+		}
+		c.retired(wanted, all)
+	}
+	c.sort()
+	return c.Report, nil
+}
+
+// workQueue compares a work queue. The topology that it returns is that of the queue as it exists: an app leaves an existing queue as it
+// is.
+func (c *comparison) workQueue(w Wanted) (topology.Topology, error) {
+	t := topology.New(w.Topology, w.Queue)
+	have, exists, err := c.arguments(t.WorkQueue)
+	if err != nil {
+		return t, err
+	}
+	if !exists {
+		c.add(Difference{Kind: Create, Object: "queue", Name: w.Queue.Name})
+		return t, nil
+	}
+	if c.there != nil && !c.there.queues[w.Queue.Name].Durable && w.Queue.Durable {
+		c.add(Difference{Kind: Conflict, Object: "queue", Name: w.Queue.Name, Argument: "durable", Want: "true", Have: "false", Reason: cannotChange, Advice: deleteQueue})
+	}
+	for _, d := range workqueue.Conflicts(w.Queue, have) {
+		c.add(Difference{
+			Kind: Conflict, Object: "queue", Name: d.Object, Argument: d.Argument, Want: d.Want, Have: d.Have, Reason: cannotChange,
+			Advice: "configure the app with the value that the work queue has, or delete the queue once it is empty",
+		})
+	}
+	c.protection(w, have)
+	existing := t.Existing(have)
+	if err := existing.Validate(); err != nil {
+		c.add(Difference{Kind: Conflict, Object: "queue", Name: w.Queue.Name, Reason: err.Error()})
+		return t, nil
+	}
+	return existing, nil
+}
+
+// protection reports a work queue that drops what the broker gives up.
+func (c *comparison) protection(w Wanted, have amqp091.Table) {
+	if w.Topology.WorkQueueMode == topology.Leave || have[argument.DeadLetterExchange] != nil {
+		return
+	}
+	if c.there != nil && c.there.queues[w.Queue.Name].Effective["dead-letter-exchange"] != nil {
+		return
+	}
+	quorum := have[argument.QueueType] == string(topology.Quorum)
+	d := Difference{
+		Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: argument.DeadLetterExchange, Have: "none",
+		Reason: "a message that the broker itself gives up is dropped",
+		Advice: "a policy protects it: " + workqueue.PolicyCommand(c.vhost, w.Queue.Name, prefixOf(w), quorum),
+	}
+	if quorum && workqueue.DropsUnprotected(c.broker.Version) && !c.config.AllowUnprotectedQuorum {
+		d.Kind = Conflict
+		d.Reason = fmt.Sprintf("RabbitMQ %s drops a message of it that is requeued 20 times, so an app refuses it", c.broker.Version)
+		if c.there == nil {
+			d.Advice += "; then allow unprotected quorum queues, because AMQP does not show policies"
+		}
+	}
+	c.add(d)
+}
+
+// arguments returns the arguments that a queue has.
+func (c *comparison) arguments(queue topology.Queue) (have amqp091.Table, exists bool, err error) {
+	if c.there == nil {
+		return workqueue.Arguments(c.broker, queue)
+	}
+	q, exists := c.there.queues[queue.Name]
+	return amqp091.Table(q.Arguments), exists, nil
+}
+
+// queue compares a queue of the library.
+func (c *comparison) queue(want topology.Queue) error {
+	have, exists, err := c.arguments(want)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		c.add(Difference{Kind: Create, Object: "queue", Name: want.Name})
+		return nil
+	}
+	for _, d := range workqueue.Differences(want.Name, want.Arguments, have) {
+		c.add(Difference{
+			Kind: Conflict, Object: "queue", Name: d.Object, Argument: d.Argument, Want: d.Want, Have: d.Have, Reason: cannotChange,
+			Advice: c.advice(want, d),
+		})
+	}
+	if c.there != nil {
+		c.policies(want, c.there.queues[want.Name])
+	}
+	return nil
+}
+
+// exchange compares an exchange.
+func (c *comparison) exchange(want topology.Exchange) error {
+	if c.there == nil {
+		return c.exchangeByName(want)
+	}
+	have, exists := c.there.exchanges[want.Name]
+	if !exists {
+		c.add(Difference{Kind: Create, Object: "exchange", Name: want.Name})
+		return nil
+	}
+	differs := workqueue.Differences(want.Name, want.Arguments, amqp091.Table(have.Arguments))
+	if have.Type != want.Kind {
+		differs = append(differs, &topology.ArgumentConflictError{Argument: "type", Want: want.Kind, Have: have.Type})
+	}
+	if have.Durable != want.Durable {
+		differs = append(differs, &topology.ArgumentConflictError{Argument: "durable", Want: fmt.Sprint(want.Durable), Have: fmt.Sprint(have.Durable)})
+	}
+	for _, d := range differs {
+		c.add(exchangeConflict(want.Name, d))
+	}
+	return nil
+}
+
+func (c *comparison) exchangeByName(want topology.Exchange) error {
+	exists, err := exchangeExists(c.broker, want)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		c.add(Difference{Kind: Create, Object: "exchange", Name: want.Name})
+		return nil
+	}
+	var conflict *topology.ArgumentConflictError
+	switch err := declareExchange(c.broker, want); {
+	case errors.As(err, &conflict):
+		c.add(exchangeConflict(want.Name, conflict))
+	case err != nil:
+		return err
+	}
+	return nil
+}

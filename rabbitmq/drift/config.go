@@ -1,0 +1,80 @@
+package drift
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+const connectionName = "watermill-retry topology"
+
+// Config configures Compare and Apply. Only URI is required.
+type Config struct {
+	// URI is the broker's address: amqp:// or amqps://. Errors contain its host, port and virtual host, and never the rest.
+	URI string
+
+	// AMQP and TLS are as in publisher.ConnectionConfig.
+	AMQP *amqp091.Config
+	TLS  *tls.Config
+
+	// Management is the address of the management API, such as http://user:password@host:15672. Without it, bindings and policies are
+	// not compared.
+	Management string
+
+	// AllowUnprotectedQuorum is as in BuilderConfig: it accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a quorum queue without a
+	// dead-letter exchange. With Management, a policy that has the exchange is enough.
+	AllowUnprotectedQuorum bool
+}
+
+// Wanted is what one work queue needs: see topology.New.
+type Wanted struct {
+	Topology topology.Config
+	Queue    topology.Queue // as the app itself would declare it
+}
+
+func (c Config) connection() dial.Config { return dial.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS} }
+
+func (c Config) validate(wanted []Wanted) error {
+	faults := c.connection().Faults()
+	if c.Management != "" {
+		if err := management.Validate(c.Management); err != nil {
+			faults = append(faults, fmt.Errorf("Management: %w", err))
+		}
+	}
+	if len(wanted) == 0 {
+		faults = append(faults, errors.New("no work queue is named: name at least one"))
+	}
+	for _, w := range wanted {
+		faults = append(faults, topology.New(w.Topology, w.Queue).Validate())
+	}
+	return errors.Join(faults...)
+}
+
+// connect calls use with a connection, which is closed afterwards, or when ctx ends.
+func (c Config) connect(ctx context.Context, use func(broker workqueue.Broker, vhost string) error) error {
+	connection, socket, err := dial.Open(ctx, c.URI, c.connection().Client(connectionName), nil)
+	if err != nil {
+		return fmt.Errorf("cannot connect to %s: %w", c.connection().Place(), err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
+	defer stop()
+	defer dial.Close(connection, socket, closeTimeout)
+	version, _ := connection.Properties["version"].(string)
+	err = use(workqueue.Broker{
+		Channel:    connection.Channel,
+		Publishing: func(context.Context) (*amqp091.Channel, error) { return connection.Channel() },
+		Version:    version,
+	}, connection.Config.Vhost)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}

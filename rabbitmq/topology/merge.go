@@ -1,0 +1,119 @@
+package topology
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// Definitions is everything that several work queues need, each object once. Its JSON has the form of RabbitMQ's definitions of one
+// virtual host: see Topology.
+type Definitions struct {
+	Exchanges []Exchange
+	Queues    []Queue // the work queues, too
+	Bindings  []Binding
+}
+
+// Merge returns everything that topologies need. It returns an error if one of them is invalid, or if two of them need an object with the
+// same name and different arguments: the broker would refuse the second one.
+func Merge(topologies ...Topology) (Definitions, error) {
+	var all Definitions
+	exchanges, queues, bindings := map[string]Exchange{}, map[string]Queue{}, map[Binding]bool{}
+	var faults []error
+	fault := func(kind, name string, one, other amqp091.Table) {
+		faults = append(faults, fmt.Errorf("%s %q is needed with different arguments: %s, and %s: configure the same for all work queues that share it",
+			kind, name, textOr(argumentsText(one), "none"), textOr(argumentsText(other), "none")))
+	}
+	for _, t := range topologies {
+		if t.fault != nil {
+			faults = append(faults, t.fault)
+			continue
+		}
+		for _, e := range t.Exchanges {
+			if had, found := exchanges[e.Name]; !found {
+				exchanges[e.Name] = e
+				all.Exchanges = append(all.Exchanges, e)
+			} else if had.Kind != e.Kind || !sameArguments(had.Arguments, e.Arguments) {
+				fault("exchange", e.Name, had.Arguments, e.Arguments)
+			}
+		}
+		for _, q := range append([]Queue{t.WorkQueue}, t.Queues...) {
+			if had, found := queues[q.Name]; !found {
+				queues[q.Name] = q
+				all.Queues = append(all.Queues, q)
+			} else if had.Durable != q.Durable || !sameArguments(had.Arguments, q.Arguments) {
+				fault("queue", q.Name, had.Arguments, q.Arguments)
+			}
+		}
+		for _, b := range t.Bindings {
+			if !bindings[b] {
+				bindings[b] = true
+				all.Bindings = append(all.Bindings, b)
+			}
+		}
+	}
+	return all, errors.Join(faults...)
+}
+
+func sameArguments(a, b amqp091.Table) bool {
+	return maps.EqualFunc(a, b, func(x, y any) bool { return reflect.DeepEqual(x, y) })
+}
+
+func textOr(text, empty string) string {
+	if text == "" {
+		return empty
+	}
+	return text
+}
+
+// MarshalJSON returns the definitions in RabbitMQ's form.
+func (d Definitions) MarshalJSON() ([]byte, error) {
+	type exchange struct {
+		Exchange
+		AutoDelete bool `json:"auto_delete"`
+		Internal   bool `json:"internal"`
+	}
+	type queue struct {
+		Queue
+		AutoDelete bool `json:"auto_delete"`
+	}
+	type binding struct {
+		Binding
+		DestinationType string        `json:"destination_type"`
+		Arguments       amqp091.Table `json:"arguments"`
+	}
+	definitions := struct {
+		Exchanges []exchange `json:"exchanges"`
+		Queues    []queue    `json:"queues"`
+		Bindings  []binding  `json:"bindings"`
+	}{}
+	for _, e := range d.Exchanges {
+		e.Arguments = notNil(e.Arguments)
+		definitions.Exchanges = append(definitions.Exchanges, exchange{Exchange: e})
+	}
+	for _, q := range d.Queues {
+		q.Arguments = notNil(q.Arguments)
+		definitions.Queues = append(definitions.Queues, queue{Queue: q})
+	}
+	for _, b := range d.Bindings {
+		definitions.Bindings = append(definitions.Bindings, binding{Binding: b, DestinationType: "queue", Arguments: amqp091.Table{}})
+	}
+	return json.Marshal(definitions)
+}
+
+func notNil(table amqp091.Table) amqp091.Table {
+	if table == nil {
+		return amqp091.Table{}
+	}
+	return table
+}
+
+// definitions returns everything that one work queue needs.
+func (t Topology) definitions() Definitions {
+	return Definitions{Exchanges: t.Exchanges, Queues: slices.Concat([]Queue{t.WorkQueue}, t.Queues), Bindings: t.Bindings}
+}
