@@ -108,6 +108,7 @@ type parts struct {
 	tier       func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) // nil: the server delays return topics
 	topics     func(App) (relay.LetterTopics, error)                                   // nil: there is none, because of noLetters
 	noLetters  string
+	redrives   func(App) (message.Publisher, error) // to return topics and the app's topics; nil: publisher
 }
 
 // connect connects an app.

@@ -24,11 +24,10 @@ func (b parts) letters(app App) (*Letters, error) {
 	if b.topics == nil {
 		return nil, fmt.Errorf("%w: %s", relay.ErrNoLetters, b.noLetters)
 	}
-	publisher := b.copies
-	if publisher == nil {
-		publisher = b.publisher
+	if b.redrives == nil {
+		b.redrives = func(App) (message.Publisher, error) { return b.publisher() }
 	}
-	published, err := publisher()
+	published, err := b.redrives(app)
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,7 @@ func Postgres(url string, logger watermill.LoggerAdapter) Backend {
 		publisher:  p.publisher,
 		copies:     p.waiting,
 		subscriber: p.delayed, topics: p.letters(true),
+		redrives: p.both,
 	}
 	return Backend{
 		Name: "postgres-delayed", Publisher: p.publisher, Letters: retries.letters,
@@ -190,6 +191,35 @@ func (b byTopic) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 }
 
 func (b byTopic) Close() error { return errors.Join(b.Subscriber.Close(), b.retries.Close()) }
+
+// both publishes to the app's topics and to those of the retries.
+func (p postgres) both(app App) (message.Publisher, error) {
+	topics, err := p.publisher()
+	if err != nil {
+		return nil, err
+	}
+	retries, err := p.waiting()
+	if err != nil {
+		return nil, errors.Join(err, topics.Close())
+	}
+	return toTopic{Publisher: topics, retries: retries, prefix: app.Prefix + "."}, nil
+}
+
+// toTopic is byTopic for publishers.
+type toTopic struct {
+	message.Publisher
+	retries message.Publisher
+	prefix  string
+}
+
+func (t toTopic) Publish(topic string, messages ...*message.Message) error {
+	if strings.HasPrefix(topic, t.prefix) {
+		return t.retries.Publish(topic, messages...)
+	}
+	return t.Publisher.Publish(topic, messages...)
+}
+
+func (t toTopic) Close() error { return errors.Join(t.Publisher.Close(), t.retries.Close()) }
 
 // tier subscribes to a tier. watermill-sql keeps a transaction open while a message waits there. If that transaction has an id,
 // no subscriber sees what is published after it. PostgreSQL gives it an id when it locks a row: a tier locks no row.

@@ -229,6 +229,16 @@ func redrive(t *testing.T, f *fixture) {
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: 100, Done: 5, Other: 95}, gone)
 	assert.Len(t, o.browse(store, letters.Filter{}), 95)
+
+	o.recover()
+	to := o.topics[0]
+	if queue, isQueue := strings.CutSuffix(o.queue, ".dead"); isQueue { // RabbitMQ
+		to = queue
+	}
+	moved, err := store.Redrive(noContext, o.queue, letters.Redrive{To: to, Limit: 5})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 95, Done: 5, Unseen: 90}, moved)
+	o.eventually("they are handled", func() bool { handled, _ := o.handled(); return len(handled) == 5 })
 	app.stop()
 }
 

@@ -71,9 +71,9 @@ func TestList(t *testing.T) {
 
 	groups := lines[group](t, run(t, 0, "dead", "list", q.work, "--group", "--json").stdout)
 	require.Len(t, groups, 2)
-	assert.Equal(t, group{20, "dial <n>.<n>.<n>.<n>: connection refused", groups[0].Example}, groups[0])
+	assert.Equal(t, group{20, "dial <ip>: connection refused", groups[0].Example}, groups[0])
 	assert.Equal(t, group{10, "customer <n> does not exist", ids[0]}, groups[1])
-	assert.Regexp(t, `(?m)^ +20  exhausted +\*net\.OpError +dial <n>`, run(t, 0, "dead", "list", q.work, "--group").stdout)
+	assert.Regexp(t, `(?m)^ +20  exhausted +\*net\.OpError +dial <ip>`, run(t, 0, "dead", "list", q.work, "--group").stdout)
 }
 
 // TestListOnTerminal: colours, a fixed width and a last line are for terminals only.

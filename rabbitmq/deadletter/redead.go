@@ -88,7 +88,8 @@ func (r *redrive) count(ctx context.Context, look *look) error {
 	return nil
 }
 
-// search goes through what this redrive has not fetched, and counts the letters that have died again.
+// search goes through what this redrive has not looked at, and counts the letters that have died again. Its own consumer may have fetched
+// some of them.
 func (r *redrive) search(ctx context.Context, l *look) error {
 	behind, err := r.store.look(ctx, l.connection, r.queue, -1)
 	if err != nil {
@@ -96,6 +97,13 @@ func (r *redrive) search(ctx context.Context, l *look) error {
 	}
 	defer behind.close()
 	older, redead, foreign := l.total-l.received, 0, 0
+	for _, d := range l.fetched[min(l.left, len(l.fetched)):] {
+		if r.orphans || r.isOurs(read(&d, r.queue, r.store.prefix)) {
+			redead++
+		} else {
+			foreign++
+		}
+	}
 	for n := 0; ; n++ {
 		d, err := behind.next(ctx)
 		if err != nil {
