@@ -212,6 +212,7 @@ func TestSIGKILLOfDiscard(t *testing.T) {
 					return
 				case <-tick:
 					if info, err := os.Stat(file); err == nil && info.Size() >= least {
+						time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond) // a random point between two writes
 						_ = p.command.Process.Kill()
 						return
 					}
