@@ -19,15 +19,15 @@ func (b bench) measureRate(ctx context.Context) ([]string, error) {
 	fmt.Printf("redrive of %d letters with a body of %d bytes, and of %d by a loop that gets, publishes with a confirm, and acknowledges:\n", n, b.size, b.byHand)
 	var ours, byHand []float64
 	for round := range b.rounds {
-		rate, err := b.round(ctx, n, redrive)
+		rate, filled, err := b.round(ctx, n, redrive)
 		if err != nil {
 			return nil, err
 		}
-		hand, err := b.round(ctx, b.byHand, loop)
+		hand, _, err := b.round(ctx, b.byHand, loop)
 		if err != nil {
 			return nil, err
 		}
-		fmt.Printf("  round %d: %.0f/s, by hand %.0f/s\n", round+1, rate, hand)
+		fmt.Printf("  round %d: %.0f/s, by hand %.0f/s; the queue was filled with %.0f/s, at most %d in flight\n", round+1, rate, hand, filled, most)
 		ours, byHand = append(ours, rate), append(byHand, hand)
 	}
 	rate, hand := median(ours), median(byHand)
@@ -40,26 +40,29 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// round fills a queue, and returns how many letters a second come back.
-func (b bench) round(ctx context.Context, n int, bring func(context.Context, bench, *queues, int) error) (rate float64, err error) {
+// round fills a queue, and returns how many letters a second come back. filled is how many a second were published before: the broker
+// and its disk can do little more.
+func (b bench) round(ctx context.Context, n int, bring func(context.Context, bench, *queues, int) error) (rate, filled float64, err error) {
 	q, err := b.declare()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, q.remove()) }()
-	if err := q.fill(ctx, n, b.size); err != nil {
-		return 0, err
-	}
 	begun := time.Now()
+	if err := q.fill(ctx, n, b.size); err != nil {
+		return 0, 0, err
+	}
+	filled = float64(n) / time.Since(begun).Seconds()
+	begun = time.Now()
 	if err := bring(ctx, b, q, n); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	rate = float64(n) / time.Since(begun).Seconds()
 	state, err := q.channel.QueueDeclarePassive(q.work, true, false, false, false, nil)
 	if err == nil && state.Messages != n {
 		err = fmt.Errorf("%d of %d letters are in the work queue", state.Messages, n)
 	}
-	return rate, err
+	return rate, filled, err
 }
 
 func redrive(ctx context.Context, b bench, q *queues, n int) error {
