@@ -18,6 +18,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
+const defaultPrefix = "retry"
+
 type statusFlags struct {
 	wantedFlags
 	watch, oldest, all bool
@@ -260,7 +262,7 @@ func (e *env) statusLines(status deadletter.Status, f *statusFlags) []string {
 	for _, group := range sortedKeys(groups) {
 		b.group(group, groups[group])
 	}
-	b.depth(status.Orphans, 0, status.Orphans.Queue, noteOf(status.Orphans.Messages > 0, "wmretry orphans redrive"), text.FgYellow)
+	b.depth(status.Orphans, 0, status.Orphans.Queue, noteOf(status.Orphans.Messages > 0, e.advised("wmretry orphans redrive")), text.FgYellow)
 	for _, d := range status.Stray {
 		b.depth(d, 0, d.Queue, "stray: its work queue is gone, and what waits here becomes an orphan", text.FgYellow)
 		b.retired = b.retired || d.Messages == 0
@@ -271,12 +273,20 @@ func (e *env) statusLines(status deadletter.Status, f *statusFlags) []string {
 	}
 	lines = append(lines, strings.Split(b.Render(), "\n")...)
 	if b.waits != "" {
-		lines = append(lines, "Messages wait on tiers that no schedule has. They come back when their delay is over, or at once: wmretry tiers drain "+b.waits)
+		lines = append(lines, "Messages wait on tiers that no schedule has. They come back when their delay is over, or at once: "+e.advised("wmretry tiers drain "+b.waits))
 	}
 	if b.retired {
-		lines = append(lines, "Empty retired tiers can be removed: wmretry tiers prune")
+		lines = append(lines, "Empty retired tiers can be removed: "+e.advised("wmretry tiers prune"))
 	}
 	return lines
+}
+
+// advised returns a command with the prefix of this one.
+func (e *env) advised(command string) string {
+	if e.prefix() == defaultPrefix {
+		return command
+	}
+	return command + " --prefix " + safe(e.prefix())
 }
 
 func noteOf(is bool, note string) string {
