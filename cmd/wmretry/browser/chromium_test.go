@@ -92,6 +92,7 @@ func newBrowser(t *testing.T) *browser {
 		Source: `document.addEventListener("securitypolicyviolation", e => console.error("policy: " + e.violatedDirective + " " + e.blockedURI))`,
 	})
 	b.window(1100, 700, false)
+	b.dark(false)
 	return b
 }
 
@@ -268,7 +269,10 @@ func (b *browser) dark(on bool) {
 	if on {
 		scheme = "dark"
 	}
-	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme},
+		{Name: "prefers-reduced-motion", Value: "reduce"}, // for pictures
+	}})
 }
 
 func (b *browser) window(width, height int64, phone bool) {
