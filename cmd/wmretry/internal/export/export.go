@@ -121,7 +121,7 @@ func (t Topology) Roles() []Role {
 		{"viewer", "wmretry dead list, show and export, orphans, and status (with the management API).", "management",
 			"^$", "^$", pattern(dead, orphans)},
 		{"redriver", "wmretry dead and orphans, all commands, and status.", "management",
-			pattern(`(` + dead + `|` + orphans + `)\.lock`), pattern(`amq\.default`, prefix+`\.(return|orphans)`), pattern(work+`(\.dead)?`, orphans)},
+			pattern(`(` + dead + `|` + orphans + `)\.lock`), pattern(`amq\.default`, prefix+`(\.(return|orphans))?`), pattern(work+`(\.dead)?`, orphans)},
 		{"operator", "all commands of wmretry.", "management",
 			pattern(slices.Concat(own, []string{`(` + dead + `|` + orphans + `)\.lock`})...), pattern(slices.Concat(own, []string{`amq\.default`})...), all},
 	}

@@ -39,7 +39,7 @@ resource "rabbitmq_exchange" "%s" {
     auto_delete = false
 %s  }
 }
-`, exchanges.of(e.Name), hcl(e.Name), hcl(t.Vhost), hcl(e.Kind), e.Durable, texts(e.Arguments))
+`, exchanges.of(e.Name), quoted(e.Name), quoted(t.Vhost), quoted(e.Kind), e.Durable, texts(e.Arguments))
 	}
 	for _, q := range all.Queues {
 		_, _ = fmt.Fprintf(&s, `
@@ -52,7 +52,7 @@ resource "rabbitmq_queue" "%s" {
     auto_delete = false
 %s  }
 }
-`, queues.of(q.Name), hcl(q.Name), hcl(t.Vhost), q.Durable, typed(q.Arguments))
+`, queues.of(q.Name), quoted(q.Name), quoted(t.Vhost), q.Durable, typed(q.Arguments))
 	}
 	for _, b := range all.Bindings {
 		_, _ = fmt.Fprintf(&s, `
@@ -63,7 +63,7 @@ resource "rabbitmq_binding" "%s" {
   destination_type = "queue"
   routing_key      = %s
 }
-`, bindings.of(b.Exchange+" to "+b.Queue+" "+b.Key), hcl(t.Vhost), exchanges.of(b.Exchange), queues.of(b.Queue), hcl(b.Key))
+`, bindings.of(b.Exchange+" to "+b.Queue+" "+b.Key), quoted(t.Vhost), exchanges.of(b.Exchange), queues.of(b.Queue), quoted(b.Key))
 	}
 	_, err = io.WriteString(to, s.String())
 	return err
@@ -77,7 +77,7 @@ func texts(arguments amqp091.Table) string {
 	var s strings.Builder
 	s.WriteString("    arguments = {\n")
 	for _, key := range slices.Sorted(maps.Keys(arguments)) {
-		_, _ = fmt.Fprintf(&s, "      %s = %s\n", hcl(key), hcl(fmt.Sprint(arguments[key])))
+		_, _ = fmt.Fprintf(&s, "      %-*s = %s\n", longest(arguments), quoted(key), quoted(fmt.Sprint(arguments[key])))
 	}
 	s.WriteString("    }\n")
 	return s.String()
@@ -93,18 +93,26 @@ func typed(arguments amqp091.Table) string {
 	for _, key := range slices.Sorted(maps.Keys(arguments)) {
 		value := fmt.Sprint(arguments[key])
 		if text, ok := arguments[key].(string); ok {
-			value = hcl(text)
+			value = quoted(text)
 		}
-		_, _ = fmt.Fprintf(&s, "      %s = %s\n", hcl(key), value)
+		_, _ = fmt.Fprintf(&s, "      %-*s = %s\n", longest(arguments), quoted(key), value)
 	}
 	s.WriteString("    })\n")
 	return s.String()
 }
 
-// hcl quotes a text: https://developer.hashicorp.com/terraform/language/expressions/strings.
-func hcl(text string) string {
-	quoted, _ := json.Marshal(text)
-	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(string(quoted))
+// longest is the width of the longest name, quoted: terraform fmt aligns the values.
+func longest(arguments amqp091.Table) (width int) {
+	for key := range arguments {
+		width = max(width, len(quoted(key)))
+	}
+	return width
+}
+
+// quoted quotes a text: https://developer.hashicorp.com/terraform/language/expressions/strings.
+func quoted(text string) string {
+	inner, _ := json.Marshal(text)
+	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(string(inner))
 }
 
 // names gives each object a name that Terraform accepts, and no two the same.

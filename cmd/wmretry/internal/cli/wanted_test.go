@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+func parse(t *testing.T, args ...string) ([]topology.Topology, error) {
+	t.Helper()
+	var f wantedFlags
+	c := &cobra.Command{}
+	f.add(c, false)
+	require.NoError(t, c.ParseFlags(args))
+	wanted, err := f.wanted(c, "retry", nil)
+	return topologiesOf(wanted), err
+}
+
+// TestFlagsDeclareWhatAppsDeclare compares the topologies of flags with those of a builder with the same configuration.
+func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
+	for name, test := range map[string]struct {
+		args   []string
+		change func(*config.BuilderConfig)
+	}{
+		"schedule":    {[]string{"--schedule", "1s, 5s,25s*3 10m"}, func(c *config.BuilderConfig) { c.Schedule, _ = backoff.ParseSchedule("1s 5s 25s*3 10m") }},
+		"exponential": {[]string{"--schedule", "exponential"}, func(c *config.BuilderConfig) { c.Schedule = backoff.Exponential(time.Second, 5, 4) }},
+		"exponential with parameters": {[]string{"--schedule", "exponential:100ms:2:6"}, func(c *config.BuilderConfig) {
+			c.Schedule = backoff.Exponential(100*time.Millisecond, 2, 6)
+		}},
+		"jitter and extra tiers": {[]string{"--schedule", "1s 5s", "--jitter", "0.2", "--extra-tiers", "1h 24h"}, func(c *config.BuilderConfig) {
+			c.Schedule, c.Jitter, c.ExtraTiers = backoff.Schedule{time.Second, 5 * time.Second}, 0.2, []time.Duration{time.Hour, 24 * time.Hour}
+		}},
+		"group":                  {[]string{"--schedule", "1s", "--group", "shop"}, func(c *config.BuilderConfig) { c.TierGroup = "shop" }},
+		"group without a ladder": {[]string{"--schedule", "1s", "--group", "shop", "--extra-tiers", ""}, func(c *config.BuilderConfig) { c.TierGroup, c.ExtraTiers = "shop", []time.Duration{} }},
+		"types": {[]string{"--schedule", "1s", "--tier-type", "classic", "--work-queue-mode", "leave", "--work-queue-type", "quorum", "--work-queue-argument", "x-max-length=10"}, func(c *config.BuilderConfig) {
+			c.QueueType, c.WorkQueueMode = topology.Classic, topology.Leave
+			c.AMQP.Queue.Arguments = map[string]any{"x-queue-type": "quorum", "x-max-length": int64(10)}
+		}},
+		"limits": {[]string{"--schedule", "1s", "--dead-max-length", "100", "--dead-max-age", "30d", "--tier-argument", "x-max-length=5", "--dead-argument", "x-queue-leader-locator=client-local"}, func(c *config.BuilderConfig) {
+			c.DeadLetters = topology.Retention{MaxLength: 100, MaxAge: 30 * 24 * time.Hour}
+			c.TierArguments, c.DeadLetterArguments = map[string]any{"x-max-length": 5}, map[string]any{"x-queue-leader-locator": "client-local"}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have, err := parse(t, append(test.args, "--queue", "orders")...)
+			require.NoError(t, err)
+			require.Len(t, have, 1)
+			builder := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig("amqp://localhost/"), Schedule: backoff.Schedule{time.Second}}
+			test.change(&builder)
+			b, err := config.NewBuilder(builder)
+			require.NoError(t, err)
+			want := b.Topology("orders")
+			assert.Equal(t, want.String(), have[0].String())
+		})
+	}
+}
+
+func TestWrongDeclarations(t *testing.T) {
+	for want, args := range map[string][]string{
+		"no work queue is named":                       {"--schedule", "1s"},
+		"--schedule is missing":                        {"--queue", "orders"},
+		"such as 10s":                                  {"--queue", "orders", "--schedule", "often"},
+		"exponential:FIRST:FACTOR:RETRIES":             {"--queue", "orders", "--schedule", "exponential:1s:x:3"},
+		"it must be from 0 to 1":                       {"--queue", "orders", "--schedule", "1s", "--jitter", "2"},
+		"it must be KEY=VALUE":                         {"--queue", "orders", "--schedule", "1s", "--tier-argument", "x"},
+		"it must be like 72h or 30d":                   {"--queue", "orders", "--schedule", "1s", "--dead-max-age", "long"},
+		"it must be \"quorum\" or \"classic\"":         {"--queue", "orders", "--schedule", "1s", "--tier-type", "stream"},
+		"it has the name of a queue of the retry":      {"--queue", "orders.dead", "--schedule", "1s"},
+		"--file and --queue are both set":              {"--file", "x.json", "--queue", "orders"},
+		"no such file":                                 {"--file", "missing.json"},
+		"has the name of the work queue":               {"--queue", "orders", "--schedule", "1s", "--group", "orders"},
+		"it drops or refuses dead letters: set DeadLe": {"--queue", "orders", "--schedule", "1s", "--dead-argument", "x-max-length=1"},
+	} {
+		_, err := parse(t, args...)
+		require.ErrorContains(t, err, want)
+		assert.Equal(t, codeUsage, exitCode(err))
+	}
+}
+
+func TestFiles(t *testing.T) {
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "topology.json")
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		return name
+	}
+	example := regexp.MustCompile(`(?s)\n  \[\n.*\n  \]\n`).FindString(newTopologyCommand(&env{}).Long)
+	require.NotEmpty(t, example)
+	have, err := parse(t, "--file", file(example))
+	require.NoError(t, err, "the example of the help")
+	require.Len(t, have, 3)
+	assert.Equal(t, "slow", have[2].Group())
+	flags, err := parse(t, "--queue", "orders", "--queue", "billing", "--schedule", "1s 5s 25s*3 10m")
+	require.NoError(t, err)
+	assert.Equal(t, flags, have[:2])
+	for want, text := range map[string]string{
+		`unknown field "tiergroup"`:        `{"queues":["a"],"schedule":"1s","tiergroup":"b"}`,
+		`entry 2 of`:                       `[{"queues":["a"],"schedule":"1s"},{"queues":["b"]}]`,
+		"there is more behind the end":     `{"queues":["a"],"schedule":"1s"} {}`,
+		"must be a whole number":           `{"queues":["a"],"schedule":"1s","tier_arguments":{"x-max-length":1.5}}`,
+		"has no entry":                     `[]`,
+		"needed with different arguments":  `[{"queues":["a"],"schedule":"1s"},{"queues":["a"],"schedule":"1s","queue_arguments":{"x-max-priority":3}}]`,
+		"unexpected EOF":                   `[{"queues":`,
+		"want a delay from 1ms to 87600h":  `{"queues":["a"],"schedule":"soon"}`,
+		"TierArguments[\"x-message-ttl\"]": `{"queues":["a"],"schedule":"1s","tier_arguments":{"x-message-ttl":1}}`,
+	} {
+		_, err := parse(t, "--file", file(text))
+		if assert.Error(t, err, text) {
+			assert.Contains(t, err.Error(), want)
+		}
+	}
+}
+
+// TestFileHasAllFields: a new field of topology.Config needs one in the file.
+func TestFileHasAllFields(t *testing.T) {
+	fields := map[string]bool{}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[declaration]()) {
+		fields[field.Tag.Get("json")] = true
+	}
+	word := regexp.MustCompile(`[A-Z][a-z]+`)
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[topology.Config]()) {
+		name := strings.ToLower(strings.Join(word.FindAllString(field.Name, -1), "_"))
+		assert.True(t, fields[name], "the file has no field %s for %s", name, field.Name)
+	}
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// declareWith declares a work queue with a schedule. All of it is deleted when the test ends.
+func declareWith(t testing.TB, delays ...time.Duration) *queues {
+	t.Helper()
+	work := unique(t, "wmretry_status")
+	q := &queues{t: t, work: work, dead: deadletter.QueueOf(work), prefix: work + "_own", channel: channelOf(t)}
+	q.topology = topology.New(topology.Config{Schedule: backoff.Schedule(delays), Prefix: q.prefix}, topology.Queue{Name: work, Durable: true})
+	require.NoError(t, q.topology.Declare(q.channel))
+	t.Cleanup(func() { removeAll(t, work) })
+	return q
+}
+
+// removeAll deletes every queue and exchange whose name contains a text.
+func removeAll(t testing.TB, text string) {
+	t.Helper()
+	client := managementOf(t)
+	queues, err := client.ListQueuesWithParametersIn("/", url.Values{"columns": {"name"}})
+	require.NoError(t, err)
+	for _, q := range queues {
+		if strings.Contains(q.Name, text) {
+			_, _ = client.DeleteQueue("/", q.Name)
+		}
+	}
+	exchanges, err := client.ListExchangesIn("/")
+	require.NoError(t, err)
+	for _, e := range exchanges {
+		if strings.Contains(e.Name, text) {
+			_, _ = client.DeleteExchange("/", e.Name)
+		}
+	}
+}
+
+// wait publishes messages that wait on a tier.
+func (q *queues) wait(tier string, n int) {
+	q.t.Helper()
+	channel := channelOf(q.t)
+	require.NoError(q.t, channel.Confirm(false))
+	for i := range n {
+		confirm, err := channel.PublishWithDeferredConfirm(q.prefix, tier+"."+q.work, true, false, amqp091.Publishing{
+			DeliveryMode: amqp091.Persistent, Body: fmt.Append(nil, i), Headers: amqp091.Table{uuidHeader: fmt.Sprint(i)},
+		})
+		require.NoError(q.t, err)
+		require.True(q.t, confirm.Wait())
+	}
+}
+
+func (q *queues) tier(word string) string { return q.work + "." + q.prefix + "." + word }
+
+// statusOf returns the status of the work queue in a line of JSON.
+func (q *queues) statusOf(t testing.TB, text string) (w deadletter.WorkQueue, found bool) {
+	t.Helper()
+	for _, status := range lines[deadletter.Status](t, text) {
+		if at := slices.IndexFunc(status.Queues, func(w deadletter.WorkQueue) bool { return w.Name == q.work }); at >= 0 {
+			return status.Queues[at], true
+		}
+	}
+	return w, false
+}
+
+// awaitStatus waits until the management API shows as many messages.
+func (q *queues) awaitStatus(dead int, tiers ...int) deadletter.WorkQueue {
+	q.t.Helper()
+	var w deadletter.WorkQueue
+	require.Eventually(q.t, func() bool {
+		w, _ = q.statusOf(q.t, run(q.t, 0, "status", q.work, "--prefix", q.prefix, "--json").stdout)
+		have := []int{w.Dead.Messages}
+		for _, tier := range w.Tiers {
+			have = append(have, tier.Messages)
+		}
+		return slices.Equal(have, append([]int{dead}, tiers...))
+	}, 2*patience, time.Second, "the figures of the management API")
+	return w
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	q := declareWith(t, time.Hour, 2*time.Hour)
+	q.timeouts(3)
+	q.wait("2h", 4)
+	w := q.awaitStatus(3, 0, 4)
+	assert.False(t, w.Missing)
+	assert.Zero(t, w.Tiers[0].NextDue)
+	assert.WithinDuration(t, time.Now().Add(2*time.Hour), w.Tiers[1].NextDue, 5*time.Minute)
+	assert.False(t, w.Tiers[1].Retired)
+
+	all := run(t, 0, "status", "--prefix", q.prefix, "--no-color").stdout
+	assert.Regexp(t, `(?m)^`+q.work+` +0 +0 +0 +0 +no consumer$`, all)
+	assert.Regexp(t, `(?m)^  tier 2h +4 +4 +0 +0 +within 2h$`, all)
+	assert.NotContains(t, all, "tier 1h ", "an empty tier")
+	assert.Regexp(t, `(?m)^  dead letters +3 +3 +0 +0$`, all)
+	assert.Regexp(t, `(?m)^`+q.prefix+`\.orphans +0`, all)
+	assert.NotContains(t, all, "\x1b")
+
+	retired := run(t, 0, "status", q.work, "--prefix", q.prefix, "--schedule", "1h").stdout
+	assert.Regexp(t, `(?m)^  tier 2h +4 +4 +0 +0 +within 2h +retired$`, retired)
+	assert.Contains(t, retired, "wmretry tiers drain "+q.work+" 2h")
+	oldest := run(t, 0, "status", q.work, "--prefix", q.prefix, "--oldest").stdout
+	assert.Regexp(t, `(?m)^  dead letters +3 +3 +0 +0 +\d+[sm]$`, oldest)
+	assert.Equal(t, 3, q.count(q.dead), "the letters are there")
+	assert.Regexp(t, `nobody +- +- +- +- +does not exist`, run(t, 0, "status", "nobody", "--prefix", q.prefix).stdout)
+}
+
+func TestStatusWatch(t *testing.T) {
+	t.Parallel()
+	q := declareWith(t, time.Hour)
+	t.Run("pipe", func(t *testing.T) {
+		t.Parallel()
+		p := start(t, nil, "status", q.work, "--prefix", q.prefix, "--watch", "--interval", "200ms", "--json")
+		require.Eventually(t, func() bool { return strings.Count(p.stdout.String(), "\n") >= 3 }, patience, 10*time.Millisecond, "a line for each interval")
+		require.NoError(t, p.command.Process.Signal(syscall.SIGINT))
+		r := p.wait()
+		assert.Zero(t, r.code)
+		assert.Empty(t, r.stderr)
+		_, found := q.statusOf(t, r.stdout)
+		assert.True(t, found)
+	})
+	t.Run("terminal", func(t *testing.T) {
+		t.Parallel()
+		p := onTerminal(t, nil, "status", q.work, "--prefix", q.prefix, "--watch", "--interval", "200ms")
+		require.Eventually(t, func() bool { return strings.Count(p.stdout.String(), "\x1b[H") >= 3 }, patience, 10*time.Millisecond, "it draws again and again")
+		_, err := p.terminal.WriteString("\x03")
+		require.NoError(t, err)
+		r := p.wait()
+		assert.Zero(t, r.code)
+		assert.Contains(t, r.stdout, q.work)
+		assert.Contains(t, r.stdout, "\x1b[?25h", "the cursor is back")
+		assert.Equal(t, 1, strings.Count(r.stdout, "\x1b[2J"), "it clears the screen once")
+	})
+	t.Run("broker away", func(t *testing.T) {
+		t.Parallel()
+		proxy, address := newProxy(t)
+		p := start(t, []string{"AMQP_URL=" + address}, "status", q.work, "--prefix", q.prefix, "--watch", "--interval", "200ms")
+		p.await(p.stdout, q.work)
+		proxy.cut()
+		p.await(p.stderr, "tries again")
+		proxy.start(t)
+		before := strings.Count(p.stdout.String(), "QUEUE ")
+		require.Eventually(t, func() bool { return strings.Count(p.stdout.String(), "QUEUE ") > before+1 }, patience, 10*time.Millisecond, "it goes on")
+		require.NoError(t, p.command.Process.Signal(syscall.SIGINT))
+		assert.Zero(t, p.wait().code)
+	})
+}
+
+// TestStatusWithoutManagement: through the proxy, the guessed address of the management API does not answer.
+func TestStatusWithoutManagement(t *testing.T) {
+	t.Parallel()
+	q := declareWith(t, time.Hour)
+	q.timeouts(2)
+	q.wait("1h", 1)
+	_, address := newProxy(t)
+	environ := []string{"AMQP_URL=" + address}
+	r := runWith(t, 0, environ, "status", q.work, "--prefix", q.prefix, "--schedule", "1h 3h", "--json")
+	w, _ := q.statusOf(t, r.stdout)
+	require.Len(t, w.Tiers, 2)
+	assert.Equal(t, []int{2, 1}, []int{w.Dead.Messages, w.Tiers[0].Messages})
+	assert.True(t, w.Tiers[1].Missing)
+	assert.Contains(t, r.stderr, "without the management API")
+	r = runWith(t, 1, environ, "status", "--prefix", q.prefix)
+	assert.Contains(t, r.stderr, "name its address with --management, or name the work queues")
+	r = runWith(t, 1, append(environ, "AMQP_MANAGEMENT_URL=http://127.0.0.1:1"), "status", q.work)
+	assert.Contains(t, r.stderr, "the management API at 127.0.0.1:1 does not answer")
+}
+
+func TestWrongUseOfStatusTiersAndTopology(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"leave one of them out":                 {"status", "--watch", "--oldest"},
+		"it must be at least 100ms":             {"status", "--interval", "1ms"},
+		"no work queue is named":                {"status", "--schedule", "1s"},
+		"is set without --schedule":             {"status", "--jitter", "0.1"},
+		"needs QUEUE and TIER":                  {"tiers", "drain", "orders"},
+		"want the spelling":                     {"tiers", "drain", "orders", "60s"},
+		"only the schedule shows":               {"tiers", "prune", "--queue", "orders"},
+		"did you mean drain?":                   {"tiers", "drian"},
+		"use --queue orders":                    {"topology", "plan"},
+		"--schedule is missing":                 {"topology", "apply", "--queue", "orders"},
+		"it must be one of definitions":         {"topology", "export", "--queue", "orders", "--schedule", "1s", "--format", "xml"},
+		"--file and --schedule are both set":    {"topology", "verify", "--file", "x.json", "--schedule", "1s"},
+		`"50 per second" is not a number of le`: {"tiers", "drain", "orders", "1s", "--rate", "50 per second"},
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			r := runWith(t, 64, []string{"AMQP_URL=amqp://127.0.0.1:1/"}, args...)
+			assert.Contains(t, r.stderr, want)
+			assert.Empty(t, r.stdout)
+		})
+	}
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/export"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+type plan struct {
+	Drift       bool
+	Differences []drift.Difference
+}
+
+func planOf(t testing.TB, code int, args ...string) plan {
+	t.Helper()
+	all := lines[plan](t, run(t, code, append(args, "--json")...).stdout)
+	require.Len(t, all, 1)
+	return all[0]
+}
+
+func TestTopology(t *testing.T) {
+	t.Parallel()
+	name := unique(t, "wmretry_topology")
+	t.Cleanup(func() { removeAll(t, name) })
+	file := filepath.Join(t.TempDir(), "topology.json")
+	content := strings.ReplaceAll(`[
+		{"queues": ["orders_NAME", "billing_NAME"], "schedule": "1h 2h", "prefix": "NAME", "dead_letters": {"max_length": 100}},
+		{"queues": ["mails_NAME"], "work_queue_mode": "leave", "tier_group": "slow_NAME", "extra_tiers": "3h", "schedule": "1h", "prefix": "NAME"}
+	]`, "NAME", name)
+	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	of := []string{"--file", file}
+
+	before := planOf(t, 2, append([]string{"topology", "plan"}, of...)...)
+	assert.True(t, before.Drift)
+	r := run(t, 2, append([]string{"topology", "verify"}, of...)...)
+	assert.Contains(t, r.stdout, "+ queue orders_"+name+"."+name+".1h\n")
+	assert.Regexp(t, `(?m)^\d+ to create, 0 conflicts, 0 policies in the way\.$`, r.stdout)
+	assert.Empty(t, r.stderr)
+	r = run(t, 0, append([]string{"topology", "apply"}, of...)...)
+	assert.Regexp(t, `(?m)^\d+ created, 0 conflicts`, r.stdout)
+	r = run(t, 0, append([]string{"topology", "verify"}, of...)...)
+	assert.Empty(t, r.stdout+r.stderr, "there is nothing to say")
+	assert.Equal(t, "No drift: everything is there.\n", run(t, 0, append([]string{"topology", "plan"}, of...)...).stdout)
+
+	t.Run("without the management API", func(t *testing.T) {
+		_, address := newProxy(t)
+		r := runWith(t, 0, []string{"AMQP_URL=" + address}, append([]string{"topology", "plan"}, of...)...)
+		assert.Contains(t, r.stdout, "bindings and policies are not compared")
+		assert.Contains(t, r.stdout, "No drift")
+	})
+	t.Run("conflict", func(t *testing.T) {
+		flags := []string{"--queue", "orders_" + name, "--prefix", name, "--schedule", "1h", "--dead-max-length", "500", "--tier-type", "quorum"}
+		r := run(t, 2, append([]string{"topology", "plan"}, flags...)...)
+		assert.Contains(t, r.stdout, "! queue orders_"+name+".dead: x-max-length is 100, wanted is 500\n    RabbitMQ cannot change the arguments of an existing object\n")
+		assert.Contains(t, r.stdout, "i queue orders_"+name+"."+name+".2h\n    no schedule has this tier any more")
+		r = run(t, 2, append([]string{"topology", "apply"}, flags...)...)
+		assert.Contains(t, r.stderr, "nothing is declared")
+	})
+}
+
+func TestExportedDefinitionsHaveNoDrift(t *testing.T) {
+	t.Parallel()
+	name := unique(t, "wmretry_export")
+	t.Cleanup(func() { removeAll(t, name) })
+	flags := []string{"--queue", "orders_" + name, "--queue", "mails_" + name, "--group", "slow_" + name, "--extra-tiers", "", "--prefix", name, "--schedule", "1h 2h"}
+	client := managementOf(t)
+	post(t, client, run(t, 0, append([]string{"topology", "export"}, flags...)...).stdout)
+	assert.False(t, planOf(t, 0, append([]string{"topology", "plan"}, flags...)...).Drift)
+	policies := run(t, 0, append([]string{"topology", "export", "--format", "policies"}, flags...)...).stdout
+	post(t, client, policies)
+	t.Cleanup(func() {
+		all, err := client.ListPoliciesIn("/")
+		require.NoError(t, err)
+		for _, p := range all {
+			if strings.Contains(p.Name, name) {
+				_, _ = client.DeletePolicy("/", p.Name)
+			}
+		}
+	})
+	assert.False(t, planOf(t, 0, append([]string{"topology", "plan"}, flags...)...).Drift, "the policies are not in the way")
+	for _, format := range []string{"mermaid", "terraform", "permissions"} {
+		r := runWith(t, 0, []string{"AMQP_URL="}, append([]string{"topology", "export", "--format", format}, flags...)...)
+		assert.Contains(t, r.stdout, "orders_"+name, "it needs no broker")
+	}
+}
+
+// post imports definitions into the virtual host.
+func post(t testing.TB, client *rabbithole.Client, definitions string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, client.Endpoint+"/api/definitions/%2F", bytes.NewBufferString(definitions))
+	require.NoError(t, err)
+	request.Header.Set("Content-Type", "application/json")
+	request.SetBasicAuth(client.Username, client.Password)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer func() { _ = response.Body.Close() }()
+	require.Equal(t, http.StatusNoContent, response.StatusCode, definitions)
+}
+
+// TestExportedPermissionsSuffice runs an app and the commands as users that have exactly the exported permissions.
+func TestExportedPermissionsSuffice(t *testing.T) {
+	t.Parallel()
+	name := unique(t, "wmretry_roles")
+	t.Cleanup(func() { removeAll(t, name) })
+	work, other := "orders_"+name, "other_"+name
+	flags := []string{"--queue", work, "--prefix", name, "--schedule", "100ms 1h"}
+	exported := run(t, 0, append([]string{"topology", "export", "--format", "permissions"}, flags...)...).stdout
+	wanted := export.Topology{Vhost: "/", Wanted: []drift.Wanted{{
+		Topology: topology.Config{Prefix: name, Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}}, Queue: topology.Queue{Name: work, Durable: true},
+	}}}
+	address := map[string][]string{}
+	client := managementOf(t)
+	for _, role := range wanted.Roles() {
+		command := regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '/' ` + role.Name + ` '(.*)' '(.*)' '(.*)'$`).FindStringSubmatch(exported)
+		require.Equal(t, []string{role.Configure, role.Write, role.Read}, command[1:], role.Name)
+		user := name + "_" + role.Name
+		_, err := client.PutUser(user, rabbithole.UserSettings{Password: "canary", Tags: rabbithole.UserTags{role.Tag}})
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = client.DeleteUser(user) })
+		_, err = client.UpdatePermissionsIn("/", user, rabbithole.Permissions{Configure: role.Configure, Write: role.Write, Read: role.Read})
+		require.NoError(t, err)
+		uri, err := url.Parse(brokerURL(t))
+		require.NoError(t, err)
+		uri.User = url.UserPassword(user, "canary")
+		address[role.Name] = []string{"AMQP_URL=" + uri.String(), "AMQP_MANAGEMENT_URL=" + client.Endpoint}
+	}
+	as := func(code int, role string, args ...string) result {
+		t.Helper()
+		return runWith(t, code, address[role], append(args, "--prefix", name)...)
+	}
+
+	runApp(t, strings.TrimPrefix(address["app"][0], "AMQP_URL="), name, work)
+	q := &queues{t: t, work: work, dead: work + ".dead", prefix: name, channel: channelOf(t)}
+	q.await(q.dead, 3)
+	publishOrphan(t, q)
+
+	assert.Len(t, lines[map[string]any](t, as(0, "viewer", "dead", "list", work, "--json").stdout), 3)
+	as(0, "viewer", "orphans", "list")
+	as(0, "viewer", "dead", "export", work, "-o", filepath.Join(t.TempDir(), "letters.jsonl"))
+	as(0, "viewer", "status")
+	assert.Contains(t, as(1, "viewer", "dead", "redrive", work).stderr, "ACCESS_REFUSED")
+	assert.Contains(t, as(1, "viewer", "dead", "discard", work, "--yes").stderr, "ACCESS_REFUSED")
+
+	assert.Contains(t, as(0, "redriver", "dead", "redrive", work, "--limit", "2").stdout, "2  sent back")
+	q.await(work, 2)
+	as(0, "redriver", "orphans", "redrive")
+	q.await(work, 3)
+	copied := filepath.Join(t.TempDir(), "letters.jsonl")
+	as(0, "redriver", "dead", "discard", work, "--yes", "--export", copied)
+	as(0, "redriver", "dead", "import", copied)
+	q.await(q.dead, 1)
+	assert.Contains(t, as(1, "redriver", "tiers", "drain", work, "1h", "--force").stderr, "ACCESS_REFUSED")
+
+	q.wait("1h", 2)
+	as(0, "operator", "tiers", "drain", work, "1h", "--force")
+	q.await(work, 5)
+	as(0, "operator", "topology", "verify", "--queue", work, "--schedule", "100ms 1h")
+	_, err := q.channel.QueueDelete(q.dead, false, false, false)
+	require.NoError(t, err)
+	as(0, "operator", "topology", "apply", "--queue", work, "--schedule", "100ms 1h")
+	as(0, "operator", "tiers", "prune", "--queue", work, "--schedule", "100ms")
+	as(0, "operator", "dead", "list", work)
+	assert.Contains(t, as(1, "operator", "topology", "apply", "--queue", other, "--schedule", "1h").stderr, "ACCESS_REFUSED")
+}
+
+// runApp runs an app whose messages become dead letters.
+func runApp(t testing.TB, uri, prefix, queue string) {
+	t.Helper()
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}, Prefix: prefix}, nil)
+	require.NoError(t, err)
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	dead := make(chan struct{}, 10)
+	rabbit.AddConsumerHandler(router, "orders", queue, func(*message.Message) error {
+		dead <- struct{}{}
+		return backoff.Permanent(os.ErrInvalid)
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(t.Context()) }()
+	select {
+	case <-router.Running():
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		t.Fatal("the app does not start")
+	}
+	channel := channelOf(t)
+	for i := range 3 {
+		msg, err := amqp.DefaultMarshaler{}.Marshal(message.NewMessage(watermill.NewUUID(), []byte{byte('0' + i)}))
+		require.NoError(t, err)
+		require.NoError(t, channel.Publish("", queue, true, false, msg))
+	}
+	for range 3 {
+		select {
+		case <-dead:
+		case <-time.After(patience):
+			t.Fatal("the app gets no message")
+		}
+	}
+	q := &queues{t: t, channel: channelOf(t)}
+	q.await(queue+".dead", 3)
+	require.NoError(t, router.Close())
+	require.NoError(t, rabbit.Close())
+}
+
+// publishOrphan publishes a message that is an orphan, because it has the key of a work queue that was gone.
+func publishOrphan(t testing.TB, q *queues) {
+	t.Helper()
+	require.NoError(t, q.channel.Publish(q.prefix+".orphans", "1h."+q.work, true, false, amqp091.Publishing{
+		DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{uuidHeader: "orphan"}, Body: []byte("{}"),
+	}))
+	q.await(q.prefix+".orphans", 1)
+}
