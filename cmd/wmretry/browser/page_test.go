@@ -103,7 +103,7 @@ func letters(t *testing.T, b *browser, address string) {
 	b.picture("causes")
 
 	b.follow("connection refused")
-	assert.Contains(t, b.text(), fmt.Sprintf("Letters 1 to %d", refused))
+	assert.Contains(t, b.text(), fmt.Sprintf("Letters 1 to %d of %d", refused, refused))
 	b.labelled()
 	b.run(chromedp.Click(chromedp.CSS(`[data-all]`)))
 	assert.Equal(t, refused, eval[int](b, `document.querySelectorAll("[name=pick]:checked").length`))

@@ -15,7 +15,8 @@
 //
 // A browser asks for depths once in two seconds while its tab is visible. That calls Status and takes no letter. A view of letters
 // browses the queue once, when it is loaded, and looks at not more than Config.MaxLetters. What that means for other readers of the
-// queue is in the documentation of package deadletter.
+// queue is in the documentation of package deadletter. Where a quorum queue has more letters, RabbitMQ up to 4.2 changes their order with
+// each look, and so the pages of a list.
 //
 // A redrive or discard runs in the process of the handler and goes on when the browser is closed. Page.Close stops all of them. The page
 // keeps the summaries of the last 20.
