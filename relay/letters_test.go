@@ -85,9 +85,12 @@ func TestLettersAreDescribed(t *testing.T) {
 	poisoned := orderOf("poisoned")
 	poisoned.Metadata[poison.PoisonedTopicKey], poisoned.Metadata[poison.PoisonedHandlerKey] = "orders", "billing"
 	poisoned.Metadata[poison.ReasonForPoisonedKey] = "no stock"
-	require.NoError(t, s.Publish(deadTopic, poisoned, message.NewMessage("", []byte("x"))))
+	garbled := orderOf("garbled")
+	retrymw.Record{Failures: 3, Topic: "orders", Handler: "billing", Reason: "no", DeadReason: retrymw.DeadReasonExhausted}.Write(garbled.Metadata)
+	garbled.Metadata[retrymw.FailuresKey] = "many"
+	require.NoError(t, s.Publish(deadTopic, poisoned, message.NewMessage("", []byte("x")), garbled))
 	found := browse(t, store, deadTopic, letters.Filter{})
-	require.Len(t, found, 3)
+	require.Len(t, found, 4)
 
 	own := message.Metadata{"trace": "abc", "odd": "\xff\x00"}
 	assert.Equal(t, &letters.Letter{
@@ -104,6 +107,10 @@ func TestLettersAreDescribed(t *testing.T) {
 	assert.Equal(t, letters.Unknown, found[2].Kind)
 	assert.Regexp(t, "^#[0-9a-f]{16}$", found[2].ID)
 	assert.Empty(t, found[2].Target)
+	assert.Equal(t, &letters.Letter{
+		ID: "garbled", Queue: deadTopic, Target: "retry.return.billing", Kind: letters.Library, Metadata: own, Payload: []byte{0, 0xff, 'o'},
+		Record: retrymw.Record{Topic: "orders", Handler: "billing", Reason: "no", DeadReason: retrymw.DeadReasonExhausted},
+	}, found[3])
 }
 
 // TestLettersComeBack: a letter is handled as a new message with a history, and only by the handler that failed.
@@ -114,6 +121,11 @@ func TestLettersComeBack(t *testing.T) {
 		var mu sync.Mutex
 		var got []*message.Message
 		broken := true
+		handled := func() []*message.Message {
+			mu.Lock()
+			defer mu.Unlock()
+			return got
+		}
 		stop := shelfApp(t, s, backoff.Schedule{time.Second, 5 * time.Second}, func(msg *message.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -127,7 +139,7 @@ func TestLettersComeBack(t *testing.T) {
 		require.NoError(t, s.Publish("orders", orderOf("1")))
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
-		require.Len(t, got, 3)
+		require.Len(t, handled(), 3)
 		require.Equal(t, []string{"1"}, s.ids(deadTopic))
 
 		redriven := func(note string) retrymw.Redriven {
@@ -136,7 +148,7 @@ func TestLettersComeBack(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, letters.Summary{Total: 1, Done: 1}, summary)
 			synctest.Wait()
-			msg := got[len(got)-1]
+			msg := handled()[len(handled())-1]
 			want := orderOf("1")
 			assert.Equal(t, want.UUID, msg.UUID)
 			assert.Equal(t, want.Payload, msg.Payload)
@@ -157,14 +169,16 @@ func TestLettersComeBack(t *testing.T) {
 		assert.Equal(t, 1, redriven("first").Times)
 		time.Sleep(7 * time.Second) // and its whole schedule again
 		synctest.Wait()
-		require.Len(t, got, 6)
+		require.Len(t, handled(), 6)
 		require.Equal(t, []string{"1"}, s.ids(deadTopic))
 		assert.Equal(t, 1, browse(t, store, deadTopic, letters.Filter{})[0].Redriven.Times)
 
+		mu.Lock()
 		broken = false
+		mu.Unlock()
 		assert.Equal(t, 2, redriven("second").Times)
 		time.Sleep(time.Minute)
-		assert.Len(t, got, 7)
+		assert.Len(t, handled(), 7)
 		assert.Empty(t, browse(t, store, deadTopic, letters.Filter{}))
 		stop()
 		require.NoError(t, store.Close())

@@ -108,7 +108,7 @@ func TestExportAndImport(t *testing.T) {
 		slices.SortFunc(all, func(a, b amqp091.Delivery) int { return bytes.Compare(a.Body, b.Body) })
 	}
 	for i := range was {
-		for _, own := range []string{"x-delivery-count", "retry_publish_id"} { // of the broker, and of the publisher
+		for _, own := range []string{"x-delivery-count", "x-acquired-count", "retry_publish_id"} { // of the broker, and of the publisher
 			delete(was[i].Headers, own)
 			delete(is[i].Headers, own)
 		}
@@ -185,7 +185,7 @@ func TestEditOnTerminal(t *testing.T) {
 }
 
 // varying are headers of the broker and of the publisher, in an export.
-var varying = regexp.MustCompile(`,"(x-delivery-count|retry_publish_id)":\{[^}]*\}`)
+var varying = regexp.MustCompile(`,"(x-delivery-count|x-acquired-count|retry_publish_id)":\{[^}]*\}`)
 
 func sortedLines(export []byte) []string {
 	return slices.Sorted(strings.Lines(varying.ReplaceAllString(string(export), "")))

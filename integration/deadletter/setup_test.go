@@ -1,6 +1,7 @@
 package deadletter_test
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 	"time"
@@ -93,4 +94,12 @@ func declare(t testing.TB, queue string, arguments amqp091.Table) {
 func adds(t testing.TB, s letters.Summary) {
 	t.Helper()
 	require.Equal(t, s.Total, s.Done+s.Other+s.Kept+s.Unseen, s)
+}
+
+// exported discards the letters of a queue and returns their lines.
+func exported(t testing.TB, store *deadletter.Store, queue string) (*bytes.Buffer, error) {
+	t.Helper()
+	var file bytes.Buffer
+	_, err := store.Discard(t.Context(), queue, letters.Discard{Export: &file})
+	return &file, err
 }

@@ -44,7 +44,7 @@ func (r *run) discard(ctx context.Context, look *look, options letters.Discard) 
 		batch, text = batch[:0], text[:0]
 		return r.sure(look, false)
 	}
-	for r.limit == 0 || r.summary.Done+len(batch) < r.limit {
+	for r.limit == 0 || r.sent()+len(batch) < r.limit {
 		d, err := look.next(ctx)
 		if err != nil {
 			return err

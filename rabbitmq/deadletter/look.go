@@ -44,6 +44,8 @@ type look struct {
 	queue      string
 	total      int // letters to look at
 	left       int // of these, not yet looked at
+	least      int // of these, certainly there
+	missing    int // of these, not there
 
 	consumers  []uint64 // the last delivery tag of each consumer, the present one's at the end
 	settled    bits     // the delivery tags that are acknowledged
@@ -57,9 +59,10 @@ type look struct {
 	copies     *sender            // for letters near the limit; made when the first one comes
 }
 
-// look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative.
-func (s *Store) look(ctx context.Context, connection *dial.Connection, queue string, most int) (*look, error) {
-	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch}
+// look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative. Then it waits for the least
+// number of letters: after a lost connection the broker may not have given all of them back yet.
+func (s *Store) look(ctx context.Context, connection *dial.Connection, queue string, least, most int) (*look, error) {
+	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, least: least}
 	channel, err := connection.Channel(func(channel *amqp091.Channel) error {
 		state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 		if err != nil {
@@ -72,7 +75,7 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 		return nil, err
 	}
 	if most >= 0 {
-		l.total = min(l.total, most)
+		l.total = most
 	}
 	l.channel, l.left = channel, l.total
 	if l.left == 0 {
@@ -172,13 +175,14 @@ func (l *look) receive(ctx context.Context) (*amqp091.Delivery, error) {
 			if err != nil {
 				return nil, explain("read", l.queue, err)
 			}
+			asked++
 			if state.Messages > 0 {
 				empty = 0
-			} else if empty++; empty > 1 { // another reader has taken the rest
-				l.left = 0
+			} else if empty++; empty > 1 && l.total-l.left >= l.least || asked > mostPatience { // another reader has taken the rest
+				l.left, l.missing = 0, l.left
 				return nil, nil
 			}
-			if asked++; asked > mostPatience {
+			if asked > mostPatience {
 				return nil, fmt.Errorf("the queue %q has %d letters and delivers none to this consumer: another consumer is its single active "+
 					"consumer; stop that one first", l.queue, state.Messages)
 			}
@@ -299,13 +303,13 @@ func (l *look) settle() error { return l.channel.Qos(l.window, 0, false) }
 // errLost is the error of a call whose connection or consumer ended under way.
 var errLost = errors.New("the connection to the broker was lost")
 
-// explain adds what to do to an error of the broker.
+// explain adds what to do to an error of the broker. Some versions do not name the permission.
 func explain(what, queue string, err error) error {
 	switch {
 	case refusal.IsCode(err, amqp091.NotFound):
 		return fmt.Errorf("cannot %s %q: %w: %w", what, queue, letters.ErrNoQueue, err)
 	case refusal.IsCode(err, amqp091.AccessRefused):
-		return fmt.Errorf("cannot %s %q: %w: give the user the permission that the broker names, see docs/dead-letters.md", what, queue, err)
+		return fmt.Errorf("cannot %s %q: %w: the user needs the permission to read this queue, see docs/dead-letters.md", what, queue, err)
 	case errors.Is(err, amqp091.ErrClosed) || refusal.IsCode(err, amqp091.ConnectionForced):
 		return fmt.Errorf("cannot %s %q: %w: %w", what, queue, errLost, err)
 	}

@@ -91,7 +91,7 @@ func (r *redrive) count(ctx context.Context, look *look) error {
 // search goes through what this redrive has not looked at, and counts the letters that have died again. Its own consumer may have fetched
 // some of them.
 func (r *redrive) search(ctx context.Context, l *look) error {
-	behind, err := r.store.look(ctx, l.connection, r.queue, -1)
+	behind, err := r.store.look(ctx, l.connection, r.queue, 0, -1)
 	if err != nil {
 		return err
 	}

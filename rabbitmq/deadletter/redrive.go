@@ -161,11 +161,18 @@ func (r *redrive) isCanary() bool { return r.options.Canary > 0 && !r.watched &&
 
 // limitReached reports whether no further letter may be sent. It waits for the letters in flight if they decide.
 func (r *redrive) limitReached() bool {
-	if r.limit == 0 || r.done()+len(r.places) < r.limit {
+	if r.limit == 0 || r.sent()+len(r.places) < r.limit {
 		return false
 	}
 	r.flights.Wait()
-	return r.done() >= r.limit
+	return r.sent() >= r.limit
+}
+
+// sent is how many letters were sent and acknowledged, whether the broker has read that or not.
+func (r *run) sent() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.summary.Done + r.maybe
 }
 
 func (r *run) done() int {
@@ -182,7 +189,16 @@ func (r *redrive) enterOnce(phase letters.Phase) {
 
 // one sends a letter, or keeps it.
 func (r *redrive) one(ctx context.Context, look *look, d *amqp091.Delivery, l *letters.Letter) error {
-	if !r.filter.Match(l, time.Now()) || r.isOurs(l) {
+	if r.isOurs(l) { // it has died again, and a letter from the start whose acknowledgement was read is not there
+		r.change(func() {
+			if r.summary.Other++; r.maybe > 0 {
+				r.summary.Other--
+				r.found(1)
+			}
+		})
+		return look.keep(ctx, d)
+	}
+	if !r.filter.Match(l, time.Now()) {
 		r.change(func() { r.summary.Other++ })
 		return look.keep(ctx, d)
 	}

@@ -42,6 +42,7 @@ type run struct {
 	report   func(letters.Progress)
 	reported time.Time
 	unsure   int // of summary.Done: acknowledged since the last look.settle
+	maybe    int // not of summary.Done: acknowledged on lost connections, and the broker may not have read that
 }
 
 func (s *Store) newRun(queue string, filter letters.Filter, limit int, dryRun bool, report func(letters.Progress)) *run {
@@ -58,12 +59,12 @@ func (r *run) each(ctx context.Context, changes bool, session func(context.Conte
 	defer end()
 	pause := dial.Backoff{Initial: dial.ReconnectInitial, Max: dial.ReconnectMax}
 	for {
-		before := r.summary.Done
+		before := r.summary.Done + r.maybe
 		err := r.once(ctx, changes, session)
 		if err == nil || !r.counted || !errors.Is(err, errLost) {
 			return r.finish(err)
 		}
-		if r.summary.Done > before {
+		if r.summary.Done+r.maybe > before {
 			pause.Reset()
 		}
 		r.wait(err)
@@ -89,17 +90,19 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 			return r.lost(connection, err)
 		}
 	}
-	most := -1
+	least, most := 0, -1
 	if r.counted { // what was there at the start, without what is done: the newer ones are behind
 		most = r.summary.Total
 		if !r.dryRun {
 			most -= r.summary.Done
 		}
+		least = most - r.maybe
 	}
-	look, err := r.store.look(ctx, connection, r.queue, most)
+	look, err := r.store.look(ctx, connection, r.queue, least, most)
 	if err != nil {
 		return r.lost(connection, err)
 	}
+	defer look.close()
 	r.change(func() {
 		if !r.counted {
 			r.summary.Total, r.counted = look.left, true
@@ -110,13 +113,22 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 		}
 	})
 	err = r.lost(connection, session(ctx, look))
-	if errors.Is(err, errLost) {
-		r.change(func() { r.summary.Doubtful += r.unsure })
-	} else {
-		look.close()
-	}
-	r.unsure = 0
+	r.change(func() {
+		switch {
+		case errors.Is(err, errLost): // these letters come again, or they do not
+			r.summary.Doubtful += r.unsure
+			r.summary.Done, r.maybe = r.summary.Done-r.unsure, r.maybe+r.unsure
+		case err == nil:
+			r.found(min(look.missing, r.maybe))
+		}
+		r.unsure = 0
+	})
 	return err
+}
+
+// found counts letters whose acknowledgement the broker has read before the connection was lost. r.mu is locked.
+func (r *run) found(letters int) {
+	r.summary.Done, r.maybe = r.summary.Done+letters, r.maybe-letters
 }
 
 // lost makes an errLost of an error of the client, where the connection is closed.

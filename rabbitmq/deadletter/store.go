@@ -119,7 +119,7 @@ func (s *Store) browse(ctx context.Context, queue string, filter letters.Filter,
 		return err
 	}
 	defer connection.Close()
-	look, err := s.look(ctx, connection, queue, -1)
+	look, err := s.look(ctx, connection, queue, 0, -1)
 	if err != nil {
 		return err
 	}

@@ -92,6 +92,7 @@ func newBrowser(t *testing.T) *browser {
 		Source: `document.addEventListener("securitypolicyviolation", e => console.error("policy: " + e.violatedDirective + " " + e.blockedURI))`,
 	})
 	b.window(1100, 700, false)
+	b.dark(false)
 	return b
 }
 
@@ -140,18 +141,20 @@ func (b *browser) clean() {
 	require.Empty(b.t, b.faults)
 }
 
+// forget returns what the browser has seen until now.
+func (b *browser) forget() []string {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	faults := b.faults
+	b.faults = nil
+	return faults
+}
+
 // refused waits until the browser has reported an answer with this status, and forgets it. It must have seen no other fault.
 func (b *browser) refused(status int) {
 	b.t.Helper()
-	take := func() []string {
-		b.lock.Lock()
-		defer b.lock.Unlock()
-		faults := b.faults
-		b.faults = nil
-		return faults
-	}
 	var faults []string
-	require.Eventually(b.t, func() bool { faults = append(faults, take()...); return len(faults) > 0 }, patience, 10*time.Millisecond)
+	require.Eventually(b.t, func() bool { faults = append(faults, b.forget()...); return len(faults) > 0 }, patience, 10*time.Millisecond)
 	require.Len(b.t, faults, 1)
 	require.Contains(b.t, faults[0], fmt.Sprintf("status of %d", status))
 }
@@ -268,7 +271,10 @@ func (b *browser) dark(on bool) {
 	if on {
 		scheme = "dark"
 	}
-	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme},
+		{Name: "prefers-reduced-motion", Value: "reduce"}, // for pictures
+	}})
 }
 
 func (b *browser) window(width, height int64, phone bool) {

@@ -145,7 +145,7 @@ func (s *shop) old(number int) {
 	defer connection.Close()
 	channel, err := connection.Channel()
 	require.NoError(s.t, err)
-	first := time.Date(2026, 3, 9, 8, 30+number, 12, 0, time.UTC)
+	first := time.Now().Add(time.Duration(number)*time.Minute - 3*time.Hour).UTC().Truncate(time.Minute)
 	metadata := message.Metadata{"_watermill_message_uuid": fmt.Sprintf("01926c5e-order-%d", 4711+number), "customer": "grace", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 	middleware.Redriven{}.Add(middleware.Redrive{
 		At: first.Add(-40 * time.Minute), By: "ada@ops", Note: "after the outage", Failures: 5, DeadReason: "exhausted", Reason: "payments: 503 Service Unavailable",

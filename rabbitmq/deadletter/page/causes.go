@@ -25,9 +25,10 @@ type looked struct {
 	Err     string // the look ended early
 }
 
-// look visits the letters of a queue, the oldest first, until visit returns false, and not more than MaxLetters. The filter of Browse
-// is not used: the letters that it leaves out would not be counted.
-func (p *Page) look(ctx context.Context, queue string, visit func(*letters.Letter) bool) (looked, error) {
+// look visits the letters of a queue, the oldest first, and not more than MaxLetters. The filter of Browse is not used: the letters that
+// it leaves out would not be counted. A look does not end before, because up to RabbitMQ 4.2 the letters of a look that ends early come
+// back behind others.
+func (p *Page) look(ctx context.Context, queue string, visit func(*letters.Letter)) (looked, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	var seen looked
@@ -47,10 +48,7 @@ func (p *Page) look(ctx context.Context, queue string, visit func(*letters.Lette
 			return seen, nil
 		}
 		seen.Letters++
-		if !visit(letter) {
-			seen.More = true
-			return seen, nil
-		}
+		visit(letter)
 	}
 	return seen, nil
 }
@@ -74,10 +72,7 @@ func (p *Page) causes(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var groups letters.Groups
-	seen, err := p.look(r.Context(), s.Queue, func(l *letters.Letter) bool {
-		groups.Add(l)
-		return true
-	})
+	seen, err := p.look(r.Context(), s.Queue, groups.Add)
 	if err != nil {
 		return err
 	}
@@ -103,6 +98,7 @@ type listView struct {
 	Seen           looked
 	Rows           []listRow
 	Page, From, To int
+	Count          int // letters of all pages
 	Next           bool
 }
 
@@ -133,24 +129,21 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 		}
 		shown.Page = number
 	}
-	skip, filter, now := (shown.Page-1)*pageSize, s.filter(), time.Now()
-	shown.Seen, err = p.look(r.Context(), s.Queue, func(l *letters.Letter) bool {
-		switch {
-		case !filter.Match(l, now):
-		case skip > 0:
-			skip--
-		case len(shown.Rows) == pageSize:
-			shown.Next = true
-			return false
-		default:
+	before, filter, now := (shown.Page-1)*pageSize, s.filter(), time.Now()
+	shown.Seen, err = p.look(r.Context(), s.Queue, func(l *letters.Letter) {
+		if !filter.Match(l, now) {
+			return
+		}
+		if shown.Count >= before && len(shown.Rows) < pageSize {
 			shown.Rows = append(shown.Rows, newListRow(l))
 		}
-		return true
+		shown.Count++
 	})
 	if err != nil {
 		return err
 	}
-	shown.From, shown.To = (shown.Page-1)*pageSize+1, (shown.Page-1)*pageSize+len(shown.Rows)
+	shown.From, shown.To = before+1, before+len(shown.Rows)
+	shown.Next = shown.To < shown.Count
 	p.render(w, http.StatusOK, "letters.html", s.Queue, shown)
 	return nil
 }

@@ -64,11 +64,10 @@ func (p *Page) letter(w http.ResponseWriter, r *http.Request) error {
 		return failure{http.StatusBadRequest, "The address has no ID of a letter.", nil}
 	}
 	shown := letterView{selection: s}
-	shown.Seen, err = p.look(r.Context(), s.Queue, func(l *letters.Letter) bool {
-		if l.ID == s.IDs[0] {
+	shown.Seen, err = p.look(r.Context(), s.Queue, func(l *letters.Letter) {
+		if shown.Letter == nil && l.ID == s.IDs[0] {
 			shown.Letter = l
 		}
-		return shown.Letter == nil
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,222 @@
+package deadletter_test
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+// TestRedriveGoesOnAfterALostConnection: no letter is lost, and not more come twice than the summary says.
+func TestRedriveGoesOnAfterALostConnection(t *testing.T) {
+	t.Parallel()
+	const count, cuts = 5000, 3
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	bury(t, a, queue, count)
+	proxy, uri := broker.Proxy(t)
+	store := open(t, uri, a.Name)
+	var cutting sync.WaitGroup
+	var mu sync.Mutex
+	var phases []letters.Phase
+	cut, lost := 0, error(nil)
+	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{Rate: 2000, Progress: func(p letters.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		phases = append(phases, p.Phase)
+		if p.Phase == letters.Waiting {
+			lost = p.Err
+		}
+		if cut < cuts && p.Done >= (cut+1)*count/(cuts+1) {
+			cut++
+			cutting.Go(func() {
+				proxy.Stop()
+				assert.NoError(t, proxy.Start())
+			})
+		}
+	}})
+	cutting.Wait()
+	require.NoError(t, err)
+	adds(t, summary)
+	assert.Equal(t, count, summary.Total)
+	assert.Equal(t, cuts, cut)
+	assert.Contains(t, phases, letters.Waiting)
+	require.Error(t, lost)
+	assert.NotContains(t, lost.Error(), "guest:guest")
+	assert.Zero(t, testapp.Depth(t, deadletter.QueueOf(queue)))
+	assert.Equal(t, summary.Total, summary.Done)
+
+	sent := testapp.NewLedger()
+	total := testapp.Depth(t, queue)
+	for _, d := range testapp.Take(t, queue, total) {
+		sent.Add(d.Headers["_watermill_message_uuid"].(string))
+	}
+	assert.Equal(t, count, sent.Len(), "lost")
+	assert.LessOrEqual(t, total-count, summary.Doubtful, "twice")
+}
+
+// TestErrorsNameThePermission: a user that may do less gets an error with what is missing, and every letter stays.
+func TestErrorsNameThePermission(t *testing.T) {
+	t.Parallel()
+	const count = 5
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	bury(t, a, queue, count)
+	letterQueue := deadletter.QueueOf(queue)
+	for name, c := range map[string]struct {
+		configure, write, read string
+		want                   []string
+		lists                  bool
+	}{
+		"no read":      {".*", ".*", "^$", []string{"permission to read", letterQueue}, false},
+		"no write":     {".*", "^$", ".*", []string{"write", "amq.default"}, true},
+		"no configure": {"^$", ".*", ".*", []string{"configure", letterQueue + ".lock"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			user := broker.User(t, c.configure, c.write, c.read)
+			store := open(t, broker.WithUser(t, user, user), a.Name)
+			listed, failed := 0, error(nil)
+			for _, err := range store.Browse(t.Context(), letterQueue, letters.Filter{}) {
+				if failed = err; err == nil {
+					listed++
+				}
+			}
+			if c.lists {
+				require.NoError(t, failed)
+				assert.Equal(t, count, listed)
+			} else {
+				for _, want := range c.want {
+					require.ErrorContains(t, failed, want)
+				}
+			}
+			summary, err := store.Redrive(t.Context(), letterQueue, letters.Redrive{})
+			for _, want := range c.want {
+				require.ErrorContains(t, err, want)
+			}
+			require.NotContains(t, err.Error(), user+":"+user)
+			adds(t, summary)
+			assert.Zero(t, summary.Done)
+			assert.Equal(t, upTo(count), sorted(ids(list(t, open(t, broker.URL(t), a.Name), letterQueue))))
+			assert.Zero(t, testapp.Depth(t, queue))
+		})
+	}
+}
+
+func sorted(ids []string) []string {
+	slices.Sort(ids)
+	return ids
+}
+
+// TestALetterThatIsTooLargeForItsHistory: a letter whose own headers fill a frame goes home without the history of redrives.
+func TestALetterThatIsTooLargeForItsHistory(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	a.Declare(queue)
+	p := testapp.Orders(1)[0]
+	p.Headers["large"] = strings.Repeat("x", 131072-300)
+	testapp.Send(t, "", deadletter.QueueOf(queue), p)
+	store := open(t, broker.URL(t), a.Name)
+	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{Note: strings.Repeat("n", 128)})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 1, Done: 1}, summary)
+	d := testapp.Take(t, queue, 1)[0]
+	assert.True(t, p.Headers["large"] == d.Headers["large"], "the app's own header")
+	assert.Equal(t, testapp.ID(0), d.Headers["_watermill_message_uuid"])
+	_, found := d.Headers[middleware.RedrivenKey]
+	assert.False(t, found, "the history")
+}
+
+// TestHostileImports: a file cannot close the connection for ever, and the letters of the lines before are imported.
+func TestHostileImports(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	bury(t, a, queue, 1)
+	letterQueue, store := deadletter.QueueOf(queue), open(t, broker.URL(t), a.Name)
+	var file bytes.Buffer
+	_, err := store.Discard(t.Context(), letterQueue, letters.Discard{Export: &file})
+	require.NoError(t, err)
+	good := file.String()
+	with := func(from, to string) string {
+		t.Helper()
+		require.Contains(t, good, from)
+		return strings.Replace(good, from, to, 1)
+	}
+	for name, line := range map[string]string{
+		"NaN":          with(`"headers":{`, `"headers":{"nan":{"d":"NaN"},`),
+		"expiration":   with(`"properties":{`, `"properties":{"expiration":"soon",`),
+		"reply-to":     with(`"properties":{`, `"properties":{"reply_to":"amq.rabbitmq.reply-to",`),
+		"long name":    with(`"headers":{`, `"headers":{"`+strings.Repeat("x", 256)+`":{"V":null},`),
+		"large":        with(`"headers":{`, `"headers":{"large":{"S":"`+strings.Repeat("x", 200_000)+`"},`),
+		"no queue":     strings.ReplaceAll(good, queue, a.Queue("missing")),
+		"no exchange":  strings.ReplaceAll(with(`"exchange":"`+a.Name+`"`, `"exchange":"missing"`), `"queue":"`, `"queue":"missing_`),
+		"not a letter": "{}\n",
+	} {
+		summary, err := store.Import(t.Context(), strings.NewReader(good+line), deadletter.Import{})
+		require.ErrorContains(t, err, "line 2", name)
+		assert.Equal(t, 1, summary.Done, name)
+		assert.Equal(t, 1, testapp.Depth(t, letterQueue), name)
+		_, err = store.Discard(t.Context(), letterQueue, letters.Discard{})
+		require.NoError(t, err, name)
+	}
+	for name, line := range map[string]string{
+		"a user of another": with(`"properties":{`, `"properties":{"user_id":"another",`),
+		"copies":            with(`"headers":{`, `"headers":{"CC":{"A":[{"S":"`+queue+`"}]},"BCC":{"S":"x"},`),
+		"a count":           with(`"headers":{`, `"headers":{"x-delivery-count":{"l":"2000000"},`),
+	} {
+		_, err := store.Import(t.Context(), strings.NewReader(line), deadletter.Import{})
+		require.NoError(t, err, name)
+		l := list(t, store, letterQueue)
+		require.Len(t, l, 1, name)
+		assert.Equal(t, testapp.ID(0), l[0].ID, name)
+		assert.Zero(t, testapp.Depth(t, queue), "%s: nothing goes to the work queue", name)
+		_, err = store.Discard(t.Context(), letterQueue, letters.Discard{})
+		require.NoError(t, err, name)
+	}
+}
+
+// TestAStoreLeavesNothingBehind: no goroutine, connection, queue or lock. It is not parallel, because it compares goroutines.
+func TestAStoreLeavesNothingBehind(t *testing.T) {
+	queue := broker.Name(t, "left")
+	broker.Clean(t, queue)
+	declare(t, deadletter.QueueOf(queue), amqp091.Table{"x-queue-type": "quorum"})
+	declare(t, queue, amqp091.Table{"x-queue-type": "quorum"})
+	testapp.Send(t, "", deadletter.QueueOf(queue), dead(queue, 300)...)
+	client := broker.Management(t)
+	before := goleak.IgnoreCurrent()
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t)}, nil)
+	require.NoError(t, err)
+	for l, err := range store.Browse(t.Context(), deadletter.QueueOf(queue), letters.Filter{}) {
+		require.NoError(t, err)
+		require.NotNil(t, l)
+		break
+	}
+	_, err = store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{Limit: 100, Canary: 1, CanaryWait: time.Millisecond})
+	require.NoError(t, err)
+	_, err = store.Discard(t.Context(), deadletter.QueueOf(queue), letters.Discard{Limit: 100})
+	require.NoError(t, err)
+	require.NoError(t, store.Close())
+	goleak.VerifyNone(t, before)
+	assert.Equal(t, 100, testapp.Depth(t, deadletter.QueueOf(queue)))
+	queues, err := client.ListQueues()
+	require.NoError(t, err)
+	for _, q := range queues {
+		if strings.Contains(q.Name, queue) {
+			assert.Contains(t, []string{queue, deadletter.QueueOf(queue)}, q.Name)
+		}
+	}
+}

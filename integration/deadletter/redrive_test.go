@@ -1,0 +1,330 @@
+package deadletter_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+// A patient is an app whose handler fails until it is repaired.
+type patient struct {
+	*testapp.App
+	queue    string
+	store    *deadletter.Store
+	repaired atomic.Bool
+	failed   *testapp.Ledger
+	handled  *testapp.Ledger
+}
+
+// ill runs an app with so many dead letters.
+func ill(t *testing.T, count int) *patient {
+	t.Helper()
+	p := &patient{App: testapp.New(t), failed: testapp.NewLedger(), handled: testapp.NewLedger()}
+	p.queue, p.store = p.Queue("orders"), open(t, broker.URL(t), p.Name)
+	bury(t, p.App, p.queue, count)
+	p.Handle(p.queue, 8, func(msg *message.Message) error {
+		if !p.repaired.Load() {
+			p.failed.Add(msg.UUID)
+			return backoff.Permanent(errDown)
+		}
+		p.handled.Add(msg.UUID)
+		return nil
+	})
+	p.Run()
+	return p
+}
+
+func (p *patient) redrive(t *testing.T, options letters.Redrive) (letters.Summary, error) {
+	t.Helper()
+	summary, err := p.store.Redrive(t.Context(), deadletter.QueueOf(p.queue), options)
+	adds(t, summary)
+	return summary, err
+}
+
+// all waits until each message is a dead letter again or was handled, and is there once.
+func (p *patient) all(t *testing.T, count int) {
+	t.Helper()
+	broker.Eventually(t, soon, func() bool {
+		return p.handled.Len()+testapp.Depth(t, deadletter.QueueOf(p.queue)) == count && testapp.Depth(t, p.queue) == 0
+	}, "each message is dead or was handled")
+	seen := p.handled.Counts()
+	for _, l := range list(t, p.store, deadletter.QueueOf(p.queue)) {
+		seen[l.ID]++
+	}
+	assert.Len(t, seen, count)
+	for id, times := range seen {
+		assert.Equal(t, 1, times, id)
+	}
+}
+
+// TestRedriveSendsOnlyWhatWasThere: letters that die again under way are behind the others, and are not sent again.
+func TestRedriveSendsOnlyWhatWasThere(t *testing.T) {
+	t.Parallel()
+	const count = 200
+	p := ill(t, count)
+	summary, err := p.redrive(t, letters.Redrive{})
+	require.NoError(t, err)
+	assert.Equal(t, count, summary.Total)
+	assert.Equal(t, count, summary.Done)
+	p.failed.Wait(t, count, soon)
+	p.all(t, count)
+	assert.Empty(t, p.failed.Twice())
+	for _, l := range list(t, p.store, deadletter.QueueOf(p.queue)) {
+		assert.Equal(t, 1, l.Redriven.Times)
+		assert.Equal(t, 1, l.Record.Failures, "a fresh count")
+	}
+	p.repaired.Store(true)
+	summary, err = p.redrive(t, letters.Redrive{Rate: 1000})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: count, Done: count}, summary)
+	p.handled.Wait(t, count, soon)
+	p.all(t, count)
+	assert.Zero(t, testapp.Depth(t, deadletter.QueueOf(p.queue)))
+}
+
+func TestRedriveOfSomeLetters(t *testing.T) {
+	t.Parallel()
+	const count = 30
+	p := ill(t, count)
+	p.repaired.Store(true)
+	summary, err := p.redrive(t, letters.Redrive{DryRun: true, Filter: letters.Filter{IDs: upTo(20)}, Limit: 5})
+	require.NoError(t, err)
+	assert.Equal(t, 5, summary.Done)
+	assert.Zero(t, p.handled.Len(), "a dry run sends none")
+
+	summary, err = p.redrive(t, letters.Redrive{Filter: letters.Filter{IDs: []string{testapp.ID(3), testapp.ID(29), "none"}}})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: count, Done: 2, Other: count - 2}, summary)
+	p.handled.Wait(t, 2, soon)
+	assert.Equal(t, map[string]int{testapp.ID(3): 1, testapp.ID(29): 1}, p.handled.Counts())
+
+	summary, err = p.redrive(t, letters.Redrive{Limit: 7})
+	require.NoError(t, err)
+	assert.Equal(t, count-2, summary.Total)
+	assert.Equal(t, 7, summary.Done)
+	p.handled.Wait(t, 9, soon)
+	p.all(t, count)
+
+	var changed atomic.Int64
+	summary, err = p.redrive(t, letters.Redrive{Edit: func(l *letters.Letter) ([]byte, error) {
+		if changed.Add(1) == 4 {
+			return nil, errors.New("no currency")
+		}
+		return append([]byte("edited "), l.Payload...), nil
+	}})
+	require.ErrorContains(t, err, "no currency")
+	assert.Equal(t, 3, summary.Done)
+	p.handled.Wait(t, 12, soon)
+	p.all(t, count)
+}
+
+// TestTheCanaryDiesAgain: nothing but the canary was sent.
+func TestTheCanaryDiesAgain(t *testing.T) {
+	t.Parallel()
+	const count = 100
+	p := ill(t, count)
+	var mu sync.Mutex
+	var phases []letters.Phase
+	summary, err := p.redrive(t, letters.Redrive{Canary: 10, CanaryWait: soon, Progress: func(progress letters.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(phases) == 0 || phases[len(phases)-1] != progress.Phase {
+			phases = append(phases, progress.Phase)
+		}
+	}})
+	require.ErrorIs(t, err, letters.ErrRedead)
+	assert.Equal(t, count, summary.Total)
+	assert.Equal(t, 10, summary.Done)
+	assert.Positive(t, summary.Redead)
+	p.failed.Wait(t, 10, soon)
+	p.all(t, count)
+	assert.Equal(t, 10, p.failed.Len(), "only the canary was sent")
+	assert.Equal(t, letters.Ended, phases[len(phases)-1])
+	assert.Contains(t, phases, letters.Watching)
+
+	p.repaired.Store(true)
+	summary, err = p.redrive(t, letters.Redrive{Canary: 10, CanaryWait: time.Second})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: count, Done: count}, summary)
+	p.handled.Wait(t, count, soon)
+	p.all(t, count)
+}
+
+// TestMaxRedeadStops: a tenth would be too many.
+func TestMaxRedeadStops(t *testing.T) {
+	t.Parallel()
+	const count = 600
+	p := ill(t, count)
+	summary, err := p.redrive(t, letters.Redrive{Rate: 20, MaxRedead: 0.1})
+	require.ErrorIs(t, err, letters.ErrRedead)
+	assert.GreaterOrEqual(t, summary.Done, 20)
+	assert.Less(t, summary.Done, count)
+	assert.Greater(t, summary.Redead, summary.Done/10)
+	p.failed.Wait(t, summary.Done, soon)
+	p.all(t, count)
+	assert.Equal(t, summary.Done, p.failed.Len(), "no other letter was sent")
+	assert.Empty(t, p.failed.Twice())
+}
+
+// TestOneRedriveAtATime: the second one ends at once, and the first one goes on until its context ends.
+func TestOneRedriveAtATime(t *testing.T) {
+	t.Parallel()
+	const count = 100
+	p := ill(t, count)
+	p.repaired.Store(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	type result struct {
+		summary letters.Summary
+		err     error
+	}
+	begun, ended := make(chan struct{}), make(chan result, 1)
+	var once sync.Once
+	go func() {
+		summary, err := p.store.Redrive(ctx, deadletter.QueueOf(p.queue), letters.Redrive{Rate: 0.5, Progress: func(progress letters.Progress) {
+			if progress.Done > 0 {
+				once.Do(func() { close(begun) })
+			}
+		}})
+		ended <- result{summary, err}
+	}()
+	broker.Receive(t, begun, "the first letter was sent")
+	another := open(t, broker.URL(t), p.Name)
+	_, err := another.Redrive(t.Context(), deadletter.QueueOf(p.queue), letters.Redrive{})
+	require.ErrorIs(t, err, letters.ErrBusy)
+	require.ErrorContains(t, err, deadletter.QueueOf(p.queue))
+	_, err = p.store.Discard(t.Context(), deadletter.QueueOf(p.queue), letters.Discard{})
+	require.ErrorIs(t, err, letters.ErrBusy)
+	bury(t, p.App, p.Queue("others"), 1)
+	_, err = another.Redrive(t.Context(), deadletter.QueueOf(p.Queue("others")), letters.Redrive{})
+	require.NoError(t, err, "another queue")
+
+	cancel()
+	first := broker.Receive(t, ended, "the first redrive ends")
+	require.ErrorIs(t, first.err, context.Canceled)
+	adds(t, first.summary)
+	assert.Equal(t, count, first.summary.Total)
+	assert.Less(t, first.summary.Done, count)
+	summary, err := p.redrive(t, letters.Redrive{})
+	require.NoError(t, err, "the lock is gone")
+	assert.Equal(t, count-first.summary.Done, summary.Done)
+	p.handled.Wait(t, count, soon)
+	p.all(t, count)
+}
+
+// TestLettersWhoseQueueIsGoneStay: the error names the queue.
+func TestLettersWhoseQueueIsGoneStay(t *testing.T) {
+	t.Parallel()
+	const count = 40
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	bury(t, a, queue, count)
+	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
+	require.NoError(t, err)
+	store := open(t, broker.URL(t), a.Name)
+	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{})
+	require.ErrorIs(t, err, letters.ErrNoTarget)
+	require.ErrorContains(t, err, `"`+queue+`"`)
+	assert.Equal(t, letters.Summary{Total: count, Kept: count}, summary)
+	assert.Equal(t, upTo(count), ids(list(t, store, deadletter.QueueOf(queue))))
+
+	a.Declare(queue)
+	summary, err = store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: count, Done: count}, summary)
+	assert.Equal(t, count, testapp.Depth(t, queue))
+	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
+}
+
+// TestOrphansGoHome: with the record that they have, and those whose queue is still gone stay.
+func TestOrphansGoHome(t *testing.T) {
+	t.Parallel()
+	const count = 20
+	a := testapp.New(t)
+	queue, gone := a.Queue("orders"), a.Queue("gone")
+	a.Declare(queue, gone)
+	for _, name := range []string{queue, gone} {
+		_, err := broker.Channel(t).QueueDelete(name, false, false, false)
+		require.NoError(t, err)
+	}
+	sent := testapp.Orders(2 * count)
+	for i := range sent {
+		sent[i].Headers["number"], sent[i].Headers[middleware.FailuresKey], sent[i].Headers[middleware.TopicKey] = int64(i), "1", queue
+		if i >= count {
+			sent[i].Headers[middleware.TopicKey] = gone
+		}
+	}
+	testapp.Send(t, a.Name, "100ms."+queue, sent[:count]...)
+	testapp.Send(t, a.Name, "100ms."+gone, sent[count:]...)
+	store := open(t, broker.URL(t), a.Name)
+	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, store.Orphans()) == 2*count }, "all are orphans")
+	for _, l := range list(t, store, store.Orphans()) {
+		require.Equal(t, letters.Orphan, l.Kind)
+		require.Equal(t, 1, l.Record.Failures)
+		require.Equal(t, map[bool]string{true: queue, false: gone}[l.Headers["number"].(int64) < count], l.Target)
+	}
+
+	handled := testapp.NewLedger()
+	a.Handle(queue, 2, func(msg *message.Message) error {
+		record, retried := middleware.ReadRecord(msg.Metadata)
+		assert.True(t, retried)
+		assert.Equal(t, 1, record.Failures)
+		handled.Add(msg.UUID)
+		return nil
+	})
+	a.Run()
+	summary, err := store.Redrive(t.Context(), store.Orphans(), letters.Redrive{})
+	require.ErrorIs(t, err, letters.ErrNoTarget)
+	require.ErrorContains(t, err, `"`+gone+`"`)
+	assert.Equal(t, letters.Summary{Total: 2 * count, Done: count, Kept: count}, summary)
+	handled.Wait(t, count, soon)
+	a.Settle(queue)
+	assert.Empty(t, handled.Twice())
+	for _, id := range upTo(count) {
+		assert.Contains(t, handled.Counts(), id)
+	}
+	left := list(t, store, store.Orphans())
+	assert.Equal(t, upTo(2 * count)[count:], ids(left))
+	for _, l := range left {
+		assert.Equal(t, gone, l.Target)
+	}
+}
+
+// TestAWorkQueueThatRefusesStopsTheRedrive: what it does not take stays a dead letter.
+func TestAWorkQueueThatRefusesStopsTheRedrive(t *testing.T) {
+	t.Parallel()
+	const count, most = 50, 5
+	a := testapp.New(t)
+	queue := a.Queue("full")
+	declare(t, queue, amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(most), "x-overflow": "reject-publish"})
+	declare(t, deadletter.QueueOf(queue), amqp091.Table{"x-queue-type": "quorum"})
+	testapp.Send(t, "", deadletter.QueueOf(queue), dead(queue, count)...)
+	store := open(t, broker.URL(t), a.Name)
+	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{})
+	require.ErrorContains(t, err, `"`+queue+`" refuses letters`)
+	adds(t, summary)
+	assert.Equal(t, count, summary.Total)
+	assert.Equal(t, most, summary.Done)
+	seen := map[string]int{}
+	for _, l := range append(list(t, store, deadletter.QueueOf(queue)), list(t, store, queue)...) {
+		seen[l.ID]++
+	}
+	for _, id := range upTo(count) {
+		assert.Equal(t, 1, seen[id], id)
+	}
+}
