@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
