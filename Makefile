@@ -20,6 +20,8 @@ RECONNECT  = -e /integration/reconnect -e /integration/chaos
 V3         = -tags=amqpv3
 # Integration tests that mostly wait: more of them run at the same time than there are processors.
 WAITING    = ./adopt ./connect ./declare ./groups
+# Flags of redrivebench: -letters, -by-hand, -rounds, -size.
+REDRIVE_ARGS ?=
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
 # Flags of bench-scale: -only, -messages, -rounds, -all, -native, -short.
@@ -86,7 +88,7 @@ test-short: test-root ## the tests that need no broker
 race: ## all tests with the race detector (needs a C compiler)
 	@$(SUBMAKE) test RACE=-race
 
-bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS, STORM_ARGS)
+bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS, STORM_ARGS, REDRIVE_ARGS)
 	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 	@$(WITH_BROKER) $(SUBMAKE) bench-broker
 
@@ -169,6 +171,7 @@ test-chaos:
 bench-broker:
 	$(GO) run -C integration ./publisher/cmd/publishbench $(BENCH_ARGS)
 	$(GO) run -C integration ./retry/cmd/retrybench $(BENCH_ARGS) $(STORM_ARGS)
+	$(GO) run -C integration ./deadletter/cmd/redrivebench $(REDRIVE_ARGS)
 	@$(SUBMAKE) groups-one
 	$(GO) test -C integration -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 

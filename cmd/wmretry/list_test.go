@@ -186,7 +186,7 @@ func TestNames(t *testing.T) {
 	assert.Contains(t, r.stderr, "the queue does not exist")
 	assert.Contains(t, r.stderr, "work queues with a dead-letter queue are ")
 	lone := unique(t, "wmretry_lone")
-	_, err := q.channel.QueueDeclare(lone, false, true, false, false, nil)
+	_, err := q.channel.QueueDeclare(lone, false, false, true, false, nil) // exclusive: it ends with the connection
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		return strings.Contains(run(t, 1, "dead", "list", lone).stderr, "where that queue itself has the letters, use --as-is")

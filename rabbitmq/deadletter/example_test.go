@@ -133,30 +133,3 @@ func ExampleStore_Import() {
 	summary, err := store.Import(ctx, file, deadletter.Import{})
 	log.Println(summary, err)
 }
-
-func ExampleStore_Status() {
-	ctx := context.Background()
-	store, err := deadletter.Open(deadletter.Config{URI: uri, Management: "http://guest:guest@localhost:15672"}, nil)
-	check(err)
-	defer store.Close()
-	status, err := store.Status(ctx) // the work queues are found by themselves
-	check(err)
-	for _, queue := range status.Queues {
-		fmt.Println(queue.Name, queue.Messages, "dead:", queue.Dead.Messages)
-		for _, tier := range queue.Tiers {
-			fmt.Println("  ", tier.Delay, tier.Messages, tier.Retired)
-		}
-	}
-}
-
-// A tier that no schedule has any more gives its messages back, and its empty queue is removed.
-func ExampleStore_Drain() {
-	ctx := context.Background()
-	store, err := deadletter.Open(deadletter.Config{URI: uri, Management: "http://guest:guest@localhost:15672"}, nil)
-	check(err)
-	defer store.Close()
-	summary, err := store.Drain(ctx, "orders.retry.25s", letters.Redrive{})
-	log.Println(summary, err)
-	pruned, err := store.Prune(ctx, deadletter.Prune{})
-	log.Println(pruned, err)
-}
