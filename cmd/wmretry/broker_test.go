@@ -218,7 +218,6 @@ type proxy struct {
 	mu          sync.Mutex
 	listener    net.Listener
 	connections map[net.Conn]bool
-	bytes       int64
 }
 
 // newProxy returns a proxy and the broker's address through it.

@@ -171,6 +171,7 @@ func missing(ids []string, have map[string]int) int {
 
 // TestSIGKILL kills redrives at random points until all letters are back.
 func TestSIGKILL(t *testing.T) {
+	t.Parallel()
 	const letters, inFlight, mostKills = 5000, 256, 12
 	q := declare(t)
 	ids := q.timeouts(letters)
@@ -194,6 +195,7 @@ func TestSIGKILL(t *testing.T) {
 
 // TestSIGKILLOfDiscard: each letter is in the file or in the queue.
 func TestSIGKILLOfDiscard(t *testing.T) {
+	t.Parallel()
 	const letters = 3000
 	q := declare(t)
 	ids := q.timeouts(letters)
@@ -210,6 +212,7 @@ func TestSIGKILLOfDiscard(t *testing.T) {
 					return
 				case <-tick:
 					if info, err := os.Stat(file); err == nil && info.Size() >= least {
+						time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond) // a random point between two writes
 						_ = p.command.Process.Kill()
 						return
 					}
@@ -255,8 +258,8 @@ func TestBrokerAway(t *testing.T) {
 	p := start(t, []string{"AMQP_URL=" + uri}, "dead", "redrive", q.work, "--rate", "100/s", "--json", "--management", "http://127.0.0.1:1")
 	for _, at := range []int{50, 150} {
 		require.Eventually(t, func() bool { return q.count(q.work) >= at }, patience, 10*time.Millisecond)
-		proxy.cut()
 		before := strings.Count(p.stderr.String(), "goes on when the broker is back")
+		proxy.cut()
 		require.Eventually(t, func() bool { return strings.Count(p.stderr.String(), "goes on when the broker is back") > before }, patience, 10*time.Millisecond)
 		proxy.start(t)
 	}
@@ -264,6 +267,7 @@ func TestBrokerAway(t *testing.T) {
 	require.Equal(t, 0, r.code, r.stderr)
 	s := summaryOf(t, r.stdout)
 	assert.Equal(t, letters, s.Total)
+	assert.Equal(t, letters, s.Done)
 	back, deliveries := q.take(q.work)
 	for _, id := range ids {
 		assert.Positive(t, back[id], "no letter is lost")

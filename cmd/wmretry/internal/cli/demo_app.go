@@ -163,6 +163,10 @@ func (d *demo) run(ctx context.Context, broken bool) error {
 
 // limit makes letters of the broker: each message is rejected until it is beyond the delivery limit of the work queue.
 func (d *demo) limit(ctx context.Context, letters int) error {
+	before, err := d.count(d.dead)
+	if err != nil {
+		return err
+	}
 	for i := range letters {
 		err := d.channel.PublishWithContext(ctx, "", d.work, true, false, amqp091.Publishing{
 			DeliveryMode: amqp091.Persistent, ContentType: "application/json", Body: fmt.Appendf(nil, `{"order":%d,"crashes":true}`, 9000+i),
@@ -175,9 +179,12 @@ func (d *demo) limit(ctx context.Context, letters int) error {
 	return d.await(ctx, func() (bool, error) {
 		for {
 			delivery, found, err := d.channel.Get(d.work, false)
-			if err != nil || !found {
-				count, countErr := d.count(d.work)
-				return count == 0, errors.Join(err, countErr)
+			if err != nil {
+				return false, err
+			}
+			if !found { // or not yet there
+				dead, err := d.count(d.dead)
+				return dead >= before+letters, err
 			}
 			if err := delivery.Reject(true); err != nil {
 				return false, err
