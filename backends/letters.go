@@ -64,7 +64,7 @@ func hold(ctx context.Context, lease time.Duration, renew, release func(context.
 			cancel()
 			if err == nil {
 				renewed = began
-			} else if !errors.Is(err, context.DeadlineExceeded) || time.Since(renewed) > lease-2*pause {
+			} else if !isTimeout(err) || time.Since(renewed) > lease-2*pause {
 				lose(fmt.Errorf("the lock of the dead letters is lost: %w", err))
 			}
 		}
@@ -76,6 +76,11 @@ func hold(ctx context.Context, lease time.Duration, renew, release func(context.
 		defer cancel()
 		_ = release(within) // the lease ends by itself
 	}
+}
+
+func isTimeout(err error) bool {
+	var timed interface{ Timeout() bool }
+	return errors.As(err, &timed) && timed.Timeout()
 }
 
 func errBusy(topic string) error { return fmt.Errorf("topic %q: %w", topic, letters.ErrBusy) }

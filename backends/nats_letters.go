@@ -160,8 +160,14 @@ func (n *natsLetters) Lock(ctx context.Context, topic string) (context.Context, 
 	if err != nil {
 		return nil, nil, err
 	}
-	held, release := hold(ctx, n.lease, func(ctx context.Context) (err error) {
-		revision, err = bucket.Update(ctx, key, nil, revision)
+	held, release := hold(ctx, n.lease, func(ctx context.Context) error {
+		updated, err := bucket.Update(ctx, key, nil, revision)
+		switch {
+		case errors.Is(err, nats.ErrTimeout): // it is not a net.Error
+			return context.DeadlineExceeded
+		case err == nil:
+			revision = updated
+		}
 		return err
 	}, func(ctx context.Context) error { return bucket.Delete(ctx, key, jetstream.LastRevision(revision)) })
 	return held, release, nil

@@ -53,7 +53,7 @@ func (l *Letter) DeadAt() time.Time { return l.Record.LastFailedAt }
 // Fresh returns a copy of a dead letter without its failure record, for handlers that forward a letter themselves: with the record its
 // retries are still used up. The app's own metadata, the AMQP properties and the history of redrives stay. The copy has the context of msg.
 func Fresh(msg *message.Message) *message.Message {
-	fresh := msg.Copy()
+	fresh := msg.CopyWithContext()
 	for _, key := range middleware.RecordKeys() {
 		delete(fresh.Metadata, key)
 	}

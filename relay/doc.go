@@ -52,6 +52,12 @@
 // dead letter it has a record that middleware.ReadRecord reads; if it had none, Topic is the tier's topic and Failures is 1. A
 // message whose record names a handler of another process is forwarded to the return topic of that handler.
 //
+// # Dead letters
+//
+// Letters, which NewLetters makes, is the letters.Store of a relay: it looks at dead letters, redrives and discards them. A redriven
+// letter goes to the return topic of its handler, without a failure record: the handler gets it as a new message. LetterTopics reads the
+// topics of a backend; the folder backends has several.
+//
 // # Settings of each backend
 //
 // docs/other-pubsubs.md lists the redelivery limit of each backend, and what NewSubscriber must set:

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
@@ -46,11 +45,9 @@ func TestTiersDrain(t *testing.T) {
 	q.await(q.work, 7)
 	ids, _ := q.take(q.work)
 	assert.Len(t, ids, 5, "five of one tier, and two of the other one with the same ids")
-	require.Eventually(t, func() bool {
-		run(t, 0, "tiers", "prune", "--prefix", q.prefix, "--queue", q.work, "--schedule", "2h")
-		w, _ := q.statusOf(t, run(t, 0, "status", q.work, "--prefix", q.prefix, "--json").stdout)
-		return !slices.ContainsFunc(w.Tiers, func(tier deadletter.Tier) bool { return tier.Queue == q.tier("1h") })
-	}, 2*patience, time.Second, "the tier is removed, at the latest when the API states that it is empty")
+	assert.Contains(t, r.stdout, "The empty queue "+q.tier("1h")+" is removed.")
+	w, _ := q.statusOf(t, run(t, 0, "status", q.work, "--prefix", q.prefix, "--json").stdout)
+	assert.False(t, slices.ContainsFunc(w.Tiers, func(tier deadletter.Tier) bool { return tier.Queue == q.tier("1h") }))
 	q.await(q.tier("2h"), 1)
 }
 
@@ -66,5 +63,8 @@ func TestTiersPrune(t *testing.T) {
 	assert.Equal(t, 0, q.count(q.tier("1h")), "the queue is there")
 	pruned := lines[deadletter.Pruned](t, run(t, 0, append(args, "--json")...).stdout)
 	assert.Equal(t, []deadletter.Pruned{{Removed: []string{q.tier("1h")}, Left: []string{q.tier("3h")}}}, pruned)
+	pruned = lines[deadletter.Pruned](t, run(t, 0, append(args, "--json", "--drain")...).stdout)
+	assert.Equal(t, []deadletter.Pruned{{Removed: []string{q.tier("3h")}}}, pruned)
+	q.await(q.work, 1)
 	assert.Equal(t, "No tier is retired.\n", run(t, 0, "tiers", "prune", "--prefix", q.prefix).stdout, "bindings lead to the others")
 }

@@ -68,6 +68,48 @@ func TestRedriveGoesOnAfterALostConnection(t *testing.T) {
 	assert.LessOrEqual(t, total-count, summary.Doubtful, "twice")
 }
 
+// TestLettersThatDieAgainWhileConnectionsAreLost: each letter is sent, and the redrive ends. What it sends twice is in its summary.
+func TestLettersThatDieAgainWhileConnectionsAreLost(t *testing.T) {
+	t.Parallel()
+	const count, cuts = 2000, 3
+	p := ill(t, count)
+	proxy, uri := broker.Proxy(t)
+	store := open(t, uri, p.Name)
+	var cutting sync.WaitGroup
+	var mu sync.Mutex
+	cut := 0
+	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(p.queue), letters.Redrive{Rate: 500, MaxRedead: 1, Progress: func(progress letters.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		if cut < cuts && progress.Done >= (cut+1)*count/(cuts+1) {
+			cut++
+			cutting.Go(func() {
+				proxy.Stop()
+				assert.NoError(t, proxy.Start())
+			})
+		}
+	}})
+	cutting.Wait()
+	require.NoError(t, err)
+	adds(t, summary)
+	assert.Equal(t, count, summary.Total)
+	assert.Equal(t, count, summary.Done)
+	p.failed.Wait(t, count, soon)
+	letterQueue := deadletter.QueueOf(p.queue)
+	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, p.queue) == 0 && testapp.Depth(t, letterQueue) >= count }, "all are dead again")
+	sent := 0
+	for _, times := range p.failed.Counts() {
+		sent += times
+	}
+	assert.LessOrEqual(t, sent-count, summary.Doubtful, "twice")
+	seen := map[string]int{}
+	for _, l := range list(t, p.store, letterQueue) {
+		assert.Positive(t, l.Redriven.Times, "each was sent")
+		seen[l.ID]++
+	}
+	assert.Len(t, seen, count)
+}
+
 // TestErrorsNameThePermission: a user that may do less gets an error with what is missing, and every letter stays.
 func TestErrorsNameThePermission(t *testing.T) {
 	t.Parallel()

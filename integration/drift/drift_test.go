@@ -261,3 +261,26 @@ func TestImportedDefinitionsHaveNoDrift(t *testing.T) {
 		assert.False(t, report.Drifted(), "%v", report)
 	}
 }
+
+// TestExistingWorkQueueDecides: a classic work queue of a group needs an inbox, also where an app would declare a quorum queue.
+func TestExistingWorkQueueDecides(t *testing.T) {
+	t.Parallel()
+	for name, management := range both {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			channel := broker.Channel(t)
+			_, err := channel.QueueDeclare(s.queue("orders"), true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
+			require.NoError(t, err)
+			w := s.wanted("orders", "group", nil)
+			_, err = drift.Apply(t.Context(), s.config(management), w)
+			require.NoError(t, err)
+			inbox := s.queue("orders") + "." + s.name + ".inbox"
+			_, err = channel.QueueDelete(inbox, false, false, false)
+			require.NoError(t, err, "the inbox is declared")
+			created := s.compare(s.config(management), w).Of(drift.Create)
+			require.NotEmpty(t, created)
+			assert.Equal(t, inbox, created[0].Name)
+		})
+	}
+}

@@ -213,6 +213,13 @@ func (l *look) take(d amqp091.Delivery) *amqp091.Delivery {
 	return &d
 }
 
+// further makes the look one letter longer: it has found one that was not there at the start. After a lost connection the broker may give
+// newer letters back in front of older ones.
+func (l *look) further() {
+	l.total++
+	l.left++
+}
+
 // keep leaves a letter in the queue. If it is near the delivery limit, a copy at the end of the queue takes its place.
 func (l *look) keep(ctx context.Context, d *amqp091.Delivery) error {
 	if redelivery.Count(d.Headers) < l.replacedAt(d) {

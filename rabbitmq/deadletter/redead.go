@@ -74,18 +74,24 @@ func (r *redrive) count(ctx context.Context, look *look) error {
 	if err != nil {
 		return err
 	}
-	done := r.done()
-	if arrived <= r.foreign+r.summary.Redead || look.left > 0 && !r.options.Redead(done, arrived-r.foreign) {
+	if arrived <= r.foreign+r.summary.Redead || look.left > 0 && !r.options.Redead(r.copies(), arrived-r.foreign) {
 		return nil
 	}
 	if err := r.search(ctx, look); err != nil {
 		return err
 	}
-	if r.options.Redead(done, r.summary.Redead) {
+	if sent := r.copies(); r.options.Redead(sent, r.summary.Redead) {
 		return fmt.Errorf("%w: %d of %d, more than the share of %v; repair the cause first, then redrive again",
-			letters.ErrRedead, r.summary.Redead, done, r.options.MaxRedead)
+			letters.ErrRedead, r.summary.Redead, sent, r.options.MaxRedead)
 	}
 	return nil
+}
+
+// copies is how many copies there can be: those of letters in flight and the doubtful ones can have died again, too.
+func (r *redrive) copies() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.summary.Done + r.summary.Doubtful + len(r.places)
 }
 
 // search goes through what this redrive has not looked at, and counts the letters that have died again. Its own consumer may have fetched

@@ -175,12 +175,6 @@ func (r *run) sent() int {
 	return r.summary.Done + r.maybe
 }
 
-func (r *run) done() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.summary.Done
-}
-
 func (r *redrive) enterOnce(phase letters.Phase) {
 	if r.phase != phase {
 		r.enter(phase, time.Time{})
@@ -189,13 +183,8 @@ func (r *redrive) enterOnce(phase letters.Phase) {
 
 // one sends a letter, or keeps it.
 func (r *redrive) one(ctx context.Context, look *look, d *amqp091.Delivery, l *letters.Letter) error {
-	if r.isOurs(l) { // it has died again, and a letter from the start whose acknowledgement was read is not there
-		r.change(func() {
-			if r.summary.Other++; r.maybe > 0 {
-				r.summary.Other--
-				r.found(1)
-			}
-		})
+	if r.isOurs(l) { // it has died again
+		look.further()
 		return look.keep(ctx, d)
 	}
 	if !r.filter.Match(l, time.Now()) {

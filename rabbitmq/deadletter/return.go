@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// mostReturn bounds how long a look waits until the queue has its letters back, and returnPause is how often it asks.
+	// mostReturn bounds how long a look waits until the queue has a batch of letters back, and returnPause is how often it asks.
 	mostReturn  = 5 * time.Second
 	returnPause = 2 * time.Millisecond
 
@@ -27,14 +27,17 @@ func (l *look) close() {
 	if l.cancel() != nil {
 		return
 	}
-	deadline, want := time.Now().Add(mostReturn), l.ready()
+	want, alone := l.ready(), true // another reader may take what is given back
 	for returned := range l.returns() {
 		if l.channel.Nack(returned.last, true, true) != nil {
 			return
 		}
 		want += returned.letters
-		for ready := l.ready(); ready >= 0 && ready < want && time.Now().Before(deadline); ready = l.ready() { // another reader may take them
-			time.Sleep(returnPause)
+		for deadline := time.Now().Add(mostReturn); alone; time.Sleep(returnPause) {
+			if ready := l.ready(); ready < 0 || ready >= want {
+				break
+			}
+			alone = time.Now().Before(deadline)
 		}
 	}
 }

@@ -118,17 +118,13 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 		case errors.Is(err, errLost): // these letters come again, or they do not
 			r.summary.Doubtful += r.unsure
 			r.summary.Done, r.maybe = r.summary.Done-r.unsure, r.maybe+r.unsure
-		case err == nil:
-			r.found(min(look.missing, r.maybe))
+		case err == nil: // they did not
+			found := min(look.missing, r.maybe)
+			r.summary.Done, r.maybe = r.summary.Done+found, r.maybe-found
 		}
 		r.unsure = 0
 	})
 	return err
-}
-
-// found counts letters whose acknowledgement the broker has read before the connection was lost. r.mu is locked.
-func (r *run) found(letters int) {
-	r.summary.Done, r.maybe = r.summary.Done+letters, r.maybe-letters
 }
 
 // lost makes an errLost of an error of the client, where the connection is closed.

@@ -141,18 +141,20 @@ func (b *browser) clean() {
 	require.Empty(b.t, b.faults)
 }
 
+// forget returns what the browser has seen until now.
+func (b *browser) forget() []string {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	faults := b.faults
+	b.faults = nil
+	return faults
+}
+
 // refused waits until the browser has reported an answer with this status, and forgets it. It must have seen no other fault.
 func (b *browser) refused(status int) {
 	b.t.Helper()
-	take := func() []string {
-		b.lock.Lock()
-		defer b.lock.Unlock()
-		faults := b.faults
-		b.faults = nil
-		return faults
-	}
 	var faults []string
-	require.Eventually(b.t, func() bool { faults = append(faults, take()...); return len(faults) > 0 }, patience, 10*time.Millisecond)
+	require.Eventually(b.t, func() bool { faults = append(faults, b.forget()...); return len(faults) > 0 }, patience, 10*time.Millisecond)
 	require.Len(b.t, faults, 1)
 	require.Contains(b.t, faults[0], fmt.Sprintf("status of %d", status))
 }

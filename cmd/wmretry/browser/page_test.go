@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/assert"
@@ -21,6 +22,7 @@ const total = declined + refused + old
 
 // TestPage is one visit of an operator: what is dead, why, back with it, away with the rest.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	app := newShop(t)
 	app.run()
 	command := build(t)
@@ -46,11 +48,15 @@ func TestPage(t *testing.T) {
 	discard(t, b, address)
 	b.clean()
 	refusesForeignForms(t, b, address)
+	b.open(address)
 	printed := end()
+	b.until(`document.getElementById("live").dataset.stale?.startsWith("No answer") === true`)
 	assert.Contains(t, printed, fmt.Sprintf(`Redrive "orders.dead": total=%d done=%d`, total+1, refused))
 	assert.NotContains(t, printed, "guest:guest")
 
 	address, end = app.serve(command)
+	b.open(address)
+	b.forget() // the answers that did not come
 	readOnly(t, b, address)
 	b.clean()
 	end()
@@ -58,6 +64,7 @@ func TestPage(t *testing.T) {
 
 // TestWithoutManagementAPI: the names of the work queues are enough.
 func TestWithoutManagementAPI(t *testing.T) {
+	t.Parallel()
 	app := newShop(t)
 	app.run()
 	app.management = "http://127.0.0.1:1"
@@ -186,12 +193,12 @@ func redrive(t *testing.T, b *browser, app *shop, address string) {
 	b.fill("max_redead", "5")
 	b.tabTo("More options")
 	b.run(chromedp.KeyEvent(kb.Enter))
-	b.fill("canary_wait", "5s")
+	b.fill("canary_wait", "8s") // the browser asks once a second
 	b.fill("note", "the database is back")
 	b.tabTo("Count the letters")
 	b.enter()
 	assert.Equal(t, fmt.Sprintf("Redrive %d letters?", refused), eval[string](b, `document.querySelector("h1").textContent`))
-	assert.Contains(t, b.text(), "3 letters, watched for 5 s")
+	assert.Contains(t, b.text(), "3 letters, watched for 8 s")
 	assert.Empty(t, app.had(), "nothing is sent before the confirmation")
 	b.tabTo(fmt.Sprintf("Redrive %d letters", refused))
 	b.enter()
@@ -279,6 +286,11 @@ func readOnly(t *testing.T, b *browser, address string) {
 	b.open(address + "redrive?queue=orders.dead&all=1")
 	assert.Contains(t, b.text(), "This page only shows.")
 	b.refused(http.StatusForbidden)
+
+	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.open(address)
+	assert.Contains(t, b.text(), "Without its script the page does not follow the queues.")
+	assert.Contains(t, b.text(), orders)
 }
 
 // labelled fails the test if a field or button has no name for a screen reader.

@@ -37,6 +37,11 @@ type Pauser interface {
 	Health() middleware.Health
 }
 
+var (
+	_ Store  = letters.Store(nil)
+	_ Pauser = middleware.Connection(nil)
+)
+
 // Config configures New. Store and Status are required.
 type Config struct {
 	// Store has the letters. The page does not close it.

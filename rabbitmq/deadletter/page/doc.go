@@ -6,7 +6,8 @@
 //
 // The page has no login: an app that mounts it where others can reach it puts its own login before it. It only shows, unless
 // Config.AllowWrite is set. A change needs a POST request that comes from the page itself (http.CrossOriginProtection), and a redrive
-// or discard is confirmed on a page that shows the number of letters. Not more letters than that number are sent or removed.
+// or discard is confirmed on a page that shows the number of letters. Not more letters than that number are sent or removed; only
+// where the count takes longer than Config.Timeout, the page asks for "at least" that number, and all selected letters are meant.
 //
 // All values are escaped by html/template. The pages have no inline script or style, load nothing from other hosts, and their
 // Content-Security-Policy forbids both.

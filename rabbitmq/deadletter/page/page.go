@@ -229,7 +229,7 @@ func explain(err error) string {
 		err  error
 		text string
 	}{
-		{letters.ErrBusy, "Another redrive, discard or import runs on this queue. Wait until it has ended."},
+		{letters.ErrBusy, "Another redrive or discard runs on this queue. Wait until it has ended."},
 		{letters.ErrRedead, "Stopped, because redriven letters have died again. The others were not sent. Look at what the letters say now, and repair that first."},
 		{letters.ErrNoQueue, "The queue does not exist."},
 		{letters.ErrNoTarget, "The work queue of a letter does not exist or is unknown. The letter stays. Declare the queue, or name one under “Work queue”."},

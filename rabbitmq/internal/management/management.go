@@ -13,10 +13,14 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // maxAnswer bounds the answer in bytes. A queue has about 120, and 600 with its details.
 const maxAnswer = 64 << 20
+
+// longest bounds a request where its context does not: an address can be that of something else.
+const longest = time.Minute
 
 // Client reads from the management API of one virtual host. It keeps no connection open. It is safe for concurrent use.
 type Client struct {
@@ -64,6 +68,7 @@ func New(address, vhost string, settings *tls.Config) (*Client, error) {
 	u.User = nil
 	c.address, c.vhost = strings.TrimSuffix(u.String(), "/")+"/api", url.PathEscape(vhost)
 	c.http = http.Client{
+		Timeout:       longest,
 		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the password is for this host
 	}

@@ -37,7 +37,7 @@ A letter whose work queue is gone stays where it is.
 than that share of the sent letters has died again.
 
 Killed at any moment it loses nothing. What was in flight then, at most 256 letters, may be handled twice. Ctrl-C stops after the
-letters in flight and prints the summary; a second Ctrl-C ends the command at once. Only one redrive, discard or import at a time
+letters in flight and prints the summary; a second Ctrl-C ends the command at once. Only one redrive or discard at a time
 changes a queue.`,
 		Example: `  wmretry dead redrive orders --dry-run                        # counts what would be sent
   wmretry dead redrive orders --canary 10 --rate 50/s

@@ -131,7 +131,7 @@ func (e *env) drain(c *cobra.Command, of, word string, f *drainFlags) error {
 			_, _ = fmt.Fprintf(e.stderr, "%s sent. Waits until the broker states that %s is empty (15s or more), and removes it\n", plural(summary.Done, "message", "messages"), safe(queue))
 		}
 		var pruned deadletter.Pruned
-		if pruned, err = store.Prune(ctx, deadletter.Prune{Current: current, Only: []string{queue}}); err == nil {
+		if pruned, err = pruneDrained(ctx, store, deadletter.Prune{Current: current, Only: []string{queue}}); err == nil {
 			result.Removed = slices.Contains(pruned.Removed, queue)
 		}
 	}
@@ -143,6 +143,28 @@ func (e *env) drain(c *cobra.Command, of, word string, f *drainFlags) error {
 		return errors.Join(e.printJSON(result), err)
 	}
 	return errors.Join(e.printDrained(result, retired, f), err)
+}
+
+// pruneWithin bounds the attempts to remove tiers that were drained a moment ago.
+const pruneWithin = time.Minute
+
+// pruneDrained removes tiers that were drained a moment ago. The figures of the management API are late: they can state no messages, then
+// those of before the drain, and then none again.
+func pruneDrained(ctx context.Context, store *deadletter.Store, options deadletter.Prune) (all deadletter.Pruned, err error) {
+	deadline := time.Now().Add(pruneWithin)
+	for {
+		pruned, err := store.Prune(ctx, options)
+		all.Removed, all.Left = append(all.Removed, pruned.Removed...), pruned.Left
+		if err != nil || len(pruned.Left) == 0 || time.Now().After(deadline) {
+			slices.Sort(all.Removed)
+			return all, err
+		}
+		select {
+		case <-ctx.Done():
+			return all, context.Cause(ctx)
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // isRetired reports whether no schedule has the tier. A tier that is in use is an error, unless it is forced.
@@ -221,8 +243,8 @@ func (e *env) printDrained(r drained, retired bool, f *drainFlags) error {
 
 type pruneFlags struct {
 	wantedFlags
-	queues []string
-	dryRun bool
+	queues        []string
+	drain, dryRun bool
 }
 
 func newPruneCommand(e *env) *cobra.Command {
@@ -232,15 +254,17 @@ func newPruneCommand(e *env) *cobra.Command {
 		Short: "Remove empty tiers that no schedule has",
 		Long: `Removes the queues of retired tiers that are empty and have no consumer. Without --schedule and --file, these are the tiers that
 no binding leads to any more, and those whose work queue is gone. It takes 15 seconds or more: the broker's numbers of messages
-are that old. It needs the management API. A tier with messages stays: wmretry tiers drain empties it.`,
+are that old. It needs the management API. A tier with messages stays, unless --drain sends them back to their work queues first.`,
 		Example: `  wmretry tiers prune --dry-run
   wmretry tiers prune
+  wmretry tiers prune --drain                                 # sends home what waits on them first
   wmretry tiers prune --queue orders --schedule "1s 5s 25s"   # all other tiers of orders`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return e.prune(c, &f) },
 	}
 	f.add(c, true)
 	c.Flags().StringArrayVar(&f.queues, "queue", nil, "work queue that has the --schedule; may be repeated")
+	c.Flags().BoolVar(&f.drain, "drain", false, "first send the messages of retired tiers back to their work queues")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "list what would be removed, and remove nothing")
 	return c
 }
@@ -267,15 +291,30 @@ func (e *env) prune(c *cobra.Command, f *pruneFlags) error {
 		return err
 	}
 	pruned := planned
-	if !f.dryRun && len(planned.Removed) > 0 {
-		if !e.json {
-			_, _ = fmt.Fprintf(e.stderr, "Waits until the broker states that %s still empty (15s or more)\n", plural(len(planned.Removed), "queue is", "queues are"))
+	if !f.dryRun && (len(planned.Removed) > 0 || f.drain && len(planned.Left) > 0) {
+		only := planned.Removed
+		if f.drain {
+			if err := e.drainAll(ctx, store, planned.Left); err != nil {
+				return err
+			}
+			only = append(only, planned.Left...)
 		}
-		if pruned, err = store.Prune(ctx, deadletter.Prune{Current: current, Only: planned.Removed}); err != nil {
+		if !e.json {
+			_, _ = fmt.Fprintf(e.stderr, "Waits until the broker states that %s empty (15s or more)\n", plural(len(only), "queue is", "queues are"))
+		}
+		options := deadletter.Prune{Current: current, Only: only}
+		if f.drain {
+			pruned, err = pruneDrained(ctx, store, options)
+		} else {
+			pruned, err = store.Prune(ctx, options)
+		}
+		if err != nil {
 			return err
 		}
-		pruned.Left = append(pruned.Left, planned.Left...)
-		slices.Sort(pruned.Left)
+		if !f.drain {
+			pruned.Left = append(pruned.Left, planned.Left...)
+			slices.Sort(pruned.Left)
+		}
 	}
 	if e.json {
 		return e.printJSON(pruned)
@@ -292,6 +331,20 @@ func (e *env) prune(c *cobra.Command, f *pruneFlags) error {
 	}
 	if len(pruned.Removed)+len(pruned.Left) == 0 {
 		_, _ = fmt.Fprintln(e.stdout, "No tier is retired.")
+	}
+	return nil
+}
+
+// drainAll sends home what waits on tiers.
+func (e *env) drainAll(ctx context.Context, store *deadletter.Store, tiers []string) error {
+	for _, tier := range tiers {
+		summary, err := store.Drain(ctx, tier, letters.Redrive{})
+		if !e.json {
+			_, _ = fmt.Fprintf(e.stderr, "%s: %s sent back\n", safe(tier), plural(summary.Done, "message", "messages"))
+		}
+		if err != nil {
+			return fmt.Errorf("drain of %s: %w", safe(tier), err)
+		}
 	}
 	return nil
 }

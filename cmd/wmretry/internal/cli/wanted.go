@@ -79,7 +79,7 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 // schedule is a backoff.Schedule whose delays may be separated by commas, too.
 type schedule backoff.Schedule
 
-const scheduleHelp = `delays such as "1s 5s 25s*3 10m" (commas may separate them), or exponential for 1s 5s 25s 2m5s, ` +
+const scheduleHelp = `delays such as "1s 5s 25s*3 10m" (commas may separate them), or exponential for 1s 5s 25s 125s, ` +
 	`or exponential:FIRST:FACTOR:RETRIES`
 
 func (s *schedule) UnmarshalText(text []byte) error {
