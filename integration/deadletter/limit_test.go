@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
@@ -57,6 +58,30 @@ func TestListingsBelowALimitOfAPolicy(t *testing.T) {
 		}
 		assert.Equal(t, want, have, fmt.Sprintf("listing %d", listing))
 	}
+}
+
+// TestNoLookAtAnAutoDeleteQueue: the broker would delete it, with its letters, when the consumer of the look ends.
+func TestNoLookAtAnAutoDeleteQueue(t *testing.T) {
+	t.Parallel()
+	queue := broker.Name(t, "poison")
+	broker.Clean(t, queue)
+	_, err := broker.Channel(t).QueueDeclare(queue, true, true, false, false, nil)
+	require.NoError(t, err)
+	publish, err := publisher.New(publisher.ConnectionConfig{URI: broker.URL(t)}, publisher.Config{}, nil)
+	require.NoError(t, err)
+	defer publish.Close()
+	require.NoError(t, publish.Publish(queue, message.NewMessage("1", nil)))
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: managementURL(t)}, nil)
+	require.NoError(t, err)
+	defer store.Close()
+	broker.Eventually(t, time.Minute, func() bool {
+		_, err := broker.Management(t).GetQueue("/", queue)
+		return err == nil
+	}, "the management API has the queue")
+	for _, err := range store.Browse(t.Context(), queue, letters.Filter{}) {
+		require.ErrorContains(t, err, "auto-delete")
+	}
+	assert.Equal(t, 1, testapp.Depth(t, queue))
 }
 
 // managementURL returns the address of the management API with the user of the tests.

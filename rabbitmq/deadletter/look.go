@@ -81,8 +81,10 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 	if l.left == 0 {
 		return l, nil
 	}
-	l.limit = s.deliveryLimit(ctx, connection.Version(), queue)
-	if err := l.consume(); err != nil {
+	if l.limit, err = s.deliveryLimit(ctx, connection.Version(), queue); err == nil {
+		err = l.consume()
+	}
+	if err != nil {
 		l.close()
 		return nil, err
 	}
@@ -267,28 +269,32 @@ func (l *look) replacedAt(d *amqp091.Delivery) int64 {
 	return max(limit-limitMargin, 1)
 }
 
-// deliveryLimit asks the management API, if there is one, for the delivery limit of a queue. It returns 0 where it is not known.
-func (s *Store) deliveryLimit(ctx context.Context, version, queue string) int64 {
+// deliveryLimit asks the management API, if there is one, for the delivery limit of a queue. It returns 0 where it is not known, and an error
+// for a queue that would be deleted with the consumer of a look.
+func (s *Store) deliveryLimit(ctx context.Context, version, queue string) (int64, error) {
 	if s.config.Management == "" {
-		return 0
+		return 0, nil
 	}
 	client, err := s.managementClient()
 	if err != nil {
-		return 0
+		return 0, err
 	}
-	argument, policy, err := client.DeliveryLimit(ctx, queue)
-	switch {
+	set, err := client.Settings(ctx, queue)
+	switch argument, policy := set.DeliveryLimit, set.PolicyDeliveryLimit; {
 	case err != nil:
 		s.logger.Info("The delivery limit of a queue is not known", watermill.LogFields{"queue": queue, "cause": err.Error()})
-		return 0
+		return 0, nil
+	case set.AutoDelete:
+		return 0, fmt.Errorf("the queue %q is an auto-delete queue: RabbitMQ deletes it, with its letters, when a consumer ends that has looked at it; "+
+			"bind a queue that stays in its place", queue)
 	case argument > 0 && policy > 0:
-		return min(argument, policy)
+		return min(argument, policy), nil
 	case argument > 0 || policy > 0:
-		return max(argument, policy)
+		return max(argument, policy), nil
 	case argument < 0 || strings.HasPrefix(version, "3."):
-		return math.MaxInt64 // none
+		return math.MaxInt64, nil // none
 	}
-	return defaultLimit
+	return defaultLimit, nil
 }
 
 // arrived returns how many letters are in the queue behind those to look at. It ends the consumer, and the next call of next starts

@@ -107,21 +107,27 @@ func (c *Client) Queues(ctx context.Context) (map[string]Queue, error) {
 	return all, nil
 }
 
-// DeliveryLimit returns the delivery limits that the arguments and the policies of a queue set. 0 is none.
-func (c *Client) DeliveryLimit(ctx context.Context, queue string) (argument, policy int64, err error) {
+// Settings are what decides how often a queue can be looked at.
+type Settings struct {
+	DeliveryLimit       int64 // of its arguments; 0: none
+	PolicyDeliveryLimit int64 // of its policies; 0: none
+	AutoDelete          bool  // it is deleted with its last consumer
+}
+
+// Settings returns those of a queue.
+func (c *Client) Settings(ctx context.Context, queue string) (Settings, error) {
 	var q struct {
-		Arguments map[string]any `json:"arguments"`
-		Policy    any            `json:"effective_policy_definition"` // an empty list where there is none
+		AutoDelete bool           `json:"auto_delete"`
+		Arguments  map[string]any `json:"arguments"`
+		Policy     any            `json:"effective_policy_definition"` // an empty list where there is none
 	}
-	if err := c.get(ctx, "queues/"+c.vhost+"/"+url.PathEscape(queue), "arguments,effective_policy_definition", &q); err != nil {
-		return 0, 0, err
-	}
+	err := c.get(ctx, "queues/"+c.vhost+"/"+url.PathEscape(queue), "auto_delete,arguments,effective_policy_definition", &q)
 	number := func(value any) int64 {
 		n, _ := value.(float64)
 		return int64(n)
 	}
-	settings, _ := q.Policy.(map[string]any)
-	return number(q.Arguments["x-delivery-limit"]), number(settings["delivery-limit"]), nil
+	policy, _ := q.Policy.(map[string]any)
+	return Settings{number(q.Arguments["x-delivery-limit"]), number(policy["delivery-limit"]), q.AutoDelete}, err
 }
 
 // list reads some columns of all objects of a kind in the virtual host.
