@@ -28,7 +28,7 @@ type Store interface {
 var (
 	// ErrNoQueue is returned when the queue or topic of the letters does not exist.
 	ErrNoQueue = errors.New("the queue does not exist")
-	// ErrBusy is returned when another redrive, discard or import runs on the same queue.
+	// ErrBusy is returned when another redrive or discard runs on the same queue.
 	ErrBusy = errors.New("another command changes this queue")
 	// ErrNoTarget is returned when the work queue of a letter does not exist or is unknown. The letter stays.
 	ErrNoTarget = errors.New("the letter's work queue is not there")

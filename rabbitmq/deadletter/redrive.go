@@ -74,7 +74,7 @@ func (s *Store) redrive(ctx context.Context, queue, through string, options lett
 		}
 		defer sender.close()
 		sender.waiting = r.wait
-		r.sender = sender
+		r.sender, r.sends = sender, true
 	}
 	summary, err := r.each(ctx, true, r.session)
 	return summary, errors.Join(append([]error{err, r.stays}, r.goneErrors()...)...)
