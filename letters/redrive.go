@@ -27,10 +27,10 @@ type Redrive struct {
 	// Rate is how many letters are sent in a second at most. The default is no limit.
 	Rate float64
 	// Canary is how many letters are sent first. Then Redrive watches them, and goes on only if none of them dies again. The default is
-	// none.
+	// none. Letters that are not sent do not count.
 	Canary int
 	// CanaryWait is how long they are watched. The default is as long as they took to die the last time, from their first failure to
-	// their last, and 10 seconds: at most an hour.
+	// their last, plus 5% and 10 seconds: at most an hour.
 	CanaryWait time.Duration
 	// MaxRedead is the share of the letters sent, between 0 and 1, that may die again before Redrive stops. It is looked at when 20
 	// have been sent. The default is no look.
@@ -75,7 +75,8 @@ func (r Redrive) Validate() error {
 	return errors.Join(append(faults, r.Filter.Validate())...)
 }
 
-// Watch returns how long to watch a canary by default: as long as the letters took to die the last time, and 10 seconds.
+// Watch returns how long to watch a canary by default: as long as the letters took to die the last time, plus 5% and 10 seconds: at
+// most an hour.
 func Watch(canary []*Letter) time.Duration {
 	var longest time.Duration
 	for _, l := range canary {
@@ -100,8 +101,8 @@ type Discard struct {
 	// DryRun looks at all letters and removes none.
 	DryRun bool
 	// Export gets each letter as a line of JSON before it is removed, as deadletter.Store.Export writes it. If it has a method
-	// Sync() error, as *os.File has, that is called before letters are removed. An error ends the discard. The default is none. The
-	// stores of package relay refuse it.
+	// Sync() error, as *os.File has, that is called before letters are removed. An error ends the discard. After a lost connection, up to
+	// 384 letters can be there twice. The default is none. The stores of package relay refuse it.
 	Export io.Writer
 	// Progress is as in Redrive.
 	Progress func(Progress)

@@ -21,6 +21,6 @@
 // the routing key that it came with. At most 256 letters are in flight. If the connection or the process ends, each of these may be sent
 // twice, and no letter is lost.
 //
-// One redrive or discard at a time changes a queue: it holds the exclusive queue "<queue>.lock", which the broker removes with
-// its connection.
+// One redrive or discard at a time removes letters from a queue: it holds the exclusive queue "<queue>.lock", which the broker removes with
+// its connection. An import needs no lock.
 package deadletter

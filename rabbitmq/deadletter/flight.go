@@ -34,10 +34,7 @@ func (r *redrive) publishing(d *amqp091.Delivery, l *letters.Letter, to destinat
 	if to.exchange != "" {
 		return same(d), nil
 	}
-	p := fresh(d, l, middleware.Redrive{
-		Run: r.id, At: time.Now(), By: r.options.By, Note: r.options.Note,
-		Failures: l.Record.Failures, DeadReason: l.Record.DeadReason, Reason: l.Record.Reason,
-	}, r.user)
+	p := fresh(d, l, middleware.Redrive{Run: r.id, At: time.Now(), By: r.options.By, Note: r.options.Note}, r.user)
 	if reason := headers.RawReason(d.Headers); reason != "" && l.Kind == letters.Library {
 		return r.store.marshal(l, p, reason)
 	}
@@ -45,18 +42,24 @@ func (r *redrive) publishing(d *amqp091.Delivery, l *letters.Letter, to destinat
 }
 
 // fly sends a letter and removes it. It returns an error that ends the redrive.
-func (r *redrive) fly(ctx context.Context, look *look, d *amqp091.Delivery, target string, to destination, p amqp091.Publishing) error {
+func (r *redrive) fly(
+	ctx context.Context, look *look, d *amqp091.Delivery, l *letters.Letter, target string, to destination, p amqp091.Publishing,
+) error {
 	for {
 		err := r.sender.send(ctx, to, p)
 		if err == nil {
 			if err = r.acknowledge(look, d); err != nil {
 				r.change(func() { r.summary.Doubtful++ }) // the broker gives it back
+			} else if r.isCanary() {
+				r.mu.Lock()
+				r.canary = append(r.canary, l)
+				r.mu.Unlock()
 			}
 			return err
 		}
 		if isDoubtful(err) {
 			r.change(func() { r.summary.Doubtful++ })
-			if ctx.Err() == nil {
+			if ctx.Err() == nil && !isUnconfirmed(err) { // each further try would be another duplicate
 				continue // the letter is still here
 			}
 		}
@@ -73,6 +76,9 @@ func (r *redrive) fly(ctx context.Context, look *look, d *amqp091.Delivery, targ
 		case refusal.IsCode(err, amqp091.AccessRefused):
 			exchange := cmp.Or(to.exchange, "amq.default")
 			return fmt.Errorf("the letter stays: the user needs the permission to write to the exchange %q: %w", exchange, err)
+		case isUnconfirmed(err):
+			return fmt.Errorf("the work queue %q confirms no letter within %v, for example because it is a quorum queue without a majority; letters in "+
+				"flight stay, and may be there as well; redrive again when it confirms: %w", target, confirmTimeout, err)
 		case errors.As(err, &failed) && failed.Refused(): // because of this letter
 			r.stay(fmt.Errorf("a letter cannot be sent, and stays: %w", err))
 			return nil
@@ -103,6 +109,8 @@ func (r *redrive) isGone(look *look, target string, to destination) (fatal error
 	switch {
 	case target == "":
 		err = fmt.Errorf("%w: letters in %q do not say which work queue they are from; name it with Redrive.To", letters.ErrNoTarget, r.queue)
+	case to == destination{key: r.queue}:
+		err = fmt.Errorf("%w: %q is the queue of the letters itself; name another one with Redrive.To", letters.ErrNoTarget, target)
 	case to.exchange != "" || r.dryRun: // an exchange leads to the orphans when the queue is gone
 		_, refused := look.connection.Channel(func(channel *amqp091.Channel) error {
 			defer channel.Close()

@@ -12,6 +12,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/redelivery"
@@ -91,12 +92,17 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 	return l, nil
 }
 
+// keepLong lets a consumer have letters for longer than the 30 minutes that are RabbitMQ's default. From 4.3 on a quorum queue gives them
+// back after that time, and the acknowledgement of a letter that was sent then has no effect. Earlier versions do not read it: they close the
+// channel, and a redrive goes on with another look.
+var keepLong = amqp091.Table{argument.ConsumerTimeout: (28 * 24 * time.Hour).Milliseconds()}
+
 // consume starts another consumer. A new tag for each: a quorum queue would take it for one that still has letters.
 func (l *look) consume() error {
 	if err := l.channel.Qos(l.window, 0, false); err != nil {
 		return explain("read", l.queue, err)
 	}
-	deliveries, err := l.channel.Consume(l.queue, l.tag(len(l.consumers)), false, false, false, false, nil)
+	deliveries, err := l.channel.Consume(l.queue, l.tag(len(l.consumers)), false, false, false, false, keepLong)
 	if err != nil {
 		return explain("read", l.queue, err)
 	}

@@ -27,8 +27,10 @@ func (r *redrive) watch(ctx context.Context, look *look) error {
 	if wait == 0 {
 		wait = letters.Watch(r.canary)
 	}
-	until := time.Now().Add(wait)
-	r.enter(letters.Watching, until)
+	if r.lives.IsZero() { // after a lost connection the rest is enough: the broker closes a channel that has letters for too long
+		r.lives = time.Now().Add(wait)
+	}
+	r.enter(letters.Watching, r.lives)
 	tick := time.NewTicker(min(redeadPause, max(wait/4, 10*time.Millisecond)))
 	defer tick.Stop()
 	for over := false; !over; {
@@ -37,7 +39,7 @@ func (r *redrive) watch(ctx context.Context, look *look) error {
 			return context.Cause(ctx)
 		case <-tick.C:
 		}
-		over = time.Now().After(until)
+		over = time.Now().After(r.lives)
 		arrived, err := look.arrived()
 		if err != nil {
 			return err

@@ -35,13 +35,14 @@ type redrive struct {
 
 	places  chan struct{} // of letters in flight
 	flights sync.WaitGroup
-	failed  chan error       // the first error that ends the redrive
-	next    time.Time        // when the next letter may be sent, with a Rate
-	gone    map[string]error // by target: nil for those that are there
-	stays   error            // the first error of a letter that stays, while the redrive goes on
-	canary  []*letters.Letter
-	watched bool // the canary has lived
-	foreign int  // letters that arrived and are not of this redrive
+	failed  chan error        // the first error that ends the redrive
+	next    time.Time         // when the next letter may be sent, with a Rate
+	gone    map[string]error  // by target: nil for those that are there
+	stays   error             // the first error of a letter that stays, while the redrive goes on
+	canary  []*letters.Letter // those that were sent. Of run.mu
+	lives   time.Time         // when the canary has lived, if none of it dies before
+	watched bool              // the canary has lived
+	foreign int               // letters that arrived and are not of this redrive
 	looked  time.Time
 }
 
@@ -73,7 +74,7 @@ func (s *Store) redrive(ctx context.Context, queue, through string, options lett
 		}
 		defer sender.close()
 		sender.waiting = r.wait
-		r.sender = sender
+		r.sender, r.sends = sender, true
 	}
 	summary, err := r.each(ctx, true, r.session)
 	return summary, errors.Join(append([]error{err, r.stays}, r.goneErrors()...)...)
@@ -127,7 +128,7 @@ func (r *redrive) all(ctx context.Context, look *look) error {
 	for !r.limitReached() && len(r.failed) == 0 {
 		if r.isCanary() {
 			r.enterOnce(letters.Canary)
-			if len(r.canary) == r.options.Canary {
+			if r.canarySent() {
 				if err := r.watch(ctx, look); err != nil {
 					return err
 				}
@@ -150,7 +151,7 @@ func (r *redrive) all(ctx context.Context, look *look) error {
 			return err
 		}
 	}
-	if r.isCanary() && len(r.canary) > 0 {
+	if r.flights.Wait(); r.isCanary() && len(r.canary) > 0 {
 		return r.watch(ctx, look)
 	}
 	return nil
@@ -158,6 +159,21 @@ func (r *redrive) all(ctx context.Context, look *look) error {
 
 // isCanary reports whether the letters that are sent now are watched.
 func (r *redrive) isCanary() bool { return r.options.Canary > 0 && !r.watched && !r.dryRun }
+
+// canarySent reports whether the whole canary was sent: letters that stay are no part of it. It waits for the letters in flight if they
+// decide.
+func (r *redrive) canarySent() bool {
+	sent := func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.canary)
+	}
+	if sent()+len(r.places) < r.options.Canary {
+		return false
+	}
+	r.flights.Wait()
+	return sent() >= r.options.Canary
+}
 
 // limitReached reports whether no further letter may be sent. It waits for the letters in flight if they decide.
 func (r *redrive) limitReached() bool {
@@ -221,13 +237,10 @@ func (r *redrive) one(ctx context.Context, look *look, d *amqp091.Delivery, l *l
 	case <-ctx.Done():
 		return errors.Join(context.Cause(ctx), keep())
 	}
-	if r.isCanary() {
-		r.canary = append(r.canary, l)
-	}
 	r.flights.Add(1)
 	go func() {
 		defer func() { <-r.places; r.flights.Done() }()
-		if err := r.fly(ctx, look, d, target, to, publishing); err != nil {
+		if err := r.fly(ctx, look, d, l, target, to, publishing); err != nil {
 			select {
 			case r.failed <- err:
 			default:

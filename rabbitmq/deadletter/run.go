@@ -31,6 +31,7 @@ type run struct {
 	filter  letters.Filter
 	limit   int
 	dryRun  bool
+	sends   bool // each letter that is acknowledged was sent
 	begun   time.Time
 	counted bool // summary.Total is known
 
@@ -116,15 +117,28 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 	r.change(func() {
 		switch {
 		case errors.Is(err, errLost): // these letters come again, or they do not
-			r.summary.Doubtful += r.unsure
+			if r.sends {
+				r.summary.Doubtful += r.unsure
+			}
 			r.summary.Done, r.maybe = r.summary.Done-r.unsure, r.maybe+r.unsure
 		case err == nil: // they did not
-			found := min(look.missing, r.maybe)
-			r.summary.Done, r.maybe = r.summary.Done+found, r.maybe-found
+			gone := min(look.missing, r.maybe)
+			r.summary.Done, r.maybe = r.summary.Done+gone, r.maybe-gone
+			err = r.taken(look.missing - gone)
 		}
 		r.unsure = 0
 	})
 	return err
+}
+
+// taken returns an error for letters that were counted, and that another reader has. From a tier they go home by themselves.
+func (r *run) taken(letters int) error {
+	_, _, isTier := r.store.prefix.TierOf(r.queue)
+	if letters == 0 || isTier {
+		return nil
+	}
+	return fmt.Errorf("%d letters were not looked at: another reader of %q has taken them, for example a list of the letters; run this again when it has ended",
+		letters, r.queue)
 }
 
 // lost makes an errLost of an error of the client, where the connection is closed.

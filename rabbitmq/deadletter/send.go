@@ -20,6 +20,10 @@ type destination struct{ exchange, key string }
 
 func (d destination) topic() string { return d.exchange + "\x00" + d.key }
 
+// confirmTimeout is how long the broker may take to confirm a letter. It is longer than a lost connection stays unnoticed, which is three
+// heartbeats of 10 seconds by default.
+const confirmTimeout = time.Minute
+
 // A sender publishes letters, each confirmed and mandatory. It is safe for concurrent use.
 type sender struct {
 	publisher *publisher.Publisher
@@ -29,7 +33,7 @@ type sender struct {
 
 func (s *Store) newSender() (*sender, error) {
 	p, err := publisher.New(
-		publisher.ConnectionConfig{URI: s.config.URI, AMQP: s.config.AMQP, TLS: s.config.TLS},
+		publisher.ConnectionConfig{URI: s.config.URI, AMQP: s.config.AMQP, TLS: s.config.TLS, ConfirmTimeout: confirmTimeout},
 		publisher.Config{
 			Route: func(topic string) (exchange, key string, err error) {
 				exchange, key, _ = strings.Cut(topic, "\x00")
@@ -89,3 +93,6 @@ func isDoubtful(err error) bool {
 	var failed *publisher.PublishError
 	return errors.As(err, &failed) && failed.Unconfirmed()
 }
+
+// isUnconfirmed reports whether the broker has read a letter and has not confirmed it in time.
+func isUnconfirmed(err error) bool { return errors.Is(err, publisher.ErrNotConfirmed) }

@@ -61,7 +61,8 @@ func Open(config Config, logger watermill.LoggerAdapter) (*Store, error) {
 // Orphans returns the name of the queue of the orphans: <prefix>.orphans.
 func (s *Store) Orphans() string { return s.prefix.Orphans() }
 
-// Close ends all calls and waits for them. It may be called several times. It returns nil.
+// Close ends all calls and waits for them, so do not call it in a loop of Browse or in a function of the options. It may be called several
+// times. It returns nil.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.end()

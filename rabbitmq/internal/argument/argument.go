@@ -20,6 +20,7 @@ const (
 	QueueLeaderLocator   = "x-queue-leader-locator"
 	Expires              = "x-expires"
 	SingleActiveConsumer = "x-single-active-consumer"
+	ConsumerTimeout      = "x-consumer-timeout" // of a consumer, too
 	MaxInMemoryLength    = "x-max-in-memory-length"
 	MaxInMemoryBytes     = "x-max-in-memory-bytes"
 
