@@ -23,7 +23,7 @@ type Filter struct {
 	// Cause is that of a Group.
 	Cause *Cause
 	// OlderThan and NewerThan select by the time since the letter was given up, by the clock of this host. A letter without such a time
-	// is older than everything.
+	// is neither: a discard of old letters must not remove one whose age is unknown.
 	OlderThan, NewerThan time.Duration
 	// Metadata are values that the letter's metadata has.
 	Metadata map[string]string
@@ -55,7 +55,7 @@ func (f Filter) Match(l *Letter, now time.Time) bool {
 		return false
 	}
 	dead := l.DeadAt()
-	if f.OlderThan > 0 && !dead.IsZero() && now.Sub(dead) < f.OlderThan ||
+	if f.OlderThan > 0 && (dead.IsZero() || now.Sub(dead) < f.OlderThan) ||
 		f.NewerThan > 0 && (dead.IsZero() || now.Sub(dead) > f.NewerThan) {
 		return false
 	}

@@ -142,6 +142,7 @@ func timeout(n int) middleware.Record {
 // fill publishes dead letters through the library's exchange, each confirmed, and returns their ids.
 func (q *queues) fill(n int, make func(i int, id string) amqp091.Publishing) []string {
 	q.t.Helper()
+	before := q.count(q.dead)
 	connection, err := amqp091.Dial(brokerURL(q.t))
 	require.NoError(q.t, err)
 	defer func() { _ = connection.Close() }()
@@ -163,7 +164,7 @@ func (q *queues) fill(n int, make func(i int, id string) amqp091.Publishing) []s
 		require.NoError(q.t, err)
 		require.True(q.t, acked)
 	}
-	require.Equal(q.t, n, q.count(q.dead), "the letters must be in the dead-letter queue")
+	q.await(q.dead, before+n)
 	return ids
 }
 

@@ -36,6 +36,17 @@ func TestDiscard(t *testing.T) {
 	assert.Equal(t, 0, p.wait().code)
 	q.await(q.dead, 6)
 
+	// What dies while the command asks is not removed.
+	p = onTerminal(t, nil, "dead", "discard", q.work, "--limit", "0")
+	p.await(p.stdout, "Remove 6 of 6 letters")
+	q.timeouts(1)
+	p.answer("[n]o", "y")
+	r = p.wait()
+	assert.Equal(t, 0, r.code)
+	assert.Contains(t, r.stdout, "beyond the number that you confirmed: they stay")
+	q.await(q.dead, 1)
+	q.timeouts(5)
+
 	file := filepath.Join(t.TempDir(), "letters.jsonl")
 	p = onTerminal(t, nil, "dead", "discard", q.work, "--limit", "2")
 	p.answer("[n]o", "e")
@@ -57,6 +68,8 @@ func TestDiscard(t *testing.T) {
 	require.NoError(t, p.command.Process.Signal(os.Interrupt))
 	assert.Equal(t, 130, p.wait().code)
 	assert.Equal(t, 4, q.count(q.dead))
+	r = run(t, 1, "dead", "discard", q.work, "--yes", "--export", filepath.Join(t.TempDir(), "no", "folder"))
+	assert.NotContains(t, r.stdout, "letters are in")
 	assert.Equal(t, 4, redriven(t, 0, "dead", "discard", q.work, "--yes").Done)
 	assert.Equal(t, 0, q.count(q.dead))
 }
@@ -97,7 +110,7 @@ func TestExportAndImport(t *testing.T) {
 	assert.Equal(t, summary{Total: 3, Done: 3}, redriven(t, 0, "dead", "import", first, "--dry-run"))
 	assert.Equal(t, 0, q.count(q.dead))
 	r = run(t, 0, "dead", "import", first)
-	assert.Regexp(t, ` 3  put back, and confirmed\n +3  letters in the file\n`, r.stdout)
+	assert.Regexp(t, ` 3  put back, and confirmed\n +3  letters were read from the file\n`, r.stdout)
 	run(t, 0, "dead", "export", q.work, "-o", second)
 	again, err := os.ReadFile(second)
 	require.NoError(t, err)
@@ -123,6 +136,7 @@ func TestExportAndImport(t *testing.T) {
 	assert.Equal(t, 3, other.count(other.dead))
 	require.NoError(t, os.WriteFile(second, append(content, "{\"half\""...), 0o600))
 	assert.Contains(t, run(t, 1, "dead", "import", second).stderr, "line 4")
+	assert.Contains(t, run(t, 1, "dead", "import", second, "--dry-run").stdout, "dry run that stopped early")
 	assert.Equal(t, 3, q.count(q.dead))
 	assert.Contains(t, run(t, 1, "dead", "import", filepath.Join(folder, "none")).stderr, "no such file")
 }
@@ -140,7 +154,7 @@ func TestEdit(t *testing.T) {
 	assert.Contains(t, edit(0, "true", ids[0], "--pretty").stdout, "nothing is sent")
 	assert.Contains(t, edit(0, `sh -c 'echo >> "$0"'`, ids[2]).stdout, "nothing is sent", "an editor adds a line feed")
 	assert.Contains(t, edit(1, "false", ids[0]).stderr, "nothing is sent")
-	assert.Contains(t, edit(1, "sed -i s/true/tru/", ids[4]).stderr, "the body was JSON and is not any more")
+	assert.Equal(t, `{"ok":tru}`, written(t, edit(1, "sed -i s/true/tru/", ids[4]), "the body was JSON and is not any more"))
 	assert.Contains(t, edit(4, "true", "nobody").stderr, "has the id nobody")
 	assert.Equal(t, len(bodies), q.count(q.dead))
 
@@ -163,15 +177,21 @@ func TestEdit(t *testing.T) {
 	// What the user wrote is kept where it cannot be sent.
 	_, err := q.channel.QueueDelete(q.work, false, false, false)
 	require.NoError(t, err)
-	r := edit(1, "sed -i s/true/false/", ids[5])
+	assert.Equal(t, `{"ok":false}`, written(t, edit(1, "sed -i s/true/false/", ids[5]), "does not exist"))
+	assert.Equal(t, 1, q.count(q.dead))
+}
+
+// written returns what the user wrote in an editor and could not be sent.
+func written(t *testing.T, r result, why string) string {
+	t.Helper()
+	assert.Contains(t, r.stderr, why)
 	_, file, found := strings.Cut(r.stderr, "what you have written is in ")
 	require.True(t, found, r.stderr)
 	file = strings.TrimSpace(file)
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(file)) })
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
-	assert.Equal(t, `{"ok":false}`, string(content))
-	assert.Equal(t, 1, q.count(q.dead))
+	return string(content)
 }
 
 func TestEditOnTerminal(t *testing.T) {

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +79,25 @@ func TestList(t *testing.T) {
 }
 
 // TestListOnTerminal: colours, a fixed width and a last line are for terminals only.
+// TestFullDisk: output that is lost is an error.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	q.timeouts(3)
+	for _, args := range [][]string{{"list"}, {"list", "--json"}, {"list", "--group"}, {"redrive", "--dry-run"}, {"export", "-o", "-"}} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		require.NoError(t, err)
+		command := exec.Command(binary, append([]string{"dead", args[0], q.work}, args[1:]...)...)
+		command.Env = environment(t, nil)
+		var stderr strings.Builder
+		command.Stdout, command.Stderr = full, &stderr
+		assert.Error(t, command.Run(), "%v", args)
+		assert.Contains(t, stderr.String(), "no space left on device", "%v", args)
+		require.NoError(t, full.Close())
+	}
+	assert.Equal(t, 3, q.count(q.dead))
+}
+
 func TestListOnTerminal(t *testing.T) {
 	t.Parallel()
 	q := declare(t)

@@ -23,6 +23,7 @@ type looked struct {
 	More    bool   // there are more
 	Late    bool   // the time was over
 	Err     string // the look ended early
+	Taken   bool   // a redrive or discard of the page runs, and has some of the letters
 }
 
 // look visits the letters of a queue, the oldest first, and not more than MaxLetters. The filter of Browse is not used: the letters that
@@ -31,7 +32,13 @@ type looked struct {
 func (p *Page) look(ctx context.Context, queue string, visit func(*letters.Letter)) (looked, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	var seen looked
+	seen := looked{Taken: p.jobs.runs(queue)}
+	done, err := p.turns.take(ctx, queue)
+	if err != nil {
+		seen.More, seen.Late = true, true
+		return seen, nil
+	}
+	defer done()
 	for letter, err := range p.config.Store.Browse(ctx, queue, letters.Filter{}) {
 		if err != nil {
 			if seen.Letters == 0 && !errors.Is(err, context.DeadlineExceeded) {

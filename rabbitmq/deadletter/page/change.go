@@ -159,7 +159,7 @@ func (p *Page) discardForm(w http.ResponseWriter, r *http.Request) error {
 	}
 	options := letters.Discard{Filter: s.filter()}
 	made := plan{selection: s, Verb: verbDiscard, By: p.config.By(r)}
-	discard := func(options letters.Discard) func(context.Context, func(letters.Progress)) (letters.Summary, error) {
+	discard := func(options letters.Discard) runFunc {
 		return func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
 			options := options
 			options.Progress = progress
@@ -189,9 +189,15 @@ func (p *Page) discard(w http.ResponseWriter, r *http.Request) error {
 }
 
 // count sets the number of letters of a plan, with a run that changes nothing.
-func (p *Page) count(ctx context.Context, made *plan, dry func(context.Context, func(letters.Progress)) (letters.Summary, error)) error {
+func (p *Page) count(ctx context.Context, made *plan, dry runFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
+	done, err := p.turns.take(ctx, made.Queue)
+	if err != nil {
+		made.AtLeast = true
+		return nil
+	}
+	defer done()
 	summary, err := dry(ctx, func(letters.Progress) {})
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -205,9 +211,28 @@ func (p *Page) confirm(w http.ResponseWriter, made plan) error {
 	if made.Count == 0 && !made.AtLeast {
 		return failure{http.StatusNotFound, "No letter of the queue is selected. They may have been redriven or discarded meanwhile.", nil}
 	}
+	made.run = p.inTurn(made.Queue, made.run)
 	p.jobs.prepare(&made)
 	p.render(w, http.StatusOK, "confirm.html", made.Verb, made)
 	return nil
+}
+
+// inTurn returns a run that begins when no view looks at the queue, so that it counts all letters. Then views may look again: what they
+// take comes back.
+func (p *Page) inTurn(queue string, run runFunc) runFunc {
+	return func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
+		done, err := p.turns.take(ctx, queue)
+		if err != nil {
+			return letters.Summary{}, err
+		}
+		defer done()
+		return run(ctx, func(now letters.Progress) {
+			if now.Total > 0 || now.Phase == letters.Waiting {
+				done()
+			}
+			progress(now)
+		})
+	}
 }
 
 func (p *Page) start(w http.ResponseWriter, r *http.Request, verb string) error {

@@ -44,9 +44,12 @@ type plan struct {
 	Redrive  letters.Redrive
 	By       string
 	Form     template.URL // the options of a redrive, as they were written
-	run      func(context.Context, func(letters.Progress)) (letters.Summary, error)
+	run      runFunc
 	prepared time.Time
 }
+
+// runFunc runs a redrive or discard, and reports its progress.
+type runFunc = func(context.Context, func(letters.Progress)) (letters.Summary, error)
 
 // job is a plan that was confirmed.
 type job struct {
@@ -171,6 +174,11 @@ func (j *jobs) find(id string) *job {
 		}
 	}
 	return nil
+}
+
+// runs reports whether a job runs on a queue.
+func (j *jobs) runs(queue string) bool {
+	return slices.ContainsFunc(j.views(time.Now()), func(v jobView) bool { return v.Running && v.Queue == queue })
 }
 
 func (j *jobs) close() {

@@ -40,6 +40,7 @@ type Page struct {
 	templates *template.Template
 	handler   http.Handler
 	jobs      jobs
+	turns     turns
 
 	statusLock sync.Mutex
 	status     deadletter.Status

@@ -223,6 +223,8 @@ func (e *env) unreachable(address string, err error) error {
 		advice = "check the name of the host"
 	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():
 		err = fmt.Errorf("no answer within %v", e.flags.connectTimeout)
+	case strings.Contains(err.Error(), "first record does not look like a TLS handshake"):
+		advice = "the port has no TLS: use that of TLS (usually 5671), or amqp:// in place of amqps://"
 	case strings.Contains(err.Error(), "tls:") || strings.Contains(err.Error(), "x509:"):
 		advice = "check --ca-file, --cert-file, --key-file and --server-name"
 	}

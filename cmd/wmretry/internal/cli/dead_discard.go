@@ -63,10 +63,11 @@ func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFl
 	defer func() { _ = store.Close() }()
 	options := letters.Discard{Filter: filter, Limit: f.limit, DryRun: f.dryRun}
 	if !f.yes && !f.dryRun {
-		go_, err := l.askDiscard(ctx, store, queue, options, f)
-		if err != nil || !go_ {
+		confirmed, err := l.askDiscard(ctx, store, queue, options, f)
+		if err != nil || confirmed == 0 {
 			return err
 		}
+		options.Limit = confirmed // not those that have died meanwhile
 	}
 	if f.export != "" && !f.dryRun {
 		file, err := newFile(f.export)
@@ -83,7 +84,7 @@ func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFl
 	}
 	meter := l.meter("discard of "+safe(queue), verb)
 	defer meter.stop()
-	meter.limit = f.limit
+	meter.limit = options.Limit
 	options.Progress = meter.show
 	summary, err := store.Discard(ctx, queue, options)
 	meter.stop()
@@ -91,7 +92,7 @@ func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFl
 		return l.failed(ctx, queue, err)
 	}
 	report := report{
-		Command: "discard", Queue: queue, DryRun: f.dryRun, Summary: summary, Seconds: time.Since(start).Seconds(), Limit: f.limit,
+		Command: "discard", Queue: queue, DryRun: f.dryRun, Summary: summary, Seconds: time.Since(start).Seconds(), Limit: options.Limit, confirmed: options.Limit != f.limit,
 		Interrupted: ctx.Err() != nil, orphans: l.orphans,
 	}
 	if options.Export != nil {
@@ -109,19 +110,19 @@ func newFile(name string) (*os.File, error) {
 	return file, err
 }
 
-// askDiscard counts the letters and asks. It reports whether to go on.
-func (l *letterCommand) askDiscard(ctx context.Context, store *deadletter.Store, queue string, options letters.Discard, f *discardFlags) (bool, error) {
+// askDiscard counts the letters and asks. It returns how many may be removed.
+func (l *letterCommand) askDiscard(ctx context.Context, store *deadletter.Store, queue string, options letters.Discard, f *discardFlags) (int, error) {
 	options.DryRun = true
 	meter := l.meter("count letters in "+safe(queue), "selected")
 	options.Progress = meter.show
 	counted, err := store.Discard(ctx, queue, options)
 	meter.stop()
 	if err != nil {
-		return false, l.failed(ctx, queue, err)
+		return 0, l.failed(ctx, queue, err)
 	}
 	if counted.Done == 0 {
 		_, _ = fmt.Fprintf(l.stdout, "no letter in %s is to be removed\n", safe(queue))
-		return false, l.nothing(queue, &f.filterFlags)
+		return 0, l.nothing(queue, &f.filterFlags)
 	}
 	copied := "without a copy"
 	if f.export != "" {
@@ -134,20 +135,20 @@ func (l *letterCommand) askDiscard(ctx context.Context, store *deadletter.Store,
 		}
 		answer, err := l.ask(ctx, question+": ")
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		switch strings.ToLower(answer) {
 		case "y", "yes":
-			return true, nil
+			return counted.Done, nil
 		case "", "n", "no":
 			_, _ = fmt.Fprintln(l.stderr, "nothing is removed")
-			return false, nil
+			return 0, nil
 		case "e", "export":
 			if f.export, err = l.ask(ctx, "File for the letters: "); err != nil {
-				return false, err
+				return 0, err
 			}
 			if f.export != "" {
-				return true, nil
+				return counted.Done, nil
 			}
 		}
 	}

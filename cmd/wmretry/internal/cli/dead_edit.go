@@ -70,8 +70,16 @@ func (l *letterCommand) edit(ctx context.Context, args []string, f editFlags) er
 		return err
 	}
 	defer func() { remove() }()
+	given, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
 	after, err := l.edited(ctx, editor, file, before, f)
 	if err != nil {
+		if written, readErr := os.ReadFile(file); readErr == nil && !bytes.Equal(written, given) {
+			remove = func() {} // of the file: it has the user's work
+			err = fmt.Errorf("%w; what you have written is in %s", err, safe(file))
+		}
 		return err
 	}
 	if bytes.Equal(before, after) {

@@ -27,8 +27,9 @@ func newListCommand(l *letterCommand) *cobra.Command {
 	c := l.command(&cobra.Command{
 		Use:   "list",
 		Short: "List letters, or their causes with --group",
-		Long: `Lists letters, the oldest first, while it reads them. It removes none, and leaves their order as it is. While it reads, other
-readers of the queue do not get the letters.
+		Long: `Lists letters, the oldest first, while it reads them. It removes none. While it reads, other readers of the queue do not get the
+letters. Their order stays, unless the list ends before the last letter, by --limit or Ctrl-C: then the letters that it has taken can
+come back behind the others.
 
 On a terminal the reason is cut to the width. Elsewhere the columns are separated by tabs and nothing is cut, with times in UTC.
 --json prints one object a line, with all that is known of the letter.`,
@@ -80,7 +81,9 @@ func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) erro
 			return err
 		}
 	}
-	out.close()
+	if err := out.end(); err != nil {
+		return err
+	}
 	if f.group {
 		if err := l.printGroups(groups.Sorted()); err != nil {
 			return err
@@ -253,6 +256,14 @@ func (w *lineWriter) Write(line []byte) (int, error) {
 		w.timer.Reset(lineDelay)
 	}
 	return w.buffer.Write(line)
+}
+
+// end writes what is buffered, and returns the error of any write.
+func (w *lineWriter) end() error {
+	w.close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
 }
 
 // close writes what is buffered. More may be written later.

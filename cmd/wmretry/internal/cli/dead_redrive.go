@@ -183,8 +183,9 @@ type report struct {
 	Export      string          `json:"export,omitzero"`
 	Error       string          `json:"error,omitzero"`
 
-	Limit   int `json:"-"`
-	orphans bool
+	Limit     int  `json:"-"`
+	confirmed bool // Limit is what the user confirmed, and not --limit
+	orphans   bool
 }
 
 // print prints the report in words. Its lines add up to the total.
@@ -202,6 +203,9 @@ func (r *report) print(e *env) error {
 	switch {
 	case r.DryRun:
 		title += ", dry run"
+		if r.Error != "" {
+			title += " that stopped early"
+		}
 	case r.Error != "":
 		title += ", stopped early"
 	}
@@ -222,12 +226,12 @@ func (r *report) print(e *env) error {
 	optional(r.Kept, r.kept(), text.FgYellow)
 	unseen := "not looked at, because the command ended early: they stay"
 	if r.limited() {
-		unseen = "not looked at, beyond --limit: they stay"
+		unseen = "not looked at, beyond " + r.beyond() + ": they stay"
 	}
 	optional(r.Unseen, unseen, text.FgYellow)
 	from := "letters were in the queue at the start"
 	if r.Command == "import" {
-		from = "letters in the file"
+		from = "letters were read from the file"
 	}
 	line(r.Total, from, text.Bold)
 	if r.Redead > 0 {
@@ -244,8 +248,8 @@ func (r *report) print(e *env) error {
 		e.setCauseColumns(t, 4, 90)
 		s.WriteString(t.Render() + "\n")
 	}
-	if r.Export != "" {
-		_, _ = fmt.Fprintf(&s, "The letters are in %s; `wmretry dead import` puts them back.\n", safe(r.Export))
+	if r.Export != "" && r.Done > 0 {
+		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `wmretry dead import` puts them back.\n", safe(r.Export))
 	}
 	_, err := fmt.Fprint(e.stdout, s.String())
 	return err
@@ -254,12 +258,19 @@ func (r *report) print(e *env) error {
 // limited reports whether --limit has ended the command.
 func (r *report) limited() bool { return r.Error == "" && r.Limit > 0 && r.Done >= r.Limit }
 
+func (r *report) beyond() string {
+	if r.confirmed {
+		return "the number that you confirmed"
+	}
+	return "--limit"
+}
+
 func (r *report) kept() string {
 	switch {
 	case r.Command == "import":
 		return "not put back"
 	case r.limited():
-		return "selected, and beyond --limit: they stay"
+		return "selected, and beyond " + r.beyond() + ": they stay"
 	case r.Command == "redrive":
 		return "selected, and not sent: they stay"
 	}

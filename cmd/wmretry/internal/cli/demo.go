@@ -124,11 +124,11 @@ func (d *demo) fill(ctx context.Context, letters int) error {
 	others := max(letters/20, 1)
 	limited, poisoned, unknown := others, others, others
 	ofHandler := letters - limited - poisoned - unknown
-	meter := d.meter("demo", "dead")
+	meter, start := d.meter("demo", "dead"), time.Now()
 	defer meter.stop()
 	if err := d.handle(ctx, ofHandler, func() (bool, error) {
 		dead, err := d.count(d.dead)
-		meter.count(max(dead-before, 0), demoPause)
+		meter.count(max(dead-before, 0), time.Since(start))
 		return dead >= before+ofHandler, err
 	}); err != nil {
 		return err

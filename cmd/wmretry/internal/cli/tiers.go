@@ -56,6 +56,12 @@ Messages that a command has taken when it is killed come back to the tier.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error { return e.drain(c, args[0], args[1], &f) },
+		ValidArgsFunction: func(_ *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(given) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return (&letterCommand{env: e}).completeQueue()
+		},
 	}
 	f.add(c, true)
 	flags := c.Flags()
