@@ -327,7 +327,7 @@ func (r *run) look(ctx context.Context, last bool) error {
 	if r.options.DryRun || r.summary.Done == 0 || !watches {
 		return nil
 	}
-	if !last && r.summary.Done < r.looked+lookEvery && (r.summary.Done == r.looked || time.Since(r.looks) < lookInterval) {
+	if !last && r.summary.Done < r.looked+max(lookEvery, r.looked/10) && (r.summary.Done == r.looked || time.Since(r.looks) < lookInterval) {
 		return nil
 	}
 	if err := r.count(ctx); err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	firstPrefetch = 64 // until the size of a letter is known
+	firstPrefetch = 8 // until the size of a letter is known
 	mostPrefetch  = 2000
 	// mostFetched bounds the bodies that are fetched and not yet looked at, in bytes.
 	mostFetched = 8 << 20
@@ -48,8 +48,9 @@ type look struct {
 	least      int // of these, certainly there
 	missing    int // of these, not there
 
-	consumers  []uint64 // the last delivery tag of each consumer, the present one's at the end
-	settled    bits     // the delivery tags that are acknowledged
+	arguments  amqp091.Table // of the consumers
+	consumers  []uint64      // the last delivery tag of each consumer, the present one's at the end
+	settled    bits          // the delivery tags that are acknowledged
 	deliveries <-chan amqp091.Delivery
 	fetched    []amqp091.Delivery // of a consumer that is cancelled, and not yet looked at
 	received   int                // by all consumers
@@ -63,7 +64,7 @@ type look struct {
 // look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative. Then it waits for the least
 // number of letters: after a lost connection the broker may not have given all of them back yet.
 func (s *Store) look(ctx context.Context, connection *dial.Connection, queue string, least, most int) (*look, error) {
-	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, least: least}
+	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, least: least, arguments: keepLong}
 	channel, err := connection.Channel(func(channel *amqp091.Channel) error {
 		state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 		if err != nil {
@@ -83,7 +84,7 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 		return l, nil
 	}
 	if l.limit, err = s.deliveryLimit(ctx, connection.Version(), queue); err == nil {
-		err = l.consume()
+		err = l.consumeLong()
 	}
 	if err != nil {
 		l.close()
@@ -97,12 +98,27 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 // channel, and a redrive goes on with another look.
 var keepLong = amqp091.Table{argument.ConsumerTimeout: (28 * 24 * time.Hour).Milliseconds()}
 
+// consumeLong starts the first consumer, with keepLong where the broker takes it.
+func (l *look) consumeLong() error {
+	err := l.consume()
+	if !refusal.IsCode(err, amqp091.PreconditionFailed) {
+		return err
+	}
+	// RabbitMQ 4.3 accepts the argument for quorum queues only, and no other queue takes letters back.
+	channel, err := l.connection.Channel(func(*amqp091.Channel) error { return nil })
+	if err != nil {
+		return explain("read", l.queue, err)
+	}
+	l.channel, l.arguments = channel, nil
+	return l.consume()
+}
+
 // consume starts another consumer. A new tag for each: a quorum queue would take it for one that still has letters.
 func (l *look) consume() error {
 	if err := l.channel.Qos(l.window, 0, false); err != nil {
 		return explain("read", l.queue, err)
 	}
-	deliveries, err := l.channel.Consume(l.queue, l.tag(len(l.consumers)), false, false, false, false, keepLong)
+	deliveries, err := l.channel.Consume(l.queue, l.tag(len(l.consumers)), false, false, false, false, l.arguments)
 	if err != nil {
 		return explain("read", l.queue, err)
 	}

@@ -61,9 +61,10 @@ func (r *redrive) watch(ctx context.Context, look *look) error {
 	return nil
 }
 
-// check returns letters.ErrRedead when more than the share of MaxRedead have died again. It looks once a second.
+// check returns letters.ErrRedead when more than the share of MaxRedead have died again. It looks once a second, and less
+// often in a long queue.
 func (r *redrive) check(ctx context.Context, look *look) error {
-	if r.options.MaxRedead == 0 || r.dryRun || time.Since(r.looked) < redeadPause {
+	if r.options.MaxRedead == 0 || r.dryRun || time.Since(r.looked) < max(redeadPause, 10*r.searched) {
 		return nil
 	}
 	return r.count(ctx, look)
@@ -82,6 +83,7 @@ func (r *redrive) count(ctx context.Context, look *look) error {
 	if err := r.search(ctx, look); err != nil {
 		return err
 	}
+	r.searched, r.looked = time.Since(r.looked), time.Now()
 	if sent := r.copies(); r.options.Redead(sent, r.summary.Redead) {
 		return fmt.Errorf("%w: %d of %d, more than the share of %v; repair the cause first, then redrive again",
 			letters.ErrRedead, r.summary.Redead, sent, r.options.MaxRedead)
@@ -93,7 +95,7 @@ func (r *redrive) count(ctx context.Context, look *look) error {
 func (r *redrive) copies() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.summary.Done + r.summary.Doubtful + len(r.places)
+	return r.summary.Done + r.summary.Doubtful + int(r.flying.Load())
 }
 
 // search goes through what this redrive has not looked at, and counts the letters that have died again. Its own consumer may have fetched

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -19,6 +20,8 @@ import (
 const (
 	// mostInFlight is how many letters are sent and not yet confirmed.
 	mostInFlight = 128
+	// placeSize is how many bytes of a body take one of these places, so that letters in flight have at most 32 MiB or are few.
+	placeSize = 256 << 10
 	// redeadPause is how often a redrive looks for letters that died again.
 	redeadPause = time.Second
 )
@@ -33,17 +36,19 @@ type redrive struct {
 	through string // the exchange that messages go to with their own routing key; empty: letters go to their work queue
 	sender  *sender
 
-	places  chan struct{} // of letters in flight
-	flights sync.WaitGroup
-	failed  chan error        // the first error that ends the redrive
-	next    time.Time         // when the next letter may be sent, with a Rate
-	gone    map[string]error  // by target: nil for those that are there
-	stays   error             // the first error of a letter that stays, while the redrive goes on
-	canary  []*letters.Letter // those that were sent. Of run.mu
-	lives   time.Time         // when the canary has lived, if none of it dies before
-	watched bool              // the canary has lived
-	foreign int               // letters that arrived and are not of this redrive
-	looked  time.Time
+	places   chan struct{} // of letters in flight: one or more for each
+	flying   atomic.Int64  // letters in flight
+	flights  sync.WaitGroup
+	failed   chan error        // the first error that ends the redrive
+	next     time.Time         // when the next letter may be sent, with a Rate
+	gone     map[string]error  // by target: nil for those that are there
+	stays    error             // the first error of a letter that stays, while the redrive goes on
+	canary   []*letters.Letter // those that were sent. Of run.mu
+	lives    time.Time         // when the canary has lived, if none of it dies before
+	watched  bool              // the canary has lived
+	foreign  int               // letters that arrived and are not of this redrive
+	looked   time.Time
+	searched time.Duration // how long the last search for them took
 }
 
 // Redrive implements letters.Store. A letter goes to its work queue itself, through the default exchange; an orphan to the exchange
@@ -168,7 +173,7 @@ func (r *redrive) canarySent() bool {
 		defer r.mu.Unlock()
 		return len(r.canary)
 	}
-	if sent()+len(r.places) < r.options.Canary {
+	if sent()+int(r.flying.Load()) < r.options.Canary {
 		return false
 	}
 	r.flights.Wait()
@@ -177,7 +182,7 @@ func (r *redrive) canarySent() bool {
 
 // limitReached reports whether no further letter may be sent. It waits for the letters in flight if they decide.
 func (r *redrive) limitReached() bool {
-	if r.limit == 0 || r.sent()+len(r.places) < r.limit {
+	if r.limit == 0 || r.sent()+int(r.flying.Load()) < r.limit {
 		return false
 	}
 	r.flights.Wait()
@@ -232,14 +237,19 @@ func (r *redrive) one(ctx context.Context, look *look, d *amqp091.Delivery, l *l
 	if err := r.pace(ctx); err != nil {
 		return errors.Join(err, keep())
 	}
-	select {
-	case r.places <- struct{}{}:
-	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), keep())
+	places := min(1+len(publishing.Body)/placeSize, mostInFlight)
+	for taken := range places {
+		select {
+		case r.places <- struct{}{}:
+		case <-ctx.Done():
+			r.leave(taken)
+			return errors.Join(context.Cause(ctx), keep())
+		}
 	}
+	r.flying.Add(1)
 	r.flights.Add(1)
 	go func() {
-		defer func() { <-r.places; r.flights.Done() }()
+		defer func() { r.flying.Add(-1); r.leave(places); r.flights.Done() }()
 		if err := r.fly(ctx, look, d, l, target, to, publishing); err != nil {
 			select {
 			case r.failed <- err:
@@ -248,4 +258,10 @@ func (r *redrive) one(ctx context.Context, look *look, d *amqp091.Delivery, l *l
 		}
 	}()
 	return nil
+}
+
+func (r *redrive) leave(places int) {
+	for range places {
+		<-r.places
+	}
 }

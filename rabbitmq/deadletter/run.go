@@ -20,6 +20,9 @@ const (
 	// mostUnsure is how many letters may be acknowledged without a sign that the broker has read that: with the letters in flight they
 	// are those that a lost connection can send twice.
 	mostUnsure = 128
+	// mostBarren is how often in a row a connection may be lost on which no letter was removed.
+	mostBarren = 20
+
 	// lockPatience is how long a call waits, after a reconnect, until the broker has removed the lock of its old connection.
 	lockPatience = 2 * time.Minute
 )
@@ -59,14 +62,20 @@ func (r *run) each(ctx context.Context, changes bool, session func(context.Conte
 	}
 	defer end()
 	pause := dial.Backoff{Initial: dial.ReconnectInitial, Max: dial.ReconnectMax}
-	for {
+	for barren := 0; ; {
 		before := r.summary.Done + r.maybe
 		err := r.once(ctx, changes, session)
 		if err == nil || !r.counted || !errors.Is(err, errLost) {
 			return r.finish(err)
 		}
-		if r.summary.Done+r.maybe > before {
+		switch {
+		case r.summary.Done+r.maybe > before:
 			pause.Reset()
+			barren = 0
+		case !errors.Is(err, errNotConnected): // a letter may close the connection that it is delivered on
+			if barren++; barren == mostBarren {
+				return r.finish(fmt.Errorf("%d connections in a row were lost before a letter was removed: %w", barren, err))
+			}
 		}
 		r.wait(err)
 		select {
@@ -80,8 +89,8 @@ func (r *run) each(ctx context.Context, changes bool, session func(context.Conte
 func (r *run) once(ctx context.Context, changes bool, session func(context.Context, *look) error) error {
 	connection, err := r.store.connect(ctx)
 	if err != nil {
-		if r.counted && ctx.Err() == nil {
-			return fmt.Errorf("%w: %w", errLost, err)
+		if r.counted && ctx.Err() == nil && !refusal.IsCode(err, amqp091.AccessRefused) {
+			return fmt.Errorf("%w: %w: %w", errLost, errNotConnected, err)
 		}
 		return err
 	}
@@ -140,6 +149,9 @@ func (r *run) taken(letters int) error {
 	return fmt.Errorf("%d letters were not looked at: another reader of %q has taken them, for example a list of the letters; run this again when it has ended",
 		letters, r.queue)
 }
+
+// errNotConnected is the error of a broker that does not accept a connection.
+var errNotConnected = errors.New("the broker is away")
 
 // lost makes an errLost of an error of the client, where the connection is closed.
 func (r *run) lost(connection *dial.Connection, err error) error {
