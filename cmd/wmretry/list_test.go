@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +98,27 @@ func TestFullDisk(t *testing.T) {
 		require.NoError(t, full.Close())
 	}
 	assert.Equal(t, 3, q.count(q.dead))
+}
+
+// TestExportIntoAPipe: --force does not replace what is no file.
+func TestExportIntoAPipe(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	q.timeouts(3)
+	name := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, exec.Command("mkfifo", name).Run())
+	reader, err := os.OpenFile(name, os.O_RDWR, 0) // opens without a writer
+	require.NoError(t, err)
+	defer func() { _ = reader.Close() }()
+	run(t, 0, "dead", "export", q.work, "-o", name, "--force")
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	require.Equal(t, os.ModeNamedPipe, info.Mode().Type())
+	lines := bufio.NewScanner(reader)
+	for range 3 {
+		require.True(t, lines.Scan())
+		assert.Contains(t, lines.Text(), q.dead)
+	}
 }
 
 func TestListOnTerminal(t *testing.T) {

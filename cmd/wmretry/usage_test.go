@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -38,12 +39,16 @@ func TestWrongUse(t *testing.T) {
 		{"discard without a terminal", []string{"dead", "discard", "orders"}, "use --yes"},
 		{"demo", []string{"demo", "--letters", "3"}, "it must be from 10 to 100000"},
 		{"certificate without key", []string{"dead", "list", "orders", "--cert-file", "x.pem"}, "--cert-file and --key-file belong together"},
+		{
+			"name of a topology", []string{"topology", "plan", "--queue", "retry.orphans", "--schedule", "1s"},
+			"wmretry: work queue \"retry.orphans\": it has the name of a queue of the retry topology",
+		},
 		{"address", []string{"dead", "list", "orders", "--uri", "localhost:5672"}, "it must be like amqp://"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			r := runWith(t, 64, []string{"AMQP_URL=amqp://127.0.0.1:1/"}, test.args...)
-			assert.Contains(t, r.stderr, test.want)
+			assert.Equal(t, 1, strings.Count(r.stderr, strings.TrimPrefix(test.want, "wmretry: ")), r.stderr)
 			assert.Empty(t, r.stdout)
 		})
 	}

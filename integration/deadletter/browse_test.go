@@ -4,6 +4,7 @@ import (
 	"context"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -42,8 +43,12 @@ func TestAHundredListingsLoseNothing(t *testing.T) {
 			a := testapp.New(t)
 			letterQueue := queue(t, a)
 			store := open(t, broker.URL(t), a.Name)
+			ordered := func(ids []string) []string { return ids }
+			if strings.HasPrefix(name, "quorum") { // a letter near the limit is replaced by a copy at the end of the queue
+				ordered = func(ids []string) []string { slices.Sort(ids); return ids }
+			}
 			for range listings {
-				require.Equal(t, upTo(count), ids(list(t, store, letterQueue)))
+				require.Equal(t, upTo(count), ordered(ids(list(t, store, letterQueue))))
 			}
 			require.NoError(t, store.Close())
 			require.Equal(t, count, testapp.Depth(t, letterQueue))
@@ -52,7 +57,7 @@ func TestAHundredListingsLoseNothing(t *testing.T) {
 				left = append(left, d.Headers["_watermill_message_uuid"].(string))
 				assert.Equal(t, "order "+left[len(left)-1], string(d.Body))
 			}
-			assert.Equal(t, upTo(count), left)
+			assert.Equal(t, upTo(count), ordered(left))
 		})
 	}
 }

@@ -13,6 +13,9 @@ import (
 // discardBatch is how many letters are exported before they are removed.
 const discardBatch = 256
 
+// discardBytes is the size of their bodies at which fewer are exported.
+const discardBytes = 8 << 20
+
 // Discard implements letters.Store.
 func (s *Store) Discard(ctx context.Context, queue string, options letters.Discard) (letters.Summary, error) {
 	if err := options.Validate(); err != nil {
@@ -25,6 +28,7 @@ func (s *Store) Discard(ctx context.Context, queue string, options letters.Disca
 func (r *run) discard(ctx context.Context, look *look, options letters.Discard) error {
 	var batch []*amqp091.Delivery
 	var text []byte
+	size := 0
 	flush := func() error {
 		if options.Export != nil && len(batch) > 0 {
 			if _, err := options.Export.Write(text); err != nil {
@@ -41,8 +45,8 @@ func (r *run) discard(ctx context.Context, look *look, options letters.Discard) 
 				return err
 			}
 		}
-		batch, text = batch[:0], text[:0]
-		return r.sure(look, false)
+		batch, text, size = batch[:0], text[:0], 0
+		return nil
 	}
 	for r.limit == 0 || r.sent()+len(batch) < r.limit {
 		d, err := look.next(ctx)
@@ -66,7 +70,8 @@ func (r *run) discard(ctx context.Context, look *look, options letters.Discard) 
 					return fmt.Errorf("cannot export letter %q, so it stays: %w", l.ID, err)
 				}
 			}
-			if batch = append(batch, d); len(batch) == discardBatch {
+			size += len(d.Body)
+			if batch = append(batch, d); len(batch) == discardBatch || size >= discardBytes {
 				err = flush()
 			}
 		}
@@ -77,5 +82,5 @@ func (r *run) discard(ctx context.Context, look *look, options letters.Discard) 
 	if err := flush(); err != nil {
 		return err
 	}
-	return r.sure(look, true)
+	return r.sure(look)
 }

@@ -6,7 +6,8 @@
 //
 // AMQP 0-9-1 has no method to look at a message. A call consumes the letters that are in the queue when it begins, keeps them
 // unacknowledged until it has looked at all of them, and gives them back with basic.nack: then they are in the queue in the same order as
-// before. A loop that ends early may change the order in a quorum queue: what is given back now is behind what was given back before.
+// before. A quorum queue puts what it gets back behind what it got back before, so a loop that ends early fetches the rest too, up to 10,000
+// letters. Where there are more, or the context has ended, the order changes.
 // It keeps only their delivery tags, not their bodies. Meanwhile other readers of the queue do not get them. A process that dies
 // loses nothing: the broker gives its letters back.
 //

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -30,6 +31,9 @@ const (
 	// mostPatience is how often it asks, while the broker has letters and sends none.
 	mostPatience = 30
 
+	// mostCounts is how often a count of 0 is asked for again.
+	mostCounts = 3
+
 	// defaultLimit is the delivery limit of a quorum queue from RabbitMQ 4.0 on, unless it has another one.
 	defaultLimit = 20
 	// limitMargin is how many deliveries before its limit a letter is replaced.
@@ -50,12 +54,16 @@ type look struct {
 
 	arguments  amqp091.Table // of the consumers
 	consumers  []uint64      // the last delivery tag of each consumer, the present one's at the end
+	got        []got         // letters from basic.get
 	settled    bits          // the delivery tags that are acknowledged
 	deliveries <-chan amqp091.Delivery
 	fetched    []amqp091.Delivery // of a consumer that is cancelled, and not yet looked at
 	received   int                // by all consumers
-	window     int                // prefetch of the consumer
-	unsettled  int                // of its letters that stay unacknowledged
+	window     int                // the largest prefetch of the next consumer
+	prefetch   int                // that of this one
+	widest     int                // of window
+	doubt      atomic.Int64       // acknowledgements that the queue may not have yet
+	replaced   []uint64           // the delivery tags of letters that a copy has replaced
 	size       int                // bytes of the letters looked at
 	limit      int64              // the delivery limit of the queue; 0: not known
 	copies     *sender            // for letters near the limit; made when the first one comes
@@ -64,14 +72,17 @@ type look struct {
 // look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative. Then it waits for the least
 // number of letters: after a lost connection the broker may not have given all of them back yet.
 func (s *Store) look(ctx context.Context, connection *dial.Connection, queue string, least, most int) (*look, error) {
-	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, least: least, arguments: keepLong}
-	channel, err := connection.Channel(func(channel *amqp091.Channel) error {
+	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, widest: mostPrefetch, least: least, arguments: keepLong}
+	_, err := connection.Channel(func(channel *amqp091.Channel) error {
 		state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 		if err != nil {
 			return explain("look at", queue, err)
 		}
-		l.total = state.Messages
-		return nil
+		l.channel, l.total = channel, state.Messages
+		if l.total == 0 {
+			err = l.first()
+		}
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -79,7 +90,7 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 	if most >= 0 {
 		l.total = most
 	}
-	l.channel, l.left = channel, l.total
+	l.left = l.total
 	if l.left == 0 {
 		return l, nil
 	}
@@ -87,10 +98,23 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 		err = l.consumeLong()
 	}
 	if err != nil {
-		l.close()
+		l.close(ctx)
 		return nil, err
 	}
 	return l, nil
+}
+
+// first fetches a letter of a queue that seems to be empty: RabbitMQ counts 0 in a quorum queue that does not answer within 250 ms.
+func (l *look) first() error {
+	d, found, err := l.channel.Get(l.queue, false)
+	if err != nil {
+		return explain("read", l.queue, err)
+	}
+	if found {
+		l.total, l.received = 1+int(d.MessageCount), 1
+		l.fetched, l.got = []amqp091.Delivery{d}, []got{{d.DeliveryTag, 0}}
+	}
+	return nil
 }
 
 // keepLong lets a consumer have letters for longer than the 30 minutes that are RabbitMQ's default. From 4.3 on a quorum queue gives them
@@ -115,16 +139,35 @@ func (l *look) consumeLong() error {
 
 // consume starts another consumer. A new tag for each: a quorum queue would take it for one that still has letters.
 func (l *look) consume() error {
-	if err := l.channel.Qos(l.window, 0, false); err != nil {
+	l.prefetch = max(min(l.window, l.left), 1) // what comes behind the letters to look at is not fetched
+	if err := l.channel.Qos(l.prefetch, 0, false); err != nil {
 		return explain("read", l.queue, err)
 	}
 	deliveries, err := l.channel.Consume(l.queue, l.tag(len(l.consumers)), false, false, false, false, l.arguments)
 	if err != nil {
 		return explain("read", l.queue, err)
 	}
-	l.deliveries, l.unsettled = deliveries, 0
+	l.deliveries = deliveries
 	l.consumers = append(l.consumers, 0)
+	l.settled.begin(l.last())
 	return nil
+}
+
+// last returns the last delivery tag.
+func (l *look) last() (tag uint64) {
+	if n := len(l.consumers); n > 0 {
+		tag = l.consumers[n-1]
+	}
+	if n := len(l.got); n > 0 {
+		tag = max(tag, l.got[n-1].tag)
+	}
+	return tag
+}
+
+// occupied is how much of the prefetch of the consumer is taken by letters that are not acknowledged.
+func (l *look) occupied() int {
+	begin, acknowledged := l.settled.since()
+	return int(l.last()-begin) - acknowledged
 }
 
 func (l *look) tag(n int) string {
@@ -156,13 +199,12 @@ func (l *look) next(ctx context.Context) (*amqp091.Delivery, error) {
 	if l.left == 0 {
 		return nil, nil
 	}
-	if l.deliveries != nil && (l.unsettled > l.window/2 || len(l.consumers) == 1 && l.received >= firstPrefetch) {
+	if l.deliveries != nil && l.occupied() >= l.prefetch { // nothing is under way, which would lose its place in the queue
 		if err := l.cancel(); err != nil {
 			return nil, err
 		}
-		if mean := l.size/max(l.received-len(l.fetched), 1) + 1; mean > 0 {
-			l.window = min(max(mostFetched/mean, 2), mostPrefetch)
-		}
+		mean := l.size/max(l.received-len(l.fetched), 1) + 1
+		l.window = min(max(mostFetched/mean, firstPrefetch), l.widest)
 	}
 	if len(l.fetched) > 0 {
 		d := l.fetched[0]
@@ -202,7 +244,7 @@ func (l *look) receive(ctx context.Context) (*amqp091.Delivery, error) {
 			asked++
 			if state.Messages > 0 {
 				empty = 0
-			} else if empty++; empty > 1 && l.total-l.left >= l.least || asked > mostPatience { // another reader has taken the rest
+			} else if empty++; empty > 2 && l.total-l.left >= l.least || asked > mostPatience { // another reader has taken the rest
 				l.left, l.missing = 0, l.left
 				return nil, nil
 			}
@@ -246,8 +288,7 @@ func (l *look) further() {
 
 // keep leaves a letter in the queue. If it is near the delivery limit, a copy at the end of the queue takes its place.
 func (l *look) keep(ctx context.Context, d *amqp091.Delivery) error {
-	if redelivery.Count(d.Headers) < l.replacedAt(d) {
-		l.unsettled++
+	if redelivery.Failed(d.Headers) < l.replacedAt(d) {
 		return nil
 	}
 	if l.copies == nil {
@@ -259,9 +300,10 @@ func (l *look) keep(ctx context.Context, d *amqp091.Delivery) error {
 	}
 	if err := l.copies.send(ctx, destination{key: l.queue}, same(d)); err != nil {
 		return fmt.Errorf("a letter in %q was delivered %d times, which is near the delivery limit of the queue, and cannot be replaced by a copy: %w",
-			l.queue, redelivery.Count(d.Headers), err)
+			l.queue, redelivery.Failed(d.Headers), err)
 	}
-	return l.remove(d)
+	l.replaced = append(l.replaced, d.DeliveryTag) // acknowledged at the end: now it would make room for its own copy
+	return nil
 }
 
 // remove acknowledges a letter. It may be called by any goroutine.
@@ -270,6 +312,7 @@ func (l *look) remove(d *amqp091.Delivery) error {
 		return fmt.Errorf("%w: %w", errLost, err)
 	}
 	l.settled.set(d.DeliveryTag)
+	l.doubt.Add(1)
 	return nil
 }
 
@@ -325,15 +368,45 @@ func (l *look) arrived() (int, error) {
 	if err := l.cancel(); err != nil {
 		return 0, err
 	}
-	state, err := l.channel.QueueDeclarePassive(l.queue, true, false, false, false, nil)
-	if err != nil {
-		return 0, explain("read", l.queue, err)
+	ready := 0
+	for range mostCounts { // RabbitMQ counts 0 in a quorum queue that does not answer within 250 ms
+		state, err := l.channel.QueueDeclarePassive(l.queue, true, false, false, false, nil)
+		if err != nil {
+			return 0, explain("read", l.queue, err)
+		}
+		if ready = state.Messages; ready > 0 {
+			break
+		}
 	}
-	return max(state.Messages-(l.total-l.received), 0), nil
+	return max(ready+l.received-l.total, 0), nil
 }
 
-// settle waits until the broker has read all acknowledgements so far.
-func (l *look) settle() error { return l.channel.Qos(l.window, 0, false) }
+// settle waits until the queue has all acknowledgements so far. A channel keeps them back while a quorum queue has more than 32 that it has
+// not applied, and forgets these when it is closed: the queue would give their letters back. A basic.get is applied after what the queue has
+// got before, and then the channel sends what it has kept back; so the second one comes after everything. The letters of both stay fetched.
+func (l *look) settle() error {
+	if l.doubt.Swap(0) == 0 {
+		return nil
+	}
+	var next []amqp091.Delivery
+	for range 2 {
+		d, found, err := l.channel.Get(l.queue, false)
+		if err != nil {
+			return explain("read", l.queue, err)
+		}
+		if found {
+			next = append(next, d)
+		}
+	}
+	if err := l.cancel(); err != nil { // what the consumer gets for the acknowledged letters has come before
+		return err
+	}
+	for _, d := range next {
+		l.received++
+		l.got, l.fetched = append(l.got, got{d.DeliveryTag, len(l.consumers)}), append(l.fetched, d)
+	}
+	return nil
+}
 
 // errLost is the error of a call whose connection or consumer ended under way.
 var errLost = errors.New("the connection to the broker was lost")

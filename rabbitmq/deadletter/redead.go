@@ -20,7 +20,7 @@ func (r *redrive) watch(ctx context.Context, look *look) error {
 	if len(r.failed) > 0 {
 		return nil
 	}
-	if err := r.sure(look, true); err != nil {
+	if err := r.sure(look); err != nil {
 		return err
 	}
 	wait := r.options.CanaryWait
@@ -105,7 +105,7 @@ func (r *redrive) search(ctx context.Context, l *look) error {
 	if err != nil {
 		return err
 	}
-	defer behind.close()
+	defer behind.close(ctx)
 	older, redead, foreign := l.total-l.received, 0, 0
 	for _, d := range l.fetched[min(l.left, len(l.fetched)):] {
 		if r.orphans || r.isOurs(read(&d, r.queue, r.store.prefix)) {

@@ -120,7 +120,7 @@ func (r *redrive) session(ctx context.Context, look *look) error {
 	default:
 	}
 	if err == nil {
-		err = r.sure(look, true)
+		err = r.sure(look)
 	}
 	if err == nil && (r.options.Canary > 0 || r.options.MaxRedead > 0) && !r.dryRun {
 		err = r.count(ctx, look)
@@ -138,9 +138,6 @@ func (r *redrive) all(ctx context.Context, look *look) error {
 					return err
 				}
 			}
-		}
-		if err := r.sure(look, false); err != nil {
-			return err
 		}
 		if err := r.check(ctx, look); err != nil {
 			return err

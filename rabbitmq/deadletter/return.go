@@ -1,8 +1,10 @@
 package deadletter
 
 import (
+	"context"
 	"iter"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,23 +15,43 @@ const (
 	mostReturn  = 5 * time.Second
 	returnPause = 2 * time.Millisecond
 
+	// mostFinished is how many letters a look that ends early still fetches, so that they keep their order.
+	mostFinished = 10_000
+
 	// mostOrdered is how many letters a quorum queue takes back in their order, up to RabbitMQ 3.13.
 	mostOrdered = 32
 )
 
 // close gives back what is unacknowledged, in its order, and waits until the queue has it: a reader that comes before gets it in another
 // order.
-func (l *look) close() {
+//
+// A quorum queue puts what it gets back behind what it got back before. So a look that ends early first fetches the rest, unless ctx has
+// ended or there are many.
+func (l *look) close(ctx context.Context) {
 	if l.copies != nil {
 		l.copies.close()
+	}
+	for l.left <= mostFinished && l.received > 0 {
+		if d, err := l.next(ctx); d == nil || err != nil {
+			break
+		}
 	}
 	defer func() { _ = l.channel.Close() }()
 	if l.cancel() != nil {
 		return
 	}
+	for _, tag := range l.replaced {
+		if l.channel.Ack(tag, false) == nil {
+			l.settled.set(tag)
+			l.doubt.Add(1)
+		}
+	}
+	if l.settle() != nil {
+		return
+	}
 	want, alone := l.ready(), true // another reader may take what is given back
 	for returned := range l.returns() {
-		if l.channel.Nack(returned.last, true, true) != nil {
+		if l.channel.Nack(returned.last, !returned.alone, true) != nil {
 			return
 		}
 		want += returned.letters
@@ -42,10 +64,17 @@ func (l *look) close() {
 	}
 }
 
-// A batch is letters that are given back with one nack: those up to a delivery tag.
+// A batch is letters that are given back with one nack: those up to a delivery tag, or alone the one with this tag.
 type batch struct {
 	last    uint64
 	letters int
+	alone   bool
+}
+
+// A got is a letter of a basic.get: it was in the queue behind those of the consumers before, and can have a lower tag than the last of these.
+type got struct {
+	tag   uint64
+	after int // that many consumers
 }
 
 // returns goes through what is unacknowledged, in batches of one consumer.
@@ -55,25 +84,39 @@ func (l *look) returns() iter.Seq[batch] {
 		most = mostOrdered
 	}
 	return func(yield func(batch) bool) {
-		tag := uint64(1)
-		for _, last := range l.consumers {
-			next := batch{}
-			for ; tag <= last; tag++ {
-				if l.settled.has(tag) {
+		rest := l.got
+		alone := func(after int) bool {
+			for ; len(rest) > 0 && rest[0].after == after; rest = rest[1:] {
+				if !l.settled.has(rest[0].tag) && !yield(batch{last: rest[0].tag, letters: 1, alone: true}) {
+					return false
+				}
+			}
+			return true
+		}
+		begin := uint64(1)
+		for n, last := range l.consumers {
+			if !alone(n) {
+				return
+			}
+			next := batch{alone: len(rest) > 0 && rest[0].tag < last}
+			for tag := begin; tag <= last; tag++ {
+				if l.settled.has(tag) || slices.ContainsFunc(l.got, func(g got) bool { return g.tag == tag }) {
 					continue
 				}
 				next.last, next.letters = tag, next.letters+1
-				if next.letters == most {
+				if next.alone || next.letters == most {
 					if !yield(next) {
 						return
 					}
-					next = batch{}
+					next.letters = 0
 				}
 			}
 			if next.letters > 0 && !yield(next) {
 				return
 			}
+			begin = last + 1
 		}
+		alone(len(l.consumers))
 	}
 }
 
@@ -90,6 +133,21 @@ func (l *look) ready() int {
 type bits struct {
 	mu    sync.Mutex
 	words []uint64
+	after uint64 // a tag
+	later int    // members after it
+}
+
+// begin counts from here on the members after a tag, for since.
+func (b *bits) begin(after uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.after, b.later = after, 0
+}
+
+func (b *bits) since() (after uint64, members int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.after, b.later
 }
 
 func (b *bits) set(tag uint64) {
@@ -99,6 +157,9 @@ func (b *bits) set(tag uint64) {
 		b.words = append(b.words, 0)
 	}
 	b.words[tag/64] |= 1 << (tag % 64)
+	if tag > b.after {
+		b.later++
+	}
 }
 
 func (b *bits) has(tag uint64) bool {

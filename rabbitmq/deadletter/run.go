@@ -17,9 +17,6 @@ import (
 const (
 	progressPause = 100 * time.Millisecond
 
-	// mostUnsure is how many letters may be acknowledged without a sign that the broker has read that: with the letters in flight they
-	// are those that a lost connection can send twice.
-	mostUnsure = 128
 	// mostBarren is how often in a row a connection may be lost on which no letter was removed.
 	mostBarren = 20
 
@@ -45,7 +42,7 @@ type run struct {
 	away     error
 	report   func(letters.Progress)
 	reported time.Time
-	unsure   int // of summary.Done: acknowledged since the last look.settle
+	unsure   int // of summary.Done: acknowledged since the last look.settle, or since the look began
 	maybe    int // not of summary.Done: acknowledged on lost connections, and the broker may not have read that
 }
 
@@ -112,7 +109,10 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 	if err != nil {
 		return r.lost(connection, err)
 	}
-	defer look.close()
+	defer look.close(ctx)
+	if r.sends {
+		look.widest = 2 * mostInFlight // what a process that dies can send twice
+	}
 	r.change(func() {
 		if !r.counted {
 			r.summary.Total, r.counted = look.left, true
@@ -126,10 +126,11 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 	r.change(func() {
 		switch {
 		case errors.Is(err, errLost): // these letters come again, or they do not
+			unsure := min(r.unsure, look.widest) // the broker has delivered others in place of those before
 			if r.sends {
-				r.summary.Doubtful += r.unsure
+				r.summary.Doubtful += unsure
 			}
-			r.summary.Done, r.maybe = r.summary.Done-r.unsure, r.maybe+r.unsure
+			r.summary.Done, r.maybe = r.summary.Done-unsure, r.maybe+unsure
 		case err == nil: // they did not
 			gone := min(look.missing, r.maybe)
 			r.summary.Done, r.maybe = r.summary.Done+gone, r.maybe-gone
@@ -258,19 +259,13 @@ func (r *run) acknowledge(look *look, d *amqp091.Delivery) error {
 	return nil
 }
 
-// sure waits until the broker has read the acknowledgements, if there are many.
-func (r *run) sure(l *look, always bool) error {
-	r.mu.Lock()
-	unsure := r.unsure
-	r.mu.Unlock()
-	if unsure == 0 || unsure < mostUnsure && !always {
-		return nil
-	}
+// sure waits until the queue has removed the letters that are acknowledged.
+func (r *run) sure(l *look) error {
 	if err := l.settle(); err != nil {
-		return explain("read", r.queue, err)
+		return err
 	}
 	r.mu.Lock()
-	r.unsure -= unsure
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	r.unsure = 0
 	return nil
 }

@@ -124,7 +124,7 @@ func (s *Store) browse(ctx context.Context, queue string, filter letters.Filter,
 	if err != nil {
 		return err
 	}
-	defer look.close()
+	defer look.close(ctx)
 	for {
 		d, err := look.next(ctx)
 		if err != nil || d == nil {

@@ -7,6 +7,9 @@ func Count(headers map[string]any) int64 {
 	return max(integer(headers["x-delivery-count"]), integer(headers["x-acquired-count"]))
 }
 
+// Failed returns the count that is compared with the delivery limit of a queue. From RabbitMQ 4.3 on a nack does not count.
+func Failed(headers map[string]any) int64 { return integer(headers["x-delivery-count"]) }
+
 func integer(header any) int64 {
 	switch n := header.(type) {
 	case int64:

@@ -101,6 +101,13 @@ func (l *letterCommand) export(ctx context.Context, args []string, filter letter
 
 // whole writes a file that appears only when it is complete.
 func whole(name string, force bool, write func(io.Writer) error) (err error) {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() { // a pipe or a device must not be replaced
+		file, err := os.OpenFile(name, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(file), file.Close())
+	}
 	file, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*") // mode 0600
 	if err != nil {
 		return err

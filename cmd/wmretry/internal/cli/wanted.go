@@ -205,8 +205,10 @@ func (f *wantedFlags) wanted(c *cobra.Command, prefix string, queues []string) (
 	for _, w := range all {
 		faults = append(faults, topology.New(w.Topology, w.Queue).Validate())
 	}
-	_, err = topology.Merge(topologiesOf(all)...)
-	if err := errors.Join(append(faults, err)...); err != nil {
+	if err := errors.Join(faults...); err != nil { // Merge reports the same
+		return nil, exit(codeUsage, err)
+	}
+	if _, err := topology.Merge(topologiesOf(all)...); err != nil {
 		return nil, exit(codeUsage, err)
 	}
 	return all, nil
