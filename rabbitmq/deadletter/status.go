@@ -95,7 +95,7 @@ func (s *Store) StatusWith(ctx context.Context, current []topology.Topology, wor
 		return Status{}, err
 	}
 	status := b.status(works)
-	s.refresh(ctx, &status)
+	s.refreshStatus(ctx, &status)
 	if ctx.Err() != nil {
 		return Status{}, context.Cause(ctx)
 	}

@@ -10,9 +10,23 @@ const (
 	freshWithin = 3 * time.Second // for all of them
 )
 
-// refresh sets the numbers of ready messages and of consumers to those of this moment. Messages that are not ready are those of the
-// management API. Queues keep all numbers of the API where the broker does not answer, or in time, or refuses: an exclusive queue.
-func (s *Store) refresh(ctx context.Context, status *Status) {
+// refreshStatus refreshes the queues of a status.
+func (s *Store) refreshStatus(ctx context.Context, status *Status) {
+	s.refresh(ctx, status.depths())
+	for i := range status.Queues {
+		for j := range status.Queues[i].Tiers {
+			tier := &status.Queues[i].Tiers[j]
+			if tier.NextDue = (time.Time{}); tier.Messages > 0 {
+				tier.NextDue = status.At.Add(tier.Delay)
+			}
+		}
+	}
+}
+
+// refresh sets the numbers of ready messages and of consumers of the first queues to those of this moment. Messages that are not ready
+// are those of the management API. Queues keep all numbers of the API where the broker refuses, as for an exclusive queue, or does not
+// answer in time.
+func (s *Store) refresh(ctx context.Context, depths []*Depth) {
 	ctx, cancel := context.WithTimeout(ctx, freshWithin)
 	defer cancel()
 	connection, err := s.connect(ctx)
@@ -25,7 +39,7 @@ func (s *Store) refresh(ctx context.Context, status *Status) {
 	look := passive{open: connection.Client.Channel}
 	defer look.close()
 	fresh, asked := map[string]Depth{}, map[string]bool{} // work queues of a group have the same tiers
-	for _, d := range status.depths() {
+	for _, d := range depths {
 		if d.Missing || d.Queue == "" { // the API is not late about which queues exist
 			continue
 		}
@@ -44,14 +58,6 @@ func (s *Store) refresh(ctx context.Context, status *Status) {
 		if now, is := fresh[d.Queue]; is {
 			d.Messages = now.Ready + max(d.Messages-d.Ready, 0)
 			d.Ready, d.Consumers = now.Ready, now.Consumers
-		}
-	}
-	for i := range status.Queues {
-		for j := range status.Queues[i].Tiers {
-			tier := &status.Queues[i].Tiers[j]
-			if tier.NextDue = (time.Time{}); tier.Messages > 0 {
-				tier.NextDue = status.At.Add(tier.Delay)
-			}
 		}
 	}
 }
