@@ -256,7 +256,7 @@ func (r *report) print(e *env) error {
 			line(n, meaning, colour)
 		}
 	}
-	if seconds := r.Seconds - r.watched.Seconds(); r.Done > 0 && !r.DryRun && seconds >= 1 {
+	if seconds := r.Seconds - r.watched.Seconds(); r.Done > 0 && !r.DryRun && r.Seconds >= 1 && seconds > 0 {
 		word += fmt.Sprintf(" (%s/s)", thousands(int(float64(r.Done)/seconds+0.5)))
 	}
 	line(r.Done, word, text.FgGreen)
