@@ -65,7 +65,6 @@ func TestList(t *testing.T) {
 		{6, []string{"--meta", "customer=3"}},
 		{2, []string{"--meta", "customer=3", "--handler", "bill"}},
 		{2, []string{"--ids", ids[4] + "," + ids[7]}},
-		{7, []string{"--limit", "7"}},
 	} {
 		all := lines[listed](t, run(t, 0, append([]string{"dead", "list", q.work, "--json"}, test.args...)...).stdout)
 		assert.Len(t, all, test.want, test.args)
@@ -78,6 +77,8 @@ func TestList(t *testing.T) {
 	assert.Equal(t, group{20, "dial <ip>: connection refused", groups[0].Example}, groups[0])
 	assert.Equal(t, group{10, "customer <n> does not exist", ids[0]}, groups[1])
 	assert.Regexp(t, `(?m)^ +20  exhausted +\*net\.OpError +dial <ip>`, run(t, 0, "dead", "list", q.work, "--group").stdout)
+	// At last: the letters that it has taken can come back behind the others.
+	assert.Len(t, lines[listed](t, run(t, 0, "dead", "list", q.work, "--json", "--limit", "7").stdout), 7)
 }
 
 // TestListOnTerminal: colours, a fixed width and a last line are for terminals only.

@@ -19,6 +19,7 @@ func TestWrongUse(t *testing.T) {
 	}{
 		{"command", []string{"daed"}, "did you mean dead?"},
 		{"subcommand", []string{"dead", "redive", "orders"}, "did you mean redrive?"},
+		{"subcommand of dead", []string{"redrive", "orders"}, "did you mean `wmretry dead redrive` or `wmretry orphans redrive`?"},
 		{"flag", []string{"dead", "list", "orders", "--colour"}, "unknown flag: --colour"},
 		{"no queue", []string{"dead", "list"}, "needs QUEUE: the name of a work queue"},
 		{"no id", []string{"dead", "show", "orders"}, "needs ID"},

@@ -208,3 +208,25 @@ func TestStatus(t *testing.T) {
 		assert.True(t, w.Missing && !w.Dead.Missing)
 	})
 }
+
+// TestStatusIsFresh: the numbers of ready messages and of consumers are not those of the management API, which are late.
+func TestStatusIsFresh(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	orders := b.of("orders", "", time.Hour)
+	b.declare(orders)
+	store := b.store(true)
+	for n := 1; n <= 3; n++ { // the API can be new by chance
+		b.publish(b.name, "dead."+b.queue("orders"), "letter")
+		b.wait(orders, "1h", "waits")
+		_, err := broker.Channel(t).Consume(b.queue("orders"), "", false, false, false, false, nil)
+		require.NoError(t, err)
+		status, err := store.Status(t.Context(), b.queue("orders"))
+		require.NoError(t, err)
+		w := find(t, status, b.queue("orders"))
+		assert.Equal(t, []int{n, n, n}, []int{w.Dead.Ready, w.Dead.Messages, w.Consumers})
+		require.Len(t, w.Tiers, 1)
+		assert.Equal(t, n, w.Tiers[0].Messages)
+		assert.Equal(t, status.At.Add(time.Hour), w.Tiers[0].NextDue)
+	}
+}

@@ -15,8 +15,9 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Status is the work queues of a virtual host, with their tiers and dead letters. With Config.Management its figures are those of the
-// management API, which are up to ten seconds old.
+// Status is the work queues of a virtual host, with their tiers and dead letters. With Config.Management, Ready and Consumers of up to 200
+// queues are those of this moment: of orphans and dead letters first, then of work queues, then of tiers. All other figures are those of
+// the management API, which are up to ten seconds old. For three seconds at most Status waits for the newer ones.
 type Status struct {
 	At      time.Time   `json:"at"`
 	Queues  []WorkQueue `json:"queues"`
@@ -93,7 +94,12 @@ func (s *Store) StatusWith(ctx context.Context, current []topology.Topology, wor
 	if err != nil {
 		return Status{}, err
 	}
-	return b.status(works), nil
+	status := b.status(works)
+	s.refreshStatus(ctx, &status)
+	if ctx.Err() != nil {
+		return Status{}, context.Cause(ctx)
+	}
+	return status, nil
 }
 
 // readBoard asks for the queues and the bindings at the same time: of thousands of them each takes a second.

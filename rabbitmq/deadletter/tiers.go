@@ -104,8 +104,13 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	b.status(nil)
 	var pruned Pruned
 	retired := b.retired(options.Only)
+	var depths []*Depth
+	for i := range retired {
+		depths = append(depths, &retired[i].Depth)
+	}
+	s.refresh(ctx, depths)
 	for _, t := range retired {
-		if b.depth(t.Queue).Messages > 0 {
+		if t.Messages > 0 {
 			pruned.Left = append(pruned.Left, t.Queue)
 		} else {
 			pruned.Removed = append(pruned.Removed, t.Queue)

@@ -26,8 +26,11 @@ import (
 
 const managementTimeout = 10 * time.Second
 
-// config is the configuration of the Store, from flags and environment. It asks for a password where one is missing.
+// config is the configuration of the Store, from flags and environment. It asks once for a password where one is missing.
 func (e *env) config() (deadletter.Config, error) {
+	if e.configured != nil {
+		return *e.configured, nil
+	}
 	address, err := e.address()
 	if err != nil {
 		return deadletter.Config{}, err
@@ -43,6 +46,7 @@ func (e *env) config() (deadletter.Config, error) {
 	if err := config.Validate(); err != nil {
 		return deadletter.Config{}, exit(codeUsage, err)
 	}
+	e.configured = &config
 	return config, nil
 }
 

@@ -159,13 +159,18 @@ func (l *letterCommand) failed(ctx context.Context, queue string, err error) err
 	if len(works) == 0 {
 		return fmt.Errorf("%w: no queue of this virtual host has a dead-letter queue; --as-is takes the name of any queue", err)
 	}
+	return fmt.Errorf("%w; work queues with a dead-letter queue are %s", err, someOf(works))
+}
+
+// someOf lists the first names.
+func someOf(names []string) string {
 	const most = 20
 	more := ""
-	if len(works) > most {
-		more = fmt.Sprintf(" and %d more", len(works)-most)
-		works = works[:most]
+	if len(names) > most {
+		more = fmt.Sprintf(" and %d more", len(names)-most)
+		names = names[:most]
 	}
-	return fmt.Errorf("%w; work queues with a dead-letter queue are %s%s", err, safe(strings.Join(works, ", ")), more)
+	return safe(strings.Join(names, ", ")) + more
 }
 
 // nothing is the error where no letter was selected.

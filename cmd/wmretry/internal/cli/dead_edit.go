@@ -90,7 +90,7 @@ func (l *letterCommand) edit(ctx context.Context, args []string, f editFlags) er
 	if f.note != "" {
 		note += ": " + f.note
 	}
-	err = l.redrive(ctx, args, letters.Redrive{
+	err = l.redriveWith(ctx, args, letters.Redrive{
 		Filter: letters.Filter{IDs: []string{letter.ID}}, Limit: 1, To: f.to, By: f.by, Note: note,
 		Edit: func(l *letters.Letter) ([]byte, error) {
 			if !bytes.Equal(l.Payload, before) {
@@ -98,7 +98,7 @@ func (l *letterCommand) edit(ctx context.Context, args []string, f editFlags) er
 			}
 			return after, nil
 		},
-	}, &filterFlags{ids: rest})
+	}, &filterFlags{ids: rest}, letter.ID)
 	if err != nil {
 		remove = func() {} // of the file: it has the user's work
 		return fmt.Errorf("%w; what you have written is in %s", err, safe(file))

@@ -93,6 +93,9 @@ func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) erro
 		if err := l.nothing(queue, &f.filterFlags); err != nil {
 			return err
 		}
+		if !l.outTerminal || l.json {
+			_, _ = fmt.Fprintf(l.stderr, "no letters in %s\n", safe(queue))
+		}
 	}
 	if l.outTerminal && !l.json {
 		end := plural(n, "letter", "letters") + " in " + safe(queue)

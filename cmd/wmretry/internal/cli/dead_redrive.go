@@ -58,8 +58,8 @@ changes a queue.`,
 	flags.IntVar(&f.limit, "limit", 0, "send at most so many letters (default: all)")
 	flags.StringVar(&f.rate, "rate", "", "send at most so many, such as 50/s or 3000/m (default: as fast as the broker takes them)")
 	flags.IntVar(&f.canary, "canary", 0, "send so many letters first, and go on only if none of them dies again")
-	flags.DurationVar(&f.canaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to die the last time, and 10s)")
-	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%")
+	flags.DurationVar(&f.canaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to die the last time, plus 5% and 10 seconds, at most an hour)")
+	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; looked at from 20 sent letters on")
 	if !l.orphans { // these have a target, and no history
 		flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
 		flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
@@ -96,12 +96,20 @@ func (f *redriveFlags) options() (letters.Redrive, error) {
 
 // redrive runs a redrive, and prints its summary in any case.
 func (l *letterCommand) redrive(ctx context.Context, args []string, options letters.Redrive, selected *filterFlags) error {
+	return l.redriveWith(ctx, args, options, selected, "")
+}
+
+// redriveWith is redrive, and prints what became of the one letter with an id, if edited is not empty.
+func (l *letterCommand) redriveWith(ctx context.Context, args []string, options letters.Redrive, selected *filterFlags, edited string) error {
 	queue, _ := l.queue(args)
 	store, err := l.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = store.Close() }()
+	if options.Canary > 0 && !options.DryRun {
+		l.warnNoConsumer(ctx, queue, options.To)
+	}
 	start := time.Now()
 	verb := "sent"
 	if options.DryRun {
@@ -117,13 +125,38 @@ func (l *letterCommand) redrive(ctx context.Context, args []string, options lett
 		return l.failed(ctx, queue, err)
 	}
 	report := report{
-		Command: "redrive", Queue: queue, DryRun: options.DryRun, Summary: summary, Seconds: time.Since(start).Seconds(), Limit: options.Limit,
-		Interrupted: ctx.Err() != nil, orphans: l.orphans,
+		Command: "redrive", Queue: queue, DryRun: options.DryRun, Summary: summary, Seconds: time.Since(start).Seconds(), Limit: options.Limit, watched: meter.watchedFor(),
+		Interrupted: ctx.Err() != nil, orphans: l.orphans, edited: edited,
 	}
 	if errors.Is(err, letters.ErrRedead) {
 		report.Causes = l.deaths(ctx, store, queue, start)
 	}
 	return l.finish(ctx, &report, err, selected)
+}
+
+// warnNoConsumer warns of a canary that cannot die. The queue of an orphan, or of a letter in another queue, is not known before.
+func (l *letterCommand) warnNoConsumer(ctx context.Context, queue, to string) {
+	work := to
+	if work == "" {
+		var dead bool
+		if work, dead = strings.CutSuffix(queue, deadletter.QueueOf("")); !dead || work == "" {
+			return
+		}
+	}
+	config, err := l.config()
+	if err != nil {
+		return
+	}
+	config.Management = "" // its numbers are late
+	store, err := deadletter.Open(config, l.logger())
+	if err != nil {
+		return
+	}
+	defer func() { _ = store.Close() }()
+	status, err := store.Status(ctx, work)
+	if err == nil && len(status.Queues) == 1 && !status.Queues[0].Missing && status.Queues[0].Consumers == 0 {
+		_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: the queue %s has no consumer: a canary that nobody handles cannot die\n", safe(work))
+	}
 }
 
 // finish prints the report of a redrive, discard or import, and returns the error that the command ends with.
@@ -186,10 +219,15 @@ type report struct {
 	Limit     int  `json:"-"`
 	confirmed bool // Limit is what the user confirmed, and not --limit
 	orphans   bool
+	watched   time.Duration // of Seconds: the canary
+	edited    string        // the id of the one letter that was edited
 }
 
 // print prints the report in words. Its lines add up to the total.
 func (r *report) print(e *env) error {
+	if r.edited != "" {
+		return r.printEdited(e)
+	}
 	var s strings.Builder
 	word := map[string]string{"redrive": "sent back, confirmed and removed", "discard": "removed for good", "import": "put back, and confirmed"}[r.Command]
 	if r.DryRun {
@@ -218,8 +256,8 @@ func (r *report) print(e *env) error {
 			line(n, meaning, colour)
 		}
 	}
-	if r.Done > 0 && !r.DryRun && r.Seconds >= 1 {
-		word += fmt.Sprintf(" (%s/s)", thousands(int(float64(r.Done)/r.Seconds+0.5)))
+	if seconds := r.Seconds - r.watched.Seconds(); r.Done > 0 && !r.DryRun && r.Seconds >= 1 && seconds > 0 {
+		word += fmt.Sprintf(" (%s/s)", thousands(int(float64(r.Done)/seconds+0.5)))
 	}
 	line(r.Done, word, text.FgGreen)
 	optional(r.Other, "not selected by the filters: they stay", text.Reset)
@@ -252,6 +290,22 @@ func (r *report) print(e *env) error {
 		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `wmretry dead import` puts them back.\n", safe(r.Export))
 	}
 	_, err := fmt.Fprint(e.stdout, s.String())
+	return err
+}
+
+// printEdited prints what became of the letter of an edit.
+func (r *report) printEdited(e *env) error {
+	became := "was sent back with the new body, confirmed and removed from "
+	if r.Done == 0 {
+		became = "was not sent, and stays in "
+		if r.Kept == 0 && r.Error == "" {
+			became = "is gone, and nothing was sent: it is no more in "
+		}
+	}
+	_, err := fmt.Fprintf(e.stdout, "The letter %s %s%s.\n", safe(r.edited), became, safe(r.Queue))
+	if r.Doubtful > 0 && err == nil {
+		_, err = fmt.Fprintln(e.stdout, r.doubtful())
+	}
 	return err
 }
 

@@ -37,7 +37,8 @@ func newDemoCommand(e *env) *cobra.Command {
 headers of many types, a hostile reason, letters of the broker at its delivery limit, of Watermill's PoisonQueue, of no record, and one
 orphan. Then it prints commands to try.
 
-The demo has a prefix of its own, <queue>-retry: nothing of another app is touched, and --clean removes all of it.
+The work queue is wmretry-demo, its dead letters are in wmretry-demo.dead, and its prefix is wmretry-demo-retry. With --queue X they
+are X, X.dead and X-retry. Nothing of another app is touched. "wmretry demo --clean" removes all of it, with the letters.
 --consume runs the handler of the demo, whose dependency is back: letters that are redriven succeed, but those with permanent errors.
 With --broken the dependency is still down, and they die again.`,
 		Example: `  wmretry demo
@@ -76,7 +77,7 @@ func (e *env) demo(ctx context.Context, f demoFlags) error {
 		return e.unreachable(config.URI, err)
 	}
 	defer func() { _ = d.connection.Close() }()
-	if d.channel, err = d.connection.Channel(); err != nil {
+	if err := d.openChannel(); err != nil {
 		return err
 	}
 	switch {
@@ -87,6 +88,8 @@ func (e *env) demo(ctx context.Context, f demoFlags) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, demoTimeout)
 	defer cancel()
+	// A call on the channel has no context.
+	defer context.AfterFunc(ctx, func() { _ = d.connection.CloseDeadline(time.Now().Add(time.Second)) })()
 	if err := d.fill(ctx, f.letters); err != nil {
 		return fmt.Errorf("%w; `wmretry demo --clean` removes what is there", err)
 	}
@@ -126,10 +129,11 @@ func (d *demo) fill(ctx context.Context, letters int) error {
 	ofHandler := letters - limited - poisoned - unknown
 	meter, start := d.meter("demo", "dead"), time.Now()
 	defer meter.stop()
-	if err := d.handle(ctx, ofHandler, func() (bool, error) {
-		dead, err := d.count(d.dead)
-		meter.count(max(dead-before, 0), time.Since(start))
-		return dead >= before+ofHandler, err
+	if err := d.handle(ctx, ofHandler, func() error {
+		return d.await(ctx, d.dead, before+ofHandler, func(dead int) error {
+			meter.count(max(dead-before, 0), time.Since(start))
+			return nil
+		})
 	}); err != nil {
 		return err
 	}
@@ -138,33 +142,62 @@ func (d *demo) fill(ctx context.Context, letters int) error {
 			return err
 		}
 	}
-	if err := d.await(ctx, func() (bool, error) {
-		dead, err := d.count(d.dead)
-		return dead >= before+letters, err
-	}); err != nil {
-		return fmt.Errorf("the letters have not arrived in %s: %w", safe(d.dead), err)
+	if err := d.await(ctx, d.dead, before+letters, nil); err != nil {
+		return err
 	}
 	if err := d.orphan(ctx); err != nil {
 		return err
 	}
-	return d.await(ctx, func() (bool, error) {
-		n, err := d.count(d.orphans)
-		return n > orphans, err
-	})
+	return d.await(ctx, d.orphans, orphans+1, nil)
 }
 
-// await calls done until it returns true.
-func (d *demo) await(ctx context.Context, done func() (bool, error)) error {
+// await waits until a queue has so many messages. each, which may be nil, is called with each number of messages until then.
+func (d *demo) await(ctx context.Context, queue string, least int, each func(int) error) error {
+	said := time.Now()
 	for {
-		if is, err := done(); is || err != nil {
+		n, err := d.count(queue)
+		if err == nil && each != nil {
+			err = each(n)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("%s has %s, and the demo waits for %s: %w", safe(queue), plural(n, "message", "messages"), thousands(least), ctx.Err())
+		case err != nil || n >= least:
 			return err
+		case time.Since(said) >= lineEvery:
+			said = time.Now()
+			_, _ = fmt.Fprintf(d.stderr, "%s has %s: the demo waits for %s. Ctrl-C ends it\n", safe(queue), plural(n, "message", "messages"), thousands(least))
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
 		case <-time.After(demoPause):
 		}
 	}
+}
+
+// openChannel opens the channel, on which the broker confirms each message.
+func (d *demo) openChannel() (err error) {
+	if d.channel, err = d.connection.Channel(); err != nil {
+		return err
+	}
+	return d.channel.Confirm(false)
+}
+
+// put publishes to a queue, and waits until the broker has confirmed the message.
+func (d *demo) put(ctx context.Context, queue string, publishing amqp091.Publishing) error {
+	publishing.DeliveryMode = amqp091.Persistent
+	confirm, err := d.channel.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, publishing)
+	if err != nil {
+		return err
+	}
+	acked, err := confirm.WaitContext(ctx)
+	if err == nil && !acked {
+		err = errors.New("the broker does not take it")
+	}
+	if err != nil {
+		return fmt.Errorf("no confirm of a message to %s: %w", safe(queue), err)
+	}
+	return nil
 }
 
 // count returns how many messages a queue has. One that is not there has none.
@@ -172,8 +205,7 @@ func (d *demo) count(queue string) (int, error) {
 	state, err := d.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 	var refused *amqp091.Error
 	if errors.As(err, &refused) && refused.Code == amqp091.NotFound {
-		d.channel, err = d.connection.Channel() // the error has closed the one before
-		return 0, err
+		return 0, d.openChannel() // the error has closed the channel before
 	}
 	return state.Messages, err
 }

@@ -71,26 +71,26 @@ func (d *demo) app(ctx context.Context, queue, name string, schedule backoff.Sch
 }
 
 // handle lets a handler fail until its letters are there.
-func (d *demo) handle(ctx context.Context, letters int, done func() (bool, error)) error {
+func (d *demo) handle(ctx context.Context, letters int, await func() error) error {
 	return d.app(ctx, d.work, demoHandler, nil, func(msg *message.Message) error { return demoFailure(msg, true) }, func(rabbit *config.Connection) error {
 		for i := range letters {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if err := d.publish(rabbit, i); err != nil {
+			if err := d.publish(ctx, rabbit, i); err != nil {
 				return err
 			}
 		}
-		return d.await(ctx, done)
+		return await()
 	})
 }
 
 // publish publishes one message of the app: some by the library, and some with headers and properties that only AMQP has.
-func (d *demo) publish(rabbit *config.Connection, i int) error {
+func (d *demo) publish(ctx context.Context, rabbit *config.Connection, i int) error {
 	does := []string{demoDown, demoDown, demoBusy, demoDown, demoPermanent, demoBusy, demoDown, demoPermanent, demoHostile, demoDown}[i%10]
 	body := fmt.Sprintf(`{"order":%d,"customer":%d,"total":"%d.50 EUR"}`, 1000+i, i%7, 10+i%90)
 	if i%5 == 3 {
-		return d.publishTyped(i, does)
+		return d.publishTyped(ctx, i, does)
 	}
 	msg := message.NewMessage(watermill.NewUUID(), []byte(body))
 	msg.Metadata = message.Metadata{
@@ -100,13 +100,13 @@ func (d *demo) publish(rabbit *config.Connection, i int) error {
 }
 
 // publishTyped publishes a message of another client, with headers of many types.
-func (d *demo) publishTyped(i int, does string) error {
+func (d *demo) publishTyped(ctx context.Context, i int, does string) error {
 	body, contentType := []byte("a line of text\nand another one\n"), "text/plain"
 	if i%2 == 0 {
 		body, contentType = []byte{0, 1, 2, 0xfe, 0xff, byte(i)}, "application/octet-stream"
 	}
-	return d.channel.PublishWithContext(context.Background(), "", d.work, true, false, amqp091.Publishing{
-		DeliveryMode: amqp091.Persistent, ContentType: contentType, CorrelationId: "order-" + strconv.Itoa(i), AppId: "legacy-shop",
+	return d.put(ctx, d.work, amqp091.Publishing{
+		ContentType: contentType, CorrelationId: "order-" + strconv.Itoa(i), AppId: "legacy-shop",
 		Type: "order.created", Timestamp: time.Now().Add(-time.Hour).Truncate(time.Second), Body: body,
 		Headers: amqp091.Table{
 			"_watermill_message_uuid": watermill.NewUUID(), demoKey: does, "customer": strconv.Itoa(i % 7),
@@ -168,34 +168,31 @@ func (d *demo) limit(ctx context.Context, letters int) error {
 		return err
 	}
 	for i := range letters {
-		err := d.channel.PublishWithContext(ctx, "", d.work, true, false, amqp091.Publishing{
-			DeliveryMode: amqp091.Persistent, ContentType: "application/json", Body: fmt.Appendf(nil, `{"order":%d,"crashes":true}`, 9000+i),
+		err := d.put(ctx, d.work, amqp091.Publishing{
+			ContentType: "application/json", Body: fmt.Appendf(nil, `{"order":%d,"crashes":true}`, 9000+i),
 			Headers: amqp091.Table{"_watermill_message_uuid": watermill.NewUUID(), "customer": "9"},
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return d.await(ctx, func() (bool, error) {
-		for {
+	return d.await(ctx, d.dead, before+letters, func(int) error {
+		for ctx.Err() == nil {
 			delivery, found, err := d.channel.Get(d.work, false)
-			if err != nil {
-				return false, err
-			}
-			if !found { // or not yet there
-				dead, err := d.count(d.dead)
-				return dead >= before+letters, err
+			if err != nil || !found {
+				return err
 			}
 			if err := delivery.Reject(true); err != nil {
-				return false, err
+				return err
 			}
 		}
+		return nil
 	})
 }
 
 // poison makes letters with Watermill's PoisonQueue.
-func (d *demo) poison(_ context.Context, letters int) error {
-	queue, err := poison.PoisonQueue(channelPublisher{d.channel}, d.dead)
+func (d *demo) poison(ctx context.Context, letters int) error {
+	queue, err := poison.PoisonQueue(demoPublisher{ctx, d}, d.dead)
 	if err != nil {
 		return err
 	}
@@ -210,31 +207,31 @@ func (d *demo) poison(_ context.Context, letters int) error {
 	return nil
 }
 
-// channelPublisher publishes to the queue with the name of the topic.
-type channelPublisher struct{ channel *amqp091.Channel }
+// demoPublisher publishes to the queue with the name of the topic.
+type demoPublisher struct {
+	ctx context.Context //nolint:containedctx // message.Publisher has none
+	*demo
+}
 
-func (p channelPublisher) Publish(topic string, messages ...*message.Message) error {
+func (p demoPublisher) Publish(topic string, messages ...*message.Message) error {
 	for _, msg := range messages {
 		publishing, err := amqp.DefaultMarshaler{}.Marshal(msg)
 		if err != nil {
 			return err
 		}
-		publishing.DeliveryMode = amqp091.Persistent
-		if err := p.channel.PublishWithContext(msg.Context(), "", topic, true, false, publishing); err != nil {
+		if err := p.put(p.ctx, topic, publishing); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (channelPublisher) Close() error { return nil }
+func (demoPublisher) Close() error { return nil }
 
 // unknown makes letters without any record.
 func (d *demo) unknown(ctx context.Context, letters int) error {
 	for range letters {
-		if err := d.channel.PublishWithContext(ctx, "", d.dead, true, false, amqp091.Publishing{
-			DeliveryMode: amqp091.Persistent, MessageId: watermill.NewUUID(), Body: []byte("put here by hand"),
-		}); err != nil {
+		if err := d.put(ctx, d.dead, amqp091.Publishing{MessageId: watermill.NewUUID(), Body: []byte("put here by hand")}); err != nil {
 			return err
 		}
 	}

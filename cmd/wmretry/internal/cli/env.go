@@ -36,6 +36,8 @@ type env struct {
 	tls      *tls.Config
 	password string        // of the broker, for scrub
 	answers  *bufio.Reader // of stdin, for ask
+
+	configured *deadletter.Config // what config has returned
 }
 
 type flags struct {

@@ -31,6 +31,8 @@ type meter struct {
 	last    time.Time // of the last line
 	phase   letters.Phase
 	stopped bool
+	began   time.Duration // Elapsed when the watch of the canary began
+	watched time.Duration // how long canaries were watched
 
 	bar      progress.Writer
 	tracker  *progress.Tracker
@@ -89,11 +91,15 @@ func (e *env) errColours() bool {
 func (m *meter) show(p letters.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.stopped || p.Phase == letters.Ended {
+	if m.stopped {
+		return
+	}
+	if p.Phase == letters.Ended {
+		m.enter(p)
 		return
 	}
 	changed := p.Phase != m.phase
-	m.phase = p.Phase
+	m.enter(p)
 	message := m.message(p)
 	if m.bar != nil {
 		value, total := m.part(p)
@@ -107,6 +113,24 @@ func (m *meter) show(p letters.Progress) {
 		m.last = at
 		_, _ = fmt.Fprintln(m.env.stderr, m.env.scrub(message))
 	}
+}
+
+// enter notes the phase, and how long a watch has lasted: in that time no letter is sent.
+func (m *meter) enter(p letters.Progress) {
+	switch {
+	case p.Phase == letters.Watching && m.phase != letters.Watching:
+		m.began = p.Elapsed
+	case p.Phase != letters.Watching && m.phase == letters.Watching:
+		m.watched += p.Elapsed - m.began
+	}
+	m.phase = p.Phase
+}
+
+// watchedFor is how long canaries were watched. It is complete after the end of the call.
+func (m *meter) watchedFor() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.watched
 }
 
 // part returns how much of the work is done, and all of it: up to the limit, where that ends the work earlier.
@@ -137,6 +161,7 @@ func (m *meter) message(p letters.Progress) string {
 	case letters.Canary:
 		return done + " as a canary"
 	}
+	p.Elapsed -= m.watched
 	message := fmt.Sprintf("%s, %s/s", done, thousands(int(p.PerSecond()+0.5)))
 	if value, total := m.part(p); value > 0 && total > value {
 		left := time.Duration(float64(p.Elapsed) / float64(value) * float64(total-value))

@@ -101,7 +101,15 @@ func group(c *cobra.Command) *cobra.Command {
 			return nil
 		}
 		text := fmt.Sprintf("%s has no command %q", c.CommandPath(), args[0])
-		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		near := c.SuggestionsFor(args[0])
+		for _, below := range c.Commands() {
+			for _, same := range below.Commands() {
+				if same.Name() == args[0] && same.IsAvailableCommand() && below.Name() != "completion" {
+					near = append(near, "`"+same.CommandPath()+"`")
+				}
+			}
+		}
+		if len(near) > 0 {
 			text += "; did you mean " + strings.Join(near, " or ") + "?"
 		}
 		return errors.New(text)

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +27,7 @@ func newStatusCommand(e *env) *cobra.Command {
 		Use:   "status [QUEUE...]",
 		Short: "Every work queue with its tiers, dead letters and orphans",
 		Long: `Shows work queues, what waits on their tiers, their dead letters, and the orphans. The management API finds the queues; its figures
-are up to ten seconds old. Without it, name the work queues, and the schedule to see their tiers.
+are up to ten seconds old, and those of ready messages and consumers are asked for again, of up to 200 queues. Without it, name the work queues, and the schedule to see their tiers.
 
 A tier is due at the latest after its whole delay: RabbitMQ does not show how long a message has waited. A tier is retired when no
 schedule has it: without --schedule and --file, when no binding leads to it any more.`,
@@ -83,8 +84,32 @@ func (e *env) status(c *cobra.Command, works []string, f *statusFlags) error {
 	if e.json {
 		return e.printJSON(status)
 	}
-	_, err = fmt.Fprintln(e.stdout, strings.Join(e.statusLines(status, f), "\n"))
-	return err
+	if _, err = fmt.Fprintln(e.stdout, strings.Join(e.statusLines(status, f), "\n")); err != nil {
+		return err
+	}
+	e.hint(status, works)
+	return nil
+}
+
+// hint names the work queues that there are, where one that was named does not exist.
+func (e *env) hint(status deadletter.Status, named []string) {
+	for _, w := range status.Queues {
+		if !w.Missing || !slices.Contains(named, w.Name) {
+			continue
+		}
+		names, err := e.queueNames(managementTimeout)
+		if err != nil {
+			return
+		}
+		works := slices.DeleteFunc(workQueues(names), func(name string) bool { return name == w.Name })
+		what := "work queues with a dead-letter queue are "
+		if like := slices.DeleteFunc(slices.Clone(works), func(name string) bool { return !strings.HasPrefix(name, w.Name) }); len(like) > 0 {
+			works, what = like, "work queues whose name begins like it are "
+		}
+		if len(works) > 0 {
+			_, _ = fmt.Fprintf(e.stderr, "wmretry: the queue %s does not exist; %s%s\n", safe(w.Name), what, someOf(works))
+		}
+	}
 }
 
 // current returns the topologies that the flags describe, or none.

@@ -51,7 +51,7 @@ Messages that a command has taken when it is killed come back to the tier.`,
   wmretry tiers drain orders 1h --force --rate 50/s       # the provider is back early: do not wait for an hour`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return fmt.Errorf("%s needs QUEUE and TIER, such as orders 10m, and has %d arguments", c.CommandPath(), len(args))
+				return fmt.Errorf("%s needs QUEUE and TIER, such as orders 10m, and has %s", c.CommandPath(), plural(len(args), "argument", "arguments"))
 			}
 			return nil
 		},
@@ -129,8 +129,9 @@ func (e *env) drain(c *cobra.Command, of, word string, f *drainFlags) error {
 		if errors.Is(err, letters.ErrNoQueue) {
 			err = fmt.Errorf("%w; wmretry status --all lists the tiers", err)
 		}
-		return err
+		return homeless(queue, err)
 	}
+	err = homeless(queue, err)
 	result := drained{Tier: queue, Summary: summary, Interrupted: ctx.Err() != nil}
 	if err == nil && retired && !f.keep && !f.dryRun && !options.DryRun {
 		if !e.json {
@@ -149,6 +150,15 @@ func (e *env) drain(c *cobra.Command, of, word string, f *drainFlags) error {
 		return errors.Join(e.printJSON(result), err)
 	}
 	return errors.Join(e.printDrained(result, retired, f), err)
+}
+
+// homeless says what to do about a message on a tier that does not name its work queue.
+func homeless(tier string, err error) error {
+	if !errors.Is(err, letters.ErrNoTarget) || !strings.Contains(err.Error(), "Redrive.To") {
+		return err
+	}
+	return fmt.Errorf("%w: a message on %s does not name its work queue, so it cannot be sent home and stays on the tier; list it with `wmretry dead list --as-is %[2]s`",
+		letters.ErrNoTarget, safe(tier))
 }
 
 // pruneWithin bounds the attempts to remove tiers that were drained a moment ago.
@@ -182,7 +192,7 @@ func (e *env) isRetired(ctx context.Context, store *deadletter.Store, current []
 		}
 		return false, fmt.Errorf("only the management API shows whether %s is in use: %w; name its address with --management, or use --force", safe(queue), err)
 	}
-	var tiers []string
+	var tiers []time.Duration
 	for _, w := range status.Queues {
 		for _, t := range w.Tiers {
 			switch {
@@ -196,7 +206,7 @@ func (e *env) isRetired(ctx context.Context, store *deadletter.Store, current []
 				return false, fmt.Errorf("%s is in the group %s, whose work queues share their tiers: wmretry tiers drain %[2]s %[3]s sends back the messages of all of them",
 					safe(of), safe(t.Group), queue[strings.LastIndexByte(queue, '.')+1:])
 			case w.Name == of || t.Group == of:
-				tiers = append(tiers, backoff.Tier(t.Delay).String())
+				tiers = append(tiers, t.Delay)
 			}
 		}
 	}
@@ -210,7 +220,11 @@ func (e *env) isRetired(ctx context.Context, store *deadletter.Store, current []
 	if len(tiers) == 0 {
 		return false, fmt.Errorf("%s has no tiers with the prefix %s: QUEUE is a work queue, or a group of work queues; wmretry status lists them", safe(of), safe(e.prefix()))
 	}
-	return false, fmt.Errorf("there is no tier %s: %s has the tiers %s", safe(queue), safe(of), strings.Join(tiers, ", "))
+	words := make([]string, len(tiers))
+	for i, delay := range tiers {
+		words[i] = backoff.Tier(delay).String()
+	}
+	return false, fmt.Errorf("there is no tier %s: %s has the tiers %s", safe(queue), safe(of), strings.Join(words, ", "))
 }
 
 func (e *env) printDrained(r drained, retired bool, f *drainFlags) error {
@@ -336,7 +350,12 @@ func (e *env) prune(c *cobra.Command, f *pruneFlags) error {
 		_, _ = fmt.Fprintf(e.stdout, "%s  %s: it has messages or a consumer; wmretry tiers drain empties it\n", e.paint(text.FgYellow, "left"), safe(name))
 	}
 	if len(pruned.Removed)+len(pruned.Left) == 0 {
-		_, _ = fmt.Fprintln(e.stdout, "No tier is retired.")
+		found := "No tier is retired."
+		if len(current) == 0 {
+			found += " Which tiers a schedule has is only known with --queue and --schedule (or --file): without them, a tier is retired " +
+				"when no binding leads to it."
+		}
+		_, _ = fmt.Fprintln(e.stdout, found)
 	}
 	return nil
 }
@@ -349,7 +368,7 @@ func (e *env) drainAll(ctx context.Context, store *deadletter.Store, tiers []str
 			_, _ = fmt.Fprintf(e.stderr, "%s: %s sent back\n", safe(tier), plural(summary.Done, "message", "messages"))
 		}
 		if err != nil {
-			return fmt.Errorf("drain of %s: %w", safe(tier), err)
+			return fmt.Errorf("drain of %s: %w", safe(tier), homeless(tier, err))
 		}
 	}
 	return nil

@@ -68,8 +68,9 @@ func newVerifyCommand(e *env) *cobra.Command {
 	var f topologyFlags
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "Check that everything is there; prints only drift, with exit code 2",
-		Long:  `Compares as plan does, and prints only differences that are drift: a check for CI. The exit code is 2 if there are any.`,
+		Short: "Check that everything is there; exit code 2 on drift",
+		Long: `Compares as plan does, and prints only differences that are drift, or one line where there are none: a check for CI. The exit code is 2
+if there are any.`,
 		Example: `  wmretry topology verify --file topology.json
   wmretry topology verify --queue orders --schedule exponential`,
 		Args: cobra.NoArgs,
@@ -191,7 +192,7 @@ func (e *env) printPlan(report drift.Report, all bool, created string) error {
 	case report.Drifted():
 		_, _ = fmt.Fprintf(&s, "%s %s, %s, %s.\n", thousands(count(drift.Create)), created, plural(count(drift.Conflict), "conflict", "conflicts"),
 			plural(count(drift.Policy), "policy in the way", "policies in the way"))
-	case all:
+	default:
 		s.WriteString("No drift: everything is there.\n")
 	}
 	_, err := io.WriteString(e.stdout, s.String())

@@ -1,0 +1,83 @@
+package deadletter
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	mostFresh   = 200             // queues whose numbers Status asks for again
+	freshWithin = 3 * time.Second // for all of them
+)
+
+// refreshStatus refreshes the queues of a status.
+func (s *Store) refreshStatus(ctx context.Context, status *Status) {
+	s.refresh(ctx, status.depths())
+	for i := range status.Queues {
+		for j := range status.Queues[i].Tiers {
+			tier := &status.Queues[i].Tiers[j]
+			if tier.NextDue = (time.Time{}); tier.Messages > 0 {
+				tier.NextDue = status.At.Add(tier.Delay)
+			}
+		}
+	}
+}
+
+// refresh sets the numbers of ready messages and of consumers of the first queues to those of this moment. Messages that are not ready
+// are those of the management API. Queues keep all numbers of the API where the broker refuses, as for an exclusive queue, or does not
+// answer in time.
+func (s *Store) refresh(ctx context.Context, depths []*Depth) {
+	ctx, cancel := context.WithTimeout(ctx, freshWithin)
+	defer cancel()
+	connection, err := s.connect(ctx)
+	if err != nil {
+		return
+	}
+	defer connection.Close()
+	stop := context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })
+	defer stop()
+	look := passive{open: connection.Client.Channel}
+	defer look.close()
+	fresh, asked := map[string]Depth{}, map[string]bool{} // work queues of a group have the same tiers
+	for _, d := range depths {
+		if d.Missing || d.Queue == "" { // the API is not late about which queues exist
+			continue
+		}
+		if !asked[d.Queue] && len(asked) < mostFresh {
+			asked[d.Queue] = true
+			now := look.look(d.Queue)
+			switch {
+			case connection.Client.IsClosed():
+				return
+			case look.err != nil:
+				look.err = nil
+			case !now.Missing: // its node may have stopped
+				fresh[d.Queue] = now
+			}
+		}
+		if now, is := fresh[d.Queue]; is {
+			d.Messages = now.Ready + max(d.Messages-d.Ready, 0)
+			d.Ready, d.Consumers = now.Ready, now.Consumers
+		}
+	}
+}
+
+// depths returns all queues, the letters first and the tiers last.
+func (s *Status) depths() []*Depth {
+	all := []*Depth{&s.Orphans}
+	for i := range s.Queues {
+		all = append(all, &s.Queues[i].Dead)
+	}
+	for i := range s.Queues {
+		all = append(all, &s.Queues[i].Depth, &s.Queues[i].Inbox)
+	}
+	for i := range s.Queues {
+		for j := range s.Queues[i].Tiers {
+			all = append(all, &s.Queues[i].Tiers[j].Depth)
+		}
+	}
+	for i := range s.Stray {
+		all = append(all, &s.Stray[i])
+	}
+	return all
+}
