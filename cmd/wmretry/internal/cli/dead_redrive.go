@@ -26,11 +26,17 @@ type redriveFlags struct {
 
 func newRedriveCommand(l *letterCommand) *cobra.Command {
 	var f redriveFlags
+	short := "Send letters back to their work queue, where their retries begin from the start"
+	record := "The message is the same as before; its count of failures begins from the start, and its history\nnotes the redrive."
+	if l.orphans {
+		short = "Send orphans back to their work queue, where their retries go on"
+		record = "The message is the same as before, with its failure record: its failures are counted on."
+	}
 	c := l.command(&cobra.Command{
 		Use:   "redrive",
-		Short: "Send letters back to their work queue, where their retries begin anew",
+		Short: short,
 		Long: `Sends letters back to their work queue itself, and removes each one after the broker has confirmed it. It sends only what was
-dead when the command began. The message is the same as before; its count of failures begins anew, and its history notes the redrive.
+there when the command began. ` + record + `
 A letter whose work queue is gone stays where it is.
 
 --canary 10 sends ten letters first, watches whether they die again, and goes on only if none does. --max-redead 5% stops when more
@@ -58,7 +64,7 @@ changes a queue.`,
 	flags.IntVar(&f.limit, "limit", 0, "send at most so many letters (default: all)")
 	flags.StringVar(&f.rate, "rate", "", "send at most so many, such as 50/s or 3000/m (default: as fast as the broker takes them)")
 	flags.IntVar(&f.canary, "canary", 0, "send so many letters first, and go on only if none of them dies again")
-	flags.DurationVar(&f.canaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to die the last time, and 10s)")
+	flags.DurationVar(&f.canaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to die the last time, plus 5% and 10s; at most 1h)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%")
 	if !l.orphans { // these have a target, and no history
 		flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
