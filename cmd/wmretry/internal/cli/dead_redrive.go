@@ -48,7 +48,7 @@ changes a queue.`,
 		Example: `  wmretry dead redrive orders --dry-run                        # counts what would be sent
   wmretry dead redrive orders --canary 10 --rate 50/s
   wmretry dead redrive orders --reason 'connection refused' --newer-than 2h
-  wmretry dead redrive orders --max-redead 5% --note 'after the fix of INC-42'
+  wmretry dead redrive orders --max-redead 5%
   wmretry dead redrive orders --ids 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30`,
 		RunE: func(c *cobra.Command, args []string) error {
 			options, err := f.options()
@@ -70,6 +70,7 @@ changes a queue.`,
 		flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
 		flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
 		flags.StringVar(&f.note, "note", "", "a note for the history")
+		c.Example += "\n  wmretry dead redrive orders --note 'after the fix of INC-42'"
 	}
 	return c
 }
