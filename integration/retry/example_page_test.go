@@ -18,11 +18,11 @@ import (
 func Example_page() {
 	logger := watermill.NopLogger{}
 	login := func(h http.Handler) http.Handler { return h }
-	uri := "amqp://guest:guest@localhost:5672/"
+	uri, management := "amqp://guest:guest@localhost:5672/", "http://guest:guest@localhost:15672"
 	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Constant(time.Minute, 3)}, logger)
 	check(err)
 
-	store, err := deadletter.Open(deadletter.Config{URI: uri}, logger)
+	store, err := deadletter.Open(deadletter.Config{URI: uri, Management: management}, logger)
 	check(err)
 	defer store.Close()
 	board, err := page.New(page.Config{

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -32,8 +33,8 @@ const (
 	longest = 3 * time.Minute
 )
 
-// TestWalkthrough runs "A first outage" of docs/dead-letters.md. The first block prepares the reader's shell, and the test does that in
-// its own way.
+// TestWalkthrough runs "A first outage" of docs/dead-letters.md. The first block prepares the reader's shell and the last one cleans up: the
+// test does both in its own way.
 func TestWalkthrough(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(page)
@@ -42,7 +43,9 @@ func TestWalkthrough(t *testing.T) {
 	require.Greater(t, len(steps), 8)
 	require.Contains(t, steps[0].command, "make wmretry")
 	s := newShell(t)
-	for _, step := range steps[1:] {
+	last := steps[len(steps)-1].command
+	require.Contains(t, last, "make broker-down")
+	for _, step := range steps[1 : len(steps)-1] {
 		printed := s.run(t, step)
 		if strings.HasPrefix(step.command, "wmretry status") { // the figures of the management API come later
 			for deadline := time.Now().Add(longest); shape(printed) != shape(step.output) && time.Now().Before(deadline); {
@@ -54,6 +57,9 @@ func TestWalkthrough(t *testing.T) {
 			t.Logf("%s printed:\n%s", step.command, printed)
 		}
 	}
+	assert.Contains(t, last, "kill"+strings.Join(s.jobs, "")+"\n", "all programs in the background")
+	assert.FileExists(t, filepath.Join(s.folder, "orders.jsonl"))
+	assert.Contains(t, last, "rm orders.jsonl\n")
 }
 
 // step is a command of the page and what it prints.
@@ -111,6 +117,7 @@ func shape(text string) string {
 type shell struct {
 	folder, provider string
 	environment      []string
+	jobs             []string // the programs in the background: " %1"
 }
 
 func newShell(t *testing.T) *shell {
@@ -156,12 +163,15 @@ func virtualHost(t *testing.T) (uri string) {
 	return address.String()
 }
 
+var outage = regexp.MustCompile(`(?m)^outage\b`)
+
 // run runs a step and returns what it prints: its output, and those lines of stderr that are messages and not progress. A command in the
 // background goes on until the test ends.
 func (s *shell) run(t *testing.T, step step) string {
 	t.Helper()
-	script := strings.TrimSpace(strings.ReplaceAll(step.command, "go run ./example/outage", "outage -address "+s.provider))
+	script := strings.TrimSpace(outage.ReplaceAllLiteralString(step.command, "outage -address "+s.provider))
 	if background, found := strings.CutSuffix(script, "&"); found {
+		s.jobs = append(s.jobs, fmt.Sprintf(" %%%d", len(s.jobs)+1))
 		return s.start(t, background, len(step.output))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), longest)
@@ -277,7 +287,7 @@ func TestDocumentedCommands(t *testing.T) {
 
 var (
 	inline   = regexp.MustCompile("`(wmretry [^`]+)`")
-	ownLine  = regexp.MustCompile(`(?m)^(?:wmretry|go run -C cmd/wmretry \.) +(.+)$`)
+	ownLine  = regexp.MustCompile(`(?m)^(?:\.broker/)?wmretry +(.+)$`)
 	followed = regexp.MustCompile(` *(;|&| # ).*$`)
 	// name finds the words of a command in its usage: those before the arguments.
 	name = regexp.MustCompile(`^(?:[a-z]+ )+`)

@@ -12,15 +12,22 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-// maxQueues is how many work queues the board shows.
-const maxQueues = 200
+const (
+	maxQueues = 200 // work queues that the board shows
+	// overdueAge is how long a tier must be overdue before that is a fault. One that works has a few overdue messages at most moments.
+	overdueAge = 15 * time.Second
+	// overdueGap is the longest time between two looks that count as one after the other.
+	overdueGap = time.Minute
+)
 
 type boardView struct {
-	At       time.Time
-	Err      string
-	Total    totals
-	Queues   []workRow
-	Unseen   int // work queues that are not shown
+	At     time.Time
+	Err    string
+	Total  totals
+	Queues []workRow
+	Unseen int // work queues that are not shown
+	// Tiered is true where Status shows tiers. Without the management API it does not, and its other zeros can be unknown numbers.
+	Tiered   bool
 	Orphans  deadletter.Depth
 	Stray    []deadletter.Depth
 	Further  []string
@@ -38,7 +45,8 @@ type workRow struct {
 
 type tierRow struct {
 	deadletter.Tier
-	Share int // of the fullest tier of the board, from 0 to 100
+	Share int  // of the fullest tier of the board, from 0 to 100
+	Stuck bool // it has been overdue for overdueAge
 }
 
 type handlerRow struct {
@@ -49,8 +57,8 @@ type handlerRow struct {
 
 // board shows all queues. With the parameter part it is only what changes.
 func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
-	status, err := p.current(r.Context())
-	shown := newBoard(status)
+	status, stuck, err := p.current(r.Context())
+	shown := newBoard(status, stuck)
 	shown.Further = p.config.Queues
 	shown.Jobs = p.jobs.views(time.Now())
 	if err != nil {
@@ -67,16 +75,18 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func newBoard(status deadletter.Status) boardView {
-	shown := boardView{At: status.At, Orphans: status.Orphans, Stray: status.Stray[:min(len(status.Stray), maxQueues)]}
+// newBoard returns the board. stuck are the tiers that have been overdue for overdueAge.
+func newBoard(status deadletter.Status, stuck map[string]bool) boardView {
+	shown := boardView{At: status.At, Tiered: len(status.Stray) > 0, Orphans: status.Orphans, Stray: status.Stray[:min(len(status.Stray), maxQueues)]}
 	shown.Total.Orphans = status.Orphans.Messages
 	fullest, counted := 1, map[string]bool{}
 	for _, work := range status.Queues {
 		row := workRow{WorkQueue: work, Waiting: work.Inbox.Messages}
 		shown.Total.Waiting += work.Inbox.Messages
 		for _, tier := range work.Tiers {
+			shown.Tiered = true
 			row.Waiting += tier.Messages
-			row.Tiers = append(row.Tiers, tierRow{Tier: tier})
+			row.Tiers = append(row.Tiers, tierRow{Tier: tier, Stuck: stuck[tier.Queue]})
 			fullest = max(fullest, tier.Messages)
 			if !counted[tier.Queue] { // the work queues of a group have the same ones
 				counted[tier.Queue] = true
@@ -99,6 +109,38 @@ func newBoard(status deadletter.Status) boardView {
 		}
 	}
 	return shown
+}
+
+// overdue is since when tiers have been overdue at every look.
+type overdue struct {
+	since map[string]time.Time
+	last  time.Time // the last look
+}
+
+// look returns the tiers that have been overdue for overdueAge.
+func (o *overdue) look(status deadletter.Status, now time.Time) map[string]bool {
+	before := o.since
+	if now.Sub(o.last) > overdueGap {
+		before = nil
+	}
+	o.since, o.last = map[string]time.Time{}, now
+	stuck := map[string]bool{}
+	for _, work := range status.Queues {
+		for _, tier := range work.Tiers {
+			if tier.Overdue == 0 {
+				continue
+			}
+			since, found := before[tier.Queue]
+			if !found {
+				since = now
+			}
+			o.since[tier.Queue] = since
+			if now.Sub(since) >= overdueAge {
+				stuck[tier.Queue] = true
+			}
+		}
+	}
+	return stuck
 }
 
 // handlerRows returns one row for each subscription.

@@ -151,6 +151,18 @@ func TestEndsAreExplained(t *testing.T) {
 	}
 }
 
+// TestLettersThatCameLaterStay: the number of the confirmation is the limit, and the page explains what is not looked at.
+func TestLettersThatCameLaterStay(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+	s.store.after = func(summary *letters.Summary) { summary.Total, summary.Unseen = summary.Total+3, 3 }
+	s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
+	text := s.ended(id)
+	assert.Contains(t, text, "3 letters were not looked at, and stay: 7 letters were counted for the confirmation, and no more than that are sent.")
+	assert.Contains(t, text, `max="100" value="100"`)
+}
+
 // TestCloseStopsWhatRuns: the process ends with a summary.
 func TestCloseStopsWhatRuns(t *testing.T) {
 	t.Parallel()

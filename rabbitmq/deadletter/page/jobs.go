@@ -231,6 +231,7 @@ type jobView struct {
 	Err, Detail      string
 	Redead           bool
 	Early            bool // not all letters were looked at
+	Bounded          bool // the same, because it has done what was confirmed
 	Percent, Seen    int
 	Announced        string // changes seldom: a screen reader reads it
 }
@@ -256,6 +257,9 @@ func (b *job) view(now time.Time) jobView {
 			v.Announced += fmt.Sprintf(" More than %d%% of the letters were looked at.", v.Percent/10*10)
 		}
 	} else {
+		if b.err == nil {
+			v.Percent, v.Bounded = 100, s.Unseen > 0
+		}
 		v.Announced = "Ended. " + plural(s.Done, "letter was ", "letters were ") + v.past() + "."
 	}
 	if v.Progress.Err != nil && v.Running {
@@ -286,11 +290,11 @@ func (p plan) Past() string { return p.past() }
 func phaseText(phase letters.Phase, doing string) string {
 	switch phase {
 	case letters.Looking:
-		return "Going through the letters, and " + doing + " those that are selected."
+		return "Looking: going through the letters, and " + doing + " those that are selected."
 	case letters.Canary:
-		return "Sending the canary."
+		return "Canary: sending the first letters."
 	case letters.Watching:
-		return "Watching whether the canary dies again."
+		return "Watching whether the canary dies again. If none does, it goes on with the others."
 	case letters.Waiting:
 		return "Waiting for the broker. It goes on when the broker is back."
 	case phaseStopping:

@@ -46,6 +46,8 @@ type Page struct {
 	status     deadletter.Status
 	statusErr  error
 	statusAt   time.Time
+	overdue    overdue
+	stuck      map[string]bool // tiers of status that have been overdue for overdueAge
 }
 
 // New returns the page. It does not connect.
@@ -206,22 +208,23 @@ func (p *Page) render(w http.ResponseWriter, status int, name, title string, dat
 	_, _ = w.Write(text.Bytes()) // the browser may be gone
 }
 
-// current returns the status of the last second. With an error it returns the last status that there was.
-func (p *Page) current(ctx context.Context) (deadletter.Status, error) {
+// current returns the status of the last second, and the tiers that have been overdue for overdueAge. With an error it returns the last
+// status that there was.
+func (p *Page) current(ctx context.Context) (status deadletter.Status, stuck map[string]bool, err error) {
 	p.statusLock.Lock() // also lets one request ask at a time
 	defer p.statusLock.Unlock()
 	if !p.statusAt.IsZero() && time.Since(p.statusAt) < statusAge {
-		return p.status, p.statusErr
+		return p.status, p.stuck, p.statusErr
 	}
 	// A browser that goes away must not fail the requests that wait for this answer.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusTimeout)
 	defer cancel()
-	status, err := p.config.Status(ctx)
+	status, err = p.config.Status(ctx)
 	if err == nil {
-		p.status = status
+		p.status, p.stuck = status, p.overdue.look(status, time.Now())
 	}
 	p.statusErr, p.statusAt = err, time.Now()
-	return p.status, err
+	return p.status, p.stuck, err
 }
 
 // explain returns the text of an error, with what to do about the known ones.

@@ -36,6 +36,26 @@ func TestBoardShowsDepths(t *testing.T) {
 	assert.Zero(t, s.store.browses, "the board takes no letters")
 }
 
+// TestUnknownNumbersAreNotZero: without the management API a Status has no tiers and no unacknowledged messages.
+func TestUnknownNumbersAreNotZero(t *testing.T) {
+	t.Parallel()
+	unknown := []string{"waiting on tiers", "being handled", "<dt>Waiting</dt>", "<dt>Handled</dt>"}
+	known := body(t, setup(t, some(), nil).get(""), http.StatusOK)
+	without := body(t, setup(t, some(), func(c *page.Config) {
+		c.Status = func(context.Context) (deadletter.Status, error) {
+			s := status()
+			s.Queues[0].Tiers, s.Queues[0].Unacked = nil, 0
+			s.Queues[0].Messages = s.Queues[0].Ready
+			return s, nil
+		}
+	}).get(""), http.StatusOK)
+	for _, text := range unknown {
+		assert.Contains(t, known, text)
+		assert.NotContains(t, without, text)
+	}
+	assert.Contains(t, without, "<dt>Ready</dt><dd>1,234</dd>")
+}
+
 // TestPollsShareAStatus: the broker gets one question a second, whatever the number of browsers.
 func TestPollsShareAStatus(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ func (p *Page) selected(r *http.Request) (selection, error) {
 	if len(s.IDs) > pageSize || slices.ContainsFunc(s.IDs, func(id string) bool { return id == "" || len(id) > maxText }) {
 		return s, failure{http.StatusBadRequest, "The address has too many letters, or an ID that no letter has.", nil}
 	}
-	status, err := p.current(r.Context())
+	status, _, err := p.current(r.Context())
 	if slices.Contains(p.config.Queues, s.Queue) || s.Queue != "" && shows(status, s.Queue) {
 		return s, nil
 	}

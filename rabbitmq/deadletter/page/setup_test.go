@@ -30,6 +30,7 @@ type store struct {
 	letters func(yield func(*letters.Letter) bool)
 	// before is called by Redrive and Discard, when they are no dry run.
 	before func(ctx context.Context, progress func(letters.Progress)) error
+	after  func(*letters.Summary) // changes the result of each of them
 
 	lock     sync.Mutex
 	browsed  int // letters that the page has taken
@@ -77,6 +78,9 @@ func (s *store) change(ctx context.Context, filter letters.Filter, limit int, dr
 	}
 	if !dry && s.before != nil {
 		err = s.before(ctx, progress)
+	}
+	if !dry && s.after != nil {
+		s.after(&summary)
 	}
 	return summary, err
 }

@@ -39,7 +39,7 @@ func newOrphansCommand(e *env) *cobra.Command {
 		Short: "Messages whose work queue was gone when their delay was over: the same commands",
 		Long: `Commands on the orphans: messages whose work queue was gone when their delay was over. They are in the queue
 <prefix>.orphans (retry.orphans, or what --prefix names). A redrive sends each one to the work queue that it waited for: that
-queue must be there again.`,
+queue must be there again. An orphan keeps its failure record: its failures are counted on.`,
 	})
 }
 

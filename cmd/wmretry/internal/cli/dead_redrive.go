@@ -26,11 +26,17 @@ type redriveFlags struct {
 
 func newRedriveCommand(l *letterCommand) *cobra.Command {
 	var f redriveFlags
+	short := "Send letters back to their work queue, where their retries begin from the start"
+	record := "The message is the same as before; its count of failures begins from the start, and its history\nnotes the redrive."
+	if l.orphans {
+		short = "Send orphans back to their work queue, where their retries go on"
+		record = "The message is the same as before, with its failure record: its failures are counted on."
+	}
 	c := l.command(&cobra.Command{
 		Use:   "redrive",
-		Short: "Send letters back to their work queue, where their retries begin anew",
+		Short: short,
 		Long: `Sends letters back to their work queue itself, and removes each one after the broker has confirmed it. It sends only what was
-dead when the command began. The message is the same as before; its count of failures begins anew, and its history notes the redrive.
+there when the command began. ` + record + `
 A letter whose work queue is gone stays where it is.
 
 --canary 10 sends ten letters first, watches whether they die again, and goes on only if none does. --max-redead 5% stops when more
@@ -42,7 +48,7 @@ changes a queue.`,
 		Example: `  wmretry dead redrive orders --dry-run                        # counts what would be sent
   wmretry dead redrive orders --canary 10 --rate 50/s
   wmretry dead redrive orders --reason 'connection refused' --newer-than 2h
-  wmretry dead redrive orders --max-redead 5% --note 'after the fix of INC-42'
+  wmretry dead redrive orders --max-redead 5%
   wmretry dead redrive orders --ids 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30`,
 		RunE: func(c *cobra.Command, args []string) error {
 			options, err := f.options()
@@ -64,6 +70,7 @@ changes a queue.`,
 		flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
 		flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
 		flags.StringVar(&f.note, "note", "", "a note for the history")
+		c.Example += "\n  wmretry dead redrive orders --note 'after the fix of INC-42'"
 	}
 	return c
 }

@@ -26,7 +26,8 @@
   }
 
   async function update() {
-    const answer = await fetch(live.dataset.from, { cache: "no-store" });
+    const page = location.origin + location.pathname; // without a user and password, which fetch refuses in an address
+    const answer = await fetch(new URL(live.dataset.from, page), { cache: "no-store" });
     if (!answer.ok) throw new Error(answer.statusText);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").body;
     const focused = live.contains(document.activeElement);
