@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
@@ -25,11 +26,11 @@ func (l *Letters) letter(topic string, msg *message.Message) *letters.Letter {
 	case msg.Metadata[middleware.DeadReasonKey] != "":
 		letter.Kind, letter.Record = letters.Library, record
 		if !known {
-			letter.Record = garbled(msg.Metadata)
+			letter.Record = lettertext.Texts(msg.Metadata)
 		}
 		letter.Target = l.target(topic, letter.Record.Handler)
 	case msg.Metadata[poison.ReasonForPoisonedKey] != "":
-		letter.Kind, letter.Record = letters.Poison, garbled(msg.Metadata)
+		letter.Kind, letter.Record = letters.Poison, lettertext.Texts(msg.Metadata)
 		letter.Record.Reason, letter.Record.Topic = msg.Metadata[poison.ReasonForPoisonedKey], msg.Metadata[poison.PoisonedTopicKey]
 		letter.Record.Handler = msg.Metadata[poison.PoisonedHandlerKey]
 	}
@@ -50,15 +51,6 @@ func (l *Letters) target(topic, handler string) string {
 		return ""
 	}
 	return target
-}
-
-// garbled returns the texts of a record that cannot be read as a whole.
-func garbled(metadata message.Metadata) middleware.Record {
-	return middleware.Record{
-		Reason: metadata[middleware.ReasonKey], ErrorType: metadata[middleware.ErrorTypeKey], Topic: metadata[middleware.TopicKey],
-		Handler: metadata[middleware.HandlerKey], Subscriber: metadata[poison.PoisonedSubscriberKey],
-		DeadReason: middleware.DeadReason(metadata[middleware.DeadReasonKey]),
-	}
 }
 
 // ownMetadata is the metadata of the app.

@@ -5,12 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/user"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -31,7 +30,7 @@ func (l *Letters) Redrive(ctx context.Context, topic string, options letters.Red
 	if err := options.Validate(); err != nil {
 		return letters.Summary{}, err
 	}
-	options.By = cmp.Or(options.By, userAtHost())
+	options.By = cmp.Or(options.By, lettertext.UserAtHost())
 	r := l.newRun(topic, options)
 	r.act = r.send
 	return r.do(ctx)
@@ -48,19 +47,6 @@ func (l *Letters) Discard(ctx context.Context, topic string, options letters.Dis
 	r := l.newRun(topic, letters.Redrive{Filter: options.Filter, Limit: options.Limit, DryRun: options.DryRun, Progress: options.Progress})
 	r.act = r.remove
 	return r.do(ctx)
-}
-
-// userAtHost is who runs this process.
-func userAtHost() string {
-	name := "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return name
-	}
-	return name + "@" + host
 }
 
 // run is one call of Redrive or Discard.

@@ -73,7 +73,7 @@ var rules = []rule{
 		folder: "rabbitmq",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
-			module + "/internal/faults", module + "/internal/gate", module + "/internal/rota", module + "/internal/warning",
+			module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/rota", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
@@ -82,7 +82,7 @@ var rules = []rule{
 		folder: "rabbitmq/deadletter",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/rabbitmq/topology",
-			module + "/rabbitmq/publisher", module + "/internal/warning", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/dial",
+			module + "/rabbitmq/publisher", module + "/internal/lettertext", module + "/internal/warning", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/dial",
 			module + "/rabbitmq/internal/headers", module + "/rabbitmq/internal/management", module + "/rabbitmq/internal/naming",
 			module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/refusal", module + "/rabbitmq/internal/socket",
 		},
@@ -155,6 +155,7 @@ var rules = []rule{
 	},
 	{folder: "internal/subscriptions", may: []string{module + "/middleware"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
 	{folder: "internal/binding", may: []string{watermill, module + "/internal/gate"}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
+	{folder: "internal/lettertext", may: []string{watermill, module + "/middleware"}, never: []string{amqp091}, why: "the stores of dead letters of every backend share it"},
 	{folder: "internal/faults", never: []string{watermill, amqp091}, why: "it joins errors: the Connections of every backend share it"},
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
 	{folder: "internal/rota", never: []string{watermill, amqp091}, why: "it counts time: its tests run in virtual time"},
@@ -176,7 +177,7 @@ var rules = []rule{
 	{
 		folder: "relay",
 		may: []string{
-			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
+			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext",
 			module + "/internal/subscriptions", module + "/internal/warning", module + "/letters", module + "/middleware",
 		},
 		never: []string{amqp091, amqpPubSub},

@@ -13,6 +13,7 @@ import (
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
@@ -43,7 +44,7 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 	case record[middleware.DeadReasonKey] != "":
 		l.Kind = letters.Library
 		if !known { // it was cut to fit into a frame, or it is garbled
-			l.Record = rest(record)
+			l.Record = lettertext.Texts(record)
 		}
 	case isPoison:
 		l.Kind = letters.Poison
@@ -68,15 +69,6 @@ func targetOfOrphan(key, orphans string) string {
 	}
 	target, _ := naming.QueueOfKey(key)
 	return target
-}
-
-// rest returns the texts of a record that cannot be read as a whole.
-func rest(record message.Metadata) middleware.Record {
-	return middleware.Record{
-		DeadReason: middleware.DeadReason(record[middleware.DeadReasonKey]), Reason: record[middleware.ReasonKey],
-		ErrorType: record[middleware.ErrorTypeKey], Topic: record[middleware.TopicKey], Handler: record[middleware.HandlerKey],
-		Subscriber: record[poison.PoisonedSubscriberKey],
-	}
 }
 
 // readApp reads the headers of the app.

@@ -6,14 +6,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
-	"os/user"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -67,7 +66,7 @@ func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redri
 }
 
 func (s *Store) redrive(ctx context.Context, queue, through string, options letters.Redrive) (letters.Summary, error) {
-	options.By = cmp.Or(options.By, whoami())
+	options.By = cmp.Or(options.By, lettertext.UserAtHost())
 	r := &redrive{
 		run: s.newRun(queue, options.Filter, options.Limit, options.DryRun, options.Progress), options: options, id: rand.Text()[:12],
 		user: s.user(), orphans: queue == s.Orphans(), through: through, gone: map[string]error{}, failed: make(chan error, 1),
@@ -83,15 +82,6 @@ func (s *Store) redrive(ctx context.Context, queue, through string, options lett
 	}
 	summary, err := r.each(ctx, true, r.session)
 	return summary, errors.Join(append([]error{err, r.stays}, r.goneErrors()...)...)
-}
-
-func whoami() string {
-	name := "unknown"
-	if current, err := user.Current(); err == nil {
-		name = current.Username
-	}
-	host, _ := os.Hostname()
-	return name + "@" + host
 }
 
 func (s *Store) user() string {
