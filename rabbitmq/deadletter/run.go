@@ -176,8 +176,8 @@ func (s *Store) lock(ctx context.Context, connection *dial.Connection, queue str
 			return err
 		})
 		switch {
-		case err == nil:
-			return nil
+		case err == nil || errors.Is(err, letters.ErrNoQueue):
+			return err
 		case refusal.IsCode(err, amqp091.ResourceLocked):
 			if !again || time.Now().After(deadline) {
 				return fmt.Errorf("%w: %q is locked by the exclusive queue %q of another connection; wait until that one has ended", letters.ErrBusy, queue, name)
