@@ -22,6 +22,8 @@ const (
 
 	// lockPatience is how long a call waits, after a reconnect, until the broker has removed the lock of its old connection.
 	lockPatience = 2 * time.Minute
+	// lockPause is how long a call waits for the lock of a command that has just ended.
+	lockPause = time.Second
 )
 
 // A run is one redrive or discard. It goes on with another look after a lost connection.
@@ -93,9 +95,11 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 	}
 	defer connection.Close()
 	if changes && !r.dryRun {
-		if err := r.store.lock(ctx, connection, r.queue, r.counted); err != nil {
+		unlock, err := r.store.lock(ctx, connection, r.queue, r.counted)
+		if err != nil {
 			return r.lost(connection, err)
 		}
+		defer unlock()
 	}
 	least, most := 0, -1
 	if r.counted { // what was there at the start, without what is done: the newer ones are behind
@@ -163,12 +167,16 @@ func (r *run) lost(connection *dial.Connection, err error) error {
 	return err
 }
 
-// lock makes this connection the only one that changes a queue. again: an earlier connection of this call may still have the lock.
-func (s *Store) lock(ctx context.Context, connection *dial.Connection, queue string, again bool) error {
-	deadline := time.Now().Add(lockPatience)
+// lock makes this connection the only one that changes a queue, until unlock. again: an earlier connection of this call may still have the
+// lock.
+func (s *Store) lock(ctx context.Context, connection *dial.Connection, queue string, again bool) (unlock func(), err error) {
+	deadline := time.Now().Add(lockPause)
+	if again {
+		deadline = time.Now().Add(lockPatience)
+	}
 	name := queue + ".lock"
 	for {
-		_, err := connection.Channel(func(channel *amqp091.Channel) error {
+		channel, err := connection.Channel(func(channel *amqp091.Channel) error {
 			if _, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
 				return explain("change", queue, err)
 			}
@@ -176,20 +184,22 @@ func (s *Store) lock(ctx context.Context, connection *dial.Connection, queue str
 			return err
 		})
 		switch {
-		case err == nil || errors.Is(err, letters.ErrNoQueue):
-			return err
+		case err == nil: // the broker removes the lock only some time after the connection is closed
+			return func() { _, _ = channel.QueueDelete(name, false, false, false) }, nil
+		case errors.Is(err, letters.ErrNoQueue):
+			return nil, err
 		case refusal.IsCode(err, amqp091.ResourceLocked):
-			if !again || time.Now().After(deadline) {
-				return fmt.Errorf("%w: %q is locked by the exclusive queue %q of another connection; wait until that one has ended", letters.ErrBusy, queue, name)
+			if time.Now().After(deadline) {
+				return nil, fmt.Errorf("%w: %q is locked by the exclusive queue %q of another connection; wait until that one has ended", letters.ErrBusy, queue, name)
 			}
 		case refusal.IsCode(err, amqp091.AccessRefused):
-			return fmt.Errorf("cannot lock %q against a second redrive: %w: the user needs the permission to configure the queue %q", queue, err, name)
+			return nil, fmt.Errorf("cannot lock %q against a second redrive: %w: the user needs the permission to configure the queue %q", queue, err, name)
 		default:
-			return explain("lock", queue, err)
+			return nil, explain("lock", queue, err)
 		}
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		case <-time.After(dial.ReconnectInitial):
 		}
 	}
