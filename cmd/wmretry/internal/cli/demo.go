@@ -17,7 +17,7 @@ import (
 const (
 	defaultDemoQueue = "wmretry-demo"
 	leastDemo        = 10
-	mostDemo         = 100_000
+	mostDemo         = 20_000
 	demoTimeout      = 5 * time.Minute
 	demoPause        = 100 * time.Millisecond
 )
