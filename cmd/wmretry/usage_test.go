@@ -38,7 +38,7 @@ func TestWrongUse(t *testing.T) {
 		{"body", []string{"dead", "show", "orders", "1", "--body", "xml"}, "is not one of auto, text, json, hex, raw, none"},
 		{"export to nowhere", []string{"dead", "export", "orders"}, "needs -o FILE"},
 		{"discard without a terminal", []string{"dead", "discard", "orders"}, "use --yes"},
-		{"demo", []string{"demo", "--letters", "3"}, "it must be from 10 to 100000"},
+		{"demo", []string{"demo", "--letters", "3"}, "it must be from 10 to 20000"},
 		{"certificate without key", []string{"dead", "list", "orders", "--cert-file", "x.pem"}, "--cert-file and --key-file belong together"},
 		{
 			"name of a topology", []string{"topology", "plan", "--queue", "retry.orphans", "--schedule", "1s"},

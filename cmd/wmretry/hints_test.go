@@ -31,7 +31,7 @@ func TestCtrlCOfDemo(t *testing.T) {
 	t.Parallel()
 	work := unique(t, "wmretry_demo")
 	t.Cleanup(func() { run(t, 0, "demo", "--queue", work, "--clean") })
-	p := start(t, nil, "demo", "--queue", work, "--letters", "100000")
+	p := start(t, nil, "demo", "--queue", work, "--letters", "20000")
 	connection := connect(t)
 	require.Eventually(t, func() bool {
 		channel, err := connection.Channel()
