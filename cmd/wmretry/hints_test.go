@@ -15,7 +15,7 @@ func TestCanaryWithoutConsumer(t *testing.T) {
 	t.Parallel()
 	q := declare(t)
 	q.timeouts(2)
-	const warning = "has no consumer: a canary that nobody handles cannot die"
+	const warning = "has no consumer: a canary that no app handles cannot die"
 	redrive := []string{"dead", "redrive", q.work, "--limit", "1", "--canary", "1", "--canary-wait", "100ms"}
 	assert.NotContains(t, run(t, 0, append(redrive, "--dry-run")...).stderr, warning)
 	r := run(t, 0, redrive...)
