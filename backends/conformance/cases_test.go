@@ -96,14 +96,15 @@ func delays(t *testing.T, f *fixture) {
 // overtakes: the message with the long requested delay fails first, and comes back last.
 func overtakes(t *testing.T, f *fixture) {
 	topics := f.topics(1)
-	app := f.app(300*time.Millisecond, 2*time.Second)
+	const long = 10 * time.Second // a server under load takes seconds for the short one
+	app := f.app(300*time.Millisecond, long)
 	f.declare(app.Prefix, topics...)
 	f.run(app, topics, func(msg *message.Message) error {
 		switch one := f.ledger.add(msg); {
 		case one.failures > 0:
 			return nil
 		case one.id == "long":
-			return backoff.RetryAfter(errDown, 2*time.Second)
+			return backoff.RetryAfter(errDown, long)
 		default:
 			return errDown
 		}

@@ -148,7 +148,7 @@ func TestStatusWatch(t *testing.T) {
 	t.Run("broker away", func(t *testing.T) {
 		t.Parallel()
 		proxy, address := newProxy(t)
-		p := start(t, []string{"AMQP_URL=" + address}, "status", q.work, "--prefix", q.prefix, "--watch", "--interval", "200ms")
+		p := start(t, []string{"AMQP_URL=" + address, "AMQP_MANAGEMENT_URL="}, "status", q.work, "--prefix", q.prefix, "--watch", "--interval", "200ms")
 		p.await(p.stdout, q.work)
 		proxy.cut()
 		p.await(p.stderr, "tries again")
@@ -167,7 +167,7 @@ func TestStatusWithoutManagement(t *testing.T) {
 	q.timeouts(2)
 	q.wait("1h", 1)
 	_, address := newProxy(t)
-	environ := []string{"AMQP_URL=" + address}
+	environ := []string{"AMQP_URL=" + address, "AMQP_MANAGEMENT_URL="}
 	r := runWith(t, 0, environ, "status", q.work, "--prefix", q.prefix, "--schedule", "1h 3h", "--json")
 	w, _ := q.statusOf(t, r.stdout)
 	require.Len(t, w.Tiers, 2)
