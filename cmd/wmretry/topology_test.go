@@ -64,7 +64,7 @@ func TestTopology(t *testing.T) {
 
 	t.Run("without the management API", func(t *testing.T) {
 		_, address := newProxy(t)
-		r := runWith(t, 0, []string{"AMQP_URL=" + address}, append([]string{"topology", "plan"}, of...)...)
+		r := runWith(t, 0, []string{"AMQP_URL=" + address, "AMQP_MANAGEMENT_URL="}, append([]string{"topology", "plan"}, of...)...)
 		assert.Contains(t, r.stdout, "bindings and policies are not compared")
 		assert.Contains(t, r.stdout, "No drift")
 	})
