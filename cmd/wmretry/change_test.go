@@ -99,7 +99,7 @@ func TestExportAndImport(t *testing.T) {
 	assert.Contains(t, r.stdout, "3 letters of "+q.dead+" written to "+first)
 	assert.Contains(t, run(t, 64, "dead", "export", q.work, "-o", first).stderr, "replace it with --force")
 	run(t, 0, "dead", "export", q.work, "-o", first, "--force")
-	run(t, 4, "dead", "export", q.work, "-o", second, "--handler", "nobody")
+	run(t, 4, "dead", "export", q.work, "-o", second, "--handler", "absent")
 	require.NoError(t, os.RemoveAll(second))
 	content, err := os.ReadFile(first)
 	require.NoError(t, err)
@@ -155,7 +155,7 @@ func TestEdit(t *testing.T) {
 	assert.Contains(t, edit(0, `sh -c 'echo >> "$0"'`, ids[2]).stdout, "nothing is sent", "an editor adds a line feed")
 	assert.Contains(t, edit(1, "false", ids[0]).stderr, "nothing is sent")
 	assert.Equal(t, `{"ok":tru}`, written(t, edit(1, "sed -i s/true/tru/", ids[4]), "the body was JSON and is not any more"))
-	assert.Contains(t, edit(4, "true", "nobody").stderr, "has the id nobody")
+	assert.Contains(t, edit(4, "true", "absent").stderr, "has the id absent")
 	assert.Equal(t, len(bodies), q.count(q.dead))
 
 	edit(0, "sed -i s/EURO/EUR/", ids[0], "--note", "INC-42", "--by", "ann")

@@ -69,7 +69,7 @@ func TestList(t *testing.T) {
 		all := lines[listed](t, run(t, 0, append([]string{"dead", "list", q.work, "--json"}, test.args...)...).stdout)
 		assert.Len(t, all, test.want, test.args)
 	}
-	r = run(t, 4, "dead", "list", q.work, "--handler", "nobody")
+	r = run(t, 4, "dead", "list", q.work, "--handler", "absent")
 	assert.Contains(t, r.stderr, "no letter in "+q.dead+" matches")
 
 	groups := lines[group](t, run(t, 0, "dead", "list", q.work, "--group", "--json").stdout)
@@ -181,7 +181,7 @@ func TestHostileLetters(t *testing.T) {
 			assert.NotContains(t, text, bad, args)
 		}
 	}
-	r := run(t, 4, "dead", "show", q.work, "nobody\x1b[2J")
+	r := run(t, 4, "dead", "show", q.work, "absent\x1b[2J")
 	assert.NotRegexp(t, escape, r.stderr)
 }
 
@@ -212,7 +212,7 @@ func TestShow(t *testing.T) {
 		assert.Equal(t, body, run(t, 0, "dead", "show", q.work, ids[i], "--body", "raw").stdout)
 	}
 	assert.Equal(t, "array", lines[listed](t, run(t, 0, "dead", "show", q.work, ids[0], "--json").stdout)[0].HeaderTypes["items"])
-	assert.Contains(t, run(t, 4, "dead", "show", q.work, "nobody").stderr, "`wmretry dead list` prints the ids")
+	assert.Contains(t, run(t, 4, "dead", "show", q.work, "absent").stderr, "`wmretry dead list` prints the ids")
 	assert.Equal(t, 64, onTerminal(t, nil, "dead", "show", q.work, ids[0], "--body", "raw").wait().code)
 }
 

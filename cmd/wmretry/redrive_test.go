@@ -53,7 +53,7 @@ func TestRedrive(t *testing.T) {
 			assert.Contains(t, history.Redrives[0].By, "@")
 		}
 	}
-	assert.Equal(t, 4, start(t, nil, "dead", "redrive", q.work, "--handler", "nobody").wait().code)
+	assert.Equal(t, 4, start(t, nil, "dead", "redrive", q.work, "--handler", "absent").wait().code)
 	run(t, 0, "dead", "redrive", q.work) // nothing is dead, and nothing was asked for
 }
 

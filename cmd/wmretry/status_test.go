@@ -116,7 +116,7 @@ func TestStatus(t *testing.T) {
 	oldest := run(t, 0, "status", q.work, "--prefix", q.prefix, "--oldest").stdout
 	assert.Regexp(t, `(?m)^  dead letters +3 +3 +0 +0 +\d+[sm]$`, oldest)
 	assert.Equal(t, 3, q.count(q.dead), "the letters are there")
-	assert.Regexp(t, `nobody +- +- +- +- +does not exist`, run(t, 0, "status", "nobody", "--prefix", q.prefix).stdout)
+	assert.Regexp(t, `absent +- +- +- +- +does not exist`, run(t, 0, "status", "absent", "--prefix", q.prefix).stdout)
 }
 
 func TestStatusWatch(t *testing.T) {

@@ -27,8 +27,8 @@ func TestTiersDrain(t *testing.T) {
 	assert.Contains(t, r.stderr, "is in use: what waits there comes back by itself within 2h; --force sends it back now")
 	r = run(t, 1, "tiers", "drain", q.work, "3h", "--prefix", q.prefix)
 	assert.Contains(t, r.stderr, "has the tiers 1h, 2h")
-	r = run(t, 1, "tiers", "drain", "nobody", "3h", "--prefix", q.prefix)
-	assert.Contains(t, r.stderr, "nobody has no tiers")
+	r = run(t, 1, "tiers", "drain", "absent", "3h", "--prefix", q.prefix)
+	assert.Contains(t, r.stderr, "absent has no tiers")
 
 	counted := lines[drained](t, run(t, 0, "tiers", "drain", q.work, "2h", "--prefix", q.prefix, "--force", "--dry-run", "--json").stdout)
 	assert.Equal(t, []drained{{Tier: q.tier("2h"), Total: 3, Done: 3}}, counted)

@@ -179,7 +179,7 @@ func TestStatus(t *testing.T) {
 	assert.False(t, slices.ContainsFunc(status.Queues, func(w deadletter.WorkQueue) bool { return w.Name == b.queue("gone") }))
 
 	t.Run("names", func(t *testing.T) {
-		named, err := store.Status(t.Context(), b.queue("orders"), b.queue("nobody"))
+		named, err := store.Status(t.Context(), b.queue("orders"), b.queue("absent"))
 		require.NoError(t, err)
 		require.Len(t, named.Queues, 2)
 		assert.True(t, named.Queues[0].Missing && named.Queues[0].Dead.Missing, "a work queue that does not exist")

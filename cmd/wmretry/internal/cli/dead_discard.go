@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -77,23 +76,13 @@ func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFl
 		defer func() { _ = file.Close() }()
 		options.Export = file
 	}
-	start := time.Now()
-	verb := "removed"
-	if f.dryRun {
-		verb = "selected"
-	}
-	meter := l.meter("discard of "+safe(queue), verb)
-	defer meter.stop()
-	meter.limit = options.Limit
-	options.Progress = meter.show
-	summary, err := store.Discard(ctx, queue, options)
-	meter.stop()
-	if err != nil && summary == (letters.Summary{}) {
+	report := report{Command: "discard", Queue: queue, DryRun: f.dryRun, Limit: options.Limit, confirmed: options.Limit != f.limit}
+	err = l.measure(ctx, &report, "removed", func(show func(letters.Progress)) (letters.Summary, error) {
+		options.Progress = show
+		return store.Discard(ctx, queue, options)
+	})
+	if err != nil && report.Summary == (letters.Summary{}) {
 		return l.failed(ctx, queue, err)
-	}
-	report := report{
-		Command: "discard", Queue: queue, DryRun: f.dryRun, Summary: summary, Seconds: time.Since(start).Seconds(), Limit: options.Limit, confirmed: options.Limit != f.limit,
-		Interrupted: ctx.Err() != nil, orphans: l.orphans,
 	}
 	if options.Export != nil {
 		report.Export = f.export

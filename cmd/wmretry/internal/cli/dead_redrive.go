@@ -118,22 +118,13 @@ func (l *letterCommand) redriveWith(ctx context.Context, args []string, options 
 		l.warnNoConsumer(ctx, queue, options.To)
 	}
 	start := time.Now()
-	verb := "sent"
-	if options.DryRun {
-		verb = "selected"
-	}
-	meter := l.meter("redrive of "+safe(queue), verb)
-	defer meter.stop()
-	meter.limit = options.Limit
-	options.Progress = meter.show
-	summary, err := store.Redrive(ctx, queue, options)
-	meter.stop()
-	if err != nil && summary == (letters.Summary{}) {
+	report := report{Command: "redrive", Queue: queue, DryRun: options.DryRun, Limit: options.Limit, edited: edited}
+	err = l.measure(ctx, &report, "sent", func(show func(letters.Progress)) (letters.Summary, error) {
+		options.Progress = show
+		return store.Redrive(ctx, queue, options)
+	})
+	if err != nil && report.Summary == (letters.Summary{}) {
 		return l.failed(ctx, queue, err)
-	}
-	report := report{
-		Command: "redrive", Queue: queue, DryRun: options.DryRun, Summary: summary, Seconds: time.Since(start).Seconds(), Limit: options.Limit, watched: meter.watchedFor(),
-		Interrupted: ctx.Err() != nil, orphans: l.orphans, edited: edited,
 	}
 	if errors.Is(err, letters.ErrRedead) {
 		report.Causes = l.deaths(ctx, store, queue, start)
@@ -164,6 +155,21 @@ func (l *letterCommand) warnNoConsumer(ctx context.Context, queue, to string) {
 	if err == nil && len(status.Queues) == 1 && !status.Queues[0].Missing && status.Queues[0].Consumers == 0 {
 		_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: the queue %s has no consumer: a canary that no app handles cannot die\n", safe(work))
 	}
+}
+
+// measure runs a change of a queue, shows its progress, and completes its report. The verb is what happens to a letter.
+func (l *letterCommand) measure(ctx context.Context, report *report, verb string, change func(show func(letters.Progress)) (letters.Summary, error)) error {
+	if report.DryRun {
+		verb = "selected"
+	}
+	start := time.Now()
+	meter := l.meter(report.Command+" of "+safe(report.Queue), verb)
+	defer meter.stop()
+	meter.limit = report.Limit
+	summary, err := change(meter.show)
+	report.Summary, report.Seconds, report.watched = summary, time.Since(start).Seconds(), meter.watchedFor()
+	report.Interrupted, report.orphans = ctx.Err() != nil, l.orphans
+	return err
 }
 
 // finish prints the report of a redrive, discard or import, and returns the error that the command ends with.
