@@ -44,7 +44,7 @@ type look struct {
 
 	arguments  amqp091.Table // of the consumers
 	consumers  []uint64      // the last delivery tag of each consumer, the present one's at the end
-	got        []got         // letters from basic.get
+	gets       []getTag      // letters from basic.get
 	settled    bits          // the delivery tags that are acknowledged
 	deliveries <-chan amqp091.Delivery
 	fetched    []amqp091.Delivery // of a consumer that is cancelled, and not yet looked at
@@ -102,7 +102,7 @@ func (l *look) first() error {
 	}
 	if found {
 		l.total, l.received = 1+int(d.MessageCount), 1
-		l.fetched, l.got = []amqp091.Delivery{d}, []got{{d.DeliveryTag, 0}}
+		l.fetched, l.gets = []amqp091.Delivery{d}, []getTag{{d.DeliveryTag, 0}}
 	}
 	return nil
 }
@@ -148,8 +148,8 @@ func (l *look) last() (tag uint64) {
 	if n := len(l.consumers); n > 0 {
 		tag = l.consumers[n-1]
 	}
-	if n := len(l.got); n > 0 {
-		tag = max(tag, l.got[n-1].tag)
+	if n := len(l.gets); n > 0 {
+		tag = max(tag, l.gets[n-1].tag)
 	}
 	return tag
 }
@@ -327,7 +327,7 @@ func (l *look) settle() error {
 	}
 	for _, d := range next {
 		l.received++
-		l.got, l.fetched = append(l.got, got{d.DeliveryTag, len(l.consumers)}), append(l.fetched, d)
+		l.gets, l.fetched = append(l.gets, getTag{d.DeliveryTag, len(l.consumers)}), append(l.fetched, d)
 	}
 	return nil
 }

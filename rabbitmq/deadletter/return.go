@@ -71,8 +71,9 @@ type batch struct {
 	alone   bool
 }
 
-// A got is a letter of a basic.get: it was in the queue behind those of the consumers before, and can have a lower tag than the last of these.
-type got struct {
+// A getTag is the delivery tag of a letter of a basic.get. The letter was in the queue behind those of the consumers before, and can have a
+// lower tag than the last of these.
+type getTag struct {
 	tag   uint64
 	after int // that many consumers
 }
@@ -84,7 +85,7 @@ func (l *look) returns() iter.Seq[batch] {
 		most = mostOrdered
 	}
 	return func(yield func(batch) bool) {
-		rest := l.got
+		rest := l.gets
 		alone := func(after int) bool {
 			for ; len(rest) > 0 && rest[0].after == after; rest = rest[1:] {
 				if !l.settled.has(rest[0].tag) && !yield(batch{last: rest[0].tag, letters: 1, alone: true}) {
@@ -100,7 +101,7 @@ func (l *look) returns() iter.Seq[batch] {
 			}
 			next := batch{alone: len(rest) > 0 && rest[0].tag < last}
 			for tag := begin; tag <= last; tag++ {
-				if l.settled.has(tag) || slices.ContainsFunc(l.got, func(g got) bool { return g.tag == tag }) {
+				if l.settled.has(tag) || slices.ContainsFunc(l.gets, func(g getTag) bool { return g.tag == tag }) {
 					continue
 				}
 				next.last, next.letters = tag, next.letters+1
