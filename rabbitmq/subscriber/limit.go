@@ -216,7 +216,7 @@ func (s *subscription) follow(n *session) error {
 		} else if bound > 0 {
 			old.era.setBound(bound)
 		}
-		n.fill(old, back)
+		n.fill(s.queue, old, back)
 		n.cancel(channelCloseTimeout)
 		if back {
 			n.drain()
@@ -310,9 +310,15 @@ func (s *subscription) presentEra(bound int) *era {
 // quiet is how long a change of the limit waits for a further delivery where the queue may be empty.
 const quiet = 200 * time.Millisecond
 
-// fill waits until the broker has sent as many messages as the prefetch allows, or has sent none for a moment. Nothing is on its way
-// then. While acks are held back, no more follow. Where back is true, workers do not receive any more, and the deliveries go back.
-func (n *session) fill(c *consumer, back bool) {
+// fillTimeout is how long a change of the limit waits for deliveries in all. A queue may send none although it has some: to a consumer
+// with a lower priority, or to one that waits for the single active consumer.
+const fillTimeout = 5 * time.Second
+
+// fill waits until the broker has sent as many messages as the prefetch allows, or has sent none for a moment and has none in the
+// queue. Nothing is on its way then. While acks are held back, no more follow. Where back is true, workers do not receive any more,
+// and the deliveries go back.
+func (n *session) fill(queue string, c *consumer, back bool) {
+	begin := time.Now()
 	var deliveries <-chan amqp091.Delivery
 	if back {
 		deliveries = c.deliveries
@@ -333,11 +339,41 @@ func (n *session) fill(c *consumer, back bool) {
 		case <-n.arrival:
 			silence.Reset(quiet)
 		case <-silence.C:
-			return
+			if n.arrived.Load() == c.before || time.Since(begin) > fillTimeout || n.sentAll(queue) {
+				return
+			}
+			silence.Reset(quiet)
 		case <-n.settler.over:
 			return
 		}
 	}
+}
+
+// sentAll reports whether the queue has no message that it could send, or the broker does not answer. It asks on a channel of its
+// own: the session's channel must be free to cancel the consumer. A quorum queue that is busy answers late, and then states zero
+// messages whatever it has.
+func (n *session) sentAll(queue string) bool {
+	answered := make(chan bool, 1)
+	go func() {
+		channel, err := n.connection.Channel(func(*amqp091.Channel) error { return nil })
+		if err != nil {
+			answered <- true
+			return
+		}
+		asked := time.Now()
+		state, err := channel.QueueDeclarePassive(queue, false, false, false, false, nil)
+		answered <- err != nil || state.Messages == 0 && time.Since(asked) < quiet
+		_ = channel.Close()
+	}()
+	patience := time.NewTimer(fillTimeout)
+	defer patience.Stop()
+	select {
+	case all := <-answered:
+		return all
+	case <-n.settler.over:
+	case <-patience.C:
+	}
+	return true
 }
 
 // count counts a delivery that a worker has received.
