@@ -2,12 +2,14 @@ package subscriber
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
@@ -89,11 +91,7 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 
 // start opens the first session. After an error, the subscription is over.
 func (s *subscription) start(ctx context.Context) error {
-	current, err := s.connection.now()
-	var first *session
-	if err == nil {
-		first, err = s.open(ctx, current)
-	}
+	first, err := s.begin(ctx)
 	if err != nil {
 		s.end()
 		return err
@@ -107,6 +105,39 @@ func (s *subscription) start(ctx context.Context) error {
 	}
 	go s.run(ctx, first)
 	return nil
+}
+
+// beginTimeout is how long begin tries again.
+const beginTimeout = 10 * time.Second
+
+// begin opens the first session. What is wrong at the start is returned at once, with one exception: the broker's internal error,
+// with which RabbitMQ 3.10 closes a connection that consumes a quorum queue while another instance declares it.
+func (s *subscription) begin(ctx context.Context) (*session, error) {
+	current, err := s.connection.now()
+	if err != nil {
+		return nil, err
+	}
+	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
+	patience, cancel := context.WithTimeout(ctx, beginTimeout)
+	defer cancel()
+	for {
+		first, err := s.open(ctx, current)
+		var internal *amqp091.Error
+		if err == nil || !errors.As(err, &internal) || internal.Code != amqp091.InternalError {
+			return first, err
+		}
+		s.logger.Error("Cannot consume, trying again", err, watermill.LogFields{"next_attempt_within": pause.Bound().String()})
+		select {
+		case <-time.After(pause.Next()):
+		case <-patience.Done():
+			return nil, err
+		case <-s.stopping:
+			return nil, err
+		}
+		if current = s.connection.await(patience.Done()); current == nil {
+			return nil, err
+		}
+	}
 }
 
 func (s *subscription) stop() { s.once.Do(func() { close(s.stopping) }) }

@@ -1,0 +1,54 @@
+package subscriber_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+)
+
+// RabbitMQ 3.10 answers basic.consume with an internal error, and closes the connection, when another instance declares the quorum
+// queue at that moment.
+func TestInstancesThatStartAtTheSameTimeConsume(t *testing.T) {
+	t.Parallel()
+	const rounds, instances, queues = 5, 4, 10
+	for round := range rounds {
+		name := broker.Name(t, fmt.Sprintf("start-%d", round))
+		cleaner := broker.Channel(t)
+		var connections []*subscriber.Connection
+		for range instances {
+			connection, err := subscriber.Open(subscriber.ConnectionConfig{URI: broker.URL(t)}, nil)
+			require.NoError(t, err)
+			connections = append(connections, connection)
+		}
+		var starting sync.WaitGroup
+		for _, connection := range connections {
+			s, err := subscriber.NewSubscriber(connection, subscriber.Config{
+				Declare: func(d subscriber.Declaration, topic string) error {
+					_, err := d.Channel.QueueDeclare(topic, true, false, false, false, quorum)
+					return err
+				},
+			}, nil)
+			require.NoError(t, err)
+			starting.Go(func() {
+				for i := range queues {
+					_, err := s.Subscribe(t.Context(), fmt.Sprintf("%s-%d", name, i))
+					assert.NoError(t, err)
+				}
+			})
+		}
+		starting.Wait()
+		for _, connection := range connections {
+			require.NoError(t, connection.Close())
+		}
+		for i := range queues {
+			_, err := cleaner.QueueDelete(fmt.Sprintf("%s-%d", name, i), false, false, false)
+			require.NoError(t, err)
+		}
+	}
+}
