@@ -36,6 +36,7 @@
 //	Publisher() message.Publisher                                         // of the app's own messages
 //	Pause(handler) error                                                  // the handler takes no new messages
 //	Resume(handler) error
+//	Observe(observers ...middleware.Observer)                 // metrics and traces: see module observe
 //	Health() middleware.Health
 //	Close() error
 //

@@ -36,6 +36,7 @@
 //	AddConsumerHandler(router, name, topic, handler, options...) *message.Handler
 //	AddHandler(router, name, subscribeTopic, publishTopic, handler, options...) *message.Handler
 //	Close() error                                             // ends subscriptions, publishers and connections
+//	Observe(observers ...middleware.Observer)                 // metrics and traces: see module observe
 //	Health() middleware.Health                                // for readiness probes
 //	Middleware(message.HandlerFunc) message.HandlerFunc       // for handlers that the app adds by itself
 //	Pause(handler) error                                      // the handler takes no new messages, until Resume

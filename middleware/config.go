@@ -116,6 +116,9 @@ type TieredRetryConfig struct {
 	// another handler, before Observe has run. It must be safe for concurrent use. Optional.
 	Observe func(Event)
 
+	// Observers are those of the Connection, which sets it: call its Observe. An app that wires the parts by itself makes one. Optional.
+	Observers *Observers
+
 	// PublishTimeout is the deadline of one attempt to publish a copy. The default is 30 seconds. It also holds after the
 	// message's own context has ended, so that a handler's timeout does not lose the message.
 	PublishTimeout time.Duration

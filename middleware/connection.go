@@ -50,6 +50,10 @@ type Connection interface {
 	// Resume ends a Pause. A handler that is not paused is no error. A pause for another reason stays; see SubscriptionHealth.
 	Resume(handler string) error
 
+	// Observe attaches observers, such as those of package observe, to all handlers of the connection, also to those that were added
+	// before. What an observer does cannot change the outcome of a message. Its errors are logged. Call it once for each observer.
+	Observe(observers ...Observer)
+
 	// Health returns the state of the connection and of all its subscriptions. It does not wait for the backend.
 	Health() Health
 
@@ -102,8 +106,8 @@ type HandlerOptions struct {
 	CloseTimeout time.Duration
 
 	// Middleware changes the configuration of the handler's retry middleware: Observe, MaxAge, MaxHold, RedactReason and so on. It
-	// may be called several times. Its changes to what the backend sets are overwritten: Publisher, Source, DeclaredTiers, TiersWait,
-	// DelayArrivals and the generators of destinations. The default is the connection's, which is not called where this one is set.
+	// may be called several times. Its changes to what the backend sets are overwritten: Publisher, Source, Observers, DeclaredTiers,
+	// TiersWait, DelayArrivals and the generators of destinations. The default is the connection's, which is not called where this one is set.
 	Middleware func(*TieredRetryConfig)
 }
 
@@ -164,6 +168,7 @@ func (o HandlerOptions) Configure(backend TieredRetryConfig) TieredRetryConfig {
 		o.Middleware(&config)
 	}
 	config.Publisher, config.Source, config.DeclaredTiers = backend.Publisher, backend.Source, config.Tiers()
+	config.Observers = backend.Observers
 	config.TiersWait, config.DelayArrivals = backend.TiersWait, backend.DelayArrivals
 	config.GenerateRetryDestination, config.GenerateDeadLetterDestination = backend.GenerateRetryDestination, backend.GenerateDeadLetterDestination
 	return config

@@ -30,6 +30,8 @@ type Event struct {
 	Tier        backoff.Tier  // the tier that it waits on first
 	Destination Destination   // where the copy was published
 	Rule        string        // the name of the rule that has decided
+	Arrived     backoff.Tier  // the tier that the message had waited on first; 0: it came from none, or the handler was not called
+	Lateness    time.Duration // how long ago it was due when the handler was called, by the clocks of two hosts; 0 where Arrived is
 	Err         error         // why the handler failed. Of Held and GivenBack: why the copy cannot be published, where that is the cause
 
 	metadata message.Metadata
@@ -48,13 +50,14 @@ func (e Event) Metadata() message.Metadata {
 
 // report calls Observe, where it is set. A panic in it is logged.
 func (t *TieredRetry) report(in *delivery, d *decision, to Destination, f *failure, cause error) {
-	if t.config.Observe == nil {
+	if t.config.Observe == nil && in.observers == nil {
 		return
 	}
 	from := originOf(in.ctx)
 	event := Event{
-		Context: in.ctx, Outcome: d.outcome, Topic: from.topic, Handler: from.handler, MessageUUID: in.uuid,
+		Context: in.seen(), Outcome: d.outcome, Topic: from.topic, Handler: from.handler, MessageUUID: in.uuid,
 		Record: d.record, Duration: in.took, Delay: d.delay, Spread: d.spread, Tier: d.tier, Destination: to, Rule: f.rule, Err: cause,
+		Arrived: in.arrived, Lateness: in.lateness,
 		metadata: in.metadata,
 	}
 	if !d.record.FirstFailedAt.IsZero() {
@@ -72,7 +75,12 @@ func (t *TieredRetry) report(in *delivery, d *decision, to Destination, f *failu
 			}
 		}
 	}()
-	t.config.Observe(event)
+	if in.observers != nil {
+		in.observers.event(&event)
+	}
+	if t.config.Observe != nil {
+		t.config.Observe(event)
+	}
 	returned = true
 }
 
@@ -127,5 +135,9 @@ func delayText(d time.Duration) string { return backoff.Tier(d.Round(time.Millis
 
 func (t *TieredRetry) fields(in *delivery) watermill.LogFields {
 	from := originOf(in.ctx)
-	return watermill.LogFields{"message_uuid": in.uuid, "topic": from.topic, "handler_name": from.handler}
+	fields := watermill.LogFields{"message_uuid": in.uuid, "topic": from.topic, "handler_name": from.handler}
+	if in.observers != nil {
+		in.observers.logFields(in.seen(), fields)
+	}
+	return fields
 }

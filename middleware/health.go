@@ -35,6 +35,8 @@ type LinkHealth struct {
 	Connected bool
 	Blocked   bool      // the broker has blocked the connection because of an alarm
 	Since     time.Time // since when it is connected, or is not
+	// Reconnects is how often it was opened again after it was lost.
+	Reconnects int
 
 	// LastError is why the connection was lost, or could not be opened again, the last time. Nil: never.
 	LastError   error
@@ -49,6 +51,12 @@ type SubscriptionHealth struct {
 	Consuming bool      // messages are delivered
 	Since     time.Time // since when it is consuming, or is not
 	InFlight  int       // messages that the handler has not settled; 0 where the backend does not count them
+
+	// Concurrency is how many messages the handler has in flight at most, without a pause.
+	Concurrency int
+	// Deliveries is how many messages the subscription has received, Redeliveries how many of them the broker had delivered before, and
+	// Reconnects how often it began to consume again. They are 0 where the backend does not count them.
+	Deliveries, Redeliveries, Reconnects uint64
 
 	// Paused is why the handler takes no new messages, sorted: "paused" (Connection.Pause), "failing" (too many messages fail) or
 	// "holding" (too many copies cannot be published). Nil: it takes messages. Consuming is then false on RabbitMQ, where the

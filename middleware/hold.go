@@ -171,7 +171,7 @@ func (t *TieredRetry) publish(in *delivery, d *decision) (to Destination, err er
 		returned = true
 		return Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.ctx), t.config.PublishTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.PublishTimeout)
 	defer cancel()
 	letter := message.NewMessageWithContext(ctx, in.uuid, in.payload)
 	letter.Metadata = make(message.Metadata, len(in.metadata)+len(ownKeys)+len(delayKeys))

@@ -27,6 +27,7 @@ const (
 	HandlerKey       = "retry_handler"         // the handler that failed
 	DeadReasonKey    = "retry_dead_reason"     // why it was given up; in dead letters only
 	SnoozesKey       = "retry_snoozes"         // how often it was snoozed
+	TraceparentKey   = "retry_traceparent"     // the trace of the attempt that failed last: W3C Trace Context, where an Observer traces
 	RemainingKey     = "retry_remaining"       // what remains of a requested delay after the present tier, for example 1.5s
 )
 
@@ -44,6 +45,9 @@ const (
 const (
 	timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
+	// maxTraceparent is the length of version 00 of W3C Trace Context, with room for a later version.
+	maxTraceparent = 128
+
 	// maxFailures is more than any schedule can count, and one more failure does not overflow it.
 	maxFailures = 1 << 30
 )
@@ -51,7 +55,7 @@ const (
 // ownKeys are the keys of Record's fields.
 var ownKeys = []string{
 	DeadReasonKey, FailuresKey, TopicKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey,
-	ReasonKey,
+	TraceparentKey, ReasonKey,
 }
 
 // delayKeys are those of Watermill's components/delay. Pub/Subs that delay messages by themselves use them.
@@ -61,7 +65,7 @@ var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 // letter. Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
 var recordKeys = []string{
 	DeadReasonKey, FailuresKey, TopicKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey,
-	poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey, ReasonKey, poison.ReasonForPoisonedKey,
+	TraceparentKey, poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey, ReasonKey, poison.ReasonForPoisonedKey,
 	delay.DelayedUntilKey, delay.DelayedForKey,
 }
 
@@ -81,6 +85,7 @@ type Record struct {
 	Remaining     time.Duration `json:"remaining,omitzero"`       // what remains of a requested delay after the present tier, in ns as JSON
 	Reason        string        `json:"reason,omitzero"`          // the text of the last error
 	ErrorType     string        `json:"error_type,omitzero"`      // the Go type of the last error's root
+	Traceparent   string        `json:"traceparent,omitzero"`     // of the attempt that failed last: see TraceparentKey
 	Topic         string        `json:"topic,omitzero"`           // the topic it failed on
 	Handler       string        `json:"handler,omitzero"`         // the handler that failed
 	Subscriber    string        `json:"subscriber,omitzero"`      // the subscriber's Go type; in dead letters only
@@ -114,7 +119,7 @@ func (r *Record) read(metadata message.Metadata, now time.Time) bool {
 			return false
 		}
 	}
-	r.Reason, r.ErrorType = metadata[ReasonKey], metadata[ErrorTypeKey]
+	r.Reason, r.ErrorType, r.Traceparent = metadata[ReasonKey], metadata[ErrorTypeKey], metadata[TraceparentKey]
 	r.Topic, r.Handler = metadata[TopicKey], metadata[HandlerKey]
 	r.DeadReason = DeadReason(metadata[DeadReasonKey])
 	if r.DeadReason != "" {
@@ -167,6 +172,7 @@ func (r *Record) write(metadata message.Metadata) {
 	set(RemainingKey, durationText(r.Remaining))
 	set(ReasonKey, r.Reason)
 	set(ErrorTypeKey, r.ErrorType)
+	set(TraceparentKey, cut(r.Traceparent, maxTraceparent))
 	set(TopicKey, r.Topic)
 	set(HandlerKey, r.Handler)
 	set(DeadReasonKey, string(r.DeadReason))
@@ -224,7 +230,7 @@ func (r Record) String() string {
 		{"first_failed_at", formatTime(r.FirstFailedAt)}, {"last_failed_at", formatTime(r.LastFailedAt)}, {"due_at", formatTime(r.DueAt)},
 		{"snoozes", positive(r.Snoozes)}, {"remaining", durationText(r.Remaining)},
 		{"topic", r.Topic}, {"handler", r.Handler}, {"subscriber", r.Subscriber},
-		{"error_type", r.ErrorType}, {"dead_reason", string(r.DeadReason)}, {"reason", r.Reason},
+		{"error_type", r.ErrorType}, {"traceparent", r.Traceparent}, {"dead_reason", string(r.DeadReason)}, {"reason", r.Reason},
 	} {
 		if field.value != "" {
 			_, _ = fmt.Fprintf(&text, " %s=%q", field.name, field.value)

@@ -73,6 +73,11 @@ type delivery struct {
 	began    time.Time // when the handler was called; zero where it is not measured
 	took     time.Duration
 
+	observers *observers      // nil: there are none
+	observed  context.Context // of the observers; nil: they have not changed it
+	arrived   backoff.Tier    // on which the message waited first; 0: on none, or nothing observes
+	lateness  time.Duration
+
 	breaker *breaker // nil: the handler never pauses
 	ticket  ticket
 	place   *gate.Place // under the limit of a gate; nil: none is needed
@@ -211,6 +216,7 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 		}
 		return nil, t.refuse(&in, err)
 	}
+	in.observers = t.config.Observers.load()
 	if t.config.DeepCopy {
 		in.payload, in.metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
 	}
@@ -229,8 +235,11 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	if in.breaker != nil || in.place != nil {
 		defer in.leave()
 	}
-	if t.config.Observe != nil {
+	if t.config.Observe != nil || in.observers != nil {
 		in.began = time.Now()
+	}
+	if in.observers != nil && (in.recorded || in.observers.begin) {
+		t.begin(&in)
 	}
 	if in.own != nil {
 		in.own.Called()
@@ -255,6 +264,35 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	produced, err = h(msg)
 	returned = true
 	return produced, err
+}
+
+// begin reads where the message comes from, and calls the hooks Begin.
+func (t *TieredRetry) begin(in *delivery) {
+	from := originOf(in.ctx)
+	a := Arrival{Context: in.ctx, Topic: from.topic, Handler: from.handler, Message: in.msg}
+	if in.recorded && !(a.Record.read(in.metadata, in.began) && a.Record.Topic == from.topic) {
+		a.Record = Record{}
+	}
+	if due := a.Record.DueAt; !due.IsZero() && !a.Record.LastFailedAt.IsZero() {
+		in.arrived, _, _ = t.policy.place(due.Sub(a.Record.LastFailedAt), nil)
+		in.lateness = max(in.began.Sub(due), 0)
+	}
+	if !in.observers.begin {
+		return
+	}
+	a.Tier, a.Lateness = in.arrived, in.lateness
+	if ctx := in.observers.arrived(a); ctx != in.ctx {
+		in.observed = ctx
+		in.msg.SetContext(ctx)
+	}
+}
+
+// seen is the message's context, as the observers have made it.
+func (in *delivery) seen() context.Context {
+	if in.observed != nil {
+		return in.observed
+	}
+	return in.ctx
 }
 
 // ErrNotPublished is the failure of a message whose handler has succeeded, and which was nacked nevertheless: the router could not
@@ -330,7 +368,10 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 	if in.breaker != nil {
 		in.breaker.report(in.ticket, good)
 	}
-	if t.config.Observe != nil {
+	if in.observers != nil && len(produced) > 0 {
+		in.observers.produced(in.seen(), produced)
+	}
+	if t.config.Observe != nil || in.observers != nil {
 		now := time.Now()
 		var s situation
 		t.describe(in, &s, true, nil, now)
@@ -362,6 +403,11 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 		s.chance = rand.Float64()
 	}
 	t.observeFailure(in, &s, &f)
+	if in.observers != nil {
+		if traceparent := in.observers.traceparent(in.seen()); traceparent != "" {
+			s.record.Traceparent = traceparent
+		}
+	}
 	return t.settle(in, &s, &f, now)
 }
 

@@ -12,7 +12,7 @@ import (
 // appPublisher publishes the app's own messages.
 type appPublisher struct {
 	core      *core
-	publisher *publisher.Publisher
+	publisher observed
 }
 
 func newAppPublisher(c *core, connection *publisher.Connection) (appPublisher, error) {
@@ -21,8 +21,8 @@ func newAppPublisher(c *core, connection *publisher.Connection) (appPublisher, e
 	if !c.verifyOnly {
 		config.DeclareExchange = c.app.DeclareExchange
 	}
-	var err error
-	p.publisher, err = publisher.NewPublisher(connection, config)
+	own, err := publisher.NewPublisher(connection, config)
+	p.publisher = observed{own, c.observers, false}
 	return p, err
 }
 

@@ -64,7 +64,7 @@ func Connect[C any, M edge.Major[C]](
 		config.Schedule = options.Schedule
 	}
 	_, c := newCore(config)
-	c.queues = &queues{}
+	c.queues, c.observers = &queues{}, &middleware.Observers{}
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}

@@ -33,8 +33,8 @@ type Connection struct {
 	consuming  *subscriber.Connection
 	publishing *publisher.Connection
 	declarer   *declarer
-	overdue    *overdue             // nil without a management API
-	failures   *publisher.Publisher // of copies
+	overdue    *overdue // nil without a management API
+	failures   observed // the publisher of copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
 	gates      gate.Handlers
@@ -49,10 +49,11 @@ type Connection struct {
 
 // setUp makes what all handlers share.
 func (c *Connection) setUp() error {
-	var err error
-	if c.failures, err = publisher.NewPublisher(c.publishing, c.core.publisherConfig()); err != nil {
+	copies, err := publisher.NewPublisher(c.publishing, c.core.publisherConfig())
+	if err != nil {
 		return err
 	}
+	c.failures = observed{copies, c.core.observers, true}
 	if c.app, err = newAppPublisher(c.core, c.publishing); err != nil {
 		return err
 	}
@@ -185,11 +186,11 @@ func (c *Connection) Health() middleware.Health {
 	h := middleware.Health{Links: []middleware.LinkHealth{
 		{
 			Name: "consuming", Connected: consuming.Connected, Blocked: consuming.Blocked, Since: consuming.Since,
-			LastError: consuming.LastError, LastErrorAt: consuming.LastErrorAt,
+			Reconnects: consuming.Reconnects, LastError: consuming.LastError, LastErrorAt: consuming.LastErrorAt,
 		},
 		{
 			Name: "publishing", Connected: publishing.Connected, Blocked: publishing.Blocked, Since: publishing.Since,
-			LastError: publishing.LastError, LastErrorAt: publishing.LastErrorAt,
+			Reconnects: publishing.Reconnects, LastError: publishing.LastError, LastErrorAt: publishing.LastErrorAt,
 		},
 	}}
 	if c.isClosed() {
@@ -202,6 +203,7 @@ func (c *Connection) Health() middleware.Health {
 	for _, s := range consuming.Subscriptions {
 		state := middleware.SubscriptionHealth{
 			Name: s.Name, Topic: s.Topic, Queue: s.Queue, Consuming: s.Consuming, Since: s.Since, InFlight: s.InFlight,
+			Concurrency: s.Concurrency, Deliveries: s.Deliveries, Redeliveries: s.Redeliveries, Reconnects: s.Reconnects,
 			LastError: s.LastError, LastErrorAt: s.LastErrorAt,
 		}
 		state.Paused, state.Holding = c.gates.State(s.Name)

@@ -35,9 +35,10 @@ type core struct {
 	prefix     naming.Prefix
 	verifyOnly bool
 	inspector  *workqueue.Inspector
-	queues     *queues            // nil for a Builder: every work queue has the tiers of the schedule
-	source     *middleware.Source // of the messages of a Builder's subscribers; nil for a Connection, where each handler has one
-	warned     atomic.Bool        // of a handler without the retry middleware
+	queues     *queues               // nil for a Builder: every work queue has the tiers of the schedule
+	source     *middleware.Source    // of the messages of a Builder's subscribers; nil for a Connection, where each handler has one
+	observers  *middleware.Observers // nil for a Builder
+	warned     atomic.Bool           // of a handler without the retry middleware
 
 	redeclaring sync.Mutex
 	redeclared  map[string]time.Time // when each tier of a group was declared again
@@ -126,6 +127,7 @@ func (c *core) retryConfig(
 		TiersWait:     true,
 		DelayArrivals: true,
 		Source:        c.source,
+		Observers:     c.observers,
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
 			queue, err := queueOf(p.Topic)
 			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(cmp.Or(group, queue), p.Tier)}, err

@@ -63,6 +63,7 @@ type Connection struct {
 	logger   watermill.LoggerAdapter
 	gates    gate.Handlers
 	faults   faults.Handlers
+	closing  chan struct{} // closed by Close
 
 	mu          sync.Mutex
 	groups      map[string]string // by name
@@ -87,7 +88,7 @@ func Connect(config ConnectConfig, logger watermill.LoggerAdapter, defaults ...m
 	if config.AppPublisher == nil {
 		config.AppPublisher = config.Publisher
 	}
-	c := &Connection{config: config, defaults: options, relay: relay, logger: relay.logger, groups: map[string]string{}}
+	c := &Connection{config: config, defaults: options, relay: relay, logger: relay.logger, groups: map[string]string{}, closing: make(chan struct{})}
 	c.retry, err = c.newRetry(options)
 	return c, err
 }
@@ -111,7 +112,9 @@ func checkOptions(options middleware.HandlerOptions) error {
 
 // newRetry makes the retry middleware of a handler, and the tiers of its schedule.
 func (c *Connection) newRetry(options middleware.HandlerOptions) (*middleware.TieredRetry, error) {
-	config := options.Configure(c.relay.TieredRetryConfig())
+	backend := c.relay.TieredRetryConfig()
+	backend.Observers = &c.relay.observers
+	config := options.Configure(backend)
 	retry, err := middleware.NewTieredRetry(config, c.logger)
 	if err == nil {
 		err = c.relay.addTiers(config.Tiers())
@@ -229,7 +232,9 @@ func (c *Connection) Middleware(h message.HandlerFunc) message.HandlerFunc {
 }
 
 // Publisher is the publisher of the app's own messages.
-func (c *Connection) Publisher() message.Publisher { return openPublisher{c.config.AppPublisher} }
+func (c *Connection) Publisher() message.Publisher {
+	return openPublisher{observed{c.config.AppPublisher, &c.relay.observers, false}}
+}
 
 // Pause makes a handler take no new messages, until Resume. The Pub/Sub goes on delivering: the next message waits before the
 // handler. After Config.MaxHop, 20 seconds by default, it is nacked, and waits again when the Pub/Sub redelivers it: a Pub/Sub that
@@ -240,6 +245,16 @@ func (c *Connection) Pause(handler string) error { return c.gates.Pause(handler)
 
 // Resume ends a Pause. A handler that is not paused is no error. A pause for another reason, which Health names, stays.
 func (c *Connection) Resume(handler string) error { return c.gates.Resume(handler) }
+
+// Observe attaches observers, such as those of package observe, to all handlers of the connection and to its publishers. What an observer
+// does cannot change the outcome of a message. Its errors are logged. Call it once for each observer.
+func (c *Connection) Observe(observers ...middleware.Observer) {
+	for _, o := range observers {
+		c.relay.observers.Attach(o, middleware.Observed{
+			System: structName(c.config.Publisher), Health: c.Health, Waiting: c.relay.waiting, Logger: c.logger, Closed: c.closing,
+		})
+	}
+}
 
 // Health returns the state of the subscriptions of handlers and tiers. There are no links: the subscribers have their own
 // connections. A subscription is not consuming after its subscriber has closed the channel.
@@ -263,6 +278,7 @@ func (c *Connection) Close() error {
 	if closed {
 		return nil
 	}
+	close(c.closing)
 	for _, s := range subscribers {
 		s.end()
 	}
@@ -332,8 +348,8 @@ func (r refused) Subscribe(context.Context, string) (<-chan *message.Message, er
 func (refused) Close() error { return nil }
 
 // openPublisher ignores Close: the router closes the publisher of a handler while other handlers run.
-type openPublisher struct{ message.Publisher }
+type openPublisher struct{ observed }
 
 func (openPublisher) Close() error { return nil }
 
-func (p openPublisher) String() string { return structName(p.Publisher) }
+func (p openPublisher) String() string { return structName(p.observed.Publisher) }

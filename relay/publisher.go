@@ -25,7 +25,7 @@ func (p failurePublisher) Publish(topic string, messages ...*message.Message) er
 			tier.startHop(msg.Metadata, now)
 		}
 	}
-	return p.relay.config.Publisher.Publish(topic, messages...)
+	return observed{p.relay.config.Publisher, &p.relay.observers, true}.Publish(topic, messages...)
 }
 
 func (p failurePublisher) Close() error { return p.relay.config.Publisher.Close() }

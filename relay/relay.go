@@ -27,6 +27,8 @@ type Relay struct {
 	handlers registry
 	health   subscriptions.List
 
+	observers middleware.Observers // of the Connection
+
 	// lock is a channel, because start and Close wait for pumps under it: in testing/synctest a blocked mutex stops the clock.
 	lock        chan struct{}
 	subscribers map[string]message.Subscriber // by topic; kept until Close

@@ -82,18 +82,19 @@ type App struct {
 	patience time.Duration
 	lateness time.Duration
 
-	ledger  *ledger
-	health  subscriptions.List
-	gates   gate.Handlers
-	source  *middleware.Source
-	retry   *middleware.TieredRetry // of Config.Schedule and Config.Middleware
-	pubSub  *gochannel.GoChannel
-	tiers   *message.Router // keeps the relay's tiers running
-	ctx     context.Context // of all subscriptions
-	stop    context.CancelFunc
-	closed  chan struct{}
-	started bool
-	running []running
+	ledger    *ledger
+	health    subscriptions.List
+	gates     gate.Handlers
+	source    *middleware.Source
+	observers middleware.Observers
+	retry     *middleware.TieredRetry // of Config.Schedule and Config.Middleware
+	pubSub    *gochannel.GoChannel
+	tiers     *message.Router // keeps the relay's tiers running
+	ctx       context.Context // of all subscriptions
+	stop      context.CancelFunc
+	closed    chan struct{}
+	started   bool
+	running   []running
 
 	mu     sync.Mutex
 	groups map[string]*group

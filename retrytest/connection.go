@@ -95,6 +95,7 @@ func (a *App) newRetry(options middleware.HandlerOptions) (*middleware.TieredRet
 		config.Publisher, config.GenerateRetryDestination = set.Publisher, set.GenerateRetryDestination
 		config.Schedule, config.Source, config.DeclaredTiers = set.Schedule, set.Source, set.DeclaredTiers
 		config.TiersWait, config.DelayArrivals = set.TiersWait, set.DelayArrivals
+		config.Observers = set.Observers
 	}
 	config = options.Configure(config)
 	if err := a.checkTime(config.Schedule); err != nil {
@@ -127,6 +128,7 @@ func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
 func (a *App) retryConfig() middleware.TieredRetryConfig {
 	config := a.Relay.TieredRetryConfig()
 	config.Publisher, config.Source = copyPublisher{config.Publisher, a.ledger, a.config.TiersWait}, a.source
+	config.Observers = &a.observers
 	config.TiersWait, config.Jitter = a.config.TiersWait, a.config.Jitter
 	return config
 }
@@ -144,6 +146,13 @@ func (a *App) Pause(handler string) error { return a.gates.Pause(handler) }
 
 // Resume ends a Pause. A handler that is not paused is no error.
 func (a *App) Resume(handler string) error { return a.gates.Resume(handler) }
+
+// Observe attaches observers, such as those of package observe, to the app's handlers. Their errors go to Config.Logger.
+func (a *App) Observe(observers ...middleware.Observer) {
+	for _, o := range observers {
+		a.observers.Attach(o, middleware.Observed{System: "retrytest", Health: a.Health, Logger: a.config.Logger, Closed: a.ctx.Done()})
+	}
+}
 
 // Health returns the state of the handlers' subscriptions. There are no links.
 func (a *App) Health() middleware.Health {

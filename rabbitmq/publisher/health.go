@@ -11,6 +11,9 @@ type Health struct {
 	Blocked   bool      // the broker has blocked the connection, because of an alarm: Publish returns ErrBlocked
 	Since     time.Time // since when it is connected, or is not
 
+	// Reconnects is how often the connection was opened again after it was lost.
+	Reconnects int
+
 	// LastError is why the connection was lost, or could not be opened again, the last time. Nil: never.
 	LastError   error
 	LastErrorAt time.Time
@@ -36,6 +39,7 @@ func (c *Connection) Health() Health {
 		Connected:   state.connection != nil,
 		Blocked:     state.connection != nil && state.connection.Blocked.Load(),
 		Since:       state.since,
+		Reconnects:  int(c.link.reconnects.Load()),
 		LastError:   state.failed,
 		LastErrorAt: state.failedAt,
 	}

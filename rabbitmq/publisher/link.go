@@ -26,6 +26,7 @@ type link struct {
 	toQuarantine chan *request
 	slots        chan struct{} // one token per free slot: MaxInFlight less the messages in flight
 	ids          atomic.Uint64
+	reconnects   atomic.Int64
 
 	ctx     context.Context // ends with close
 	cancel  context.CancelFunc
@@ -158,6 +159,7 @@ func (l *link) supervise(c *connection, s *session) {
 		if c, s = l.reconnect(); c == nil {
 			return
 		}
+		l.reconnects.Add(1)
 		l.logger.Info("Connected again", nil)
 	}
 }

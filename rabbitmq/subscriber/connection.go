@@ -27,6 +27,8 @@ type Connection struct {
 	workers sync.WaitGroup
 	close   sync.Once
 
+	reconnects atomic.Int64
+
 	mu            sync.Mutex
 	closed        bool // no more subscriptions
 	subscriptions []*subscription
@@ -133,6 +135,7 @@ func (c *Connection) reconnect() *dial.Connection {
 		}
 		current, err := c.connect()
 		if err == nil {
+			c.reconnects.Add(1)
 			c.setState(&connectionState{current: current})
 			c.logger.Info("Connected again", nil)
 			return current

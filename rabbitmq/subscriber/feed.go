@@ -57,6 +57,10 @@ func (f arrivals) next(a *arrival) bool {
 				c.session.count()
 			}
 			if open && !f.stopped() {
+				f.counts.deliveries.Add(1)
+				if delivery.Redelivered {
+					f.counts.redeliveries.Add(1)
+				}
 				*a = arrival{session: c.session, era: c.era, delivery: delivery}
 				return true
 			}

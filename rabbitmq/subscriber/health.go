@@ -13,6 +13,9 @@ type Health struct {
 	Blocked   bool      // the broker has blocked the connection, because of an alarm
 	Since     time.Time // since when it is connected, or is not
 
+	// Reconnects is how often the connection was opened again after it was lost.
+	Reconnects int
+
 	// LastError is why the connection was lost, or could not be opened again, the last time. Nil: never.
 	LastError   error
 	LastErrorAt time.Time
@@ -29,6 +32,11 @@ type SubscriptionHealth struct {
 	Paused       bool      // Config.Limits has set its limit to 0: it has no consumer, or is about to have none
 	Since        time.Time // since when it is consuming, or is not
 	InFlight     int       // messages handed out and not settled; those whose nack is paced are among them
+	Concurrency  int       // Config.Concurrency
+
+	// Deliveries is how many messages the broker has delivered, Redeliveries how many of them it had delivered before, and Reconnects
+	// how often the consumer began again after it had ended by itself.
+	Deliveries, Redeliveries, Reconnects uint64
 
 	// LastError is why the consumer ended, or why it could not be declared or begun again, the last time. Nil: never.
 	LastError   error
@@ -61,7 +69,7 @@ func because(what string, cause error) error {
 // Health returns the state of the connection and of all its subscriptions. It does not wait for the broker.
 func (c *Connection) Health() Health {
 	state := c.state.Load()
-	h := Health{Connected: state.current != nil, Since: state.since}
+	h := Health{Connected: state.current != nil, Since: state.since, Reconnects: int(c.reconnects.Load())}
 	h.Blocked = h.Connected && state.current.Blocked.Load()
 	h.LastErrorAt, h.LastError = c.failed.get()
 	c.mu.Lock()

@@ -38,6 +38,7 @@ type subscription struct {
 	workers  sync.WaitGroup
 	retiring sync.WaitGroup // sessions that are not the current one any more
 	inFlight atomic.Int64
+	counts   struct{ deliveries, redeliveries, reconnects atomic.Uint64 } // of Health
 	failed   failure
 	lost     struct { // when the last session ended; only run and start use it
 		connection uint64
@@ -246,6 +247,7 @@ func (s *subscription) reopen(ctx context.Context, pause *dial.Backoff) *session
 		switch {
 		case err == nil:
 			s.setState(next)
+			s.counts.reconnects.Add(1)
 			if next.consumer.Load() != nil {
 				s.logger.Info("Consuming again", nil)
 			} else {
@@ -318,6 +320,8 @@ func (s *subscription) health() SubscriptionHealth {
 	h := SubscriptionHealth{
 		Name: s.config.Name, Topic: s.topic, Queue: s.queue,
 		Since: state.since, InFlight: int(s.inFlight.Load()), Paused: s.limit.Load() == 0,
+		Concurrency: s.config.Concurrency,
+		Deliveries:  s.counts.deliveries.Load(), Redeliveries: s.counts.redeliveries.Load(), Reconnects: s.counts.reconnects.Load(),
 	}
 	h.Consuming = state.consumer != nil || state.session != nil && !h.Paused // while a limit changes there is no consumer for a moment
 	h.LastErrorAt, h.LastError = s.failed.get()

@@ -1,0 +1,90 @@
+package rabbitmq
+
+import (
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+)
+
+// Observe attaches observers, such as those of package observe, to all handlers of the connection, also to those that were added before,
+// and to its publishers. What an observer does cannot change the outcome of a message. Its errors are logged. Call it once for each
+// observer.
+func (c *Connection) Observe(observers ...middleware.Observer) {
+	for _, o := range observers {
+		c.core.observers.Attach(o, middleware.Observed{
+			System: "rabbitmq", Health: c.Health, Waiting: c.waiting, Logger: c.logger, Closed: c.stopping.Done(),
+		})
+	}
+}
+
+// observed reports the results of a publisher.
+type observed struct {
+	*publisher.Publisher
+	observers *middleware.Observers
+	copies    bool
+}
+
+// Publish implements message.Publisher.
+func (p observed) Publish(topic string, messages ...*message.Message) error {
+	if !p.observers.Observes() || len(messages) == 0 {
+		return p.Publisher.Publish(topic, messages...)
+	}
+	began := time.Now()
+	err := p.Publisher.Publish(topic, messages...)
+	report := middleware.Published{Topic: topic, Copy: p.copies, Messages: len(messages), Took: time.Since(began)}
+	if messages[0] != nil {
+		report.Context = messages[0].Context()
+	}
+	if err == nil {
+		report.Result = middleware.PublishConfirmed
+		p.observers.Published(report)
+		return nil
+	}
+	results := resultsOf(err, len(messages))
+	for _, result := range middleware.PublishResults() {
+		if report.Result, report.Messages = result, results[result]; report.Messages > 0 {
+			p.observers.Published(report)
+		}
+	}
+	return err
+}
+
+// resultsOf counts the messages of a call that has failed by their results. The others of the call have been confirmed, unless the
+// error is that of a call that has sent none.
+func resultsOf(err error, messages int) map[middleware.PublishResult]int {
+	failures := []error{err}
+	if joined, is := err.(interface{ Unwrap() []error }); is {
+		failures = joined.Unwrap()
+	}
+	results := map[middleware.PublishResult]int{}
+	for _, failure := range failures {
+		results[resultOf(failure)]++
+	}
+	if results[middleware.PublishRefused]+results[middleware.PublishFailed] == 1 && len(failures) == 1 {
+		return map[middleware.PublishResult]int{resultOf(err): messages}
+	}
+	if confirmed := messages - len(failures); confirmed > 0 {
+		results[middleware.PublishConfirmed] = confirmed
+	}
+	return results
+}
+
+func resultOf(err error) middleware.PublishResult {
+	var failure *publisher.PublishError
+	switch {
+	case errors.Is(err, publisher.ErrUnroutable):
+		return middleware.PublishReturned
+	case errors.Is(err, publisher.ErrNacked):
+		return middleware.PublishNacked
+	case errors.Is(err, publisher.ErrRefused):
+		return middleware.PublishRefused
+	case errors.As(err, &failure) && failure.Unconfirmed():
+		return middleware.PublishUnconfirmed
+	default:
+		return middleware.PublishFailed
+	}
+}
