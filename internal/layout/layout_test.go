@@ -307,6 +307,16 @@ func TestImportDirection(t *testing.T) {
 	}
 }
 
+// TestObserveNeedsNoBackend: the observers of module observe get what every backend has.
+func TestObserveNeedsNoBackend(t *testing.T) {
+	t.Parallel()
+	for _, dependency := range strings.Fields(goTool(t, "list", "-C", "../../observe", "-deps", "./...")) {
+		if within(dependency, []string{amqp091, amqpPubSub, module + "/rabbitmq", module + "/relay", module + "/retrytest"}) {
+			t.Errorf("module observe depends on %s: it works with any backend through middleware.Observed", dependency)
+		}
+	}
+}
+
 func TestTestOnlyModulesStayInTests(t *testing.T) {
 	t.Parallel()
 	for _, p := range packages(t) {

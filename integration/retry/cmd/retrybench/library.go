@@ -22,15 +22,21 @@ func library(name string, handlers, concurrency int) side {
 }
 
 func libraryWith(name string, handlers, concurrency int, options func(uri string) config.BuilderConfig) side {
+	wire := parts
+	if concurrency > 0 {
+		wire = func(c config.BuilderConfig) (adder, func(), error) { return connectWith(c, concurrency) }
+	}
+	return wired(name, handlers, options, wire)
+}
+
+func wired(
+	name string, handlers int, options func(uri string) config.BuilderConfig, wire func(config.BuilderConfig) (adder, func(), error),
+) side {
 	return side{
 		name:    name,
 		queues:  func(work string) topology.Topology { return newBuilder(options("amqp://localhost/")).Topology(work) },
 		declare: func(channel *amqp091.Channel, t topology.Topology) error { return t.Declare(channel) },
 		consume: func(uri, work string, a *app) (func(), error) {
-			wire := parts
-			if concurrency > 0 {
-				wire = func(c config.BuilderConfig) (adder, func(), error) { return connect(c, concurrency) }
-			}
 			add, closeAll, err := wire(options(uri))
 			if err != nil {
 				return nil, err
@@ -48,11 +54,12 @@ func libraryWith(name string, handlers, concurrency int, options func(uri string
 // adder adds a handler with retries to a router.
 type adder func(router *message.Router, name, topic string, handler message.NoPublishHandlerFunc)
 
-func connect(c config.BuilderConfig, concurrency int) (adder, func(), error) {
+func connectWith(c config.BuilderConfig, concurrency int, observers ...middleware.Observer) (adder, func(), error) {
 	rabbit, err := config.Connect(c, nil, middleware.HandlerOptions{Concurrency: concurrency})
 	if err != nil {
 		return nil, nil, err
 	}
+	rabbit.Observe(observers...)
 	return func(router *message.Router, name, topic string, handler message.NoPublishHandlerFunc) {
 		rabbit.AddConsumerHandler(router, name, topic, handler)
 	}, func() { _ = rabbit.Close() }, nil

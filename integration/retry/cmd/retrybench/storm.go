@@ -93,7 +93,7 @@ func (b brokerBench) measure() (claims []string, err error) {
 	if b.version, err = brokerVersion(b.uri); err != nil {
 		return nil, err
 	}
-	for _, c := range []contest{b.storm(), b.busy(), b.idle(), b.tierFull(), b.crowd()} {
+	for _, c := range []contest{b.storm(), b.watched(), b.busy(), b.idle(), b.tierFull(), b.crowd()} {
 		made, err := b.run(c)
 		if err != nil {
 			return nil, err

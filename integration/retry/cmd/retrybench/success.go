@@ -35,7 +35,7 @@ type row struct {
 // measureSuccess measures a bare handler and each middleware around it in turns, and compares within the turns: the absolute
 // times of a shared machine drift.
 func measureSuccess(pairs int) ([]string, error) {
-	retry, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
+	config := middleware.TieredRetryConfig{
 		Publisher: nowhere{},
 		Schedule:  backoff.Exponential(time.Second, 5, 4),
 		GenerateRetryDestination: func(middleware.RetryDestinationParams) (middleware.Destination, error) {
@@ -44,7 +44,8 @@ func measureSuccess(pairs int) ([]string, error) {
 		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
 			return middleware.Destination{Topic: "dead"}, nil
 		},
-	}, nil)
+	}
+	retry, err := middleware.NewTieredRetry(config, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -57,10 +58,15 @@ func measureSuccess(pairs int) ([]string, error) {
 		{"Watermill Retry", watermillmw.Retry{MaxRetries: 3, InitialInterval: time.Second}.Middleware(succeed)},
 		{"Watermill PoisonQueue", poison(succeed)},
 	}
+	observed, err := observedRows(config)
+	if err != nil {
+		return nil, err
+	}
+	rows = append(rows, observed...)
 	over := takeTurns(rows, pairs)
 	fmt.Printf("a handler that succeeds, %d pairs of %d calls\n\n", pairs, calls)
 	fmt.Printf("%-24s %40s %10s %28s\n", "middleware", "ns over the bare handler: median (min-max)", "allocs", "of Retry's: median (min-max)")
-	var ratio, allocations float64
+	var ratio, allocations, more float64
 	for i, r := range rows {
 		ratios := make([]float64, pairs)
 		for turn := range ratios {
@@ -73,10 +79,14 @@ func measureSuccess(pairs int) ([]string, error) {
 		if i == 0 {
 			ratio, allocations = median(ratios), allocs
 		}
+		if r.name == observed[0].name {
+			more = allocs - allocations
+		}
 	}
 	return []string{
 		claim("success_overhead", "", ratio, maxSuccessRatio),
 		claim("success_allocations", "", allocations, 0),
+		claim("observe_success_allocations", "", more, 2),
 	}, nil
 }
 
