@@ -102,6 +102,7 @@ func TestConformance(t *testing.T) {
 			run("wrong options are refused", refusals, true)
 			run("several messages in flight", concurrency, true)
 			run("a paused handler", paused, true)
+			run("what observers see", observed, true)
 			if e.Expect.InMemory {
 				return
 			}
