@@ -13,14 +13,14 @@ import (
 	"github.com/tieredretry/watermill-retry/observe"
 )
 
-const observedName = "library, own subscriber, observed"
+const observedName = "own subscriber, observed"
 
 // readEvery is how often the metrics of a side are read. Prometheus reads every 15 to 60 seconds.
 const readEvery = time.Second
 
 var (
-	withMetrics = observed(observedName+" (metrics)", nil)
-	withTraces  = observed(observedName+" (metrics, 1% of traces)", func() middleware.Observer {
+	withMetrics = observed(observedName+": metrics", nil)
+	withTraces  = observed(observedName+", 1% of traces", func() middleware.Observer {
 		return observe.OpenTelemetry(nil, sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01))))
 	})
 )
