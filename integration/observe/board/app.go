@@ -241,5 +241,6 @@ func failing(by, of string) string {
 	with := func(outcomes string) string {
 		return sum + `(rate(watermill_retry_outcomes_total` + of[:len(of)-1] + `, outcome=~"` + outcomes + `"}` + per + `))`
 	}
-	return with("retried|dead-lettered") + " / " + with("processed|recovered|retried|dead-lettered|snoozed|discarded")
+	all := with("processed|recovered|retried|dead-lettered|snoozed|discarded")
+	return `(` + with("retried|dead-lettered") + ` or ` + all + ` * 0) / ` + all
 }
