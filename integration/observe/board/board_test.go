@@ -1,6 +1,7 @@
 package board_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +20,7 @@ func TestBoardsAreWritten(t *testing.T) {
 		require.NoError(t, err)
 		got, err := os.ReadFile(filepath.Join(boardFolder, b.File))
 		require.NoError(t, err)
-		require.Equal(t, string(want), string(got), "run go generate ./observe/board in the folder integration")
+		require.True(t, bytes.Equal(want, got), "%s is not what the data makes: run go generate ./observe/board in the folder integration", b.File)
 	}
 }
 
@@ -47,6 +48,6 @@ func TestTheBoardHasEveryMetric(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(boardFolder, "app.json"))
 	require.NoError(t, err)
 	for _, m := range observe.Metrics() {
-		require.Contains(t, string(text), m.Prometheus, "no panel has this metric")
+		require.True(t, bytes.Contains(text, []byte(m.Prometheus)), "no panel has the metric %s", m.Prometheus)
 	}
 }
