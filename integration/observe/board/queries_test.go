@@ -193,5 +193,6 @@ func docsQuestions(t *testing.T) (all []question) {
 			all = append(all, question{where: filepath.Base(docsPage), expr: strings.TrimSpace(expr), empty: strings.ContainsAny(expr, "<>")})
 		}
 	}
+	require.NotEmpty(t, all, "%s has no PromQL", docsPage)
 	return all
 }
