@@ -23,12 +23,12 @@ type looks struct {
 	running bool
 	next    time.Time // when the next look may begin; zero: now
 	figures []middleware.Waiting
-	at      time.Time // of figures; zero: there are none
+	at      time.Time // of figures; until there are any, when the Connection was attached
 	failed  bool      // since the last answer
 }
 
 func newLooks(observed middleware.Observed, config Config) *looks {
-	l := &looks{Observed: observed, config: config}
+	l := &looks{Observed: observed, config: config, at: time.Now()}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	return l
 }
@@ -40,10 +40,8 @@ func (l *looks) gather(to figures, now time.Time) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.at.IsZero() {
-		addWaiting(to, l.figures, now)
-		to.add(waitingAge, largest, age(l.at, now), labels{})
-	}
+	addWaiting(to, l.figures, now)
+	to.add(waitingAge, largest, age(l.at, now), labels{})
 	if !l.running && !now.Before(l.next) && l.ctx.Err() == nil {
 		l.running = true
 		go l.look()

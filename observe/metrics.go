@@ -140,7 +140,7 @@ var (
 	}
 	waitingAge = Metric{
 		Name: "watermill.retry.waiting.age", Prometheus: "watermill_retry_waiting_age_seconds", Kind: Gauge, Unit: "s",
-		Description: "How old the figures of watermill_retry_waiting are. It grows while the broker does not answer.",
+		Description: "How old the figures of watermill_retry_waiting are. It grows while the broker does not answer, from the beginning.",
 	}
 	overdue = Metric{
 		Name: "watermill.retry.overdue", Prometheus: "watermill_retry_overdue", Kind: Gauge, Unit: "{message}",
