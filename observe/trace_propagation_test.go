@@ -110,10 +110,14 @@ func TestProducedMessagesKeepTheirOwn(t *testing.T) {
 // TestPropagatorOfTheProcess is not parallel, because it sets a variable of the process. OpenTelemetry cannot set its default again, so the
 // other tests have the same one of their own.
 func TestPropagatorOfTheProcess(t *testing.T) {
-	var p propagators
+	p := &propagators{}
+	first := len(otel.GetTextMapPropagator().Fields()) == 0
 	assert.Equal(t, []string{"traceparent", "tracestate", "baggage"}, sorted(p.current().Fields()), "until the app has set one")
 	t.Cleanup(func() { otel.SetTextMapPropagator(w3c) })
 	otel.SetTextMapPropagator(b3{"b3"})
+	if !first { // with -count, the app has set one before
+		p = &propagators{}
+	}
 	assert.Equal(t, []string{"b3"}, p.current().Fields(), "read when used")
 }
 
