@@ -75,7 +75,7 @@ var (
 		Labels: []string{labelHandler}, Description: "Messages that are held, because their copies cannot be published.",
 	}
 	paused = Metric{
-		Name: "watermill.retry.paused", Prometheus: "watermill_retry_paused", Kind: Gauge, Unit: "1",
+		Name: "watermill.retry.paused", Prometheus: "watermill_retry_paused", Kind: Gauge, Unit: "{handler}",
 		Labels:      []string{labelHandler, labelReason},
 		Description: "1 while the handler takes no new messages for this reason (paused, failing or holding), else 0.",
 	}
@@ -84,7 +84,7 @@ var (
 		Labels: []string{labelHandler}, Description: "How many messages the handler has in flight at most, all its subscriptions together.",
 	}
 	consuming = Metric{
-		Name: "watermill.retry.consuming", Prometheus: "watermill_retry_consuming", Kind: Gauge, Unit: "1",
+		Name: "watermill.retry.consuming", Prometheus: "watermill_retry_consuming", Kind: Gauge, Unit: "{handler}",
 		Labels: []string{labelTopic, labelHandler}, Description: "1 while messages of the topic are delivered to the handler, else 0.",
 	}
 	lateness = Metric{
@@ -102,11 +102,11 @@ var (
 		Labels: []string{labelKind}, Buckets: seconds, Description: "How long a call of the publisher took, until the last confirm.",
 	}
 	connected = Metric{
-		Name: "watermill.retry.connected", Prometheus: "watermill_retry_connected", Kind: Gauge, Unit: "1",
+		Name: "watermill.retry.connected", Prometheus: "watermill_retry_connected", Kind: Gauge, Unit: "{connection}",
 		Labels: []string{labelConnection}, Description: "1 while the connection (consuming or publishing) is open, else 0.",
 	}
 	blocked = Metric{
-		Name: "watermill.retry.blocked", Prometheus: "watermill_retry_blocked", Kind: Gauge, Unit: "1",
+		Name: "watermill.retry.blocked", Prometheus: "watermill_retry_blocked", Kind: Gauge, Unit: "{connection}",
 		Labels: []string{labelConnection}, Description: "1 while the broker blocks the connection because of an alarm, else 0.",
 	}
 	reconnects = Metric{

@@ -1,18 +1,125 @@
 package observe
 
 import (
+	"errors"
+	"fmt"
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/otlptranslator"
+	exporter "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
+	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// Prometheus returns an observer that registers the metrics of Metrics.
-func Prometheus(registerer prometheus.Registerer, config ...Config) middleware.Observer { return nil }
+// scope is the instrumentation scope of the metrics and the spans.
+const scope = "github.com/tieredretry/watermill-retry/observe"
+
+// Prometheus returns an observer that registers the metrics of Metrics, when it is attached to its first Connection. A registry takes one
+// observer: attach it to all Connections of the app. A second one gets an error, which the Connection logs. At most one Config can be
+// given.
+//
+// A counter or histogram has the trace id of a message as an exemplar, where the context of the message has a sampled span:
+// promhttp shows exemplars with EnableOpenMetrics.
+func Prometheus(registerer prometheus.Registerer, config ...Config) middleware.Observer {
+	return newObserver(config, nil, func(Config) (metric.MeterProvider, error) { return register(registerer) })
+}
 
 // OpenTelemetry returns an observer with the metrics of Metrics, where the meter provider is not nil, and with a span for each attempt,
-// where the tracer provider is not nil.
+// where the tracer provider is not nil. A meter provider takes one observer: attach it to all Connections of the app. At most one Config
+// can be given.
 func OpenTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider, config ...Config) middleware.Observer {
-	return nil
+	return newObserver(config, tracers, func(Config) (metric.MeterProvider, error) {
+		if meters == nil && tracers == nil {
+			return nil, errors.New("the meter provider and the tracer provider are nil: give at least one, such as otel.GetMeterProvider()")
+		}
+		return meters, nil
+	})
 }
+
+type observer struct {
+	config  Config
+	err     error // of the configuration
+	tracers trace.TracerProvider
+	open    func(Config) (metric.MeterProvider, error)
+
+	mu      sync.Mutex
+	metrics *metrics // nil until the first Connection, and where nothing is measured
+}
+
+func newObserver(given []Config, tracers trace.TracerProvider, open func(Config) (metric.MeterProvider, error)) *observer {
+	o := &observer{tracers: tracers, open: open}
+	if len(given) > 1 {
+		o.err = fmt.Errorf("%d Configs were given: give at most one, with all fields", len(given))
+	}
+	for _, config := range given {
+		o.config, o.err = config, errors.Join(o.err, config.Validate())
+	}
+	o.config = o.config.withDefaults()
+	return o
+}
+
+// Attach implements middleware.Observer.
+func (o *observer) Attach(observed middleware.Observed) (middleware.Hooks, error) {
+	if o.err != nil {
+		return middleware.Hooks{}, fmt.Errorf("invalid observe.Config: %w", o.err)
+	}
+	measured, err := o.measure()
+	if err != nil {
+		return middleware.Hooks{}, err
+	}
+	var hooks middleware.Hooks
+	if measured != nil {
+		hooks = measured.attach(observed)
+	}
+	if o.tracers != nil {
+		hooks = join(traceHooks(o.tracers, o.config, observed), hooks)
+	}
+	return hooks, nil
+}
+
+// measure returns the metrics. The first call makes them.
+func (o *observer) measure() (*metrics, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.metrics != nil {
+		return o.metrics, nil
+	}
+	meters, err := o.open(o.config)
+	if err != nil || meters == nil {
+		return nil, err
+	}
+	o.metrics, err = newMetrics(meters.Meter(scope), o.config)
+	return o.metrics, err
+}
+
+// register returns a meter provider whose metrics a Prometheus registry has.
+func register(registerer prometheus.Registerer) (metric.MeterProvider, error) {
+	if registerer == nil {
+		return nil, errors.New("the registerer is nil: give a registry, such as prometheus.DefaultRegisterer")
+	}
+	if err := registerer.Register(marker{}); err != nil {
+		return nil, fmt.Errorf("the registry does not take the metrics: where another observer has it, attach that one to all Connections: %w", err)
+	}
+	reader, err := exporter.New(exporter.WithRegisterer(registerer), exporter.WithoutScopeInfo(), exporter.WithoutTargetInfo(),
+		exporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
+	if err != nil {
+		registerer.Unregister(marker{})
+		return nil, fmt.Errorf("the registry does not take the metrics: %w", err)
+	}
+	// Config.MaxSeries is the bound: the SDK's own makes a series with other labels, which Prometheus refuses.
+	return sdk.NewMeterProvider(sdk.WithReader(reader), sdk.WithResource(resource.Empty()), sdk.WithCardinalityLimit(0)), nil
+}
+
+// A marker makes a registry refuse a second observer. The exporter alone would be accepted, and each scrape would fail.
+type marker struct{}
+
+var markerDesc = prometheus.NewDesc("watermill_retry_observer", "Marks the registry of package observe.", nil, nil)
+
+func (marker) Describe(descs chan<- *prometheus.Desc) { descs <- markerDesc }
+
+func (marker) Collect(chan<- prometheus.Metric) {}

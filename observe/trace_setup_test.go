@@ -88,7 +88,7 @@ type tracing struct {
 
 func (o tracing) Attach(observed middleware.Observed) (middleware.Hooks, error) {
 	observed.System = "rabbitmq"
-	return traceHooks(o.tracers, o.config, observed)
+	return traceHooks(o.tracers, o.config, observed), nil
 }
 
 // order is a message with the context of a producer.

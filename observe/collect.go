@@ -1,0 +1,124 @@
+package observe
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// metrics are the metrics of all Connections of an observer.
+type metrics struct {
+	events
+	config   Config
+	readings []reading
+	read     map[string]observable // by name
+
+	mu       sync.Mutex
+	attached []*connection
+	ended    figures // the counters of Connections that are closed
+	logger   watermill.LoggerAdapter
+	failed   bool
+}
+
+func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
+	from := &instruments{meter: meter}
+	m := &metrics{
+		events: newEvents(from, config.MaxSeries), config: config, readings: readings(), read: map[string]observable{},
+		ended: newFigures(config.MaxSeries),
+	}
+	var all []metric.Observable
+	for _, r := range m.readings {
+		m.read[r.Name] = from.observable(r.Metric)
+		all = append(all, m.read[r.Name].instrument())
+	}
+	if err := from.err(); err != nil {
+		return nil, fmt.Errorf("the meter does not make the instruments: %w", err)
+	}
+	if _, err := meter.RegisterCallback(m.collect, all...); err != nil {
+		return nil, fmt.Errorf("the meter does not take the callback: %w", err)
+	}
+	return m, nil
+}
+
+// attach returns the hooks for a Connection.
+func (m *metrics) attach(observed middleware.Observed) middleware.Hooks {
+	if observed.Logger == nil {
+		observed.Logger = watermill.NopLogger{}
+	}
+	c := &connection{
+		Observed: observed, config: m.config, totals: newTotals(m.config.MaxSeries), counts: observed.System == "rabbitmq",
+	}
+	c.looks = newLooks(observed, m.config)
+	hooks := middleware.Hooks{Event: m.event, Published: m.published}
+	if !c.counts {
+		c.flights = newFlights(m.config.MaxSeries)
+		hooks = join(hooks, middleware.Hooks{Begin: c.flights.begin, Event: c.flights.event})
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.attached, m.logger = append(m.attached, c), observed.Logger
+	if observed.Closed != nil {
+		go func() {
+			<-observed.Closed
+			m.detach(c)
+		}()
+	}
+	return hooks
+}
+
+// detach removes a Connection that is closed. Its counters stay.
+func (m *metrics) detach(c *connection) {
+	c.looks.stop()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer m.guard()
+	m.attached = slices.DeleteFunc(m.attached, func(other *connection) bool { return other == c })
+	c.gather(newFigures(m.config.MaxSeries), time.Now(), false) // the last counters
+	for _, r := range m.readings {
+		c.totals.addTo(m.ended, r.Metric)
+	}
+}
+
+// collect is the callback of a collection. It waits for nothing.
+func (m *metrics) collect(_ context.Context, to metric.Observer) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer m.guard()
+	now, all := time.Now(), newFigures(m.config.MaxSeries)
+	for _, r := range m.readings {
+		for of, value := range m.ended.each(r.Metric) {
+			all.add(r.Metric, sum, value, of)
+		}
+	}
+	for _, c := range m.attached {
+		own := newFigures(m.config.MaxSeries)
+		c.gather(own, now, true)
+		for _, r := range m.readings {
+			for of, value := range own.each(r.Metric) {
+				all.add(r.Metric, r.across, value, of)
+			}
+			c.totals.addTo(all, r.Metric)
+		}
+	}
+	for _, r := range m.readings {
+		for of, value := range all.each(r.Metric) {
+			m.read[r.Name].observe(to, value, labelled(r.Metric, of[:]...))
+		}
+	}
+	return nil
+}
+
+// guard logs a panic, once. It is deferred.
+func (m *metrics) guard() {
+	if recovered := recover(); recovered != nil && !m.failed {
+		m.failed = true
+		m.logger.Error("The collection of the metrics panicked. This is logged once", fmt.Errorf("panic: %v", recovered), nil)
+	}
+}

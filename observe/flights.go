@@ -1,0 +1,83 @@
+package observe
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// flights counts the messages that handlers have, where Health does not.
+type flights struct {
+	most int
+
+	mu       sync.Mutex
+	open     map[*flight]bool
+	handlers map[string]bool // that have had a message
+}
+
+// A flight is a message that a handler has. It is the context of the message.
+type flight struct {
+	context.Context
+	of            *flights
+	handler       string
+	acked, nacked <-chan struct{}
+}
+
+// Value implements context.Context.
+func (f *flight) Value(key any) any {
+	if of, is := key.(*flights); is && of == f.of {
+		return f
+	}
+	return f.Context.Value(key)
+}
+
+func newFlights(most int) *flights {
+	return &flights{most: most, open: map[*flight]bool{}, handlers: map[string]bool{}}
+}
+
+// begin is the hook Begin.
+func (f *flights) begin(a middleware.Arrival) context.Context {
+	one := &flight{Context: orBackground(a.Context), of: f, handler: a.Handler}
+	if a.Message != nil {
+		one.acked, one.nacked = a.Message.Acked(), a.Message.Nacked()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.handlers[one.handler] && len(f.handlers) >= f.most {
+		one.handler = other
+	}
+	f.open[one], f.handlers[one.handler] = true, true
+	return one
+}
+
+// event is the hook Event. An event of a message whose handler was not called has no flight.
+func (f *flights) event(e middleware.Event) {
+	if e.Outcome == middleware.Held || e.Context == nil {
+		return
+	}
+	if one, found := e.Context.Value(f).(*flight); found {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.open, one)
+	}
+}
+
+// gather counts them. A publisher that ends the goroutine leaves a message without an event: it is settled, and is not counted.
+func (f *flights) gather(to figures) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for handler := range f.handlers {
+		to.add(inFlight, sum, 0, labels{handler})
+	}
+	for one := range f.open {
+		select {
+		case <-one.acked:
+			delete(f.open, one)
+		case <-one.nacked:
+			delete(f.open, one)
+		default:
+			to.add(inFlight, sum, 1, labels{one.handler})
+		}
+	}
+}
