@@ -69,7 +69,7 @@ func ExamplePublisher() {
 	if err := publisher.Publish("orders", message.NewMessage("order-1", nil)); err != nil {
 		panic(err)
 	}
-	for len(spans.GetSpans()) < 4 {
+	for until := time.Now().Add(time.Minute); len(spans.GetSpans()) < 4 && time.Now().Before(until); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	_ = router.Close()

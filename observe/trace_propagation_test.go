@@ -105,6 +105,22 @@ func TestProducedMessagesKeepTheirOwn(t *testing.T) {
 	assert.Equal(t, "tenant=8", bagged.Metadata["baggage"])
 }
 
+// TestProducedMessagesHaveOneContext: a message with a context in one of several formats gets none in the others.
+func TestProducedMessagesHaveOneContext(t *testing.T) {
+	t.Parallel()
+	r := newRecorder(t)
+	several := Config{Propagator: propagation.NewCompositeTextMapPropagator(b3{"b3"}, propagation.TraceContext{})}
+	hooks := traceHooks(r, several, middleware.Observed{})
+	attempt := hooks.Begin(middleware.Arrival{Context: t.Context(), Topic: "orders", Message: message.NewMessage("1", nil)})
+	ctx, other := r.start("another trace")
+	other.End()
+	own := order(ctx, Config{Propagator: b3{"b3"}})
+	before := maps.Clone(own.Metadata)
+	hooks.Produced(attempt, []*message.Message{own})
+	hooks.Event(middleware.Event{Context: attempt, Outcome: middleware.Processed})
+	assert.Equal(t, before, own.Metadata)
+}
+
 // TestPropagatorOfTheProcess is not parallel, because it sets a variable of the process. OpenTelemetry cannot set its default again, so the
 // other tests have the same one of their own.
 func TestPropagatorOfTheProcess(t *testing.T) {

@@ -108,6 +108,20 @@ func TestOneTrace(t *testing.T) {
 	})
 }
 
+// TestTraceHasARedriveOnce: the retries of a redriven message do not show it again.
+func TestTraceHasARedriveOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		app := newApp(t, r, func(*message.Message) error { return errDown })
+		msg := message.NewMessage("order-1", nil)
+		middleware.Redriven{}.Add(middleware.Redrive{Run: "run-1", At: time.Now()}).Write(msg.Metadata)
+		app.Send("orders", msg).DeadLettered(middleware.DeadReasonExhausted)
+		require.Len(t, r.named("process orders"), 3)
+		r.only("redrive")
+	})
+}
+
 // TestTraceWithoutAProducer: a message that has no context begins a trace at its first attempt, which its further attempts continue.
 func TestTraceWithoutAProducer(t *testing.T) {
 	t.Parallel()
@@ -333,6 +347,10 @@ func TestEverySpanEnds(t *testing.T) {
 		"goexit":       {handler: func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }, errorType: "*errors.errorString"},
 		"nil message":  {handler: func(*message.Message) ([]*message.Message, error) { return []*message.Message{nil}, nil }, errorType: "*errors.errorString"},
 		"error panics": {handler: func(*message.Message) ([]*message.Message, error) { return nil, panicking{} }, errorType: "observe.panicking"},
+		"error panics after an ack": {
+			handler:   func(msg *message.Message) ([]*message.Message, error) { msg.Ack(); return nil, panicking{} },
+			errorType: "observe.panicking",
+		},
 		"observe panics": {
 			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
 			change: func(c *middleware.TieredRetryConfig) { c.Observe = func(middleware.Event) { panic("no") } },
