@@ -101,8 +101,12 @@ func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 		own := newFigures(m.config.MaxSeries)
 		c.gather(own, now, true)
 		for _, r := range m.readings {
+			across := r.across
+			if r.Name == waiting.Name && !c.counts {
+				across = sum // each relay keeps messages of its own
+			}
 			for of, value := range own.each(r.Metric) {
-				all.add(r.Metric, r.across, value, of)
+				all.add(r.Metric, across, value, of)
 			}
 			c.totals.addTo(all, r.Metric)
 		}

@@ -114,6 +114,12 @@ func TestDurationsAndAgesAreMeasured(t *testing.T) {
 		one("watermill_retry_age_at_death_seconds_sum", `{handler="billing",topic="orders"} 1.04`)
 		one("watermill_retry_age_at_death_seconds_count", `{handler="billing",topic="orders"} 1`)
 		one("watermill_retry_age_at_success_seconds_count", `{handler="billing",topic="orders"} 1`)
+
+		ahead := newMessage(ctx) // by the clock of another host
+		middleware.Record{Failures: 1, Topic: topic, FirstFailedAt: time.Now().Add(time.Hour)}.Write(ahead.Metadata)
+		a.deliver(ahead, nil)
+		one("watermill_retry_age_at_success_seconds_sum", `{handler="billing",topic="orders"} 1.29`)
+		one("watermill_retry_age_at_success_seconds_count", `{handler="billing",topic="orders"} 2`)
 	})
 }
 
@@ -197,12 +203,11 @@ func TestNoTextOfAMessageIsALabel(t *testing.T) {
 		middleware.Record{Failures: 1, Topic: text, Handler: text, DeadReason: middleware.DeadReason(text)}.Write(elsewhere.Metadata)
 		parked := newMessage(ctx)
 		middleware.Record{Failures: 1, Topic: topic, DeadReason: middleware.DeadReason(text), Remaining: time.Minute}.Write(parked.Metadata)
-		for _, msg := range []*message.Message{newMessage(ctx), forged, elsewhere, parked} {
-			for _, err := range []error{nil, errors.New(text), backoff.Permanent(errors.New(text)), fmt.Errorf("%s: %w", text, errGone)} {
-				again := newMessage(ctx)
-				again.Metadata = msg.Metadata
-				a.handle(again, func() error { return err })
-			}
+		msg := []*message.Message{newMessage(ctx), forged, elsewhere, parked}[i%4]
+		for _, err := range []error{nil, errors.New(text), backoff.Permanent(errors.New(text)), fmt.Errorf("%s: %w", text, errGone)} {
+			again := newMessage(ctx)
+			again.Metadata = msg.Metadata
+			a.handle(again, func() error { return err })
 		}
 	}
 	count := func() (n int) {
@@ -213,7 +218,7 @@ func TestNoTextOfAMessageIsALabel(t *testing.T) {
 		}
 		return n
 	}
-	for i := range 100 { // each outcome and each tier
+	for i := range 120 { // each outcome and each tier
 		attempt(i)
 	}
 	before := count()
@@ -258,6 +263,25 @@ func TestLabelsAreBounded(t *testing.T) {
 		paused := samples(t, registry, "watermill_retry_paused")
 		assert.Len(t, paused, 10+3)
 	})
+}
+
+// TestTheBoundIsThatOfTheConfig: that of the SDK, 2,000, makes a series that has other labels.
+func TestTheBoundIsThatOfTheConfig(t *testing.T) {
+	t.Parallel()
+	a := newApp(t)
+	registry := register(t, observe.Config{}, a)
+	var all []middleware.SubscriptionHealth
+	for i := range 2_500 {
+		handler := fmt.Sprintf("handler %d", i)
+		a.handle(newMessage(from(topic, handler)), func() error { return nil })
+		all = append(all, middleware.SubscriptionHealth{Name: handler, Topic: topic})
+	}
+	a.subscriptions(all...)
+	text := scrape(t, registry)
+	assert.Len(t, samplesOf(text, "watermill_retry_outcomes_total"), 2_500)
+	assert.Len(t, samplesOf(text, "watermill_retry_failures_before_success_count"), 2_500)
+	assert.Len(t, samplesOf(text, "watermill_retry_in_flight"), 2_500)
+	assert.NotContains(t, text, "overflow")
 }
 
 // TestStrangeTextsAreLabels: Prometheus refuses a scrape with a label that is not valid UTF-8.

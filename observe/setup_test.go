@@ -193,12 +193,16 @@ func scrape(t testing.TB, registry *prometheus.Registry) string {
 	return response.Body.String()
 }
 
-// samples returns the samples of a metric, sorted, without its name and without exemplars. Those of a histogram are of name_sum,
-// name_count or name_bucket.
+// samples returns the samples of a metric in a scrape: see samplesOf.
 func samples(t testing.TB, registry *prometheus.Registry, name string) []string {
 	t.Helper()
-	var all []string
-	for line := range strings.Lines(scrape(t, registry)) {
+	return samplesOf(scrape(t, registry), name)
+}
+
+// samplesOf returns the samples of a metric, sorted, without its name and without exemplars. Those of a histogram are of name_sum,
+// name_count or name_bucket.
+func samplesOf(text, name string) (all []string) {
+	for line := range strings.Lines(text) {
 		if line, _, _ = strings.Cut(strings.TrimSpace(line), " # "); strings.HasPrefix(line, name+"{") || strings.HasPrefix(line, name+" ") {
 			all = append(all, strings.TrimPrefix(line, name))
 		}
