@@ -106,7 +106,7 @@ func order(ctx context.Context, config ...Config) *message.Message {
 func attributesOf(list []attribute.KeyValue) map[string]string {
 	texts := map[string]string{}
 	for _, a := range list {
-		texts[string(a.Key)] = a.Value.Emit()
+		texts[string(a.Key)] = a.Value.String()
 	}
 	return texts
 }

@@ -159,6 +159,13 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			return err
 		}
 	}
+	failFirst := func(err error) func(*message.Message) error {
+		return func(*message.Message) error {
+			first := err
+			err = nil
+			return first
+		}
+	}
 	rule := func(then middleware.Action) func(*middleware.TieredRetryConfig) {
 		return func(c *middleware.TieredRetryConfig) {
 			c.Rules = []middleware.Rule{{Name: "my rule", If: middleware.Is(errDown), Then: then}}
@@ -215,6 +222,17 @@ func TestSpanOfAnAttempt(t *testing.T) {
 				"watermill.retry.dead_reason": "permanent", "error.type": "*errors.errorString",
 			},
 			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
+		},
+		"given back": {
+			handler: failFirst(secretError{}), status: codes.Error, description: "given back: observe.secretError",
+			middleware: func(c *middleware.TieredRetryConfig) {
+				c.Rules = []middleware.Rule{{Name: "my rule", If: middleware.As[secretError](), Then: middleware.GiveBack()}}
+			},
+			want: map[string]string{
+				"watermill.retry.outcome": "given back", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0",
+				"watermill.retry.rule": "my rule", "error.type": "observe.secretError",
+			},
+			event: map[string]string{"exception.type": "observe.secretError"},
 		},
 		"settled": {
 			handler:     func(msg *message.Message) error { msg.Ack(); return secretError{} },

@@ -101,7 +101,7 @@ func links(s tracetest.SpanStub) map[string]trace.SpanID {
 func attributeOf(s tracetest.SpanStub, key attribute.Key) string {
 	for _, a := range s.Attributes {
 		if a.Key == key {
-			return a.Value.Emit()
+			return a.Value.String()
 		}
 	}
 	return ""
