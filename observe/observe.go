@@ -77,7 +77,7 @@ func (o *observer) Attach(observed middleware.Observed) (middleware.Hooks, error
 		hooks = measured.attach(observed)
 	}
 	if o.tracers != nil {
-		hooks = join(traceHooks(o.tracers, observed), hooks)
+		hooks = join(traceHooks(o.tracers, o.config, observed), hooks)
 	}
 	return hooks, nil
 }
