@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
@@ -34,6 +35,7 @@ type Connection struct {
 	publishing *publisher.Connection
 	declarer   *declarer
 	overdue    *overdue // nil without a management API
+	lookout    *lookout
 	failures   observed // the publisher of copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
@@ -63,8 +65,13 @@ func (c *Connection) setUp() error {
 	return err
 }
 
-// watch begins to look for overdue tiers, where there is an address of the management API.
+// watch prepares the looks at what waits, and begins to look for overdue tiers, where there is an address of the management API.
 func (c *Connection) watch(manage string) error {
+	c.lookout = newLookout(lookoutConfig{
+		Prefix: c.core.prefix, VerifyOnly: c.core.verifyOnly, WorkQueues: c.declarer.workQueues, Version: c.publishing.ServerVersion,
+		// It does not end with a look: the goroutine that waits for the channel must not be left behind by each of them.
+		Channel: func() (*amqp091.Channel, error) { return c.publishing.Channel(c.stopping) },
+	})
 	if manage == "" {
 		return nil
 	}
@@ -72,6 +79,7 @@ func (c *Connection) watch(manage string) error {
 	if err != nil {
 		return fmt.Errorf("Management: %w", err)
 	}
+	c.lookout.config.Read = client.Depths
 	c.overdue = watchOverdue(client.Queues, c.declarer.waiting, c.logger)
 	return nil
 }

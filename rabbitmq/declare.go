@@ -50,6 +50,7 @@ type declarer struct {
 	queues     map[string]*declaredQueue // of this connection
 	objects    map[any]bool              // the exchanges, queues and bindings that are declared on this connection
 	holding    map[string]bool           // the queues on which messages wait, of all connections
+	works      map[string][]string       // the queues of the topology of each work queue, of all connections
 }
 
 // A declaredQueue is what has been declared for a work queue on one connection.
@@ -71,7 +72,7 @@ type declaring struct {
 }
 
 func newDeclarer(config declarerConfig) *declarer {
-	d := &declarer{config: config, holding: map[string]bool{}}
+	d := &declarer{config: config, holding: map[string]bool{}, works: map[string][]string{}}
 	if !config.VerifyOnly {
 		d.returns = newReturns(config)
 	}
@@ -207,6 +208,9 @@ func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declara
 	}
 	q.topics[topic] = true
 	q.mu.Unlock()
+	d.mu.Lock()
+	d.works[s.Queue] = queueNames(t)
+	d.mu.Unlock()
 	if d.returns != nil {
 		d.returns.add(from, t)
 	}
@@ -295,6 +299,13 @@ func (d *declarer) waiting() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Collect(maps.Keys(d.holding))
+}
+
+// workQueues returns the work queues that were declared or verified, and the other queues of their topologies.
+func (d *declarer) workQueues() map[string][]string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.works)
 }
 
 type exchangeName string

@@ -1,10 +1,429 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// waiting returns what waits in the queues of the connection's handlers.
-func (c *Connection) waiting(context.Context) ([]middleware.Waiting, error) { return nil, nil }
+const (
+	// mostRequests bounds the AMQP requests of one look. Each is a round trip. The next look goes on with the rest.
+	mostRequests = 500
+
+	lookTimeout = 10 * time.Second // of a look whose caller has set no deadline
+
+	// headEvery is how often the first letter of a queue is looked at that does not seem to have changed.
+	headEvery = 15 * time.Minute
+
+	// farLimit is a delivery limit that looks do not use up. Queues of the library have a million.
+	farLimit = 100_000
+)
+
+// waiting returns what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues, and in the queue of
+// the orphans. It is a middleware.Waiter.
+//
+// With BuilderConfig.Management the numbers are those of the management API, which are up to five seconds old; tiers of earlier schedules
+// are among them while they have messages. Where the API does not answer within half of the time, and without it, the broker is asked for
+// each queue (queue.declare, passive): only messages that no consumer has count then, and RabbitMQ states 0 for a quorum queue that does
+// not answer within 250 ms. One look asks for at most 500 queues and takes at most four fifths of the time: the next one goes on with
+// the rest. Dead letters and orphans come first, then work queues, then tiers. Queues that were never asked for are left out.
+//
+// When the oldest dead letter was given up is read from the first letter of the queue (basic.get), which goes back at once. Before
+// RabbitMQ 4.3 that counts a delivery. Therefore it is done only where it is not known, after the number of letters fell, and every 15
+// minutes, and never where the queue has a delivery limit that could be reached. Instances that look at the same moment can see the
+// second letter instead.
+func (c *Connection) waiting(ctx context.Context) ([]middleware.Waiting, error) {
+	return c.lookout.waiting(ctx)
+}
+
+// lookoutConfig configures newLookout.
+type lookoutConfig struct {
+	Prefix     naming.Prefix
+	VerifyOnly bool                                                       // the library has not declared the queues
+	WorkQueues func() map[string][]string                                 // with the other queues of their topologies
+	Read       func(context.Context) (map[string]management.Depth, error) // nil: there is no management API
+	Channel    func() (*amqp091.Channel, error)                           // on the connection for publishing
+	Version    func() string                                              // of the broker
+}
+
+// A lookout looks at what waits. It is safe for concurrent use: one look runs at a time.
+type lookout struct {
+	config lookoutConfig
+	turn   chan struct{} // has an element while a look runs
+
+	// Only the look whose turn it is uses these.
+	depths map[string]management.Depth // of the queues that exist
+	asked  map[string]bool             // the queues of this round over all of them
+	heads  map[string]head
+}
+
+// A head is the first letter of a queue.
+type head struct {
+	at       time.Time // when it was given up; zero: not known
+	lookedAt time.Time
+	messages int // in the queue when it was last counted
+	fell     bool
+}
+
+// A watchedQueue is a queue of the connection.
+type watchedQueue struct {
+	kind middleware.WaitingKind
+	name string
+	tier backoff.Tier
+}
+
+func newLookout(config lookoutConfig) *lookout {
+	return &lookout{
+		config: config, turn: make(chan struct{}, 1),
+		depths: map[string]management.Depth{}, asked: map[string]bool{}, heads: map[string]head{},
+	}
+}
+
+// waiting runs a look in a goroutine: the calls of a channel do not end with a context. Where the broker does not answer, the goroutine
+// ends with the connection, and there is only one of them.
+func (l *lookout) waiting(ctx context.Context) ([]middleware.Waiting, error) {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, lookTimeout)
+		defer cancel()
+	}
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("an earlier look at the queues has not ended: the broker does not answer: %w", context.Cause(ctx))
+	}
+	type result struct {
+		waiting []middleware.Waiting
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		defer func() {
+			if recovered := recover(); recovered != nil {
+				r = result{nil, fmt.Errorf("the look at the queues panicked: %v", recovered)}
+			}
+			<-l.turn
+			done <- r
+		}()
+		r.waiting, r.err = l.look(ctx)
+	}()
+	select {
+	case r := <-done:
+		return r.waiting, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the broker has not answered in time: %w", context.Cause(ctx))
+	}
+}
+
+// look looks once.
+func (l *lookout) look(ctx context.Context) ([]middleware.Waiting, error) {
+	queues := l.queues()
+	listed, refused := l.list(ctx)
+	if listed != nil {
+		queues = l.retired(queues, listed)
+		clear(l.depths)
+		for _, q := range queues {
+			if depth, exists := listed[q.name]; exists {
+				l.depths[q.name] = depth
+			}
+		}
+	}
+	b := &bounded{open: l.config.Channel, until: fourFifths(ctx), ctx: ctx}
+	err := l.ask(b, queues, listed != nil)
+	b.close()
+	if err != nil && listed == nil {
+		return nil, errors.Join(refused, err)
+	}
+	return l.waitings(queues, time.Now()), nil
+}
+
+// fourFifths is the time until which a look begins requests.
+func fourFifths(ctx context.Context) time.Time {
+	deadline, _ := ctx.Deadline()
+	return deadline.Add(-time.Until(deadline) / 5)
+}
+
+// list asks the management API, for half of the time. It returns nil where there is none, or where it fails.
+func (l *lookout) list(ctx context.Context) (map[string]management.Depth, error) {
+	if l.config.Read == nil {
+		return nil, nil
+	}
+	deadline, _ := ctx.Deadline()
+	within, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
+	defer cancel()
+	return l.config.Read(within)
+}
+
+// queues returns the queues of the connection in the order in which they are asked for.
+func (l *lookout) queues() (all []watchedQueue) {
+	works := l.config.WorkQueues()
+	if len(works) == 0 {
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(works))
+	all = append(all, watchedQueue{kind: middleware.WaitingOrphans, name: l.config.Prefix.Orphans()})
+	for _, work := range names {
+		all = append(all, watchedQueue{kind: middleware.WaitingDead, name: naming.DeadQueue(work)})
+	}
+	for _, work := range names {
+		all = append(all, watchedQueue{kind: middleware.WaitingWork, name: work})
+	}
+	seen := map[string]bool{} // the tiers of a group belong to several work queues
+	for _, work := range names {
+		for _, name := range works[work] {
+			_, tier, isTier := l.config.Prefix.TierOf(name)
+			switch {
+			case seen[name]:
+			case isTier:
+				all = append(all, watchedQueue{middleware.WaitingTier, name, tier})
+			case name == l.config.Prefix.InboxQueue(work):
+				all = append(all, watchedQueue{kind: middleware.WaitingInbox, name: name})
+			}
+			seen[name] = true
+		}
+	}
+	return all
+}
+
+// retired adds the tiers of earlier schedules that have messages.
+func (l *lookout) retired(queues []watchedQueue, listed map[string]management.Depth) []watchedQueue {
+	known, groups := map[string]bool{}, map[string]bool{}
+	for _, q := range queues {
+		known[q.name] = true
+		if q.kind == middleware.WaitingWork {
+			groups[q.name] = true
+		}
+		if group, _, isTier := l.config.Prefix.TierOf(q.name); isTier {
+			groups[group] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(listed)) {
+		group, tier, isTier := l.config.Prefix.TierOf(name)
+		if isTier && groups[group] && !known[name] && listed[name].Messages > 0 {
+			queues = append(queues, watchedQueue{middleware.WaitingTier, name, tier})
+		}
+	}
+	return queues
+}
+
+// ask asks for the queues that are not listed, and looks at the first letters.
+func (l *lookout) ask(b *bounded, queues []watchedQueue, listed bool) error {
+	if !slices.ContainsFunc(queues, func(q watchedQueue) bool { return !l.asked[q.name] }) {
+		clear(l.asked)
+	}
+	for _, q := range queues {
+		if !listed {
+			if l.asked[q.name] {
+				continue
+			}
+			if b.used() {
+				return nil
+			}
+			if err := l.count(b, q.name); err != nil {
+				return err
+			}
+			l.asked[q.name] = true
+		}
+		if q.kind == middleware.WaitingDead || q.kind == middleware.WaitingOrphans {
+			if err := l.lookAtHead(b, q); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// count asks how many messages a queue has. A number that falls to 0 is asked for again: a busy quorum queue states 0.
+func (l *lookout) count(b *bounded, name string) error {
+	before := l.depths[name]
+	for again := before.Messages > 0; ; again = false {
+		state, err := b.declare(name)
+		switch {
+		case err == nil:
+		case b.lost():
+			return fmt.Errorf("cannot look at queue %q: %w", name, err)
+		case refusal.IsCode(err, amqp091.NotFound):
+			delete(l.depths, name)
+			return nil
+		default:
+			return nil // for example another process has the queue for itself
+		}
+		if state.Messages == 0 && again {
+			continue
+		}
+		before.Messages, before.Consumers = state.Messages, state.Consumers
+		l.depths[name] = before
+		return nil
+	}
+}
+
+// lookAtHead finds out when the first letter of a queue was given up, where that is not known.
+func (l *lookout) lookAtHead(b *bounded, q watchedQueue) error {
+	depth, exists := l.depths[q.name]
+	if !exists || depth.Messages == 0 {
+		delete(l.heads, q.name)
+		return nil
+	}
+	h, known := l.heads[q.name]
+	h.fell = h.fell || depth.Messages < h.messages
+	h.messages = depth.Messages
+	l.heads[q.name] = h
+	switch {
+	case !l.mayLook(depth):
+		delete(l.heads, q.name)
+		return nil
+	case known && !h.lookedAt.IsZero() && time.Since(h.lookedAt) < headEvery && (!h.fell || depth.Consumers > 0):
+		return nil // while a reader has the first letters, another one would be looked at
+	case b.used():
+		return nil
+	}
+	delivery, found, err := b.get(q.name)
+	if err != nil && (!b.lost() || isServers(err)) { // refused, for example because of an exclusive consumer
+		l.heads[q.name] = head{lookedAt: time.Now(), messages: depth.Messages}
+	}
+	switch {
+	case err != nil && b.lost():
+		return fmt.Errorf("cannot look at the first message of queue %q: %w", q.name, err)
+	case err == nil && found:
+		l.heads[q.name] = head{at: givenUpAt(delivery.Headers, q.kind), lookedAt: time.Now(), messages: depth.Messages}
+	}
+	return nil
+}
+
+// isServers reports whether the broker has closed the connection because of a request.
+func isServers(err error) bool {
+	var closed *amqp091.Error
+	return errors.As(err, &closed) && closed.Server && closed.Code != amqp091.ConnectionForced
+}
+
+// mayLook reports whether no delivery limit of a queue can be reached by looks. Without the management API it is known of the queues that
+// the library has declared. A basic.get of a stream would close the connection.
+func (l *lookout) mayLook(depth management.Depth) bool {
+	switch limit := depth.DeliveryLimit; {
+	case depth.Type == "":
+		return !l.config.VerifyOnly
+	case depth.Type == string(topology.Classic):
+		return true
+	case depth.Type != string(topology.Quorum):
+		return false
+	case limit == 0:
+		return !workqueue.DropsUnprotected(l.config.Version())
+	default:
+		return limit < 0 || limit >= farLimit
+	}
+}
+
+// givenUpAt is letters.Letter.DeadAt of a message. It is zero where the message has no time.
+func givenUpAt(from amqp091.Table, kind middleware.WaitingKind) time.Time {
+	metadata := headers.RecordOf(from)
+	record, _ := middleware.ReadRecord(metadata)
+	if death, byBroker := headers.NewestDeath(from); byBroker && kind != middleware.WaitingOrphans {
+		record = headers.RecordOfDeath(metadata, death)
+	}
+	if now := time.Now(); record.LastFailedAt.After(now) { // another clock, or forged
+		return now
+	}
+	return record.LastFailedAt
+}
+
+// waitings returns the figures of the queues that exist.
+func (l *lookout) waitings(queues []watchedQueue, now time.Time) (all []middleware.Waiting) {
+	for _, q := range queues {
+		depth, exists := l.depths[q.name]
+		if !exists {
+			continue
+		}
+		w := middleware.Waiting{Kind: q.kind, Queue: q.name, Tier: q.tier, Messages: depth.Messages, Oldest: l.heads[q.name].at}
+		if q.tier > 0 && w.Messages > 0 {
+			w.NextDue = now.Add(time.Duration(q.tier)) // the broker does not show how long the first one has waited
+		}
+		all = append(all, w)
+	}
+	slices.SortStableFunc(all, func(a, b middleware.Waiting) int {
+		return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Queue, b.Queue))
+	})
+	return all
+}
+
+// bounded makes the AMQP requests of one look. The broker closes its channel when it refuses one: the next request opens another.
+type bounded struct {
+	open     func() (*amqp091.Channel, error)
+	ctx      context.Context
+	until    time.Time // when no further request begins
+	requests int
+	channel  *amqp091.Channel
+	failed   error // there is no channel
+}
+
+// used reports whether the requests or the time of the look are used up. It has time for one request at least.
+func (b *bounded) used() bool {
+	return b.requests >= mostRequests || b.requests > 0 && !time.Now().Before(b.until)
+}
+
+func (b *bounded) ready() error {
+	if b.failed == nil {
+		b.failed = context.Cause(b.ctx)
+	}
+	if b.failed == nil && (b.channel == nil || b.channel.IsClosed()) {
+		b.channel, b.failed = b.open()
+	}
+	b.requests++
+	return b.failed
+}
+
+func (b *bounded) declare(queue string) (state amqp091.Queue, err error) {
+	if err = b.ready(); err == nil {
+		state, err = b.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		b.noteLoss(err)
+	}
+	return state, err
+}
+
+// get fetches the first message of a queue and gives it back. Between the two is no other request: others wait for the message. Before,
+// it asks how many there are: RabbitMQ states 0 for a quorum queue without a leader, and would close the connection because of a get.
+func (b *bounded) get(queue string) (first amqp091.Delivery, found bool, err error) {
+	if state, err := b.declare(queue); err != nil || state.Messages == 0 {
+		return first, false, err
+	}
+	if err = b.ready(); err == nil {
+		if first, found, err = b.channel.Get(queue, false); found {
+			err = first.Nack(false, true) // if it fails, the channel is closed, and the broker takes the message back
+		}
+		b.noteLoss(err)
+	}
+	return first, found, err
+}
+
+// noteLoss tells a refusal of the broker from the loss of the connection.
+func (b *bounded) noteLoss(err error) {
+	var refused *amqp091.Error
+	if err != nil && (!errors.As(err, &refused) || !refused.Recover) {
+		b.failed = err
+	}
+}
+
+// lost reports whether no further request can succeed.
+func (b *bounded) lost() bool { return b.failed != nil }
+
+func (b *bounded) close() {
+	if b.channel != nil {
+		_ = b.channel.Close()
+	}
+}

@@ -1,7 +1,9 @@
 package relay
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -36,5 +38,31 @@ func (p observed) Publish(topic string, messages ...*message.Message) error {
 	return err
 }
 
-// waiting returns what the relay holds.
-func (r *Relay) waiting(context.Context) ([]middleware.Waiting, error) { return nil, nil }
+// waiting returns the messages that this process keeps until they are due, for each tier that is subscribed. Messages that the backend has
+// not delivered yet, and dead letters, are not shown: no Pub/Sub of Watermill counts them.
+func (r *Relay) waiting(context.Context) (all []middleware.Waiting, err error) {
+	r.running.Range(func(p, _ any) bool {
+		all = append(all, p.(*pump).shown())
+		return true
+	})
+	slices.SortFunc(all, func(a, b middleware.Waiting) int { return cmp.Compare(a.Tier, b.Tier) })
+	return all, nil
+}
+
+// shown returns what the pump keeps.
+func (p *pump) shown() middleware.Waiting {
+	w := middleware.Waiting{Kind: middleware.WaitingTier, Queue: p.topic, Tier: p.tier}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.Messages = p.waiting.Len()
+	for _, kept := range p.waiting.all {
+		due := dueAt(kept.record)
+		if !kept.known || due.IsZero() {
+			due = kept.receivedAt // it does not wait for a delay
+		}
+		if w.NextDue.IsZero() || due.Before(w.NextDue) {
+			w.NextDue = due
+		}
+	}
+	return w
+}

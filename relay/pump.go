@@ -43,8 +43,10 @@ func newPumps() *pumps {
 // start runs a pump that is subscribed.
 func (p *pumps) start(pump *pump) {
 	pump.health = pump.relay.health.Begin("tier "+pump.tier.String(), pump.topic)
+	pump.relay.running.Store(pump, nil)
 	p.wg.Go(func() {
 		defer pump.health.End()
+		defer pump.relay.running.Delete(pump)
 		pump.run(p.ctx)
 	})
 }
@@ -71,6 +73,7 @@ type pump struct {
 
 	in       <-chan *message.Message
 	cancel   context.CancelFunc
+	mu       sync.Mutex // held while waiting changes: only the pump changes it
 	waiting  queue
 	acked    context.Context // of the message that was acknowledged last
 	ackedAt  time.Time
@@ -145,10 +148,10 @@ func (p *pump) forward(ctx context.Context) {
 				return
 			}
 			p.failures = 0
-			p.waiting.add(p.receive(msg))
+			p.keep(p.receive(msg))
 		case <-due:
-			if w := p.waiting.take(); !p.settle(w) {
-				p.waiting.add(w)
+			if w := p.take(); !p.settle(w) {
+				p.keep(w)
 			}
 		}
 	}
@@ -229,8 +232,20 @@ func (p *pump) forwardLimit() time.Duration {
 // nackAll gives all messages that wait back to the backend.
 func (p *pump) nackAll() {
 	for p.waiting.Len() > 0 {
-		p.waiting.take().msg.Nack()
+		p.take().msg.Nack()
 	}
+}
+
+func (p *pump) keep(w *waiter) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting.add(w)
+}
+
+func (p *pump) take() *waiter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waiting.take()
 }
 
 // awaitAck waits until the last acknowledgement is sent. Watermill's subscribers cancel a message's context after that.

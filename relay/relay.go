@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -28,6 +29,7 @@ type Relay struct {
 	health   subscriptions.List
 
 	observers middleware.Observers // of the Connection
+	running   sync.Map             // the pumps that run
 
 	// lock is a channel, because start and Close wait for pumps under it: in testing/synctest a blocked mutex stops the clock.
 	lock        chan struct{}

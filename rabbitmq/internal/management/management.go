@@ -107,6 +107,40 @@ func (c *Client) Queues(ctx context.Context) (map[string]Queue, error) {
 	return all, nil
 }
 
+// Depth is how many messages a queue has, and what decides whether one of them may be looked at. It is up to five seconds old.
+type Depth struct {
+	Type      string // "classic", "quorum" or "stream"
+	Messages  int    // all of them
+	Consumers int
+	// DeliveryLimit is the lower one of its arguments and its policies; 0: none of them has one, less than 0: there is no limit.
+	DeliveryLimit int64
+}
+
+// Depths returns the queues of the virtual host. An error contains no password.
+func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
+	var queues []struct {
+		Name      string    `json:"name"`
+		Type      string    `json:"type"`
+		Messages  int       `json:"messages"`
+		Consumers int       `json:"consumers"`
+		Arguments Arguments `json:"arguments"`
+		Policy    Arguments `json:"effective_policy_definition"`
+	}
+	if err := c.list(ctx, "queues", "name,type,messages,consumers,arguments,effective_policy_definition", &queues); err != nil {
+		return nil, err
+	}
+	all := make(map[string]Depth, len(queues))
+	for _, q := range queues {
+		own, _ := q.Arguments["x-delivery-limit"].(int64)
+		policy, _ := q.Policy["delivery-limit"].(int64)
+		if own == 0 || policy > 0 && (own < 0 || policy < own) {
+			own = policy
+		}
+		all[q.Name] = Depth{Type: q.Type, Messages: q.Messages, Consumers: q.Consumers, DeliveryLimit: own}
+	}
+	return all, nil
+}
+
 // Settings are what decides how often a queue can be looked at.
 type Settings struct {
 	DeliveryLimit       int64 // of its arguments; 0: none

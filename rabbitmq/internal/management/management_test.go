@@ -37,6 +37,23 @@ func TestQueues(t *testing.T) {
 	}, queues)
 }
 
+func TestDepths(t *testing.T) {
+	c := client(t, func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "/api/queues/a%2Fb?columns=name,type,messages,consumers,arguments,effective_policy_definition", r.RequestURI)
+		_, _ = fmt.Fprint(w, `[{"name":"new"},{"name":"dead","type":"quorum","messages":7,"consumers":1,"arguments":{"x-delivery-limit":1000000},"effective_policy_definition":{}},`+
+			`{"name":"policy","arguments":[],"effective_policy_definition":{"delivery-limit":5}},`+
+			`{"name":"lower","arguments":{"x-delivery-limit":1000000},"effective_policy_definition":{"delivery-limit":20}},`+
+			`{"name":"higher","arguments":{"x-delivery-limit":3},"effective_policy_definition":{"delivery-limit":20}},`+
+			`{"name":"unlimited","arguments":{"x-delivery-limit":-1},"effective_policy_definition":[]}]`)
+	})
+	queues, err := c.Depths(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, map[string]Depth{
+		"new": {}, "dead": {Type: "quorum", Messages: 7, Consumers: 1, DeliveryLimit: 1_000_000}, "policy": {DeliveryLimit: 5}, "lower": {DeliveryLimit: 20},
+		"higher": {DeliveryLimit: 3}, "unlimited": {DeliveryLimit: -1},
+	}, queues)
+}
+
 func TestFaultsOfTheAPI(t *testing.T) {
 	for want, handler := range map[string]http.HandlerFunc{
 		"401 Unauthorized: the user needs the tag": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
