@@ -7,23 +7,25 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
+	natsserver "github.com/nats-io/nats-server/v2/server"
+
+	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
 // NATS starts a NATS server with JetStream in this process, which stores its streams in files.
 func NATS(context.Context) (*Server, error) {
-	store, err := folder("nats")
+	store, err := server.Folder("nats")
 	if err != nil {
 		return nil, err
 	}
-	nats, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: store, NoSigs: true, NoLog: true,
+	nats, err := natsserver.NewServer(&natsserver.Options{
+		Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: store, NoSigs: true, NoLog: true,
 	})
 	if err == nil {
 		nats.Start()
-		if !nats.ReadyForConnections(startDeadline) {
+		if !nats.ReadyForConnections(server.StartDeadline) {
 			nats.Shutdown()
-			err = errors.New("a private NATS server did not start within " + startDeadline.String())
+			err = errors.New("a private NATS server did not start within " + server.StartDeadline.String())
 		}
 	}
 	if err != nil {

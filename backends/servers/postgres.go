@@ -14,12 +14,14 @@ import (
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
 // PostgreSQL starts a new cluster of an installed PostgreSQL, or of the Debian package, which it installs. URL is a connection
 // string. The server's time zone is not UTC, to test that the code does not depend on it.
 func PostgreSQL(ctx context.Context) (*Server, error) {
-	initdb, err := program(ctx, "initdb", "postgresql", []string{"postgresql"}, "/usr/lib/postgresql/*/bin")
+	initdb, err := server.Program(ctx, "initdb", "postgresql", []string{"postgresql"}, "/usr/lib/postgresql/*/bin")
 	if err != nil {
 		return nil, err
 	}
@@ -27,8 +29,8 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return try(ctx, func(port int) (*Server, error) {
-		home, err := folder("postgres")
+	return server.Try(ctx, func(port int) (*Server, error) {
+		home, err := server.Folder("postgres")
 		if err != nil {
 			return nil, err
 		}
@@ -37,7 +39,7 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 			_ = os.RemoveAll(home)
 			return nil, err
 		}
-		p, err := run(home, credential, syscall.SIGQUIT, filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
+		p, err := server.Run(home, credential, syscall.SIGQUIT, filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
 			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=400", "-c", "timezone=America/New_York")
 		if err != nil {
 			_ = os.RemoveAll(home)
@@ -51,10 +53,10 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 			}
 			return connection.Close(ctx)
 		}
-		if err := await(ctx, p.ended, answers); err != nil {
-			return nil, p.explain("PostgreSQL", err)
+		if err := server.Await(ctx, p.Ended, answers); err != nil {
+			return nil, p.Explain("PostgreSQL", err)
 		}
-		return &Server{URL: url, Stop: p.stop}, nil
+		return &Server{URL: url, Stop: p.Stop}, nil
 	})
 }
 
@@ -66,8 +68,7 @@ func makeCluster(ctx context.Context, home, data, initdb string, credential *sys
 	}
 	command := exec.CommandContext(ctx, initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 	command.Dir = home
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: credential}
-	endWithParent(command.SysProcAttr, syscall.SIGKILL)
+	command.SysProcAttr = server.Attributes(credential, syscall.SIGKILL)
 	if words, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, strings.TrimSpace(string(words)))
 	}

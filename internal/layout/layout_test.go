@@ -198,6 +198,18 @@ var rules = []rule{
 		why:    "it installs servers before the tests run",
 	},
 	{
+		folder: "tools/server",
+		may:    []string{module + "/tools/debian"},
+		never:  []string{watermill, amqp091},
+		why:    "it starts servers of any kind: what is special to one is in the module that needs it",
+	},
+	{
+		folder: "tools/prometheus",
+		may:    []string{module + "/tools/server"},
+		never:  []string{watermill, amqp091},
+		why:    "it starts a Prometheus: what is scraped and asked is in the tests and the example",
+	},
+	{
 		folder: "tools/devbroker",
 		may:    []string{module + "/tools/debian"},
 		never:  []string{watermill, amqp091},

@@ -15,6 +15,7 @@ import (
 // broker is a RabbitMQ to work with, and what stop must remove.
 type broker struct {
 	URL, Management, Ctl string
+	Prometheus           string // the address of its exporter, without a path
 	Kill, Start          string // commands that SIGKILL a private node and start it again
 
 	Node      *node  `json:",omitempty"` // the node that this program started
@@ -26,7 +27,7 @@ type variable struct{ name, value string }
 func (b broker) variables() []variable {
 	var known []variable
 	for _, v := range []variable{
-		{"AMQP_URL", b.URL}, {"AMQP_MANAGEMENT_URL", b.Management},
+		{"AMQP_URL", b.URL}, {"AMQP_MANAGEMENT_URL", b.Management}, {"AMQP_PROMETHEUS_URL", b.Prometheus},
 		{"BROKER_CTL", b.Ctl}, {"BROKER_KILL", b.Kill}, {"BROKER_START", b.Start},
 	} {
 		if v.value != "" {
@@ -38,7 +39,7 @@ func (b broker) variables() []variable {
 
 // environ returns the environment of a command that uses the broker, without the variables of another broker.
 func (b broker) environ(environment []string) []string {
-	clean := without(environment, "AMQP_URL=", "AMQP_MANAGEMENT_URL=", "BROKER_CTL=", "BROKER_KILL=", "BROKER_START=")
+	clean := without(environment, "AMQP_URL=", "AMQP_MANAGEMENT_URL=", "AMQP_PROMETHEUS_URL=", "BROKER_CTL=", "BROKER_KILL=", "BROKER_START=")
 	for _, v := range b.variables() {
 		clean = append(clean, v.name+"="+v.value)
 	}
@@ -59,6 +60,7 @@ func named(ctx context.Context) (broker, error) {
 	b := broker{
 		URL:        os.Getenv("AMQP_URL"),
 		Management: os.Getenv("AMQP_MANAGEMENT_URL"),
+		Prometheus: os.Getenv("AMQP_PROMETHEUS_URL"),
 		Ctl:        os.Getenv("BROKER_CTL"),
 		Kill:       os.Getenv("BROKER_KILL"),
 		Start:      os.Getenv("BROKER_START"),

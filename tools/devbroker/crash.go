@@ -13,10 +13,10 @@ import (
 
 // crashed is the data that is needed to start a private node again. It is stored in the folder of the node.
 type crashed struct {
-	Name                                 string
-	AMQP, Management, Distribution, Epmd int
-	Server                               string
-	Broker                               broker
+	Name                                             string
+	AMQP, Management, Prometheus, Distribution, Epmd int
+	Server                                           string
+	Broker                                           broker
 }
 
 // crashable returns the commands that kill the node and start it again.
@@ -26,7 +26,7 @@ func (n *node) crashable(server installed, b broker) (kill, start string, err er
 		return "", "", err
 	}
 	p := n.ports
-	text, err := json.Marshal(crashed{n.name, p.amqp, p.management, p.distribution, p.epmd, server.folder, broker{URL: b.URL, Management: b.Management}})
+	text, err := json.Marshal(crashed{n.name, p.amqp, p.management, p.prometheus, p.distribution, p.epmd, server.folder, broker{URL: b.URL, Management: b.Management}})
 	if err != nil {
 		return "", "", err
 	}
@@ -43,7 +43,7 @@ func crash(ctx context.Context, verb, folder string) (int, error) {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return 1, err
 	}
-	n := &node{Folder: folder, Epmd: c.Epmd, name: c.Name, ports: portSet{c.AMQP, c.Management, c.Distribution, c.Epmd}}
+	n := &node{Folder: folder, Epmd: c.Epmd, name: c.Name, ports: portSet{c.AMQP, c.Management, c.Prometheus, c.Distribution, c.Epmd}}
 	if verb == "kill" {
 		n.kill()
 		return 0, nil

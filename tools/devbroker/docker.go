@@ -34,7 +34,7 @@ func startContainer(ctx context.Context) (broker, error) {
 	name := "devbroker-" + strings.ToLower(rand.Text()[:8])
 	b := broker{Container: name, Ctl: "docker exec " + name + " rabbitmqctl -q"}
 	if _, err := docker(ctx, "run", "--detach", "--name", name,
-		"--publish", "127.0.0.1::5672", "--publish", "127.0.0.1::15672", image); err != nil {
+		"--publish", "127.0.0.1::5672", "--publish", "127.0.0.1::15672", "--publish", "127.0.0.1::15692", image); err != nil {
 		_ = exec.Command("docker", "rm", "--force", "--volumes", name).Run() // a signal may have interrupted the creation
 		return broker{}, fmt.Errorf("%w; try another image in DEVBROKER_IMAGE, or set AMQP_URL", err)
 	}
@@ -58,6 +58,11 @@ func (b *broker) awaitContainer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	prometheus, err := docker(ctx, "port", b.Container, "15692/tcp")
+	if err != nil {
+		return err
+	}
+	b.Prometheus = "http://" + prometheus
 	b.URL, b.Management = "amqp://guest:guest@"+amqp+"/", "http://"+management
 	uri, err := url.Parse(b.URL)
 	if err != nil {

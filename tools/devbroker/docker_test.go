@@ -21,6 +21,7 @@ func fakeDocker(t *testing.T, amqp, management string) (log string) {
 echo "$*" >>` + quote(log) + `
 case "$1 $3" in
 "port 5672/tcp") echo ` + quote(amqp) + `; echo "[::1]:1" ;;
+"port 15692/tcp") echo 127.0.0.1:15692 ;;
 "port 15672/tcp") echo ` + quote(management) + ` ;;
 esac
 `
@@ -58,7 +59,7 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.URL != "amqp://guest:guest@"+listener.Addr().String()+"/" || b.Management != management.URL {
+	if b.URL != "amqp://guest:guest@"+listener.Addr().String()+"/" || b.Management != management.URL || b.Prometheus != "http://127.0.0.1:15692" {
 		t.Errorf("got %+v", b)
 	}
 	if b.Ctl != "docker exec "+b.Container+" rabbitmqctl -q" {
@@ -70,7 +71,7 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"run --detach --name " + b.Container + " --publish 127.0.0.1::5672 --publish 127.0.0.1::15672 rabbitmq:test\n",
+		"run --detach --name " + b.Container + " --publish 127.0.0.1::5672 --publish 127.0.0.1::15672 --publish 127.0.0.1::15692 rabbitmq:test\n",
 		"rm --force --volumes " + b.Container + "\n",
 	} {
 		if !strings.Contains(string(calls), want) {

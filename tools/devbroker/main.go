@@ -2,7 +2,7 @@
 
 // Command devbroker finds a RabbitMQ for the tests and the demo, or starts a private one.
 //
-//	devbroker exec -- command args...   run the command with AMQP_URL, AMQP_MANAGEMENT_URL and BROKER_CTL set; stop what was started
+//	devbroker exec -- command args...   run the command with AMQP_URL, AMQP_MANAGEMENT_URL, AMQP_PROMETHEUS_URL and BROKER_CTL set; stop what was started
 //	devbroker up                        start a broker that stays, and print its variables
 //	devbroker down                      stop that broker and remove its data
 //

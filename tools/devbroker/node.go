@@ -61,6 +61,7 @@ func tryNode(ctx context.Context, server installed) (broker, error) {
 	b := broker{
 		URL:        fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", ports.amqp),
 		Management: fmt.Sprintf("http://127.0.0.1:%d", ports.management),
+		Prometheus: fmt.Sprintf("http://127.0.0.1:%d", ports.prometheus),
 		Ctl:        n.file("ctl"),
 		Node:       n,
 	}
@@ -96,10 +97,11 @@ func (n *node) furnish(server installed) error {
 		{".erlang.cookie", rand.Text(), 0o400},
 		{"rabbitmq-env.conf", "", 0o600},
 		{"advanced.config", "[].\n", 0o600},
-		{"enabled_plugins", "[rabbitmq_management].\n", 0o600},
+		{"enabled_plugins", "[rabbitmq_management,rabbitmq_prometheus].\n", 0o600},
 		{"rabbitmq.conf", fmt.Sprintf(
-			"listeners.tcp.1 = 127.0.0.1:%d\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n",
-			n.ports.amqp, n.ports.management), 0o600},
+			"listeners.tcp.1 = 127.0.0.1:%d\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n"+
+				"prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = %d\n",
+			n.ports.amqp, n.ports.management, n.ports.prometheus), 0o600},
 	}
 	for _, f := range files {
 		if err := os.WriteFile(n.file(f.name), []byte(f.text), f.mode); err != nil {

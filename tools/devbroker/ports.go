@@ -9,12 +9,12 @@ import (
 	"strconv"
 )
 
-type portSet struct{ amqp, management, distribution, epmd int }
+type portSet struct{ amqp, management, prometheus, distribution, epmd int }
 
 // These ports are below the range from which Linux and macOS take the ports of outgoing connections.
 const firstPort, lastPort = 26000, 32700
 
-// freePorts listens on each port until all four are found: no port is returned twice.
+// freePorts listens on each port until all five are found: no port is returned twice.
 func freePorts() (portSet, error) {
 	var ports []int
 	for range 1000 {
@@ -24,8 +24,8 @@ func freePorts() (portSet, error) {
 			continue
 		}
 		defer listener.Close()
-		if ports = append(ports, port); len(ports) == 4 {
-			return portSet{ports[0], ports[1], ports[2], ports[3]}, nil
+		if ports = append(ports, port); len(ports) == 5 {
+			return portSet{ports[0], ports[1], ports[2], ports[3], ports[4]}, nil
 		}
 	}
 	return portSet{}, errors.New("no free ports on 127.0.0.1")

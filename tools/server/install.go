@@ -1,6 +1,6 @@
 //go:build unix
 
-package servers
+package server
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/debian"
 )
 
-// program finds a program in folders that match the patterns, the highest version first, or on the PATH. Where there is none, it
+// Program finds a program in folders that match the patterns, the highest version first, or on the PATH. Where there is none, it
 // installs the package.
-func program(ctx context.Context, name, pack string, services []string, patterns ...string) (string, error) {
+func Program(ctx context.Context, name, pack string, services []string, patterns ...string) (string, error) {
 	path, found := find(name, patterns)
 	if found {
 		return path, nil

@@ -1,4 +1,7 @@
-package servers
+// Package server finds, installs and starts private servers for the tests and the examples. A server listens on a free port of 127.0.0.1.
+// It has its data in a temporary folder, which Stop removes. On Linux the kernel ends the server when this process dies.
+// It is a tool of this repository and not part of the library's API: it can change in any version.
+package server
 
 import (
 	"context"
@@ -9,8 +12,8 @@ import (
 	"time"
 )
 
-// startDeadline leaves time for a machine that also compiles on its two cores.
-const startDeadline = time.Minute
+// StartDeadline leaves time for a machine that also compiles on its two cores.
+const StartDeadline = time.Minute
 
 // Server is a server that was started.
 type Server struct {
@@ -18,8 +21,8 @@ type Server struct {
 	Stop func() // stops the server and removes its data; a second call has no effect
 }
 
-// try starts a server on a free port. Another process can take the port before the server listens: try starts it up to three times.
-func try(ctx context.Context, start func(port int) (*Server, error)) (*Server, error) {
+// Try starts a server on a free port. Another process can take the port before the server listens: Try starts it up to three times.
+func Try(ctx context.Context, start func(port int) (*Server, error)) (*Server, error) {
 	var faults []error
 	for range 3 {
 		if ctx.Err() != nil {
@@ -47,9 +50,9 @@ func freePort() (int, error) {
 	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 
-// await waits until the server answers. It fails when the server's process ends, and after startDeadline.
-func await(ctx context.Context, ended <-chan struct{}, answers func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+// Await waits until the server answers. It fails when the server's process ends, and after StartDeadline.
+func Await(ctx context.Context, ended <-chan struct{}, answers func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, StartDeadline)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -68,4 +71,5 @@ func await(ctx context.Context, ended <-chan struct{}, answers func(context.Cont
 	}
 }
 
-func folder(name string) (string, error) { return os.MkdirTemp("", "watermill-retry-"+name+"-") }
+// Folder makes a temporary folder for the data of a server.
+func Folder(name string) (string, error) { return os.MkdirTemp("", "watermill-retry-"+name+"-") }
