@@ -53,6 +53,7 @@ func (t *TieredRetry) report(in *delivery, d *decision, to Destination, f *failu
 	if t.config.Observe == nil && in.observers == nil {
 		return
 	}
+	in.reported = in.reported || d.outcome != Held
 	from := originOf(in.ctx)
 	event := Event{
 		Context: in.seen(), Outcome: d.outcome, Topic: from.topic, Handler: from.handler, MessageUUID: in.uuid,
@@ -82,6 +83,14 @@ func (t *TieredRetry) report(in *delivery, d *decision, to Destination, f *failu
 		t.config.Observe(event)
 	}
 	returned = true
+}
+
+// reportLost reports a message whose goroutine ended before its outcome was known: a function of the app, such as Publish, has called
+// runtime.Goexit. Observers wait for the end of what they began.
+func (t *TieredRetry) reportLost(in *delivery) {
+	if !in.reported {
+		t.report(in, &decision{outcome: GivenBack}, Destination{}, &failure{}, ErrGoexit)
+	}
 }
 
 // published reports whether the outcome is that of a copy that is safe.

@@ -77,6 +77,7 @@ type delivery struct {
 	observed  context.Context // of the observers; nil: they have not changed it
 	arrived   backoff.Tier    // on which the message waited first; 0: on none, or nothing observes
 	lateness  time.Duration
+	reported  bool // its outcome, to the observers
 
 	breaker *breaker // nil: the handler never pauses
 	ticket  ticket
@@ -247,6 +248,9 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 
 	returned := false
 	defer func() {
+		if in.observers != nil {
+			defer t.reportLost(&in)
+		}
 		if !in.began.IsZero() {
 			in.took = time.Since(in.began)
 		}

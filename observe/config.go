@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"go.opentelemetry.io/otel/propagation"
 )
 
 // Config configures Prometheus and OpenTelemetry. The zero value is ready for use.
@@ -19,6 +21,11 @@ type Config struct {
 
 	// WaitingTimeout is the deadline of a look. The default is 10 seconds.
 	WaitingTimeout time.Duration
+
+	// Propagator reads the producer's context from the metadata of a message, and writes that of an attempt into the messages that its
+	// handler produces. The default is the one that the app has set with otel.SetTextMapPropagator, or W3C Trace Context with Baggage
+	// where it has set none.
+	Propagator propagation.TextMapPropagator
 }
 
 // Validate reports all faults in one error. A zero field that has a default is valid.

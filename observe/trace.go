@@ -1,12 +1,333 @@
 package observe
 
 import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// traceHooks returns the hooks that make spans.
-func traceHooks(_ trace.TracerProvider, _ middleware.Observed) middleware.Hooks {
-	return middleware.Hooks{}
+// scope is the name of the tracer, as OpenTelemetry has it: the package that makes the spans.
+const scope = "github.com/tieredretry/watermill-retry/observe"
+
+// traces makes the spans of one Connection. It is the key of its attempts in their contexts: each observer finds its own.
+type traces struct {
+	tracer      trace.Tracer
+	propagators *propagators
+	observed    middleware.Observed
+
+	mu       sync.RWMutex
+	handlers map[handlerKey]*handlerSpans
+}
+
+// attempt is one call of a handler. It is the context that the handler gets.
+type attempt struct {
+	context.Context
+	of       *traces
+	span     trace.Span
+	producer trace.SpanContext // of the message's metadata, as it arrived
+	metadata message.Metadata  // those
+}
+
+// Value implements context.Context.
+func (a *attempt) Value(key any) any {
+	if key == any(a.of) {
+		return a
+	}
+	return a.Context.Value(key)
+}
+
+// traceHooks returns the hooks that make spans. Without a tracer provider there are none.
+func traceHooks(tracers trace.TracerProvider, config Config, observed middleware.Observed) (middleware.Hooks, error) {
+	if tracers == nil {
+		return middleware.Hooks{}, nil
+	}
+	t := &traces{
+		tracer: newTracer(tracers), propagators: &propagators{configured: config.Propagator}, observed: observed,
+		handlers: map[handlerKey]*handlerSpans{},
+	}
+	return middleware.Hooks{
+		Begin: t.begin, Event: t.event, Produced: t.produced, Traceparent: t.traceparent, LogFields: t.logFields,
+	}, nil
+}
+
+func newTracer(tracers trace.TracerProvider) trace.Tracer {
+	return tracers.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))
+}
+
+// attemptOf returns the attempt of a context, or nil.
+func (t *traces) attemptOf(ctx context.Context) *attempt {
+	a, _ := ctx.Value(t).(*attempt)
+	return a
+}
+
+// begin starts the span of an attempt. Its parent is a span that the message's context has, else the producer's, else the attempt before.
+func (t *traces) begin(arrival middleware.Arrival) context.Context {
+	from := t.originOf(arrival.Context, arrival.Message.Metadata, previousText(&arrival))
+	of := t.handlerOf(handlerKey{arrival.Topic, arrival.Handler})
+	ctx, span := t.tracer.Start(from.parent, of.name, of.options...)
+	a := &attempt{Context: ctx, of: t, span: span, producer: from.producer, metadata: arrival.Message.Metadata}
+	if span.IsRecording() {
+		t.describe(a, &from, &arrival)
+	}
+	return a
+}
+
+// describe adds what only a span that is sampled needs.
+func (t *traces) describe(a *attempt, from *origin, arrival *middleware.Arrival) {
+	record := &arrival.Record
+	attributes := make([]attribute.KeyValue, 0, 8)
+	attributes = append(attributes, keyFailuresBefore.Int(record.Failures))
+	if arrival.Message.UUID != "" {
+		attributes = append(attributes, semconv.MessagingMessageID(arrival.Message.UUID))
+	}
+	if arrival.Tier > 0 {
+		attributes = append(attributes, keyArrivedTier.String(arrival.Tier.String()), keyLateness.Int64(arrival.Lateness.Milliseconds()))
+	}
+	a.span.SetAttributes(attributes...)
+	previous := from.previousAttempt()
+	link(a.span, from.producer, "producer")
+	link(a.span, previous, "previous attempt")
+	now := time.Now()
+	if redrive, redriven := lastRedrive(arrival); redriven {
+		t.redrive(from, previous, redrive, now)
+	}
+	if !record.LastFailedAt.IsZero() {
+		t.wait(from, previous, arrival, now)
+	}
+}
+
+// link links a span to another one. The kind says which one it is.
+func link(span trace.Span, to trace.SpanContext, kind string) {
+	if to.IsValid() {
+		span.AddLink(trace.Link{SpanContext: to, Attributes: []attribute.KeyValue{keyLink.String(kind)}})
+	}
+}
+
+// wait makes the span of the time between the attempt before and this one, by the clocks of two hosts.
+func (t *traces) wait(from *origin, previous trace.SpanContext, arrival *middleware.Arrival, now time.Time) {
+	name := "wait"
+	attributes := []attribute.KeyValue{keyHandler.String(arrival.Handler), keyFailures.Int(arrival.Record.Failures)}
+	if arrival.Tier > 0 {
+		name += " " + arrival.Tier.String()
+		attributes = append(attributes, keyTier.String(arrival.Tier.String()))
+	}
+	_, span := t.tracer.Start(from.beside, name, trace.WithTimestamp(notAfter(arrival.Record.LastFailedAt, now)), trace.WithAttributes(attributes...))
+	link(span, previous, "previous attempt")
+	span.End(trace.WithTimestamp(now))
+}
+
+// redrive makes the span of a redrive, which has no duration.
+func (t *traces) redrive(from *origin, previous trace.SpanContext, redrive middleware.Redrive, now time.Time) {
+	attributes := []attribute.KeyValue{keyFailures.Int(redrive.Failures)}
+	for _, a := range []attribute.KeyValue{
+		keyRedriveRun.String(redrive.Run), keyRedriveBy.String(redrive.By), keyRedriveNote.String(redrive.Note),
+		keyDeadReason.String(string(redrive.DeadReason)),
+	} {
+		if a.Value.AsString() != "" {
+			attributes = append(attributes, a)
+		}
+	}
+	at := notAfter(redrive.At, now)
+	_, span := t.tracer.Start(from.beside, "redrive", trace.WithTimestamp(at), trace.WithAttributes(attributes...))
+	link(span, previous, "previous attempt")
+	span.End(trace.WithTimestamp(at))
+}
+
+// notAfter returns the time, or now where the time is not known or is that of a clock that is ahead.
+func notAfter(at, now time.Time) time.Time {
+	if at.IsZero() || at.After(now) {
+		return now
+	}
+	return at
+}
+
+// lastRedrive returns the redrive that has brought a message whose handler is called for the first time since then.
+func lastRedrive(arrival *middleware.Arrival) (middleware.Redrive, bool) {
+	if !arrival.Record.LastFailedAt.IsZero() {
+		return middleware.Redrive{}, false
+	}
+	history, redriven := middleware.ReadRedriven(arrival.Message.Metadata)
+	if !redriven || len(history.Redrives) == 0 {
+		return middleware.Redrive{}, false
+	}
+	return history.Redrives[len(history.Redrives)-1], true
+}
+
+// previousText is the trace of the attempt before, as the failure record has it. A message that was redriven has it without a record.
+func previousText(arrival *middleware.Arrival) string {
+	if text := arrival.Record.Traceparent; text != "" {
+		return text
+	}
+	if _, redriven := arrival.Message.Metadata[middleware.RedrivenKey]; redriven {
+		return arrival.Message.Metadata[middleware.TraceparentKey]
+	}
+	return ""
+}
+
+// event ends the span of an attempt, unless the message is held.
+func (t *traces) event(e middleware.Event) {
+	a := t.attemptOf(e.Context)
+	switch {
+	case a == nil:
+		if e.Outcome == middleware.DeadLettered {
+			t.deadOnArrival(&e)
+		}
+	case e.Outcome == middleware.Held:
+		if a.span.IsRecording() {
+			a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination.String()), semconv.ErrorTypeKey.String(typeOf(e.Err))))
+		}
+	default:
+		defer a.span.End()
+		if a.span.IsRecording() {
+			t.end(a, &e)
+		}
+	}
+}
+
+// end describes the outcome of an attempt.
+func (t *traces) end(a *attempt, e *middleware.Event) {
+	attributes := make([]attribute.KeyValue, 0, 9)
+	attributes = append(attributes, keyOutcome.String(string(e.Outcome)), keyFailures.Int(e.Record.Failures))
+	if e.Tier > 0 {
+		attributes = append(attributes, keyTier.String(e.Tier.String()), keyDelay.Int64(e.Delay.Milliseconds()))
+	}
+	if e.Rule != "" {
+		attributes = append(attributes, keyRule.String(e.Rule))
+	}
+	if e.Record.Snoozes > 0 {
+		attributes = append(attributes, keySnoozes.Int(e.Record.Snoozes))
+	}
+	if e.Outcome == middleware.DeadLettered {
+		attributes = append(attributes, keyDeadReason.String(string(e.Record.DeadReason)))
+	}
+	if e.Err == nil {
+		a.span.SetAttributes(attributes...)
+		return
+	}
+	failure := failureOf(e)
+	a.span.SetAttributes(append(attributes, semconv.ErrorTypeKey.String(failure.errorType))...)
+	failure.report(a.span)
+	if e.Outcome == middleware.DeadLettered {
+		t.deadLetter(a, e)
+	}
+}
+
+// deadLetter makes a span of the copy that is now a dead letter. It has no duration.
+func (t *traces) deadLetter(ctx context.Context, e *middleware.Event) {
+	_, span := t.tracer.Start(ctx, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(t.deadLetterAttributes(e)...))
+	span.End()
+}
+
+func (t *traces) deadLetterAttributes(e *middleware.Event) []attribute.KeyValue {
+	attributes := []attribute.KeyValue{
+		semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("dead-letter"),
+		semconv.MessagingDestinationName(e.Destination.String()),
+		keyHandler.String(e.Handler), keyFailures.Int(e.Record.Failures), keyDeadReason.String(string(e.Record.DeadReason)),
+	}
+	if t.observed.System != "" {
+		attributes = append(attributes, semconv.MessagingSystemKey.String(t.observed.System))
+	}
+	if e.MessageUUID != "" {
+		attributes = append(attributes, semconv.MessagingMessageID(e.MessageUUID))
+	}
+	return attributes
+}
+
+// deadOnArrival makes the span of a message that became a dead letter without a call of its handler.
+func (t *traces) deadOnArrival(e *middleware.Event) {
+	from := t.originOf(e.Context, e.Metadata(), e.Record.Traceparent)
+	_, span := t.tracer.Start(from.parent, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(t.deadLetterAttributes(e)...))
+	defer span.End()
+	if span.IsRecording() {
+		link(span, from.producer, "producer")
+		link(span, from.previousAttempt(), "previous attempt")
+		if e.Err != nil {
+			failureOf(e).report(span)
+		}
+	}
+}
+
+// produced gives the context of the attempt to the messages that have none of their own.
+func (t *traces) produced(ctx context.Context, produced []*message.Message) {
+	a := t.attemptOf(ctx)
+	if a == nil || !a.span.SpanContext().IsValid() {
+		return
+	}
+	propagator := t.propagators.current()
+	for _, msg := range produced {
+		if msg == nil {
+			continue
+		}
+		has := trace.SpanContextFromContext(propagator.Extract(context.Background(), MetadataCarrier(msg.Metadata)))
+		if has.IsValid() && !(has.TraceID() == a.producer.TraceID() && has.SpanID() == a.producer.SpanID()) {
+			continue
+		}
+		of := ctx
+		if trace.SpanContextFromContext(msg.Context()).IsValid() { // a span of the handler's own
+			of = msg.Context()
+		}
+		msg.Metadata = injected(propagator, of, msg.Metadata, a.metadata)
+	}
+}
+
+// traceparent is what the failure record keeps of an attempt.
+func (t *traces) traceparent(ctx context.Context) string {
+	a := t.attemptOf(ctx)
+	if a == nil {
+		return ""
+	}
+	return traceparentOf(a.span.SpanContext())
+}
+
+// logFields are those of the attempt, else those of the span that the message's context has.
+func (t *traces) logFields(ctx context.Context) watermill.LogFields {
+	span := trace.SpanContextFromContext(ctx)
+	if a := t.attemptOf(ctx); a != nil {
+		span = a.span.SpanContext()
+	}
+	if !span.IsValid() {
+		return nil
+	}
+	return watermill.LogFields{"trace_id": span.TraceID().String(), "span_id": span.SpanID().String()}
+}
+
+// failure is what a span has of an error: never its own text, which the record has as far as the app allows it.
+type failure struct{ errorType, message, description string }
+
+// failureOf reads the failure of an event. The record of a message that is given back, or was settled by its handler, is not that of
+// this failure.
+func failureOf(e *middleware.Event) failure {
+	switch e.Outcome {
+	case middleware.Retried, middleware.Snoozed, middleware.DeadLettered, middleware.Discarded:
+		f := failure{errorType: e.Record.ErrorType, message: e.Record.Reason, description: e.Record.Reason}
+		if f.errorType == "" {
+			f.errorType = typeOf(e.Err)
+		}
+		if f.description == "" {
+			f.description = f.errorType
+		}
+		return f
+	default:
+		name := typeOf(e.Err)
+		return failure{errorType: name, description: string(e.Outcome) + ": " + name}
+	}
+}
+
+// report writes the failure into a span.
+func (f failure) report(span trace.Span) {
+	attributes := []attribute.KeyValue{semconv.ExceptionType(f.errorType)}
+	if f.message != "" {
+		attributes = append(attributes, semconv.ExceptionMessage(f.message))
+	}
+	span.AddEvent(semconv.ExceptionEventName, trace.WithAttributes(attributes...))
+	span.SetStatus(codes.Error, f.description)
 }

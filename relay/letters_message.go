@@ -62,10 +62,13 @@ func ownMetadata(all message.Metadata) message.Metadata {
 	return own
 }
 
-// redriven returns the message of a letter as it is published again: without its record, and with its history.
+// redriven returns the message of a letter as it is published again: with its history, and without its record but the trace.
 func redriven(msg *message.Message, letter *letters.Letter, options letters.Redrive, run string) (*message.Message, error) {
 	fresh := letters.Fresh(msg)
 	delete(fresh.Metadata, hopKey)
+	if traceparent := lettertext.Traceparent(letter.Record); traceparent != "" {
+		fresh.Metadata[middleware.TraceparentKey] = traceparent
+	}
 	if options.Edit != nil {
 		payload, err := options.Edit(letter)
 		if err != nil {

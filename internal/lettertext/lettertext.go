@@ -29,6 +29,18 @@ func Texts(metadata message.Metadata) middleware.Record {
 	return middleware.Record{
 		DeadReason: middleware.DeadReason(metadata[middleware.DeadReasonKey]), Reason: metadata[middleware.ReasonKey],
 		ErrorType: metadata[middleware.ErrorTypeKey], Topic: metadata[middleware.TopicKey], Handler: metadata[middleware.HandlerKey],
-		Subscriber: metadata[poison.PoisonedSubscriberKey],
+		Subscriber: metadata[poison.PoisonedSubscriberKey], Traceparent: metadata[middleware.TraceparentKey],
 	}
+}
+
+// maxTraceparent is as long as the middleware writes it.
+const maxTraceparent = 128
+
+// Traceparent is what a redrive keeps of a failure record, so that the next attempt leads to the last one before. It is empty for a text
+// that no middleware has written. Without the count beside it, it is no record: the message counts as one that never failed.
+func Traceparent(record middleware.Record) string {
+	if len(record.Traceparent) > maxTraceparent {
+		return ""
+	}
+	return record.Traceparent
 }

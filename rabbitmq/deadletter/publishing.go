@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
@@ -15,7 +16,7 @@ import (
 )
 
 // fresh returns what a redrive of a dead letter publishes to its work queue: the message as its handler got it the first time, and the
-// history of its redrives. The user is that of the connection: RabbitMQ closes the channel for another user-id.
+// history of its redrives, with the trace of its last attempt. The user is that of the connection: RabbitMQ closes the channel for another user-id.
 //
 // The body of a raw dead letter is the payload, and its headers are the metadata: marshal makes the message of it.
 func fresh(d *amqp091.Delivery, l *letters.Letter, entry middleware.Redrive, user string) amqp091.Publishing {
@@ -24,13 +25,16 @@ func fresh(d *amqp091.Delivery, l *letters.Letter, entry middleware.Redrive, use
 	}
 	was := headers.TransportOf(d.Headers)
 	p := publishing(d)
-	p.Headers = make(amqp091.Table, len(d.Headers)+1)
+	p.Headers = make(amqp091.Table, len(d.Headers)+2)
 	for key, value := range d.Headers {
 		if headers.IsApp(key) {
 			p.Headers[key] = value
 		}
 	}
 	p.Headers[middleware.RedrivenKey] = l.Redriven.Add(entry).String()
+	if traceparent := lettertext.Traceparent(l.Record); traceparent != "" {
+		p.Headers[middleware.TraceparentKey] = traceparent
+	}
 	if exchange := l.Properties["exchange"]; exchange != "" && (l.Kind == letters.Library || l.Kind == letters.Broker) {
 		headers.SetOrigin(p.Headers, exchange, l.Properties["routing_key"])
 	}

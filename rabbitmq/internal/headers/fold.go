@@ -35,6 +35,7 @@ var fields = [...]field{
 	{'u', delay.DelayedUntilKey},
 	{'w', delay.DelayedForKey},
 	{'s', middleware.SnoozesKey},
+	{'p', middleware.TraceparentKey},
 }
 
 // keptFields is how many of the fields Shrink never removes.
@@ -144,6 +145,8 @@ func fieldOf(key string) int {
 		return 10
 	case middleware.SnoozesKey:
 		return 11
+	case middleware.TraceparentKey:
+		return 12
 	}
 	return -1
 }

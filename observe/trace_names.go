@@ -1,0 +1,100 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// The attributes of spans that OpenTelemetry's messaging semantic conventions do not have. docs/tracing.md lists them.
+const (
+	keyHandler        = attribute.Key("watermill.retry.handler")
+	keyFailuresBefore = attribute.Key("watermill.retry.failures_before")
+	keyFailures       = attribute.Key("watermill.retry.failures")
+	keySnoozes        = attribute.Key("watermill.retry.snoozes")
+	keyOutcome        = attribute.Key("watermill.retry.outcome")
+	keyDeadReason     = attribute.Key("watermill.retry.dead_reason")
+	keyRule           = attribute.Key("watermill.retry.rule")
+	keyTier           = attribute.Key("watermill.retry.tier")
+	keyDelay          = attribute.Key("watermill.retry.delay_ms")
+	keyArrivedTier    = attribute.Key("watermill.retry.arrived_tier")
+	keyLateness       = attribute.Key("watermill.retry.lateness_ms")
+	keyDestination    = attribute.Key("watermill.retry.destination")
+	keyRedriveRun     = attribute.Key("watermill.retry.redrive.run")
+	keyRedriveBy      = attribute.Key("watermill.retry.redrive.by")
+	keyRedriveNote    = attribute.Key("watermill.retry.redrive.note")
+	keyLink           = attribute.Key("watermill.retry.link")
+)
+
+// maxHandlers is how many handlers have their options kept. Those of further ones are made for each message.
+const maxHandlers = 10_000
+
+type handlerKey struct{ topic, handler string }
+
+// handlerSpans is what all spans of one handler have in common.
+type handlerSpans struct {
+	name    string
+	options []trace.SpanStartOption
+}
+
+func (t *traces) handlerOf(key handlerKey) *handlerSpans {
+	t.mu.RLock()
+	found := t.handlers[key]
+	t.mu.RUnlock()
+	if found != nil {
+		return found
+	}
+	made := t.newHandler(key)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.handlers) < maxHandlers {
+		t.handlers[key] = made
+	}
+	return made
+}
+
+func (t *traces) newHandler(key handlerKey) *handlerSpans {
+	attributes := []attribute.KeyValue{
+		semconv.MessagingOperationTypeProcess, semconv.MessagingOperationName("process"),
+		semconv.MessagingDestinationName(key.topic), keyHandler.String(key.handler),
+	}
+	if t.observed.System != "" {
+		attributes = append(attributes, semconv.MessagingSystemKey.String(t.observed.System))
+	}
+	if group := t.groupOf(key); group != "" {
+		attributes = append(attributes, semconv.MessagingConsumerGroupName(group))
+	}
+	return &handlerSpans{
+		name:    "process " + key.topic,
+		options: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes...)},
+	}
+}
+
+// groupOf returns the consumer group of a handler on RabbitMQ, where the queue of a group is "<topic>_<group>".
+func (t *traces) groupOf(key handlerKey) string {
+	if t.observed.System != "rabbitmq" || t.observed.Health == nil {
+		return ""
+	}
+	for _, s := range t.observed.Health().Subscriptions {
+		if s.Name == key.handler && s.Topic == key.topic {
+			if group, found := strings.CutPrefix(s.Queue, key.topic+"_"); found {
+				return group
+			}
+		}
+	}
+	return ""
+}
+
+// typeOf returns the type of the error's root, as ErrorType of a failure record.
+func typeOf(err error) (name string) {
+	name = fmt.Sprintf("%T", err)
+	defer func() { _ = recover() }() // an Unwrap that panics
+	for root := err; root != nil; root = errors.Unwrap(root) {
+		name = fmt.Sprintf("%T", root)
+	}
+	return name
+}
