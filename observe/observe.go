@@ -77,7 +77,11 @@ func (o *observer) Attach(observed middleware.Observed) (middleware.Hooks, error
 		hooks = measured.attach(observed)
 	}
 	if o.tracers != nil {
-		hooks = join(traceHooks(o.tracers, observed), hooks)
+		traced, err := traceHooks(o.tracers, o.config, observed)
+		if err != nil {
+			return middleware.Hooks{}, err
+		}
+		hooks = join(traced, hooks)
 	}
 	return hooks, nil
 }

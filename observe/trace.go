@@ -15,9 +15,6 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-// scope is the name of the tracer, as OpenTelemetry has it: the package that makes the spans.
-const scope = "github.com/tieredretry/watermill-retry/observe"
-
 // traces makes the spans of one Connection. It is the key of its attempts in their contexts: each observer finds its own.
 type traces struct {
 	tracer      trace.Tracer

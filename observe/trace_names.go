@@ -33,8 +33,6 @@ const (
 // maxHandlers is how many handlers have their options kept. Those of further ones are made for each message.
 const maxHandlers = 10_000
 
-type handlerKey struct{ topic, handler string }
-
 // handlerSpans is what all spans of one handler have in common.
 type handlerSpans struct {
 	name    string
