@@ -30,6 +30,8 @@ SCALE_ARGS ?=
 SCALE_FILES ?= -charts docs/charts -page docs/benchmarks.md
 # The versions of RabbitMQ that bench-scale measures, where several run side by side.
 SCALE_VERSIONS ?= 4.0 4.3
+# Flags of demo-observability: -once, -outage, -spans, -v.
+DEMO_ARGS ?=
 # Flags of neighbours: -messages, -relief, -rate.
 GROUPS_ARGS ?=
 # A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
@@ -48,7 +50,7 @@ DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGI
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots broker-up broker-down
+.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots broker-up broker-down
 .PHONY: devbroker test-root test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
@@ -64,6 +66,9 @@ demo: ## messages that fail, wait and come back: no server, no network
 
 demo-rabbitmq: devbroker ## the same on a real RabbitMQ
 	@$(WITH_BROKER) $(GO) run ./example -backend rabbitmq
+
+demo-observability: devbroker ## metrics, alerts and a trace of an outage: on a RabbitMQ and a Prometheus (DEMO_ARGS=-once: end by itself)
+	@$(WITH_BROKER) $(GO) run -C example/observability . $(DEMO_ARGS)
 
 demo-all: demo demo-rabbitmq $(DEMOS) ## every demo, one after the other
 
