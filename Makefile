@@ -67,7 +67,7 @@ demo: ## messages that fail, wait and come back: no server, no network
 demo-rabbitmq: devbroker ## the same on a real RabbitMQ
 	@$(WITH_BROKER) $(GO) run ./example -backend rabbitmq
 
-demo-observability: devbroker ## metrics, alerts and a trace of an outage: on a RabbitMQ and a Prometheus (DEMO_ARGS=-once: end by itself)
+demo-observability: devbroker ## an outage with metrics, alerts and a trace, on RabbitMQ and Prometheus (DEMO_ARGS=-once ends by itself)
 	@$(WITH_BROKER) $(GO) run -C example/observability . $(DEMO_ARGS)
 
 demo-all: demo demo-rabbitmq $(DEMOS) ## every demo, one after the other
