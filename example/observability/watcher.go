@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -33,6 +34,7 @@ const (
 type watcher struct {
 	promapi.API
 	url     string
+	pages   string // where Prometheus has its pages
 	grafana string // its address, or why there is none
 	stop    func()
 }
@@ -59,7 +61,7 @@ func startWatcher(ctx context.Context, opts options, metrics string) (*watcher, 
 		remove()
 		return nil, err
 	}
-	w := &watcher{API: promapi.NewAPI(client), url: server.URL, grafana: "is not started with -once"}
+	w := &watcher{API: promapi.NewAPI(client), url: server.URL, pages: pagesOf(ctx, server.URL), grafana: "is not started with -once"}
 	stopGrafana := func() {}
 	if !opts.once {
 		if w.grafana, stopGrafana, err = startGrafana(ctx, opts.boards, server.URL); err != nil {
@@ -68,6 +70,23 @@ func startWatcher(ctx context.Context, opts options, metrics string) (*watcher, 
 	}
 	w.stop = func() { stopGrafana(); server.Stop(); remove() }
 	return w, nil
+}
+
+// pagesOf returns the address of the pages alerts and graph. Debian's package has the old ones only.
+func pagesOf(ctx context.Context, url string) string {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/alerts", nil)
+	if err != nil {
+		return url
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return url
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode == http.StatusNotFound {
+		return url + "/classic"
+	}
+	return url
 }
 
 // prometheusConfig writes the alert rules into a folder, and returns the configuration of Prometheus. It scrapes the app, and RabbitMQ's

@@ -112,7 +112,7 @@ func (b *board) draw(ctx context.Context, prometheus string, began, ended time.T
 		Panels []drawnPanel
 	}{Title: b.Title}
 	for _, title := range drawn {
-		i := slices.IndexFunc(b.Panels, func(p panel) bool { return p.Title == title })
+		i := slices.IndexFunc(b.Panels, func(p panel) bool { return p.Title == title && len(p.Targets) > 0 })
 		if i < 0 {
 			return "", fmt.Errorf("the board has no panel %q", title)
 		}

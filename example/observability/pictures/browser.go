@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
-const pagePatience = time.Minute
+const pagePatience = 30 * time.Second
 
 // browser is a tab of a headless Chromium.
 type browser struct {
@@ -35,11 +35,16 @@ func newBrowser(ctx context.Context, profile string) (*browser, error) {
 	)
 	allocated, end := chromedp.NewExecAllocator(ctx, options...)
 	tab, cancel := chromedp.NewContext(allocated)
-	return &browser{ctx: tab, close: func() {
+	b := &browser{ctx: tab, close: func() {
 		_ = chromedp.Cancel(tab)
 		cancel()
 		end()
-	}}, nil
+	}}
+	if err := chromedp.Do(tab); err != nil { // the browser lives as long as the context of its first command
+		b.close()
+		return nil, fmt.Errorf("cannot start %s: %w", path, err)
+	}
+	return b, nil
 }
 
 // page returns a picture of a page, as soon as the expression is true.
@@ -56,7 +61,8 @@ func (b *browser) page(address string, width, height int64, ready string) ([]byt
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%s does not become ready: %w", address, ctx.Err())
+			text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.body.innerText"))
+			return nil, fmt.Errorf("%s does not become ready: %w; its text is %q", address, ctx.Err(), text)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

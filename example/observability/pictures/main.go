@@ -27,8 +27,9 @@ import (
 
 const (
 	outage   = 20 * time.Second
-	patience = 2 * time.Minute // for a line of the demo
-	largest  = 150_000         // bytes of a picture
+	after    = 15 * time.Second // so much of the time after the outage is in the pictures
+	patience = 2 * time.Minute  // for a line of the demo
+	largest  = 150_000          // bytes of a picture
 )
 
 func main() {
@@ -70,11 +71,11 @@ func pictures(ctx context.Context, demo, boards, folder string) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.end()) }()
 
-	line, err := r.until(ctx, `^Prometheus (http://[^ ]+)/alerts`)
+	line, err := r.until(ctx, `^Prometheus (http://[^ ]+/classic)/alerts`)
 	if err != nil {
 		return err
 	}
-	prometheus := line[1]
+	pages := line[1]
 	if _, err := r.until(ctx, `ten orders a second`); err != nil {
 		return err
 	}
@@ -82,15 +83,20 @@ func pictures(ctx context.Context, demo, boards, folder string) (err error) {
 	if _, err := r.until(ctx, `alert \S*Pause\S*: firing`); err != nil {
 		return err
 	}
-	alerts, err := b.page(prometheus+"/classic/alerts", 1000, 620, "true")
+	alerts, err := b.page(pages+"/alerts", 1000, 620, "true")
 	if err != nil {
 		return err
 	}
 	if _, err := r.until(ctx, `the app goes on`); err != nil {
 		return err
 	}
+	select { // the panels show how the app goes on
+	case <-time.After(after):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	ended := time.Now()
-	graph, err := b.page(graphOf(prometheus, r.began, ended), 1000, 760, `document.querySelectorAll(".rickshaw_graph svg path, .graph_container svg path").length > 0`)
+	graph, err := b.page(graphOf(pages, r.began, ended), 1000, 920, `document.querySelector(".rickshaw_graph svg path") !== null`)
 	if err != nil {
 		return err
 	}
@@ -98,7 +104,7 @@ func pictures(ctx context.Context, demo, boards, folder string) (err error) {
 	if err != nil {
 		return err
 	}
-	page, err := panels.draw(ctx, prometheus, r.began, ended)
+	page, err := panels.draw(ctx, strings.TrimSuffix(pages, "/classic"), r.began, ended)
 	if err != nil {
 		return err
 	}
@@ -126,15 +132,14 @@ func pictures(ctx context.Context, demo, boards, folder string) (err error) {
 }
 
 // graphOf is the address of Prometheus' page of the retries in the run.
-func graphOf(prometheus string, began, ended time.Time) string {
+func graphOf(pages string, began, ended time.Time) string {
 	query := url.Values{
 		"g0.expr":        {`sum by (outcome) (rate(watermill_retry_outcomes_total[10s]))`},
 		"g0.tab":         {"0"},
 		"g0.range_input": {fmt.Sprintf("%ds", int(ended.Sub(began).Seconds())+5)},
-		"g0.end_input":   {ended.UTC().Format("2006-01-02 15:04:05")},
 		"g0.step_input":  {"1"},
 	}
-	return prometheus + "/classic/graph?" + query.Encode()
+	return pages + "/graph?" + query.Encode()
 }
 
 func start(demo, spans string) (*run, error) {

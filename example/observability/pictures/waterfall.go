@@ -99,7 +99,7 @@ func waterfall(file string) (string, error) {
 		}
 		children[parent] = append(children[parent], s)
 	}
-	whole := ended.Sub(began).Seconds() * 1.06 // room for the last text
+	whole := ended.Sub(began).Seconds() * 1.01
 	share := func(t time.Time) float64 { return t.Sub(began).Seconds() / whole * 100 }
 	var bars []bar
 	attempts := 0
@@ -120,6 +120,9 @@ func waterfall(file string) (string, error) {
 				b.Kind, b.Took = "dead", ""
 			case s.Name == "redrive":
 				b.Kind, b.Took, b.Note = "redrive", "", "by "+s.attribute("redrive.by")
+			}
+			if b.Left > 75 { // the text is on the left
+				b.Kind += " late"
 			}
 			if s.Status.Code == "Error" {
 				b.Kind += " failed"
@@ -159,7 +162,7 @@ h1 { font-size: 15px; margin: 0 0 4px } p { margin: 0 0 12px; color: #555 }
 .row { display: flex; height: 22px; line-height: 22px; border-top: 1px solid #eee } .name { width: 270px; flex: none; white-space: nowrap; overflow: hidden }
 .chart { position: relative; flex: 1 } .bar { position: absolute; top: 5px; height: 12px; min-width: 4px; border-radius: 2px; background: #7aa6e0 }
 .text { position: absolute; left: calc(100% + 6px); top: -5px; white-space: nowrap; color: #444; font-size: 11px }
-.attempt .bar { background: #3772cf } .failed .bar { background: #d0475a } .wait .bar { background: #d9d9d9 } .dead .bar { background: #7d1128 }
+.late .text { left: auto; right: calc(100% + 6px) } .attempt .bar { background: #3772cf } .failed .bar { background: #d0475a } .wait .bar { background: #d9d9d9 } .dead .bar { background: #7d1128 }
 .redrive .bar { background: #4c9f50 } .wait .name { color: #777 } .tick { position: absolute; color: #777; font-size: 11px }
 </style><h1>The trace of {{.Order}}</h1>
 <p>The spans of a run, drawn by example/observability/pictures, not by Jaeger. Trace {{.Trace}}.</p>
