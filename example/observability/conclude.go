@@ -41,19 +41,18 @@ func (s *show) conclude(ctx context.Context) error {
 	return nil
 }
 
-// scraped waits until Prometheus has the outcomes that the handler itself has counted.
+// scraped waits until Prometheus has the outcomes that the handler itself has counted: with -once exactly those, because no orders come
+// any more.
 func (s *show) scraped(ctx context.Context) error {
 	shown := []middleware.Outcome{middleware.Processed, middleware.Recovered, middleware.Retried, middleware.DeadLettered}
 	want := map[string]int{}
-	for _, o := range shown {
-		want[string(o)] = s.journal.count(o)
-	}
 	var have map[string]float64
 	var fault error
 	equal := func() bool {
 		have, fault = s.watcher.counts(ctx, outcomesQuery, "outcome")
-		for _, o := range shown {
-			if have[string(o)] < float64(want[string(o)]) || s.opts.once && have[string(o)] > float64(want[string(o)]) {
+		for _, o := range shown { // the handler goes on meanwhile
+			want[string(o)] = s.journal.count(o)
+			if have[string(o)] != float64(want[string(o)]) && (s.opts.once || have[string(o)] == 0) {
 				return false
 			}
 		}

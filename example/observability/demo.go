@@ -88,7 +88,7 @@ func demo(ctx context.Context, opts options, out io.Writer, logger watermill.Log
 		defer s.watcher.stop()
 		s.line("Prometheus %s/alerts and", s.watcher.pages)
 		s.line("           %s/graph?g0.expr=%s&g0.tab=0&g0.range_input=5m", s.watcher.pages, url.QueryEscape(retriesQuery))
-		s.line("alerts     of %s, with each \"for\" cut to %v", opts.rules, shortFor)
+		s.line("alerts     of %s, with \"for\" cut to %v at most", opts.rules, shortFor)
 		s.line("Grafana    %s", s.watcher.grafana)
 	}
 	if endpoint := os.Getenv(otlpEndpoint); endpoint != "" {
@@ -226,7 +226,6 @@ func (s *show) redrive(ctx context.Context) error {
 	defer func() { _ = store.Close() }()
 	summary, err := store.Redrive(ctx, deadletter.QueueOf(s.opts.queue), letters.Redrive{
 		Filter: letters.Filter{DeadReason: string(middleware.DeadReasonExhausted)}, By: "the demo",
-		Progress: func(letters.Progress) {},
 	})
 	if err != nil {
 		return err
@@ -238,7 +237,10 @@ func (s *show) redrive(ctx context.Context) error {
 		return err
 	}
 	s.tell("order-%d is billed", watched)
-	return nil
+	if !s.opts.once {
+		return nil
+	}
+	return s.until(ctx, "the redriven orders were billed", func() bool { _, _, open := s.journal.state(); return open == 0 })
 }
 
 // goOn repeats the outage until the context ends.

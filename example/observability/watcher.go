@@ -122,25 +122,32 @@ func scrape(job, target string) map[string]any {
 	return map[string]any{"job_name": job, "static_configs": []any{map[string]any{"targets": []string{target}}}}
 }
 
-// hurried replaces the "for" of each alert: a demo does not wait for minutes.
+// hurried cuts the "for" of each alert: a demo does not wait for minutes.
 func hurried(rules []byte) ([]byte, error) {
 	var file struct {
-		Groups []struct {
-			Name  string           `yaml:"name"`
-			Rules []map[string]any `yaml:"rules"`
-		} `yaml:"groups"`
+		Groups []map[string]any `yaml:"groups"`
 	}
 	if err := yaml.Unmarshal(rules, &file); err != nil {
 		return nil, err
 	}
 	alerts := 0
 	for _, g := range file.Groups {
-		for _, r := range g.Rules {
-			if _, is := r["alert"]; is {
-				alerts++
-				delete(r, "keep_firing_for")
-				r["for"] = shortFor.String()
+		all, _ := g["rules"].([]any)
+		for _, one := range all {
+			r, _ := one.(map[string]any)
+			if r["alert"] == nil {
+				continue
 			}
+			alerts++
+			text, given := r["for"].(string)
+			if !given {
+				continue
+			}
+			d, err := model.ParseDuration(text)
+			if err != nil {
+				return nil, fmt.Errorf("alert %v: %w", r["alert"], err)
+			}
+			r["for"] = min(time.Duration(d), shortFor).String()
 		}
 	}
 	if alerts == 0 {

@@ -203,6 +203,7 @@ func chartOf(lines []line, unit string) (template.HTML, error) {
 	}
 	p.Y.Min = 0
 	p.Y.Max = max(p.Y.Max, 1e-3)
+	p.X.Max *= 1.03 // room for the last label
 	if unit == "percentunit" || unit == "short" && p.Y.Max < 1.2 {
 		p.Y.Max = max(p.Y.Max, 1.05)
 	}
@@ -252,7 +253,7 @@ section { background: #fff; border: 1px solid #dcdfe4; border-radius: 4px; paddi
 h2 { font-size: 13px; margin: 0 0 4px } svg { width: 100%; height: auto; display: block }
 ul { margin: 4px 0 0; padding: 0; list-style: none; font-size: 11px; color: #444 } li { display: inline-block; margin-right: 12px }
 i { display: inline-block; width: 12px; height: 3px; margin-right: 4px; vertical-align: middle }
-</style><h1>{{.Title}}: panels of an outage</h1>
+</style><h1>The board "{{.Title}}": panels of an outage</h1>
 <p>The panels of observability/dashboards/app.json with the data of a run, drawn by example/observability/pictures, not by Grafana.</p>
 <main>{{range .Panels}}<section><h2>{{.Title}}</h2>{{.Chart}}<ul>{{range .Lines}}<li><i style="background: {{.Color}}"></i>{{.Name}}</li>{{end}}</ul></section>
 {{end}}</main>`))

@@ -137,7 +137,7 @@ func waterfall(file string) (string, error) {
 		Text string
 	}
 	var ticks []tick
-	for at := time.Duration(0); at.Seconds() < whole; at += 5 * time.Second {
+	for at := time.Duration(0); at.Seconds() < whole*0.95; at += 5 * time.Second {
 		ticks = append(ticks, tick{at.Seconds() / whole * 100, fmt.Sprintf("%.0f s", at.Seconds())})
 	}
 	var text bytes.Buffer
