@@ -33,11 +33,10 @@ func (s *show) conclude(ctx context.Context) error {
 	var missing []string
 	complete := func() bool { missing = missingSpans(s.traces.kept.all(), s.opts.queue); return len(missing) == 0 }
 	if err := s.until(ctx, "the trace was complete", complete); err != nil {
-		printTrace(s.out, s.traces.kept.all())
+		s.line("%s", textOf(s.traces.kept.all()))
 		return fmt.Errorf("%w: it lacks %s", err, strings.Join(missing, ", "))
 	}
-	printTrace(s.out, s.traces.kept.all())
-	s.line("")
+	s.line("%s", textOf(s.traces.kept.all()))
 	return nil
 }
 

@@ -79,16 +79,34 @@ func demo(ctx context.Context, opts options, out io.Writer, logger watermill.Log
 		return err
 	}
 	defer s.stopPublishing()
-	s.line("the app    bills %q on %s", opts.queue, version)
-	s.line("metrics    http://%s/metrics", metrics)
 	if !opts.appOnly {
 		if s.watcher, err = startWatcher(ctx, opts, metrics); err != nil {
 			return err
 		}
 		defer s.watcher.stop()
+	}
+	s.introduce(version, metrics)
+	s.began = time.Now()
+	if s.watcher != nil {
+		defer s.watcher.follow(ctx, s.tell)()
+	}
+	if err := s.run(ctx); err != nil {
+		return err
+	}
+	if opts.once {
+		return nil
+	}
+	return s.goOn(ctx)
+}
+
+// introduce prints what there is to open.
+func (s *show) introduce(version, metrics string) {
+	s.line("the app    bills %q on %s", s.opts.queue, version)
+	s.line("metrics    http://%s/metrics", metrics)
+	if s.watcher != nil {
 		s.line("Prometheus %s/alerts and", s.watcher.pages)
 		s.line("           %s/graph?g0.expr=%s&g0.tab=0&g0.range_input=5m", s.watcher.pages, url.QueryEscape(retriesQuery))
-		s.line("alerts     of %s, with \"for\" cut to %v at most", opts.rules, shortFor)
+		s.line("alerts     of %s, with \"for\" cut to %v at most", s.opts.rules, shortFor)
 		s.line("Grafana    %s", s.watcher.grafana)
 	}
 	if endpoint := os.Getenv(otlpEndpoint); endpoint != "" {
@@ -97,13 +115,6 @@ func demo(ctx context.Context, opts options, out io.Writer, logger watermill.Log
 		s.line("traces     that of order-%d is printed at the end; all go to a collector if %s is set", watched, otlpEndpoint)
 	}
 	s.line("")
-	if err := s.run(ctx); err != nil {
-		return err
-	}
-	if opts.once {
-		return nil
-	}
-	return s.goOn(ctx)
 }
 
 // line prints a line without a time.
@@ -150,11 +161,7 @@ func (s *show) wait(ctx context.Context, d time.Duration) error {
 
 // run is everything once: failures, an outage, a redrive, and what can be seen of them.
 func (s *show) run(ctx context.Context) error {
-	s.began = time.Now()
 	s.publish(ctx)
-	if s.watcher != nil {
-		defer s.watcher.follow(ctx, s.tell)()
-	}
 	s.tell("ten orders a second. Some fail and come back; order-%d and its like fail until their accounts are repaired", watched)
 	if err := s.until(ctx, "an order recovered", func() bool { return s.journal.count(middleware.Recovered) > 0 }); err != nil {
 		return err

@@ -17,11 +17,12 @@ import (
 // shown are the attributes watermill.retry.* that the text has. The name of a wait has its tier.
 var shown = []string{"outcome", "failures", "dead_reason", "redrive.by"}
 
-// printTrace prints the spans of a trace as a tree, each with the time since the first one began.
-func printTrace(out io.Writer, spans []sdktrace.ReadOnlySpan) {
+// textOf returns the spans of a trace as a tree, each with the time since the first one began.
+func textOf(spans []sdktrace.ReadOnlySpan) string {
 	if len(spans) == 0 {
-		return
+		return "there are no spans"
 	}
+	out := &strings.Builder{}
 	there := map[trace.SpanID]bool{}
 	for _, s := range spans {
 		there[s.SpanContext().SpanID()] = true
@@ -53,6 +54,7 @@ func printTrace(out io.Writer, spans []sdktrace.ReadOnlySpan) {
 		}
 	}
 	print(trace.SpanID{}, 0)
+	return out.String()
 }
 
 func printSpan(out io.Writer, s sdktrace.ReadOnlySpan, name string, depth int, began time.Time) {
