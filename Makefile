@@ -16,6 +16,8 @@ WITH_BROKER = $(DEVBROKER) exec --
 SUBMAKE    = $(MAKE) --no-print-directory
 # watermill-amqp's subscriber has a data race when it reconnects: these tests never run with -race.
 RECONNECT  = -e /integration/reconnect -e /integration/chaos
+# make test-observe runs these tests. They start a Prometheus.
+BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
 # Integration tests that mostly wait: more of them run at the same time than there are processors.
@@ -50,7 +52,7 @@ DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGI
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots screenshots-observe broker-up broker-down
+.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots screenshots-observe broker-up broker-down
 .PHONY: devbroker test-root test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
@@ -87,6 +89,12 @@ test-backends: devbroker ## test that every backend keeps the same guarantees, o
 	@CONFORMANCE_REPORT=$(CURDIR)/.broker/backends $(WITH_BROKER) \
 		$(GO) test -C backends -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
 		result=$$?; cat .broker/backends; exit $$result
+
+test-observe: devbroker ## test the boards and alerts of observability/, with a real Prometheus that it installs, and their demo
+	@rm -f .broker/observe
+	@OBSERVE_REPORT=$(CURDIR)/.broker/observe $(WITH_BROKER) $(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./observe/board; \
+		result=$$?; cat .broker/observe; exit $$result
+	@$(WITH_BROKER) $(GO) test -C example/observability -count=1 -timeout=$(TIMEOUT) ./...
 
 test-short: test-root ## the tests that need no broker
 
@@ -128,7 +136,7 @@ cover: devbroker ## test coverage of the shipped packages, integration tests inc
 	@$(WITH_BROKER) sh -c '\
 		packages=$$($(GO) list ./... | grep -v -e /tools/ -e /internal/layout -e /internal/configtest -e /example | paste -s -d , -); \
 		$(GO) test -count=1 -coverpkg=$$packages ./... -args -test.gocoverdir=$(CURDIR)/.broker/cover && \
-		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v /integration/chaos) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
+		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v -e /integration/chaos $(BOARDS)) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
 	@$(GO) tool covdata percent -i=.broker/cover
 
 screenshots-observe: devbroker ## the pictures of docs/observability-demo.md, from a run of the demo
@@ -158,7 +166,7 @@ test-integration:
 	@result=0; \
 		$(GO) test -C integration $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) $(WAITING) || result=1; \
 		$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) \
-			$$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(WAITING:./%=-e /integration/%)) || result=1; \
+			$$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(BOARDS) $(WAITING:./%=-e /integration/%)) || result=1; \
 		exit $$result
 
 test-wmretry:

@@ -58,7 +58,7 @@ func (m *metrics) attach(observed middleware.Observed) middleware.Hooks {
 	c.looks = newLooks(observed, m.config)
 	hooks := middleware.Hooks{Event: m.event, Published: m.published}
 	if !c.counts {
-		c.flights = newFlights()
+		c.flights = newFlights(m.config.MaxSeries)
 		hooks = join(hooks, middleware.Hooks{Begin: c.flights.begin, Event: c.flights.event})
 	}
 	m.mu.Lock()
@@ -82,9 +82,7 @@ func (m *metrics) detach(c *connection) {
 	m.attached = slices.DeleteFunc(m.attached, func(other *connection) bool { return other == c })
 	c.gather(newFigures(m.config.MaxSeries), time.Now(), false) // the last counters
 	for _, r := range m.readings {
-		for of, total := range c.totals.all[r.Name] {
-			m.ended.add(r.Metric, sum, total.value, of)
-		}
+		c.totals.addTo(m.ended, r.Metric)
 	}
 }
 
@@ -95,7 +93,7 @@ func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 	defer m.guard()
 	now, all := time.Now(), newFigures(m.config.MaxSeries)
 	for _, r := range m.readings {
-		for of, value := range m.ended.all[r.Name] {
+		for of, value := range m.ended.each(r.Metric) {
 			all.add(r.Metric, sum, value, of)
 		}
 	}
@@ -103,16 +101,18 @@ func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 		own := newFigures(m.config.MaxSeries)
 		c.gather(own, now, true)
 		for _, r := range m.readings {
-			for of, value := range own.all[r.Name] {
-				all.add(r.Metric, r.across, value, of)
+			across := r.across
+			if r.Name == waiting.Name && !c.counts {
+				across = sum // each relay keeps messages of its own
 			}
-			for of, total := range c.totals.all[r.Name] {
-				all.add(r.Metric, sum, total.value, of)
+			for of, value := range own.each(r.Metric) {
+				all.add(r.Metric, across, value, of)
 			}
+			c.totals.addTo(all, r.Metric)
 		}
 	}
 	for _, r := range m.readings {
-		for of, value := range all.all[r.Name] {
+		for of, value := range all.each(r.Metric) {
 			m.read[r.Name].observe(to, value, labelled(r.Metric, of[:]...))
 		}
 	}

@@ -10,13 +10,14 @@ import (
 
 // Config configures Prometheus and OpenTelemetry. The zero value is ready for use.
 type Config struct {
-	// MaxSeries is how many combinations of labels each metric has at most. Further topics, handlers, reasons and queues are counted
-	// with the value "other". From 1. The default is 10,000.
+	// MaxSeries is how many combinations of labels each metric has at most. Further topics, handlers, reasons, queues and tiers are
+	// counted with the value "other", in a few more series. With OpenTelemetry the SDK has a bound
+	// of its own, 2,000 where the app has not set another one. From 1. The default is 10,000.
 	MaxSeries int
 
 	// WaitingEvery is how old the figures of what waits may be. They are asked for when the metrics are read, in the background: a read
-	// gets those of the last time. Where a look takes long, the next one begins only after 20 times as long: 5% of the time is spent on
-	// it at most. Less than 0: nothing is asked for. The default is 30 seconds.
+	// gets those of the last look. Where a look takes long, the next one begins only after 20 times as long, so less than 5% of the time is
+	// spent on looks. Less than 0: nothing is asked for. The default is 30 seconds.
 	WaitingEvery time.Duration
 
 	// WaitingTimeout is the deadline of a look. The default is 10 seconds.

@@ -25,7 +25,12 @@ type connection struct {
 // gather adds the values of now. A panic of Health is logged, once.
 func (c *connection) gather(to figures, now time.Time, look bool) {
 	defer func() {
-		if recovered := recover(); recovered != nil && !c.failed {
+		recovered := recover()
+		if recovered == nil {
+			return
+		}
+		c.totals.drop()
+		if !c.failed {
 			c.failed = true
 			c.Logger.Error("Health panicked: the metrics lack what it returns. This is logged once", fmt.Errorf("panic: %v", recovered), nil)
 		}

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 )
 
@@ -37,27 +38,54 @@ func readings() []reading {
 // figures are the values of a collection, by the name of the metric.
 type figures struct {
 	most int
-	all  map[string]map[labels]float64
+	all  map[string]*values
 }
 
-func newFigures(most int) figures { return figures{most, map[string]map[labels]float64{}} }
+// values are those of one metric. Their order is that of a collection, so that the same ones are beyond most at each.
+type values struct {
+	order  []labels
+	of     map[labels]float64
+	others int // how many of them are those of "other"
+}
+
+func newFigures(most int) figures { return figures{most, map[string]*values{}} }
+
+// each returns the values of a metric, in their order.
+func (f figures) each(m Metric) iter.Seq2[labels, float64] {
+	return func(yield func(labels, float64) bool) {
+		series := f.all[m.Name]
+		if series == nil {
+			return
+		}
+		for _, of := range series.order {
+			if !yield(of, series.of[of]) {
+				return
+			}
+		}
+	}
+}
 
 // add adds a value. Beyond most series it goes to that of "other".
 func (f figures) add(m Metric, combine merge, value float64, of labels) {
 	series := f.all[m.Name]
 	if series == nil {
-		series = map[labels]float64{}
+		series = &values{of: map[labels]float64{}}
 		f.all[m.Name] = series
 	}
-	before, found := series[of]
-	if !found && len(series) >= f.most {
+	before, found := series.of[of]
+	if !found && len(series.order)-series.others >= f.most {
 		of = beyond(m, of)
-		before, found = series[of]
+		before, found = series.of[of]
 	}
 	if found {
-		value = combine(before, value)
+		series.of[of] = combine(before, value)
+		return
 	}
-	series[of] = value
+	series.of[of] = value
+	series.order = append(series.order, of)
+	if len(m.Labels) > 0 && of == beyond(m, of) {
+		series.others++
+	}
 }
 
 // beyond returns the labels of the series for those beyond Config.MaxSeries: what the library itself names stays.
@@ -75,7 +103,12 @@ func beyond(m Metric, of labels) labels {
 // totals are counters that never fall, although what they are read from ends and begins again at 0.
 type totals struct {
 	most int
-	all  map[string]map[labels]*total
+	all  map[string]*totalsOf
+}
+
+type totalsOf struct {
+	order []labels
+	of    map[labels]*total
 }
 
 type total struct {
@@ -84,29 +117,48 @@ type total struct {
 	next  []float64
 }
 
-func newTotals(most int) totals { return totals{most, map[string]map[labels]*total{}} }
+func newTotals(most int) totals { return totals{most, map[string]*totalsOf{}} }
 
-// see takes the value of one that has not ended. Values of several with the same labels are taken one after the other.
+// see takes the value of one that has not ended. Several may have the same labels.
 func (t totals) see(m Metric, value float64, of labels) {
 	series := t.all[m.Name]
 	if series == nil {
-		series = map[labels]*total{}
+		series = &totalsOf{of: map[labels]*total{}}
 		t.all[m.Name] = series
 	}
-	if series[of] == nil && len(series) >= t.most {
+	if series.of[of] == nil && len(series.order) >= t.most {
 		of = beyond(m, of)
 	}
-	if series[of] == nil {
-		series[of] = &total{}
+	if series.of[of] == nil {
+		series.of[of] = &total{}
+		series.order = append(series.order, of)
 	}
-	series[of].next = append(series[of].next, value)
+	series.of[of].next = append(series.of[of].next, value)
+}
+
+// addTo adds the totals of a metric to figures.
+func (t totals) addTo(to figures, m Metric) {
+	if series := t.all[m.Name]; series != nil {
+		for _, of := range series.order {
+			to.add(m, sum, series.of[of].value, of)
+		}
+	}
 }
 
 // done ends a collection: what see has not got has ended.
 func (t totals) done() {
 	for _, series := range t.all {
-		for _, one := range series {
+		for _, one := range series.of {
 			one.grow()
+		}
+	}
+}
+
+// drop forgets what see has got of a collection that has failed.
+func (t totals) drop() {
+	for _, series := range t.all {
+		for _, one := range series.of {
+			one.next = one.next[:0]
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 // flights counts the messages that handlers have, where Health does not.
 type flights struct {
+	most int
+
 	mu       sync.Mutex
 	open     map[*flight]bool
 	handlers map[string]bool // that have had a message
@@ -30,7 +32,9 @@ func (f *flight) Value(key any) any {
 	return f.Context.Value(key)
 }
 
-func newFlights() *flights { return &flights{open: map[*flight]bool{}, handlers: map[string]bool{}} }
+func newFlights(most int) *flights {
+	return &flights{most: most, open: map[*flight]bool{}, handlers: map[string]bool{}}
+}
 
 // begin is the hook Begin.
 func (f *flights) begin(a middleware.Arrival) context.Context {
@@ -40,7 +44,10 @@ func (f *flights) begin(a middleware.Arrival) context.Context {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.open[one], f.handlers[a.Handler] = true, true
+	if !f.handlers[one.handler] && len(f.handlers) >= f.most {
+		one.handler = other
+	}
+	f.open[one], f.handlers[one.handler] = true, true
 	return one
 }
 

@@ -2,57 +2,166 @@ package observe_test
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
 )
 
-// everything makes an app in which everything has happened.
-func everything(t *testing.T) *app {
+// everything makes each metric of an app have a value.
+func everything(t *testing.T, o middleware.Observer, collect func()) {
 	t.Helper()
 	a := newApp(t)
-	now := time.Now()
-	a.setHealth(middleware.Health{
-		Links: []middleware.LinkHealth{{Name: "consuming", Connected: true}, {Name: "publishing", Blocked: true, Reconnects: 2}},
-		Subscriptions: []middleware.SubscriptionHealth{{
-			Name: handler, Topic: topic, Queue: topic, InFlight: 3, Concurrency: 16, Deliveries: 20, Redeliveries: 4, Reconnects: 1,
-			Paused: []string{"failing"}, Holding: 2,
-		}},
-		Tiers: []middleware.TierHealth{{Queue: "retry.1s", Overdue: 5, Since: now}},
-	})
-	return a
-}
-
-func TestSmoke(t *testing.T) {
-	a := everything(t)
-	asked := make(chan struct{})
-	a.waiting = func(ctx context.Context) ([]middleware.Waiting, error) {
-		defer close(asked)
+	a.waiting = func(context.Context) ([]middleware.Waiting, error) {
 		return []middleware.Waiting{
 			{Kind: middleware.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 7, NextDue: time.Now().Add(time.Hour)},
 			{Kind: middleware.WaitingDead, Queue: "dead", Messages: 2, Oldest: time.Now().Add(-time.Hour)},
 		}, nil
 	}
-	registry := register(t, observe.Config{}, a)
-	ctx := from(topic, handler)
-	a.deliver(newMessage(ctx), nil)
-	a.deliver(newMessage(ctx), errDown, nil)
-	a.deliver(newMessage(ctx), backoff.Permanent(errDown))
+	a.health = func() middleware.Health {
+		return middleware.Health{
+			Links: []middleware.LinkHealth{{Name: "consuming", Connected: true}, {Name: "publishing", Blocked: true, Reconnects: 2}},
+			Subscriptions: []middleware.SubscriptionHealth{{
+				Name: handler, Topic: topic, Queue: topic, InFlight: 3, Concurrency: 16, Deliveries: 20, Redeliveries: 4, Reconnects: 1,
+				Paused: []string{"failing"}, Holding: 2,
+			}},
+			Tiers: []middleware.TierHealth{{Queue: "retry.1s", Overdue: 5, Since: time.Now()}},
+		}
+	}
+	a.observe(o)
+	a.deliver(newMessage(from(topic, handler)), errDown, nil)
+	a.deliver(newMessage(from(topic, handler)), backoff.Permanent(errDown))
 	a.observers.Published(middleware.Published{Topic: topic, Messages: 3, Result: middleware.PublishConfirmed, Took: time.Second})
-	_ = scrape(t, registry)
-	<-asked
-	require.Eventually(t, func() bool { return strings.Contains(scrape(t, registry), "watermill_retry_waiting_age") }, soon, time.Millisecond)
-	text := scrape(t, registry)
-	fmt.Println(text)
+	collect() // asks what waits
+	synctest.Wait()
+	require.Empty(t, a.logged.errors())
+}
+
+// TestAScrapeHasTheMetricsOfTheList: each with its name, kind, help, labels and buckets, and no others.
+func TestAScrapeHasTheMetricsOfTheList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewPedanticRegistry()
+		everything(t, observe.Prometheus(registry), func() { scrape(t, registry) })
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		listed := map[string]observe.Metric{}
+		for _, m := range observe.Metrics() {
+			listed[m.Prometheus] = m
+		}
+		require.Len(t, listed, len(observe.Metrics()))
+		for _, family := range families {
+			name := family.GetName()
+			m, found := listed[name]
+			require.True(t, found, "%s is not listed", name)
+			delete(listed, name)
+			assert.Equal(t, m.Description, family.GetHelp(), name)
+			assert.Equal(t, strings.ToUpper(string(m.Kind)), family.GetType().String(), name)
+			assert.Equal(t, m.Unit == "s", strings.HasSuffix(name, "_seconds"), name)
+			require.NotEmpty(t, family.GetMetric(), name)
+			for _, one := range family.GetMetric() {
+				var labels []string
+				for _, label := range one.GetLabel() {
+					labels = append(labels, label.GetName())
+				}
+				assert.ElementsMatch(t, m.Labels, labels, name)
+				var buckets []float64
+				for _, bucket := range one.GetHistogram().GetBucket() {
+					buckets = append(buckets, bucket.GetUpperBound())
+				}
+				assert.Equal(t, m.Buckets, buckets, name)
+			}
+		}
+		assert.Empty(t, listed, "these are not in the scrape")
+	})
+}
+
+// TestOpenTelemetryHasTheMetricsOfTheList: each with its name, unit, description, kind, labels and buckets, and no others.
+func TestOpenTelemetryHasTheMetricsOfTheList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader := sdkmetric.NewManualReader()
+		collect := func() (all metricdata.ResourceMetrics) {
+			require.NoError(t, reader.Collect(t.Context(), &all))
+			return all
+		}
+		everything(t, observe.OpenTelemetry(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), nil), func() { collect() })
+		listed := map[string]observe.Metric{}
+		for _, m := range observe.Metrics() {
+			listed[m.Name] = m
+		}
+		require.Len(t, listed, len(observe.Metrics()))
+		all := collect()
+		require.Len(t, all.ScopeMetrics, 1)
+		assert.Equal(t, "github.com/tieredretry/watermill-retry/observe", all.ScopeMetrics[0].Scope.Name)
+		for _, got := range all.ScopeMetrics[0].Metrics {
+			m, found := listed[got.Name]
+			require.True(t, found, "%s is not listed", got.Name)
+			delete(listed, got.Name)
+			assert.Equal(t, []string{m.Unit, m.Description}, []string{got.Unit, got.Description}, got.Name)
+			kind, buckets, labels := describe(t, got.Data)
+			assert.Equal(t, m.Kind, kind, got.Name)
+			assert.Equal(t, m.Buckets, buckets, got.Name)
+			for _, of := range labels {
+				assert.ElementsMatch(t, m.Labels, of, got.Name)
+			}
+		}
+		assert.Empty(t, listed, "these are not collected")
+	})
+}
+
+func describe(t *testing.T, data metricdata.Aggregation) (kind observe.Kind, buckets []float64, labels [][]string) {
+	t.Helper()
+	switch d := data.(type) {
+	case metricdata.Sum[int64]:
+		require.True(t, d.IsMonotonic)
+		return observe.Counter, nil, namesOf(d.DataPoints)
+	case metricdata.Gauge[int64]:
+		return observe.Gauge, nil, namesOf(d.DataPoints)
+	case metricdata.Gauge[float64]:
+		return observe.Gauge, nil, namesOf(d.DataPoints)
+	case metricdata.Histogram[float64]:
+		for _, point := range d.DataPoints {
+			buckets = point.Bounds
+			var names []string
+			for _, one := range point.Attributes.ToSlice() {
+				names = append(names, string(one.Key))
+			}
+			labels = append(labels, names)
+		}
+		return observe.Histogram, buckets, labels
+	default:
+		require.Fail(t, "unknown data", "%T", data)
+		return "", nil, nil
+	}
+}
+
+func namesOf[N int64 | float64](points []metricdata.DataPoint[N]) (all [][]string) {
+	for _, point := range points {
+		var names []string
+		for _, one := range point.Attributes.ToSlice() {
+			names = append(names, string(one.Key))
+		}
+		all = append(all, names)
+	}
+	return all
+}
+
+func TestTheListIsInOrder(t *testing.T) {
+	t.Parallel()
 	for _, m := range observe.Metrics() {
-		assert.Contains(t, text, "# HELP "+strings.TrimSuffix(m.Prometheus, "_total")+" "+m.Description)
+		assert.True(t, slices.IsSorted(m.Buckets), m.Name)
+		assert.Equal(t, m.Kind == observe.Histogram, len(m.Buckets) > 0, m.Name)
+		assert.True(t, strings.HasPrefix(m.Name, "watermill.retry."), m.Name)
+		assert.NotEmpty(t, m.Description, m.Name)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,31 +25,35 @@ import (
 )
 
 const (
-	soon    = time.Minute
 	topic   = "orders"
 	handler = "billing"
+
+	// took is how long the handlers of the tests take.
+	took = 40 * time.Millisecond
 )
 
 var errDown = errors.New("the bank is down")
 
-// app is what a Connection consists of, for an observer.
+// app is what a Connection consists of, for an observer: the retry middleware, its publisher, and a Health of the test.
 type app struct {
 	t         testing.TB
 	observers middleware.Observers
 	retry     *middleware.TieredRetry
 	closed    chan struct{}
 	logged    *lines
+	system    string
+	waiting   middleware.Waiter
 
-	mu      sync.Mutex
-	health  middleware.Health
-	refuse  func() error
-	copies  []*message.Message
-	waiting middleware.Waiter
+	mu     sync.Mutex
+	health func() middleware.Health
+	refuse func() error // nil, or whether Publish refuses
+	copies []*message.Message
 }
 
 func newApp(t testing.TB, change ...func(*middleware.TieredRetryConfig)) *app {
 	t.Helper()
-	a := &app{t: t, closed: make(chan struct{}), logged: &lines{}}
+	a := &app{t: t, closed: make(chan struct{}), logged: &lines{}, system: "rabbitmq"}
+	t.Cleanup(a.end)
 	config := middleware.TieredRetryConfig{
 		Publisher: a, Observers: &a.observers, MaxHold: time.Minute, TiersWait: true,
 		Schedule: backoff.Schedule{time.Second, 5 * time.Second, time.Minute},
@@ -68,26 +73,37 @@ func newApp(t testing.TB, change ...func(*middleware.TieredRetryConfig)) *app {
 	return a
 }
 
-// observed is the app as that of a Connection to RabbitMQ.
-func (a *app) observed() middleware.Observed {
-	return middleware.Observed{System: "rabbitmq", Health: a.Health, Waiting: a.waiting, Logger: a.logged, Closed: a.closed}
+// end closes the connection.
+func (a *app) end() {
+	select {
+	case <-a.closed:
+	default:
+		close(a.closed)
+	}
 }
 
+// observe attaches an observer.
 func (a *app) observe(o middleware.Observer) *app {
-	a.observers.Attach(o, a.observed())
+	a.observers.Attach(o, middleware.Observed{
+		System: a.system, Health: a.Health, Waiting: a.waiting, Logger: a.logged, Closed: a.closed,
+	})
 	return a
 }
 
 func (a *app) Health() middleware.Health {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.health
+	if a.health == nil {
+		return middleware.Health{}
+	}
+	return a.health()
 }
 
-func (a *app) setHealth(h middleware.Health) {
+// subscriptions sets the Health of the app.
+func (a *app) subscriptions(all ...middleware.SubscriptionHealth) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.health = h
+	a.health = func() middleware.Health { return middleware.Health{Subscriptions: all} }
 }
 
 // Publish takes the copies.
@@ -105,20 +121,33 @@ func (a *app) Publish(_ string, messages ...*message.Message) error {
 
 func (a *app) Close() error { return nil }
 
-// deliver calls a handler that returns the errors, one after the other, with the message and then with its copies.
-func (a *app) deliver(msg *message.Message, errs ...error) {
-	a.t.Helper()
-	for i, result := range errs {
-		_, err := a.retry.Middleware(func(*message.Message) ([]*message.Message, error) {
-			time.Sleep(time.Microsecond)
-			return nil, result
-		})(msg)
-		require.NoError(a.t, err)
-		if i < len(errs)-1 {
-			last := a.copies[len(a.copies)-1]
-			msg = newMessage(msg.Context())
-			msg.Metadata = last.Metadata
+// last returns the last copy as it comes back.
+func (a *app) last(ctx context.Context) *message.Message {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	msg := newMessage(ctx)
+	msg.Metadata = a.copies[len(a.copies)-1].Metadata
+	return msg
+}
+
+// deliver calls a handler with the message, and then with each of its copies. The calls have these results.
+func (a *app) deliver(msg *message.Message, results ...error) {
+	for i, result := range results {
+		if i > 0 {
+			msg = a.last(msg.Context())
 		}
+		a.handle(msg, func() error {
+			time.Sleep(took)
+			return result
+		})
+	}
+}
+
+func (a *app) handle(msg *message.Message, h func() error) {
+	if _, err := a.retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, h() })(msg); err == nil {
+		msg.Ack()
+	} else {
+		msg.Nack()
 	}
 }
 
@@ -164,15 +193,18 @@ func scrape(t testing.TB, registry *prometheus.Registry) string {
 	return response.Body.String()
 }
 
-// series returns the series of a metric with their values, sorted, without buckets and exemplars.
-func series(t testing.TB, registry *prometheus.Registry, name string) (all []string) {
+// samples returns the samples of a metric in a scrape: see samplesOf.
+func samples(t testing.TB, registry *prometheus.Registry, name string) []string {
 	t.Helper()
-	for line := range strings.Lines(scrape(t, registry)) {
-		of, _, _ := strings.Cut(line, "{")
-		of, _, _ = strings.Cut(of, " ")
-		if of == name {
-			line, _, _ = strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, name)), " # ")
-			all = append(all, line)
+	return samplesOf(scrape(t, registry), name)
+}
+
+// samplesOf returns the samples of a metric, sorted, without its name and without exemplars. Those of a histogram are of name_sum,
+// name_count or name_bucket.
+func samplesOf(text, name string) (all []string) {
+	for line := range strings.Lines(text) {
+		if line, _, _ = strings.Cut(strings.TrimSpace(line), " # "); strings.HasPrefix(line, name+"{") || strings.HasPrefix(line, name+" ") {
+			all = append(all, strings.TrimPrefix(line, name))
 		}
 	}
 	slices.Sort(all)
@@ -190,3 +222,15 @@ func register(t testing.TB, config observe.Config, apps ...*app) *prometheus.Reg
 	}
 	return registry
 }
+
+// inGoroutine runs f in a goroutine that f may end, and waits for its end.
+func inGoroutine(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
+}
+
+func exit() { runtime.Goexit() }

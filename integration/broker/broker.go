@@ -68,6 +68,17 @@ func Management(t testing.TB) *rabbithole.Client {
 	return client
 }
 
+// Exporter returns the address of the broker's plugin rabbitmq_prometheus: AMQP_PROMETHEUS_URL, or the AMQP port plus 10,020.
+func Exporter(t testing.TB) string {
+	t.Helper()
+	if endpoint := os.Getenv("AMQP_PROMETHEUS_URL"); endpoint != "" {
+		return endpoint
+	}
+	uri, err := amqp091.ParseURI(URL(t))
+	require.NoError(t, err)
+	return "http://" + net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port+10_020))
+}
+
 // Queue returns the arguments and the numbers of messages of a queue. It leaves out the consumers: after its close, one can stay in
 // the broker's statistics for two minutes in a form that the client cannot read.
 func Queue(client *rabbithole.Client, queue string) (*rabbithole.DetailedQueueInfo, error) {

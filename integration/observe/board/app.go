@@ -19,7 +19,8 @@ func quantile(share, by, histogram, of string) string {
 func app() Board {
 	return Board{
 		File: "app.json", UID: "watermill-retry-app", Title: "watermill-retry: apps",
-		Description: "What the handlers of your apps do with failed messages, from the metrics of package observe.",
+		Description: "What the handlers of your apps do with failed messages, from the metrics of package observe. On RabbitMQ every " +
+			"instance has the figures of all queues, so the panels of what waits show the maximum; on other backends, change max to sum there.",
 		Variables: []Variable{
 			{Name: "job", Label: "Job", Query: `label_values(watermill_retry_in_flight, job)`, All: true},
 			{Name: "topic", Label: "Topic", Query: `label_values(watermill_retry_outcomes_total{job=~"$job"}, topic)`, All: true},
@@ -38,7 +39,7 @@ func overview() []Panel {
 	return []Panel{
 		{
 			Title: "Failed deliveries now", Width: 4, Stat: true, Unit: "percentunit", Warning: 0.1, Critical: 0.5,
-			Description: "The share of the deliveries of all handlers that failed and were retried or dead-lettered.",
+			Description: "The share of the deliveries of all handlers that failed: retried, snoozed, discarded or dead-lettered.",
 			Queries:     []Query{{failing("", ofJob), "failed"}},
 		},
 		{
@@ -173,7 +174,7 @@ func outage() []Panel {
 	return []Panel{
 		{
 			Title: "Failing share by handler", Width: 8, Unit: "percentunit", Warning: 0.1, Critical: 0.5,
-			Description: "The share of the deliveries of each handler that failed and were retried or dead-lettered.",
+			Description: "The share of the deliveries of each handler that failed: retried, snoozed, discarded or dead-lettered.",
 			Queries:     []Query{{failing("handler", ofJob), "{{handler}}"}},
 		},
 		{
@@ -241,5 +242,7 @@ func failing(by, of string) string {
 	with := func(outcomes string) string {
 		return sum + `(rate(watermill_retry_outcomes_total` + of[:len(of)-1] + `, outcome=~"` + outcomes + `"}` + per + `))`
 	}
-	return with("retried|dead-lettered") + " / " + with("processed|recovered|retried|dead-lettered|snoozed|discarded")
+	const failed = "retried|snoozed|discarded|dead-lettered"
+	all := with("processed|recovered|" + failed)
+	return `(` + with(failed) + ` or ` + all + ` * 0) / ` + all
 }

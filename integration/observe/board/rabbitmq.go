@@ -7,6 +7,19 @@ const (
 	orphan = `$prefix\\.orphans`
 )
 
+// The figures of a queue at /metrics/detailed.
+const (
+	all       = "rabbitmq_detailed_queue_messages"
+	ready     = "rabbitmq_detailed_queue_messages_ready"
+	unacked   = "rabbitmq_detailed_queue_messages_unacked"
+	consumers = "rabbitmq_detailed_queue_consumers"
+)
+
+// expired is the number of messages that at-least-once dead-lettering has not finished: only the number of all messages has them.
+func expired(match string) string {
+	return queues(all, match) + " - " + queues(ready, match) + " - " + queues(unacked, match)
+}
+
 func queues(metric, match string) string {
 	return `sum by (queue) (` + metric + `{instance=~"$instance", vhost=~"$vhost", queue` + match + `})`
 }
@@ -34,7 +47,6 @@ func rabbitMQ() Board {
 }
 
 func queuePanels() []Panel {
-	const ready, unacked, consumers = "rabbitmq_detailed_queue_messages_ready", "rabbitmq_detailed_queue_messages_unacked", "rabbitmq_detailed_queue_consumers"
 	const work = `!~"` + tiers + `|` + dead + `|` + orphan + `"`
 	return []Panel{
 		{
@@ -55,12 +67,12 @@ func queuePanels() []Panel {
 		{
 			Title: "Tiers and inboxes", Width: 8, Unit: "short",
 			Description: "How many messages wait for their delay on each tier, or for their work queue in its inbox.",
-			Queries:     []Query{{queues(ready, `=~"`+tiers+`"`), "{{queue}}"}},
+			Queries:     []Query{{queues(all, `=~"`+tiers+`"`), "{{queue}}"}},
 		},
 		{
-			Title: "Tiers: unacknowledged", Width: 8, Unit: "short", Warning: 32,
-			Description: "How many messages have left a tier without the confirm of the next queue; from 32 on the tier forwards nothing.",
-			Queries:     []Query{{queues(unacked, `=~"`+tiers+`"`), "{{queue}}"}},
+			Title: "Tiers: delay is over", Width: 8, Unit: "short", Warning: 32,
+			Description: "How many messages of a tier have waited for their delay and are not yet confirmed by the next queue; with 32 that stay, it forwards nothing.",
+			Queries:     []Query{{expired(`=~"` + tiers + `"`), "{{queue}}"}},
 		},
 		{
 			Title: "Dead letters", Width: 4, Unit: "short", Warning: 1,

@@ -1,0 +1,145 @@
+package board_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tieredretry/watermill-retry/tools/prometheus"
+)
+
+const unitTests = "../../../observability/alerts/watermill-retry_test.yml"
+
+// alert is a rule of the file of alerts.
+type alert struct {
+	Alert, Expr         string
+	Labels, Annotations map[string]string
+}
+
+func readAlerts(t *testing.T) (all []alert) {
+	t.Helper()
+	text, err := os.ReadFile(alertFile)
+	require.NoError(t, err)
+	var file struct{ Groups []struct{ Rules []alert } }
+	require.NoError(t, yaml.Unmarshal(text, &file))
+	for _, group := range file.Groups {
+		all = append(all, group.Rules...)
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// unitTest is one test of the file of promtool. Its name is that of the alert, the state that is expected, and perhaps more words.
+type unitTest struct {
+	Name  string
+	Input []struct{ Series string } `yaml:"input_series"`
+	Tests []struct {
+		Alert  string           `yaml:"alertname"`
+		Expect []map[string]any `yaml:"exp_alerts"`
+	} `yaml:"alert_rule_test"`
+	node yaml.Node
+}
+
+func (u *unitTest) UnmarshalYAML(node *yaml.Node) error {
+	type plain unitTest
+	if err := node.Decode((*plain)(u)); err != nil {
+		return err
+	}
+	u.node = *node
+	return nil
+}
+
+// TestAlerts checks the alerts with promtool. Each must fire in one of its unit tests, and be quiet in another one. It writes a row for
+// each alert to the file OBSERVE_REPORT.
+func TestAlerts(t *testing.T) {
+	output, err := prometheus.Promtool(t.Context(), "check", "rules", alertFile)
+	require.NoError(t, err, output)
+	text, err := os.ReadFile(unitTests)
+	require.NoError(t, err)
+	var file struct{ Tests []unitTest }
+	require.NoError(t, yaml.Unmarshal(text, &file))
+	alerts := readAlerts(t)
+
+	passed := map[string]bool{} // by "<alert> <state>"
+	for _, u := range file.Tests {
+		words := strings.Fields(u.Name)
+		require.GreaterOrEqual(t, len(words), 2, "the unit test %q: its name begins with the alert and a state", u.Name)
+		require.True(t, slices.ContainsFunc(alerts, func(a alert) bool { return a.Alert == words[0] }), "no alert for the unit test %q", u.Name)
+		key := words[0] + " " + words[1]
+		err := u.run(t.Context(), t.TempDir(), words[0], words[1])
+		if err != nil {
+			t.Errorf("%s: %v", u.Name, err)
+		}
+		before, ran := passed[key]
+		passed[key] = err == nil && (before || !ran)
+	}
+	var report strings.Builder
+	for _, a := range alerts {
+		fires, quiet := passed[a.Alert+" fires"], passed[a.Alert+" quiet"]
+		fmt.Fprintf(&report, "alert=%s fires=%s quiet=%s\n", a.Alert, answer(fires), answer(quiet))
+		if !fires || !quiet {
+			t.Errorf("%s needs a unit test that fires and one that is quiet, and all of them must pass", a.Alert)
+		}
+	}
+	t.Log("\n" + report.String())
+	if path := os.Getenv("OBSERVE_REPORT"); path != "" {
+		require.NoError(t, os.WriteFile(path, []byte(report.String()), 0o644))
+	}
+}
+
+func answer(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+// run runs one unit test alone.
+func (u unitTest) run(ctx context.Context, folder, name, state string) error {
+	switch {
+	case len(u.Input) == 0:
+		return fmt.Errorf("it has no series")
+	case len(u.Tests) == 0:
+		return fmt.Errorf("it evaluates no alert")
+	}
+	for _, test := range u.Tests {
+		if test.Alert != name || len(test.Expect) > 0 != (state == "fires") || state != "fires" && state != "quiet" {
+			return fmt.Errorf("it expects %d alerts of %s", len(test.Expect), test.Alert)
+		}
+	}
+	rules, err := filepath.Abs(alertFile)
+	if err != nil {
+		return err
+	}
+	text, err := yaml.Marshal(map[string]any{"rule_files": []string{rules}, "evaluation_interval": "1m", "tests": []*yaml.Node{&u.node}})
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(folder, "test.yml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return err
+	}
+	_, err = prometheus.Promtool(ctx, "test", "rules", path)
+	return err
+}
+
+// TestAlertsHaveWhatAReaderNeeds: a severity, a summary, a description with the value, and a runbook.
+func TestAlertsHaveWhatAReaderNeeds(t *testing.T) {
+	t.Parallel()
+	for _, a := range readAlerts(t) {
+		require.Contains(t, []string{"warning", "critical"}, a.Labels["severity"], a.Alert)
+		require.NotEmpty(t, a.Annotations["summary"], a.Alert)
+		if a.Alert != "AppAway" { // what is away has no value
+			require.Contains(t, a.Annotations["description"], "$value", a.Alert)
+		}
+		require.Equal(t, "https://github.com/tieredretry/watermill-retry/blob/main/docs/operations.md#"+strings.ToLower(a.Alert),
+			a.Annotations["runbook_url"], a.Alert)
+	}
+}

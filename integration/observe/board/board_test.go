@@ -1,0 +1,53 @@
+package board_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/observe/board"
+	"github.com/tieredretry/watermill-retry/observe"
+)
+
+func TestBoardsAreWritten(t *testing.T) {
+	t.Parallel()
+	for _, b := range board.Boards() {
+		want, err := b.JSON()
+		require.NoError(t, err)
+		got, err := os.ReadFile(filepath.Join(boardFolder, b.File))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, got), "%s is not what the data makes: run go generate ./observe/board in the folder integration", b.File)
+	}
+}
+
+func TestPanelsAreDescribed(t *testing.T) {
+	t.Parallel()
+	for _, b := range board.Boards() {
+		file := readBoard(t, filepath.Join(boardFolder, b.File))
+		panels := 0
+		for _, p := range file.Panels {
+			if p.Type == "row" {
+				continue
+			}
+			panels++
+			require.NotEmpty(t, p.Targets, p.Title)
+			require.True(t, strings.HasSuffix(p.Description, "."), "the description of %s is a sentence: %q", p.Title, p.Description)
+			require.NotContains(t, p.Description[:len(p.Description)-1], ". ", "the description of %s is one sentence", p.Title)
+		}
+		require.NotZero(t, panels)
+	}
+}
+
+// TestTheBoardHasEveryMetric: what package observe measures can be seen.
+func TestTheBoardHasEveryMetric(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(boardFolder, "app.json"))
+	require.NoError(t, err)
+	for _, m := range observe.Metrics() {
+		require.True(t, bytes.Contains(text, []byte(m.Prometheus)), "no panel has the metric %s", m.Prometheus)
+	}
+}

@@ -1,0 +1,198 @@
+package board_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	boardFolder = "../../../observability/dashboards"
+	alertFile   = "../../../observability/alerts/watermill-retry.yml"
+	docsPage    = "../../../docs/observability.md"
+)
+
+// A question is a query that is evaluated.
+type question struct {
+	where  string // it comes from
+	expr   string
+	labels []string // that its result must have
+	empty  bool     // its result may be empty: it compares
+}
+
+// TestQueries evaluates every query of the boards, the alerts and the documentation with a real Prometheus, which scrapes a real app and
+// RabbitMQ. Each selector must find a series, and each result must have a value.
+func TestQueries(t *testing.T) {
+	questions := alertQuestions(t)
+	documented := docsQuestions(t)
+	boards := boardQuestions(t)
+	questions = append(append(questions, documented...), boards...)
+
+	a := startApp(t)
+	s := startPrometheus(t, a.metrics)
+	values := strings.NewReplacer("${datasource}", "", "$__rate_interval", "10s", "$job", job, "$topic", ".*", "$handler", billing,
+		"$instance", ".*", "$vhost", ".*", "$prefix", a.prefix)
+	var left []error
+	require.Eventually(t, func() bool {
+		var open []question
+		left = nil
+		for _, q := range questions {
+			if err := s.answers(t.Context(), values.Replace(q.expr), q); err != nil {
+				open, left = append(open, q), append(left, fmt.Errorf("%s: %w", q.where, err))
+			}
+		}
+		questions = open
+		return len(open) == 0
+	}, soon, 500*time.Millisecond, "these queries have no answer:\n%v", lazily(func() error { return errors.Join(left...) }))
+
+	s.requireAlerts(t, "DeadLettersGrowing", "OrphansAboveZero", "Holding", "PausedTooLong", "OverdueTier")
+	t.Logf("%d queries of boards, %d of the documentation", len(boards), len(documented))
+}
+
+// lazily is an argument whose text is made when it is printed.
+type lazily func() error
+
+func (l lazily) String() string { return fmt.Sprint(l()) }
+
+// answers evaluates one query, and then each of its selectors.
+func (s *server) answers(ctx context.Context, expr string, q question) error {
+	if left := regexp.MustCompile(`\$\w+|\$\{\w+\}`).FindString(expr); left != "" {
+		return fmt.Errorf("the variable %s has no value in\n%s", left, expr)
+	}
+	samples, err := s.query(ctx, expr)
+	if err != nil {
+		return fmt.Errorf("%w: in\n%s", err, expr)
+	}
+	found := selectors(expr)
+	if len(found) == 0 {
+		return fmt.Errorf("no metric is named in\n%s", expr)
+	}
+	for _, selector := range found {
+		series, err := s.query(ctx, selector)
+		if err != nil || len(series) == 0 {
+			return fmt.Errorf("no series for %s (%v) of\n%s", selector, err, expr)
+		}
+	}
+	number := false
+	for _, sample := range samples {
+		number = number || !math.IsNaN(sample.number())
+		for _, label := range q.labels {
+			if _, has := sample.Metric[label]; !has {
+				return fmt.Errorf("the label %s is missing in the result of\n%s", label, expr)
+			}
+		}
+	}
+	if !number && !q.empty {
+		return fmt.Errorf("%d series, and none has a value:\n%s", len(samples), expr)
+	}
+	return nil
+}
+
+// requireAlerts waits until these alerts are pending or firing in Prometheus, and requires that it evaluates all of them.
+func (s *server) requireAlerts(t *testing.T, names ...string) {
+	t.Helper()
+	var missing string
+	require.Eventually(t, func() bool {
+		rules, err := s.rules(t.Context())
+		require.NoError(t, err)
+		active := map[string]bool{}
+		for _, r := range rules {
+			require.NotEqual(t, "err", r.Health, "%s: %s", r.Name, r.LastError)
+			active[r.Name] = r.State == "pending" || r.State == "firing"
+		}
+		for _, name := range names {
+			if !active[name] {
+				missing = name
+				return false
+			}
+		}
+		return true
+	}, soon, 500*time.Millisecond, "what the app does makes no alert: %s", lazily(func() error { return errors.New(missing) }))
+}
+
+// legendLabel is a label in the legend of a panel.
+var legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
+
+// choices is the query of a variable.
+var choices = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
+
+// boardQuestions reads the boards as Grafana gets them.
+func boardQuestions(t *testing.T) (all []question) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(boardFolder, "*.json"))
+	require.NoError(t, err)
+	require.Len(t, files, 2)
+	for _, file := range files {
+		b := readBoard(t, file)
+		for _, v := range b.Templating.List {
+			if v.Type != "query" {
+				continue
+			}
+			parts := choices.FindStringSubmatch(v.Definition)
+			require.NotNil(t, parts, "%s: the variable %s: %s", file, v.Name, v.Definition)
+			all = append(all, question{where: filepath.Base(file) + ", variable " + v.Name, expr: parts[1], labels: parts[2:]})
+		}
+		for _, p := range b.Panels {
+			for _, target := range p.Targets {
+				q := question{where: filepath.Base(file) + ", panel " + p.Title, expr: target.Expr}
+				for _, label := range legendLabel.FindAllStringSubmatch(target.LegendFormat, -1) {
+					if label[1] != "reason" { // Prometheus leaves out an empty label
+						q.labels = append(q.labels, label[1])
+					}
+				}
+				all = append(all, q)
+			}
+		}
+	}
+	return all
+}
+
+type boardFile struct {
+	Templating struct {
+		List []struct{ Name, Type, Definition string }
+	}
+	Panels []struct {
+		Type, Title, Description string
+		Targets                  []struct{ Expr, LegendFormat string }
+	}
+}
+
+func readBoard(t *testing.T, file string) (b boardFile) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &b), file)
+	return b
+}
+
+func alertQuestions(t *testing.T) (all []question) {
+	t.Helper()
+	for _, a := range readAlerts(t) {
+		all = append(all, question{where: "alert " + a.Alert, expr: a.Expr, empty: true})
+	}
+	return all
+}
+
+// docsQuestions returns the blocks of PromQL of the documentation. An empty line separates two queries of a block.
+func docsQuestions(t *testing.T) (all []question) {
+	t.Helper()
+	page, err := os.ReadFile(docsPage)
+	require.NoError(t, err)
+	for _, block := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		for expr := range strings.SplitSeq(block[1], "\n\n") {
+			all = append(all, question{where: filepath.Base(docsPage), expr: strings.TrimSpace(expr), empty: strings.ContainsAny(expr, "<>")})
+		}
+	}
+	require.NotEmpty(t, all, "%s has no PromQL", docsPage)
+	return all
+}

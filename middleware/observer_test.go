@@ -1,0 +1,669 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+const (
+	trace      = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	otherTrace = "00-11111111111111111111111111111111-2222222222222222-01"
+)
+
+// beginKey is the key of what the Begin of a witness adds to the context: the number of the call.
+type beginKey struct{ witness string }
+
+// A witness is an Observer that keeps what its hooks get.
+type witness struct {
+	name   string
+	traces string                 // what Traceparent returns
+	change func(h *retrymw.Hooks) // of the hooks that it attaches; optional
+
+	mu        sync.Mutex
+	observed  []retrymw.Observed
+	arrivals  []retrymw.Arrival
+	events    []retrymw.Event
+	produced  []string
+	published []retrymw.Published
+}
+
+func (w *witness) Attach(o retrymw.Observed) (retrymw.Hooks, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.observed = append(w.observed, o)
+	hooks := retrymw.Hooks{
+		Begin: func(a retrymw.Arrival) context.Context {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.arrivals = append(w.arrivals, a)
+			return context.WithValue(a.Context, beginKey{w.name}, len(w.arrivals))
+		},
+		Event: func(e retrymw.Event) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.events = append(w.events, e)
+		},
+		Produced: func(ctx context.Context, produced []*message.Message) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for _, msg := range produced {
+				msg.Metadata.Set("produced by", fmt.Sprint(ctx.Value(beginKey{w.name})))
+				w.produced = append(w.produced, msg.UUID)
+			}
+		},
+		Traceparent: func(ctx context.Context) string {
+			if ctx.Value(beginKey{w.name}) == nil {
+				return "not the context of Begin"
+			}
+			return w.traces
+		},
+		LogFields: func(ctx context.Context) watermill.LogFields {
+			return watermill.LogFields{"call_" + w.name: ctx.Value(beginKey{w.name})}
+		},
+		Published: func(p retrymw.Published) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.published = append(w.published, p)
+		},
+	}
+	if w.change != nil {
+		w.change(&hooks)
+	}
+	return hooks, nil
+}
+
+// observedBy attaches observers to the middleware.
+func observedBy(logger watermill.LoggerAdapter, all ...retrymw.Observer) func(*retrymw.TieredRetryConfig) {
+	return func(c *retrymw.TieredRetryConfig) {
+		c.Observers = &retrymw.Observers{}
+		for _, o := range all {
+			c.Observers.Attach(o, retrymw.Observed{System: "test", Logger: logger})
+		}
+	}
+}
+
+// TestObserverSeesEachOutcome compares what an observer gets with what Observe gets, whose values TestEachOutcomeHasAnEvent has.
+func TestObserverSeesEachOutcome(t *testing.T) {
+	routed := routerContext(t)
+	down := func(*message.Message) error { return errDown }
+	again := retrymw.Record{Failures: 1, Topic: topic}
+	last := retrymw.Record{Failures: 4, Topic: topic}
+	const notCalled = 0
+	rows := []struct {
+		name    string
+		record  retrymw.Record
+		handler func(*message.Message) error
+		fail    func(try int) error
+		stop    bool
+		called  int // how often the handler was called
+		want    []retrymw.Outcome
+	}{
+		{"success", retrymw.Record{}, func(*message.Message) error { return nil }, nil, false, 1, []retrymw.Outcome{retrymw.Processed}},
+		{"recovery", again, func(*message.Message) error { return nil }, nil, false, 1, []retrymw.Outcome{retrymw.Recovered}},
+		{"failure", retrymw.Record{}, down, nil, false, 1, []retrymw.Outcome{retrymw.Retried}},
+		{"snooze", again, func(*message.Message) error { return errLater }, nil, false, 1, []retrymw.Outcome{retrymw.Snoozed}},
+		{"rest of a delay", retrymw.Record{Failures: 1, Topic: topic, Remaining: 2 * time.Second}, down, nil, false, notCalled, []retrymw.Outcome{retrymw.Parked}},
+		{"last failure", last, down, nil, false, 1, []retrymw.Outcome{retrymw.DeadLettered}},
+		{"discard", again, func(*message.Message) error { return context.Canceled }, nil, false, 1, []retrymw.Outcome{retrymw.Discarded}},
+		{"hold", retrymw.Record{}, down, func(try int) error {
+			if try == 1 {
+				return errUnconfirmed
+			}
+			return nil
+		}, false, 1, []retrymw.Outcome{retrymw.Held, retrymw.Retried}},
+		{"shutdown", again, func(*message.Message) error { return context.Canceled }, nil, true, 1, []retrymw.Outcome{retrymw.GivenBack}},
+		{"own ack", again, func(msg *message.Message) error { msg.Ack(); return errDown }, nil, false, 1, []retrymw.Outcome{retrymw.Settled}},
+		{"panic", retrymw.Record{}, func(*message.Message) error { panic("boom") }, nil, false, 1, []retrymw.Outcome{retrymw.Retried}},
+		{"last panic", last, func(*message.Message) error { panic("boom") }, nil, false, 1, []retrymw.Outcome{retrymw.DeadLettered}},
+		{"goexit", retrymw.Record{}, func(*message.Message) error { runtime.Goexit(); return nil }, nil, false, 1, []retrymw.Outcome{retrymw.Retried}},
+	}
+	seen := map[retrymw.Outcome]bool{}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{name: "a"}
+				var events []retrymw.Event
+				retry, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observing(&events), observedBy(nil, w), func(c *retrymw.TieredRetryConfig) {
+					c.Rules = append(c.Rules, retrymw.Rule{Name: "discard", If: retrymw.Is(context.Canceled), Then: retrymw.Discard()})
+				})
+				sent.fail = row.fail
+				bound := s.bind(routed)
+				msg := messageOf(bound)
+				if row.record.Failures > 0 {
+					row.record.FirstFailedAt = time.Now().Add(-time.Minute)
+					row.record.Write(msg.Metadata)
+				}
+				record, _ := retrymw.ReadRecord(msg.Metadata)
+				var handled context.Context
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					_, _ = retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+						handled = msg.Context()
+						if row.stop {
+							s.stop()
+						}
+						time.Sleep(time.Millisecond)
+						return nil, row.handler(msg)
+					})(msg)
+				}()
+				<-done
+
+				outcomes := make([]retrymw.Outcome, len(w.events))
+				for i, e := range w.events {
+					outcomes[i] = e.Outcome
+				}
+				assert.Equal(t, row.want, outcomes)
+				assert.Equal(t, events, w.events)
+				require.Len(t, w.arrivals, row.called)
+				if row.called == notCalled {
+					assert.Nil(t, events[0].Context.Value(beginKey{"a"}))
+					return
+				}
+				assert.Equal(t, retrymw.Arrival{Context: bound, Topic: topic, Handler: handler, Message: msg, Record: record}, w.arrivals[0])
+				assert.Equal(t, 1, handled.Value(beginKey{"a"}))
+				for _, e := range w.events {
+					assert.Equal(t, 1, e.Context.Value(beginKey{"a"}))
+				}
+				for _, c := range sent.copies {
+					assert.Equal(t, 1, c.msg.Context().Value(beginKey{"a"}))
+				}
+				assert.Equal(t, strings.Count(logs.String(), "message_uuid:uuid-1"), strings.Count(logs.String(), "call_a:1"), logs.String())
+			})
+		})
+		for _, outcome := range row.want {
+			seen[outcome] = true
+		}
+	}
+	for _, outcome := range retrymw.Outcomes() {
+		assert.True(t, seen[outcome], "no row for %q", outcome)
+	}
+}
+
+// The end of the message's context ends the one that Begin has returned, if that is derived from it.
+func TestHandlerHasTheContextOfBegin(t *testing.T) {
+	ctx, cancel := context.WithCancel(routerContext(t))
+	w := &witness{name: "a"}
+	retry, _ := setup(t, observedBy(nil, w))
+	_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		require.NoError(t, msg.Context().Err())
+		cancel()
+		require.ErrorIs(t, msg.Context().Err(), context.Canceled)
+		assert.Equal(t, topic, message.SubscribeTopicFromCtx(msg.Context()))
+		return nil, nil
+	})(messageOf(ctx))
+	require.NoError(t, err)
+
+	// Where Begin returns nil, the message keeps its context.
+	none := &witness{name: "none", change: func(h *retrymw.Hooks) { h.Begin = func(retrymw.Arrival) context.Context { return nil } }}
+	retry, _ = setup(t, observedBy(nil, none))
+	own := routerContext(t)
+	msg := messageOf(own)
+	_, err = retry.Middleware(succeed)(msg)
+	require.NoError(t, err)
+	assert.Equal(t, own, msg.Context())
+	assert.Equal(t, own, none.events[0].Context)
+}
+
+// Each observer gets the context of the one before.
+func TestObserversAreCalledOneAfterTheOther(t *testing.T) {
+	first, second := &witness{name: "first"}, &witness{name: "second", traces: trace}
+	retry, sent := setup(t, observedBy(nil, first, second))
+	out := message.NewMessage("out", nil)
+	produced, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		assert.Equal(t, []any{1, 1}, []any{msg.Context().Value(beginKey{"first"}), msg.Context().Value(beginKey{"second"})})
+		return []*message.Message{out}, nil
+	})(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	require.Equal(t, []*message.Message{out}, produced)
+	assert.Equal(t, message.Metadata{"produced by": "1"}, out.Metadata)
+	_, err = retry.Middleware(failing(errDown))(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	for _, w := range []*witness{first, second} {
+		assert.Len(t, w.arrivals, 2)
+		assert.Equal(t, []string{"out"}, w.produced)
+		require.Len(t, w.events, 2)
+		assert.Equal(t, []retrymw.Outcome{retrymw.Processed, retrymw.Retried}, []retrymw.Outcome{w.events[0].Outcome, w.events[1].Outcome})
+		assert.Equal(t, []any{2, 2}, []any{w.events[1].Context.Value(beginKey{"first"}), w.events[1].Context.Value(beginKey{"second"})})
+	}
+	assert.Equal(t, 2, second.arrivals[1].Context.Value(beginKey{"first"}))
+	assert.Nil(t, first.arrivals[1].Context.Value(beginKey{"second"}))
+	assert.Equal(t, trace, sent.only(t).msg.Metadata[retrymw.TraceparentKey], "the first one that traces")
+}
+
+func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
+	ctx := routerContext(t)
+	record := retrymw.Record{Failures: 1, Topic: topic, Traceparent: otherTrace}
+	tracing := func(text string) []func(*retrymw.TieredRetryConfig) {
+		return []func(*retrymw.TieredRetryConfig){observedBy(nil, &witness{name: "a", traces: text})}
+	}
+	for name, row := range map[string]struct {
+		config []func(*retrymw.TieredRetryConfig)
+		record retrymw.Record
+		want   string
+	}{
+		"first failure":        {tracing(trace), retrymw.Record{}, trace},
+		"later failure":        {tracing(trace), record, trace},
+		"no trace any more":    {tracing(""), record, otherTrace},
+		"no observer any more": {nil, record, otherTrace},
+		"nothing traces":       {tracing(""), retrymw.Record{}, ""},
+		"too long":             {tracing(strings.Repeat("0", 1000)), record, strings.Repeat("0", 128)},
+		"not valid UTF-8":      {tracing(strings.Repeat("0", 127) + "ü"), record, strings.Repeat("0", 127)},
+		"record of another topic": {
+			tracing(""), retrymw.Record{Failures: 1, Topic: "other", Traceparent: otherTrace}, "",
+		},
+	} {
+		for _, failures := range []int{row.record.Failures, 4} { // a copy, and a dead letter
+			if failures == 4 && row.record.Failures == 0 {
+				continue
+			}
+			t.Run(fmt.Sprint(name, " ", failures), func(t *testing.T) {
+				retry, sent := setup(t, row.config...)
+				msg := messageOf(ctx)
+				if row.record.Failures > 0 {
+					row.record.Failures = failures
+					row.record.Write(msg.Metadata)
+				}
+				_, err := retry.Middleware(failing(errDown))(msg)
+				require.NoError(t, err)
+				assert.Equal(t, row.want, sent.only(t).msg.Metadata[retrymw.TraceparentKey])
+				dead, _ := retrymw.ReadRecord(sent.only(t).msg.Metadata)
+				assert.Equal(t, row.want, dead.Traceparent)
+			})
+		}
+	}
+}
+
+// Anybody can write the key: it may have any length and any bytes, and be there without a record.
+func TestForgedTraceparentDoesNoHarm(t *testing.T) {
+	ctx := routerContext(t)
+	for name, forged := range map[string]string{"long": strings.Repeat("x", 1<<20), "bytes": "\xff\x00\n", "empty": ""} {
+		for _, counted := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, counted), func(t *testing.T) {
+				w := &witness{name: "a"}
+				retry, sent := setup(t, observedBy(nil, w))
+				msg := messageOf(ctx)
+				if counted {
+					retrymw.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
+				}
+				msg.Metadata[retrymw.TraceparentKey] = forged
+				_, err := retry.Middleware(failing(errDown))(msg)
+				require.NoError(t, err)
+				copied := sent.only(t).msg.Metadata
+				assert.LessOrEqual(t, len(copied[retrymw.TraceparentKey]), 128)
+				assert.Equal(t, w.arrivals[0].Record.Failures+1, w.events[0].Record.Failures)
+
+				produced, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+					return []*message.Message{msg.Copy()}, nil
+				})(redelivered(ctx, sent.only(t)))
+				require.NoError(t, err)
+				assert.NotContains(t, produced[0].Metadata, retrymw.TraceparentKey)
+				assert.Equal(t, retrymw.Recovered, w.events[1].Outcome)
+			})
+		}
+	}
+}
+
+// arrivalsOf returns what Begin gets when a handler fails once with this error, and its copy comes back this much too late.
+func arrivalsOf(t *testing.T, err error, late time.Duration, change ...func(*retrymw.TieredRetryConfig)) (a retrymw.Arrival, e, back retrymw.Event) {
+	t.Helper()
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{name: "a"}
+		retry, sent := setup(t, append(change, observedBy(nil, w))...)
+		_, failed := retry.Middleware(failing(err))(messageOf(ctx))
+		require.NoError(t, failed)
+		for w.events[len(w.events)-1].Outcome != retrymw.Recovered {
+			copied := sent.copies[len(sent.copies)-1]
+			due := w.events[len(w.events)-1].Record.DueAt
+			time.Sleep(time.Until(due) + late)
+			_, failed := retry.Middleware(succeed)(redelivered(ctx, copied))
+			require.NoError(t, failed)
+		}
+		a, e, back = w.arrivals[len(w.arrivals)-1], w.events[0], w.events[len(w.events)-1]
+	})
+	return a, e, back
+}
+
+func TestRetryHasItsTierAndItsLateness(t *testing.T) {
+	const late = 1500 * time.Millisecond
+	for name, row := range map[string]struct {
+		err    error
+		change []func(*retrymw.TieredRetryConfig)
+		want   time.Duration
+	}{
+		"schedule":                         {errDown, nil, time.Second},
+		"schedule, tiers wait":             {errDown, []func(*retrymw.TieredRetryConfig){tiersWait}, time.Second},
+		"requested tier":                   {backoff.RetryAfter(errDown, time.Minute), nil, time.Minute},
+		"requested delay":                  {backoff.RetryAfter(errDown, 7*time.Second), nil, time.Minute}, // it waits there, and is due before
+		"requested delay, beyond all":      {backoff.RetryAfter(errDown, time.Hour), nil, time.Minute},
+		"requested delay, tiers wait":      {backoff.RetryAfter(errDown, 5500*time.Millisecond), []func(*retrymw.TieredRetryConfig){tiersWait}, 5 * time.Second},
+		"requested delay, below the least": {backoff.RetryAfter(errDown, time.Millisecond), []func(*retrymw.TieredRetryConfig){tiersWait}, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			arrived, failed, back := arrivalsOf(t, row.err, late, row.change...)
+			assert.Equal(t, backoff.Tier(row.want), arrived.Tier)
+			assert.Equal(t, failed.Tier, arrived.Tier)
+			assert.InDelta(t, late, arrived.Lateness, float64(time.Millisecond)) // the record has milliseconds
+			assert.Equal(t, 1, arrived.Record.Failures)
+			assert.Equal(t, []any{arrived.Tier, arrived.Lateness}, []any{back.Arrived, back.Lateness})
+			assert.Zero(t, failed.Arrived)
+			assert.Zero(t, failed.Lateness)
+		})
+	}
+}
+
+// A message that comes before it is due, by the clock of this host, is not late.
+func TestEarlyRetryIsNotLate(t *testing.T) {
+	arrived, _, _ := arrivalsOf(t, errDown, -500*time.Millisecond)
+	assert.Equal(t, backoff.Tier(time.Second), arrived.Tier)
+	assert.Zero(t, arrived.Lateness)
+}
+
+// The tier is a label of a metric: whatever a record has, it must be one of few.
+func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
+	ctx := routerContext(t)
+	now := time.Now()
+	far := []time.Time{
+		{}, time.Unix(0, 0), now, now.Add(-time.Hour), now.Add(time.Nanosecond), now.Add(1234567 * time.Microsecond), now.Add(time.Hour),
+		now.Add(backoff.MaxDelay), now.Add(-backoff.MaxDelay), time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC),
+	}
+	for name, change := range map[string]func(*retrymw.TieredRetryConfig){
+		"plain":  func(*retrymw.TieredRetryConfig) {},
+		"tiers":  tiersWait,
+		"jitter": func(c *retrymw.TieredRetryConfig) { c.Jitter, c.TiersWait = 0.3, true },
+		"extra":  func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &witness{name: "a"}
+			config := configOf(&recorder{})
+			change(&config)
+			retry, _ := setup(t, change, observedBy(nil, w))
+			for _, due := range far {
+				for _, failed := range far {
+					msg := messageOf(ctx)
+					retrymw.Record{Failures: 1, Topic: topic, DueAt: due, LastFailedAt: failed}.Write(msg.Metadata)
+					_, err := retry.Middleware(succeed)(msg)
+					require.NoError(t, err)
+				}
+			}
+			if config.Jitter > 0 {
+				h := retry.Middleware(failing(errDown))
+				for range 200 {
+					_, err := h(messageOf(ctx))
+					require.NoError(t, err)
+					failed := w.events[len(w.events)-1]
+					msg := messageOf(ctx)
+					failed.Record.Write(msg.Metadata)
+					_, err = retry.Middleware(succeed)(msg)
+					require.NoError(t, err)
+				}
+			}
+			tiers, used := config.Tiers(), map[backoff.Tier]bool{}
+			require.Len(t, w.arrivals, len(w.events))
+			for i, a := range w.arrivals {
+				require.Equal(t, []any{a.Tier, a.Lateness}, []any{w.events[i].Arrived, w.events[i].Lateness})
+				require.GreaterOrEqual(t, a.Lateness, time.Duration(0))
+				if a.Tier == 0 {
+					require.Zero(t, a.Lateness)
+					continue
+				}
+				require.Contains(t, tiers, a.Tier)
+				used[a.Tier] = true
+			}
+			assert.Greater(t, len(used), 1)
+		})
+	}
+}
+
+// Hooks are code of another module. A panic of each of them is logged once, and changes nothing.
+func TestPanicOfAHookChangesNothing(t *testing.T) {
+	for hook, broken := range map[string]func(*retrymw.Hooks){
+		"Begin": func(h *retrymw.Hooks) { h.Begin = func(retrymw.Arrival) context.Context { panic("broken hook") } },
+		"Event": func(h *retrymw.Hooks) { h.Event = func(retrymw.Event) { panic("broken hook") } },
+		"Produced": func(h *retrymw.Hooks) {
+			h.Produced = func(context.Context, []*message.Message) { panic("broken hook") }
+		},
+		"Traceparent": func(h *retrymw.Hooks) { h.Traceparent = func(context.Context) string { panic("broken hook") } },
+		"LogFields": func(h *retrymw.Hooks) {
+			h.LogFields = func(context.Context) watermill.LogFields { panic("broken hook") }
+		},
+		"Published": func(h *retrymw.Hooks) { h.Published = func(retrymw.Published) { panic("broken hook") } },
+	} {
+		t.Run(hook, func(t *testing.T) {
+			logs := &logRecorder{}
+			bad, good := &witness{name: "bad", change: broken}, &witness{name: "good"}
+			var observers *retrymw.Observers
+			retry, sent, s, own := setupBound(t, observedBy(logs, bad, good), func(c *retrymw.TieredRetryConfig) { observers = c.Observers })
+			for range 3 {
+				msg := messageOf(s.bind(routerContext(t)))
+				produced, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+					return []*message.Message{message.NewMessage("out", nil)}, nil
+				})(msg)
+				require.NoError(t, err)
+				require.Len(t, produced, 1)
+				_, err = retry.Middleware(failing(errDown))(messageOf(s.bind(routerContext(t))))
+				require.NoError(t, err)
+				observers.Published(retrymw.Published{Topic: "1s.orders", Messages: 1})
+			}
+			assert.Len(t, sent.copies, 3)
+			assert.Equal(t, 1, logs.lines("The hook "+hook+" of an observer panicked"), logs.String())
+			assert.Contains(t, logs.String(), "broken hook")
+			assert.Equal(t, 3, own.lines("message waits for its retry"))
+			assert.Len(t, good.arrivals, 6, "the other observer sees everything")
+			assert.Len(t, good.events, 6)
+			assert.Len(t, good.produced, 3)
+			assert.Len(t, good.published, 3)
+		})
+	}
+}
+
+// Goexit of a hook ends the goroutine of the handler. The message is settled nevertheless.
+func TestMessageIsSettledAfterGoexitOfAnObserver(t *testing.T) {
+	w := &witness{name: "a", change: func(h *retrymw.Hooks) { h.Event = func(retrymw.Event) { runtime.Goexit() } }}
+	retry, sent := setup(t, observedBy(nil, w))
+	msg := messageOf(routerContext(t))
+	go func() { _, _ = retry.Middleware(failing(errDown))(msg) }()
+	<-msg.Acked()
+	assert.Equal(t, "1s.orders", sent.only(t).topic)
+}
+
+type attaching func(retrymw.Observed) (retrymw.Hooks, error)
+
+func (a attaching) Attach(o retrymw.Observed) (retrymw.Hooks, error) { return a(o) }
+
+func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
+	for want, observer := range map[string]retrymw.Observer{
+		"the registry has one": attaching(func(retrymw.Observed) (retrymw.Hooks, error) {
+			return retrymw.Hooks{}, errors.New("the registry has one")
+		}),
+		"broken attach":          attaching(func(retrymw.Observed) (retrymw.Hooks, error) { panic("broken attach") }),
+		"the observer is nil":    nil,
+		"invalid memory address": (*witness)(nil),
+	} {
+		t.Run(want, func(t *testing.T) {
+			logs, w := &logRecorder{}, &witness{name: "a"}
+			retry, sent := setup(t, observedBy(logs, observer, w))
+			for range 3 {
+				_, err := retry.Middleware(failing(errDown))(messageOf(routerContext(t)))
+				require.NoError(t, err)
+			}
+			assert.Len(t, sent.copies, 3)
+			assert.Len(t, w.events, 3)
+			assert.Equal(t, 1, strings.Count(logs.String(), "\n"), logs.String())
+			assert.Contains(t, logs.String(), "Cannot observe the connection")
+			assert.Contains(t, logs.String(), want)
+
+			retry, _ = setup(t, observedBy(nil, observer)) // without a logger
+			_, err := retry.Middleware(succeed)(messageOf(routerContext(t)))
+			require.NoError(t, err)
+		})
+	}
+	var none *retrymw.Observers
+	assert.False(t, none.Observes())
+	none.Published(retrymw.Published{})
+	assert.False(t, (&retrymw.Observers{}).Observes())
+}
+
+func TestObserverGetsWhatIsObserved(t *testing.T) {
+	w := &witness{name: "a"}
+	closed := make(chan struct{})
+	health := func() retrymw.Health { return retrymw.Health{Links: []retrymw.LinkHealth{{Name: "consuming"}}} }
+	waits := func(context.Context) ([]retrymw.Waiting, error) { return []retrymw.Waiting{{Queue: "q"}}, nil }
+	var observers retrymw.Observers
+	observers.Attach(w, retrymw.Observed{System: "rabbitmq", Health: health, Waiting: waits, Closed: closed})
+	require.Len(t, w.observed, 1)
+	o := w.observed[0]
+	assert.Equal(t, "rabbitmq", o.System)
+	assert.Equal(t, "consuming", o.Health().Links[0].Name)
+	waiting, err := o.Waiting(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "q", waiting[0].Queue)
+	assert.NotNil(t, o.Logger, "an observer can always log")
+	assert.NotNil(t, o.Closed)
+	assert.True(t, observers.Observes())
+
+	ctx := t.Context()
+	p := retrymw.Published{Context: ctx, Topic: "t", Copy: true, Result: retrymw.PublishNacked, Messages: 2, Took: time.Second}
+	observers.Published(p)
+	assert.Equal(t, []retrymw.Published{p}, w.published)
+}
+
+// A delivery has the observers that were attached when it began.
+func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
+	var observers retrymw.Observers
+	retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observers, c.Publisher = &observers, discard{} })
+	ctx := routerContext(t)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	early := &witness{name: "early"}
+	var before sync.WaitGroup
+	before.Go(func() {
+		_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+			close(begun)
+			<-goOn
+			return nil, errDown
+		})(messageOf(ctx))
+	})
+	<-begun
+	observers.Attach(early, retrymw.Observed{})
+	close(goOn)
+	before.Wait()
+	assert.Empty(t, early.arrivals)
+	assert.Empty(t, early.events, "it would be an outcome without a begin")
+
+	const workers, each = 8, 200
+	all := make([]*witness, 4)
+	var working sync.WaitGroup
+	for i := range workers {
+		working.Go(func() {
+			h := retry.Middleware(failing(errDown))
+			if i%2 == 0 {
+				h = retry.Middleware(succeed)
+			}
+			for range each {
+				_, _ = h(messageOf(ctx))
+			}
+		})
+	}
+	for i := range all {
+		all[i] = &witness{name: fmt.Sprint(i)}
+		working.Go(func() { observers.Attach(all[i], retrymw.Observed{}) })
+	}
+	working.Wait()
+	assert.Len(t, early.events, workers*each)
+	for _, w := range all {
+		assert.Len(t, w.arrivals, len(w.events), "each outcome has its begin")
+	}
+	_, err := retry.Middleware(succeed)(messageOf(ctx))
+	require.NoError(t, err)
+	for _, w := range all {
+		assert.Equal(t, retrymw.Processed, w.events[len(w.events)-1].Outcome)
+	}
+}
+
+// The fields of an observer are on the lines about a message, beside the library's own.
+func TestLogLinesHaveTheFieldsOfObservers(t *testing.T) {
+	w := &witness{name: "a", change: func(h *retrymw.Hooks) {
+		h.LogFields = func(context.Context) watermill.LogFields { return watermill.LogFields{"trace_id": "0af7"} }
+	}}
+	retry, _, s, logs := setupBound(t, observedBy(nil, w))
+	for _, h := range []message.HandlerFunc{failing(errDown), failing(backoff.Permanent(errDown)), func(*message.Message) ([]*message.Message, error) { panic("boom") }} {
+		_, err := retry.Middleware(h)(messageOf(s.bind(routerContext(t))))
+		require.NoError(t, err)
+	}
+	assert.Equal(t, 4, strings.Count(logs.String(), "message_uuid:uuid-1"), "a panic has a line of its own")
+	assert.Equal(t, 4, strings.Count(logs.String(), "trace_id:0af7"))
+}
+
+// openContext is routerContext of a router that runs until the test ends: the context of a closed one has to be wrapped, and then each look
+// for a value allocates.
+func openContext(t *testing.T) context.Context {
+	t.Helper()
+	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	contexts, over, done := make(chan context.Context, 1), make(chan struct{}), make(chan error, 1)
+	router.AddConsumerHandler(handler, topic, pubSub, func(msg *message.Message) error {
+		contexts <- msg.Context()
+		<-over
+		return nil
+	})
+	require.NoError(t, pubSub.Publish(topic, message.NewMessage("1", nil)))
+	go func() { done <- router.Run(context.Background()) }()
+	t.Cleanup(func() {
+		close(over)
+		require.NoError(t, router.Close())
+		require.NoError(t, <-done)
+	})
+	return <-contexts
+}
+
+// What a success costs is paid for every message.
+func TestSuccessDoesNotAllocateForObserversWithoutContext(t *testing.T) {
+	ctx := openContext(t)
+	for name, hooks := range map[string]func(*retrymw.Hooks){
+		"none attached": nil,
+		"no hooks":      func(h *retrymw.Hooks) { *h = retrymw.Hooks{} },
+		"only Event":    func(h *retrymw.Hooks) { *h = retrymw.Hooks{Event: func(e retrymw.Event) { _ = e.Outcome }} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var all []retrymw.Observer
+			if hooks != nil {
+				all = append(all, &witness{name: "a", change: hooks})
+			}
+			retry, _ := setup(t, observedBy(nil, all...))
+			h := retry.Middleware(succeed)
+			msg := messageOf(ctx)
+			assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }))
+		})
+	}
+}
+
+// The event of an observer has the metadata that the message came with.
+func TestEventOfAnObserverHasTheMetadata(t *testing.T) {
+	w := &witness{name: "a"}
+	retry, _ := setup(t, observedBy(nil, w))
+	msg := messageOf(routerContext(t))
+	retrymw.Record{Failures: 2, Topic: topic, Traceparent: trace}.Write(msg.Metadata)
+	came := maps.Clone(msg.Metadata)
+	_, err := retry.Middleware(failing(errDown))(msg)
+	require.NoError(t, err)
+	assert.Equal(t, message.Metadata{"trace": "abc"}, w.events[0].Metadata())
+	assert.Equal(t, came, msg.Metadata, "observers leave the message as it is")
+}

@@ -1,0 +1,336 @@
+package observe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/observe"
+)
+
+var (
+	errGone  = errors.New("the order does not exist")
+	errBusy  = errors.New("the bank is busy")
+	errLater = errors.New("the order is not paid")
+)
+
+func rules(c *middleware.TieredRetryConfig) {
+	c.Rules = []middleware.Rule{
+		{Name: "gone", If: middleware.Is(errGone), Then: middleware.Discard()},
+		{Name: "busy", If: middleware.Is(errBusy), Then: middleware.Snooze(time.Second)},
+		{Name: "later", If: middleware.Is(errLater), Then: middleware.GiveBack()},
+	}
+}
+
+func TestOutcomesAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, rules)
+		registry := register(t, observe.Config{}, a)
+		ctx := from(topic, handler)
+		a.deliver(newMessage(ctx), nil)
+		a.deliver(newMessage(ctx), errDown, errDown, nil)
+		a.deliver(newMessage(ctx), errDown, errDown, errDown, errDown)
+		a.deliver(newMessage(ctx), backoff.Permanent(errDown))
+		a.deliver(newMessage(ctx), errBusy)
+		a.deliver(newMessage(ctx), errGone)
+		a.deliver(newMessage(ctx), errLater)
+		settled := newMessage(ctx)
+		settled.Nack()
+		a.deliver(settled, errDown)
+		a.deliver(newMessage(ctx), backoff.RetryAfter(errDown, 3*time.Second))
+		a.deliver(a.last(ctx), nil) // parked: the handler is not called
+		tries := 0
+		a.refuse = func() error {
+			if tries++; tries < 3 {
+				return errors.New("there is no connection")
+			}
+			return nil
+		}
+		a.deliver(newMessage(ctx), errDown)
+
+		var want []string
+		for _, row := range []struct {
+			outcome middleware.Outcome
+			reason  string
+			count   int
+		}{
+			{middleware.DeadLettered, "exhausted", 1}, {middleware.DeadLettered, "permanent", 1}, {middleware.Discarded, "gone", 1},
+			{middleware.GivenBack, "later", 1}, {middleware.Held, "", 1}, {middleware.Parked, "", 1}, {middleware.Processed, "", 1},
+			{middleware.Recovered, "", 1}, {middleware.Retried, "", 7}, {middleware.Settled, "", 1}, {middleware.Snoozed, "busy", 1},
+		} {
+			want = append(want, fmt.Sprintf(`{handler="billing",outcome="%s",reason="%s",topic="orders"} %d.0`, row.outcome, row.reason, row.count))
+		}
+		assert.Equal(t, want, samples(t, registry, "watermill_retry_outcomes_total"))
+		assert.Empty(t, a.logged.errors())
+	})
+}
+
+func TestDurationsAndAgesAreMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t)
+		registry := register(t, observe.Config{}, a)
+		ctx := from(topic, handler)
+		one := func(name string, want ...string) {
+			t.Helper()
+			assert.Equal(t, want, samples(t, registry, name), name)
+		}
+		retry := func(late time.Duration, result error) {
+			time.Sleep(time.Second + late) // the handler's own time is a part of the delay
+			a.deliver(a.last(ctx), result)
+		}
+
+		a.deliver(newMessage(ctx), nil)
+		one("watermill_retry_handler_duration_seconds_sum", `{handler="billing",topic="orders"} 0.04`)
+		one("watermill_retry_handler_duration_seconds_count", `{handler="billing",topic="orders"} 1`)
+		one("watermill_retry_failures_before_success_count", `{handler="billing",topic="orders"} 1`)
+		one("watermill_retry_failures_before_success_sum", `{handler="billing",topic="orders"} 0.0`)
+		one("watermill_retry_age_at_success_seconds_count")
+		one("watermill_retry_lateness_seconds_count")
+
+		a.deliver(newMessage(ctx), errDown)
+		retry(250*time.Millisecond, nil)
+		one("watermill_retry_handler_duration_seconds_count", `{handler="billing",topic="orders"} 3`)
+		one("watermill_retry_failures_before_success_sum", `{handler="billing",topic="orders"} 1.0`)
+		one("watermill_retry_age_at_success_seconds_sum", `{handler="billing",topic="orders"} 1.29`)
+		one("watermill_retry_age_at_success_seconds_count", `{handler="billing",topic="orders"} 1`)
+		one("watermill_retry_lateness_seconds_sum", `{tier="1s",topic="orders"} 0.25`)
+		one("watermill_retry_lateness_seconds_count", `{tier="1s",topic="orders"} 1`)
+		one("watermill_retry_age_at_death_seconds_count")
+
+		a.deliver(newMessage(ctx), errDown)
+		retry(0, backoff.Permanent(errDown))
+		one("watermill_retry_age_at_death_seconds_sum", `{handler="billing",topic="orders"} 1.04`)
+		one("watermill_retry_age_at_death_seconds_count", `{handler="billing",topic="orders"} 1`)
+		one("watermill_retry_age_at_success_seconds_count", `{handler="billing",topic="orders"} 1`)
+	})
+}
+
+// TestAHeldMessageIsMeasuredOnce: two events of one call of a handler.
+func TestAHeldMessageIsMeasuredOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t)
+		registry := register(t, observe.Config{}, a)
+		tries := 0
+		a.refuse = func() error {
+			if tries++; tries == 2 {
+				return errors.New("there is no connection")
+			}
+			return nil
+		}
+		a.deliver(newMessage(from(topic, handler)), errDown, backoff.Permanent(errDown))
+		assert.Contains(t, samples(t, registry, "watermill_retry_outcomes_total"), `{handler="billing",outcome="held",reason="",topic="orders"} 1.0`)
+		assert.Equal(t, []string{`{handler="billing",topic="orders"} 2`}, samples(t, registry, "watermill_retry_handler_duration_seconds_count"))
+		assert.Equal(t, []string{`{handler="billing",topic="orders"} 1`}, samples(t, registry, "watermill_retry_age_at_death_seconds_count"))
+		assert.Equal(t, []string{`{tier="1s",topic="orders"} 1`}, samples(t, registry, "watermill_retry_lateness_seconds_count"))
+	})
+}
+
+func TestPublishesAreCounted(t *testing.T) {
+	t.Parallel()
+	a := newApp(t)
+	registry := register(t, observe.Config{}, a)
+	a.observers.Published(middleware.Published{Topic: topic, Messages: 3, Result: middleware.PublishConfirmed, Took: time.Second})
+	a.observers.Published(middleware.Published{Topic: topic, Messages: 1, Result: middleware.PublishReturned, Took: time.Second})
+	a.observers.Published(middleware.Published{Context: t.Context(), Copy: true, Messages: 1, Result: middleware.PublishNacked, Took: 2 * time.Second})
+	assert.Equal(t, []string{`{kind="app",result="confirmed"} 3.0`, `{kind="app",result="returned"} 1.0`, `{kind="copy",result="nacked"} 1.0`},
+		samples(t, registry, "watermill_retry_publishes_total"))
+	assert.Equal(t, []string{`{kind="app"} 2.0`, `{kind="copy"} 2.0`}, samples(t, registry, "watermill_retry_publish_duration_seconds_sum"))
+}
+
+func TestExemplarsHaveTheTraceID(t *testing.T) {
+	t.Parallel()
+	const id = "0102030405060708090a0b0c0d0e0f10"
+	traceID, err := trace.TraceIDFromHex(id)
+	require.NoError(t, err)
+	for sampled, want := range map[bool]bool{true: true, false: false} {
+		a := newApp(t)
+		registry := register(t, observe.Config{}, a)
+		span := trace.NewSpanContext(trace.SpanContextConfig{
+			TraceID: traceID, SpanID: trace.SpanID{1}, TraceFlags: trace.TraceFlags(0).WithSampled(sampled),
+		})
+		ctx := trace.ContextWithSpanContext(from(topic, handler), span)
+		a.deliver(newMessage(ctx), errDown, nil)
+		a.observers.Published(middleware.Published{Context: ctx, Messages: 1, Result: middleware.PublishConfirmed, Took: time.Second})
+		text := scrape(t, registry)
+		for _, name := range []string{
+			`watermill_retry_outcomes_total{handler="billing",outcome="retried"`, "watermill_retry_handler_duration_seconds_bucket",
+			"watermill_retry_failures_before_success_bucket", "watermill_retry_age_at_success_seconds_bucket", "watermill_retry_lateness_seconds_bucket",
+			"watermill_retry_publishes_total", "watermill_retry_publish_duration_seconds_bucket",
+		} {
+			found := false
+			for line := range strings.Lines(text) {
+				found = found || strings.HasPrefix(line, name) && strings.Contains(line, `# {`) && strings.Contains(line, `trace_id="`+id+`"`)
+			}
+			assert.Equal(t, want, found, "%s, sampled: %v", name, sampled)
+		}
+	}
+}
+
+// TestNoTextOfAMessageIsALabel: neither errors nor ids nor forged failure records make new series.
+func TestNoTextOfAMessageIsALabel(t *testing.T) {
+	t.Parallel()
+	a := newApp(t, rules)
+	registry := register(t, observe.Config{}, a)
+	ctx := from(topic, handler)
+	attempt := func(i int) {
+		text := fmt.Sprintf("failure %d of %d", i, rand.Int())
+		forged := newMessage(ctx)
+		due := time.Now().Add(-rand.N(1000 * time.Second))
+		middleware.Record{
+			Failures: 1 + i%50, Topic: topic, Handler: text, Reason: text, ErrorType: text, Subscriber: text, Traceparent: text,
+			FirstFailedAt: due.Add(-time.Hour), LastFailedAt: due.Add(-[]time.Duration{time.Second, 5 * time.Second, rand.N(time.Hour)}[i%3]), DueAt: due,
+			DeadReason: middleware.DeadReason(text),
+		}.Write(forged.Metadata)
+		elsewhere := newMessage(ctx)
+		middleware.Record{Failures: 1, Topic: text, Handler: text, DeadReason: middleware.DeadReason(text)}.Write(elsewhere.Metadata)
+		parked := newMessage(ctx)
+		middleware.Record{Failures: 1, Topic: topic, DeadReason: middleware.DeadReason(text), Remaining: time.Minute}.Write(parked.Metadata)
+		msg := []*message.Message{newMessage(ctx), forged, elsewhere, parked}[i%4]
+		for _, err := range []error{nil, errors.New(text), backoff.Permanent(errors.New(text)), fmt.Errorf("%s: %w", text, errGone)} {
+			again := newMessage(ctx)
+			again.Metadata = msg.Metadata
+			a.handle(again, func() error { return err })
+		}
+	}
+	count := func() (n int) {
+		for line := range strings.Lines(scrape(t, registry)) {
+			if !strings.HasPrefix(line, "#") {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range 120 { // each outcome and each tier
+		attempt(i)
+	}
+	before := count()
+	for i := range 10_000 {
+		attempt(i)
+	}
+	assert.Equal(t, before, count())
+	assert.NotContains(t, scrape(t, registry), "failure ")
+}
+
+func TestLabelsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, rules)
+		registry := register(t, observe.Config{MaxSeries: 10}, a)
+		var all []middleware.SubscriptionHealth
+		for i := range 100 {
+			topic, handler := fmt.Sprintf("topic %d", i), fmt.Sprintf("handler %d", i)
+			a.deliver(newMessage(from(topic, handler)), errDown, nil)
+			all = append(all, middleware.SubscriptionHealth{Name: handler, Topic: topic, InFlight: 1, Deliveries: 2})
+		}
+		a.deliver(newMessage(from("last", "last")), errGone)
+		a.subscriptions(all...)
+
+		outcomes := samples(t, registry, "watermill_retry_outcomes_total")
+		assert.Len(t, outcomes, 10+3)
+		assert.Contains(t, outcomes, `{handler="other",outcome="retried",reason="",topic="other"} 95.0`)
+		assert.Contains(t, outcomes, `{handler="other",outcome="discarded",reason="other",topic="other"} 1.0`)
+		durations := samples(t, registry, "watermill_retry_handler_duration_seconds_count")
+		assert.Len(t, durations, 10+1)
+		assert.Contains(t, durations, `{handler="other",topic="other"} 181`)
+		late := samples(t, registry, "watermill_retry_lateness_seconds_count")
+		assert.Len(t, late, 10+1)
+		assert.Contains(t, late, `{tier="other",topic="other"} 90`)
+		flying := samples(t, registry, "watermill_retry_in_flight")
+		assert.Len(t, flying, 10+1)
+		assert.Contains(t, flying, `{handler="other"} 90.0`)
+		for range 2 {
+			delivered := samples(t, registry, "watermill_retry_deliveries_total")
+			assert.Len(t, delivered, 10+1)
+			assert.Contains(t, delivered, `{handler="other",topic="other"} 180.0`)
+		}
+		paused := samples(t, registry, "watermill_retry_paused")
+		assert.Len(t, paused, 10+3)
+	})
+}
+
+// TestStrangeTextsAreLabels: Prometheus refuses a scrape with a label that is not valid UTF-8.
+func TestStrangeTextsAreLabels(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("é", 300)
+	a := newApp(t, func(c *middleware.TieredRetryConfig) {
+		c.Rules = []middleware.Rule{{Name: "x" + long, If: middleware.Is(errGone), Then: middleware.Discard()}}
+	})
+	registry := register(t, observe.Config{}, a)
+	a.deliver(newMessage(from("bad\xffname", long)), errGone)
+	assert.Equal(t, []string{fmt.Sprintf(`{handler="%s",outcome="discarded",reason="x%s",topic="bad`+"\uFFFD"+`name"} 1.0`,
+		strings.Repeat("é", 127), strings.Repeat("é", 31))}, samples(t, registry, "watermill_retry_outcomes_total"))
+}
+
+// TestMessagesInFlightAreCountedWhereHealthDoesNot: on all paths, also on those without an event.
+func TestMessagesInFlightAreCountedWhereHealthDoesNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, rules)
+		a.system = "nats"
+		registry := register(t, observe.Config{}, a)
+		inFlight := func(want int) {
+			t.Helper()
+			assert.Equal(t, []string{fmt.Sprintf(`{handler="billing"} %d.0`, want)}, samples(t, registry, "watermill_retry_in_flight"))
+		}
+		ctx := from(topic, handler)
+		assert.Empty(t, samples(t, registry, "watermill_retry_in_flight"))
+		a.handle(newMessage(ctx), func() error {
+			inFlight(1)
+			a.handle(newMessage(ctx), func() error {
+				inFlight(2)
+				return errDown
+			})
+			inFlight(1)
+			return nil
+		})
+		inFlight(0)
+		for _, err := range []error{nil, errDown, errGone, errBusy, errLater, backoff.Permanent(errDown)} {
+			a.deliver(newMessage(ctx), err)
+			inFlight(0)
+		}
+		a.deliver(newMessage(ctx), backoff.RetryAfter(errDown, 3*time.Second))
+		a.deliver(a.last(ctx), nil) // parked: the handler is not called
+		inFlight(0)
+		a.handle(newMessage(ctx), func() error { panic("of the handler") })
+		inFlight(0)
+		inGoroutine(func() { a.handle(newMessage(ctx), func() error { exit(); return nil }) })
+		inFlight(0)
+		a.refuse = func() error { exit(); return nil }
+		inGoroutine(func() { a.handle(newMessage(ctx), func() error { return errDown }) })
+		inFlight(0)
+		a.refuse = func() error { return errors.New("there is no connection") }
+		go a.handle(newMessage(ctx), func() error { return errDown })
+		time.Sleep(10 * time.Second)
+		inFlight(1) // held
+		time.Sleep(time.Hour)
+		inFlight(0)
+		assert.Empty(t, a.logged.errors())
+	})
+}
+
+// TestTheContextOfAFlightIsThatOfTheMessage: its values and its end.
+func TestTheContextOfAFlightIsThatOfTheMessage(t *testing.T) {
+	t.Parallel()
+	a := newApp(t)
+	a.system = "nats"
+	register(t, observe.Config{}, a)
+	type key struct{}
+	ctx, cancel := context.WithCancel(context.WithValue(from(topic, handler), key{}, "value"))
+	msg := newMessage(ctx)
+	a.handle(msg, func() error {
+		assert.Equal(t, "value", msg.Context().Value(key{}))
+		cancel()
+		<-msg.Context().Done()
+		return nil
+	})
+}
