@@ -3,9 +3,14 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/rand"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,6 +42,55 @@ func TestDemo(t *testing.T) {
 	lines, err := os.ReadFile(spans)
 	require.NoError(t, err)
 	assert.Greater(t, bytes.Count(lines, []byte("\n")), 100)
+}
+
+// TestAppOnly: the app alone, as in a container, until it is stopped. It removes its queues.
+func TestAppOnly(t *testing.T) {
+	t.Parallel()
+	opts, err := parse([]string{"-app", "-queue", "observe-" + strings.ToLower(rand.Text()[:8]), "-metrics", "127.0.0.1:0"}, io.Discard)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	reader, writer := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- demo(ctx, opts, writer, nil)
+		_ = writer.Close()
+	}()
+	var metrics string
+	for lines := bufio.NewScanner(reader); lines.Scan(); {
+		if _, at, found := strings.Cut(lines.Text(), "http://"); found {
+			metrics = "http://" + at
+		}
+		if strings.Contains(lines.Text(), "has failed, has waited on a tier") {
+			break
+		}
+	}
+	answer, err := http.Get(metrics)
+	require.NoError(t, err)
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	assert.Contains(t, string(text), `watermill_retry_outcomes_total{`)
+	stop()
+	_, _ = io.Copy(io.Discard, reader)
+	require.ErrorIs(t, <-ended, context.Canceled)
+	_, err = checkBroker(t.Context(), opts.uri, opts.queue)
+	require.NoError(t, err, "the queue is left")
+}
+
+// TestCollector: the spans go to the collector that the environment names.
+func TestCollector(t *testing.T) {
+	paths := make(chan string, 10)
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { paths <- r.URL.Path }))
+	defer collector.Close()
+	t.Setenv(otlpEndpoint, collector.URL)
+	traces, err := newTraces(t.Context(), "")
+	require.NoError(t, err)
+	_, span := traces.Tracer("test").Start(t.Context(), "order-7")
+	span.End()
+	require.NoError(t, traces.close(t.Context()))
+	assert.Equal(t, "/v1/traces", <-paths)
 }
 
 func TestAnExistingQueueIsRefused(t *testing.T) {

@@ -61,7 +61,7 @@ func printSpan(out io.Writer, s sdktrace.ReadOnlySpan, name string, depth int, b
 	words := []string{name}
 	for _, a := range s.Attributes() {
 		if key, is := strings.CutPrefix(string(a.Key), "watermill.retry."); is && slices.Contains(shown, key) {
-			words = append(words, key+"="+a.Value.Emit())
+			words = append(words, key+"="+a.Value.String())
 		}
 	}
 	if s.Status().Code == codes.Error && s.Status().Description != "" {
