@@ -36,10 +36,12 @@ func readAlerts(t *testing.T) (all []alert) {
 	return all
 }
 
+type series struct{ Series string }
+
 // unitTest is one test of the file of promtool. Its name is that of the alert, the state that is expected, and perhaps more words.
 type unitTest struct {
 	Name  string
-	Input []struct{ Series string } `yaml:"input_series"`
+	Input []series `yaml:"input_series"`
 	Tests []struct {
 		Alert  string           `yaml:"alertname"`
 		Expect []map[string]any `yaml:"exp_alerts"`
@@ -71,7 +73,11 @@ func TestAlerts(t *testing.T) {
 	for _, u := range file.Tests {
 		words := strings.Fields(u.Name)
 		require.GreaterOrEqual(t, len(words), 2, "the unit test %q: its name begins with the alert and a state", u.Name)
-		require.True(t, slices.ContainsFunc(alerts, func(a alert) bool { return a.Alert == words[0] }), "no alert for the unit test %q", u.Name)
+		i := slices.IndexFunc(alerts, func(a alert) bool { return a.Alert == words[0] })
+		require.GreaterOrEqual(t, i, 0, "no alert for the unit test %q", u.Name)
+		metric, _, _ := strings.Cut(selectors(alerts[i].Expr)[0], "{")
+		require.True(t, slices.ContainsFunc(u.Input, func(in series) bool { return strings.HasPrefix(in.Series, metric+"{") }),
+			"the unit test %q has no series of %s", u.Name, metric)
 		key := words[0] + " " + words[1]
 		err := u.run(t.Context(), t.TempDir(), words[0], words[1])
 		if err != nil {

@@ -164,11 +164,12 @@ func (a *app) handleOrders(connection *config.Connection) {
 		middleware.HandlerOptions{Breaker: &middleware.Breaker{Least: 1, Pause: 10 * time.Second}})
 }
 
-// handleMails adds a handler that fails. The channel gets a value for each call.
+// handleMails adds a handler that fails. The channel is closed at its first call.
 func (a *app) handleMails(connection *config.Connection) <-chan struct{} {
-	tried := make(chan struct{}, 100)
+	tried := make(chan struct{})
+	first := sync.OnceFunc(func() { close(tried) })
 	connection.AddConsumerHandler(a.router, "mail", a.queue("mails"), func(*message.Message) error {
-		tried <- struct{}{}
+		first()
 		return errDown
 	}, middleware.HandlerOptions{Schedule: backoff.Schedule{5 * time.Second}})
 	return tried

@@ -42,27 +42,34 @@ func TestQueries(t *testing.T) {
 	s := startPrometheus(t, a.metrics)
 	values := strings.NewReplacer("${datasource}", "", "$__rate_interval", "10s", "$job", job, "$topic", ".*", "$handler", billing,
 		"$instance", ".*", "$vhost", ".*", "$prefix", a.prefix)
-	var left []error
-	require.Eventually(t, func() bool {
+	poll(t, func() error {
 		var open []question
-		left = nil
+		var faults []error
 		for _, q := range questions {
 			if err := s.answers(t.Context(), values.Replace(q.expr), q); err != nil {
-				open, left = append(open, q), append(left, fmt.Errorf("%s: %w", q.where, err))
+				open, faults = append(open, q), append(faults, fmt.Errorf("%s: %w", q.where, err))
 			}
 		}
 		questions = open
-		return len(open) == 0
-	}, soon, 500*time.Millisecond, "these queries have no answer:\n%v", lazily(func() error { return errors.Join(left...) }))
+		return errors.Join(faults...)
+	})
 
 	s.requireAlerts(t, "DeadLettersGrowing", "OrphansAboveZero", "Holding", "PausedTooLong", "OverdueTier")
 	t.Logf("%d queries of boards, %d of the documentation", len(boards), len(documented))
 }
 
-// lazily is an argument whose text is made when it is printed.
-type lazily func() error
-
-func (l lazily) String() string { return fmt.Sprint(l()) }
+// poll calls a function until it returns no error.
+func poll(t *testing.T, try func() error) {
+	t.Helper()
+	tick, deadline := time.NewTicker(500*time.Millisecond), time.Now().Add(soon)
+	defer tick.Stop()
+	for err := try(); err != nil; err = try() {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v:\n%v", soon, err)
+		}
+		<-tick.C
+	}
+}
 
 // answers evaluates one query, and then each of its selectors.
 func (s *server) answers(ctx context.Context, expr string, q question) error {
@@ -101,10 +108,11 @@ func (s *server) answers(ctx context.Context, expr string, q question) error {
 // requireAlerts waits until these alerts are pending or firing in Prometheus, and requires that it evaluates all of them.
 func (s *server) requireAlerts(t *testing.T, names ...string) {
 	t.Helper()
-	var missing string
-	require.Eventually(t, func() bool {
+	poll(t, func() error {
 		rules, err := s.rules(t.Context())
-		require.NoError(t, err)
+		if err != nil {
+			return err
+		}
 		active := map[string]bool{}
 		for _, r := range rules {
 			require.NotEqual(t, "err", r.Health, "%s: %s", r.Name, r.LastError)
@@ -112,12 +120,11 @@ func (s *server) requireAlerts(t *testing.T, names ...string) {
 		}
 		for _, name := range names {
 			if !active[name] {
-				missing = name
-				return false
+				return fmt.Errorf("what the app does makes no alert %s", name)
 			}
 		}
-		return true
-	}, soon, 500*time.Millisecond, "what the app does makes no alert: %s", lazily(func() error { return errors.New(missing) }))
+		return nil
+	})
 }
 
 // legendLabel is a label in the legend of a panel.
