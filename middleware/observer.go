@@ -59,7 +59,7 @@ type Waiting struct {
 // they must not block. A panic is logged, once for each hook, and changes nothing for the message.
 type Hooks struct {
 	// Begin is called before a handler is called. Where it returns a context, which must be derived from Arrival.Context, the message
-	// has it while its handler runs, and the Event has it.
+	// has it while its handler runs, and the Event has it. An Event whose outcome is not Held follows, however the handler ends.
 	Begin func(Arrival) context.Context
 	// Event is called for each outcome, as TieredRetryConfig.Observe is.
 	Event func(Event)

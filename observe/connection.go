@@ -25,12 +25,7 @@ type connection struct {
 // gather adds the values of now. A panic of Health is logged, once.
 func (c *connection) gather(to figures, now time.Time, look bool) {
 	defer func() {
-		recovered := recover()
-		if recovered == nil {
-			return
-		}
-		c.totals.drop()
-		if !c.failed {
+		if recovered := recover(); recovered != nil && !c.failed {
 			c.failed = true
 			c.Logger.Error("Health panicked: the metrics lack what it returns. This is logged once", fmt.Errorf("panic: %v", recovered), nil)
 		}
@@ -59,6 +54,7 @@ func (c *connection) gather(to figures, now time.Time, look bool) {
 	}
 }
 
+// subscription adds the values of one. Those of a handler have the same holding and pauses.
 func (c *connection) subscription(to figures, s *middleware.SubscriptionHealth) {
 	handler, both := labels{s.Name}, labels{s.Topic, s.Name}
 	to.add(holding, largest, float64(s.Holding), handler)

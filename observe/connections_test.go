@@ -34,13 +34,19 @@ func TestGaugesAreThoseOfTheHandler(t *testing.T) {
 			Name: handler, Topic: "returns", InFlight: 4, Concurrency: 16, Holding: 2, Paused: []string{"failing", "paused"},
 		},
 		middleware.SubscriptionHealth{Name: "mail", Topic: "orders", Consuming: true},
+		middleware.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},
+		middleware.SubscriptionHealth{Name: "mail", Topic: "letters"},
+		middleware.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},
 	)
 	registry := register(t, observe.Config{}, a)
 	for name, want := range map[string][]string{
 		"in_flight":   {`{handler="billing"} 7.0`, `{handler="mail"} 0.0`},
 		"concurrency": {`{handler="billing"} 32.0`},
 		"holding":     {`{handler="billing"} 2.0`, `{handler="mail"} 0.0`},
-		"consuming":   {`{handler="billing",topic="orders"} 1.0`, `{handler="billing",topic="returns"} 0.0`, `{handler="mail",topic="orders"} 1.0`},
+		"consuming": {
+			`{handler="billing",topic="orders"} 1.0`, `{handler="billing",topic="returns"} 0.0`,
+			`{handler="mail",topic="letters"} 0.0`, `{handler="mail",topic="orders"} 1.0`,
+		},
 		"paused": {
 			`{handler="billing",reason="failing"} 1.0`, `{handler="billing",reason="holding"} 0.0`, `{handler="billing",reason="paused"} 1.0`,
 			`{handler="mail",reason="failing"} 0.0`, `{handler="mail",reason="holding"} 0.0`, `{handler="mail",reason="paused"} 0.0`,
@@ -147,6 +153,44 @@ func TestSeveralConnectionsShareAnObserver(t *testing.T) {
 	})
 }
 
+// TestLabelsOfSeveralConnectionsAreBounded: "other" takes no place of those that have one.
+func TestLabelsOfSeveralConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	apps := []*app{newApp(t), newApp(t)}
+	for i, a := range apps {
+		var all []middleware.SubscriptionHealth
+		for n := range 10 {
+			all = append(all, middleware.SubscriptionHealth{Name: fmt.Sprintf("handler %d.%d", i, n), Topic: topic, InFlight: 1})
+		}
+		a.subscriptions(all...)
+	}
+	registry := register(t, observe.Config{MaxSeries: 3}, apps...)
+	for range 5 {
+		assert.Equal(t, []string{`{handler="handler 0.0"} 1.0`, `{handler="handler 0.1"} 1.0`, `{handler="handler 0.2"} 1.0`, `{handler="other"} 17.0`},
+			samples(t, registry, "watermill_retry_in_flight"))
+	}
+	apps[0].subscriptions(middleware.SubscriptionHealth{Name: "handler 0.0", Topic: topic, InFlight: 1})
+	assert.Equal(t, []string{`{handler="handler 0.0"} 1.0`, `{handler="handler 1.0"} 1.0`, `{handler="handler 1.1"} 1.0`, `{handler="other"} 8.0`},
+		samples(t, registry, "watermill_retry_in_flight"))
+}
+
+// TestWhatRelaysKeepIsAdded: each keeps messages of its own.
+func TestWhatRelaysKeepIsAdded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		apps := []*app{newApp(t), newApp(t)}
+		for i, a := range apps {
+			a.system = "nats"
+			a.waiting = func(context.Context) ([]middleware.Waiting, error) {
+				return []middleware.Waiting{{Kind: middleware.WaitingTier, Queue: "retry.tier.1s", Tier: backoff.Tier(time.Second), Messages: 5 + i}}, nil
+			}
+		}
+		registry := register(t, observe.Config{}, apps...)
+		scrape(t, registry)
+		synctest.Wait()
+		assert.Equal(t, []string{`{kind="tier",queue="retry.tier.1s",tier="1s"} 11.0`}, samples(t, registry, "watermill_retry_waiting"))
+	})
+}
+
 // TestTheLastDeliveriesOfAConnectionCount: those between the last scrape and its end.
 func TestTheLastDeliveriesOfAConnectionCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -182,6 +226,18 @@ func TestARegistryTakesOneObserver(t *testing.T) {
 			samples(t, registry, "watermill_retry_outcomes_total"), name)
 		assert.Len(t, second.logged.errors(), 1, name)
 	}
+}
+
+// TestARefusedObserverLeavesNothing: another one can be registered.
+func TestARefusedObserverLeavesNothing(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewPedanticRegistry()
+	refused := newApp(t).observe(observe.Prometheus(&brokenRegistry{registry, 2, false}))
+	require.Len(t, refused.logged.errors(), 1)
+	a := newApp(t).observe(observe.Prometheus(registry))
+	require.Empty(t, a.logged.errors())
+	a.deliver(newMessage(from(topic, handler)), nil)
+	assert.Len(t, samples(t, registry, "watermill_retry_outcomes_total"), 1)
 }
 
 // TestARegistryTakesObserversWithDifferentLabels: prometheus.WrapRegistererWith tells them apart.

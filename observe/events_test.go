@@ -114,6 +114,12 @@ func TestDurationsAndAgesAreMeasured(t *testing.T) {
 		one("watermill_retry_age_at_death_seconds_sum", `{handler="billing",topic="orders"} 1.04`)
 		one("watermill_retry_age_at_death_seconds_count", `{handler="billing",topic="orders"} 1`)
 		one("watermill_retry_age_at_success_seconds_count", `{handler="billing",topic="orders"} 1`)
+
+		ahead := newMessage(ctx) // by the clock of another host
+		middleware.Record{Failures: 1, Topic: topic, FirstFailedAt: time.Now().Add(time.Hour)}.Write(ahead.Metadata)
+		a.deliver(ahead, nil)
+		one("watermill_retry_age_at_success_seconds_sum", `{handler="billing",topic="orders"} 1.29`)
+		one("watermill_retry_age_at_success_seconds_count", `{handler="billing",topic="orders"} 2`)
 	})
 }
 
@@ -257,6 +263,25 @@ func TestLabelsAreBounded(t *testing.T) {
 		paused := samples(t, registry, "watermill_retry_paused")
 		assert.Len(t, paused, 10+3)
 	})
+}
+
+// TestTheBoundIsThatOfTheConfig: that of the SDK, 2,000, makes a series that has other labels.
+func TestTheBoundIsThatOfTheConfig(t *testing.T) {
+	t.Parallel()
+	a := newApp(t)
+	registry := register(t, observe.Config{}, a)
+	var all []middleware.SubscriptionHealth
+	for i := range 2_500 {
+		handler := fmt.Sprintf("handler %d", i)
+		a.handle(newMessage(from(topic, handler)), func() error { return nil })
+		all = append(all, middleware.SubscriptionHealth{Name: handler, Topic: topic})
+	}
+	a.subscriptions(all...)
+	text := scrape(t, registry)
+	assert.Len(t, samplesOf(text, "watermill_retry_outcomes_total"), 2_500)
+	assert.Len(t, samplesOf(text, "watermill_retry_failures_before_success_count"), 2_500)
+	assert.Len(t, samplesOf(text, "watermill_retry_in_flight"), 2_500)
+	assert.NotContains(t, text, "overflow")
 }
 
 // TestStrangeTextsAreLabels: Prometheus refuses a scrape with a label that is not valid UTF-8.

@@ -19,19 +19,15 @@ func smallest(a, b float64) float64 { return min(a, b) }
 // A reading is a metric that is read at a collection.
 type reading struct {
 	Metric
-	within merge // values of one Connection
 	across merge // values of several Connections
 }
 
-// readings returns the metrics that are read at a collection. Health has the same holding and pauses for all subscriptions of a handler.
-// Several Connections may ask the same broker what waits.
+// readings returns the metrics that are read at a collection. Several Connections may ask the same broker what waits.
 func readings() []reading {
 	return []reading{
-		{inFlight, sum, sum}, {holding, largest, sum}, {paused, largest, largest}, {concurrency, sum, sum}, {consuming, smallest, smallest},
-		{connected, smallest, smallest}, {blocked, largest, largest}, {reconnects, sum, sum},
-		{deliveries, sum, sum}, {redeliveries, sum, sum}, {consumerRestarts, sum, sum},
-		{waiting, sum, largest}, {waitingOldest, largest, largest}, {waitingDue, smallest, smallest}, {waitingAge, largest, largest},
-		{overdue, sum, largest},
+		{inFlight, sum}, {holding, sum}, {paused, largest}, {concurrency, sum}, {consuming, smallest},
+		{connected, smallest}, {blocked, largest}, {reconnects, sum}, {deliveries, sum}, {redeliveries, sum}, {consumerRestarts, sum},
+		{waiting, largest}, {waitingOldest, largest}, {waitingDue, smallest}, {waitingAge, largest}, {overdue, largest},
 	}
 }
 
@@ -43,9 +39,8 @@ type figures struct {
 
 // values are those of one metric. Their order is that of a collection, so that the same ones are beyond most at each.
 type values struct {
-	order  []labels
-	of     map[labels]float64
-	others int // how many of them are those of "other"
+	order []labels
+	of    map[labels]float64
 }
 
 func newFigures(most int) figures { return figures{most, map[string]*values{}} }
@@ -73,7 +68,7 @@ func (f figures) add(m Metric, combine merge, value float64, of labels) {
 		f.all[m.Name] = series
 	}
 	before, found := series.of[of]
-	if !found && len(series.order)-series.others >= f.most {
+	if !found && len(series.order) >= f.most {
 		of = beyond(m, of)
 		before, found = series.of[of]
 	}
@@ -83,9 +78,6 @@ func (f figures) add(m Metric, combine merge, value float64, of labels) {
 	}
 	series.of[of] = value
 	series.order = append(series.order, of)
-	if len(m.Labels) > 0 && of == beyond(m, of) {
-		series.others++
-	}
 }
 
 // beyond returns the labels of the series for those beyond Config.MaxSeries: what the library itself names stays.
@@ -150,15 +142,6 @@ func (t totals) done() {
 	for _, series := range t.all {
 		for _, one := range series.of {
 			one.grow()
-		}
-	}
-}
-
-// drop forgets what see has got of a collection that has failed.
-func (t totals) drop() {
-	for _, series := range t.all {
-		for _, one := range series.of {
-			one.next = one.next[:0]
 		}
 	}
 }

@@ -27,8 +27,8 @@ func both[T any](first, second func(T)) func(T) {
 		return either(first == nil, second, first)
 	}
 	return func(value T) {
+		defer second(value) // also after a panic of the first: a span must end
 		first(value)
-		second(value)
 	}
 }
 

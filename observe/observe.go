@@ -77,11 +77,7 @@ func (o *observer) Attach(observed middleware.Observed) (middleware.Hooks, error
 		hooks = measured.attach(observed)
 	}
 	if o.tracers != nil {
-		traced, err := traceHooks(o.tracers, o.config, observed)
-		if err != nil {
-			return middleware.Hooks{}, err
-		}
-		hooks = join(traced, hooks)
+		hooks = join(traceHooks(o.tracers, o.config, observed), hooks)
 	}
 	return hooks, nil
 }

@@ -22,7 +22,7 @@ type traces struct {
 	observed    middleware.Observed
 
 	mu       sync.RWMutex
-	handlers map[handlerKey]*handlerSpans
+	handlers map[spanKey]*handlerSpans
 }
 
 // attempt is one call of a handler. It is the context that the handler gets.
@@ -42,18 +42,15 @@ func (a *attempt) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// traceHooks returns the hooks that make spans. Without a tracer provider there are none.
-func traceHooks(tracers trace.TracerProvider, config Config, observed middleware.Observed) (middleware.Hooks, error) {
-	if tracers == nil {
-		return middleware.Hooks{}, nil
-	}
+// traceHooks returns the hooks that make spans.
+func traceHooks(tracers trace.TracerProvider, config Config, observed middleware.Observed) middleware.Hooks {
 	t := &traces{
 		tracer: newTracer(tracers), propagators: &propagators{configured: config.Propagator}, observed: observed,
-		handlers: map[handlerKey]*handlerSpans{},
+		handlers: map[spanKey]*handlerSpans{},
 	}
 	return middleware.Hooks{
 		Begin: t.begin, Event: t.event, Produced: t.produced, Traceparent: t.traceparent, LogFields: t.logFields,
-	}, nil
+	}
 }
 
 func newTracer(tracers trace.TracerProvider) trace.Tracer {
@@ -69,7 +66,7 @@ func (t *traces) attemptOf(ctx context.Context) *attempt {
 // begin starts the span of an attempt. Its parent is a span that the message's context has, else the producer's, else the attempt before.
 func (t *traces) begin(arrival middleware.Arrival) context.Context {
 	from := t.originOf(arrival.Context, arrival.Message.Metadata, previousText(&arrival))
-	of := t.handlerOf(handlerKey{arrival.Topic, arrival.Handler})
+	of := t.handlerOf(spanKey{arrival.Topic, arrival.Handler})
 	ctx, span := t.tracer.Start(from.parent, of.name, of.options...)
 	a := &attempt{Context: ctx, of: t, span: span, producer: from.producer, metadata: arrival.Message.Metadata}
 	if span.IsRecording() {

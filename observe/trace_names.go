@@ -33,13 +33,15 @@ const (
 // maxHandlers is how many handlers have their options kept. Those of further ones are made for each message.
 const maxHandlers = 10_000
 
+type spanKey struct{ topic, handler string }
+
 // handlerSpans is what all spans of one handler have in common.
 type handlerSpans struct {
 	name    string
 	options []trace.SpanStartOption
 }
 
-func (t *traces) handlerOf(key handlerKey) *handlerSpans {
+func (t *traces) handlerOf(key spanKey) *handlerSpans {
 	t.mu.RLock()
 	found := t.handlers[key]
 	t.mu.RUnlock()
@@ -55,7 +57,7 @@ func (t *traces) handlerOf(key handlerKey) *handlerSpans {
 	return made
 }
 
-func (t *traces) newHandler(key handlerKey) *handlerSpans {
+func (t *traces) newHandler(key spanKey) *handlerSpans {
 	attributes := []attribute.KeyValue{
 		semconv.MessagingOperationTypeProcess, semconv.MessagingOperationName("process"),
 		semconv.MessagingDestinationName(key.topic), keyHandler.String(key.handler),
@@ -73,7 +75,7 @@ func (t *traces) newHandler(key handlerKey) *handlerSpans {
 }
 
 // groupOf returns the consumer group of a handler on RabbitMQ, where the queue of a group is "<topic>_<group>".
-func (t *traces) groupOf(key handlerKey) string {
+func (t *traces) groupOf(key spanKey) string {
 	if t.observed.System != "rabbitmq" || t.observed.Health == nil {
 		return ""
 	}

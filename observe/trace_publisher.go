@@ -21,9 +21,9 @@ import (
 //
 //	publisher := observe.Publisher(rabbit.Publisher(), otel.GetTracerProvider())
 //
-// Only Config.Propagator is used; more than one Config is not. The messages that handlers return have the context of their attempt
-// without it. Where tracers is nil, the publisher itself is returned. The result is as safe for concurrent use as the publisher is, and
-// its Close closes the publisher.
+// Only the Propagator of the first Config is used. The messages that handlers return have the context of their attempt without this
+// publisher. Where tracers is nil, the publisher itself is returned. The result is as safe for concurrent use as the publisher is, and its
+// Close closes the publisher.
 func Publisher(publisher message.Publisher, tracers trace.TracerProvider, config ...Config) message.Publisher {
 	if tracers == nil {
 		return publisher

@@ -216,6 +216,30 @@ func TestShow(t *testing.T) {
 	assert.Equal(t, 64, onTerminal(t, nil, "dead", "show", q.work, ids[0], "--body", "raw").wait().code)
 }
 
+// TestShowTraceparent: the failure record leads to the trace of the last attempt, also where the producer has written no header.
+func TestShowTraceparent(t *testing.T) {
+	t.Parallel()
+	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	q := declare(t)
+	ids := q.fill(2, func(i int, id string) amqp091.Publishing {
+		record := timeout(i)
+		record.Traceparent = traceparent
+		p := letter(id, record, nil)
+		if i == 1 {
+			p.Headers["traceparent"] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+		}
+		return p
+	})
+	for i, traceID := range []string{"0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736"} {
+		shown := run(t, 0, "dead", "show", q.work, ids[i]).stdout
+		assert.Contains(t, shown, "  traceparent          "+traceparent+"\n")
+		assert.Contains(t, shown, "  trace id             "+traceID+"\n")
+	}
+	for _, l := range lines[listed](t, run(t, 0, "dead", "list", q.work, "--json").stdout) {
+		assert.Equal(t, traceparent, l.Record.Traceparent)
+	}
+}
+
 // TestNames: errors and completion know the queues that there are.
 func TestNames(t *testing.T) {
 	t.Parallel()

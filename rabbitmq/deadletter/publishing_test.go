@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +59,21 @@ func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
 	assert.Equal(t, 2, history.Times)
 	assert.Equal(t, 9, history.Redrives[1].Failures, "the caller's")
 	assert.Empty(t, p.UserId, "of another user the broker closes the channel")
+}
+
+// TestFreshKeepsTheTrace: the next attempt links to the last one before. Without the count the message has no record.
+func TestFreshKeepsTheTrace(t *testing.T) {
+	t.Parallel()
+	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for text, want := range map[string]any{traceparent: traceparent, "": nil, strings.Repeat("x", 129): nil} {
+		for _, count := range []string{"3", "garbled"} {
+			d := full(libraryHeaders())
+			d.Headers[middleware.FailuresKey], d.Headers[middleware.TraceparentKey] = count, text
+			p := fresh(d, read(d, "orders.dead", naming.Default), middleware.Redrive{}, "web")
+			assert.Equal(t, want, p.Headers[middleware.TraceparentKey])
+			assert.NotContains(t, p.Headers, middleware.FailuresKey)
+		}
+	}
 }
 
 func TestFreshRestoresThePriority(t *testing.T) {

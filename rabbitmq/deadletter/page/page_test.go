@@ -181,6 +181,17 @@ func TestLetterHasATimeline(t *testing.T) {
 }
 
 // TestLongLettersAreCut: one letter cannot make a page of any size.
+// TestLetterHasItsTrace: a letter leads to the trace of its last attempt.
+func TestLetterHasItsTrace(t *testing.T) {
+	t.Parallel()
+	l := letter("order-1", "declined")
+	s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, nil)
+	assert.NotContains(t, body(t, s.get("letter?queue=orders.dead&id=order-1"), http.StatusOK), "Traceparent")
+	l.Record.Traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	assert.Contains(t, body(t, s.get("letter?queue=orders.dead&id=order-1"), http.StatusOK),
+		`<dt>Traceparent</dt><dd class="mono"><bdi>00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01</bdi></dd>`)
+}
+
 func TestLongLettersAreCut(t *testing.T) {
 	t.Parallel()
 	l := letter("order-1", strings.Repeat("long ", 1<<20))
@@ -200,6 +211,7 @@ func TestHostileLettersAreEscaped(t *testing.T) {
 	const hostile = "\"'><script>alert(1)</script>\x00\x1b[31m\u202e</title></pre>{{.}}\xff"
 	l := letter(hostile, hostile)
 	l.Record.ErrorType, l.Record.Handler, l.Record.Topic, l.Record.DeadReason = hostile, hostile, hostile, hostile
+	l.Record.Traceparent = hostile
 	l.Target, l.Payload = hostile, []byte(hostile)
 	l.Metadata = message.Metadata{hostile: hostile}
 	l.Headers = map[string]any{hostile: map[string]any{hostile: hostile}}

@@ -164,6 +164,7 @@ func (l *letterCommand) printRecord(s *section, letter *letters.Letter) {
 	s.optional("reason", r.Reason != "", r.Reason)
 	s.optional("topic", r.Topic != "", r.Topic)
 	s.optional("handler", r.Handler != "", r.Handler)
+	s.optional("traceparent", r.Traceparent != "", r.Traceparent)
 	s.optional("subscriber", r.Subscriber != "", r.Subscriber)
 }
 
@@ -235,9 +236,16 @@ func kindText(kind letters.Kind) string {
 	}[kind]
 }
 
-// traceOf reads the trace of a letter from the header of W3C Trace Context.
+// traceOf reads the trace of a letter: from the header of W3C Trace Context that its producer has written, else from the failure record.
 func traceOf(l *letters.Letter) (trace, span string, found bool) {
-	parts := strings.Split(l.Metadata["traceparent"], "-")
+	if trace, span, found = parseTrace(l.Metadata["traceparent"]); found {
+		return trace, span, true
+	}
+	return parseTrace(l.Record.Traceparent)
+}
+
+func parseTrace(traceparent string) (trace, span string, found bool) {
+	parts := strings.Split(traceparent, "-")
 	if len(parts) < 4 || len(parts[1]) != 32 || len(parts[2]) != 16 || strings.Trim(parts[1]+parts[2], "0123456789abcdef") != "" {
 		return "", "", false
 	}

@@ -63,3 +63,34 @@ func TestLabelText(t *testing.T) {
 	}
 	assert.Zero(t, testing.AllocsPerRun(100, func() { _ = labelText("a longer text that is cut", 8) }))
 }
+
+// TestTotalsAreBounded: what has ended keeps its place.
+func TestTotalsAreBounded(t *testing.T) {
+	t.Parallel()
+	all := newTotals(2)
+	for i, handler := range []string{"a", "b", "c", "d"} {
+		all.see(deliveries, float64(5-i), labels{"orders", handler})
+		all.done()
+	}
+	got := newFigures(10)
+	all.addTo(got, deliveries)
+	assert.Equal(t, map[labels]float64{{"orders", "a"}: 5, {"orders", "b"}: 4, {other, other}: 5}, got.all[deliveries.Name].of)
+}
+
+// TestAFilledTableTakesNoLock: also that of keys which came one after the other.
+func TestAFilledTableTakesNoLock(t *testing.T) {
+	t.Parallel()
+	made := 0
+	table := newTable(100, func(key int) int { made++; return 2 * key }, func(int) int { return -1 })
+	for range 3 {
+		for key := range 150 {
+			want := 2 * key
+			if key >= 100 {
+				want = -2
+			}
+			assert.Equal(t, want, table.get(key))
+		}
+	}
+	assert.Equal(t, 101, made)
+	assert.Len(t, *table.read.Load(), 100)
+}

@@ -1,0 +1,292 @@
+package observe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+const soonTraced = 60 * time.Second // much longer than any of it takes
+
+// life is a bank that is down, and the spans of the order's life.
+type life struct {
+	t        *testing.T
+	spans    *tracetest.InMemoryExporter
+	tracers  *sdktrace.TracerProvider
+	down     atomic.Bool
+	produced chan *message.Message // what the handler has produced
+}
+
+func newLife(t *testing.T) *life {
+	l := &life{t: t, spans: tracetest.NewInMemoryExporter(), produced: make(chan *message.Message, 1)}
+	l.tracers = sdktrace.NewTracerProvider(sdktrace.WithSyncer(l.spans))
+	l.down.Store(true)
+	return l
+}
+
+func (l *life) observer() middleware.Observer { return observe.OpenTelemetry(nil, l.tracers) }
+
+func (l *life) handle(msg *message.Message) ([]*message.Message, error) {
+	if l.down.Load() {
+		return nil, errors.New("the bank is down")
+	}
+	return []*message.Message{message.NewMessage("invoice-1", nil)}, nil
+}
+
+// named returns the spans with a name that have ended, by their start.
+func (l *life) named(name string) (found tracetest.SpanStubs) {
+	for _, s := range l.spans.GetSpans() {
+		if s.Name == name {
+			found = append(found, s)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b tracetest.SpanStub) int { return a.StartTime.Compare(b.StartTime) })
+	return found
+}
+
+// wait waits until so many spans with a name have ended.
+func (l *life) wait(n int, name string) tracetest.SpanStubs {
+	l.t.Helper()
+	broker.Eventually(l.t, soonTraced, func() bool { return len(l.named(name)) >= n }, "%d spans %q", n, name)
+	require.Len(l.t, l.named(name), n, name)
+	return l.named(name)
+}
+
+func traceparentOf(s trace.SpanContext) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), s), carrier)
+	return carrier["traceparent"]
+}
+
+// links returns what a span is linked to, by the kind of the link.
+func links(s tracetest.SpanStub) map[string]trace.SpanID {
+	all := map[string]trace.SpanID{}
+	for _, link := range s.Links {
+		for _, a := range link.Attributes {
+			if a.Key == "watermill.retry.link" {
+				all[a.Value.AsString()] = link.SpanContext.SpanID()
+			}
+		}
+	}
+	return all
+}
+
+func attributeOf(s tracetest.SpanStub, key attribute.Key) string {
+	for _, a := range s.Attributes {
+		if a.Key == key {
+			return a.Value.String()
+		}
+	}
+	return ""
+}
+
+// died asserts the spans of three attempts. It returns the last one.
+func (l *life) died(topic string, record middleware.Record) tracetest.SpanStub {
+	l.t.Helper()
+	l.wait(1, "dead-letter "+topic)
+	attempts := l.wait(3, "process "+topic)
+	assert.Equal(l.t, traceparentOf(attempts[2].SpanContext), record.Traceparent, "the dead letter leads to the last attempt")
+	assert.Equal(l.t, "exhausted", attributeOf(attempts[2], "watermill.retry.dead_reason"))
+	assert.Equal(l.t, attempts[2].SpanContext.SpanID(), l.named("dead-letter " + topic)[0].Parent.SpanID())
+	return attempts[2]
+}
+
+// recovered asserts the whole life, after the redrive.
+func (l *life) recovered(topic, system, run string, waits ...string) {
+	l.t.Helper()
+	attempts := l.wait(4, "process "+topic)
+	redrive := l.wait(1, "redrive")[0]
+	order := l.wait(1, "send "+topic)[0]
+	for i, s := range attempts {
+		assert.Equal(l.t, order.SpanContext.SpanID(), s.Parent.SpanID(), "the parent of attempt %d", i+1)
+		want := map[string]trace.SpanID{"producer": order.SpanContext.SpanID()}
+		if i > 0 {
+			want["previous attempt"] = attempts[i-1].SpanContext.SpanID()
+		}
+		assert.Equal(l.t, want, links(s), "attempt %d", i+1)
+		assert.Equal(l.t, system, attributeOf(s, "messaging.system"))
+	}
+	assert.Equal(l.t, "processed", attributeOf(attempts[3], "watermill.retry.outcome"), "a redriven message has not failed")
+	assert.Equal(l.t, run, attributeOf(redrive, "watermill.retry.redrive.by"))
+	assert.Equal(l.t, map[string]trace.SpanID{"previous attempt": attempts[2].SpanContext.SpanID()}, links(redrive))
+	for _, name := range waits {
+		wait := l.wait(1, name)[0]
+		assert.False(l.t, wait.EndTime.Before(wait.StartTime), name)
+		assert.Equal(l.t, order.SpanContext.SpanID(), wait.Parent.SpanID(), name)
+	}
+	for _, s := range l.spans.GetSpans() {
+		assert.Equal(l.t, order.SpanContext.TraceID(), s.SpanContext.TraceID(), s.Name)
+	}
+	invoice := broker.Receive(l.t, l.produced, "the produced message")
+	assert.Equal(l.t, traceparentOf(attempts[3].SpanContext), invoice.Metadata["traceparent"], "what the handler produces belongs to its attempt")
+}
+
+// TestTraceOnRabbitMQ: the order, two retries, the dead letter, the redrive and the success are one trace.
+func TestTraceOnRabbitMQ(t *testing.T) {
+	t.Parallel()
+	name := broker.Name(t, "trace")
+	broker.Clean(t, name)
+	log := &testapp.Log{}
+	rabbit, err := config.Connect(config.BuilderConfig{
+		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}, Prefix: name,
+	}, log)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rabbit.Close()) })
+	l := newLife(t)
+	rabbit.Observe(l.observer())
+	router := message.NewDefaultRouter(log)
+	orders, invoices := "orders_"+name, "invoices_"+name
+	rabbit.AddHandler(router, "billing", orders, invoices, l.handle)
+	rabbit.AddConsumerHandler(router, "post", invoices, func(msg *message.Message) error { l.produced <- msg.Copy(); return nil })
+	t.Cleanup(testapp.Start(t, router))
+	require.NoError(t, observe.Publisher(rabbit.Publisher(), l.tracers).Publish(orders, message.NewMessage("order-1", nil)))
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: name}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	l.wait(1, "dead-letter "+orders)
+	var dead []*letters.Letter
+	for letter, err := range store.Browse(t.Context(), deadletter.QueueOf(orders), letters.Filter{}) {
+		require.NoError(t, err)
+		dead = append(dead, letter)
+	}
+	require.Len(t, dead, 1)
+	l.died(orders, dead[0].Record)
+	l.down.Store(false)
+	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(orders), letters.Redrive{By: "ann@desk"})
+	require.NoError(t, err)
+	require.Equal(t, 1, summary.Done)
+	l.wait(1, "process "+invoices)
+	l.recovered(orders, "rabbitmq", "ann@desk", "wait 100ms", "wait 300ms")
+	lines := log.Lines("Message dead-lettered")
+	require.Len(t, lines, 1)
+	assert.Contains(t, lines[0], l.named("process " + orders)[2].SpanContext.SpanID().String(), "the lines of the middleware have the trace")
+}
+
+// TestTraceOnARelay: the same on a Pub/Sub in memory.
+func TestTraceOnARelay(t *testing.T) {
+	t.Parallel()
+	s := &shelf{GoChannel: gochannel.NewGoChannel(gochannel.Config{}, nil)}
+	log := watermill.NopLogger{}
+	memory, err := relay.Connect(relay.ConnectConfig{
+		Config: relay.Config{
+			Publisher: unclosed{s}, Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
+		},
+		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
+	}, log)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, memory.Close()) })
+	l := newLife(t)
+	memory.Observe(l.observer())
+	router := message.NewDefaultRouter(log)
+	memory.AddHandler(router, "billing", "orders", "invoices", l.handle)
+	memory.AddConsumerHandler(router, "post", "invoices", func(msg *message.Message) error { l.produced <- msg.Copy(); return nil })
+	t.Cleanup(testapp.Start(t, router))
+
+	require.NoError(t, observe.Publisher(memory.Publisher(), l.tracers).Publish("orders", message.NewMessage("order-1", nil)))
+	l.wait(1, "dead-letter orders")
+	record, found := middleware.ReadRecord(s.only(t).Metadata)
+	require.True(t, found)
+	l.died("orders", record)
+	l.down.Store(false)
+	store, err := relay.NewLetters(relay.LettersConfig{Publisher: unclosed{s}, Topics: s})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{By: "ann@desk"})
+	require.NoError(t, err)
+	require.Equal(t, 1, summary.Done)
+	l.wait(1, "process invoices")
+	l.recovered("orders", fmt.Sprintf("%T", unclosed{}), "ann@desk", "wait 100ms", "wait 300ms")
+}
+
+const deadTopic = "retry.dead.billing"
+
+// shelf is a Pub/Sub in memory that keeps its dead letters, as a backend with storage does.
+type shelf struct {
+	*gochannel.GoChannel
+	mu   sync.Mutex
+	kept []relay.StoredLetter
+}
+
+func (s *shelf) Publish(topic string, messages ...*message.Message) error {
+	if topic != deadTopic {
+		return s.GoChannel.Publish(topic, messages...)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, msg := range messages {
+		s.kept = append(s.kept, relay.StoredLetter{Position: fmt.Sprintf("%06d", len(s.kept)+1), Message: msg.Copy()})
+	}
+	return nil
+}
+
+func (s *shelf) only(t *testing.T) *message.Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.Len(t, s.kept, 1)
+	return s.kept[0].Message.Copy()
+}
+
+func (s *shelf) End(context.Context, string) (relay.LetterEnd, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return relay.LetterEnd{Position: fmt.Sprintf("%06d", len(s.kept)), Count: len(s.kept)}, nil
+}
+
+func (s *shelf) Read(_ context.Context, _, after, until string, limit int) (found []relay.StoredLetter, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, stored := range s.kept {
+		if stored.Position > after && (until == "" || stored.Position <= until) && len(found) < limit {
+			found = append(found, relay.StoredLetter{Position: stored.Position, Message: stored.Message.Copy()})
+		}
+	}
+	return found, nil
+}
+
+func (s *shelf) Remove(_ context.Context, _, position string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept = slices.DeleteFunc(s.kept, func(stored relay.StoredLetter) bool { return stored.Position == position })
+	return nil
+}
+
+func (s *shelf) HasHandler(context.Context, string) (bool, error) { return true, nil }
+
+func (s *shelf) Lock(ctx context.Context, _ string) (context.Context, func(), error) {
+	return ctx, func() {}, nil
+}
+
+func (s *shelf) Close() error { return nil }
+
+// unclosed is a shelf that the app does not close.
+type unclosed struct{ *shelf }
+
+func (unclosed) Close() error { return nil }

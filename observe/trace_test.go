@@ -1,0 +1,634 @@
+package observe
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+var errDown = errors.New("the bank is down")
+
+// newApp is an app whose handler "billing" of "orders" is traced.
+func newApp(t *testing.T, tracers trace.TracerProvider, handler message.NoPublishHandlerFunc, change ...func(*retrytest.Config)) *retrytest.App {
+	t.Helper()
+	config := retrytest.Config{Schedule: backoff.Schedule{time.Second, 5 * time.Second}}
+	for _, c := range change {
+		c(&config)
+	}
+	app := retrytest.NewWithConfig(t, config)
+	app.Observe(tracing{tracers: tracers})
+	app.AddConsumerHandler(app.Router, "billing", "orders", handler)
+	return app
+}
+
+// TestOneTrace: the order, three attempts, the waits between them, the dead letter, the redrive and the success are one trace.
+func TestOneTrace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		failing := true
+		app := newApp(t, r, func(*message.Message) error {
+			time.Sleep(100 * time.Millisecond)
+			if failing {
+				return errDown
+			}
+			return nil
+		})
+		ctx, producer := r.start("checkout")
+		producer.End()
+		began := time.Now()
+		story := app.Send("orders", order(ctx)).DeadLettered(middleware.DeadReasonExhausted)
+
+		attempts := r.named("process orders")
+		require.Len(t, attempts, 3, "%v", r.names())
+		assert.Equal(t, []string{"checkout", "process orders", "wait 1s", "process orders", "wait 5s", "process orders", "dead-letter orders"}, r.names())
+		dead := story.DeadLetter()
+		record, found := middleware.ReadRecord(dead.Metadata)
+		require.True(t, found)
+		assert.Equal(t, traceparentOf(attempts[2].SpanContext), record.Traceparent, "the record leads to the last attempt")
+		waits := r.named("wait 1s")
+		assert.Equal(t, began.Add(100*time.Millisecond).UTC(), waits[0].StartTime.UTC(), "from the failure")
+		assert.Equal(t, attempts[1].StartTime, waits[0].EndTime, "to the next attempt")
+		assert.Equal(t, map[string]string{"previous attempt": idOf(attempts[0].SpanContext)}, linksOf(waits[0]))
+
+		failing = false
+		time.Sleep(time.Hour)
+		redriven := letters.Fresh(dead)
+		redriven.Metadata[middleware.TraceparentKey] = record.Traceparent // as each Store keeps it
+		redrivenAt := time.Now()
+		middleware.Redriven{}.Add(middleware.Redrive{
+			Run: "run-1", At: redrivenAt, By: "me@desk", Note: "the bank is back", Failures: 3, DeadReason: middleware.DeadReasonExhausted,
+		}).Write(redriven.Metadata)
+		time.Sleep(time.Second)
+		app.Send("orders", redriven).Processed()
+
+		attempts = r.named("process orders")
+		require.Len(t, attempts, 4)
+		redrive := r.only("redrive")
+		assert.Equal(t, redrivenAt.UTC(), redrive.StartTime.UTC())
+		assert.Equal(t, redrive.StartTime, redrive.EndTime)
+		assert.Equal(t, map[string]string{
+			"watermill.retry.redrive.run": "run-1", "watermill.retry.redrive.by": "me@desk", "watermill.retry.redrive.note": "the bank is back",
+			"watermill.retry.failures": "3", "watermill.retry.dead_reason": "exhausted",
+		}, attributesOf(redrive.Attributes))
+		assert.Equal(t, map[string]string{"previous attempt": idOf(attempts[2].SpanContext)}, linksOf(redrive))
+
+		for i, s := range r.spans() {
+			assert.Equal(t, producer.SpanContext().TraceID(), s.SpanContext.TraceID(), "%d: %s", i, s.Name)
+		}
+		for i, s := range attempts {
+			assert.Equal(t, producer.SpanContext().SpanID(), s.Parent.SpanID(), "the parent of attempt %d", i+1)
+			want := map[string]string{"producer": idOf(producer.SpanContext())}
+			if i > 0 {
+				want["previous attempt"] = idOf(attempts[i-1].SpanContext)
+			}
+			assert.Equal(t, want, linksOf(s), "of attempt %d", i+1)
+		}
+		for _, name := range []string{"wait 1s", "wait 5s", "redrive"} {
+			assert.Equal(t, producer.SpanContext().SpanID(), r.only(name).Parent.SpanID(), name)
+		}
+		assert.Equal(t, attempts[2].SpanContext.SpanID(), r.only("dead-letter orders").Parent.SpanID())
+	})
+}
+
+// TestTraceHasARedriveOnce: the retries of a redriven message do not show it again.
+func TestTraceHasARedriveOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		app := newApp(t, r, func(*message.Message) error { return errDown })
+		msg := message.NewMessage("order-1", nil)
+		middleware.Redriven{}.Add(middleware.Redrive{Run: "run-1", At: time.Now()}).Write(msg.Metadata)
+		app.Send("orders", msg).DeadLettered(middleware.DeadReasonExhausted)
+		require.Len(t, r.named("process orders"), 3)
+		r.only("redrive")
+	})
+}
+
+// TestTraceWithoutAProducer: a message that has no context begins a trace at its first attempt, which its further attempts continue.
+func TestTraceWithoutAProducer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		app := newApp(t, r, func(*message.Message) error { return errDown })
+		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+		attempts := r.named("process orders")
+		require.Len(t, attempts, 3)
+		assert.False(t, attempts[0].Parent.IsValid())
+		for i, s := range attempts[1:] {
+			assert.Equal(t, attempts[i].SpanContext.TraceID(), s.SpanContext.TraceID())
+			assert.Equal(t, attempts[i].SpanContext.SpanID(), s.Parent.SpanID())
+			assert.Equal(t, map[string]string{"previous attempt": idOf(attempts[i].SpanContext)}, linksOf(s))
+		}
+		assert.Equal(t, attempts[0].SpanContext.SpanID(), r.only("wait 1s").Parent.SpanID())
+	})
+}
+
+type secretError struct{}
+
+func (secretError) Error() string { return "password=hunter2" }
+
+// TestSpanOfAnAttempt is the table of outcomes: what the span of the last attempt has.
+func TestSpanOfAnAttempt(t *testing.T) {
+	t.Parallel()
+	base := map[string]string{
+		"messaging.system": "rabbitmq", "messaging.operation.name": "process", "messaging.operation.type": "process",
+		"messaging.destination.name": "orders", "messaging.message.id": "order-1", "watermill.retry.handler": "billing",
+	}
+	failOnce := func(err error) func(*message.Message) error {
+		return func(msg *message.Message) error {
+			if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures+record.Snoozes > 0 {
+				return nil
+			}
+			return err
+		}
+	}
+	failFirst := func(err error) func(*message.Message) error {
+		return func(*message.Message) error {
+			first := err
+			err = nil
+			return first
+		}
+	}
+	rule := func(then middleware.Action) func(*middleware.TieredRetryConfig) {
+		return func(c *middleware.TieredRetryConfig) {
+			c.Rules = []middleware.Rule{{Name: "my rule", If: middleware.Is(errDown), Then: then}}
+		}
+	}
+	for name, test := range map[string]struct {
+		handler     func(*message.Message) error
+		middleware  func(*middleware.TieredRetryConfig)
+		attempt     int // from 0
+		want        map[string]string
+		status      codes.Code
+		description string
+		event       map[string]string
+	}{
+		"processed": {
+			handler: func(*message.Message) error { return nil },
+			want:    map[string]string{"watermill.retry.outcome": "processed", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0"},
+		},
+		"retried": {
+			handler: failOnce(errDown), status: codes.Error, description: "the bank is down",
+			want: map[string]string{
+				"watermill.retry.outcome": "retried", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
+				"watermill.retry.tier": "1s", "watermill.retry.delay_ms": "1000", "error.type": "*errors.errorString",
+			},
+			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
+		},
+		"recovered": {
+			handler: failOnce(errDown), attempt: 1,
+			want: map[string]string{
+				"watermill.retry.outcome": "recovered", "watermill.retry.failures": "1", "watermill.retry.failures_before": "1",
+				"watermill.retry.arrived_tier": "1s", "watermill.retry.lateness_ms": "1",
+			},
+		},
+		"snoozed": {
+			handler: failOnce(errDown), middleware: rule(middleware.Snooze(5 * time.Second)), status: codes.Error, description: "the bank is down",
+			want: map[string]string{
+				"watermill.retry.outcome": "snoozed", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0", "watermill.retry.snoozes": "1",
+				"watermill.retry.tier": "5s", "watermill.retry.delay_ms": "5000", "watermill.retry.rule": "my rule", "error.type": "*errors.errorString",
+			},
+			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
+		},
+		"discarded": {
+			handler: failOnce(errDown), middleware: rule(middleware.Discard()), status: codes.Error, description: "the bank is down",
+			want: map[string]string{
+				"watermill.retry.outcome": "discarded", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
+				"watermill.retry.rule": "my rule", "error.type": "*errors.errorString",
+			},
+			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
+		},
+		"dead-lettered": {
+			handler: func(*message.Message) error { return backoff.Permanent(errDown) }, status: codes.Error, description: "the bank is down",
+			want: map[string]string{
+				"watermill.retry.outcome": "dead-lettered", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
+				"watermill.retry.dead_reason": "permanent", "error.type": "*errors.errorString",
+			},
+			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
+		},
+		"given back": {
+			handler: failFirst(secretError{}), status: codes.Error, description: "given back: observe.secretError",
+			middleware: func(c *middleware.TieredRetryConfig) {
+				c.Rules = []middleware.Rule{{Name: "my rule", If: middleware.As[secretError](), Then: middleware.GiveBack()}}
+			},
+			want: map[string]string{
+				"watermill.retry.outcome": "given back", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0",
+				"watermill.retry.rule": "my rule", "error.type": "observe.secretError",
+			},
+			event: map[string]string{"exception.type": "observe.secretError"},
+		},
+		"settled": {
+			handler:     func(msg *message.Message) error { msg.Ack(); return secretError{} },
+			status:      codes.Error,
+			description: "settled: observe.secretError",
+			want: map[string]string{
+				"watermill.retry.outcome": "settled", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0", "error.type": "observe.secretError",
+			},
+			event: map[string]string{"exception.type": "observe.secretError"},
+		},
+		"without its text": {
+			handler:     failOnce(secretError{}),
+			middleware:  func(c *middleware.TieredRetryConfig) { c.OmitReason = true },
+			status:      codes.Error,
+			description: "observe.secretError",
+			want: map[string]string{
+				"watermill.retry.outcome": "retried", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
+				"watermill.retry.tier": "1s", "watermill.retry.delay_ms": "1000", "error.type": "observe.secretError",
+			},
+			event: map[string]string{"exception.type": "observe.secretError"},
+		},
+		"with another text": {
+			handler: failOnce(secretError{}),
+			middleware: func(c *middleware.TieredRetryConfig) {
+				c.RedactReason = func(string, error) string { return "password=***" }
+			},
+			status: codes.Error, description: "password=***",
+			want: map[string]string{
+				"watermill.retry.outcome": "retried", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
+				"watermill.retry.tier": "1s", "watermill.retry.delay_ms": "1000", "error.type": "observe.secretError",
+			},
+			event: map[string]string{"exception.type": "observe.secretError", "exception.message": "password=***"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := newRecorder(t)
+				app := newApp(t, r, test.handler, func(c *retrytest.Config) { c.Middleware = test.middleware })
+				app.Send("orders", message.NewMessage("order-1", nil))
+				require.Greater(t, len(r.named("process orders")), test.attempt)
+				s := r.named("process orders")[test.attempt]
+				assert.Equal(t, trace.SpanKindConsumer, s.SpanKind)
+				assert.Equal(t, test.status, s.Status.Code)
+				assert.Equal(t, test.description, s.Status.Description)
+				for key, value := range base {
+					test.want[key] = value
+				}
+				assert.Equal(t, test.want, attributesOf(s.Attributes))
+				if test.event == nil {
+					assert.Empty(t, s.Events)
+					return
+				}
+				require.Len(t, s.Events, 1)
+				assert.Equal(t, "exception", s.Events[0].Name)
+				assert.Equal(t, test.event, attributesOf(s.Events[0].Attributes))
+			})
+		})
+	}
+}
+
+// TestSpanOfADeadLetter: it is a message that was sent, on a queue of its own.
+func TestSpanOfADeadLetter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		app := newApp(t, r, func(*message.Message) error { return backoff.Permanent(errDown) })
+		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonPermanent)
+		dead := r.only("dead-letter orders")
+		assert.Equal(t, trace.SpanKindProducer, dead.SpanKind)
+		attributes := attributesOf(dead.Attributes)
+		assert.NotEmpty(t, attributes["messaging.destination.name"])
+		delete(attributes, "messaging.destination.name")
+		assert.Equal(t, map[string]string{
+			"messaging.system": "rabbitmq", "messaging.operation.name": "dead-letter", "messaging.operation.type": "send", "messaging.message.id": "order-1",
+			"watermill.retry.handler": "billing", "watermill.retry.failures": "1", "watermill.retry.dead_reason": "permanent",
+		}, attributes)
+	})
+}
+
+// TestDeadLetterWithoutACall: a message that is too old when it comes has a span of its dead letter in the trace of its producer.
+func TestDeadLetterWithoutACall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		app := newApp(t, r, func(*message.Message) error { return errDown }, func(c *retrytest.Config) {
+			c.Middleware = func(c *middleware.TieredRetryConfig) {
+				c.MaxAge = time.Minute
+				c.MaxAgeFrom = func(*message.Message) time.Time { return time.Now().Add(-time.Hour) }
+			}
+		})
+		ctx, producer := r.start("checkout")
+		producer.End()
+		app.Send("orders", order(ctx)).DeadLettered(middleware.DeadReasonExpired)
+		assert.Empty(t, r.named("process orders"))
+		dead := r.only("dead-letter orders")
+		assert.Equal(t, producer.SpanContext().SpanID(), dead.Parent.SpanID())
+		assert.Equal(t, map[string]string{"producer": idOf(producer.SpanContext())}, linksOf(dead))
+	})
+}
+
+// TestParkedMessagesHaveOneWait: the rounds of a long delay are no attempts.
+func TestParkedMessagesHaveOneWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		app := newApp(t, r, func(msg *message.Message) error {
+			if _, again := middleware.ReadRecord(msg.Metadata); again {
+				return nil
+			}
+			return backoff.RetryAfter(errDown, 17*time.Second)
+		}, func(c *retrytest.Config) { c.TiersWait = true })
+		app.Send("orders", message.NewMessage("order-1", nil)).Processed()
+		assert.Equal(t, []string{"process orders", "wait 5s", "process orders"}, r.names())
+		wait := r.only("wait 5s")
+		assert.GreaterOrEqual(t, wait.EndTime.Sub(wait.StartTime), 17*time.Second)
+	})
+}
+
+// TestEverySpanEnds: however a handler ends. The recorder fails the test for each span that does not.
+func TestEverySpanEnds(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		handler   func(*message.Message) ([]*message.Message, error)
+		change    func(*middleware.TieredRetryConfig)
+		errorType string
+	}{
+		"panic":        {handler: func(*message.Message) ([]*message.Message, error) { panic("no") }, errorType: "*middleware.PanicError"},
+		"goexit":       {handler: func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }, errorType: "*errors.errorString"},
+		"nil message":  {handler: func(*message.Message) ([]*message.Message, error) { return []*message.Message{nil}, nil }, errorType: "*errors.errorString"},
+		"error panics": {handler: func(*message.Message) ([]*message.Message, error) { return nil, panicking{} }, errorType: "observe.panicking"},
+		"error panics after an ack": {
+			handler:   func(msg *message.Message) ([]*message.Message, error) { msg.Ack(); return nil, panicking{} },
+			errorType: "observe.panicking",
+		},
+		"observe panics": {
+			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
+			change: func(c *middleware.TieredRetryConfig) { c.Observe = func(middleware.Event) { panic("no") } },
+		},
+		"rule ends the goroutine": {
+			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
+			change: func(c *middleware.TieredRetryConfig) {
+				c.Rules = []middleware.Rule{{Name: "no", If: func(middleware.Record, error) bool { runtime.Goexit(); return true }, Then: middleware.Discard()}}
+			},
+		},
+		"publisher ends the goroutine": {
+			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
+			change: func(c *middleware.TieredRetryConfig) { c.Publisher = exiting{} },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecorder(t)
+			retry := newRetry(t, r, test.change)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = retry.Middleware(test.handler)(message.NewMessage("order-1", nil))
+			}()
+			<-done
+			s := r.only("process ")
+			assert.Equal(t, codes.Error, s.Status.Code)
+			assert.Equal(t, test.errorType, attributesOf(s.Attributes)["error.type"])
+		})
+	}
+}
+
+type panicking struct{}
+
+func (panicking) Error() string { panic("no text") }
+func (panicking) Unwrap() error { panic("no cause") }
+
+type exiting struct{}
+
+func (exiting) Publish(string, ...*message.Message) error { runtime.Goexit(); return nil }
+func (exiting) Close() error                              { return nil }
+
+// newRetry is the middleware alone, whose copies are published to nothing.
+func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*middleware.TieredRetryConfig)) *middleware.TieredRetry {
+	t.Helper()
+	var observers middleware.Observers
+	observers.Attach(tracing{tracers: tracers}, middleware.Observed{})
+	config := middleware.TieredRetryConfig{
+		Publisher: sink{}, Schedule: backoff.Schedule{time.Second}, Observers: &observers,
+		GenerateRetryDestination: func(middleware.RetryDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{Topic: "retry"}, nil
+		},
+		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{Topic: "dead"}, nil
+		},
+	}
+	if change != nil {
+		change(&config)
+	}
+	retry, err := middleware.NewTieredRetry(config, nil)
+	require.NoError(t, err)
+	return retry
+}
+
+type sink struct{}
+
+func (sink) Publish(string, ...*message.Message) error { return nil }
+func (sink) Close() error                              { return nil }
+
+// TestHeldIsAnEvent: a message that is held is one attempt, which ends with its last outcome.
+func TestHeldIsAnEvent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		tries := 0
+		retry := newRetry(t, r, func(c *middleware.TieredRetryConfig) {
+			c.Publisher = failing(func() error {
+				if tries++; tries < 3 {
+					return secretError{}
+				}
+				return nil
+			})
+		})
+		_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errDown })(message.NewMessage("1", nil))
+		require.NoError(t, err)
+		s := r.only("process ")
+		require.Len(t, s.Events, 2)
+		assert.Equal(t, "held", s.Events[0].Name)
+		assert.Equal(t, map[string]string{"watermill.retry.destination": "retry", "error.type": "observe.secretError"}, attributesOf(s.Events[0].Attributes))
+		assert.Equal(t, "exception", s.Events[1].Name)
+		assert.Equal(t, "retried", attributesOf(s.Attributes)["watermill.retry.outcome"])
+		assert.Greater(t, s.EndTime.Sub(s.StartTime), 50*time.Millisecond, "the hold is a part of the attempt")
+	})
+}
+
+type failing func() error
+
+func (f failing) Publish(string, ...*message.Message) error { return f() }
+func (f failing) Close() error                              { return nil }
+
+// TestForgedTraceparents: what is no traceparent links to nothing, and the message is handled as without it.
+func TestForgedTraceparents(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"garbage": "garbage", "empty parts": "---", "binary": "\x00\xff\xfe",
+		"zero":       "00-00000000000000000000000000000000-0000000000000000-01",
+		"upper case": "00-" + strings.Repeat("A", 32) + "-" + strings.Repeat("A", 16) + "-01",
+		"version ff": "ff-" + strings.Repeat("a", 32) + "-" + strings.Repeat("b", 16) + "-01",
+		"huge":       "01-" + strings.Repeat("a", 32) + "-" + strings.Repeat("b", 16) + "-01-" + strings.Repeat("x", 1<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecorder(t)
+			retry := newRetry(t, r, nil)
+			msg := message.NewMessage("1", nil)
+			middleware.Record{Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now().Add(time.Hour)}.Write(msg.Metadata)
+			msg.Metadata[middleware.TraceparentKey], msg.Metadata[middleware.RedrivenKey] = text, text
+			if name != "huge" { // the propagator reads it
+				msg.Metadata["traceparent"], msg.Metadata["baggage"] = text, text
+			}
+			calls := 0
+			_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) { calls++; return nil, nil })(msg)
+			require.NoError(t, err)
+			assert.Equal(t, 1, calls)
+			s := r.only("process ")
+			assert.Empty(t, s.Links)
+			assert.False(t, s.Parent.IsValid())
+			wait := r.only("wait")
+			assert.Equal(t, wait.StartTime, wait.EndTime, "a clock that is ahead makes no negative time")
+		})
+	}
+}
+
+// TestTwoObservers: each has its own spans, and the second finds the span of the first in the context.
+func TestTwoObservers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newRecorder(t), newRecorder(t)
+		app := newApp(t, first, func(*message.Message) error { return errDown })
+		app.Observe(tracing{tracers: second})
+		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+		require.Len(t, first.named("process orders"), 3)
+		require.Len(t, second.named("process orders"), 3)
+		for i, s := range second.named("process orders") {
+			assert.Equal(t, first.named("process orders")[i].SpanContext.SpanID(), s.Parent.SpanID())
+		}
+	})
+}
+
+// TestTwoHandlers: each of a topic's handlers has its own attempts in the trace of the order.
+func TestTwoHandlers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		app.Observe(tracing{tracers: r})
+		for _, name := range []string{"billing", "stock"} {
+			app.AddConsumerHandler(app.Router, name, "orders", func(msg *message.Message) error {
+				if record, _ := middleware.ReadRecord(msg.Metadata); name == "billing" && record.Failures == 0 {
+					return errDown
+				}
+				return nil
+			}, middleware.HandlerOptions{Group: name})
+		}
+		ctx, producer := r.start("checkout")
+		producer.End()
+		app.Send("orders", order(ctx))
+		byHandler := map[string]int{}
+		for _, s := range r.named("process orders") {
+			byHandler[attributesOf(s.Attributes)["watermill.retry.handler"]]++
+			assert.Equal(t, producer.SpanContext().SpanID(), s.Parent.SpanID())
+		}
+		assert.Equal(t, map[string]int{"billing": 2, "stock": 1}, byHandler)
+	})
+}
+
+// TestOuterSpanIsTheParent: the span of a tracing middleware outside of the retry middleware.
+func TestOuterSpanIsTheParent(t *testing.T) {
+	t.Parallel()
+	r := newRecorder(t)
+	retry := newRetry(t, r, nil)
+	ctx, producer := r.start("checkout")
+	producer.End()
+	msg := order(ctx)
+	outer, span := r.start("receive")
+	msg.SetContext(outer)
+	_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		_, inner := r.Tracer("app").Start(msg.Context(), "inside")
+		inner.End()
+		return nil, nil
+	})(msg)
+	require.NoError(t, err)
+	span.End()
+	attempt := r.only("process ")
+	assert.Equal(t, span.SpanContext().SpanID(), attempt.Parent.SpanID())
+	assert.Equal(t, map[string]string{"producer": idOf(producer.SpanContext())}, linksOf(attempt))
+	assert.Equal(t, attempt.SpanContext.SpanID(), r.only("inside").Parent.SpanID(), "the handler's own spans are inside of the attempt")
+}
+
+// TestLogFields: the lines of the middleware lead to the attempt.
+func TestLogFields(t *testing.T) {
+	t.Parallel()
+	r := newRecorder(t)
+	hooks := traceHooks(r, Config{}, middleware.Observed{})
+	ctx := hooks.Begin(middleware.Arrival{Context: t.Context(), Message: message.NewMessage("1", nil)})
+	span := trace.SpanContextFromContext(ctx)
+	assert.Equal(t, map[string]any{"trace_id": span.TraceID().String(), "span_id": span.SpanID().String()}, map[string]any(hooks.LogFields(ctx)))
+	hooks.Event(middleware.Event{Context: ctx, Outcome: middleware.Processed})
+	assert.Empty(t, hooks.LogFields(t.Context()))
+	assert.Empty(t, hooks.Traceparent(t.Context()))
+
+}
+
+// TestConsumerGroup: it is known from the queue of the handler.
+func TestConsumerGroup(t *testing.T) {
+	t.Parallel()
+	health := middleware.Health{Subscriptions: []middleware.SubscriptionHealth{
+		{Name: "billing", Topic: "orders", Queue: "orders_eu"}, {Name: "stock", Topic: "orders", Queue: "orders"},
+	}}
+	for handler, want := range map[string]string{"billing": "eu", "stock": "", "other": ""} {
+		r := newRecorder(t)
+		hooks := traceHooks(r, Config{}, middleware.Observed{System: "rabbitmq", Health: func() middleware.Health { return health }})
+		ctx := hooks.Begin(middleware.Arrival{Context: t.Context(), Topic: "orders", Handler: handler, Message: message.NewMessage("1", nil)})
+		hooks.Event(middleware.Event{Context: ctx, Outcome: middleware.Processed})
+		assert.Equal(t, want, attributesOf(r.only("process orders").Attributes)["messaging.consumer.group.name"], handler)
+	}
+}
+
+// TestUnsampledAttempts: they make no further spans, and the record still has their trace.
+func TestUnsampledAttempts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t, sdktrace.WithSampler(sdktrace.NeverSample()))
+		app := newApp(t, r, func(*message.Message) error { return errDown })
+		story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+		assert.Empty(t, r.names())
+		record, _ := middleware.ReadRecord(story.DeadLetter().Metadata)
+		assert.True(t, strings.HasSuffix(record.Traceparent, "-00"), record.Traceparent)
+	})
+}
+
+// TestUnsampledAttemptsAreCheap: half of the allocations, or more, are those of OpenTelemetry.
+func TestUnsampledAttemptsAreCheap(t *testing.T) {
+	never := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
+	plain, ofProducer := message.NewMessage("1", nil), message.NewMessage("1", nil)
+	ofProducer.Metadata["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+	for name, test := range map[string]struct {
+		tracers trace.TracerProvider
+		msg     *message.Message
+		most    float64
+	}{
+		"noop":               {noop.NewTracerProvider(), plain, 5},
+		"without a producer": {never, plain, 7},
+		"with a producer":    {never, ofProducer, 10},
+	} {
+		hooks := traceHooks(test.tracers, Config{}, middleware.Observed{System: "rabbitmq"})
+		allocations := testing.AllocsPerRun(100, func() {
+			ctx := hooks.Begin(middleware.Arrival{Context: t.Context(), Topic: "orders", Handler: "billing", Message: test.msg})
+			hooks.Event(middleware.Event{Context: ctx, Outcome: middleware.Processed})
+		})
+		t.Logf("%s: %.0f allocations", name, allocations)
+		assert.LessOrEqual(t, allocations, test.most, name)
+	}
+}
