@@ -11,8 +11,8 @@ import (
 // Config configures Prometheus and OpenTelemetry. The zero value is ready for use.
 type Config struct {
 	// MaxSeries is how many combinations of labels each metric has at most. Further topics, handlers, reasons, queues and tiers are
-	// counted with the value "other", in a few more series. With OpenTelemetry the SDK has a bound
-	// of its own, 2,000 where the app has not set another one. From 1. The default is 10,000.
+	// counted with the value "other", in a few more series. With OpenTelemetry the SDK has a bound of its own: 2,000, where the app has
+	// not set another one. From 1. The default is 10,000.
 	MaxSeries int
 
 	// WaitingEvery is how old the figures of what waits may be. They are asked for when the metrics are read, in the background: a read

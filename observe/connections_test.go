@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -321,18 +322,21 @@ func TestAHealthThatPanicsIsLoggedOnce(t *testing.T) {
 	assert.Empty(t, b.logged.errors())
 }
 
+// ofProcess reads the meter provider of the process, which can be set only once.
+var (
+	ofProcess   = sdkmetric.NewManualReader()
+	setProvider = sync.OnceFunc(func() { otel.SetMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(ofProcess))) })
+)
+
 // TestAnAppMayChooseItsMeterProviderLater: as with otel.SetMeterProvider.
 func TestAnAppMayChooseItsMeterProviderLater(t *testing.T) {
 	a := newApp(t).observe(observe.OpenTelemetry(otel.GetMeterProvider(), nil))
 	a.subscriptions(middleware.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: 10})
 	a.deliver(newMessage(from(topic, handler)), nil)
-	before := otel.GetMeterProvider()
-	t.Cleanup(func() { otel.SetMeterProvider(before) })
-	reader := sdkmetric.NewManualReader()
-	otel.SetMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	setProvider()
 	a.deliver(newMessage(from(topic, handler)), nil)
 	var all metricdata.ResourceMetrics
-	require.NoError(t, reader.Collect(t.Context(), &all))
+	require.NoError(t, ofProcess.Collect(t.Context(), &all))
 	require.Len(t, all.ScopeMetrics, 1)
 	names := ""
 	for _, m := range all.ScopeMetrics[0].Metrics {
