@@ -178,7 +178,7 @@ func (f *feed) awaitWaiting(want map[string]int) map[string]middleware.Waiting {
 			got[feedKindOf(w)+" "+strings.ReplaceAll(queue, f.name, "T")] = w.Messages
 		}
 		return maps.Equal(got, want)
-	}, "what waits", "%v is not\n%v, %v", &got, want, &failed)
+	}, "what waits: %v, want %v, %v", &got, want, &failed)
 	return last
 }
 
