@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // With the management API, or without it.
@@ -335,4 +336,46 @@ func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
 		require.Error(t, err)
 	})
 	goleak.VerifyNone(t, append(broker.LeaksOfProxies(), leaks)...)
+}
+
+// One look asks for at most 500 queues, the dead letters first. The next one goes on with the rest, and the figures of the first ones stay.
+func TestFeedOfACrowd(t *testing.T) {
+	t.Parallel()
+	const works, most = 130, 500 // with a dead-letter queue and two tiers each
+	f := openFeed(t, func(b *config.BuilderConfig) {
+		b.QueueType, b.AMQP.Queue.Arguments = topology.Classic, amqp091.Table{"x-queue-type": "classic"}
+	})
+	for i := range works {
+		f.handle(testapp.ID(i), func(*message.Message) error { return backoff.Permanent(errFeed) })
+	}
+	f.run()
+	f.publish(testapp.ID(works-1), "1")
+	feedEventually(t, func() bool { return f.results()["copy confirmed"] == 1 }, "there is a dead letter")
+	count := func() map[middleware.WaitingKind]int {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), feedSoon)
+		defer cancel()
+		all, err := f.observed.Waiting(ctx)
+		require.NoError(t, err)
+		kinds := map[middleware.WaitingKind]int{}
+		for _, w := range all {
+			kinds[w.Kind]++
+			if w.Queue == f.topic(testapp.ID(works-1))+".dead" {
+				assert.Equal(t, 1, w.Messages)
+				assert.NotZero(t, w.Oldest)
+			}
+		}
+		return kinds
+	}
+	first := count()
+	tiers := first[middleware.WaitingTier]
+	assert.Equal(t, map[middleware.WaitingKind]int{
+		middleware.WaitingOrphans: 1, middleware.WaitingDead: works, middleware.WaitingWork: works, middleware.WaitingTier: tiers,
+	}, first)
+	assert.Less(t, 1+2*works+tiers, most+1)
+	assert.Greater(t, tiers, most-1-2*works-10, "no request is left unused, but those of the look at the letter")
+	assert.Equal(t, 2*works, count()[middleware.WaitingTier])
+	assert.Equal(t, map[middleware.WaitingKind]int{
+		middleware.WaitingOrphans: 1, middleware.WaitingDead: works, middleware.WaitingWork: works, middleware.WaitingTier: 2 * works,
+	}, count())
 }
