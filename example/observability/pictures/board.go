@@ -203,12 +203,11 @@ func chartOf(lines []line, unit string) (template.HTML, error) {
 	}
 	p.Y.Min = 0
 	p.Y.Max = max(p.Y.Max, 1e-3)
-	p.X.Max *= 1.03 // room for the last label
 	if unit == "percentunit" || unit == "short" && p.Y.Max < 1.2 {
 		p.Y.Max = max(p.Y.Max, 1.05)
 	}
 	canvas := vgsvg.New(vg.Points(280), vg.Points(140))
-	p.Draw(draw.New(canvas))
+	p.Draw(draw.Crop(draw.New(canvas), 0, -vg.Points(8), 0, 0)) // room for the last label
 	var svg bytes.Buffer
 	if _, err := canvas.WriteTo(&svg); err != nil {
 		return "", err
