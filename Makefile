@@ -32,6 +32,8 @@ SCALE_ARGS ?=
 SCALE_FILES ?= -charts docs/charts -page docs/benchmarks.md
 # The versions of RabbitMQ that bench-scale measures, where several run side by side.
 SCALE_VERSIONS ?= 4.0 4.3
+# Flags of demo-observability: -once, -outage, -spans, -v.
+DEMO_ARGS ?=
 # Flags of neighbours: -messages, -relief, -rate.
 GROUPS_ARGS ?=
 # A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
@@ -50,7 +52,7 @@ DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGI
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry demo demo-rabbitmq $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots broker-up broker-down
+.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots screenshots-observe broker-up broker-down
 .PHONY: devbroker test-root test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
@@ -66,6 +68,9 @@ demo: ## messages that fail, wait and come back: no server, no network
 
 demo-rabbitmq: devbroker ## the same on a real RabbitMQ
 	@$(WITH_BROKER) $(GO) run ./example -backend rabbitmq
+
+demo-observability: devbroker ## an outage with metrics, alerts and a trace, on RabbitMQ and Prometheus (DEMO_ARGS=-once ends by itself)
+	@$(WITH_BROKER) $(GO) run -C example/observability . $(DEMO_ARGS)
 
 demo-all: demo demo-rabbitmq $(DEMOS) ## every demo, one after the other
 
@@ -85,10 +90,11 @@ test-backends: devbroker ## test that every backend keeps the same guarantees, o
 		$(GO) test -C backends -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
 		result=$$?; cat .broker/backends; exit $$result
 
-test-observe: devbroker ## test the boards and alerts of observability/, with a real Prometheus that it installs
+test-observe: devbroker ## test the boards and alerts of observability/, with a real Prometheus that it installs, and their demo
 	@rm -f .broker/observe
 	@OBSERVE_REPORT=$(CURDIR)/.broker/observe $(WITH_BROKER) $(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./observe/board; \
 		result=$$?; cat .broker/observe; exit $$result
+	@$(WITH_BROKER) $(GO) test -C example/observability -count=1 -timeout=$(TIMEOUT) ./...
 
 test-short: test-root ## the tests that need no broker
 
@@ -132,6 +138,10 @@ cover: devbroker ## test coverage of the shipped packages, integration tests inc
 		$(GO) test -count=1 -coverpkg=$$packages ./... -args -test.gocoverdir=$(CURDIR)/.broker/cover && \
 		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v -e /integration/chaos $(BOARDS)) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
 	@$(GO) tool covdata percent -i=.broker/cover
+
+screenshots-observe: devbroker ## the pictures of docs/observability-demo.md, from a run of the demo
+	@$(GO) build -C example/observability -o $(CURDIR)/.broker/observability . && $(GO) build -C example/observability -o $(CURDIR)/.broker/pictures ./pictures
+	@cd example/observability && $(CURDIR)/$(WITH_BROKER) $(CURDIR)/.broker/pictures -demo $(CURDIR)/.broker/observability
 
 screenshots: devbroker ## the pictures of the page in docs/images, from a real browser
 	@SCREENSHOTS=$(CURDIR)/docs/images $(WITH_BROKER) $(GO) test -C cmd/wmretry -count=1 -timeout=$(TIMEOUT) ./browser
@@ -238,6 +248,9 @@ lint-modules:
 	$(GO) vet -C backends ./...
 	cd backends && $(GO) tool -modfile=../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
 	@cd backends && $(TIDY)
+	$(GO) vet -C example/observability ./...
+	cd example/observability && $(GO) tool -modfile=../../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
+	@cd example/observability && $(TIDY)
 	@cd tools/lint && $(TIDY)
 
 # go test -list prints the names of a package's targets, and then a line with the package.

@@ -33,6 +33,44 @@ func ExampleConnection() {
 	_ = start
 }
 
+// deadLetters is an observer that counts dead letters by their reason. Package observe has those for Prometheus and OpenTelemetry.
+type deadLetters map[middleware.DeadReason]int
+
+func (d deadLetters) Attach(middleware.Observed) (middleware.Hooks, error) {
+	return middleware.Hooks{Event: func(e middleware.Event) {
+		if e.Outcome == middleware.DeadLettered {
+			d[e.Record.DeadReason]++
+		}
+	}}, nil
+}
+
+// An app that wires the parts by itself attaches observers here. A Connection has the method Observe.
+func ExampleObservers_Attach() {
+	counts, observers := deadLetters{}, &middleware.Observers{}
+	observers.Attach(counts, middleware.Observed{System: "my Pub/Sub"})
+
+	retry, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
+		Publisher: discard{}, Schedule: backoff.Constant(time.Minute, 3), Observers: observers,
+		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{Topic: p.Topic + ".retry." + p.Tier.String()}, nil
+		},
+		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{Topic: p.Topic + ".dead"}, nil
+		},
+	}, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	bill := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, backoff.Permanent(errors.New("the card was reported stolen"))
+	})
+	_, err = bill(message.NewMessage("order-1", nil))
+	fmt.Println(counts, err)
+	// Output:
+	// map[permanent:1] <nil>
+}
+
 // A value that a handler does not set is that of the connection.
 func ExampleHandlerOptions() {
 	connection := middleware.HandlerOptions{Group: "shop", Concurrency: 32}

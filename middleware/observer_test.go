@@ -667,3 +667,22 @@ func TestEventOfAnObserverHasTheMetadata(t *testing.T) {
 	assert.Equal(t, message.Metadata{"trace": "abc"}, w.events[0].Metadata())
 	assert.Equal(t, came, msg.Metadata, "observers leave the message as it is")
 }
+
+// A record counts only on its topic, as for the outcome.
+func TestArrivalHasNoRecordOfAnotherTopic(t *testing.T) {
+	w := &witness{name: "a"}
+	retry, _ := setup(t, observedBy(nil, w))
+	for _, record := range []retrymw.Record{
+		{Failures: 2, Topic: "other", LastFailedAt: time.Now(), DueAt: time.Now()}, {Failures: -1, Topic: topic, DueAt: time.Now()},
+	} {
+		msg := messageOf(routerContext(t))
+		record.Write(msg.Metadata)
+		_, err := retry.Middleware(succeed)(msg)
+		require.NoError(t, err)
+	}
+	for i, a := range w.arrivals {
+		assert.Zero(t, a.Record)
+		assert.Zero(t, a.Tier)
+		assert.Equal(t, retrymw.Processed, w.events[i].Outcome)
+	}
+}

@@ -117,6 +117,25 @@ func ExampleConnection_Health() {
 	http.Handle("/ready", retrymw.ReadinessHandler(rabbit.Health))
 }
 
+// slowHandlers is an observer of the app's own. Package observe has those for Prometheus and OpenTelemetry.
+type slowHandlers struct{}
+
+func (slowHandlers) Attach(o retrymw.Observed) (retrymw.Hooks, error) {
+	return retrymw.Hooks{Event: func(e retrymw.Event) {
+		if e.Duration > time.Minute {
+			o.Logger.Info("A handler took more than a minute", watermill.LogFields{"handler": e.Handler, "outcome": e.Outcome})
+		}
+	}}, nil
+}
+
+// An observer sees all handlers of the connection, and its publishers.
+func ExampleConnection_Observe() {
+	rabbit, router := connection(), message.NewDefaultRouter(nil)
+	rabbit.Observe(slowHandlers{})
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
+	check(router.Run(context.Background()))
+}
+
 // An operator pauses a handler while the database that it needs is repaired.
 func ExampleConnection_Pause() {
 	rabbit := connection()

@@ -53,22 +53,25 @@ func (p observed) Publish(topic string, messages ...*message.Message) error {
 	return err
 }
 
-// resultsOf counts the messages of a call that has failed by their results. The others of the call have been confirmed, unless the
-// error is that of a call that has sent none.
+// resultsOf counts the messages of a call that has failed by their results. The others of the call have been confirmed. Where the call has
+// one error, and that is of a message that could not be sent, none was sent.
 func resultsOf(err error, messages int) map[middleware.PublishResult]int {
 	failures := []error{err}
-	if joined, is := err.(interface{ Unwrap() []error }); is {
-		failures = joined.Unwrap()
+	if _, one := err.(*publisher.PublishError); !one { // it wraps its cause
+		if joined, several := err.(interface{ Unwrap() []error }); several {
+			failures = joined.Unwrap()
+		}
 	}
 	results := map[middleware.PublishResult]int{}
 	for _, failure := range failures {
 		results[resultOf(failure)]++
 	}
-	if results[middleware.PublishRefused]+results[middleware.PublishFailed] == 1 && len(failures) == 1 {
-		return map[middleware.PublishResult]int{resultOf(err): messages}
+	others := middleware.PublishConfirmed
+	if len(failures) == 1 && results[middleware.PublishRefused]+results[middleware.PublishFailed] == 1 {
+		others = middleware.PublishFailed
 	}
-	if confirmed := messages - len(failures); confirmed > 0 {
-		results[middleware.PublishConfirmed] = confirmed
+	if more := messages - len(failures); more > 0 {
+		results[others] += more
 	}
 	return results
 }

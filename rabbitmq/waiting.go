@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/redelivery"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -33,6 +34,9 @@ const (
 
 	// farLimit is a delivery limit that looks do not use up. Queues of the library have a million.
 	farLimit = 100_000
+
+	// mostUnconfirmed bounds the deliveries of a letter whose queue may have a delivery limit of a policy.
+	mostUnconfirmed = 10
 )
 
 // waiting returns what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues, and in the queue of
@@ -46,7 +50,8 @@ const (
 //
 // When the oldest dead letter was given up is read from the first letter of the queue (basic.get), which goes back at once. Before
 // RabbitMQ 4.3 that counts a delivery. Therefore it is done only where it is not known, after the number of letters fell, and every 15
-// minutes, and never where the queue has a delivery limit that could be reached. Instances that look at the same moment can see the
+// minutes, and never where the queue has a delivery limit that could be reached; one that a policy sets is known with
+// BuilderConfig.Management only. Instances that look at the same moment can see the
 // second letter instead.
 func (c *Connection) waiting(ctx context.Context) ([]middleware.Waiting, error) {
 	return c.lookout.waiting(ctx)
@@ -77,8 +82,9 @@ type lookout struct {
 type head struct {
 	at       time.Time // when it was given up; zero: not known
 	lookedAt time.Time
-	messages int // in the queue when it was last counted
-	fell     bool
+	count    int64 // how often it had been delivered before, where that counts towards a delivery limit
+	messages int   // in the queue when it was last counted
+	fell     bool  // the number of messages, since the look
 }
 
 // A watchedQueue is a queue of the connection.
@@ -286,23 +292,25 @@ func (l *lookout) lookAtHead(b *bounded, q watchedQueue) error {
 	h.messages = depth.Messages
 	l.heads[q.name] = h
 	switch {
-	case !l.mayLook(depth):
-		delete(l.heads, q.name)
-		return nil
 	case known && !h.lookedAt.IsZero() && time.Since(h.lookedAt) < headEvery && (!h.fell || depth.Consumers > 0):
-		return nil // while a reader has the first letters, another one would be looked at
+		return nil // while a consumer has the first letters, a look would see another one
 	case b.used():
 		return nil
 	}
+	if !l.mayLook(depth, h) {
+		return nil
+	}
 	delivery, found, err := b.get(q.name)
-	if err != nil && (!b.lost() || isServers(err)) { // refused, for example because of an exclusive consumer
+	if err != nil && (!b.lost() || isServers(err)) { // refused, for example because the user may not read the queue
 		l.heads[q.name] = head{lookedAt: time.Now(), messages: depth.Messages}
 	}
 	switch {
 	case err != nil && b.lost():
 		return fmt.Errorf("cannot look at the first message of queue %q: %w", q.name, err)
 	case err == nil && found:
-		l.heads[q.name] = head{at: givenUpAt(delivery.Headers, q.kind), lookedAt: time.Now(), messages: depth.Messages}
+		l.heads[q.name] = head{
+			at: givenUpAt(delivery.Headers, q.kind), lookedAt: time.Now(), messages: depth.Messages, count: redelivery.Failed(delivery.Headers),
+		}
 	}
 	return nil
 }
@@ -313,15 +321,16 @@ func isServers(err error) bool {
 	return errors.As(err, &closed) && closed.Server && closed.Code != amqp091.ConnectionForced
 }
 
-// mayLook reports whether no delivery limit of a queue can be reached by looks. Without the management API it is known of the queues that
-// the library has declared. A basic.get of a stream would close the connection.
-func (l *lookout) mayLook(depth management.Depth) bool {
+// mayLook reports whether looks do not use up a delivery limit of a queue. Where the management API has not stated its policies, only a
+// queue that the library has declared is looked at, and a letter that was often given back is not looked at again. A basic.get of a stream
+// would close the connection.
+func (l *lookout) mayLook(depth management.Depth, h head) bool {
 	switch limit := depth.DeliveryLimit; {
 	case depth.Type == "":
-		return !l.config.VerifyOnly
+		return !l.config.VerifyOnly && (h.fell || h.count < mostUnconfirmed)
 	case depth.Type == string(topology.Classic):
 		return true
-	case depth.Type != string(topology.Quorum):
+	case depth.Type != string(topology.Quorum) || !depth.Policies:
 		return false
 	case limit == 0:
 		return !workqueue.DropsUnprotected(l.config.Version())

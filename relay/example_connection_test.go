@@ -206,6 +206,35 @@ func ExampleConnection_Health() {
 	// tier 10ms retry.10ms true
 }
 
+// waits is an observer of the app's own. Package observe has those for Prometheus and OpenTelemetry.
+type waits struct{ observed retrymw.Observed }
+
+func (w *waits) Attach(o retrymw.Observed) (retrymw.Hooks, error) {
+	w.observed = o
+	return retrymw.Hooks{Event: func(e retrymw.Event) { fmt.Println(e.Handler, e.Outcome, e.Err) }}, nil
+}
+
+// An observer gets each outcome, and can ask for the messages that this process keeps until they are due.
+func ExampleConnection_Observe() {
+	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
+	observer := &waits{}
+	retries.Observe(observer)
+
+	router := message.NewDefaultRouter(nil)
+	retries.AddConsumerHandler(router, "billing", "orders", func(*message.Message) error { return nil })
+	go func() { check(router.Run(context.Background())) }()
+	<-router.Running()
+	waiting, err := observer.observed.Waiting(context.Background())
+	check(err)
+	for _, w := range waiting {
+		fmt.Println(w.Kind, w.Queue, w.Messages)
+	}
+	check(router.Close())
+	check(retries.Close())
+	// Output:
+	// tier retry.10ms 0
+}
+
 // A retry middleware with a schedule of its own, for one handler.
 func ExampleRelay_AddSchedule() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)

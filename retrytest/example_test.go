@@ -305,6 +305,27 @@ func ExampleApp_Health() {
 	// billing orders true
 }
 
+// printed is an observer that prints each outcome.
+type printed struct{}
+
+func (printed) Attach(middleware.Observed) (middleware.Hooks, error) {
+	return middleware.Hooks{Event: func(e middleware.Event) { fmt.Println(e.Handler, e.Outcome, e.Record.Failures) }}, nil
+}
+
+// An app's observers are tested without a backend.
+func ExampleApp_Observe() {
+	t := &exampleT{}
+	defer t.end()
+
+	app := retrytest.New(t, backoff.Constant(time.Millisecond, 1))
+	app.Observe(printed{})
+	app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error { return errors.New("the bank is down") })
+	app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+	// Output:
+	// billing retried 1
+	// billing dead-lettered 2
+}
+
 func ExampleApp_SendAll() {
 	t := &exampleT{}
 	defer t.end()

@@ -362,7 +362,7 @@ func requires(t *testing.T, folder string) []required {
 func TestRequirements(t *testing.T) {
 	t.Parallel()
 	nested := map[string]string{}
-	for _, folder := range []string{"backends", "cmd/wmretry", "integration", "observe"} {
+	for _, folder := range []string{"backends", "cmd/wmretry", "example/observability", "integration", "observe"} {
 		for _, r := range requires(t, folder) {
 			if !r.Indirect && !slices.Contains(direct, r.Path) {
 				nested[r.Path] = folder

@@ -114,17 +114,18 @@ type Depth struct {
 	Consumers int
 	// DeliveryLimit is the lower one of its arguments and its policies; 0: none of them has one, less than 0: there is no limit.
 	DeliveryLimit int64
+	Policies      bool // the policies are known: in the first seconds of a queue the broker does not state them
 }
 
 // Depths returns the queues of the virtual host. An error contains no password.
 func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
 	var queues []struct {
-		Name      string    `json:"name"`
-		Type      string    `json:"type"`
-		Messages  int       `json:"messages"`
-		Consumers int       `json:"consumers"`
-		Arguments Arguments `json:"arguments"`
-		Policy    Arguments `json:"effective_policy_definition"`
+		Name      string     `json:"name"`
+		Type      string     `json:"type"`
+		Messages  int        `json:"messages"`
+		Consumers int        `json:"consumers"`
+		Arguments Arguments  `json:"arguments"`
+		Policy    *Arguments `json:"effective_policy_definition"`
 	}
 	if err := c.list(ctx, "queues", "name,type,messages,consumers,arguments,effective_policy_definition", &queues); err != nil {
 		return nil, err
@@ -132,11 +133,14 @@ func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
 	all := make(map[string]Depth, len(queues))
 	for _, q := range queues {
 		own, _ := q.Arguments["x-delivery-limit"].(int64)
-		policy, _ := q.Policy["delivery-limit"].(int64)
+		var policy int64
+		if q.Policy != nil {
+			policy, _ = (*q.Policy)["delivery-limit"].(int64)
+		}
 		if own == 0 || policy > 0 && (own < 0 || policy < own) {
 			own = policy
 		}
-		all[q.Name] = Depth{Type: q.Type, Messages: q.Messages, Consumers: q.Consumers, DeliveryLimit: own}
+		all[q.Name] = Depth{Type: q.Type, Messages: q.Messages, Consumers: q.Consumers, DeliveryLimit: own, Policies: q.Policy != nil}
 	}
 	return all, nil
 }

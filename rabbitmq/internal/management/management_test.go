@@ -49,8 +49,8 @@ func TestDepths(t *testing.T) {
 	queues, err := c.Depths(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, map[string]Depth{
-		"new": {}, "dead": {Type: "quorum", Messages: 7, Consumers: 1, DeliveryLimit: 1_000_000}, "policy": {DeliveryLimit: 5}, "lower": {DeliveryLimit: 20},
-		"higher": {DeliveryLimit: 3}, "unlimited": {DeliveryLimit: -1},
+		"new": {}, "dead": {Type: "quorum", Messages: 7, Consumers: 1, DeliveryLimit: 1_000_000, Policies: true}, "policy": {DeliveryLimit: 5, Policies: true},
+		"lower": {DeliveryLimit: 20, Policies: true}, "higher": {DeliveryLimit: 3, Policies: true}, "unlimited": {DeliveryLimit: -1, Policies: true},
 	}, queues)
 }
 

@@ -1,0 +1,153 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/observe"
+)
+
+const (
+	handler      = "billing"
+	startTimeout = 30 * time.Second
+)
+
+// schedule is short: nothing in a demo should wait for minutes.
+var schedule = backoff.Schedule{time.Second, 2 * time.Second, 4 * time.Second}
+
+// app is an ordinary Watermill app, and what makes its retries visible.
+type app struct {
+	queue    string
+	rabbit   *config.Connection
+	router   *message.Router
+	stopped  chan error        // what the router's Run returned
+	orders   message.Publisher // of another service, in a real system
+	tracer   trace.Tracer
+	provider *provider
+}
+
+// newApp connects the app. The observers are attached in one call.
+func newApp(opts options, registry prometheus.Registerer, traces trace.TracerProvider, j *journal, logger watermill.LoggerAdapter) (*app, error) {
+	rabbit, err := config.Connect(config.BuilderConfig{
+		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: schedule, Management: opts.management,
+	}, logger)
+	if err != nil {
+		return nil, err
+	}
+	// Traces are first: then the metrics find the span of each attempt, for their exemplars.
+	rabbit.Observe(
+		observe.OpenTelemetry(nil, traces),
+		observe.Prometheus(registry, observe.Config{WaitingEvery: time.Second}),
+	)
+
+	a := &app{
+		queue: opts.queue, rabbit: rabbit, router: message.NewDefaultRouter(logger), stopped: make(chan error, 1),
+		orders: observe.Publisher(rabbit.Publisher(), traces), tracer: traces.Tracer("example/observability"), provider: &provider{},
+	}
+	rabbit.AddConsumerHandler(a.router, handler, opts.queue, a.bill, middleware.HandlerOptions{
+		Concurrency: 8,
+		Breaker:     &middleware.Breaker{Least: 10, Window: 5 * time.Second, Pause: time.Second, MaxPause: 4 * time.Second},
+		Middleware:  func(c *middleware.TieredRetryConfig) { c.Observe = j.outcome },
+	})
+	return a, nil
+}
+
+// bill is the handler. Its span is inside of that of the attempt, because the context of the message has it.
+func (a *app) bill(msg *message.Message) error {
+	var o order
+	if err := json.Unmarshal(msg.Payload, &o); err != nil {
+		return backoff.Permanent(fmt.Errorf("not an order: %w", err))
+	}
+	_, span := a.tracer.Start(msg.Context(), "charge the card", trace.WithSpanKind(trace.SpanKindClient))
+	defer span.End()
+	err := a.provider.charge(o)
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	return err
+}
+
+// publish publishes an order, as another service would. The trace begins here: observe.Publisher puts its context into the metadata.
+func (a *app) publish(ctx context.Context, o order) (trace.TraceID, error) {
+	payload, err := json.Marshal(o)
+	if err != nil {
+		return trace.TraceID{}, err
+	}
+	ctx, span := a.tracer.Start(ctx, o.id())
+	defer span.End()
+	msg := message.NewMessage(o.id(), payload)
+	msg.SetContext(ctx)
+	if err := a.orders.Publish(a.queue, msg); err != nil {
+		return trace.TraceID{}, fmt.Errorf("%s was not published: %w", o.id(), err)
+	}
+	return span.SpanContext().TraceID(), nil
+}
+
+// start returns when the handler consumes.
+func (a *app) start() error {
+	go func() { a.stopped <- a.router.Run(context.Background()) }()
+	select {
+	case <-a.router.Running():
+		return nil
+	case err := <-a.stopped:
+		a.stopped <- err
+		return fmt.Errorf("the router did not start: %w", err)
+	case <-time.After(startTimeout):
+		return fmt.Errorf("the router did not start within %v", startTimeout)
+	}
+}
+
+// close closes the router first: a message in flight needs the publisher.
+func (a *app) close() error {
+	select {
+	case err := <-a.stopped: // it has stopped by itself
+		return errors.Join(err, a.rabbit.Close())
+	default:
+	}
+	var err error
+	if a.router.IsRunning() {
+		err = errors.Join(a.router.Close(), <-a.stopped)
+	}
+	return errors.Join(err, a.rabbit.Close())
+}
+
+// paused returns why the handler takes no new messages, or nothing.
+func (a *app) paused() []string {
+	for _, s := range a.rabbit.Health().Subscriptions {
+		if len(s.Paused) > 0 {
+			return s.Paused
+		}
+	}
+	return nil
+}
+
+// serveMetrics serves the metrics until stop is called. OpenMetrics is the format that has exemplars.
+func serveMetrics(address string, registry *prometheus.Registry) (at string, stop func(), err error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return "", nil, fmt.Errorf("-metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(listener) }()
+	return listener.Addr().String(), func() { _ = server.Close() }, nil
+}

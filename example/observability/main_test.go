@@ -1,0 +1,153 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestDemo is the whole demo on a real RabbitMQ and a real Prometheus. With -once it fails by itself where something is missing.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	spans := filepath.Join(t.TempDir(), "spans.json")
+	args := []string{
+		"-once", "-queue", "observe-" + strings.ToLower(rand.Text()[:8]), "-metrics", "127.0.0.1:0", "-outage", "5s", "-spans", spans,
+		"-amqp", cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@127.0.0.1:5672/"),
+	}
+	var stdout, stderr bytes.Buffer
+	require.Zero(t, run(args, &stdout, &stderr), "%s%s", &stdout, &stderr)
+	for _, want := range []string{
+		"the breaker has paused the handler (failing)", "done=", "outcomes, in Prometheus:", "recovered=", "alerts that have fired:",
+		"watermill_retry_outcomes_total", "The trace of order-7", "attempt 1: outcome=retried", "attempt 4: outcome=dead-lettered", "redrive",
+		"attempt 5: outcome=processed",
+	} {
+		assert.Contains(t, stdout.String(), want)
+	}
+	assert.Empty(t, stderr.String())
+	lines, err := os.ReadFile(spans)
+	require.NoError(t, err)
+	assert.Greater(t, bytes.Count(lines, []byte("\n")), 100)
+}
+
+// TestAppOnly: the app alone, as in a container, until it is stopped. It removes its queues.
+func TestAppOnly(t *testing.T) {
+	t.Parallel()
+	opts, err := parse([]string{"-app", "-queue", "observe-" + strings.ToLower(rand.Text()[:8]), "-metrics", "127.0.0.1:0"}, io.Discard)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	reader, writer := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- demo(ctx, opts, writer, nil)
+		_ = writer.Close()
+	}()
+	var metrics string
+	for lines := bufio.NewScanner(reader); lines.Scan(); {
+		if _, at, found := strings.Cut(lines.Text(), "http://"); found {
+			metrics = "http://" + at
+		}
+		if strings.Contains(lines.Text(), "has failed, has waited on a tier") {
+			break
+		}
+	}
+	answer, err := http.Get(metrics)
+	require.NoError(t, err)
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	assert.Contains(t, string(text), `watermill_retry_outcomes_total{`)
+	stop()
+	_, _ = io.Copy(io.Discard, reader)
+	require.ErrorIs(t, <-ended, context.Canceled)
+	_, err = checkBroker(t.Context(), opts.uri, opts.queue)
+	require.NoError(t, err, "the queue is left")
+}
+
+// TestCollector: the spans go to the collector that the environment names.
+func TestCollector(t *testing.T) {
+	paths := make(chan string, 10)
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { paths <- r.URL.Path }))
+	defer collector.Close()
+	t.Setenv(otlpEndpoint, collector.URL)
+	traces, err := newTraces(t.Context(), "")
+	require.NoError(t, err)
+	_, span := traces.Tracer("test").Start(t.Context(), "order-7")
+	span.End()
+	require.NoError(t, traces.close(t.Context()))
+	assert.Equal(t, "/v1/traces", <-paths)
+}
+
+func TestAnExistingQueueIsRefused(t *testing.T) {
+	t.Parallel()
+	uri := cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@127.0.0.1:5672/")
+	queue := "observe-" + strings.ToLower(rand.Text()[:8])
+	connection, err := dial(t.Context(), uri)
+	require.NoError(t, err)
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	_, err = channel.QueueDeclare(queue, true, false, false, false, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := channel.QueueDelete(queue, false, false, false)
+		assert.NoError(t, err)
+		assert.NoError(t, connection.Close())
+	})
+	var stdout, stderr bytes.Buffer
+	assert.Equal(t, exitFailed, run([]string{"-once", "-amqp", uri, "-queue", queue}, &stdout, &stderr))
+	assert.Contains(t, stderr.String(), "exists on the broker")
+}
+
+func TestParse(t *testing.T) {
+	t.Setenv("AMQP_URL", "amqp://a:b@there:1")
+	t.Setenv("AMQP_MANAGEMENT_URL", "http://there:2")
+	var out bytes.Buffer
+	opts, err := parse([]string{"-once"}, &out)
+	require.NoError(t, err)
+	assert.Equal(t, options{
+		uri: "amqp://a:b@there:1", management: "http://a:b@there:2", queue: "orders", metrics: "127.0.0.1:2112", once: true,
+		rules: "../../observability/alerts/watermill-retry.yml", boards: "../../observability/dashboards", outage: 15 * time.Second,
+	}, opts)
+	for _, args := range [][]string{{"orders"}, {"-queue", ""}, {"-outage", "1ms"}, {"-app", "-once"}, {"-nothing"}} {
+		var stdout, stderr bytes.Buffer
+		assert.Equal(t, exitUsage, run(args, &stdout, &stderr), args)
+		assert.Equal(t, 1, strings.Count(stderr.String(), "\n"), args)
+	}
+	var help, stderr bytes.Buffer
+	assert.Zero(t, run([]string{"-h"}, &help, &stderr))
+	assert.NotContains(t, help.String()+stderr.String(), "a:b")
+}
+
+func TestHurried(t *testing.T) {
+	t.Parallel()
+	short, err := hurried([]byte("groups: [{name: g, interval: 1m, rules: [" +
+		"{alert: A, expr: a, for: 15m, labels: {severity: page}}, {alert: B, expr: b}, {alert: C, expr: c, for: 1s}, {record: r, expr: r}]}]"))
+	require.NoError(t, err)
+	assert.YAMLEq(t, "groups: [{name: g, interval: 1m, rules: ["+
+		"{alert: A, expr: a, for: 5s, labels: {severity: page}}, {alert: B, expr: b}, {alert: C, expr: c, for: 1s}, {record: r, expr: r}]}]", string(short))
+	_, err = hurried([]byte("groups: []"))
+	require.ErrorContains(t, err, "no alerts")
+}
+
+func TestMissingSpans(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, []string{
+		`1 of 1 "dead-letter orders"`, `1 of 1 "order-7"`, `5 of 5 "process orders"`, `1 of 1 "redrive"`, `1 of 1 "send orders"`,
+		`1 of 1 "wait 1s"`, `1 of 1 "wait 2s"`, `1 of 1 "wait 4s"`,
+	}, missingSpans(nil, "orders"))
+}

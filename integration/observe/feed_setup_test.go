@@ -1,0 +1,220 @@
+package observe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+const feedSoon = 60 * time.Second // much longer than any of it takes
+
+var errFeed = errors.New("the bank is down")
+
+// A feed is an app on Connect with an Observer that keeps what it gets. Its queues and exchanges have names that no other test uses.
+type feed struct {
+	*config.Connection
+	t      testing.TB
+	name   string
+	log    *testapp.Log
+	router *message.Router
+
+	mu        sync.Mutex
+	observed  middleware.Observed
+	events    map[string][]middleware.Event // by the UUID of their message
+	published []middleware.Published
+}
+
+// Attach implements middleware.Observer.
+func (f *feed) Attach(o middleware.Observed) (middleware.Hooks, error) {
+	f.observed = o
+	return middleware.Hooks{
+		Event: func(e middleware.Event) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.events[e.MessageUUID] = append(f.events[e.MessageUUID], e)
+		},
+		Published: func(p middleware.Published) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.published = append(f.published, p)
+		},
+	}, nil
+}
+
+func feedConfig(t testing.TB, name string) config.BuilderConfig {
+	return config.BuilderConfig{
+		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
+		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+		Prefix:   name,
+	}
+}
+
+// openFeed returns a connected app whose router does not run yet.
+func openFeed(t testing.TB, change ...func(*config.BuilderConfig)) *feed {
+	t.Helper()
+	name := broker.Name(t, "t")
+	broker.Clean(t, name)
+	b := feedConfig(t, name)
+	for _, c := range change {
+		c(&b)
+	}
+	return connectFeed(t, name, b)
+}
+
+func connectFeed(t testing.TB, name string, b config.BuilderConfig) *feed {
+	t.Helper()
+	f := &feed{t: t, name: name, log: &testapp.Log{}, events: map[string][]middleware.Event{}}
+	var err error
+	f.Connection, err = config.Connect(b, f.log)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	f.Observe(f)
+	f.router = message.NewDefaultRouter(f.log)
+	return f
+}
+
+func (f *feed) topic(base string) string { return base + "_" + f.name }
+
+func (f *feed) handle(name string, h message.NoPublishHandlerFunc, options ...middleware.HandlerOptions) {
+	f.AddConsumerHandler(f.router, name, f.topic(name), h, options...)
+}
+
+func (f *feed) run() {
+	f.t.Helper()
+	f.t.Cleanup(testapp.Start(f.t, f.router))
+}
+
+func (f *feed) publish(topic string, uuids ...string) {
+	f.t.Helper()
+	for _, uuid := range uuids {
+		require.NoError(f.t, f.Publisher().Publish(f.topic(topic), message.NewMessage(uuid, []byte("order "+uuid))))
+	}
+}
+
+// outcomes returns the outcomes of each message, in their order.
+func (f *feed) outcomes() map[string][]middleware.Outcome {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := map[string][]middleware.Outcome{}
+	for uuid, events := range f.events {
+		for _, e := range events {
+			all[uuid] = append(all[uuid], e.Outcome)
+		}
+	}
+	return all
+}
+
+// results counts the messages that were published, by kind and result.
+func (f *feed) results() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := map[string]int{}
+	for _, p := range f.published {
+		all[feedKind(p.Copy)+" "+string(p.Result)] += p.Messages
+	}
+	return all
+}
+
+func feedKind(isCopy bool) string {
+	if isCopy {
+		return "copy"
+	}
+	return "app"
+}
+
+func (f *feed) link(name string) middleware.LinkHealth {
+	for _, link := range f.Health().Links {
+		if link.Name == name {
+			return link
+		}
+	}
+	return middleware.LinkHealth{}
+}
+
+// waiting asks what waits, within a time that is no limit of the test.
+func (f *feed) waiting() (map[string]middleware.Waiting, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	all, err := f.observed.Waiting(ctx)
+	byQueue := map[string]middleware.Waiting{}
+	for _, w := range all {
+		if _, twice := byQueue[w.Queue]; twice {
+			err = errors.Join(err, fmt.Errorf("queue %q is there twice", w.Queue))
+		}
+		byQueue[w.Queue] = w
+	}
+	return byQueue, err
+}
+
+// awaitWaiting waits until the queues have these numbers of messages, and no others are there.
+func (f *feed) awaitWaiting(want map[string]int) map[string]middleware.Waiting {
+	f.t.Helper()
+	var last map[string]middleware.Waiting
+	var failed error
+	got := map[string]int{}
+	broker.Eventually(f.t, feedSoon, func() bool {
+		if last, failed = f.waiting(); failed != nil {
+			return false
+		}
+		clear(got)
+		for queue, w := range last {
+			got[feedKindOf(w)+" "+strings.ReplaceAll(queue, f.name, "T")] = w.Messages
+		}
+		return maps.Equal(got, want)
+	}, "what waits: %v, want %v, %v", &got, want, &failed)
+	return last
+}
+
+func feedKindOf(w middleware.Waiting) string {
+	if w.Tier > 0 {
+		return string(w.Kind) + " " + w.Tier.String()
+	}
+	return string(w.Kind)
+}
+
+// feedManagement returns the address of the management API.
+func feedManagement(t testing.TB) string {
+	client := broker.Management(t)
+	address, err := url.Parse(client.Endpoint)
+	require.NoError(t, err)
+	address.User = url.UserPassword(client.Username, client.Password)
+	return address.String()
+}
+
+func feedIDs(n int) (all []string) {
+	for i := range n {
+		all = append(all, testapp.ID(i))
+	}
+	return all
+}
+
+func feedFailures(msg *message.Message) int {
+	record, _ := middleware.ReadRecord(msg.Metadata)
+	return record.Failures
+}
+
+func feedEventually(t testing.TB, happened func() bool, what string, args ...any) {
+	t.Helper()
+	broker.Eventually(t, feedSoon, happened, what, args...)
+}
+
+func repeated(times int, o middleware.Outcome) []middleware.Outcome {
+	return slices.Repeat([]middleware.Outcome{o}, times)
+}

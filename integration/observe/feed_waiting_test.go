@@ -1,0 +1,381 @@
+package observe_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// With the management API, or without it.
+var feedWays = map[string]func(testing.TB) func(*config.BuilderConfig){
+	"management": func(t testing.TB) func(*config.BuilderConfig) {
+		return func(b *config.BuilderConfig) { b.Management = feedManagement(t) }
+	},
+	"passive": func(testing.TB) func(*config.BuilderConfig) { return func(*config.BuilderConfig) {} },
+}
+
+func orphan(id string, failedAt time.Time) amqp091.Publishing {
+	record := message.Metadata{}
+	middleware.Record{Failures: 1, Topic: "gone", LastFailedAt: failedAt}.Write(record)
+	p := amqp091.Publishing{MessageId: id, Headers: amqp091.Table{}}
+	for key, value := range record {
+		p.Headers[key] = value
+	}
+	return p
+}
+
+// What waits is what was published: on tiers, also of a group, in work queues, as dead letters and as orphans.
+func TestFeedOfWhatWaits(t *testing.T) {
+	t.Parallel()
+	for way, change := range feedWays {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			f := openFeed(t, change(t), func(b *config.BuilderConfig) {
+				b.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
+				b.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"} // it needs an inbox in a group
+			})
+			fail := func(msg *message.Message) error {
+				if strings.HasPrefix(msg.UUID, "dead") {
+					return backoff.Permanent(errFeed)
+				}
+				return errFeed
+			}
+			group := middleware.HandlerOptions{TierGroup: f.name + "_group", Schedule: backoff.Schedule{time.Hour}, Middleware: func(c *middleware.TieredRetryConfig) { c.ExtraTiers = nil }}
+			f.handle("billing", fail)
+			f.handle("email", fail, group)
+			f.handle("sms", fail, group)
+			f.handle("slow", func(*message.Message) error { return nil })
+			none, err := f.waiting()
+			require.NoError(t, err)
+			require.Empty(t, none, "no handler runs")
+			f.run()
+			require.NoError(t, f.Pause("slow"))
+			feedEventually(t, func() bool { return len(f.Health().Subscriptions) == 4 && !f.consumes("slow") }, "the handler is paused")
+			f.publish("billing", "1", "2", "3", "dead1", "dead2")
+			f.publish("email", "4", "5")
+			f.publish("sms", "6", "dead3")
+			f.publish("slow", "7", "8", "9", "10")
+			feedEventually(t, func() bool { return f.results()["copy confirmed"] == 9 }, "all have failed")
+			at := time.Now().Add(-time.Hour).UTC().Truncate(time.Millisecond)
+			testapp.Send(t, f.name+".orphans", "", orphan("o1", at), orphan("o2", at.Add(time.Minute)))
+
+			want := map[string]int{
+				"work billing_T": 0, "work email_T": 0, "work sms_T": 0, "work slow_T": 4,
+				"dead billing_T.dead": 2, "dead email_T.dead": 0, "dead sms_T.dead": 1, "dead slow_T.dead": 0,
+				"tier 1h billing_T.T.1h": 3, "tier 2h billing_T.T.2h": 0, "tier 1h slow_T.T.1h": 0, "tier 2h slow_T.T.2h": 0,
+				"tier 1h T_group.T.1h": 3, "inbox email_T.T.inbox": 0, "inbox sms_T.T.inbox": 0, "orphans T.orphans": 2,
+			}
+			before := time.Now()
+			all := f.awaitWaiting(want)
+			for queue, w := range all {
+				if w.Kind != middleware.WaitingTier || w.Messages == 0 {
+					assert.Zero(t, w.NextDue, queue)
+					continue
+				}
+				assert.WithinRange(t, w.NextDue, before.Add(time.Duration(w.Tier)), time.Now().Add(time.Duration(w.Tier)), queue)
+			}
+		})
+	}
+}
+
+func (f *feed) consumes(handler string) bool {
+	for _, s := range f.Health().Subscriptions {
+		if s.Name == handler {
+			return s.Consuming
+		}
+	}
+	return false
+}
+
+// When the oldest letter was given up is read once, and again when that letter is gone. The letters stay, in their order.
+func TestFeedOfTheOldestDeadLetter(t *testing.T) {
+	t.Parallel()
+	for way, change := range feedWays {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			f := openFeed(t, change(t))
+			f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) }, middleware.HandlerOptions{Concurrency: 1})
+			f.run()
+			dead, orphans := f.topic("billing")+".dead", f.name+".orphans"
+			f.publish("billing", "0", "1", "2", "3")
+			feedEventually(t, func() bool { return f.results()["copy confirmed"] == 4 }, "all are dead letters")
+			at := time.Now().Add(-time.Hour).UTC().Truncate(time.Millisecond)
+			testapp.Send(t, orphans, "", orphan("o1", at), orphan("o2", at.Add(time.Minute)))
+			diedAt := func(uuid string) time.Time {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				return f.events[uuid][0].Record.LastFailedAt.UTC().Truncate(time.Millisecond)
+			}
+			oldest := func(queue string, want time.Time, messages int) {
+				t.Helper()
+				var w middleware.Waiting
+				feedEventually(t, func() bool {
+					all, err := f.waiting()
+					w = all[queue]
+					return err == nil && w.Messages == messages && w.Oldest.Equal(want)
+				}, "the oldest one: %v of %s, want %v", &w, queue, want)
+			}
+			oldest(dead, diedAt("0"), 4)
+			oldest(orphans, at, 2)
+			for range 10 {
+				_, err := f.waiting()
+				require.NoError(t, err)
+			}
+			channel := broker.Channel(t)
+			first, found, err := channel.Get(dead, false)
+			require.NoError(t, err)
+			require.True(t, found)
+			assert.Equal(t, "0", first.Headers["_watermill_message_uuid"], "the letters keep their order")
+			count, _ := first.Headers["x-delivery-count"].(int64)
+			assert.LessOrEqual(t, count, int64(1), "it was looked at once")
+			assert.True(t, first.Redelivered)
+			require.NoError(t, first.Ack(false))
+			oldest(dead, diedAt("1"), 3)
+			for _, uuid := range []string{"1", "2", "3"} {
+				d, found, err := channel.Get(dead, true)
+				require.NoError(t, err)
+				require.True(t, found)
+				assert.Equal(t, uuid, d.Headers["_watermill_message_uuid"])
+			}
+			oldest(dead, time.Time{}, 0)
+			f.publish("billing", "4")
+			feedEventually(t, func() bool { return f.results()["copy confirmed"] == 5 }, "there is another dead letter")
+			oldest(dead, diedAt("4"), 1)
+			oldest(orphans, at, 2)
+		})
+	}
+}
+
+// Where the broker refuses the look, for example because the user may not read dead letters, all other figures are there.
+func TestFeedOfADeadLetterQueueThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for way, change := range feedWays {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			user := broker.User(t, ".*", ".*", `^(?!.*\.dead$).*`)
+			f := openFeed(t, change(t), func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })
+			f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
+			f.run()
+			f.publish("billing", feedIDs(5)...)
+			want := map[string]int{
+				"work billing_T": 0, "dead billing_T.dead": 5, "tier 100ms billing_T.T.100ms": 0, "tier 300ms billing_T.T.300ms": 0, "orphans T.orphans": 0,
+			}
+			for range 3 {
+				all := f.awaitWaiting(want)
+				assert.Zero(t, all[f.topic("billing")+".dead"].Oldest)
+			}
+			assert.Zero(t, f.link("publishing").Reconnects, "it closes only the channel of the look")
+			assert.Equal(t, map[string]int{"app confirmed": 5, "copy confirmed": 5}, f.results())
+		})
+	}
+}
+
+// Looks and a consumer that has a queue for itself do not lose messages of each other.
+func TestFeedOfADeadLetterQueueWithAConsumer(t *testing.T) {
+	t.Parallel()
+	for way, change := range feedWays {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			f := openFeed(t, change(t))
+			f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
+			f.run()
+			dead := f.topic("billing") + ".dead"
+			channel := broker.Channel(t)
+			require.NoError(t, channel.Qos(1, 0, false))
+			deliveries, err := channel.Consume(dead, "", false, true, false, false, nil)
+			require.NoError(t, err)
+			const letters = 50
+			f.publish("billing", feedIDs(letters)...)
+			seen := map[any]bool{}
+			for len(seen) < letters {
+				one := broker.Receive(t, deliveries, "the consumer has all")
+				_, err := f.waiting()
+				require.NoError(t, err)
+				seen[one.Headers["_watermill_message_uuid"]] = true
+				require.NoError(t, one.Ack(false))
+			}
+			feedEventually(t, func() bool {
+				all, err := f.waiting()
+				return err == nil && all[dead].Messages == 0 && all[dead].Oldest.IsZero()
+			}, "there are no more")
+			assert.Zero(t, f.link("publishing").Reconnects)
+		})
+	}
+}
+
+// A policy can give a dead-letter queue a delivery limit. The management API shows it, and then no look uses it up.
+func TestFeedDoesNotUseUpADeliveryLimit(t *testing.T) {
+	t.Parallel()
+	name := broker.Name(t, "t")
+	broker.Clean(t, name)
+	testapp.PutPolicy(t, name, "^billing_"+name+"\\.dead$", `{"delivery-limit": 2}`)
+	b := feedConfig(t, name)
+	b.Management = feedManagement(t)
+	dead := "billing_" + name + ".dead"
+	for i := range 6 {
+		f := connectFeed(t, name, b)
+		f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
+		stop := testapp.Start(t, f.router)
+		if i == 0 {
+			f.publish("billing", "1")
+		}
+		var w middleware.Waiting
+		feedEventually(t, func() bool {
+			all, err := f.waiting()
+			w = all[dead]
+			return err == nil && w.Messages == 1
+		}, "the figures")
+		assert.Zero(t, w.Oldest)
+		stop()
+	}
+	assert.Equal(t, 1, testapp.Depth(t, dead))
+}
+
+// A management API that accepts and never answers takes half of the time. Then the broker is asked, and messages go their way.
+func TestFeedWithAManagementAPIThatHangs(t *testing.T) {
+	t.Parallel()
+	hanging, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	accepted := make(chan net.Conn, 1000)
+	go func() {
+		defer close(accepted)
+		for {
+			c, err := hanging.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- c
+		}
+	}()
+	t.Cleanup(func() {
+		_ = hanging.Close()
+		for c := range accepted {
+			_ = c.Close()
+		}
+	})
+	f := openFeed(t, func(b *config.BuilderConfig) { b.Management = "http://guest:guest@" + hanging.Addr().String() })
+	f.handle("billing", func(msg *message.Message) error {
+		if feedFailures(msg) == 0 {
+			return errFeed
+		}
+		return nil
+	})
+	f.run()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	type answer struct {
+		all []middleware.Waiting
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		all, err := f.observed.Waiting(ctx)
+		answers <- answer{all, err}
+	}()
+	f.publish("billing", feedIDs(50)...)
+	feedEventually(t, func() bool {
+		done := 0
+		for _, outcomes := range f.outcomes() {
+			if outcomes[len(outcomes)-1] == middleware.Recovered {
+				done++
+			}
+		}
+		return done == 50
+	}, "messages are not disturbed")
+	a := broker.Receive(t, answers, "the figures come")
+	require.NoError(t, a.err)
+	assert.Len(t, a.all, 5)
+	assert.NotEmpty(t, accepted, "the API was asked")
+}
+
+// The broker does not answer: each look ends with its deadline, only one of them waits for the broker, and it ends with the connection.
+func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
+	leaks := goleak.IgnoreCurrent()
+	t.Run("app", func(t *testing.T) {
+		proxy, uri := broker.Proxy(t)
+		f := openFeed(t, func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = uri })
+		f.handle("billing", func(*message.Message) error { return nil })
+		f.run()
+		f.publish("billing", "1")
+		_, err := f.waiting()
+		require.NoError(t, err)
+		_, err = proxy.Toxics.AddToxicJson(strings.NewReader(
+			`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
+		require.NoError(t, err)
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			_, err := f.observed.Waiting(ctx)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		require.NoError(t, proxy.Toxics.RemoveToxic(t.Context(), "hold"))
+		var all map[string]middleware.Waiting
+		feedEventually(t, func() bool { // the answers are lost, so the heartbeat has to end the connection
+			all, err = f.waiting()
+			return err == nil
+		}, "it answers again")
+		assert.Len(t, all, 5)
+		proxy.Stop()
+		feedEventually(t, func() bool { return !f.link("publishing").Connected }, "there is no connection")
+		_, err = f.waiting()
+		require.Error(t, err)
+	})
+	goleak.VerifyNone(t, append(broker.LeaksOfProxies(), leaks)...)
+}
+
+// One look asks for at most 500 queues, the dead letters first. The next one goes on with the rest, and the figures of the first ones stay.
+func TestFeedOfACrowd(t *testing.T) {
+	t.Parallel()
+	const works, most = 130, 500 // with a dead-letter queue and two tiers each
+	f := openFeed(t, func(b *config.BuilderConfig) {
+		b.QueueType, b.AMQP.Queue.Arguments = topology.Classic, amqp091.Table{"x-queue-type": "classic"}
+	})
+	for i := range works {
+		f.handle(testapp.ID(i), func(*message.Message) error { return backoff.Permanent(errFeed) })
+	}
+	f.run()
+	f.publish(testapp.ID(works-1), "1")
+	feedEventually(t, func() bool { return f.results()["copy confirmed"] == 1 }, "there is a dead letter")
+	count := func() map[middleware.WaitingKind]int {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), feedSoon)
+		defer cancel()
+		all, err := f.observed.Waiting(ctx)
+		require.NoError(t, err)
+		kinds := map[middleware.WaitingKind]int{}
+		for _, w := range all {
+			kinds[w.Kind]++
+			if w.Queue == f.topic(testapp.ID(works-1))+".dead" {
+				assert.Equal(t, 1, w.Messages)
+				assert.NotZero(t, w.Oldest)
+			}
+		}
+		return kinds
+	}
+	first := count()
+	tiers := first[middleware.WaitingTier]
+	assert.Equal(t, map[middleware.WaitingKind]int{
+		middleware.WaitingOrphans: 1, middleware.WaitingDead: works, middleware.WaitingWork: works, middleware.WaitingTier: tiers,
+	}, first)
+	assert.Less(t, 1+2*works+tiers, most+1)
+	assert.Greater(t, tiers, most-1-2*works-10, "no request is left unused, but those of the look at the letter")
+	assert.Equal(t, 2*works, count()[middleware.WaitingTier])
+	assert.Equal(t, map[middleware.WaitingKind]int{
+		middleware.WaitingOrphans: 1, middleware.WaitingDead: works, middleware.WaitingWork: works, middleware.WaitingTier: 2 * works,
+	}, count())
+}
