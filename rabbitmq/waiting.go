@@ -29,6 +29,8 @@ const (
 
 	lookTimeout = 10 * time.Second // of a look whose caller has set no deadline
 
+	mostCounts = 3 // of a queue whose number of messages is 0 now, and was not
+
 	// headEvery is how often the first letter of a queue is looked at that does not seem to have changed.
 	headEvery = 15 * time.Minute
 
@@ -259,7 +261,7 @@ func (l *lookout) ask(b *bounded, queues []watchedQueue, listed bool) error {
 // count asks how many messages a queue has. A number that falls to 0 is asked for again: a busy quorum queue states 0.
 func (l *lookout) count(b *bounded, name string) error {
 	before := l.depths[name]
-	for again := before.Messages > 0; ; again = false {
+	for tries := 1; ; tries++ {
 		state, err := b.declare(name)
 		switch {
 		case err == nil:
@@ -271,7 +273,7 @@ func (l *lookout) count(b *bounded, name string) error {
 		default:
 			return nil // for example another process has the queue for itself
 		}
-		if state.Messages == 0 && again {
+		if state.Messages == 0 && before.Messages > 0 && tries < mostCounts {
 			continue
 		}
 		before.Messages, before.Consumers = state.Messages, state.Consumers
