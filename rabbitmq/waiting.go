@@ -42,19 +42,9 @@ const (
 )
 
 // waiting returns what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues, and in the queue of
-// the orphans. It is a middleware.Waiter.
-//
-// With BuilderConfig.Management the numbers are those of the management API, which are up to five seconds old; tiers of earlier schedules
-// are among them while they have messages. Where the API does not answer within half of the time, and without it, the broker is asked for
-// each queue (queue.declare, passive): only messages that no consumer has count then, and RabbitMQ states 0 for a quorum queue that does
-// not answer within 250 ms. One look asks for at most 500 queues and takes at most four fifths of the time: the next one goes on with
-// the rest. Dead letters and orphans come first, then work queues, then tiers. Queues that were never asked for are left out.
-//
-// When the oldest dead letter was given up is read from the first letter of the queue (basic.get), which goes back at once. Before
-// RabbitMQ 4.3 that counts a delivery. Therefore it is done only where it is not known, after the number of letters fell, and every 15
-// minutes, and never where the queue has a delivery limit that could be reached; one that a policy sets is known with
-// BuilderConfig.Management only. Instances that look at the same moment can see the
-// second letter instead.
+// the orphans. It is a middleware.Waiter; Observe documents it. Dead letters and orphans are asked for first, then work queues, then tiers.
+// Requests begin in the first four fifths of the time only. Tiers of earlier schedules are shown while they have messages, where the
+// management API lists them. Instances that look at the same moment can see the second letter instead of the first.
 func (c *Connection) waiting(ctx context.Context) ([]middleware.Waiting, error) {
 	return c.lookout.waiting(ctx)
 }

@@ -137,7 +137,7 @@ func TestMayLook(t *testing.T) {
 		"no default limit on 3.10":             {verifies, "3.10.8", management.Depth{Type: "quorum", Policies: true}, head{}, true},
 		"looks do not count on 4.3":            {verifies, "4.3.0", management.Depth{Type: "quorum", Policies: true}, head{}, true},
 		"classic":                              {verifies, "4.0.5", management.Depth{Type: "classic"}, head{}, true},
-		"stream, a get closes the connection":  {l, "4.0.5", management.Depth{Type: "stream", Policies: true}, head{}, false},
+		"stream, a get closes the connection":  {l, "4.3.0", management.Depth{Type: "stream", Policies: true}, head{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			row.look.config.Version = func() string { return row.version }
