@@ -29,6 +29,8 @@ const (
 
 	lookTimeout = 10 * time.Second // of a look whose caller has set no deadline
 
+	mostCounts = 3 // of a queue whose number of messages is 0 now, and was not
+
 	// headEvery is how often the first letter of a queue is looked at that does not seem to have changed.
 	headEvery = 15 * time.Minute
 
@@ -40,19 +42,9 @@ const (
 )
 
 // waiting returns what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues, and in the queue of
-// the orphans. It is a middleware.Waiter.
-//
-// With BuilderConfig.Management the numbers are those of the management API, which are up to five seconds old; tiers of earlier schedules
-// are among them while they have messages. Where the API does not answer within half of the time, and without it, the broker is asked for
-// each queue (queue.declare, passive): only messages that no consumer has count then, and RabbitMQ states 0 for a quorum queue that does
-// not answer within 250 ms. One look asks for at most 500 queues and takes at most four fifths of the time: the next one goes on with
-// the rest. Dead letters and orphans come first, then work queues, then tiers. Queues that were never asked for are left out.
-//
-// When the oldest dead letter was given up is read from the first letter of the queue (basic.get), which goes back at once. Before
-// RabbitMQ 4.3 that counts a delivery. Therefore it is done only where it is not known, after the number of letters fell, and every 15
-// minutes, and never where the queue has a delivery limit that could be reached; one that a policy sets is known with
-// BuilderConfig.Management only. Instances that look at the same moment can see the
-// second letter instead.
+// the orphans. It is a middleware.Waiter; Observe documents it. Dead letters and orphans are asked for first, then work queues, then tiers.
+// Requests begin in the first four fifths of the time only. Tiers of earlier schedules are shown while they have messages, where the
+// management API lists them. Instances that look at the same moment can see the second letter instead of the first.
 func (c *Connection) waiting(ctx context.Context) ([]middleware.Waiting, error) {
 	return c.lookout.waiting(ctx)
 }
@@ -259,7 +251,7 @@ func (l *lookout) ask(b *bounded, queues []watchedQueue, listed bool) error {
 // count asks how many messages a queue has. A number that falls to 0 is asked for again: a busy quorum queue states 0.
 func (l *lookout) count(b *bounded, name string) error {
 	before := l.depths[name]
-	for again := before.Messages > 0; ; again = false {
+	for tries := 1; ; tries++ {
 		state, err := b.declare(name)
 		switch {
 		case err == nil:
@@ -271,7 +263,7 @@ func (l *lookout) count(b *bounded, name string) error {
 		default:
 			return nil // for example another process has the queue for itself
 		}
-		if state.Messages == 0 && again {
+		if state.Messages == 0 && before.Messages > 0 && tries < mostCounts {
 			continue
 		}
 		before.Messages, before.Consumers = state.Messages, state.Consumers

@@ -1,0 +1,171 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
+)
+
+var twoWorks = map[string][]string{
+	"orders": {"retry.orphans", "orders.dead", "orders.retry.1s", "orders.retry.1h"},
+	"mails":  {"retry.orphans", "mails.dead", "shop.retry.5s", "mails.retry.inbox"},
+	"bills":  {"retry.orphans", "bills.dead", "shop.retry.5s"},
+}
+
+func lookoutOf(change func(*lookoutConfig)) *lookout {
+	config := lookoutConfig{
+		Prefix: "retry", WorkQueues: func() map[string][]string { return twoWorks },
+		Channel: func() (*amqp091.Channel, error) { return nil, errors.New("there is no connection") },
+		Version: func() string { return "4.0.5" },
+	}
+	if change != nil {
+		change(&config)
+	}
+	return newLookout(config)
+}
+
+func TestQueuesOfALook(t *testing.T) {
+	l := lookoutOf(nil)
+	const work, dead, tier = middleware.WaitingWork, middleware.WaitingDead, middleware.WaitingTier
+	second := backoff.Tier(time.Second)
+	want := []watchedQueue{
+		{middleware.WaitingOrphans, "retry.orphans", 0},
+		{dead, "bills.dead", 0}, {dead, "mails.dead", 0}, {dead, "orders.dead", 0},
+		{work, "bills", 0}, {work, "mails", 0}, {work, "orders", 0},
+		{tier, "shop.retry.5s", 5 * second}, {middleware.WaitingInbox, "mails.retry.inbox", 0},
+		{tier, "orders.retry.1s", second}, {tier, "orders.retry.1h", 3600 * second},
+	}
+	assert.Equal(t, want, l.queues())
+
+	// Of the others, the tiers of an earlier schedule belong to the connection, while they have messages.
+	listed := map[string]management.Depth{
+		"orders.retry.2s": {Messages: 1}, "orders.retry.3s": {}, "shop.retry.1m": {Messages: 2}, "other.retry.1s": {Messages: 1},
+		"other": {Messages: 1}, "mails.retry.10s": {Messages: 1}, "orders.retry.1s": {Messages: 5},
+	}
+	want = append(want, watchedQueue{tier, "mails.retry.10s", 10 * second}, watchedQueue{tier, "orders.retry.2s", 2 * second},
+		watchedQueue{tier, "shop.retry.1m", 60 * second})
+	assert.Equal(t, want, l.retired(l.queues(), listed))
+
+	assert.Empty(t, lookoutOf(func(c *lookoutConfig) { c.WorkQueues = func() map[string][]string { return nil } }).queues())
+}
+
+// The figures of the management API are enough: without a connection only the oldest letters are not known.
+func TestLookWithoutAConnection(t *testing.T) {
+	l := lookoutOf(func(c *lookoutConfig) {
+		c.Read = func(context.Context) (map[string]management.Depth, error) {
+			return map[string]management.Depth{"orders": {Messages: 2}, "orders.dead": {Messages: 3, Policies: true, Type: "classic"}, "other": {}}, nil
+		}
+	})
+	all, err := l.waiting(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []middleware.Waiting{
+		{Kind: middleware.WaitingDead, Queue: "orders.dead", Messages: 3}, {Kind: middleware.WaitingWork, Queue: "orders", Messages: 2},
+	}, all)
+
+	l.config.Read = func(context.Context) (map[string]management.Depth, error) { return nil, errors.New("refused") }
+	_, err = l.waiting(t.Context())
+	require.ErrorContains(t, err, "refused")
+	require.ErrorContains(t, err, "there is no connection")
+
+	l.config.WorkQueues = func() map[string][]string { panic("broken") }
+	_, err = l.waiting(t.Context())
+	require.ErrorContains(t, err, "the look at the queues panicked: broken")
+}
+
+// One look at a time waits for a broker that does not answer. Those that come after it end with their deadlines.
+func TestLooksDoNotPileUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opened, answer := 0, make(chan struct{})
+		l := lookoutOf(func(c *lookoutConfig) {
+			c.Channel = func() (*amqp091.Channel, error) {
+				opened++
+				<-answer
+				return nil, errors.New("there is no connection")
+			}
+		})
+		began := time.Now()
+		_, err := l.waiting(context.Background())
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "the broker has not answered in time")
+		assert.Equal(t, lookTimeout, time.Since(began), "a caller without a deadline gets one")
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := l.waiting(ctx)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, "an earlier look at the queues has not ended")
+		}
+		assert.Equal(t, 1, opened)
+		close(answer)
+		synctest.Wait()
+		_, err = l.waiting(t.Context())
+		require.ErrorContains(t, err, "there is no connection")
+		assert.Equal(t, 2, opened)
+	})
+}
+
+// A look must not make the broker drop a dead letter.
+func TestMayLook(t *testing.T) {
+	l, verifies := lookoutOf(nil), lookoutOf(func(c *lookoutConfig) { c.VerifyOnly = true })
+	for name, row := range map[string]struct {
+		look    *lookout
+		version string
+		depth   management.Depth
+		head    head
+		want    bool
+	}{
+		"declared":                             {l, "4.0.5", management.Depth{}, head{}, true},
+		"declared, often given back":           {l, "4.0.5", management.Depth{}, head{count: mostUnconfirmed}, false},
+		"declared, another one was often back": {l, "4.0.5", management.Depth{}, head{count: mostUnconfirmed, fell: true}, true},
+		"only verified":                        {verifies, "4.0.5", management.Depth{}, head{}, false},
+		"of the library":                       {verifies, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 1_000_000, Policies: true}, head{count: 100}, true},
+		"unlimited":                            {verifies, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: -1, Policies: true}, head{}, true},
+		"limit of a policy":                    {l, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 20, Policies: true}, head{}, false},
+		"policies not stated yet":              {l, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 1_000_000}, head{}, false},
+		"default limit of 4.0":                 {verifies, "4.0.5", management.Depth{Type: "quorum", Policies: true}, head{}, false},
+		"no default limit on 3.10":             {verifies, "3.10.8", management.Depth{Type: "quorum", Policies: true}, head{}, true},
+		"looks do not count on 4.3":            {verifies, "4.3.0", management.Depth{Type: "quorum", Policies: true}, head{}, true},
+		"classic":                              {verifies, "4.0.5", management.Depth{Type: "classic"}, head{}, true},
+		"stream, a get closes the connection":  {l, "4.3.0", management.Depth{Type: "stream", Policies: true}, head{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			row.look.config.Version = func() string { return row.version }
+			assert.Equal(t, row.want, row.look.mayLook(row.depth, row.head))
+		})
+	}
+}
+
+func TestWhenALetterWasGivenUp(t *testing.T) {
+	failed, died := time.Now().Add(-2*time.Hour).UTC().Truncate(time.Second), time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
+	record := func(at time.Time) amqp091.Table {
+		metadata, table := message.Metadata{}, amqp091.Table{}
+		middleware.Record{Failures: 1, Topic: "orders", LastFailedAt: at}.Write(metadata)
+		for key, value := range metadata {
+			table[key] = value
+		}
+		return table
+	}
+	withDeath := record(failed)
+	withDeath["x-death"] = []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders", "time": died}}
+
+	assert.Equal(t, failed, givenUpAt(record(failed), middleware.WaitingDead))
+	assert.Equal(t, died, givenUpAt(withDeath, middleware.WaitingDead), "the broker gave it up, after a failure")
+	assert.Equal(t, failed, givenUpAt(withDeath, middleware.WaitingOrphans), "its tier has sent it on")
+	for name, table := range map[string]amqp091.Table{
+		"foreign": nil, "garbled": {middleware.FailuresKey: "x", middleware.LastFailedAtKey: "y"}, "not texts": {middleware.FailuresKey: int64(1), "x-death": "z"},
+	} {
+		assert.Zero(t, givenUpAt(table, middleware.WaitingDead), name)
+	}
+	assert.WithinRange(t, givenUpAt(record(time.Now().Add(1000*time.Hour)), middleware.WaitingDead), died, time.Now(), "a forged time")
+}
