@@ -160,6 +160,7 @@ devbroker:
 
 test-root:
 	$(GO) test $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
+	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
 # One package at a time: some raise an alarm, which blocks all publishers.
 test-integration:
