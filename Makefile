@@ -103,6 +103,7 @@ race: ## all tests with the race detector (needs a C compiler)
 
 bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS, STORM_ARGS, REDRIVE_ARGS)
 	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
+	$(GO) test -C observe -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 	@$(WITH_BROKER) $(SUBMAKE) bench-broker
 
 bench-groups: ## how late the retries of a group are, while one of its work queues takes no messages (GROUPS_ARGS)
