@@ -136,11 +136,11 @@ var (
 	}
 	waitingDue = Metric{
 		Name: "watermill.retry.waiting.due", Prometheus: "watermill_retry_waiting_due_seconds", Kind: Gauge, Unit: "s",
-		Labels: []string{labelQueue, labelTier}, Description: "In how many seconds at the latest the first message of a tier is due.",
+		Labels: []string{labelQueue, labelTier}, Description: "The longest time until the first message of a tier is due. RabbitMQ does not show how long it has waited: it is the delay of the tier.",
 	}
 	waitingAge = Metric{
 		Name: "watermill.retry.waiting.age", Prometheus: "watermill_retry_waiting_age_seconds", Kind: Gauge, Unit: "s",
-		Description: "How old the figures of watermill_retry_waiting are. It grows while the broker does not answer, from the beginning.",
+		Description: "How old the figures of watermill_retry_waiting are. It also grows while the broker has not answered yet.",
 	}
 	overdue = Metric{
 		Name: "watermill.retry.overdue", Prometheus: "watermill_retry_overdue", Kind: Gauge, Unit: "{message}",

@@ -116,9 +116,12 @@ func (l *letterCommand) print(letter *letters.Letter, body string) error {
 	s.field("queue", letter.Queue)
 	s.field("goes back to", orUnknown(letter.Target))
 	s.field("kind", kindText(letter.Kind))
-	if trace, span, found := traceOf(letter); found {
+	if trace, span, found := parseTrace(letter.Record.Traceparent); found {
 		s.field("trace id", trace)
 		s.field("span id", span)
+	} else if trace, span, found := parseTrace(letter.Metadata["traceparent"]); found {
+		s.field("trace id", trace)
+		s.field("producer's span id", span)
 	}
 	l.printRecord(&s, letter)
 	l.printRedrives(&s, letter)
@@ -236,14 +239,7 @@ func kindText(kind letters.Kind) string {
 	}[kind]
 }
 
-// traceOf reads the trace of a letter: from the header of W3C Trace Context that its producer has written, else from the failure record.
-func traceOf(l *letters.Letter) (trace, span string, found bool) {
-	if trace, span, found = parseTrace(l.Metadata["traceparent"]); found {
-		return trace, span, true
-	}
-	return parseTrace(l.Record.Traceparent)
-}
-
+// parseTrace reads W3C Trace Context.
 func parseTrace(traceparent string) (trace, span string, found bool) {
 	parts := strings.Split(traceparent, "-")
 	if len(parts) < 4 || len(parts[1]) != 32 || len(parts[2]) != 16 || strings.Trim(parts[1]+parts[2], "0123456789abcdef") != "" {
