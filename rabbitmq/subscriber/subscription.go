@@ -121,10 +121,12 @@ func (s *subscription) begin(ctx context.Context) (*session, error) {
 	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
 	patience, cancel := context.WithTimeout(ctx, beginTimeout)
 	defer cancel()
-	for {
+	for again := false; ; again = true {
 		first, err := s.open(ctx, current)
-		var internal *amqp091.Error
-		if err == nil || !errors.As(err, &internal) || internal.Code != amqp091.InternalError {
+		var refused *amqp091.Error
+		internal := errors.As(err, &refused) && refused.Code == amqp091.InternalError
+		lost := again && current.Client.IsClosed() // other subscriptions try again, too, and can close it once more
+		if err == nil || !internal && !lost {
 			return first, err
 		}
 		s.logger.Error("Cannot consume, trying again", err, watermill.LogFields{"next_attempt_within": pause.Bound().String()})
