@@ -53,7 +53,7 @@ DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGI
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots screenshots-observe broker-up broker-down
-.PHONY: devbroker test-root test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
+.PHONY: devbroker test-root test-observers test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -78,7 +78,7 @@ $(DEMOS): demo-%:
 	@$(GO) run -C backends ./example -backend $*
 
 test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
-	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-integration test-wmretry test-reconnect test-chaos
+	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-observers test-integration test-wmretry test-reconnect test-chaos
 
 # The outage test mostly waits, so it runs beside the others.
 test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
@@ -96,7 +96,7 @@ test-observe: devbroker ## test the boards and alerts of observability/, with a 
 		result=$$?; cat .broker/observe; exit $$result
 	@$(WITH_BROKER) $(GO) test -C example/observability -count=1 -timeout=$(TIMEOUT) ./...
 
-test-short: test-root ## the tests that need no broker
+test-short: test-root test-observers ## the tests that need no broker
 
 race: ## all tests with the race detector (needs a C compiler)
 	@$(SUBMAKE) test RACE=-race
@@ -161,6 +161,9 @@ devbroker:
 
 test-root:
 	$(GO) test $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
+	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
+
+test-observers:
 	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
 # One package at a time: some raise an alarm, which blocks all publishers.

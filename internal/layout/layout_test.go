@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -358,11 +359,25 @@ func requires(t *testing.T, folder string) []required {
 	return file.Require
 }
 
+// nestedModules are the folders of the modules whose tests `go test ./...` of the root module does not run.
+var nestedModules = []string{"backends", "cmd/wmretry", "example/observability", "integration", "observe"}
+
+// TestEachModuleIsTested: a target of the Makefile that CI runs has the tests of each module.
+func TestEachModuleIsTested(t *testing.T) {
+	t.Parallel()
+	makefile := read(t, "Makefile").text
+	for _, folder := range nestedModules {
+		if !regexp.MustCompile(`\$\(GO\) test -C ` + folder + ` [^\n]*-count=1`).MatchString(makefile) {
+			t.Errorf("no target of the Makefile runs the tests of module %s", folder)
+		}
+	}
+}
+
 // TestRequirements: a dependency of a nested module only must not be in the module graph of every user.
 func TestRequirements(t *testing.T) {
 	t.Parallel()
 	nested := map[string]string{}
-	for _, folder := range []string{"backends", "cmd/wmretry", "example/observability", "integration", "observe"} {
+	for _, folder := range nestedModules {
 		for _, r := range requires(t, folder) {
 			if !r.Indirect && !slices.Contains(direct, r.Path) {
 				nested[r.Path] = folder

@@ -244,5 +244,5 @@ func failing(by, of string) string {
 	}
 	const failed = "retried|snoozed|discarded|dead-lettered"
 	all := with("processed|recovered|" + failed)
-	return `(` + with(failed) + ` or ` + all + ` * 0) / ` + all
+	return `(` + with(failed) + ` or ` + all + ` * 0) / (` + all + ` > 0)` // nothing, not NaN, where no message comes
 }

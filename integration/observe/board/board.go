@@ -38,7 +38,6 @@ type Panel struct {
 	Width              int    // of 24
 	Queries            []Query
 	Warning, Critical  float64 // thresholds; 0: none
-	Least              bool    // a value below the thresholds is the bad one
 }
 
 // Query is one expression of PromQL, and how its series are called.
@@ -114,9 +113,13 @@ func (v Variable) model() object {
 func (p Panel) model(id int, gridPos object) object {
 	var targets []any
 	for i, q := range p.Queries {
-		targets = append(targets, object{
+		target := object{
 			"refId": string(rune('A' + i)), "datasource": dataSource, "expr": q.Expr, "legendFormat": q.Legend, "instant": p.Stat, "range": !p.Stat,
-		})
+		}
+		if strings.Contains(q.Expr, "_bucket") { // those of a counter are 1, which is no value of its panel
+			target["exemplar"] = true
+		}
+		targets = append(targets, target)
 	}
 	kind := "timeseries"
 	defaults := object{"unit": p.Unit, "min": 0, "thresholds": p.thresholds()}
@@ -140,16 +143,12 @@ func (p Panel) model(id int, gridPos object) object {
 }
 
 func (p Panel) thresholds() object {
-	good, bad := "green", "red"
-	if p.Least {
-		good, bad = bad, good
-	}
-	steps := []any{object{"color": good, "value": nil}}
+	steps := []any{object{"color": "green", "value": nil}}
 	if p.Warning != 0 {
 		steps = append(steps, object{"color": "orange", "value": p.Warning})
 	}
 	if p.Critical != 0 {
-		steps = append(steps, object{"color": bad, "value": p.Critical})
+		steps = append(steps, object{"color": "red", "value": p.Critical})
 	}
 	return object{"mode": "absolute", "steps": steps}
 }

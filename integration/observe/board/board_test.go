@@ -42,6 +42,21 @@ func TestPanelsAreDescribed(t *testing.T) {
 	}
 }
 
+// TestDurationsShowExemplars: a point of these panels leads to its trace.
+func TestDurationsShowExemplars(t *testing.T) {
+	t.Parallel()
+	shown := map[string]bool{}
+	for _, p := range readBoard(t, filepath.Join(boardFolder, "app.json")).Panels {
+		for _, target := range p.Targets {
+			shown[p.Title] = shown[p.Title] || target.Exemplar
+		}
+	}
+	for _, title := range []string{"Duration of the handler", "Lateness of retries", "Age at success and at death", "Time to publish"} {
+		require.True(t, shown[title], title)
+	}
+	require.False(t, shown["Outcomes"], "the exemplars of a counter have no value of the panel")
+}
+
 // TestTheBoardHasEveryMetric: what package observe measures can be seen.
 func TestTheBoardHasEveryMetric(t *testing.T) {
 	t.Parallel()

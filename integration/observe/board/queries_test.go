@@ -170,7 +170,10 @@ type boardFile struct {
 	}
 	Panels []struct {
 		Type, Title, Description string
-		Targets                  []struct{ Expr, LegendFormat string }
+		Targets                  []struct {
+			Expr, LegendFormat string
+			Exemplar           bool
+		}
 	}
 }
 
