@@ -84,7 +84,7 @@ func overview() []Panel {
 			},
 		},
 		{
-			Title: "Age of the waiting figures", Width: 8, Unit: "s", Warning: 120, Critical: 300,
+			Title: "Age of the waiting figures", Width: 8, Unit: "s", Warning: 300, Critical: 900,
 			Description: "How old the figures of what waits in the queues are; it grows while the broker does not answer.",
 			Queries:     []Query{{`max by (job) (watermill_retry_waiting_age_seconds` + ofJob + `)`, "{{job}}"}},
 		},
