@@ -187,7 +187,7 @@ func TestCloseStopsWhatRuns(t *testing.T) {
 // TestJobsAreBounded: neither what runs nor what is kept grows without end.
 func TestJobsAreBounded(t *testing.T) {
 	t.Parallel()
-	s := setup(t, some(), nil)
+	s := setup(t, some(), func(c *page.Config) { c.Timeout = time.Second }) // a count waits for the turn of the jobs
 	start := func() (string, int) {
 		id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
 		return id, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code
