@@ -32,7 +32,7 @@ SCALE_ARGS ?=
 SCALE_FILES ?= -charts docs/charts -page docs/benchmarks.md
 # The versions of RabbitMQ that bench-scale measures, where several run side by side.
 SCALE_VERSIONS ?= 4.0 4.3
-# Flags of demo-observability: -once, -outage, -spans, -v.
+# Flags of demo-observability: -once, -outage, -metrics, -queue, -clean, -spans, -v.
 DEMO_ARGS ?=
 # Flags of neighbours: -messages, -relief, -rate.
 GROUPS_ARGS ?=
@@ -161,7 +161,6 @@ devbroker:
 
 test-root:
 	$(GO) test $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
-	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
 test-observers:
 	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...

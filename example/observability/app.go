@@ -143,7 +143,7 @@ func (a *app) paused() []string {
 func serveMetrics(address string, registry *prometheus.Registry) (at string, stop func(), err error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return "", nil, fmt.Errorf("-metrics: %w", err)
+		return "", nil, fmt.Errorf("-metrics %s: %w; name another address, such as 127.0.0.1:0 for any free port", address, err)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))

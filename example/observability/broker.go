@@ -53,7 +53,7 @@ func checkBroker(ctx context.Context, uri, queue string) (version string, err er
 	_, err = channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 	switch {
 	case err == nil:
-		return "", fmt.Errorf("the queue %q exists on the broker: remove it, or name another one with -queue", queue)
+		return "", fmt.Errorf("the queue %q exists on the broker: name another one with -queue, or remove what an earlier run has left with -clean", queue)
 	case !errors.As(err, &refusal) || refusal.Code != amqp091.NotFound:
 		return "", err
 	}

@@ -46,6 +46,11 @@ type show struct {
 }
 
 func demo(ctx context.Context, opts options, out io.Writer, logger watermill.LoggerAdapter) (err error) {
+	if opts.clean {
+		if err := removeQueues(ctx, opts.uri, opts.queue); err != nil {
+			return err
+		}
+	}
 	version, err := checkBroker(ctx, opts.uri, opts.queue)
 	if err != nil {
 		return err

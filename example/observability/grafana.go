@@ -46,7 +46,7 @@ func startGrafana(ctx context.Context, boards, prometheus string) (at string, st
 	defer cancelPull()
 	output, err := exec.CommandContext(pulling, docker, "run", "--detach", "--rm", "--network", "host", "--name", name,
 		"--env", "GF_SERVER_HTTP_ADDR=127.0.0.1", "--env", "GF_SERVER_HTTP_PORT="+port,
-		"--env", "GF_AUTH_ANONYMOUS_ENABLED=true", "--env", "PROMETHEUS_URL="+prometheus, "--env", "JAEGER_URL=http://127.0.0.1:16686",
+		"--env", "GF_AUTH_ANONYMOUS_ENABLED=true", "--env", "GF_AUTH_ANONYMOUS_ORG_ROLE=Editor", "--env", "PROMETHEUS_URL="+prometheus, "--env", "JAEGER_URL=http://127.0.0.1:16686",
 		"--volume", provisioning+":/etc/grafana/provisioning:ro", "--volume", boards+":/var/lib/grafana/dashboards:ro", grafanaImage).CombinedOutput()
 	stop = func() { _ = exec.Command(docker, "rm", "--force", name).Run() }
 	if err != nil {

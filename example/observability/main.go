@@ -45,6 +45,7 @@ type options struct {
 	outage     time.Duration
 	appOnly    bool
 	once       bool
+	clean      bool
 	verbose    bool
 }
 
@@ -84,7 +85,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&opts.uri, "amqp", "", "`address` of RabbitMQ (default $AMQP_URL, or amqp://guest:guest@localhost:5672/)")
 	flags.StringVar(&opts.management, "management", "", "`address` of its management API (default $AMQP_MANAGEMENT_URL, or none). Without a user: the user of -amqp")
-	flags.StringVar(&opts.queue, "queue", "orders", "the work queue. It must not exist, and is removed at the end")
+	flags.StringVar(&opts.queue, "queue", "orders", "the work queue. It must not exist, or set -clean. It is removed at the end")
 	flags.StringVar(&opts.metrics, "metrics", "127.0.0.1:2112", "`host:port` of the app's metrics")
 	flags.StringVar(&opts.rules, "rules", "../../observability/alerts/watermill-retry.yml", "the `file` of the alert rules")
 	flags.StringVar(&opts.boards, "boards", "../../observability/dashboards", "the `folder` of the boards for Grafana")
@@ -92,6 +93,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	flags.DurationVar(&opts.outage, "outage", 15*time.Second, "how long the payment provider is away")
 	flags.BoolVar(&opts.appOnly, "app", false, "the app only, on and on: no Prometheus and no Grafana. For containers")
 	flags.BoolVar(&opts.once, "once", false, "end when everything was shown; the exit status is 0 only if it has happened")
+	flags.BoolVar(&opts.clean, "clean", false, "remove the queues of an earlier run of the demo first, which was killed")
 	flags.BoolVar(&opts.verbose, "v", false, "write the log to stderr")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/rand"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -111,6 +112,18 @@ func TestAnExistingQueueIsRefused(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	assert.Equal(t, exitFailed, run([]string{"-once", "-amqp", uri, "-queue", queue}, &stdout, &stderr))
 	assert.Contains(t, stderr.String(), "exists on the broker")
+
+	// What an earlier run has left is removed with -clean. It fails afterwards, because the port is taken.
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = taken.Close() }()
+	stderr.Reset()
+	args := []string{"-once", "-clean", "-amqp", uri, "-queue", queue, "-metrics", taken.Addr().String()}
+	assert.Equal(t, exitFailed, run(args, &stdout, &stderr))
+	assert.Contains(t, stderr.String(), "-metrics "+taken.Addr().String())
+	assert.Contains(t, stderr.String(), "name another address")
+	_, err = checkBroker(t.Context(), uri, queue)
+	require.NoError(t, err, "the queue is left")
 }
 
 func TestParse(t *testing.T) {

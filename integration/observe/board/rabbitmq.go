@@ -77,12 +77,12 @@ func queuePanels() []Panel {
 		{
 			Title: "Dead letters", Width: 4, Unit: "short", Warning: 1,
 			Description: "How many dead letters each dead-letter queue has.",
-			Queries:     []Query{{queues(ready, `=~"`+dead+`"`), "{{queue}}"}},
+			Queries:     []Query{{queues(all, `=~"`+dead+`"`), "{{queue}}"}},
 		},
 		{
 			Title: "Orphans", Width: 4, Unit: "short", Warning: 1,
 			Description: "How many messages came back to a work queue that was gone.",
-			Queries:     []Query{{queues(ready, `=~"`+orphan+`"`), "{{queue}}"}},
+			Queries:     []Query{{queues(all, `=~"`+orphan+`"`), "{{queue}}"}},
 		},
 	}
 }

@@ -3,6 +3,7 @@
 package management
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -83,15 +84,26 @@ type Queue struct {
 	Counted   bool // Published is known: the broker does not count messages that it forwards itself
 }
 
+// stats is a list without elements where the broker has statistics of a queue, and none of the columns: no client has published to it.
+type stats struct {
+	Publish *int `json:"publish"`
+}
+
+func (s *stats) UnmarshalJSON(text []byte) error {
+	if bytes.Equal(bytes.TrimSpace(text), []byte("[]")) {
+		return nil
+	}
+	type plain stats
+	return json.Unmarshal(text, (*plain)(s))
+}
+
 // Queues returns the queues of the virtual host. An error contains no password.
 func (c *Client) Queues(ctx context.Context) (map[string]Queue, error) {
 	var queues []struct {
 		Name     string `json:"name"`
 		Messages int    `json:"messages"`
 		Expired  int    `json:"messages_dlx"`
-		Stats    struct {
-			Publish *int `json:"publish"`
-		} `json:"message_stats"`
+		Stats    stats  `json:"message_stats"`
 	}
 	if err := c.list(ctx, "queues", "name,messages,messages_dlx,message_stats.publish", &queues); err != nil {
 		return nil, err

@@ -28,12 +28,12 @@ func TestQueues(t *testing.T) {
 		assert.Equal(t, "shop can/ary", user+" "+password)
 		assert.Equal(t, "/api/queues/a%2Fb?columns=name,messages,messages_dlx,message_stats.publish", r.RequestURI)
 		_, _ = fmt.Fprint(w, `[{"name":"new"},{"name":"tier","messages":7,"messages_dlx":5,"message_stats":{"publish":9}},`+
-			`{"name":"classic","messages":3,"message_stats":{}}]`)
+			`{"name":"classic","messages":3,"message_stats":{}},{"name":"dead","messages":2,"message_stats":[]}]`)
 	})
 	queues, err := c.Queues(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, map[string]Queue{
-		"new": {}, "tier": {Messages: 7, Expired: 5, Published: 9, Counted: true}, "classic": {Messages: 3},
+		"new": {}, "tier": {Messages: 7, Expired: 5, Published: 9, Counted: true}, "classic": {Messages: 3}, "dead": {Messages: 2},
 	}, queues)
 }
 
