@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,10 +88,11 @@ func TestLookWithoutAConnection(t *testing.T) {
 // One look at a time waits for a broker that does not answer. Those that come after it end with their deadlines.
 func TestLooksDoNotPileUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		opened, answer := 0, make(chan struct{})
+		var opened atomic.Int32
+		answer := make(chan struct{})
 		l := lookoutOf(func(c *lookoutConfig) {
 			c.Channel = func() (*amqp091.Channel, error) {
-				opened++
+				opened.Add(1)
 				<-answer
 				return nil, errors.New("there is no connection")
 			}
@@ -107,12 +109,12 @@ func TestLooksDoNotPileUp(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorContains(t, err, "an earlier look at the queues has not ended")
 		}
-		assert.Equal(t, 1, opened)
+		assert.EqualValues(t, 1, opened.Load())
 		close(answer)
 		synctest.Wait()
 		_, err = l.waiting(t.Context())
 		require.ErrorContains(t, err, "there is no connection")
-		assert.Equal(t, 2, opened)
+		assert.EqualValues(t, 2, opened.Load())
 	})
 }
 
