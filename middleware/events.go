@@ -30,7 +30,7 @@ type Event struct {
 	Tier        backoff.Tier  // the tier that it waits on first
 	Destination Destination   // where the copy was published
 	Rule        string        // the name of the rule that has decided
-	Arrived     backoff.Tier  // the tier that the message had waited on first; 0: it came from none, or the handler was not called
+	Arrived     backoff.Tier  // the tier that the message had waited on first; of a lane its tier; 0: it came from none, or the handler was not called
 	Lateness    time.Duration // how long ago it was due when the handler was called, by the clocks of two hosts; 0 where Arrived is
 	Err         error         // why the handler failed. Of Held and GivenBack: why the copy cannot be published, where that is the cause
 

@@ -81,7 +81,7 @@ type Arrival struct {
 	Message *message.Message // only Begin may read it, and must not change it
 
 	Record   Record        // zero at a first try
-	Tier     backoff.Tier  // on which the message waited first; 0: it comes from no tier
+	Tier     backoff.Tier  // on which the message waited first; of a lane its tier; 0: it comes from no tier
 	Lateness time.Duration // how long ago it was due, by the clocks of two hosts; 0: it comes from no tier
 }
 

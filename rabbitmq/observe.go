@@ -19,8 +19,8 @@ import (
 // takes more than half of the time, the broker is asked for each queue: then only messages count that no consumer has, a quorum queue that
 // is busy can show 0, and one call asks for up to 500 queues; the next call goes on with the rest. To find when the oldest dead letter was
 // given up, the first one is fetched and goes back at once (basic.get): when it is not known, when the number fell, and every 15 minutes at
-// most. Before RabbitMQ 4.3 that counts a delivery. A queue with a delivery limit below 100,000 is not touched; set Management where a
-// policy sets one, because it is not seen otherwise.
+// most. Before RabbitMQ 4.3 that counts a delivery in a quorum queue. A queue with a delivery limit below 100,000 is not touched. Without
+// Management a limit that a policy sets is not seen: then, before 4.3, no quorum queue is touched, and Oldest is zero.
 func (c *Connection) Observe(observers ...middleware.Observer) {
 	for _, o := range observers {
 		c.core.observers.Attach(o, middleware.Observed{

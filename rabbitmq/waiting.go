@@ -17,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/redelivery"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -36,9 +35,6 @@ const (
 
 	// farLimit is a delivery limit that looks do not use up. Queues of the library have a million.
 	farLimit = 100_000
-
-	// mostUnconfirmed bounds the deliveries of a letter whose queue may have a delivery limit of a policy.
-	mostUnconfirmed = 10
 )
 
 // waiting returns what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues, and in the queue of
@@ -53,6 +49,7 @@ func (c *Connection) waiting(ctx context.Context) ([]middleware.Waiting, error) 
 type lookoutConfig struct {
 	Prefix     naming.Prefix
 	VerifyOnly bool                                                       // the library has not declared the queues
+	QueueType  topology.QueueType                                         // of dead letters and orphans, where the library has declared them
 	WorkQueues func() map[string][]string                                 // with the other queues of their topologies
 	Read       func(context.Context) (map[string]management.Depth, error) // nil: there is no management API
 	Channel    func() (*amqp091.Channel, error)                           // on the connection for publishing
@@ -74,9 +71,8 @@ type lookout struct {
 type head struct {
 	at       time.Time // when it was given up; zero: not known
 	lookedAt time.Time
-	count    int64 // how often it had been delivered before, where that counts towards a delivery limit
-	messages int   // in the queue when it was last counted
-	fell     bool  // the number of messages, since the look
+	messages int  // in the queue when it was last counted
+	fell     bool // the number of messages, since the look
 }
 
 // A watchedQueue is a queue of the connection.
@@ -289,7 +285,7 @@ func (l *lookout) lookAtHead(b *bounded, q watchedQueue) error {
 	case b.used():
 		return nil
 	}
-	if !l.mayLook(depth, h) {
+	if !l.mayLook(depth) {
 		return nil
 	}
 	delivery, found, err := b.get(q.name)
@@ -301,7 +297,7 @@ func (l *lookout) lookAtHead(b *bounded, q watchedQueue) error {
 		return fmt.Errorf("cannot look at the first message of queue %q: %w", q.name, err)
 	case err == nil && found:
 		l.heads[q.name] = head{
-			at: givenUpAt(delivery.Headers, q.kind), lookedAt: time.Now(), messages: depth.Messages, count: redelivery.Failed(delivery.Headers),
+			at: givenUpAt(delivery.Headers, q.kind), lookedAt: time.Now(), messages: depth.Messages,
 		}
 	}
 	return nil
@@ -313,13 +309,13 @@ func isServers(err error) bool {
 	return errors.As(err, &closed) && closed.Server && closed.Code != amqp091.ConnectionForced
 }
 
-// mayLook reports whether looks do not use up a delivery limit of a queue. Where the management API has not stated its policies, only a
-// queue that the library has declared is looked at, and a letter that was often given back is not looked at again. A basic.get of a stream
-// would close the connection.
-func (l *lookout) mayLook(depth management.Depth, h head) bool {
+// mayLook reports whether looks do not use up a delivery limit of a queue. Where the management API has not stated its policies, any of them
+// may set a low limit, and each start of an instance looks once: then only a queue whose deliveries do not count is looked at. A basic.get
+// of a stream would close the connection.
+func (l *lookout) mayLook(depth management.Depth) bool {
 	switch limit := depth.DeliveryLimit; {
 	case depth.Type == "":
-		return !l.config.VerifyOnly && (h.fell || h.count < mostUnconfirmed)
+		return !l.config.VerifyOnly && (l.config.QueueType == topology.Classic || !workqueue.CountsRequeues(l.config.Version()))
 	case depth.Type == string(topology.Classic):
 		return true
 	case depth.Type != string(topology.Quorum) || !depth.Policies:

@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 var twoWorks = map[string][]string{
@@ -120,30 +121,32 @@ func TestLooksDoNotPileUp(t *testing.T) {
 // A look must not make the broker drop a dead letter.
 func TestMayLook(t *testing.T) {
 	l, verifies := lookoutOf(nil), lookoutOf(func(c *lookoutConfig) { c.VerifyOnly = true })
+	classic := lookoutOf(func(c *lookoutConfig) { c.QueueType = topology.Classic })
 	for name, row := range map[string]struct {
 		look    *lookout
 		version string
 		depth   management.Depth
-		head    head
 		want    bool
 	}{
-		"declared":                             {l, "4.0.5", management.Depth{}, head{}, true},
-		"declared, often given back":           {l, "4.0.5", management.Depth{}, head{count: mostUnconfirmed}, false},
-		"declared, another one was often back": {l, "4.0.5", management.Depth{}, head{count: mostUnconfirmed, fell: true}, true},
-		"only verified":                        {verifies, "4.0.5", management.Depth{}, head{}, false},
-		"of the library":                       {verifies, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 1_000_000, Policies: true}, head{count: 100}, true},
-		"unlimited":                            {verifies, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: -1, Policies: true}, head{}, true},
-		"limit of a policy":                    {l, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 20, Policies: true}, head{}, false},
-		"policies not stated yet":              {l, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 1_000_000}, head{}, false},
-		"default limit of 4.0":                 {verifies, "4.0.5", management.Depth{Type: "quorum", Policies: true}, head{}, false},
-		"no default limit on 3.10":             {verifies, "3.10.8", management.Depth{Type: "quorum", Policies: true}, head{}, true},
-		"looks do not count on 4.3":            {verifies, "4.3.0", management.Depth{Type: "quorum", Policies: true}, head{}, true},
-		"classic":                              {verifies, "4.0.5", management.Depth{Type: "classic"}, head{}, true},
-		"stream, a get closes the connection":  {l, "4.3.0", management.Depth{Type: "stream", Policies: true}, head{}, false},
+		"declared, looks count":               {l, "4.0.5", management.Depth{}, false},
+		"declared, looks count on 3.10":       {l, "3.10.8", management.Depth{}, false},
+		"declared, version not known":         {l, "", management.Depth{}, false},
+		"declared, looks do not count":        {l, "4.3.0", management.Depth{}, true},
+		"declared, classic":                   {classic, "4.0.5", management.Depth{}, true},
+		"only verified":                       {verifies, "4.3.0", management.Depth{}, false},
+		"of the library":                      {verifies, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 1_000_000, Policies: true}, true},
+		"unlimited":                           {verifies, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: -1, Policies: true}, true},
+		"limit of a policy":                   {l, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 20, Policies: true}, false},
+		"policies not stated yet":             {l, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 1_000_000}, false},
+		"default limit of 4.0":                {verifies, "4.0.5", management.Depth{Type: "quorum", Policies: true}, false},
+		"no default limit on 3.10":            {verifies, "3.10.8", management.Depth{Type: "quorum", Policies: true}, true},
+		"looks do not count on 4.3":           {verifies, "4.3.0", management.Depth{Type: "quorum", Policies: true}, true},
+		"classic":                             {verifies, "4.0.5", management.Depth{Type: "classic"}, true},
+		"stream, a get closes the connection": {l, "4.3.0", management.Depth{Type: "stream", Policies: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			row.look.config.Version = func() string { return row.version }
-			assert.Equal(t, row.want, row.look.mayLook(row.depth, row.head))
+			assert.Equal(t, row.want, row.look.mayLook(row.depth))
 		})
 	}
 }

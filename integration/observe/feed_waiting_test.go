@@ -2,6 +2,7 @@ package observe_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -102,9 +103,11 @@ func (f *feed) consumes(handler string) bool {
 	return false
 }
 
-// When the oldest letter was given up is read once, and again when that letter is gone. The letters stay, in their order.
+// When the oldest letter was given up is read once, and again when that letter is gone. The letters stay, in their order. Where a look
+// counts a delivery and the limit is not known, no letter is read.
 func TestFeedOfTheOldestDeadLetter(t *testing.T) {
 	t.Parallel()
+	counts := looksCount(t)
 	for way, change := range feedWays {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
@@ -124,6 +127,9 @@ func TestFeedOfTheOldestDeadLetter(t *testing.T) {
 			oldest := func(queue string, want time.Time, messages int) {
 				t.Helper()
 				var w middleware.Waiting
+				if way == "passive" && counts {
+					want = time.Time{}
+				}
 				feedEventually(t, func() bool {
 					all, err := f.waiting()
 					w = all[queue]
@@ -143,7 +149,7 @@ func TestFeedOfTheOldestDeadLetter(t *testing.T) {
 			assert.Equal(t, "0", first.Headers["_watermill_message_uuid"], "the letters keep their order")
 			count, _ := first.Headers["x-delivery-count"].(int64)
 			assert.Less(t, count, int64(5), "it is not looked at each time") // a busy broker states 0 messages now and then
-			assert.True(t, first.Redelivered)
+			assert.Equal(t, way == "management" || !counts, first.Redelivered)
 			require.NoError(t, first.Ack(false))
 			oldest(dead, diedAt("1"), 3)
 			for _, uuid := range []string{"1", "2", "3"} {
@@ -243,32 +249,47 @@ func TestFeedOfADeadLetterQueueWithAConsumer(t *testing.T) {
 	}
 }
 
-// A policy can give a dead-letter queue a delivery limit. The management API shows it, and then no look uses it up.
+// A policy can give a dead-letter queue a delivery limit. The management API shows it. Without it, no look counts a delivery: each start
+// of an instance would.
 func TestFeedDoesNotUseUpADeliveryLimit(t *testing.T) {
 	t.Parallel()
-	name := broker.Name(t, "t")
-	broker.Clean(t, name)
-	testapp.PutPolicy(t, name, "^billing_"+name+"\\.dead$", `{"delivery-limit": 2}`)
-	b := feedConfig(t, name)
-	b.Management = feedManagement(t)
-	dead := "billing_" + name + ".dead"
-	for i := range 6 {
-		f := connectFeed(t, name, b)
-		f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
-		stop := testapp.Start(t, f.router)
-		if i == 0 {
-			f.publish("billing", "1")
-		}
-		var w middleware.Waiting
-		feedEventually(t, func() bool {
-			all, err := f.waiting()
-			w = all[dead]
-			return err == nil && w.Messages == 1
-		}, "the figures")
-		assert.Zero(t, w.Oldest)
-		stop()
+	for way, change := range feedWays {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			name := broker.Name(t, "t")
+			broker.Clean(t, name)
+			dead := "billing_" + name + ".dead"
+			testapp.PutPolicy(t, name, "^billing_"+name+"\\.dead$", `{"delivery-limit": 2}`)
+			b := feedConfig(t, name)
+			change(t)(&b)
+			for i := range 6 {
+				f := connectFeed(t, name, b)
+				f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
+				stop := testapp.Start(t, f.router)
+				if i == 0 {
+					f.publish("billing", "1")
+				}
+				var w middleware.Waiting
+				feedEventually(t, func() bool {
+					all, err := f.waiting()
+					w = all[dead]
+					return err == nil && w.Messages == 1
+				}, "the figures")
+				assert.Equal(t, way == "passive" && !looksCount(t), !w.Oldest.IsZero())
+				stop()
+			}
+			assert.Equal(t, 1, testapp.Depth(t, dead))
+		})
 	}
-	assert.Equal(t, 1, testapp.Depth(t, dead))
+}
+
+// looksCount reports whether the broker counts a delivery of a message that is read and given back: before 4.3.
+func looksCount(t testing.TB) bool {
+	t.Helper()
+	var major, minor int
+	_, err := fmt.Sscanf(broker.Connect(t).Properties["version"].(string), "%d.%d", &major, &minor)
+	require.NoError(t, err)
+	return major < 4 || major == 4 && minor < 3
 }
 
 // A management API that accepts and never answers takes half of the time. Then the broker is asked, and messages go their way.

@@ -35,6 +35,10 @@ func (v version) atLeast(major, minor int) bool {
 // dropsAtDeliveryLimit: since 4.0 quorum queues have a delivery limit of 20. Before 4.3 a nack with requeue counts towards it.
 func (v version) dropsAtDeliveryLimit() bool { return v.atLeast(4, 0) && !v.atLeast(4, 3) }
 
+// CountsRequeues reports whether a nack with requeue counts towards the delivery limit of a quorum queue: before 4.3, and where the version
+// is not known.
+func CountsRequeues(broker string) bool { return !parseVersion(broker).atLeast(4, 3) }
+
 // refusesTransient: 4.3 refuses queues that are neither durable nor exclusive.
 func (v version) refusesTransient() bool { return v.atLeast(4, 3) }
 
