@@ -27,7 +27,7 @@ const (
 	HandlerKey       = "retry_handler"         // the handler that failed
 	DeadReasonKey    = "retry_dead_reason"     // why it was given up; in dead letters only
 	SnoozesKey       = "retry_snoozes"         // how often it was snoozed
-	TraceparentKey   = "retry_traceparent"     // the trace of the attempt that failed last: W3C Trace Context, where an Observer traces
+	TraceparentKey   = "retry_traceparent"     // the trace of the last failed attempt that an Observer has traced: W3C Trace Context
 	RemainingKey     = "retry_remaining"       // what remains of a requested delay after the present tier, for example 1.5s
 )
 
@@ -85,7 +85,7 @@ type Record struct {
 	Remaining     time.Duration `json:"remaining,omitzero"`       // what remains of a requested delay after the present tier, in ns as JSON
 	Reason        string        `json:"reason,omitzero"`          // the text of the last error
 	ErrorType     string        `json:"error_type,omitzero"`      // the Go type of the last error's root
-	Traceparent   string        `json:"traceparent,omitzero"`     // of the attempt that failed last: see TraceparentKey
+	Traceparent   string        `json:"traceparent,omitzero"`     // of the last failed attempt that was traced: see TraceparentKey
 	Topic         string        `json:"topic,omitzero"`           // the topic it failed on
 	Handler       string        `json:"handler,omitzero"`         // the handler that failed
 	Subscriber    string        `json:"subscriber,omitzero"`      // the subscriber's Go type; in dead letters only

@@ -248,7 +248,7 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 
 	returned := false
 	defer func() {
-		if in.observers != nil {
+		if in.observers != nil || t.config.Observe != nil {
 			defer t.reportLost(&in)
 		}
 		if !in.began.IsZero() {

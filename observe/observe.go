@@ -49,6 +49,7 @@ type observer struct {
 
 	mu      sync.Mutex
 	metrics *metrics // nil until the first Connection, and where nothing is measured
+	failed  error    // why there are none: what has been registered stays
 }
 
 func newObserver(given []Config, tracers trace.TracerProvider, open func(Config) (metric.MeterProvider, error)) *observer {
@@ -86,15 +87,17 @@ func (o *observer) Attach(observed middleware.Observed) (middleware.Hooks, error
 func (o *observer) measure() (*metrics, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.metrics != nil {
-		return o.metrics, nil
+	if o.metrics != nil || o.failed != nil {
+		return o.metrics, o.failed
 	}
 	meters, err := o.open(o.config)
 	if err != nil || meters == nil {
 		return nil, err
 	}
-	o.metrics, err = newMetrics(meters.Meter(scope), o.config)
-	return o.metrics, err
+	if o.metrics, o.failed = newMetrics(meters.Meter(scope), o.config); o.failed != nil {
+		o.metrics = nil
+	}
+	return o.metrics, o.failed
 }
 
 // register returns a meter provider whose metrics a Prometheus registry has.

@@ -327,6 +327,7 @@ func (n *session) fill(queue string, c *consumer, back bool) {
 	defer n.filling.Store(false)
 	silence := time.NewTimer(quiet)
 	defer silence.Stop()
+	sentAll := false // what it had sent then may still be on its way
 	for n.arrived.Load()-c.before < uint64(c.prefetch)+n.settler.settled.Load() {
 		select {
 		case d, open := <-deliveries:
@@ -335,13 +336,16 @@ func (n *session) fill(queue string, c *consumer, back bool) {
 			}
 			n.arrived.Add(1)
 			n.nack(d.DeliveryTag)
+			sentAll = false
 			silence.Reset(quiet)
 		case <-n.arrival:
+			sentAll = false
 			silence.Reset(quiet)
 		case <-silence.C:
-			if n.arrived.Load() == c.before || time.Since(begin) > fillTimeout || n.sentAll(queue) {
+			if sentAll || n.arrived.Load() == c.before || time.Since(begin) > fillTimeout {
 				return
 			}
+			sentAll = n.sentAll(queue)
 			silence.Reset(quiet)
 		case <-n.settler.over:
 			return

@@ -129,12 +129,13 @@ type Depth struct {
 	Policies      bool // the policies are known: in the first seconds of a queue the broker does not state them
 }
 
-// Depths returns the queues of the virtual host. An error contains no password.
+// Depths returns the queues of the virtual host whose number of messages the broker states. It does not state that of a queue in its first
+// seconds. An error contains no password.
 func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
 	var queues []struct {
 		Name      string     `json:"name"`
 		Type      string     `json:"type"`
-		Messages  int        `json:"messages"`
+		Messages  *int       `json:"messages"`
 		Consumers int        `json:"consumers"`
 		Arguments Arguments  `json:"arguments"`
 		Policy    *Arguments `json:"effective_policy_definition"`
@@ -144,6 +145,9 @@ func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
 	}
 	all := make(map[string]Depth, len(queues))
 	for _, q := range queues {
+		if q.Messages == nil {
+			continue
+		}
 		own, _ := q.Arguments["x-delivery-limit"].(int64)
 		var policy int64
 		if q.Policy != nil {
@@ -152,7 +156,10 @@ func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
 		if own == 0 || policy > 0 && (own < 0 || policy < own) {
 			own = policy
 		}
-		all[q.Name] = Depth{Type: q.Type, Messages: q.Messages, Consumers: q.Consumers, DeliveryLimit: own, Policies: q.Policy != nil}
+		all[q.Name] = Depth{Type: q.Type, Messages: *q.Messages, Consumers: q.Consumers, DeliveryLimit: own, Policies: q.Policy != nil}
+	}
+	if len(all) == 0 && len(queues) > 1 {
+		return nil, errors.New("the management API states of no queue how many messages it has: is management_agent.disable_metrics_collector set?")
 	}
 	return all, nil
 }

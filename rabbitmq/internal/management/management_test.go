@@ -41,17 +41,26 @@ func TestDepths(t *testing.T) {
 	c := client(t, func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "/api/queues/a%2Fb?columns=name,type,messages,consumers,arguments,effective_policy_definition", r.RequestURI)
 		_, _ = fmt.Fprint(w, `[{"name":"new"},{"name":"dead","type":"quorum","messages":7,"consumers":1,"arguments":{"x-delivery-limit":1000000},"effective_policy_definition":{}},`+
-			`{"name":"policy","arguments":[],"effective_policy_definition":{"delivery-limit":5}},`+
-			`{"name":"lower","arguments":{"x-delivery-limit":1000000},"effective_policy_definition":{"delivery-limit":20}},`+
-			`{"name":"higher","arguments":{"x-delivery-limit":3},"effective_policy_definition":{"delivery-limit":20}},`+
-			`{"name":"unlimited","arguments":{"x-delivery-limit":-1},"effective_policy_definition":[]}]`)
+			`{"name":"policy","messages":0,"arguments":[],"effective_policy_definition":{"delivery-limit":5}},`+
+			`{"name":"lower","messages":0,"arguments":{"x-delivery-limit":1000000},"effective_policy_definition":{"delivery-limit":20}},`+
+			`{"name":"higher","messages":0,"arguments":{"x-delivery-limit":3},"effective_policy_definition":{"delivery-limit":20}},`+
+			`{"name":"unlimited","messages":0,"arguments":{"x-delivery-limit":-1},"effective_policy_definition":[]}]`)
 	})
 	queues, err := c.Depths(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, map[string]Depth{
-		"new": {}, "dead": {Type: "quorum", Messages: 7, Consumers: 1, DeliveryLimit: 1_000_000, Policies: true}, "policy": {DeliveryLimit: 5, Policies: true},
+		"dead": {Type: "quorum", Messages: 7, Consumers: 1, DeliveryLimit: 1_000_000, Policies: true}, "policy": {DeliveryLimit: 5, Policies: true},
 		"lower": {DeliveryLimit: 20, Policies: true}, "higher": {DeliveryLimit: 3, Policies: true}, "unlimited": {DeliveryLimit: -1, Policies: true},
 	}, queues)
+}
+
+// Without the collector of its metrics, the broker states no numbers: that is not 0.
+func TestDepthsWithoutNumbers(t *testing.T) {
+	c := client(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, `[{"name":"orders","type":"quorum"},{"name":"orders.dead","type":"quorum"}]`)
+	})
+	_, err := c.Depths(t.Context())
+	require.ErrorContains(t, err, "disable_metrics_collector")
 }
 
 func TestFaultsOfTheAPI(t *testing.T) {
