@@ -154,7 +154,7 @@ func TestFeedHasTheResultsOfThePublishers(t *testing.T) {
 	t.Run("returned", func(t *testing.T) {
 		t.Parallel()
 		f := openFeed(t)
-		err := f.Publisher().Publish(f.topic("nobody"), one("1"), one("2"))
+		err := f.Publisher().Publish(f.topic("without-queue"), one("1"), one("2"))
 		require.ErrorIs(t, err, publisher.ErrUnroutable)
 		assert.Equal(t, map[string]int{"app returned": 2}, f.results())
 	})
