@@ -253,13 +253,14 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 	channel, err := connection.Channel()
 	require.NoError(t, err)
 	closed := connection.NotifyClose(make(chan *amqp091.Error, 1))
-	require.NoError(t, channel.Publish("", topology.queue, true, false, amqp091.Publishing{
+	// It fails where the broker closes the connection before the last frame is written.
+	_ = channel.Publish("", topology.queue, true, false, amqp091.Publishing{
 		DeliveryMode: amqp091.Persistent,
 		Headers: amqp091.Table{
 			"filler": strings.Repeat("x", largest+tolerated+1), publisher.UUIDHeader: "large", publisher.IDHeader: "12345678",
 		},
 		Body: []byte("payload of large"),
-	}))
+	})
 	select {
 	case err := <-closed:
 		require.NotNil(t, err)
