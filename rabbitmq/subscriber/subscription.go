@@ -125,8 +125,7 @@ func (s *subscription) begin(ctx context.Context) (*session, error) {
 		first, err := s.open(ctx, current)
 		var refused *amqp091.Error
 		internal := errors.As(err, &refused) && refused.Code == amqp091.InternalError
-		lost := again && current.Client.IsClosed() // other subscriptions try again, too, and can close it once more
-		if err == nil || !internal && !lost {
+		if err == nil || !internal && !again { // other subscriptions try again, too, and can close the connection once more
 			return first, err
 		}
 		s.logger.Error("Cannot consume, trying again", err, watermill.LogFields{"next_attempt_within": pause.Bound().String()})
