@@ -200,23 +200,21 @@ func (o *observers) published(hook func(Published), p Published) {
 	hook(p)
 }
 
-// arrived returns the context of a message for its handler.
-func (o *observers) arrived(a Arrival) context.Context {
+// arrived returns the context of a message for its handler. It is nil where no hook has changed it.
+func (o *observers) arrived(a Arrival) (derived context.Context) {
 	for i := range o.hooks {
 		if hook := o.hooks[i].Begin; hook != nil {
-			a.Context = o.beginOne(hook, &a)
+			if ctx := o.beginOne(hook, &a); ctx != nil {
+				a.Context, derived = ctx, ctx
+			}
 		}
 	}
-	return a.Context
+	return derived
 }
 
-func (o *observers) beginOne(hook func(Arrival) context.Context, a *Arrival) (ctx context.Context) {
-	ctx = a.Context
+func (o *observers) beginOne(hook func(Arrival) context.Context, a *Arrival) (derived context.Context) {
 	defer o.guard("Begin")
-	if derived := hook(*a); derived != nil {
-		ctx = derived
-	}
-	return ctx
+	return hook(*a)
 }
 
 func (o *observers) event(e *Event) {

@@ -223,6 +223,34 @@ func TestHandlerHasTheContextOfBegin(t *testing.T) {
 }
 
 // Each observer gets the context of the one before.
+// A second call with the same message, as by a middleware outside, does not begin within the first one. The context of a message that its
+// handler has settled stays: the subscriber may be reading it.
+func TestMessageHasItsContextBackAfterTheCall(t *testing.T) {
+	for name, settle := range map[string]bool{"": false, "settled": true} {
+		w := &witness{name: "w"}
+		retry, _ := setup(t, observedBy(nil, w))
+		ctx := routerContext(t)
+		msg := messageOf(ctx)
+		for range 2 {
+			_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				if settle {
+					msg.Ack()
+				}
+				return nil, nil
+			})(msg)
+			require.NoError(t, err)
+			if settle {
+				break
+			}
+			assert.Equal(t, ctx, msg.Context(), name)
+		}
+		assert.Equal(t, settle, msg.Context() != ctx, name)
+		for _, a := range w.arrivals {
+			assert.Nil(t, a.Context.Value(beginKey{"w"}), name)
+		}
+	}
+}
+
 func TestObserversAreCalledOneAfterTheOther(t *testing.T) {
 	first, second := &witness{name: "first"}, &witness{name: "second", traces: trace}
 	retry, sent := setup(t, observedBy(nil, first, second))

@@ -251,6 +251,7 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 		if in.observers != nil || t.config.Observe != nil {
 			defer t.reportLost(&in)
 		}
+		defer in.restore()
 		if !in.began.IsZero() {
 			in.took = time.Since(in.began)
 		}
@@ -285,9 +286,16 @@ func (t *TieredRetry) begin(in *delivery) {
 		return
 	}
 	a.Tier, a.Lateness = in.arrived, in.lateness
-	if ctx := in.observers.arrived(a); ctx != in.ctx {
-		in.observed = ctx
-		in.msg.SetContext(ctx)
+	if in.observed = in.observers.arrived(a); in.observed != nil {
+		in.msg.SetContext(in.observed)
+	}
+}
+
+// restore gives the message its own context back: a second call with it must not begin within the first one. The subscriber may read the
+// context of a message that is settled.
+func (in *delivery) restore() {
+	if in.observed != nil && !settled(in.msg) {
+		in.msg.SetContext(in.ctx)
 	}
 }
 
