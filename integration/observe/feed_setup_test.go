@@ -23,7 +23,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-const feedSoon = 60 * time.Second // much longer than any of it takes
+const feedSoon = 2 * time.Minute // much longer than any of it takes
 
 var errFeed = errors.New("the bank is down")
 

@@ -33,7 +33,7 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-const soonTraced = 60 * time.Second // much longer than any of it takes
+const soonTraced = 2 * time.Minute // much longer than any of it takes
 
 // life is a bank that is down, and the spans of the order's life.
 type life struct {
