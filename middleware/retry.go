@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
-	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 )
 
@@ -56,123 +54,6 @@ func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*
 	}
 	t.pauses.Store(config.Breaker != nil || slices.ContainsFunc(config.Rules, func(r Rule) bool { return r.Then.pause > 0 }))
 	return t, nil
-}
-
-// delivery is a message as it was received. It refers to payload and metadata from before the handler, which may replace them.
-type delivery struct {
-	msg      *message.Message
-	uuid     string
-	payload  message.Payload
-	metadata message.Metadata
-	delayed  string // metadata of components/delay from before the handler
-	ctx      context.Context
-	bound    *binding.Binding // nil: the subscriber is not one of this library
-	own      *binding.Delivery
-	source   *Source   // whose destinations the copies go to; nil: those of the configuration
-	recorded bool      // the metadata hold a record, or marks of the marshaler
-	began    time.Time // when the handler was called; zero where it is not measured
-	took     time.Duration
-
-	observers *observers      // nil: there are none
-	observed  context.Context // of the observers; nil: they have not changed it
-	arrived   backoff.Tier    // on which the message waited first; 0: on none, or nothing observes
-	lateness  time.Duration
-	reported  bool // its outcome, to the observers
-
-	breaker *breaker // nil: the handler never pauses
-	ticket  ticket
-	place   *gate.Place // under the limit of a gate; nil: none is needed
-}
-
-// shuttingDown reports whether the subscription has ended. A context whose deadline is over is no sign of it: a middleware outside
-// may have set it.
-func (d *delivery) shuttingDown() bool {
-	if d.bound == nil || d.bound.Stopping == nil {
-		return d.ctx.Err() == context.Canceled
-	}
-	select {
-	case <-d.bound.Stopping:
-		return true
-	default:
-		return false
-	}
-}
-
-// gate limits the handler; nil: nothing does.
-func (d *delivery) gate() *gate.Gate {
-	if d.bound == nil {
-		return nil
-	}
-	return d.bound.Gate
-}
-
-// stopping is closed when the subscription ends.
-func (d *delivery) stopping() <-chan struct{} {
-	if d.bound == nil || d.bound.Stopping == nil {
-		return d.ctx.Done()
-	}
-	return d.bound.Stopping
-}
-
-// sleep reports false, early, when the subscription ends or the backend takes the message back. The end of a deadline that a middleware
-// outside has set is neither.
-func (d *delivery) sleep(wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	var taken <-chan struct{}
-	if d.own != nil {
-		taken = d.own.Done()
-	}
-	for stopping := d.stopping(); ; stopping = nil {
-		select {
-		case <-timer.C:
-			return true
-		case <-taken:
-			return false
-		case <-stopping:
-			if d.shuttingDown() {
-				return false
-			}
-		}
-	}
-}
-
-// takenBack reports whether the backend has ended the message's context while the subscription goes on, as NATS does after its
-// AckWait: it delivers the message again, and an ack would not be sent.
-func (d *delivery) takenBack() bool {
-	return d.own != nil && d.own.Err() != nil && !d.shuttingDown()
-}
-
-// describe describes the delivery for the decision. s is zero before. While a subscription shuts down, a message whose context has not
-// ended may still fail by itself, and counts: err is what its handler has returned.
-func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err error, now time.Time) {
-	s.called, s.settled, s.origin = called, called && settled(in.msg), originOf(in.ctx)
-	s.ended = in.takenBack() || in.shuttingDown() && (!called || in.ctx.Err() != nil || isCanceled(err))
-	if in.recorded && !(s.record.read(in.metadata, now) && s.record.Topic == s.origin.topic) {
-		s.record = Record{}
-	}
-	if _, counted := in.metadata[FailuresKey]; !counted && t.config.DelayArrivals {
-		s.delayed, _ = delayIn(in.metadata)
-	}
-	if t.config.MaxAgeFrom != nil {
-		s.sentAt = t.sentAt(in)
-	}
-}
-
-// isCanceled reports whether an error is that of a context that was cancelled.
-func isCanceled(err error) (canceled bool) {
-	defer func() { _ = recover() }() // an error whose methods panic
-	return errors.Is(err, context.Canceled)
-}
-
-// sentAt is zero where MaxAgeFrom panics.
-func (t *TieredRetry) sentAt(in *delivery) (at time.Time) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			t.logger.Error("MaxAgeFrom panicked, the age is that of the first failure", newPanicError(recovered), t.fields(in))
-		}
-	}()
-	return t.config.MaxAgeFrom(in.msg)
 }
 
 // Middleware wraps a handler. Add it to a handler of a router, before all middlewares that can fail:
@@ -269,42 +150,6 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	produced, err = h(msg)
 	returned = true
 	return produced, err
-}
-
-// begin reads where the message comes from, and calls the hooks Begin.
-func (t *TieredRetry) begin(in *delivery) {
-	from := originOf(in.ctx)
-	a := Arrival{Context: in.ctx, Topic: from.topic, Handler: from.handler, Message: in.msg}
-	if in.recorded && !(a.Record.read(in.metadata, in.began) && a.Record.Topic == from.topic) {
-		a.Record = Record{}
-	}
-	if due := a.Record.DueAt; !due.IsZero() && !a.Record.LastFailedAt.IsZero() {
-		in.arrived, _, _ = t.policy.place(due.Sub(a.Record.LastFailedAt), nil)
-		in.lateness = max(in.began.Sub(due), 0)
-	}
-	if !in.observers.begin {
-		return
-	}
-	a.Tier, a.Lateness = in.arrived, in.lateness
-	if in.observed = in.observers.arrived(a); in.observed != nil {
-		in.msg.SetContext(in.observed)
-	}
-}
-
-// restore gives the message its own context back: a second call with it must not begin within the first one. The subscriber may read the
-// context of a message that is settled.
-func (in *delivery) restore() {
-	if in.observed != nil && !settled(in.msg) {
-		in.msg.SetContext(in.ctx)
-	}
-}
-
-// seen is the message's context, as the observers have made it.
-func (in *delivery) seen() context.Context {
-	if in.observed != nil {
-		return in.observed
-	}
-	return in.ctx
 }
 
 // ErrNotPublished is the failure of a message whose handler has succeeded, and which was nacked nevertheless: the router could not
