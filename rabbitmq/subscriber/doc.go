@@ -20,7 +20,9 @@
 // With a Concurrency of 1, one Subscribe call hands messages out in the order of the queue, the next one when the previous one is
 // settled. With more, messages of one Config.OrderKey keep that order, and all others have none. Either holds within one Subscribe
 // call. Two instances that consume one queue share its messages, so there is no order between them, and a key can be in flight in
-// both: route each key to a queue of its own, or let the queue have a single active consumer (x-single-active-consumer).
+// both: route each key to a queue of its own that one instance consumes. A single active consumer (x-single-active-consumer) is not
+// enough: a shutdown or a pause cancels the consumer while its handlers run, and the broker then activates the next consumer with
+// the messages behind them.
 //
 // No order holds across retries. A message that is nacked, or published again with a delay, comes back after messages that were
 // behind it. One exception: with a Concurrency and a Prefetch of 1, a nacked message comes back first, if the queue puts it back
@@ -61,7 +63,7 @@
 //   - limit(-1), and n from Concurrency on, end the limit.
 //
 // Each change of the limit cancels the consumer and begins another one, on the same channel; its tag has a number at the end. The
-// order holds across pauses, except where the subscription is paused or resumed again within milliseconds, before a quorum queue has
+// order holds across pauses, except where the subscription is paused or resumed again within 100 ms, before a quorum queue has
 // taken back more than 32 messages. Before 4.3 a pause counts a delivery of the messages that go back; see the table above. A limit
 // of 1 to n fetches few, so that a probe counts none for the others.
 //
