@@ -80,7 +80,7 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	VerifyOnly bool
 
 	// Management is the address of RabbitMQ's management API, such as http://user:password@host:15672 (or https://). With it, Connect
-	// looks every 15 s for tiers and inboxes with messages whose delay is over and which the broker cannot forward, and Health shows
+	// looks at the start and every 15 s for tiers and inboxes with messages whose delay is over and which the broker cannot forward, and Health shows
 	// them. Observers of the Connection get what waits from it: see Connection.Observe. It asks for the queues of its virtual host, with a
 	// deadline of 10 s. The user needs the tag "management" or "monitoring", and permissions for the virtual host. For https, the TLS
 	// settings are AMQP.Connection.TLSConfig. Optional: the default is no address, and Health does not show tiers, because AMQP 0-9-1 has

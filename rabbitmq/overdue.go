@@ -76,11 +76,11 @@ func (o *overdue) run(ctx context.Context) {
 	tick := time.NewTicker(overduePeriod())
 	defer tick.Stop()
 	for {
+		o.look(ctx) // the first one at once: a wrong password must show when the app starts
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			o.look(ctx)
 		}
 	}
 }

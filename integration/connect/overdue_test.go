@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/url"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -14,20 +13,29 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// A management API that refuses or is away changes nothing but Health, and is logged once.
+// A management API that refuses or is away changes nothing but Health, and is logged once, when the app starts and with what to do.
 func TestOverdueTiersWithoutTheirAPI(t *testing.T) {
 	t.Parallel()
-	for name, address := range map[string]string{"away": "http://shop:canary@127.0.0.1:1", "refuses": ""} {
+	for name, reason := range map[string]string{
+		"away": "does not answer", "wrong password": `the password of the user "guest" is wrong`, "no tag": "needs the tag",
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			app, b := names(t)
-			b.Management = address
-			if name == "refuses" {
-				uri, err := url.Parse(broker.Management(t).Endpoint)
-				require.NoError(t, err)
-				uri.User = url.UserPassword("stranger", "canary")
-				b.Management = uri.String()
+			client := broker.Management(t)
+			uri, err := url.Parse(client.Endpoint)
+			require.NoError(t, err)
+			switch name {
+			case "away":
+				uri.Host = "127.0.0.1:1"
+				fallthrough
+			case "wrong password":
+				uri.User = url.UserPassword("guest", "canary")
+			case "no tag":
+				user := broker.User(t, "", "", ".*")
+				uri.User = url.UserPassword(user, user)
 			}
+			b.Management = uri.String()
 			s := connect(t, app, b)
 			tries := testapp.NewLedger()
 			s.handle("billing", "orders", func(msg *message.Message) error {
@@ -39,7 +47,8 @@ func TestOverdueTiersWithoutTheirAPI(t *testing.T) {
 			s.run()
 			s.publish("orders", ids(10)...)
 			tries.Wait(t, 20, soon)
-			broker.Eventually(t, 2*time.Minute, func() bool { return s.Health().TiersError != nil }, "Health has the reason")
+			broker.Eventually(t, soon, func() bool { return s.Health().TiersError != nil }, "Health has the reason")
+			assert.ErrorContains(t, s.Health().TiersError, reason)
 			assert.NoError(t, s.Health().Ready())
 			assert.Empty(t, s.Health().Tiers)
 			assert.Equal(t, 1, s.log.Count("Cannot look for overdue tiers"))

@@ -204,13 +204,37 @@ func (c *Client) get(ctx context.Context, what, columns string, into any) error 
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("the management API at %s refuses to list the %s: %s: the user needs the tag \"monitoring\" or \"management\", "+
-			"and permissions for the virtual host", request.URL.Host, strings.Split(what, "/")[0], statusText(response))
+		return c.refusal(request.URL.Host, what, response)
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(into); err != nil {
 		return fmt.Errorf("the answer of the management API at %s cannot be read: %w", request.URL.Host, cause(err))
 	}
 	return nil
+}
+
+// maxReason bounds the answer of a refusal in bytes.
+const maxReason = 4096
+
+// refusal explains why the API refuses a request, and what to do. RabbitMQ answers 401 to a wrong password, to a user without a tag, and
+// up to 4.2 to a user without permissions: only the text of the answer differs.
+func (c *Client) refusal(host, what string, response *http.Response) error {
+	var answer struct {
+		Reason string `json:"reason"`
+	}
+	_ = json.NewDecoder(io.LimitReader(response.Body, maxReason)).Decode(&answer) // it may be the answer of something else
+	vhost, _ := url.PathUnescape(c.vhost)
+	advice := "is this the address of RabbitMQ's management API?"
+	switch status := response.StatusCode; {
+	case strings.Contains(answer.Reason, "virtual host"), status == http.StatusNotFound && strings.Count(what, "/") == 1:
+		advice = fmt.Sprintf("the user %q needs permissions for the virtual host %q, or this virtual host does not exist", c.user, vhost)
+	case answer.Reason == "Not management user", status == http.StatusForbidden:
+		advice = fmt.Sprintf("the password is accepted, but the user %q needs the tag \"management\" or \"monitoring\"", c.user)
+	case status == http.StatusUnauthorized:
+		advice = fmt.Sprintf("the password of the user %q is wrong, or this user does not exist: correct them in the address", c.user)
+	case status == http.StatusNotFound:
+		advice = "the queue does not exist"
+	}
+	return fmt.Errorf("the management API at %s refuses to list the %s: %s: %s", host, strings.Split(what, "/")[0], statusText(response), advice)
 }
 
 // statusText is the status of a response, with a standard text: that of the server can have any length.

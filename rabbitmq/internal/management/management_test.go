@@ -63,9 +63,22 @@ func TestDepthsWithoutNumbers(t *testing.T) {
 	require.ErrorContains(t, err, "disable_metrics_collector")
 }
 
+// refuses answers a request as RabbitMQ does.
+func refuses(status int, reason string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = fmt.Fprintf(w, `{"error":"not_authorised","reason":%q}`, reason)
+	}
+}
+
 func TestFaultsOfTheAPI(t *testing.T) {
 	for want, handler := range map[string]http.HandlerFunc{
-		"401 Unauthorized: the user needs the tag": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		`401 Unauthorized: the password of the user "shop" is wrong`:                     refuses(401, "Login failed"),
+		`401 Unauthorized: the password is accepted, but the user "shop" needs the tag`:  refuses(401, "Not management user"),
+		`403 Forbidden: the password is accepted, but the user "shop" needs the tag`:     refuses(403, ""),
+		`401 Unauthorized: the user "shop" needs permissions for the virtual host "a/b"`: refuses(401, "User not authorised to access virtual host"),
+		`404 Not Found: the user "shop" needs permissions for the virtual host "a/b"`:    refuses(404, "Not Found"),
+		"503 Service Unavailable: is this the address":                                   refuses(503, ""),
 		"302 Found": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
 		},
