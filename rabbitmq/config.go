@@ -49,8 +49,8 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	NoInbox bool
 
 	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.return.any, <prefix>.orphans), of the
-	// queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 244 bytes. Apps may
-	// share a prefix. Metadata keys do not depend on it.
+	// queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 244 bytes of
+	// A-Z, a-z, 0-9, -, _, . and :. Apps may share a prefix. Metadata keys do not depend on it.
 	Prefix string
 
 	// QueueType is the type of tier and dead-letter queues. The default is topology.Quorum.

@@ -41,7 +41,8 @@ type Config struct {
 	Schedule backoff.Schedule
 
 	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.return.any, <prefix>.orphans), of the
-	// queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 244 bytes.
+	// queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 244 bytes of
+	// A-Z, a-z, 0-9, -, _, . and :.
 	Prefix string
 
 	// TierGroup is the name of a group of work queues that share their tiers: one queue <group>.<prefix>.<tier> for each tier, whatever

@@ -184,6 +184,11 @@ func TestInvalidConfigIsReportedByTheTopology(t *testing.T) {
 		"Prefix is":                {Schedule: schedule, Prefix: "a.*"},
 		`QueueType is "lazy"`:      {Schedule: schedule, QueueType: "lazy"},
 		`WorkQueueMode is "maybe"`: {Schedule: schedule, WorkQueueMode: "maybe"},
+		`Prefix is "a b*#", of 5 bytes: it must have at most 244, so that "<prefix>.return.any" fits into 255, and only the characters A-Z, a-z, 0-9, -, _, . and :`: {
+			Schedule: schedule, Prefix: "a b*#",
+		},
+		`of 245 bytes: it must have at most 244`:                   {Schedule: schedule, Prefix: strings.Repeat("p", 245)},
+		`TierGroup is "a b", of 3 bytes: it must have at most 242`: {Schedule: schedule, TierGroup: "a b"},
 	} {
 		broken := topology.New(c, topology.Queue{Name: "orders", Durable: true})
 		assert.ErrorContains(t, broken.Validate(), name)

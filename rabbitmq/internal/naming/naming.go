@@ -109,14 +109,13 @@ func QueueOfKey(key string) (string, bool) {
 
 func (p Prefix) Validate() error {
 	prefix := string(p)
+	longest := maxShortString - len(p.AnyReturnExchange()) + len(prefix)
 	switch {
-	case hasPatternWord(prefix):
-		return fmt.Errorf("Prefix is %q: it must not contain the words * or #, which are patterns in the bindings of a topic exchange", prefix)
+	case len(prefix) > longest || hasOther(prefix):
+		return fmt.Errorf("Prefix is %q, of %d bytes: it must have at most %d, so that %q fits into %d, and only %s", short(prefix), len(prefix),
+			longest, "<prefix>.return.any", maxShortString, allowed)
 	case strings.HasPrefix(prefix, "amq."):
 		return fmt.Errorf(`Prefix is %q: names that begin with "amq." are reserved for the broker`, prefix)
-	case len(p.AnyReturnExchange()) > maxShortString:
-		return fmt.Errorf("Prefix has %d bytes: it must have at most %d, so that %q fits into %d", len(prefix),
-			maxShortString-len(p.AnyReturnExchange())+len(prefix), "<prefix>.return.any", maxShortString)
 	}
 	return nil
 }
@@ -162,14 +161,15 @@ func (p Prefix) ValidateQueue(queue, group string, tiers []backoff.Tier) error {
 
 // ValidateGroup reports what makes a name impossible as that of a group.
 func (p Prefix) ValidateGroup(group string) error {
+	longest := maxShortString - len(p.GroupReturnExchange(""))
 	switch {
+	case len(group) > longest || hasOther(group):
+		return fmt.Errorf("TierGroup is %q, of %d bytes: it must have at most %d, so that %q fits into %d, and only %s", short(group), len(group),
+			longest, "<group>."+string(p)+returnSuffix, maxShortString, allowed)
 	case strings.HasPrefix(group, "amq."):
 		return fmt.Errorf(`TierGroup is %q: names that begin with "amq." are reserved for the broker`, group)
 	case p.IsReturn(p.GroupExchange(group)) || p.isOwn(group):
 		return fmt.Errorf("TierGroup is %q: it has the name of a part of the retry topology", group)
-	case len(p.GroupReturnExchange(group)) > maxShortString:
-		return fmt.Errorf("TierGroup has %d bytes: it must have at most %d, so that %q fits into %d", len(group),
-			maxShortString-len(p.GroupReturnExchange("")), "<group>."+string(p)+returnSuffix, maxShortString)
 	}
 	return nil
 }
@@ -214,6 +214,19 @@ func (p Prefix) cut(queue string) (group, word string, found bool) {
 	}
 	return queue[:at], queue[at+len(p)+2:], true
 }
+
+// allowed is what the names that a configuration adds may have: the characters of an exchange's name in the specification of AMQP. The
+// pattern words of a topic exchange have others.
+const allowed = "the characters A-Z, a-z, 0-9, -, _, . and :"
+
+func hasOther(name string) bool {
+	return strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.:", r)
+	})
+}
+
+// short returns the beginning of a name that may be too long.
+func short(name string) string { return name[:min(len(name), maxShortString)] }
 
 func hasPatternWord(name string) bool {
 	for word := range strings.SplitSeq(name, ".") {
