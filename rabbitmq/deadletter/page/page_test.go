@@ -96,6 +96,12 @@ func TestCausesAreGroups(t *testing.T) {
 	assert.NotContains(t, list, "order-5")
 }
 
+func TestOneLetterIsNotAll(t *testing.T) {
+	t.Parallel()
+	text := body(t, setup(t, many(1), nil).get("causes?queue=orders.dead"), http.StatusOK)
+	assert.Contains(t, text, "The one letter of the queue was looked at.")
+}
+
 // TestLooksAreBounded: a view of a long queue looks at MaxLetters, and says so.
 func TestLooksAreBounded(t *testing.T) {
 	t.Parallel()
