@@ -31,7 +31,7 @@ func newListCommand(l *letterCommand) *cobra.Command {
 letters. Their order stays, unless the list ends before the last letter, by --limit or Ctrl-C: then the letters that it has taken can
 come back behind the others.
 
-On a terminal the reason is cut to the width. Elsewhere the columns are separated by tabs and nothing is cut, with times in UTC.
+On a terminal handler and reason are cut to the width. Elsewhere nothing is cut, and times are in UTC.
 --json prints one object a line, with all that is known of the letter.`,
 		Example: `  wmretry dead list orders
   wmretry dead list orders --group                         # one line for each cause, with counts
@@ -120,12 +120,12 @@ func (l *letterCommand) rows(to io.Writer) *rows { return &rows{env: l.env, to: 
 
 const (
 	idWidth      = 36
-	timeWidth    = 19
+	timeWidth    = 20 // of RFC 3339 in UTC
 	handlerWidth = 16
 	leastReason  = 20
 )
 
-var columns = []string{"ID", "FAILURES", "FIRST FAILURE", "LAST FAILURE", "REASON", "HANDLER"}
+var columns = []string{"ID", "FAILURES", "FIRST FAILURE", "LAST FAILURE", "HANDLER", "REASON"}
 
 func (r *rows) print(l *letters.Letter) error {
 	if r.env.json {
@@ -139,25 +139,25 @@ func (r *rows) print(l *letters.Letter) error {
 	}
 	return r.line([]string{
 		safe(l.ID), strconv.Itoa(l.Record.Failures), r.env.time(l.Record.FirstFailedAt), r.env.time(l.Record.LastFailedAt),
-		safe(reasonOf(l)), safe(l.Record.Handler),
+		orDash(safe(l.Record.Handler)), safe(reasonOf(l)),
 	}, 0)
 }
 
-// line prints the columns. On a terminal they have a fixed width: the first letters are printed before the last ones are read.
+// line prints the columns, with a fixed width: the first letters are printed before the last ones are read.
 func (r *rows) line(cells []string, colour text.Color) error {
-	line := strings.Join(cells, "\t")
-	if r.env.outTerminal {
-		reason := max(r.env.width-idWidth-len(columns[1])-2*timeWidth-handlerWidth-2*(len(columns)-1), leastReason)
-		var padded []string
-		for i, width := range []int{idWidth, len(columns[1]), timeWidth, timeWidth, reason, handlerWidth} {
-			cell := cells[i]
-			if i > 0 { // an id that is cut cannot be used
-				cell = text.Snip(cell, width, "…")
-			}
-			padded = append(padded, text.Pad(cell, width, ' '))
+	line := ""
+	for i, width := range []int{idWidth, len(columns[1]), timeWidth, timeWidth, handlerWidth} {
+		cell := cells[i]
+		if i > 0 && r.env.outTerminal { // an id that is cut cannot be used
+			cell = text.Snip(cell, width, "…")
 		}
-		line = strings.TrimRight(strings.Join(padded, "  "), " ")
+		line += text.Pad(cell, width, ' ') + "  "
 	}
+	reason := cells[len(cells)-1]
+	if r.env.outTerminal {
+		reason = text.Snip(reason, max(r.env.width-text.StringWidth(line), leastReason), "…")
+	}
+	line += reason
 	if colour != 0 {
 		line = r.env.paint(colour, line)
 	}
