@@ -1,13 +1,14 @@
 package middleware
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
 )
 
-// Health is what a Connection does at one moment.
+// Health is what a Connection does at one moment. Its JSON has the names of the fields, and the texts of the errors.
 type Health struct {
 	// Links are the network connections that this library itself keeps open: two on RabbitMQ, none on other backends.
 	Links []LinkHealth
@@ -40,7 +41,7 @@ type LinkHealth struct {
 
 	// LastError is why the connection was lost, or could not be opened again, the last time. Nil: never.
 	LastError   error
-	LastErrorAt time.Time
+	LastErrorAt time.Time `json:",omitzero"`
 }
 
 // SubscriptionHealth is the state of one subscription.
@@ -67,7 +68,7 @@ type SubscriptionHealth struct {
 
 	// LastError is why the subscription ended, or why it could not begin again, the last time. Nil: never.
 	LastError   error
-	LastErrorAt time.Time
+	LastErrorAt time.Time `json:",omitzero"`
 }
 
 // Ready returns nil if every link is connected and every subscription is consuming or paused. Otherwise the error names all that is
@@ -107,4 +108,39 @@ func ReadinessHandler(health func() Health) http.Handler {
 		}
 		_, _ = fmt.Fprintln(w, "ready")
 	})
+}
+
+// MarshalJSON implements json.Marshaler: the error is a text, and left out where there is none.
+func (h Health) MarshalJSON() ([]byte, error) {
+	type plain Health
+	return json.Marshal(struct {
+		plain
+		TiersError string `json:",omitzero"`
+	}{plain(h), textOf(h.TiersError)})
+}
+
+// MarshalJSON implements json.Marshaler: the error is a text, and left out where there is none.
+func (l LinkHealth) MarshalJSON() ([]byte, error) {
+	type plain LinkHealth
+	return json.Marshal(struct {
+		plain
+		LastError string `json:",omitzero"`
+	}{plain(l), textOf(l.LastError)})
+}
+
+// MarshalJSON implements json.Marshaler: the error is a text, and left out where there is none.
+func (s SubscriptionHealth) MarshalJSON() ([]byte, error) {
+	type plain SubscriptionHealth
+	return json.Marshal(struct {
+		plain
+		LastError string `json:",omitzero"`
+	}{plain(s), textOf(s.LastError)})
+}
+
+// textOf returns the text of an error, and nothing for none.
+func textOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return errorText(err, maxReason)
 }

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 )
@@ -16,7 +17,7 @@ type Health struct {
 
 	// LastError is why the connection was lost, or could not be opened again, the last time. Nil: never.
 	LastError   error
-	LastErrorAt time.Time
+	LastErrorAt time.Time `json:",omitzero"`
 }
 
 // Ready returns nil when the connection is open, and else an error with the reason, for a readiness probe. A blocked connection is
@@ -43,4 +44,21 @@ func (c *Connection) Health() Health {
 		LastError:   state.failed,
 		LastErrorAt: state.failedAt,
 	}
+}
+
+// MarshalJSON implements json.Marshaler: the error is a text, and left out where there is none.
+func (h Health) MarshalJSON() ([]byte, error) {
+	type plain Health
+	return json.Marshal(struct {
+		plain
+		LastError string `json:",omitzero"`
+	}{plain(h), textOf(h.LastError)})
+}
+
+// textOf returns the text of an error, and nothing for none.
+func textOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }

@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -18,7 +19,7 @@ type Health struct {
 
 	// LastError is why the connection was lost, or could not be opened again, the last time. Nil: never.
 	LastError   error
-	LastErrorAt time.Time
+	LastErrorAt time.Time `json:",omitzero"`
 
 	// Subscriptions are the calls of Subscribe that have not ended, in their order.
 	Subscriptions []SubscriptionHealth
@@ -40,7 +41,7 @@ type SubscriptionHealth struct {
 
 	// LastError is why the consumer ended, or why it could not be declared or begun again, the last time. Nil: never.
 	LastError   error
-	LastErrorAt time.Time
+	LastErrorAt time.Time `json:",omitzero"`
 }
 
 // Ready returns nil when the connection is open and every subscription is consuming or paused. Otherwise it returns an error with all that
@@ -97,4 +98,30 @@ func (f *failure) get() (at time.Time, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.at, f.err
+}
+
+// MarshalJSON implements json.Marshaler: the error is a text, and left out where there is none.
+func (h Health) MarshalJSON() ([]byte, error) {
+	type plain Health
+	return json.Marshal(struct {
+		plain
+		LastError string `json:",omitzero"`
+	}{plain(h), textOf(h.LastError)})
+}
+
+// MarshalJSON implements json.Marshaler: the error is a text, and left out where there is none.
+func (s SubscriptionHealth) MarshalJSON() ([]byte, error) {
+	type plain SubscriptionHealth
+	return json.Marshal(struct {
+		plain
+		LastError string `json:",omitzero"`
+	}{plain(s), textOf(s.LastError)})
+}
+
+// textOf returns the text of an error, and nothing for none.
+func textOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
