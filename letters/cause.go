@@ -101,16 +101,17 @@ var varying = []struct {
 	{2, ":", regexp.MustCompile(`\b\d{1,2}:\d{2}:\d{2}([.,]\d+)?\b`), "<time>"},
 	{3, ".", regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}\b`), "<ip>"},
 	{1, "[", regexp.MustCompile(`\[[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(%\w+)?\]`), "<ip>"},
-	{4, "-", regexp.MustCompile(`\b[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`), "<id>"},
+	{4, "-", regexp.MustCompile(`\b[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`), "<n>"},
 	{1, "smhd", regexp.MustCompile(`\b(\d+(\.\d+)?(ns|us|µs|μs|ms|s|m|h|d)){1,6}\b`), "<n>"},
 	{1, digits, regexp.MustCompile(`\b\d+(\.\d+)?([eE][+-]?\d+)?([kKMGT]i?)?(B|bytes)?\b`), "<n>"},
-	{1, digits, regexp.MustCompile(`\b\w*\d\w*\b`), "<id>"},
+	{1, digits, regexp.MustCompile(`\b\w*\d\w*\b`), "<n>"},
 }
 
 const digits = "0123456789"
 
-// Normalise replaces what differs between failures with the same cause: numbers, sizes and durations by <n>, ids (UUIDs, and words with
-// letters and digits) by <id>, times and dates by <time>, and IP addresses by <ip>. White space becomes one space.
+// Normalise replaces what differs between failures with the same cause: numbers, sizes, durations and ids (UUIDs, and words with digits)
+// by <n>, times and dates by <time>, and IP addresses by <ip>. White space becomes one space. Numbers and ids are not kept apart,
+// because some ids of a cause have only digits.
 func Normalise(reason string) string {
 	for _, v := range varying {
 		if hasTimes(reason, v.characters, v.times) {

@@ -37,13 +37,13 @@ var reasons = map[string][]string{
 		"ERROR: deadlock detected: Process 4021 waits for ShareLock on transaction 812234",
 	},
 	"sql: no rows in result set": {"sql: no rows in result set"},
-	"order <id> is unknown": {
+	"order <n> is unknown": {
 		"order 0193a5d2-8f5c-7c1e-9a40-1f7c2f9d0001 is unknown", "order C0FFEE00-0000-4000-8000-00000000000A is unknown",
 		"order 01ARZ3NDEKTSV4RRFFQ69G5FAV is unknown", "order 507f1f77bcf86cd799439011 is unknown", "order 0xc000123abc is unknown",
 		"order 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 is unknown", "order a_1 is unknown",
+		"order 1 is unknown", "order 18446744073709551616 is unknown", "order  7\tis\n unknown ",
 	},
-	"order <n> is unknown":  {"order 1 is unknown", "order 18446744073709551616 is unknown", "order  7\tis\n unknown "},
-	"order-<n>: gone":       {"order-17: gone", "order-1234567: gone"},
+	"order-<n>: gone":       {"order-17: gone", "order-1234567: gone", "order-1a2b3c4d: gone", "order-0193a5d2-8f5c-7c1e-9a40-1f7c2f9d0001: gone"},
 	"gone after <n>":        {"gone after 5s", "gone after 1.5s", "gone after 1m30s", "gone after 2h0m0.123s", "gone after 150µs", "gone after 10ms", "gone after 3"},
 	"too large: <n> of <n>": {"too large: 10MiB of 4096", "too large: 1.5GB of 1e6", "too large: 4 of 3.25", "too large: 12KiB of 100000bytes"},
 	"expired at <time>":     {"expired at 2026-01-02T03:04:05Z", "expired at 2026-01-02T03:04:05.123456789+02:00", "expired at 2026-01-02 03:04:05", "expired at 2026/01/02 03:04", "expired at 2026-01-02", "expired at 03:04:05.250", "expired at " + time.Unix(1, 5).UTC().String(), "expired at Fri, 02 Jan 2026 03:04:05 GMT", "expired at 02 Jan 26 03:04:05 +0100"},

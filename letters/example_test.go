@@ -126,7 +126,7 @@ func ExampleCauseOf() {
 func ExampleNormalise() {
 	fmt.Println(letters.Normalise("payment 0193a5d2-8f5c-7c1e-9a40-1f7c2f9d0001 timed out after 2.5s at 2026-01-02T12:00:00Z, 3 tries"))
 	// Output:
-	// payment <id> timed out after <n> at <time>, <n> tries
+	// payment <n> timed out after <n> at <time>, <n> tries
 }
 
 func ExampleRedrive_Validate() {
