@@ -52,6 +52,9 @@ var reasons = map[string][]string{
 	"json: cannot unmarshal string into Go struct field Order.amount of type float64": nil,
 	"invalid character 'x' looking for beginning of value":                            {"invalid character 'x' looking for beginning of value"},
 	"EOF": {"EOF", " EOF "}, "": {"", " \n"},
+	"bill: panic occurred: boom": {
+		"bill: panic occurred: boom, stacktrace: \ngoroutine 7 [running]:\nmain.bill()", "bill: panic occurred: boom, stacktrace: \ngoroutine 9 [running]:\n",
+	},
 	"naïve café <n>": {"naïve café 7", "naïve café 8"},
 }
 

@@ -105,6 +105,9 @@ func errorType(err error) (name string) {
 		_ = recover() // an Unwrap that panics
 		name = cut(name, maxErrorType)
 	}()
+	if recovered, is := err.(recoveredPanic); is {
+		err = recovered.PanicError
+	}
 	for root := err; root != nil; root = errors.Unwrap(root) {
 		name = fmt.Sprintf("%T", root)
 	}

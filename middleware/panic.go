@@ -7,13 +7,16 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
+
+	recoverer "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 )
 
 // ErrGoexit is the failure of a handler that ended its goroutine with runtime.Goexit. FailNow of testing.T does that.
 var ErrGoexit = errors.New("the handler ended its goroutine")
 
-// PanicError is the failure of a handler that panicked. A handler can panic with a backoff.Permanent or backoff.RetryAfter error:
+// PanicError is the failure of a handler that panicked, also where Watermill's Recoverer is inside. A handler can panic with a backoff.Permanent or backoff.RetryAfter error:
 // PanicError unwraps to it.
 type PanicError struct {
 	Value any    // the argument of panic
@@ -35,29 +38,88 @@ func newPanicError(value any) *PanicError {
 	return &PanicError{Value: value, Stack: debug.Stack(), place: placeOfPanic()}
 }
 
-// placeOfPanic returns the function that panicked first, with its file and line. A deferred function may have recovered the value
-// and panicked again with it, as OpenTelemetry's span does: the oldest panic is the farthest on the stack.
-func placeOfPanic() (place string) {
-	pcs, panicked := make([]uintptr, 64), false
+// recoveredPanic is the failure of a handler whose panic Watermill's Recoverer has made an error, inside of the retry middleware.
+type recoveredPanic struct {
+	*PanicError       // as without the Recoverer
+	returned    error // what the middlewares inside have returned
+}
+
+// Unwrap has both: a middleware may have marked what it returned as permanent.
+func (e recoveredPanic) Unwrap() []error { return []error{e.PanicError, e.returned} }
+
+// panicOf returns the panic that an error reports, and the error as it is without a Recoverer. It returns nil where it reports none.
+func panicOf(err error) (panicked *PanicError, as error) {
+	defer func() {
+		if recover() != nil { // a method of the error
+			panicked, as = nil, err
+		}
+	}()
+	var recovered recoverer.RecoveredPanicError
+	if errors.As(err, &panicked) || !errors.As(err, &recovered) {
+		return panicked, err
+	}
+	panicked = &PanicError{Value: recovered.V, Stack: []byte(recovered.Stacktrace), place: placeInStack(recovered.Stacktrace)}
+	return panicked, recoveredPanic{panicked, err}
+}
+
+// panicPlace finds the function that panicked first, with its file and line, among the frames of a stack. A deferred function may have
+// recovered the value and panicked again with it, as OpenTelemetry's span does: the oldest panic is the farthest on the stack.
+type panicPlace struct {
+	place    string
+	panicked bool // the frame before is a panic
+}
+
+// add takes the next frame. It returns false where what follows has called the middleware, or is a panic that it settles.
+func (p *panicPlace) add(function, file string, line int) bool {
+	switch {
+	case slices.Contains(ownFrames, function):
+		return false
+	case function == "runtime.gopanic" || function == "panic": // the second is its name in the text of a stack
+		p.panicked = true
+	case p.panicked && !strings.HasPrefix(function, "runtime."):
+		p.place, p.panicked = fmt.Sprintf(" (%s, %s:%d)", function, filepath.Base(file), line), false
+	}
+	return true
+}
+
+// placeOfPanic finds the place on the stack of this goroutine.
+func placeOfPanic() string {
+	var found panicPlace
+	pcs := make([]uintptr, 64)
 	for skip := 2; ; skip += len(pcs) {
 		n := runtime.Callers(skip, pcs)
 		frames := runtime.CallersFrames(pcs[:n])
 		for more := n > 0; more; {
 			var frame runtime.Frame
 			frame, more = frames.Next()
-			switch {
-			case slices.Contains(ownFrames, frame.Function):
-				return place // what is farther has called the middleware, or is a panic that it settles
-			case frame.Function == "runtime.gopanic":
-				panicked = true
-			case panicked && !strings.HasPrefix(frame.Function, "runtime."):
-				place, panicked = fmt.Sprintf(" (%s, %s:%d)", frame.Function, filepath.Base(frame.File), frame.Line), false
+			if !found.add(frame.Function, frame.File, frame.Line) {
+				return found.place
 			}
 		}
 		if n < len(pcs) {
-			return place
+			return found.place
 		}
 	}
+}
+
+// placeInStack finds the place in a text of debug.Stack: a line with the call, then one with a tab, the file and the line.
+func placeInStack(stack string) string {
+	var found panicPlace
+	function := ""
+	for text := range strings.Lines(stack) {
+		text = strings.TrimSpace(text)
+		if at := strings.LastIndex(text, ".go:"); at >= 0 && function != "" {
+			number, _, _ := strings.Cut(text[at+len(".go:"):], " ")
+			line, _ := strconv.Atoi(number)
+			if !found.add(function, text[:at+len(".go")], line) {
+				break
+			}
+			function = ""
+		} else if at := strings.LastIndex(text, "("); at > 0 {
+			function = text[:at]
+		}
+	}
+	return found.place
 }
 
 // ownFrames call the handler, and the functions of the app and of the publisher.

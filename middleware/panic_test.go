@@ -3,13 +3,16 @@ package middleware_test
 import (
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
@@ -26,6 +29,27 @@ func TestPanicIsAFailureWithItsFileAndLine(t *testing.T) {
 	var panicked *retrymw.PanicError
 	require.ErrorAs(t, failure, &panicked)
 	assert.Contains(t, string(panicked.Stack), "TestPanicIsAFailureWithItsFileAndLine")
+}
+
+// What a Recoverer inside makes of a panic loses nothing: its value decides as without it, the log has the stack, and hooks find both errors.
+func TestPanicInARecovererIsThePanic(t *testing.T) {
+	var failure error
+	sent, logs := &recorder{}, &logRecorder{}
+	config := configOf(sent)
+	config.Observe = func(e retrymw.Event) { failure = e.Err }
+	retry, err := retrymw.NewTieredRetry(config, logs)
+	require.NoError(t, err)
+	panics := func(*message.Message) ([]*message.Message, error) { panic(backoff.Permanent(errDown)) }
+	_, err = retry.Middleware(wmmiddleware.Recoverer(panics))(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	assert.Equal(t, "dead.orders", sent.only(t).topic)
+	assert.Equal(t, "*errors.errorString", sent.only(t).msg.Metadata[retrymw.ErrorTypeKey], "the root of the error that was panicked with")
+	var panicked *retrymw.PanicError
+	require.ErrorAs(t, failure, &panicked)
+	assert.Contains(t, string(panicked.Stack), "TestPanicInARecovererIsThePanic")
+	var recovered wmmiddleware.RecoveredPanicError
+	require.ErrorAs(t, failure, &recovered)
+	assert.Equal(t, 1, logs.lines("Handler panicked"))
 }
 
 func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
@@ -164,6 +188,11 @@ func TestPlaceOfAPanicIsTheFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Contains(t, run(t, row.h), row.want)
+		})
+		t.Run(name+", in a Recoverer", func(t *testing.T) {
+			if frames := strings.Count(name, "00 frames") + strings.Count(name, "64"); frames == 0 { // debug.Stack leaves out frames beyond 100
+				assert.Contains(t, run(t, wmmiddleware.Recoverer(row.h)), row.want)
+			}
 		})
 		t.Run(name+", in a deferred function of another panic", func(t *testing.T) {
 			defer func() {

@@ -247,9 +247,13 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 		in.own.Failed()
 	}
 	now := time.Now()
+	panicked, err := panicOf(err)
 	var s situation
 	t.describe(in, &s, true, err, now)
 	f := t.failureOf(err)
+	if panicked != nil {
+		t.logger.Error("Handler panicked", f.logged(), t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))
+	}
 	if !s.ended {
 		f.action, f.rule = t.actionFor(&s.record, err)
 	}
@@ -296,9 +300,7 @@ func use(*[settleStack]byte) {}
 // router never sees what the middleware returns, so abort acks or nacks the message itself.
 func (t *TieredRetry) abort(in *delivery, recovered any) error {
 	if recovered != nil {
-		panicked := newPanicError(recovered)
-		t.logger.Error("Handler panicked", t.failureOf(panicked).logged(), t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))
-		return t.fail(in, panicked)
+		return t.fail(in, newPanicError(recovered))
 	}
 	err := t.fail(in, ErrGoexit)
 	if err == nil {

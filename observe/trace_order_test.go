@@ -67,7 +67,7 @@ func TestOrderOfWatermillsMiddlewares(t *testing.T) {
 		"Timeout inside":      {handler: waits, inside: wmmiddleware.Timeout(time.Second), errorType: "context.deadlineExceededError"},
 		"Timeout outside":     {handler: waits, outside: wmmiddleware.Timeout(time.Second), errorType: "context.deadlineExceededError"},
 		"Recoverer outside":   {handler: panics, outside: wmmiddleware.Recoverer, errorType: "*middleware.PanicError"},
-		"Recoverer inside":    {handler: panics, inside: wmmiddleware.Recoverer, errorType: "middleware.RecoveredPanicError"},
+		"Recoverer inside":    {handler: panics, inside: wmmiddleware.Recoverer, errorType: "*middleware.PanicError"},
 		"CorrelationID":       {handler: panics, inside: wmmiddleware.CorrelationID, outside: wmmiddleware.CorrelationID, errorType: "*middleware.PanicError"},
 		"IgnoreErrors inside": {handler: func(*message.Message) error { return errDown }, inside: wmmiddleware.NewIgnoreErrors([]error{errDown}).Middleware},
 		"Watermill's own Retry": {
