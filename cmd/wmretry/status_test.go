@@ -112,7 +112,7 @@ func TestStatus(t *testing.T) {
 
 	retired := run(t, 0, "status", q.work, "--prefix", q.prefix, "--schedule", "1h").stdout
 	assert.Regexp(t, `(?m)^  tier 2h +4 +4 +0 +0 +within 2h +retired$`, retired)
-	assert.Contains(t, retired, "wmretry tiers drain "+q.work+" 2h --prefix "+q.prefix)
+	assert.Contains(t, retired, "wmretry tiers drain "+q.work+" 2h --schedule 1h --prefix "+q.prefix)
 	oldest := run(t, 0, "status", q.work, "--prefix", q.prefix, "--oldest").stdout
 	assert.Regexp(t, `(?m)^  dead letters +3 +3 +0 +0 +\d+[sm]$`, oldest)
 	assert.Equal(t, 3, q.count(q.dead), "the letters are there")

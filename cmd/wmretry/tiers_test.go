@@ -1,13 +1,22 @@
 package main
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 type drained struct {
@@ -39,7 +48,7 @@ func TestTiersDrain(t *testing.T) {
 	q.await(q.tier("2h"), 1)
 
 	// The schedule does not have 1h any more.
-	r = run(t, 0, "tiers", "drain", q.work, "1h", "--prefix", q.prefix, "--schedule", "2h")
+	r = runPrinted(t, 0, `(?m)at once: (.*)$`, run(t, 0, "status", q.work, "--prefix", q.prefix, "--schedule", "2h 2h").stdout)
 	assert.Regexp(t, `(?m)^ +5  sent back to their work queue`, r.stdout)
 	assert.Regexp(t, `(?m)^ +5  messages were on the tier at the start`, r.stdout)
 	q.await(q.work, 7)
@@ -49,6 +58,45 @@ func TestTiersDrain(t *testing.T) {
 	w, _ := q.statusOf(t, run(t, 0, "status", q.work, "--prefix", q.prefix, "--json").stdout)
 	assert.False(t, slices.ContainsFunc(w.Tiers, func(tier deadletter.Tier) bool { return tier.Queue == q.tier("1h") }))
 	q.await(q.tier("2h"), 1)
+}
+
+// runPrinted runs a command that the command has printed, as it stands, in a shell.
+func runPrinted(t testing.TB, code int, pattern, text string, more ...string) result {
+	t.Helper()
+	printed := regexp.MustCompile(pattern).FindStringSubmatch(text)
+	require.NotNil(t, printed, text)
+	words := strings.Join(append(printed[1:], more...), " ")
+	p := &process{t: t, command: exec.Command("sh", "-c", words), stdout: &output{}, stderr: &output{}}
+	p.command.Env = environment(t, []string{"PATH=" + filepath.Dir(binary) + ":" + os.Getenv("PATH")})
+	p.command.Stdout, p.command.Stderr = p.stdout, p.stderr
+	require.NoError(t, p.command.Start())
+	r := p.wait()
+	require.Equal(t, code, r.code, "%s\n%s\n%s", words, r.stdout, r.stderr)
+	return r
+}
+
+// The hints of a group have its name and its schedule.
+func TestTiersDrainOfAGroupAsPrinted(t *testing.T) {
+	t.Parallel()
+	work := unique(t, "wmretry_group")
+	group := work + "_all"
+	q := &queues{t: t, work: work, dead: deadletter.QueueOf(work), prefix: work + "_own", channel: channelOf(t)}
+	q.topology = topology.New(topology.Config{
+		Schedule: backoff.Schedule{time.Hour, 2 * time.Hour}, Prefix: q.prefix, TierGroup: group,
+	}, topology.Queue{Name: work, Durable: true, Arguments: amqp091.Table{"x-queue-type": "quorum"}})
+	require.NoError(t, q.topology.Declare(q.channel))
+	t.Cleanup(func() { removeAll(t, work) })
+	tier := group + "." + q.prefix + ".1h"
+	exchange := *q
+	exchange.prefix = group + "." + q.prefix
+	exchange.wait("1h", 1)
+	q.await(tier, 1)
+
+	r := run(t, 1, "tiers", "drain", work, "1h", "--prefix", q.prefix, "--schedule", "2h")
+	assert.Contains(t, runPrinted(t, 0, `tiers: (wmretry .*) sends back`, r.stderr, "--dry-run").stdout, "would be sent back")
+	status := run(t, 0, "status", work, "--prefix", q.prefix, "--schedule", "2h", "--extra-tiers", "", "--group", group)
+	assert.Regexp(t, `(?m)^  tier 1h .* retired$`, status.stdout)
+	assert.Contains(t, runPrinted(t, 0, `(?m)at once: (.*)$`, status.stdout, "--dry-run").stdout, "would be sent back")
 }
 
 func TestTiersPrune(t *testing.T) {
@@ -61,7 +109,8 @@ func TestTiersPrune(t *testing.T) {
 	assert.Regexp(t, `(?m)^would be removed  `+q.tier("1h")+`$`, r.stdout)
 	assert.Regexp(t, `(?m)^left  `+q.tier("3h")+`: it has messages`, r.stdout)
 	assert.Equal(t, 0, q.count(q.tier("1h")), "the queue is there")
-	pruned := lines[deadletter.Pruned](t, run(t, 0, append(args, "--json")...).stdout)
+	status := run(t, 0, "status", q.work, "--prefix", q.prefix, "--schedule", "2h").stdout
+	pruned := lines[deadletter.Pruned](t, runPrinted(t, 0, `(?m)can be removed: (.*)$`, status, "--json").stdout)
 	assert.Equal(t, []deadletter.Pruned{{Removed: []string{q.tier("1h")}, Left: []string{q.tier("3h")}}}, pruned)
 	pruned = lines[deadletter.Pruned](t, run(t, 0, append(args, "--json", "--drain")...).stdout)
 	assert.Equal(t, []deadletter.Pruned{{Removed: []string{q.tier("3h")}}}, pruned)

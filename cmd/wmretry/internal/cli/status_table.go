@@ -15,7 +15,7 @@ import (
 
 // statusLines returns the status as a table, and what to do about it.
 func (e *env) statusLines(status deadletter.Status, f *statusFlags) []string {
-	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "OLDEST", "NOTE"), at: status.At, all: f.all}
+	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "OLDEST", "NOTE"), at: status.At, flags: f}
 	columns := []table.ColumnConfig{{Number: 2, Align: text.AlignRight}, {Number: 3, Align: text.AlignRight}, {Number: 4, Align: text.AlignRight}, {Number: 5, Align: text.AlignRight}}
 	b.SetColumnConfigs(columns)
 	groups := map[string][]deadletter.Tier{}
@@ -41,10 +41,10 @@ func (e *env) statusLines(status deadletter.Status, f *statusFlags) []string {
 	}
 	lines = append(lines, strings.Split(b.Render(), "\n")...)
 	if b.waits != "" {
-		lines = append(lines, "Messages wait on tiers that no schedule has. They come back when their delay is over, or at once: "+e.advised("wmretry tiers drain "+b.waits))
+		lines = append(lines, "Messages wait on tiers that no schedule has. They come back when their delay is over, or at once: "+e.advised(b.waits))
 	}
 	if b.retired {
-		lines = append(lines, "Empty retired tiers can be removed: "+e.advised("wmretry tiers prune"))
+		lines = append(lines, "Empty retired tiers can be removed: "+e.advised("wmretry tiers prune"+b.pruned(status)))
 	}
 	return lines
 }
@@ -54,7 +54,7 @@ func (e *env) advised(command string) string {
 	if e.prefix() == defaultPrefix {
 		return command
 	}
-	return command + " --prefix " + safe(e.prefix())
+	return command + " --prefix " + shellWord(e.prefix())
 }
 
 func noteOf(is bool, note string) string {
@@ -69,8 +69,8 @@ type statusTable struct {
 	*env
 	table.Writer
 	at      time.Time
-	all     bool
-	waits   string // arguments that drain a retired tier
+	flags   *statusFlags
+	waits   string // the command that drains a retired tier
 	retired bool   // an empty tier is retired
 }
 
@@ -95,7 +95,7 @@ func (b *statusTable) work(w deadletter.WorkQueue) {
 			b.tier(w.Name, t)
 		}
 	}
-	if w.Inbox.Queue != "" && (b.all || w.Inbox.Messages > 0) {
+	if w.Inbox.Queue != "" && (b.flags.all || w.Inbox.Messages > 0) {
 		b.depth(w.Inbox, 1, "inbox", noteOf(w.Inbox.Messages > 0, "waits for room in the work queue"), 0)
 	}
 	colour := text.Color(0)
@@ -120,7 +120,7 @@ func (b *statusTable) group(name string, tiers []deadletter.Tier) {
 
 // shows reports whether a tier has a row: one without messages has none, unless there is something to say about it.
 func (b *statusTable) shows(t deadletter.Tier) bool {
-	return b.all || t.Messages > 0 || t.Retired || t.Missing || t.Overdue > 0
+	return b.flags.all || t.Messages > 0 || t.Retired || t.Missing || t.Overdue > 0
 }
 
 func (b *statusTable) tier(of string, t deadletter.Tier) {
@@ -128,7 +128,10 @@ func (b *statusTable) tier(of string, t deadletter.Tier) {
 	if t.Retired {
 		notes = append(notes, "retired")
 		if t.Messages > 0 && b.waits == "" {
-			b.waits = safe(of) + " " + backoff.Tier(t.Delay).String()
+			b.waits = "wmretry tiers drain " + shellWord(of) + " " + backoff.Tier(t.Delay).String()
+			if b.flags.file != "" || t.Group == b.flags.group { // else bindings show that it is retired
+				b.waits += b.flags.again()
+			}
 		}
 		b.retired = b.retired || t.Messages == 0
 	}
@@ -143,6 +146,16 @@ func (b *statusTable) tier(of string, t deadletter.Tier) {
 		due = "within " + backoff.Tier(t.Delay).String()
 	}
 	b.row(t.Depth, 1, "tier "+backoff.Tier(t.Delay).String(), due, strings.Join(notes, ", "), colourOf(len(notes) > 0))
+}
+
+// pruned returns the arguments with which tiers prune finds the same tiers retired.
+func (b *statusTable) pruned(status deadletter.Status) (arguments string) {
+	if b.flags.schedule != "" {
+		for _, w := range status.Queues {
+			arguments += " --queue " + shellWord(w.Name)
+		}
+	}
+	return arguments + b.flags.again()
 }
 
 func colourOf(odd bool) text.Color {

@@ -20,6 +20,17 @@ func safeLines(s string) string {
 	return escape(s, true)
 }
 
+// shellWord quotes a text for a POSIX shell where it must be quoted, as one word of a command that is printed.
+func shellWord(s string) string {
+	plain := func(r rune) bool {
+		return r == '_' || strings.ContainsRune("-.,:/@%+=", r) || r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r))
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return safe("'" + strings.ReplaceAll(s, "'", `'\''`) + "'")
+}
+
 func escape(s string, lines bool) string {
 	plain := func(r rune) bool { return unicode.IsPrint(r) || lines && (r == '\n' || r == '\t') }
 	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {

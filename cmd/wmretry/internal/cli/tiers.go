@@ -115,7 +115,7 @@ func (e *env) drain(c *cobra.Command, of, word string, f *drainFlags) error {
 	}
 	defer func() { _ = store.Close() }()
 	queue := fmt.Sprintf("%s.%s.%v", of, e.prefix(), delay)
-	retired, err := e.isRetired(ctx, store, current, of, queue, f.force)
+	retired, err := e.isRetired(ctx, store, current, of, queue, f)
 	if err != nil {
 		return err
 	}
@@ -157,8 +157,8 @@ func homeless(tier string, err error) error {
 	if !errors.Is(err, letters.ErrNoTarget) || !strings.Contains(err.Error(), "Redrive.To") {
 		return err
 	}
-	return fmt.Errorf("%w: a message on %s does not name its work queue, so it cannot be sent home and stays on the tier; list it with `wmretry dead list --as-is %[2]s`",
-		letters.ErrNoTarget, safe(tier))
+	return fmt.Errorf("%w: a message on %s does not name its work queue, so it cannot be sent home and stays on the tier; list it with `wmretry dead list --as-is %s`",
+		letters.ErrNoTarget, safe(tier), shellWord(tier))
 }
 
 // pruneWithin bounds the attempts to remove tiers that were drained a moment ago.
@@ -183,11 +183,22 @@ func pruneDrained(ctx context.Context, store *deadletter.Store, options deadlett
 	}
 }
 
+// ofGroup is the same command for the group of a work queue.
+func (f *drainFlags) ofGroup(group, tier string) string {
+	command := "wmretry tiers drain " + shellWord(group) + " " + tier[strings.LastIndexByte(tier, '.')+1:]
+	as := f.wantedFlags
+	as.group = group
+	if command += as.again(); f.force {
+		command += " --force"
+	}
+	return command
+}
+
 // isRetired reports whether no schedule has the tier. A tier that is in use is an error, unless it is forced.
-func (e *env) isRetired(ctx context.Context, store *deadletter.Store, current []topology.Topology, of, queue string, force bool) (bool, error) {
+func (e *env) isRetired(ctx context.Context, store *deadletter.Store, current []topology.Topology, of, queue string, f *drainFlags) (bool, error) {
 	status, err := store.StatusWith(ctx, current)
 	if err != nil {
-		if force && e.guessed() {
+		if f.force && e.guessed() {
 			return false, nil
 		}
 		return false, fmt.Errorf("only the management API shows whether %s is in use: %w; name its address with --management, or use --force", safe(queue), err)
@@ -197,14 +208,14 @@ func (e *env) isRetired(ctx context.Context, store *deadletter.Store, current []
 		for _, t := range w.Tiers {
 			switch {
 			case t.Queue == queue && t.Missing:
-			case t.Queue == queue && !t.Retired && !force:
+			case t.Queue == queue && !t.Retired && !f.force:
 				return false, fmt.Errorf("the tier %s is in use: what waits there comes back by itself within %v; --force sends it back now, "+
 					"--schedule names the delays that are in use", safe(queue), backoff.Tier(t.Delay))
 			case t.Queue == queue:
 				return t.Retired, nil
 			case w.Name == of && t.Group != "":
-				return false, fmt.Errorf("%s is in the group %s, whose work queues share their tiers: wmretry tiers drain %[2]s %[3]s sends back the messages of all of them",
-					safe(of), safe(t.Group), queue[strings.LastIndexByte(queue, '.')+1:])
+				return false, fmt.Errorf("%s is in the group %s, whose work queues share their tiers: %s sends back the messages of all of them",
+					safe(of), safe(t.Group), e.advised(f.ofGroup(t.Group, queue)))
 			case w.Name == of || t.Group == of:
 				tiers = append(tiers, t.Delay)
 			}

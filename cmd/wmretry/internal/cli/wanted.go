@@ -158,6 +158,7 @@ type wantedFlags struct {
 	schedule, extra, maxAge           string
 	jitter                            float64
 	group, queueType, workMode        string
+	extraGiven                        bool // extra is set, maybe to none
 	workType                          string
 	noInbox                           bool
 	workArguments, tiers, deadLetters []string
@@ -189,6 +190,27 @@ func (f *wantedFlags) add(c *cobra.Command, short bool) {
 	_ = c.RegisterFlagCompletionFunc("tier-type", cobra.FixedCompletions([]string{"quorum", "classic"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("work-queue-type", cobra.FixedCompletions([]string{"quorum", "classic"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("work-queue-mode", cobra.FixedCompletions([]string{"protect", "leave"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// again returns the flags once more, for a command that must find the same tiers retired. It returns nothing where bindings decide.
+func (f *wantedFlags) again() string {
+	switch {
+	case f.file != "":
+		return " --file " + shellWord(f.file)
+	case f.schedule == "":
+		return ""
+	}
+	words := " --schedule " + shellWord(f.schedule)
+	if f.jitter != 0 {
+		words += " --jitter " + strconv.FormatFloat(f.jitter, 'g', -1, 64)
+	}
+	if f.extraGiven {
+		words += " --extra-tiers " + shellWord(f.extra)
+	}
+	if f.group != "" {
+		words += " --group " + shellWord(f.group)
+	}
+	return words
 }
 
 // wanted returns what the flags or the file describe. queues are those of the arguments.
@@ -249,7 +271,7 @@ func (f *wantedFlags) declarations(c *cobra.Command, queues []string) ([]declara
 	if err := d.Schedule.UnmarshalText([]byte(f.schedule)); err != nil {
 		return nil, usage("--schedule: %w", err)
 	}
-	if c.Flags().Changed("extra-tiers") {
+	if f.extraGiven = c.Flags().Changed("extra-tiers"); f.extraGiven {
 		d.ExtraTiers = &schedule{}
 		if f.extra != "" {
 			if err := d.ExtraTiers.UnmarshalText([]byte(f.extra)); err != nil {
