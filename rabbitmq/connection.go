@@ -100,11 +100,12 @@ func noQueue(topic string) (string, error) {
 // HandlerOptions can be given. The retry middleware is the handler's first: add the app's other middlewares to the handler that is
 // returned.
 //
-// Options and topics that are wrong are an error of the router's Run. It has the faults of all handlers that were added, joined, and
+// Options, topics and functions that are wrong are an error of the router's Run. It has the faults of all handlers that were added, joined, and
 // nothing is consumed: every Subscribe of this Connection returns them, also later. Correct them, and call Connect again.
 func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
+	c.faults.AddNil(name, handler == nil)
 	subscriber, retry := c.handlerOf(name, topic, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
 	added.AddMiddleware(retry)
@@ -116,6 +117,7 @@ func (c *Connection) AddConsumerHandler(
 func (c *Connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
+	c.faults.AddNil(name, handler == nil)
 	subscriber, retry := c.handlerOf(name, subscribeTopic, options)
 	if err := c.app.check(publishTopic); err != nil {
 		c.faults.Add(faults.OfHandler(name, err))

@@ -124,11 +124,12 @@ func (c *Connection) newRetry(options middleware.HandlerOptions) (*middleware.Ti
 
 // AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does.
 //
-// Options, names and topics that are wrong are an error of the router's Run. It has the faults of all handlers that were added, joined,
+// Options, names, topics and functions that are wrong are an error of the router's Run. It has the faults of all handlers that were added, joined,
 // and nothing is consumed: every Subscribe of this Connection returns them, also later. Correct them, and call Connect again.
 func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
+	c.faults.AddNil(name, handler == nil)
 	subscriber := c.handlerSubscriber(name, topic, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
 	added.AddMiddleware(c.Middleware)
@@ -139,6 +140,7 @@ func (c *Connection) AddConsumerHandler(
 func (c *Connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
+	c.faults.AddNil(name, handler == nil)
 	subscriber := c.handlerSubscriber(name, subscribeTopic, options)
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.Publisher(), handler)
 	added.AddMiddleware(c.Middleware)

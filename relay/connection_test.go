@@ -231,8 +231,11 @@ func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
 		c.AddConsumerHandler(c.router, "billing", "orders", ignore)
 		c.AddConsumerHandler(c.router, "mailing", "orders", ignore, retrymw.HandlerOptions{Concurrency: 16, CloseTimeout: time.Minute})
 		c.AddHandler(c.router, "archive", "orders", "archived", message.PassthroughHandler, retrymw.HandlerOptions{Schedule: backoff.Schedule{1}})
+		c.AddConsumerHandler(c.router, "nil", "orders", nil)
+		c.AddHandler(c.router, "nil too", "orders", "archived", nil)
 		err := c.router.Run(t.Context())
 		for _, want := range []string{
+			`handler "nil": its function is nil`, `handler "nil too": its function is nil`,
 			`handler "mailing": Concurrency is 16`, "\n" + `handler "mailing": CloseTimeout is 1m0s`, `handler "archive": Schedule: backoff: retry 1`,
 		} {
 			require.ErrorContains(t, err, want)

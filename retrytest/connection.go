@@ -25,7 +25,7 @@ func (a *App) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
 	a.t.Helper()
-	subscriber := a.handlerSubscriber(name, options)
+	subscriber := a.handlerSubscriber(name, handler == nil, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
 	added.AddMiddleware(a.Middleware)
 	return added
@@ -37,15 +37,18 @@ func (a *App) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
 	a.t.Helper()
-	subscriber := a.handlerSubscriber(name, options)
+	subscriber := a.handlerSubscriber(name, handler == nil, options)
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, a.Publisher(), handler)
 	added.AddMiddleware(a.Middleware)
 	return added
 }
 
-// handlerSubscriber returns the subscriber of a handler. Wrong options end the test.
-func (a *App) handlerSubscriber(name string, options []middleware.HandlerOptions) message.Subscriber {
+// handlerSubscriber returns the subscriber of a handler. Wrong options, and a handler without a function, end the test.
+func (a *App) handlerSubscriber(name string, isNil bool, options []middleware.HandlerOptions) message.Subscriber {
 	a.t.Helper()
+	if isNil {
+		a.t.Fatalf("retrytest: handler %q: its function is nil: pass the function that handles its messages", name)
+	}
 	s, err := a.subscriber(name, options)
 	if err != nil {
 		a.t.Fatalf("retrytest: %v", err)

@@ -109,6 +109,12 @@ func TestWrongOptionsEndTheTest(t *testing.T) {
 			assert.False(t, added, "the failure is at the line that adds the handler")
 		})
 	}
+	text, fatal := failureOf(func(t testing.TB) {
+		app := retrytest.New(t, backoff.Schedule{time.Millisecond})
+		app.AddConsumerHandler(app.Router, "billing", "orders", nil)
+	})
+	assert.True(t, fatal)
+	assert.Contains(t, text, `retrytest: handler "billing": its function is nil`)
 	app := retrytest.New(t, backoff.Schedule{time.Millisecond})
 	_, err := app.Subscriber("")
 	require.ErrorContains(t, err, "the name is empty")

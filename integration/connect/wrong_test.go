@@ -176,6 +176,10 @@ func TestFaultsOfAllHandlers(t *testing.T) {
 	}
 	s.AddHandler(s.router, "onward", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler)
 	want = append(want, `handler "onward": AMQP.Publish.GenerateRoutingKey is nil: it must return the routing key of a topic's messages`)
+	s.AddConsumerHandler(s.router, "nil", s.topic("orders"), nil)
+	s.AddHandler(s.router, "nil too", s.topic("orders"), s.topic("orders"), nil)
+	const isNil = ": its function is nil: pass the function that handles its messages"
+	want = append(want, `handler "nil"`+isNil, `handler "nil too"`+isNil, strings.Replace(want[len(want)-1], "onward", "nil too", 1))
 	subscriber, err := s.Subscriber("own")
 	require.NoError(t, err)
 
