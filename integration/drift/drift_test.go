@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -283,4 +284,30 @@ func TestExistingWorkQueueDecides(t *testing.T) {
 			assert.Equal(t, inbox, created[0].Name)
 		})
 	}
+}
+
+// TestOtherLayoutsAreNoted: a work queue that moves to another prefix or group keeps what it had, until it is removed.
+func TestOtherLayoutsAreNoted(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	config := s.config(true)
+	notes := func(w drift.Wanted) (texts []string) {
+		for _, d := range s.compare(config, w).Of(drift.Note) {
+			if d.Object == "queue" && d.Name == s.queue("orders") {
+				texts = append(texts, d.String())
+			}
+		}
+		return texts
+	}
+	own := s.wanted("orders", "", nil)
+	_, err := drift.Apply(t.Context(), config, own)
+	require.NoError(t, err)
+	assert.Empty(t, notes(own))
+	grouped := s.wanted("orders", "group", nil)
+	_, err = drift.Apply(t.Context(), config, grouped)
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(notes(grouped), "\n"), "it also has tiers of its own: use the earlier TierGroup")
+	assert.Contains(t, strings.Join(notes(own), "\n"), "it also is in the tier group "+s.queue("group"))
+	renamed := s.wanted("orders", "", func(w *drift.Wanted) { w.Topology.Prefix = s.name + "_new" })
+	assert.Contains(t, strings.Join(notes(renamed), "\n"), "set Prefix to \""+s.name+"\", or keep the new one: `wmretry status --prefix "+s.name+"`")
 }

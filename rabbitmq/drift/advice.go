@@ -7,9 +7,13 @@ import (
 	"strings"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -112,6 +116,40 @@ func (c *comparison) retired(wanted []Wanted, all topology.Definitions) {
 					Advice: "its messages come back by themselves; when it is empty, prune it",
 				})
 			}
+		}
+	}
+}
+
+// otherLayout notes that a work queue also has the tiers of another prefix or group.
+func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
+	if other, differs := workqueue.OtherPrefix(w.Queue, have, prefixOf(w)); differs {
+		c.add(Difference{
+			Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: argument.DeadLetterExchange, Have: other, Want: prefixOf(w).RetryExchange(),
+			Reason: workqueue.OtherPrefixReason, Advice: workqueue.OtherPrefixAdvice(other),
+		})
+	}
+	if c.there == nil {
+		return
+	}
+	work, prefix := w.Queue.Name, prefixOf(w)
+	group := topology.New(w.Topology, w.Queue).Group()
+	others := map[string]bool{}
+	for b := range c.there.bindings {
+		if of, isGroup := prefix.GroupOfReturn(b.Exchange); isGroup && b.Queue == work && b.Key == naming.MemberKey(work) {
+			others["is in the tier group "+of] = of != group
+		}
+	}
+	for name := range c.there.queues {
+		if of, _, isTier := prefix.TierOf(name); isTier && of == work {
+			others["has tiers of its own"] = work != group
+		}
+	}
+	for _, other := range sorted(others) {
+		if others[other] {
+			c.add(Difference{
+				Kind: Note, Object: "queue", Name: work, Reason: "it also " + other,
+				Advice: "use the earlier TierGroup, or remove the earlier tiers with topology.Retire when no instance has them any more",
+			})
 		}
 	}
 }

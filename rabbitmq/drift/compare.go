@@ -151,6 +151,7 @@ func (c *comparison) workQueue(w Wanted) (topology.Topology, error) {
 		})
 	}
 	c.protection(w, have)
+	c.otherLayout(w, have)
 	existing := t.Existing(have)
 	if err := existing.Validate(); err != nil {
 		c.add(Difference{Kind: Conflict, Object: "queue", Name: w.Queue.Name, Reason: err.Error()})

@@ -10,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -71,6 +72,22 @@ func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool,
 	}
 	have, err = declare(b, queue)
 	return have, true, err
+}
+
+// OtherPrefix returns the prefix with which an existing work queue was declared, where it is another one. The app's own dead-letter exchange
+// is none.
+func OtherPrefix(app topology.Queue, have amqp091.Table, prefix naming.Prefix) (other string, differs bool) {
+	other, _ = have[argument.DeadLetterExchange].(string)
+	_, own := app.Arguments[argument.DeadLetterExchange]
+	differs = !own && other != "" && other != prefix.RetryExchange() && have[argument.DeadLetterRoutingKey] == naming.DeadKey(app.Name)
+	return other, differs
+}
+
+// OtherPrefixReason and OtherPrefixAdvice are what an operator must know of a work queue with two prefixes.
+const OtherPrefixReason = "what waits on the tiers of the first one comes back, but each prefix has tiers and orphans of its own"
+
+func OtherPrefixAdvice(other string) string {
+	return fmt.Sprintf("set Prefix to %q, or keep the new one: `wmretry status --prefix %s` shows what still waits", other, other)
 }
 
 // conflict returns the first of Conflicts.

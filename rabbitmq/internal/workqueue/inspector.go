@@ -197,6 +197,10 @@ func (i *Inspector) checkQueue(app topology.Queue, have amqp091.Table, v version
 		return err
 	}
 	i.warnOfRefusals(app.Name, have, logger)
+	if other, differs := OtherPrefix(app, have, i.config.Prefix); differs {
+		i.warnOnce("prefix of "+app.Name, logger, fmt.Sprintf("work queue %q was declared with the Prefix %q, and now has the Prefix %q too: %s. %s",
+			app.Name, other, string(i.config.Prefix), OtherPrefixReason, OtherPrefixAdvice(other)))
+	}
 	if _, protected := have[argument.DeadLetterExchange]; protected {
 		return nil
 	}

@@ -2,11 +2,14 @@ package workqueue
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -36,6 +39,29 @@ func TestRiskyBrokerIsWarnedAboutOnce(t *testing.T) {
 	require.ErrorIs(t, err, topology.ErrTransientQueue)
 	assert.ErrorContains(t, err, "orders")
 	assert.NoError(t, i.checkBroker(topology.Queue{Name: "orders"}, parseVersion("4.2.0"), watermill.NopLogger{}))
+}
+
+// A work queue of another prefix is warned about once. An app's own dead-letter exchange is no prefix.
+func TestOtherPrefixIsWarnedAboutOnce(t *testing.T) {
+	earlier := topology.New(topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: "old"}, topology.Queue{Name: "orders", Durable: true}).WorkQueue
+	for want, row := range map[int]struct{ app, have amqp091.Table }{
+		1: {nil, earlier.Arguments},
+		0: {earlier.Arguments, earlier.Arguments},
+	} {
+		logs := watermill.NewCaptureLogger()
+		i := New(Config{Prefix: "retry"})
+		for range 2 {
+			require.NoError(t, i.checkQueue(topology.Queue{Name: "orders", Durable: true, Arguments: row.app}, row.have, parseVersion("4.3.6"), logs))
+		}
+		warnings := logs.Captured()[watermill.InfoLogLevel]
+		require.Len(t, warnings, want)
+		if want == 1 {
+			assert.Contains(t, warnings[0].Msg, `work queue "orders" was declared with the Prefix "old", and now has the Prefix "retry" too`)
+			assert.Contains(t, warnings[0].Msg, `set Prefix to "old"`)
+		}
+	}
+	_, differs := OtherPrefix(topology.Queue{Name: "orders"}, earlier.Arguments, "old")
+	assert.False(t, differs)
 }
 
 func TestLimitOfDeadLettersIsWarnedAboutOnce(t *testing.T) {
