@@ -33,9 +33,29 @@ type delivery struct {
 	lateness  time.Duration
 	reported  bool // its outcome, to the observers
 
+	calling  bool // the handler is running
+	safe     bool // the message may be acked: its copy is confirmed, or a rule discards it
+	finished bool // the middleware returns to the router, which settles the message
+
 	breaker *breaker // nil: the handler never pauses
 	ticket  ticket
 	place   *gate.Place // under the limit of a gate; nil: none is needed
+}
+
+// called ends the handler's call.
+func (d *delivery) called() {
+	d.calling = false
+	if !d.began.IsZero() {
+		d.took = time.Since(d.began)
+	}
+}
+
+// pace waits before a nack, where the subscriber does not do that by itself: the message would come back at once, again
+// and again.
+func (d *delivery) pace() {
+	if gate := d.gate(); gate == nil || !gate.Attached() {
+		d.sleep(shutdownPause)
+	}
 }
 
 // shuttingDown reports whether the subscription has ended. A context whose deadline is over is no sign of it: a middleware outside
@@ -115,18 +135,16 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err erro
 
 // isCanceled reports whether an error is that of a context that was cancelled.
 func isCanceled(err error) (canceled bool) {
-	defer func() { _ = recover() }() // an error whose methods panic
-	return errors.Is(err, context.Canceled)
+	_ = call(func() { canceled = errors.Is(err, context.Canceled) }) // the methods of some errors panic
+	return canceled
 }
 
 // sentAt is zero where MaxAgeFrom panics.
 func (t *TieredRetry) sentAt(in *delivery) (at time.Time) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			t.logger.Error("MaxAgeFrom panicked, the age is that of the first failure", newPanicError(recovered), t.fields(in))
-		}
-	}()
-	return t.config.MaxAgeFrom(in.msg)
+	if panicked := call(func() { at = t.config.MaxAgeFrom(in.msg) }); panicked != nil {
+		t.logger.Error("MaxAgeFrom panicked, the age is that of the first failure", panicked, t.fields(in))
+	}
+	return at
 }
 
 // begin reads where the message comes from, and calls the hooks Begin.

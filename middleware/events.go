@@ -64,42 +64,22 @@ func (t *TieredRetry) report(in *delivery, d *decision, to Destination, f *failu
 	if !d.record.FirstFailedAt.IsZero() {
 		event.Age = time.Since(d.record.FirstFailedAt)
 	}
-	returned := false
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			t.logger.Error("Observe of the retry middleware panicked", newPanicError(recovered), t.fields(in))
-		} else if !returned { // Observe has ended the goroutine, so the router settles nothing
-			if d.published() {
-				in.msg.Ack() // the copy is safe
-			} else {
-				in.msg.Nack()
-			}
-		}
-	}()
 	if in.observers != nil {
 		in.observers.event(&event)
 	}
-	if t.config.Observe != nil {
-		t.config.Observe(event)
+	if t.config.Observe == nil {
+		return
 	}
-	returned = true
+	if panicked := call(func() { t.config.Observe(event) }); panicked != nil {
+		t.logger.Error("Observe of the retry middleware panicked", panicked, t.fields(in))
+	}
 }
 
-// reportLost reports a message whose goroutine ended before its outcome was known: a function of the app, such as Publish, has called
-// runtime.Goexit. Observers wait for the end of what they began.
-func (t *TieredRetry) reportLost(in *delivery) {
+// reportExited reports a message whose goroutine ended before its outcome was known. Observers wait for the end of what
+// they began.
+func (t *TieredRetry) reportExited(in *delivery) {
 	if !in.reported {
 		t.report(in, &decision{outcome: GivenBack}, Destination{}, &failure{}, ErrGoexit)
-	}
-}
-
-// published reports whether the outcome is that of a copy that is safe.
-func (d *decision) published() bool {
-	switch d.outcome {
-	case Retried, Snoozed, Parked, DeadLettered, Discarded:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -50,13 +50,14 @@ func (t *TieredRetry) failureOf(err error) failure {
 
 // requestOf calls the error's own methods. They may panic: such an error requests nothing.
 func requestOf(err error) (permanent bool, delay time.Duration) {
-	defer func() {
-		if recover() != nil {
-			permanent, delay = false, 0
-		}
-	}()
-	delay, _ = backoff.RetryAfterDelay(err)
-	return backoff.IsPermanent(err), delay
+	panicked := call(func() {
+		delay, _ = backoff.RetryAfterDelay(err)
+		permanent = backoff.IsPermanent(err)
+	})
+	if panicked != nil {
+		return false, 0
+	}
+	return permanent, delay
 }
 
 // reason returns the text of an error as it may be recorded and logged.
@@ -67,13 +68,9 @@ func (t *TieredRetry) reason(err error) (reason string) {
 	if t.config.RedactReason == nil {
 		return errorText(err, maxReason)
 	}
-	reason = errorText(err, maxRedacted)
-	defer func() {
-		if recover() != nil {
-			reason = ""
-		}
-	}()
-	return cut(t.config.RedactReason(reason, err), maxReason)
+	text := errorText(err, maxRedacted)
+	_ = call(func() { reason = t.config.RedactReason(text, err) })
+	return cut(reason, maxReason)
 }
 
 // logged is the text of a failure as an error for the log. The error itself may be huge, or panic.
@@ -90,28 +87,24 @@ func (e errUnmarshal) Error() string { return "cannot unmarshal the message: " +
 
 // errorText returns the error's text, bounded. Some errors panic in their Error method.
 func errorText(err error, bytes int) (text string) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			text = fmt.Sprintf("%T: its Error method panicked", err)
-		}
-	}()
-	return cut(err.Error(), bytes)
+	if call(func() { text = err.Error() }) != nil {
+		text = fmt.Sprintf("%T: its Error method panicked", err)
+	}
+	return cut(text, bytes)
 }
 
 // errorType returns the type of the error's root, because the types of wrappers say little.
 func errorType(err error) (name string) {
 	name = fmt.Sprintf("%T", err)
-	defer func() {
-		_ = recover() // an Unwrap that panics
-		name = cut(name, maxErrorType)
-	}()
 	if recovered, is := err.(recoveredPanic); is {
 		err = recovered.PanicError
 	}
-	for root := err; root != nil; root = errors.Unwrap(root) {
-		name = fmt.Sprintf("%T", root)
-	}
-	return name
+	_ = call(func() { // the Unwrap of some errors panics
+		for root := err; root != nil; root = errors.Unwrap(root) {
+			name = fmt.Sprintf("%T", root)
+		}
+	})
+	return cut(name, maxErrorType)
 }
 
 // cut returns at most this many bytes of the text, as valid UTF-8.

@@ -51,10 +51,7 @@ func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) 
 		}
 		refused := refusalOf(err)
 		if refused == closedPublisher {
-			if gate := h.in.gate(); gate == nil || !gate.Attached() {
-				// Only this library's own subscriber paces nacks. Elsewhere the message would come back at once, again and again.
-				h.in.sleep(shutdownPause)
-			}
+			h.in.pace()
 			return to, unpublished, err
 		}
 		if d.outcome != DeadLettered && (refused == tooLarge || refused == unsendable || refused == tierRefused) {
@@ -159,16 +156,14 @@ func timedOut(err error) bool {
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the delivery's.
 func (t *TieredRetry) publish(in *delivery, d *decision) (to Destination, err error) {
-	returned := false
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			err = fmt.Errorf("the publisher panicked: %w", newPanicError(recovered))
-		} else if !returned {
-			in.msg.Nack() // the publisher ended the goroutine, so the router does not
-		}
-	}()
+	if panicked := call(func() { to, err = t.send(in, d) }); panicked != nil {
+		err = fmt.Errorf("the publisher panicked: %w", panicked)
+	}
+	return to, err
+}
+
+func (t *TieredRetry) send(in *delivery, d *decision) (to Destination, err error) {
 	if to, err = t.destination(d, in.source); err != nil {
-		returned = true
 		return Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.PublishTimeout)
@@ -177,9 +172,7 @@ func (t *TieredRetry) publish(in *delivery, d *decision) (to Destination, err er
 	letter.Metadata = make(message.Metadata, len(in.metadata)+len(ownKeys)+len(delayKeys))
 	maps.Copy(letter.Metadata, in.metadata)
 	d.record.write(letter.Metadata)
-	err = t.config.Publisher.Publish(to.Topic, letter)
-	returned = true
-	return to, err
+	return to, t.config.Publisher.Publish(to.Topic, letter)
 }
 
 // destination asks the configuration, or the source of the message, where the copy goes.

@@ -3,6 +3,7 @@ package middleware
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,7 +57,8 @@ type Waiting struct {
 }
 
 // Hooks are what an Observer gets. Each may be nil. They are called on the path of each message, by many goroutines at the same time:
-// they must not block. A panic is logged, once for each hook, and changes nothing for the message.
+// they must not block. A panic is logged, once for each hook, and changes nothing for the message. After runtime.Goexit,
+// as FailNow of a test calls it, the message is nacked, unless its copy is published.
 type Hooks struct {
 	// Begin is called before a handler is called. Where it returns a context, which must be derived from Arrival.Context, the message
 	// has it while its handler runs, and the Event has it. An Event whose outcome is not Held follows, however the handler ends.
@@ -152,15 +154,13 @@ func (o *Observers) Attach(observer Observer, observed Observed) {
 }
 
 func attach(observer Observer, observed Observed) (hooks Hooks, err error) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			err = newPanicError(recovered)
-		}
-	}()
 	if observer == nil {
 		return Hooks{}, fmt.Errorf("the observer is nil: give that of package observe")
 	}
-	return observer.Attach(observed)
+	if panicked := call(func() { hooks, err = observer.Attach(observed) }); panicked != nil {
+		return Hooks{}, panicked
+	}
+	return hooks, err
 }
 
 // Published reports the result of a publisher.
@@ -171,7 +171,7 @@ func (o *Observers) Published(p Published) {
 	}
 	for i := range all.hooks {
 		if hook := all.hooks[i].Published; hook != nil {
-			all.published(hook, p)
+			all.call("Published", func() { hook(p) })
 		}
 	}
 }
@@ -186,83 +186,61 @@ func (o *Observers) load() *observers {
 	return o.all.Load()
 }
 
-// guard logs a panic of a hook. It is deferred.
-func (o *observers) guard(hook string) {
-	if recovered := recover(); recovered != nil {
-		if _, before := o.failed.LoadOrStore(hook, true); !before {
-			o.logger.Error("The hook "+hook+" of an observer panicked. This is logged once", newPanicError(recovered), nil)
-		}
+// call calls a hook, and logs its panic.
+func (o *observers) call(hook string, f func()) {
+	panicked := call(f)
+	if panicked == nil {
+		return
 	}
-}
-
-func (o *observers) published(hook func(Published), p Published) {
-	defer o.guard("Published")
-	hook(p)
+	if _, before := o.failed.LoadOrStore(hook, true); !before {
+		o.logger.Error("The hook "+hook+" of an observer panicked. This is logged once", panicked, nil)
+	}
 }
 
 // arrived returns the context of a message for its handler. It is nil where no hook has changed it.
 func (o *observers) arrived(a Arrival) (derived context.Context) {
 	for i := range o.hooks {
 		if hook := o.hooks[i].Begin; hook != nil {
-			if ctx := o.beginOne(hook, &a); ctx != nil {
-				a.Context, derived = ctx, ctx
-			}
+			o.call("Begin", func() {
+				if ctx := hook(a); ctx != nil {
+					a.Context, derived = ctx, ctx
+				}
+			})
 		}
 	}
 	return derived
 }
 
-func (o *observers) beginOne(hook func(Arrival) context.Context, a *Arrival) (derived context.Context) {
-	defer o.guard("Begin")
-	return hook(*a)
-}
-
 func (o *observers) event(e *Event) {
 	for i := range o.hooks {
 		if hook := o.hooks[i].Event; hook != nil {
-			o.eventOne(hook, e)
+			o.call("Event", func() { hook(*e) })
 		}
 	}
-}
-
-func (o *observers) eventOne(hook func(Event), e *Event) {
-	defer o.guard("Event")
-	hook(*e)
 }
 
 func (o *observers) produced(ctx context.Context, produced []*message.Message) {
 	for i := range o.hooks {
 		if hook := o.hooks[i].Produced; hook != nil {
-			o.producedOne(hook, ctx, produced)
+			o.call("Produced", func() { hook(ctx, produced) })
 		}
 	}
-}
-
-func (o *observers) producedOne(hook func(context.Context, []*message.Message), ctx context.Context, produced []*message.Message) {
-	defer o.guard("Produced")
-	hook(ctx, produced)
 }
 
 // traceparent is that of the first observer that has one.
 func (o *observers) traceparent(ctx context.Context) (text string) {
-	defer o.guard("Traceparent")
 	for i := range o.hooks {
-		if hook := o.hooks[i].Traceparent; hook != nil {
-			if text = hook(ctx); text != "" {
-				return text
-			}
+		if hook := o.hooks[i].Traceparent; hook != nil && text == "" {
+			o.call("Traceparent", func() { text = hook(ctx) })
 		}
 	}
-	return ""
+	return text
 }
 
 func (o *observers) logFields(ctx context.Context, fields watermill.LogFields) {
-	defer o.guard("LogFields")
 	for i := range o.hooks {
 		if hook := o.hooks[i].LogFields; hook != nil {
-			for name, value := range hook(ctx) {
-				fields[name] = value
-			}
+			o.call("LogFields", func() { maps.Copy(fields, hook(ctx)) })
 		}
 	}
 }

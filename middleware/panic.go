@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -33,6 +32,19 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
+// call calls a function of the app, or of what the app has given, such as a publisher or an error. All such calls go
+// through it, so it is the only place that recovers a panic. No function can stop runtime.Goexit: then
+// TieredRetry.exited settles the message.
+func call(f func()) (panicked *PanicError) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			panicked = newPanicError(recovered)
+		}
+	}()
+	f()
+	return nil
+}
+
 // newPanicError must be called by the deferred function that recovers the value. Later the stack of the panic is gone.
 func newPanicError(value any) *PanicError {
 	return &PanicError{Value: value, Stack: debug.Stack(), place: placeOfPanic()}
@@ -49,13 +61,12 @@ func (e recoveredPanic) Unwrap() []error { return []error{e.PanicError, e.return
 
 // panicOf returns the panic that an error reports, and the error as it is without a Recoverer. It returns nil where it reports none.
 func panicOf(err error) (panicked *PanicError, as error) {
-	defer func() {
-		if recover() != nil { // a method of the error
-			panicked, as = nil, err
-		}
-	}()
 	var recovered recoverer.RecoveredPanicError
-	if errors.As(err, &panicked) || !errors.As(err, &recovered) {
+	is := false
+	if call(func() { is = !errors.As(err, &panicked) && errors.As(err, &recovered) }) != nil { // a method of the error
+		return nil, err
+	}
+	if !is {
 		return panicked, err
 	}
 	panicked = &PanicError{Value: recovered.V, Stack: []byte(recovered.Stacktrace), place: placeInStack(recovered.Stacktrace)}
@@ -72,7 +83,7 @@ type panicPlace struct {
 // add takes the next frame. It returns false where what follows has called the middleware, or is a panic that it settles.
 func (p *panicPlace) add(function, file string, line int) bool {
 	switch {
-	case slices.Contains(ownFrames, function):
+	case function == boundary:
 		return false
 	case function == "runtime.gopanic" || function == "panic": // the second is its name in the text of a stack
 		p.panicked = true
@@ -122,7 +133,5 @@ func placeInStack(stack string) string {
 	return found.place
 }
 
-// ownFrames call the handler, and the functions of the app and of the publisher.
-var ownFrames = []string{ownMethod + "handle", ownMethod + "arrive", ownMethod + "fail", ownMethod + "succeed"}
-
-const ownMethod = "github.com/tieredretry/watermill-retry/middleware.(*TieredRetry)."
+// boundary is the frame of call.
+const boundary = "github.com/tieredretry/watermill-retry/middleware.call"

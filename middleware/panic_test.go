@@ -1,11 +1,13 @@
 package middleware_test
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
@@ -54,8 +56,6 @@ func TestPanicInARecovererIsThePanic(t *testing.T) {
 
 func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
 	ctx := routerContext(t)
-	exiting := func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }
-
 	t.Run("published", func(t *testing.T) {
 		retry, sent := setup(t)
 		msg := messageOf(ctx)
@@ -76,42 +76,113 @@ func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
 	})
 }
 
-func TestMessageIsSettledAfterGoexitOfAHookOrPublisher(t *testing.T) {
-	ctx := routerContext(t)
-	t.Run("hook", func(t *testing.T) {
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observe = func(retrymw.Event) { runtime.Goexit() } })
-		msg := messageOf(ctx)
-		go func() { _, _ = retry.Middleware(failing(errDown))(msg) }()
-		<-msg.Acked()
-		assert.Equal(t, "1s.orders", sent.only(t).topic)
-	})
-	t.Run("hook without a copy", func(t *testing.T) {
-		for name, h := range map[string]message.HandlerFunc{
-			"processed": func(*message.Message) ([]*message.Message, error) { return nil, nil },
-			"held":      failing(errDown),
-		} {
-			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observe = func(retrymw.Event) { runtime.Goexit() } })
-					sent.fail = func(int) error { return errors.New("no broker") }
-					msg := messageOf(ctx)
-					go func() { _, _ = retry.Middleware(h)(msg) }()
-					synctest.Wait()
-					select {
-					case <-msg.Nacked():
-					default:
-						t.Error("the message is not settled")
+// hooksOf is an observer.
+type hooksOf struct{ retrymw.Hooks }
+
+func (h hooksOf) Attach(retrymw.Observed) (retrymw.Hooks, error) { return h.Hooks, nil }
+
+// Each function of the app ends the goroutine, as FailNow of a test does, with a message that it gets.
+func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
+	routed := routerContext(t)
+	const acked, nacked = true, false
+	observed := func(h retrymw.Hooks) func(*retrymw.TieredRetryConfig) {
+		return func(c *retrymw.TieredRetryConfig) {
+			c.Observers = &retrymw.Observers{}
+			c.Observers.Attach(hooksOf{h}, retrymw.Observed{})
+		}
+	}
+	observing := func(c *retrymw.TieredRetryConfig) { c.Observe = func(retrymw.Event) { runtime.Goexit() } }
+	traceparent := retrymw.Hooks{Traceparent: func(context.Context) string { runtime.Goexit(); return "" }}
+	producing := func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
+	}
+	for name, row := range map[string]struct {
+		change func(*retrymw.TieredRetryConfig)
+		h      message.HandlerFunc
+		want   bool
+	}{
+		"Begin": {observed(retrymw.Hooks{Begin: func(retrymw.Arrival) context.Context { runtime.Goexit(); return nil }}),
+			succeed, nacked},
+		"Event after a retry": {observed(retrymw.Hooks{Event: func(retrymw.Event) { runtime.Goexit() }}), failing(errDown), acked},
+		"Event after Goexit":  {observed(retrymw.Hooks{Event: func(retrymw.Event) { runtime.Goexit() }}), exiting, acked},
+		"Produced": {observed(retrymw.Hooks{Produced: func(context.Context, []*message.Message) { runtime.Goexit() }}),
+			producing, nacked},
+		"Traceparent":              {observed(traceparent), failing(errDown), nacked},
+		"Traceparent after Goexit": {observed(traceparent), exiting, nacked},
+		"MaxAgeFrom": {func(c *retrymw.TieredRetryConfig) {
+			c.MaxAge, c.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
+		}, succeed, nacked},
+		"Rule.If": {func(c *retrymw.TieredRetryConfig) {
+			matches := func(retrymw.Record, error) bool { runtime.Goexit(); return false }
+			c.Rules = []retrymw.Rule{{If: matches, Then: retrymw.Discard()}}
+		}, failing(errDown), nacked},
+		"Breaker.Failed": {func(c *retrymw.TieredRetryConfig) {
+			c.Breaker = &retrymw.Breaker{Failed: func(error) bool { runtime.Goexit(); return false }}
+		}, failing(errDown), nacked},
+		"RedactReason": {func(c *retrymw.TieredRetryConfig) {
+			c.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
+		}, failing(errDown), nacked},
+		"GenerateRetryDestination": {func(c *retrymw.TieredRetryConfig) {
+			c.GenerateRetryDestination = func(retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+				runtime.Goexit()
+				return retrymw.Destination{}, nil
+			}
+		}, failing(errDown), nacked},
+		"Observe after a success": {observing, succeed, nacked},
+		"Observe after a retry":   {observing, failing(errDown), acked},
+		"Observe while the message is held": {func(c *retrymw.TieredRetryConfig) {
+			observing(c)
+			c.Publisher.(*recorder).fail = func(int) error { return errNoBroker }
+		}, failing(errDown), nacked},
+		"Publisher": {func(c *retrymw.TieredRetryConfig) {
+			c.Publisher.(*recorder).fail = func(int) error { runtime.Goexit(); return nil }
+		}, failing(errDown), nacked},
+		"the error's text": {nil, failing(exitingError{}), nacked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) {
+					if row.change != nil {
+						row.change(c)
 					}
 				})
+				msg := messageOf(routed)
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					_, _ = retry.Middleware(row.h)(msg)
+				}()
+				<-ended
+				select {
+				case <-msg.Acked():
+					assert.Equal(t, acked, row.want)
+				case <-msg.Nacked():
+					assert.Equal(t, nacked, row.want)
+				default:
+					t.Error("the message is not settled")
+				}
 			})
-		}
-	})
-	t.Run("publisher", func(t *testing.T) {
-		retry, sent := setup(t)
-		sent.fail = func(int) error { runtime.Goexit(); return nil }
-		msg := messageOf(ctx)
-		go func() { _, _ = retry.Middleware(failing(errDown))(msg) }()
+		})
+	}
+}
+
+func exiting(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }
+
+type exitingError struct{}
+
+func (exitingError) Error() string { runtime.Goexit(); return "" }
+
+// A subscriber that does not pace nacks would bring the message back thousands of times a second.
+func TestMessageWhoseGoroutineTheAppEndsIsNackedAfterAPause(t *testing.T) {
+	routed := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) {
+			c.MaxAge, c.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
+		})
+		began, msg := time.Now(), messageOf(routed)
+		go func() { _, _ = retry.Middleware(succeed)(msg) }()
 		<-msg.Nacked()
+		assert.Equal(t, time.Second, time.Since(began))
 	})
 }
 

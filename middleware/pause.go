@@ -134,13 +134,10 @@ func (t *TieredRetry) verdictOf(in *delivery, f *failure) verdict {
 
 // isSign calls Breaker.Failed. A panic in it is logged once.
 func (t *TieredRetry) isSign(in *delivery, err error) (sign bool) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			sign = true
-			if !t.failedPanicked.Swap(true) {
-				t.logger.Error("Breaker.Failed panicked, the error counts as a failure; further panics are not logged", newPanicError(recovered), t.fields(in))
-			}
-		}
-	}()
-	return t.config.Breaker.Failed(err)
+	panicked := call(func() { sign = t.config.Breaker.Failed(err) })
+	if panicked != nil && !t.failedPanicked.Swap(true) {
+		t.logger.Error("Breaker.Failed panicked, the error counts as a failure; further panics are not logged", panicked,
+			t.fields(in))
+	}
+	return sign || panicked != nil
 }

@@ -86,17 +86,60 @@ func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// handle calls the handler and settles the message.
-func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *binding.Binding, own *binding.Delivery) (produced []*message.Message, err error) {
+// handle settles a message. Where a function of the app ends the goroutine with runtime.Goexit, only what is deferred
+// here still runs.
+func (t *TieredRetry) handle(
+	h message.HandlerFunc, msg *message.Message, from *binding.Binding, own *binding.Delivery,
+) (produced []*message.Message, err error) {
 	in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(), bound: from, own: own}
-	if from != nil {
-		from.Claim()
+	defer func() {
+		in.restore()
+		if in.finished {
+			in.leave()
+		} else {
+			t.exited(&in)
+		}
+	}()
+	produced, err = t.process(h, &in)
+	in.finished = true
+	return produced, err
+}
+
+// exited settles a message whose goroutine ends, because the router never gets what the middleware would return. A
+// handler that ends its goroutine has failed. The hooks that are called here may end it once more, so each step is
+// deferred.
+func (t *TieredRetry) exited(in *delivery) {
+	decided := false
+	defer func() {
+		defer in.leave()
+		switch {
+		case in.safe:
+			in.msg.Ack()
+			return
+		case !decided && !settled(in.msg):
+			in.pace()
+		}
+		in.msg.Nack()
+	}()
+	defer t.reportExited(in)
+	if in.calling {
+		in.called()
+		in.safe = t.fail(in, ErrGoexit) == nil
+		decided = true
 	}
-	if in.source, err = t.sourceOf(msg, from); err != nil {
+}
+
+// process calls the handler, unless the message is not for it, and settles the message.
+func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*message.Message, err error) {
+	msg := in.msg
+	if in.bound != nil {
+		in.bound.Claim()
+	}
+	if in.source, err = t.sourceOf(msg, in.bound); err != nil {
 		if settled(msg) { // for example by Watermill's InstantAck: it may be no longer bound, and no copy of it would be published
 			return h(msg)
 		}
-		return nil, t.refuse(&in, err)
+		return nil, t.refuse(in, err)
 	}
 	in.observers = t.config.Observers.load()
 	if t.config.DeepCopy {
@@ -104,52 +147,39 @@ func (t *TieredRetry) handle(h message.HandlerFunc, msg *message.Message, from *
 	}
 	in.recorded, in.delayed = carriesRecord(in.metadata), in.metadata[delay.DelayedUntilKey]
 	if !t.warned.Load() {
-		t.warnOfDeadline(&in)
+		t.warnOfDeadline(in)
 	}
 	if in.recorded || in.ctx.Err() != nil || t.config.DelayArrivals && in.metadata[delay.DelayedForKey] != "" || t.config.MaxAgeFrom != nil {
-		if done, err := t.arrive(&in); done {
+		if done, err := t.arrive(in); done {
 			return nil, err
 		}
 	}
-	if !t.enter(&in) {
-		return nil, t.giveBackPaused(&in)
-	}
-	if in.breaker != nil || in.place != nil {
-		defer in.leave()
+	if !t.enter(in) {
+		return nil, t.giveBackPaused(in)
 	}
 	if t.config.Observe != nil || in.observers != nil {
 		in.began = time.Now()
 	}
 	if in.observers != nil && (in.recorded || in.observers.begin) {
-		t.begin(&in)
+		t.begin(in)
 	}
 	if in.own != nil {
 		in.own.Called()
 	}
-
-	returned := false
-	defer func() {
-		if in.observers != nil || t.config.Observe != nil {
-			defer t.reportLost(&in)
-		}
-		defer in.restore()
-		if !in.began.IsZero() {
-			in.took = time.Since(in.began)
-		}
-		switch {
-		case !returned:
-			produced, err = nil, t.abort(&in, recover())
-		case err == nil && slices.Contains(produced, nil):
-			produced, err = nil, t.fail(&in, ErrNilMessage)
-		case err != nil:
-			produced, err = nil, t.fail(&in, err)
-		default:
-			t.succeed(&in, produced)
-		}
-	}()
-	produced, err = h(msg)
-	returned = true
-	return produced, err
+	in.calling = true
+	panicked := call(func() { produced, err = h(msg) })
+	in.called()
+	switch {
+	case panicked != nil:
+		err = panicked
+	case err == nil && slices.Contains(produced, nil):
+		err = ErrNilMessage
+	}
+	if err != nil {
+		return nil, t.fail(in, err)
+	}
+	t.succeed(in, produced)
+	return produced, nil
 }
 
 // ErrNotPublished is the failure of a message whose handler has succeeded, and which was nacked nevertheless: the router could not
@@ -295,21 +325,6 @@ func growStack() {
 
 //go:noinline
 func use(*[settleStack]byte) {}
-
-// abort settles a message whose handler panicked or, where nothing was recovered, ended its goroutine. In the second case the
-// router never sees what the middleware returns, so abort acks or nacks the message itself.
-func (t *TieredRetry) abort(in *delivery, recovered any) error {
-	if recovered != nil {
-		return t.fail(in, newPanicError(recovered))
-	}
-	err := t.fail(in, ErrGoexit)
-	if err == nil {
-		in.msg.Ack()
-	} else {
-		in.msg.Nack()
-	}
-	return err
-}
 
 func settled(msg *message.Message) bool {
 	select {

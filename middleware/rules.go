@@ -142,16 +142,13 @@ func (t *TieredRetry) actionFor(record *Record, err error) (Action, string) {
 
 // ofOpenBreaker reports whether a circuit breaker of Watermill has not called the handler. Some errors panic in their Unwrap method.
 func ofOpenBreaker(err error) (open bool) {
-	defer func() { _ = recover() }()
-	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
+	_ = call(func() { open = errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) })
+	return open
 }
 
 func (t *TieredRetry) matches(rule *Rule, record Record, err error) (matched bool) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			t.logger.Error("Rule.If panicked, the rule does not match", newPanicError(recovered), nil)
-			matched = false
-		}
-	}()
-	return rule.If(record, err)
+	if panicked := call(func() { matched = rule.If(record, err) }); panicked != nil {
+		t.logger.Error("Rule.If panicked, the rule does not match", panicked, nil)
+	}
+	return matched
 }

@@ -40,6 +40,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			t.report(in, &d, Destination{}, f, cause)
 			return t.giveBack(in, s, cause)
 		case Discarded:
+			in.safe = true
 			t.log(in, &d, Destination{}, f)
 			t.report(in, &d, Destination{}, f, cause)
 			return nil
@@ -47,6 +48,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 		to, refused, err := held.publish(&d, f)
 		switch refused {
 		case notRefused:
+			in.safe = true
 			t.log(in, &d, to, f)
 			t.report(in, &d, to, f, cause)
 			return nil
