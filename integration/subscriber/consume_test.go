@@ -225,6 +225,76 @@ func TestAMessageThatCannotBeUnmarshalledIsPaced(t *testing.T) {
 	assert.NotContains(t, content, "readable")
 }
 
+// A function of the app ends its goroutine once, as FailNow of a test does.
+func TestTheSubscriptionGoesOnAfterTheAppHasEndedItsGoroutine(t *testing.T) {
+	t.Parallel()
+	const first = "message-0000"
+	for name, row := range map[string]func(c *subscriber.Config, exit func(uuid string)){
+		"Unmarshal": func(c *subscriber.Config, exit func(string)) {
+			c.Unmarshal = func(d amqp091.Delivery) (*message.Message, error) {
+				exit(string(d.Body))
+				return message.NewMessage(string(d.Body), nil), nil
+			}
+		},
+		"Context": func(c *subscriber.Config, exit func(string)) {
+			c.Context = func(ctx context.Context, d amqp091.Delivery, _ string) context.Context {
+				exit(string(d.Body))
+				return ctx
+			}
+		},
+		"Nacked": func(c *subscriber.Config, exit func(string)) {
+			c.Nacked = func(msg *message.Message, _ func() (*message.Message, error)) bool {
+				exit(msg.UUID)
+				return false
+			}
+		},
+		"OrderKey": func(c *subscriber.Config, exit func(string)) {
+			c.Concurrency = 2
+			c.OrderKey = func(msg *message.Message) string {
+				exit(msg.UUID)
+				return "one"
+			}
+		},
+		"Unmarshal with OrderKey": func(c *subscriber.Config, exit func(string)) {
+			c.Concurrency, c.OrderKey = 2, func(*message.Message) string { return "one" }
+			c.Unmarshal = func(d amqp091.Delivery) (*message.Message, error) {
+				exit(string(d.Body))
+				return message.NewMessage(string(d.Body), nil), nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t, classic)
+			q.publish(t, names("message", 3)...)
+			var once, nacked sync.Once
+			c := subscriber.Config{Concurrency: 1, NackInitial: 10 * time.Millisecond}
+			row(&c, func(uuid string) {
+				if uuid == first {
+					once.Do(runtime.Goexit)
+				}
+			})
+			_, s, messages := q.subscribe(t, broker.URL(t), c)
+			l := newLedger()
+			for l.distinct() < 3 {
+				msg := receive(t, messages)
+				nack := false
+				if name == "Nacked" && msg.UUID == first {
+					nacked.Do(func() { nack = true })
+				}
+				if nack {
+					msg.Nack()
+					continue
+				}
+				l.add(msg.UUID)
+				msg.Ack()
+			}
+			require.NoError(t, s.Close())
+			assert.Empty(t, q.content(t))
+		})
+	}
+}
+
 type key string
 
 func TestAMessagesContext(t *testing.T) {

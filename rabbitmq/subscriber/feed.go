@@ -18,6 +18,15 @@ type arrival struct {
 	msg      *message.Message // nil: not unmarshalled yet
 	err      error            // of Config.Unmarshal
 	key      string           // of Config.OrderKey
+	left     bool             // the era
+}
+
+// leave ends the arrival's part in its era.
+func (a *arrival) leave() {
+	if !a.left {
+		a.left = true
+		a.era.leave()
+	}
 }
 
 // describe identifies a delivery in a log line.
@@ -121,16 +130,35 @@ func newOrdered(s *subscription) *ordered {
 func (o *ordered) dispatch() {
 	source := arrivals{o.subscription}
 	var a arrival
+	finished := false
+	defer func() {
+		if !finished {
+			o.workers.Go(func() {
+				if a.msg == nil {
+					a.err = errExited
+				} else {
+					o.logNoKey(&a, errExited)
+				}
+				o.add(a)
+				o.dispatch()
+			})
+		}
+	}()
 	for source.next(&a) {
 		o.unmarshal(&a)
 		if a.err == nil {
 			err := guard("Config.OrderKey", func() error { a.key = o.config.OrderKey(a.msg); return nil })
 			if err != nil {
-				o.logger.Error("A message has no order key", err, watermill.LogFields{"message_uuid": a.msg.UUID})
+				o.logNoKey(&a, err)
 			}
 		}
 		o.add(a)
 	}
+	finished = true
+}
+
+func (o *ordered) logNoKey(a *arrival, err error) {
+	o.logger.Error("A message has no order key", err, watermill.LogFields{"message_uuid": a.msg.UUID})
 }
 
 func (o *ordered) add(a arrival) {

@@ -9,19 +9,35 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
+// errExited is the error of a message with which a function of the app has called runtime.Goexit. No function can stop
+// that, so another goroutine goes on.
+var errExited = errors.New("a function of the app ended the goroutine")
+
 // work handles messages, one at a time, until the subscription stops.
 func (s *subscription) work() {
 	var a arrival
+	finished := false
+	defer func() {
+		if !finished {
+			s.workers.Go(func() {
+				a.err = errExited
+				s.handle(&a)
+				s.feed.handled(&a)
+				s.work()
+			})
+		}
+	}()
 	for s.feed.next(&a) {
 		s.handle(&a)
 		s.feed.handled(&a)
 	}
+	finished = true
 }
 
 // handle hands a message out, and settles its delivery when the handler has acked or nacked it.
 func (s *subscription) handle(a *arrival) {
 	if a.session.lost() {
-		a.era.leave()
+		a.leave()
 		return // the broker delivers it again
 	}
 	if a.msg == nil && a.err == nil {
@@ -29,7 +45,7 @@ func (s *subscription) handle(a *arrival) {
 	}
 	if a.err != nil {
 		s.logger.Error("Cannot unmarshal a message", a.err, watermill.LogFields{"delivery": describe(a)})
-		a.era.leave()
+		a.leave()
 		s.requeue(a)
 		return
 	}
@@ -42,10 +58,10 @@ func (s *subscription) handle(a *arrival) {
 	}
 	if !placed || !s.handOut(a) {
 		a.session.nack(a.delivery.DeliveryTag)
-		a.era.leave()
+		a.leave()
 		return
 	}
-	a.era.leave()
+	a.leave()
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
 	select {
