@@ -137,8 +137,8 @@ type TieredRetryConfig struct {
 	// that is given back because its copy could not be published.
 	OmitReason bool
 
-	// DeepCopy keeps copies of payload and metadata from before the handler, for handlers that write into the payload's bytes
-	// or the metadata's map. Handlers that replace them need no copy. It costs two allocations for every message.
+	// DeepCopy gives the handler copies of payload and metadata, for handlers that write into the payload's bytes or the
+	// metadata's map. Handlers that replace them need no copy. It costs two allocations for every message.
 	DeepCopy bool
 }
 

@@ -143,7 +143,8 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	}
 	in.observers = t.config.Observers.load()
 	if t.config.DeepCopy {
-		in.payload, in.metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
+		// The handler gets the copies. The subscriber may read the bytes of the delivery again, after a nack.
+		msg.Payload, msg.Metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
 	}
 	in.recorded, in.delayed = carriesRecord(in.metadata), in.metadata[delay.DelayedUntilKey]
 	if !t.warned.Load() {

@@ -165,6 +165,28 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	assert.NotContains(t, letter.Headers, "changed")
 }
 
+// TestDeepCopyHoldsWhereProducedMessagesCannotBePublished: the handler writes into the bytes of its payload, and the router nacks its
+// message.
+func TestDeepCopyHoldsWhereProducedMessagesCannotBePublished(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	calls := testapp.NewLedger()
+	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
+		calls.Add(string(msg.Payload))
+		clear(msg.Payload)
+		clear(msg.Metadata)
+		return []*message.Message{message.NewMessage("invoice", nil)}, nil
+	}, middleware.HandlerOptions{
+		Schedule:   backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond},
+		Middleware: func(c *middleware.TieredRetryConfig) { c.DeepCopy = true },
+	})
+	s.run()
+	s.publish("orders", "1")
+	letter := testapp.Take(t, s.topic("orders")+".dead", 1)[0]
+	assert.Equal(t, "order 1", string(letter.Body))
+	assert.Equal(t, map[string]int{"order 1": 3}, calls.Counts())
+}
+
 // TestMessagesOfTheAppArePersistent: a broker keeps them over a restart.
 func TestMessagesOfTheAppArePersistent(t *testing.T) {
 	t.Parallel()
