@@ -14,18 +14,19 @@ import (
 
 // delivery is a message as it was received. It refers to payload and metadata from before the handler, which may replace them.
 type delivery struct {
-	msg      *message.Message
-	uuid     string
-	payload  message.Payload
-	metadata message.Metadata
-	delayed  string // metadata of components/delay from before the handler
-	ctx      context.Context
-	bound    *binding.Binding // nil: the subscriber is not one of this library
-	own      *binding.Delivery
-	source   *Source   // whose destinations the copies go to; nil: those of the configuration
-	recorded bool      // the metadata hold a record, or marks of the marshaler
-	began    time.Time // when the handler was called; zero where it is not measured
-	took     time.Duration
+	msg       *message.Message
+	uuid      string
+	payload   message.Payload
+	metadata  message.Metadata
+	delayed   string // metadata of components/delay from before the handler
+	ctx       context.Context
+	bound     *binding.Binding // nil: the subscriber is not one of this library
+	own       *binding.Delivery
+	deadlines *deadlines // of its handler
+	source    *Source    // whose destinations the copies go to; nil: those of the configuration
+	recorded  bool       // the metadata hold a record, or marks of the marshaler
+	began     time.Time  // when the handler was called; zero where it is not measured
+	took      time.Duration
 
 	observers *observers      // nil: there are none
 	observed  context.Context // of the observers; nil: they have not changed it
@@ -55,20 +56,6 @@ func (d *delivery) called() {
 func (d *delivery) pace() {
 	if gate := d.gate(); gate == nil || !gate.Attached() {
 		d.sleep(shutdownPause)
-	}
-}
-
-// shuttingDown reports whether the subscription has ended. A context whose deadline is over is no sign of it: a middleware outside
-// may have set it.
-func (d *delivery) shuttingDown() bool {
-	if d.bound == nil || d.bound.Stopping == nil {
-		return d.ctx.Err() == context.Canceled
-	}
-	select {
-	case <-d.bound.Stopping:
-		return true
-	default:
-		return false
 	}
 }
 

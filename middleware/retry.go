@@ -16,7 +16,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
-	"github.com/tieredretry/watermill-retry/internal/warning"
 )
 
 // TieredRetry is the middleware. It is safe for concurrent use by any number of handlers and routers.
@@ -62,36 +61,41 @@ func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*
 //
 // A success costs no allocation.
 func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	seen := &deadlines{}
 	return func(msg *message.Message) ([]*message.Message, error) {
 		var from *binding.Binding
 		var own *binding.Delivery
 		if t.config.Source != nil {
 			from, own = binding.Lookup(msg)
 		}
-		return t.handle(h, msg, from, own)
+		return t.handle(h, msg, from, own, seen)
 	}
 }
 
 // Dispatch is Middleware for a router with handlers of several schedules. A message that brings a TieredRetry of its own, as
 // those of a Connection's subscribers do, is retried by that one.
 func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
+	seen := &deadlines{}
 	return func(msg *message.Message) ([]*message.Message, error) {
 		from, own := binding.Lookup(msg)
 		if from != nil {
 			if of, found := from.Retry.(*TieredRetry); found {
-				return of.handle(h, msg, from, own)
+				return of.handle(h, msg, from, own, seen)
 			}
 		}
-		return t.handle(h, msg, from, own)
+		return t.handle(h, msg, from, own, seen)
 	}
 }
 
 // handle settles a message. Where a function of the app ends the goroutine with runtime.Goexit, only what is deferred
 // here still runs.
 func (t *TieredRetry) handle(
-	h message.HandlerFunc, msg *message.Message, from *binding.Binding, own *binding.Delivery,
+	h message.HandlerFunc, msg *message.Message, from *binding.Binding, own *binding.Delivery, seen *deadlines,
 ) (produced []*message.Message, err error) {
-	in := delivery{msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(), bound: from, own: own}
+	in := delivery{
+		msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(),
+		bound: from, own: own, deadlines: seen,
+	}
 	defer func() {
 		in.restore()
 		if in.finished {
@@ -135,6 +139,9 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	if in.bound != nil {
 		in.bound.Claim()
 	}
+	if at, found := in.ctx.Deadline(); found {
+		t.noteDeadline(in, at)
+	}
 	if in.source, err = t.sourceOf(msg, in.bound); err != nil {
 		if settled(msg) { // for example by Watermill's InstantAck: it may be no longer bound, and no copy of it would be published
 			return h(msg)
@@ -147,9 +154,6 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 		msg.Payload, msg.Metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
 	}
 	in.recorded, in.delayed = carriesRecord(in.metadata), in.metadata[delay.DelayedUntilKey]
-	if !t.warned.Load() {
-		t.warnOfDeadline(in)
-	}
 	if in.recorded || in.ctx.Err() != nil || t.config.DelayArrivals && in.metadata[delay.DelayedForKey] != "" || t.config.MaxAgeFrom != nil {
 		if done, err := t.arrive(in); done {
 			return nil, err
@@ -192,24 +196,6 @@ var ErrNotPublished = errors.New("the router nacked the message after its handle
 // ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no middleware
 // sees it.
 var ErrNilMessage = errors.New("the handler returned a nil message")
-
-// warnOfDeadline warns once if a middleware outside has set a deadline: it also ends the time in which a copy could be held.
-func (t *TieredRetry) warnOfDeadline(in *delivery) {
-	deadline, found := in.ctx.Deadline()
-	if !found {
-		return
-	}
-	if in.own != nil {
-		if subscribers, found := in.own.Deadline(); found && !deadline.Before(subscribers) {
-			return
-		}
-	}
-	if t.warned.Swap(true) {
-		return
-	}
-	warning.Log(t.logger, "A middleware outside of the retry middleware has set a deadline, such as Timeout of a router: a handler that exceeds it "+
-		"has failed. Add Timeout after the retry middleware", t.fields(in))
-}
 
 // arrive settles a message whose handler is not to be called, and reports whether it is such a message.
 func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {

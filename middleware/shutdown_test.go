@@ -77,6 +77,11 @@ func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
 					return nil, msg.Context().Err()
 				}))
 				msg := messageOf(routed)
+				if !bound { // one deadline alone is taken for that of the subscription
+					_, err := h(msg)
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					msg = messageOf(routed)
+				}
 				for failure, want := range []string{"1s.orders", "5s.orders", "5s.orders", "1m.orders", "dead.orders"} {
 					if bound {
 						msg.SetContext(s.bind(msg.Context()))
@@ -92,7 +97,7 @@ func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
 				assert.Equal(t, retrymw.DeadReasonExhausted, record.DeadReason)
 				assert.Equal(t, 5, record.Failures)
 				assert.Equal(t, 1, logs.lines("has set a deadline"), "one warning")
-				assert.Zero(t, logs.lines("Shutting down"))
+				assert.Equal(t, bound, logs.lines("Shutting down") == 0)
 			})
 		})
 	}
@@ -110,7 +115,8 @@ func TestDeadlineOfTheSubscriberIsNoReasonForAWarning(t *testing.T) {
 	})
 }
 
-// Once a deadline is over, the context of a message that is not bound cannot signal a shutdown any more.
+// Once a deadline of a middleware is over, the context of a message that is not bound cannot signal a shutdown any
+// more.
 func TestDeadlineSetOutsideDoesNotEndTheHold(t *testing.T) {
 	routed := routerContext(t)
 	for _, bound := range []bool{true, false} {
@@ -132,10 +138,56 @@ func TestDeadlineSetOutsideDoesNotEndTheHold(t *testing.T) {
 				if bound {
 					ctx = s.bind(routed)
 				}
-				_, err := watermillmw.Timeout(time.Minute)(retry.Middleware(failing(errDown)))(messageOf(ctx))
+				failure := errDown
+				h := watermillmw.Timeout(time.Minute)(retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+					return nil, failure
+				}))
+				if !bound { // a message with another deadline
+					failure = nil
+					_, err := h(messageOf(ctx))
+					require.NoError(t, err)
+					failure = errDown
+					time.Sleep(time.Second)
+				}
+				_, err := h(messageOf(ctx))
 				require.NoError(t, err)
 				assert.Equal(t, "1s.orders", sent.only(t).topic)
 				assert.Less(t, sent.tries, 80, "with back-off")
+			})
+		})
+	}
+}
+
+// The context of Router.Run has a deadline, and the subscriber is not one of this library.
+func TestDeadlineOfTheRouterEndsTheHold(t *testing.T) {
+	routed := routerContext(t)
+	for name, row := range map[string]struct {
+		before int  // messages that are processed before
+		wrong  bool // the middleware does not fit the subscriber
+	}{"the first message": {}, "the third message": {before: 2}, "a message of another source": {wrong: true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent, _, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+					if !row.wrong {
+						c.Source = nil
+					}
+				})
+				sent.fail = func(int) error { return errNoBroker }
+				ctx, cancel := context.WithTimeout(routed, time.Minute)
+				defer cancel()
+				began, failure := time.Now(), error(nil)
+				h := retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })
+				for range row.before {
+					_, err := h(messageOf(ctx))
+					require.NoError(t, err)
+					time.Sleep(time.Second)
+				}
+				failure = errDown
+				_, err := h(messageOf(ctx))
+				require.Error(t, err)
+				assert.Equal(t, time.Minute+time.Second, time.Since(began), "the pause of a shutdown")
+				assert.Equal(t, 1, logs.lines("Shutting down"))
+				assert.Zero(t, logs.lines("has set a deadline"))
 			})
 		})
 	}

@@ -49,6 +49,27 @@ func TestClosedPublisherGivesBack(t *testing.T) {
 	assert.Equal(t, messages, left.Len())
 }
 
+// TestDeadlineOfTheRouterGivesBackWhatIsHeld: it is a shutdown, as the cancellation of the context of Router.Run.
+func TestDeadlineOfTheRouterGivesBackWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, start func(plan) *app) {
+		proxy, uri := broker.Proxy(t)
+		expires := make(chan struct{})
+		a := start(plan{
+			schedule: schedule, concurrency: 1, publishing: uri, expires: expires,
+			handle: func(*message.Message) error { return errDown },
+		})
+		proxy.Stop()
+		a.send(1)
+		a.wait(func() bool { return len(a.outcomes(middleware.Held)) == 1 }, "the message is held")
+		close(expires)
+		a.wait(func() bool { return len(a.outcomes(middleware.GivenBack)) == 1 }, "it is given back")
+		a.wait(a.router.IsClosed, "Run ends")
+		assert.Zero(t, a.log.Count("has set a deadline"), "no middleware has")
+		assert.NotContains(t, testapp.Take(t, a.queue, 1)[0].Headers, middleware.FailuresKey)
+	})
+}
+
 // TestMessageThatCannotBeMarshalledIsDeadLettered at once, and its neighbours are retried.
 func TestMessageThatCannotBeMarshalledIsDeadLettered(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@
 package hold_test
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net"
@@ -39,6 +40,7 @@ type plan struct {
 	change      func(*config.BuilderConfig)
 	retry       func(*middleware.TieredRetryConfig)
 	handle      func(*message.Message) error
+	expires     <-chan struct{} // closed: the deadline of the context of Router.Run is over; nil: it has none
 }
 
 // An app is one handler with retries on a queue that no other test uses.
@@ -93,13 +95,47 @@ func start(t testing.TB, p plan, add func(*app, config.BuilderConfig, plan)) *ap
 	}
 	a.router = message.NewDefaultRouter(a.log)
 	add(a, b, p)
-	stop := testapp.Start(t, a.router)
+	var runs testapp.Runnable = a.router
+	if p.expires != nil {
+		runs = expiring{a.router, p.expires}
+	}
+	stop := testapp.Start(t, runs)
 	a.stop = sync.OnceFunc(stop)
 	t.Cleanup(func() {
 		a.stop()
 		require.NoError(t, a.closeParts())
 	})
 	return a
+}
+
+// expiring is a router whose context has a deadline.
+type expiring struct {
+	*message.Router
+	over <-chan struct{}
+}
+
+func (e expiring) Run(ctx context.Context) error {
+	return e.Router.Run(deadline{ctx, time.Now().Add(time.Hour), e.over})
+}
+
+// deadline is a context whose deadline is over when a test says so.
+type deadline struct {
+	context.Context
+	at   time.Time
+	over <-chan struct{}
+}
+
+func (d deadline) Deadline() (time.Time, bool) { return d.at, true }
+
+func (d deadline) Done() <-chan struct{} { return d.over }
+
+func (d deadline) Err() error {
+	select {
+	case <-d.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
 }
 
 func connect(a *app, b config.BuilderConfig, p plan) {
@@ -144,6 +180,7 @@ func parts(a *app, b config.BuilderConfig, p plan) {
 		a.router.AddConsumerHandler("billing"+strconv.Itoa(i), a.queue, subscriber, p.handle).AddMiddleware(retry.Middleware)
 	}
 	a.closeParts = failures.Close
+	a.t.Cleanup(func() { require.NoError(a.t, subscriber.Close()) }) // the router does not where its context ends first
 	a.publish = func(msg *message.Message) error {
 		return failures.Publish(backoff.Tier(p.schedule[0]).String()+"."+a.queue, msg)
 	}
