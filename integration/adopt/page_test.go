@@ -56,5 +56,5 @@ func TestPageAndTestsHaveTheSameSteps(t *testing.T) {
 			assert.Equal(t, steps, numbers(`(?m)^\t+// Step (\d+):`, code), tested[0])
 		}
 	}
-	assert.Equal(t, 7, sections)
+	assert.Equal(t, 8, sections)
 }

@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"strings"
 	"sync"
 	"testing"
 
@@ -29,6 +30,7 @@ func TestRolloutOfConnectInTwoSteps(t *testing.T) {
 func rollOut(t *testing.T, step1, step2 build) {
 	t.Helper()
 	d := newDeployment(t)
+	d.concurrency = 1
 	d.declare()
 	before, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
@@ -68,6 +70,34 @@ func rollOut(t *testing.T, step1, step2 build) {
 	require.NoError(t, err)
 	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
 	assert.Empty(t, after.Policy)
+}
+
+// TestOrderOfTheQueueIsKeptInTwoSteps with Concurrency 1, as the page has it: messages that do not fail are handled as before.
+func TestOrderOfTheQueueIsKeptInTwoSteps(t *testing.T) {
+	t.Parallel()
+	for _, step := range []build{connectedOnly, connected} {
+		d := newDeployment(t)
+		d.concurrency = 1
+		d.declare()
+		var sent, handled []string
+		for i := range 200 {
+			sent = append(sent, testapp.ID(i))
+		}
+		var mu sync.Mutex
+		d.fails = func(identity string, _ int) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			handled = append(handled, strings.TrimPrefix(identity, "order "))
+			return false
+		}
+		testapp.Send(t, "", d.queue, testapp.Orders(len(sent))...)
+		one := d.instance(step)
+		one.handlers = 1
+		one.start()
+		d.processed.Wait(t, len(sent), patience)
+		one.stop()
+		assert.Equal(t, sent, handled)
+	}
 }
 
 // TestRolloutInOneStepLoops tests the page's warning: an old instance cannot read what comes back from a tier.

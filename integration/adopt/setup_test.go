@@ -62,6 +62,8 @@ type deployment struct {
 	takes         time.Duration // how long a handler works on a message
 	managed       bool          // list asks the management API, which takes less processor time than rabbitmqctl
 
+	concurrency int // of its instances
+
 	calls, processed *testapp.Ledger
 	deliveries       *testapp.Ledger // to any instance
 	unreadable       *testapp.Ledger // to a stock instance, whose marshaler returned an error
@@ -114,6 +116,9 @@ type instance struct {
 	change   func(*config.BuilderConfig)
 	gate     atomic.Pointer[chan struct{}] // its handlers wait for it
 
+	middlewares []message.HandlerMiddleware // of its router, before all others
+	concurrency int                         // with Connect; 0: the default
+
 	log       *testapp.Log
 	processed atomic.Int64
 	returned  atomic.Int64 // processed after they had come back from a tier
@@ -122,7 +127,10 @@ type instance struct {
 }
 
 func (d *deployment) instance(b build) *instance {
-	return &instance{d: d, build: b, queue: d.queue, handlers: 2, change: func(*config.BuilderConfig) {}, log: &testapp.Log{}, retried: testapp.NewLedger()}
+	return &instance{
+		d: d, build: b, queue: d.queue, handlers: 2, concurrency: d.concurrency, change: func(*config.BuilderConfig) {},
+		log: &testapp.Log{}, retried: testapp.NewLedger(),
+	}
 }
 
 func (d *deployment) start(b build) *instance {
@@ -161,6 +169,7 @@ func (i *instance) start() *instance {
 	t := i.d.t
 	t.Helper()
 	router := message.NewDefaultRouter(i.log)
+	router.AddMiddleware(i.middlewares...)
 	add := i.addParts
 	if i.build == connectedOnly || i.build == connected {
 		add = i.addConnected
@@ -208,7 +217,8 @@ func (i *instance) addParts(router *message.Router) (closeRest func() error) {
 func (i *instance) addConnected(router *message.Router) (closeRest func() error) {
 	t := i.d.t
 	t.Helper()
-	rabbit, err := config.Connect(i.options(), i.log, middleware.HandlerOptions{Middleware: i.observe})
+	options := middleware.HandlerOptions{Concurrency: i.concurrency, Middleware: i.observe}
+	rabbit, err := config.Connect(i.options(), i.log, options)
 	require.NoError(t, err)
 	for n := range i.handlers {
 		if i.build == connected {
