@@ -103,7 +103,7 @@ func TestStatus(t *testing.T) {
 	assert.False(t, w.Tiers[1].Retired)
 
 	all := run(t, 0, "status", "--prefix", q.prefix, "--no-color").stdout
-	assert.Regexp(t, `(?m)^`+q.work+` +0 +0 +0 +0 +no consumer$`, all)
+	assert.Regexp(t, `(?m)^`+q.work+` +0 +0 +0 +0 +no consumer: (paused, or )?its app is down$`, all)
 	assert.Regexp(t, `(?m)^  tier 2h +4 +4 +0 +0 +within 2h$`, all)
 	assert.NotContains(t, all, "tier 1h ", "an empty tier")
 	assert.Regexp(t, `(?m)^  dead letters +3 +3 +0 +0$`, all)

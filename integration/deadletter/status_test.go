@@ -1,17 +1,24 @@
 package deadletter_test
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -229,4 +236,88 @@ func TestStatusIsFresh(t *testing.T) {
 		assert.Equal(t, n, w.Tiers[0].Messages)
 		assert.Equal(t, status.At.Add(time.Hour), w.Tiers[0].NextDue)
 	}
+}
+
+// TestStatusTellsAPauseFromAnAppThatIsDown: with a handler that is paused, also across a reconnect, and after its app has ended. The virtual
+// host has no other app.
+func TestStatusTellsAPauseFromAnAppThatIsDown(t *testing.T) {
+	t.Parallel()
+	client, name := broker.Management(t), broker.Name(t, "pause")
+	address, err := url.Parse(broker.URL(t))
+	require.NoError(t, err)
+	_, err = client.PutVhost(name, rabbithole.VhostSettings{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = client.DeleteVhost(name) })
+	_, err = client.UpdatePermissionsIn(name, client.Username, rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"})
+	require.NoError(t, err)
+	address.Path = "/" + name
+	api, err := url.Parse(client.Endpoint)
+	require.NoError(t, err)
+	api.User = url.UserPassword(client.Username, client.Password)
+
+	rabbit, err := config.Connect(config.BuilderConfig{
+		AMQP: amqp.NewDurableQueueConfig(address.String()), Schedule: backoff.Schedule{time.Minute},
+	}, nil)
+	require.NoError(t, err)
+	router := message.NewDefaultRouter(nil)
+	handled := make(chan string, 1)
+	rabbit.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error { handled <- msg.UUID; return nil })
+	stop := testapp.Start(t, router)
+
+	why := func(management string) string {
+		store, err := deadletter.Open(deadletter.Config{URI: address.String(), Management: management}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, store.Close()) }()
+		status, err := store.Status(t.Context(), "orders")
+		require.NoError(t, err)
+		return find(t, status, "orders").NoConsumer
+	}
+	becomes := func(management, want string) {
+		t.Helper()
+		broker.Eventually(t, soon, func() bool { return why(management) == want }, "it is %q", want)
+	}
+	becomes(api.String(), "")
+	require.NoError(t, rabbit.Pause("billing"))
+	becomes(api.String(), "paused, or its app is down")
+	becomes("", "paused, or its app is down")
+
+	for _, connection := range connectionsOf(t, client, name) {
+		_, err := client.CloseConnection(connection)
+		require.NoError(t, err)
+	}
+	broker.Eventually(t, soon, func() bool {
+		return rabbit.Health().Links[0].Reconnects > 0 && rabbit.Health().Ready() == nil
+	}, "the app is connected again")
+	becomes(api.String(), "paused, or its app is down")
+	require.NoError(t, rabbit.Resume("billing"))
+	require.NoError(t, rabbit.Publisher().Publish("orders", message.NewMessage("order-1", nil)))
+	assert.Equal(t, "order-1", broker.Receive(t, handled, "the handler goes on"))
+
+	stop()
+	require.NoError(t, rabbit.Close())
+	becomes(api.String(), "its app is down")
+	untagged := broker.User(t, "", "", ".*")
+	_, err = client.PutUser(untagged, rabbithole.UserSettings{Password: untagged, Tags: rabbithole.UserTags{"management"}})
+	require.NoError(t, err)
+	_, err = client.UpdatePermissionsIn(name, untagged, rabbithole.Permissions{Read: ".*"})
+	require.NoError(t, err)
+	api.User = url.UserPassword(untagged, untagged)
+	becomes(api.String(), "paused, or its app is down")
+}
+
+// connectionsOf waits until the management API shows both connections of an app, and returns their names.
+func connectionsOf(t *testing.T, client *rabbithole.Client, vhost string) (names []string) {
+	t.Helper()
+	broker.Eventually(t, soon, func() bool {
+		all, err := client.ListVhostConnections(vhost)
+		require.NoError(t, err)
+		names = nil
+		for _, connection := range all {
+			if strings.HasPrefix(fmt.Sprint(connection.ClientProperties["connection_name"]), "watermill-retry ") {
+				names = append(names, connection.Name)
+			}
+		}
+		return len(names) == 2
+	}, "two connections")
+	return names
 }

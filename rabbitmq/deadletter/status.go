@@ -36,6 +36,10 @@ type WorkQueue struct {
 	// Inbox is between the tiers of a group and the work queue. Its Queue is empty where the work queue needs none.
 	Inbox Depth `json:"inbox,omitzero"`
 	Dead  Depth `json:"dead"`
+	// NoConsumer is why the work queue has no consumer, as far as the broker shows it: "paused, or its app is down", or "its app is down",
+	// where no connected app has a handler without a consumer. Only with Config.Management and a user with the tag "monitoring" can it
+	// be the second. Empty: it has one, or does not exist.
+	NoConsumer string `json:"no_consumer,omitzero"`
 }
 
 // Depth is how many messages a queue has.
@@ -96,6 +100,7 @@ func (s *Store) StatusWith(ctx context.Context, current []topology.Topology, wor
 	}
 	status := b.status(works)
 	s.refreshStatus(ctx, &status)
+	s.explainIdle(ctx, &status)
 	if ctx.Err() != nil {
 		return Status{}, context.Cause(ctx)
 	}

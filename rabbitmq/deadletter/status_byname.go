@@ -54,6 +54,7 @@ func (s *Store) statusByName(ctx context.Context, current []topology.Topology, w
 	if ctx.Err() != nil {
 		return Status{}, context.Cause(ctx)
 	}
+	s.explainIdle(ctx, &status)
 	return status, look.err
 }
 

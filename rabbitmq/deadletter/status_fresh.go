@@ -81,3 +81,40 @@ func (s *Status) depths() []*Depth {
 	}
 	return all
 }
+
+const (
+	maybePaused = "paused, or its app is down"
+	appIsDown   = "its app is down"
+)
+
+// explainIdle sets NoConsumer. The consumer of a paused handler is cancelled, and its channel stays open: the broker does not show of which
+// queue it was.
+func (s *Store) explainIdle(ctx context.Context, status *Status) {
+	why := ""
+	for i := range status.Queues {
+		w := &status.Queues[i]
+		if w.Missing || w.Consumers > 0 {
+			continue
+		}
+		if why == "" {
+			why = s.whyIdle(ctx)
+		}
+		w.NoConsumer = why
+	}
+}
+
+func (s *Store) whyIdle(ctx context.Context) string {
+	if s.config.Management == "" {
+		return maybePaused
+	}
+	ctx, cancel := context.WithTimeout(ctx, freshWithin)
+	defer cancel()
+	client, err := s.managementClient()
+	if err != nil {
+		return maybePaused
+	}
+	if idle, err := client.Idle(ctx); err != nil || !idle.All || idle.Channels > 0 {
+		return maybePaused
+	}
+	return appIsDown
+}

@@ -70,6 +70,10 @@ func openSession(current *dial.Connection, s *subscription) (*session, error) {
 	if bound == 0 {
 		s.endEra() // of a consumer before it
 		n.settler.consumerEnded()
+		if err := channel.Qos(1, 0, false); err != nil { // by its prefetch an operator sees a handler that is paused
+			_ = channel.Close()
+			return nil, err
+		}
 	} else if err := n.consume(s, bound); err != nil {
 		_ = channel.Close()
 		return nil, err

@@ -66,6 +66,7 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 	}
 	if p.config.Pauser != nil {
 		shown.Handlers = handlerRows(p.config.Pauser.Health())
+		shown.explainPauses()
 	}
 	name := "board.html"
 	if r.URL.Query().Get("part") != "" {
@@ -73,6 +74,17 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 	}
 	p.render(w, http.StatusOK, name, "Board", shown)
 	return nil
+}
+
+// explainPauses shows the pauses of this process, which the broker cannot show.
+func (v *boardView) explainPauses() {
+	for i := range v.Queues {
+		row := &v.Queues[i]
+		paused := func(h handlerRow) bool { return h.Queue == row.Name && len(h.Paused) > 0 }
+		if row.NoConsumer != "" && slices.ContainsFunc(v.Handlers, paused) {
+			row.NoConsumer = "paused in this process"
+		}
+	}
 }
 
 // newBoard returns the board. stuck are the tiers that have been overdue for overdueAge.

@@ -335,6 +335,22 @@ func TestPauseAndResume(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, setup(t, some(), nil).post("pause", nil).Code, "without a Pauser")
 }
 
+// The broker cannot show a pause, and the page knows those of its own process.
+func TestBoardShowsWhyAQueueHasNoConsumer(t *testing.T) {
+	t.Parallel()
+	for want, of := range map[string]string{"no consumer: its app is down": "mails", "no consumer: paused in this process": "orders"} {
+		s := setup(t, some(), func(c *page.Config) {
+			c.Status = func(context.Context) (deadletter.Status, error) {
+				s := status()
+				s.Queues[0].Consumers, s.Queues[0].NoConsumer = 0, "its app is down"
+				return s, nil
+			}
+			c.Pauser = &pauser{health: middleware.Health{Subscriptions: []middleware.SubscriptionHealth{{Queue: of, Paused: []string{"failing"}}}}}
+		})
+		assert.Contains(t, body(t, s.get(""), http.StatusOK), want)
+	}
+}
+
 func TestConfigFaults(t *testing.T) {
 	t.Parallel()
 	_, err := page.New(page.Config{Queues: []string{""}, Hosts: []string{"localhost:8080"}, MaxLetters: -1, Timeout: -1})

@@ -79,8 +79,8 @@ func (b *statusTable) work(w deadletter.WorkQueue) {
 	switch {
 	case w.Missing:
 		note = "does not exist"
-	case w.Consumers == 0:
-		note = "no consumer"
+	case w.NoConsumer != "":
+		note = "no consumer: " + w.NoConsumer
 	}
 	group := ""
 	for _, t := range w.Tiers {
