@@ -84,9 +84,13 @@ func overview() []Panel {
 			},
 		},
 		{
-			Title: "Age of the waiting figures", Width: 8, Unit: "s", Warning: 300, Critical: 900,
-			Description: "How old the figures of what waits in the queues are; it grows while the broker does not answer.",
-			Queries:     []Query{{`max by (job) (watermill_retry_waiting_age_seconds` + ofJob + `)`, "{{job}}"}},
+			Title: "Handlers that take no messages", Width: 8, Unit: "short", Warning: 1,
+			Description: "On how many instances each handler is paused, by the reason, or does not consume without a pause, and how many instances are down.",
+			Queries: []Query{
+				{`sum by (handler, reason) (watermill_retry_paused` + ofJob + `)`, "{{handler}} paused: {{reason}}"},
+				{`sum by (handler) ((watermill_retry_consuming` + ofJob + ` == bool 0) unless on (job, instance, handler) watermill_retry_paused` + ofJob + ` == 1)`, "{{handler}} does not consume"},
+				{`sum by (job) (up` + ofJob + ` == bool 0)`, "{{job}} down"},
+			},
 		},
 	}
 }
@@ -178,9 +182,9 @@ func outage() []Panel {
 			Queries:     []Query{{failing("handler", ofJob), "{{handler}}"}},
 		},
 		{
-			Title: "Paused", Width: 8, Unit: "short", Warning: 1,
-			Description: "On how many instances each handler takes no new messages, by the reason.",
-			Queries:     []Query{{`sum by (handler, reason) (watermill_retry_paused` + ofJob + `)`, "{{handler}}: {{reason}}"}},
+			Title: "Age of the waiting figures", Width: 8, Unit: "s", Warning: 300, Critical: 900,
+			Description: "How old the figures of what waits in the queues are; it grows while the broker does not answer.",
+			Queries:     []Query{{`max by (job) (watermill_retry_waiting_age_seconds` + ofJob + `)`, "{{job}}"}},
 		},
 		{
 			Title: "Holding", Width: 8, Unit: "short", Warning: 1,

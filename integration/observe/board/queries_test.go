@@ -54,8 +54,28 @@ func TestQueries(t *testing.T) {
 		return errors.Join(faults...)
 	})
 
+	s.requirePauseShown(t, boards, values, "mail")
 	s.requireAlerts(t, "DeadLettersGrowing", "OrphansAboveZero", "Holding", "PausedTooLong", "OverdueTier")
 	t.Logf("%d queries of boards, %d of the documentation", len(boards), len(documented))
+}
+
+// requirePauseShown: a paused handler is shown with its reason, and not as one that does not consume.
+func (s *server) requirePauseShown(t *testing.T, boards []question, values *strings.Replacer, handler string) {
+	t.Helper()
+	var shown []string // the reasons of the paused handler
+	for _, q := range boards {
+		if !strings.HasSuffix(q.where, "panel Handlers that take no messages") {
+			continue
+		}
+		samples, err := s.query(t.Context(), values.Replace(q.expr))
+		require.NoError(t, err)
+		for _, result := range samples {
+			if result.Metric["handler"] == handler && result.number() > 0 {
+				shown = append(shown, result.Metric["reason"])
+			}
+		}
+	}
+	require.Equal(t, []string{"paused"}, shown)
 }
 
 // poll calls a function until it returns no error.

@@ -61,7 +61,7 @@ func queuePanels() []Panel {
 		},
 		{
 			Title: "Work queues: consumers", Width: 8, Unit: "short",
-			Description: "How many consumers each work queue has; 0 means that no instance takes its messages.",
+			Description: "How many consumers each work queue has; 0 means that its app is down or has paused its handler, which the board of apps shows.",
 			Queries:     []Query{{`topk(20, ` + queues(consumers, work) + `)`, "{{queue}}"}},
 		},
 		{
