@@ -15,6 +15,7 @@ import (
 const (
 	defaultPublishTimeout = 30 * time.Second
 	defaultMaxHold        = 10 * time.Minute
+	defaultMaxDelay       = 30 * 24 * time.Hour
 
 	// shutdownPause is longer than ten of the rounds that watermill-amqp's subscriber needs to see that its context has ended.
 	shutdownPause = time.Second
@@ -85,21 +86,27 @@ type TieredRetryConfig struct {
 	// With a Jitter, each tier of a schedule has eight queues or topics.
 	Jitter float64
 
-	// MaxAge is how old a message may be, from its first failure on. An older one, and one that would be older at its next retry, is
-	// dead-lettered as expired. The times are those of the hosts: an hour of difference between two clocks is an hour of age. 0: no
-	// limit.
+	// MaxAge is how old a message may be, from its first failure on, or from its first arrival if it had to wait then for a requested
+	// delay. An older one, and one that would be older at its next retry, is dead-lettered as expired. The times are those of the hosts:
+	// an hour of difference between two clocks is an hour of age. 0: no limit.
 	MaxAge time.Duration
 
 	// MaxAgeFrom returns when a message was sent, for example from its metadata. MaxAge then holds from that time, too. A zero time
 	// is not known. It is called for every message, and must be safe for concurrent use. Optional.
 	MaxAgeFrom func(*message.Message) time.Time
 
+	// MaxDelay is the longest requested delay: of backoff.RetryAfter, of the metadata of Watermill's components/delay, and what remains of
+	// either in the failure record, which any publisher can set. A longer one is cut, and the first cut is logged. The default is 30 days,
+	// or the longest delay of Schedule, Rules and ExtraTiers if that is longer. It must not be below the longest delay of Schedule and
+	// Rules, and not above backoff.MaxDelay, ten years.
+	MaxDelay time.Duration
+
 	// ExtraTiers are tiers that no schedule uses. A requested delay waits on the longest tier that is not above it, then on the
 	// longest that is not above the rest, and so on: more tiers make fewer rounds. See backoff.Ladder. Optional.
 	ExtraTiers []time.Duration
 
 	// TiersWait is true where a copy comes back when the delay of its tier is over, as on RabbitMQ, and false where the backend waits
-	// until the due time of each message, as package relay does. Builder.TieredRetryConfig sets it.
+	// until the due time of each message, as package relay does. Builder.TieredRetryConfig sets it. Tiers can have one tier more then.
 	TiersWait bool
 
 	// DelayArrivals makes a message wait before its first try if it has the metadata of Watermill's components/delay. The delay
@@ -149,17 +156,40 @@ func (c *TieredRetryConfig) setDefaults() {
 	if c.MaxHold == 0 {
 		c.MaxHold = defaultMaxHold
 	}
+	if c.MaxDelay == 0 {
+		c.MaxDelay = slices.Max(append(c.ExtraTiers[:len(c.ExtraTiers):len(c.ExtraTiers)], c.longestDelay(), defaultMaxDelay))
+	}
 }
 
 // Tiers returns all tiers that messages may wait on: those of Schedule, of Rules and ExtraTiers, ascending. With a Jitter, the lanes of
-// Schedule and of Rules are among them.
+// Schedule and of Rules are among them. Where TiersWait, one of 1s is among them, for requested delays, if there are tiers below 1s and the
+// next longer one is more than 20 times as long, or there is none.
 func (c *TieredRetryConfig) Tiers() []backoff.Tier {
-	return backoff.Schedule(slices.Concat(unionOf(c.Schedule, c.Rules, c.ExtraTiers), c.lanes())).Tiers()
+	all := slices.Concat(c.plainTiers(), backoff.Schedule(c.lanes()).Tiers())
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // plainTiers are Tiers without Jitter.
 func (c *TieredRetryConfig) plainTiers() []backoff.Tier {
-	return backoff.Schedule(unionOf(c.Schedule, c.Rules, c.ExtraTiers)).Tiers()
+	tiers := backoff.Schedule(unionOf(c.Schedule, c.Rules, c.ExtraTiers)).Tiers()
+	at, found := slices.BinarySearch(tiers, roundTier)
+	if !c.TiersWait || found || at == 0 || at < len(tiers) && !tooManyRounds(time.Duration(tiers[at]), tiers[at-1]) {
+		return tiers
+	}
+	return slices.Insert(tiers, at, roundTier)
+}
+
+const (
+	// roundTier is added to tiers that are shorter, so that a message with a long delay is published about once a second.
+	roundTier = backoff.Tier(time.Second)
+	// maxShortRounds is how many rounds a wait takes at most on a tier that is shorter than roundTier.
+	maxShortRounds = 20
+)
+
+// tooManyRounds reports whether a wait is too long for a tier that is shorter than roundTier.
+func tooManyRounds(wait time.Duration, tier backoff.Tier) bool {
+	return tier < roundTier && wait > maxShortRounds*time.Duration(tier)
 }
 
 // lanes are the lanes of all delays that are spread.
@@ -171,6 +201,17 @@ func (c *TieredRetryConfig) lanes() (lanes []time.Duration) {
 		lanes = append(lanes, backoff.Lanes(time.Duration(tier), c.Jitter)...)
 	}
 	return lanes
+}
+
+// longestDelay is the longest delay of Schedule and Rules.
+func (c *TieredRetryConfig) longestDelay() (longest time.Duration) {
+	for _, delay := range unionOf(c.Schedule, c.Rules, nil) {
+		longest = max(longest, delay)
+	}
+	for _, rule := range c.Rules {
+		longest = max(longest, rule.Then.delay)
+	}
+	return longest
 }
 
 // ValidateRules reports the faults of Rules, ExtraTiers and Jitter, joined. Validate reports them, too.
@@ -194,7 +235,7 @@ func (c *TieredRetryConfig) ValidateRules() error {
 
 // policy returns what decisions depend on.
 func (c *TieredRetryConfig) policy() policy {
-	p := policy{schedule: c.Schedule, tiers: c.plainTiers(), jitter: c.Jitter, tiersWait: c.TiersWait, maxAge: c.MaxAge}
+	p := policy{schedule: c.Schedule, tiers: c.plainTiers(), jitter: c.Jitter, tiersWait: c.TiersWait, maxAge: c.MaxAge, maxDelay: c.MaxDelay}
 	p.lanes = without(c.Tiers(), p.tiers)
 	return p
 }
@@ -263,6 +304,9 @@ func (c TieredRetryConfig) Validate() error {
 		if d.value < 0 {
 			fault("%s is %v: it must be 0 (the default) or more", d.field, d.value)
 		}
+	}
+	if longest := c.longestDelay(); c.MaxDelay != 0 && (c.MaxDelay < longest || c.MaxDelay > backoff.MaxDelay) {
+		fault("MaxDelay is %v: it must be 0 (the default), or from %v, the longest delay of Schedule and Rules, to %v", c.MaxDelay, longest, backoff.MaxDelay)
 	}
 	return errors.Join(faults...)
 }

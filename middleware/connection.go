@@ -167,9 +167,9 @@ func (o HandlerOptions) Configure(backend TieredRetryConfig) TieredRetryConfig {
 	if o.Middleware != nil {
 		o.Middleware(&config)
 	}
+	config.TiersWait, config.DelayArrivals = backend.TiersWait, backend.DelayArrivals
 	config.Publisher, config.Source, config.DeclaredTiers = backend.Publisher, backend.Source, config.Tiers()
 	config.Observers = backend.Observers
-	config.TiersWait, config.DelayArrivals = backend.TiersWait, backend.DelayArrivals
 	config.GenerateRetryDestination, config.GenerateDeadLetterDestination = backend.GenerateRetryDestination, backend.GenerateDeadLetterDestination
 	return config
 }

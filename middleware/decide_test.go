@@ -20,7 +20,7 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	earlier := now.Add(-time.Hour)
 	from := origin{topic: "orders", handler: "billing", subscriber: "amqp.Subscriber"}
 	schedule := backoff.Schedule{time.Second, time.Minute}
-	p := policy{schedule: schedule, tiers: schedule.Tiers(), tiersWait: true}
+	p := policy{schedule: schedule, tiers: schedule.Tiers(), tiersWait: true, maxDelay: time.Hour}
 	errDown := errors.New("the bank is down")
 	var retry TieredRetry
 	because := func(err error) failure {
@@ -76,8 +76,27 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		"arrives, cannot be unmarshaled": {situation{}, because(errUnmarshal("no JSON")), decision{outcome: DeadLettered, record: copied(1, "cannot unmarshal the message: no JSON", time.Time{}, DeadReasonUnmarshal)}},
 		"arrives, delayed": {situation{delayed: 90 * time.Second}, failure{}, decision{
 			outcome: Parked, tier: minute, delay: 90 * time.Second,
-			record: Record{DueAt: now.Add(90 * time.Second), Remaining: 30 * time.Second, Topic: "orders", Handler: "billing"},
+			record: Record{FirstArrivedAt: now, DueAt: now.Add(90 * time.Second), Remaining: 30 * time.Second, Topic: "orders", Handler: "billing"},
 		}},
+		"arrives, delayed for years": {situation{delayed: backoff.MaxDelay}, failure{}, decision{
+			outcome: Parked, tier: minute, delay: time.Hour, cut: backoff.MaxDelay,
+			record: Record{FirstArrivedAt: now, DueAt: now.Add(time.Hour), Remaining: 59 * time.Minute, Topic: "orders", Handler: "billing"},
+		}},
+		"arrives, years remain": {situation{record: Record{FirstArrivedAt: earlier, Remaining: backoff.MaxDelay, Topic: "orders"}}, failure{}, decision{
+			outcome: Parked, tier: minute, delay: time.Hour, cut: backoff.MaxDelay,
+			record: Record{FirstArrivedAt: earlier, DueAt: now.Add(time.Hour), Remaining: 59 * time.Minute, Topic: "orders"},
+		}},
+		"arrives, delayed, with times of the future": {
+			situation{record: Record{FirstArrivedAt: now.Add(time.Hour), FirstFailedAt: now.Add(time.Hour), Remaining: time.Second, Topic: "orders"}}, failure{},
+			decision{
+				outcome: Parked, tier: second, delay: time.Second,
+				record: Record{FirstArrivedAt: now, FirstFailedAt: now.Add(time.Hour), DueAt: now.Add(time.Second), Topic: "orders"},
+			},
+		},
+		"fails, with times of the future": {
+			situation{called: true, record: Record{FirstFailedAt: now.Add(time.Hour)}}, because(errDown),
+			decision{outcome: Retried, record: downAt(time.Second), tier: second, delay: time.Second},
+		},
 		"succeeds":                                 {situation{called: true}, failure{}, decision{outcome: Processed}},
 		"succeeds after a failure":                 {situation{called: true, record: failed(1)}, failure{}, decision{outcome: Recovered, record: failed(1)}},
 		"succeeds after a snooze":                  {situation{called: true, record: Record{Snoozes: 1}}, failure{}, decision{outcome: Recovered, record: Record{Snoozes: 1}}},
@@ -91,7 +110,7 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		"requests a delay":                         {situation{called: true}, because(backoff.RetryAfter(errDown, 2*time.Second)), decision{outcome: Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
 		"requests a part of a tier":                {situation{called: true}, because(backoff.RetryAfter(errDown, 1500*time.Millisecond)), decision{outcome: Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
 		"requests less than a millisecond":         {situation{called: true}, because(backoff.RetryAfter(errDown, time.Second+1)), decision{outcome: Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
-		"requests more than MaxDelay":              {situation{called: true}, because(backoff.RetryAfter(errDown, 2*backoff.MaxDelay)), decision{outcome: Retried, record: remaining(downAt(backoff.MaxDelay), backoff.MaxDelay-time.Minute), tier: minute, delay: backoff.MaxDelay}},
+		"requests more than MaxDelay":              {situation{called: true}, because(backoff.RetryAfter(errDown, 2*backoff.MaxDelay)), decision{outcome: Retried, record: remaining(downAt(time.Hour), 59*time.Minute), tier: minute, delay: time.Hour, cut: 2 * backoff.MaxDelay}},
 		"requests a delay, no retries left":        {situation{called: true, record: failed(2)}, because(backoff.RetryAfter(errDown, time.Second)), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
 		"fails, shutdown":                          {situation{called: true, ended: true}, because(errDown), decision{outcome: GivenBack}},
 		"fails, acked by the handler":              {situation{called: true, settled: true}, because(errDown), decision{outcome: Settled}},

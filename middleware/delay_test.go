@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"strings"
 	"testing"
@@ -89,16 +90,138 @@ func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
 	}
 }
 
+// A delay of centuries that a handler requests, or that any publisher can write into the metadata, is cut. The log has it once.
 func TestRequestedDelayIsAtMostMaxDelay(t *testing.T) {
 	ctx := routerContext(t)
+	const day = 24 * time.Hour
+	for name, row := range map[string]struct {
+		change func(*retrymw.TieredRetryConfig)
+		want   time.Duration
+	}{
+		"default":                           {func(*retrymw.TieredRetryConfig) {}, 30 * day},
+		"a longer schedule":                 {func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Second, 40 * day} }, 40 * day},
+		"a longer extra tier":               {func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = []time.Duration{50 * day} }, 50 * day},
+		"a longer rule":                     {func(c *retrymw.TieredRetryConfig) { c.Rules = []retrymw.Rule{never(retrymw.RetryAfter(60 * day))} }, 60 * day},
+		"MaxDelay":                          {func(c *retrymw.TieredRetryConfig) { c.MaxDelay = day }, day},
+		"MaxDelay, below an extra tier":     {func(c *retrymw.TieredRetryConfig) { c.MaxDelay, c.ExtraTiers = day, []time.Duration{2 * day} }, day},
+		"ten years, as backoff.MaxDelay is": {func(c *retrymw.TieredRetryConfig) { c.MaxDelay = backoff.MaxDelay }, backoff.MaxDelay},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sent, log := &recorder{}, &logRecorder{}
+				config := configOf(sent)
+				config.TiersWait, config.DelayArrivals = true, true
+				row.change(&config)
+				retry, err := retrymw.NewTieredRetry(config, log)
+				require.NoError(t, err)
+				requested := messageOf(ctx)
+				_, err = retry.Middleware(failing(backoff.RetryAfter(errDown, 200*365*day)))(requested)
+				require.NoError(t, err)
+				delayed := messageOf(ctx)
+				delayed.Metadata[delay.DelayedForKey] = "1752000h"
+				_, err = retry.Middleware(notCalled(t))(delayed)
+				require.NoError(t, err)
+				remaining := messageOf(ctx)
+				retrymw.Record{Topic: topic, Remaining: backoff.MaxDelay}.Write(remaining.Metadata)
+				_, err = retry.Middleware(notCalled(t))(remaining)
+				require.NoError(t, err)
+				require.Len(t, sent.copies, 3)
+				for _, c := range sent.copies {
+					record, ok := retrymw.ReadRecord(c.msg.Metadata)
+					require.True(t, ok)
+					assert.Equal(t, row.want, time.Until(record.DueAt))
+				}
+				assert.Equal(t, 1, strings.Count(log.text.String(), "longer than MaxDelay"))
+				assert.Contains(t, log.text.String(), "max_delay:"+row.want.String())
+				assert.Contains(t, log.text.String(), "requested:1752000h0m0s")
+			})
+		})
+	}
+}
+
+// never is a rule that matches no error.
+func never(then retrymw.Action) retrymw.Rule {
+	return retrymw.Rule{Name: "never", If: retrymw.Is(errNever), Then: then}
+}
+
+var errNever = errors.New("never")
+
+func TestDelaysUpToTheDefaultOfMaxDelayAreNotCut(t *testing.T) {
+	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t)
-		_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 200*365*24*time.Hour)))(messageOf(ctx))
-		require.NoError(t, err)
-		record, ok := retrymw.ReadRecord(sent.only(t).msg.Metadata)
-		require.True(t, ok)
-		assert.Equal(t, backoff.MaxDelay, time.Until(record.DueAt))
+		for _, days := range []time.Duration{10, 12, 30} {
+			retry, sent := setup(t)
+			_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, days*24*time.Hour)))(messageOf(ctx))
+			require.NoError(t, err)
+			record, _ := retrymw.ReadRecord(sent.only(t).msg.Metadata)
+			assert.Equal(t, days*24*time.Hour, time.Until(record.DueAt))
+		}
 	})
+}
+
+func TestMaxDelayMustNotCutTheSchedule(t *testing.T) {
+	for name, row := range map[string]struct {
+		set  time.Duration
+		rule retrymw.Rule
+		want string
+	}{
+		"negative":       {-1, never(retrymw.Discard()), "MaxDelay is -1ns: it must be 0 (the default), or from 1m0s, the longest delay of Schedule and Rules, to 87600h0m0s"},
+		"below schedule": {59 * time.Second, never(retrymw.Discard()), "MaxDelay is 59s"},
+		"below a rule":   {time.Hour, never(retrymw.Snooze(2 * time.Hour)), "MaxDelay is 1h0m0s: it must be 0 (the default), or from 2h0m0s"},
+		"beyond TTLs":    {backoff.MaxDelay + 1, never(retrymw.Discard()), "MaxDelay is 87600h0m0.000000001s"},
+	} {
+		config := configOf(&recorder{})
+		config.MaxDelay, config.Rules = row.set, []retrymw.Rule{row.rule}
+		require.ErrorContains(t, config.Validate(), row.want, name)
+	}
+}
+
+// A message that has not failed yet has an age from its first arrival, so that MaxAge ends what a stranger has delayed.
+func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
+	ctx := routerContext(t)
+	for name, row := range map[string]struct {
+		delayed   time.Duration
+		late      time.Duration // in the work queue, after each round
+		wantCalls int
+	}{
+		"it would be too old":             {2 * time.Hour, 0, 0},
+		"it is too old after some rounds": {50 * time.Minute, time.Minute, 0},
+		"it is not too old":               {time.Hour, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.DelayArrivals, c.MaxAge = true, time.Hour })
+				msg, arrived, calls := messageOf(ctx), time.Now(), 0
+				msg.Metadata[delay.DelayedForKey] = row.delayed.String()
+				h := func(*message.Message) ([]*message.Message, error) {
+					calls++
+					return nil, nil
+				}
+				for range 1000 {
+					published := len(sent.copies)
+					_, err := retry.Middleware(h)(msg)
+					require.NoError(t, err)
+					if len(sent.copies) == published {
+						break
+					}
+					last := sent.copies[published]
+					record, _ := retrymw.ReadRecord(last.msg.Metadata)
+					assert.True(t, record.FirstArrivedAt.Equal(arrived), "%v", record)
+					if record.DeadReason != "" {
+						assert.Equal(t, retrymw.DeadReasonExpired, record.DeadReason)
+						assert.Zero(t, record.Failures)
+						break
+					}
+					name, _, _ := strings.Cut(last.topic, ".")
+					tier, err := backoff.ParseTier(name)
+					require.NoError(t, err)
+					time.Sleep(time.Duration(tier) + row.late)
+					msg = redelivered(ctx, last)
+				}
+				assert.Equal(t, row.wantCalls, calls)
+			})
+		})
+	}
 }
 
 // A due time is for reading only. The clock of the host that wrote it may be hours ahead.
@@ -176,7 +299,7 @@ func TestRequestedDelayWithoutRounds(t *testing.T) {
 	}
 }
 
-// What a stranger writes into retry_remaining is worth at most one MaxDelay, and never a loop: the rest gets shorter in each round.
+// What a stranger writes into retry_remaining is worth at most MaxDelay, here a year, and never a loop: the rest gets shorter in each round.
 func TestForgedRemainingDelay(t *testing.T) {
 	ctx := routerContext(t)
 	year := backoff.Tier(365 * 24 * time.Hour)
@@ -184,7 +307,7 @@ func TestForgedRemainingDelay(t *testing.T) {
 		"":    0,
 		"-1s": 0, "-9223372036854775808ns": 0, "NaN": 0, "1 year": 0, "\xff\x00": 0, "1e9h": 0, "9223372036854775807h": 0,
 		"87600h0m0.001s": 0, strings.Repeat("9", 1_000_000): 0,
-		"0": 0, "1ns": time.Second, "1h": time.Hour, "87600h": backoff.MaxDelay,
+		"0": 0, "1ns": time.Second, "1h": time.Hour, "87600h": time.Duration(year),
 	} {
 		t.Run(forged[:min(len(forged), 20)], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

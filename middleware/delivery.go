@@ -142,8 +142,10 @@ func (t *TieredRetry) begin(in *delivery) {
 		a.Record = Record{}
 	}
 	if due := a.Record.DueAt; !due.IsZero() && !a.Record.LastFailedAt.IsZero() {
-		in.arrived, _, _ = t.policy.place(due.Sub(a.Record.LastFailedAt), nil)
-		in.lateness = max(in.began.Sub(due), 0)
+		if late := in.began.Sub(due); late <= t.policy.maxDelay { // else the due time is forged, and would outweigh all others in a sum
+			in.arrived, _, _ = t.policy.place(due.Sub(a.Record.LastFailedAt), nil)
+			in.lateness = max(late, 0)
+		}
 	}
 	if !in.observers.begin {
 		return

@@ -61,8 +61,8 @@ func (t *TieredRetry) report(in *delivery, d *decision, to Destination, f *failu
 		Arrived: in.arrived, Lateness: in.lateness,
 		metadata: in.metadata,
 	}
-	if !d.record.FirstFailedAt.IsZero() {
-		event.Age = time.Since(d.record.FirstFailedAt)
+	if age := time.Since(d.record.FirstFailedAt); age <= backoff.MaxDelay { // else there is no time, or a forged one
+		event.Age = age
 	}
 	if in.observers != nil {
 		in.observers.event(&event)

@@ -162,24 +162,6 @@ func TestDeadLetterThatIsTooLargeIsHeld(t *testing.T) {
 	})
 }
 
-// The requested delay is far longer than the only tier, so the message comes back often.
-func TestParkedMessageIsPublishedFewerThanFiveTimesASecond(t *testing.T) {
-	ctx := routerContext(t)
-	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{20 * time.Millisecond} })
-		_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, time.Hour)))(messageOf(ctx))
-		require.NoError(t, err)
-		for start, round := time.Now(), 1; round <= 20; round++ {
-			back := redelivered(ctx, sent.copies[round-1])
-			_, err := retry.Middleware(failing(errDown))(back)
-			require.NoError(t, err)
-			require.Len(t, sent.copies, round+1)
-			time.Sleep(20 * time.Millisecond) // the tier
-			assert.GreaterOrEqual(t, time.Since(start), time.Duration(round)*200*time.Millisecond, "fewer than 5 rounds a second")
-		}
-	})
-}
-
 func TestMessageIsHeldIfTheDestinationOrThePublisherFails(t *testing.T) {
 	ctx := routerContext(t)
 	t.Run("destination fails", func(t *testing.T) {

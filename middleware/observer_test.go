@@ -398,6 +398,34 @@ func TestRetryHasItsTierAndItsLateness(t *testing.T) {
 	}
 }
 
+// One forged due time must not outweigh all other messages in the sum of a histogram.
+func TestForgedTimesGiveNoLatenessAndNoAge(t *testing.T) {
+	ctx := routerContext(t)
+	for name, row := range map[string]struct {
+		due, failed time.Time
+		late        time.Duration
+		aged        bool
+	}{
+		"year 1":       {time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC), time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC), 0, false},
+		"31 days late": {time.Now().Add(-31 * 24 * time.Hour), time.Now().Add(-32 * 24 * time.Hour), 0, true},
+		"29 days late": {time.Now().Add(-29 * 24 * time.Hour), time.Now().Add(-30 * 24 * time.Hour), 29 * 24 * time.Hour, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &witness{name: "a"}
+			retry, _ := setup(t, tiersWait, observedBy(nil, w))
+			msg := messageOf(ctx)
+			retrymw.Record{Failures: 1, Topic: topic, FirstFailedAt: row.failed, LastFailedAt: row.failed, DueAt: row.due}.Write(msg.Metadata)
+			_, err := retry.Middleware(succeed)(msg)
+			require.NoError(t, err)
+			require.Len(t, w.arrivals, 1)
+			assert.InDelta(t, row.late, w.arrivals[0].Lateness, float64(time.Minute))
+			assert.Equal(t, row.late > 0, w.arrivals[0].Tier > 0)
+			assert.Equal(t, row.aged, w.events[0].Age > 0)
+			assert.GreaterOrEqual(t, w.events[0].Age, time.Duration(0))
+		})
+	}
+}
+
 // A message that comes before it is due, by the clock of this host, is not late.
 func TestEarlyRetryIsNotLate(t *testing.T) {
 	arrived, _, _ := arrivalsOf(t, errDown, -500*time.Millisecond)

@@ -101,6 +101,7 @@ type decision struct {
 	delay   time.Duration // from now until the handler is to be called again
 	spread  time.Duration // how much longer Jitter can make the shortest delay
 	pause   time.Duration // how long the handler takes no new messages; 0: it goes on
+	cut     time.Duration // the requested delay, where it is longer than MaxDelay
 }
 
 // policy is what decisions depend on besides the delivery.
@@ -111,6 +112,7 @@ type policy struct {
 	jitter    float64        // TieredRetryConfig.Jitter
 	tiersWait bool           // TieredRetryConfig.TiersWait
 	maxAge    time.Duration  // 0: none
+	maxDelay  time.Duration  // of a requested delay
 }
 
 // decide is a pure function. f.err is nil while the handler has not failed. It is called again, with the same failure and time,
@@ -148,7 +150,10 @@ func (p *policy) decideArrival(d *decision, s *situation, now time.Time) {
 		if d.record.Topic == "" {
 			d.record.Topic, d.record.Handler = s.origin.topic, s.origin.handler
 		}
-		p.wait(d, s, Parked, wait, now)
+		if first := d.record.FirstFailedAt; first.IsZero() || first.After(now) {
+			notAfter(&d.record.FirstArrivedAt, now)
+		}
+		p.wait(d, s, Parked, p.requested(d, wait, 0), now)
 	}
 }
 
@@ -156,9 +161,7 @@ func (p *policy) decideArrival(d *decision, s *situation, now time.Time) {
 func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.Time) {
 	d.record = s.record
 	record := &d.record
-	if record.FirstFailedAt.IsZero() {
-		record.FirstFailedAt = now
-	}
+	notAfter(&record.FirstFailedAt, now)
 	record.LastFailedAt = now
 	record.Reason, record.ErrorType = f.reason, f.errorType
 	record.Topic, record.Handler = s.origin.topic, s.origin.handler
@@ -171,12 +174,12 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 		return
 	case actSnooze:
 		record.Snoozes++
-		p.wait(d, s, Snoozed, requested(f.requested, f.action.delay), now)
+		p.wait(d, s, Snoozed, p.requested(d, f.requested, f.action.delay), now)
 		return
 	}
 	if s.probe && f.retried() {
 		record.Snoozes++
-		p.wait(d, s, Snoozed, requested(max(f.requested, f.action.delay), time.Duration(p.tiers[0])), now)
+		p.wait(d, s, Snoozed, p.requested(d, max(f.requested, f.action.delay), time.Duration(p.tiers[0])), now)
 		return
 	}
 	record.Failures++
@@ -199,18 +202,28 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 	case f.action.kind == actRetryAfter:
 		p.wait(d, s, Retried, f.action.delay, now)
 	case f.requested > 0:
-		p.wait(d, s, Retried, requested(f.requested, delay), now)
+		p.wait(d, s, Retried, p.requested(d, f.requested, delay), now)
 	default:
 		p.waitSpread(d, s, delay, now)
 	}
 }
 
-// requested returns the requested delay, bounded, or the default where there is none.
-func requested(delay, otherwise time.Duration) time.Duration {
+// requested returns the requested delay, cut to MaxDelay, or the default where there is none.
+func (p *policy) requested(d *decision, delay, otherwise time.Duration) time.Duration {
 	if delay <= 0 {
 		return otherwise
 	}
-	return min(delay, backoff.MaxDelay)
+	if delay > p.maxDelay {
+		d.cut, delay = delay, p.maxDelay
+	}
+	return delay
+}
+
+// notAfter sets a time that is not known, or that a wrong clock or a stranger has written.
+func notAfter(at *time.Time, now time.Time) {
+	if at.IsZero() || at.After(now) {
+		*at = now
+	}
 }
 
 // wait makes a copy that waits, or a dead letter where it cannot.
@@ -295,19 +308,19 @@ func (p *policy) tooOld(s *situation, record *Record, at time.Time) bool {
 		return false
 	}
 	old := func(since time.Time) bool { return !since.IsZero() && at.Sub(since) > p.maxAge }
-	return old(record.FirstFailedAt) || old(s.sentAt)
+	return old(record.FirstFailedAt) || old(record.FirstArrivedAt) || old(s.sentAt)
 }
 
 // place returns the tier for a wait, and what remains of the wait after it. Where the tiers do the waiting, it is the longest that is
 // not above the wait, else the shortest: so a wait is never cut, and is at most one shortest tier too long. Otherwise it is the
-// shortest that is not below the wait, else the longest. A tier that is to be avoided is replaced by the next longer one, else by a
-// shorter one, and so is a lane. It reports false where none is left.
+// shortest that is not below the wait, else the longest; so it is where a tier below a second would take too many rounds. A tier that is
+// to be avoided is replaced by the next longer one, else by a shorter one, and so is a lane. It reports false where none is left.
 func (p *policy) place(wait time.Duration, avoid []backoff.Tier) (tier backoff.Tier, rest time.Duration, found bool) {
 	best := 0
 	for i, t := range p.tiers {
 		if time.Duration(t) <= wait {
 			best = i
-		} else if !p.tiersWait && time.Duration(p.tiers[best]) < wait {
+		} else if time.Duration(p.tiers[best]) < wait && (!p.tiersWait || tooManyRounds(wait, p.tiers[best])) {
 			best = i
 		}
 	}
@@ -342,8 +355,13 @@ func (p *policy) total(wait time.Duration, first backoff.Tier) time.Duration {
 		return wait
 	}
 	total, rest := time.Duration(first), wait-time.Duration(first)
-	for _, tier := range slices.Backward(p.tiers) {
-		if t := time.Duration(tier); rest >= t {
+	for i, tier := range slices.Backward(p.tiers) {
+		t := time.Duration(tier)
+		switch {
+		case rest < t:
+		case i+1 < len(p.tiers) && tooManyRounds(rest, tier):
+			return total + time.Duration(p.tiers[i+1])
+		default:
 			total += rest / t * t
 			rest %= t
 		}

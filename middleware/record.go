@@ -17,18 +17,19 @@ import (
 
 // The failure record travels as metadata. All values are strings. Times are RFC 3339 in UTC with milliseconds.
 const (
-	FailuresKey      = "retry_failures"        // how often the message has failed, from 1
-	FirstFailedAtKey = "retry_first_failed_at" // when it failed first
-	LastFailedAtKey  = "retry_last_failed_at"  // when it failed last
-	DueAtKey         = "retry_due_at"          // when its handler is to be called again
-	ReasonKey        = "retry_reason"          // the text of the last error: valid UTF-8, at most 1 KiB
-	ErrorTypeKey     = "retry_error_type"      // the Go type of the last error's root
-	TopicKey         = "retry_topic"           // the topic it failed on; the record counts only there
-	HandlerKey       = "retry_handler"         // the handler that failed
-	DeadReasonKey    = "retry_dead_reason"     // why it was given up; in dead letters only
-	SnoozesKey       = "retry_snoozes"         // how often it was snoozed
-	TraceparentKey   = "retry_traceparent"     // the trace of the last failed attempt that an Observer has traced: W3C Trace Context
-	RemainingKey     = "retry_remaining"       // what remains of a requested delay after the present tier, for example 1.5s
+	FailuresKey       = "retry_failures"         // how often the message has failed, from 1
+	FirstArrivedAtKey = "retry_first_arrived_at" // when it arrived first, if it had to wait then for a requested delay
+	FirstFailedAtKey  = "retry_first_failed_at"  // when it failed first
+	LastFailedAtKey   = "retry_last_failed_at"   // when it failed last
+	DueAtKey          = "retry_due_at"           // when its handler is to be called again
+	ReasonKey         = "retry_reason"           // the text of the last error: valid UTF-8, at most 1 KiB
+	ErrorTypeKey      = "retry_error_type"       // the Go type of the last error's root
+	TopicKey          = "retry_topic"            // the topic it failed on; the record counts only there
+	HandlerKey        = "retry_handler"          // the handler that failed
+	DeadReasonKey     = "retry_dead_reason"      // why it was given up; in dead letters only
+	SnoozesKey        = "retry_snoozes"          // how often it was snoozed
+	TraceparentKey    = "retry_traceparent"      // the trace of the last failed attempt that an Observer has traced: W3C Trace Context
+	RemainingKey      = "retry_remaining"        // what remains of a requested delay after the present tier, for example 1.5s
 )
 
 // Keys that the marshaler of a Pub/Sub may set on a message that it received. Only the process has them, not the broker: the
@@ -48,14 +49,17 @@ const (
 	// maxTraceparent is the length of version 00 of W3C Trace Context, with room for a later version.
 	maxTraceparent = 128
 
-	// maxFailures is more than any schedule can count, and one more failure does not overflow it.
-	maxFailures = 1 << 30
+	// maxFailures is more than any schedule can count.
+	maxFailures = 2 * backoff.MaxRetries
+
+	// maxCount is more than any message is snoozed or redriven.
+	maxCount = 1 << 30
 )
 
 // ownKeys are the keys of Record's fields.
 var ownKeys = []string{
-	DeadReasonKey, FailuresKey, TopicKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey,
-	TraceparentKey, ReasonKey,
+	DeadReasonKey, FailuresKey, TopicKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, FirstArrivedAtKey, HandlerKey,
+	ErrorTypeKey, TraceparentKey, ReasonKey,
 }
 
 // delayKeys are those of Watermill's components/delay. Pub/Subs that delay messages by themselves use them.
@@ -64,8 +68,8 @@ var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 // recordKeys are all keys of the record, the most important first. A copy needs the first three to be counted or read as a dead
 // letter. Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
 var recordKeys = []string{
-	DeadReasonKey, FailuresKey, TopicKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, HandlerKey, ErrorTypeKey,
-	TraceparentKey, poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey, ReasonKey, poison.ReasonForPoisonedKey,
+	DeadReasonKey, FailuresKey, TopicKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, FirstArrivedAtKey, HandlerKey,
+	ErrorTypeKey, TraceparentKey, poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey, ReasonKey, poison.ReasonForPoisonedKey,
 	delay.DelayedUntilKey, delay.DelayedForKey,
 }
 
@@ -77,19 +81,20 @@ func RecordKeys() []string { return slices.Clone(recordKeys) }
 // Record is the failure record of a message. It travels with the message and stays with the dead letter. Its JSON leaves out what
 // is zero.
 type Record struct {
-	Failures      int           `json:"failures"`                 // how often the message has failed; 0 if it was only snoozed or delayed
-	Snoozes       int           `json:"snoozes,omitzero"`         // how often it was snoozed
-	FirstFailedAt time.Time     `json:"first_failed_at,omitzero"` // in UTC
-	LastFailedAt  time.Time     `json:"last_failed_at,omitzero"`  // in UTC
-	DueAt         time.Time     `json:"due_at,omitzero"`          // zero in dead letters; by the clock of the host where it failed
-	Remaining     time.Duration `json:"remaining,omitzero"`       // what remains of a requested delay after the present tier, in ns as JSON
-	Reason        string        `json:"reason,omitzero"`          // the text of the last error
-	ErrorType     string        `json:"error_type,omitzero"`      // the Go type of the last error's root
-	Traceparent   string        `json:"traceparent,omitzero"`     // of the last failed attempt that was traced: see TraceparentKey
-	Topic         string        `json:"topic,omitzero"`           // the topic it failed on
-	Handler       string        `json:"handler,omitzero"`         // the handler that failed
-	Subscriber    string        `json:"subscriber,omitzero"`      // the subscriber's Go type; in dead letters only
-	DeadReason    DeadReason    `json:"dead_reason,omitzero"`     // empty while the message is being retried
+	Failures       int           `json:"failures"`                  // how often the message has failed; 0 if it was only snoozed or delayed
+	Snoozes        int           `json:"snoozes,omitzero"`          // how often it was snoozed
+	FirstArrivedAt time.Time     `json:"first_arrived_at,omitzero"` // in UTC; zero where it had not to wait at its first arrival
+	FirstFailedAt  time.Time     `json:"first_failed_at,omitzero"`  // in UTC
+	LastFailedAt   time.Time     `json:"last_failed_at,omitzero"`   // in UTC
+	DueAt          time.Time     `json:"due_at,omitzero"`           // zero in dead letters; by the clock of the host where it failed
+	Remaining      time.Duration `json:"remaining,omitzero"`        // what remains of a requested delay after the present tier, in ns as JSON
+	Reason         string        `json:"reason,omitzero"`           // the text of the last error
+	ErrorType      string        `json:"error_type,omitzero"`       // the Go type of the last error's root
+	Traceparent    string        `json:"traceparent,omitzero"`      // of the last failed attempt that was traced: see TraceparentKey
+	Topic          string        `json:"topic,omitzero"`            // the topic it failed on
+	Handler        string        `json:"handler,omitzero"`          // the handler that failed
+	Subscriber     string        `json:"subscriber,omitzero"`       // the subscriber's Go type; in dead letters only
+	DeadReason     DeadReason    `json:"dead_reason,omitzero"`      // empty while the message is being retried
 }
 
 // ReadRecord reads the failure record of a message. It returns false where there is none or it is garbled: a count that is
@@ -107,10 +112,10 @@ func ReadRecord(metadata message.Metadata) (Record, bool) {
 // read reads the record into r. Where it returns false, r is not to be used.
 func (r *Record) read(metadata message.Metadata, now time.Time) bool {
 	count, found := metadata[FailuresKey]
-	if !found || !readCount(&r.Failures, count) {
+	if !found || !readCount(&r.Failures, count, maxFailures) {
 		return false
 	}
-	if count, found := metadata[SnoozesKey]; found && !readCount(&r.Snoozes, count) {
+	if count, found := metadata[SnoozesKey]; found && !readCount(&r.Snoozes, count, maxCount) {
 		return false
 	}
 	if rest, found := metadata[RemainingKey]; found {
@@ -126,15 +131,16 @@ func (r *Record) read(metadata message.Metadata, now time.Time) bool {
 		r.Subscriber = metadata[poison.PoisonedSubscriberKey]
 	}
 	latest := now.Add(backoff.MaxDelay)
-	return readTime(&r.FirstFailedAt, metadata, FirstFailedAtKey, latest) &&
+	return readTime(&r.FirstArrivedAt, metadata, FirstArrivedAtKey, latest) &&
+		readTime(&r.FirstFailedAt, metadata, FirstFailedAtKey, latest) &&
 		readTime(&r.LastFailedAt, metadata, LastFailedAtKey, latest) &&
 		readTime(&r.DueAt, metadata, DueAtKey, latest)
 }
 
-func readCount(count *int, text string) bool {
+func readCount(count *int, text string, most int) bool {
 	n, err := strconv.Atoi(text)
 	*count = n
-	return err == nil && n >= 0 && n <= maxFailures
+	return err == nil && n >= 0 && n <= most
 }
 
 // readTime reports whether the time can be read, or is not there.
@@ -165,6 +171,7 @@ func (r *Record) write(metadata message.Metadata) {
 		}
 	}
 	set(FailuresKey, strconv.Itoa(r.Failures))
+	set(FirstArrivedAtKey, formatTime(r.FirstArrivedAt))
 	set(FirstFailedAtKey, formatTime(r.FirstFailedAt))
 	set(LastFailedAtKey, formatTime(r.LastFailedAt))
 	set(DueAtKey, formatTime(r.DueAt))
@@ -227,7 +234,8 @@ func (r Record) String() string {
 	var text strings.Builder
 	_, _ = fmt.Fprintf(&text, "failures=%d", r.Failures)
 	for _, field := range []struct{ name, value string }{
-		{"first_failed_at", formatTime(r.FirstFailedAt)}, {"last_failed_at", formatTime(r.LastFailedAt)}, {"due_at", formatTime(r.DueAt)},
+		{"first_arrived_at", formatTime(r.FirstArrivedAt)}, {"first_failed_at", formatTime(r.FirstFailedAt)},
+		{"last_failed_at", formatTime(r.LastFailedAt)}, {"due_at", formatTime(r.DueAt)},
 		{"snoozes", positive(r.Snoozes)}, {"remaining", durationText(r.Remaining)},
 		{"topic", r.Topic}, {"handler", r.Handler}, {"subscriber", r.Subscriber},
 		{"error_type", r.ErrorType}, {"traceparent", r.Traceparent}, {"dead_reason", string(r.DeadReason)}, {"reason", r.Reason},

@@ -39,6 +39,8 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 		{retrymw.FailuresKey, ""},
 		{retrymw.SnoozesKey, "-1"},
 		{retrymw.SnoozesKey, "1.5"},
+		{retrymw.FailuresKey, "2001"}, // more than any schedule can count
+		{retrymw.FirstArrivedAtKey, "yesterday"},
 		{retrymw.RemainingKey, "-1s"},
 		{retrymw.RemainingKey, "87600h0m0.001s"}, // more than backoff.MaxDelay
 		{retrymw.RemainingKey, "2540400h"},       // overflows
@@ -90,7 +92,7 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 	t.Run("more failures than the schedule has retries", func(t *testing.T) {
 		retry, sent := setup(t)
 		msg := messageOf(ctx)
-		maps.Copy(msg.Metadata, recorded(1_000_000))
+		maps.Copy(msg.Metadata, recorded(1001))
 		_, err := retry.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
 		assert.Equal(t, string(retrymw.DeadReasonExhausted), sent.only(t).msg.Metadata[retrymw.DeadReasonKey])
@@ -163,7 +165,7 @@ func FuzzReadRecord(f *testing.F) {
 func TestReadRecordReadsEveryFieldThatWriteWrites(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	waits := retrymw.Record{
-		Failures: 2, FirstFailedAt: at, LastFailedAt: at.Add(time.Second), DueAt: at.Add(time.Minute), Reason: "the bank is down",
+		Failures: 2, FirstArrivedAt: at.Add(-time.Second), FirstFailedAt: at, LastFailedAt: at.Add(time.Second), DueAt: at.Add(time.Minute), Reason: "the bank is down",
 		ErrorType: "*errors.errorString", Topic: topic, Handler: handler, Snoozes: 3, Remaining: 61500 * time.Millisecond,
 	}
 	dead := waits

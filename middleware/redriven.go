@@ -42,7 +42,7 @@ func ReadRedriven(metadata message.Metadata) (Redriven, bool) {
 		return Redriven{}, false
 	}
 	var history Redriven
-	if err := json.Unmarshal([]byte(text), &history); err != nil || history.Times <= 0 || history.Times > maxFailures {
+	if err := json.Unmarshal([]byte(text), &history); err != nil || history.Times <= 0 || history.Times > maxCount {
 		return Redriven{}, false
 	}
 	return history, true

@@ -14,7 +14,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 )
 
@@ -24,6 +23,7 @@ type TieredRetry struct {
 	policy policy
 	logger watermill.LoggerAdapter
 	warned atomic.Bool // of a deadline that was set outside
+	cut    atomic.Bool // a requested delay, and that was logged
 
 	accepted atomic.Pointer[Source] // the last one of another owner
 
@@ -206,32 +206,10 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	if text, found := in.metadata[UnmarshalErrorKey]; found && in.recorded {
 		f = t.failureOf(errUnmarshal(text))
 	}
-	d := t.policy.decide(&s, &f, now)
-	if wait := d.waitHere(&s); wait > 0 {
-		if !in.sleep(wait) {
-			s.ended = true
-		}
-		now = now.Add(wait)
-		d = t.policy.decide(&s, &f, now)
-	}
-	if d.outcome == "" {
+	if d := t.policy.decide(&s, &f, now); d.outcome == "" {
 		return false, nil
 	}
 	return true, t.settle(in, &s, &f, now)
-}
-
-// shortestRound is how long a round of a parked message takes at least. Where a tier is shorter, the middleware waits for the
-// difference: a message with a long delay would otherwise be parked in a hot loop.
-const shortestRound = 250 * time.Millisecond
-
-// waitHere returns how long the middleware waits itself before it decides again, and takes it from what remains. 0: not at all.
-func (d *decision) waitHere(s *situation) time.Duration {
-	wait := min(shortestRound-time.Duration(d.tier), max(s.record.Remaining, s.delayed))
-	if d.outcome != Parked || wait <= 0 {
-		return 0
-	}
-	s.record.Remaining, s.delayed = s.record.Remaining-wait, s.delayed-wait
-	return wait
 }
 
 // succeed records and reports a success, and removes the record of the message from what its handler has produced.
@@ -295,7 +273,7 @@ func delayIn(metadata message.Metadata) (time.Duration, bool) {
 	if err != nil || d <= 0 {
 		return 0, false
 	}
-	return min(d, backoff.MaxDelay), true
+	return d, true
 }
 
 // settleStack is about how much stack a failure needs, with its publisher and marshaler.

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/warning"
 )
 
 var errTakenBack = errors.New("the backend has ended the message's context before the subscription: it delivers the message again")
@@ -45,6 +46,9 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			t.report(in, &d, Destination{}, f, cause)
 			return nil
 		}
+		if d.cut > 0 && !t.cut.Swap(true) {
+			t.logCut(in, &d)
+		}
 		to, refused, err := held.publish(&d, f)
 		switch refused {
 		case notRefused:
@@ -71,6 +75,12 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			cause = cmp.Or(cause, err)
 		}
 	}
+}
+
+// logCut warns once: a delay that an app requests is meant, and one that a stranger has forged comes again.
+func (t *TieredRetry) logCut(in *delivery, d *decision) {
+	warning.Log(t.logger, "A message requests a delay that is longer than MaxDelay, and waits for MaxDelay. Later cuts are not logged. If such "+
+		"delays are wanted, set TieredRetryConfig.MaxDelay", t.fields(in).Add(watermill.LogFields{"requested": d.cut, "max_delay": t.config.MaxDelay}))
 }
 
 // logAvoided writes one line for a tier that did not take the copy. Another one, or the dead-letter destination, gets it at once.

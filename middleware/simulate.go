@@ -24,10 +24,9 @@ type SimulatedMessage struct {
 // Simulate returns the outcomes of one message, each with the time of its delivery since the first one, without publishing, waiting or
 // calling Observe. They are decided as those of a delivery. Package retrytest prints them (SimulateWith).
 //
-// Destination and Context of the events are not set. Duration is how long the handler takes, and the middleware where a tier is shorter
-// than 250 ms: then it waits itself for a part of a requested delay. Every publish succeeds, and a message that is given back comes again
-// at once. A breaker is not simulated. The sequence ends with the message: it has no end where a rule snoozes the message or gives it back
-// at every call, and there is no MaxAge.
+// Destination and Context of the events are not set. Duration is how long the handler takes. Every publish succeeds, and a message that
+// is given back comes again at once. A breaker is not simulated. The sequence ends with the message: it has no end where a rule snoozes
+// the message or gives it back at every call, and there is no MaxAge.
 //
 // With Jitter every delay is the shortest one, and Spread is how much longer it can be. So MaxAge can dead-letter a message earlier than
 // the sequence does.
@@ -46,15 +45,11 @@ func (t *TieredRetry) Simulate(m SimulatedMessage) iter.Seq2[time.Duration, Even
 			var f failure
 			now := start.Add(at)
 			d := t.policy.decide(&s, &f, now)
-			took := d.waitHere(&s)
-			if took > 0 {
-				now = now.Add(took)
-				d = t.policy.decide(&s, &f, now)
-			}
+			took := time.Duration(0)
 			if d.outcome == "" {
 				call++
-				took += m.Takes
-				now = now.Add(m.Takes)
+				took = m.Takes
+				now = now.Add(took)
 				s.called = true
 				if err := m.Handle(call); err != nil {
 					f = t.simulatedFailure(&s, err, now.Sub(start))
@@ -73,7 +68,7 @@ func (t *TieredRetry) Simulate(m SimulatedMessage) iter.Seq2[time.Duration, Even
 // simulatedFailure is the failure of a call, and the rule that matches it. elapsed is the time since the start.
 func (t *TieredRetry) simulatedFailure(s *situation, err error, elapsed time.Duration) failure {
 	record := s.record
-	for _, at := range []*time.Time{&record.FirstFailedAt, &record.LastFailedAt, &record.DueAt} {
+	for _, at := range []*time.Time{&record.FirstArrivedAt, &record.FirstFailedAt, &record.LastFailedAt, &record.DueAt} {
 		if !at.IsZero() {
 			*at = at.Add(-elapsed)
 		}

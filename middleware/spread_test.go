@@ -78,7 +78,7 @@ func TestOnlyDelaysOfASchedulesAreSpread(t *testing.T) {
 		for _, tiersWait := range []bool{true, false} {
 			p := (&TieredRetryConfig{
 				Schedule: backoff.Schedule{5 * time.Second}, ExtraTiers: []time.Duration{time.Second}, Jitter: 0.5, TiersWait: tiersWait,
-				Rules: []Rule{{Then: RetryWith(other)}},
+				Rules: []Rule{{Then: RetryWith(other)}}, MaxDelay: time.Minute,
 			}).policy()
 			longest := time.Duration(0)
 			for i := range 64 {

@@ -66,7 +66,7 @@ func simulate(t *testing.T, p *policy, requested time.Duration, clock func() tim
 }
 
 func randomTiers(random *rand.Rand) []backoff.Tier {
-	tiers := []backoff.Tier{backoff.Tier(time.Duration(random.IntN(5000)+1) * time.Millisecond)}
+	tiers := []backoff.Tier{backoff.Tier(time.Duration(random.IntN([]int{500, 5000}[random.IntN(2)])+1) * time.Millisecond)}
 	for len(tiers) < 1+random.IntN(6) {
 		last := tiers[len(tiers)-1]
 		tiers = append(tiers, last+backoff.Tier((time.Duration(random.Int64N(int64(20*last)))+time.Millisecond).Truncate(time.Millisecond)))
@@ -75,11 +75,12 @@ func randomTiers(random *rand.Rand) []backoff.Tier {
 }
 
 func policyOf(tiers []backoff.Tier) *policy {
-	p := &policy{tiers: tiers, tiersWait: true}
+	config := TieredRetryConfig{TiersWait: true, MaxDelay: backoff.MaxDelay}
 	for _, tier := range tiers {
-		p.schedule = append(p.schedule, time.Duration(tier))
+		config.Schedule = append(config.Schedule, time.Duration(tier))
 	}
-	return p
+	p := config.policy()
+	return &p
 }
 
 // A requested delay is never cut, and never longer than one shortest tier more. The clocks of the hosts do not matter.
@@ -104,7 +105,10 @@ func TestRequestedDelaysOverRandomTiers(t *testing.T) {
 		}
 		w := simulate(t, p, requested, exact)
 		assert.GreaterOrEqual(t, w.waited, requested, "%v, tiers %v", requested, p.tiers)
-		assert.LessOrEqual(t, w.waited, requested+shortest, "%v, tiers %v", requested, p.tiers)
+		assert.LessOrEqual(t, w.waited, requested+max(shortest, time.Second/maxShortRounds), "%v, tiers %v", requested, p.tiers)
+		if below, found := slices.BinarySearch(p.tiers, roundTier); found && longest == time.Second { // else longer tiers are rare, or alone
+			assert.LessOrEqual(t, len(w.tiers), int(requested/time.Second)+below*maxShortRounds+1, "%v, tiers %v", requested, p.tiers)
+		}
 		if slices.Contains(p.tiers, backoff.Tier(requested)) {
 			assert.Equal(t, []backoff.Tier{backoff.Tier(requested)}, w.tiers)
 		}
@@ -134,20 +138,54 @@ func TestMaxDelayOverRandomTiers(t *testing.T) {
 func TestExtraTiersMakeFewerRounds(t *testing.T) {
 	t.Parallel()
 	exact := func() time.Duration { return 0 }
-	config := TieredRetryConfig{Schedule: backoff.Schedule{time.Second, 5 * time.Second}}
-	assert.Len(t, simulate(t, &policy{schedule: config.Schedule, tiers: config.Tiers(), tiersWait: true}, time.Hour, exact).tiers, 720)
+	config := TieredRetryConfig{Schedule: backoff.Schedule{time.Second, 5 * time.Second}, TiersWait: true, MaxDelay: backoff.MaxDelay}
+	p := config.policy()
+	assert.Len(t, simulate(t, &p, time.Hour, exact).tiers, 720)
 
 	config.ExtraTiers = backoff.Ladder(time.Second, 30*24*time.Hour)
-	p := &policy{schedule: config.Schedule, tiers: config.Tiers(), tiersWait: true}
+	p = config.policy()
 	seed := rand.Uint64()
 	t.Log("seed:", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 1000 {
 		requested := time.Duration(random.Int64N(int64(12*24*time.Hour))) + 1
-		if w := simulate(t, p, requested, exact); len(w.tiers) > 12 {
+		if w := simulate(t, &p, requested, exact); len(w.tiers) > 12 {
 			t.Fatalf("%v takes %d publishes: %v", requested, len(w.tiers), w.tiers)
 		}
 	}
+}
+
+// A tier of a second is added where others are shorter, so that a message is published about once a second, and at most 20 times for the
+// last one.
+func TestShortTiersGetOneOfASecond(t *testing.T) {
+	t.Parallel()
+	exact := func() time.Duration { return 0 }
+	ms, second := backoff.Tier(time.Millisecond), backoff.Tier(time.Second)
+	for _, row := range []struct {
+		tiers, declared []backoff.Tier
+		requested       time.Duration
+		rounds          int
+		waited          time.Duration
+	}{
+		{[]backoff.Tier{100 * ms, 200 * ms}, []backoff.Tier{100 * ms, 200 * ms, second}, 10 * time.Second, 10, 10 * time.Second},
+		{[]backoff.Tier{100 * ms, 200 * ms}, []backoff.Tier{100 * ms, 200 * ms, second}, 10750 * time.Millisecond, 14, 10800 * time.Millisecond},
+		{[]backoff.Tier{20 * ms}, []backoff.Tier{20 * ms, second}, time.Hour, 3600, time.Hour},
+		{[]backoff.Tier{20 * ms}, []backoff.Tier{20 * ms, second}, 390 * time.Millisecond, 20, 400 * time.Millisecond},
+		{[]backoff.Tier{20 * ms}, []backoff.Tier{20 * ms, second}, 410 * time.Millisecond, 1, time.Second},
+		{[]backoff.Tier{ms}, []backoff.Tier{ms, second}, 1999 * time.Millisecond, 2, 2 * time.Second},
+		{[]backoff.Tier{100 * ms, 5 * second}, []backoff.Tier{100 * ms, second, 5 * second}, 4900 * time.Millisecond, 13, 4900 * time.Millisecond},
+		{[]backoff.Tier{500 * ms, 5 * second}, []backoff.Tier{500 * ms, 5 * second}, 4900 * time.Millisecond, 1, 5 * time.Second},
+		{[]backoff.Tier{second, 5 * second}, []backoff.Tier{second, 5 * second}, 4 * time.Second, 4, 4 * time.Second},
+		{[]backoff.Tier{5 * second}, []backoff.Tier{5 * second}, time.Second, 1, 5 * time.Second},
+	} {
+		p := policyOf(row.tiers)
+		assert.Equal(t, row.declared, p.tiers)
+		w := simulate(t, p, row.requested, exact)
+		assert.Len(t, w.tiers, row.rounds, "%+v", row)
+		assert.Equal(t, row.waited, w.waited, "%+v", row)
+	}
+	relay := TieredRetryConfig{Schedule: backoff.Schedule{time.Millisecond}}
+	assert.Equal(t, []backoff.Tier{ms}, relay.Tiers(), "it waits until the due time of each message")
 }
 
 // The next longer tier replaces one that refuses, then a shorter one, in rounds. What remains is waited for.

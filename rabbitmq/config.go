@@ -90,7 +90,7 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 
 // topology has all tiers.
 func (c BuilderConfig[C, M]) topology() topology.Config {
-	retry := middleware.TieredRetryConfig{Schedule: c.Schedule, Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers}
+	retry := middleware.TieredRetryConfig{Schedule: c.Schedule, Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers, TiersWait: true}
 	if c.TierGroup != "" && c.ExtraTiers == nil {
 		retry.ExtraTiers = groupLadder()
 	}

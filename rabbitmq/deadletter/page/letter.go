@@ -106,6 +106,9 @@ func timeline(l *letters.Letter) []event {
 			event{Kind: "redriven", At: redrive.At, Title: "Redriven", By: redrive.By, Text: redrive.Note})
 	}
 	record := l.Record
+	if !record.FirstArrivedAt.IsZero() {
+		events = append(events, event{Kind: "snoozed", At: record.FirstArrivedAt, Title: "First arrival, with a requested delay"})
+	}
 	failures := record.Failures
 	if !record.FirstFailedAt.IsZero() && failures != 1 {
 		events = append(events, event{Kind: "failed", At: record.FirstFailedAt, Title: "First failure"})

@@ -29,6 +29,7 @@ var fields = [...]field{
 	{'d', middleware.DueAtKey},
 	{'l', middleware.LastFailedAtKey},
 	{'f', middleware.FirstFailedAtKey},
+	{'a', middleware.FirstArrivedAtKey},
 	{'h', middleware.HandlerKey},
 	{'e', middleware.ErrorTypeKey},
 	{'r', middleware.ReasonKey},
@@ -133,20 +134,22 @@ func fieldOf(key string) int {
 		return 4
 	case middleware.FirstFailedAtKey:
 		return 5
-	case middleware.HandlerKey:
+	case middleware.FirstArrivedAtKey:
 		return 6
-	case middleware.ErrorTypeKey:
+	case middleware.HandlerKey:
 		return 7
-	case middleware.ReasonKey:
+	case middleware.ErrorTypeKey:
 		return 8
-	case delay.DelayedUntilKey:
+	case middleware.ReasonKey:
 		return 9
-	case delay.DelayedForKey:
+	case delay.DelayedUntilKey:
 		return 10
-	case middleware.SnoozesKey:
+	case delay.DelayedForKey:
 		return 11
-	case middleware.TraceparentKey:
+	case middleware.SnoozesKey:
 		return 12
+	case middleware.TraceparentKey:
+		return 13
 	}
 	return -1
 }

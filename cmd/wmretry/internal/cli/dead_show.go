@@ -158,6 +158,7 @@ func (l *letterCommand) printRecord(s *section, letter *letters.Letter) {
 	}
 	s.field("failures", strconv.Itoa(r.Failures))
 	s.optional("snoozes", r.Snoozes > 0, strconv.Itoa(r.Snoozes))
+	s.optional("first arrival", !r.FirstArrivedAt.IsZero(), l.time(r.FirstArrivedAt))
 	s.optional("first failure", !r.FirstFailedAt.IsZero(), l.time(r.FirstFailedAt))
 	s.optional("last failure", !r.LastFailedAt.IsZero(), l.time(r.LastFailedAt))
 	s.optional("was due", !r.DueAt.IsZero(), l.time(r.DueAt))

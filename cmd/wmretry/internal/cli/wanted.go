@@ -59,7 +59,7 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 	if config.Prefix == "" {
 		config.Prefix = prefix
 	}
-	retry := middleware.TieredRetryConfig{Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter}
+	retry := middleware.TieredRetryConfig{Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter, TiersWait: true}
 	switch {
 	case d.ExtraTiers != nil:
 		retry.ExtraTiers = *d.ExtraTiers
