@@ -47,6 +47,15 @@ func (w *waits) of(uuid string) []string {
 	return w.tiers[uuid]
 }
 
+func (w *waits) len() (all int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, tiers := range w.tiers {
+		all += len(tiers)
+	}
+	return all
+}
+
 // TestRequestedDelaysOnTheLadderOfAGroup: mixed delays, some of them no whole seconds. No message comes early, and each takes the
 // publishes that Simulate has.
 func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {

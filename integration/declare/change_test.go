@@ -148,7 +148,7 @@ func TestTheReplacedWorkQueueCannotBeUsed(t *testing.T) {
 
 // returns are the bindings through which messages come back to a work queue: keys by exchange.
 func (a *app) returns(queue string) (bindings map[string][]string) {
-	return map[string][]string{a.name + ".return": {"100ms." + queue, "300ms." + queue}, a.name + ".return.any": {"*." + queue}}
+	return map[string][]string{a.name + ".return": {"100ms." + queue, "300ms." + queue, "1s." + queue}, a.name + ".return.any": {"*." + queue}}
 }
 
 // unbind removes the bindings of a work queue to exchanges.
@@ -199,17 +199,17 @@ func TestARetiredTier(t *testing.T) {
 	t.Parallel()
 	a := connect(t)
 	queue := a.queue("orders")
-	old := topology.New(topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: a.name}, topology.Queue{Name: queue, Durable: true})
+	old := topology.New(topology.Config{Schedule: backoff.Constant(2*time.Second, 1), Prefix: a.name}, topology.Queue{Name: queue, Durable: true})
 	require.NoError(t, old.Declare(broker.Channel(t)))
 	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
 	require.NoError(t, err)
 	processed := testapp.NewLedger()
 	a.handle(queue, 1, processed)
 	a.run()
-	testapp.Send(t, a.name, "1s."+queue, testapp.Orders(batch)...)
+	testapp.Send(t, a.name, "2s."+queue, testapp.Orders(batch)...)
 	a.onceEach(queue, processed, batch)
-	assert.Equal(t, 2, a.bound(a.name+".return"), "the tier has no key")
-	tier := queue + "." + a.name + ".1s"
+	assert.Equal(t, 3, a.bound(a.name+".return"), "the tier has no key")
+	tier := queue + "." + a.name + ".2s"
 	broker.Eventually(t, soon, func() bool {
 		info, err := broker.Queue(broker.Management(t), tier)
 		return err == nil && info.Messages == 0
@@ -327,7 +327,7 @@ func testDeletedReturnExchange(t *testing.T, deleted []string) {
 	a.run()
 	allBound := func() bool {
 		t.Helper()
-		return a.bound(a.name+".return") == 2*len(queues) && a.bound(a.name+".return.any") == len(queues)
+		return a.bound(a.name+".return") == 3*len(queues) && a.bound(a.name+".return.any") == len(queues)
 	}
 	require.True(t, allBound())
 	channel := broker.Channel(t)

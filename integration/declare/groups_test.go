@@ -118,7 +118,7 @@ func TestATierOfAGroupIsDeleted(t *testing.T) {
 	}
 	send(t, queue, 3*batch)
 	a.onceEach(queue, processed, 4*batch)
-	assert.Equal(t, []string{a.groupExchange() + ".100ms", a.groupExchange() + ".300ms"}, a.boundTo(a.groupExchange()))
+	assert.Equal(t, []string{a.groupExchange() + ".100ms", a.groupExchange() + ".1s", a.groupExchange() + ".300ms"}, a.boundTo(a.groupExchange()))
 }
 
 // A work queue that is replaced by one of another type gets an inbox when it needs one, and keeps it. No message comes twice.

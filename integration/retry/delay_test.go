@@ -152,12 +152,12 @@ func TestRetryAfterIsWaitedFor(t *testing.T) {
 	for _, row := range []struct {
 		name      string
 		requested time.Duration
-		wait      time.Duration // in whole tiers
+		wait      time.Duration // in whole tiers: those of the schedule, and one of 1s
 		parks     int
 	}{
 		{"shorter than the tiers", 20 * time.Millisecond, 300 * time.Millisecond, 0},
 		{"between two tiers", 750 * time.Millisecond, 900 * time.Millisecond, 0},
-		{"longer than the tiers", 2600 * time.Millisecond, 2700 * time.Millisecond, 2},
+		{"longer than the tiers", 2600 * time.Millisecond, 2600 * time.Millisecond, 3},
 	} {
 		a.Mu.Lock()
 		a.Retries, a.Parks = nil, nil

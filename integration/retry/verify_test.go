@@ -22,9 +22,9 @@ func verifyOnly(b *config.BuilderConfig) { b.VerifyOnly = true }
 // again, because there is no dead-letter queue either.
 func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, verifyOnly, testapp.Schedule(200*time.Millisecond))
+	a := testapp.New(t, verifyOnly, testapp.Schedule(time.Second))
 	queue := a.Queue("orders")
-	tier, dead := queue+"."+a.Name+".200ms", queue+".dead"
+	tier, dead := queue+"."+a.Name+".1s", queue+".dead"
 	a.Declare(queue)
 	calls := testapp.NewLedger()
 	processed := testapp.NewLedger()

@@ -3,6 +3,7 @@ package configtest
 import (
 	"crypto/tls"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -305,6 +306,16 @@ func (s suite[C, M]) optionsReachTheTopology(t *testing.T) {
 	}
 	assert.Equal(t, 0.2, spread.TieredRetryConfig(nil).Jitter)
 	assert.Len(t, spread.TieredRetryConfig(nil).DeclaredTiers, 9)
+
+	for _, group := range []string{"", "shop"} {
+		short := s.builder(t, func(c *Config[C, M], _ Fields) {
+			c.Schedule, c.TierGroup, c.ExtraTiers = backoff.Schedule{100 * time.Millisecond}, group, []time.Duration{}
+		})
+		declared := []backoff.Tier{backoff.Tier(100 * time.Millisecond), backoff.Tier(time.Second)}
+		assert.Equal(t, declared, short.TieredRetryConfig(nil).DeclaredTiers)
+		queues := short.Topology("orders").Queues
+		assert.True(t, slices.ContainsFunc(queues, func(q topology.Queue) bool { return strings.HasSuffix(q.Name, ".retry.1s") }), "%v", queues)
+	}
 }
 
 func (s suite[C, M]) destinationsAreRoutingKeys(t *testing.T) {

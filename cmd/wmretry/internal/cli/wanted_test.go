@@ -43,7 +43,10 @@ func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
 		"jitter and extra tiers": {[]string{"--schedule", "1s 5s", "--jitter", "0.2", "--extra-tiers", "1h 24h"}, func(c *config.BuilderConfig) {
 			c.Schedule, c.Jitter, c.ExtraTiers = backoff.Schedule{time.Second, 5 * time.Second}, 0.2, []time.Duration{time.Hour, 24 * time.Hour}
 		}},
-		"group":                  {[]string{"--schedule", "1s", "--group", "shop"}, func(c *config.BuilderConfig) { c.TierGroup = "shop" }},
+		"group": {[]string{"--schedule", "1s", "--group", "shop"}, func(c *config.BuilderConfig) { c.TierGroup = "shop" }},
+		"tiers below a second": {[]string{"--schedule", "100ms 200ms"}, func(c *config.BuilderConfig) {
+			c.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
+		}},
 		"group without a ladder": {[]string{"--schedule", "1s", "--group", "shop", "--extra-tiers", ""}, func(c *config.BuilderConfig) { c.TierGroup, c.ExtraTiers = "shop", []time.Duration{} }},
 		"types": {[]string{"--schedule", "1s", "--tier-type", "classic", "--work-queue-mode", "leave", "--work-queue-type", "quorum", "--work-queue-argument", "x-max-length=10"}, func(c *config.BuilderConfig) {
 			c.QueueType, c.WorkQueueMode = topology.Classic, topology.Leave

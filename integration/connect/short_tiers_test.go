@@ -1,0 +1,102 @@
+package connect_test
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// TestManyRequestedDelaysOverShortTiers: half of the messages are delayed by their publisher, half by their handler. None comes early, each
+// is published once a second, and none takes the place of a message that is not delayed.
+func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
+	t.Parallel()
+	const (
+		requested = 10 * time.Second
+		delayed   = 400
+	)
+	s := open(t, func(b *config.BuilderConfig) {
+		b.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
+	})
+	var w waits
+	var mu sync.Mutex
+	from, late, good := map[string]time.Time{}, map[string]time.Duration{}, []time.Duration{}
+	done, passed := testapp.NewLedger(), testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		began, seen := from[msg.UUID]
+		switch {
+		case strings.HasPrefix(msg.UUID, "good"):
+			good = append(good, time.Since(began))
+			passed.Add(msg.UUID)
+		case !seen:
+			from[msg.UUID] = time.Now()
+			return backoff.RetryAfter(errDown, requested)
+		default:
+			late[msg.UUID] = time.Since(began) - requested
+			done.Add(msg.UUID)
+		}
+		return nil
+	}, middleware.HandlerOptions{Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = w.observe }})
+	s.run()
+	published := 0
+	median := func(during time.Duration) time.Duration { // of good messages, from their publish to their handler
+		mu.Lock()
+		good = nil
+		mu.Unlock()
+		for began := time.Now(); time.Since(began) < during; published++ {
+			uuid := "good " + testapp.ID(published)
+			mu.Lock()
+			from[uuid] = time.Now()
+			mu.Unlock()
+			s.publish("orders", uuid)
+			passed.Wait(t, published+1, soon)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		slices.Sort(good)
+		return good[len(good)/2]
+	}
+	alone := median(time.Second)
+
+	all := messages(ids(delayed)...)
+	mu.Lock()
+	for i, msg := range all {
+		if i%2 == 0 {
+			delay.Message(msg, delay.For(requested))
+			from[msg.UUID] = time.Now()
+		}
+	}
+	mu.Unlock()
+	require.NoError(t, s.Publisher().Publish(s.topic("orders"), all...))
+	beside := median(requested / 2)
+	done.Wait(t, delayed, 2*soon)
+	assert.Empty(t, done.Twice())
+	eventually(t, func() bool { return w.len() >= 10*delayed }, "Observe runs after the confirm")
+
+	mu.Lock()
+	defer mu.Unlock()
+	var lateness []time.Duration
+	for uuid, by := range late {
+		assert.GreaterOrEqual(t, by, broker.Least(requested)-requested, uuid)
+		assert.Less(t, by, 10*time.Second, uuid)
+		lateness = append(lateness, by)
+		assert.Equal(t, slices.Repeat([]string{"1s"}, 10), w.of(uuid), uuid)
+	}
+	slices.Sort(lateness)
+	assert.Less(t, beside, 500*time.Millisecond, "good messages wait for places")
+	t.Logf("late: median %v, most %v; good messages: %v, beside the others %v", lateness[delayed/2], lateness[delayed-1], alone, beside)
+}
