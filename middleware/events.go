@@ -23,7 +23,7 @@ type Event struct {
 	// record that the message came with; it is zero at a first try.
 	Record Record
 
-	Age         time.Duration // since the first failure; 0 where there is none
+	Age         time.Duration // since the first failure; 0 where there is none, or its time is forged
 	Duration    time.Duration // of the handler's call; 0 where it was not called
 	Delay       time.Duration // how long the copy is to wait
 	Spread      time.Duration // how much longer Jitter can make the shortest Delay; 0: the delay has no jitter

@@ -72,7 +72,7 @@ func RetryWith(schedule backoff.Schedule) Action {
 func RetryAfter(delay time.Duration) Action { return Action{kind: actRetryAfter, delay: delay} }
 
 // Snooze retries later and counts no failure, for rate limits and maintenance. The delay is the one that the error requests (see
-// backoff.RetryAfter), or this one where it requests none. Only MaxAge ends it.
+// backoff.RetryAfter), or this one where it requests none. A message that always fails so is snoozed without end, unless there is a MaxAge.
 func Snooze(delay time.Duration) Action { return Action{kind: actSnooze, delay: delay} }
 
 // DeadLetter dead-letters the message at once, with a dead reason of the app's own. Those of the library and of the broker are refused.

@@ -100,3 +100,36 @@ func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 	assert.Less(t, beside, 500*time.Millisecond, "good messages wait for places")
 	t.Logf("late: median %v, most %v; good messages: %v, beside the others %v", lateness[delayed/2], lateness[delayed-1], alone, beside)
 }
+
+// TestARoundCostsMilliseconds: what a requested delay is late by, without load. The least of some messages is free of what else the machine
+// does.
+func TestARoundCostsMilliseconds(t *testing.T) {
+	t.Parallel()
+	const (
+		requested = 1900 * time.Millisecond
+		rounds    = 10 // on 1s, and nine times on 100ms
+	)
+	s := open(t, func(b *config.BuilderConfig) { b.Schedule = backoff.Schedule{100 * time.Millisecond} })
+	var w waits
+	late := make(chan time.Duration, 1)
+	from := map[string]time.Time{}
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		if failures(msg) == 0 {
+			from[msg.UUID] = time.Now()
+			return backoff.RetryAfter(errDown, requested)
+		}
+		late <- time.Since(from[msg.UUID]) - requested
+		return nil
+	}, middleware.HandlerOptions{Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = w.observe }})
+	s.run()
+	var all []time.Duration
+	for _, uuid := range ids(4) {
+		s.publish("orders", uuid)
+		all = append(all, <-late/rounds)
+		eventually(t, func() bool { return len(w.of(uuid)) >= rounds }, "Observe runs after the confirm")
+		assert.Len(t, w.of(uuid), rounds)
+	}
+	slices.Sort(all)
+	t.Log("late for each round:", all)
+	assert.Less(t, all[0], 100*time.Millisecond)
+}
