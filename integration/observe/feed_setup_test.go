@@ -61,7 +61,7 @@ func (f *feed) Attach(o middleware.Observed) (middleware.Hooks, error) {
 func feedConfig(t testing.TB, name string) config.BuilderConfig {
 	return config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
-		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+		Schedule: backoff.Schedule{100 * time.Millisecond, time.Second},
 		Prefix:   name,
 	}
 }

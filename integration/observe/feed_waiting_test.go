@@ -179,7 +179,7 @@ func TestFeedOfADeadLetterQueueThatCannotBeRead(t *testing.T) {
 			f.run()
 			f.publish("billing", feedIDs(5)...)
 			want := map[string]int{
-				"work billing_T": 0, "dead billing_T.dead": 5, "tier 100ms billing_T.T.100ms": 0, "tier 300ms billing_T.T.300ms": 0, "orphans T.orphans": 0,
+				"work billing_T": 0, "dead billing_T.dead": 5, "tier 100ms billing_T.T.100ms": 0, "tier 1s billing_T.T.1s": 0, "orphans T.orphans": 0,
 			}
 			feedEventually(t, func() bool { return f.results()["copy confirmed"] == 5 }, "messages go their way")
 			for range 3 {
@@ -202,7 +202,7 @@ func TestFeedLeavesOutAQueueThatIsGone(t *testing.T) {
 			f.handle("billing", func(*message.Message) error { return nil })
 			f.run()
 			want := map[string]int{
-				"work billing_T": 0, "dead billing_T.dead": 0, "tier 100ms billing_T.T.100ms": 0, "tier 300ms billing_T.T.300ms": 0, "orphans T.orphans": 0,
+				"work billing_T": 0, "dead billing_T.dead": 0, "tier 100ms billing_T.T.100ms": 0, "tier 1s billing_T.T.1s": 0, "orphans T.orphans": 0,
 			}
 			f.awaitWaiting(want)
 			_, err := broker.Channel(t).QueueDelete(f.topic("billing")+".dead", false, false, false)
