@@ -44,10 +44,10 @@ func (e *retryAfterError) Unwrap() error             { return e.cause }
 func (e *retryAfterError) RetryAfter() time.Duration { return e.delay }
 
 // RetryAfter marks err with a requested delay, which replaces the schedule's
-// delay before the next retry. The message waits on the shortest tier that is at
-// least as long, so it can come back later than requested. If no tier is as long,
-// it waits on the longest tier several times. The number of retries stays that of
-// the schedule. A delay of 0 or less requests nothing. The text of err stays the
+// delay before the next retry. The message waits at least as long, on one tier or
+// on several in turn. A delay that is longer than MaxDelay of the middleware, 30
+// days by default, is cut. The number of retries stays that of the schedule. A
+// delay of 0 or less requests nothing. The text of err stays the
 // same, and errors.Is and errors.As still find err. RetryAfter(nil, delay) is nil.
 //
 // An error of your own has the same effect if it has the method

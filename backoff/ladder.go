@@ -18,8 +18,8 @@ var (
 // Without a group that pays where long requested delays are frequent: an hour over tiers of 1s and 5s takes 720 rounds. For a few long
 // delays one or two extra tiers near them, such as 1m and 1h, are enough.
 //
-// The bound of 12 holds for a shortest tier of 1 second; a rest below a second takes one round more. A delay of 30 days takes at most 14 rounds. A shorter tier can take up to as
-// many rounds more as it fits into a second; with a longer one there is at most one more. A longest tier below the delay adds a round for
+// The bound of 12 holds for a shortest tier of 1 second; a rest below a second takes one round more. A delay of 30 days takes at most 14 rounds. A shorter tier can take up to 20
+// rounds more; with a longer one there is at most one more. A longest tier below the delay adds a round for
 // each time that it fits into the delay.
 //
 // Invalid arguments stay in the result, as with [Constant]: [Schedule.Validate] reports a shortest tier that is not valid. A longest

@@ -95,10 +95,10 @@ type TieredRetryConfig struct {
 	// is not known. It is called for every message, and must be safe for concurrent use. Optional.
 	MaxAgeFrom func(*message.Message) time.Time
 
-	// MaxDelay is the longest requested delay: of backoff.RetryAfter, of the metadata of Watermill's components/delay, and what remains of
-	// either in the failure record, which any publisher can set. A longer one is cut, and the first cut is logged. The default is 30 days,
-	// or the longest delay of Schedule, Rules and ExtraTiers if that is longer. It must not be below the longest delay of Schedule and
-	// Rules, and not above backoff.MaxDelay, ten years.
+	// MaxDelay is the longest requested delay: of backoff.RetryAfter, of the metadata of Watermill's components/delay, and of what remains
+	// of it in the failure record. Any publisher can set the last two. A longer delay is cut, and the first cut is logged. The default is
+	// 30 days, or the longest delay of Schedule, Rules and ExtraTiers if that is longer. It must not be below the longest delay of
+	// Schedule and Rules, and not above backoff.MaxDelay, ten years.
 	MaxDelay time.Duration
 
 	// ExtraTiers are tiers that no schedule uses. A requested delay waits on the longest tier that is not above it, then on the
