@@ -194,6 +194,7 @@ func TestDelayOfTwelveDaysWaitsOnTheLongestTier(t *testing.T) {
 	assert.Equal(t, "213h."+s.topic("orders"), copied.RoutingKey)
 	record, _ := copied.Headers["retry_record"].(string)
 	assert.Contains(t, record, ":75h", "what remains: 288h - 213h")
+	assert.Contains(t, record, "a24:2", "when it arrived")
 }
 
 // TestDelayBeginsWhenTheHandlerTakesTheMessage: the time on the work queue of a paused handler is not a part of it.
