@@ -41,6 +41,12 @@ func (q *workQueue) Limit(n int) {
 	q.deliver()
 }
 
+func (q *workQueue) Taken() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.inFlight
+}
+
 // deliver is called with q locked.
 func (q *workQueue) deliver() {
 	bound := q.concurrency

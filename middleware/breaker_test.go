@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,17 +23,41 @@ import (
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
-// valve keeps the limits that it got, and when.
+// valve keeps the limits that it got, and when, and has the places.
 type valve struct {
 	mu     sync.Mutex
 	limits []int
 	at     []time.Time
+	era    *atomic.Int64 // the messages that were delivered since the last pause
+}
+
+func (v *valve) take() (settle func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.era == nil {
+		v.era = new(atomic.Int64)
+	}
+	era := v.era
+	era.Add(1)
+	return func() { era.Add(-1) }
+}
+
+func (v *valve) Taken() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.era == nil {
+		return 0
+	}
+	return int(v.era.Load())
 }
 
 func (v *valve) Limit(n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.limits, v.at = append(v.limits, n), append(v.at, time.Now())
+	if n == 0 {
+		v.era = nil
+	}
 }
 
 func (v *valve) all() []int {
@@ -72,6 +97,9 @@ func withBreaker(t *testing.T, ctx context.Context, concurrency int, change ...f
 
 // handle handles a message.
 func (b *breakered) handle(h message.HandlerFunc) error {
+	if b.valve != nil {
+		defer b.valve.take()()
+	}
 	_, err := b.retry.Dispatch(h)(messageOf(b.ctx))
 	return err
 }

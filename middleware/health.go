@@ -59,10 +59,14 @@ type SubscriptionHealth struct {
 	// Reconnects how often it began to consume again. They are 0 where the backend does not count them.
 	Deliveries, Redeliveries, Reconnects uint64
 
-	// Paused is why the handler takes no new messages, sorted: "paused" (Connection.Pause), "failing" (too many messages fail) or
-	// "holding" (too many copies cannot be published). Nil: it takes messages. Consuming is then false on RabbitMQ, where the
-	// consumer is cancelled.
+	// Paused is why the handler takes no new messages, or PausedLimit at most, sorted: "paused" (Connection.Pause), "failing" (too many
+	// messages fail) or "holding" (too many copies cannot be published). Nil: it takes messages without a limit but Concurrency.
 	Paused []string
+	// PausedSince is since when there is a reason.
+	PausedSince time.Time
+	// PausedLimit is how many messages the handler has in flight at most, while those decide whether a handler that has failed goes on.
+	// 0: it takes none. Consuming is then false on RabbitMQ, where the consumer is cancelled.
+	PausedLimit int
 	// Holding is how many messages are held, because their copies cannot be published.
 	Holding int
 
@@ -89,7 +93,7 @@ func (h Health) Ready() error {
 		}
 	}
 	for _, s := range h.Subscriptions {
-		if !s.Consuming && len(s.Paused) == 0 {
+		if !s.Consuming && (len(s.Paused) == 0 || s.PausedLimit > 0) {
 			fault(s.LastError, "handler %q does not consume %q since %s", s.Name, s.Queue, s.Since.Format(time.RFC3339))
 		}
 	}

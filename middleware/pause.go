@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
 )
@@ -103,6 +104,28 @@ func (t *TieredRetry) giveBackPaused(in *delivery) error {
 	return t.settle(in, &s, &failure{}, now)
 }
 
+// observeSuccess makes a success known to the breaker. A message with produced messages has succeeded when the router has published
+// them, and acks it.
+func (t *TieredRetry) observeSuccess(in *delivery, produced []*message.Message) {
+	if len(produced) == 0 || settled(in.msg) {
+		in.breaker.report(in.ticket, good)
+	} else if in.breaker.wants(in.ticket, good) {
+		go t.observeAck(in.breaker, in.ticket, in.msg, in.bound != nil && in.bound.Renacked)
+	}
+}
+
+// observeAck waits for the router. A message that comes once more, as a failure, is counted then.
+func (t *TieredRetry) observeAck(to *breaker, of ticket, msg *message.Message, renacked bool) {
+	select {
+	case <-msg.Acked():
+		to.report(of, good)
+	case <-msg.Nacked():
+		if !renacked && (t.config.Breaker == nil || t.config.Breaker.Failed == nil || t.isSign(nil, ErrNotPublished)) {
+			to.report(of, bad)
+		}
+	}
+}
+
 // observeFailure makes a failure known to the breaker, and pauses the handler where a rule says so. The failure of a probe does not
 // count.
 func (t *TieredRetry) observeFailure(in *delivery, s *situation, f *failure) {
@@ -132,12 +155,15 @@ func (t *TieredRetry) verdictOf(in *delivery, f *failure) verdict {
 	return noSign
 }
 
-// isSign calls Breaker.Failed. A panic in it is logged once.
+// isSign calls Breaker.Failed. A panic in it is logged once, with the fields of the delivery, which may be nil.
 func (t *TieredRetry) isSign(in *delivery, err error) (sign bool) {
 	panicked := call(func() { sign = t.config.Breaker.Failed(err) })
 	if panicked != nil && !t.failedPanicked.Swap(true) {
-		t.logger.Error("Breaker.Failed panicked, the error counts as a failure; further panics are not logged", panicked,
-			t.fields(in))
+		var fields watermill.LogFields
+		if in != nil {
+			fields = t.fields(in)
+		}
+		t.logger.Error("Breaker.Failed panicked, the error counts as a failure; further panics are not logged", panicked, fields)
 	}
 	return sign || panicked != nil
 }

@@ -189,7 +189,8 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 
 // ErrNotPublished is the failure of a message whose handler has succeeded, and which was nacked nevertheless: the router could not
 // publish what the handler had produced, or a middleware outside of the retry middleware has failed. The log of the router has the
-// error. A Connection to RabbitMQ retries such a message. On other backends it is delivered again at once, and counts no failure.
+// error. A Connection to RabbitMQ retries such a message: observers and Observe get its success first, and then the retry. On other
+// backends it is delivered again at once, and counts no failure. A Breaker counts one failure.
 var ErrNotPublished = errors.New("the router nacked the message after its handler had succeeded: it could not publish what the handler " +
 	"produced, or a middleware outside failed")
 
@@ -218,7 +219,7 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 		in.own.Returned()
 	}
 	if in.breaker != nil {
-		in.breaker.report(in.ticket, good)
+		t.observeSuccess(in, produced)
 	}
 	if in.observers != nil && len(produced) > 0 {
 		in.observers.produced(in.seen(), produced)

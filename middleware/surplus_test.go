@@ -72,7 +72,8 @@ func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
 // following is a subscription that follows the limits by itself.
 type following struct{}
 
-func (following) Limit(int) {}
+func (following) Limit(int)  {}
+func (following) Taken() int { return 0 }
 
 type timedOut struct{}
 

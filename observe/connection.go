@@ -59,7 +59,7 @@ func (c *connection) subscription(to figures, s *middleware.SubscriptionHealth) 
 	handler, both := labels{s.Name}, labels{s.Topic, s.Name}
 	to.add(holding, largest, float64(s.Holding), handler)
 	for _, reason := range pauseReasons {
-		to.add(paused, largest, one(slices.Contains(s.Paused, reason)), labels{s.Name, reason})
+		to.add(paused, largest, one(s.PausedLimit == 0 && slices.Contains(s.Paused, reason)), labels{s.Name, reason})
 	}
 	to.add(consuming, smallest, one(s.Consuming), both)
 	if s.Concurrency > 0 {

@@ -217,7 +217,7 @@ func (c *Connection) Health() middleware.Health {
 			Concurrency: s.Concurrency, Deliveries: s.Deliveries, Redeliveries: s.Redeliveries, Reconnects: s.Reconnects,
 			LastError: s.LastError, LastErrorAt: s.LastErrorAt,
 		}
-		state.Paused, state.Holding = c.gates.State(s.Name)
+		state.Paused, state.PausedSince, state.PausedLimit, state.Holding = c.gates.State(s.Name)
 		h.Subscriptions = append(h.Subscriptions, state)
 	}
 	h.Tiers, h.TiersError = c.overdue.health()

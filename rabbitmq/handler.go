@@ -89,8 +89,8 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 }
 
 // limits makes a subscription follow the gate.
-func (h *handlerSubscriber) limits(limit func(int)) (ended func()) {
-	return h.gate.Attach(gate.ValveFunc(limit))
+func (h *handlerSubscriber) limits(limit func(int), taken func() int) (ended func()) {
+	return h.gate.Attach(gate.ValveFuncs{SetLimit: limit, CountTaken: taken})
 }
 
 func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
@@ -194,7 +194,7 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	stopping, stop := context.WithCancel(ctx)
 	detach := context.AfterFunc(h.closing, stop)
 	context.AfterFunc(stopping, func() { detach() })
-	bound := &binding.Binding{Source: h.sourceOf(topic, queue), Retry: h.retry, Stopping: stopping.Done(), Gate: h.gate}
+	bound := &binding.Binding{Source: h.sourceOf(topic, queue), Retry: h.retry, Stopping: stopping.Done(), Renacked: true, Gate: h.gate}
 	messages, err := h.subscriber.Subscribe(binding.NewContext(ctx, bound), topic)
 	if err != nil {
 		stop()

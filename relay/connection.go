@@ -264,7 +264,8 @@ func (c *Connection) Health() middleware.Health {
 	h := middleware.Health{Subscriptions: c.relay.health.Health()}
 	for i, s := range h.Subscriptions {
 		if s.Consuming { // one that has ended is a fault, also during a pause
-			h.Subscriptions[i].Paused, h.Subscriptions[i].Holding = c.gates.State(s.Name)
+			at := &h.Subscriptions[i]
+			at.Paused, at.PausedSince, at.PausedLimit, at.Holding = c.gates.State(s.Name)
 		}
 	}
 	return h

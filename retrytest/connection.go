@@ -161,7 +161,8 @@ func (a *App) Observe(observers ...middleware.Observer) {
 func (a *App) Health() middleware.Health {
 	h := middleware.Health{Subscriptions: a.health.Health()}
 	for i, s := range h.Subscriptions {
-		h.Subscriptions[i].Paused, h.Subscriptions[i].Holding = a.gates.State(s.Name)
+		at := &h.Subscriptions[i]
+		at.Paused, at.PausedSince, at.PausedLimit, at.Holding = a.gates.State(s.Name)
 	}
 	return h
 }

@@ -127,19 +127,20 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.Message) {
 	var limit atomic.Int64
 	changed, settled := make(chan struct{}, 1), make(chan struct{})
-	detach := s.binding.Gate.Attach(gate.ValveFunc(func(n int) {
+	setLimit := func(n int) {
 		limit.Store(int64(n))
 		select {
 		case changed <- struct{}{}:
 		default:
 		}
-	}))
+	}
+	var inFlight atomic.Int64
+	detach := s.binding.Gate.Attach(gate.ValveFuncs{SetLimit: setLimit, CountTaken: func() int { return int(inFlight.Load()) }})
 	defer detach()
 	ended := make(chan struct{})
 	defer close(ended)
-	inFlight := int64(0)
 	for {
-		full := func() bool { most := limit.Load(); return most >= 0 && inFlight >= most }
+		full := func() bool { most := limit.Load(); return most >= 0 && inFlight.Load() >= most }
 		in := q.messages
 		if full() {
 			in = nil
@@ -151,7 +152,7 @@ func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.
 			return
 		case <-changed:
 		case <-settled:
-			inFlight--
+			inFlight.Add(-1)
 		case msg := <-in:
 			if full() { // since then
 				q.putBack(s.group.app.ctx, msg)
@@ -160,7 +161,7 @@ func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.
 			if !s.group.app.begin(q, msg) {
 				continue
 			}
-			inFlight++
+			inFlight.Add(1)
 			msg.SetContext(binding.NewContext(msg.Context(), s.binding))
 			out <- msg
 			go func() {

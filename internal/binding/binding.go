@@ -21,6 +21,9 @@ type Binding struct {
 	// Stopping is closed when the subscription stops and its messages may still end. Nil: their contexts end then.
 	Stopping <-chan struct{}
 
+	// Renacked states that a message that is nacked after its handler has returned comes to the retry middleware once more, as a failure.
+	Renacked bool
+
 	// Gate limits how many messages the handler has in flight. Nil: nothing limits it.
 	Gate *gate.Gate
 

@@ -4,9 +4,11 @@ package gate
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Reason is why a handler is limited.
@@ -27,6 +29,10 @@ type Valve interface {
 	// Limit sets how many messages the subscription has in flight at most. 0: it takes no new messages. Less than 0: no limit but
 	// its own. It is called with the gate locked, in the order of the changes: it must not block, nor call the gate.
 	Limit(n int)
+
+	// Taken is how many messages take a place under the present limit: all that were delivered under it and are not settled, whether
+	// their handler was called or not. It must not block, nor call the gate.
+	Taken() int
 }
 
 // Gate is how many messages one handler may take, and why. It is safe for concurrent use. Make one with New.
@@ -38,6 +44,7 @@ type Gate struct {
 
 	mu      sync.Mutex
 	limits  map[Reason]int
+	since   time.Time // of the first of limits
 	valves  []*attached
 	begun   bool          // a valve has been attached
 	round   *round        // from one pause to the next
@@ -134,7 +141,13 @@ func (g *Gate) set(reason Reason, limit int) {
 	if limit < 0 {
 		delete(g.limits, reason)
 	} else {
+		if len(g.limits) == 0 {
+			g.since = time.Now()
+		}
 		g.limits[reason] = limit
+	}
+	if len(g.limits) == 0 {
+		g.since = time.Time{}
 	}
 	effective := None
 	for _, l := range g.limits {
@@ -158,18 +171,29 @@ func (g *Gate) set(reason Reason, limit int) {
 // Limit is the effective limit. It costs one atomic load.
 func (g *Gate) Limit() int { return int(g.limit.Load()) }
 
-// Paused returns the reasons with the limit 0, sorted. It is nil when there is none.
+// Paused returns the reasons that have a limit, sorted. It is nil when there is none.
 func (g *Gate) Paused() []Reason {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var paused []Reason
-	for reason, limit := range g.limits {
-		if limit == 0 {
-			paused = append(paused, reason)
-		}
+	return slices.Sorted(maps.Keys(g.limits))
+}
+
+// Since is since when there is a reason, and zero when there is none.
+func (g *Gate) Since() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.since
+}
+
+// Taken is how many places are taken: by messages of Enter, or of the subscription that has the most.
+func (g *Gate) Taken() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	taken := g.round.entered
+	for _, v := range g.valves {
+		taken = max(taken, v.Taken())
 	}
-	slices.Sort(paused)
-	return paused
+	return taken
 }
 
 // Enter waits for a free place under the limit, for a subscription that is no Valve. It returns nil when ctx or stop ends first; stop

@@ -15,8 +15,13 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/gate"
 )
 
-// A valve keeps the limits that it got.
-type valve struct{ limits []int }
+// A valve keeps the limits that it got, and has places.
+type valve struct {
+	limits []int
+	taken  int
+}
+
+func (v *valve) Taken() int { return v.taken }
 
 func (v *valve) Limit(n int) { v.limits = append(v.limits, n) }
 
@@ -31,14 +36,14 @@ func TestTheSmallestLimitIsTheEffectiveOne(t *testing.T) {
 		want   int
 		paused []gate.Reason
 	}{
-		{gate.Failing, 4, 4, nil},
-		{gate.Holding, 8, 4, nil},
-		{gate.Operator, 0, 0, []gate.Reason{"paused"}},
-		{gate.Failing, 0, 0, []gate.Reason{"failing", "paused"}},
-		{gate.Operator, -1, 0, []gate.Reason{"failing"}},
-		{gate.Failing, 1, 1, nil},
-		{gate.Failing, -7, 8, nil},
-		{gate.Failing, -1, 8, nil},
+		{gate.Failing, 4, 4, []gate.Reason{"failing"}},
+		{gate.Holding, 8, 4, []gate.Reason{"failing", "holding"}},
+		{gate.Operator, 0, 0, []gate.Reason{"failing", "holding", "paused"}},
+		{gate.Failing, 0, 0, []gate.Reason{"failing", "holding", "paused"}},
+		{gate.Operator, -1, 0, []gate.Reason{"failing", "holding"}},
+		{gate.Failing, 1, 1, []gate.Reason{"failing", "holding"}},
+		{gate.Failing, -7, 8, []gate.Reason{"holding"}},
+		{gate.Failing, -1, 8, []gate.Reason{"holding"}},
 		{gate.Holding, -1, gate.None, nil},
 	} {
 		g.Set(step.reason, step.limit)
@@ -215,13 +220,22 @@ func TestHandlersAreFoundByName(t *testing.T) {
 	billing.Hold()
 	assert.Equal(t, 0, billing.Limit())
 	assert.Equal(t, gate.None, other.Limit())
-	paused, held := h.State("billing")
+	paused, since, limit, held := h.State("billing")
 	assert.Equal(t, []string{"failing", "paused"}, paused)
+	assert.False(t, since.IsZero())
+	assert.Zero(t, limit)
 	assert.Equal(t, 1, held)
 	require.NoError(t, h.Resume("billing"))
-	paused, _ = h.State("billing")
+	billing.Set(gate.Failing, 2)
+	paused, still, limit, _ := h.State("billing")
 	assert.Equal(t, []string{"failing"}, paused, "the other reason stays")
-	paused, held = h.State("unknown")
-	assert.Nil(t, paused)
-	assert.Zero(t, held)
+	assert.Equal(t, since, still, "since the first reason")
+	assert.Equal(t, 2, limit)
+	billing.Set(gate.Failing, gate.None)
+	for _, name := range []string{"billing", "unknown"} {
+		paused, since, limit, _ = h.State(name)
+		assert.Nil(t, paused)
+		assert.Zero(t, since)
+		assert.Zero(t, limit)
+	}
 }

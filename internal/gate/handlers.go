@@ -8,13 +8,20 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
-// ValveFunc is a function that is a Valve.
-type ValveFunc func(n int)
+// ValveFuncs are functions that are a Valve.
+type ValveFuncs struct {
+	SetLimit   func(n int)
+	CountTaken func() int
+}
 
 // Limit implements Valve.
-func (f ValveFunc) Limit(n int) { f(n) }
+func (f ValveFuncs) Limit(n int) { f.SetLimit(n) }
+
+// Taken implements Valve.
+func (f ValveFuncs) Taken() int { return f.CountTaken() }
 
 // Handlers has the gates of the handlers of one connection. The zero value is ready for use. It is safe for concurrent use.
 type Handlers struct {
@@ -63,16 +70,16 @@ func (h *Handlers) unknown(name string) error {
 	return errors.New("no handler is named " + strconv.Quote(name) + ": the handlers are " + strings.Join(names, ", "))
 }
 
-// State returns why a handler is paused, and how many of its messages are held, for Health.
-func (h *Handlers) State(name string) (paused []string, held int) {
+// State is what limits a handler, for Health.
+func (h *Handlers) State(name string) (paused []string, since time.Time, limit, held int) {
 	h.mu.Lock()
 	g := h.gates[name]
 	h.mu.Unlock()
 	if g == nil {
-		return nil, 0
+		return nil, time.Time{}, 0, 0
 	}
 	for _, reason := range g.Paused() {
 		paused = append(paused, string(reason))
 	}
-	return paused, g.Held()
+	return paused, g.Since(), max(g.Limit(), 0), g.Held()
 }

@@ -128,9 +128,10 @@ type Config struct {
 	OrderKey func(msg *message.Message) string
 
 	// Limits is called by each Subscribe call before it consumes, with a function that limits how many messages that call has in
-	// flight. It may call that function at once, to begin with a limit. It returns a function that is called when the subscription
-	// has ended, or nil. See "Limits" in the documentation of the package. Nil: only Concurrency limits them.
-	Limits func(limit func(n int)) (ended func())
+	// flight, and one that counts the messages that were delivered since the last pause and are not settled. It may call limit at once,
+	// to begin with a limit. It returns a function that is called when the subscription has ended, or nil. See "Limits" in the
+	// documentation of the package. Nil: only Concurrency limits them.
+	Limits func(limit func(n int), taken func() int) (ended func())
 
 	// Consumer has options of basic.consume.
 	Consumer ConsumerConfig

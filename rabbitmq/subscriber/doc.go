@@ -51,8 +51,8 @@
 //
 // # Limits
 //
-// Config.Limits gets a function for each Subscribe call, which limits how many of its messages are in flight. It may be called at any
-// time, from any goroutine, and does not wait.
+// Config.Limits gets two functions for each Subscribe call: one limits how many of its messages are in flight, and the other one counts
+// the messages that take a place under the limit. They may be called at any time, from any goroutine, and do not wait.
 //
 //   - limit(0) pauses the subscription. Its consumer is cancelled, and the messages that were fetched and not handed out go back to
 //     the queue in their order, before those that were not fetched. Messages in flight go on and are acked. Then nothing is

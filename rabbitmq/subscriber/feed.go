@@ -35,6 +35,12 @@ func describe(a *arrival) string {
 	return fmt.Sprintf("message id %q, exchange %q, routing key %q, %d bytes", d.MessageId, d.Exchange, d.RoutingKey, len(d.Body))
 }
 
+// settled is called when the delivery was acked, nacked or lost.
+func (a *arrival) settled() {
+	a.era.unsettled.Add(-1)
+	a.session.leave()
+}
+
 // A feed gives arrivals to the workers.
 type feed interface {
 	// next waits for an arrival. It returns false when the subscription stops.
@@ -70,6 +76,7 @@ func (f arrivals) next(a *arrival) bool {
 				if delivery.Redelivered {
 					f.counts.redeliveries.Add(1)
 				}
+				c.era.unsettled.Add(1)
 				*a = arrival{session: c.session, era: c.era, delivery: delivery}
 				return true
 			}
@@ -106,7 +113,7 @@ func (c *consumer) leave() {
 	c.session.leave()
 }
 
-func (f arrivals) handled(a *arrival) { a.session.leave() }
+func (f arrivals) handled(a *arrival) { a.settled() }
 func (f arrivals) giveBack()          {}
 
 // ordered gives deliveries of one key to the workers one after the other. One goroutine receives them all, so their order is
@@ -188,7 +195,7 @@ func (o *ordered) dropLost(queue []arrival) []arrival {
 	return slices.DeleteFunc(queue, func(a arrival) bool {
 		if a.session.lost() {
 			a.era.leave()
-			a.session.leave()
+			a.settled()
 			return true
 		}
 		return false
@@ -211,7 +218,7 @@ func (o *ordered) next(a *arrival) bool {
 }
 
 func (o *ordered) handled(a *arrival) {
-	a.session.leave()
+	a.settled()
 	if a.key == "" {
 		return
 	}
@@ -231,7 +238,7 @@ func (o *ordered) handled(a *arrival) {
 func (o *ordered) drop(a arrival) {
 	a.session.nack(a.delivery.DeliveryTag)
 	a.era.leave()
-	a.session.leave()
+	a.settled()
 }
 
 func (o *ordered) giveBack() {

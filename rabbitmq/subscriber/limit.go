@@ -2,6 +2,7 @@ package subscriber
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -49,7 +50,8 @@ func (u *users) retire() {
 // users are the workers that receive, and the deliveries that are neither handed out nor given back.
 type era struct {
 	users
-	over chan struct{}
+	over      chan struct{}
+	unsettled atomic.Int64 // deliveries
 
 	placing sync.Mutex // guards the following
 	bound   int        // of the messages in flight
@@ -135,6 +137,14 @@ func (s *subscription) setLimit(n int) {
 	case s.limited <- struct{}{}:
 	default:
 	}
+}
+
+// taken is how many deliveries of the present era are not settled.
+func (s *subscription) taken() int {
+	if e := s.places.Load(); e != nil {
+		return int(e.unsettled.Load())
+	}
+	return 0
 }
 
 // bound is how many messages may be in flight under the present limit.
@@ -302,6 +312,7 @@ func (s *subscription) endEra() {
 func (s *subscription) presentEra(bound int) *era {
 	if s.era == nil {
 		s.era = newEra()
+		s.places.Store(s.era)
 	}
 	s.era.setBound(bound)
 	return s.era

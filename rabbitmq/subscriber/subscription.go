@@ -29,11 +29,12 @@ type subscription struct {
 	nacks      *nackCounts
 
 	session  atomic.Pointer[sessionState]
-	limit    atomic.Int64  // what was asked for; less than 0: none
-	limited  chan struct{} // receives after a change of limit
-	changing change        // of the consumer, because of a limit
-	detach   func()        // of Config.Limits
-	era      *era          // nil: none. Only what opens sessions and changes limits uses it, one after the other
+	limit    atomic.Int64        // what was asked for; less than 0: none
+	limited  chan struct{}       // receives after a change of limit
+	places   atomic.Pointer[era] // the present or last one
+	changing change              // of the consumer, because of a limit
+	detach   func()              // of Config.Limits
+	era      *era                // nil: none. Only what opens sessions and changes limits uses it, one after the other
 	feed     feed
 	workers  sync.WaitGroup
 	retiring sync.WaitGroup // sessions that are not the current one any more
@@ -166,7 +167,7 @@ func (s *subscription) attach() error {
 	if s.config.Limits == nil {
 		return nil
 	}
-	err := guard("Config.Limits", func() error { s.detach = s.config.Limits(s.setLimit); return nil })
+	err := guard("Config.Limits", func() error { s.detach = s.config.Limits(s.setLimit, s.taken); return nil })
 	if err != nil {
 		s.end()
 	}
