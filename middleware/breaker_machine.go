@@ -46,7 +46,7 @@ type machine struct {
 	step    step
 	extra   int
 	flight  int       // handlers that were called with the present ticket and have not returned
-	outside int       // places that something else took when the last extra place was given
+	outside int       // places that something else took at the last tick
 	moved   time.Time // the last time that something moved
 }
 
@@ -137,12 +137,12 @@ func (m *machine) tick(now time.Time, taken int) line {
 		m.places, m.step, m.moved = 1, step{}, now
 		return line{}
 	}
-	m.moved = now
+	m.moved, m.outside = now, max(taken-m.flight, 0)
+	m.extra = min(m.extra, m.flight+m.outside)
 	if taken < m.limit() || m.concurrency > 0 && m.limit() >= m.concurrency {
 		return line{}
 	}
 	m.extra++
-	m.outside = max(taken-m.flight, 0)
 	return line{text: "No outcome since the pause, one message more is let through", fields: watermill.LogFields{
 		"places_taken": taken, "places": m.limit(), "waited": m.config.MaxPause,
 	}}

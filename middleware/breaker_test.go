@@ -226,6 +226,28 @@ func TestBreakerCountsWithinItsWindow(t *testing.T) {
 	})
 }
 
+// docs/outages.md has the figures.
+func TestHowManyFailuresPauseAHandler(t *testing.T) {
+	ctx := routerContext(t)
+	for _, row := range []struct{ successes, failures int }{{0, 20}, {5, 15}, {10, 10}, {15, 15}, {20, 20}, {30, 30}, {50, 50}, {100, 50}, {1000, 50}} {
+		t.Run(fmt.Sprint(row.successes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} })
+				for range 3 {
+					b.outcomes(repeat(nil, row.successes)...)
+					failures := 0
+					for ; b.gate.Limit() != 0; failures++ {
+						b.outcomes(errDown)
+					}
+					assert.Equal(t, row.failures, failures)
+					b.paused()
+					b.outcomes(repeat(nil, 15)...)
+				}
+			})
+		})
+	}
+}
+
 // 16 calls that time out after 30 seconds are fewer failures in 10 seconds than Least.
 func TestSlowFailuresNeedALongWindow(t *testing.T) {
 	ctx := routerContext(t)
@@ -450,6 +472,27 @@ func TestProbeThatDoesNotReturn(t *testing.T) {
 	})
 }
 
+// A message can take the place of the probe without a call of the handler: it waits for its OrderKey, or it is held on its arrival.
+func TestAPlaceWithoutACallDoesNotStopTheProbe(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, ctx, 16)
+		b.outcomes(repeat(errDown, 10)...)
+		b.paused()
+		settle := b.valve.take()
+		time.Sleep(8100 * time.Millisecond)
+		assert.Equal(t, 2, b.gate.Limit(), "after MaxPause one message more")
+		assert.Equal(t, 1, strings.Count(b.logs.String(), "one message more is let through"))
+		time.Sleep(time.Hour)
+		assert.Equal(t, 2, b.gate.Limit(), "a place is free")
+		b.outcomes(nil)
+		assert.Equal(t, 3, b.gate.Limit(), "2 and the place that is taken")
+		settle()
+		time.Sleep(8100 * time.Millisecond)
+		assert.Equal(t, 2, b.gate.Limit(), "the place is free again")
+	})
+}
+
 func TestSlowMessagesAreWaitedFor(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -463,6 +506,55 @@ func TestSlowMessagesAreWaitedFor(t *testing.T) {
 		}
 		assert.Equal(t, []int{-1, 0, 1}, b.valve.all())
 	})
+}
+
+// produces ends as a router does that publishes, or cannot publish, what the handler has produced.
+func (b *breakered) produces(published bool) {
+	msg := messageOf(b.ctx)
+	settle := b.valve.take()
+	defer settle()
+	_, err := b.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {
+		return message.Messages{message.NewMessage("2", nil)}, nil
+	})(msg)
+	require.NoError(b.t, err)
+	if published {
+		msg.Ack()
+	} else {
+		msg.Nack()
+	}
+	synctest.Wait()
+}
+
+func TestBreakerCountsAMessageThatIsNotPublishedOnce(t *testing.T) {
+	ctx := routerContext(t)
+	for name, renacked := range map[string]bool{"delivered again": false, "a failure, as on RabbitMQ": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Breaker.Ratio = 0.6 })
+				b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate, Renacked: renacked})
+				notPublished := func() {
+					b.produces(false)
+					if renacked {
+						b.outcomes(retrymw.ErrNotPublished)
+					}
+				}
+				for range 9 {
+					notPublished()
+				}
+				assert.Equal(t, gate.None, b.gate.Limit())
+				notPublished()
+				assert.Equal(t, 0, b.gate.Limit())
+				b.paused()
+				notPublished()
+				assert.Equal(t, 0, b.gate.Limit(), "a probe that fails")
+				b.paused()
+				for range 15 {
+					b.produces(true)
+				}
+				assert.Equal(t, gate.None, b.gate.Limit())
+			})
+		})
+	}
 }
 
 func TestFailuresAtAShutdownSayNothing(t *testing.T) {
