@@ -187,6 +187,20 @@ func TestDeepCopyHoldsWhereProducedMessagesCannotBePublished(t *testing.T) {
 	assert.Equal(t, map[string]int{"order 1": 3}, calls.Counts())
 }
 
+// TestABreakerCountsWhatIsNotPublishedOnce: as one failure, and not as a success before.
+func TestABreakerCountsWhatIsNotPublishedOnce(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
+		return []*message.Message{msg.Copy()}, nil
+	}, middleware.HandlerOptions{
+		Schedule: backoff.Schedule{time.Hour}, Breaker: &middleware.Breaker{Least: 10, Ratio: 0.6, Pause: time.Hour, MaxPause: time.Hour},
+	})
+	s.run()
+	s.publish("orders", ids(10)...)
+	eventually(t, func() bool { return len(s.Health().Subscriptions[0].Paused) == 1 }, "the handler pauses")
+}
+
 // TestMessagesOfTheAppArePersistent: a broker keeps them over a restart.
 func TestMessagesOfTheAppArePersistent(t *testing.T) {
 	t.Parallel()

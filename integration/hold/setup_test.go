@@ -251,29 +251,11 @@ func (a *app) fill(tiers ...time.Duration) {
 			"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish",
 		})
 		require.NoError(a.t, err)
-		saturate(a.t, stuck)
+		testapp.Saturate(a.t, stuck)
 		require.NoError(a.t, channel.QueueBind(stuck, queue, a.name+".return", false, nil))
 		testapp.PutPolicy(a.t, queue, "^"+queue+"$", `{"max-length": 1}`)
-		saturate(a.t, queue)
+		testapp.Saturate(a.t, queue)
 	}
-}
-
-// saturate publishes to a queue until it refuses messages.
-func saturate(t testing.TB, queue string) {
-	t.Helper()
-	channel := broker.Channel(t)
-	require.NoError(t, channel.Confirm(false))
-	refused := 0 // in a row: a queue that has just become longer than its limit may still take a few
-	broker.Eventually(t, soon, func() bool {
-		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("fills")})
-		require.NoError(t, err)
-		if confirm.Wait() {
-			refused = 0
-		} else {
-			refused++
-		}
-		return refused == 20
-	}, "%s refuses messages", queue)
 }
 
 // times are the times of the calls of each message.

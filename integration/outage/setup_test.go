@@ -2,6 +2,7 @@
 package outage_test
 
 import (
+	"cmp"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -30,9 +31,12 @@ var errDown = errors.New("the bank is down")
 type shop struct {
 	*config.Connection
 	t      testing.TB
+	name   string // the prefix
 	orders string // the topic, and the work queue
 	router *message.Router
 	stop   func() // the router
+
+	hangs atomic.Pointer[chan struct{}] // the message with the UUID "hangs" stays in the handler until it is closed
 
 	down  atomic.Bool
 	calls atomic.Int64 // while it is down
@@ -46,7 +50,7 @@ func open(t testing.TB, options middleware.HandlerOptions) *shop {
 	t.Helper()
 	name := broker.Name(t, "outage")
 	broker.Clean(t, name)
-	s := &shop{t: t, orders: "orders_" + name, handled: map[string]int{}, outcomes: map[middleware.Outcome]int{}}
+	s := &shop{t: t, name: name, orders: "orders_" + name, handled: map[string]int{}, outcomes: map[middleware.Outcome]int{}}
 	log := &testapp.Log{}
 	var err error
 	s.Connection, err = config.Connect(config.BuilderConfig{
@@ -56,7 +60,7 @@ func open(t testing.TB, options middleware.HandlerOptions) *shop {
 	}, log)
 	require.NoError(t, err)
 	s.router = message.NewDefaultRouter(log)
-	options.Concurrency = 16
+	options.Concurrency = cmp.Or(options.Concurrency, 16)
 	options.Middleware = func(c *middleware.TieredRetryConfig) { c.Observe = s.observe }
 	s.AddConsumerHandler(s.router, "billing", s.orders, s.bill, options)
 	stop := sync.OnceFunc(testapp.Start(t, s.router))
@@ -69,6 +73,9 @@ func open(t testing.TB, options middleware.HandlerOptions) *shop {
 }
 
 func (s *shop) bill(msg *message.Message) error {
+	if released := s.hangs.Load(); released != nil && msg.UUID == "hangs" {
+		<-*released
+	}
 	if s.down.Load() {
 		s.calls.Add(1)
 		return errDown
@@ -110,6 +117,14 @@ func (s *shop) publish(first, n int) {
 	require.NoError(s.t, s.Publisher().Publish(s.orders, all...))
 }
 
+// send publishes one message with metadata.
+func (s *shop) send(uuid, key, value string) {
+	s.t.Helper()
+	msg := message.NewMessage(uuid, []byte("order"))
+	msg.Metadata.Set(key, value)
+	require.NoError(s.t, s.Publisher().Publish(s.orders, msg))
+}
+
 // queue returns how many messages wait on the work queue, and how many consumers it has.
 func (s *shop) queue() (ready, consumers int) {
 	s.t.Helper()
@@ -120,7 +135,9 @@ func (s *shop) queue() (ready, consumers int) {
 
 func (s *shop) dead() int { return testapp.Depth(s.t, s.orders+".dead") }
 
-func (s *shop) paused() []string { return s.Health().Subscriptions[0].Paused }
+func (s *shop) state() middleware.SubscriptionHealth { return s.Health().Subscriptions[0] }
+
+func (s *shop) paused() []string { return s.state().Paused }
 
 func (s *shop) eventually(happened func() bool, what string, args ...any) {
 	s.t.Helper()

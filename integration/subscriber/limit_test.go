@@ -23,14 +23,15 @@ import (
 type tap struct {
 	first int // the limit at the start
 	limit func(int)
+	taken func() int
 	ended chan struct{}
 }
 
 func newTap(first int) *tap { return &tap{first: first, ended: make(chan struct{})} }
 
-func (p *tap) limits(limit func(int)) func() {
+func (p *tap) limits(limit func(int), taken func() int) func() {
 	limit(p.first)
-	p.limit = limit
+	p.limit, p.taken = limit, taken
 	return func() { close(p.ended) }
 }
 
@@ -259,9 +260,11 @@ func TestALimitBoundsTheMessagesInFlight(t *testing.T) {
 			take(1)
 			none(all - 2)
 
+			assert.Equal(t, 1, p.taken())
 			p.limit(3) // one is in flight, which the prefetch of the next consumer does not count
 			take(2)
 			broker.Eventually(t, soon, func() bool { return q.ready(t) == all-5 }, "3 in flight, and one that waits for a place")
+			broker.Eventually(t, soon, func() bool { return p.taken() == 4 }, "and all of them take places")
 			select {
 			case msg := <-messages:
 				require.FailNow(t, "4 messages are in flight", msg.UUID)
@@ -279,6 +282,7 @@ func TestALimitBoundsTheMessagesInFlight(t *testing.T) {
 			q.waitReady(t, all-settled-len(open))
 			p.limit(1) // those in flight from before the pause take no place
 			take(1)
+			assert.Equal(t, 1, p.taken())
 			q.waitReady(t, all-settled-len(open))
 			p.limit(-1)
 			take(16 - len(open))

@@ -355,3 +355,21 @@ func (l *Log) Lines(text string) []string {
 	}
 	return found
 }
+
+// Saturate publishes to a queue until it refuses messages.
+func Saturate(t testing.TB, queue string) {
+	t.Helper()
+	channel := broker.Channel(t)
+	require.NoError(t, channel.Confirm(false))
+	refused := 0 // in a row: a queue that has just become longer than its limit may still take a few
+	broker.Eventually(t, time.Minute, func() bool {
+		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("fills")})
+		require.NoError(t, err)
+		if confirm.Wait() {
+			refused = 0
+		} else {
+			refused++
+		}
+		return refused == 20
+	}, "%s refuses messages", queue)
+}
