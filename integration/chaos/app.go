@@ -32,14 +32,21 @@ const concurrency = 16
 
 var tiers = backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond, time.Second}
 
-var errBank = errors.New("the bank is down")
+var (
+	errBank   = errors.New("the bank is down")
+	errOutage = errors.New("everything is down") // the only error that pauses a handler: the app's own failures are too many
+)
 
 // appConfig is the configuration of a consumer, in this process or in a child.
-type appConfig struct{ App, URL, Queue, Prefix string }
+type appConfig struct {
+	App, URL, Queue, Prefix string
+	Breaker                 bool
+}
 
 // report receives what happens to the messages.
 type report interface {
 	extra() time.Duration // additional working time of a handler
+	disturb() error       // makes a handler fail or hang
 	handled(identity string)
 	moved(identity, queue string, wait time.Duration, dead bool)
 }
@@ -84,9 +91,14 @@ func (c appConfig) rabbit() config.BuilderConfig {
 // observe lets the middleware report the copies that the broker has confirmed.
 func (c appConfig) observe(to report) func(*middleware.TieredRetryConfig) {
 	return func(settings *middleware.TieredRetryConfig) {
+		if c.Breaker {
+			settings.Breaker = &middleware.Breaker{
+				Least: 4, Pause: 300 * time.Millisecond, MaxPause: time.Second, Failed: func(err error) bool { return errors.Is(err, errOutage) },
+			}
+		}
 		settings.Observe = func(e middleware.Event) {
 			switch e.Outcome {
-			case middleware.Retried:
+			case middleware.Retried, middleware.Snoozed:
 				to.moved(e.MessageUUID, tierQueue(c, e.Tier), time.Duration(e.Tier), false)
 			case middleware.DeadLettered:
 				to.moved(e.MessageUUID, c.Queue+".dead", 0, true)
@@ -161,6 +173,9 @@ func bill(msg *message.Message, to report) error {
 	case <-work.C:
 	case <-msg.Context().Done():
 		return msg.Context().Err()
+	}
+	if err := to.disturb(); err != nil {
+		return err
 	}
 	record, _ := middleware.ReadRecord(msg.Metadata)
 	if n%50 == 7 {

@@ -100,6 +100,8 @@ type lineReport struct{}
 
 func (lineReport) extra() time.Duration { return 0 }
 
+func (lineReport) disturb() error { return nil }
+
 func (lineReport) handled(identity string) {
 	_, _ = os.Stdout.WriteString("handled " + identity + "\n")
 }

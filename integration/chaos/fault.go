@@ -23,8 +23,9 @@ const (
 	needsCtl Need = 1 << iota
 	needsKill
 	needsCluster
-	needsProxy // always available
-	needsChild // always available
+	needsProxy   // always available
+	needsChild   // always available
+	needsBreaker // always available
 )
 
 const none = "none"

@@ -2,12 +2,14 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
 var consumerFaults = []Fault{
 	{"consumer-killed", needsChild, 8 * time.Second, separately(killConsumer)},
 	{"rolling-restart", 0, 8 * time.Second, separately(restartConsumer)},
+	{"hung-handler", needsBreaker, 8 * time.Second, separately(hangHandler)},
 }
 
 // killConsumer kills the consumer with SIGKILL while handlers run.
@@ -40,6 +42,32 @@ func restartConsumer(ctx context.Context, l *Load) error {
 		}
 		l.ledger.heal()
 		if !sleep(ctx, time.Second) {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// hangHandler lets all handlers fail until their breakers have paused them, and then the first one that is called hangs: a probe. The
+// others have to go on.
+func hangHandler(ctx context.Context, l *Load) error {
+	l.ledger.down.Store(true)
+	sleep(ctx, l.long(4*time.Second, 1500*time.Millisecond))
+	hang := make(chan struct{})
+	defer close(hang)
+	l.ledger.hang.Store(&hang)
+	for l.ledger.hang.Load() != nil {
+		if !sleep(ctx, 10*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	l.ledger.down.Store(false)
+	before, begin := l.ledger.done(), time.Now()
+	for l.ledger.done() < before+10 {
+		if time.Since(begin) > time.Minute {
+			return errors.New("one handler hung, and the others handled no messages for a minute")
+		}
+		if !sleep(ctx, 10*time.Millisecond) {
 			return ctx.Err()
 		}
 	}

@@ -8,7 +8,9 @@ import (
 
 // Ledger records what happened to every message, by its identity.
 type Ledger struct {
-	slow atomic.Int64 // additional working time of handlers
+	slow atomic.Int64                  // additional working time of handlers
+	down atomic.Bool                   // handlers fail
+	hang atomic.Pointer[chan struct{}] // the next handler that is called waits until it is closed
 
 	mu        sync.Mutex
 	published map[string]time.Time // when its publish was confirmed
@@ -44,6 +46,16 @@ func newLedger() *Ledger {
 
 func (l *Ledger) extra() time.Duration { return time.Duration(l.slow.Load()) }
 
+func (l *Ledger) disturb() error {
+	if hang := l.hang.Swap(nil); hang != nil {
+		<-*hang
+	}
+	if l.down.Load() {
+		return errOutage
+	}
+	return nil
+}
+
 func (l *Ledger) confirmed(identity, queue string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,6 +64,13 @@ func (l *Ledger) confirmed(identity, queue string) {
 	if _, moved := l.last[identity]; !moved { // the handler may run before the confirm arrives
 		l.last[identity] = place{queue: queue, at: now}
 	}
+}
+
+// done is how many messages are processed.
+func (l *Ledger) done() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.processed)
 }
 
 func (l *Ledger) handled(identity string) {

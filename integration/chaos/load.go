@@ -171,7 +171,7 @@ func (l *Load) prepare(fault Fault) error {
 		}
 		uri.Host = l.proxy.Listen
 	}
-	l.config = appConfig{App: l.row.App, URL: uri.String(), Queue: name + ".orders", Prefix: name}
+	l.config = appConfig{App: l.row.App, URL: uri.String(), Queue: name + ".orders", Prefix: name, Breaker: fault.Needs&needsBreaker != 0}
 	return nil
 }
 

@@ -301,6 +301,31 @@ func TestALimitBoundsTheMessagesInFlight(t *testing.T) {
 	}
 }
 
+// TestAcksDoNotWaitForHandlersThatHang during a change of the limit: each worker hangs, so that none receives the end of the consumer.
+func TestAcksDoNotWaitForHandlersThatHang(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, classic) // a quorum queue counts a consumer that is cancelled
+	p := newTap(-1)
+	_, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{Concurrency: 3, Limits: p.limits})
+	q.publish(t, "hangs-1", "hangs-2")
+	hanging := []*message.Message{receive(t, messages), receive(t, messages)}
+	p.limit(0)
+	q.waitPaused(t, 0)
+	p.limit(2)
+	q.publish(t, "handled", "hangs-3")
+	handled := receive(t, messages)
+	require.Equal(t, "handled", handled.UUID)
+	q.waitReady(t, 0)
+	p.limit(-1)
+	broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 }, "the consumer is cancelled")
+	require.True(t, handled.Ack())
+	hanging = append(hanging, receive(t, messages))
+	assert.Equal(t, 3, q.unacknowledged(t, 3))
+	for _, msg := range hanging {
+		require.True(t, msg.Ack())
+	}
+}
+
 func TestAPauseOutlastsTheConnection(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, quorum)

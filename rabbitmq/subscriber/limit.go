@@ -228,6 +228,7 @@ func (s *subscription) follow(n *session) error {
 		}
 		n.fill(s.queue, old, back)
 		n.cancel(channelCloseTimeout)
+		n.settler.cancelled()
 		if back {
 			n.drain()
 		} else {

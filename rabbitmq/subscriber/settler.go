@@ -34,6 +34,7 @@ type settler struct {
 	nacks    []uint64
 	held     []uint64 // nacks that have to wait for the end of the consumer
 	holding  bool     // the consumer is about to end: nothing is sent
+	quiet    bool     // the broker has cancelled the consumer: while holding, acks are sent
 	ended    bool     // the consumer has ended
 	syncs    []chan struct{}
 	closed   bool // nothing more is taken
@@ -100,7 +101,15 @@ func (s *settler) isStopping() bool {
 func (s *settler) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holding = !s.ended
+	s.holding, s.quiet = !s.ended, false
+}
+
+// cancelled sends acks again: they bring no other message. Nacks wait for the end of the consumer.
+func (s *settler) cancelled() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quiet = true
+	s.signal()
 }
 
 // release sends what hold has held back.
@@ -195,14 +204,17 @@ func (s *settler) run() {
 		s.syncs = nil
 		var acks, nacks []uint64
 		if !holding {
-			acks, nacks = s.acks, s.nacks
-			s.acks, s.nacks = s.spare[:0], nil
+			nacks, s.nacks = s.nacks, nil
+		}
+		if !holding || s.quiet {
+			acks, s.acks = s.acks, s.spare[:0]
+			s.spare = nil
 		}
 		s.mu.Unlock()
-		if !holding {
-			if len(acks)+len(nacks) > 0 {
-				s.send(acks, nacks)
-			}
+		if len(acks)+len(nacks) > 0 {
+			s.send(acks, nacks)
+		}
+		if acks != nil {
 			s.spare = acks
 		}
 		for _, sent := range syncs {
