@@ -20,10 +20,16 @@ func TestReadiness(t *testing.T) {
 	blocked, stopped := open, consuming
 	blocked.Blocked = true // concerns all instances
 	stopped.Consuming, stopped.LastError = false, errors.New("queue deleted")
+	paused, limited := consuming, stopped
+	paused.Consuming, paused.Paused = false, []string{"failing"}
+	limited.Name, limited.Paused, limited.PausedLimit = "returns", []string{"failing"}, 1 // it would consume
 	for want, health := range map[string]retrymw.Health{
-		"200 ready\n": {Links: []retrymw.LinkHealth{open, blocked}, Subscriptions: []retrymw.SubscriptionHealth{consuming}},
+		"200 ready\n": {Links: []retrymw.LinkHealth{open, blocked}, Subscriptions: []retrymw.SubscriptionHealth{consuming, paused}},
 		"503 handler \"billing\" does not consume \"orders\" since 2026-01-02T03:04:05Z: queue deleted\n": {
 			Subscriptions: []retrymw.SubscriptionHealth{stopped, consuming},
+		},
+		"503 handler \"returns\" does not consume \"orders\" since 2026-01-02T03:04:05Z: queue deleted\n": {
+			Subscriptions: []retrymw.SubscriptionHealth{limited},
 		},
 		"503 the consuming connection is not open since 2026-01-02T03:04:05Z: refused\n": {
 			Links: []retrymw.LinkHealth{{Name: "consuming", Since: since, LastError: errors.New("refused")}, open},
