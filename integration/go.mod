@@ -3,6 +3,7 @@ module github.com/tieredretry/watermill-retry/integration
 go 1.25.0
 
 require (
+	github.com/Azure/go-amqp v1.4.0
 	github.com/Shopify/toxiproxy/v2 v2.5.0
 	github.com/ThreeDotsLabs/watermill v1.5.3
 	github.com/ThreeDotsLabs/watermill-amqp/v2 v2.1.3

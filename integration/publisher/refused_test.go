@@ -28,18 +28,29 @@ func marshalWith(change func(*message.Message, *amqp091.Publishing)) func(*messa
 // closing is the prefix of the UUIDs of messages that close the channel.
 const closing = "closing"
 
-// closeChannel uses direct reply-to without a consumer: the broker closes the channel. The publisher cannot find that before it
-// publishes the message.
-func closeChannel(msg *message.Message, p *amqp091.Publishing) {
-	if strings.HasPrefix(msg.UUID, closing) {
-		p.ReplyTo = "amq.rabbitmq.reply-to"
+// A hiddenUser logs in as the user of the address, whose name the publisher does not know, as with certificates.
+type hiddenUser struct{ amqp091.Authentication }
+
+// closesChannels makes messages with another user-id than that of the connection: the broker closes the channel. The publisher cannot find
+// that before it publishes the message.
+func closesChannels(t *testing.T) func(*settings) {
+	t.Helper()
+	uri, err := amqp091.ParseURI(broker.URL(t))
+	require.NoError(t, err)
+	return func(c *settings) {
+		c.AMQP = &amqp091.Config{SASL: []amqp091.Authentication{hiddenUser{uri.PlainAuth()}}}
+		c.Marshal = marshalWith(func(msg *message.Message, p *amqp091.Publishing) {
+			if strings.HasPrefix(msg.UUID, closing) {
+				p.UserId = "another"
+			}
+		})
 	}
 }
 
 func TestOnlyTheMessageThatClosesTheChannelIsRefused(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *settings) { c.Marshal, c.MaxInFlight = marshalWith(closeChannel), 2048 })
+	p := topology.open(t, func(c *settings) { closesChannels(t)(c); c.MaxInFlight = 2048 })
 	good := newMessages(1000)
 	var group sync.WaitGroup
 	for i, msg := range good {
@@ -67,7 +78,7 @@ func TestOnlyTheMessageThatClosesTheChannelIsRefused(t *testing.T) {
 func TestSeveralMessagesOfOneBatchCloseTheChannel(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
-	p := topology.open(t, func(c *settings) { c.Marshal = marshalWith(closeChannel) })
+	p := topology.open(t, closesChannels(t))
 	messages := newMessages(300)
 	for i := 0; i < len(messages); i += 50 {
 		messages[i].UUID = fmt.Sprint(closing, " ", i)

@@ -49,9 +49,10 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/publisher",
-		may:    []string{watermill, amqp091, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket"},
-		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
-		why:    "the publisher is usable without this topology: it gets what it needs through hooks",
+		may: []string{watermill, amqp091, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket",
+			module + "/rabbitmq/internal/unfit"},
+		never: []string{amqpPubSub, module + "/config", module + "/middleware"},
+		why:   "the publisher is usable without this topology: it gets what it needs through hooks",
 	},
 	{
 		folder: "rabbitmq/subscriber",
@@ -86,6 +87,7 @@ var rules = []rule{
 			module + "/rabbitmq/publisher", module + "/internal/lettertext", module + "/internal/warning", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/dial",
 			module + "/rabbitmq/internal/headers", module + "/rabbitmq/internal/management", module + "/rabbitmq/internal/naming",
 			module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/refusal", module + "/rabbitmq/internal/socket",
+			module + "/rabbitmq/internal/unfit",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/subscriber"},
 		why:   "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers",
@@ -105,6 +107,7 @@ var rules = []rule{
 		never:  []string{watermill},
 		why:    "publishing, consuming and inspecting dial in the same way",
 	},
+	{folder: "rabbitmq/internal/unfit", may: []string{amqp091}, never: []string{watermill}, why: "every writer of copies reads one list"},
 	{folder: "rabbitmq/internal/socket", never: []string{watermill, amqp091}, why: "it is a network connection, independent of what is written to it"},
 	{folder: "rabbitmq/internal/management", never: []string{watermill, amqp091}, why: "it is HTTP, and knows nothing of AMQP"},
 	{folder: "rabbitmq/internal/refusal", may: []string{amqp091}, never: []string{watermill}, why: "it reads the broker's errors, for every operation that causes them"},
@@ -113,7 +116,7 @@ var rules = []rule{
 		may: []string{
 			watermill, amqp091, module + "/internal/binding", module + "/internal/edge", module + "/internal/warning", module + "/middleware",
 			module + "/rabbitmq/publisher",
-			module + "/rabbitmq/internal/naming", module + "/rabbitmq/internal/redelivery",
+			module + "/rabbitmq/internal/naming", module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/unfit",
 		},
 		never: []string{module + "/rabbitmq/topology"},
 		why:   "the header codec changes with AMQP and the failure record, not with the topology",

@@ -55,8 +55,9 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 	default:
 		l.Kind = letters.Unknown
 	}
-	readApp(l, d)
-	l.Properties = properties(d, l, death, prefix)
+	was := headers.Original(d)
+	readApp(l, was.Headers)
+	l.Properties = properties(d, &was, l, death, prefix)
 	l.ID = id(d, l)
 	return l
 }
@@ -72,14 +73,14 @@ func targetOfOrphan(key, orphans string) string {
 }
 
 // readApp reads the headers of the app.
-func readApp(l *letters.Letter, d *amqp091.Delivery) {
-	for key, value := range d.Headers {
-		if key == publisher.UUIDHeader || !headers.IsApp(key) {
+func readApp(l *letters.Letter, app amqp091.Table) {
+	for key, value := range app {
+		if key == publisher.UUIDHeader {
 			continue
 		}
 		if text, ok := value.(string); ok {
 			if l.Metadata == nil {
-				l.Metadata = make(message.Metadata, len(d.Headers))
+				l.Metadata = make(message.Metadata, len(app))
 			}
 			l.Metadata[key] = text
 			continue
@@ -89,7 +90,7 @@ func readApp(l *letters.Letter, d *amqp091.Delivery) {
 		}
 		l.Headers[key] = value
 	}
-	if value, found := d.Headers[publisher.UUIDHeader]; found {
+	if value, found := app[publisher.UUIDHeader]; found {
 		if _, isText := value.(string); !isText {
 			if l.Headers == nil {
 				l.Headers = map[string]any{}
@@ -100,20 +101,19 @@ func readApp(l *letters.Letter, d *amqp091.Delivery) {
 }
 
 // properties returns those that the message was first published with.
-func properties(d *amqp091.Delivery, l *letters.Letter, death amqp091.Table, prefix naming.Prefix) map[string]string {
-	was := headers.TransportOf(d.Headers)
+func properties(d, was *amqp091.Delivery, l *letters.Letter, death amqp091.Table, prefix naming.Prefix) map[string]string {
 	exchange, key := was.Exchange, was.RoutingKey
 	if exchange == "" {
 		exchange, key = published(d, l, death, prefix)
 	}
 	named := map[string]string{
-		"content_type": d.ContentType, "content_encoding": d.ContentEncoding, "correlation_id": d.CorrelationId, "reply_to": d.ReplyTo,
+		"content_type": d.ContentType, "content_encoding": d.ContentEncoding, "correlation_id": d.CorrelationId, "reply_to": was.ReplyTo,
 		"expiration": d.Expiration, "message_id": d.MessageId, "type": d.Type, "app_id": d.AppId,
-		"user_id": cmp.Or(was.UserID, d.UserId), "exchange": exchange, "routing_key": key,
+		"user_id": was.UserId, "exchange": exchange, "routing_key": key,
 	}
 	maps.DeleteFunc(named, func(_, value string) bool { return value == "" })
-	if priority := cmp.Or(was.Priority, d.Priority); priority != 0 {
-		named["priority"] = strconv.Itoa(int(priority))
+	if was.Priority != 0 {
+		named["priority"] = strconv.Itoa(int(was.Priority))
 	}
 	if d.DeliveryMode != 0 {
 		named["delivery_mode"] = strconv.Itoa(int(d.DeliveryMode))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/unfit"
 )
 
 // longestText is how many bytes of a body a line also has as text, for readers of the file.
@@ -185,20 +185,13 @@ func parseProperties(at string, raw json.RawMessage, d *amqp091.Delivery) error 
 			return err
 		}
 	}
-	// RabbitMQ closes the channel for these.
-	if _, err := strconv.ParseUint(p.Expiration, 10, 32); p.Expiration != "" && err != nil {
-		return fmt.Errorf("%s.expiration is %q: it must be a number of milliseconds, below 2^32", at, p.Expiration)
-	}
-	if p.ReplyTo == directReplyTo {
-		return fmt.Errorf("%s.reply_to is %q: that is a request of a consumer of replies, and not an address", at, p.ReplyTo)
+	if err := unfit.CheckExpiration(p.Expiration); err != nil { // an import without DryRun would find it only later
+		return fmt.Errorf("%s.%w", at, err)
 	}
 	d.ContentType, d.ContentEncoding, d.CorrelationId, d.ReplyTo, d.Expiration = p.ContentType, p.ContentEncoding, p.CorrelationId, p.ReplyTo, p.Expiration
 	d.MessageId, d.Type, d.UserId, d.AppId = p.MessageId, p.Type, p.UserId, p.AppId
 	return nil
 }
-
-// directReplyTo is the queue of RabbitMQ's direct reply-to. The broker delivers messages with another text in its place.
-const directReplyTo = "amq.rabbitmq.reply-to"
 
 // base64Prefix begins a text that is not valid UTF-8, and so cannot be a text of JSON.
 const base64Prefix = "base64:"

@@ -175,7 +175,6 @@ func TestLinesThatAreRefused(t *testing.T) {
 		{"properties", `{"type":"` + long + `"}`, `properties.type has 256 bytes`},
 		{"properties", `{"expiration":"soon"}`, `properties.expiration is "soon"`},
 		{"properties", `{"expiration":"-1"}`, `properties.expiration is "-1"`},
-		{"properties", `{"reply_to":"amq.rabbitmq.reply-to"}`, `properties.reply_to is "amq.rabbitmq.reply-to"`},
 		{"properties", `{"type":"a","type":"b"}`, `properties has the field "type" twice`},
 		{"headers", `{"a":{"S":"x"},"a":{"S":"y"}}`, `headers has the field "a" twice`},
 		{"headers", `{"a":{"S":"x"},"base64:YQ==":{"S":"y"}}`, `headers.base64:YQ== is there twice`},

@@ -3,6 +3,7 @@ package deadletter
 import (
 	"cmp"
 	"fmt"
+	"maps"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -12,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/unfit"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
@@ -23,14 +25,9 @@ func fresh(d *amqp091.Delivery, l *letters.Letter, entry middleware.Redrive, use
 	if entry.Failures == 0 && entry.DeadReason == "" && entry.Reason == "" {
 		entry.Failures, entry.DeadReason, entry.Reason = l.Record.Failures, l.Record.DeadReason, l.Record.Reason
 	}
-	was := headers.TransportOf(d.Headers)
-	p := publishing(d)
-	p.Headers = make(amqp091.Table, len(d.Headers)+2)
-	for key, value := range d.Headers {
-		if headers.IsApp(key) {
-			p.Headers[key] = value
-		}
-	}
+	was := headers.Original(d)
+	p := publishing(&was)
+	p.Headers = was.Headers
 	p.Headers[middleware.RedrivenKey] = l.Redriven.Add(entry).String()
 	if traceparent := lettertext.Traceparent(l.Record); traceparent != "" {
 		p.Headers[middleware.TraceparentKey] = traceparent
@@ -38,13 +35,8 @@ func fresh(d *amqp091.Delivery, l *letters.Letter, entry middleware.Redrive, use
 	if exchange := l.Properties["exchange"]; exchange != "" && (l.Kind == letters.Library || l.Kind == letters.Broker) {
 		headers.SetOrigin(p.Headers, exchange, l.Properties["routing_key"])
 	}
-	p.Priority = cmp.Or(was.Priority, d.Priority)
-	p.UserId = cmp.Or(was.UserID, d.UserId)
-	if p.UserId != user {
-		p.UserId = ""
-	}
-	p.Expiration = "" // the message is as old as its dead letter: it would expire before its handler gets it
 	p.DeliveryMode = amqp091.Persistent
+	unfit.Move(&p, unfit.Redriven, user)
 	return p
 }
 
@@ -72,6 +64,7 @@ func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) 
 	}
 	p.ContentType = cmp.Or(p.ContentType, marshaled.ContentType)
 	p.Type = cmp.Or(p.Type, marshaled.Type)
+	unfit.Move(&p, unfit.Redriven, p.UserId)
 	return p, nil
 }
 
@@ -79,22 +72,18 @@ func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) 
 // exchange <prefix>.return. The target of an orphan is in its routing key: publish the copy with that key, to the exchange
 // <prefix>.orphans if it is to stay an orphan.
 //
-// It leaves out the headers with which the broker would count or route the copy. x-death stays in a dead letter that the broker
-// dead-lettered, because it is the only record: RabbitMQ 3.10 to 4.3 keep the x-death of a client as it is. It does not stay in an orphan:
-// RabbitMQ 3.10 drops a message whose x-death has the queue that it is dead-lettered to. The user-id becomes a header, as in any copy.
+// It has what package unfit leaves it. x-death stays in a dead letter that the broker dead-lettered, because it is the only record: RabbitMQ
+// 3.10 to 4.3 keep the x-death of a client as it is. It does not stay in an orphan: RabbitMQ 3.10 drops a message whose x-death has the queue
+// that it is dead-lettered to.
 func same(d *amqp091.Delivery) amqp091.Publishing {
 	p := publishing(d)
-	back := naming.IsBack(d.Exchange, d.RoutingKey)
 	p.Headers = make(amqp091.Table, len(d.Headers)+1)
-	for key, value := range d.Headers {
-		if headers.IsKept(key, back) {
-			p.Headers[key] = value
-		}
+	maps.Copy(p.Headers, d.Headers)
+	as := unfit.Exact
+	if naming.IsBack(d.Exchange, d.RoutingKey) {
+		as = unfit.Returned
 	}
-	if _, found := p.Headers[headers.UserIDHeader]; p.UserId != "" && !found {
-		p.Headers[headers.UserIDHeader] = p.UserId
-	}
-	p.UserId = ""
+	unfit.Move(&p, as, "")
 	return p
 }
 

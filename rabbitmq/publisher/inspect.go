@@ -7,13 +7,15 @@ import (
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/unfit"
 )
 
 const (
-	maxExpiration = 315_360_000_000 // milliseconds, ten years: RabbitMQ's bound
-	maxNesting    = 32              // of tables and arrays below the headers: amqp091-go's consumers lose the connection for more
-	maxElements   = 8192            // of one table or array, for the same reason
-	brokerHeaders = 16              // more headers than the broker adds when it dead-letters: x-death, x-first-death-*, ...
+	maxNesting    = 32   // of tables and arrays below the headers: amqp091-go's consumers lose the connection for more
+	maxElements   = 8192 // of one table or array, for the same reason
+	brokerHeaders = 16   // more headers than the broker adds when it dead-letters: x-death, x-first-death-*, ...
+	countHeaders  = 2    // headers that the broker adds to what a reader gives back: its counts of deliveries
 
 	frameOverhead  = 8             // type, channel, size, end
 	contentHeader  = 2 + 2 + 8 + 2 // class, weight, body size, property flags
@@ -53,11 +55,14 @@ func inspect(p *amqp091.Publishing, l limits) (size int, err error) {
 			size += shortStringLen + len(property.value)
 		}
 	}
-	if p.UserId != "" && l.user != "" && p.UserId != l.user {
+	if p.UserId != "" && l.user != "" && !unfit.IsFit("user-id", p.UserId, l.user) {
 		return 0, fmt.Errorf("property user-id is %q, must be the connection's user, %q, or empty", p.UserId, l.user)
 	}
-	if err := checkExpiration(p.Expiration); err != nil {
-		return 0, err
+	if !unfit.IsFit("reply-to", p.ReplyTo, l.user) {
+		return 0, fmt.Errorf("property reply-to is %q, which needs a channel that consumes replies; set the address of a queue", p.ReplyTo)
+	}
+	if err := unfit.CheckExpiration(p.Expiration); err != nil {
+		return 0, fmt.Errorf("property %w", err)
 	}
 	for _, key := range []string{"CC", "BCC"} {
 		if err := checkRoutes(key, p.Headers); err != nil {
@@ -85,17 +90,6 @@ func inspect(p *amqp091.Publishing, l limits) (size int, err error) {
 
 func tooLong(what, value string) error {
 	return fmt.Errorf("%s is %q, %d bytes, at most %d", what, clip(value), len(value), maxShortString)
-}
-
-func checkExpiration(value string) error {
-	if value == "" {
-		return nil
-	}
-	milliseconds, err := strconv.ParseUint(value, 10, 64)
-	if err != nil || milliseconds > maxExpiration {
-		return fmt.Errorf("property expiration is %q, must be whole milliseconds from 0 to %d", value, int64(maxExpiration))
-	}
-	return nil
 }
 
 func checkRoutes(key string, headers amqp091.Table) error {

@@ -3,20 +3,13 @@ package headers
 import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-)
 
-// UserIDHeader has the user-id of a message that is published again: RabbitMQ accepts only the connection's own user as the property.
-const UserIDHeader = userIDHeader
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/unfit"
+)
 
 // IsApp reports whether a header is the app's: neither one of the library, with the failure record and the history of redrives, nor one
 // that the broker sets or acts on.
 func IsApp(key string) bool { return !recordKeys[key] && !isTransport(key) && !isBroker(key) }
-
-// IsKept reports whether a copy that is not retried keeps a header. The broker's record of why it dead-lettered the message stays, unless
-// the message came back from a tier.
-func IsKept(key string, back bool) bool {
-	return !isBroker(key) || !back && isDeath(key)
-}
 
 // RecordOf returns the headers of the failure record and of the history of redrives, as metadata. A folded record has the precedence, as
 // in Unmarshal.
@@ -33,16 +26,19 @@ func RecordOf(headers amqp091.Table) message.Metadata {
 	return metadata
 }
 
-// Transport is what a copy has in headers of the library. An empty field has no header.
-type Transport struct {
-	UserID, Exchange, RoutingKey string
-	Priority                     uint8
-}
-
-// TransportOf reads it, whatever the exchange that the delivery came through: use it only where a forged value does no harm.
-func TransportOf(headers amqp091.Table) Transport {
-	priority, _ := headers[priorityHeader].(byte)
-	return Transport{text(headers, userIDHeader), text(headers, exchangeHeader), text(headers, routingKeyHeader), priority}
+// Original returns a delivery as its message was first published, with the headers of the app only, and an empty exchange where that is not
+// known. It believes the headers of the library whatever the exchange that the delivery came through: use it only where a forged value does no harm.
+func Original(d *amqp091.Delivery) amqp091.Delivery {
+	was := *d
+	was.Headers = make(amqp091.Table, len(d.Headers))
+	for key, value := range d.Headers {
+		if IsApp(key) {
+			was.Headers[key] = value
+		}
+	}
+	unfit.Restore(&was, was.Headers, d.Headers, true)
+	was.Exchange, was.RoutingKey = text(d.Headers, exchangeHeader), text(d.Headers, routingKeyHeader)
+	return was
 }
 
 // SetOrigin writes the exchange that a message was first published to, and its routing key, into the headers of a redrive. The exchange is

@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/unfit"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
@@ -169,27 +170,26 @@ func (m *marshaler) restore(delivery *amqp091.Delivery) {
 			headers[key] = value
 		}
 	}
-	m.restoreProperties(delivery, ours)
+	m.restoreProperties(delivery, headers, ours)
 	delivery.Headers = headers
 }
 
-// restoreProperties reads the headers of the library. ours: the delivery is a retry. A redriven message comes through the default exchange,
-// where any publisher can write them: only its exchange and routing key are restored.
-func (m *marshaler) restoreProperties(delivery *amqp091.Delivery, ours bool) {
+// restoreProperties reads the headers of the library, and writes those that the app had into the table. ours: the delivery is a retry. A
+// redriven message comes through the default exchange, where any publisher can write them: what the broker has vouched for is not restored.
+func (m *marshaler) restoreProperties(delivery *amqp091.Delivery, to amqp091.Table, ours bool) {
 	headers := delivery.Headers
 	if !ours {
-		if exchange := text(headers, exchangeHeader); delivery.Exchange == "" && exchange != "" && text(headers, middleware.RedrivenKey) != "" {
+		if delivery.Exchange != "" || text(headers, middleware.RedrivenKey) == "" {
+			return
+		}
+		unfit.Restore(delivery, to, headers, false)
+		if exchange := text(headers, exchangeHeader); exchange != "" {
 			delivery.Exchange, delivery.RoutingKey = exchange, text(headers, routingKeyHeader)
 		}
 		return
 	}
+	unfit.Restore(delivery, to, headers, true)
 	delivery.Exchange = text(headers, exchangeHeader)
-	if user := text(headers, userIDHeader); user != "" {
-		delivery.UserId = user
-	}
-	if priority, ok := headers[priorityHeader].(byte); ok {
-		delivery.Priority = priority
-	}
 	key, known := headers[routingKeyHeader].(string)
 	if !known {
 		key, _ = naming.QueueOfKey(delivery.RoutingKey)
@@ -241,9 +241,11 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	if rawReason != "" {
 		headers[rawHeader] = rawReason
 	}
-	if !dead && publishing.Priority != 0 {
-		headers[priorityHeader], publishing.Priority = publishing.Priority, 0
+	as := unfit.Waiting
+	if dead {
+		as = unfit.Dead
 	}
+	unfit.Move(&publishing, as, "")
 	return publishing, nil
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/unfit"
 )
 
 // plainKey returns the header of the UUID if the app's marshaler is an edge.Plain, and if the header has no other meaning.
@@ -19,7 +20,7 @@ func plainKey(app edge.Marshaler) string {
 
 // readPlain is Unmarshal for an edge.Plain: it makes the metadata in one pass over the headers of the broker, without the copies that
 // a marshaler of the app needs. It returns nil where that is not possible: a header of the app is not a string, or is a key of the
-// record, which is folded too.
+// record, which is folded too, or was moved to another header.
 func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
 	headers, folded := delivery.Headers, text(delivery.Headers, recordHeader)
 	ours := m.published(delivery.Exchange, delivery.RoutingKey)
@@ -30,6 +31,9 @@ func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
 	uuid, metadata, kept := "", make(message.Metadata, size), 0
 	for key, value := range headers {
 		if isTransport(key) || ours && isBroker(key) {
+			if unfit.KeepsHeader(key) {
+				return nil
+			}
 			continue
 		}
 		text, ok := value.(string)
@@ -47,7 +51,7 @@ func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
 		r.writeInto(metadata)
 	}
 	if kept < len(headers) {
-		m.restoreProperties(delivery, ours)
+		m.restoreProperties(delivery, nil, ours) // no header of the app is moved
 	}
 	delivery.Headers = nil // all are in the message
 	msg := message.NewMessage(uuid, delivery.Body)

@@ -98,13 +98,11 @@ func (p *properties) apply(publishing *amqp091.Publishing) {
 			publishing.Headers[key] = value
 		}
 	}
-	header(userIDHeader, p.UserID)
 	header(exchangeHeader, p.Exchange)
 	if p.Exchange != "" {
 		publishing.Headers[routingKeyHeader] = p.RoutingKey
 	}
-	publishing.UserId = ""
-	publishing.Expiration = "" // it would end the wait on a tier early
+	publishing.UserId = p.UserID
 	publishing.DeliveryMode = amqp091.Persistent
 }
 
