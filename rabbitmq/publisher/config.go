@@ -145,7 +145,7 @@ type Config struct {
 
 	// Spare returns how many bytes more to leave for the broker's headers if Shrink can free them, such as for its counts of
 	// deliveries (26 bytes each) in a queue whose messages are read more than once. A message that is too large only because of them
-	// is not refused. Nil: 0 bytes.
+	// is not refused, while one is that leaves no room for the two headers. Nil: 0 bytes.
 	Spare func(routingKey string) int
 
 	// Shrink is called when properties, headers, headroom and spare room together are larger than one frame of the connection, by

@@ -35,6 +35,7 @@ func TestInspectRefuses(t *testing.T) {
 		"type":                {amqp091.Publishing{Type: long}, []string{"type", "255"}},
 		"app-id":              {amqp091.Publishing{AppId: long}, []string{"app-id", "255"}},
 		"user-id":             {amqp091.Publishing{UserId: "mallory"}, []string{"user-id", "mallory", "alice"}},
+		"direct reply-to":     {amqp091.Publishing{ReplyTo: "amq.rabbitmq.reply-to"}, []string{"reply-to", "amq.rabbitmq.reply-to"}},
 		"expiration":          {amqp091.Publishing{Expiration: "10s"}, []string{"expiration", "10s", "315360000000"}},
 		"negative expiration": {amqp091.Publishing{Expiration: "-1"}, []string{"expiration", "-1"}},
 		"signed expiration":   {amqp091.Publishing{Expiration: "+1"}, []string{"expiration", "+1"}},
@@ -270,20 +271,42 @@ func TestSpareRoomIsLeftWhereThereIsSome(t *testing.T) {
 			assert.Equal(t, r.id != "", marked)
 		})
 	}
-	t.Run("thousands of headers", func(t *testing.T) {
-		table := amqp091.Table{}
-		for i := range maxElements - 2 {
-			table[strconv.Itoa(i)] = int8(1)
-		}
-		shrunk := 0
+}
+
+// One header more than a consumer reads closes its connection. So there is room for those that the broker adds, and for the mark if
+// possible.
+func TestThousandsOfHeadersLeaveRoom(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		headers, headroom, spare int
+		marked, refused          bool
+	}{
+		{maxElements - 1, 0, 0, true, false},
+		{maxElements, 0, 0, false, false},
+		{maxElements + 1, 0, 0, false, true},
+		{maxElements - 3, 0, 52, true, false},
+		{maxElements - 2, 0, 52, false, false},
+		{maxElements - 1, 0, 52, false, true},
+		{maxElements - brokerHeaders - 1, 1, 0, true, false},
+		{maxElements - brokerHeaders, 1, 0, false, false},
+		{maxElements - brokerHeaders + 1, 1, 0, false, true},
+	} {
 		p := &Publisher{link: &link{}, config: Config{
-			Spare:   func(string) int { return spare },
-			Marshal: func(*message.Message) (amqp091.Publishing, error) { return amqp091.Publishing{Headers: table}, nil },
-			Shrink:  func(_ *amqp091.Publishing, excess int) { shrunk = excess },
+			Headroom: func(string) int { return row.headroom },
+			Spare:    func(string) int { return row.spare },
+			Marshal: func(*message.Message) (amqp091.Publishing, error) {
+				return amqp091.Publishing{Headers: tableOf(row.headers)}, nil
+			},
 		}}
 		p.link.setState(&linkState{connection: &connection{Connection: &dial.Connection{}}})
-		_, err := p.prepare("retry", "dead.orders", message.NewMessage("1", nil))
-		require.NoError(t, err)
-		assert.Equal(t, math.MaxInt, shrunk)
-	})
+		r, err := p.prepare("retry", "dead.orders", message.NewMessage("1", nil))
+		if row.refused {
+			var failed *PublishError
+			require.ErrorAs(t, err, &failed)
+			assert.True(t, failed.TooLarge(), "%+v", row)
+			continue
+		}
+		require.NoError(t, err, "%+v", row)
+		assert.Equal(t, row.marked, r.id != "", "%+v", row)
+	}
 }

@@ -201,34 +201,35 @@ func (p *Publisher) marshal(msg *message.Message) (publishing amqp091.Publishing
 // fit makes the message small enough to leave room for the headers that the broker adds. A message with too large a frame or too
 // many headers closes the connection of each consumer that receives it.
 func (p *Publisher) fit(r *request, l limits) error {
-	room, spare, most := 0, 0, maxElements-1 // the mark is one more
+	room, spare, most := 0, 0, maxElements
 	if p.config.Headroom != nil {
 		room = p.config.Headroom(r.routingKey)
 	}
 	if p.config.Spare != nil {
 		spare = p.config.Spare(r.routingKey)
 	}
-	wanted := most
-	if room+spare > 0 {
-		wanted -= brokerHeaders
+	switch {
+	case room > 0:
+		most -= brokerHeaders
+	case spare > 0:
+		most -= countHeaders
 	}
-	if room > 0 {
-		most = wanted
-	}
-	if len(r.publishing.Headers) > wanted && p.config.Shrink != nil {
+	if len(r.publishing.Headers) >= most && p.config.Shrink != nil {
 		p.config.Shrink(&r.publishing, math.MaxInt)
 	}
-	if n := len(r.publishing.Headers); n > most {
+	n := len(r.publishing.Headers)
+	if n > most {
 		return errTooLarge{fmt.Sprintf("the message has %d headers, at most %d", n, most)}
 	}
-	size, err := p.inspect(r, l)
+	marks := n < most
+	size, err := p.inspect(r, l, marks)
 	if err != nil {
 		return err
 	}
 	excess := l.excess(size + room + spare)
 	if excess > 0 && p.config.Shrink != nil {
 		p.config.Shrink(&r.publishing, excess)
-		if size, err = p.inspect(r, l); err != nil {
+		if size, err = p.inspect(r, l, marks); err != nil {
 			return err
 		}
 		excess = l.excess(size + room + spare)
@@ -236,20 +237,27 @@ func (p *Publisher) fit(r *request, l limits) error {
 	if excess == 0 {
 		return nil
 	}
-	r.unmark()
-	if l.excess(size-markSize+room) > 0 {
+	if marks {
+		r.unmark()
+		size -= markSize
+	}
+	if l.excess(size+room) > 0 {
 		return errTooLarge{fmt.Sprintf("properties and headers take %d bytes, at most %d: the connection's frame_max is %d, "+
 			"and %d bytes are reserved for the broker's headers", size, max(l.frameMax-room, 0), l.frameMax, room)}
 	}
 	return nil
 }
 
-// inspect marks the message, and inspects it with the mark.
-func (p *Publisher) inspect(r *request, l limits) (size int, err error) {
+// inspect inspects the message, with its mark if there is room for one more header.
+func (p *Publisher) inspect(r *request, l limits, marks bool) (size int, err error) {
 	if r.publishing.Headers == nil {
 		r.publishing.Headers = make(amqp091.Table, 1)
 	}
-	r.mark(p.link.ids.Add(1))
+	if marks {
+		r.mark(p.link.ids.Add(1))
+	} else {
+		r.unmark()
+	}
 	return inspect(&r.publishing, l)
 }
 
