@@ -55,6 +55,8 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	tooLargeCopy := failed(1)
 	tooLargeCopy.DueAt, tooLargeCopy.DeadReason, tooLargeCopy.Subscriber = time.Time{}, DeadReasonTooLarge, "amqp.Subscriber"
 	refusedCopy := copied(1, errDown.Error(), time.Time{}, DeadReasonRefused)
+	lastForm := refusedCopy
+	lastForm.LeftOff = "why"
 	remaining := func(r Record, rest time.Duration) Record { r.Remaining = rest; return r }
 	snoozed := func(r Record) Record { r.Failures, r.Snoozes = r.Failures-1, r.Snoozes+1; return r }
 	second, minute := backoff.Tier(time.Second), backoff.Tier(time.Minute)
@@ -119,6 +121,7 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		"fails, too large for a tier":              {situation{called: true, refused: tooLarge}, because(errDown), dead(DeadReasonTooLarge)},
 		"fails, no retries left, too large":        {situation{called: true, record: failed(2), refused: tooLarge}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
 		"fails, refused":                           {situation{called: true, refused: unsendable}, because(errDown), decision{outcome: DeadLettered, record: refusedCopy}},
+		"fails, the dead letter is refused":        {situation{called: true, refused: unsendable, last: "why"}, because(errDown), decision{outcome: DeadLettered, record: lastForm}},
 		"fails, cannot be published":               {situation{called: true, refused: unpublished}, because(errDown), decision{outcome: GivenBack}},
 		"not due, too large for a tier":            {situation{record: remaining(notDue, time.Second), refused: tooLarge}, failure{}, decision{outcome: DeadLettered, record: tooLargeCopy}},
 		"not due, cannot be published":             {situation{record: notDue, refused: unpublished}, failure{}, decision{outcome: GivenBack, record: notDue}},

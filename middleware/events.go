@@ -96,6 +96,9 @@ func (t *TieredRetry) log(in *delivery, d *decision, to Destination, f *failure)
 	switch d.outcome {
 	case DeadLettered:
 		fields["dead_reason"] = d.record.DeadReason
+		if d.record.LeftOff != "" {
+			fields["left_off"] = d.record.LeftOff
+		}
 	case Retried, Snoozed, Parked:
 		fields["tier"], fields["delay"], fields["due_at"] = d.tier.String(), delayText(d.delay), formatTime(d.record.DueAt)
 	}

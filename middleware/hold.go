@@ -6,20 +6,23 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/suspect"
 )
 
 const (
 	holdInitial = 100 * time.Millisecond
 	holdLongest = 5 * time.Second
 
-	// unconfirmedPause is the least time between two copies of which the first may have arrived: each of them is a duplicate then.
-	unconfirmedPause = time.Minute
+	// harmlessPause is the least time between two tries that may do harm. A copy that may have arrived is a duplicate at the next try. One
+	// that is refused for good closes a channel each time.
+	harmlessPause = time.Minute
 
 	// surplusHold is how long a message is held of which the handler already has too many: long enough for a reconnect. Then it goes
 	// back to the queue, from which the handler takes nothing meanwhile.
@@ -34,18 +37,19 @@ type holder struct {
 	until  time.Time      // the end of the hold
 	silent []backoff.Tier // those that did not confirm
 	pause  time.Duration  // before the next try
-	held   bool
+	held   bool           // reported
+	counts bool           // at the gate
 	// surplus is true where the handler held enough messages before. It is no text: a text that escapes would take the delivery with it,
 	// which costs every success an allocation.
 	surplus bool
 }
 
 // publish returns where the copy went, or why it is not published. It returns at once where another decision may help, and after
-// MaxHold, at shutdown, and where the publisher is closed.
-func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) {
+// MaxHold, at shutdown, and where the publisher is closed. closed is no field for the same reason as a text: see surplus.
+func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (Destination, refusal, error) {
 	for {
 		began := time.Now()
-		to, err := h.t.publish(h.in, d)
+		to, err := h.t.publish(h.in, d, closed)
 		if err == nil {
 			return to, notRefused, nil
 		}
@@ -54,17 +58,18 @@ func (h *holder) publish(d *decision, f *failure) (Destination, refusal, error) 
 			h.in.pace()
 			return to, unpublished, err
 		}
-		if d.outcome != DeadLettered && (refused == tooLarge || refused == unsendable || refused == tierRefused) {
+		if d.outcome != DeadLettered && refused == tierRefused || refused.forGood() && d.record.LeftOff == "" {
 			return to, refused, err
 		}
 		// Half of the pause is random, so that handlers do not try at the same moment.
 		wait := h.pause/2 + rand.N(h.pause/2)
 		h.pause = min(2*h.pause, holdLongest)
-		if refused == unconfirmed {
-			wait = max(wait, time.Until(began.Add(unconfirmedPause)))
+		if refused == unconfirmed || refused.forGood() {
+			wait = max(wait, time.Until(began.Add(harmlessPause)))
 		}
 		left := time.Until(h.until)
 		if left > 0 {
+			h.count(!refused.forGood(), min(wait, left))
 			h.hold(d, to, f, min(wait, left), err)
 			if !h.in.sleep(min(wait, left)) {
 				return to, unpublished, err
@@ -93,22 +98,29 @@ func (h *holder) hold(d *decision, to Destination, f *failure, wait time.Duratio
 		return
 	}
 	h.held = true
-	if gate := h.in.gate(); gate != nil && !gate.Hold() {
-		if until := time.Now().Add(max(wait, surplusHold)); until.Before(h.until) {
-			h.until, h.surplus = until, true
-		}
-	}
 	holding := *d
 	holding.outcome = Held
 	h.t.report(h.in, &holding, to, f, err)
 }
 
-// end ends the hold.
-func (h *holder) end() {
-	if gate := h.in.gate(); gate != nil && h.held {
+// count counts the message at the gate, or not: a message that is refused for good does not show that others cannot be published.
+func (h *holder) count(counts bool, wait time.Duration) {
+	gate := h.in.gate()
+	if gate == nil || h.counts == counts {
+		return
+	}
+	h.counts = counts
+	if !counts {
 		gate.Release()
+	} else if !gate.Hold() {
+		if until := time.Now().Add(max(wait, surplusHold)); until.Before(h.until) {
+			h.until, h.surplus = until, true
+		}
 	}
 }
+
+// end ends the hold.
+func (h *holder) end() { h.count(false, 0) }
 
 // What the error of a publisher may have. They are methods, so that this package imports no publisher.
 type (
@@ -155,24 +167,28 @@ func timedOut(err error) bool {
 }
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the delivery's.
-func (t *TieredRetry) publish(in *delivery, d *decision) (to Destination, err error) {
-	if panicked := call(func() { to, err = t.send(in, d) }); panicked != nil {
+func (t *TieredRetry) publish(in *delivery, d *decision, closed *atomic.Bool) (to Destination, err error) {
+	if panicked := call(func() { to, err = t.send(in, d, closed) }); panicked != nil {
 		err = fmt.Errorf("the publisher panicked: %w", panicked)
 	}
 	return to, err
 }
 
-func (t *TieredRetry) send(in *delivery, d *decision) (to Destination, err error) {
+func (t *TieredRetry) send(in *delivery, d *decision, closed *atomic.Bool) (to Destination, err error) {
 	if to, err = t.destination(d, in.source); err != nil {
 		return Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.PublishTimeout)
 	defer cancel()
-	letter := message.NewMessageWithContext(ctx, in.uuid, in.payload)
+	letter := message.NewMessageWithContext(suspect.With(ctx, closed), in.uuid, in.payload)
 	letter.Metadata = make(message.Metadata, len(in.metadata)+len(ownKeys)+len(delayKeys))
 	maps.Copy(letter.Metadata, in.metadata)
 	d.record.write(letter.Metadata)
-	return to, t.config.Publisher.Publish(to.Topic, letter)
+	err = t.config.Publisher.Publish(to.Topic, letter)
+	if off := letter.Metadata[LeftOffKey]; err == nil && d.record.LeftOff != "" && off != "" {
+		d.record.LeftOff = off // the marshaler has named what it has left off
+	}
+	return to, err
 }
 
 // destination asks the configuration, or the source of the message, where the copy goes.

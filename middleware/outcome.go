@@ -76,6 +76,7 @@ type situation struct {
 	sentAt  time.Time     // by MaxAgeFrom; zero: not known
 	chance  float64       // a random number from 0 up to, but not including, 1: which delay Jitter chooses
 	refused refusal       // what the publisher did with the copy of an earlier decision
+	last    string        // why the whole dead letter is refused for good: it gets its last form; empty: it is not
 	avoid   []backoff.Tier
 }
 
@@ -92,6 +93,9 @@ const (
 	closedPublisher                // it publishes nothing any more
 	unpublished                    // the copy could not be published until MaxHold or shutdown, or the publisher is closed
 )
+
+// forGood reports whether no further try with the same copy can help.
+func (r refusal) forGood() bool { return r == tooLarge || r == unsendable }
 
 // decision is the outcome of a delivery, and the copy that it needs.
 type decision struct {
@@ -133,6 +137,9 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 		d.outcome = Processed
 	default:
 		p.decideArrival(&d, s, now)
+	}
+	if d.outcome == DeadLettered {
+		d.record.LeftOff = s.last
 	}
 	return d
 }

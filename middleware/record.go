@@ -30,6 +30,7 @@ const (
 	SnoozesKey        = "retry_snoozes"          // how often it was snoozed
 	TraceparentKey    = "retry_traceparent"      // the trace of the last failed attempt that an Observer has traced: W3C Trace Context
 	RemainingKey      = "retry_remaining"        // what remains of a requested delay after the present tier, for example 1.5s
+	LeftOffKey        = "retry_left_off"         // what a dead letter in its last form lacks, and why; at most 1 KiB
 )
 
 // Keys that the marshaler of a Pub/Sub may set on a message that it received. Only the process has them, not the broker: the
@@ -58,8 +59,8 @@ const (
 
 // ownKeys are the keys of Record's fields.
 var ownKeys = []string{
-	DeadReasonKey, FailuresKey, TopicKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, FirstArrivedAtKey, HandlerKey,
-	ErrorTypeKey, TraceparentKey, ReasonKey,
+	DeadReasonKey, FailuresKey, TopicKey, LeftOffKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey,
+	FirstArrivedAtKey, HandlerKey, ErrorTypeKey, TraceparentKey, ReasonKey,
 }
 
 // delayKeys are those of Watermill's components/delay. Pub/Subs that delay messages by themselves use them.
@@ -68,8 +69,9 @@ var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 // recordKeys are all keys of the record, the most important first. A copy needs the first three to be counted or read as a dead
 // letter. Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
 var recordKeys = []string{
-	DeadReasonKey, FailuresKey, TopicKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey, FirstArrivedAtKey, HandlerKey,
-	ErrorTypeKey, TraceparentKey, poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey, ReasonKey, poison.ReasonForPoisonedKey,
+	DeadReasonKey, FailuresKey, TopicKey, LeftOffKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey,
+	FirstArrivedAtKey, HandlerKey, ErrorTypeKey, TraceparentKey, poison.PoisonedTopicKey, poison.PoisonedHandlerKey,
+	poison.PoisonedSubscriberKey, ReasonKey, poison.ReasonForPoisonedKey,
 	delay.DelayedUntilKey, delay.DelayedForKey,
 }
 
@@ -95,6 +97,8 @@ type Record struct {
 	Handler        string        `json:"handler,omitzero"`          // the handler that failed
 	Subscriber     string        `json:"subscriber,omitzero"`       // the subscriber's Go type; in dead letters only
 	DeadReason     DeadReason    `json:"dead_reason,omitzero"`      // empty while the message is being retried
+	// LeftOff is what a dead letter in its last form lacks, and why. Empty: it is whole.
+	LeftOff string `json:"left_off,omitzero"`
 }
 
 // ReadRecord reads the failure record of a message. It returns false where there is none or it is garbled: a count that is
@@ -128,7 +132,7 @@ func (r *Record) read(metadata message.Metadata, now time.Time) bool {
 	r.Topic, r.Handler = metadata[TopicKey], metadata[HandlerKey]
 	r.DeadReason = DeadReason(metadata[DeadReasonKey])
 	if r.DeadReason != "" {
-		r.Subscriber = metadata[poison.PoisonedSubscriberKey]
+		r.Subscriber, r.LeftOff = metadata[poison.PoisonedSubscriberKey], metadata[LeftOffKey]
 	}
 	latest := now.Add(backoff.MaxDelay)
 	return readTime(&r.FirstArrivedAt, metadata, FirstArrivedAtKey, latest) &&
@@ -183,6 +187,7 @@ func (r *Record) write(metadata message.Metadata) {
 	set(TopicKey, r.Topic)
 	set(HandlerKey, r.Handler)
 	set(DeadReasonKey, string(r.DeadReason))
+	set(LeftOffKey, r.LeftOff)
 	if r.DeadReason != "" {
 		r.writePoison(metadata)
 	}
@@ -238,7 +243,7 @@ func (r Record) String() string {
 		{"last_failed_at", formatTime(r.LastFailedAt)}, {"due_at", formatTime(r.DueAt)},
 		{"snoozes", positive(r.Snoozes)}, {"remaining", durationText(r.Remaining)},
 		{"topic", r.Topic}, {"handler", r.Handler}, {"subscriber", r.Subscriber},
-		{"error_type", r.ErrorType}, {"traceparent", r.Traceparent}, {"dead_reason", string(r.DeadReason)}, {"reason", r.Reason},
+		{"error_type", r.ErrorType}, {"traceparent", r.Traceparent}, {"dead_reason", string(r.DeadReason)}, {"left_off", r.LeftOff}, {"reason", r.Reason},
 	} {
 		if field.value != "" {
 			_, _ = fmt.Fprintf(&text, " %s=%q", field.name, field.value)

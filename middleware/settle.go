@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -27,6 +28,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 		cause = errPaused
 	}
 	held := holder{t: t, in: in, until: time.Now().Add(t.config.MaxHold), pause: holdInitial}
+	closed := new(atomic.Bool) // the broker has closed a channel because of the message
 	defer held.end()
 	for {
 		d := t.policy.decide(s, f, now)
@@ -49,7 +51,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 		if d.cut > 0 && !t.cut.Swap(true) {
 			t.logCut(in, &d)
 		}
-		to, refused, err := held.publish(&d, f)
+		to, refused, err := held.publish(&d, f, closed)
 		switch refused {
 		case notRefused:
 			in.safe = true
@@ -71,7 +73,11 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			s.refused = unpublished
 			cause = errors.Join(f.err, fmt.Errorf("cannot publish the copy of the message: %w", err))
 		default:
-			s.refused = refused
+			if d.outcome == DeadLettered {
+				s.last = errorText(err, maxReason)
+			} else {
+				s.refused = refused
+			}
 			cause = cmp.Or(cause, err)
 		}
 	}

@@ -80,3 +80,41 @@ type timedOut struct{}
 func (timedOut) Error() string     { return "no confirm" }
 func (timedOut) Timeout() bool     { return true }
 func (timedOut) Unconfirmed() bool { return true }
+
+// refusedForGood is the error of a publisher whose broker closes the channel because of the message.
+type refusedForGood struct{}
+
+func (refusedForGood) Error() string { return "the broker refuses the message" }
+func (refusedForGood) Refused() bool { return true }
+
+// TestADeadLetterThatIsRefusedForGoodPausesNothing: its last form is tried at once, and then once a minute. It does not count as holding.
+func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		handler, began := gate.New(1), time.Now()
+		defer handler.Attach(following{})()
+		retry, sent := setup(t)
+		var tries []time.Duration
+		sent.fail = func(int) error {
+			tries = append(tries, time.Since(began))
+			if time.Since(began) < 150*time.Second {
+				return refusedForGood{}
+			}
+			return nil
+		}
+		bound := &binding.Binding{Gate: handler, Retry: retry, Stopping: make(chan struct{})}
+		done := make(chan error)
+		go func() {
+			_, err := retry.Dispatch(failing(errDown))(messageOf(binding.NewContext(ctx, bound)))
+			done <- err
+		}()
+		time.Sleep(90 * time.Second)
+		assert.Zero(t, handler.Held())
+		assert.Empty(t, handler.Paused())
+		require.NoError(t, <-done)
+		assert.Equal(t, []time.Duration{0, 0, 0, time.Minute, 2 * time.Minute, 3 * time.Minute}, tries, "retry, dead letter, its last form")
+		letter := sent.only(t).msg
+		assert.Equal(t, refusedForGood{}.Error(), letter.Metadata[retrymw.LeftOffKey])
+		assert.Equal(t, string(retrymw.DeadReasonRefused), letter.Metadata[retrymw.DeadReasonKey])
+	})
+}

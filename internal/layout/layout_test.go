@@ -37,7 +37,7 @@ var rules = []rule{
 	},
 	{
 		folder: "middleware",
-		may:    []string{watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/warning"},
+		may:    []string{watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/suspect", module + "/internal/warning"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
 	},
@@ -49,7 +49,7 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/publisher",
-		may: []string{watermill, amqp091, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket",
+		may: []string{watermill, amqp091, module + "/internal/suspect", module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/socket",
 			module + "/rabbitmq/internal/unfit"},
 		never: []string{amqpPubSub, module + "/config", module + "/middleware"},
 		why:   "the publisher is usable without this topology: it gets what it needs through hooks",
@@ -75,7 +75,7 @@ var rules = []rule{
 		folder: "rabbitmq",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
-			module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/rota", module + "/internal/warning",
+			module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/rota", module + "/internal/suspect", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
@@ -163,6 +163,7 @@ var rules = []rule{
 	{folder: "internal/faults", never: []string{watermill, amqp091}, why: "it joins errors: the Connections of every backend share it"},
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
 	{folder: "internal/rota", never: []string{watermill, amqp091}, why: "it counts time: its tests run in virtual time"},
+	{folder: "internal/suspect", never: []string{watermill, amqp091}, why: "the middleware and publishers share it"},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
 	{
 		folder: "example",

@@ -30,6 +30,7 @@ func Texts(metadata message.Metadata) middleware.Record {
 		DeadReason: middleware.DeadReason(metadata[middleware.DeadReasonKey]), Reason: metadata[middleware.ReasonKey],
 		ErrorType: metadata[middleware.ErrorTypeKey], Topic: metadata[middleware.TopicKey], Handler: metadata[middleware.HandlerKey],
 		Subscriber: metadata[poison.PoisonedSubscriberKey], Traceparent: metadata[middleware.TraceparentKey],
+		LeftOff: metadata[middleware.LeftOffKey],
 	}
 }
 

@@ -46,6 +46,9 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 		if !known { // it was cut to fit into a frame, or it is garbled
 			l.Record = lettertext.Texts(record)
 		}
+		if reason := headers.RawReason(d.Headers); reason != "" && l.Record.LeftOff == "" {
+			l.Record.LeftOff = "the encoding of the body: " + reason
+		}
 	case isPoison:
 		l.Kind = letters.Poison
 		l.Record.Reason, l.Record.Topic = poisoned, record[poison.PoisonedTopicKey]

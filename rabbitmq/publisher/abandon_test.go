@@ -3,6 +3,7 @@ package publisher
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/suspect"
 )
 
 const briefly = 100 * time.Millisecond
@@ -224,4 +227,35 @@ func publishAlone(t *testing.T, b *confirming, p *Publisher) <-chan error {
 	result := publish(t, p, "harmless", time.Minute)
 	b.closeChannel(b.next().channel)
 	return result
+}
+
+// The retry middleware tries a message again in later calls. Only the first one may close the channel of the others.
+func TestAMessageThatHasClosedAChannelIsPublishedAloneInLaterCalls(t *testing.T) {
+	t.Parallel()
+	b := serveConfirms(t)
+	p := b.open(8)
+	var closed atomic.Bool
+	again := func() <-chan error {
+		result := make(chan error, 1)
+		msg := timed(t, "harmful", time.Minute)
+		msg.SetContext(suspect.With(msg.Context(), &closed))
+		go func() { result <- p.Publish("queue", msg) }()
+		return result
+	}
+	first := again()
+	b.closeChannel(b.next().channel) // the shared one
+	b.closeChannel(b.next().channel)
+	require.ErrorIs(t, outcome(t, first), ErrRefused)
+	harmless := publish(t, p, "harmless", time.Minute)
+	shared := b.next()
+	for range 3 {
+		next := again()
+		alone := b.next()
+		require.Equal(t, "harmful", alone.body)
+		require.NotEqual(t, shared.channel, alone.channel)
+		b.closeChannel(alone.channel)
+		require.ErrorIs(t, outcome(t, next), ErrRefused)
+	}
+	b.ack(shared)
+	require.NoError(t, outcome(t, harmless))
 }

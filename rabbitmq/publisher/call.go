@@ -8,6 +8,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/suspect"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 )
 
@@ -74,10 +75,10 @@ func (c *call) start(r *request, wait bool) bool {
 	return true
 }
 
-// lane returns the lane of the first attempt. A message without a mark goes to the quarantine: it is the only message of its
-// channel there, so its return needs no mark.
+// lane returns the lane of the first attempt. A message because of which the broker has closed a channel before, in an earlier call, goes to
+// the quarantine. So does a message without a mark: it is the only message of its channel there, so its return needs no mark.
 func (c *call) lane(r *request) chan *request {
-	if r.id != "" {
+	if closed := suspect.Of(r.ctx); r.id != "" && (closed == nil || !closed.Load()) {
 		return c.p.link.toWriter
 	}
 	r.quit = make(chan struct{})
@@ -97,7 +98,7 @@ func (c *call) settle(r *request) error {
 		return r.failed
 	}
 	lane, declared, redeclared := c.p.link.toWriter, false, false
-	if r.id == "" {
+	if r.quit != nil {
 		lane = c.p.link.toQuarantine
 	}
 	for {
@@ -161,6 +162,9 @@ func (c *call) outcome(r *request, alone bool) error {
 	}
 	if err := c.await(s.closed, r.ctx); err != nil {
 		return c.left(r, err)
+	}
+	if closed := suspect.Of(r.ctx); alone && closed != nil && s.reason != nil {
+		closed.Store(true)
 	}
 	switch {
 	case s.connection.Client.IsClosed():

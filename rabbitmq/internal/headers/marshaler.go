@@ -246,6 +246,11 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		as = unfit.Dead
 	}
 	unfit.Move(&publishing, as, "")
+	if why := msg.Metadata[middleware.LeftOffKey]; dead && why != "" {
+		var off string
+		publishing, off = lastForm(publishing, msg.UUID, why)
+		msg.Metadata[middleware.LeftOffKey] = off // the middleware logs it
+	}
 	return publishing, nil
 }
 

@@ -164,6 +164,7 @@ func (l *letterCommand) printRecord(s *section, letter *letters.Letter) {
 	s.optional("was due", !r.DueAt.IsZero(), l.time(r.DueAt))
 	s.optional("delay left", r.Remaining > 0, r.Remaining.String())
 	s.optional("dead reason", r.DeadReason != "", string(r.DeadReason))
+	s.optional("left off", r.LeftOff != "", r.LeftOff)
 	s.optional("error type", r.ErrorType != "", r.ErrorType)
 	s.optional("reason", r.Reason != "", r.Reason)
 	s.optional("topic", r.Topic != "", r.Topic)

@@ -1,0 +1,255 @@
+package connect_test
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goamqp "github.com/Azure/go-amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/amqp10"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+// A seeing marshaler shows the handler what the delivery had.
+type seeing struct{ amqp.DefaultMarshaler }
+
+func (m seeing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	replyTo, deliveryTime := d.ReplyTo, d.Headers["x-opt-delivery-time"]
+	texts := amqp091.Table{}
+	for key, value := range d.Headers {
+		if text, ok := value.(string); ok {
+			texts[key] = text
+		}
+	}
+	d.Headers = texts
+	msg, err := m.DefaultMarshaler.Unmarshal(d)
+	if err == nil && replyTo != "" {
+		msg.Metadata["seen"] = fmt.Sprintf("%s, %T %v", replyTo, deliveryTime, deliveryTime)
+	}
+	return msg, err
+}
+
+func (m seeing) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	own := msg.Copy()
+	delete(own.Metadata, "seen")
+	return m.DefaultMarshaler.Marshal(own)
+}
+
+// TestRequestsOfAMQP10AreRetriedAsOthers: a copy with such a reply-to would close the channel, one with a delivery time would be late on
+// RabbitMQ 4.4, or stop the queue. The handler sees both at every try, and after a redrive.
+func TestRequestsOfAMQP10AreRetriedAsOthers(t *testing.T) {
+	t.Parallel()
+	deliveryTime := time.Now().UnixMilli()
+	s := open(t, func(b *config.BuilderConfig) { b.AMQP.Marshaler = seeing{} })
+	var mu sync.Mutex
+	seen := map[string]int{}
+	good, other := testapp.NewLedger(), testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		if request := msg.Metadata["seen"]; request != "" {
+			mu.Lock()
+			seen[request]++
+			mu.Unlock()
+			return errDown
+		}
+		good.Add(msg.UUID)
+		return nil
+	})
+	s.handle("other", "others", func(msg *message.Message) error {
+		other.Add(msg.UUID)
+		return nil
+	}, middleware.HandlerOptions{Concurrency: 64})
+	s.run()
+	orders := s.topic("orders")
+	requests := make([]string, 8)
+	for i := range requests {
+		requests[i] = fmt.Sprint("request ", i)
+	}
+	broker.SendRequests(t, orders, deliveryTime, requests...)
+	const unrelated, each = 16, 100
+	var publishing sync.WaitGroup
+	for g := range unrelated {
+		publishing.Go(func() {
+			for i := range each {
+				assert.NoError(t, s.Publisher().Publish(s.topic("others"), message.NewMessage(fmt.Sprint(g, "-", i), nil)))
+			}
+		})
+	}
+	s.publish("orders", ids(50)...)
+	good.Wait(t, 50, soon)
+	publishing.Wait()
+	other.Wait(t, unrelated*each, soon)
+	want := fmt.Sprintf("amq.rabbitmq.reply-to, int64 %d", deliveryTime)
+	tries := func(n int) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return maps.Equal(seen, map[string]int{want: n * len(requests)})
+		}
+	}
+	eventually(t, tries(3), "every request is handled three times, with all it had: %v", seen)
+	eventually(t, func() bool { return testapp.Depth(t, orders+".dead") == len(requests) }, "the dead letters")
+	assert.Empty(t, other.Twice())
+	assert.Zero(t, s.log.Count("Opening another channel"), "no channel was closed")
+	assert.Zero(t, s.log.Count("holding the message"))
+
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: s.name}, nil)
+	require.NoError(t, err)
+	defer store.Close()
+	for letter, err := range store.Browse(t.Context(), orders+".dead", letters.Filter{}) {
+		require.NoError(t, err)
+		assert.Equal(t, "amq.rabbitmq.reply-to", letter.Properties["reply_to"])
+		assert.Equal(t, deliveryTime, letter.Headers["x-opt-delivery-time"])
+		assert.Empty(t, letter.Record.LeftOff)
+	}
+	var exported strings.Builder
+	_, err = store.Export(t.Context(), orders+".dead", letters.Filter{}, &exported)
+	require.NoError(t, err)
+	_, err = store.Discard(t.Context(), orders+".dead", letters.Discard{})
+	require.NoError(t, err)
+	_, err = store.Import(t.Context(), strings.NewReader(exported.String()), deadletter.Import{})
+	require.NoError(t, err)
+	_, err = store.Redrive(t.Context(), orders+".dead", letters.Redrive{})
+	require.NoError(t, err)
+	eventually(t, tries(6), "every request is handled three times again: %v", seen)
+	eventually(t, func() bool { return testapp.Depth(t, orders+".dead") == len(requests) }, "the dead letters")
+	for _, d := range testapp.Take(t, orders+".dead", len(requests)) {
+		assert.NotEqual(t, "amq.rabbitmq.reply-to", d.ReplyTo)
+		assert.NotContains(t, d.Headers, "x-opt-delivery-time")
+	}
+}
+
+// A weighing marshaler adds a header that AMQP cannot have.
+type weighing struct{ amqp.DefaultMarshaler }
+
+func (m weighing) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	p, err := m.DefaultMarshaler.Marshal(msg)
+	if msg.Metadata["weigh"] != "" {
+		p.Headers["weight"], p.ContentType = math.NaN(), "text/plain"
+	}
+	return p, err
+}
+
+// TestADeadLetterThatIsRefusedForGoodHasALastForm: body, UUID and record, and what is left off. A redrive sends it.
+func TestADeadLetterThatIsRefusedForGoodHasALastForm(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(b *config.BuilderConfig) { b.AMQP.Marshaler = weighing{} })
+	var mu sync.Mutex
+	handled := []string{}
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		handled = append(handled, fmt.Sprint(msg.UUID, " ", string(msg.Payload), " ", msg.Metadata["weigh"]))
+		if msg.Metadata["weigh"] != "" {
+			return errDown
+		}
+		return nil
+	})
+	s.run()
+	orders := s.topic("orders")
+	testapp.Send(t, "", orders, amqp091.Publishing{
+		Body: []byte("order 1"), CorrelationId: "c", Headers: amqp091.Table{"_watermill_message_uuid": "1", "weigh": "it"},
+	})
+	eventually(t, func() bool { return testapp.Depth(t, orders+".dead") == 1 }, "the dead letter")
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: s.name}, nil)
+	require.NoError(t, err)
+	defer store.Close()
+	const off = `properties content-type, correlation-id; headers weigh, weight: publish to exchange`
+	for letter, err := range store.Browse(t.Context(), orders+".dead", letters.Filter{}) {
+		require.NoError(t, err)
+		assert.Equal(t, []any{"1", "order 1", 1}, []any{letter.ID, string(letter.Payload), letter.Record.Failures})
+		assert.Equal(t, errDown.Error(), letter.Record.Reason)
+		assert.Equal(t, middleware.DeadReasonRefused, letter.Record.DeadReason)
+		assert.Contains(t, letter.Record.LeftOff, off)
+		assert.Contains(t, letter.Record.LeftOff, `header "weight" is NaN, must be a finite number`)
+	}
+	require.Len(t, s.log.Lines("Message dead-lettered"), 1)
+	assert.Contains(t, s.log.Lines("Message dead-lettered")[0], off)
+	assert.Zero(t, s.log.Count("holding the message"))
+	_, err = store.Redrive(t.Context(), orders+".dead", letters.Redrive{})
+	require.NoError(t, err)
+	eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Equal(handled, []string{"1 order 1 it", "1 order 1 "})
+	}, "the redriven message: %q", handled)
+}
+
+// TestMessagesThatTheBrokerRefusesForGoodStopNoOthers: with a lower max_message_size, such as that of RabbitMQ 4.0, the broker refuses every
+// form of a copy, because of its body. Each refusal closes a channel: the shared one once for each message.
+func TestMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) { // not parallel: the limit is that of the node
+	const refused, limit, usual = 8, 64 << 10, 16 << 20
+	set := func(size int) {
+		broker.Ctl(t, "eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %[1]d), persistent_term:put(max_message_size, %[1]d).", size))
+	}
+	name, b := names(t)
+	queue := "orders_" + name
+	large := make([]amqp091.Publishing, refused)
+	for i := range large {
+		large[i] = amqp091.Publishing{Body: make([]byte, 2*limit)}
+	}
+	_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, nil)
+	require.NoError(t, err)
+	testapp.Send(t, "", queue, large...)
+	set(limit)
+	t.Cleanup(func() { set(usual) })
+	s := connect(t, name, b)
+	good := testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error {
+		if len(msg.Payload) > limit {
+			return errDown
+		}
+		good.Add(msg.UUID)
+		return nil
+	})
+	s.run()
+	eventually(t, func() bool { return s.log.Count("holding the message") == refused }, "each message is held")
+	s.publish("orders", ids(50)...)
+	good.Wait(t, 50, soon)
+	health := s.Health().Subscriptions[0]
+	assert.Empty(t, health.Paused)
+	assert.Zero(t, health.Holding)
+	assert.Equal(t, refused, s.log.Count("holding the message"), "the next try is a minute later")
+	assert.LessOrEqual(t, s.log.Count("Opening another channel"), refused)
+	assert.Empty(t, good.Twice())
+}
+
+// TestPropertiesThatTheBrokerCannotDeliver: RabbitMQ 4 closes the consuming connection at each delivery of an AMQP 1.0 message with a
+// property of type uuid, until the delivery limit of the work queue. The figure is in docs/guarantees.md.
+func TestPropertiesThatTheBrokerCannotDeliver(t *testing.T) {
+	t.Parallel()
+	if !amqp10.Spoken(broker.Connect(t)) {
+		t.Log("this broker does not speak AMQP 1.0 itself: no client can publish such a message")
+		_, _, err := amqp10.Dial(t.Context(), broker.URL(t), "orders")
+		require.Error(t, err)
+		return
+	}
+	s := open(t)
+	good := testapp.NewLedger()
+	s.handle("billing", "orders", func(msg *message.Message) error { good.Add(msg.UUID); return nil }, middleware.HandlerOptions{Concurrency: 1})
+	s.run()
+	began := time.Now()
+	m := amqp10.Message("order", "")
+	m.ApplicationProperties = map[string]any{"order_id": goamqp.UUID{1}}
+	broker.SendAMQP10(t, s.topic("orders"), m)
+	eventually(t, func() bool { return s.log.Count("541") > 0 }, "the connection is closed")
+	s.publish("orders", ids(50)...)
+	good.Wait(t, 50, soon)
+	assert.Less(t, time.Since(began), 45*time.Second, "20 pauses of up to a second each")
+	assert.Equal(t, 1, testapp.Depth(t, s.topic("orders")+".dead"))
+}
