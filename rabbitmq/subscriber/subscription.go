@@ -199,7 +199,7 @@ func (s *subscription) run(ctx context.Context, current *session) {
 	} else {
 		s.logger.Info("Paused: messages stay in the queue", nil)
 	}
-	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
+	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: min(s.connection.config.ReconnectMax, longestAgain)}
 	for current != nil {
 		begin := time.Now()
 		reason := s.keep(current)
@@ -215,7 +215,7 @@ func (s *subscription) run(ctx context.Context, current *session) {
 		if time.Since(begin) > pause.Max {
 			pause.Reset()
 		}
-		current = s.reopen(ctx, &pause)
+		current = s.reopen(ctx, pause.Next())
 	}
 	s.shutDown(current)
 	s.logger.Info("Stopped consuming", nil)
@@ -233,11 +233,16 @@ func (s *subscription) keep(current *session) error {
 	}
 }
 
-// reopen returns nil when the subscription stops.
-func (s *subscription) reopen(ctx context.Context, pause *dial.Backoff) *session {
-	for {
+// longestAgain bounds the pause after a session that could be opened. A message that no client can read ends each session at once, until
+// the delivery limit of its queue, and the other messages of the connection wait as long.
+const longestAgain = time.Second
+
+// reopen opens a session after a pause, and again after longer ones. It returns nil when the subscription stops.
+func (s *subscription) reopen(ctx context.Context, wait time.Duration) *session {
+	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
+	for ; ; wait = pause.Next() {
 		select {
-		case <-time.After(pause.Next()):
+		case <-time.After(wait):
 		case <-s.stopping:
 			return nil
 		}
