@@ -26,6 +26,7 @@ const (
 	needsProxy   // always available
 	needsChild   // always available
 	needsBreaker // always available
+	needsAMQP10
 )
 
 const none = "none"
@@ -34,7 +35,7 @@ const none = "none"
 func All() []Fault {
 	return slices.Concat(
 		[]Fault{{none, 0, 5 * time.Second, func(context.Context, []*Load) error { return nil }}},
-		brokerFaults, consumerFaults, serverFaults, deletions, networkFaults, limits,
+		brokerFaults, consumerFaults, serverFaults, deletions, networkFaults, limits, publishers,
 	)
 }
 
@@ -56,6 +57,14 @@ func (f Fault) Missing(b Broker) string {
 		return "needs BROKER_KILL and BROKER_START"
 	case f.Needs&needsCtl != 0 && b.Ctl == "":
 		return "needs BROKER_CTL"
+	}
+	return f.LeftOut(b)
+}
+
+// LeftOut returns why no broker of this version can have the fault, or "" if it can.
+func (f Fault) LeftOut(b Broker) string {
+	if f.Needs&needsAMQP10 != 0 && !b.speaksAMQP10() {
+		return "needs RabbitMQ 4.0 or later: below, no publisher of AMQP 1.0 can send such messages"
 	}
 	return ""
 }

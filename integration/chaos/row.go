@@ -51,7 +51,7 @@ func (r Row) Faulty() string {
 		return "nothing published"
 	case r.After > r.Before:
 		return "goroutines leaked"
-	case r.Fault == none && r.Duplicates > 0:
+	case (r.Fault == none || r.Fault == requests) && r.Duplicates > 0:
 		return "duplicates without a fault"
 	case r.Fault == none && r.Waiting > 0:
 		return "waiting without a fault"

@@ -181,6 +181,10 @@ func (s *suite) worker(ctx context.Context, b chaos.Broker, faults []chaos.Fault
 		if ctx.Err() != nil {
 			return
 		}
+		if why := fault.LeftOut(b); why != "" {
+			fmt.Printf("left out: fault=%s broker=%s %s\n", fault.Name, b.Name, why)
+			continue
+		}
 		s.note(chaos.Run(ctx, fault, b, s.options)...)
 	}
 }
