@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -112,12 +113,32 @@ func (c *Connection) CloseReason() error {
 	return c.reason
 }
 
+// IsLost reports whether an error of the client means that the connection is lost: its socket is closed, or the broker
+// has closed more than a channel. The client itself may notice that later.
+func IsLost(err error) bool {
+	var answer *amqp091.Error
+	if errors.As(err, &answer) {
+		return !answer.Recover
+	}
+	return isOfSocket(err)
+}
+
+func isOfSocket(err error) bool {
+	for _, ended := range []error{
+		net.ErrClosed, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, os.ErrDeadlineExceeded,
+		syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT,
+	} {
+		if errors.Is(err, ended) {
+			return true
+		}
+	}
+	return false
+}
+
 // hintOf explains a connection that ended during the handshake. With TLS 1.3 the server refuses a client certificate after the
 // client's part of the handshake is over. amqp091-go may then fail to write before it reads the server's alert.
 func hintOf(uri amqp091.URI, err error) string {
-	ended := errors.Is(err, amqp091.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-	if uri.Scheme != "amqps" || !ended {
+	if uri.Scheme != "amqps" || !errors.Is(err, amqp091.ErrClosed) && !isOfSocket(err) {
 		return ""
 	}
 	return ": the connection ended during the handshake; with TLS, the broker ends it when the client's certificate is missing or refused"
