@@ -52,7 +52,6 @@ type Waiting struct {
 	Queue    string
 	Tier     backoff.Tier // of a tier
 	Messages int
-	Oldest   time.Time // when the oldest dead letter or orphan was given up; zero: not known, or there is none
 	NextDue  time.Time // when the first message of a tier is due at the latest; zero: not known, or there is none
 }
 

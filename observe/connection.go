@@ -84,9 +84,6 @@ func addWaiting(to figures, all []middleware.Waiting, now time.Time) {
 			tier = w.Tier.String()
 		}
 		to.add(waiting, sum, float64(w.Messages), labels{string(w.Kind), w.Queue, tier})
-		if !w.Oldest.IsZero() {
-			to.add(waitingOldest, largest, age(w.Oldest, now), labels{string(w.Kind), w.Queue})
-		}
 		if !w.NextDue.IsZero() {
 			to.add(waitingDue, smallest, age(now, w.NextDue), labels{w.Queue, tier})
 		}

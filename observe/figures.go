@@ -27,7 +27,7 @@ func readings() []reading {
 	return []reading{
 		{inFlight, sum}, {holding, sum}, {paused, largest}, {concurrency, sum}, {consuming, smallest},
 		{connected, smallest}, {blocked, largest}, {reconnects, sum}, {deliveries, sum}, {redeliveries, sum}, {consumerRestarts, sum},
-		{waiting, largest}, {waitingOldest, largest}, {waitingDue, smallest}, {waitingAge, largest}, {overdue, largest},
+		{waiting, largest}, {waitingDue, smallest}, {waitingAge, largest}, {overdue, largest},
 	}
 }
 

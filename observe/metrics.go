@@ -130,10 +130,6 @@ var (
 		Labels:      []string{labelKind, labelQueue, labelTier},
 		Description: "Messages that wait in a queue, by kind (tier, inbox, work, dead, orphans).",
 	}
-	waitingOldest = Metric{
-		Name: "watermill.retry.waiting.oldest", Prometheus: "watermill_retry_waiting_oldest_seconds", Kind: Gauge, Unit: "s",
-		Labels: []string{labelKind, labelQueue}, Description: "How long ago the oldest dead letter or orphan of a queue was given up.",
-	}
 	waitingDue = Metric{
 		Name: "watermill.retry.waiting.due", Prometheus: "watermill_retry_waiting_due_seconds", Kind: Gauge, Unit: "s",
 		Labels: []string{labelQueue, labelTier}, Description: "The longest time until the first message of a tier is due. RabbitMQ does not show how long it has waited: it is the delay of the tier.",
@@ -154,6 +150,6 @@ func Metrics() []Metric {
 		outcomes, handlerDuration, failuresBeforeSuccess, ageAtSuccess, ageAtDeath,
 		inFlight, holding, paused, concurrency, consuming, lateness,
 		publishes, publishDuration, connected, blocked, reconnects, deliveries, redeliveries, consumerRestarts,
-		waiting, waitingOldest, waitingDue, waitingAge, overdue,
+		waiting, waitingDue, waitingAge, overdue,
 	}
 }

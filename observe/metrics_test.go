@@ -26,7 +26,7 @@ func everything(t *testing.T, o middleware.Observer, collect func()) {
 	a.waiting = func(context.Context) ([]middleware.Waiting, error) {
 		return []middleware.Waiting{
 			{Kind: middleware.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 7, NextDue: time.Now().Add(time.Hour)},
-			{Kind: middleware.WaitingDead, Queue: "dead", Messages: 2, Oldest: time.Now().Add(-time.Hour)},
+			{Kind: middleware.WaitingDead, Queue: "dead", Messages: 2},
 		}, nil
 	}
 	a.health = func() middleware.Health {

@@ -68,8 +68,7 @@ func (c *Connection) setUp() error {
 // watch prepares the looks at what waits, and begins to look for overdue tiers, where there is an address of the management API.
 func (c *Connection) watch(manage string) error {
 	c.lookout = newLookout(lookoutConfig{
-		Prefix: c.core.prefix, VerifyOnly: c.core.verifyOnly, QueueType: c.core.topology.QueueType, WorkQueues: c.declarer.workQueues,
-		Version: c.publishing.ServerVersion,
+		Prefix: c.core.prefix, WorkQueues: c.declarer.workQueues,
 		// It does not end with a look: the goroutine that waits for the channel must not be left behind by each of them.
 		Channel: func() (*amqp091.Channel, error) { return c.publishing.Channel(c.stopping) },
 	})

@@ -17,10 +17,7 @@ import (
 // Observed.Waiting has the work queues of the handlers that have subscribed, with their tiers and dead letters, and the orphans. With
 // BuilderConfig.Management its numbers are those of the management API, which are up to five seconds old. Without it, and where the API
 // takes more than half of the time, the broker is asked for each queue: then only messages count that no consumer has, a quorum queue that
-// is busy can show 0, and one call asks for up to 500 queues; the next call goes on with the rest. To find when the oldest dead letter was
-// given up, the first one is fetched and goes back at once (basic.get): when it is not known, when the number fell, and every 15 minutes at
-// most. Before RabbitMQ 4.3 that counts a delivery in a quorum queue. A queue with a delivery limit below 100,000 is not touched. Without
-// Management a limit that a policy sets is not seen: then, before 4.3, no quorum queue is touched, and Oldest is zero.
+// is busy can show 0, and one call asks for up to 500 queues; the next call goes on with the rest. No message is read.
 func (c *Connection) Observe(observers ...middleware.Observer) {
 	for _, o := range observers {
 		c.core.observers.Attach(o, middleware.Observed{

@@ -14,12 +14,9 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 const (
@@ -29,18 +26,12 @@ const (
 	lookTimeout = 10 * time.Second // of a look whose caller has set no deadline
 
 	mostCounts = 3 // of a queue whose number of messages is 0 now, and was not
-
-	// headEvery is how often the first letter of a queue is looked at that does not seem to have changed.
-	headEvery = 15 * time.Minute
-
-	// farLimit is a delivery limit that looks do not use up. Queues of the library have a million.
-	farLimit = 100_000
 )
 
 // waiting returns what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues, and in the queue of
 // the orphans. It is a middleware.Waiter; Observe documents it. Dead letters and orphans are asked for first, then work queues, then tiers.
 // Requests begin in the first four fifths of the time only. Tiers of earlier schedules are shown while they have messages, where the
-// management API lists them. Instances that look at the same moment can see the second letter instead of the first.
+// management API lists them. It reads no message.
 func (c *Connection) waiting(ctx context.Context) ([]middleware.Waiting, error) {
 	return c.lookout.waiting(ctx)
 }
@@ -48,12 +39,9 @@ func (c *Connection) waiting(ctx context.Context) ([]middleware.Waiting, error) 
 // lookoutConfig configures newLookout.
 type lookoutConfig struct {
 	Prefix     naming.Prefix
-	VerifyOnly bool                                                       // the library has not declared the queues
-	QueueType  topology.QueueType                                         // of dead letters and orphans, where the library has declared them
 	WorkQueues func() map[string][]string                                 // with the other queues of their topologies
 	Read       func(context.Context) (map[string]management.Depth, error) // nil: there is no management API
 	Channel    func() (*amqp091.Channel, error)                           // on the connection for publishing
-	Version    func() string                                              // of the broker
 }
 
 // A lookout looks at what waits. It is safe for concurrent use: one look runs at a time.
@@ -64,15 +52,6 @@ type lookout struct {
 	// Only the look whose turn it is uses these.
 	depths map[string]management.Depth // of the queues that exist
 	asked  map[string]bool             // the queues of this round over all of them
-	heads  map[string]head
-}
-
-// A head is the first letter of a queue.
-type head struct {
-	at       time.Time // when it was given up; zero: not known
-	lookedAt time.Time
-	messages int  // in the queue when it was last counted
-	fell     bool // the number of messages, since the look
 }
 
 // A watchedQueue is a queue of the connection.
@@ -85,7 +64,7 @@ type watchedQueue struct {
 func newLookout(config lookoutConfig) *lookout {
 	return &lookout{
 		config: config, turn: make(chan struct{}, 1),
-		depths: map[string]management.Depth{}, asked: map[string]bool{}, heads: map[string]head{},
+		depths: map[string]management.Depth{}, asked: map[string]bool{},
 	}
 }
 
@@ -140,10 +119,11 @@ func (l *lookout) look(ctx context.Context) ([]middleware.Waiting, error) {
 		}
 	}
 	b := &bounded{open: l.config.Channel, until: fourFifths(ctx), ctx: ctx}
-	err := l.ask(b, queues, listed != nil)
-	b.close()
-	if err != nil && listed == nil {
-		return nil, errors.Join(refused, err)
+	defer b.close()
+	if listed == nil {
+		if err := l.ask(b, queues); err != nil {
+			return nil, errors.Join(refused, err)
+		}
 	}
 	return l.waitings(queues, time.Now()), nil
 }
@@ -217,29 +197,22 @@ func (l *lookout) retired(queues []watchedQueue, listed map[string]management.De
 	return queues
 }
 
-// ask asks for the queues that are not listed, and looks at the first letters.
-func (l *lookout) ask(b *bounded, queues []watchedQueue, listed bool) error {
+// ask asks for the queues.
+func (l *lookout) ask(b *bounded, queues []watchedQueue) error {
 	if !slices.ContainsFunc(queues, func(q watchedQueue) bool { return !l.asked[q.name] }) {
 		clear(l.asked)
 	}
 	for _, q := range queues {
-		if !listed {
-			if l.asked[q.name] {
-				continue
-			}
-			if b.used() {
-				return nil
-			}
-			if err := l.count(b, q.name); err != nil {
-				return err
-			}
-			l.asked[q.name] = true
+		if l.asked[q.name] {
+			continue
 		}
-		if q.kind == middleware.WaitingDead || q.kind == middleware.WaitingOrphans {
-			if err := l.lookAtHead(b, q); err != nil {
-				return err
-			}
+		if b.used() {
+			return nil
 		}
+		if err := l.count(b, q.name); err != nil {
+			return err
+		}
+		l.asked[q.name] = true
 	}
 	return nil
 }
@@ -268,78 +241,6 @@ func (l *lookout) count(b *bounded, name string) error {
 	}
 }
 
-// lookAtHead finds out when the first letter of a queue was given up, where that is not known.
-func (l *lookout) lookAtHead(b *bounded, q watchedQueue) error {
-	depth, exists := l.depths[q.name]
-	if !exists || depth.Messages == 0 {
-		delete(l.heads, q.name)
-		return nil
-	}
-	h, known := l.heads[q.name]
-	h.fell = h.fell || depth.Messages < h.messages
-	h.messages = depth.Messages
-	l.heads[q.name] = h
-	switch {
-	case known && !h.lookedAt.IsZero() && time.Since(h.lookedAt) < headEvery && (!h.fell || depth.Consumers > 0):
-		return nil // while a consumer has the first letters, a look would see another one
-	case b.used():
-		return nil
-	}
-	if !l.mayLook(depth) {
-		return nil
-	}
-	delivery, found, err := b.get(q.name)
-	if err != nil && (!b.lost() || isServers(err)) { // refused, for example because the user may not read the queue
-		l.heads[q.name] = head{lookedAt: time.Now(), messages: depth.Messages}
-	}
-	switch {
-	case err != nil && b.lost():
-		return fmt.Errorf("cannot look at the first message of queue %q: %w", q.name, err)
-	case err == nil && found:
-		l.heads[q.name] = head{
-			at: givenUpAt(delivery.Headers, q.kind), lookedAt: time.Now(), messages: depth.Messages,
-		}
-	}
-	return nil
-}
-
-// isServers reports whether the broker has closed the connection because of a request.
-func isServers(err error) bool {
-	var closed *amqp091.Error
-	return errors.As(err, &closed) && closed.Server && closed.Code != amqp091.ConnectionForced
-}
-
-// mayLook reports whether looks do not use up a delivery limit of a queue. Where the management API has not stated its policies, any of them
-// may set a low limit, and each start of an instance looks once: then only a queue whose deliveries do not count is looked at. A basic.get
-// of a stream would close the connection.
-func (l *lookout) mayLook(depth management.Depth) bool {
-	switch limit := depth.DeliveryLimit; {
-	case depth.Type == "":
-		return !l.config.VerifyOnly && (l.config.QueueType == topology.Classic || !workqueue.CountsRequeues(l.config.Version()))
-	case depth.Type == string(topology.Classic):
-		return true
-	case depth.Type != string(topology.Quorum) || !depth.Policies:
-		return false
-	case limit == 0:
-		return !workqueue.DropsUnprotected(l.config.Version())
-	default:
-		return limit < 0 || limit >= farLimit
-	}
-}
-
-// givenUpAt is letters.Letter.DeadAt of a message. It is zero where the message has no time.
-func givenUpAt(from amqp091.Table, kind middleware.WaitingKind) time.Time {
-	metadata := headers.RecordOf(from)
-	record, _ := middleware.ReadRecord(metadata)
-	if death, byBroker := headers.NewestDeath(from); byBroker && kind != middleware.WaitingOrphans {
-		record = headers.RecordOfDeath(metadata, death)
-	}
-	if now := time.Now(); record.LastFailedAt.After(now) { // another clock, or forged
-		return now
-	}
-	return record.LastFailedAt
-}
-
 // waitings returns the figures of the queues that exist.
 func (l *lookout) waitings(queues []watchedQueue, now time.Time) (all []middleware.Waiting) {
 	for _, q := range queues {
@@ -347,7 +248,7 @@ func (l *lookout) waitings(queues []watchedQueue, now time.Time) (all []middlewa
 		if !exists {
 			continue
 		}
-		w := middleware.Waiting{Kind: q.kind, Queue: q.name, Tier: q.tier, Messages: depth.Messages, Oldest: l.heads[q.name].at}
+		w := middleware.Waiting{Kind: q.kind, Queue: q.name, Tier: q.tier, Messages: depth.Messages}
 		if q.tier > 0 && w.Messages > 0 {
 			w.NextDue = now.Add(time.Duration(q.tier)) // the broker does not show how long the first one has waited
 		}

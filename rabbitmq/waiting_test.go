@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,7 +15,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 var twoWorks = map[string][]string{
@@ -29,7 +27,6 @@ func lookoutOf(change func(*lookoutConfig)) *lookout {
 	config := lookoutConfig{
 		Prefix: "retry", WorkQueues: func() map[string][]string { return twoWorks },
 		Channel: func() (*amqp091.Channel, error) { return nil, errors.New("there is no connection") },
-		Version: func() string { return "4.0.5" },
 	}
 	if change != nil {
 		change(&config)
@@ -62,11 +59,11 @@ func TestQueuesOfALook(t *testing.T) {
 	assert.Empty(t, lookoutOf(func(c *lookoutConfig) { c.WorkQueues = func() map[string][]string { return nil } }).queues())
 }
 
-// The figures of the management API are enough: without a connection only the oldest letters are not known.
+// The figures of the management API are enough without a connection.
 func TestLookWithoutAConnection(t *testing.T) {
 	l := lookoutOf(func(c *lookoutConfig) {
 		c.Read = func(context.Context) (map[string]management.Depth, error) {
-			return map[string]management.Depth{"orders": {Messages: 2}, "orders.dead": {Messages: 3, Policies: true, Type: "classic"}, "other": {}}, nil
+			return map[string]management.Depth{"orders": {Messages: 2}, "orders.dead": {Messages: 3}, "other": {}}, nil
 		}
 	})
 	all, err := l.waiting(t.Context())
@@ -116,61 +113,4 @@ func TestLooksDoNotPileUp(t *testing.T) {
 		require.ErrorContains(t, err, "there is no connection")
 		assert.EqualValues(t, 2, opened.Load())
 	})
-}
-
-// A look must not make the broker drop a dead letter.
-func TestMayLook(t *testing.T) {
-	l, verifies := lookoutOf(nil), lookoutOf(func(c *lookoutConfig) { c.VerifyOnly = true })
-	classic := lookoutOf(func(c *lookoutConfig) { c.QueueType = topology.Classic })
-	for name, row := range map[string]struct {
-		look    *lookout
-		version string
-		depth   management.Depth
-		want    bool
-	}{
-		"declared, looks count":               {l, "4.0.5", management.Depth{}, false},
-		"declared, looks count on 3.10":       {l, "3.10.8", management.Depth{}, false},
-		"declared, version not known":         {l, "", management.Depth{}, false},
-		"declared, looks do not count":        {l, "4.3.0", management.Depth{}, true},
-		"declared, classic":                   {classic, "4.0.5", management.Depth{}, true},
-		"only verified":                       {verifies, "4.3.0", management.Depth{}, false},
-		"of the library":                      {verifies, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 1_000_000, Policies: true}, true},
-		"unlimited":                           {verifies, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: -1, Policies: true}, true},
-		"limit of a policy":                   {l, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 20, Policies: true}, false},
-		"policies not stated yet":             {l, "4.0.5", management.Depth{Type: "quorum", DeliveryLimit: 1_000_000}, false},
-		"default limit of 4.0":                {verifies, "4.0.5", management.Depth{Type: "quorum", Policies: true}, false},
-		"no default limit on 3.10":            {verifies, "3.10.8", management.Depth{Type: "quorum", Policies: true}, true},
-		"looks do not count on 4.3":           {verifies, "4.3.0", management.Depth{Type: "quorum", Policies: true}, true},
-		"classic":                             {verifies, "4.0.5", management.Depth{Type: "classic"}, true},
-		"stream, a get closes the connection": {l, "4.3.0", management.Depth{Type: "stream", Policies: true}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			row.look.config.Version = func() string { return row.version }
-			assert.Equal(t, row.want, row.look.mayLook(row.depth))
-		})
-	}
-}
-
-func TestWhenALetterWasGivenUp(t *testing.T) {
-	failed, died := time.Now().Add(-2*time.Hour).UTC().Truncate(time.Second), time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
-	record := func(at time.Time) amqp091.Table {
-		metadata, table := message.Metadata{}, amqp091.Table{}
-		middleware.Record{Failures: 1, Topic: "orders", LastFailedAt: at}.Write(metadata)
-		for key, value := range metadata {
-			table[key] = value
-		}
-		return table
-	}
-	withDeath := record(failed)
-	withDeath["x-death"] = []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders", "time": died}}
-
-	assert.Equal(t, failed, givenUpAt(record(failed), middleware.WaitingDead))
-	assert.Equal(t, died, givenUpAt(withDeath, middleware.WaitingDead), "the broker gave it up, after a failure")
-	assert.Equal(t, failed, givenUpAt(withDeath, middleware.WaitingOrphans), "its tier has sent it on")
-	for name, table := range map[string]amqp091.Table{
-		"foreign": nil, "garbled": {middleware.FailuresKey: "x", middleware.LastFailedAtKey: "y"}, "not texts": {middleware.FailuresKey: int64(1), "x-death": "z"},
-	} {
-		assert.Zero(t, givenUpAt(table, middleware.WaitingDead), name)
-	}
-	assert.WithinRange(t, givenUpAt(record(time.Now().Add(1000*time.Hour)), middleware.WaitingDead), died, time.Now(), "a forged time")
 }

@@ -2,7 +2,6 @@ package observe_test
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -103,92 +102,29 @@ func (f *feed) consumes(handler string) bool {
 	return false
 }
 
-// When the oldest letter was given up is read once, and again when that letter is gone. The letters stay, in their order. Where a look
-// counts a delivery and the limit is not known, no letter is read.
-func TestFeedOfTheOldestDeadLetter(t *testing.T) {
+// No metric reads a letter: looks leave no trace on it.
+func TestFeedReadsNoLetter(t *testing.T) {
 	t.Parallel()
-	counts := looksCount(t)
 	for way, change := range feedWays {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
 			f := openFeed(t, change(t))
-			f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) }, middleware.HandlerOptions{Concurrency: 1})
-			f.run()
-			dead, orphans := f.topic("billing")+".dead", f.name+".orphans"
-			f.publish("billing", "0", "1", "2", "3")
-			feedEventually(t, func() bool { return f.results()["copy confirmed"] == 4 }, "all are dead letters")
-			at := time.Now().Add(-time.Hour).UTC().Truncate(time.Millisecond)
-			testapp.Send(t, orphans, "", orphan("o1", at), orphan("o2", at.Add(time.Minute)))
-			diedAt := func(uuid string) time.Time {
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				return f.events[uuid][0].Record.LastFailedAt.UTC().Truncate(time.Millisecond)
-			}
-			oldest := func(queue string, want time.Time, messages int) {
-				t.Helper()
-				var w middleware.Waiting
-				if way == "passive" && counts {
-					want = time.Time{}
-				}
-				feedEventually(t, func() bool {
-					all, err := f.waiting()
-					w = all[queue]
-					return err == nil && w.Messages == messages && w.Oldest.Equal(want)
-				}, "the oldest one: %v of %s, want %v", &w, queue, want)
-			}
-			oldest(dead, diedAt("0"), 4)
-			oldest(orphans, at, 2)
-			for range 10 {
-				_, err := f.waiting()
-				require.NoError(t, err)
-			}
-			channel := broker.Channel(t)
-			first, found, err := channel.Get(dead, false)
-			require.NoError(t, err)
-			require.True(t, found)
-			assert.Equal(t, "0", first.Headers["_watermill_message_uuid"], "the letters keep their order")
-			count, _ := first.Headers["x-delivery-count"].(int64)
-			assert.Less(t, count, int64(5), "it is not looked at each time") // a busy broker states 0 messages now and then
-			assert.Equal(t, way == "management" || !counts, first.Redelivered)
-			require.NoError(t, first.Ack(false))
-			oldest(dead, diedAt("1"), 3)
-			for _, uuid := range []string{"1", "2", "3"} {
-				d, found, err := channel.Get(dead, true)
-				require.NoError(t, err)
-				require.True(t, found)
-				assert.Equal(t, uuid, d.Headers["_watermill_message_uuid"])
-			}
-			oldest(dead, time.Time{}, 0)
-			f.publish("billing", "4")
-			feedEventually(t, func() bool { return f.results()["copy confirmed"] == 5 }, "there is another dead letter")
-			oldest(dead, diedAt("4"), 1)
-			oldest(orphans, at, 2)
-		})
-	}
-}
-
-// Where the broker refuses the look, for example because the user may not read dead letters, all other figures are there.
-func TestFeedOfADeadLetterQueueThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	for way, change := range feedWays {
-		t.Run(way, func(t *testing.T) {
-			t.Parallel()
-			user := broker.User(t, ".*", ".*", `^(?!.*\.dead$).*`)
-			f := openFeed(t, change(t), func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })
 			f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
 			f.run()
-			f.publish("billing", feedIDs(5)...)
-			want := map[string]int{
-				"work billing_T": 0, "dead billing_T.dead": 5, "tier 100ms billing_T.T.100ms": 0, "tier 1s billing_T.T.1s": 0, "orphans T.orphans": 0,
+			dead, orphans := f.topic("billing")+".dead", f.name+".orphans"
+			f.publish("billing", "0")
+			feedEventually(t, func() bool { return f.results()["copy confirmed"] == 1 }, "it is a dead letter")
+			testapp.Send(t, orphans, "", orphan("o1", time.Now()))
+			feedEventually(t, func() bool {
+				all, err := f.waiting()
+				return err == nil && all[dead].Messages == 1 && all[orphans].Messages == 1
+			}, "the figures have both")
+			for _, queue := range []string{dead, orphans} {
+				first, found, err := broker.Channel(t).Get(queue, true)
+				require.NoError(t, err)
+				require.True(t, found, queue)
+				assert.False(t, first.Redelivered, queue)
 			}
-			feedEventually(t, func() bool { return f.results()["copy confirmed"] == 5 }, "messages go their way")
-			for range 3 {
-				_, err := f.waiting()
-				require.NoError(t, err, "the look goes on over another channel")
-				all := f.awaitWaiting(want)
-				assert.Zero(t, all[f.topic("billing")+".dead"].Oldest)
-			}
-			assert.Zero(t, f.link("publishing").Reconnects, "it closes only the channel of the look")
 		})
 	}
 }
@@ -242,54 +178,11 @@ func TestFeedOfADeadLetterQueueWithAConsumer(t *testing.T) {
 			}
 			feedEventually(t, func() bool {
 				all, err := f.waiting()
-				return err == nil && all[dead].Messages == 0 && all[dead].Oldest.IsZero()
+				return err == nil && all[dead].Messages == 0
 			}, "there are no more")
 			assert.Zero(t, f.link("publishing").Reconnects)
 		})
 	}
-}
-
-// A policy can give a dead-letter queue a delivery limit. The management API shows it. Without it, no look counts a delivery: each start
-// of an instance would.
-func TestFeedDoesNotUseUpADeliveryLimit(t *testing.T) {
-	t.Parallel()
-	for way, change := range feedWays {
-		t.Run(way, func(t *testing.T) {
-			t.Parallel()
-			name := broker.Name(t, "t")
-			broker.Clean(t, name)
-			dead := "billing_" + name + ".dead"
-			testapp.PutPolicy(t, name, "^billing_"+name+"\\.dead$", `{"delivery-limit": 2}`)
-			b := feedConfig(t, name)
-			change(t)(&b)
-			for i := range 6 {
-				f := connectFeed(t, name, b)
-				f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
-				stop := testapp.Start(t, f.router)
-				if i == 0 {
-					f.publish("billing", "1")
-				}
-				var w middleware.Waiting
-				feedEventually(t, func() bool {
-					all, err := f.waiting()
-					w = all[dead]
-					return err == nil && w.Messages == 1
-				}, "the figures")
-				assert.Equal(t, way == "passive" && !looksCount(t), !w.Oldest.IsZero())
-				stop()
-			}
-			assert.Equal(t, 1, testapp.Depth(t, dead))
-		})
-	}
-}
-
-// looksCount reports whether the broker counts a delivery of a message that is read and given back: before 4.3.
-func looksCount(t testing.TB) bool {
-	t.Helper()
-	var major, minor int
-	_, err := fmt.Sscanf(broker.Connect(t).Properties["version"].(string), "%d.%d", &major, &minor)
-	require.NoError(t, err)
-	return major < 4 || major == 4 && minor < 3
 }
 
 // A management API that accepts and never answers takes half of the time. Then the broker is asked, and messages go their way.
@@ -408,7 +301,6 @@ func TestFeedOfACrowd(t *testing.T) {
 			kinds[w.Kind]++
 			if w.Queue == f.topic(testapp.ID(works-1))+".dead" {
 				assert.Equal(t, 1, w.Messages)
-				assert.NotZero(t, w.Oldest)
 			}
 		}
 		return kinds
@@ -419,7 +311,7 @@ func TestFeedOfACrowd(t *testing.T) {
 		middleware.WaitingOrphans: 1, middleware.WaitingDead: works, middleware.WaitingWork: works, middleware.WaitingTier: tiers,
 	}, first)
 	assert.Less(t, 1+2*works+tiers, most+1)
-	assert.Greater(t, tiers, most-1-2*works-10, "no request is left unused, but those of the look at the letter")
+	assert.Greater(t, tiers, most-1-2*works-10, "no request is left unused")
 	assert.Equal(t, 2*works, count()[middleware.WaitingTier])
 	assert.Equal(t, map[middleware.WaitingKind]int{
 		middleware.WaitingOrphans: 1, middleware.WaitingDead: works, middleware.WaitingWork: works, middleware.WaitingTier: 2 * works,

@@ -147,17 +147,12 @@ func oneHandler() []Panel {
 func deadLetters() []Panel {
 	return []Panel{
 		{
-			Title: "Dead letters", Width: 8, Unit: "short", Warning: 1,
+			Title: "Dead letters", Width: 12, Unit: "short", Warning: 1,
 			Description: "How many dead letters each dead-letter queue has.",
 			Queries:     []Query{{`max by (queue) (watermill_retry_waiting{job=~"$job", kind="dead"})`, "{{queue}}"}},
 		},
 		{
-			Title: "Oldest dead letter", Width: 8, Unit: "s", Warning: 86400,
-			Description: "How long ago the oldest dead letter of each queue was given up.",
-			Queries:     []Query{{`max by (queue) (watermill_retry_waiting_oldest_seconds{job=~"$job", kind="dead"})`, "{{queue}}"}},
-		},
-		{
-			Title: "Orphans", Width: 8, Unit: "short", Warning: 1,
+			Title: "Orphans", Width: 12, Unit: "short", Warning: 1,
 			Description: "How many messages came back to a work queue that was gone, or whose binding was.",
 			Queries:     []Query{{`max by (queue) (watermill_retry_waiting{job=~"$job", kind="orphans"})`, "{{queue}}"}},
 		},

@@ -119,44 +119,28 @@ func (c *Client) Queues(ctx context.Context) (map[string]Queue, error) {
 	return all, nil
 }
 
-// Depth is how many messages a queue has, and what decides whether one of them may be looked at. It is up to five seconds old.
+// Depth is how many messages and consumers a queue has. It is up to five seconds old.
 type Depth struct {
-	Type      string // "classic", "quorum" or "stream"
-	Messages  int    // all of them
+	Messages  int // all of them
 	Consumers int
-	// DeliveryLimit is the lower one of its arguments and its policies; 0: none of them has one, less than 0: there is no limit.
-	DeliveryLimit int64
-	Policies      bool // the policies are known: in the first seconds of a queue the broker does not state them
 }
 
 // Depths returns the queues of the virtual host whose number of messages the broker states. It does not state that of a queue in its first
 // seconds. An error contains no password.
 func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
 	var queues []struct {
-		Name      string     `json:"name"`
-		Type      string     `json:"type"`
-		Messages  *int       `json:"messages"`
-		Consumers int        `json:"consumers"`
-		Arguments Arguments  `json:"arguments"`
-		Policy    *Arguments `json:"effective_policy_definition"`
+		Name      string `json:"name"`
+		Messages  *int   `json:"messages"`
+		Consumers int    `json:"consumers"`
 	}
-	if err := c.list(ctx, "queues", "name,type,messages,consumers,arguments,effective_policy_definition", &queues); err != nil {
+	if err := c.list(ctx, "queues", "name,messages,consumers", &queues); err != nil {
 		return nil, err
 	}
 	all := make(map[string]Depth, len(queues))
 	for _, q := range queues {
-		if q.Messages == nil {
-			continue
+		if q.Messages != nil {
+			all[q.Name] = Depth{Messages: *q.Messages, Consumers: q.Consumers}
 		}
-		own, _ := q.Arguments["x-delivery-limit"].(int64)
-		var policy int64
-		if q.Policy != nil {
-			policy, _ = (*q.Policy)["delivery-limit"].(int64)
-		}
-		if own == 0 || policy > 0 && (own < 0 || policy < own) {
-			own = policy
-		}
-		all[q.Name] = Depth{Type: q.Type, Messages: *q.Messages, Consumers: q.Consumers, DeliveryLimit: own, Policies: q.Policy != nil}
 	}
 	if len(all) == 0 && len(queues) > 1 {
 		return nil, errors.New("the management API states of no queue how many messages it has: is management_agent.disable_metrics_collector set?")
