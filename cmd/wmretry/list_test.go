@@ -303,7 +303,10 @@ func TestPermissions(t *testing.T) {
 	assert.Contains(t, r.stderr, q.dead)
 	assert.NotContains(t, r.stderr, "correct-horse")
 	permit("^$", "^$", ".*")
-	runWith(t, 0, environ, "dead", "list", q.work)
+	runWith(t, 0, environ, "dead", "list", q.work, "--any-limit")
+	_, err = api.PutUser(user, rabbithole.UserSettings{Password: "correct-horse", Tags: rabbithole.UserTags{"management"}})
+	require.NoError(t, err)
+	runWith(t, 0, environ, "dead", "list", q.work) // the limit is known
 	r = runWith(t, 1, environ, "dead", "redrive", q.work)
 	assert.Contains(t, r.stderr, "the user needs the permission to configure the queue \""+q.dead+".lock\"")
 	permit(".*[.]lock$", "^$", ".*")

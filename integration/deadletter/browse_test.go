@@ -44,7 +44,7 @@ func TestAHundredListingsLoseNothing(t *testing.T) {
 			letterQueue := queue(t, a)
 			store := open(t, broker.URL(t), a.Name)
 			ordered := func(ids []string) []string { return ids }
-			if strings.HasPrefix(name, "quorum") { // a letter near the limit is replaced by a copy at the end of the queue
+			if strings.HasPrefix(name, "quorum") { // RabbitMQ 3.10 without a limit puts a few letters that come back at the end
 				ordered = func(ids []string) []string { slices.Sort(ids); return ids }
 			}
 			for range listings {

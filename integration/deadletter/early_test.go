@@ -11,6 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 // TestALoopThatEndsEarlyKeepsTheOrder: a quorum queue puts what it gets back behind what it got back before.
@@ -22,7 +23,10 @@ func TestALoopThatEndsEarlyKeepsTheOrder(t *testing.T) {
 	declare(t, queue, amqp091.Table{"x-queue-type": "quorum"})
 	testapp.Send(t, "", queue, testapp.Orders(count)...)
 	broker.Eventually(t, time.Minute, func() bool { return testapp.Depth(t, queue) == count }, "the letters")
-	store := open(t, broker.URL(t), a.Name)
+	stated(t, queue)
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: managementURL(t)}, nil) // the limit is known
+	require.NoError(t, err)
+	defer store.Close()
 	for range 4 {
 		first := ""
 		for l, err := range store.Browse(t.Context(), queue, letters.Filter{}) {

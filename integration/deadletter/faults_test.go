@@ -119,6 +119,7 @@ func TestErrorsNameThePermission(t *testing.T) {
 	queue := a.Queue("orders")
 	bury(t, a, queue, count)
 	letterQueue := deadletter.QueueOf(queue)
+	stated(t, letterQueue)
 	for name, c := range map[string]struct {
 		configure, write, read string
 		want                   []string
@@ -130,7 +131,11 @@ func TestErrorsNameThePermission(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			user := broker.User(t, c.configure, c.write, c.read)
-			store := open(t, broker.WithUser(t, user, user), a.Name)
+			store, err := deadletter.Open(deadletter.Config{
+				URI: broker.WithUser(t, user, user), Prefix: a.Name, Management: managementURL(t), // the limit is known
+			}, nil)
+			require.NoError(t, err)
+			defer store.Close()
 			listed, failed := 0, error(nil)
 			for _, err := range store.Browse(t.Context(), letterQueue, letters.Filter{}) {
 				if failed = err; err == nil {

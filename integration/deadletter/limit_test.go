@@ -1,13 +1,16 @@
 package deadletter_test
 
 import (
+	"errors"
 	"fmt"
-	"strconv"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,45 +22,206 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// TestListingsBelowALimitOfAPolicy: the management API shows the limit that a policy sets, also on a dead-letter queue of the library.
-func TestListingsBelowALimitOfAPolicy(t *testing.T) {
+// TestLooksBelowALimitOfAPolicy: looks lose no letter, whatever limit a policy sets on a dead-letter queue of the
+// library, and whether the limit is known or not. Some looks read all letters, and some end after the first.
+func TestLooksBelowALimitOfAPolicy(t *testing.T) {
 	t.Parallel()
-	queue := deadletter.QueueOf(broker.Name(t, "limited"))
-	broker.Clean(t, queue)
-	client := broker.Management(t)
-	_, err := client.PutPolicy("/", queue, rabbithole.Policy{
-		Pattern: "^" + queue + "$", ApplyTo: "queues", Definition: rabbithole.PolicyDefinition{"delivery-limit": 6},
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = client.DeletePolicy("/", queue) })
-	_, err = broker.Channel(t).QueueDeclare(queue, true, false, false, false, amqp091.Table{
-		"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000),
-	})
-	require.NoError(t, err)
-	broker.Eventually(t, time.Minute, func() bool {
-		info, err := client.GetQueue("/", queue)
-		return err == nil && info.Policy == queue
-	}, "the policy")
-	publish, err := publisher.New(publisher.ConnectionConfig{URI: broker.URL(t)}, publisher.Config{}, nil)
-	require.NoError(t, err)
-	defer publish.Close()
-	want := map[string]int{}
-	for i := range 10 {
-		want[strconv.Itoa(i)] = 1
-		require.NoError(t, publish.Publish(queue, message.NewMessage(strconv.Itoa(i), nil)))
+	const count = 5
+	for name, row := range map[string]struct {
+		limit, looks int
+		management   func(t *testing.T) string
+	}{
+		"3, without the management API":  {3, 4, nil},
+		"1, without the management API":  {1, 3, nil},
+		"20, without the management API": {20, 12, nil},
+		"3, the management API is away":  {3, 4, func(*testing.T) string { return "http://guest:guest@127.0.0.1:1" }},
+		"20, with the management API":    {20, 12, managementURL},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := testapp.New(t)
+			queue := deadletter.QueueOf(a.Queue("orders"))
+			bury(t, a, a.Queue("orders"), count)
+			limitByPolicy(t, queue, row.limit)
+			c := deadletter.Config{URI: broker.URL(t), Prefix: a.Name}
+			if row.management != nil {
+				c.Management = row.management(t)
+			}
+			store, err := deadletter.Open(c, nil)
+			require.NoError(t, err)
+			defer store.Close()
+			for range row.looks {
+				require.Equal(t, upTo(count), ids(list(t, store, queue)))
+				_, _, err := store.Oldest(t.Context(), queue)
+				require.NoError(t, err)
+			}
+			var left []string
+			for _, d := range testapp.Take(t, queue, count) {
+				left = append(left, d.Headers["_watermill_message_uuid"].(string))
+				assert.Equal(t, a.Name, d.Exchange, "a copy came the same way")
+				assert.Equal(t, "dead."+a.Queue("orders"), d.RoutingKey)
+			}
+			assert.Equal(t, upTo(count), left)
+		})
 	}
+}
 
-	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: managementURL(t)}, nil)
+// TestLooksInTheFirstSecondsOfAQueue: the management API does not state the policies of a queue then, which is not
+// "none".
+func TestLooksInTheFirstSecondsOfAQueue(t *testing.T) {
+	t.Parallel()
+	queue := broker.Name(t, "young")
+	broker.Clean(t, queue)
+	testapp.PutPolicy(t, queue, "^"+queue+"$", `{"delivery-limit": 1}`)
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: managementURL(t), AnyLimit: true}, nil)
 	require.NoError(t, err)
 	defer store.Close()
-	for listing := range 20 {
-		have := map[string]int{}
-		for l, err := range store.Browse(t.Context(), queue, letters.Filter{}) {
-			require.NoError(t, err)
-			have[l.ID]++
-		}
-		assert.Equal(t, want, have, fmt.Sprintf("listing %d", listing))
+	declare(t, queue, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000)})
+	testapp.Send(t, "", queue, testapp.Orders(3)...)
+	for range 4 {
+		require.Equal(t, upTo(3), ids(list(t, store, queue)))
 	}
+}
+
+// TestOrphansBelowALimitOfAPolicy: the copy of an orphan keeps the routing key, which is the way back.
+func TestOrphansBelowALimitOfAPolicy(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	a.Declare(queue)
+	orphans := a.Name + ".orphans"
+	testapp.Send(t, orphans, "100ms."+queue, testapp.Orders(5)...)
+	limitByPolicy(t, orphans, 3)
+	store := open(t, broker.URL(t), a.Name)
+	for range 6 {
+		require.Equal(t, upTo(5), ids(list(t, store, orphans)))
+	}
+	summary, err := store.Redrive(t.Context(), orphans, letters.Redrive{})
+	require.NoError(t, err)
+	require.Equal(t, 5, summary.Done)
+	require.Len(t, testapp.Take(t, queue, 5), 5)
+}
+
+// TestALowLimitIsRefused, with what to do, and nothing is read. AnyLimit reads it.
+func TestALowLimitIsRefused(t *testing.T) {
+	t.Parallel()
+	old := strings.HasPrefix(broker.Connect(t).Properties["version"].(string), "3.")
+	for name, row := range map[string]struct {
+		argument   int64
+		management bool
+		refused    bool
+		want       string
+	}{
+		"3":                              {3, true, true, "x-delivery-limit is 3"},
+		"-1":                             {-1, true, old, "x-delivery-limit is -1"},
+		"-1, without the management API": {-1, false, old, "x-delivery-limit is -1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			queue := broker.Name(t, "low")
+			broker.Clean(t, queue)
+			declare(t, queue, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": row.argument})
+			testapp.Send(t, "", queue, testapp.Orders(5)...)
+			c := deadletter.Config{URI: broker.URL(t)}
+			if row.management {
+				c.Management = managementURL(t)
+			}
+			calls := map[string]func(*deadletter.Store) error{
+				"browse": func(s *deadletter.Store) error {
+					for _, err := range s.Browse(t.Context(), queue, letters.Filter{}) {
+						if err != nil {
+							return err
+						}
+					}
+					return nil
+				},
+				"redrive": func(s *deadletter.Store) error {
+					_, err := s.Redrive(t.Context(), queue, letters.Redrive{To: queue + ".none"})
+					if errors.Is(err, letters.ErrNoTarget) {
+						return nil
+					}
+					return err
+				},
+			}
+			for call, run := range calls {
+				store, err := deadletter.Open(c, nil)
+				require.NoError(t, err)
+				err = run(store)
+				if row.refused {
+					require.ErrorContains(t, err, row.want, call)
+					require.ErrorContains(t, err, "--any-limit", call)
+				} else {
+					require.NoError(t, err, call)
+				}
+				require.NoError(t, store.Close())
+				require.Equal(t, 5, testapp.Depth(t, queue), call)
+			}
+			c.AnyLimit = true
+			store, err := deadletter.Open(c, nil)
+			require.NoError(t, err)
+			defer store.Close()
+			for range 3 {
+				require.ElementsMatch(t, upTo(5), ids(list(t, store, queue)), "and copies keep also these")
+			}
+		})
+	}
+}
+
+// TestAUserWhoMayNotReplaceLetters is refused before the first delivery where each look counts and the limit is not
+// known.
+func TestAUserWhoMayNotReplaceLetters(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := deadletter.QueueOf(a.Queue("orders"))
+	bury(t, a, a.Queue("orders"), 5)
+	limitByPolicy(t, queue, 3)
+	user := broker.User(t, "^$", "^$", ".*")
+	store := open(t, broker.WithUser(t, user, user), a.Name)
+	for range 5 {
+		for _, err := range store.Browse(t.Context(), queue, letters.Filter{}) {
+			if looksCount(t) {
+				require.ErrorContains(t, err, `the permission to write to the exchange "`+a.Name+`"`)
+			} else {
+				require.NoError(t, err)
+			}
+		}
+	}
+	for _, d := range testapp.Take(t, queue, 5) {
+		assert.NotEqual(t, looksCount(t), d.Redelivered)
+	}
+}
+
+// limitByPolicy sets a delivery limit, and waits until the management API states it.
+func limitByPolicy(t *testing.T, queue string, limit int) {
+	t.Helper()
+	testapp.PutPolicy(t, queue, "^"+regexp.QuoteMeta(queue)+"$", fmt.Sprintf(`{"delivery-limit": %d}`, limit))
+	broker.Eventually(t, time.Minute, func() bool {
+		info, err := broker.Management(t).GetQueue("/", queue)
+		return err == nil && info.Policy == queue
+	}, "the policy")
+}
+
+// stated waits until the management API states the policies of a queue. It does not do so in the first seconds.
+func stated(t *testing.T, queue string) {
+	t.Helper()
+	broker.Eventually(t, time.Minute, func() bool {
+		response, err := http.Get(managementURL(t) + "/api/queues/%2F/" + queue + "?columns=effective_policy_definition")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		return err == nil && strings.Contains(string(body), "effective_policy_definition")
+	}, "the policies of %s", queue)
+}
+
+// looksCount reports whether the broker counts a delivery of a letter that is given back: before 4.3.
+func looksCount(t *testing.T) bool {
+	t.Helper()
+	var major, minor int
+	_, err := fmt.Sscanf(broker.Connect(t).Properties["version"].(string), "%d.%d", &major, &minor)
+	require.NoError(t, err)
+	return major < 4 || major == 4 && minor < 3
 }
 
 // TestNoLookAtAnAutoDeleteQueue: the broker would delete it, with its letters, when the consumer of the look ends.

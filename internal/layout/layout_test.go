@@ -87,7 +87,7 @@ var rules = []rule{
 			module + "/rabbitmq/publisher", module + "/internal/lettertext", module + "/internal/warning", module + "/rabbitmq/internal/argument", module + "/rabbitmq/internal/dial",
 			module + "/rabbitmq/internal/headers", module + "/rabbitmq/internal/management", module + "/rabbitmq/internal/naming",
 			module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/refusal", module + "/rabbitmq/internal/socket",
-			module + "/rabbitmq/internal/unfit",
+			module + "/rabbitmq/internal/unfit", module + "/rabbitmq/internal/workqueue",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/subscriber"},
 		why:   "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers",

@@ -28,8 +28,12 @@ type Config struct {
 	Prefix string
 
 	// Management is the address of the management API, such as http://user:password@host:15672. Status needs it to find queues by
-	// itself, and other methods to know the delivery limit that a policy sets. The default is none.
+	// itself, and other methods to know the delivery limit of a queue. The default is none.
 	Management string
+
+	// AnyLimit also reads queues whose letters can be lost by that: those with a delivery limit below 5, and those whose
+	// limit can be reached where the user may not replace a letter by a copy. The default is to refuse both.
+	AnyLimit bool
 
 	// Marshal is that of the app's own marshaler. A redrive needs it only for letters with the header retry_marshal_error, which that
 	// marshaler could not marshal when they died. The default is none: such letters stay, and the redrive returns an error.

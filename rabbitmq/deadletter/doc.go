@@ -12,8 +12,10 @@
 // loses nothing: the broker gives its letters back.
 //
 // Up to RabbitMQ 4.2 a quorum queue counts each time that a letter is given back, and removes a letter beyond the delivery limit of the
-// queue. The library's own dead-letter queues and orphans have a limit that is never reached. In other queues a letter near the limit is
-// replaced by a confirmed copy at the end of the queue, whose count begins anew.
+// queue. The library's own dead-letter queues and orphans have a limit that is never reached, unless a policy sets another.
+// A letter near the limit, and what is behind it, is replaced by confirmed copies at the end of the queue, whose count
+// begins anew. Where the limit is not known, that is from the second look on: see Config.Management. A queue in which that
+// is not safe is refused: see Config.AnyLimit.
 //
 // # How it redrives
 //

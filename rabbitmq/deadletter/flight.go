@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -17,6 +19,44 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
+
+// flights bounds the letters that are sent and not yet confirmed: in number and, by their places, in bytes.
+type flights struct {
+	places chan struct{}
+	flying atomic.Int64
+	group  sync.WaitGroup
+}
+
+func newFlights() *flights { return &flights{places: make(chan struct{}, mostInFlight)} }
+
+// run calls send in a goroutine when there is room for a body of this size. It returns the error of a context that ends
+// before.
+func (f *flights) run(ctx context.Context, size int, send func()) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	places := min(1+size/placeSize, mostInFlight)
+	for taken := range places {
+		select {
+		case f.places <- struct{}{}:
+		case <-ctx.Done():
+			f.leave(taken)
+			return context.Cause(ctx)
+		}
+	}
+	f.flying.Add(1)
+	f.group.Go(func() {
+		defer func() { f.flying.Add(-1); f.leave(places) }()
+		send()
+	})
+	return nil
+}
+
+func (f *flights) leave(places int) {
+	for range places {
+		<-f.places
+	}
+}
 
 // destination returns the work queue of a letter, and where the letter is sent to reach it.
 func (r *redrive) destination(d *amqp091.Delivery, l *letters.Letter) (target string, to destination) {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
-	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
@@ -49,8 +51,7 @@ func (s *Store) Import(ctx context.Context, from io.Reader, options Import) (let
 func (r *run) importLines(ctx context.Context, from *bufio.Reader, sender *sender, options Import) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var flights sync.WaitGroup
-	places := make(chan struct{}, mostInFlight)
+	flights := newFlights()
 	for number := 1; ; number++ {
 		text, err := readText(from)
 		if errors.Is(err, io.EOF) {
@@ -75,16 +76,7 @@ func (r *run) importLines(ctx context.Context, from *bufio.Reader, sender *sende
 			r.change(func() { r.summary.Done++ })
 			continue
 		}
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		flights.Add(1)
-		go func() {
-			defer func() { <-places; flights.Done() }()
+		err = flights.run(ctx, len(l.Publishing.Body), func() {
 			if err := sender.put(ctx, r.store.prefix, l); err != nil {
 				if isDoubtful(err) {
 					r.change(func() { r.summary.Doubtful++ })
@@ -93,29 +85,58 @@ func (r *run) importLines(ctx context.Context, from *bufio.Reader, sender *sende
 				return
 			}
 			r.change(func() { r.summary.Done++ })
-		}()
+		})
+		if err != nil {
+			break
+		}
 	}
-	flights.Wait()
+	flights.group.Wait()
 	return context.Cause(ctx)
 }
 
-// put publishes a letter to its queue: through the exchange that it came from, because the library's reader of dead letters restores the
-// properties of those only.
+// put publishes a letter to its queue.
 func (s *sender) put(ctx context.Context, prefix naming.Prefix, l line) error {
-	if l.Queue == prefix.Orphans() && l.RoutingKey != l.Queue { // the key says where it goes back to
-		return s.send(ctx, destination{prefix.Orphans(), l.RoutingKey}, l.Publishing)
+	to := l.destination(prefix)
+	err := s.send(ctx, to, l.Publishing)
+	itself := destination{key: l.Queue}
+	if to != itself && l.Queue != prefix.Orphans() && errors.Is(err, publisher.ErrUnroutable) {
+		err = s.send(ctx, itself, l.Publishing)
 	}
-	if l.Exchange != "" && l.RoutingKey == naming.DeadKey(naming.WorkQueueOf(l.Queue)) && l.Queue != naming.WorkQueueOf(l.Queue) {
-		err := s.send(ctx, destination{l.Exchange, l.RoutingKey}, l.Publishing)
-		if !errors.Is(err, publisher.ErrUnroutable) {
-			return err
-		}
-	}
-	err := s.send(ctx, destination{key: l.Queue}, l.Publishing)
 	if errors.Is(err, publisher.ErrUnroutable) {
 		return fmt.Errorf("%w: %q, start its app, or name another queue: %w", letters.ErrNoQueue, l.Queue, err)
 	}
 	return err
+}
+
+// putAll publishes letters of one queue in their order, and returns the error of each. After an error it publishes them
+// again, one after the other: then some may be there twice.
+func (s *sender) putAll(ctx context.Context, prefix naming.Prefix, lines []line) []error {
+	messages, failed := make([]*message.Message, len(lines)), make([]error, len(lines))
+	for i := range lines {
+		messages[i] = messageOf(ctx, &lines[i].Publishing)
+	}
+	to := lines[0].destination(prefix)
+	other := func(l line) bool { return l.destination(prefix) != to }
+	if !slices.ContainsFunc(lines, other) && s.publisher.Publish(to.topic(), messages...) == nil {
+		return failed
+	}
+	for i, l := range lines {
+		failed[i] = s.put(ctx, prefix, l)
+	}
+	return failed
+}
+
+// destination returns where a letter goes: through the exchange that it came from, because the library's reader of dead
+// letters restores the properties of those only. The key of an orphan says where it goes back to.
+func (l line) destination(prefix naming.Prefix) destination {
+	work := naming.WorkQueueOf(l.Queue)
+	switch {
+	case l.Queue == prefix.Orphans() && l.RoutingKey != l.Queue:
+		return destination{prefix.Orphans(), l.RoutingKey}
+	case l.Exchange != "" && l.RoutingKey == naming.DeadKey(work) && l.Queue != work:
+		return destination{l.Exchange, l.RoutingKey}
+	}
+	return destination{key: l.Queue}
 }
 
 // readText returns the next line. The last one may have no end.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,16 +48,20 @@ type look struct {
 	gets       []getTag      // letters from basic.get
 	settled    bits          // the delivery tags that are acknowledged
 	deliveries <-chan amqp091.Delivery
-	fetched    []amqp091.Delivery // of a consumer that is cancelled, and not yet looked at
-	received   int                // by all consumers
-	window     int                // the largest prefetch of the next consumer
-	prefetch   int                // that of this one
-	widest     int                // of window
-	doubt      atomic.Int64       // acknowledgements that the queue may not have yet
-	replaced   []uint64           // the delivery tags of letters that a copy has replaced
-	size       int                // bytes of the letters looked at
-	limit      int64              // the delivery limit of the queue; 0: not known
-	copies     *sender            // for letters near the limit; made when the first one comes
+	fetched    []amqp091.Delivery           // of a consumer that is cancelled, and not yet looked at
+	received   int                          // by all consumers
+	window     int                          // the largest prefetch of the next consumer
+	prefetch   int                          // that of this one
+	widest     int                          // of window
+	doubt      atomic.Int64                 // acknowledgements that the queue may not have yet
+	size       int                          // bytes of the letters looked at
+	limit      limit                        // the delivery limit of the queue
+	mu         sync.Mutex                   // of near
+	near       map[uint64]*amqp091.Delivery // letters to replace by copies that were looked at, and not yet kept or removed
+	ordered    bool                         // the letters are to keep their order; not where a look reads its own copies
+	kept       []*amqp091.Delivery          // those that are kept, and have no copy yet
+	keptSize   int                          // bytes of their bodies
+	copies     *sender                      // for letters near the limit; made when the first ones are copied
 }
 
 // look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative. Then it waits for the least
@@ -69,13 +74,19 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 			return explain("look at", queue, err)
 		}
 		l.channel, l.total = channel, state.Messages
-		if l.total == 0 {
-			err = l.first()
-		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, err
+	}
+	if err := l.findLimit(ctx); err != nil {
+		_ = l.channel.Close()
+		return nil, err
+	}
+	if l.total == 0 {
+		if err := l.first(); err != nil {
+			return nil, err
+		}
 	}
 	if most >= 0 {
 		l.total = most
@@ -84,12 +95,8 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 	if l.left == 0 {
 		return l, nil
 	}
-	if l.limit, err = s.deliveryLimit(ctx, connection.Version(), queue); err == nil {
-		err = l.consumeLong()
-	}
-	if err != nil {
-		l.close(ctx)
-		return nil, err
+	if err = l.consumeLong(); err != nil {
+		return nil, errors.Join(err, l.close(ctx))
 	}
 	return l, nil
 }
@@ -266,6 +273,7 @@ func (l *look) arrive(d amqp091.Delivery, open bool) (*amqp091.Delivery, error) 
 func (l *look) take(d amqp091.Delivery) *amqp091.Delivery {
 	l.left--
 	l.size += len(d.Body)
+	l.note(&d)
 	return &d
 }
 
@@ -281,6 +289,7 @@ func (l *look) remove(d *amqp091.Delivery) error {
 	if err := d.Ack(false); err != nil {
 		return fmt.Errorf("%w: %w", errLost, err)
 	}
+	l.forget(d)
 	l.settled.set(d.DeliveryTag)
 	l.doubt.Add(1)
 	return nil
@@ -342,7 +351,7 @@ func explain(what, queue string, err error) error {
 		return fmt.Errorf("cannot %s %q: %w: %w", what, queue, letters.ErrNoQueue, err)
 	case refusal.IsCode(err, amqp091.AccessRefused):
 		return fmt.Errorf("cannot %s %q: %w: the user needs the permission to read this queue, see docs/dead-letters.md", what, queue, err)
-	case errors.Is(err, amqp091.ErrClosed) || refusal.IsCode(err, amqp091.ConnectionForced):
+	case dial.IsLost(err):
 		return fmt.Errorf("cannot %s %q: %w: %w", what, queue, errLost, err)
 	}
 	return fmt.Errorf("cannot %s %q: %w", what, queue, err)

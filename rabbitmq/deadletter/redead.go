@@ -2,8 +2,11 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -16,7 +19,7 @@ func (r *redrive) isOurs(l *letters.Letter) bool {
 
 // watch waits until the canary has had the time to die again, and returns letters.ErrRedead if one did.
 func (r *redrive) watch(ctx context.Context, look *look) error {
-	r.flights.Wait()
+	r.flights.group.Wait()
 	if len(r.failed) > 0 {
 		return nil
 	}
@@ -95,26 +98,30 @@ func (r *redrive) count(ctx context.Context, look *look) error {
 func (r *redrive) copies() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.summary.Done + r.summary.Doubtful + int(r.flying.Load())
+	return r.summary.Done + r.summary.Doubtful + int(r.flights.flying.Load())
 }
 
-// search goes through what this redrive has not looked at, and counts the letters that have died again. Its own consumer may have fetched
-// some of them.
-func (r *redrive) search(ctx context.Context, l *look) error {
+// search goes through what this redrive has not looked at, and counts the letters that have died again. Its own consumer
+// may have fetched some of them. It does not go by their places: a letter that it replaces by a copy changes its place.
+func (r *redrive) search(ctx context.Context, l *look) (err error) {
 	behind, err := r.store.look(ctx, l.connection, r.queue, 0, -1)
 	if err != nil {
 		return err
 	}
-	defer behind.close(ctx)
-	older, redead, foreign := l.total-l.received, 0, 0
-	for _, d := range l.fetched[min(l.left, len(l.fetched)):] {
-		if r.orphans || r.isOurs(read(&d, r.queue, r.store.prefix)) {
+	defer func() { err = errors.Join(err, behind.close(ctx)) }()
+	newer, redead := -max(l.total-l.received, 0), 0 // those that are to be looked at come, too
+	ids := map[string]bool{}                        // a lost connection can leave a letter beside its copy
+	see := func(d *amqp091.Delivery) {
+		newer++
+		if letter := read(d, r.queue, r.store.prefix); r.isOurs(letter) && (letter.ID == "" || !ids[letter.ID]) {
+			ids[letter.ID] = true
 			redead++
-		} else {
-			foreign++
 		}
 	}
-	for n := 0; ; n++ {
+	for i := min(l.left, len(l.fetched)); i < len(l.fetched); i++ {
+		see(&l.fetched[i])
+	}
+	for {
 		d, err := behind.next(ctx)
 		if err != nil {
 			return err
@@ -122,17 +129,15 @@ func (r *redrive) search(ctx context.Context, l *look) error {
 		if d == nil {
 			break
 		}
-		switch letter := read(d, r.queue, r.store.prefix); {
-		case r.orphans && n >= older, r.isOurs(letter):
-			redead++
-		case n >= older:
-			foreign++
-		}
+		see(d)
 		if err := behind.keep(ctx, d); err != nil {
 			return err
 		}
 	}
-	r.foreign = foreign
+	if newer = max(newer, redead); r.orphans { // these have no record of a redrive
+		redead = newer
+	}
+	r.foreign = newer - redead
 	r.change(func() { r.summary.Redead = redead })
 	return nil
 }

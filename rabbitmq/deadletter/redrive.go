@@ -6,8 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -35,9 +33,7 @@ type redrive struct {
 	through string // the exchange that messages go to with their own routing key; empty: letters go to their work queue
 	sender  *sender
 
-	places   chan struct{} // of letters in flight: one or more for each
-	flying   atomic.Int64  // letters in flight
-	flights  sync.WaitGroup
+	flights  *flights
 	failed   chan error        // the first error that ends the redrive
 	next     time.Time         // when the next letter may be sent, with a Rate
 	gone     map[string]error  // by target: nil for those that are there
@@ -94,14 +90,14 @@ func (s *Store) user() string {
 
 // session goes through the letters of one look.
 func (r *redrive) session(ctx context.Context, look *look) error {
-	r.places = make(chan struct{}, mostInFlight)
+	r.flights = newFlights()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	err := r.all(ctx, look)
 	if err != nil {
 		cancel(err) // letters that wait for the broker to come back stay
 	}
-	r.flights.Wait()
+	r.flights.group.Wait()
 	select {
 	case failed := <-r.failed:
 		if err == nil || errors.Is(err, errLost) {
@@ -143,7 +139,7 @@ func (r *redrive) all(ctx context.Context, look *look) error {
 			return err
 		}
 	}
-	if r.flights.Wait(); r.isCanary() && len(r.canary) > 0 {
+	if r.flights.group.Wait(); r.isCanary() && len(r.canary) > 0 {
 		return r.watch(ctx, look)
 	}
 	return nil
@@ -160,19 +156,19 @@ func (r *redrive) canarySent() bool {
 		defer r.mu.Unlock()
 		return len(r.canary)
 	}
-	if sent()+int(r.flying.Load()) < r.options.Canary {
+	if sent()+int(r.flights.flying.Load()) < r.options.Canary {
 		return false
 	}
-	r.flights.Wait()
+	r.flights.group.Wait()
 	return sent() >= r.options.Canary
 }
 
 // limitReached reports whether no further letter may be sent. It waits for the letters in flight if they decide.
 func (r *redrive) limitReached() bool {
-	if r.limit == 0 || r.sent()+int(r.flying.Load()) < r.limit {
+	if r.limit == 0 || r.sent()+int(r.flights.flying.Load()) < r.limit {
 		return false
 	}
-	r.flights.Wait()
+	r.flights.group.Wait()
 	return r.sent() >= r.limit
 }
 
@@ -224,31 +220,16 @@ func (r *redrive) one(ctx context.Context, look *look, d *amqp091.Delivery, l *l
 	if err := r.pace(ctx); err != nil {
 		return errors.Join(err, keep())
 	}
-	places := min(1+len(publishing.Body)/placeSize, mostInFlight)
-	for taken := range places {
-		select {
-		case r.places <- struct{}{}:
-		case <-ctx.Done():
-			r.leave(taken)
-			return errors.Join(context.Cause(ctx), keep())
-		}
-	}
-	r.flying.Add(1)
-	r.flights.Add(1)
-	go func() {
-		defer func() { r.flying.Add(-1); r.leave(places); r.flights.Done() }()
+	err = r.flights.run(ctx, len(publishing.Body), func() {
 		if err := r.fly(ctx, look, d, l, target, to, publishing); err != nil {
 			select {
 			case r.failed <- err:
 			default:
 			}
 		}
-	}()
-	return nil
-}
-
-func (r *redrive) leave(places int) {
-	for range places {
-		<-r.places
+	})
+	if err != nil {
+		return errors.Join(err, keep())
 	}
+	return nil
 }

@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"math"
 	"slices"
@@ -23,36 +24,36 @@ const (
 )
 
 // close gives back what is unacknowledged, in its order, and waits until the queue has it: a reader that comes before gets it in another
-// order.
+// order. It returns an error where letters are near the delivery limit and cannot be replaced by copies.
 //
 // A quorum queue puts what it gets back behind what it got back before. So a look that ends early first fetches the rest, unless ctx has
 // ended or there are many.
-func (l *look) close(ctx context.Context) {
-	if l.copies != nil {
-		l.copies.close()
-	}
+func (l *look) close(ctx context.Context) error {
+	defer func() { _ = l.channel.Close() }()
+	defer func() {
+		if l.copies != nil {
+			l.copies.close()
+		}
+	}()
 	for l.left <= mostFinished && l.received > 0 {
-		if d, err := l.next(ctx); d == nil || err != nil {
+		if d, err := l.next(ctx); d == nil || err != nil || l.keep(ctx, d) != nil {
 			break
 		}
 	}
-	defer func() { _ = l.channel.Close() }()
 	if l.cancel() != nil {
-		return
+		return nil // the broker gives the letters back
 	}
-	for _, tag := range l.replaced {
-		if l.channel.Ack(tag, false) == nil {
-			l.settled.set(tag)
-			l.doubt.Add(1)
-		}
+	failed := l.giveUp(ctx)
+	if errors.Is(failed, errLost) || l.settle() != nil {
+		return nil
 	}
-	if l.settle() != nil {
-		return
+	if err := l.giveUp(ctx); err != nil { // what settle has fetched
+		failed = err
 	}
 	want, alone := l.ready(), true // another reader may take what is given back
 	for returned := range l.returns() {
 		if l.channel.Nack(returned.last, !returned.alone, true) != nil {
-			return
+			return failed
 		}
 		want += returned.letters
 		for deadline := time.Now().Add(mostReturn); alone; time.Sleep(returnPause) {
@@ -62,6 +63,7 @@ func (l *look) close(ctx context.Context) {
 			alone = time.Now().Before(deadline)
 		}
 	}
+	return failed
 }
 
 // A batch is letters that are given back with one nack: those up to a delivery tag, or alone the one with this tag.

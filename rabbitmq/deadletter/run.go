@@ -17,7 +17,7 @@ import (
 const (
 	progressPause = 100 * time.Millisecond
 
-	// mostBarren is how often in a row a connection may be lost on which no letter was removed.
+	// mostBarren is how often in a row a connection may be lost on which no letter was removed, where that reaches no delivery limit.
 	mostBarren = 20
 
 	// lockPatience is how long a call waits, after a reconnect, until the broker has removed the lock of its old connection.
@@ -36,6 +36,7 @@ type run struct {
 	sends   bool // each letter that is acknowledged was sent
 	begun   time.Time
 	counted bool // summary.Total is known
+	barren  int  // how often in a row a connection may be lost on which no letter was removed
 
 	mu       sync.Mutex
 	summary  letters.Summary
@@ -72,7 +73,7 @@ func (r *run) each(ctx context.Context, changes bool, session func(context.Conte
 			pause.Reset()
 			barren = 0
 		case !errors.Is(err, errNotConnected): // a letter may close the connection that it is delivered on
-			if barren++; barren == mostBarren {
+			if barren++; barren >= r.barren {
 				return r.finish(fmt.Errorf("%d connections in a row were lost before a letter was removed: %w", barren, err))
 			}
 		}
@@ -85,11 +86,11 @@ func (r *run) each(ctx context.Context, changes bool, session func(context.Conte
 	}
 }
 
-func (r *run) once(ctx context.Context, changes bool, session func(context.Context, *look) error) error {
+func (r *run) once(ctx context.Context, changes bool, session func(context.Context, *look) error) (err error) {
 	connection, err := r.store.connect(ctx)
 	if err != nil {
-		if r.counted && ctx.Err() == nil && !refusal.IsCode(err, amqp091.AccessRefused) {
-			return fmt.Errorf("%w: %w: %w", errLost, errNotConnected, err)
+		if r.counted && ctx.Err() == nil {
+			return notConnected(err)
 		}
 		return err
 	}
@@ -97,7 +98,7 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 	if changes && !r.dryRun {
 		unlock, err := r.store.lock(ctx, connection, r.queue, r.counted)
 		if err != nil {
-			return r.lost(connection, err)
+			return err
 		}
 		defer unlock()
 	}
@@ -111,9 +112,10 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 	}
 	look, err := r.store.look(ctx, connection, r.queue, least, most)
 	if err != nil {
-		return r.lost(connection, err)
+		return err
 	}
-	defer look.close(ctx)
+	defer func() { err = errors.Join(err, look.close(ctx)) }()
+	r.barren = look.limit.barren()
 	if r.sends {
 		look.widest = 2 * mostInFlight // what a process that dies can send twice
 	}
@@ -126,7 +128,7 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 			r.summary.Done = 0
 		}
 	})
-	err = r.lost(connection, session(ctx, look))
+	err = session(ctx, look)
 	r.change(func() {
 		switch {
 		case errors.Is(err, errLost): // these letters come again, or they do not
@@ -158,13 +160,12 @@ func (r *run) taken(letters int) error {
 // errNotConnected is the error of a broker that does not accept a connection.
 var errNotConnected = errors.New("the broker is away")
 
-// lost makes an errLost of an error of the client, where the connection is closed.
-func (r *run) lost(connection *dial.Connection, err error) error {
-	var broker *amqp091.Error
-	if err != nil && !errors.Is(err, errLost) && connection.Client.IsClosed() && (errors.As(err, &broker) || errors.Is(err, amqp091.ErrClosed)) {
-		return fmt.Errorf("%w: %w", errLost, err)
+// notConnected makes an errLost of the error of a connection that could not be made, unless the broker refuses the user.
+func notConnected(err error) error {
+	if refusal.IsCode(err, amqp091.AccessRefused) {
+		return err
 	}
-	return err
+	return fmt.Errorf("%w: %w: %w", errLost, errNotConnected, err)
 }
 
 // lock makes this connection the only one that changes a queue, until unlock. again: an earlier connection of this call may still have the

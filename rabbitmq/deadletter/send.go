@@ -59,9 +59,7 @@ func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing)
 	pause := dial.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
 	waited := false
 	for {
-		msg := message.NewMessage(p.MessageId, nil)
-		msg.SetContext(context.WithValue(context.WithoutCancel(ctx), publishingKey{}, &p))
-		err := s.publisher.Publish(to.topic(), msg)
+		err := s.publisher.Publish(to.topic(), messageOf(ctx, &p))
 		if err == nil || !isAway(err) {
 			if waited && s.waiting != nil {
 				s.waiting(nil)
@@ -78,6 +76,12 @@ func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing)
 		case <-time.After(pause.Next()):
 		}
 	}
+}
+
+func messageOf(ctx context.Context, p *amqp091.Publishing) *message.Message {
+	msg := message.NewMessage(p.MessageId, nil)
+	msg.SetContext(context.WithValue(context.WithoutCancel(ctx), publishingKey{}, p))
+	return msg
 }
 
 func (s *sender) close() { _ = s.publisher.Close() }

@@ -106,7 +106,9 @@ func (s *Store) Browse(ctx context.Context, queue string, filter letters.Filter)
 }
 
 // browse calls visit for each letter that the filter selects, until it returns false or an error.
-func (s *Store) browse(ctx context.Context, queue string, filter letters.Filter, visit func(*amqp091.Delivery, *letters.Letter) (bool, error)) error {
+func (s *Store) browse(
+	ctx context.Context, queue string, filter letters.Filter, visit func(*amqp091.Delivery, *letters.Letter) (bool, error),
+) (err error) {
 	if err := filter.Validate(); err != nil {
 		return err
 	}
@@ -124,7 +126,8 @@ func (s *Store) browse(ctx context.Context, queue string, filter letters.Filter,
 	if err != nil {
 		return err
 	}
-	defer look.close(ctx)
+	look.ordered = true
+	defer func() { err = errors.Join(err, look.close(ctx)) }()
 	for {
 		d, err := look.next(ctx)
 		if err != nil || d == nil {

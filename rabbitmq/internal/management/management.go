@@ -148,27 +148,27 @@ func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
 	return all, nil
 }
 
-// Settings are what decides how often a queue can be looked at.
+// Settings are what decides whether a queue can be looked at.
 type Settings struct {
-	DeliveryLimit       int64 // of its arguments; 0: none
-	PolicyDeliveryLimit int64 // of its policies; 0: none
-	AutoDelete          bool  // it is deleted with its last consumer
+	Type       string // "classic", "quorum" or "stream"
+	AutoDelete bool   // it is deleted with its last consumer
+	Arguments  Arguments
+	// Policy is what its policies set. It is nil where the broker does not state them, as in the first seconds of a queue.
+	// Without a policy it is empty.
+	Policy *Arguments
 }
 
 // Settings returns those of a queue.
 func (c *Client) Settings(ctx context.Context, queue string) (Settings, error) {
 	var q struct {
-		AutoDelete bool           `json:"auto_delete"`
-		Arguments  map[string]any `json:"arguments"`
-		Policy     any            `json:"effective_policy_definition"` // an empty list where there is none
+		Type       string     `json:"type"`
+		AutoDelete bool       `json:"auto_delete"`
+		Arguments  Arguments  `json:"arguments"`
+		Policy     *Arguments `json:"effective_policy_definition"`
 	}
-	err := c.get(ctx, "queues/"+c.vhost+"/"+url.PathEscape(queue), "auto_delete,arguments,effective_policy_definition", &q)
-	number := func(value any) int64 {
-		n, _ := value.(float64)
-		return int64(n)
-	}
-	policy, _ := q.Policy.(map[string]any)
-	return Settings{number(q.Arguments["x-delivery-limit"]), number(policy["delivery-limit"]), q.AutoDelete}, err
+	columns := "type,auto_delete,arguments,effective_policy_definition"
+	err := c.get(ctx, "queues/"+c.vhost+"/"+url.PathEscape(queue), columns, &q)
+	return Settings{Type: q.Type, AutoDelete: q.AutoDelete, Arguments: q.Arguments, Policy: q.Policy}, err
 }
 
 // list reads some columns of all objects of a kind in the virtual host.

@@ -39,19 +39,35 @@ func TestQueues(t *testing.T) {
 
 func TestDepths(t *testing.T) {
 	c := client(t, func(w http.ResponseWriter, r *http.Request) {
-		assert.Equal(t, "/api/queues/a%2Fb?columns=name,type,messages,consumers,arguments,effective_policy_definition", r.RequestURI)
-		_, _ = fmt.Fprint(w, `[{"name":"new"},{"name":"dead","type":"quorum","messages":7,"consumers":1,"arguments":{"x-delivery-limit":1000000},"effective_policy_definition":{}},`+
-			`{"name":"policy","messages":0,"arguments":[],"effective_policy_definition":{"delivery-limit":5}},`+
-			`{"name":"lower","messages":0,"arguments":{"x-delivery-limit":1000000},"effective_policy_definition":{"delivery-limit":20}},`+
-			`{"name":"higher","messages":0,"arguments":{"x-delivery-limit":3},"effective_policy_definition":{"delivery-limit":20}},`+
-			`{"name":"unlimited","messages":0,"arguments":{"x-delivery-limit":-1},"effective_policy_definition":[]}]`)
+		assert.Equal(t, "/api/queues/a%2Fb?columns=name,messages,consumers", r.RequestURI)
+		_, _ = fmt.Fprint(w, `[{"name":"new"},{"name":"dead","messages":7,"consumers":1},{"name":"empty","messages":0}]`)
 	})
 	queues, err := c.Depths(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, map[string]Depth{
-		"dead": {Type: "quorum", Messages: 7, Consumers: 1, DeliveryLimit: 1_000_000, Policies: true}, "policy": {DeliveryLimit: 5, Policies: true},
-		"lower": {DeliveryLimit: 20, Policies: true}, "higher": {DeliveryLimit: 3, Policies: true}, "unlimited": {DeliveryLimit: -1, Policies: true},
-	}, queues)
+	assert.Equal(t, map[string]Depth{"dead": {Messages: 7, Consumers: 1}, "empty": {}}, queues)
+}
+
+// TestSettings: policies that are not stated are not taken for none.
+func TestSettings(t *testing.T) {
+	for answer, want := range map[string]Settings{
+		`{"type":"quorum","auto_delete":true,"arguments":{"x-delivery-limit":-1}}`: {
+			Type: "quorum", AutoDelete: true, Arguments: Arguments{"x-delivery-limit": int64(-1)},
+		},
+		`{"type":"classic","arguments":{},"effective_policy_definition":[]}`: {
+			Type: "classic", Arguments: Arguments{}, Policy: new(Arguments),
+		},
+		`{"type":"quorum","arguments":[],"effective_policy_definition":{"delivery-limit":3}}`: {
+			Type: "quorum", Policy: &Arguments{"delivery-limit": int64(3)},
+		},
+	} {
+		c := client(t, func(w http.ResponseWriter, r *http.Request) {
+			assert.Equal(t, "/api/queues/a%2Fb/orders.dead?columns=type,auto_delete,arguments,effective_policy_definition", r.RequestURI)
+			_, _ = fmt.Fprint(w, answer)
+		})
+		settings, err := c.Settings(t.Context(), "orders.dead")
+		require.NoError(t, err)
+		assert.Equal(t, want, settings)
+	}
 }
 
 // Without the collector of its metrics, the broker states no numbers: that is not 0.

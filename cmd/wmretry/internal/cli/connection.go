@@ -42,7 +42,7 @@ func (e *env) config() (deadletter.Config, error) {
 	if err != nil {
 		return deadletter.Config{}, err
 	}
-	config := deadletter.Config{URI: address, TLS: e.tls, Prefix: e.prefix(), Management: management}
+	config := deadletter.Config{URI: address, TLS: e.tls, Prefix: e.prefix(), Management: management, AnyLimit: e.flags.anyLimit}
 	if err := config.Validate(); err != nil {
 		return deadletter.Config{}, exit(codeUsage, err)
 	}

@@ -1,0 +1,54 @@
+package deadletter_test
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+// TestImportBoundsBytesInFlight: while the broker does not answer, an import has about 32 MiB of bodies in flight, and
+// not 128 letters of any size.
+func TestImportBoundsBytesInFlight(t *testing.T) {
+	t.Parallel()
+	const lines, body = 100, 1 << 20
+	const most = 25 // of 1 MiB
+	proxy, uri := broker.Proxy(t)
+	text := fmt.Sprintf(`{"queue":"q.dead","exchange":"","routing_key":"q.dead","properties":{},"headers":{},"body":%q}`+"\n",
+		base64.StdEncoding.EncodeToString(make([]byte, body)))
+	var all []io.Reader
+	for i := range lines {
+		all = append(all, before(func() {
+			switch i {
+			case 0: // the import is connected
+				_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
+					`{"name":"silence","type":"timeout","stream":"upstream","attributes":{"timeout":0}}`))
+				assert.NoError(t, err)
+			case most: // without a bound, the import reads the other lines meanwhile
+				time.AfterFunc(time.Second, proxy.Stop)
+			}
+		}), strings.NewReader(text))
+	}
+	store, err := deadletter.Open(deadletter.Config{URI: uri}, nil)
+	require.NoError(t, err)
+	defer store.Close()
+	summary, err := store.Import(t.Context(), io.MultiReader(all...), deadletter.Import{})
+	require.Error(t, err)
+	assert.Equal(t, most+1, summary.Total, "one more waits for its place")
+}
+
+// before is an empty reader that calls a function.
+type before func()
+
+func (f before) Read([]byte) (int, error) {
+	f()
+	return 0, io.EOF
+}

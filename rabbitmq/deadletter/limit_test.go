@@ -1,0 +1,53 @@
+package deadletter
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// TestLimitOf: from 4.0 on -1 means no limit, and a limit takes its place. Before it means that no letter may be given back.
+func TestLimitOf(t *testing.T) {
+	const old, later = "3.10.8", "4.0.5"
+	is := func(n int64) *int64 { return &n }
+	for name, row := range map[string]struct {
+		version          string
+		argument, policy *int64
+		known            bool
+		want             limit
+	}{
+		"nothing is known":                          {later, nil, nil, false, unknown},
+		"nothing is known, before 4.0":              {old, nil, nil, false, unknown},
+		"no limit, before 4.0":                      {old, nil, nil, true, never},
+		"no limit":                                  {later, nil, nil, true, defaultLimit},
+		"no limit, version not known":               {"", nil, nil, true, defaultLimit},
+		"argument":                                  {later, is(1_000_000), nil, true, 1_000_000},
+		"argument, policies not known":              {later, is(1_000_000), nil, false, unknown},
+		"low argument, policies not known":          {later, is(3), nil, false, 3},
+		"-1":                                        {later, is(-1), nil, true, never},
+		"-1, policies not known":                    {later, is(-1), nil, false, unknown},
+		"-1, before 4.0":                            {old, is(-1), nil, true, 0},
+		"-1, before 4.0, policies not known":        {old, is(-1), nil, false, 0},
+		"policy":                                    {later, nil, is(3), true, 3},
+		"policy below the argument":                 {later, is(1_000_000), is(20), true, 20},
+		"policy above the argument":                 {old, is(3), is(20), true, 3},
+		"policy in place of -1":                     {later, is(-1), is(20), true, 20},
+		"policy beside -1, before 4.0":              {old, is(-1), is(20), true, 0},
+		"policy of -1 beside an argument":           {later, is(20), is(-1), true, 20},
+		"policy of 0: the first requeue drops":      {later, is(1_000_000), is(0), true, 0},
+		"argument of 0, where policies are unknown": {later, is(0), nil, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, row.want, limitOf(row.version, row.argument, row.policy, row.known))
+		})
+	}
+}
+
+// TestLettersAreReplacedBelowTheLimit: a letter is given back only while four lost connections more would not drop it. Of an unknown limit
+// it is known only that it is not 0.
+func TestLettersAreReplacedBelowTheLimit(t *testing.T) {
+	for l, want := range map[limit]int64{unknown: 1, 0: 0, 1: 1, 3: 1, 5: 1, 6: 2, 20: 16, 1_000_000: 999_996, never: math.MaxInt64 - 4} {
+		assert.Equal(t, want, l.replacedAt(), int64(l))
+	}
+}
