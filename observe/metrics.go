@@ -90,7 +90,8 @@ var (
 	lateness = Metric{
 		Name: "watermill.retry.lateness", Prometheus: "watermill_retry_lateness_seconds", Kind: Histogram, Unit: "s",
 		Labels: []string{labelTopic, labelTier}, Buckets: seconds,
-		Description: "How long after its due time a retry began, by the clocks of two hosts. It includes the time in the work queue.",
+		Description: "How long after its due time a retry began, by the clocks of two hosts. It includes the time in the work queue. " +
+			"A due time that lies more than MaxDelay back does not count: it is forged.",
 	}
 	publishes = Metric{
 		Name: "watermill.retry.publishes", Prometheus: "watermill_retry_publishes_total", Kind: Counter, Unit: "{message}",

@@ -173,7 +173,7 @@ func TestHostileLetters(t *testing.T) {
 	})
 	id := lines[listed](t, run(t, 0, "dead", "list", q.work, "--json").stdout)[0].ID
 	assert.Equal(t, "id"+hostile, id)
-	shown := strings.Split(strings.Split(run(t, 0, "dead", "list", q.work).stdout, "\n")[1], "\t")[0]
+	shown := strings.Split(strings.Split(run(t, 0, "dead", "list", q.work).stdout, "\n")[1], "  ")[0]
 	for _, args := range [][]string{
 		{"dead", "list", q.work}, {"dead", "list", q.work, "--json"}, {"dead", "list", q.work, "--group"}, {"dead", "list", q.work, "--group", "--json"},
 		{"dead", "show", q.work, shown}, {"dead", "show", q.work, shown, "--json"}, {"dead", "show", q.work, shown, "--body", "text"},

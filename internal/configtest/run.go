@@ -99,7 +99,7 @@ func (s suite[C, M]) refusals(t *testing.T) {
 		"Durable is false":     func(c *Config[C, M], _ Fields) { c.AMQP = s.NonDurableQueue(uri) },
 		"reserved for the br":  func(c *Config[C, M], _ Fields) { c.Prefix = "amq.retry" },
 		"at most 244":          func(c *Config[C, M], _ Fields) { c.Prefix = strings.Repeat("p", 250) },
-		"patterns":             func(c *Config[C, M], _ Fields) { c.Prefix = "#" },
+		"only the characters":  func(c *Config[C, M], _ Fields) { c.Prefix = "#" },
 		"AmqpURI cannot be re": func(_ *Config[C, M], app Fields) { *app.URI = "http://localhost" },
 	} {
 		_, err := s.new(s.config(change))
