@@ -20,8 +20,8 @@ const (
 	holdInitial = 100 * time.Millisecond
 	holdLongest = 5 * time.Second
 
-	// harmlessPause is the least time between two tries that may do harm. A copy that may have arrived is a duplicate at the next try. One
-	// that is refused for good closes a channel each time.
+	// harmlessPause is the least time between two tries that may do harm. A copy that may have arrived is a duplicate
+	// at the next try. One that is refused for good closes a channel each time.
 	harmlessPause = time.Minute
 
 	// surplusHold is how long a message is held of which the handler already has too many: long enough for a reconnect. Then it goes
@@ -44,8 +44,9 @@ type holder struct {
 	surplus bool
 }
 
-// publish returns where the copy went, or why it is not published. It returns at once where another decision may help, and after
-// MaxHold, at shutdown, and where the publisher is closed. closed is no field for the same reason as a text: see surplus.
+// publish returns where the copy went, or why it is not published. It returns at once where another decision may help,
+// and after MaxHold, at shutdown, and where the publisher is closed. closed is no field for the same reason as a text:
+// see surplus.
 func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (Destination, refusal, error) {
 	for {
 		began := time.Now()
@@ -103,7 +104,8 @@ func (h *holder) hold(d *decision, to Destination, f *failure, wait time.Duratio
 	h.t.report(h.in, &holding, to, f, err)
 }
 
-// count counts the message at the gate, or not: a message that is refused for good does not show that others cannot be published.
+// count counts the message at the gate, or not: a message that is refused for good does not show that others cannot be
+// published.
 func (h *holder) count(counts bool, wait time.Duration) {
 	gate := h.in.gate()
 	if gate == nil || h.counts == counts {

@@ -87,7 +87,8 @@ type refusedForGood struct{}
 func (refusedForGood) Error() string { return "the broker refuses the message" }
 func (refusedForGood) Refused() bool { return true }
 
-// TestADeadLetterThatIsRefusedForGoodPausesNothing: its last form is tried at once, and then once a minute. It does not count as holding.
+// TestADeadLetterThatIsRefusedForGoodPausesNothing: its last form is tried at once, and then once a minute. It does not
+// count as holding.
 func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {

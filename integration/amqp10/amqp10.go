@@ -14,8 +14,8 @@ import (
 // ReplyTo is the address of RabbitMQ's direct reply-to. Of an AMQP 1.0 publisher, it reaches consumers of AMQP 0-9-1.
 const ReplyTo = "amq.rabbitmq.reply-to"
 
-// Spoken reports whether the broker at an AMQP 0-9-1 connection speaks AMQP 1.0 itself, as from 4.0 on. Before, a plugin translates
-// AMQP 1.0 to AMQP 0-9-1, which refuses what these tests publish.
+// Spoken reports whether the broker at an AMQP 0-9-1 connection speaks AMQP 1.0 itself, as from 4.0 on. Before, a
+// plugin translates AMQP 1.0 to AMQP 0-9-1, which refuses what these tests publish.
 func Spoken(connection *amqp091.Connection) bool {
 	version, _ := connection.Properties["version"].(string)
 	return !strings.HasPrefix(version, "3.")

@@ -11,8 +11,9 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/amqp10"
 )
 
-// SendRequests sends messages as an AMQP 1.0 publisher that sets reply-to to the address of direct reply-to, and a delivery time: each of
-// these bodies is one. Below 4.0 no client can send such a message, so the broker's own code puts it into the queue.
+// SendRequests sends messages as an AMQP 1.0 publisher that sets reply-to to the address of direct reply-to, and a
+// delivery time: each of these bodies is one. Below 4.0 no client can send such a message, so the broker's own code
+// puts it into the queue.
 func SendRequests(t testing.TB, queue string, deliveryTime int64, bodies ...string) {
 	t.Helper()
 	if amqp10.Spoken(Connect(t)) {

@@ -15,7 +15,8 @@ const requests = "amqp10-requests"
 
 var publishers = []Fault{{requests, needsAMQP10, 10 * time.Second, separately(sendRequests)}}
 
-// sendRequests publishes messages whose reply-to no AMQP 0-9-1 publisher can set. A copy with it would close the channel.
+// sendRequests publishes messages whose reply-to no AMQP 0-9-1 publisher can set. A copy with it would close the
+// channel.
 func sendRequests(ctx context.Context, l *Load) error {
 	sender, end, err := amqp10.Dial(ctx, l.broker.URL, l.config.Queue)
 	if err != nil {

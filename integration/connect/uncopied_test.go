@@ -51,8 +51,8 @@ func (m seeing) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return m.DefaultMarshaler.Marshal(own)
 }
 
-// TestRequestsOfAMQP10AreRetriedAsOthers: a copy with such a reply-to would close the channel, one with a delivery time would be late on
-// RabbitMQ 4.4, or stop the queue. The handler sees both at every try, and after a redrive.
+// TestRequestsOfAMQP10AreRetriedAsOthers: a copy with such a reply-to would close the channel, one with a delivery time
+// would be late on RabbitMQ 4.4, or stop the queue. The handler sees both at every try, and after a redrive.
 func TestRequestsOfAMQP10AreRetriedAsOthers(t *testing.T) {
 	t.Parallel()
 	deliveryTime := time.Now().UnixMilli()
@@ -190,8 +190,9 @@ func TestADeadLetterThatIsRefusedForGoodHasALastForm(t *testing.T) {
 	}, "the redriven message: %q", handled)
 }
 
-// TestMessagesThatTheBrokerRefusesForGoodStopNoOthers: with a lower max_message_size, such as that of RabbitMQ 4.0, the broker refuses every
-// form of a copy, because of its body. Each refusal closes a channel: the shared one once for each message.
+// TestMessagesThatTheBrokerRefusesForGoodStopNoOthers: with a lower max_message_size, such as that of RabbitMQ 4.0, the
+// broker refuses every form of a copy, because of its body. Each refusal closes a channel: the shared one once for each
+// message.
 func TestMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) { // not parallel: the limit is that of the node
 	const refused, limit, usual = 8, 64 << 10, 16 << 20
 	set := func(size int) {
@@ -229,8 +230,9 @@ func TestMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) { // not 
 	assert.Empty(t, good.Twice())
 }
 
-// TestPropertiesThatTheBrokerCannotDeliver: RabbitMQ 4 closes the consuming connection at each delivery of an AMQP 1.0 message with a
-// property of type uuid, until the delivery limit of the work queue. The figure is in docs/guarantees.md.
+// TestPropertiesThatTheBrokerCannotDeliver: RabbitMQ 4 closes the consuming connection at each delivery of an AMQP 1.0
+// message with a property of type uuid, until the delivery limit of the work queue. The figure is in
+// docs/guarantees.md.
 func TestPropertiesThatTheBrokerCannotDeliver(t *testing.T) {
 	t.Parallel()
 	if !amqp10.Spoken(broker.Connect(t)) {

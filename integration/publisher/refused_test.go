@@ -31,8 +31,8 @@ const closing = "closing"
 // A hiddenUser logs in as the user of the address, whose name the publisher does not know, as with certificates.
 type hiddenUser struct{ amqp091.Authentication }
 
-// closesChannels makes messages with another user-id than that of the connection: the broker closes the channel. The publisher cannot find
-// that before it publishes the message.
+// closesChannels makes messages with another user-id than that of the connection: the broker closes the channel. The
+// publisher cannot find that before it publishes the message.
 func closesChannels(t *testing.T) func(*settings) {
 	t.Helper()
 	uri, err := amqp091.ParseURI(broker.URL(t))

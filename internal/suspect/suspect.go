@@ -1,5 +1,5 @@
-// Package suspect carries, from one attempt to publish a message to the next, that a broker has closed a channel because of it. It is
-// internal because an app does not need it: the retry middleware and the publisher share it.
+// Package suspect carries, from one attempt to publish a message to the next, that a broker has closed a channel
+// because of it. It is internal because an app does not need it: the retry middleware and the publisher share it.
 package suspect
 
 import (

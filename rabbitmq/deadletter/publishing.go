@@ -72,9 +72,9 @@ func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) 
 // exchange <prefix>.return. The target of an orphan is in its routing key: publish the copy with that key, to the exchange
 // <prefix>.orphans if it is to stay an orphan.
 //
-// It has what package unfit leaves it. x-death stays in a dead letter that the broker dead-lettered, because it is the only record: RabbitMQ
-// 3.10 to 4.3 keep the x-death of a client as it is. It does not stay in an orphan: RabbitMQ 3.10 drops a message whose x-death has the queue
-// that it is dead-lettered to.
+// It has what package unfit leaves it. x-death stays in a dead letter that the broker dead-lettered, because it is the
+// only record: RabbitMQ 3.10 to 4.3 keep the x-death of a client as it is. It does not stay in an orphan: RabbitMQ 3.10
+// drops a message whose x-death has the queue that it is dead-lettered to.
 func same(d *amqp091.Delivery) amqp091.Publishing {
 	p := publishing(d)
 	p.Headers = make(amqp091.Table, len(d.Headers)+1)

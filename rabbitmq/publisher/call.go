@@ -75,8 +75,9 @@ func (c *call) start(r *request, wait bool) bool {
 	return true
 }
 
-// lane returns the lane of the first attempt. A message because of which the broker has closed a channel before, in an earlier call, goes to
-// the quarantine. So does a message without a mark: it is the only message of its channel there, so its return needs no mark.
+// lane returns the lane of the first attempt. A message because of which the broker has closed a channel before, in an
+// earlier call, goes to the quarantine. So does a message without a mark: it is the only message of its channel there,
+// so its return needs no mark.
 func (c *call) lane(r *request) chan *request {
 	if closed := suspect.Of(r.ctx); r.id != "" && (closed == nil || !closed.Load()) {
 		return c.p.link.toWriter

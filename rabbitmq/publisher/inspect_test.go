@@ -273,8 +273,8 @@ func TestSpareRoomIsLeftWhereThereIsSome(t *testing.T) {
 	}
 }
 
-// One header more than a consumer reads closes its connection. So there is room for those that the broker adds, and for the mark if
-// possible.
+// One header more than a consumer reads closes its connection. So there is room for those that the broker adds, and for
+// the mark if possible.
 func TestThousandsOfHeadersLeaveRoom(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -6,8 +6,9 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// A quarantine publishes messages that were in flight when the broker closed the shared channel, and those that have closed it before. It
-// publishes them one at a time, on a channel of its own. When the broker closes that channel, the message that caused the close is known.
+// A quarantine publishes messages that were in flight when the broker closed the shared channel, and those that have
+// closed it before. It publishes them one at a time, on a channel of its own. When the broker closes that channel, the
+// message that caused the close is known.
 type quarantine struct {
 	link  *link
 	queue chan *request

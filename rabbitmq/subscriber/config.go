@@ -48,9 +48,10 @@ type ConnectionConfig struct {
 	// WriteTimeout is the longest duration of one write to the socket. When it is over, the connection is closed. Default 10 s.
 	WriteTimeout time.Duration
 
-	// ReconnectInitial and ReconnectMax are the bounds of the pause before each attempt to reconnect, and before each attempt
-	// to declare and consume again. It starts at ReconnectInitial, doubles after each attempt up to ReconnectMax, and is
-	// shortened at random by up to a half. After a session that could be opened it is at most 1 s. Defaults 100 ms and 5 s.
+	// ReconnectInitial and ReconnectMax are the bounds of the pause before each attempt to reconnect, and before each
+	// attempt to declare and consume again. It starts at ReconnectInitial, doubles after each attempt up to
+	// ReconnectMax, and is shortened at random by up to a half. After a session that could be opened it is at most 1 s.
+	// Defaults 100 ms and 5 s.
 	ReconnectInitial, ReconnectMax time.Duration
 }
 

@@ -233,8 +233,8 @@ func (s *subscription) keep(current *session) error {
 	}
 }
 
-// longestAgain bounds the pause after a session that could be opened. A message that no client can read ends each session at once, until
-// the delivery limit of its queue, and the other messages of the connection wait as long.
+// longestAgain bounds the pause after a session that could be opened. A message that no client can read ends each
+// session at once, until the delivery limit of its queue, and the other messages of the connection wait as long.
 const longestAgain = time.Second
 
 // reopen opens a session after a pause, and again after longer ones. It returns nil when the subscription stops.

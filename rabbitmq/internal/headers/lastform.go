@@ -19,8 +19,8 @@ const (
 	maxName    = 64   // bytes of one of them
 )
 
-// lastForm returns the form of a dead letter that is published when the whole one is refused for good: body, UUID and failure record. A raw
-// one stays raw. off names the properties and headers that are left off, and why.
+// lastForm returns the form of a dead letter that is published when the whole one is refused for good: body, UUID and
+// failure record. A raw one stays raw. off names the properties and headers that are left off, and why.
 func lastForm(whole amqp091.Publishing, uuid, why string) (last amqp091.Publishing, off string) {
 	last = amqp091.Publishing{Headers: amqp091.Table{}, Body: whole.Body, DeliveryMode: amqp091.Persistent}
 	var names []string

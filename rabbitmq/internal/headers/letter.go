@@ -26,8 +26,9 @@ func RecordOf(headers amqp091.Table) message.Metadata {
 	return metadata
 }
 
-// Original returns a delivery as its message was first published, with the headers of the app only, and an empty exchange where that is not
-// known. It believes the headers of the library whatever the exchange that the delivery came through: use it only where a forged value does no harm.
+// Original returns a delivery as its message was first published, with the headers of the app only, and an empty
+// exchange where that is not known. It believes the headers of the library whatever the exchange that the delivery came
+// through: use it only where a forged value does no harm.
 func Original(d *amqp091.Delivery) amqp091.Delivery {
 	was := *d
 	was.Headers = make(amqp091.Table, len(d.Headers))

@@ -174,8 +174,9 @@ func (m *marshaler) restore(delivery *amqp091.Delivery) {
 	delivery.Headers = headers
 }
 
-// restoreProperties reads the headers of the library, and writes those that the app had into the table. ours: the delivery is a retry. A
-// redriven message comes through the default exchange, where any publisher can write them: what the broker has vouched for is not restored.
+// restoreProperties reads the headers of the library, and writes those that the app had into the table. ours: the
+// delivery is a retry. A redriven message comes through the default exchange, where any publisher can write them: what
+// the broker has vouched for is not restored.
 func (m *marshaler) restoreProperties(delivery *amqp091.Delivery, to amqp091.Table, ours bool) {
 	headers := delivery.Headers
 	if !ours {

@@ -8,8 +8,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// Headers of a copy, besides recordHeader and those of package unfit. They are read only from a delivery that came through the return
-// exchange; the app never sees them.
+// Headers of a copy, besides recordHeader and those of package unfit. They are read only from a delivery that came
+// through the return exchange; the app never sees them.
 const (
 	exchangeHeader   = "retry_exchange"    // the exchange that the message was first published to
 	routingKeyHeader = "retry_routing_key" // and its routing key
@@ -22,7 +22,8 @@ const (
 // isTransport reports whether a header or metadata key belongs to the library. The app never sees such a header.
 func isTransport(key string) bool {
 	switch key {
-	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, middleware.PropertiesKey, middleware.UnmarshalErrorKey:
+	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, middleware.PropertiesKey,
+		middleware.UnmarshalErrorKey:
 		return true
 	}
 	return unfit.IsKept(key)

@@ -57,7 +57,8 @@ func TestWhatACopyCannotHaveComesBack(t *testing.T) {
 	}
 }
 
-// TestWhatTheBrokerVouchedForIsNotBelievedAfterARedrive: any publisher can write the headers of a message on the default exchange.
+// TestWhatTheBrokerVouchedForIsNotBelievedAfterARedrive: any publisher can write the headers of a message on the
+// default exchange.
 func TestWhatTheBrokerVouchedForIsNotBelievedAfterARedrive(t *testing.T) {
 	d := amqp091.Delivery{Headers: amqp091.Table{
 		"retry_user_id": "root", "retry_priority": byte(9), "retry_reply_to": unfit.DirectReplyTo, "retry_opt_delivery_time": int64(1),

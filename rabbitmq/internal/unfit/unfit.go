@@ -1,5 +1,6 @@
-// Package unfit lists the properties and headers that a message cannot have when it is published again, and where each one goes. Every
-// writer of copies calls Move, and every reader Restore. The app sees what it saw at the first delivery.
+// Package unfit lists the properties and headers that a message cannot have when it is published again, and where each
+// one goes. Every writer of copies calls Move, and every reader Restore. The app sees what it saw at the first
+// delivery.
 package unfit
 
 import (
@@ -24,8 +25,8 @@ const (
 	every = Waiting | Dead | Redriven | Returned | Exact
 )
 
-// DirectReplyTo is the reply-to of a request of RabbitMQ's direct reply-to. The broker delivers the address of the client in its place,
-// except to AMQP 0-9-1 consumers of an AMQP 1.0 publisher's message.
+// DirectReplyTo is the reply-to of a request of RabbitMQ's direct reply-to. The broker delivers the address of the
+// client in its place, except to AMQP 0-9-1 consumers of an AMQP 1.0 publisher's message.
 const DirectReplyTo = "amq.rabbitmq.reply-to"
 
 // The names of the properties in the list.
@@ -43,21 +44,23 @@ type Part struct {
 	Of     Copy   // the kinds of copies that cannot have it
 	Would  string // what the broker would do
 	Kept   string // the header of the copy that has the value instead; empty: the value is left out
-	// Vouched: the broker has checked the value at the first publish, so it is restored only where no other publisher can have written Kept.
+	// Vouched: the broker has checked the value at the first publish, so it is restored only where no other publisher
+	// can have written Kept.
 	Vouched bool
 }
 
-// Properties are those that a copy cannot have. A user-id of the connection's own user, and a reply-to other than DirectReplyTo, are fit.
+// Properties are those that a copy cannot have. A user-id of the connection's own user, and a reply-to other than
+// DirectReplyTo, are fit.
 var Properties = []Part{
-	{Name: userID, Of: every, Would: "close the channel for another user than the connection's", Kept: "retry_user_id", Vouched: true},
+	{Name: userID, Of: every, Would: "close the channel for another user", Kept: "retry_user_id", Vouched: true},
 	{Name: replyTo, Of: every, Would: "close the channel where it does not consume replies", Kept: "retry_reply_to"},
 	{Name: expiration, Of: Waiting | Dead | Redriven, Would: "end the wait early, or drop the message"},
-	{Name: priority, Of: Waiting, Would: "delay the other messages of the tier on RabbitMQ 4.0", Kept: "retry_priority", Vouched: true},
+	{Name: priority, Of: Waiting, Would: "delay the others of the tier (4.0)", Kept: "retry_priority", Vouched: true},
 }
 
 // Headers are those that a copy cannot have. watermill-amqp v3 adds the last one to a message that it received.
 var Headers = []Part{
-	{Name: "x-opt-delivery-time", Of: every, Would: "delay the message from RabbitMQ 4.4 on, or stop the queue", Kept: "retry_opt_delivery_time"},
+	{Name: "x-opt-delivery-time", Of: every, Would: "delay it, or stop the queue (4.4)", Kept: "retry_opt_delivery_time"},
 	{Name: "x-delivery-count", Of: every, Would: "take it for its own count"},
 	{Name: "x-acquired-count", Of: every, Would: "take it for its own count"},
 	{Name: "CC", Of: every, Would: "route the copy to other queues"},
@@ -137,8 +140,8 @@ func CheckExpiration(value string) error {
 	return nil
 }
 
-// Move moves or leaves out what the copy cannot have. user is that of the connection; empty: not known. A header of the copy that has a
-// value already keeps it.
+// Move moves or leaves out what the copy cannot have. user is that of the connection; empty: not known. A header of the
+// copy that has a value already keeps it.
 func Move(p *amqp091.Publishing, as Copy, user string) {
 	keep := func(part *Part, value any) {
 		if part.Kept == "" || part.Vouched && as == Redriven { // a reader would not believe it
@@ -187,8 +190,8 @@ func text(p *amqp091.Publishing, name string) *string {
 	return &p.ReplyTo
 }
 
-// Restore gives a delivery the values that Move has moved: properties to the delivery, and headers to a table. copied has the headers of
-// the copy. Without trusted, it leaves out what the broker has vouched for.
+// Restore gives a delivery the values that Move has moved: properties to the delivery, and headers to a table. copied
+// has the headers of the copy. Without trusted, it leaves out what the broker has vouched for.
 func Restore(d *amqp091.Delivery, to, copied amqp091.Table, trusted bool) {
 	for i := range Properties {
 		part := &Properties[i]
