@@ -102,6 +102,23 @@ func TestWhatADeclarationMayUse(t *testing.T) {
 	_ = messages
 }
 
+// TestADeletedQueueIsDeclaredAgainAfterAPause: the clients that delete it may still be deleting.
+func TestADeletedQueueIsDeclaredAgainAfterAPause(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, quorum)
+	declared := make(chan time.Time, 100)
+	q.subscribe(t, broker.URL(t), subscriber.Config{Declare: func(d subscriber.Declaration, topic string) error {
+		declared <- time.Now()
+		return q.declare(d, topic)
+	}})
+	broker.Receive(t, declared, "the queue is declared")
+	deleting := time.Now()
+	_, err := q.channel.QueueDelete(q.name, false, false, false)
+	require.NoError(t, err)
+	again := broker.Receive(t, declared, "the queue is declared again")
+	assert.GreaterOrEqual(t, again.Sub(deleting), 500*time.Millisecond)
+}
+
 // TestAMemoryThatIsOutdated: the queue was deleted while no subscription consumed it.
 func TestAMemoryThatIsOutdated(t *testing.T) {
 	t.Parallel()

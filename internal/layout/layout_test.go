@@ -115,7 +115,7 @@ var rules = []rule{
 		folder: "rabbitmq/internal/headers",
 		may: []string{
 			watermill, amqp091, module + "/internal/binding", module + "/internal/edge", module + "/internal/warning", module + "/middleware",
-			module + "/rabbitmq/publisher",
+			module + "/rabbitmq/publisher", module + "/rabbitmq/internal/dial",
 			module + "/rabbitmq/internal/naming", module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/unfit",
 		},
 		never: []string{module + "/rabbitmq/topology"},

@@ -19,6 +19,8 @@ const (
 	channelCloseTimeout = 5 * time.Minute // how long the broker may take to close a channel; after that the connection is closed
 )
 
+var errCancelled = errors.New("the broker cancelled the consumer")
+
 // A session is one channel with one consumer at a time, or none while the subscription is paused. It ends in one of three ways: the broker cancels the consumer, the channel is
 // closed by the broker or with the connection, or the subscription stops and cancels the consumer.
 type session struct {
@@ -164,7 +166,7 @@ func (n *session) wait(stopping, limited <-chan struct{}) error {
 			<-n.closed
 			return n.reason
 		}
-		return fmt.Errorf("the broker cancelled the consumer %q", n.tag)
+		return fmt.Errorf("%w %q", errCancelled, n.tag)
 	case <-stopping:
 		return nil
 	case <-limited:

@@ -215,6 +215,9 @@ func (s *subscription) run(ctx context.Context, current *session) {
 		if time.Since(begin) > pause.Max {
 			pause.Reset()
 		}
+		if errors.Is(reason, errCancelled) {
+			pause.AtLeast(dial.AfterDeletion)
+		}
 		current = s.reopen(ctx, pause.Next())
 	}
 	s.shutDown(current)

@@ -11,6 +11,11 @@ const (
 	ReconnectMax     = 5 * time.Second
 )
 
+// AfterDeletion is the bound of the pause before a deleted queue is declared again. The clients that delete it may still be deleting. A quorum
+// queue that one client deletes while another one declares it can stop the dead-letter supervisor of a node of RabbitMQ 3.10 or 4.0. The
+// node then starts no quorum queue with at-least-once dead-lettering until it is restarted.
+const AfterDeletion = time.Second
+
 // A Backoff is the pause between attempts. It doubles from Initial up to Max.
 type Backoff struct {
 	Initial, Max time.Duration
@@ -26,6 +31,9 @@ func (b *Backoff) Next() time.Duration {
 
 // Bound is the longest that the next pause can be.
 func (b *Backoff) Bound() time.Duration { return max(b.next, b.Initial) }
+
+// AtLeast raises the bound of the next pause.
+func (b *Backoff) AtLeast(bound time.Duration) { b.next = max(b.next, bound) }
 
 // Reset makes the next pause the first one again.
 func (b *Backoff) Reset() { b.next = 0 }

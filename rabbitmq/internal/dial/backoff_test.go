@@ -20,4 +20,8 @@ func TestBackoffDoublesUpToItsBound(t *testing.T) {
 		}
 		b.Reset()
 	}
+	b.AtLeast(time.Second)
+	assert.Equal(t, time.Second, b.Bound())
+	assert.GreaterOrEqual(t, b.Next(), 500*time.Millisecond)
+	assert.Equal(t, b.Max, b.Bound())
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
@@ -50,6 +51,17 @@ func TestMessagesAreBoundToTheirSource(t *testing.T) {
 	}
 	_, err := m.Unmarshal(amqp091.Delivery{})
 	require.Error(t, err, "not a delivery")
+}
+
+// TestADeletedQueueIsDeclaredAgainAfterAPause: what is not a delivery is the first sign of a deleted queue.
+func TestADeletedQueueIsDeclaredAgainAfterAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		_, err := headers.New(textual{}, naming.Default).Unmarshal(amqp091.Delivery{})
+		require.Error(t, err)
+		assert.GreaterOrEqual(t, time.Since(begin), dial.AfterDeletion/2)
+		assert.LessOrEqual(t, time.Since(begin), dial.AfterDeletion)
+	})
 }
 
 // feed gives deliveries to a consumer, one after the other, as watermill-amqp's subscriber does.

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/unfit"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
@@ -48,6 +50,8 @@ func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
 
 func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {
+		pause := dial.Backoff{Initial: dial.AfterDeletion}
+		time.Sleep(pause.Next()) // afterwards watermill-amqp's subscriber declares the queue again
 		return nil, errPhantom
 	}
 	if redelivered, counted := delivery.Headers["x-delivery-count"].(int64); counted && redelivered == 0 {
