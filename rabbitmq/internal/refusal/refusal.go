@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
@@ -26,7 +27,9 @@ func Explain(what, name string, err error) error {
 	case amqp091.AccessRefused:
 		hint = ": give the user the permissions that docs/operations.md lists"
 	case amqp091.NotFound:
-		hint = ": it does not exist, Topology.Declare declares it"
+		if hint = ": it does not exist, Topology.Declare declares it"; IsAbsent(err) {
+			hint = ": the broker knows the queue, and its node is down or is just creating it"
+		}
 	}
 	return fmt.Errorf("cannot %s %q: %w%s", what, name, err, hint)
 }
@@ -35,6 +38,13 @@ func Explain(what, name string, err error) error {
 func IsCode(err error, code int) bool {
 	var broker *amqp091.Error
 	return errors.As(err, &broker) && broker.Code == code
+}
+
+// IsAbsent reports whether the broker knows a queue but does not find it. Its node is down, or another client is just declaring it: before
+// Khepri, RabbitMQ answers so for an instant.
+func IsAbsent(err error) bool {
+	var broker *amqp091.Error
+	return errors.As(err, &broker) && broker.Code == amqp091.NotFound && strings.HasPrefix(broker.Reason, "NOT_FOUND - home node ")
 }
 
 // Difference is the first argument that differs, as a 406 names it. A nil value means none.

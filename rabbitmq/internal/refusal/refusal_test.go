@@ -41,6 +41,17 @@ func TestMissingPermissionNamesThePageOfPermissions(t *testing.T) {
 	assert.NoError(t, err)
 }
 
+// TestAQueueThatIsJustCreatedIsNoMissingQueue: its declaration would be no remedy.
+func TestAQueueThatIsJustCreatedIsNoMissingQueue(t *testing.T) {
+	const absent = "NOT_FOUND - home node 'rabbit@localhost' of durable queue 'orders.dead' in vhost '/' is down or inaccessible"
+	err := refusal.Explain("declare queue", "orders.dead", &amqp091.Error{Code: amqp091.NotFound, Reason: absent})
+	assert.True(t, refusal.IsAbsent(err))
+	assert.ErrorContains(t, err, "its node is down or is just creating it")
+	err = refusal.Explain("verify queue", "orders.dead", &amqp091.Error{Code: amqp091.NotFound, Reason: "NOT_FOUND - no queue 'orders.dead' in vhost '/'"})
+	assert.False(t, refusal.IsAbsent(err))
+	assert.ErrorContains(t, err, "Topology.Declare declares it")
+}
+
 func TestVhostIsReadFromTheBrokersError(t *testing.T) {
 	for reason, want := range map[string]string{
 		`PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'orders.dead' in vhost '/': received the value '5' of type 'long' but current is none`: "/",

@@ -7,13 +7,16 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -61,7 +64,8 @@ func (i *Inspector) Declare(
 	if err := i.checkBroker(app, v, logger); err != nil {
 		return nil, err
 	}
-	have, err := declare(b, t.WorkQueue)
+	var have amqp091.Table
+	err := whileAbsent(func() (err error) { have, err = declare(b, t.WorkQueue); return err })
 	if err != nil {
 		return nil, err
 	}
@@ -75,16 +79,29 @@ func (i *Inspector) Declare(
 	i.mu.Lock()
 	i.known[app.Name] = have
 	i.mu.Unlock()
-	channel, err := b.Channel()
-	if err != nil {
-		return nil, fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", app.Name, err)
-	}
-	err = declareRetry(t, channel)
-	_ = channel.Close() // before the probe: in an alarm the broker answers nothing after it
+	err = whileAbsent(func() error {
+		channel, err := b.Channel()
+		if err != nil {
+			return fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", app.Name, err)
+		}
+		defer channel.Close() // before the probe: in an alarm the broker answers nothing after it
+		return declareRetry(t, channel)
+	})
 	if err != nil {
 		return nil, err
 	}
 	return have, i.probe(b, t)
+}
+
+// whileAbsent repeats a declaration, for up to a second, where another instance is just creating one of its queues.
+func whileAbsent(declare func() error) (err error) {
+	pause := dial.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond}
+	for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(pause.Next()) {
+		if err = declare(); !refusal.IsAbsent(err) {
+			return err
+		}
+	}
+	return err
 }
 
 // Known returns the arguments that a work queue had when it was declared the last time.

@@ -2,6 +2,7 @@ package workqueue
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -62,6 +63,34 @@ func TestOtherPrefixIsWarnedAboutOnce(t *testing.T) {
 	}
 	_, differs := OtherPrefix(topology.Queue{Name: "orders"}, earlier.Arguments, "old")
 	assert.False(t, differs)
+}
+
+// TestADeclarationIsRepeatedWhileAQueueIsAbsent: the text is that of RabbitMQ 4.0.5 while another client declares the queue.
+func TestADeclarationIsRepeatedWhileAQueueIsAbsent(t *testing.T) {
+	missing := &amqp091.Error{Code: amqp091.NotFound, Server: true, Reason: "NOT_FOUND - no queue 'orders.dead' in vhost '/'"}
+	absent := &amqp091.Error{Code: amqp091.NotFound, Server: true, Reason: "NOT_FOUND - home node 'rabbit@localhost' of durable queue " +
+		"'orders.dead' in vhost '/' is down or inaccessible"}
+	for name, row := range map[string]struct {
+		answers []error // the last one is repeated
+		want    error
+		longest time.Duration
+	}{
+		"for an instant":   {[]error{absent, absent, nil}, nil, 100 * time.Millisecond},
+		"its node is down": {[]error{absent}, absent, 1200 * time.Millisecond},
+		"another error":    {[]error{missing, nil}, missing, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin, calls := time.Now(), 0
+				err := whileAbsent(func() error {
+					calls++
+					return row.answers[min(calls, len(row.answers))-1]
+				})
+				assert.Equal(t, row.want, err)
+				assert.LessOrEqual(t, time.Since(begin), row.longest)
+			})
+		})
+	}
 }
 
 func TestLimitOfDeadLettersIsWarnedAboutOnce(t *testing.T) {
