@@ -38,13 +38,14 @@ var questions = []question{
 	{"million", measureMillion},
 	{"growth", measureGrowth},
 	{"start", measureStart},
+	{"crowd", measureCrowd},
 	{"cost", measureCost},
 }
 
 func main() {
 	var s settings
 	brokers := flag.String("brokers", "", "addresses of the brokers, separated by commas, each with an optional NAME= before it; AMQP_URL if empty")
-	only := flag.String("only", "", "regular expression of the questions: lateness, worker, million, growth, start, cost; all if empty")
+	only := flag.String("only", "", "regular expression of the questions: lateness, worker, million, growth, start, crowd, cost; all if empty")
 	folder := flag.String("charts", "", "folder for the charts; none if empty")
 	page := flag.String("page", "", "a page in Markdown whose figures are replaced, where all questions are measured; none if empty")
 	flag.IntVar(&s.messages, "messages", 1_000_000, "messages that wait at the same time")
