@@ -52,8 +52,8 @@ func NewSubscriber(connection *Connection, config Config, logger watermill.Logge
 // Subscribe consumes the topic's queue until ctx ends, or until Close, and then closes the channel that it returns. It calls
 // Config.Declare first, and returns its error. It returns an error that wraps ErrNotConnected, at once, while there is no
 // connection. An internal error of the broker (541) makes it try again for up to 10 seconds. After a loss of the connection, and
-// when the broker cancels the consumer, it declares and consumes again by itself. After a cancel it waits for 0.5 to 1 s: who has deleted
-// the queue may be deleting others.
+// when the broker cancels the consumer, it declares and consumes again by itself. After a cancel it waits for 1 to 2 s: the
+// client that has deleted the queue may be deleting others.
 //
 // Each message has to be acked or nacked. One that never is keeps its place of Config.Concurrency until Close.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {

@@ -51,7 +51,7 @@ func crowdRound(s *server, deleting bool) error {
 	}
 	group.Wait()
 	if deleting {
-		time.Sleep(2 * time.Second) // the instances declare again
+		time.Sleep(3 * time.Second) // the instances declare again
 	}
 	for _, i := range instances {
 		if i.stop != nil {
