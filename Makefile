@@ -13,7 +13,7 @@ STORM_ARGS ?=
 
 DEVBROKER  = .broker/devbroker
 WITH_BROKER = $(DEVBROKER) exec --
-SUBMAKE    = $(MAKE) --no-print-directory
+SUBMAKE    = $(MAKE)
 # watermill-amqp's subscriber has a data race when it reconnects: these tests never run with -race.
 RECONNECT  = -e /integration/reconnect -e /integration/chaos
 # make test-observe runs these tests. They start a Prometheus.
@@ -50,14 +50,17 @@ TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff curren
 REGISTRY   = backends/registry/registry.go
 DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGISTRY))
 
+# eval "`make -C FOLDER broker-up`" must print variables only.
+MAKEFLAGS += --no-print-directory
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots screenshots-observe broker-up broker-down
 .PHONY: devbroker test-root test-observers test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
-	@awk -F '"' '/Demo[{]Name: / { printf "  make demo-%-9s the demo on %s, on a server that it starts\n", $$2, $$4 }' $(REGISTRY)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
+	@awk -F '"' '/Demo[{]Name: / { printf "  make demo-%-14s the demo on %s, on a server that it starts\n", $$2, $$4 }' $(REGISTRY)
 
 wmretry: ## build the command for dead letters, .broker/wmretry
 	@mkdir -p .broker

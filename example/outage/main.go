@@ -15,6 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -81,8 +82,12 @@ func serve(ctx context.Context, address string, out io.Writer) error {
 	})}
 	stopped := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stopped()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("the provider cannot answer at %s, choose another -address: %w", address, err)
+	}
 	_, _ = fmt.Fprintln(out, "the provider answers at", address)
-	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -72,7 +72,7 @@ func named(ctx context.Context) (broker, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := handshake(ctx, uri); err != nil {
-		return broker{}, fmt.Errorf("no broker answers at %s: %w", uri.Redacted(), err)
+		return broker{}, fmt.Errorf("no broker answers at %s: %w. If `make broker-down` has removed it: unset AMQP_URL", uri.Redacted(), err)
 	}
 	return b, nil
 }

@@ -69,7 +69,8 @@ func newRoot(e *env) *cobra.Command {
 		Use:   "wmretry",
 		Short: "See dead letters of RabbitMQ, understand them, and bring them back",
 		Long: `wmretry looks at the dead letters and orphans of watermill-retry on RabbitMQ, brings them back, and removes them.
-It also reads letters of the broker and of Watermill's PoisonQueue. It declares nothing and needs no database.
+It also reads letters of the broker and of Watermill's PoisonQueue. It needs no database. Only
+"topology apply" and "demo" declare queues that stay.
 
 The broker is that of AMQP_URL. A password never belongs into the arguments, where other users of the machine can read it:
 use AMQP_URL, --password-file, or an --uri with a user and without a password, which is asked for on a terminal.
