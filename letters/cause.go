@@ -112,9 +112,10 @@ const digits = "0123456789"
 // recovererStack is where the text of Watermill's Recoverer goes on with a stack. A PoisonQueue records it.
 const recovererStack = ", stacktrace:"
 
-// Normalise replaces what differs between failures with the same cause: numbers, sizes, durations and ids (UUIDs, and words with digits)
-// by <n>, times and dates by <time>, and IP addresses by <ip>. White space becomes one space. Numbers and ids are not kept apart,
-// because some ids of a cause have only digits. The stack in the text of Watermill's Recoverer is left out.
+// Normalise replaces what differs between failures with the same cause: numbers, sizes, durations and ids (UUIDs, and
+// words with digits) by <n>, times and dates by <time>, and IP addresses by <ip>. White space becomes one space.
+// Numbers and ids are not kept apart, because some ids of a cause have only digits. The stack in the text of
+// Watermill's Recoverer is left out.
 func Normalise(reason string) string {
 	reason, _, _ = strings.Cut(reason, recovererStack)
 	for _, v := range varying {

@@ -15,8 +15,8 @@ import (
 // ErrGoexit is the failure of a handler that ended its goroutine with runtime.Goexit. FailNow of testing.T does that.
 var ErrGoexit = errors.New("the handler ended its goroutine")
 
-// PanicError is the failure of a handler that panicked, also where Watermill's Recoverer is inside. A handler can panic with a backoff.Permanent or backoff.RetryAfter error:
-// PanicError unwraps to it.
+// PanicError is the failure of a handler that panicked, also where Watermill's Recoverer is inside. A handler can
+// panic with a backoff.Permanent or backoff.RetryAfter error: PanicError unwraps to it.
 type PanicError struct {
 	Value any    // the argument of panic
 	Stack []byte // the stack of the panicking goroutine, as debug.Stack prints it
@@ -50,7 +50,8 @@ func newPanicError(value any) *PanicError {
 	return &PanicError{Value: value, Stack: debug.Stack(), place: placeOfPanic()}
 }
 
-// recoveredPanic is the failure of a handler whose panic Watermill's Recoverer has made an error, inside of the retry middleware.
+// recoveredPanic is the failure of a handler whose panic Watermill's Recoverer has made an error, inside of the retry
+// middleware.
 type recoveredPanic struct {
 	*PanicError       // as without the Recoverer
 	returned    error // what the middlewares inside have returned
@@ -59,7 +60,8 @@ type recoveredPanic struct {
 // Unwrap has both: a middleware may have marked what it returned as permanent.
 func (e recoveredPanic) Unwrap() []error { return []error{e.PanicError, e.returned} }
 
-// panicOf returns the panic that an error reports, and the error as it is without a Recoverer. It returns nil where it reports none.
+// panicOf returns the panic that an error reports, and the error as it is without a Recoverer. It returns nil where
+// it reports none.
 func panicOf(err error) (panicked *PanicError, as error) {
 	var recovered recoverer.RecoveredPanicError
 	is := false
@@ -73,14 +75,16 @@ func panicOf(err error) (panicked *PanicError, as error) {
 	return panicked, recoveredPanic{panicked, err}
 }
 
-// panicPlace finds the function that panicked first, with its file and line, among the frames of a stack. A deferred function may have
-// recovered the value and panicked again with it, as OpenTelemetry's span does: the oldest panic is the farthest on the stack.
+// panicPlace finds the function that panicked first, with its file and line, among the frames of a stack. A deferred
+// function may have recovered the value and panicked again with it, as OpenTelemetry's span does: the oldest panic is
+// the farthest on the stack.
 type panicPlace struct {
 	place    string
 	panicked bool // the frame before is a panic
 }
 
-// add takes the next frame. It returns false where what follows has called the middleware, or is a panic that it settles.
+// add takes the next frame. It returns false where what follows has called the middleware, or is a panic that it
+// settles.
 func (p *panicPlace) add(function, file string, line int) bool {
 	switch {
 	case function == boundary:
@@ -113,7 +117,8 @@ func placeOfPanic() string {
 	}
 }
 
-// placeInStack finds the place in a text of debug.Stack: a line with the call, then one with a tab, the file and the line.
+// placeInStack finds the place in a text of debug.Stack: a line with the call, then one with a tab, the file and the
+// line.
 func placeInStack(stack string) string {
 	var found panicPlace
 	function := ""

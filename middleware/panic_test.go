@@ -33,7 +33,8 @@ func TestPanicIsAFailureWithItsFileAndLine(t *testing.T) {
 	assert.Contains(t, string(panicked.Stack), "TestPanicIsAFailureWithItsFileAndLine")
 }
 
-// What a Recoverer inside makes of a panic loses nothing: its value decides as without it, the log has the stack, and hooks find both errors.
+// What a Recoverer inside makes of a panic loses nothing: its value decides as without it, the log has the stack, and
+// hooks find both errors.
 func TestPanicInARecovererIsThePanic(t *testing.T) {
 	var failure error
 	sent, logs := &recorder{}, &logRecorder{}

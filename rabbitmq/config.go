@@ -48,9 +48,9 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	// NoInbox refuses work queues that need an inbox in their group: see topology.Config.
 	NoInbox bool
 
-	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.return.any, <prefix>.orphans), of the
-	// queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 244 bytes of
-	// A-Z, a-z, 0-9, -, _, . and :. Apps may share a prefix. Metadata keys do not depend on it.
+	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.return.any, <prefix>.orphans),
+	// of the queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At
+	// most 244 bytes of A-Z, a-z, 0-9, -, _, . and :. Apps may share a prefix. Metadata keys do not depend on it.
 	Prefix string
 
 	// QueueType is the type of tier and dead-letter queues. The default is topology.Quorum.
@@ -79,12 +79,13 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 	// Whether the work queue is protected is not checked, because AMQP 0-9-1 has no method to read arguments.
 	VerifyOnly bool
 
-	// Management is the address of RabbitMQ's management API, such as http://user:password@host:15672 (or https://). With it, Connect
-	// looks at the start and every 15 s for tiers and inboxes with messages whose delay is over and which the broker cannot forward, and Health shows
-	// them. Observers of the Connection get what waits from it: see Connection.Observe. It asks for the queues of its virtual host, with a
-	// deadline of 10 s. The user needs the tag "management" or "monitoring", and permissions for the virtual host. For https, the TLS
-	// settings are AMQP.Connection.TLSConfig. Optional: the default is no address, and Health does not show tiers, because AMQP 0-9-1 has
-	// no method for it. Only Connect uses it.
+	// Management is the address of RabbitMQ's management API, such as http://user:password@host:15672 (or https://).
+	// With it, Connect looks at the start and every 15 s for tiers and inboxes with messages whose delay is over and
+	// which the broker cannot forward, and Health shows them. Observers of the Connection get what waits from it: see
+	// Connection.Observe. It asks for the queues of its virtual host, with a deadline of 10 s. The user needs the tag
+	// "management" or "monitoring", and permissions for the virtual host. For https, the TLS settings are
+	// AMQP.Connection.TLSConfig. Optional: the default is no address, and Health does not show tiers, because AMQP
+	// 0-9-1 has no method for it. Only Connect uses it.
 	Management string
 }
 

@@ -99,8 +99,9 @@ func noQueue(topic string) (string, error) {
 // HandlerOptions can be given. The retry middleware is the handler's first: add the app's other middlewares to the handler that is
 // returned.
 //
-// Options, topics and functions that are wrong are an error of the router's Run. It has the faults of all handlers that were added, joined, and
-// nothing is consumed: every Subscribe of this Connection returns them, also later. Correct them, and call Connect again.
+// Options, topics and functions that are wrong are an error of the router's Run. It has the faults of all handlers
+// that were added, joined, and nothing is consumed: every Subscribe of this Connection returns them, also later.
+// Correct them, and call Connect again.
 func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {

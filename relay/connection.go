@@ -124,8 +124,9 @@ func (c *Connection) newRetry(options middleware.HandlerOptions) (*middleware.Ti
 
 // AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does.
 //
-// Options, names, topics and functions that are wrong are an error of the router's Run. It has the faults of all handlers that were added, joined,
-// and nothing is consumed: every Subscribe of this Connection returns them, also later. Correct them, and call Connect again.
+// Options, names, topics and functions that are wrong are an error of the router's Run. It has the faults of all
+// handlers that were added, joined, and nothing is consumed: every Subscribe of this Connection returns them, also
+// later. Correct them, and call Connect again.
 func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {

@@ -13,7 +13,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// A management API that refuses or is away changes nothing but Health, and is logged once, when the app starts and with what to do.
+// A management API that refuses or is away changes nothing but Health, and is logged once, when the app starts and
+// with what to do.
 func TestOverdueTiersWithoutTheirAPI(t *testing.T) {
 	t.Parallel()
 	for name, reason := range map[string]string{

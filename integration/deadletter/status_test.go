@@ -238,8 +238,8 @@ func TestStatusIsFresh(t *testing.T) {
 	}
 }
 
-// TestStatusTellsAPauseFromAnAppThatIsDown: with a handler that is paused, also across a reconnect, and after its app has ended. The virtual
-// host has no other app.
+// TestStatusTellsAPauseFromAnAppThatIsDown: with a handler that is paused, also across a reconnect, and after its app
+// has ended. The virtual host has no other app.
 func TestStatusTellsAPauseFromAnAppThatIsDown(t *testing.T) {
 	t.Parallel()
 	client, name := broker.Management(t), broker.Name(t, "pause")

@@ -23,7 +23,8 @@ func (h *Handlers) Add(err error) {
 	h.faults = append(h.faults, err)
 }
 
-// AddNil adds a fault for a handler without a function: each of its messages would fail with a nil pointer, and end as a dead letter.
+// AddNil adds a fault for a handler without a function: each of its messages would fail with a nil pointer, and end
+// as a dead letter.
 func (h *Handlers) AddNil(name string, isNil bool) {
 	if isNil {
 		h.Add(OfHandler(name, errors.New("its function is nil: pass the function that handles its messages")))

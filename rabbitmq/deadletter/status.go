@@ -36,9 +36,9 @@ type WorkQueue struct {
 	// Inbox is between the tiers of a group and the work queue. Its Queue is empty where the work queue needs none.
 	Inbox Depth `json:"inbox,omitzero"`
 	Dead  Depth `json:"dead"`
-	// NoConsumer is why the work queue has no consumer, as far as the broker shows it: "paused, or its app is down", or "its app is down",
-	// where no connected app has a handler without a consumer. Only with Config.Management and a user with the tag "monitoring" can it
-	// be the second. Empty: it has one, or does not exist.
+	// NoConsumer is why the work queue has no consumer, as far as the broker shows it: "paused, or its app is down",
+	// or "its app is down", where no connected app has a handler without a consumer. Only with Config.Management and
+	// a user with the tag "monitoring" can it be the second. Empty: it has one, or does not exist.
 	NoConsumer string `json:"no_consumer,omitzero"`
 }
 

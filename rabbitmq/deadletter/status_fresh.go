@@ -87,8 +87,8 @@ const (
 	appIsDown   = "its app is down"
 )
 
-// explainIdle sets NoConsumer. The consumer of a paused handler is cancelled, and its channel stays open: the broker does not show of which
-// queue it was.
+// explainIdle sets NoConsumer. The consumer of a paused handler is cancelled, and its channel stays open: the broker
+// does not show of which queue it was.
 func (s *Store) explainIdle(ctx context.Context, status *Status) {
 	why := ""
 	for i := range status.Queues {

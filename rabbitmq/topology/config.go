@@ -40,9 +40,9 @@ type Config struct {
 	// Schedule is the delay before each retry. Required. Every distinct delay is a tier with a queue of its own.
 	Schedule backoff.Schedule
 
-	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.return.any, <prefix>.orphans), of the
-	// queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At most 244 bytes of
-	// A-Z, a-z, 0-9, -, _, . and :.
+	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.return.any, <prefix>.orphans),
+	// of the queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At
+	// most 244 bytes of A-Z, a-z, 0-9, -, _, . and :.
 	Prefix string
 
 	// TierGroup is the name of a group of work queues that share their tiers: one queue <group>.<prefix>.<tier> for each tier, whatever

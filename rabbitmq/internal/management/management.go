@@ -199,8 +199,8 @@ func (c *Client) get(ctx context.Context, what, columns string, into any) error 
 // maxReason bounds the answer of a refusal in bytes.
 const maxReason = 4096
 
-// refusal explains why the API refuses a request, and what to do. RabbitMQ answers 401 to a wrong password, to a user without a tag, and
-// up to 4.2 to a user without permissions: only the text of the answer differs.
+// refusal explains why the API refuses a request, and what to do. RabbitMQ answers 401 to a wrong password, to a user
+// without a tag, and up to 4.2 to a user without permissions: only the text of the answer differs.
 func (c *Client) refusal(host, what string, response *http.Response) error {
 	var answer struct {
 		Reason string `json:"reason"`

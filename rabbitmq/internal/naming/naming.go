@@ -215,8 +215,8 @@ func (p Prefix) cut(queue string) (group, word string, found bool) {
 	return queue[:at], queue[at+len(p)+2:], true
 }
 
-// allowed is what the names that a configuration adds may have: the characters of an exchange's name in the specification of AMQP. The
-// pattern words of a topic exchange have others.
+// allowed is what the names that a configuration adds may have: the characters of an exchange's name in the
+// specification of AMQP. The pattern words of a topic exchange have others.
 const allowed = "the characters A-Z, a-z, 0-9, -, _, . and :"
 
 func hasOther(name string) bool {

@@ -74,8 +74,8 @@ func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool,
 	return have, true, err
 }
 
-// OtherPrefix returns the prefix with which an existing work queue was declared, where it is another one. The app's own dead-letter exchange
-// is none.
+// OtherPrefix returns the prefix with which an existing work queue was declared, where it is another one. The app's
+// own dead-letter exchange is none.
 func OtherPrefix(app topology.Queue, have amqp091.Table, prefix naming.Prefix) (other string, differs bool) {
 	other, _ = have[argument.DeadLetterExchange].(string)
 	_, own := app.Arguments[argument.DeadLetterExchange]

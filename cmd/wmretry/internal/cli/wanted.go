@@ -192,7 +192,8 @@ func (f *wantedFlags) add(c *cobra.Command, short bool) {
 	_ = c.RegisterFlagCompletionFunc("work-queue-mode", cobra.FixedCompletions([]string{"protect", "leave"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// again returns the flags once more, for a command that must find the same tiers retired. It returns nothing where bindings decide.
+// again returns the flags once more, for a command that must find the same tiers retired. It returns nothing where
+// bindings decide.
 func (f *wantedFlags) again() string {
 	switch {
 	case f.file != "":
