@@ -87,7 +87,7 @@ type TieredRetryConfig struct {
 	Jitter float64
 
 	// MaxAge is how old a message may be, from its first failure on, or from its first arrival if it had to wait then for a requested
-	// delay. An older one, and one that would be older at its next retry, is dead-lettered as expired. The times are those of the hosts:
+	// delay. An older one, and one that would be older when its wait is over, is dead-lettered as expired. The times are those of the hosts:
 	// an hour of difference between two clocks is an hour of age. 0: no limit.
 	MaxAge time.Duration
 

@@ -63,7 +63,7 @@ type SubscriptionHealth struct {
 	// messages fail) or "holding" (too many copies cannot be published). Nil: it takes messages without a limit but Concurrency.
 	Paused []string
 	// PausedSince is since when there is a reason.
-	PausedSince time.Time
+	PausedSince time.Time `json:",omitzero"`
 	// PausedLimit is how many messages the handler has in flight at most, while those decide whether a handler that has failed goes on.
 	// 0: it takes none. Consuming is then false on RabbitMQ, where the consumer is cancelled.
 	PausedLimit int

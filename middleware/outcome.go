@@ -49,7 +49,7 @@ type DeadReason string
 const (
 	DeadReasonExhausted DeadReason = "exhausted" // its retries are used up
 	DeadReasonPermanent DeadReason = "permanent" // its handler returned a backoff.Permanent error
-	DeadReasonExpired   DeadReason = "expired"   // it is older than MaxAge, or would be at its next retry
+	DeadReasonExpired   DeadReason = "expired"   // it is older than MaxAge, or would be when its wait is over
 	DeadReasonUnmarshal DeadReason = "unmarshal" // the app's marshaler cannot read it, so no handler was called
 	DeadReasonTooLarge  DeadReason = "too_large" // its headers are too large for a tier
 	DeadReasonRefused   DeadReason = "refused"   // the publisher refuses its copy, for example because the app's marshaler cannot write it

@@ -39,11 +39,13 @@ type overdue struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu     sync.Mutex
+	// Only the goroutine that looks uses these.
 	before map[string]seenQueue // at the last look
-	tiers  []middleware.TierHealth
-	err    error // of the last look
-	logged bool  // an error
+	logged bool                 // an error
+
+	mu    sync.Mutex // not held while the app's logger runs
+	tiers []middleware.TierHealth
+	err   error // of the last look
 }
 
 // A seenQueue is a queue with expired messages.
@@ -93,10 +95,8 @@ func (o *overdue) look(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.err = err
 	if err != nil {
+		o.set(o.tiers, err)
 		if !o.logged {
 			o.logged = true
 			o.logger.Error("Cannot look for overdue tiers. This is logged once; later reasons are in Health", err, nil)
@@ -104,7 +104,8 @@ func (o *overdue) look(ctx context.Context) {
 		return
 	}
 	before, last := o.before, o.tiers
-	o.before, o.tiers = map[string]seenQueue{}, nil
+	var tiers []middleware.TierHealth
+	o.before = map[string]seenQueue{}
 	for _, name := range slices.Sorted(slices.Values(o.names())) {
 		now := seenQueue{Queue: queues[name], since: time.Now()}
 		if now.Expired == 0 {
@@ -115,10 +116,17 @@ func (o *overdue) look(ctx context.Context) {
 		}
 		o.before[name] = now
 		if now.intervals >= overdueIntervals {
-			o.tiers = append(o.tiers, middleware.TierHealth{Queue: name, Overdue: now.Expired, Since: now.since})
+			tiers = append(tiers, middleware.TierHealth{Queue: name, Overdue: now.Expired, Since: now.since})
 		}
 	}
-	o.log(last)
+	o.set(tiers, nil)
+	o.log(last, tiers)
+}
+
+func (o *overdue) set(tiers []middleware.TierHealth, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.tiers, o.err = tiers, err
 }
 
 // stays reports whether a message that had expired at an earlier look is still there. Where the arrivals are known, fewer messages have
@@ -132,11 +140,11 @@ func stays(earlier, now management.Queue) bool {
 }
 
 // log reports the tiers that have become overdue, and those that are no longer.
-func (o *overdue) log(last []middleware.TierHealth) {
+func (o *overdue) log(last, present []middleware.TierHealth) {
 	of := func(tiers []middleware.TierHealth, queue string) bool {
 		return slices.ContainsFunc(tiers, func(t middleware.TierHealth) bool { return t.Queue == queue })
 	}
-	for _, t := range o.tiers {
+	for _, t := range present {
 		if !of(last, t.Queue) {
 			warning.Log(o.logger, fmt.Sprintf("%d messages on queue %q are overdue: their delay is over, and the broker cannot forward them. "+
 				"A work queue of theirs is full or away, or nothing is bound to its return exchange. The broker tries again every three minutes",
@@ -144,7 +152,7 @@ func (o *overdue) log(last []middleware.TierHealth) {
 		}
 	}
 	for _, t := range last {
-		if !of(o.tiers, t.Queue) {
+		if !of(present, t.Queue) {
 			o.logger.Info("No message is overdue any more", watermill.LogFields{"queue": t.Queue})
 		}
 	}

@@ -56,7 +56,10 @@ func hangHandler(ctx context.Context, l *Load) error {
 	hang := make(chan struct{})
 	defer close(hang)
 	l.ledger.hang.Store(&hang)
-	for l.ledger.hang.Load() != nil {
+	for begin := time.Now(); l.ledger.hang.Load() != nil; {
+		if time.Since(begin) > time.Minute {
+			return errors.New("no handler was called for a minute after all had failed")
+		}
 		if !sleep(ctx, 10*time.Millisecond) {
 			return ctx.Err()
 		}

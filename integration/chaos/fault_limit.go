@@ -17,19 +17,24 @@ var limits = []Fault{
 	{"dead-letters-listed", 0, 10 * time.Second, separately(listDeadLetters)},
 }
 
-// fillTiers sets a maximum length on the tiers that is so low that the broker refuses most copies.
-func fillTiers(ctx context.Context, l *Load) error {
-	_, err := l.admin.PutPolicy("/", l.user, rabbithole.Policy{
-		Pattern:    "^" + regexp.QuoteMeta(l.config.Queue+"."+l.config.Prefix+"."),
-		ApplyTo:    "queues",
-		Definition: rabbithole.PolicyDefinition{"max-length": 2, "overflow": "reject-publish"},
-		Priority:   100,
-	})
-	if err != nil {
+// underPolicy sets a policy for the queues that match a pattern, and removes it after during.
+func (l *Load) underPolicy(pattern string, definition rabbithole.PolicyDefinition, during func() error) error {
+	policy := rabbithole.Policy{Pattern: pattern, ApplyTo: "queues", Definition: definition, Priority: 100}
+	if _, err := l.admin.PutPolicy("/", l.user, policy); err != nil {
 		return err
 	}
-	sleep(ctx, l.long(12*time.Second, 3*time.Second))
-	_, err = l.admin.DeletePolicy("/", l.user)
+	err := during()
+	_, removal := l.admin.DeletePolicy("/", l.user)
+	return errors.Join(err, removal)
+}
+
+// fillTiers sets a maximum length on the tiers that is so low that the broker refuses most copies.
+func fillTiers(ctx context.Context, l *Load) error {
+	full := rabbithole.PolicyDefinition{"max-length": 2, "overflow": "reject-publish"}
+	err := l.underPolicy("^"+regexp.QuoteMeta(l.config.Queue+"."+l.config.Prefix+"."), full, func() error {
+		sleep(ctx, l.long(12*time.Second, 3*time.Second))
+		return nil
+	})
 	if err == nil && l.app.refused.count.Load() == 0 {
 		err = errors.New("the broker refused no copy, so the fault had no effect")
 	}
@@ -40,28 +45,27 @@ func fillTiers(ctx context.Context, l *Load) error {
 // does not know the limit: it has no management API.
 func listDeadLetters(ctx context.Context, l *Load) error {
 	queue := l.config.Queue + ".dead"
-	_, err := l.admin.PutPolicy("/", l.user, rabbithole.Policy{
-		Pattern:    "^" + regexp.QuoteMeta(queue) + "$",
-		ApplyTo:    "queues",
-		Definition: rabbithole.PolicyDefinition{"delivery-limit": 3},
-		Priority:   100,
-	})
-	if err != nil {
-		return err
-	}
 	store, err := deadletter.Open(deadletter.Config{URI: l.config.URL, Prefix: l.config.Prefix}, nil)
 	if err != nil {
 		return err
 	}
+	err = l.underPolicy("^"+regexp.QuoteMeta(queue)+"$", rabbithole.PolicyDefinition{"delivery-limit": 3}, func() error {
+		return listAll(ctx, store, queue, l.long(8*time.Second, 3*time.Second))
+	})
+	return errors.Join(err, store.Close())
+}
+
+// listAll lists the letters of a queue again and again.
+func listAll(ctx context.Context, store *deadletter.Store, queue string, long time.Duration) error {
 	looks := 0
-	for begun := time.Now(); time.Since(begun) < l.long(8*time.Second, 3*time.Second) || looks < 5; {
+	for begun := time.Now(); time.Since(begun) < long || looks < 5; {
 		if time.Since(begun) > time.Minute {
 			return errors.New("there were no dead letters to list, so the fault had no effect")
 		}
 		n := 0
 		for _, err := range store.Browse(ctx, queue, letters.Filter{}) {
 			if err != nil {
-				return errors.Join(err, store.Close())
+				return err
 			}
 			n++
 		}
@@ -69,6 +73,5 @@ func listDeadLetters(ctx context.Context, l *Load) error {
 			looks++
 		}
 	}
-	_, err = l.admin.DeletePolicy("/", l.user)
-	return errors.Join(err, store.Close())
+	return nil
 }
