@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 )
 
 var serverFaults = []Fault{
@@ -29,13 +31,14 @@ func closeConnections(ctx context.Context, l *Load) error {
 func closeListed(ctx context.Context, l *Load) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
+	var err error // a busy broker answers 500 now and then
 	for closed := 0; closed == 0; sleep(ctx, 100*time.Millisecond) {
 		if ctx.Err() != nil {
-			return errors.New("the management API listed no connection of the app within 20s, so none was closed")
+			return errors.Join(errors.New("the management API listed no connection of the app within 20s, so none was closed"), err)
 		}
-		connections, err := l.admin.ListConnections()
-		if err != nil {
-			return err
+		var connections []rabbithole.ConnectionInfo
+		if connections, err = l.admin.ListConnections(); err != nil {
+			continue
 		}
 		for _, c := range connections {
 			if c.User == l.user {
