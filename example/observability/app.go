@@ -64,8 +64,9 @@ func newApp(opts options, registry prometheus.Registerer, traces trace.TracerPro
 	}
 	rabbit.AddConsumerHandler(a.router, handler, opts.queue, a.bill, middleware.HandlerOptions{
 		Concurrency: 8,
-		Breaker:     &middleware.Breaker{Least: 10, Window: 5 * time.Second, Pause: time.Second, MaxPause: 4 * time.Second},
-		Middleware:  func(c *middleware.TieredRetryConfig) { c.Observe = j.outcome },
+		// At the end only orders with a fault of their own are left: they are fewer than Least within a Window.
+		Breaker:    &middleware.Breaker{Least: 20, Window: 3 * time.Second, Pause: time.Second, MaxPause: 4 * time.Second},
+		Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = j.outcome },
 	})
 	return a, nil
 }

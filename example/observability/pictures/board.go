@@ -33,7 +33,7 @@ const rate = "10s"
 
 // drawn are the titles of the panels in the picture: those of an outage.
 var drawn = []string{
-	"Outcomes", "Failing share by handler", "Paused", "Messages on work queues", "Messages on tiers", "In flight", "Dead letters",
+	"Outcomes", "Failing share by handler", "Handlers that take no messages", "Messages on work queues", "Messages on tiers", "In flight", "Dead letters",
 	"Lateness of retries", "Duration of the handler",
 }
 
