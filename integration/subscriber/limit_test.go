@@ -280,6 +280,7 @@ func TestALimitBoundsTheMessagesInFlight(t *testing.T) {
 			}
 			settled := handled.distinct() - len(open)
 			q.waitReady(t, all-settled-len(open))
+			broker.Eventually(t, soon, func() bool { return !connection.Health().Subscriptions[0].Consuming }, "paused")
 			p.limit(1) // those in flight from before the pause take no place
 			take(1)
 			assert.Equal(t, 1, p.taken())
