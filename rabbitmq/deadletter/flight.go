@@ -74,7 +74,8 @@ func (r *redrive) publishing(d *amqp091.Delivery, l *letters.Letter, to destinat
 	if to.exchange != "" {
 		return same(d), nil
 	}
-	p := fresh(d, l, middleware.Redrive{Run: r.id, At: time.Now(), By: r.options.By, Note: r.options.Note}, r.user)
+	entry := middleware.Redrive{Run: r.id, At: time.Now(), By: r.options.By, Note: r.options.Note}
+	p := fresh(d, l, r.store.prefix, entry, r.user)
 	if reason := headers.RawReason(d.Headers); reason != "" && l.Kind == letters.Library {
 		return r.store.marshal(l, p, reason)
 	}

@@ -58,11 +58,19 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 	default:
 		l.Kind = letters.Unknown
 	}
-	was := headers.Original(d)
+	was := original(d, prefix)
 	readApp(l, was.Headers)
 	l.Properties = properties(d, &was, l, death, prefix)
 	l.ID = id(d, l)
 	return l
+}
+
+// original returns the message of a letter as it was first published. Only a letter of the middleware is trusted: it
+// comes through the exchange of the copies, and the broker has not dead-lettered it.
+func original(d *amqp091.Delivery, prefix naming.Prefix) amqp091.Delivery {
+	_, byBroker := d.Headers["x-death"]
+	ours := d.Exchange == prefix.RetryExchange() && naming.IsDeadKey(d.RoutingKey)
+	return headers.Original(d, ours && !byBroker)
 }
 
 // targetOfOrphan returns the work queue of a routing key <tier>.<queue>, or "" where the orphan has lost it: its copy was published to the

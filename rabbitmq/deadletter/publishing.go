@@ -21,11 +21,13 @@ import (
 // history of its redrives, with the trace of its last attempt. The user is that of the connection: RabbitMQ closes the channel for another user-id.
 //
 // The body of a raw dead letter is the payload, and its headers are the metadata: marshal makes the message of it.
-func fresh(d *amqp091.Delivery, l *letters.Letter, entry middleware.Redrive, user string) amqp091.Publishing {
+func fresh(
+	d *amqp091.Delivery, l *letters.Letter, prefix naming.Prefix, entry middleware.Redrive, user string,
+) amqp091.Publishing {
 	if entry.Failures == 0 && entry.DeadReason == "" && entry.Reason == "" {
 		entry.Failures, entry.DeadReason, entry.Reason = l.Record.Failures, l.Record.DeadReason, l.Record.Reason
 	}
-	was := headers.Original(d)
+	was := original(d, prefix)
 	p := publishing(&was)
 	p.Headers = was.Headers
 	p.Headers[middleware.RedrivenKey] = l.Redriven.Add(entry).String()

@@ -34,7 +34,7 @@ func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
 	l := read(d, "orders.dead", naming.Default)
 	at := time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC)
 
-	p := fresh(d, l, middleware.Redrive{Run: "run", At: at, By: "me", Note: "edited"}, "web")
+	p := fresh(d, l, naming.Default, middleware.Redrive{Run: "run", At: at, By: "me", Note: "edited"}, "web")
 
 	history, found := middleware.ReadRedriven(message.Metadata{middleware.RedrivenKey: p.Headers[middleware.RedrivenKey].(string)})
 	require.True(t, found)
@@ -54,7 +54,7 @@ func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
 	assert.Equal(t, before, d.Headers, "the delivery is as before")
 
 	d.Headers[middleware.RedrivenKey] = history.String()
-	p = fresh(d, read(d, "orders.dead", naming.Default), middleware.Redrive{Run: "second", Failures: 9}, "another")
+	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, middleware.Redrive{Run: "second", Failures: 9}, "another")
 	history, _ = middleware.ReadRedriven(message.Metadata{middleware.RedrivenKey: p.Headers[middleware.RedrivenKey].(string)})
 	assert.Equal(t, 2, history.Times)
 	assert.Equal(t, 9, history.Redrives[1].Failures, "the caller's")
@@ -69,7 +69,7 @@ func TestFreshKeepsTheTrace(t *testing.T) {
 		for _, count := range []string{"3", "garbled"} {
 			d := full(libraryHeaders())
 			d.Headers[middleware.FailuresKey], d.Headers[middleware.TraceparentKey] = count, text
-			p := fresh(d, read(d, "orders.dead", naming.Default), middleware.Redrive{}, "web")
+			p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, middleware.Redrive{}, "web")
 			assert.Equal(t, want, p.Headers[middleware.TraceparentKey])
 			assert.NotContains(t, p.Headers, middleware.FailuresKey)
 		}
@@ -78,12 +78,46 @@ func TestFreshKeepsTheTrace(t *testing.T) {
 
 func TestFreshRestoresThePriority(t *testing.T) {
 	t.Parallel()
-	d := &amqp091.Delivery{Headers: amqp091.Table{"retry_priority": byte(8)}, UserId: "guest"}
-	p := fresh(d, read(d, "orders.dead", naming.Default), middleware.Redrive{}, "guest")
+	d := &amqp091.Delivery{
+		Exchange: "retry", RoutingKey: "dead.orders", Headers: amqp091.Table{"retry_priority": byte(8)}, UserId: "guest",
+	}
+	p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, middleware.Redrive{}, "guest")
 	assert.EqualValues(t, 8, p.Priority)
 	assert.Equal(t, "guest", p.UserId)
 	d.Headers["retry_user_id"] = "web"
-	assert.Empty(t, fresh(d, read(d, "orders.dead", naming.Default), middleware.Redrive{}, "guest").UserId, "the property is that of the copy")
+	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, middleware.Redrive{}, "guest")
+	assert.Empty(t, p.UserId, "the property is that of the copy")
+}
+
+// TestARedriveBelievesNoForgedUser: any publisher can write the headers in which the library keeps what the broker has
+// checked. They are believed only in a letter that the library dead-lettered.
+func TestARedriveBelievesNoForgedUser(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		exchange, key string
+		death         any
+		user          string
+		priority      uint8
+	}{
+		"of the library":                  {"retry", "dead.orders", nil, "guest", 8},
+		"of the broker":                   {"retry", "dead.orders", deathOf("orders", "rejected", "", ""), "", 0},
+		"published to the queue":          {"", "orders.dead", nil, "", 0},
+		"through the exchange of returns": {"retry.return", "1s.orders", nil, "", 0},
+		"through an exchange of the app":  {"shop", "dead.orders", nil, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &amqp091.Delivery{Exchange: row.exchange, RoutingKey: row.key, Headers: libraryHeaders()}
+			d.Headers["retry_user_id"], d.Headers["retry_priority"] = "guest", byte(8)
+			if row.death != nil {
+				d.Headers["x-death"] = row.death
+			}
+			l := read(d, "orders.dead", naming.Default)
+			p := fresh(d, l, naming.Default, middleware.Redrive{}, "guest")
+			assert.Equal(t, row.user, p.UserId)
+			assert.Equal(t, row.user, l.Properties["user_id"], "and none is shown")
+			assert.Equal(t, row.priority, p.Priority)
+		})
+	}
 }
 
 func TestSameStaysALetter(t *testing.T) {

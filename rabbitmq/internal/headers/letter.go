@@ -27,9 +27,9 @@ func RecordOf(headers amqp091.Table) message.Metadata {
 }
 
 // Original returns a delivery as its message was first published, with the headers of the app only, and an empty
-// exchange where that is not known. It believes the headers of the library whatever the exchange that the delivery came
-// through: use it only where a forged value does no harm.
-func Original(d *amqp091.Delivery) amqp091.Delivery {
+// exchange where that is not known. trusted: the library published the delivery. Without it, what the broker has vouched
+// for is not read from headers, because any publisher can write them.
+func Original(d *amqp091.Delivery, trusted bool) amqp091.Delivery {
 	was := *d
 	was.Headers = make(amqp091.Table, len(d.Headers))
 	for key, value := range d.Headers {
@@ -37,7 +37,7 @@ func Original(d *amqp091.Delivery) amqp091.Delivery {
 			was.Headers[key] = value
 		}
 	}
-	unfit.Restore(&was, was.Headers, d.Headers, true)
+	unfit.Restore(&was, was.Headers, d.Headers, trusted)
 	was.Exchange, was.RoutingKey = text(d.Headers, exchangeHeader), text(d.Headers, routingKeyHeader)
 	return was
 }

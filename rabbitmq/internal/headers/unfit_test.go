@@ -50,7 +50,7 @@ func TestWhatACopyCannotHaveComesBack(t *testing.T) {
 					Acknowledger: configtest.Settled{}, Exchange: naming.Default.ReturnExchange(), RoutingKey: "1s.orders", UserId: p.UserId, ReplyTo: p.ReplyTo,
 					Priority: p.Priority, Headers: p.Headers,
 				}
-				was := headers.Original(&next)
+				was := headers.Original(&next, true)
 				assert.Equal(t, []any{first.UserId, first.ReplyTo, first.Priority}, []any{was.UserId, was.ReplyTo, was.Priority})
 			}
 		})
