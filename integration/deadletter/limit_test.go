@@ -191,6 +191,102 @@ func TestAUserWhoMayNotReplaceLetters(t *testing.T) {
 	}
 }
 
+// TestALetterThatCannotBeReplaced stays, ends no list, and its refusal doubles no other letter: the broker refuses a body
+// above max_message_size, and closes the channel.
+func TestALetterThatCannotBeReplaced(t *testing.T) { // not parallel: max_message_size is that of the node
+	const count, limit, usual = 10, 64 << 10, 16 << 20
+	set := func(size int) {
+		const change = "application:set_env(rabbit, max_message_size, %[1]d), persistent_term:put(max_message_size, %[1]d)."
+		broker.Ctl(t, "eval", fmt.Sprintf(change, size))
+	}
+	a := testapp.New(t)
+	work := a.Queue("orders")
+	queue := deadletter.QueueOf(work)
+	a.Declare(work)
+	all := dead(work, count)
+	all[4].Body = make([]byte, 2*limit)
+	testapp.Send(t, a.Name, "dead."+work, all...)
+	set(limit)
+	t.Cleanup(func() { set(usual) })
+	store := open(t, broker.URL(t), a.Name)
+	for i := range 5 {
+		var seen []string
+		var failed error
+		for l, err := range store.Browse(t.Context(), queue, letters.Filter{}) {
+			if failed = err; err == nil {
+				seen = append(seen, l.ID)
+			}
+		}
+		require.Equal(t, count, testapp.Depth(t, queue))
+		require.ElementsMatch(t, upTo(count), seen)
+		if i > 0 && looksCount(t) {
+			require.ErrorContains(t, failed, `letter "00004"`)
+			require.ErrorContains(t, failed, "cannot be replaced by a copy, so it stays")
+		} else {
+			require.NoError(t, failed)
+		}
+	}
+}
+
+// TestALookInAnAlarm: the broker takes no copies until the alarm ends. A look that may need them returns at once with
+// what to do, and one that does not need them reads the letters.
+func TestALookInAnAlarm(t *testing.T) { // not parallel: the alarm is that of the node
+	a := testapp.New(t)
+	queue := deadletter.QueueOf(a.Queue("orders"))
+	bury(t, a, a.Queue("orders"), 5)
+	config := deadletter.Config{URI: broker.URL(t), Prefix: a.Name}
+	look := func(c deadletter.Config) (n int, failed error) {
+		store, err := deadletter.Open(c, nil)
+		require.NoError(t, err)
+		defer store.Close()
+		for _, err := range store.Browse(t.Context(), queue, letters.Filter{}) {
+			if failed = err; err == nil {
+				n++
+			}
+		}
+		return n, failed
+	}
+	end := broker.Alarm(t)
+	n, err := look(config)
+	if looksCount(t) {
+		require.ErrorIs(t, err, publisher.ErrBlocked)
+		require.ErrorContains(t, err, "memory or disk alarm")
+		require.ErrorContains(t, err, "--any-limit")
+		require.Zero(t, n)
+	} else {
+		require.NoError(t, err)
+	}
+	config.AnyLimit = true
+	n, err = look(config)
+	require.NoError(t, err)
+	require.Equal(t, 5, n)
+	n, err = look(config)
+	require.Equal(t, 5, n)
+	if looksCount(t) {
+		require.ErrorContains(t, err, "cannot be replaced by a copy, so it stays")
+	}
+	config.AnyLimit, config.Management = false, managementURL(t)
+	n, err = look(config)
+	require.NoError(t, err, "the limit is never reached")
+	require.Equal(t, 5, n)
+	end()
+	config.Management = ""
+	broker.Eventually(t, time.Minute, func() bool {
+		n, err := look(config)
+		return err == nil && n == 5
+	}, "a look after the alarm")
+}
+
+// TestAnEmptyQueueNeedsNoPermission to write: there is no letter to replace.
+func TestAnEmptyQueueNeedsNoPermission(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	a.Declare(a.Queue("orders"))
+	user := broker.User(t, "^$", "^$", ".*")
+	store := open(t, broker.WithUser(t, user, user), a.Name)
+	require.Empty(t, list(t, store, deadletter.QueueOf(a.Queue("orders"))))
+}
+
 // limitByPolicy sets a delivery limit, and waits until the management API states it.
 func limitByPolicy(t *testing.T, queue string, limit int) {
 	t.Helper()

@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/redelivery"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -227,15 +228,42 @@ func (s *Store) settings(ctx context.Context, connection *dial.Connection, queue
 }
 
 // mayReplace returns an error where letters cannot be replaced by copies. It asks before the first letter is delivered,
-// because that counts. The broker checks the permission when it gets a message, and a transaction that is rolled back
-// publishes none.
+// because that counts.
 func (l *look) mayReplace(ctx context.Context) error {
-	connection, err := l.store.connect(ctx) // a broker that blocks publishers would block the acknowledgements, too
+	const instead = "Or set Config.Management (wmretry: --management), if the queue has a limit that is never reached. To " +
+		"read the letters at the risk of losing some, set Config.AnyLimit (wmretry: --any-limit)"
+	to, err := l.tryCopy(ctx)
+	switch version := l.connection.Version(); {
+	case refusal.IsCode(err, amqp091.AccessRefused):
+		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and the user may not replace a letter "+
+			"by a copy. Give the user the permission to write to the exchange %q. %s: %w",
+			l.queue, l.limit, version, cmp.Or(to.exchange, "amq.default"), instead, err)
+	case errors.Is(err, publisher.ErrBlocked):
+		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers because of a "+
+			"memory or disk alarm, so no letter can be replaced by a copy. Wait until the alarm has ended. %s: %w",
+			l.queue, l.limit, version, instead, err)
+	}
+	return err
+}
+
+// tryCopy publishes a copy, and takes it back: the broker checks the permission when it gets a message, and a
+// transaction that is rolled back publishes none. It returns publisher.ErrBlocked in an alarm of the broker.
+func (l *look) tryCopy(ctx context.Context) (to destination, err error) {
+	// A connection of its own: a broker that blocks publishers would block the acknowledgements, too. Until its alarm ends
+	// the broker answers nothing.
+	connection, err := l.store.dial.Connect(ctx, connectionName, writeTimeout)
 	if err != nil {
-		return notConnected(err)
+		return to, notConnected(err)
 	}
 	defer connection.Close()
-	for _, to := range l.copiesTo() {
+	go connection.WatchClosed()
+	go connection.WatchBlocked(func(b amqp091.Blocking) {
+		if b.Active {
+			_ = connection.Socket.Close()
+		}
+	})
+	defer context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })()
+	for _, to = range l.copiesTo() {
 		_, err = connection.Channel(func(channel *amqp091.Channel) error {
 			closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
 			err := channel.Tx()
@@ -253,19 +281,17 @@ func (l *look) mayReplace(ctx context.Context) error {
 			return err
 		})
 		switch {
-		case err == nil:
-			return nil
-		case refusal.IsCode(err, amqp091.AccessRefused):
-			return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and the user may not replace a "+
-				"letter by a copy. Give the user the permission to write to the exchange %q. Or set Config.Management "+
-				"(wmretry: --management), if the queue has a limit that is never reached. To read the letters at the risk of "+
-				"losing some, set Config.AnyLimit (wmretry: --any-limit): %w",
-				l.queue, l.limit, l.connection.Version(), cmp.Or(to.exchange, "amq.default"), err)
+		case err == nil || refusal.IsCode(err, amqp091.AccessRefused):
+			return to, err
+		case connection.Blocked.Load():
+			return to, publisher.ErrBlocked
+		case ctx.Err() != nil:
+			return to, context.Cause(ctx)
 		case !refusal.IsCode(err, amqp091.NotFound):
-			return explain("replace letters in", l.queue, err)
+			return to, explain("replace letters in", l.queue, err)
 		}
 	}
-	return nil
+	return to, nil
 }
 
 // copiesTo returns where copies of the letters go: the first one that exists. See sender.put.
@@ -316,40 +342,53 @@ func (l *look) keep(ctx context.Context, d *amqp091.Delivery) error {
 	return l.replace(ctx)
 }
 
-// replace publishes the copies of letters that are kept, in their order, and removes the letters.
+// replace publishes the copies of letters that are kept, in their order, and removes the letters. A letter that cannot
+// be replaced stays, and the look goes on: see look.stays.
 func (l *look) replace(ctx context.Context) error {
 	kept := l.kept
 	l.kept, l.keptSize = nil, 0
 	if len(kept) == 0 {
 		return nil
 	}
+	if l.copies == nil && l.store.config.AnyLimit { // it was not tried before
+		if _, err := l.tryCopy(ctx); errors.Is(err, publisher.ErrBlocked) {
+			l.stay(kept[0], err)
+			return nil
+		}
+	}
 	if l.copies == nil {
 		copies, err := l.store.newSender()
 		if err != nil {
 			return notConnected(err)
 		}
+		copies.copies = true
 		l.copies = copies
 	}
 	lines := make([]line, len(kept))
 	for i, d := range kept {
 		lines[i] = line{l.queue, d.Exchange, d.RoutingKey, same(d)}
 	}
-	var failed error
+	var lost error
 	for i, err := range l.copies.putAll(ctx, l.store.prefix, lines) {
 		if err == nil { // if the connection is lost before, the letter and its copy are there
 			err = l.remove(kept[i])
 		}
-		switch {
-		case err == nil || failed != nil:
-		case errors.Is(err, errLost):
-			failed = err
-		default:
-			failed = fmt.Errorf("letter %q in %q was delivered %d times, and cannot be replaced by a copy. Do not look at "+
-				"the queue again before this is repaired: RabbitMQ drops the letter at the delivery limit of the queue: %w",
-				read(kept[i], l.queue, l.store.prefix).ID, l.queue, redelivery.Failed(kept[i].Headers), err)
+		if errors.Is(err, errLost) {
+			lost = err
+		} else if err != nil {
+			l.stay(kept[i], err)
 		}
 	}
-	return failed
+	return lost
+}
+
+// stay keeps the error of the first letter that stays without a copy.
+func (l *look) stay(d *amqp091.Delivery, err error) {
+	if l.stays == nil {
+		l.stays = fmt.Errorf("letter %q in %q was delivered %d times, and cannot be replaced by a copy, so it stays. Do not "+
+			"look at the queue again before this is repaired: RabbitMQ drops the letter at the delivery limit of the queue: %w",
+			read(d, l.queue, l.store.prefix).ID, l.queue, redelivery.Failed(d.Headers), err)
+	}
 }
 
 // giveUp replaces the letters that are near the delivery limit and were not removed, whether they were looked at or

@@ -62,29 +62,36 @@ type look struct {
 	kept       []*amqp091.Delivery          // those that are kept, and have no copy yet
 	keptSize   int                          // bytes of their bodies
 	copies     *sender                      // for letters near the limit; made when the first ones are copied
+	stays      error                        // the first error of a letter that cannot be replaced by a copy
 }
 
 // look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative. Then it waits for the least
-// number of letters: after a lost connection the broker may not have given all of them back yet.
-func (s *Store) look(ctx context.Context, connection *dial.Connection, queue string, least, most int) (*look, error) {
+// number of letters: after a lost connection the broker may not have given all of them back yet. of, if not nil, is a look at the same
+// queue that has found the delivery limit.
+func (s *Store) look(
+	ctx context.Context, connection *dial.Connection, queue string, least, most int, of *look,
+) (*look, error) {
 	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, widest: mostPrefetch, least: least, arguments: keepLong}
 	_, err := connection.Channel(func(channel *amqp091.Channel) error {
-		state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-		if err != nil {
-			return explain("look at", queue, err)
-		}
-		l.channel, l.total = channel, state.Messages
-		return nil
+		l.channel = channel
+		var err error
+		l.total, err = l.count("look at")
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := l.findLimit(ctx); err != nil {
-		_ = l.channel.Close()
-		return nil, err
-	}
 	if l.total == 0 {
 		if err := l.first(); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case of != nil && of.total > 0:
+		l.limit = of.limit
+	case l.total > 0:
+		if err := l.findLimit(ctx); err != nil {
+			_ = l.channel.Close()
 			return nil, err
 		}
 	}
@@ -101,7 +108,22 @@ func (s *Store) look(ctx context.Context, connection *dial.Connection, queue str
 	return l, nil
 }
 
-// first fetches a letter of a queue that seems to be empty: RabbitMQ counts 0 in a quorum queue that does not answer within 250 ms.
+// count counts the letters that the queue can deliver. RabbitMQ counts 0 in a quorum queue that does not answer within 250 ms.
+func (l *look) count(what string) (ready int, err error) {
+	for range mostCounts {
+		state, err := l.channel.QueueDeclarePassive(l.queue, true, false, false, false, nil)
+		if err != nil {
+			return 0, explain(what, l.queue, err)
+		}
+		if ready = state.Messages; ready > 0 {
+			break
+		}
+	}
+	return ready, nil
+}
+
+// first fetches a letter of a queue that seems to be empty, because a count of 0 is not certain. The delivery limit is not
+// known then: it is found only for a queue that has letters.
 func (l *look) first() error {
 	d, found, err := l.channel.Get(l.queue, false)
 	if err != nil {
@@ -301,15 +323,9 @@ func (l *look) arrived() (int, error) {
 	if err := l.cancel(); err != nil {
 		return 0, err
 	}
-	ready := 0
-	for range mostCounts { // RabbitMQ counts 0 in a quorum queue that does not answer within 250 ms
-		state, err := l.channel.QueueDeclarePassive(l.queue, true, false, false, false, nil)
-		if err != nil {
-			return 0, explain("read", l.queue, err)
-		}
-		if ready = state.Messages; ready > 0 {
-			break
-		}
+	ready, err := l.count("read")
+	if err != nil {
+		return 0, err
 	}
 	return max(ready+l.received-l.total, 0), nil
 }

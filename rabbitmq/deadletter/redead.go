@@ -104,7 +104,7 @@ func (r *redrive) copies() int {
 // search goes through what this redrive has not looked at, and counts the letters that have died again. Its own consumer
 // may have fetched some of them. It does not go by their places: a letter that it replaces by a copy changes its place.
 func (r *redrive) search(ctx context.Context, l *look) (err error) {
-	behind, err := r.store.look(ctx, l.connection, r.queue, 0, -1)
+	behind, err := r.store.look(ctx, l.connection, r.queue, 0, -1, l)
 	if err != nil {
 		return err
 	}

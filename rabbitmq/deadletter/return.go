@@ -2,7 +2,6 @@ package deadletter
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"math"
 	"slices"
@@ -40,20 +39,13 @@ func (l *look) close(ctx context.Context) error {
 			break
 		}
 	}
-	if l.cancel() != nil {
-		return nil // the broker gives the letters back
-	}
-	failed := l.giveUp(ctx)
-	if errors.Is(failed, errLost) || l.settle() != nil {
-		return nil
-	}
-	if err := l.giveUp(ctx); err != nil { // what settle has fetched
-		failed = err
+	if l.cancel() != nil || l.giveUp(ctx) != nil || l.settle() != nil || l.giveUp(ctx) != nil { // settle fetches letters, too
+		return l.stays // the broker gives the letters back
 	}
 	want, alone := l.ready(), true // another reader may take what is given back
 	for returned := range l.returns() {
 		if l.channel.Nack(returned.last, !returned.alone, true) != nil {
-			return failed
+			return l.stays
 		}
 		want += returned.letters
 		for deadline := time.Now().Add(mostReturn); alone; time.Sleep(returnPause) {
@@ -63,7 +55,7 @@ func (l *look) close(ctx context.Context) error {
 			alone = time.Now().Before(deadline)
 		}
 	}
-	return failed
+	return l.stays
 }
 
 // A batch is letters that are given back with one nack: those up to a delivery tag, or alone the one with this tag.

@@ -110,7 +110,7 @@ func (r *run) once(ctx context.Context, changes bool, session func(context.Conte
 		}
 		least = most - r.maybe
 	}
-	look, err := r.store.look(ctx, connection, r.queue, least, most)
+	look, err := r.store.look(ctx, connection, r.queue, least, most, nil)
 	if err != nil {
 		return err
 	}

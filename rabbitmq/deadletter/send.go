@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +31,9 @@ type sender struct {
 	publisher *publisher.Publisher
 	// waiting, if not nil, is called before a letter waits for the broker to come back, and after it with nil.
 	waiting func(error)
+
+	copies bool // it replaces letters of a look
+	taken  int  // the largest body that the broker has taken from putAll
 }
 
 func (s *Store) newSender() (*sender, error) {
@@ -40,7 +45,9 @@ func (s *Store) newSender() (*sender, error) {
 				return exchange, key, nil
 			},
 			Marshal: func(msg *message.Message) (amqp091.Publishing, error) {
-				return *msg.Context().Value(publishingKey{}).(*amqp091.Publishing), nil
+				o := msg.Context().Value(outgoingKey{}).(*outgoing)
+				o.prepared = true
+				return *o.publishing, nil
 			},
 			Shrink: headers.Shrink,
 		}, s.logger)
@@ -50,17 +57,23 @@ func (s *Store) newSender() (*sender, error) {
 	return &sender{publisher: p}, nil
 }
 
-// publishingKey is the key of a letter in the context of its message.
-type publishingKey struct{}
+// outgoing is a letter in the context of its message, under outgoingKey.
+type outgoing struct {
+	publishing *amqp091.Publishing
+	prepared   bool // Publish has got as far as this message
+}
+
+type outgoingKey struct{}
 
 // send returns nil when the broker has routed and confirmed the letter. While the broker is away or blocks publishers, it waits until ctx
-// ends. Only then, and never while a letter is in flight, it returns the context's error.
+// ends. Only then, and never while a letter is in flight, it returns the context's error. Copies do not wait for the end
+// of an alarm.
 func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing) error {
 	pause := dial.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
 	waited := false
 	for {
 		err := s.publisher.Publish(to.topic(), messageOf(ctx, &p))
-		if err == nil || !isAway(err) {
+		if err == nil || !isAway(err) || s.copies && errors.Is(err, publisher.ErrBlocked) {
 			if waited && s.waiting != nil {
 				s.waiting(nil)
 			}
@@ -80,8 +93,48 @@ func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing)
 
 func messageOf(ctx context.Context, p *amqp091.Publishing) *message.Message {
 	msg := message.NewMessage(p.MessageId, nil)
-	msg.SetContext(context.WithValue(context.WithoutCancel(ctx), publishingKey{}, p))
+	msg.SetContext(context.WithValue(context.WithoutCancel(ctx), outgoingKey{}, &outgoing{publishing: p}))
 	return msg
+}
+
+// sendAll publishes letters in one call, and returns the error of each.
+func (s *sender) sendAll(ctx context.Context, to destination, lines []line) []error {
+	messages := make([]*message.Message, len(lines))
+	for i := range lines {
+		messages[i] = messageOf(ctx, &lines[i].Publishing)
+		messages[i].UUID = strconv.Itoa(i) // a message-id can be missing, or be that of two letters
+	}
+	err := s.publisher.Publish(to.topic(), messages...)
+	last := messages[len(messages)-1].Context().Value(outgoingKey{}).(*outgoing)
+	return errorsOf(err, last.prepared, len(messages))
+}
+
+// errorsOf returns the error of each message of a call of Publish. The UUIDs of the messages are their places. prepared:
+// the call got as far as the last one.
+func errorsOf(err error, prepared bool, n int) []error {
+	var failures []error
+	switch e := err.(type) {
+	case nil:
+		return make([]error, n)
+	case *publisher.PublishError:
+		var broker *amqp091.Error
+		if prepared && (e.Err != publisher.ErrRefused || errors.As(e.Cause, &broker)) {
+			failures = []error{e}
+		}
+	case interface{ Unwrap() []error }:
+		failures = e.Unwrap()
+	}
+	if len(failures) == 0 { // nothing was sent
+		return slices.Repeat([]error{err}, n)
+	}
+	failed := make([]error, n)
+	for _, failure := range failures {
+		var e *publisher.PublishError
+		errors.As(failure, &e)
+		i, _ := strconv.Atoi(e.MessageUUID)
+		failed[i] = failure
+	}
+	return failed
 }
 
 func (s *sender) close() { _ = s.publisher.Close() }

@@ -122,7 +122,7 @@ func (s *Store) browse(
 		return err
 	}
 	defer connection.Close()
-	look, err := s.look(ctx, connection, queue, 0, -1)
+	look, err := s.look(ctx, connection, queue, 0, -1, nil)
 	if err != nil {
 		return err
 	}
