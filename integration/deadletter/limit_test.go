@@ -7,10 +7,12 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -285,6 +287,34 @@ func TestAnEmptyQueueNeedsNoPermission(t *testing.T) {
 	user := broker.User(t, "^$", "^$", ".*")
 	store := open(t, broker.WithUser(t, user, user), a.Name)
 	require.Empty(t, list(t, store, deadletter.QueueOf(a.Queue("orders"))))
+}
+
+// TestARedriveAsksOnceForItsPermissions: a search for letters that died again needs what the redrive has found before.
+// Here the user may not write copies any more when another letter arrives.
+func TestARedriveAsksOnceForItsPermissions(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	work := a.Queue("orders")
+	bury(t, a, work, 3)
+	user := broker.User(t, ".*", "^(amq.default|"+a.Name+")$", ".*")
+	revoke := sync.OnceFunc(func() {
+		_, err := broker.Management(t).UpdatePermissionsIn("/", user, rabbithole.Permissions{
+			Configure: ".*", Write: "^amq.default$", Read: ".*",
+		})
+		assert.NoError(t, err)
+		testapp.Send(t, a.Name, "dead."+work, dead(work, 1)...)
+	})
+	summary, err := open(t, broker.WithUser(t, user, user), a.Name).Redrive(t.Context(), deadletter.QueueOf(work), letters.Redrive{
+		Canary: 1, CanaryWait: time.Second, Progress: func(p letters.Progress) {
+			if p.Phase == letters.Watching {
+				revoke()
+			}
+		},
+	})
+	if err != nil { // a search that finds the letter again has to replace it
+		require.ErrorContains(t, err, "cannot be replaced by a copy, so it stays")
+	}
+	require.Equal(t, letters.Summary{Total: 3, Done: 3}, summary)
 }
 
 // limitByPolicy sets a delivery limit, and waits until the management API states it.

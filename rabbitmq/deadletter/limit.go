@@ -83,8 +83,8 @@ func limitOf(version string, argument, policy *int64, known bool) limit {
 // delivery at all.
 func isOld(version string) bool { return strings.HasPrefix(version, "3.") }
 
-// replacedAt returns the count of deliveries from which on a letter is replaced by a copy. An unknown limit can be any:
-// its letters are given back once.
+// replacedAt returns the count of deliveries from which on a letter is replaced by a copy. An unknown limit can be any
+// but 0: its letters are given back once.
 func (l limit) replacedAt() int64 {
 	if l == unknown {
 		l = lowestLimit

@@ -44,8 +44,8 @@ func TestLimitOf(t *testing.T) {
 	}
 }
 
-// TestLettersAreReplacedBelowTheLimit: a letter is given back only while four lost connections more would not drop it. Of an unknown limit
-// it is known only that it is not 0.
+// TestLettersAreReplacedBelowTheLimit: a letter is given back only while four lost connections more would not drop it.
+// An unknown limit is taken for one that is not 0: a limit of 0 drops the letters at the first look.
 func TestLettersAreReplacedBelowTheLimit(t *testing.T) {
 	for l, want := range map[limit]int64{unknown: 1, 0: 0, 1: 1, 3: 1, 5: 1, 6: 2, 20: 16, 1_000_000: 999_996, never: math.MaxInt64 - 4} {
 		assert.Equal(t, want, l.replacedAt(), int64(l))
