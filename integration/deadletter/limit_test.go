@@ -193,8 +193,8 @@ func TestAUserWhoMayNotReplaceLetters(t *testing.T) {
 	}
 }
 
-// TestALetterThatCannotBeReplaced stays, ends no list, and its refusal doubles no other letter: the broker refuses a body
-// above max_message_size, and closes the channel.
+// TestALetterThatCannotBeReplaced stays, ends no list, and its refusal doubles no other letter: the broker refuses a
+// body above max_message_size, and closes the channel.
 func TestALetterThatCannotBeReplaced(t *testing.T) { // not parallel: max_message_size is that of the node
 	const count, limit, usual = 10, 64 << 10, 16 << 20
 	set := func(size int) {
@@ -304,7 +304,8 @@ func TestARedriveAsksOnceForItsPermissions(t *testing.T) {
 		assert.NoError(t, err)
 		testapp.Send(t, a.Name, "dead."+work, dead(work, 1)...)
 	})
-	summary, err := open(t, broker.WithUser(t, user, user), a.Name).Redrive(t.Context(), deadletter.QueueOf(work), letters.Redrive{
+	store := open(t, broker.WithUser(t, user, user), a.Name)
+	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(work), letters.Redrive{
 		Canary: 1, CanaryWait: time.Second, Progress: func(p letters.Progress) {
 			if p.Phase == letters.Watching {
 				revoke()

@@ -230,17 +230,17 @@ func (s *Store) settings(ctx context.Context, connection *dial.Connection, queue
 // mayReplace returns an error where letters cannot be replaced by copies. It asks before the first letter is delivered,
 // because that counts.
 func (l *look) mayReplace(ctx context.Context) error {
-	const instead = "Or set Config.Management (wmretry: --management), if the queue has a limit that is never reached. To " +
-		"read the letters at the risk of losing some, set Config.AnyLimit (wmretry: --any-limit)"
+	const instead = "Or set Config.Management (wmretry: --management), if the queue has a limit that is never reached. " +
+		"To read the letters at the risk of losing some, set Config.AnyLimit (wmretry: --any-limit)"
 	to, err := l.tryCopy(ctx)
 	switch version := l.connection.Version(); {
 	case refusal.IsCode(err, amqp091.AccessRefused):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and the user may not replace a letter "+
-			"by a copy. Give the user the permission to write to the exchange %q. %s: %w",
+		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and the user may not replace a "+
+			"letter by a copy. Give the user the permission to write to the exchange %q. %s: %w",
 			l.queue, l.limit, version, cmp.Or(to.exchange, "amq.default"), instead, err)
 	case errors.Is(err, publisher.ErrBlocked):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers because of a "+
-			"memory or disk alarm, so no letter can be replaced by a copy. Wait until the alarm has ended. %s: %w",
+		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers because of "+
+			"a memory or disk alarm, so no letter can be replaced by a copy. Wait until the alarm has ended. %s: %w",
 			l.queue, l.limit, version, instead, err)
 	}
 	return err

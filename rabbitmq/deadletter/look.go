@@ -66,8 +66,8 @@ type look struct {
 }
 
 // look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative. Then it waits for the least
-// number of letters: after a lost connection the broker may not have given all of them back yet. of, if not nil, is a look at the same
-// queue that has found the delivery limit.
+// number of letters: after a lost connection the broker may not have given all of them back yet. The delivery limit is
+// that of another look at the queue, where that is not nil and has found one.
 func (s *Store) look(
 	ctx context.Context, connection *dial.Connection, queue string, least, most int, of *look,
 ) (*look, error) {
@@ -108,7 +108,8 @@ func (s *Store) look(
 	return l, nil
 }
 
-// count counts the letters that the queue can deliver. RabbitMQ counts 0 in a quorum queue that does not answer within 250 ms.
+// count counts the letters that the queue can deliver. RabbitMQ counts 0 in a quorum queue that does not answer within
+// 250 ms.
 func (l *look) count(what string) (ready int, err error) {
 	for range mostCounts {
 		state, err := l.channel.QueueDeclarePassive(l.queue, true, false, false, false, nil)
@@ -122,8 +123,8 @@ func (l *look) count(what string) (ready int, err error) {
 	return ready, nil
 }
 
-// first fetches a letter of a queue that seems to be empty, because a count of 0 is not certain. The delivery limit is not
-// known then: it is found only for a queue that has letters.
+// first fetches a letter of a queue that seems to be empty, because a count of 0 is not certain. The delivery limit is
+// not known then: it is found only for a queue that has letters.
 func (l *look) first() error {
 	d, found, err := l.channel.Get(l.queue, false)
 	if err != nil {

@@ -39,7 +39,8 @@ func (l *look) close(ctx context.Context) error {
 			break
 		}
 	}
-	if l.cancel() != nil || l.giveUp(ctx) != nil || l.settle() != nil || l.giveUp(ctx) != nil { // settle fetches letters, too
+	// settle fetches letters, too.
+	if l.cancel() != nil || l.giveUp(ctx) != nil || l.settle() != nil || l.giveUp(ctx) != nil {
 		return l.stays // the broker gives the letters back
 	}
 	want, alone := l.ready(), true // another reader may take what is given back

@@ -66,8 +66,8 @@ type outgoing struct {
 type outgoingKey struct{}
 
 // send returns nil when the broker has routed and confirmed the letter. While the broker is away or blocks publishers, it waits until ctx
-// ends. Only then, and never while a letter is in flight, it returns the context's error. Copies do not wait for the end
-// of an alarm.
+// ends. Only then, and never while a letter is in flight, it returns the context's error. Copies do not wait for the
+// end of an alarm.
 func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing) error {
 	pause := dial.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
 	waited := false
@@ -109,8 +109,8 @@ func (s *sender) sendAll(ctx context.Context, to destination, lines []line) []er
 	return errorsOf(err, last.prepared, len(messages))
 }
 
-// errorsOf returns the error of each message of a call of Publish. The UUIDs of the messages are their places. prepared:
-// the call got as far as the last one.
+// errorsOf returns the error of each message of a call of Publish. The UUIDs of the messages are their places.
+// prepared: the call got as far as the last one.
 func errorsOf(err error, prepared bool, n int) []error {
 	var failures []error
 	switch e := err.(type) {

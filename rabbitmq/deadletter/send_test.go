@@ -10,8 +10,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
-// TestEachMessageOfACallHasItsOwnError: those without one are confirmed. A call that ends before it sends has one error,
-// which is that of all.
+// TestEachMessageOfACallHasItsOwnError: those without one are confirmed. A call that ends before it sends has one
+// error, which is that of all.
 func TestEachMessageOfACallHasItsOwnError(t *testing.T) {
 	t.Parallel()
 	fault := func(id string, kind, cause error) *publisher.PublishError {
