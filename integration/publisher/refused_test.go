@@ -186,12 +186,16 @@ func TestNestingLimitOfHeaders(t *testing.T) {
 	}
 }
 
-// TestMessagesWithoutRoomForTheID: the publisher still matches each return with its message.
+// TestMessagesWithoutRoomForTheID: the publisher still matches each return and each nack with its message. The channel that
+// such a message has alone is closed once its outcome is known.
 func TestMessagesWithoutRoomForTheID(t *testing.T) {
 	t.Parallel()
 	const frameMax = 8192
-	topology := declare(t, nil)
-	p := topology.open(t, func(c *settings) { c.AMQP = &amqp091.Config{FrameSize: frameMax}; c.Exchange = "" })
+	topology, small := declare(t, nil), declare(t, amqp091.Table{"x-max-length": int64(1), "x-overflow": "reject-publish"})
+	p := topology.open(t, func(c *settings) {
+		c.AMQP = &amqp091.Config{FrameSize: frameMax, Properties: amqp091.Table{"connection_name": topology.queue}}
+		c.Exchange = ""
+	})
 	full := func(identity string) *message.Message { // the header with the id needs one byte more than is free
 		msg := newMessage(identity)
 		const frame, content, deliveryMode, table, key, value = 8, 14, 1, 4, 1 + 1, 1 + 4
@@ -213,6 +217,16 @@ func TestMessagesWithoutRoomForTheID(t *testing.T) {
 		group.Go(func() { assert.NoError(t, p.Publish(topology.queue, newMessage(fmt.Sprint("other ", i)))) })
 	}
 	group.Wait()
+	require.NoError(t, p.Publish(small.queue, full("fills")))
+	require.ErrorIs(t, p.Publish(small.queue, full("nacked")), publisher.ErrNacked)
+	require.Eventually(t, func() bool { // one of them is the shared one
+		for line := range strings.Lines(broker.Ctl(t, "list_connections", "client_properties", "channels", "-q")) {
+			if strings.Contains(line, topology.queue) {
+				return strings.HasSuffix(line, "\t1\n")
+			}
+		}
+		return false
+	}, 20*time.Second, 100*time.Millisecond, "no channel of these messages stays open")
 	content := topology.content(t)
 	for i := range messages {
 		assert.Equal(t, 1-i%2, content[fmt.Sprint(i)], i)

@@ -145,6 +145,9 @@ func (c *call) outcome(r *request, alone bool) error {
 	}
 	r.state.Store(written)
 	s := r.session
+	if r.id == "" {
+		defer s.giveUp() // no other message of its channel has a confirm to come
+	}
 	if err := c.confirmed(r); err == errGivenUp {
 		return err
 	} else if err != nil {

@@ -62,6 +62,7 @@ func (q *quarantine) publish(r *request) {
 			// The broker may still close this channel because of this message. The next message needs another one.
 			s.giveUp()
 			q.link.workers.Go(s.close)
+			q.session = nil
 		}
 		return
 	}
@@ -69,7 +70,7 @@ func (q *quarantine) publish(r *request) {
 
 // leave retires the session: the next message is published on another one.
 func (q *quarantine) leave() {
-	if s := q.session; s != nil && s.usable() {
+	if s := q.session; s != nil && !s.channel.IsClosed() {
 		q.link.workers.Go(func() { s.closeAfter(q.link.config.ConfirmTimeout) })
 	}
 	q.session = nil

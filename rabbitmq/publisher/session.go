@@ -159,16 +159,18 @@ func (s *session) close() {
 	_ = s.channel.Close()
 }
 
-// closeAfter closes a retired session when the last wait for one of its confirms has timed out.
+// closeAfter closes a retired session when it is given up, or when the last wait for one of its confirms has timed out.
 func (s *session) closeAfter(wait time.Duration) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		s.giveUp()
-		s.close()
+	case <-s.givenUp:
 	case <-s.closed:
+		return
 	}
+	s.close()
 }
 
 // endReason is why the session was given up or closed, for the log.
