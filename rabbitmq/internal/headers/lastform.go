@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -17,22 +18,32 @@ const (
 	maxLeftOff = 1024 // bytes in all
 	maxNames   = 512  // bytes of names
 	maxName    = 64   // bytes of one of them
+
+	maxMessageID = 255 // bytes of a short string
 )
 
 // lastForm returns the form of a dead letter that is published when the whole one is refused for good: body, UUID and
-// failure record. A raw one stays raw. off names the properties and headers that are left off, and why.
-func lastForm(whole amqp091.Publishing, uuid, why string) (last amqp091.Publishing, off string) {
+// failure record. A raw one stays raw. off names the properties and headers that are left off, and why. The UUID is where
+// the app's marshaler has written it: in the property message-id, or in a header that is no metadata.
+func lastForm(whole amqp091.Publishing, msg *message.Message, why string) (last amqp091.Publishing, off string) {
 	last = amqp091.Publishing{Headers: amqp091.Table{}, Body: whole.Body, DeliveryMode: amqp091.Persistent}
+	uuid, written := msg.UUID, msg.UUID == ""
+	if uuid != "" && len(uuid) <= maxMessageID && whole.MessageId == uuid {
+		last.MessageId, whole.MessageId = uuid, ""
+		written = true
+	}
 	var names []string
 	for key, value := range whole.Headers {
 		switch {
 		case recordKeys[key], key == rawHeader:
 			last.Headers[key] = value
-		case key != publisher.UUIDHeader || value != uuid:
+		case uuid != "" && value == uuid && msg.Metadata[key] == "":
+			last.Headers[key], written = value, true
+		default:
 			names = append(names, key)
 		}
 	}
-	if uuid != "" {
+	if !written {
 		last.Headers[publisher.UUIDHeader] = uuid
 	}
 	slices.Sort(names)

@@ -253,7 +253,7 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	unfit.Move(&publishing, as, "")
 	if why := msg.Metadata[middleware.LeftOffKey]; dead && why != "" {
 		var off string
-		publishing, off = lastForm(publishing, msg.UUID, why)
+		publishing, off = lastForm(publishing, msg, why)
 		msg.Metadata[middleware.LeftOffKey] = off // the middleware logs it
 	}
 	return publishing, nil
