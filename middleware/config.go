@@ -137,7 +137,8 @@ type TieredRetryConfig struct {
 
 	// RedactReason changes the text of an error before it is recorded in the message and logged, to keep secrets out of them.
 	// It gets the text, cut to 64 KiB of valid UTF-8, and the error. What it returns is cut to 1 KiB. Where it panics, only
-	// the error's type is recorded. It must be safe for concurrent use. Optional.
+	// the error's type is recorded. It also gets the error with which the publisher refuses a dead letter, for Record.LeftOff. It
+	// must be safe for concurrent use. Optional.
 	RedactReason func(reason string, err error) string
 
 	// OmitReason records and logs the error's type only, never its text. The router itself still logs the error of a message

@@ -59,7 +59,7 @@ func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (Destinat
 			h.in.pace()
 			return to, unpublished, err
 		}
-		if d.outcome != DeadLettered && refused == tierRefused || refused.forGood() && d.record.LeftOff == "" {
+		if d.outcome != DeadLettered && refused == tierRefused || refused.forGood() && !d.inLastForm() {
 			return to, refused, err
 		}
 		// Half of the pause is random, so that handlers do not try at the same moment.
@@ -187,7 +187,7 @@ func (t *TieredRetry) send(in *delivery, d *decision, closed *atomic.Bool) (to D
 	maps.Copy(letter.Metadata, in.metadata)
 	d.record.write(letter.Metadata)
 	err = t.config.Publisher.Publish(to.Topic, letter)
-	if off := letter.Metadata[LeftOffKey]; err == nil && d.record.LeftOff != "" && off != "" {
+	if off := letter.Metadata[LeftOffKey]; err == nil && d.inLastForm() && off != "" {
 		d.record.LeftOff = off // the marshaler has named what it has left off
 	}
 	return to, err

@@ -108,6 +108,9 @@ type decision struct {
 	cut     time.Duration // the requested delay, where it is longer than MaxDelay
 }
 
+// inLastForm reports whether the copy is a dead letter whose whole form is refused for good.
+func (d *decision) inLastForm() bool { return d.outcome == DeadLettered && d.record.LeftOff != "" }
+
 // policy is what decisions depend on besides the delivery.
 type policy struct {
 	schedule  backoff.Schedule
@@ -138,6 +141,7 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 	default:
 		p.decideArrival(&d, s, now)
 	}
+	d.record.LeftOff = "" // a stranger may have written it
 	if d.outcome == DeadLettered {
 		d.record.LeftOff = s.last
 	}

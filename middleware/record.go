@@ -97,7 +97,8 @@ type Record struct {
 	Handler        string        `json:"handler,omitzero"`          // the handler that failed
 	Subscriber     string        `json:"subscriber,omitzero"`       // the subscriber's Go type; in dead letters only
 	DeadReason     DeadReason    `json:"dead_reason,omitzero"`      // empty while the message is being retried
-	// LeftOff is what a dead letter in its last form lacks, and why. Empty: it is whole.
+	// LeftOff is what a dead letter in its last form lacks, and why. Empty: it is whole. On other backends than RabbitMQ
+	// nothing is left off, and LeftOff is why the publisher refused the letter once.
 	LeftOff string `json:"left_off,omitzero"`
 }
 

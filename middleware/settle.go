@@ -74,7 +74,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			cause = errors.Join(f.err, fmt.Errorf("cannot publish the copy of the message: %w", err))
 		default:
 			if d.outcome == DeadLettered {
-				s.last = errorText(err, maxReason)
+				s.last = cmp.Or(t.reason(err), errorType(err)) // never empty, which would be a letter that is not refused
 			} else {
 				s.refused = refused
 			}

@@ -1,0 +1,89 @@
+package middleware_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+)
+
+// refusedWith is the error of a publisher that refuses a copy for good.
+type refusedWith string
+
+func (e refusedWith) Error() string { return string(e) }
+func (refusedWith) Refused() bool   { return true }
+
+// TestAForgedLeftOffIsNoLastForm: the first refusal makes a dead letter, and no copy on a tier has the key.
+func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
+	ctx := routerContext(t)
+	for name, refuses := range map[string]bool{"tier takes the copy": false, "tier refuses the copy": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t)
+				sent.fail = func(try int) error {
+					if refuses && try == 1 {
+						return refusedWith("refused")
+					}
+					return nil
+				}
+				msg := messageOf(ctx)
+				msg.Metadata[retrymw.FailuresKey], msg.Metadata[retrymw.TopicKey] = "1", topic
+				msg.Metadata[retrymw.DeadReasonKey], msg.Metadata[retrymw.LeftOffKey] = "x", "forged"
+				began := time.Now()
+				_, err := retry.Middleware(failing(errDown))(msg)
+				require.NoError(t, err)
+				assert.Zero(t, time.Since(began), "it is not held")
+				assert.NotContains(t, sent.only(t).msg.Metadata, retrymw.LeftOffKey)
+			})
+		})
+	}
+}
+
+// TestARefusalWithoutATextIsARefusal: the dead letter gets its last form, and is then tried once a minute.
+func TestARefusalWithoutATextIsARefusal(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = 90 * time.Second })
+		sent.fail = func(try int) error {
+			require.Less(t, try, 10, "a hot loop")
+			return refusedWith("")
+		}
+		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		require.ErrorContains(t, err, "held for MaxHold")
+		assert.Equal(t, 5, sent.tries, "retry, dead letter, its last form, after a minute, at the end")
+	})
+}
+
+// TestSecretsAreInNoLeftOff: the text of a publisher can have values of the message.
+func TestSecretsAreInNoLeftOff(t *testing.T) {
+	ctx := routerContext(t)
+	for name, row := range map[string]struct {
+		change func(*retrymw.TieredRetryConfig)
+		want   string
+	}{
+		"redacted": {func(c *retrymw.TieredRetryConfig) {
+			c.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
+		}, "property type is ***"},
+		"type only": {func(c *retrymw.TieredRetryConfig) { c.OmitReason = true }, "middleware_test.refusedWith"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry, sent := setup(t, row.change)
+				sent.fail = func(try int) error {
+					if try < 3 {
+						return refusedWith("property type is " + secretText)
+					}
+					return nil
+				}
+				_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+				require.NoError(t, err)
+				assert.Equal(t, row.want, sent.only(t).msg.Metadata[retrymw.LeftOffKey])
+			})
+		})
+	}
+}
