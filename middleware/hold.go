@@ -39,6 +39,7 @@ type holder struct {
 	pause  time.Duration  // before the next try
 	held   bool           // reported
 	counts bool           // at the gate
+	aside  bool           // counted there as refused for good
 	// surplus is true where the handler held enough messages before. It is no text: a text that escapes would take the delivery with it,
 	// which costs every success an allocation.
 	surplus bool
@@ -68,9 +69,12 @@ func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (Destinat
 		if refused == unconfirmed || refused.forGood() {
 			wait = max(wait, time.Until(began.Add(harmlessPause)))
 		}
+		if refused.forGood() && !h.setAside() {
+			return to, unpublished, fmt.Errorf("the handler keeps too many messages whose dead letters are refused for good: %w", err)
+		}
 		left := time.Until(h.until)
 		if left > 0 {
-			h.count(!refused.forGood(), min(wait, left))
+			h.count(!h.aside, min(wait, left))
 			h.hold(d, to, f, min(wait, left), err)
 			if !h.in.sleep(min(wait, left)) {
 				return to, unpublished, err
@@ -121,8 +125,32 @@ func (h *holder) count(counts bool, wait time.Duration) {
 	}
 }
 
+// setAside makes a message that is refused for good take no place, where the subscription can do that. It reports false where the
+// message is to be given back, because there are too many such messages.
+func (h *holder) setAside() bool {
+	gate := h.in.gate()
+	if gate == nil || h.aside {
+		return true
+	}
+	h.count(false, 0)
+	h.aside = true
+	room := gate.SetAside()
+	if h.in.own == nil || !h.in.own.SetsAside() {
+		return true
+	}
+	if room {
+		h.in.own.SetAside()
+	}
+	return room
+}
+
 // end ends the hold.
-func (h *holder) end() { h.count(false, 0) }
+func (h *holder) end() {
+	h.count(false, 0)
+	if h.aside {
+		h.in.gate().TakeBack()
+	}
+}
 
 // What the error of a publisher may have. They are methods, so that this package imports no publisher.
 type (

@@ -87,8 +87,8 @@ type refusedForGood struct{}
 func (refusedForGood) Error() string { return "the broker refuses the message" }
 func (refusedForGood) Refused() bool { return true }
 
-// TestADeadLetterThatIsRefusedForGoodPausesNothing: its last form is tried at once, and then once a minute. It does not
-// count as holding.
+// TestADeadLetterThatIsRefusedForGoodPausesNothing: its last form is tried at once, and then once a minute. It is held
+// without its place.
 func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -105,17 +105,54 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 		}
 		bound := &binding.Binding{Gate: handler, Retry: retry, Stopping: make(chan struct{})}
 		done := make(chan error)
+		aside := make(chan struct{}, 1)
 		go func() {
-			_, err := retry.Dispatch(failing(errDown))(messageOf(binding.NewContext(ctx, bound)))
+			own := binding.NewContext(ctx, bound)
+			binding.Offer(own, aside)
+			_, err := retry.Dispatch(failing(errDown))(messageOf(own))
 			done <- err
 		}()
 		time.Sleep(90 * time.Second)
-		assert.Zero(t, handler.Held())
+		assert.Len(t, aside, 1)
+		assert.Equal(t, 1, handler.Held())
 		assert.Empty(t, handler.Paused())
 		require.NoError(t, <-done)
+		assert.Zero(t, handler.Held())
 		assert.Equal(t, []time.Duration{0, 0, 0, time.Minute, 2 * time.Minute, 3 * time.Minute}, tries, "retry, dead letter, its last form")
 		letter := sent.only(t).msg
 		assert.Equal(t, refusedForGood{}.Error(), letter.Metadata[retrymw.LeftOffKey])
 		assert.Equal(t, string(retrymw.DeadReasonRefused), letter.Metadata[retrymw.DeadReasonKey])
+	})
+}
+
+// TestTooManyMessagesThatAreRefusedForGood: 16 are set aside. The next one is given back at once.
+func TestTooManyMessagesThatAreRefusedForGood(t *testing.T) {
+	ctx := routerContext(t)
+	synctest.Test(t, func(t *testing.T) {
+		const most = 16
+		handler := gate.New(1)
+		defer handler.Attach(following{})()
+		retry, sent := setup(t)
+		sent.fail = func(int) error { return refusedForGood{} }
+		stopping := make(chan struct{})
+		bound := &binding.Binding{Gate: handler, Retry: retry, Stopping: stopping}
+		handle := func() error {
+			own := binding.NewContext(ctx, bound)
+			binding.Offer(own, make(chan struct{}, 1))
+			_, err := retry.Dispatch(failing(errDown))(messageOf(own))
+			return err
+		}
+		var all sync.WaitGroup
+		for range most {
+			all.Go(func() { require.Error(t, handle()) })
+		}
+		synctest.Wait()
+		began := time.Now()
+		require.ErrorContains(t, handle(), "too many messages whose dead letters are refused for good")
+		assert.Zero(t, time.Since(began))
+		assert.Equal(t, most, handler.Held())
+		close(stopping)
+		all.Wait()
+		assert.Zero(t, handler.Held())
 	})
 }

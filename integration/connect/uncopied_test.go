@@ -192,42 +192,54 @@ func TestADeadLetterThatIsRefusedForGoodHasALastForm(t *testing.T) {
 
 // TestMessagesThatTheBrokerRefusesForGoodStopNoOthers: with a lower max_message_size, such as that of RabbitMQ 4.0, the
 // broker refuses every form of a copy, because of its body. Each refusal closes a channel: the shared one once for each
-// message.
+// message. As many such messages as the handler has places are kept beside them.
 func TestMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) { // not parallel: the limit is that of the node
-	const refused, limit, usual = 8, 64 << 10, 16 << 20
+	const limit, usual = 64 << 10, 16 << 20
 	set := func(size int) {
 		broker.Ctl(t, "eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %[1]d), persistent_term:put(max_message_size, %[1]d).", size))
 	}
-	name, b := names(t)
-	queue := "orders_" + name
-	large := make([]amqp091.Publishing, refused)
-	for i := range large {
-		large[i] = amqp091.Publishing{Body: make([]byte, 2*limit)}
+	for name, row := range map[string]struct {
+		concurrency, refused, good int
+		classic                    bool
+	}{
+		"all places": {16, 16, 50, true},
+		"one place":  {1, 2, 5, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			name, b := names(t)
+			queue := "orders_" + name
+			if row.classic { // what is nacked comes back before all others
+				_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, nil)
+				require.NoError(t, err)
+			}
+			before := broker.Channel(t) // a channel keeps the limit that it was opened with
+			set(limit)
+			t.Cleanup(func() { set(usual) })
+			s := connect(t, name, b)
+			good := testapp.NewLedger()
+			s.handle("billing", "orders", func(msg *message.Message) error {
+				if len(msg.Payload) > limit {
+					return errDown
+				}
+				good.Add(msg.UUID)
+				return nil
+			}, middleware.HandlerOptions{Concurrency: row.concurrency})
+			s.run()
+			for range row.refused {
+				large := amqp091.Publishing{Body: make([]byte, 2*limit)}
+				require.NoError(t, before.PublishWithContext(t.Context(), "", queue, false, false, large))
+			}
+			eventually(t, func() bool { return s.log.Count("holding the message") == row.refused }, "each message is held")
+			s.publish("orders", ids(row.good)...)
+			good.Wait(t, row.good, soon)
+			health := s.Health().Subscriptions[0]
+			assert.Empty(t, health.Paused)
+			assert.Equal(t, row.refused, health.Holding)
+			assert.Equal(t, row.refused, s.log.Count("holding the message"), "the next try is a minute later")
+			assert.LessOrEqual(t, s.log.Count("Opening another channel"), row.refused)
+			assert.Empty(t, good.Twice())
+		})
 	}
-	_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, nil)
-	require.NoError(t, err)
-	testapp.Send(t, "", queue, large...)
-	set(limit)
-	t.Cleanup(func() { set(usual) })
-	s := connect(t, name, b)
-	good := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error {
-		if len(msg.Payload) > limit {
-			return errDown
-		}
-		good.Add(msg.UUID)
-		return nil
-	})
-	s.run()
-	eventually(t, func() bool { return s.log.Count("holding the message") == refused }, "each message is held")
-	s.publish("orders", ids(50)...)
-	good.Wait(t, 50, soon)
-	health := s.Health().Subscriptions[0]
-	assert.Empty(t, health.Paused)
-	assert.Zero(t, health.Holding)
-	assert.Equal(t, refused, s.log.Count("holding the message"), "the next try is a minute later")
-	assert.LessOrEqual(t, s.log.Count("Opening another channel"), refused)
-	assert.Empty(t, good.Twice())
 }
 
 // TestPropertiesThatTheBrokerCannotDeliver: RabbitMQ 4 closes the consuming connection at each delivery of an AMQP 1.0

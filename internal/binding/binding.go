@@ -51,6 +51,7 @@ type Delivery struct {
 	context.Context
 	Binding *Binding
 	state   atomic.Int32
+	aside   chan<- struct{} // receives when the message is set aside; nil: the subscription cannot do that
 }
 
 // The states of a Delivery.
@@ -72,6 +73,25 @@ func (d *Delivery) Value(key any) any {
 func (d *Delivery) Called()   { d.state.Store(called) }
 func (d *Delivery) Returned() { d.state.Store(returned) }
 func (d *Delivery) Failed()   { d.state.Store(waiting) }
+
+// Offer makes a subscription's channel known, with room for one, before the message of ctx is handed out. It receives when the
+// message is to take no place of the handler any more.
+func Offer(ctx context.Context, aside chan<- struct{}) {
+	if d, found := ctx.Value(contextKey{}).(*Delivery); found {
+		d.aside = aside
+	}
+}
+
+// SetsAside reports whether the subscription can set the message aside.
+func (d *Delivery) SetsAside() bool { return d.aside != nil }
+
+// SetAside asks the subscription to go on as if the message was settled. It stays unacknowledged.
+func (d *Delivery) SetAside() {
+	select {
+	case d.aside <- struct{}{}:
+	default:
+	}
+}
 
 // Processed reports whether the handler has returned without an error. If the message is nacked then, what failed was outside of the
 // retry middleware: for example the router could not publish what the handler had produced.

@@ -50,6 +50,7 @@ type Gate struct {
 	round   *round        // from one pause to the next
 	changed chan struct{} // closed when a place may have become free; nil while no Enter waits
 	held    int
+	aside   int
 }
 
 // Watcher belongs to a gate, as a handler's breaker does.
@@ -269,9 +270,28 @@ func (g *Gate) Release() {
 	}
 }
 
-// Held is how many messages are held.
+// leastAside is how many messages are set aside at most, where Concurrency is less.
+const leastAside = 16
+
+// SetAside counts a message that is refused for good. It does not pause the handler: it does not show that other copies cannot be
+// published. SetAside reports whether there were not too many before. Call TakeBack when the message is settled.
+func (g *Gate) SetAside() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.aside++
+	return g.aside <= max(g.concurrency, leastAside)
+}
+
+// TakeBack ends a SetAside.
+func (g *Gate) TakeBack() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.aside--
+}
+
+// Held is how many messages are held, those that are set aside included.
 func (g *Gate) Held() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.held
+	return g.held + g.aside
 }

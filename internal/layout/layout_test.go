@@ -57,7 +57,8 @@ var rules = []rule{
 	{
 		folder: "rabbitmq/subscriber",
 		may: []string{
-			watermill, amqp091, module + "/rabbitmq/internal/dial", module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/socket",
+			watermill, amqp091, module + "/internal/binding", module + "/rabbitmq/internal/dial",
+			module + "/rabbitmq/internal/redelivery", module + "/rabbitmq/internal/socket",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/middleware"},
 		why:   "the subscriber is usable without this topology and without retries: it gets what it needs through hooks",

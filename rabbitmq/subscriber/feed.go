@@ -19,6 +19,7 @@ type arrival struct {
 	err      error            // of Config.Unmarshal
 	key      string           // of Config.OrderKey
 	left     bool             // the era
+	aside    bool             // the message takes no place
 }
 
 // leave ends the arrival's part in its era.
@@ -37,7 +38,9 @@ func describe(a *arrival) string {
 
 // settled is called when the delivery was acked, nacked or lost.
 func (a *arrival) settled() {
-	a.era.unsettled.Add(-1)
+	if !a.aside {
+		a.era.unsettled.Add(-1)
+	}
 	a.session.leave()
 }
 

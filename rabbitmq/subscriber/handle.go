@@ -7,35 +7,42 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/binding"
 )
 
 // errExited is the error of a message with which a function of the app has called runtime.Goexit. No function can stop
 // that, so another goroutine goes on.
 var errExited = errors.New("a function of the app ended the goroutine")
 
-// work handles messages, one at a time, until the subscription stops.
+// work handles messages, one at a time, until the subscription stops. A message that is set aside is its last one: another worker
+// goes on.
 func (s *subscription) work() {
 	var a arrival
+	aside := make(chan struct{}, 1)
 	finished := false
 	defer func() {
 		if !finished {
 			s.workers.Go(func() {
 				a.err = errExited
-				s.handle(&a)
+				s.handle(&a, nil)
 				s.feed.handled(&a)
-				s.work()
+				if !a.aside {
+					s.work()
+				}
 			})
 		}
 	}()
-	for s.feed.next(&a) {
-		s.handle(&a)
+	for !a.aside && s.feed.next(&a) {
+		s.handle(&a, aside)
 		s.feed.handled(&a)
 	}
 	finished = true
 }
 
-// handle hands a message out, and settles its delivery when the handler has acked or nacked it.
-func (s *subscription) handle(a *arrival) {
+// handle hands a message out, and settles its delivery when the handler has acked or nacked it. aside receives when the message is
+// to be set aside.
+func (s *subscription) handle(a *arrival, aside chan struct{}) {
 	if a.session.lost() {
 		a.leave()
 		return // the broker delivers it again
@@ -51,10 +58,19 @@ func (s *subscription) handle(a *arrival) {
 	}
 	ctx, end := context.WithCancel(s.contextOf(a))
 	defer end()
+	select {
+	case <-aside: // of a message that was settled at that moment
+	default:
+	}
+	binding.Offer(ctx, aside)
 	a.msg.SetContext(ctx)
 	placed := a.era.take(s.stopping)
 	if placed {
-		defer a.era.free()
+		defer func() {
+			if !a.aside {
+				a.era.free()
+			}
+		}()
 	}
 	if !placed || !s.handOut(a) {
 		a.session.nack(a.delivery.DeliveryTag)
@@ -64,16 +80,22 @@ func (s *subscription) handle(a *arrival) {
 	a.leave()
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
-	select {
-	case <-a.msg.Acked():
-		s.acked(a)
-		return
-	case <-a.msg.Nacked():
-		end()
-		s.nacked(a)
-		return
-	case <-s.expired:
-		end()
+wait:
+	for {
+		select {
+		case <-a.msg.Acked():
+			s.acked(a)
+			return
+		case <-a.msg.Nacked():
+			end()
+			s.nacked(a)
+			return
+		case <-aside:
+			s.setAside(a)
+		case <-s.expired:
+			end()
+			break wait
+		}
 	}
 	select {
 	case <-a.msg.Acked():
@@ -83,6 +105,22 @@ func (s *subscription) handle(a *arrival) {
 	case <-s.givenUp:
 		s.logger.Error("Gave up a message: it was neither acked nor nacked before the close timeout", errNotSettled,
 			watermill.LogFields{"message_uuid": a.msg.UUID})
+	}
+}
+
+// setAside makes a message take no place: neither of the handlers, nor of the workers, nor, once the consumer is followed by
+// another one, of the prefetch.
+func (s *subscription) setAside(a *arrival) {
+	a.aside = true
+	a.era.unsettled.Add(-1)
+	a.era.free()
+	s.workers.Go(s.work)
+	if c := a.session.consumer.Load(); c != nil {
+		c.aside.Add(1)
+		select {
+		case s.limited <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -169,11 +169,12 @@ func (s *subscription) prefetch(bound int) int {
 func (s *subscription) apply(n *session) error {
 	if c := n.consumer.Load(); c == nil && s.bound() == 0 {
 		return nil
-	} else if c != nil && c.bound == s.bound() { // a pause that was ended at once
+	} else if c != nil && c.bound == s.bound() && !c.used() { // a pause that was ended at once, or nothing
 		c.era.setBound(c.bound)
 		n.settler.release()
 		return nil
 	}
+	was := s.session.Load().consumer
 	followed := make(chan error, 1)
 	go func() { followed <- s.follow(n) }()
 	var err error
@@ -194,13 +195,18 @@ func (s *subscription) apply(n *session) error {
 		return err
 	}
 	s.setState(n)
-	if c := n.consumer.Load(); c != nil {
+	if c := n.consumer.Load(); c != nil && was != nil && was.bound == c.bound {
+		s.logger.Info("Consuming beside messages that are set aside", watermill.LogFields{"set_aside": was.aside.Load()})
+	} else if c != nil {
 		s.logger.Info("Consuming with another limit", watermill.LogFields{"in_flight_at_most": c.bound})
 	} else {
 		s.logger.Info("Paused: the consumer is cancelled, and messages stay in the queue", watermill.LogFields{"in_flight": s.inFlight.Load()})
 	}
 	return nil
 }
+
+// used reports whether messages that are set aside take so much of the prefetch that less than half of the bound is left for others.
+func (c *consumer) used() bool { return 2*(c.prefetch-int(c.aside.Load())) <= c.bound }
 
 // follow ends the consumer, and begins one with the new bound on the same channel, where messages in flight are acked.
 //

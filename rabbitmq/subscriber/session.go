@@ -47,6 +47,7 @@ type consumer struct {
 	prefetch   int
 	before     uint64 // deliveries of the channel before it
 	era        *era
+	aside      atomic.Int64  // messages that take no place any more
 	received   chan struct{} // closed when all deliveries have been received
 	last       sync.Once     // closes received
 }
