@@ -67,7 +67,8 @@ type SubscriptionHealth struct {
 	// PausedLimit is how many messages the handler has in flight at most, while those decide whether a handler that has failed goes on.
 	// 0: it takes none. Consuming is then false on RabbitMQ, where the consumer is cancelled.
 	PausedLimit int
-	// Holding is how many messages are held, because their copies cannot be published.
+	// Holding is how many messages are held, because their copies cannot be published. Those that are refused for good are
+	// among them, and pause nothing.
 	Holding int
 
 	// LastError is why the subscription ended, or why it could not begin again, the last time. Nil: never.

@@ -125,8 +125,8 @@ func (h *holder) count(counts bool, wait time.Duration) {
 	}
 }
 
-// setAside makes a message that is refused for good take no place, where the subscription can do that. It reports false where the
-// message is to be given back, because there are too many such messages.
+// setAside makes a message that is refused for good take no place, where the subscription can do that. It reports false
+// where the message is to be given back, because there are too many such messages.
 func (h *holder) setAside() bool {
 	gate := h.in.gate()
 	if gate == nil || h.aside {

@@ -198,21 +198,19 @@ func TestMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) { // not 
 	set := func(size int) {
 		broker.Ctl(t, "eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %[1]d), persistent_term:put(max_message_size, %[1]d).", size))
 	}
-	for name, row := range map[string]struct {
-		concurrency, refused, good int
-		classic                    bool
-	}{
-		"all places": {16, 16, 50, true},
-		"one place":  {1, 2, 5, false},
+	for name, row := range map[string]struct{ concurrency, refused, good int }{
+		"all places": {16, 16, 50}, "one place": {1, 2, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			name, b := names(t)
 			queue := "orders_" + name
-			if row.classic { // what is nacked comes back before all others
-				_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, nil)
-				require.NoError(t, err)
+			large := make([]amqp091.Publishing, row.refused)
+			for i := range large {
+				large[i] = amqp091.Publishing{Body: make([]byte, 2*limit)}
 			}
-			before := broker.Channel(t) // a channel keeps the limit that it was opened with
+			_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, nil) // a nack puts back in front
+			require.NoError(t, err)
+			testapp.Send(t, "", queue, large...)
 			set(limit)
 			t.Cleanup(func() { set(usual) })
 			s := connect(t, name, b)
@@ -225,11 +223,8 @@ func TestMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) { // not 
 				return nil
 			}, middleware.HandlerOptions{Concurrency: row.concurrency})
 			s.run()
-			for range row.refused {
-				large := amqp091.Publishing{Body: make([]byte, 2*limit)}
-				require.NoError(t, before.PublishWithContext(t.Context(), "", queue, false, false, large))
-			}
-			eventually(t, func() bool { return s.log.Count("holding the message") == row.refused }, "each message is held")
+			held := func() bool { return s.log.Count("holding the message") == row.refused }
+			eventually(t, held, "each message is held")
 			s.publish("orders", ids(row.good)...)
 			good.Wait(t, row.good, soon)
 			health := s.Health().Subscriptions[0]

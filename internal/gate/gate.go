@@ -270,11 +270,11 @@ func (g *Gate) Release() {
 	}
 }
 
-// leastAside is how many messages are set aside at most, where Concurrency is less.
+// leastAside is how many messages may be set aside, also where Concurrency is less.
 const leastAside = 16
 
-// SetAside counts a message that is refused for good. It does not pause the handler: it does not show that other copies cannot be
-// published. SetAside reports whether there were not too many before. Call TakeBack when the message is settled.
+// SetAside counts a message that is refused for good. It does not pause the handler: it does not show that other copies
+// cannot be published. SetAside reports whether it is not one too many. Call TakeBack when the message is settled.
 func (g *Gate) SetAside() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

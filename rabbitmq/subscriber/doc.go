@@ -67,6 +67,12 @@
 // taken back more than 32 messages. Before 4.3 a pause counts a delivery of the messages that go back; see the table above. A limit
 // of 1 to n fetches few, so that a probe counts none for the others.
 //
+// # Set aside
+//
+// The retry middleware can set a message aside whose dead letter the broker refuses for good. It stays unacknowledged and in
+// flight, and takes no place of Concurrency. Where such messages leave less than half of the places to others, another consumer
+// with the whole prefetch follows, on the same channel.
+//
 // # Shutdown
 //
 // Close, and the end of Subscribe's context, cancel the consumer, and give back what was fetched and not handed out. The

@@ -15,8 +15,8 @@ import (
 // that, so another goroutine goes on.
 var errExited = errors.New("a function of the app ended the goroutine")
 
-// work handles messages, one at a time, until the subscription stops. A message that is set aside is its last one: another worker
-// goes on.
+// work handles messages, one at a time, until the subscription stops. A message that is set aside is its last one: another
+// worker goes on.
 func (s *subscription) work() {
 	var a arrival
 	aside := make(chan struct{}, 1)
@@ -40,8 +40,8 @@ func (s *subscription) work() {
 	finished = true
 }
 
-// handle hands a message out, and settles its delivery when the handler has acked or nacked it. aside receives when the message is
-// to be set aside.
+// handle hands a message out, and settles its delivery when the handler has acked or nacked it. aside receives when the
+// message is to be set aside.
 func (s *subscription) handle(a *arrival, aside chan struct{}) {
 	if a.session.lost() {
 		a.leave()

@@ -205,7 +205,7 @@ func (s *subscription) apply(n *session) error {
 	return nil
 }
 
-// used reports whether messages that are set aside take so much of the prefetch that less than half of the bound is left for others.
+// used reports whether messages that are set aside leave half of the bound or less of the prefetch to others.
 func (c *consumer) used() bool { return 2*(c.prefetch-int(c.aside.Load())) <= c.bound }
 
 // follow ends the consumer, and begins one with the new bound on the same channel, where messages in flight are acked.
