@@ -69,9 +69,10 @@
 //
 // # Set aside
 //
-// The retry middleware can set a message aside whose dead letter the broker refuses for good. It stays unacknowledged and in
-// flight, and takes no place of Concurrency. Where such messages leave less than half of the places to others, another consumer
-// with the whole prefetch follows, on the same channel.
+// The retry middleware can set a message aside whose dead letter the broker refuses for good. It stays unacknowledged and
+// in flight, and takes no place of Concurrency. So the messages behind it overtake it, also with a Concurrency of 1. Where
+// such messages leave less than half of the places to others, another consumer with the whole prefetch follows, on the
+// same channel.
 //
 // # Shutdown
 //
