@@ -64,8 +64,10 @@ func newApp(opts options, registry prometheus.Registerer, traces trace.TracerPro
 	}
 	rabbit.AddConsumerHandler(a.router, handler, opts.queue, a.bill, middleware.HandlerOptions{
 		Concurrency: 8,
-		// At the end only orders with a fault of their own are left: they are fewer than Least within a Window.
-		Breaker:    &middleware.Breaker{Least: 20, Window: 3 * time.Second, Pause: time.Second, MaxPause: 4 * time.Second},
+		// A third of the calls fail without an outage, and half of them for a moment after it.
+		Breaker: &middleware.Breaker{
+			Ratio: 0.8, Least: 10, Window: 5 * time.Second, Pause: time.Second, MaxPause: 4 * time.Second,
+		},
 		Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = j.outcome },
 	})
 	return a, nil
