@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -194,7 +195,9 @@ func TestADeadLetterThatIsRefusedForGoodHasALastForm(t *testing.T) {
 // broker refuses every form of a copy, because of its body. Each refusal closes a channel: the shared one once for each
 // message. As many such messages as the handler has places are kept beside them.
 func TestMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) { // not parallel: the limit is that of the node
-	const limit, usual = 64 << 10, 16 << 20
+	const limit = 64 << 10
+	usual, err := strconv.Atoi(strings.TrimSpace(broker.Ctl(t, "eval", "{ok, Size} = application:get_env(rabbit, max_message_size), Size.")))
+	require.NoError(t, err)
 	set := func(size int) {
 		broker.Ctl(t, "eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %[1]d), persistent_term:put(max_message_size, %[1]d).", size))
 	}
