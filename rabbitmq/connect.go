@@ -11,10 +11,10 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
 )
 
 // Connect opens two connections to the broker, one for consuming and one for publishing, and returns a Connection that uses them for

@@ -13,10 +13,10 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/management"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
 )
 
 var _ middleware.Connection = (*Connection)(nil)

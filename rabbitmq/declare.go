@@ -14,11 +14,11 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/workqueue"
-	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 

@@ -21,9 +21,9 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // A whole app: two consumer groups get each order, over two connections to the broker. Each group retries by its own schedule.

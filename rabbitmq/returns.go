@@ -9,11 +9,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rota"
 	"github.com/tieredretry/watermill-retry/internal/warning"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
-	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 )
 
 // bounded makes the AMQP requests of one look. The broker closes its channel when it refuses one: the next request opens another.

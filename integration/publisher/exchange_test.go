@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 )
 
 // exchanges are those of an app's own publisher, one for each topic. They and their queues are declared by the publisher.

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 )
 
 func TestNotConfirmedBeforeTheDeadline(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 )
 
 // suspend stops the process of a queue inside the broker. Like a queue without a majority, it takes messages and confirms none.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 )
 
 // A memory declares a queue once for each connection, and again when it may be gone.

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 )
 
 func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 )
 
 // countsNacks reports whether the broker counts basic.nack towards the delivery limit of quorum queues: before 4.3 it does.

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 )
 
 // After an internal error of the broker, Subscribe tries again. The other subscriptions of the connection do, too, and the connection may

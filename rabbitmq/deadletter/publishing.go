@@ -9,12 +9,12 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/lettertext"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/unfit"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
 )
 
 // fresh returns what a redrive of a dead letter publishes to its work queue: the message as its handler got it the first time, and the

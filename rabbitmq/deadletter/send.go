@@ -12,9 +12,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/dial"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/headers"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 )
 
 // A destination is where a letter is sent to: a queue through the default exchange, or an exchange with a routing key.

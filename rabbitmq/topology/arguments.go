@@ -10,7 +10,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 )
 
 // A value checks the value of an argument, and returns it as it is declared: all integers as int64, because amqp091-go cuts an int to 32

@@ -3,7 +3,7 @@ package topology
 import (
 	"errors"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 )
 
 var (

@@ -3,8 +3,8 @@ package topology
 import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 )
 
 // classicOnly are arguments that a quorum queue refuses.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/argument"
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 )
 
 // Retention limits what a dead-letter queue keeps. The broker drops the oldest dead letters: they are lost. The zero value drops none.

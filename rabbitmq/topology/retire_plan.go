@@ -3,7 +3,7 @@ package topology
 import (
 	"slices"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/internal/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 )
 
 // plan finds what is to be deleted.

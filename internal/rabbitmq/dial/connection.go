@@ -1,0 +1,145 @@
+package dial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/socket"
+)
+
+const (
+	openTimeout  = 10 * time.Second // how long the broker may take to open a channel; after that the connection is closed
+	closeTimeout = 5 * time.Second  // how long the broker may take to close the connection
+)
+
+// ErrLost is the reason of a connection that ended without an error from the broker or the network.
+var ErrLost = errors.New("the connection was lost")
+
+// A Connection is one AMQP connection, from its handshake to its end.
+type Connection struct {
+	ID      uint64 // each connection of the process has a higher one than those before it
+	Client  *amqp091.Connection
+	Socket  *socket.Socket
+	Blocked atomic.Bool   // kept up to date by WatchBlocked
+	Closed  chan struct{} // closed by WatchClosed when the connection is lost or closed
+
+	blocks chan amqp091.Blocking
+	closes chan *amqp091.Error
+	reason error // set before Closed is closed; nil: closed without an error
+}
+
+var connections atomic.Uint64
+
+// Connect opens a connection. Every write to its socket has this timeout. The caller runs WatchBlocked and WatchClosed, each in
+// a goroutine of its own. Both return when the connection is closed.
+func (c Config) Connect(ctx context.Context, name string, writeTimeout time.Duration) (*Connection, error) {
+	uri, err := ParseURI(c.URI)
+	if err != nil {
+		return nil, err
+	}
+	var conn *socket.Socket
+	client, _, err := Open(ctx, c.URI, c.Client(name), func(inner net.Conn) net.Conn {
+		conn = socket.New(inner, writeTimeout)
+		return conn
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w%s", place(uri), err, hintOf(uri, err))
+	}
+	return &Connection{
+		ID:     connections.Add(1),
+		Client: client,
+		Socket: conn,
+		Closed: make(chan struct{}),
+		blocks: client.NotifyBlocked(make(chan amqp091.Blocking, 16)),
+		closes: client.NotifyClose(make(chan *amqp091.Error, 1)),
+	}, nil
+}
+
+// Version is the version of the broker as it names it, such as "4.0.5". Empty: it names none.
+func (c *Connection) Version() string {
+	version, _ := c.Client.Properties["version"].(string)
+	return version
+}
+
+// WatchBlocked keeps c.Blocked up to date until the connection is closed, and reports every change.
+func (c *Connection) WatchBlocked(report func(amqp091.Blocking)) {
+	for block := range c.blocks {
+		c.Blocked.Store(block.Active)
+		report(block)
+	}
+}
+
+// WatchClosed closes c.Closed when the connection is closed.
+func (c *Connection) WatchClosed() {
+	if err := <-c.closes; err != nil {
+		c.reason = err
+	}
+	close(c.Closed)
+}
+
+// Channel opens a channel and sets it up. It closes the connection when the broker does not answer in time.
+func (c *Connection) Channel(setUp func(*amqp091.Channel) error) (*amqp091.Channel, error) {
+	limit := time.AfterFunc(openTimeout, func() { _ = c.Socket.Close() })
+	defer limit.Stop()
+	channel, err := c.Client.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := setUp(channel); err != nil {
+		_ = channel.Close()
+		return nil, err
+	}
+	return channel, nil
+}
+
+// Close closes the connection. It does not wait longer than a few seconds for the broker.
+func (c *Connection) Close() { Close(c.Client, c.Socket, closeTimeout) }
+
+// CloseReason is why the connection was closed. It is called only after the close, and waits for WatchClosed.
+func (c *Connection) CloseReason() error {
+	<-c.Closed
+	if c.reason == nil {
+		return ErrLost
+	}
+	return c.reason
+}
+
+// IsLost reports whether an error of the client means that the connection is lost: its socket is closed, or the broker
+// has closed more than a channel. The client itself may notice that later.
+func IsLost(err error) bool {
+	var answer *amqp091.Error
+	if errors.As(err, &answer) {
+		return !answer.Recover
+	}
+	return isOfSocket(err)
+}
+
+func isOfSocket(err error) bool {
+	for _, ended := range []error{
+		net.ErrClosed, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, os.ErrDeadlineExceeded,
+		syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT,
+	} {
+		if errors.Is(err, ended) {
+			return true
+		}
+	}
+	return false
+}
+
+// hintOf explains a connection that ended during the handshake. With TLS 1.3 the server refuses a client certificate after the
+// client's part of the handshake is over. amqp091-go may then fail to write before it reads the server's alert.
+func hintOf(uri amqp091.URI, err error) string {
+	if uri.Scheme != "amqps" || !errors.Is(err, amqp091.ErrClosed) && !isOfSocket(err) {
+		return ""
+	}
+	return ": the connection ended during the handshake; with TLS, the broker ends it when the client's certificate is missing or refused"
+}

@@ -1,0 +1,99 @@
+package headers_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// BenchmarkRetry is one retry of a message: it comes back from its tier, and its copy is made.
+func BenchmarkRetry(b *testing.B) {
+	m := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
+	record := middleware.Record{
+		Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now(), DueAt: time.Now(),
+		Reason: "measured", ErrorType: "*errors.errorString", Topic: "orders", Handler: "billing",
+	}
+	first := amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: make([]byte, 512), Headers: amqp091.Table{publisher.UUIDHeader: "a"}}
+	msg, err := m.Unmarshal(first)
+	if err != nil {
+		b.Fatal(err)
+	}
+	record.Write(msg.Metadata)
+	copied, err := m.Marshal(msg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	copied.Headers["x-death"] = []any{amqp091.Table{"count": int64(1), "queue": "orders.retry.1s", "reason": "expired"}}
+	copied.Headers["x-first-death-queue"] = "orders.retry.1s"
+	copied.Headers["x-last-death-queue"] = "orders.retry.1s"
+	delivery := configtest.ComeBack(copied)
+	b.ReportAllocs()
+	for b.Loop() {
+		msg, err := m.Unmarshal(delivery)
+		if err != nil {
+			b.Fatal(err)
+		}
+		record.Write(msg.Metadata)
+		if _, err := m.Marshal(msg); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// marshaling is a publisher that only marshals.
+type marshaling struct{ edge.Marshaler }
+
+func (m marshaling) Publish(_ string, messages ...*message.Message) error {
+	for _, msg := range messages {
+		if _, err := m.Marshal(msg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (marshaling) Close() error { return nil }
+
+// BenchmarkFailure is a failure in this process: a delivery becomes a message, its handler fails in a goroutine of its own, as the
+// router calls it, and the copy is made.
+func BenchmarkFailure(b *testing.B) {
+	m := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
+	retry, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
+		Publisher: marshaling{m}, Schedule: backoff.Constant(time.Second, 3),
+		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{Topic: naming.RetryKey(p.Topic, p.Tier), Queue: naming.Default.TierQueue(p.Topic, p.Tier)}, nil
+		},
+		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+			return middleware.Destination{Topic: "dead"}, nil
+		},
+	}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	failed := errors.New("measured")
+	handler := retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failed })
+	first := amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: make([]byte, 512), Headers: amqp091.Table{publisher.UUIDHeader: "a"}}
+	done := make(chan error)
+	b.ReportAllocs()
+	for b.Loop() {
+		msg, err := m.Unmarshal(first)
+		if err != nil {
+			b.Fatal(err)
+		}
+		go func() { _, err := handler(msg); done <- err }()
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package headers_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+func TestShrinkCutsTheRecordAndNotTheMessage(t *testing.T) {
+	record := func() amqp091.Table {
+		return amqp091.Table{
+			"app": strings.Repeat("a", 5000), "reason_poisoned": strings.Repeat("r", 1024), "retry_reason": strings.Repeat("r", 1000) + "éé",
+			"retry_error_type": "*errors.errorString", "retry_handler": "billing", "retry_topic": "orders", "retry_failures": "3",
+			"retry_first_failed_at": "x", "retry_last_failed_at": "x", "retry_due_at": "x",
+		}
+	}
+	p := amqp091.Publishing{Headers: record()}
+	headers.Shrink(&p, 100)
+	assert.NotContains(t, p.Headers, "reason_poisoned")
+	assert.Len(t, p.Headers["retry_reason"], 1004)
+
+	p.Headers = record()
+	headers.Shrink(&p, 1024+15+6+1)
+	assert.Equal(t, strings.Repeat("r", 1000)+"é", p.Headers["retry_reason"], "whole characters")
+
+	p.Headers = record()
+	headers.Shrink(&p, 1<<20)
+	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000), "retry_topic": "orders", "retry_failures": "3"}, p.Headers)
+
+	p.Headers = record()
+	p.Headers["retry_dead_reason"] = "exhausted"
+	headers.Shrink(&p, 1<<20)
+	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000)}, p.Headers, "a dead letter needs none of it")
+}
+
+func TestShrinkCutsTheFoldedRecord(t *testing.T) {
+	record := amqp091.Table{
+		"app": "a", "retry_reason": strings.Repeat("r", 1000) + "éé", "retry_error_type": "*errors.errorString", "retry_handler": "billing",
+		"retry_topic": "orders", "retry_failures": "3", "retry_first_arrived_at": "x", "_watermill_delayed_for": "1s", "_watermill_delayed_until": "x",
+		"retry_first_failed_at": "x", "retry_last_failed_at": "x", "retry_due_at": "x",
+	}
+	folded := func(excess int) (shrunk amqp091.Table, saved int) {
+		p := amqp091.Publishing{Headers: headers.Fold(record)}
+		before := len(p.Headers["retry_record"].(string))
+		headers.Shrink(&p, excess)
+		return headers.Unfold(p.Headers), before - len(p.Headers["retry_record"].(string))
+	}
+	for _, excess := range []int{1, 4, 5, 8, 9, 100, 1000, 1040} {
+		_, saved := folded(excess)
+		assert.GreaterOrEqual(t, saved, excess)
+	}
+	whole, _ := folded(0)
+	assert.Equal(t, record, whole)
+
+	p, _ := folded(4 + 5 + 1)
+	assert.NotContains(t, p, "_watermill_delayed_until")
+	assert.Equal(t, strings.Repeat("r", 1000)+"é", p["retry_reason"], "whole characters")
+
+	p, _ = folded(1 << 20)
+	assert.Equal(t, amqp091.Table{"app": "a", "retry_topic": "orders", "retry_failures": "3"}, p)
+}
+
+func TestARecordInOneHeaderOrInManyIsTheSame(t *testing.T) {
+	m := headers.New(textual{}, naming.Default)
+	many := amqp091.Table{publisher.UUIDHeader: "a", "trace": "abc", "retry_failures": "2", "retry_topic": "orders", "retry_reason": "n1:1:\x00é", "retry_due_at": "soon"}
+	read := func(exchange string, table amqp091.Table) message.Metadata {
+		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: exchange, RoutingKey: "1s.orders", Headers: table})
+		require.NoError(t, err)
+		delete(msg.Metadata, middleware.PropertiesKey)
+		return msg.Metadata
+	}
+	for _, exchange := range []string{"retry.return", "retry", ""} {
+		assert.Equal(t, read(exchange, many), read(exchange, headers.Fold(many)))
+	}
+	both := headers.Fold(many)
+	both["retry_failures"] = "1"
+	assert.Equal(t, "2", read("", both)["retry_failures"], "an app without the library keeps the old record beside its own")
+
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: many})
+	require.NoError(t, err)
+	p, err := m.Marshal(msg)
+	require.NoError(t, err)
+	assert.Equal(t, headers.Fold(many), p.Headers)
+	msg.Metadata[middleware.DeadReasonKey] = "exhausted"
+	p, err = m.Marshal(msg)
+	require.NoError(t, err)
+	many[middleware.DeadReasonKey] = "exhausted"
+	assert.Equal(t, many, p.Headers, "a dead letter has a header for each key")
+}
+
+func TestUnreadableFoldedRecord(t *testing.T) {
+	m := headers.New(textual{}, naming.Default)
+	for _, text := range []string{"n", "n1", "n1:", "n2:1", "n-1:1", ":", "n99999999999999999999:1", "n1:1t", "\xff", "n1:1n9:1"} {
+		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_record": text, "retry_failures": "7"}})
+		require.NoError(t, err)
+		assert.Equal(t, message.Metadata{"retry_failures": "7"}, msg.Metadata, "%q", text)
+	}
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_record": "z3:newn1:4"}})
+	require.NoError(t, err)
+	assert.Equal(t, message.Metadata{"retry_failures": "4"}, msg.Metadata, "a letter of a later version")
+}
+
+// bodyOnly drops metadata.
+type bodyOnly struct{}
+
+func (bodyOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	return amqp091.Publishing{Body: msg.Payload}, nil
+}
+
+func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	return message.NewMessage("", d.Body), nil
+}
+
+func TestEveryRecordKeySurvivesAndCanBeCut(t *testing.T) {
+	m := headers.New(bodyOnly{}, naming.Default)
+	delivery := amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{}}
+	for _, key := range middleware.RecordKeys() {
+		delivery.Headers[key] = "of " + key
+	}
+	msg, err := m.Unmarshal(delivery)
+	require.NoError(t, err)
+	p, err := m.Marshal(msg)
+	require.NoError(t, err)
+	for _, key := range middleware.RecordKeys() {
+		assert.Equal(t, "of "+key, msg.Metadata[key])
+		assert.Equal(t, "of "+key, p.Headers[key])
+	}
+	headers.Shrink(&p, 1<<20)
+	assert.Empty(t, p.Headers)
+}
+
+func TestHeadersKeepTheirType(t *testing.T) {
+	decoded, err := headers.RoundTrip(configtest.TypedHeaders)
+	require.NoError(t, err)
+	assert.Equal(t, configtest.TypedHeaders, decoded)
+}
+
+func FuzzProperties(f *testing.F) {
+	f.Add("\x01S\x05hello")
+	f.Add("\rF\x01\x01aA\x02V\xff")
+	f.Add(strings.Repeat("\rA\x01", 100))
+	f.Fuzz(func(t *testing.T, encoded string) { _ = headers.Decode(encoded) })
+}
+
+// textual refuses headers that are not strings, as watermill-amqp's own marshaler does.
+type textual struct{}
+
+func (textual) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	table := amqp091.Table{publisher.UUIDHeader: msg.UUID}
+	for key, value := range msg.Metadata {
+		table[key] = value
+	}
+	return amqp091.Publishing{Headers: table, Body: msg.Payload}, nil
+}
+
+func (textual) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	msg := message.NewMessage("", d.Body)
+	for key, value := range d.Headers {
+		text, ok := value.(string)
+		if !ok {
+			return nil, errors.New("not a string")
+		}
+		msg.Metadata[key] = text
+	}
+	return msg, nil
+}
+
+// foreignHeaders are those that a copy must have too: neither the broker's nor the library's.
+func foreignHeaders(table amqp091.Table) amqp091.Table {
+	foreign := amqp091.Table{}
+	for key, value := range headers.Unfold(table) {
+		if !slices.Contains(ours, key) && !strings.HasPrefix(key, "x-first-death-") && !strings.HasPrefix(key, "x-last-death-") {
+			foreign[key] = value
+		}
+	}
+	return foreign
+}
+
+// ours are the headers of the broker, then those of the library.
+var ours = []string{
+	"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", "_watermill_amqp_redelivered",
+	"retry_record", "retry_publish_id", "retry_user_id", "retry_exchange", "retry_routing_key", "retry_priority", "retry_marshal_error", "retry_properties", "retry_unmarshal_error",
+}
+
+const brokerHeaders = 6
+
+// FuzzMarshaler: headers stay the same over any number of retries, and the dead letter can be read.
+func FuzzMarshaler(f *testing.F) {
+	f.Add("trace", "abc", []byte("body"), int64(5), "retry.return", "1s.orders")
+	f.Add("x-death", "\xff", []byte{}, int64(-1), "", "")
+	f.Add("retry_failures", "-1", []byte(nil), int64(1<<62), "retry.return", ".")
+	f.Add("retry_dead_reason", "mine", []byte("body"), int64(1), "retry", "dead.orders")
+	f.Add("retry_user_id", "root", []byte("body"), int64(1), "shop", "orders")
+	f.Add(publisher.UUIDHeader, "", []byte("body"), int64(1), "", "orders")
+	f.Add("", "", []byte("body"), int64(0), "", "orders")
+	f.Add("retry_record", "n1:2t6:orders", []byte("body"), int64(0), "retry.return", "1s.orders")
+	m, letters := headers.New(textual{}, naming.Default), headers.NewDeadLetters(textual{})
+	f.Fuzz(func(t *testing.T, key, value string, body []byte, number int64, exchange, routingKey string) {
+		raw := append([]byte{}, body...) // never nil, as from the wire
+		sent := amqp091.Table{
+			key: value, key + "n": number, key + "t": amqp091.Table{key: []any{number, raw, value, nil}}, key + "b": raw, key + "s": value,
+			key + "f": float64(number), key + "z": nil, key + "d": time.Unix(number>>32, 0),
+		}
+		want := foreignHeaders(sent)
+		delivery := amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: body, Exchange: exchange, RoutingKey: routingKey, Headers: sent}
+		for range 3 {
+			msg, err := m.Unmarshal(delivery)
+			require.NoError(t, err)
+			p, err := m.Marshal(msg)
+			require.NoError(t, err)
+			require.Equal(t, string(body), string(p.Body))
+			require.Equal(t, want, foreignHeaders(p.Headers))
+			for _, header := range ours[:brokerHeaders] {
+				require.NotContains(t, p.Headers, header, "the broker would count it")
+			}
+			delivery = configtest.ComeBack(p)
+		}
+
+		deaths := []any{amqp091.Table{"reason": value, "queue": key, "time": time.Unix(number>>32, 0), "count": number}, value}
+		for _, xDeath := range []any{nil, deaths, deaths[1:], []any{}, value, number, amqp091.Table{key: value}, []any{amqp091.Table{"reason": number, "time": value}}} {
+			letter := delivery
+			letter.Exchange, letter.RoutingKey, letter.Headers = "retry", "dead.orders", maps.Clone(delivery.Headers)
+			letter.Headers["x-death"] = xDeath
+			msg, err := letters.Unmarshal(letter)
+			require.NoError(t, err)
+			require.Equal(t, string(body), string(msg.Payload))
+			if dead, _ := xDeath.([]any); len(dead) > 0 {
+				if death, ok := dead[0].(amqp091.Table); ok {
+					reason, _ := death["reason"].(string)
+					require.Equal(t, reason, msg.Metadata[middleware.DeadReasonKey], "the broker's reason")
+				}
+			}
+			_, err = letters.Marshal(msg)
+			require.NoError(t, err)
+		}
+	})
+}
+
+func TestRecordReplacesAForeignHeaderOfAnotherType(t *testing.T) {
+	m := headers.New(textual{}, naming.Default)
+	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_failures": int64(7), "retry_due_at": int64(1)}})
+	require.NoError(t, err)
+	msg.Metadata[middleware.FailuresKey] = "1"
+	p, err := m.Marshal(msg)
+	require.NoError(t, err)
+	assert.Equal(t, amqp091.Table{"retry_failures": "1", "retry_due_at": int64(1)}, headers.Unfold(p.Headers))
+	assert.NotContains(t, p.Headers, middleware.FailuresKey)
+}

@@ -1,0 +1,190 @@
+package headers_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// enveloping puts the payload into an envelope. It does so until fault is set.
+type enveloping struct {
+	textual
+	fault any // an error, or the value of a panic
+}
+
+const envelope = "envelope:"
+
+func (e enveloping) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	if err, ok := e.fault.(error); ok {
+		return amqp091.Publishing{Body: []byte("a part")}, err
+	} else if e.fault != nil {
+		panic(e.fault)
+	}
+	p, err := e.textual.Marshal(msg)
+	p.Body = append([]byte(envelope), p.Body...)
+	return p, err
+}
+
+func (e enveloping) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	body, found := bytes.CutPrefix(d.Body, []byte(envelope))
+	if !found {
+		return nil, errors.New("no envelope")
+	}
+	d.Body = body
+	msg, err := e.textual.Unmarshal(d)
+	if err == nil {
+		msg.UUID = msg.Metadata[publisher.UUIDHeader]
+		delete(msg.Metadata, publisher.UUIDHeader)
+	}
+	return msg, err
+}
+
+// unmarshalable panics when it is printed, and when the panic is printed.
+type unmarshalable struct{}
+
+func (unmarshalable) Error() string { panic(unmarshalable{}) }
+
+// failed returns a message that has failed, as the middleware publishes it, and its metadata before.
+func failed(t *testing.T, m edge.Marshaler, why middleware.DeadReason) (*message.Message, message.Metadata) {
+	t.Helper()
+	msg, err := m.Unmarshal(amqp091.Delivery{
+		Acknowledger: configtest.Settled{}, Exchange: "shop", RoutingKey: "eu", ContentType: "application/json", CorrelationId: "c-1",
+		Body: []byte(envelope + "order 1"), Headers: amqp091.Table{publisher.UUIDHeader: "uuid-1", "trace": "abc", "number": int64(7)},
+	})
+	require.NoError(t, err)
+	metadata := maps.Clone(msg.Metadata)
+	middleware.Record{Failures: 2, Topic: "orders", Handler: "billing", Reason: "down", DeadReason: why}.Write(msg.Metadata)
+	return msg, metadata
+}
+
+func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]any{
+		"error": errors.New("no schema"), "panic": "no schema", "unprintable error": unmarshalable{}, "long": errors.New(strings.Repeat("x", 10<<20)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := headers.New(enveloping{fault: fault}, naming.Default)
+			msg, metadata := failed(t, m, middleware.DeadReasonExhausted)
+			p, err := m.Marshal(msg)
+			require.NoError(t, err)
+			assert.Equal(t, "order 1", string(p.Body))
+			assert.Equal(t, "application/json", p.ContentType)
+			assert.Equal(t, "c-1", p.CorrelationId)
+			assert.EqualValues(t, amqp091.Persistent, p.DeliveryMode)
+			for key, value := range map[string]any{
+				publisher.UUIDHeader: "uuid-1", "trace": "abc", "number": int64(7), middleware.DeadReasonKey: "exhausted", "reason_poisoned": "down",
+			} {
+				assert.Equal(t, value, p.Headers[key], key)
+			}
+			assert.NotContains(t, p.Headers, middleware.PropertiesKey)
+			assert.LessOrEqual(t, len(p.Headers["retry_marshal_error"].(string)), 1100)
+
+			letter := configtest.ComeBack(p)
+			letter.Exchange, letter.RoutingKey = "retry", "dead.orders"
+			delete(letter.Headers, "x-death") // the middleware published it
+			for reader, app := range map[string]edge.Marshaler{"the app's": enveloping{fault: fault}, "another": textual{}} {
+				read, err := headers.NewDeadLetters(app).Unmarshal(letter)
+				require.NoError(t, err, reader)
+				assert.Equal(t, "order 1", string(read.Payload), reader)
+				assert.Equal(t, "uuid-1", read.UUID, reader)
+				record, known := middleware.ReadRecord(read.Metadata)
+				require.True(t, known, reader)
+				assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason, reader)
+				assert.Equal(t, "down", record.Reason, reader)
+
+				for _, key := range middleware.RecordKeys() { // a redrive, after the app is repaired
+					delete(read.Metadata, key)
+				}
+				again, err := headers.NewDeadLetters(enveloping{}).Marshal(read)
+				require.NoError(t, err, reader)
+				redriven := configtest.ComeBack(again)
+				redriven.Exchange, redriven.RoutingKey = "", "orders"
+				for _, key := range []string{"x-death", "x-first-death-reason", "x-last-death-queue", "x-delivery-count"} {
+					delete(redriven.Headers, key)
+				}
+				back, err := headers.New(enveloping{}, naming.Default).Unmarshal(redriven)
+				require.NoError(t, err, reader)
+				assert.Equal(t, "order 1", string(back.Payload), reader)
+				assert.Equal(t, "abc", back.Metadata["trace"], reader)
+				assert.Equal(t, len(metadata), len(back.Metadata), "%s: %v", reader, back.Metadata)
+				assert.Equal(t, "application/json", again.ContentType, reader)
+				assert.Equal(t, int64(7), again.Headers["number"], reader)
+			}
+		})
+	}
+}
+
+func TestOnlyADeadLetterIsRaw(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]any{"error": errors.New("no schema"), "panic": "no schema", "unprintable": unmarshalable{}} {
+		m := headers.New(enveloping{fault: fault}, naming.Default)
+		msg, _ := failed(t, m, "")
+		p, err := m.Marshal(msg)
+		require.ErrorContains(t, err, "the app's marshaler", name)
+		assert.Empty(t, p, name)
+		assert.True(t, (&publisher.PublishError{Err: publisher.ErrRefused, Cause: err}).Refused(), name)
+	}
+	m := headers.New(enveloping{fault: fmt.Errorf("registry: %w", os.ErrDeadlineExceeded)}, naming.Default)
+	msg, _ := failed(t, m, middleware.DeadReasonExhausted)
+	_, err := m.Marshal(msg)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "a later try can succeed")
+	assert.False(t, (&publisher.PublishError{Err: publisher.ErrRefused, Cause: err}).Refused())
+}
+
+// A publisher of the app's messages cannot choose that the app's marshaler, which may verify them, is left out.
+func TestForgedRawLetter(t *testing.T) {
+	t.Parallel()
+	forged := amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("order 1"), Headers: amqp091.Table{
+		publisher.UUIDHeader: "uuid-1", "retry_marshal_error": "forged",
+	}}
+	for name, from := range map[string]struct {
+		exchange, routingKey string
+		deaths               []any
+		reader               edge.Marshaler
+	}{
+		"on the work queue":                   {"shop", "eu", nil, headers.New(enveloping{}, naming.Default)},
+		"on the work queue, from a tier":      {"retry.return", "10s.orders", nil, headers.New(enveloping{}, naming.Default)},
+		"dead-lettered by the broker":         {"retry", "dead.orders", []any{amqp091.Table{"reason": "delivery_limit"}}, headers.NewDeadLetters(enveloping{})},
+		"in the dead-letter queue, by itself": {"", "orders.dead", nil, headers.NewDeadLetters(enveloping{})},
+	} {
+		delivery := forged
+		delivery.Exchange, delivery.RoutingKey, delivery.Headers = from.exchange, from.routingKey, maps.Clone(forged.Headers)
+		if from.deaths != nil {
+			delivery.Headers["x-death"] = from.deaths
+		}
+		msg, err := from.reader.Unmarshal(delivery)
+		require.NoError(t, err, name)
+		assert.Empty(t, msg.UUID, "%s: it is marked as unreadable", name)
+		assert.NotContains(t, msg.Metadata, "retry_marshal_error", name)
+		p, err := from.reader.Marshal(msg)
+		require.NoError(t, err, name)
+		assert.NotContains(t, p.Headers, "retry_marshal_error", name)
+	}
+}
+
+func TestShrinkCutsTheReasonOfARawLetter(t *testing.T) {
+	t.Parallel()
+	p := amqp091.Publishing{Headers: amqp091.Table{"retry_marshal_error": strings.Repeat("€", 10), "retry_dead_reason": "exhausted", "app": "a"}}
+	headers.Shrink(&p, 2)
+	assert.Equal(t, strings.Repeat("€", 9), p.Headers["retry_marshal_error"])
+	assert.Equal(t, "exhausted", p.Headers["retry_dead_reason"])
+	headers.Shrink(&p, 1<<20)
+	assert.Equal(t, amqp091.Table{"retry_marshal_error": "", "app": "a"}, p.Headers, "still marked")
+}

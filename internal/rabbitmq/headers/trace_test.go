@@ -1,0 +1,31 @@
+package headers_test
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/middleware"
+)
+
+// TestWaitingMessagesFoldTheTrace: it needs no header of its own on a tier, and comes back with the message.
+func TestWaitingMessagesFoldTheTrace(t *testing.T) {
+	t.Parallel()
+	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	m := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
+	msg := message.NewMessage("order-1", nil)
+	middleware.Record{Failures: 1, Topic: "orders", Traceparent: traceparent}.Write(msg.Metadata)
+	waiting, err := m.Marshal(msg)
+	require.NoError(t, err)
+	assert.NotContains(t, waiting.Headers, middleware.TraceparentKey)
+	back, err := m.Unmarshal(amqp091.Delivery{Acknowledger: new(amqp091.Channel), Exchange: naming.Default.ReturnExchange(), Headers: waiting.Headers})
+	require.NoError(t, err)
+	assert.Equal(t, traceparent, back.Metadata[middleware.TraceparentKey])
+}

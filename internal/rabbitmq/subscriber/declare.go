@@ -1,0 +1,82 @@
+package subscriber
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+)
+
+// A Declaration is what one call of Config.Declare may use.
+type Declaration struct {
+	// Channel is open until Declare returns. The broker closes it when it refuses a declaration.
+	Channel *amqp091.Channel
+
+	// OpenChannel opens another channel on the same connection, for example because the broker has closed Channel. The caller
+	// closes it. It may be called after Declare has returned. When the connection is lost, it returns an error.
+	OpenChannel func() (*amqp091.Channel, error)
+
+	// Connection identifies the AMQP connection. Each connection of the process, also after a reconnect, has a higher number than
+	// those before it. What was declared once on a connection need not be declared again on it, except where LostAt is set.
+	Connection uint64
+
+	// LostAt is when the topic's consumer ended although the connection is open, or when the broker refused to consume because
+	// the queue does not exist: what was declared on this connection before that time may be gone. Zero: nothing is known to be
+	// gone. SubscribeInitialize sets it to the time of the call.
+	LostAt time.Time
+
+	// ServerVersion is the version of the broker as it names it, such as "4.0.5". Empty: it names none.
+	ServerVersion string
+}
+
+// declare calls Config.Declare with a channel that is opened for it: an error of the broker closes the channel.
+func (s *Subscriber) declare(current *dial.Connection, topic string, lostAt time.Time) error {
+	if s.config.Declare == nil {
+		return nil
+	}
+	openChannel := func() (*amqp091.Channel, error) {
+		return current.Channel(func(*amqp091.Channel) error { return nil })
+	}
+	channel, err := openChannel()
+	if err != nil {
+		return fmt.Errorf("topic %q: open a channel to declare: %w", topic, err)
+	}
+	defer channel.Close()
+	declaration := Declaration{
+		Channel: channel, OpenChannel: openChannel, Connection: current.ID, LostAt: lostAt, ServerVersion: current.Version(),
+	}
+	if err := guard("Config.Declare", func() error { return s.config.Declare(declaration, topic) }); err != nil {
+		return fmt.Errorf("topic %q: declare: %w", topic, err)
+	}
+	return nil
+}
+
+// consume declares the topic and opens a session. What Config.Declare remembers may be gone: when the queue does not exist, it
+// declares once more.
+func (s *subscription) consume(current *dial.Connection, lostAt time.Time) (*session, error) {
+	for attempt := 1; ; attempt++ {
+		if err := s.subscriber.declare(current, s.topic, lostAt); err != nil {
+			return nil, err
+		}
+		opened, err := openSession(current, s)
+		if err == nil {
+			return opened, nil
+		}
+		var refused *amqp091.Error
+		if attempt > 1 || s.config.Declare == nil || !errors.As(err, &refused) || refused.Code != amqp091.NotFound {
+			return nil, fmt.Errorf("topic %q: consume queue %q: %w", s.topic, s.queue, err)
+		}
+		lostAt = time.Now()
+	}
+}
+
+// lostOn returns when a consumer of the subscription ended on this connection. Zero: none has.
+func (s *subscription) lostOn(current *dial.Connection) time.Time {
+	if s.lost.connection != current.ID {
+		return time.Time{}
+	}
+	return s.lost.at
+}

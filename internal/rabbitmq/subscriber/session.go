@@ -1,0 +1,248 @@
+package subscriber
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+)
+
+const (
+	answerTimeout       = 5 * time.Second // how long a shutdown waits for the broker to answer basic.cancel or channel.close
+	channelCloseTimeout = 5 * time.Minute // how long the broker may take to close a channel; after that the connection is closed
+)
+
+var errCancelled = errors.New("the broker cancelled the consumer")
+
+// A session is one channel with one consumer at a time, or none while the subscription is paused. It ends in one of three ways: the broker cancels the consumer, the channel is
+// closed by the broker or with the connection, or the subscription stops and cancels the consumer.
+type session struct {
+	*settler
+	users      // workers that receive, and deliveries that are not settled
+	connection *dial.Connection
+	channel    *amqp091.Channel
+	tag        string                   // of the present consumer, or the last one
+	consumer   atomic.Pointer[consumer] // nil: paused
+	arrived    atomic.Uint64            // deliveries that were received
+	filling    atomic.Bool              // arrival is wanted
+	arrival    chan struct{}
+	cancels    chan string
+	closes     chan *amqp091.Error
+	closed     chan struct{} // closed when the channel is
+	reason     error         // set before closed is closed
+}
+
+// A consumer is what one basic.consume has begun.
+type consumer struct {
+	session    *session
+	deliveries <-chan amqp091.Delivery // closed by amqp091-go when the consumer has ended
+	bound      int                     // of the messages in flight
+	prefetch   int
+	before     uint64 // deliveries of the channel before it
+	era        *era
+	aside      atomic.Int64  // messages that take no place any more
+	received   chan struct{} // closed when all deliveries have been received
+	last       sync.Once     // closes received
+}
+
+var consumers atomic.Uint64
+
+func openSession(current *dial.Connection, s *subscription) (*session, error) {
+	channel, err := current.Channel(func(*amqp091.Channel) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	n := &session{
+		connection: current,
+		channel:    channel,
+		cancels:    channel.NotifyCancel(make(chan string, 1)),
+		closes:     channel.NotifyClose(make(chan *amqp091.Error, 1)),
+		closed:     make(chan struct{}),
+		arrival:    make(chan struct{}, 1),
+		users:      users{idle: make(chan struct{})},
+	}
+	n.settler = newSettler(channel, current.Socket, s.stopping)
+	bound := s.bound()
+	if bound == 0 {
+		s.endEra() // of a consumer before it
+		n.settler.consumerEnded()
+		if err := channel.Qos(1, 0, false); err != nil { // by its prefetch an operator sees a handler that is paused
+			_ = channel.Close()
+			return nil, err
+		}
+	} else if err := n.consume(s, bound); err != nil {
+		_ = channel.Close()
+		return nil, err
+	}
+	go n.watchClosed()
+	go n.settler.run()
+	return n, nil
+}
+
+// tag returns the tag of a consumer. The first one of a channel has Tag. A quorum queue would take another one with the same tag for
+// the one before it, while messages of that one are not acknowledged.
+func (c ConsumerConfig) tag(again bool) string {
+	number := strconv.FormatUint(consumers.Add(1), 10)
+	switch {
+	case c.Tag == "":
+		return "watermill-retry-" + number
+	case again:
+		return c.Tag[:min(len(c.Tag), maxShortString-1-len(number))] + "-" + number
+	default:
+		return c.Tag
+	}
+}
+
+// consume begins a consumer.
+func (n *session) consume(s *subscription, bound int) error {
+	prefetch, before := s.prefetch(bound), n.arrived.Load()
+	moved := movesConsumers(n.connection.Version()) && s.isQuorum()
+	if moved { // of a consumer before it on this channel
+		if err := n.channel.Qos(0, 0, true); err != nil {
+			return err
+		}
+	}
+	if err := n.channel.Qos(prefetch, 0, false); err != nil {
+		return err
+	}
+	n.tag = s.config.Consumer.tag(before > 0)
+	n.settler.consumerBegins(before)
+	c := s.config.Consumer
+	deliveries, err := n.channel.Consume(s.queue, n.tag, false, c.Exclusive, c.NoLocal, false, c.Arguments)
+	if err == nil && moved {
+		err = n.channel.Qos(maxPrefetch, 0, true)
+	}
+	if err != nil {
+		return err
+	}
+	n.consumer.Store(&consumer{
+		session: n, deliveries: deliveries, bound: bound, prefetch: prefetch, before: before, era: s.presentEra(bound), received: make(chan struct{}),
+	})
+	return nil
+}
+
+// movesConsumers reports whether the broker may move a consumer to a new queue, in place of basic.cancel, when its queue is deleted and
+// declared anew within milliseconds. It then loses what the queue delivers (seen on 3.10.8, not on 4.0 and 4.3). It cannot move a
+// consumer to a quorum queue on a channel with a global prefetch, which quorum queues refuse, and sends basic.cancel. So that prefetch
+// is set after basic.consume, to the highest value. From 3.12 on, an operator can forbid it, and the broker would close the connection.
+func movesConsumers(version string) bool {
+	return strings.HasPrefix(version, "3.10.") || strings.HasPrefix(version, "3.11.")
+}
+
+func (s *subscription) isQuorum() (quorum bool) {
+	err := guard("Config.Quorum", func() error { quorum = s.config.Quorum(s.queue); return nil })
+	return quorum && err == nil
+}
+
+var errChannelClosed = errors.New("the channel was closed")
+
+// watchClosed closes n.closed when the channel is closed.
+func (n *session) watchClosed() {
+	if err := <-n.closes; err != nil {
+		n.reason = err
+	} else {
+		n.reason = errChannelClosed
+	}
+	n.settler.end()
+	close(n.closed)
+}
+
+// lost reports whether messages of the session cannot be settled any more.
+func (n *session) lost() bool { return n.channel.IsClosed() }
+
+// wait returns the reason when the session ends, and nil when stopping is closed or limited receives.
+func (n *session) wait(stopping, limited <-chan struct{}) error {
+	select {
+	case <-n.closed:
+		return n.reason
+	case _, open := <-n.cancels:
+		if !open {
+			<-n.closed
+			return n.reason
+		}
+		return fmt.Errorf("%w %q", errCancelled, n.tag)
+	case <-stopping:
+		return nil
+	case <-limited:
+		return nil
+	}
+}
+
+// cancel cancels the consumer. Afterwards, amqp091-go closes its deliveries when all of them have been received. When the broker
+// does not answer in time, the channel is closed.
+func (n *session) cancel(patience time.Duration) {
+	if n.consumer.Load() == nil {
+		return
+	}
+	answered := make(chan struct{})
+	go func() {
+		_ = n.channel.Cancel(n.tag, false)
+		close(answered)
+	}()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case <-answered:
+	case <-n.closed:
+	case <-limit.C:
+		go n.close()
+		n.settler.end()
+	}
+}
+
+// retire gives back the deliveries that no worker has received, waits until all other messages of the session are settled, or
+// until givenUp is closed, and closes the channel. The consumer has ended before.
+func (n *session) retire(givenUp <-chan struct{}) {
+	n.settler.consumerEnded()
+	n.drain()
+	n.users.retire()
+	select {
+	case <-n.idle:
+	case <-givenUp:
+	case <-n.settler.over:
+	}
+	n.settler.flush()
+	closed := make(chan struct{})
+	go func() {
+		n.close()
+		close(closed)
+	}()
+	limit := time.NewTimer(answerTimeout)
+	defer limit.Stop()
+	select {
+	case <-closed:
+	case <-n.settler.over:
+	case <-limit.C:
+	}
+}
+
+// close closes the channel. When the broker does not answer for very long, it closes the connection.
+func (n *session) close() {
+	limit := time.AfterFunc(channelCloseTimeout, func() { _ = n.connection.Socket.Close() })
+	defer limit.Stop()
+	_ = n.channel.Close()
+}
+
+// drain gives back the deliveries that no worker has received. The consumer has ended before.
+func (n *session) drain() {
+	c := n.consumer.Load()
+	for open := c != nil; open; {
+		var d amqp091.Delivery
+		select {
+		case d, open = <-c.deliveries:
+			if open {
+				n.arrived.Add(1)
+				n.nack(d.DeliveryTag)
+			}
+		case <-n.settler.over:
+			open = false
+		}
+	}
+}

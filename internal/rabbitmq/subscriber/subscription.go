@@ -1,0 +1,339 @@
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+)
+
+// giveUpAfter is how long messages in flight may go on after their contexts have ended.
+const giveUpAfter = time.Second
+
+// A subscription is one Subscribe call. It has a session at a time, and workers that outlive its sessions.
+type subscription struct {
+	subscriber *Subscriber
+	config     *Config
+	connection *Connection
+	logger     watermill.LoggerAdapter
+	topic      string
+	queue      string
+	values     context.Context // Subscribe's context, without its end
+	nacks      *nackCounts
+
+	session  atomic.Pointer[sessionState]
+	limit    atomic.Int64        // what was asked for; less than 0: none
+	limited  chan struct{}       // receives after a change of limit
+	places   atomic.Pointer[era] // the present or last one
+	changing change              // of the consumer, because of a limit
+	detach   func()              // of Config.Limits
+	era      *era                // nil: none. Only what opens sessions and changes limits uses it, one after the other
+	feed     feed
+	workers  sync.WaitGroup
+	retiring sync.WaitGroup // sessions that are not the current one any more
+	inFlight atomic.Int64
+	counts   struct{ deliveries, redeliveries, reconnects atomic.Uint64 } // of Health
+	failed   failure
+	lost     struct { // when the last session ended; only run and start use it
+		connection uint64
+		at         time.Time
+	}
+
+	handing sync.RWMutex // held for reading while a message is handed out
+	closed  bool         // guarded by handing: out is closed
+	out     chan *message.Message
+
+	stopping chan struct{} // closed: nothing more is handed out
+	expired  chan struct{} // closed: the contexts of messages in flight end
+	givenUp  chan struct{} // closed: messages in flight are not waited for any more
+	done     chan struct{} // closed: all is over
+	once     sync.Once     // closes stopping
+}
+
+// A sessionState is replaced, never changed.
+type sessionState struct {
+	session  *session  // nil: there is none
+	consumer *consumer // nil: there is none
+	since    time.Time
+	changed  chan struct{} // closed when another sessionState has replaced this one
+}
+
+func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue string) *subscription {
+	s := &subscription{
+		subscriber: subscriber,
+		config:     &subscriber.config,
+		connection: subscriber.connection,
+		logger:     subscriber.logger.With(watermill.LogFields{"topic": topic, "queue": queue}),
+		topic:      topic,
+		queue:      queue,
+		values:     context.WithoutCancel(ctx),
+		nacks:      newNackCounts(),
+		out:        make(chan *message.Message),
+		stopping:   make(chan struct{}),
+		expired:    make(chan struct{}),
+		givenUp:    make(chan struct{}),
+		done:       make(chan struct{}),
+		limited:    make(chan struct{}, 1),
+	}
+	s.limit.Store(-1)
+	s.setState(nil)
+	s.feed = arrivals{s}
+	if subscriber.config.OrderKey != nil && subscriber.config.Concurrency > 1 {
+		s.feed = newOrdered(s)
+	}
+	return s
+}
+
+// start opens the first session. After an error, the subscription is over.
+func (s *subscription) start(ctx context.Context) error {
+	first, err := s.begin(ctx)
+	if err != nil {
+		s.end()
+		return err
+	}
+	s.setState(first)
+	for range s.config.Concurrency {
+		s.workers.Go(s.work)
+	}
+	if o, ok := s.feed.(*ordered); ok {
+		s.workers.Go(o.dispatch)
+	}
+	go s.run(ctx, first)
+	return nil
+}
+
+// beginTimeout is how long begin tries again.
+const beginTimeout = 10 * time.Second
+
+// begin opens the first session. What is wrong at the start is returned at once, with one exception: the broker's internal error,
+// with which RabbitMQ 3.10 closes a connection that consumes a quorum queue while another instance declares it.
+func (s *subscription) begin(ctx context.Context) (*session, error) {
+	current, err := s.connection.now()
+	if err != nil {
+		return nil, err
+	}
+	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
+	patience, cancel := context.WithTimeout(ctx, beginTimeout)
+	defer cancel()
+	for again := false; ; again = true {
+		first, err := s.open(ctx, current)
+		var refused *amqp091.Error
+		internal := errors.As(err, &refused) && refused.Code == amqp091.InternalError
+		if err == nil || !internal && !again { // other subscriptions try again, too, and can close the connection once more
+			return first, err
+		}
+		s.logger.Error("Cannot consume, trying again", err, watermill.LogFields{"next_attempt_within": pause.Bound().String()})
+		select {
+		case <-time.After(pause.Next()):
+		case <-patience.Done():
+			return nil, err
+		case <-s.stopping:
+			return nil, err
+		}
+		if current = s.connection.await(patience.Done()); current == nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *subscription) stop() { s.once.Do(func() { close(s.stopping) }) }
+
+func (s *subscription) stopped() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *subscription) end() {
+	if s.detach != nil {
+		s.detach()
+	}
+	s.subscriber.remove(s)
+	close(s.done)
+}
+
+// attach calls Config.Limits. After an error, the subscription is over.
+func (s *subscription) attach() error {
+	if s.config.Limits == nil {
+		return nil
+	}
+	err := guard("Config.Limits", func() error { s.detach = s.config.Limits(s.setLimit, s.taken); return nil })
+	if err != nil {
+		s.end()
+	}
+	return err
+}
+
+// setState makes a session, with its consumer, the current one. Nil: there is none.
+func (s *subscription) setState(current *session) {
+	next := &sessionState{session: current, since: time.Now(), changed: make(chan struct{})}
+	if current != nil {
+		next.consumer = current.consumer.Load()
+	}
+	old := s.session.Load()
+	if old != nil && (old.consumer == nil) == (next.consumer == nil) {
+		next.since = old.since
+	}
+	s.session.Store(next) // only one goroutine at a time sets it
+	if old != nil {
+		close(old.changed)
+	}
+}
+
+// run keeps a session open until ctx ends or the subscription stops.
+func (s *subscription) run(ctx context.Context, current *session) {
+	defer s.end()
+	defer context.AfterFunc(ctx, s.stop)()
+	if current.consumer.Load() != nil {
+		s.logger.Info("Consuming", nil)
+	} else {
+		s.logger.Info("Paused: messages stay in the queue", nil)
+	}
+	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: min(s.connection.config.ReconnectMax, longestAgain)}
+	for current != nil {
+		begin := time.Now()
+		reason := s.keep(current)
+		if s.stopped() {
+			break
+		}
+		s.lost.connection, s.lost.at = current.connection.ID, time.Now()
+		s.setState(nil)
+		s.failed.set(reason)
+		s.logger.Error("The consumer has ended, consuming again", reason, nil)
+		retired := current
+		s.retiring.Go(func() { retired.retire(s.givenUp) })
+		if time.Since(begin) > pause.Max {
+			pause.Reset()
+		}
+		if errors.Is(reason, errCancelled) {
+			pause.AtLeast(dial.AfterDeletion)
+		}
+		current = s.reopen(ctx, pause.Next())
+	}
+	s.shutDown(current)
+	s.logger.Info("Stopped consuming", nil)
+}
+
+// keep makes a session follow the limit. It returns the reason when the session ends, and nil when the subscription stops.
+func (s *subscription) keep(current *session) error {
+	for {
+		if err := s.apply(current); err != nil {
+			return err
+		}
+		if err := current.wait(s.stopping, s.limited); err != nil || s.stopped() {
+			return err
+		}
+	}
+}
+
+// longestAgain bounds the pause after a session that could be opened. A message that no client can read ends each
+// session at once, until the delivery limit of its queue, and the other messages of the connection wait as long.
+const longestAgain = time.Second
+
+// reopen opens a session after a pause, and again after longer ones. It returns nil when the subscription stops.
+func (s *subscription) reopen(ctx context.Context, wait time.Duration) *session {
+	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
+	for ; ; wait = pause.Next() {
+		select {
+		case <-time.After(wait):
+		case <-s.stopping:
+			return nil
+		}
+		current := s.connection.await(s.stopping)
+		if current == nil {
+			return nil
+		}
+		next, err := s.open(ctx, current)
+		switch {
+		case err == nil:
+			s.setState(next)
+			s.counts.reconnects.Add(1)
+			if next.consumer.Load() != nil {
+				s.logger.Info("Consuming again", nil)
+			} else {
+				s.logger.Info("Connected again, and paused: messages stay in the queue", nil)
+			}
+			return next
+		case s.stopped() || ctx.Err() != nil:
+			s.stop()
+			return nil
+		}
+		s.failed.set(err)
+		s.logger.Error("Cannot consume again", err, watermill.LogFields{"next_attempt_within": pause.Bound().String()})
+	}
+}
+
+// open declares the topic and opens a session. It does not wait for the broker, nor for Config.Declare, when ctx ends or the
+// subscription stops.
+func (s *subscription) open(ctx context.Context, current *dial.Connection) (*session, error) {
+	type result struct {
+		session *session
+		err     error
+	}
+	opened := make(chan result, 1)
+	lostAt := s.lostOn(current)
+	go func() {
+		session, err := s.consume(current, lostAt)
+		opened <- result{session, err}
+	}()
+	err := ErrClosed
+	select {
+	case r := <-opened:
+		return r.session, r.err
+	case <-s.stopping:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	go func() {
+		if r := <-opened; r.session != nil {
+			r.session.cancel(answerTimeout)
+			r.session.retire(s.givenUp)
+		}
+	}()
+	return nil, err
+}
+
+// shutDown cancels the consumer, gives back what was not handed out, and waits for messages in flight.
+func (s *subscription) shutDown(current *session) {
+	contexts := time.AfterFunc(s.config.CloseTimeout, func() { close(s.expired) })
+	defer contexts.Stop()
+	waiting := time.AfterFunc(s.config.CloseTimeout+giveUpAfter, func() { close(s.givenUp) })
+	defer waiting.Stop()
+
+	s.handing.Lock() // every worker that hands out a message has seen s.stopping
+	s.closed = true
+	close(s.out)
+	s.handing.Unlock()
+
+	if current != nil {
+		current.cancel(answerTimeout)
+		s.retiring.Go(func() { current.retire(s.givenUp) })
+	}
+	s.feed.giveBack()
+	s.workers.Wait()
+	s.setState(nil)
+	s.retiring.Wait()
+}
+
+func (s *subscription) health() SubscriptionHealth {
+	state := s.session.Load()
+	h := SubscriptionHealth{
+		Name: s.config.Name, Topic: s.topic, Queue: s.queue,
+		Since: state.since, InFlight: int(s.inFlight.Load()), Paused: s.limit.Load() == 0,
+		Concurrency: s.config.Concurrency,
+		Deliveries:  s.counts.deliveries.Load(), Redeliveries: s.counts.redeliveries.Load(), Reconnects: s.counts.reconnects.Load(),
+	}
+	h.Consuming = state.consumer != nil || state.session != nil && !h.Paused // while a limit changes there is no consumer for a moment
+	h.LastErrorAt, h.LastError = s.failed.get()
+	return h
+}

@@ -1,0 +1,142 @@
+package workqueue
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// protection are the arguments that topology.Protect may add. An existing queue need not have them.
+var protection = []string{
+	argument.QueueType, argument.DeliveryLimit, argument.DeadLetterExchange, argument.DeadLetterRoutingKey, argument.DeadLetterStrategy,
+	argument.Overflow,
+}
+
+// maxArguments is more than RabbitMQ has for queues.
+const maxArguments = 32
+
+// declare declares the queue if it does not exist, and returns the arguments that it has. AMQP 0-9-1 has no method to read the
+// arguments of a queue. So declare repeats the declaration with each value that the broker's refusal names, until the broker
+// accepts it.
+func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
+	arguments := maps.Clone(want.Arguments)
+	for range maxArguments {
+		channel, err := b.Channel() // the broker closes it with each refusal
+		if err != nil {
+			return nil, fmt.Errorf("cannot inspect work queue %q: %w", want.Name, err)
+		}
+		_, err = channel.QueueDeclare(want.Name, want.Durable, false, false, false, arguments)
+		if err == nil {
+			return arguments, channel.Close()
+		}
+		differs, ok := refusal.DifferenceIn(err)
+		if !ok || !strings.HasPrefix(differs.Argument, "x-") {
+			return nil, refusal.Explain("declare queue", want.Name, err)
+		}
+		if arguments == nil {
+			arguments = amqp091.Table{}
+		}
+		if have := differs.Value(arguments[differs.Argument]); have != nil {
+			arguments[differs.Argument] = have
+		} else {
+			delete(arguments, differs.Argument)
+		}
+	}
+	return nil, fmt.Errorf("cannot read the arguments of work queue %q: the broker refused %d declarations", want.Name, maxArguments)
+}
+
+// Arguments returns the arguments of a queue, and false if it does not exist. It declares nothing, unless the queue is deleted meanwhile.
+func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool, err error) {
+	channel, err := b.Channel()
+	if err != nil {
+		return nil, false, fmt.Errorf("cannot look at queue %q: %w", queue.Name, err)
+	}
+	_, err = channel.QueueDeclarePassive(queue.Name, queue.Durable, false, false, false, nil)
+	switch {
+	case refusal.IsCode(err, amqp091.NotFound):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, refusal.Explain("look at queue", queue.Name, err)
+	}
+	if err := channel.Close(); err != nil {
+		return nil, false, err
+	}
+	have, err = declare(b, queue)
+	return have, true, err
+}
+
+// OtherPrefix returns the prefix with which an existing work queue was declared, where it is another one. The app's
+// own dead-letter exchange is none.
+func OtherPrefix(app topology.Queue, have amqp091.Table, prefix naming.Prefix) (other string, differs bool) {
+	other, _ = have[argument.DeadLetterExchange].(string)
+	_, own := app.Arguments[argument.DeadLetterExchange]
+	differs = !own && other != "" && other != prefix.RetryExchange() && have[argument.DeadLetterRoutingKey] == naming.DeadKey(app.Name)
+	return other, differs
+}
+
+// OtherPrefixReason and OtherPrefixAdvice are what an operator must know of a work queue with two prefixes.
+const OtherPrefixReason = "what waits on the tiers of the first one comes back, but each prefix has tiers and orphans of its own"
+
+func OtherPrefixAdvice(other string) string {
+	return fmt.Sprintf("set Prefix to %q, or keep the new one: `wmretry status --prefix %s` shows what still waits", other, other)
+}
+
+// conflict returns the first of Conflicts.
+func conflict(app topology.Queue, have amqp091.Table) error {
+	if all := Conflicts(app, have); len(all) > 0 {
+		return all[0]
+	}
+	return nil
+}
+
+// Conflicts returns the arguments of an existing work queue that differ from the app's configuration. The arguments that the app has not set
+// and that topology.Protect may add can differ.
+func Conflicts(app topology.Queue, have amqp091.Table) []*topology.ArgumentConflictError {
+	wanted := maps.Clone(app.Arguments)
+	if wanted == nil {
+		wanted = amqp091.Table{}
+	}
+	for _, key := range protection {
+		if _, set := wanted[key]; !set && have[key] != nil {
+			wanted[key] = have[key]
+		}
+	}
+	return Differences(app.Name, wanted, have)
+}
+
+// Differences returns the arguments of an object that differ from those wanted, as the broker compares them.
+func Differences(name string, wanted, have amqp091.Table) (all []*topology.ArgumentConflictError) {
+	keys := amqp091.Table{}
+	maps.Copy(keys, wanted)
+	maps.Copy(keys, have)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if key == argument.QueueType && isClassic(wanted[key]) && isClassic(have[key]) || sameArgument(wanted[key], have[key]) {
+			continue
+		}
+		all = append(all, &topology.ArgumentConflictError{Object: name, Argument: key, Want: valueText(wanted[key]), Have: valueText(have[key])})
+	}
+	return all
+}
+
+func isClassic(kind any) bool { return kind == nil || kind == string(topology.Classic) }
+
+// sameArgument compares as the broker does: all integer types are equal.
+func sameArgument(a, b any) bool {
+	return reflect.DeepEqual(a, b) || a != nil && b != nil && fmt.Sprint(a) == fmt.Sprint(b)
+}
+
+func valueText(value any) string {
+	if value == nil {
+		return "none"
+	}
+	return fmt.Sprint(value)
+}

@@ -1,0 +1,255 @@
+// Package workqueue inspects the app's work queues on the broker before the app consumes them: whether they exist, which
+// arguments they have, and whether this broker keeps their messages.
+package workqueue
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// Config configures New.
+type Config struct {
+	URI        string
+	Connection func() amqp091.Config // a new copy for each connection
+
+	Prefix                 naming.Prefix
+	QueueType              topology.QueueType
+	AllowUnprotectedQuorum bool
+	DeadLetters            topology.Retention
+}
+
+// Inspector inspects work queues. It is safe for concurrent use.
+type Inspector struct {
+	config Config
+
+	mu     sync.Mutex
+	queues map[string]*queue
+	known  map[string]amqp091.Table // the arguments that each queue had the last time
+	warned map[string]bool
+	probed map[string]bool // exchanges
+}
+
+// queue is the result of an inspection. Its lock makes handlers of the same queue wait for each other; those of other queues do
+// not wait.
+type queue struct {
+	mu        sync.Mutex
+	inspected bool
+	arguments amqp091.Table // as it has them on the broker
+}
+
+// New returns an Inspector. It does not connect.
+func New(config Config) *Inspector {
+	return &Inspector{config: config, queues: map[string]*queue{}, known: map[string]amqp091.Table{}, warned: map[string]bool{}, probed: map[string]bool{}}
+}
+
+// Declare declares the topology, the work queue included if it does not exist, and returns the arguments that the work queue
+// has. app is the work queue as the app's configuration describes it. declareRetry is Topology.DeclareRetry, or declares less of it.
+func (i *Inspector) Declare(
+	b Broker, app topology.Queue, t topology.Topology, declareRetry func(topology.Topology, *amqp091.Channel) error, logger watermill.LoggerAdapter,
+) (amqp091.Table, error) {
+	v := parseVersion(b.Version)
+	if err := i.checkBroker(app, v, logger); err != nil {
+		return nil, err
+	}
+	var have amqp091.Table
+	err := whileAbsent(func() (err error) { have, err = declare(b, t.WorkQueue); return err })
+	if err != nil {
+		return nil, err
+	}
+	if err := i.checkQueue(app, have, v, logger); err != nil {
+		return nil, err
+	}
+	t = t.Existing(have)
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	i.known[app.Name] = have
+	i.mu.Unlock()
+	err = whileAbsent(func() error {
+		channel, err := b.Channel()
+		if err != nil {
+			return fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", app.Name, err)
+		}
+		defer channel.Close() // before the probe: in an alarm the broker answers nothing after it
+		return declareRetry(t, channel)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return have, i.probe(b, t)
+}
+
+// whileAbsent repeats a declaration, for up to a second, where another instance is just creating one of its queues.
+func whileAbsent(declare func() error) (err error) {
+	pause := dial.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond}
+	for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(pause.Next()) {
+		if err = declare(); !refusal.IsAbsent(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// Known returns the arguments that a work queue had when it was declared the last time.
+func (i *Inspector) Known(name string) (amqp091.Table, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	arguments, known := i.known[name]
+	return maps.Clone(arguments), known
+}
+
+// Check checks the topology and declares nothing. It checks the broker first, because a broker may refuse the topology. It
+// publishes last, because that needs the exchange.
+func (i *Inspector) Check(b Broker, app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) error {
+	if err := i.checkBroker(app, parseVersion(b.Version), logger); err != nil {
+		return err
+	}
+	channel, err := b.Channel()
+	if err != nil {
+		return fmt.Errorf("cannot open a channel to verify the topology of work queue %q: %w", app.Name, err)
+	}
+	err = t.Verify(channel)
+	_ = channel.Close()
+	if err != nil {
+		return err
+	}
+	return i.probe(b, t)
+}
+
+// Resolve is Declare with a connection of its own. It inspects each queue once, and again after Forget. It reports whether it has
+// declared the topology.
+func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (arguments amqp091.Table, declared bool, err error) {
+	arguments, err = i.once(app.Name, func(b Broker) (amqp091.Table, error) {
+		declared = true
+		return i.Declare(b, app, t, topology.Topology.DeclareRetry, logger)
+	})
+	return arguments, declared, err
+}
+
+// Verify is Check with a connection of its own. It reports whether it has inspected the queue: it does so only once.
+func (i *Inspector) Verify(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (inspected bool, err error) {
+	_, err = i.once(app.Name, func(b Broker) (amqp091.Table, error) {
+		inspected = true
+		return nil, i.Check(b, app, t, logger)
+	})
+	return inspected, err
+}
+
+// Forget makes the next call of Resolve or Verify inspect the queue again: it may have been replaced.
+func (i *Inspector) Forget(name string) {
+	q := i.queue(name)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.inspected = false
+}
+
+// once calls inspect, over a new connection, unless the queue has been inspected without an error.
+func (i *Inspector) once(name string, inspect func(Broker) (amqp091.Table, error)) (amqp091.Table, error) {
+	q := i.queue(name)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.inspected {
+		return maps.Clone(q.arguments), nil
+	}
+	err := i.Dial(name, func(b Broker) (err error) {
+		q.arguments, err = inspect(b)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	q.inspected = true
+	return maps.Clone(q.arguments), nil
+}
+
+func (i *Inspector) queue(name string) *queue {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	q := i.queues[name]
+	if q == nil {
+		q = &queue{}
+		i.queues[name] = q
+	}
+	return q
+}
+
+// checkBroker refuses what the broker would refuse, with the reason, and warns once of each way in which it may lose messages.
+func (i *Inspector) checkBroker(app topology.Queue, v version, logger watermill.LoggerAdapter) error {
+	if !app.Durable && v.refusesTransient() {
+		return fmt.Errorf("%w: work queue %q is not durable, which RabbitMQ %s refuses: set AMQP.Queue.Durable, as amqp.NewDurableQueueConfig does",
+			topology.ErrTransientQueue, app.Name, v)
+	}
+	if v.losesCycles() {
+		i.warnOnce("version", logger, fmt.Sprintf("RabbitMQ %s can drop messages that are dead-lettered more than once: update to 3.13.3 or later", v))
+	}
+	if i.config.QueueType == topology.Classic {
+		i.warnOnce("classic", logger, "QueueType is classic: a classic tier dead-letters expired messages without a confirm, so a message that is "+
+			"just expiring is lost if the broker crashes, and in a cluster a classic queue is not replicated. Quorum queues do not lose messages this way")
+	}
+	if limits := i.config.DeadLetters; limits != (topology.Retention{}) {
+		i.warnOnce("retention", logger, fmt.Sprintf("DeadLetters has a limit (%v): the broker drops the oldest dead letters of each work queue at this limit, "+
+			"and they are lost", limits))
+	}
+	return nil
+}
+
+// checkQueue refuses a queue that differs from the app's configuration or that loses messages on this broker, and warns once of
+// a queue without a dead-letter exchange.
+func (i *Inspector) checkQueue(app topology.Queue, have amqp091.Table, v version, logger watermill.LoggerAdapter) error {
+	if err := conflict(app, have); err != nil {
+		return err
+	}
+	i.warnOfRefusals(app.Name, have, logger)
+	if other, differs := OtherPrefix(app, have, i.config.Prefix); differs {
+		i.warnOnce("prefix of "+app.Name, logger, fmt.Sprintf("work queue %q was declared with the Prefix %q, and now has the Prefix %q too: %s. %s",
+			app.Name, other, string(i.config.Prefix), OtherPrefixReason, OtherPrefixAdvice(other)))
+	}
+	if _, protected := have[argument.DeadLetterExchange]; protected {
+		return nil
+	}
+	quorum := have[argument.QueueType] == string(topology.Quorum)
+	command := PolicyCommand(vhostOf(i.config.URI, i.config.Connection()), app.Name, i.config.Prefix, quorum)
+	if quorum && v.dropsAtDeliveryLimit() && !i.config.AllowUnprotectedQuorum {
+		return fmt.Errorf("%w: work queue %q on RabbitMQ %s has no dead-letter exchange, so a message that is requeued 20 times is dropped: "+
+			"protect the queue with a policy (%s), then set AllowUnprotectedQuorum", topology.ErrUnprotectedQuorum, app.Name, v, command)
+	}
+	i.warnOnce("queue "+app.Name, logger, fmt.Sprintf("work queue %q has no dead-letter exchange, so a message that the broker itself gives up is dropped. "+
+		"A policy protects it: %s", app.Name, command))
+	return nil
+}
+
+// warnOfRefusals warns of a work queue that can be full.
+func (i *Inspector) warnOfRefusals(name string, have amqp091.Table, logger watermill.LoggerAdapter) {
+	overflow, _ := have[argument.Overflow].(string)
+	_, messages := have[argument.MaxLength]
+	_, bytes := have[argument.MaxLengthBytes]
+	if strings.HasPrefix(overflow, argument.RejectPublish) && (messages || bytes) {
+		i.warnOnce("full "+name, logger, fmt.Sprintf("work queue %q refuses messages while it is full (x-overflow=%s): retries that come back to it then "+
+			"wait until 3 to 6 minutes after they are due, also where it has room again after a second. Raise the length limit or remove it, "+
+			"but do not remove x-overflow alone: the queue then drops its oldest messages. In a group, its inbox keeps the other work queues in time", name, overflow))
+	}
+}
+
+func (i *Inspector) warnOnce(about string, logger watermill.LoggerAdapter, text string) {
+	i.mu.Lock()
+	warned := i.warned[about]
+	i.warned[about] = true
+	i.mu.Unlock()
+	if !warned {
+		warning.Log(logger, text, nil)
+	}
+}
