@@ -65,6 +65,21 @@ func (l layouts) wait(t topology.Topology, key string, messages int) {
 	}
 }
 
+// fill publishes to a queue until it refuses: a quorum queue tells its publishers only after it is full, and takes more meanwhile.
+func (l layouts) fill(queue string) {
+	l.t.Helper()
+	channel := broker.Channel(l.t)
+	require.NoError(l.t, channel.Confirm(false))
+	for range 100 {
+		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{})
+		require.NoError(l.t, err)
+		if !confirm.Wait() {
+			return
+		}
+	}
+	require.Fail(l.t, "the queue took 100 messages", queue)
+}
+
 func (l layouts) retire(config topology.RetireConfig) (left []string) {
 	l.t.Helper()
 	left, err := topology.Retire(l.t.Context(), broker.Connect(l.t), config)
@@ -241,6 +256,7 @@ func TestRetireLeavesMessages(t *testing.T) {
 		old.WorkQueue.Arguments = full
 		current := l.of(queue, "other", time.Second).Existing(full)
 		l.declare(old, current)
+		l.fill(old.WorkQueue.Name)
 		l.wait(old, "100ms."+old.WorkQueue.Name, 20)
 		l.wait(old, "1h."+old.WorkQueue.Name, 1)
 		config.Old, config.Current = append(config.Old, old), append(config.Current, current)
