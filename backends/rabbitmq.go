@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // RabbitMQ is watermill-amqp v2. The broker delays the messages, in queues with a TTL: there is no relay. App.MaxHop, App.Limit and
@@ -85,8 +86,8 @@ func (a App) onRabbitMQ() middleware.HandlerOptions {
 			a.Middleware(c)
 		}
 		observe := c.Observe
-		c.Observe = func(e middleware.Event) {
-			if e.Outcome == middleware.Retried {
+		c.Observe = func(e retry.Event) {
+			if e.Outcome == retry.Retried {
 				a.AfterCopy("")
 			}
 			if observe != nil {

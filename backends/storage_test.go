@@ -17,7 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/servers"
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestStorageOfTiers checks the column on storage in docs/other-pubsubs.md: what is left of messages that have been retried and
@@ -63,7 +63,7 @@ func retryTwo(t *testing.T, backend Backend) (stop func()) {
 	tries := make(chan *message.Message)
 	retries.AddConsumerHandler(router, "bill", "orders", func(msg *message.Message) error {
 		tries <- msg
-		if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures == 0 {
+		if record, _ := retry.ReadRecord(msg.Metadata); record.Failures == 0 {
 			return errors.New("the service is down")
 		}
 		return nil

@@ -12,7 +12,7 @@
 //
 //	AMQP                   amqp.Config             // the app's own configuration; required, never modified
 //	Schedule               backoff.Schedule        // the delay before each retry; required
-//	Rules                  []middleware.Rule       // decide about failures of one kind; default none
+//	Rules                  []retry.Rule       // decide about failures of one kind; default none
 //	ExtraTiers             []time.Duration         // tiers that no schedule uses, for requested delays; default none, in a group backoff.Ladder
 //	TierGroup              string                  // work queues of a group share their tiers; default each has its own
 //	NoInbox                bool                    // refuse work queues that need an inbox in the group
@@ -36,8 +36,8 @@
 //	Publisher() message.Publisher                                         // of the app's own messages
 //	Pause(handler) error                                                  // the handler takes no new messages
 //	Resume(handler) error
-//	Observe(observers ...middleware.Observer)                 // metrics and traces: see module observe
-//	Health() middleware.Health
+//	Observe(observers ...retry.Observer)                 // metrics and traces: see module observe
+//	Health() retry.Health
 //	Close() error
 //
 // The options of a handler are a middleware.HandlerOptions: consumer group, schedule, jitter, concurrency, order key, and changes to the

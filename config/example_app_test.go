@@ -17,12 +17,12 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // bill fails twice for each order.
 func bill(msg *message.Message) error {
-	if record, _ := retrymw.ReadRecord(msg.Metadata); record.Failures < 2 {
+	if record, _ := retry.ReadRecord(msg.Metadata); record.Failures < 2 {
 		return errors.New("the bank is down")
 	}
 	slog.Info("Billed", "order", msg.UUID)

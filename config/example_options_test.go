@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var (
@@ -30,8 +31,8 @@ func Example_options() {
 		OrderKey:    func(msg *message.Message) string { return msg.Metadata.Get("customer") },
 		Middleware: func(c *retrymw.TieredRetryConfig) {
 			c.MaxHold = 5 * time.Minute
-			c.Observe = func(e retrymw.Event) {
-				if e.Outcome == retrymw.DeadLettered {
+			c.Observe = func(e retry.Event) {
+				if e.Outcome == retry.DeadLettered {
 					slog.Error("Mail given up", "mail", e.MessageUUID, "failures", e.Record.Failures, "reason", e.Record.DeadReason, "error", e.Err)
 				}
 			}
@@ -41,7 +42,7 @@ func Example_options() {
 
 // A readiness probe, for example of Kubernetes.
 func Example_readiness() {
-	http.Handle("/ready", retrymw.ReadinessHandler(rabbit.Health))
+	http.Handle("/ready", retry.ReadinessHandler(rabbit.Health))
 	go func() { check(http.ListenAndServe(":8080", nil)) }()
 }
 

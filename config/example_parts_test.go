@@ -31,12 +31,12 @@ func Example_parts() {
 	check(err)
 	failures, err := builder.NewPublisher(logger)
 	check(err)
-	retry, err := retrymw.NewTieredRetry(builder.TieredRetryConfig(failures), logger)
+	tiered, err := retrymw.NewTieredRetry(builder.TieredRetryConfig(failures), logger)
 	check(err)
 
 	router := message.NewDefaultRouter(logger)
 	router.AddConsumerHandler("billing", "orders", subscriber, bill).
-		AddMiddleware(retry.Middleware, middleware.Timeout(time.Minute))
+		AddMiddleware(tiered.Middleware, middleware.Timeout(time.Minute))
 	check(router.Run(context.Background()))
 	check(failures.Close()) // after the router has closed
 }
@@ -46,12 +46,12 @@ func Example_partsConcurrency() {
 	var (
 		router     = message.NewDefaultRouter(watermill.NopLogger{})
 		subscriber message.Subscriber
-		retry      *retrymw.TieredRetry
+		tiered     *retrymw.TieredRetry
 	)
 
 	for n := range 8 {
 		router.AddConsumerHandler(fmt.Sprintf("billing-%d", n), "orders", subscriber, bill).
-			AddMiddleware(retry.Middleware, middleware.Timeout(time.Minute))
+			AddMiddleware(tiered.Middleware, middleware.Timeout(time.Minute))
 	}
 }
 
@@ -74,9 +74,9 @@ func Example_partsGroups() {
 		failures, err := builder.NewPublisher(logger)
 		check(err)
 		publishers = append(publishers, failures)
-		retry, err := retrymw.NewTieredRetry(builder.TieredRetryConfig(failures), logger)
+		tiered, err := retrymw.NewTieredRetry(builder.TieredRetryConfig(failures), logger)
 		check(err)
-		router.AddConsumerHandler(group, "orders", subscriber, handler).AddMiddleware(retry.Middleware)
+		router.AddConsumerHandler(group, "orders", subscriber, handler).AddMiddleware(tiered.Middleware)
 	}
 	check(router.Run(context.Background()))
 	for _, failures := range publishers {

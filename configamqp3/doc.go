@@ -16,7 +16,7 @@
 //
 // The optional fields:
 //
-//	Rules                  []middleware.Rule       // what follows on errors of one kind
+//	Rules                  []retry.Rule       // what follows on errors of one kind
 //	TierGroup              string                  // the group of work queues that share tiers
 //	NoInbox                bool                    // no work queue of the group has an inbox
 //	Jitter                 float64                 // spreads the retries of messages that failed together
@@ -36,8 +36,8 @@
 //	AddConsumerHandler(router, name, topic, handler, options...) *message.Handler
 //	AddHandler(router, name, subscribeTopic, publishTopic, handler, options...) *message.Handler
 //	Close() error                                             // ends subscriptions, publishers and connections
-//	Observe(observers ...middleware.Observer)                 // metrics and traces: see module observe
-//	Health() middleware.Health                                // for readiness probes
+//	Observe(observers ...retry.Observer)                 // metrics and traces: see module observe
+//	Health() retry.Health                                // for readiness probes
 //	Middleware(message.HandlerFunc) message.HandlerFunc       // for handlers that the app adds by itself
 //	Pause(handler) error                                      // the handler takes no new messages, until Resume
 //	Publisher() message.Publisher                             // confirmed; an unroutable message is an error

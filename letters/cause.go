@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // maxCauses bounds the causes that Groups keeps apart. Letters with further ones count as other.
@@ -15,9 +15,9 @@ const maxCauses = 1000
 
 // Cause is what letters of one group have in common.
 type Cause struct {
-	DeadReason middleware.DeadReason `json:"dead_reason,omitzero"`
-	ErrorType  string                `json:"error_type,omitzero"`
-	Reason     string                `json:"reason,omitzero"` // normalised
+	DeadReason retry.DeadReason `json:"dead_reason,omitzero"`
+	ErrorType  string           `json:"error_type,omitzero"`
+	Reason     string           `json:"reason,omitzero"` // normalised
 }
 
 // CauseOf returns the cause of a letter.

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // reasons are the normalised reasons, each with texts of errors that differ in nothing else.
@@ -114,8 +114,8 @@ func BenchmarkNormalise(b *testing.B) {
 }
 
 func letterOf(id, reason string, at time.Time) *letters.Letter {
-	return &letters.Letter{ID: id, Record: middleware.Record{
-		Reason: reason, ErrorType: "*errors.errorString", DeadReason: middleware.DeadReasonExhausted, LastFailedAt: at,
+	return &letters.Letter{ID: id, Record: retry.Record{
+		Reason: reason, ErrorType: "*errors.errorString", DeadReason: retry.DeadReasonExhausted, LastFailedAt: at,
 	}}
 }
 
@@ -133,7 +133,7 @@ func TestGroups(t *testing.T) {
 	groups.Add(other)
 	groups.Add(&letters.Letter{ID: "f"})
 	cause := func(reason string) letters.Cause {
-		return letters.Cause{DeadReason: middleware.DeadReasonExhausted, ErrorType: "*errors.errorString", Reason: reason}
+		return letters.Cause{DeadReason: retry.DeadReasonExhausted, ErrorType: "*errors.errorString", Reason: reason}
 	}
 	unknown := cause("order <n> is unknown")
 	of := unknown

@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // failed returns a dead letter, as a Store reads it.
@@ -20,8 +20,8 @@ func failed(id, reason string) *letters.Letter {
 	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	return &letters.Letter{
 		ID: id, Queue: "orders.dead", Target: "orders", Kind: letters.Library, Metadata: message.Metadata{"tenant": "acme"},
-		Record: retrymw.Record{
-			Failures: 4, FirstFailedAt: at.Add(-time.Minute), LastFailedAt: at, Reason: reason, DeadReason: retrymw.DeadReasonExhausted,
+		Record: retry.Record{
+			Failures: 4, FirstFailedAt: at.Add(-time.Minute), LastFailedAt: at, Reason: reason, DeadReason: retry.DeadReasonExhausted,
 		},
 	}
 }
@@ -67,7 +67,7 @@ func ExampleFresh() {
 		return []*message.Message{letters.Fresh(dead)}, nil
 	}
 	dead := message.NewMessage("order-1", nil)
-	dead.Metadata = message.Metadata{"tenant": "acme", retrymw.FailuresKey: "4", retrymw.DeadReasonKey: "exhausted"}
+	dead.Metadata = message.Metadata{"tenant": "acme", retry.FailuresKey: "4", retry.DeadReasonKey: "exhausted"}
 	forwarded, err := forward(dead)
 	fmt.Println(forwarded[0].UUID, forwarded[0].Metadata, err)
 	// Output:

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestFilter(t *testing.T) {
@@ -19,7 +19,7 @@ func TestFilter(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	letter := &letters.Letter{
 		ID: "order-1", Metadata: message.Metadata{"tenant": "acme", "empty": ""},
-		Record: middleware.Record{
+		Record: retry.Record{
 			Reason: "no such order: 17", ErrorType: "*orders.Error", DeadReason: "permanent", Handler: "billing", LastFailedAt: now.Add(-time.Hour),
 		},
 	}
@@ -88,9 +88,9 @@ func TestFilterReportsAllFaults(t *testing.T) {
 func TestFresh(t *testing.T) {
 	t.Parallel()
 	dead := message.NewMessage("order-1", []byte("{}"))
-	dead.Metadata = message.Metadata{"trace": "abc", middleware.RedrivenKey: `{"times":1,"redrives":null}`, middleware.PropertiesKey: "p"}
-	middleware.Record{
-		Failures: 5, Snoozes: 1, Topic: "orders", Reason: "down", DeadReason: middleware.DeadReasonExhausted, FirstFailedAt: time.Now(), DueAt: time.Now(),
+	dead.Metadata = message.Metadata{"trace": "abc", retry.RedrivenKey: `{"times":1,"redrives":null}`, retry.PropertiesKey: "p"}
+	retry.Record{
+		Failures: 5, Snoozes: 1, Topic: "orders", Reason: "down", DeadReason: retry.DeadReasonExhausted, FirstFailedAt: time.Now(), DueAt: time.Now(),
 		Remaining: time.Second, Handler: "billing", ErrorType: "*errors.errorString", Subscriber: "amqp",
 	}.Write(dead.Metadata)
 	count := len(dead.Metadata)
@@ -98,12 +98,12 @@ func TestFresh(t *testing.T) {
 	fresh := letters.Fresh(dead)
 
 	assert.Equal(t, message.Metadata{
-		"trace": "abc", middleware.RedrivenKey: `{"times":1,"redrives":null}`, middleware.PropertiesKey: "p",
+		"trace": "abc", retry.RedrivenKey: `{"times":1,"redrives":null}`, retry.PropertiesKey: "p",
 	}, fresh.Metadata)
 	assert.Equal(t, "order-1", fresh.UUID)
 	assert.Equal(t, "{}", string(fresh.Payload))
 	assert.Len(t, dead.Metadata, count, "the letter is as before")
-	_, retried := middleware.ReadRecord(fresh.Metadata)
+	_, retried := retry.ReadRecord(fresh.Metadata)
 	assert.False(t, retried)
 	assert.Empty(t, letters.Fresh(message.NewMessage("a", nil)).Metadata)
 	for key := range fresh.Metadata {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Kind is who gave a message up.
@@ -35,9 +35,9 @@ type Letter struct {
 	Target string `json:"target,omitzero"`
 	Kind   Kind   `json:"kind"`
 	// Record is the failure record. For letters of Broker and Poison it has what their own records have.
-	Record middleware.Record `json:"record"`
+	Record retry.Record `json:"record"`
 	// Redriven is how often the message was redriven before.
-	Redriven middleware.Redriven `json:"redriven,omitzero"`
+	Redriven retry.Redriven `json:"redriven,omitzero"`
 	// Metadata are the headers of the app that are strings, without the record.
 	Metadata message.Metadata `json:"metadata,omitempty"`
 	// Headers are those of the app that are not strings.
@@ -54,7 +54,7 @@ func (l *Letter) DeadAt() time.Time { return l.Record.LastFailedAt }
 // retries are still used up. The app's own metadata, the AMQP properties and the history of redrives stay. The copy has the context of msg.
 func Fresh(msg *message.Message) *message.Message {
 	fresh := msg.CopyWithContext()
-	for _, key := range middleware.RecordKeys() {
+	for _, key := range retry.RecordKeys() {
 		delete(fresh.Metadata, key)
 	}
 	return fresh

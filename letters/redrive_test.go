@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestRedriveReportsAllFaults(t *testing.T) {
@@ -49,14 +49,14 @@ func TestWatch(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	lived := func(d time.Duration) *letters.Letter {
-		return &letters.Letter{Record: middleware.Record{FirstFailedAt: start, LastFailedAt: start.Add(d)}}
+		return &letters.Letter{Record: retry.Record{FirstFailedAt: start, LastFailedAt: start.Add(d)}}
 	}
 	for _, c := range []struct {
 		want   time.Duration
 		canary []*letters.Letter
 	}{
 		{10 * time.Second, nil},
-		{10 * time.Second, []*letters.Letter{lived(0), lived(-time.Hour), {}, {Record: middleware.Record{LastFailedAt: start}}}},
+		{10 * time.Second, []*letters.Letter{lived(0), lived(-time.Hour), {}, {Record: retry.Record{LastFailedAt: start}}}},
 		{115 * time.Second, []*letters.Letter{lived(time.Second), lived(100 * time.Second), lived(2 * time.Second)}},
 		{time.Hour, []*letters.Letter{lived(3 * time.Hour)}},
 	} {

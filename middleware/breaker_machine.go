@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A machine decides when a handler pauses, and how many places it has: how many of its messages may be delivered and not settled. It
@@ -29,7 +31,7 @@ import (
 //
 // A rule that pauses begins or prolongs a pause in every stage. An outcome counts in the stages for which its ticket was given.
 type machine struct {
-	config      Breaker
+	config      retry.Breaker
 	counts      bool // a Breaker is configured; otherwise only rules pause the handler
 	concurrency int  // places without a limit; 0: not known
 	begun       time.Time
@@ -86,12 +88,30 @@ const (
 	leastOfStep = 4
 )
 
-func newMachine(config *Breaker, concurrency int, now time.Time) *machine {
+const (
+	defaultRatio    = 0.5
+	defaultLeast    = 20
+	defaultWindow   = 10 * time.Second
+	defaultPause    = time.Second
+	defaultMaxPause = 30 * time.Second
+)
+
+// withDefaults keeps Pause at most MaxPause where only one of them is set.
+func withDefaults(b retry.Breaker) retry.Breaker {
+	b.Ratio, b.Least, b.Window = cmp.Or(b.Ratio, defaultRatio), cmp.Or(b.Least, defaultLeast), cmp.Or(b.Window, defaultWindow)
+	if b.MaxPause == 0 {
+		b.MaxPause = max(b.Pause, defaultMaxPause)
+	}
+	b.Pause = cmp.Or(b.Pause, min(b.MaxPause, defaultPause))
+	return b
+}
+
+func newMachine(config *retry.Breaker, concurrency int, now time.Time) *machine {
 	m := &machine{counts: config != nil, concurrency: concurrency, begun: now}
 	if config != nil {
 		m.config = *config
 	}
-	m.config = m.config.withDefaults()
+	m.config = withDefaults(m.config)
 	m.window = newWindow(m.config.Least, m.config.Window)
 	return m
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // handlerModel is a machine with a queue that is never empty. Some messages keep their place for ever: in the handler, in a worker before
@@ -41,9 +42,9 @@ func newHandlerModel(seed uint64) *handlerModel {
 	if concurrency > 0 {
 		h.workers = h.workers[:concurrency]
 	}
-	var config *Breaker
+	var config *retry.Breaker
 	if h.random.IntN(4) > 0 {
-		config = &Breaker{
+		config = &retry.Breaker{
 			Least: 1 + h.random.IntN(20), Ratio: 0.1 + 0.9*h.random.Float64(),
 			Pause: h.upTo(2 * time.Second), MaxPause: 2*time.Second + h.upTo(20*time.Second), Window: h.upTo(10 * time.Second),
 		}

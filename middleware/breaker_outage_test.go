@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // workQueue is a model of a work queue with its tiers and one subscription, in virtual time. It has the publisher of the copies.
@@ -118,7 +119,7 @@ type outage struct {
 }
 
 // simulateOutage lets messages arrive while a dependency is down.
-func simulateOutage(t *testing.T, ctx context.Context, breaker *retrymw.Breaker, down, arrivals time.Duration, messages int) (result outage) {
+func simulateOutage(t *testing.T, ctx context.Context, breaker *retry.Breaker, down, arrivals time.Duration, messages int) (result outage) {
 	const concurrency, work = 16, 50 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		g := gate.New(concurrency)
@@ -127,13 +128,13 @@ func simulateOutage(t *testing.T, ctx context.Context, breaker *retrymw.Breaker,
 		config.TiersWait = true
 		config.Schedule = backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second, 125 * time.Second} // README's
 		config.Breaker = breaker
-		retry, err := retrymw.NewTieredRetry(config, nil)
+		tiered, err := retrymw.NewTieredRetry(config, nil)
 		require.NoError(t, err)
 		begin := time.Now()
 		up := begin.Add(down)
 		var mu sync.Mutex
 		handled := map[string]int{}
-		q.handler = retry.Dispatch(func(msg *message.Message) ([]*message.Message, error) {
+		q.handler = tiered.Dispatch(func(msg *message.Message) ([]*message.Message, error) {
 			failing := time.Now().Before(up)
 			if failing {
 				mu.Lock()
@@ -175,7 +176,7 @@ func TestOutageOfTenMinutes(t *testing.T) {
 	t.Logf("without a breaker: %+v", without)
 	assert.Greater(t, without.deadLetters, messages*95/100)
 
-	with := simulateOutage(t, ctx, &retrymw.Breaker{MaxPause: 5 * time.Second}, down, arrivals, messages)
+	with := simulateOutage(t, ctx, &retry.Breaker{MaxPause: 5 * time.Second}, down, arrivals, messages)
 	t.Logf("with a breaker:    %+v, %.2f%% of the calls", with, 100*float64(with.calls)/float64(without.calls))
 	assert.Zero(t, with.deadLetters)
 	assert.Equal(t, messages, with.handled)
@@ -189,7 +190,7 @@ func TestOutageOfTenMinutes(t *testing.T) {
 func TestOutageWithFewMessages(t *testing.T) {
 	ctx := routerContext(t)
 	for _, messages := range []int{20, 40, 200} {
-		with := simulateOutage(t, ctx, &retrymw.Breaker{}, 24*time.Hour, time.Second, messages)
+		with := simulateOutage(t, ctx, &retry.Breaker{}, 24*time.Hour, time.Second, messages)
 		t.Logf("%d messages: %+v", messages, with)
 		assert.Zero(t, with.deadLetters)
 		assert.Equal(t, messages, with.handled)

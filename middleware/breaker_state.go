@@ -9,6 +9,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A breaker pauses one handler. Its machine decides, and the handler's gate has the limit.
@@ -26,7 +27,7 @@ type breaker struct {
 	armed   time.Time // when the timer ends
 }
 
-func newBreaker(config *Breaker, g *gate.Gate, logger watermill.LoggerAdapter, fields watermill.LogFields) *breaker {
+func newBreaker(config *retry.Breaker, g *gate.Gate, logger watermill.LoggerAdapter, fields watermill.LogFields) *breaker {
 	m := newMachine(config, g.Concurrency(), time.Now())
 	return &breaker{gate: g, logger: logger, fields: fields, counts: m.counts, machine: m, limit: gate.None}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // valve keeps the limits that it got, and when, and has the places.
@@ -83,7 +84,7 @@ func withBreaker(t *testing.T, ctx context.Context, concurrency int, change ...f
 	b := &breakered{t: t, sent: &recorder{}, logs: &logRecorder{}, gate: gate.New(concurrency), valve: &valve{}}
 	config := configOf(b.sent)
 	config.TiersWait = true
-	config.Breaker = &retrymw.Breaker{Least: 10, MaxPause: 8 * time.Second}
+	config.Breaker = &retry.Breaker{Least: 10, MaxPause: 8 * time.Second}
 	for _, c := range change {
 		c(&config)
 	}
@@ -174,15 +175,15 @@ func TestBreakerPausesAtItsRatio(t *testing.T) {
 		"not the app's kind":    {nil, repeat(errDown, 50), false, func(c *retrymw.TieredRetryConfig) { c.Breaker.Failed = func(error) bool { return false } }},
 		"kind panics":           {nil, repeat(errDown, 10), true, func(c *retrymw.TieredRetryConfig) { c.Breaker.Failed = func(error) bool { panic("bug") } }},
 		"deadline":              {nil, repeat(context.DeadlineExceeded, 10), true, nil},
-		"rule: retry with":      {nil, repeat(errDown, 10), true, rule(retrymw.RetryWith(backoff.Schedule{time.Second}))},
-		"rule: retry after":     {nil, repeat(errDown, 10), true, rule(retrymw.RetryAfter(time.Second))},
-		"rule: snooze":          {nil, repeat(errDown, 50), false, rule(retrymw.Snooze(time.Second))},
-		"rule: dead-letter":     {nil, repeat(errDown, 50), false, rule(retrymw.DeadLetter("invalid"))},
-		"rule: discard":         {nil, repeat(errDown, 50), false, rule(retrymw.Discard())},
+		"rule: retry with":      {nil, repeat(errDown, 10), true, rule(retry.RetryWith(backoff.Schedule{time.Second}))},
+		"rule: retry after":     {nil, repeat(errDown, 10), true, rule(retry.RetryAfter(time.Second))},
+		"rule: snooze":          {nil, repeat(errDown, 50), false, rule(retry.Snooze(time.Second))},
+		"rule: dead-letter":     {nil, repeat(errDown, 50), false, rule(retry.DeadLetter("invalid"))},
+		"rule: discard":         {nil, repeat(errDown, 50), false, rule(retry.Discard())},
 		"no breaker":            {nil, repeat(errDown, 50), false, func(c *retrymw.TieredRetryConfig) { c.Breaker = nil }},
 		"uncounted in between":  {append(repeat(errDown, 9), repeat(backoff.Permanent(errDown), 100)...), repeat(errDown, 1), true, nil},
-		"default: least is 20":  {repeat(errDown, 19), repeat(errDown, 1), true, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} }},
-		"default: ratio is 0.5": {append(repeat(nil, 20), repeat(errDown, 19)...), repeat(errDown, 1), true, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} }},
+		"default: least is 20":  {repeat(errDown, 19), repeat(errDown, 1), true, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retry.Breaker{} }},
+		"default: ratio is 0.5": {append(repeat(nil, 20), repeat(errDown, 19)...), repeat(errDown, 1), true, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retry.Breaker{} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -208,9 +209,9 @@ func TestBreakerPausesAtItsRatio(t *testing.T) {
 }
 
 // rule returns a configuration with one rule for errDown.
-func rule(then retrymw.Action) func(*retrymw.TieredRetryConfig) {
+func rule(then retry.Action) func(*retrymw.TieredRetryConfig) {
 	return func(c *retrymw.TieredRetryConfig) {
-		c.Rules = []retrymw.Rule{{Name: "the bank", If: retrymw.Is(errDown), Then: then}}
+		c.Rules = []retry.Rule{{Name: "the bank", If: retry.Is(errDown), Then: then}}
 	}
 }
 
@@ -232,7 +233,7 @@ func TestHowManyFailuresPauseAHandler(t *testing.T) {
 	for _, row := range []struct{ successes, failures int }{{0, 20}, {5, 15}, {10, 10}, {15, 15}, {20, 20}, {30, 30}, {50, 50}, {100, 50}, {1000, 50}} {
 		t.Run(fmt.Sprint(row.successes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} })
+				b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retry.Breaker{} })
 				for range 3 {
 					b.outcomes(repeat(nil, row.successes)...)
 					failures := 0
@@ -254,7 +255,7 @@ func TestSlowFailuresNeedALongWindow(t *testing.T) {
 	for window, paused := range map[time.Duration]bool{10 * time.Second: false, time.Minute: true} {
 		t.Run(window.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{Window: window} })
+				b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retry.Breaker{Window: window} })
 				for range 2 {
 					var ends []func(error)
 					for range 16 {
@@ -406,8 +407,8 @@ func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 					require.NoError(t, err)
 					sent := b.sent.copies[len(b.sent.copies)-1]
 					assert.Equal(t, row.tier, sent.topic)
-					assert.Equal(t, "1", sent.msg.Metadata.Get(retrymw.FailuresKey))
-					assert.Equal(t, fmt.Sprint(i+1), sent.msg.Metadata.Get(retrymw.SnoozesKey))
+					assert.Equal(t, "1", sent.msg.Metadata.Get(retry.FailuresKey))
+					assert.Equal(t, fmt.Sprint(i+1), sent.msg.Metadata.Get(retry.SnoozesKey))
 					msg = redelivered(b.ctx, sent)
 				}
 			})
@@ -426,7 +427,7 @@ func TestMessagesInFlightAtAPauseSayNothing(t *testing.T) {
 		assert.Equal(t, 1, b.gate.Limit(), "a success from before the pause")
 		bad(errDown)
 		assert.Equal(t, 1, b.gate.Limit(), "a failure from before the pause")
-		assert.Equal(t, "1", b.sent.copies[10].msg.Metadata.Get(retrymw.FailuresKey), "it counts for the message")
+		assert.Equal(t, "1", b.sent.copies[10].msg.Metadata.Get(retry.FailuresKey), "it counts for the message")
 	})
 }
 
@@ -535,7 +536,7 @@ func TestBreakerCountsAMessageThatIsNotPublishedOnce(t *testing.T) {
 				notPublished := func() {
 					b.produces(false)
 					if renacked {
-						b.outcomes(retrymw.ErrNotPublished)
+						b.outcomes(retry.ErrNotPublished)
 					}
 				}
 				for range 9 {
@@ -593,23 +594,23 @@ func TestProbeOnItsLastTry(t *testing.T) {
 		b := withBreaker(t, ctx, 16)
 		b.outcomes(errDown)
 		msg := redelivered(b.ctx, b.sent.copies[0])
-		msg.Metadata.Set(retrymw.FailuresKey, "4")
+		msg.Metadata.Set(retry.FailuresKey, "4")
 		b.outcomes(repeat(errDown, 9)...)
 		b.paused()
 		_, err := b.retry.Dispatch(failing(errDown))(msg)
 		require.NoError(t, err)
 		sent := b.sent.copies[10]
 		assert.Equal(t, "1s.orders", sent.topic)
-		assert.Equal(t, "4", sent.msg.Metadata.Get(retrymw.FailuresKey))
+		assert.Equal(t, "4", sent.msg.Metadata.Get(retry.FailuresKey))
 	})
 }
 
 func TestRulePausesAtOnce(t *testing.T) {
 	ctx := routerContext(t)
-	for name, configured := range map[string]*retrymw.Breaker{"without Breaker": nil, "with Breaker": {MaxPause: 8 * time.Second}} {
+	for name, configured := range map[string]*retry.Breaker{"without Breaker": nil, "with Breaker": {MaxPause: 8 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, rule(retrymw.Pause(3*time.Second)), func(c *retrymw.TieredRetryConfig) {
+				b := withBreaker(t, ctx, 16, rule(retry.Pause(3*time.Second)), func(c *retrymw.TieredRetryConfig) {
 					c.Breaker = configured
 					if configured == nil {
 						c.Schedule = append(c.Schedule, 30*time.Second)
@@ -619,7 +620,7 @@ func TestRulePausesAtOnce(t *testing.T) {
 				assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
 				assert.Contains(t, b.logs.String(), "rule:the bank")
 				sent := b.sent.only(t)
-				assert.Equal(t, "0", sent.msg.Metadata.Get(retrymw.FailuresKey))
+				assert.Equal(t, "0", sent.msg.Metadata.Get(retry.FailuresKey))
 				assert.Equal(t, 3*time.Second, b.paused(), "not shortened")
 				b.outcomes(errDown)
 				assertPause(t, 6*time.Second, b.paused())
@@ -643,7 +644,7 @@ func TestRulePausesAtOnce(t *testing.T) {
 func TestRuleExtendsAPause(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16, rule(retrymw.Pause(time.Minute)))
+		b := withBreaker(t, ctx, 16, rule(retry.Pause(time.Minute)))
 		straggler := b.start()
 		b.outcomes(errDown)
 		time.Sleep(40 * time.Second)
@@ -672,7 +673,7 @@ func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
 		assert.Equal(t, gate.None, b.gate.Limit(), "it has opened, no message has seen that")
 		require.NoError(t, b.handle(h))
 		assert.Equal(t, 6, calls)
-		assert.Equal(t, "0", b.sent.copies[6].msg.Metadata.Get(retrymw.FailuresKey))
+		assert.Equal(t, "0", b.sent.copies[6].msg.Metadata.Get(retry.FailuresKey))
 		down = false
 		for _, want := range []time.Duration{1, 2, 4, 8} {
 			assert.Equal(t, 0, b.gate.Limit())
@@ -690,7 +691,7 @@ func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
 func TestPauseOutlastsTheSubscription(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16, rule(retrymw.Pause(time.Minute)))
+		b := withBreaker(t, ctx, 16, rule(retry.Pause(time.Minute)))
 		second := &valve{}
 		b.gate = gate.New(16)
 		b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate})
@@ -714,8 +715,8 @@ func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
 	ctx := routerContext(t)
 	b := withBreaker(t, ctx, 64, func(c *retrymw.TieredRetryConfig) {
 		c.Publisher = discard{}
-		c.Breaker = &retrymw.Breaker{Least: 5, Pause: time.Millisecond, MaxPause: 2 * time.Millisecond}
-		c.Rules = []retrymw.Rule{{If: retrymw.Is(errClosedForWork), Then: retrymw.Pause(time.Millisecond)}}
+		c.Breaker = &retry.Breaker{Least: 5, Pause: time.Millisecond, MaxPause: 2 * time.Millisecond}
+		c.Rules = []retry.Rule{{If: retry.Is(errClosedForWork), Then: retry.Pause(time.Millisecond)}}
 	})
 	var all sync.WaitGroup
 	for i := range 200 {
@@ -748,7 +749,7 @@ var errClosedForWork = errors.New("maintenance")
 
 func TestSuccessUnderABreakerDoesNotAllocate(t *testing.T) {
 	without, _ := setup(t)
-	with, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} })
+	with, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retry.Breaker{} })
 	ctx := retrymw.WithOrigin(context.Background(), topic, handler)
 	bound := binding.NewContext(ctx, &binding.Binding{Gate: gate.New(16)})
 	for name, row := range map[string]struct {
@@ -767,9 +768,9 @@ func TestSuccessUnderABreakerDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkSuccessUnderABreaker(b *testing.B) {
-	retry, _ := setup(b, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retrymw.Breaker{} })
+	tiered, _ := setup(b, func(c *retrymw.TieredRetryConfig) { c.Breaker = &retry.Breaker{} })
 	msg := messageOf(binding.NewContext(routerContext(b), &binding.Binding{Gate: gate.New(16)}))
-	h := retry.Dispatch(succeed)
+	h := tiered.Dispatch(succeed)
 	b.ReportAllocs()
 	for b.Loop() {
 		_, _ = h(msg)
@@ -779,12 +780,12 @@ func BenchmarkSuccessUnderABreaker(b *testing.B) {
 func TestBreakerDefaultsFollowEachOther(t *testing.T) {
 	ctx := routerContext(t)
 	for _, row := range []struct {
-		breaker retrymw.Breaker
+		breaker retry.Breaker
 		want    []time.Duration
 	}{
-		{retrymw.Breaker{}, []time.Duration{1, 2, 4, 8, 16, 30, 30}},
-		{retrymw.Breaker{Pause: 60 * time.Second}, []time.Duration{60, 60}},
-		{retrymw.Breaker{MaxPause: 500 * time.Millisecond}, []time.Duration{0, 0}},
+		{retry.Breaker{}, []time.Duration{1, 2, 4, 8, 16, 30, 30}},
+		{retry.Breaker{Pause: 60 * time.Second}, []time.Duration{60, 60}},
+		{retry.Breaker{MaxPause: 500 * time.Millisecond}, []time.Duration{0, 0}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			row.breaker.Least = 1

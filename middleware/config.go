@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -21,17 +21,6 @@ const (
 	shutdownPause = time.Second
 )
 
-// Destination is where a copy is published.
-type Destination struct {
-	// Topic is the topic that Publisher.Publish gets. On RabbitMQ it is the routing key.
-	Topic string
-	// Queue is the queue or topic on which the copy then is, for logs and events. The default is Topic.
-	Queue string
-}
-
-// String returns Queue, or Topic where Queue is empty.
-func (d Destination) String() string { return cmp.Or(d.Queue, d.Topic) }
-
 // RetryDestinationParams is what GenerateRetryDestination may decide by. Fields may be added.
 type RetryDestinationParams struct {
 	Topic    string       // the topic the handler subscribes to
@@ -42,10 +31,10 @@ type RetryDestinationParams struct {
 
 // DeadLetterDestinationParams is what GenerateDeadLetterDestination may decide by. Fields may be added.
 type DeadLetterDestinationParams struct {
-	Topic      string     // the topic the handler subscribes to
-	Handler    string     // the handler's name in the router
-	Failures   int        // how often the message has failed, this failure included
-	DeadReason DeadReason // why it is dead-lettered
+	Topic      string           // the topic the handler subscribes to
+	Handler    string           // the handler's name in the router
+	Failures   int              // how often the message has failed, this failure included
+	DeadReason retry.DeadReason // why it is dead-lettered
 }
 
 // TieredRetryConfig configures NewTieredRetry. Builder.TieredRetryConfig of package config makes one for RabbitMQ,
@@ -71,14 +60,14 @@ type TieredRetryConfig struct {
 
 	// GenerateRetryDestination returns the destination whose messages come back to the failed handler after the tier's delay.
 	// Required.
-	GenerateRetryDestination func(RetryDestinationParams) (Destination, error)
+	GenerateRetryDestination func(RetryDestinationParams) (retry.Destination, error)
 
 	// GenerateDeadLetterDestination returns the destination of the messages that are given up. Required.
-	GenerateDeadLetterDestination func(DeadLetterDestinationParams) (Destination, error)
+	GenerateDeadLetterDestination func(DeadLetterDestinationParams) (retry.Destination, error)
 
 	// Rules decide about failures of one kind, in order: the first one that matches. Where none matches, the error itself decides
 	// (backoff.Permanent, backoff.RetryAfter), and then Schedule. Optional.
-	Rules []Rule
+	Rules []retry.Rule
 
 	// Jitter spreads the retries of messages that have failed together: each delay d of Schedule, and of a RetryWith rule, becomes a
 	// random one from d to d+d*Jitter, never a shorter one. Where TiersWait, the delay is one of the lanes of d: see backoff.Lanes. A
@@ -116,12 +105,12 @@ type TieredRetryConfig struct {
 
 	// Breaker pauses a handler while most of its messages fail. Nil: only a rule with Pause, and an open circuit breaker of
 	// Watermill inside, pause it.
-	Breaker *Breaker
+	Breaker *retry.Breaker
 
 	// Observe gets the outcome of every delivery. It cannot change the outcome. It runs in the handler's goroutine, after a copy has
 	// been published and before the message is acknowledged. A panic in it is logged. On a short tier the message may be back, in
 	// another handler, before Observe has run. It must be safe for concurrent use. Optional.
-	Observe func(Event)
+	Observe func(retry.Event)
 
 	// Observers are those of the Connection, which sets it: call its Observe. An app that wires the parts by itself makes one. Optional.
 	Observers *Observers
@@ -210,7 +199,7 @@ func (c *TieredRetryConfig) longestDelay() (longest time.Duration) {
 		longest = max(longest, delay)
 	}
 	for _, rule := range c.Rules {
-		longest = max(longest, rule.Then.delay)
+		longest = max(longest, rule.Then.Delay)
 	}
 	return longest
 }
@@ -222,7 +211,7 @@ func (c *TieredRetryConfig) ValidateRules() error {
 		faults = append(faults, fmt.Errorf("Jitter is %v: it must be from 0 (none) to 1; 0.2 makes a delay of 5s one of 5s to 6s", c.Jitter))
 	}
 	for i, rule := range c.Rules {
-		if err := rule.validate(); err != nil {
+		if err := rule.Validate(); err != nil {
 			faults = append(faults, fmt.Errorf("Rules[%d] (%q): %w", i, rule.Name, err))
 		}
 	}
@@ -242,13 +231,13 @@ func (c *TieredRetryConfig) policy() policy {
 }
 
 // unionOf returns a schedule with all tiers.
-func unionOf(schedule backoff.Schedule, rules []Rule, extra []time.Duration) backoff.Schedule {
+func unionOf(schedule backoff.Schedule, rules []retry.Rule, extra []time.Duration) backoff.Schedule {
 	if len(rules) == 0 && len(extra) == 0 {
 		return schedule
 	}
 	all := slices.Concat(schedule, extra)
 	for _, rule := range rules {
-		all = append(all, rule.Then.schedule...)
+		all = append(all, rule.Then.Schedule...)
 	}
 	return all
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestValidateReportsAllFaultsAtOnce(t *testing.T) {
@@ -24,7 +25,7 @@ func TestValidateReportsAllFaultsAtOnce(t *testing.T) {
 func TestTiersThatAreNotDeclaredAreRefused(t *testing.T) {
 	config := configOf(&recorder{})
 	config.Schedule = backoff.Schedule{time.Second}
-	config.Rules = []retrymw.Rule{{If: retrymw.Is(errDown), Then: retrymw.RetryWith(backoff.Schedule{time.Minute})}}
+	config.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Minute})}}
 	config.ExtraTiers = []time.Duration{time.Hour, time.Second}
 	assert.Equal(t, backoff.Schedule{time.Second, time.Minute, time.Hour}.Tiers(), config.Tiers())
 	for _, declared := range config.Tiers() {
@@ -44,9 +45,9 @@ func TestTiersThatAreNotDeclaredAreRefused(t *testing.T) {
 
 func TestMiddlewareKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
 	schedule := backoff.Schedule{time.Second}
-	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Schedule = schedule })
+	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Schedule = schedule })
 	schedule[0] = time.Hour
-	_, err := retry.Middleware(failing(errDown))(messageOf(routerContext(t)))
+	_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	assert.Equal(t, "1s.orders", sent.only(t).topic)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Connection is an app's connection to a backend with retries. Connect of packages config, configamqp3 and relay return one, and
@@ -52,10 +53,10 @@ type Connection interface {
 
 	// Observe attaches observers, such as those of package observe, to all handlers of the connection, also to those that were added
 	// before. What an observer does cannot change the outcome of a message. Its errors are logged. Call it once for each observer.
-	Observe(observers ...Observer)
+	Observe(observers ...retry.Observer)
 
 	// Health returns the state of the connection and of all its subscriptions. It does not wait for the backend.
-	Health() Health
+	Health() retry.Health
 
 	// Close ends what is left in the right order: the subscriptions, then the publishers, then the connections. Close the router
 	// first, or let its Run return: a message in flight needs its publisher. It may be called several times.
@@ -75,7 +76,7 @@ type HandlerOptions struct {
 	Schedule backoff.Schedule
 
 	// Rules decide about failures of one kind, in order: see Rule. The default is the connection's.
-	Rules []Rule
+	Rules []retry.Rule
 
 	// TierGroup is the name of a group of work queues that share their tiers, or NoTierGroup for tiers of the handler's own where the
 	// connection has a group. Only RabbitMQ has it; the other backends have one set of tiers for all topics, and ignore it. The default
@@ -88,7 +89,7 @@ type HandlerOptions struct {
 	Jitter float64
 
 	// Breaker pauses the handler while most of its messages fail. The default is the connection's, or none.
-	Breaker *Breaker
+	Breaker *retry.Breaker
 
 	// Concurrency is how many messages the handler has in flight. The default is 16 on RabbitMQ, where 1 keeps the order of the
 	// queue and 65,535 is the most. Other backends deliver one message at a time for each subscription, and refuse every other value.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
@@ -22,24 +23,24 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	schedule := backoff.Schedule{time.Second, time.Minute}
 	p := policy{schedule: schedule, tiers: schedule.Tiers(), tiersWait: true, maxDelay: time.Hour}
 	errDown := errors.New("the bank is down")
-	var retry TieredRetry
+	var tiered TieredRetry
 	because := func(err error) failure {
-		f := retry.failureOf(err)
+		f := tiered.failureOf(err)
 		f.reason, f.errorType = err.Error(), "T"
 		return f
 	}
-	withAction := func(action Action) failure {
+	withAction := func(action retry.Action) failure {
 		f := because(errDown)
 		f.action = action
 		return f
 	}
 	// failed returns the record of a message with that many failures. The first was an hour ago.
-	failed := func(times int) Record {
-		return Record{Failures: times, FirstFailedAt: earlier, LastFailedAt: earlier, DueAt: earlier, Topic: "orders", Handler: "billing"}
+	failed := func(times int) retry.Record {
+		return retry.Record{Failures: times, FirstFailedAt: earlier, LastFailedAt: earlier, DueAt: earlier, Topic: "orders", Handler: "billing"}
 	}
 	// copied returns the failure record of the copy.
-	copied := func(times int, reason string, due time.Time, dead DeadReason) Record {
-		r := Record{Failures: times, FirstFailedAt: earlier, LastFailedAt: now, DueAt: due, Reason: reason, ErrorType: "T", Topic: "orders", Handler: "billing", DeadReason: dead}
+	copied := func(times int, reason string, due time.Time, dead retry.DeadReason) retry.Record {
+		r := retry.Record{Failures: times, FirstFailedAt: earlier, LastFailedAt: now, DueAt: due, Reason: reason, ErrorType: "T", Topic: "orders", Handler: "billing", DeadReason: dead}
 		if times == 1 {
 			r.FirstFailedAt = now
 		}
@@ -53,16 +54,16 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	parked := notDue
 	parked.DueAt, parked.Remaining = now.Add(2*time.Second), time.Second
 	tooLargeCopy := failed(1)
-	tooLargeCopy.DueAt, tooLargeCopy.DeadReason, tooLargeCopy.Subscriber = time.Time{}, DeadReasonTooLarge, "amqp.Subscriber"
-	refusedCopy := copied(1, errDown.Error(), time.Time{}, DeadReasonRefused)
+	tooLargeCopy.DueAt, tooLargeCopy.DeadReason, tooLargeCopy.Subscriber = time.Time{}, retry.DeadReasonTooLarge, "amqp.Subscriber"
+	refusedCopy := copied(1, errDown.Error(), time.Time{}, retry.DeadReasonRefused)
 	lastForm := refusedCopy
 	lastForm.LeftOff = "why"
-	remaining := func(r Record, rest time.Duration) Record { r.Remaining = rest; return r }
-	snoozed := func(r Record) Record { r.Failures, r.Snoozes = r.Failures-1, r.Snoozes+1; return r }
+	remaining := func(r retry.Record, rest time.Duration) retry.Record { r.Remaining = rest; return r }
+	snoozed := func(r retry.Record) retry.Record { r.Failures, r.Snoozes = r.Failures-1, r.Snoozes+1; return r }
 	second, minute := backoff.Tier(time.Second), backoff.Tier(time.Minute)
-	downAt := func(due time.Duration) Record { return copied(1, errDown.Error(), now.Add(due), "") }
-	dead := func(why DeadReason) decision {
-		return decision{outcome: DeadLettered, record: copied(1, errDown.Error(), time.Time{}, why)}
+	downAt := func(due time.Duration) retry.Record { return copied(1, errDown.Error(), now.Add(due), "") }
+	dead := func(why retry.DeadReason) decision {
+		return decision{outcome: retry.DeadLettered, record: copied(1, errDown.Error(), time.Time{}, why)}
 	}
 
 	for name, row := range map[string]struct {
@@ -72,69 +73,69 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	}{
 		"arrives":                        {situation{}, failure{}, decision{}},
 		"arrives, due":                   {situation{record: failed(1)}, failure{}, decision{}},
-		"arrives, not due":               {situation{record: notDue}, failure{}, decision{outcome: Parked, record: parked, tier: second, delay: 2 * time.Second}},
-		"arrives, not due, shutdown":     {situation{record: notDue, ended: true}, failure{}, decision{outcome: GivenBack, record: notDue}},
-		"arrives, shutdown":              {situation{ended: true}, failure{}, decision{outcome: GivenBack}},
-		"arrives, cannot be unmarshaled": {situation{}, because(errUnmarshal("no JSON")), decision{outcome: DeadLettered, record: copied(1, "cannot unmarshal the message: no JSON", time.Time{}, DeadReasonUnmarshal)}},
+		"arrives, not due":               {situation{record: notDue}, failure{}, decision{outcome: retry.Parked, record: parked, tier: second, delay: 2 * time.Second}},
+		"arrives, not due, shutdown":     {situation{record: notDue, ended: true}, failure{}, decision{outcome: retry.GivenBack, record: notDue}},
+		"arrives, shutdown":              {situation{ended: true}, failure{}, decision{outcome: retry.GivenBack}},
+		"arrives, cannot be unmarshaled": {situation{}, because(errUnmarshal("no JSON")), decision{outcome: retry.DeadLettered, record: copied(1, "cannot unmarshal the message: no JSON", time.Time{}, retry.DeadReasonUnmarshal)}},
 		"arrives, delayed": {situation{delayed: 90 * time.Second}, failure{}, decision{
-			outcome: Parked, tier: minute, delay: 90 * time.Second,
-			record: Record{FirstArrivedAt: now, DueAt: now.Add(90 * time.Second), Remaining: 30 * time.Second, Topic: "orders", Handler: "billing"},
+			outcome: retry.Parked, tier: minute, delay: 90 * time.Second,
+			record: retry.Record{FirstArrivedAt: now, DueAt: now.Add(90 * time.Second), Remaining: 30 * time.Second, Topic: "orders", Handler: "billing"},
 		}},
 		"arrives, delayed for years": {situation{delayed: backoff.MaxDelay}, failure{}, decision{
-			outcome: Parked, tier: minute, delay: time.Hour, cut: backoff.MaxDelay,
-			record: Record{FirstArrivedAt: now, DueAt: now.Add(time.Hour), Remaining: 59 * time.Minute, Topic: "orders", Handler: "billing"},
+			outcome: retry.Parked, tier: minute, delay: time.Hour, cut: backoff.MaxDelay,
+			record: retry.Record{FirstArrivedAt: now, DueAt: now.Add(time.Hour), Remaining: 59 * time.Minute, Topic: "orders", Handler: "billing"},
 		}},
-		"arrives, years remain": {situation{record: Record{FirstArrivedAt: earlier, Remaining: backoff.MaxDelay, Topic: "orders"}}, failure{}, decision{
-			outcome: Parked, tier: minute, delay: time.Hour, cut: backoff.MaxDelay,
-			record: Record{FirstArrivedAt: earlier, DueAt: now.Add(time.Hour), Remaining: 59 * time.Minute, Topic: "orders"},
+		"arrives, years remain": {situation{record: retry.Record{FirstArrivedAt: earlier, Remaining: backoff.MaxDelay, Topic: "orders"}}, failure{}, decision{
+			outcome: retry.Parked, tier: minute, delay: time.Hour, cut: backoff.MaxDelay,
+			record: retry.Record{FirstArrivedAt: earlier, DueAt: now.Add(time.Hour), Remaining: 59 * time.Minute, Topic: "orders"},
 		}},
 		"arrives, delayed, with times of the future": {
-			situation{record: Record{FirstArrivedAt: now.Add(time.Hour), FirstFailedAt: now.Add(time.Hour), Remaining: time.Second, Topic: "orders"}}, failure{},
+			situation{record: retry.Record{FirstArrivedAt: now.Add(time.Hour), FirstFailedAt: now.Add(time.Hour), Remaining: time.Second, Topic: "orders"}}, failure{},
 			decision{
-				outcome: Parked, tier: second, delay: time.Second,
-				record: Record{FirstArrivedAt: now, FirstFailedAt: now.Add(time.Hour), DueAt: now.Add(time.Second), Topic: "orders"},
+				outcome: retry.Parked, tier: second, delay: time.Second,
+				record: retry.Record{FirstArrivedAt: now, FirstFailedAt: now.Add(time.Hour), DueAt: now.Add(time.Second), Topic: "orders"},
 			},
 		},
 		"fails, with times of the future": {
-			situation{called: true, record: Record{FirstFailedAt: now.Add(time.Hour)}}, because(errDown),
-			decision{outcome: Retried, record: downAt(time.Second), tier: second, delay: time.Second},
+			situation{called: true, record: retry.Record{FirstFailedAt: now.Add(time.Hour)}}, because(errDown),
+			decision{outcome: retry.Retried, record: downAt(time.Second), tier: second, delay: time.Second},
 		},
-		"succeeds":                                 {situation{called: true}, failure{}, decision{outcome: Processed}},
-		"succeeds after a failure":                 {situation{called: true, record: failed(1)}, failure{}, decision{outcome: Recovered, record: failed(1)}},
-		"succeeds after a snooze":                  {situation{called: true, record: Record{Snoozes: 1}}, failure{}, decision{outcome: Recovered, record: Record{Snoozes: 1}}},
-		"succeeds after a requested delay":         {situation{called: true, record: failed(0)}, failure{}, decision{outcome: Processed}},
-		"succeeds, shutdown":                       {situation{called: true, ended: true}, failure{}, decision{outcome: Processed}},
-		"succeeds, acked by the handler":           {situation{called: true, settled: true}, failure{}, decision{outcome: Processed}},
-		"fails":                                    {situation{called: true}, because(errDown), decision{outcome: Retried, record: downAt(time.Second), tier: second, delay: time.Second}},
-		"fails a second time":                      {situation{called: true, record: failed(1)}, because(errDown), decision{outcome: Retried, record: copied(2, errDown.Error(), now.Add(time.Minute), ""), tier: minute, delay: time.Minute}},
-		"fails, no retries left":                   {situation{called: true, record: failed(2)}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
-		"fails, permanent":                         {situation{called: true}, because(backoff.Permanent(errDown)), dead(DeadReasonPermanent)},
-		"requests a delay":                         {situation{called: true}, because(backoff.RetryAfter(errDown, 2*time.Second)), decision{outcome: Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
-		"requests a part of a tier":                {situation{called: true}, because(backoff.RetryAfter(errDown, 1500*time.Millisecond)), decision{outcome: Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
-		"requests less than a millisecond":         {situation{called: true}, because(backoff.RetryAfter(errDown, time.Second+1)), decision{outcome: Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
-		"requests more than MaxDelay":              {situation{called: true}, because(backoff.RetryAfter(errDown, 2*backoff.MaxDelay)), decision{outcome: Retried, record: remaining(downAt(time.Hour), 59*time.Minute), tier: minute, delay: time.Hour, cut: 2 * backoff.MaxDelay}},
-		"requests a delay, no retries left":        {situation{called: true, record: failed(2)}, because(backoff.RetryAfter(errDown, time.Second)), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
-		"fails, shutdown":                          {situation{called: true, ended: true}, because(errDown), decision{outcome: GivenBack}},
-		"fails, acked by the handler":              {situation{called: true, settled: true}, because(errDown), decision{outcome: Settled}},
-		"fails again, acked by the handler":        {situation{called: true, settled: true, record: failed(1)}, because(errDown), decision{outcome: Settled, record: failed(1)}},
-		"fails, acked by the handler, shutdown":    {situation{called: true, settled: true, ended: true}, because(errDown), decision{outcome: Settled}},
-		"fails, too large for a tier":              {situation{called: true, refused: tooLarge}, because(errDown), dead(DeadReasonTooLarge)},
-		"fails, no retries left, too large":        {situation{called: true, record: failed(2), refused: tooLarge}, because(errDown), decision{outcome: DeadLettered, record: copied(3, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
-		"fails, refused":                           {situation{called: true, refused: unsendable}, because(errDown), decision{outcome: DeadLettered, record: refusedCopy}},
-		"fails, the dead letter is refused":        {situation{called: true, refused: unsendable, last: "why"}, because(errDown), decision{outcome: DeadLettered, record: lastForm}},
-		"fails, cannot be published":               {situation{called: true, refused: unpublished}, because(errDown), decision{outcome: GivenBack}},
-		"not due, too large for a tier":            {situation{record: remaining(notDue, time.Second), refused: tooLarge}, failure{}, decision{outcome: DeadLettered, record: tooLargeCopy}},
-		"not due, cannot be published":             {situation{record: notDue, refused: unpublished}, failure{}, decision{outcome: GivenBack, record: notDue}},
-		"the tier refuses":                         {situation{called: true, avoid: []backoff.Tier{second}}, because(errDown), decision{outcome: Retried, record: downAt(time.Minute), tier: minute, delay: time.Minute}},
-		"the longest tier refuses":                 {situation{called: true, record: failed(1), avoid: []backoff.Tier{minute}}, because(errDown), decision{outcome: Retried, record: remaining(copied(2, errDown.Error(), now.Add(time.Minute), ""), 59*time.Second), tier: second, delay: time.Minute}},
-		"all tiers refuse":                         {situation{called: true, avoid: []backoff.Tier{minute, second}}, because(errDown), dead(DeadReasonNoTier)},
-		"rule: snooze":                             {situation{called: true}, withAction(Snooze(time.Minute)), decision{outcome: Snoozed, record: snoozed(downAt(time.Minute)), tier: minute, delay: time.Minute}},
-		"rule: give back":                          {situation{called: true, record: failed(1)}, withAction(GiveBack()), decision{outcome: GivenBack, record: failed(1)}},
-		"rule: discard":                            {situation{called: true}, withAction(Discard()), decision{outcome: Discarded, record: copied(1, errDown.Error(), time.Time{}, "")}},
-		"rule, acked by the handler":               {situation{called: true, settled: true}, withAction(Snooze(time.Minute)), decision{outcome: Settled}},
-		"rule, shutdown":                           {situation{called: true, ended: true}, withAction(Discard()), decision{outcome: GivenBack}},
-		"rule: retry by another schedule":          {situation{called: true}, withAction(RetryWith(backoff.Schedule{time.Minute})), decision{outcome: Retried, record: downAt(time.Minute), tier: minute, delay: time.Minute}},
-		"rule: retry by another schedule, is over": {situation{called: true, record: failed(1)}, withAction(RetryWith(backoff.Schedule{time.Minute})), decision{outcome: DeadLettered, record: copied(2, errDown.Error(), time.Time{}, DeadReasonExhausted)}},
+		"succeeds":                                 {situation{called: true}, failure{}, decision{outcome: retry.Processed}},
+		"succeeds after a failure":                 {situation{called: true, record: failed(1)}, failure{}, decision{outcome: retry.Recovered, record: failed(1)}},
+		"succeeds after a snooze":                  {situation{called: true, record: retry.Record{Snoozes: 1}}, failure{}, decision{outcome: retry.Recovered, record: retry.Record{Snoozes: 1}}},
+		"succeeds after a requested delay":         {situation{called: true, record: failed(0)}, failure{}, decision{outcome: retry.Processed}},
+		"succeeds, shutdown":                       {situation{called: true, ended: true}, failure{}, decision{outcome: retry.Processed}},
+		"succeeds, acked by the handler":           {situation{called: true, settled: true}, failure{}, decision{outcome: retry.Processed}},
+		"fails":                                    {situation{called: true}, because(errDown), decision{outcome: retry.Retried, record: downAt(time.Second), tier: second, delay: time.Second}},
+		"fails a second time":                      {situation{called: true, record: failed(1)}, because(errDown), decision{outcome: retry.Retried, record: copied(2, errDown.Error(), now.Add(time.Minute), ""), tier: minute, delay: time.Minute}},
+		"fails, no retries left":                   {situation{called: true, record: failed(2)}, because(errDown), decision{outcome: retry.DeadLettered, record: copied(3, errDown.Error(), time.Time{}, retry.DeadReasonExhausted)}},
+		"fails, permanent":                         {situation{called: true}, because(backoff.Permanent(errDown)), dead(retry.DeadReasonPermanent)},
+		"requests a delay":                         {situation{called: true}, because(backoff.RetryAfter(errDown, 2*time.Second)), decision{outcome: retry.Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
+		"requests a part of a tier":                {situation{called: true}, because(backoff.RetryAfter(errDown, 1500*time.Millisecond)), decision{outcome: retry.Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
+		"requests less than a millisecond":         {situation{called: true}, because(backoff.RetryAfter(errDown, time.Second+1)), decision{outcome: retry.Retried, record: remaining(downAt(2*time.Second), time.Second), tier: second, delay: 2 * time.Second}},
+		"requests more than MaxDelay":              {situation{called: true}, because(backoff.RetryAfter(errDown, 2*backoff.MaxDelay)), decision{outcome: retry.Retried, record: remaining(downAt(time.Hour), 59*time.Minute), tier: minute, delay: time.Hour, cut: 2 * backoff.MaxDelay}},
+		"requests a delay, no retries left":        {situation{called: true, record: failed(2)}, because(backoff.RetryAfter(errDown, time.Second)), decision{outcome: retry.DeadLettered, record: copied(3, errDown.Error(), time.Time{}, retry.DeadReasonExhausted)}},
+		"fails, shutdown":                          {situation{called: true, ended: true}, because(errDown), decision{outcome: retry.GivenBack}},
+		"fails, acked by the handler":              {situation{called: true, settled: true}, because(errDown), decision{outcome: retry.Settled}},
+		"fails again, acked by the handler":        {situation{called: true, settled: true, record: failed(1)}, because(errDown), decision{outcome: retry.Settled, record: failed(1)}},
+		"fails, acked by the handler, shutdown":    {situation{called: true, settled: true, ended: true}, because(errDown), decision{outcome: retry.Settled}},
+		"fails, too large for a tier":              {situation{called: true, refused: tooLarge}, because(errDown), dead(retry.DeadReasonTooLarge)},
+		"fails, no retries left, too large":        {situation{called: true, record: failed(2), refused: tooLarge}, because(errDown), decision{outcome: retry.DeadLettered, record: copied(3, errDown.Error(), time.Time{}, retry.DeadReasonExhausted)}},
+		"fails, refused":                           {situation{called: true, refused: unsendable}, because(errDown), decision{outcome: retry.DeadLettered, record: refusedCopy}},
+		"fails, the dead letter is refused":        {situation{called: true, refused: unsendable, last: "why"}, because(errDown), decision{outcome: retry.DeadLettered, record: lastForm}},
+		"fails, cannot be published":               {situation{called: true, refused: unpublished}, because(errDown), decision{outcome: retry.GivenBack}},
+		"not due, too large for a tier":            {situation{record: remaining(notDue, time.Second), refused: tooLarge}, failure{}, decision{outcome: retry.DeadLettered, record: tooLargeCopy}},
+		"not due, cannot be published":             {situation{record: notDue, refused: unpublished}, failure{}, decision{outcome: retry.GivenBack, record: notDue}},
+		"the tier refuses":                         {situation{called: true, avoid: []backoff.Tier{second}}, because(errDown), decision{outcome: retry.Retried, record: downAt(time.Minute), tier: minute, delay: time.Minute}},
+		"the longest tier refuses":                 {situation{called: true, record: failed(1), avoid: []backoff.Tier{minute}}, because(errDown), decision{outcome: retry.Retried, record: remaining(copied(2, errDown.Error(), now.Add(time.Minute), ""), 59*time.Second), tier: second, delay: time.Minute}},
+		"all tiers refuse":                         {situation{called: true, avoid: []backoff.Tier{minute, second}}, because(errDown), dead(retry.DeadReasonNoTier)},
+		"rule: snooze":                             {situation{called: true}, withAction(retry.Snooze(time.Minute)), decision{outcome: retry.Snoozed, record: snoozed(downAt(time.Minute)), tier: minute, delay: time.Minute}},
+		"rule: give back":                          {situation{called: true, record: failed(1)}, withAction(retry.GiveBack()), decision{outcome: retry.GivenBack, record: failed(1)}},
+		"rule: discard":                            {situation{called: true}, withAction(retry.Discard()), decision{outcome: retry.Discarded, record: copied(1, errDown.Error(), time.Time{}, "")}},
+		"rule, acked by the handler":               {situation{called: true, settled: true}, withAction(retry.Snooze(time.Minute)), decision{outcome: retry.Settled}},
+		"rule, shutdown":                           {situation{called: true, ended: true}, withAction(retry.Discard()), decision{outcome: retry.GivenBack}},
+		"rule: retry by another schedule":          {situation{called: true}, withAction(retry.RetryWith(backoff.Schedule{time.Minute})), decision{outcome: retry.Retried, record: downAt(time.Minute), tier: minute, delay: time.Minute}},
+		"rule: retry by another schedule, is over": {situation{called: true, record: failed(1)}, withAction(retry.RetryWith(backoff.Schedule{time.Minute})), decision{outcome: retry.DeadLettered, record: copied(2, errDown.Error(), time.Time{}, retry.DeadReasonExhausted)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -158,13 +159,13 @@ func TestDocumentsHaveTheOutcomes(t *testing.T) {
 		if _, after, found := strings.Cut(table, "\n## Outcomes\n"); found {
 			table, _, _ = strings.Cut(after, "\n## ")
 		}
-		var got []Outcome
+		var got []retry.Outcome
 		for _, match := range regexp.MustCompile(row).FindAllStringSubmatch(table, -1) {
 			if match[1] != "outcome" {
-				got = append(got, Outcome(match[1]))
+				got = append(got, retry.Outcome(match[1]))
 			}
 		}
-		assert.Equal(t, Outcomes(), got, document)
+		assert.Equal(t, retry.Outcomes(), got, document)
 	}
 }
 
@@ -176,9 +177,9 @@ func TestDocumentsHaveTheDeadReasons(t *testing.T) {
 	_, table, found := strings.Cut(string(text), "\n## Dead reasons\n")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "\n## ")
-	var got []DeadReason
-	for _, match := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(table, len(DeadReasons())) {
-		got = append(got, DeadReason(match[1]))
+	var got []retry.DeadReason
+	for _, match := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(table, len(retry.DeadReasons())) {
+		got = append(got, retry.DeadReason(match[1]))
 	}
-	assert.Equal(t, DeadReasons(), got)
+	assert.Equal(t, retry.DeadReasons(), got)
 }

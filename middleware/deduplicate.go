@@ -33,10 +33,7 @@ func DeduplicationKey(key watermillmw.MessageHasher) watermillmw.MessageHasher {
 			return "", err
 		}
 		from := originOf(msg.Context())
-		record, found := ReadRecord(msg.Metadata)
-		if !found || record.Topic != from.topic {
-			record = Record{}
-		}
+		record := recordOn(from.topic, msg.Metadata)
 		return fmt.Sprintf("%d %d %q %q %s", record.Failures, record.Snoozes, from.topic, from.handler, own), nil
 	}
 }

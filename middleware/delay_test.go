@@ -17,11 +17,12 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // rounds brings the last copy back from tier to tier, until the handler is called or the copy is a dead letter. It returns the names of
 // the tiers.
-func rounds(t *testing.T, ctx context.Context, retry *retrymw.TieredRetry, sent *recorder, h message.HandlerFunc) (tiers []string) {
+func rounds(t *testing.T, ctx context.Context, tiered *retrymw.TieredRetry, sent *recorder, h message.HandlerFunc) (tiers []string) {
 	t.Helper()
 	called := false
 	for !called {
@@ -35,7 +36,7 @@ func rounds(t *testing.T, ctx context.Context, retry *retrymw.TieredRetry, sent 
 		require.Less(t, len(tiers), 1000, "it circles: %v", tiers[:min(len(tiers), 5)])
 		tiers = append(tiers, name)
 		time.Sleep(time.Duration(tier))
-		_, err = retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		_, err = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			called = true
 			return h(msg)
 		})(redelivered(ctx, last))
@@ -61,30 +62,30 @@ func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var events []retrymw.Event
-				retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retrymw.Event) { events = append(events, e) }
+				var events []retry.Event
+				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+					c.Observe = func(e retry.Event) { events = append(events, e) }
 				})
 				failedAt := time.Now()
-				_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, row.requested)))(messageOf(ctx))
+				_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, row.requested)))(messageOf(ctx))
 				require.NoError(t, err)
-				promised := sent.only(t).msg.Metadata[retrymw.DueAtKey]
+				promised := sent.only(t).msg.Metadata[retry.DueAtKey]
 
-				assert.Equal(t, row.tiers, rounds(t, ctx, retry, sent, succeed))
+				assert.Equal(t, row.tiers, rounds(t, ctx, tiered, sent, succeed))
 				waited := time.Since(failedAt)
 				assert.GreaterOrEqual(t, waited, row.requested, "never early")
 				assert.LessOrEqual(t, waited, max(row.requested, time.Second)+time.Second, "late by at most the shortest tier")
 				assert.Equal(t, promised, time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), "the due time is true")
 				for _, c := range sent.copies {
-					assert.Equal(t, "1", c.msg.Metadata[retrymw.FailuresKey], "a round on a tier is not a failure")
-					assert.Equal(t, promised, c.msg.Metadata[retrymw.DueAtKey])
+					assert.Equal(t, "1", c.msg.Metadata[retry.FailuresKey], "a round on a tier is not a failure")
+					assert.Equal(t, promised, c.msg.Metadata[retry.DueAtKey])
 				}
 				require.Len(t, events, len(row.tiers)+1)
 				assert.Equal(t, waited, events[0].Delay)
 				for _, e := range events[1:len(row.tiers)] {
-					assert.Equal(t, retrymw.Parked, e.Outcome)
+					assert.Equal(t, retry.Parked, e.Outcome)
 				}
-				assert.Equal(t, retrymw.Recovered, events[len(row.tiers)].Outcome)
+				assert.Equal(t, retry.Recovered, events[len(row.tiers)].Outcome)
 			})
 		})
 	}
@@ -101,7 +102,7 @@ func TestRequestedDelayIsAtMostMaxDelay(t *testing.T) {
 		"default":                           {func(*retrymw.TieredRetryConfig) {}, 30 * day},
 		"a longer schedule":                 {func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Second, 40 * day} }, 40 * day},
 		"a longer extra tier":               {func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = []time.Duration{50 * day} }, 50 * day},
-		"a longer rule":                     {func(c *retrymw.TieredRetryConfig) { c.Rules = []retrymw.Rule{never(retrymw.RetryAfter(60 * day))} }, 60 * day},
+		"a longer rule":                     {func(c *retrymw.TieredRetryConfig) { c.Rules = []retry.Rule{never(retry.RetryAfter(60 * day))} }, 60 * day},
 		"MaxDelay":                          {func(c *retrymw.TieredRetryConfig) { c.MaxDelay = day }, day},
 		"MaxDelay, below an extra tier":     {func(c *retrymw.TieredRetryConfig) { c.MaxDelay, c.ExtraTiers = day, []time.Duration{2 * day} }, day},
 		"ten years, as backoff.MaxDelay is": {func(c *retrymw.TieredRetryConfig) { c.MaxDelay = backoff.MaxDelay }, backoff.MaxDelay},
@@ -112,22 +113,22 @@ func TestRequestedDelayIsAtMostMaxDelay(t *testing.T) {
 				config := configOf(sent)
 				config.TiersWait, config.DelayArrivals = true, true
 				row.change(&config)
-				retry, err := retrymw.NewTieredRetry(config, log)
+				tiered, err := retrymw.NewTieredRetry(config, log)
 				require.NoError(t, err)
 				requested := messageOf(ctx)
-				_, err = retry.Middleware(failing(backoff.RetryAfter(errDown, 200*365*day)))(requested)
+				_, err = tiered.Middleware(failing(backoff.RetryAfter(errDown, 200*365*day)))(requested)
 				require.NoError(t, err)
 				delayed := messageOf(ctx)
 				delayed.Metadata[delay.DelayedForKey] = "1752000h"
-				_, err = retry.Middleware(notCalled(t))(delayed)
+				_, err = tiered.Middleware(notCalled(t))(delayed)
 				require.NoError(t, err)
 				remaining := messageOf(ctx)
-				retrymw.Record{Topic: topic, Remaining: backoff.MaxDelay}.Write(remaining.Metadata)
-				_, err = retry.Middleware(notCalled(t))(remaining)
+				retry.Record{Topic: topic, Remaining: backoff.MaxDelay}.Write(remaining.Metadata)
+				_, err = tiered.Middleware(notCalled(t))(remaining)
 				require.NoError(t, err)
 				require.Len(t, sent.copies, 3)
 				for _, c := range sent.copies {
-					record, ok := retrymw.ReadRecord(c.msg.Metadata)
+					record, ok := retry.ReadRecord(c.msg.Metadata)
 					require.True(t, ok)
 					assert.Equal(t, row.want, time.Until(record.DueAt))
 				}
@@ -140,8 +141,8 @@ func TestRequestedDelayIsAtMostMaxDelay(t *testing.T) {
 }
 
 // never is a rule that matches no error.
-func never(then retrymw.Action) retrymw.Rule {
-	return retrymw.Rule{Name: "never", If: retrymw.Is(errNever), Then: then}
+func never(then retry.Action) retry.Rule {
+	return retry.Rule{Name: "never", If: retry.Is(errNever), Then: then}
 }
 
 var errNever = errors.New("never")
@@ -150,10 +151,10 @@ func TestDelaysUpToTheDefaultOfMaxDelayAreNotCut(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		for _, days := range []time.Duration{10, 12, 30} {
-			retry, sent := setup(t)
-			_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, days*24*time.Hour)))(messageOf(ctx))
+			tiered, sent := setup(t)
+			_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, days*24*time.Hour)))(messageOf(ctx))
 			require.NoError(t, err)
-			record, _ := retrymw.ReadRecord(sent.only(t).msg.Metadata)
+			record, _ := retry.ReadRecord(sent.only(t).msg.Metadata)
 			assert.Equal(t, days*24*time.Hour, time.Until(record.DueAt))
 		}
 	})
@@ -162,16 +163,16 @@ func TestDelaysUpToTheDefaultOfMaxDelayAreNotCut(t *testing.T) {
 func TestMaxDelayMustNotCutTheSchedule(t *testing.T) {
 	for name, row := range map[string]struct {
 		set  time.Duration
-		rule retrymw.Rule
+		rule retry.Rule
 		want string
 	}{
-		"negative":       {-1, never(retrymw.Discard()), "MaxDelay is -1ns: it must be 0 (the default), or from 1m0s, the longest delay of Schedule and Rules, to 87600h0m0s"},
-		"below schedule": {59 * time.Second, never(retrymw.Discard()), "MaxDelay is 59s"},
-		"below a rule":   {time.Hour, never(retrymw.Snooze(2 * time.Hour)), "MaxDelay is 1h0m0s: it must be 0 (the default), or from 2h0m0s"},
-		"beyond TTLs":    {backoff.MaxDelay + 1, never(retrymw.Discard()), "MaxDelay is 87600h0m0.000000001s"},
+		"negative":       {-1, never(retry.Discard()), "MaxDelay is -1ns: it must be 0 (the default), or from 1m0s, the longest delay of Schedule and Rules, to 87600h0m0s"},
+		"below schedule": {59 * time.Second, never(retry.Discard()), "MaxDelay is 59s"},
+		"below a rule":   {time.Hour, never(retry.Snooze(2 * time.Hour)), "MaxDelay is 1h0m0s: it must be 0 (the default), or from 2h0m0s"},
+		"beyond TTLs":    {backoff.MaxDelay + 1, never(retry.Discard()), "MaxDelay is 87600h0m0.000000001s"},
 	} {
 		config := configOf(&recorder{})
-		config.MaxDelay, config.Rules = row.set, []retrymw.Rule{row.rule}
+		config.MaxDelay, config.Rules = row.set, []retry.Rule{row.rule}
 		require.ErrorContains(t, config.Validate(), row.want, name)
 	}
 }
@@ -190,7 +191,7 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.DelayArrivals, c.MaxAge = true, time.Hour })
+				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.DelayArrivals, c.MaxAge = true, time.Hour })
 				msg, arrived, calls := messageOf(ctx), time.Now(), 0
 				msg.Metadata[delay.DelayedForKey] = row.delayed.String()
 				h := func(*message.Message) ([]*message.Message, error) {
@@ -199,16 +200,16 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 				}
 				for range 1000 {
 					published := len(sent.copies)
-					_, err := retry.Middleware(h)(msg)
+					_, err := tiered.Middleware(h)(msg)
 					require.NoError(t, err)
 					if len(sent.copies) == published {
 						break
 					}
 					last := sent.copies[published]
-					record, _ := retrymw.ReadRecord(last.msg.Metadata)
+					record, _ := retry.ReadRecord(last.msg.Metadata)
 					assert.True(t, record.FirstArrivedAt.Equal(arrived), "%v", record)
 					if record.DeadReason != "" {
-						assert.Equal(t, retrymw.DeadReasonExpired, record.DeadReason)
+						assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
 						assert.Zero(t, record.Failures)
 						break
 					}
@@ -231,11 +232,11 @@ func TestDueTimeIsNotCompared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				for _, waits := range []bool{true, false} {
-					retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.TiersWait = waits })
+					tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.TiersWait = waits })
 					msg := messageOf(ctx)
-					retrymw.Record{Failures: 1, Topic: topic, DueAt: time.Now().Add(due)}.Write(msg.Metadata)
+					retry.Record{Failures: 1, Topic: topic, DueAt: time.Now().Add(due)}.Write(msg.Metadata)
 					calls := 0
-					_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+					_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 						calls++
 						return nil, nil
 					})(msg)
@@ -252,25 +253,25 @@ func TestMessageIsParkedForWhatRemains(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		var retryParams []retrymw.RetryDestinationParams
-		retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+		tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
 			generate := c.GenerateRetryDestination
-			c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+			c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
 				retryParams = append(retryParams, p)
 				return generate(p)
 			}
 		})
-		_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(messageOf(ctx))
+		_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(messageOf(ctx))
 		require.NoError(t, err)
 		back := redelivered(ctx, sent.only(t))
-		assert.Equal(t, "1s", back.Metadata[retrymw.RemainingKey])
+		assert.Equal(t, "1s", back.Metadata[retry.RemainingKey])
 		time.Sleep(time.Second)
 
-		_, err = retry.Middleware(notCalled(t))(back)
+		_, err = tiered.Middleware(notCalled(t))(back)
 		require.NoError(t, err)
 		require.Len(t, sent.copies, 2)
 		assert.Equal(t, "1s.orders", sent.copies[1].topic)
 		left := maps.Clone(back.Metadata)
-		delete(left, retrymw.RemainingKey)
+		delete(left, retry.RemainingKey)
 		left[delay.DelayedForKey] = "1s"
 		assert.Equal(t, left, sent.copies[1].msg.Metadata, "only the rest of the delay changes, and no failure is counted")
 		second := backoff.Tier(time.Second)
@@ -287,13 +288,13 @@ func TestRequestedDelayWithoutRounds(t *testing.T) {
 		10 * time.Millisecond: "1s", 3 * time.Second: "5s", 5 * time.Second: "5s", 6 * time.Second: "1m", time.Hour: "1m",
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			retry, sent := setup(t)
-			_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, requested)))(messageOf(ctx))
+			tiered, sent := setup(t)
+			_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, requested)))(messageOf(ctx))
 			require.NoError(t, err)
 			copied := sent.only(t)
 			assert.Equal(t, tier+".orders", copied.topic)
-			assert.NotContains(t, copied.msg.Metadata, retrymw.RemainingKey)
-			record, _ := retrymw.ReadRecord(copied.msg.Metadata)
+			assert.NotContains(t, copied.msg.Metadata, retry.RemainingKey)
+			record, _ := retry.ReadRecord(copied.msg.Metadata)
 			assert.Equal(t, requested, time.Until(record.DueAt))
 		})
 	}
@@ -311,19 +312,19 @@ func TestForgedRemainingDelay(t *testing.T) {
 	} {
 		t.Run(forged[:min(len(forged), 20)], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = []time.Duration{time.Hour, time.Duration(year)} })
+				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = []time.Duration{time.Hour, time.Duration(year)} })
 				msg := messageOf(ctx)
-				retrymw.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
-				msg.Metadata[retrymw.RemainingKey] = forged
+				retry.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
+				msg.Metadata[retry.RemainingKey] = forged
 				began, called := time.Now(), false
 				h := func(*message.Message) ([]*message.Message, error) {
 					called = true
 					return nil, nil
 				}
-				_, err := retry.Middleware(h)(msg)
+				_, err := tiered.Middleware(h)(msg)
 				require.NoError(t, err)
 				if !called {
-					rounds(t, ctx, retry, sent, h)
+					rounds(t, ctx, tiered, sent, h)
 				}
 				assert.True(t, called)
 				assert.Equal(t, waits, time.Since(began))
@@ -345,7 +346,7 @@ func TestDelayOfAFreshMessage(t *testing.T) {
 		"For, of a program without Watermill": {func(m *message.Message) { m.Metadata[delay.DelayedForKey] = "7s" }, []string{"5s", "1s", "1s"}, 7 * time.Second},
 		"of properties": {func(m *message.Message) {
 			delay.Message(m, delay.For(time.Second))
-			m.Metadata[retrymw.PropertiesKey] = "x"
+			m.Metadata[retry.PropertiesKey] = "x"
 		}, []string{"1s"}, time.Second},
 		"until a time that is over": {func(m *message.Message) { delay.Message(m, delay.Until(time.Now().Add(-time.Minute))) }, nil, 0},
 		"garbled": {func(m *message.Message) {
@@ -354,39 +355,39 @@ func TestDelayOfAFreshMessage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t, tiersWait, arrivals)
+				tiered, sent := setup(t, tiersWait, arrivals)
 				calls := 0
 				h := func(msg *message.Message) ([]*message.Message, error) {
 					calls++
-					record, _ := retrymw.ReadRecord(msg.Metadata)
+					record, _ := retry.ReadRecord(msg.Metadata)
 					assert.Zero(t, record.Failures)
 					return nil, errDown
 				}
 				began := time.Now()
 				msg := messageOf(ctx)
 				row.set(msg)
-				_, err := retry.Middleware(h)(msg)
+				_, err := tiered.Middleware(h)(msg)
 				require.NoError(t, err)
 				var waited []string
 				if calls == 0 {
-					waited = rounds(t, ctx, retry, sent, h)
+					waited = rounds(t, ctx, tiered, sent, h)
 				}
 				assert.Equal(t, row.tiers, waited)
 				assert.Equal(t, row.waits, time.Since(began))
 				assert.Equal(t, 1, calls)
 				last := sent.copies[len(sent.copies)-1]
 				assert.Equal(t, "1s.orders", last.topic, "the failure waits by the schedule, and is not delayed again")
-				assert.Equal(t, "1", last.msg.Metadata[retrymw.FailuresKey])
-				assert.NotContains(t, last.msg.Metadata, retrymw.RemainingKey)
+				assert.Equal(t, "1", last.msg.Metadata[retry.FailuresKey])
+				assert.NotContains(t, last.msg.Metadata, retry.RemainingKey)
 			})
 		})
 	}
 	t.Run("where the Pub/Sub delays", func(t *testing.T) {
-		retry, sent := setup(t, tiersWait)
+		tiered, sent := setup(t, tiersWait)
 		msg := messageOf(ctx)
 		delay.Message(msg, delay.For(time.Hour))
 		calls := 0
-		_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 			calls++
 			return nil, nil
 		})(msg)
@@ -401,17 +402,17 @@ func TestDelayOnErrorInsideRequestsTheDelay(t *testing.T) {
 	ctx := routerContext(t)
 	for _, deep := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = deep })
+			tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = deep })
 			delays := &watermillmw.DelayOnError{InitialInterval: 2 * time.Second, MaxInterval: 10 * time.Second, Multiplier: 3}
 			h := delays.Middleware(failing(errDown))
-			_, err := retry.Middleware(h)(messageOf(ctx))
+			_, err := tiered.Middleware(h)(messageOf(ctx))
 			require.NoError(t, err)
 			var waits []time.Duration
 			for range 3 {
-				record, ok := retrymw.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				record, ok := retry.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
 				require.True(t, ok)
 				waits = append(waits, time.Until(record.DueAt))
-				rounds(t, ctx, retry, sent, h)
+				rounds(t, ctx, tiered, sent, h)
 			}
 			if deep {
 				t.Log("the metadata of each retry has the whole delay")

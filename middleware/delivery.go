@@ -10,6 +10,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // delivery is a message as it was received. It refers to payload and metadata from before the handler, which may replace them.
@@ -109,15 +110,24 @@ func (d *delivery) takenBack() bool {
 func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err error, now time.Time) {
 	s.called, s.settled, s.origin = called, called && settled(in.msg), originOf(in.ctx)
 	s.ended = in.takenBack() || in.shuttingDown() && (!called || in.ctx.Err() != nil || isCanceled(err))
-	if in.recorded && !(s.record.read(in.metadata, now) && s.record.Topic == s.origin.topic) {
-		s.record = Record{}
+	if in.recorded {
+		s.record = recordOn(s.origin.topic, in.metadata)
 	}
-	if _, counted := in.metadata[FailuresKey]; !counted && t.config.DelayArrivals {
+	if _, counted := in.metadata[retry.FailuresKey]; !counted && t.config.DelayArrivals {
 		s.delayed, _ = delayIn(in.metadata)
 	}
 	if t.config.MaxAgeFrom != nil {
 		s.sentAt = t.sentAt(in)
 	}
+}
+
+// recordOn returns the record of a message, which counts only on its own topic.
+func recordOn(topic string, metadata message.Metadata) retry.Record {
+	record, found := retry.ReadRecord(metadata)
+	if !found || record.Topic != topic {
+		return retry.Record{}
+	}
+	return record
 }
 
 // isCanceled reports whether an error is that of a context that was cancelled.
@@ -137,9 +147,9 @@ func (t *TieredRetry) sentAt(in *delivery) (at time.Time) {
 // begin reads where the message comes from, and calls the hooks Begin.
 func (t *TieredRetry) begin(in *delivery) {
 	from := originOf(in.ctx)
-	a := Arrival{Context: in.ctx, Topic: from.topic, Handler: from.handler, Message: in.msg}
-	if in.recorded && !(a.Record.read(in.metadata, in.began) && a.Record.Topic == from.topic) {
-		a.Record = Record{}
+	a := retry.Arrival{Context: in.ctx, Topic: from.topic, Handler: from.handler, Message: in.msg}
+	if in.recorded {
+		a.Record = recordOn(from.topic, in.metadata)
 	}
 	if due := a.Record.DueAt; !due.IsZero() && !a.Record.LastFailedAt.IsZero() {
 		if late := in.began.Sub(due); late <= t.policy.maxDelay { // else the due time is forged, and would outweigh all others in a sum

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestEachOutcomeHasAnEvent brings every outcome about, and has a row for each of them.
@@ -19,45 +20,45 @@ func TestEachOutcomeHasAnEvent(t *testing.T) {
 	routed := routerContext(t)
 	const took = 20 * time.Millisecond
 	second := backoff.Tier(time.Second)
-	toTier, toDead := retrymw.Destination{Topic: "1s.orders"}, retrymw.Destination{Topic: "dead.orders"}
+	toTier, toDead := retry.Destination{Topic: "1s.orders"}, retry.Destination{Topic: "dead.orders"}
 	down := func(*message.Message) error { return errDown }
-	again := retrymw.Record{Failures: 1, Topic: topic}
+	again := retry.Record{Failures: 1, Topic: topic}
 	type event struct {
-		outcome     retrymw.Outcome
+		outcome     retry.Outcome
 		failures    int
 		snoozes     int
 		age, took   time.Duration
 		delay       time.Duration
 		tier        backoff.Tier
-		destination retrymw.Destination
+		destination retry.Destination
 		rule        string
 		err         error
 	}
 	rows := []struct {
-		record  retrymw.Record // of the message; the first failure was a minute ago
+		record  retry.Record // of the message; the first failure was a minute ago
 		handler func(*message.Message) error
 		fail    func(try int) error
 		stop    bool
 		want    []event
 	}{
-		{handler: func(*message.Message) error { return nil }, want: []event{{outcome: retrymw.Processed, took: took}}},
+		{handler: func(*message.Message) error { return nil }, want: []event{{outcome: retry.Processed, took: took}}},
 		{record: again, handler: func(*message.Message) error { return nil }, want: []event{
-			{outcome: retrymw.Recovered, failures: 1, age: time.Minute + took, took: took},
+			{outcome: retry.Recovered, failures: 1, age: time.Minute + took, took: took},
 		}},
 		{handler: down, want: []event{
-			{outcome: retrymw.Retried, failures: 1, took: took, delay: time.Second, tier: second, destination: toTier, err: errDown},
+			{outcome: retry.Retried, failures: 1, took: took, delay: time.Second, tier: second, destination: toTier, err: errDown},
 		}},
 		{record: again, handler: func(*message.Message) error { return errLater }, want: []event{
-			{outcome: retrymw.Snoozed, failures: 1, snoozes: 1, age: time.Minute + took, took: took, delay: time.Second, tier: second, destination: toTier, rule: "later", err: errLater},
+			{outcome: retry.Snoozed, failures: 1, snoozes: 1, age: time.Minute + took, took: took, delay: time.Second, tier: second, destination: toTier, rule: "later", err: errLater},
 		}},
-		{record: retrymw.Record{Failures: 1, Topic: topic, Remaining: 2 * time.Second}, want: []event{
-			{outcome: retrymw.Parked, failures: 1, age: time.Minute, delay: 2 * time.Second, tier: second, destination: toTier},
+		{record: retry.Record{Failures: 1, Topic: topic, Remaining: 2 * time.Second}, want: []event{
+			{outcome: retry.Parked, failures: 1, age: time.Minute, delay: 2 * time.Second, tier: second, destination: toTier},
 		}},
-		{record: retrymw.Record{Failures: 4, Topic: topic}, handler: down, want: []event{
-			{outcome: retrymw.DeadLettered, failures: 5, age: time.Minute + took, took: took, destination: toDead, err: errDown},
+		{record: retry.Record{Failures: 4, Topic: topic}, handler: down, want: []event{
+			{outcome: retry.DeadLettered, failures: 5, age: time.Minute + took, took: took, destination: toDead, err: errDown},
 		}},
 		{record: again, handler: func(*message.Message) error { return context.Canceled }, want: []event{
-			{outcome: retrymw.Discarded, failures: 2, age: time.Minute + took, took: took, rule: "discard", err: context.Canceled},
+			{outcome: retry.Discarded, failures: 2, age: time.Minute + took, took: took, rule: "discard", err: context.Canceled},
 		}},
 		{handler: down, fail: func(try int) error {
 			if try == 1 {
@@ -65,29 +66,29 @@ func TestEachOutcomeHasAnEvent(t *testing.T) {
 			}
 			return nil
 		}, want: []event{
-			{outcome: retrymw.Held, failures: 1, took: took, delay: time.Second, tier: second, destination: toTier, err: errUnconfirmed},
+			{outcome: retry.Held, failures: 1, took: took, delay: time.Second, tier: second, destination: toTier, err: errUnconfirmed},
 			{
-				outcome: retrymw.Retried, failures: 1, age: time.Minute, took: took, delay: 5 * time.Second, tier: backoff.Tier(5 * time.Second),
-				destination: retrymw.Destination{Topic: "5s.orders"}, err: errDown,
+				outcome: retry.Retried, failures: 1, age: time.Minute, took: took, delay: 5 * time.Second, tier: backoff.Tier(5 * time.Second),
+				destination: retry.Destination{Topic: "5s.orders"}, err: errDown,
 			},
 		}},
 		{record: again, handler: func(*message.Message) error { return context.Canceled }, stop: true, want: []event{
-			{outcome: retrymw.GivenBack, failures: 1, age: time.Minute + took, took: took, err: context.Canceled},
+			{outcome: retry.GivenBack, failures: 1, age: time.Minute + took, took: took, err: context.Canceled},
 		}},
 		{record: again, handler: func(msg *message.Message) error { msg.Ack(); return errDown }, want: []event{
-			{outcome: retrymw.Settled, failures: 1, age: time.Minute + took, took: took, err: errDown},
+			{outcome: retry.Settled, failures: 1, age: time.Minute + took, took: took, err: errDown},
 		}},
 	}
-	seen := map[retrymw.Outcome]bool{}
+	seen := map[retry.Outcome]bool{}
 	for _, row := range rows {
 		outcome := row.want[0].outcome
 		seen[outcome] = true
 		t.Run(string(outcome), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var events []event
-				retry, sent, s, _ := setupBound(t, tiersWait, snoozeLater, func(c *retrymw.TieredRetryConfig) {
-					c.Rules = append(c.Rules, retrymw.Rule{Name: "discard", If: retrymw.Is(context.Canceled), Then: retrymw.Discard()})
-					c.Observe = func(e retrymw.Event) {
+				tiered, sent, s, _ := setupBound(t, tiersWait, snoozeLater, func(c *retrymw.TieredRetryConfig) {
+					c.Rules = append(c.Rules, retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()})
+					c.Observe = func(e retry.Event) {
 						assert.Equal(t, "uuid-1", e.MessageUUID)
 						assert.Equal(t, topic, e.Topic)
 						assert.Equal(t, handler, e.Handler)
@@ -102,7 +103,7 @@ func TestEachOutcomeHasAnEvent(t *testing.T) {
 					row.record.FirstFailedAt = time.Now().Add(-time.Minute)
 					row.record.Write(msg.Metadata)
 				}
-				_, _ = retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				_, _ = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 					if row.stop {
 						s.stop()
 					}
@@ -113,19 +114,19 @@ func TestEachOutcomeHasAnEvent(t *testing.T) {
 			})
 		})
 	}
-	for _, outcome := range retrymw.Outcomes() {
+	for _, outcome := range retry.Outcomes() {
 		assert.True(t, seen[outcome], "no row for %q", outcome)
 	}
 }
 
 // The handler may replace the metadata, and the app may write into what it gets.
 func TestEventHasTheMetadataThatTheMessageCameWith(t *testing.T) {
-	var events []retrymw.Event
-	retry, _ := setup(t, observing(&events))
-	for _, metadata := range []message.Metadata{{"trace": "abc", retrymw.PropertiesKey: "x"}, nil} {
+	var events []retry.Event
+	tiered, _ := setup(t, observing(&events))
+	for _, metadata := range []message.Metadata{{"trace": "abc", retry.PropertiesKey: "x"}, nil} {
 		msg := messageOf(routerContext(t))
 		msg.Metadata = metadata
-		_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.Metadata = message.Metadata{"other": "x"}
 			return nil, errDown
 		})(msg)
@@ -152,8 +153,8 @@ func TestSuccessWithoutObserveDoesNotAllocate(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			retry, _ := setup(t, change)
-			h := retry.Middleware(succeed)
+			tiered, _ := setup(t, change)
+			h := tiered.Middleware(succeed)
 			msg := messageOf(context.Background())
 			assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }))
 		})

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errDeclined = errors.New("the card was declined")
@@ -17,7 +18,7 @@ func ExampleBreaker() {
 	var retries middleware.Connection // of config.Connect, relay.Connect or retrytest.New
 	start := func(router *message.Router, bill message.NoPublishHandlerFunc) {
 		retries.AddConsumerHandler(router, "billing", "orders", bill, middleware.HandlerOptions{
-			Breaker: &middleware.Breaker{
+			Breaker: &retry.Breaker{
 				MaxPause: 5 * time.Second,
 				Failed:   func(err error) bool { return !errors.Is(err, errDeclined) },
 			},
@@ -27,7 +28,7 @@ func ExampleBreaker() {
 }
 
 func ExampleBreaker_Validate() {
-	fmt.Println(middleware.Breaker{Ratio: 1.5, Pause: time.Minute, MaxPause: time.Second}.Validate())
+	fmt.Println(retry.Breaker{Ratio: 1.5, Pause: time.Minute, MaxPause: time.Second}.Validate())
 	// Output:
 	// Ratio is 1.5: it must be more than 0 and at most 1, or 0 for the default
 	// Pause is 1m0s: it must be at most MaxPause, 1s

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // addHandlers is a function of an app. It runs on every backend.
@@ -34,11 +35,11 @@ func ExampleConnection() {
 }
 
 // deadLetters is an observer that counts dead letters by their reason. Package observe has those for Prometheus and OpenTelemetry.
-type deadLetters map[middleware.DeadReason]int
+type deadLetters map[retry.DeadReason]int
 
-func (d deadLetters) Attach(middleware.Observed) (middleware.Hooks, error) {
-	return middleware.Hooks{Event: func(e middleware.Event) {
-		if e.Outcome == middleware.DeadLettered {
+func (d deadLetters) Attach(retry.Observed) (retry.Hooks, error) {
+	return retry.Hooks{Event: func(e retry.Event) {
+		if e.Outcome == retry.DeadLettered {
 			d[e.Record.DeadReason]++
 		}
 	}}, nil
@@ -47,22 +48,22 @@ func (d deadLetters) Attach(middleware.Observed) (middleware.Hooks, error) {
 // An app that wires the parts by itself attaches observers here. A Connection has the method Observe.
 func ExampleObservers_Attach() {
 	counts, observers := deadLetters{}, &middleware.Observers{}
-	observers.Attach(counts, middleware.Observed{System: "my Pub/Sub"})
+	observers.Attach(counts, retry.Observed{System: "my Pub/Sub"})
 
-	retry, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
+	tiered, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
 		Publisher: discard{}, Schedule: backoff.Constant(time.Minute, 3), Observers: observers,
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: p.Topic + ".retry." + p.Tier.String()}, nil
+		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: p.Topic + ".retry." + p.Tier.String()}, nil
 		},
-		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: p.Topic + ".dead"}, nil
+		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: p.Topic + ".dead"}, nil
 		},
 	}, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	bill := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+	bill := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, backoff.Permanent(errors.New("the card was reported stolen"))
 	})
 	_, err = bill(message.NewMessage("order-1", nil))
@@ -122,18 +123,18 @@ func ExampleHandlerOptions_Configure() {
 
 // For the middleware of a whole router: each message has the schedule of its subscriber.
 func ExampleTieredRetry_Dispatch() {
-	var retry *middleware.TieredRetry // of NewTieredRetry
+	var tiered *middleware.TieredRetry // of NewTieredRetry
 	router := message.NewDefaultRouter(nil)
-	router.AddMiddleware(retry.Dispatch)
+	router.AddMiddleware(tiered.Dispatch)
 }
 
 func ExampleReadinessHandler() {
-	health := func() middleware.Health { // the method Health of a Connection
-		return middleware.Health{Links: []middleware.LinkHealth{{
+	health := func() retry.Health { // the method Health of a Connection
+		return retry.Health{Links: []retry.LinkHealth{{
 			Name: "consuming", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), LastError: errors.New("connection refused"),
 		}}}
 	}
-	server := httptest.NewServer(middleware.ReadinessHandler(health))
+	server := httptest.NewServer(retry.ReadinessHandler(health))
 	defer server.Close()
 	answer, err := http.Get(server.URL)
 	if err != nil {

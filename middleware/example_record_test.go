@@ -7,34 +7,34 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The handler reads how often the message has failed before.
 func ExampleReadRecord() {
 	handler := func(msg *message.Message) error {
-		if record, retried := retrymw.ReadRecord(msg.Metadata); retried && record.Failures >= 3 {
+		if record, retried := retry.ReadRecord(msg.Metadata); retried && record.Failures >= 3 {
 			fmt.Println("failed", record.Failures, "times, the last time with:", record.Reason)
 		}
 		return nil
 	}
 	msg := message.NewMessage("order-1", nil)
-	msg.Metadata.Set(retrymw.FailuresKey, "3")
-	msg.Metadata.Set(retrymw.ReasonKey, "the bank is down")
+	msg.Metadata.Set(retry.FailuresKey, "3")
+	msg.Metadata.Set(retry.ReasonKey, "the bank is down")
 	_ = handler(msg)
 	// Output:
 	// failed 3 times, the last time with: the bank is down
 }
 
 func ExampleRecord() {
-	text, err := json.Marshal(retrymw.Record{Failures: 2, Topic: "orders", Handler: "billing", DeadReason: retrymw.DeadReasonPermanent})
+	text, err := json.Marshal(retry.Record{Failures: 2, Topic: "orders", Handler: "billing", DeadReason: retry.DeadReasonPermanent})
 	fmt.Println(string(text), err)
 	// Output:
 	// {"failures":2,"topic":"orders","handler":"billing","dead_reason":"permanent"} <nil>
 }
 
 func ExampleRecord_String() {
-	fmt.Println(retrymw.Record{
+	fmt.Println(retry.Record{
 		Failures: 2, LastFailedAt: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), Topic: "orders", Reason: "the bank is down",
 	})
 	// Output:
@@ -43,17 +43,17 @@ func ExampleRecord_String() {
 
 func ExampleRecord_Write() {
 	metadata := message.Metadata{"trace": "abc"}
-	retrymw.Record{Failures: 2, Topic: "orders", DeadReason: retrymw.DeadReasonExhausted}.Write(metadata)
-	fmt.Println(metadata["trace"], metadata[retrymw.FailuresKey], metadata[retrymw.TopicKey], metadata[retrymw.DeadReasonKey])
+	retry.Record{Failures: 2, Topic: "orders", DeadReason: retry.DeadReasonExhausted}.Write(metadata)
+	fmt.Println(metadata["trace"], metadata[retry.FailuresKey], metadata[retry.TopicKey], metadata[retry.DeadReasonKey])
 	// Output:
 	// abc 2 orders exhausted
 }
 
 // Code that copies metadata selectively keeps all of these keys.
 func ExampleRecordKeys() {
-	from := message.Metadata{"trace": "abc", retrymw.FailuresKey: "2", retrymw.TopicKey: "orders"}
+	from := message.Metadata{"trace": "abc", retry.FailuresKey: "2", retry.TopicKey: "orders"}
 	to := message.Metadata{}
-	for _, key := range retrymw.RecordKeys() {
+	for _, key := range retry.RecordKeys() {
 		if value, found := from[key]; found {
 			to[key] = value
 		}
@@ -66,14 +66,14 @@ func ExampleRecordKeys() {
 // A handler can treat a message that was redriven before in another way.
 func ExampleReadRedriven() {
 	handler := func(msg *message.Message) error {
-		if history, redriven := retrymw.ReadRedriven(msg.Metadata); redriven {
+		if history, redriven := retry.ReadRedriven(msg.Metadata); redriven {
 			last := history.Redrives[len(history.Redrives)-1]
 			fmt.Println("redriven", history.Times, "times, the last time by", last.By, "after:", last.Reason)
 		}
 		return nil
 	}
 	msg := message.NewMessage("order-1", nil)
-	msg.Metadata.Set(retrymw.RedrivenKey, `{"times":2,"redrives":[{"by":"ann@ops"},{"by":"bob@ops","reason":"the bank is down"}]}`)
+	msg.Metadata.Set(retry.RedrivenKey, `{"times":2,"redrives":[{"by":"ann@ops"},{"by":"bob@ops","reason":"the bank is down"}]}`)
 	_ = handler(msg)
 	// Output:
 	// redriven 2 times, the last time by bob@ops after: the bank is down
@@ -82,10 +82,10 @@ func ExampleReadRedriven() {
 // Code that redrives a dead letter by itself adds to its history.
 func ExampleRedriven_Add() {
 	dead := message.Metadata{"trace": "abc"}
-	history, _ := retrymw.ReadRedriven(dead)
-	history = history.Add(retrymw.Redrive{At: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), By: "ann@ops", Failures: 4, Reason: "the bank is down"})
+	history, _ := retry.ReadRedriven(dead)
+	history = history.Add(retry.Redrive{At: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), By: "ann@ops", Failures: 4, Reason: "the bank is down"})
 	history.Write(dead)
-	fmt.Println(dead[retrymw.RedrivenKey])
+	fmt.Println(dead[retry.RedrivenKey])
 	// Output:
 	// {"times":1,"redrives":[{"at":"2026-01-01T12:00:00Z","by":"ann@ops","failures":4,"reason":"the bank is down"}]}
 }

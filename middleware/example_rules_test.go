@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var (
@@ -26,29 +27,29 @@ var (
 )
 
 // printOutcome fails once with the error, and prints what the rules make of it.
-func printOutcome(failure error, rules ...retrymw.Rule) {
+func printOutcome(failure error, rules ...retry.Rule) {
 	config := exampleConfig()
 	config.Rules = rules
-	config.Observe = func(e retrymw.Event) {
+	config.Observe = func(e retry.Event) {
 		fmt.Println(strings.TrimSpace(fmt.Sprintf("%s %v %s", e.Outcome, e.Delay, e.Rule)))
 	}
-	retry, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })(orderFrom(message.Metadata{}))
+	_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })(orderFrom(message.Metadata{}))
 }
 
 // The first rule that matches decides. A function can look at the failure record, too.
 func ExampleRule() {
-	rules := []retrymw.Rule{
-		{Name: "cancelled", If: retrymw.Is(errCancelled), Then: retrymw.Discard()},
+	rules := []retry.Rule{
+		{Name: "cancelled", If: retry.Is(errCancelled), Then: retry.Discard()},
 		{
 			Name: "database",
-			If: func(record retrymw.Record, err error) bool {
+			If: func(record retry.Record, err error) bool {
 				return record.Failures < 3 && errors.Is(err, sql.ErrConnDone)
 			},
-			Then: retrymw.RetryAfter(time.Minute),
+			Then: retry.RetryAfter(time.Minute),
 		},
 	}
 	printOutcome(fmt.Errorf("bill the order: %w", errCancelled), rules...)
@@ -61,16 +62,16 @@ func ExampleRule() {
 }
 
 func ExampleIs() {
-	matches := retrymw.Is(context.DeadlineExceeded)
-	fmt.Println(matches(retrymw.Record{}, fmt.Errorf("ask the bank: %w", context.DeadlineExceeded)))
+	matches := retry.Is(context.DeadlineExceeded)
+	fmt.Println(matches(retry.Record{}, fmt.Errorf("ask the bank: %w", context.DeadlineExceeded)))
 	// Output:
 	// true
 }
 
 // As matches a type of errors, also an interface.
 func ExampleAs() {
-	matches := retrymw.As[net.Error]()
-	fmt.Println(matches(retrymw.Record{}, fmt.Errorf("ask the bank: %w", &net.DNSError{Err: "no such host", Name: "bank"})))
+	matches := retry.As[net.Error]()
+	fmt.Println(matches(retry.Record{}, fmt.Errorf("ask the bank: %w", &net.DNSError{Err: "no such host", Name: "bank"})))
 	// Output:
 	// true
 }
@@ -78,21 +79,21 @@ func ExampleAs() {
 // More patience than the other failures get.
 func ExampleRetryWith() {
 	printOutcome(sql.ErrConnDone,
-		retrymw.Rule{Name: "database", If: retrymw.Is(sql.ErrConnDone), Then: retrymw.RetryWith(backoff.Constant(time.Minute, 30))})
+		retry.Rule{Name: "database", If: retry.Is(sql.ErrConnDone), Then: retry.RetryWith(backoff.Constant(time.Minute, 30))})
 	// Output:
 	// retried 1m0s database
 }
 
 func ExampleRetryAfter() {
 	printOutcome(sql.ErrConnDone,
-		retrymw.Rule{Name: "database", If: retrymw.Is(sql.ErrConnDone), Then: retrymw.RetryAfter(time.Minute)})
+		retry.Rule{Name: "database", If: retry.Is(sql.ErrConnDone), Then: retry.RetryAfter(time.Minute)})
 	// Output:
 	// retried 1m0s database
 }
 
 // The delay that the error requests comes first.
 func ExampleSnooze() {
-	rule := retrymw.Rule{Name: "rate limit", If: retrymw.Is(errRateLimit), Then: retrymw.Snooze(time.Minute)}
+	rule := retry.Rule{Name: "rate limit", If: retry.Is(errRateLimit), Then: retry.Snooze(time.Minute)}
 	printOutcome(errRateLimit, rule)
 	printOutcome(backoff.RetryAfter(errRateLimit, 10*time.Second), rule)
 	// Output:
@@ -102,34 +103,34 @@ func ExampleSnooze() {
 
 func ExampleDeadLetter() {
 	printOutcome(json.Unmarshal([]byte(`{"ID": `), &struct{}{}),
-		retrymw.Rule{Name: "no JSON", If: retrymw.As[*json.SyntaxError](), Then: retrymw.DeadLetter("invalid")})
+		retry.Rule{Name: "no JSON", If: retry.As[*json.SyntaxError](), Then: retry.DeadLetter("invalid")})
 	// Output:
 	// dead-lettered 0s no JSON
 }
 
 func ExampleDiscard() {
-	printOutcome(errCancelled, retrymw.Rule{Name: "cancelled", If: retrymw.Is(errCancelled), Then: retrymw.Discard()})
+	printOutcome(errCancelled, retry.Rule{Name: "cancelled", If: retry.Is(errCancelled), Then: retry.Discard()})
 	// Output:
 	// discarded 0s cancelled
 }
 
 func ExampleGiveBack() {
-	printOutcome(errNotMine, retrymw.Rule{Name: "not mine", If: retrymw.Is(errNotMine), Then: retrymw.GiveBack()})
+	printOutcome(errNotMine, retry.Rule{Name: "not mine", If: retry.Is(errNotMine), Then: retry.GiveBack()})
 	// Output:
 	// given back 0s not mine
 }
 
 // No message can be handled for a while: the handler takes none.
 func ExamplePause() {
-	printOutcome(errMaintenance, retrymw.Rule{Name: "maintenance", If: retrymw.Is(errMaintenance), Then: retrymw.Pause(10 * time.Minute)})
+	printOutcome(errMaintenance, retry.Rule{Name: "maintenance", If: retry.Is(errMaintenance), Then: retry.Pause(10 * time.Minute)})
 	// Output:
 	// snoozed 10m0s maintenance
 }
 
 // A rule uses an Action for several errors.
 func ExampleAction() {
-	later := retrymw.Snooze(time.Minute)
-	rules := []retrymw.Rule{{If: retrymw.Is(errRateLimit), Then: later}, {If: retrymw.Is(errMaintenance), Then: later}}
+	later := retry.Snooze(time.Minute)
+	rules := []retry.Rule{{If: retry.Is(errRateLimit), Then: later}, {If: retry.Is(errMaintenance), Then: later}}
 	fmt.Println(len(rules), "rules")
 	// Output:
 	// 2 rules
@@ -137,9 +138,9 @@ func ExampleAction() {
 
 func ExampleTieredRetryConfig_ValidateRules() {
 	config := retrymw.TieredRetryConfig{
-		Rules: []retrymw.Rule{
-			{Name: "rate limit", If: retrymw.Is(errRateLimit)},
-			{Name: "maintenance", Then: retrymw.Snooze(0)},
+		Rules: []retry.Rule{
+			{Name: "rate limit", If: retry.Is(errRateLimit)},
+			{Name: "maintenance", Then: retry.Snooze(0)},
 		},
 		ExtraTiers: []time.Duration{time.Hour, -time.Minute},
 	}
@@ -155,7 +156,7 @@ func ExampleTieredRetryConfig_ValidateRules() {
 func ExampleTieredRetryConfig_Tiers() {
 	config := retrymw.TieredRetryConfig{
 		Schedule:   backoff.Schedule{time.Second, 5 * time.Second},
-		Rules:      []retrymw.Rule{{If: retrymw.Is(sql.ErrConnDone), Then: retrymw.RetryWith(backoff.Constant(time.Minute, 30))}},
+		Rules:      []retry.Rule{{If: retry.Is(sql.ErrConnDone), Then: retry.RetryWith(backoff.Constant(time.Minute, 30))}},
 		ExtraTiers: []time.Duration{time.Hour},
 	}
 	fmt.Println(config.Tiers())
@@ -165,16 +166,16 @@ func ExampleTieredRetryConfig_Tiers() {
 
 // Alert when a handler holds messages, and measure how long failures last.
 func ExampleEvent() {
-	observe := func(e retrymw.Event) {
+	observe := func(e retry.Event) {
 		switch e.Outcome {
-		case retrymw.Held:
+		case retry.Held:
 			fmt.Println(e.Handler, "cannot publish:", e.Err)
-		case retrymw.Recovered:
+		case retry.Recovered:
 			fmt.Println(e.Handler, "recovered after failures:", e.Record.Failures, "in", e.Age)
 		}
 	}
-	observe(retrymw.Event{Outcome: retrymw.Held, Handler: "billing", Err: errors.New("the tier is full")})
-	observe(retrymw.Event{Outcome: retrymw.Recovered, Handler: "billing", Record: retrymw.Record{Failures: 2}, Age: 6 * time.Second})
+	observe(retry.Event{Outcome: retry.Held, Handler: "billing", Err: errors.New("the tier is full")})
+	observe(retry.Event{Outcome: retry.Recovered, Handler: "billing", Record: retry.Record{Failures: 2}, Age: 6 * time.Second})
 	// Output:
 	// billing cannot publish: the tier is full
 	// billing recovered after failures: 2 in 6s
@@ -182,22 +183,22 @@ func ExampleEvent() {
 
 func ExampleEvent_Metadata() {
 	config := exampleConfig()
-	config.Observe = func(e retrymw.Event) { fmt.Println(e.Outcome, e.Metadata()) }
-	retry, err := retrymw.NewTieredRetry(config, nil)
+	config.Observe = func(e retry.Event) { fmt.Println(e.Outcome, e.Metadata()) }
+	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, _ = retry.Middleware(message.PassthroughHandler)(orderFrom(message.Metadata{"trace": "abc"}))
+	_, _ = tiered.Middleware(message.PassthroughHandler)(orderFrom(message.Metadata{"trace": "abc"}))
 	// Output:
 	// processed map[trace:abc]
 }
 
 // The Deduplicator of Watermill is added after the retry middleware.
 func ExampleDeduplicationKey() {
-	var retry *retrymw.TieredRetry // of NewTieredRetry
+	var tiered *retrymw.TieredRetry // of NewTieredRetry
 	deduplicator := &watermillmw.Deduplicator{KeyFactory: retrymw.DeduplicationKey(nil)}
 	router := message.NewDefaultRouter(nil)
-	router.AddMiddleware(retry.Middleware, deduplicator.Middleware)
+	router.AddMiddleware(tiered.Middleware, deduplicator.Middleware)
 }
 
 // A handler that pauses while its dependency is down.
@@ -206,7 +207,7 @@ func ExampleHandlerOptions_outage() {
 	bill := func(*message.Message) error { return nil }
 	addHandlers := func(router *message.Router) {
 		rabbit.AddConsumerHandler(router, "billing", "orders", bill, retrymw.HandlerOptions{
-			Breaker: &retrymw.Breaker{
+			Breaker: &retry.Breaker{
 				MaxPause: 5 * time.Second,
 				Failed:   func(err error) bool { return !errors.Is(err, errDeclined) }, // a declined card is no outage
 			},

@@ -7,20 +7,21 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The outcomes of a message whose handler fails twice. Package retrytest makes such a configuration and prints the outcomes.
 func ExampleTieredRetry_Simulate() {
 	config := exampleConfig()
 	config.Schedule = backoff.Schedule{time.Second, time.Minute}
-	config.Rules = []retrymw.Rule{{Name: "closed", If: retrymw.Is(errClosed), Then: retrymw.Snooze(90 * time.Second)}}
+	config.Rules = []retry.Rule{{Name: "closed", If: retry.Is(errClosed), Then: retry.Snooze(90 * time.Second)}}
 	config.TiersWait = true
-	retry, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	for at, e := range retry.Simulate(retrymw.SimulatedMessage{Handle: func(call int) error {
+	for at, e := range tiered.Simulate(retrymw.SimulatedMessage{Handle: func(call int) error {
 		switch call {
 		case 1:
 			return errors.New("no answer from the bank")
@@ -30,7 +31,7 @@ func ExampleTieredRetry_Simulate() {
 			return nil
 		}
 	}}) {
-		if e.Outcome != retrymw.Parked {
+		if e.Outcome != retry.Parked {
 			fmt.Printf("%v %s %q, wait %v\n", at, e.Outcome, e.Rule, e.Delay)
 		}
 	}
@@ -48,14 +49,14 @@ func ExampleTieredRetryConfig_jitter() {
 	config.Schedule = backoff.Schedule{time.Second, time.Minute}
 	config.Jitter = 0.2
 	config.TiersWait = true
-	retry, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	fmt.Println(config.Tiers())
 	fails := func(int) error { return errors.New("no answer from the bank") }
-	for _, e := range retry.Simulate(retrymw.SimulatedMessage{Handle: fails}) {
+	for _, e := range tiered.Simulate(retrymw.SimulatedMessage{Handle: fails}) {
 		fmt.Printf("%s, wait %v to %v\n", e.Outcome, e.Delay, e.Delay+e.Spread)
 	}
 	// Output:

@@ -14,26 +14,27 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The middleware for any Pub/Sub. The app chooses the topics. For RabbitMQ config.Builder makes the configuration.
 func ExampleNewTieredRetry() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
-	retry, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
+	tiered, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
 		Publisher: pubSub,
 		Schedule:  backoff.Exponential(time.Second, 5, 4),
-		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
-			return retrymw.Destination{Topic: fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier)}, nil
+		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier)}, nil
 		},
-		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
-			return retrymw.Destination{Topic: p.Topic + ".dead"}, nil
+		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: p.Topic + ".dead"}, nil
 		},
 	}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	router := message.NewDefaultRouter(watermill.NopLogger{})
-	router.AddConsumerHandler("billing", "orders", pubSub, func(*message.Message) error { return nil }).AddMiddleware(retry.Middleware)
+	router.AddConsumerHandler("billing", "orders", pubSub, func(*message.Message) error { return nil }).AddMiddleware(tiered.Middleware)
 	fmt.Println(len(router.Handlers()), "handler with retries")
 	// Output:
 	// 1 handler with retries
@@ -54,14 +55,14 @@ func ExampleTieredRetry_Middleware() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	retry, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
+	tiered, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
 		Publisher: pubSub,
 		Schedule:  backoff.Constant(time.Minute, 3),
-		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
-			return retrymw.Destination{Topic: p.Topic + ".retry"}, nil
+		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: p.Topic + ".retry"}, nil
 		},
-		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
-			return retrymw.Destination{Topic: p.Topic + ".dead"}, nil
+		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: p.Topic + ".dead"}, nil
 		},
 	}, nil)
 	if err != nil {
@@ -71,14 +72,14 @@ func ExampleTieredRetry_Middleware() {
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	router.AddConsumerHandler("billing", "orders", pubSub, func(msg *message.Message) error {
 		return backoff.Permanent(errors.New("no such customer"))
-	}).AddMiddleware(retry.Middleware)
+	}).AddMiddleware(tiered.Middleware)
 	if err := pubSub.Publish("orders", message.NewMessage("order-1", nil)); err != nil {
 		log.Fatal(err)
 	}
 	go func() { _ = router.Run(context.Background()) }()
 
 	deadLetter := <-dead
-	fmt.Println(deadLetter.UUID, deadLetter.Metadata[retrymw.DeadReasonKey], deadLetter.Metadata[retrymw.ReasonKey])
+	fmt.Println(deadLetter.UUID, deadLetter.Metadata[retry.DeadReasonKey], deadLetter.Metadata[retry.ReasonKey])
 	deadLetter.Ack()
 	_ = router.Close()
 	// Output:
@@ -90,11 +91,11 @@ func exampleConfig() retrymw.TieredRetryConfig {
 	return retrymw.TieredRetryConfig{
 		Publisher: gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
 		Schedule:  backoff.Exponential(time.Second, 5, 4),
-		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
-			return retrymw.Destination{Topic: fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier)}, nil
+		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier)}, nil
 		},
-		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
-			return retrymw.Destination{Topic: p.Topic + ".dead"}, nil
+		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: p.Topic + ".dead"}, nil
 		},
 	}
 }
@@ -110,34 +111,34 @@ func orderFrom(metadata message.Metadata) *message.Message {
 // Observe gets the outcome of every delivery.
 func ExampleTieredRetryConfig() {
 	config := exampleConfig()
-	config.Observe = func(e retrymw.Event) {
+	config.Observe = func(e retry.Event) {
 		switch e.Outcome {
-		case retrymw.DeadLettered:
+		case retry.DeadLettered:
 			fmt.Println("dead-lettered:", e.MessageUUID, "as", e.Record.DeadReason, "on", e.Destination)
-		case retrymw.Recovered:
+		case retry.Recovered:
 			fmt.Println("recovered:", e.MessageUUID, "after failures:", e.Record.Failures)
 		default:
 			fmt.Printf("%s: %s waits %v on %v\n", e.Outcome, e.MessageUUID, e.Tier, e.Destination)
 		}
 	}
-	retry, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+	_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, errors.New("no answer from the bank")
 	})(orderFrom(message.Metadata{}))
 
 	back := message.Metadata{} // the message comes back, but a part of its requested delay remains
-	retrymw.Record{Failures: 1, Topic: "orders", Remaining: time.Hour}.Write(back)
-	_, _ = retry.Middleware(message.PassthroughHandler)(orderFrom(back))
+	retry.Record{Failures: 1, Topic: "orders", Remaining: time.Hour}.Write(back)
+	_, _ = tiered.Middleware(message.PassthroughHandler)(orderFrom(back))
 
 	over := message.Metadata{} // nothing remains
-	retrymw.Record{Failures: 1, Topic: "orders"}.Write(over)
-	_, _ = retry.Middleware(message.PassthroughHandler)(orderFrom(over))
+	retry.Record{Failures: 1, Topic: "orders"}.Write(over)
+	_, _ = tiered.Middleware(message.PassthroughHandler)(orderFrom(over))
 
-	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+	_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, backoff.Permanent(errors.New("no such customer"))
 	})(orderFrom(message.Metadata{}))
 	// Output:
@@ -153,11 +154,11 @@ func ExampleTieredRetryConfig_redactReason() {
 	config.RedactReason = func(reason string, err error) string { return strings.ReplaceAll(reason, "4111 1111", "****") }
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	config.Publisher = pubSub
-	retry, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+	_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, backoff.Permanent(errors.New("card 4111 1111 declined"))
 	})(orderFrom(message.Metadata{}))
 
@@ -166,22 +167,22 @@ func ExampleTieredRetryConfig_redactReason() {
 		log.Fatal(err)
 	}
 	deadLetter := <-dead
-	fmt.Println(deadLetter.Metadata[retrymw.ReasonKey])
+	fmt.Println(deadLetter.Metadata[retry.ReasonKey])
 	deadLetter.Ack()
 	// Output:
 	// card **** declined
 }
 
 func ExampleDestination_String() {
-	fmt.Println(retrymw.Destination{Topic: "dead.orders", Queue: "orders.dead"})
-	fmt.Println(retrymw.Destination{Topic: "orders.dead"})
+	fmt.Println(retry.Destination{Topic: "dead.orders", Queue: "orders.dead"})
+	fmt.Println(retry.Destination{Topic: "orders.dead"})
 	// Output:
 	// orders.dead
 	// orders.dead
 }
 
 func ExampleOutcomes() {
-	for _, outcome := range retrymw.Outcomes() {
+	for _, outcome := range retry.Outcomes() {
 		fmt.Println(outcome)
 	}
 	// Output:
@@ -198,7 +199,7 @@ func ExampleOutcomes() {
 }
 
 func ExampleDeadReasons() {
-	for _, reason := range retrymw.DeadReasons() {
+	for _, reason := range retry.DeadReasons() {
 		fmt.Println(reason)
 	}
 	// Output:
@@ -214,16 +215,16 @@ func ExampleDeadReasons() {
 // Package relay does this for the messages of a return topic. The failure is then counted on topic orders.
 func ExampleWithOrigin() {
 	config := exampleConfig()
-	config.Observe = func(e retrymw.Event) { fmt.Println(e.Topic, e.Handler, e.Record.Failures) }
-	retry, err := retrymw.NewTieredRetry(config, nil)
+	config.Observe = func(e retry.Event) { fmt.Println(e.Topic, e.Handler, e.Record.Failures) }
+	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 
 	msg := message.NewMessage("order-1", nil)
-	retrymw.Record{Failures: 1, Topic: "orders"}.Write(msg.Metadata)
+	retry.Record{Failures: 1, Topic: "orders"}.Write(msg.Metadata)
 	msg.SetContext(retrymw.WithOrigin(msg.Context(), "orders", "billing"))
-	_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+	_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, errors.New("no answer from the bank")
 	})(msg)
 	// Output:
@@ -231,26 +232,26 @@ func ExampleWithOrigin() {
 }
 
 func ExamplePanicError() {
-	observe := func(e retrymw.Event) {
-		var panicked *retrymw.PanicError
+	observe := func(e retry.Event) {
+		var panicked *retry.PanicError
 		if errors.As(e.Err, &panicked) {
 			fmt.Println("panicked with", panicked.Value)
 		}
 	}
-	observe(retrymw.Event{Err: &retrymw.PanicError{Value: "boom"}})
+	observe(retry.Event{Err: &retry.PanicError{Value: "boom"}})
 	// Output:
 	// panicked with boom
 }
 
 func ExamplePanicError_Error() {
-	err := &retrymw.PanicError{Value: "boom"} // an error of the middleware has the place as well
+	err := &retry.PanicError{Value: "boom"} // an error of the middleware has the place as well
 	fmt.Println(err.Error())
 	// Output:
 	// panic: boom
 }
 
 func ExamplePanicError_Unwrap() {
-	err := &retrymw.PanicError{Value: backoff.Permanent(errors.New("no such customer"))}
+	err := &retry.PanicError{Value: backoff.Permanent(errors.New("no such customer"))}
 	fmt.Println(backoff.IsPermanent(err), err.Unwrap())
 	// Output:
 	// true no such customer

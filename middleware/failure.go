@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -24,16 +25,16 @@ type failure struct {
 	unreadable bool          // the app's marshaler could not read the message
 	permanent  bool          // backoff.IsPermanent
 	requested  time.Duration // requested delay; 0: none
-	action     Action        // of the rule that matches
+	action     retry.Action  // of the rule that matches
 	rule       string        // its name
 }
 
 // retried reports whether the failure is one that the middleware retries while retries are left.
 func (f *failure) retried() bool {
-	switch f.action.kind {
-	case actNone:
+	switch f.action.Outcome {
+	case "":
 		return !f.permanent && !f.unreadable
-	case actRetryWith, actRetryAfter:
+	case retry.Retried:
 		return true
 	default:
 		return false

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // nilTyped is an error whose Error method panics on a nil pointer.
@@ -39,11 +39,11 @@ func TestErrorsWhoseMethodsPanicAreFailures(t *testing.T) {
 		"joined":              errors.Join(errDown, nilPath, panicking{errDown}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			retry, sent := setup(t)
-			_, err := retry.Middleware(failing(failure))(messageOf(ctx))
+			tiered, sent := setup(t)
+			_, err := tiered.Middleware(failing(failure))(messageOf(ctx))
 			require.NoError(t, err)
 			assert.Equal(t, "1s.orders", sent.only(t).topic)
-			_, err = retry.Middleware(func(*message.Message) ([]*message.Message, error) { panic(failure) })(messageOf(ctx))
+			_, err = tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic(failure) })(messageOf(ctx))
 			require.NoError(t, err)
 		})
 	}
@@ -61,10 +61,10 @@ func TestReasonIsAtMost1KiBOfValidUTF8(t *testing.T) {
 		"wrapped":                       fmt.Errorf("a: %w", (*nilTyped)(nil)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			retry, sent := setup(t)
-			_, err := retry.Middleware(failing(failure))(messageOf(ctx))
+			tiered, sent := setup(t)
+			_, err := tiered.Middleware(failing(failure))(messageOf(ctx))
 			require.NoError(t, err)
-			reason := sent.only(t).msg.Metadata[retrymw.ReasonKey]
+			reason := sent.only(t).msg.Metadata[retry.ReasonKey]
 			assert.LessOrEqual(t, len(reason), 1024)
 			assert.True(t, utf8.ValidString(reason))
 			assert.NotContains(t, reason, "\x00")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/suspect"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -48,7 +49,7 @@ type holder struct {
 // publish returns where the copy went, or why it is not published. It returns at once where another decision may help,
 // and after MaxHold, at shutdown, and where the publisher is closed. closed is no field for the same reason as a text:
 // see surplus.
-func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (Destination, refusal, error) {
+func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (retry.Destination, refusal, error) {
 	for {
 		began := time.Now()
 		to, err := h.t.publish(h.in, d, closed)
@@ -60,7 +61,7 @@ func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (Destinat
 			h.in.pace()
 			return to, unpublished, err
 		}
-		if d.outcome != DeadLettered && refused == tierRefused || refused.forGood() && !d.inLastForm() {
+		if d.outcome != retry.DeadLettered && refused == tierRefused || refused.forGood() && !d.inLastForm() {
 			return to, refused, err
 		}
 		// Half of the pause is random, so that handlers do not try at the same moment.
@@ -87,15 +88,15 @@ func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (Destinat
 			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
 		}
 		switch {
-		case refused == unconfirmed && d.outcome != DeadLettered:
+		case refused == unconfirmed && d.outcome != retry.DeadLettered:
 			return to, unconfirmed, err
-		case d.record.DeadReason == DeadReasonNoTier:
+		case d.record.DeadReason == retry.DeadReasonNoTier:
 			return to, allRefused, err
 		}
 	}
 }
 
-func (h *holder) hold(d *decision, to Destination, f *failure, wait time.Duration, err error) {
+func (h *holder) hold(d *decision, to retry.Destination, f *failure, wait time.Duration, err error) {
 	h.t.logger.Error("Cannot publish the copy of the message, holding the message", err, h.t.fields(h.in).Add(watermill.LogFields{
 		"destination": to.String(), "publish_topic": to.Topic, "next_try_in": wait,
 	}))
@@ -104,7 +105,7 @@ func (h *holder) hold(d *decision, to Destination, f *failure, wait time.Duratio
 	}
 	h.held = true
 	holding := *d
-	holding.outcome = Held
+	holding.outcome = retry.Held
 	h.t.report(h.in, &holding, to, f, err)
 }
 
@@ -197,43 +198,43 @@ func timedOut(err error) bool {
 }
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the delivery's.
-func (t *TieredRetry) publish(in *delivery, d *decision, closed *atomic.Bool) (to Destination, err error) {
+func (t *TieredRetry) publish(in *delivery, d *decision, closed *atomic.Bool) (to retry.Destination, err error) {
 	if panicked := call(func() { to, err = t.send(in, d, closed) }); panicked != nil {
 		err = fmt.Errorf("the publisher panicked: %w", panicked)
 	}
 	return to, err
 }
 
-func (t *TieredRetry) send(in *delivery, d *decision, closed *atomic.Bool) (to Destination, err error) {
+func (t *TieredRetry) send(in *delivery, d *decision, closed *atomic.Bool) (to retry.Destination, err error) {
 	if to, err = t.destination(d, in.source); err != nil {
-		return Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
+		return retry.Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.PublishTimeout)
 	defer cancel()
 	letter := message.NewMessageWithContext(suspect.With(ctx, closed), in.uuid, in.payload)
 	letter.Metadata = make(message.Metadata, len(in.metadata)+len(ownKeys)+len(delayKeys))
 	maps.Copy(letter.Metadata, in.metadata)
-	d.record.write(letter.Metadata)
+	d.record.Write(letter.Metadata)
 	err = t.config.Publisher.Publish(to.Topic, letter)
-	if off := letter.Metadata[LeftOffKey]; err == nil && d.inLastForm() && off != "" {
+	if off := letter.Metadata[retry.LeftOffKey]; err == nil && d.inLastForm() && off != "" {
 		d.record.LeftOff = off // the marshaler has named what it has left off
 	}
 	return to, err
 }
 
 // destination asks the configuration, or the source of the message, where the copy goes.
-func (t *TieredRetry) destination(d *decision, from *Source) (Destination, error) {
-	retry, deadLetter := t.config.GenerateRetryDestination, t.config.GenerateDeadLetterDestination
+func (t *TieredRetry) destination(d *decision, from *Source) (retry.Destination, error) {
+	wait, deadLetter := t.config.GenerateRetryDestination, t.config.GenerateDeadLetterDestination
 	if from != nil {
-		retry, deadLetter = from.GenerateRetryDestination, from.GenerateDeadLetterDestination
+		wait, deadLetter = from.GenerateRetryDestination, from.GenerateDeadLetterDestination
 	}
 	r := &d.record
-	if d.outcome == DeadLettered {
+	if d.outcome == retry.DeadLettered {
 		return deadLetter(DeadLetterDestinationParams{Topic: r.Topic, Handler: r.Handler, Failures: r.Failures, DeadReason: r.DeadReason})
 	}
 	params := RetryDestinationParams{Topic: r.Topic, Handler: r.Handler, Tier: d.tier, Failures: r.Failures}
-	if d.outcome == Parked {
+	if d.outcome == retry.Parked {
 		params.Failures = 0
 	}
-	return retry(params)
+	return wait(params)
 }

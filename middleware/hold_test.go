@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errNoBroker = errors.New("no broker")
@@ -22,7 +23,7 @@ var errNoBroker = errors.New("no broker")
 func TestMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		failedAt := time.Now()
 		sent.fail = func(int) error {
 			if time.Since(failedAt) < time.Minute {
@@ -30,11 +31,11 @@ func TestMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.NoError(t, err)
 		copied := sent.only(t)
-		assert.Equal(t, "1", copied.msg.Metadata[retrymw.FailuresKey])
-		assert.Equal(t, failedAt.UTC().Format("2006-01-02T15:04:05.000Z"), copied.msg.Metadata[retrymw.LastFailedAtKey])
+		assert.Equal(t, "1", copied.msg.Metadata[retry.FailuresKey])
+		assert.Equal(t, failedAt.UTC().Format("2006-01-02T15:04:05.000Z"), copied.msg.Metadata[retry.LastFailedAtKey])
 		assert.LessOrEqual(t, time.Since(failedAt), time.Minute+5*time.Second, "the longest pause is 5 s")
 		assert.Less(t, sent.tries, 40, "with back-off")
 	})
@@ -48,10 +49,10 @@ func TestMaxHoldEndsTheHoldWithBothErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = row.set })
+				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = row.set })
 				sent.fail = func(int) error { return errNoBroker }
 				start := time.Now()
-				_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+				_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 				require.ErrorIs(t, err, errDown)
 				require.ErrorIs(t, err, errNoBroker)
 				assert.LessOrEqual(t, time.Since(start), row.want)
@@ -65,11 +66,11 @@ func TestShutdownEndsTheHold(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(ctx)
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		sent.fail = func(int) error { return errNoBroker }
 		start := time.Now()
 		time.AfterFunc(time.Minute, cancel)
-		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.ErrorIs(t, err, errDown)
 		require.ErrorIs(t, err, errNoBroker)
 		assert.Equal(t, time.Minute+time.Second, time.Since(start), "at once, after the pause of a shutdown")
@@ -79,8 +80,8 @@ func TestShutdownEndsTheHold(t *testing.T) {
 func TestParkedMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t, tiersWait)
-		_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 6*time.Second)))(messageOf(ctx))
+		tiered, sent := setup(t, tiersWait)
+		_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, 6*time.Second)))(messageOf(ctx))
 		require.NoError(t, err)
 		require.Equal(t, "5s.orders", sent.only(t).topic)
 		back := redelivered(ctx, sent.only(t))
@@ -91,14 +92,14 @@ func TestParkedMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 			}
 			return nil
 		}
-		_, err = retry.Middleware(failing(errDown))(back)
+		_, err = tiered.Middleware(failing(errDown))(back)
 		require.NoError(t, err)
 		require.Len(t, sent.copies, 2)
 		require.Equal(t, "1s.orders", sent.copies[1].topic)
 		parked := sent.copies[1].msg.Metadata
-		assert.Equal(t, "1s", back.Metadata[retrymw.RemainingKey])
-		delete(back.Metadata, retrymw.RemainingKey) // waited for on the last tier
-		delete(parked, delay.DelayedForKey)         // the rest of the delay is shorter now
+		assert.Equal(t, "1s", back.Metadata[retry.RemainingKey])
+		delete(back.Metadata, retry.RemainingKey) // waited for on the last tier
+		delete(parked, delay.DelayedForKey)       // the rest of the delay is shorter now
 		delete(back.Metadata, delay.DelayedForKey)
 		assert.Equal(t, back.Metadata, parked)
 	})
@@ -114,13 +115,13 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 	for _, parked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("parked=%v", parked), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var events []retrymw.Event
-				retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retrymw.Event) { events = append(events, e) }
+				var events []retry.Event
+				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+					c.Observe = func(e retry.Event) { events = append(events, e) }
 				})
 				msg := messageOf(ctx)
 				if parked {
-					_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(msg)
+					_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(msg)
 					require.NoError(t, err)
 					msg = redelivered(ctx, sent.only(t))
 					sent.copies, sent.tries, events = nil, 0, nil
@@ -132,18 +133,18 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 					return nil
 				}
 				start := time.Now()
-				_, err := retry.Middleware(failing(errDown))(msg)
+				_, err := tiered.Middleware(failing(errDown))(msg)
 				require.NoError(t, err)
 				assert.LessOrEqual(t, time.Since(start), 250*time.Millisecond)
 				dead := sent.only(t)
 				assert.Equal(t, "dead.orders", dead.topic)
-				record, _ := retrymw.ReadRecord(dead.msg.Metadata)
-				assert.Equal(t, retrymw.DeadReasonTooLarge, record.DeadReason)
+				record, _ := retry.ReadRecord(dead.msg.Metadata)
+				assert.Equal(t, retry.DeadReasonTooLarge, record.DeadReason)
 				assert.Equal(t, 1, record.Failures)
 				assert.Equal(t, errDown.Error(), record.Reason)
 				assert.Zero(t, record.DueAt)
 				require.Len(t, events, 1)
-				assert.Equal(t, retrymw.DeadReasonTooLarge, events[0].Record.DeadReason)
+				assert.Equal(t, retry.DeadReasonTooLarge, events[0].Record.DeadReason)
 			})
 		})
 	}
@@ -153,10 +154,10 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 func TestDeadLetterThatIsTooLargeIsHeld(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = time.Minute })
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = time.Minute })
 		sent.fail = func(int) error { return errTooLarge{errNoBroker} }
 		start := time.Now()
-		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.ErrorContains(t, err, "held for MaxHold")
 		assert.Greater(t, time.Since(start), 50*time.Second)
 	})
@@ -167,26 +168,26 @@ func TestMessageIsHeldIfTheDestinationOrThePublisherFails(t *testing.T) {
 	t.Run("destination fails", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			errDestination := errors.New("no destination")
-			retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-				c.GenerateRetryDestination = func(retrymw.RetryDestinationParams) (retrymw.Destination, error) {
-					return retrymw.Destination{}, errDestination
+			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+				c.GenerateRetryDestination = func(retrymw.RetryDestinationParams) (retry.Destination, error) {
+					return retry.Destination{}, errDestination
 				}
 			})
-			_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+			_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 			require.ErrorIs(t, err, errDestination)
 			assert.Empty(t, sent.copies)
 		})
 	})
 	t.Run("publisher panics", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			retry, sent := setup(t)
+			tiered, sent := setup(t)
 			sent.fail = func(try int) error {
 				if try == 1 {
 					panic("in the publisher")
 				}
 				return nil
 			}
-			_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+			_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 			require.NoError(t, err)
 			assert.Equal(t, "1s.orders", sent.only(t).topic)
 		})
@@ -199,9 +200,9 @@ func TestEveryPublishGetsANewCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		publisher := &modifyingPublisher{}
 		config := configOf(publisher)
-		retry, err := retrymw.NewTieredRetry(config, nil)
+		tiered, err := retrymw.NewTieredRetry(config, nil)
 		require.NoError(t, err)
-		_, err = retry.Middleware(failing(errDown))(messageOf(ctx))
+		_, err = tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.NoError(t, err)
 		assert.Equal(t, "abc", publisher.trace)
 	})

@@ -12,25 +12,26 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestObserveGetsTheEventAndCannotChangeTheOutcome(t *testing.T) {
 	type traceID struct{}
 	ctx := context.WithValue(routerContext(t), traceID{}, "trace-1")
 	synctest.Test(t, func(t *testing.T) {
-		var events []retrymw.Event
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-			c.Observe = func(e retrymw.Event) { events = append(events, e); panic("in Observe") }
+		var events []retry.Event
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+			c.Observe = func(e retry.Event) { events = append(events, e); panic("in Observe") }
 		})
 		failedAt := time.Now().UTC()
-		_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 			time.Sleep(20 * time.Millisecond)
 			return nil, errDown
 		})(messageOf(ctx))
 		require.NoError(t, err)
 		permanent := backoff.Permanent(errDown)
 		time.Sleep(time.Second)
-		_, err = retry.Middleware(failing(permanent))(redelivered(ctx, sent.only(t)))
+		_, err = tiered.Middleware(failing(permanent))(redelivered(ctx, sent.only(t)))
 		require.NoError(t, err)
 
 		require.Len(t, events, 2)
@@ -42,30 +43,30 @@ func TestObserveGetsTheEventAndCannotChangeTheOutcome(t *testing.T) {
 			assert.Equal(t, "abc", e.Metadata()["trace"], "a copy")
 		}
 		failedAt = failedAt.Add(20 * time.Millisecond)
-		record := retrymw.Record{
+		record := retry.Record{
 			Failures: 1, FirstFailedAt: failedAt, LastFailedAt: failedAt, DueAt: failedAt.Add(time.Second),
 			Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topic, Handler: handler,
 		}
-		withoutFunctions := func(e retrymw.Event) retrymw.Event {
-			return retrymw.Event{
+		withoutFunctions := func(e retry.Event) retry.Event {
+			return retry.Event{
 				Outcome: e.Outcome, Topic: e.Topic, Handler: e.Handler, MessageUUID: e.MessageUUID, Record: utc(e.Record), Age: e.Age, Duration: e.Duration,
 				Delay: e.Delay, Tier: e.Tier, Destination: e.Destination, Rule: e.Rule, Err: e.Err,
 			}
 		}
-		assert.Equal(t, retrymw.Event{
-			Outcome: retrymw.Retried, Topic: topic, Handler: handler, MessageUUID: "uuid-1", Record: record, Duration: 20 * time.Millisecond,
-			Delay: time.Second, Tier: backoff.Tier(time.Second), Destination: retrymw.Destination{Topic: "1s.orders"}, Err: errDown,
+		assert.Equal(t, retry.Event{
+			Outcome: retry.Retried, Topic: topic, Handler: handler, MessageUUID: "uuid-1", Record: record, Duration: 20 * time.Millisecond,
+			Delay: time.Second, Tier: backoff.Tier(time.Second), Destination: retry.Destination{Topic: "1s.orders"}, Err: errDown,
 		}, withoutFunctions(events[0]))
 		record.Failures, record.LastFailedAt, record.DueAt = 2, failedAt.Add(time.Second), time.Time{}
-		record.DeadReason, record.Subscriber, record.ErrorType = retrymw.DeadReasonPermanent, "gochannel.GoChannel", events[1].Record.ErrorType
-		assert.Equal(t, retrymw.Event{
-			Outcome: retrymw.DeadLettered, Topic: topic, Handler: handler, MessageUUID: "uuid-1", Record: record, Age: time.Second,
-			Destination: retrymw.Destination{Topic: "dead.orders"}, Err: permanent,
+		record.DeadReason, record.Subscriber, record.ErrorType = retry.DeadReasonPermanent, "gochannel.GoChannel", events[1].Record.ErrorType
+		assert.Equal(t, retry.Event{
+			Outcome: retry.DeadLettered, Topic: topic, Handler: handler, MessageUUID: "uuid-1", Record: record, Age: time.Second,
+			Destination: retry.Destination{Topic: "dead.orders"}, Err: permanent,
 		}, withoutFunctions(events[1]))
 	})
 }
 
-func utc(r retrymw.Record) retrymw.Record {
+func utc(r retry.Record) retry.Record {
 	r.FirstFailedAt, r.LastFailedAt, r.DueAt = r.FirstFailedAt.UTC(), r.LastFailedAt.UTC(), r.DueAt.UTC()
 	return r
 }
@@ -74,12 +75,12 @@ func utc(r retrymw.Record) retrymw.Record {
 func TestLogsHaveTheQueueAndTheRoutingKey(t *testing.T) {
 	logs := &logRecorder{}
 	config := configOf(&recorder{})
-	config.GenerateDeadLetterDestination = func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
-		return retrymw.Destination{Topic: "dead." + p.Topic, Queue: p.Topic + ".dead"}, nil
+	config.GenerateDeadLetterDestination = func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
+		return retry.Destination{Topic: "dead." + p.Topic, Queue: p.Topic + ".dead"}, nil
 	}
-	retry, err := retrymw.NewTieredRetry(config, logs)
+	tiered, err := retrymw.NewTieredRetry(config, logs)
 	require.NoError(t, err)
-	_, err = retry.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routerContext(t)))
+	_, err = tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	assert.Contains(t, logs.text.String(), "destination:orders.dead")
 	assert.Contains(t, logs.text.String(), "publish_topic:dead.orders")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestJitterOutOfBoundsIsRefused(t *testing.T) {
@@ -33,7 +34,7 @@ func TestJitterOutOfBoundsIsRefused(t *testing.T) {
 func TestTiersHaveTheLanes(t *testing.T) {
 	config := configOf(&recorder{})
 	config.Schedule = backoff.Schedule{time.Second, time.Second}
-	config.Rules = []retrymw.Rule{{If: retrymw.Is(errDown), Then: retrymw.RetryWith(backoff.Schedule{time.Minute})}}
+	config.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Minute})}}
 	config.ExtraTiers = []time.Duration{time.Hour}
 	config.Jitter = 0.4
 	want := backoff.Schedule{time.Hour}
@@ -70,9 +71,9 @@ func TestOptionsJitterIsTheHandlersOrThatOfTheConnection(t *testing.T) {
 // Each failure draws its own number.
 func TestFailuresAreSpreadOverAllLanes(t *testing.T) {
 	ctx := routerContext(t)
-	var events []retrymw.Event
-	retry, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) { c.Jitter = 0.2 })
-	h := retry.Middleware(failing(errDown))
+	var events []retry.Event
+	tiered, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) { c.Jitter = 0.2 })
+	h := tiered.Middleware(failing(errDown))
 	const failures = 2000 // a lane is left out once in 1e115 runs
 	for range failures {
 		_, err := h(messageOf(ctx))
@@ -96,19 +97,19 @@ func TestFailuresAreSpreadOverAllLanes(t *testing.T) {
 
 func TestSimulateHasTheShortestDelaysAndTheirSpread(t *testing.T) {
 	for _, tiersWait := range []bool{true, false} {
-		retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Jitter, c.TiersWait = 0.2, tiersWait })
+		tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Jitter, c.TiersWait = 0.2, tiersWait })
 		eighths := time.Duration(8) // of the jitter
 		if tiersWait {
 			eighths = 7
 		}
 		call := 0
-		for at, e := range retry.Simulate(retrymw.SimulatedMessage{Handle: func(int) error { return errDown }}) {
+		for at, e := range tiered.Simulate(retrymw.SimulatedMessage{Handle: func(int) error { return errDown }}) {
 			delays := configOf(nil).Schedule
 			if call < len(delays) {
 				assert.Equal(t, delays[call], e.Delay)
 				assert.Equal(t, delays[call]/5/8*eighths, e.Spread)
 			} else {
-				assert.Equal(t, []any{retrymw.DeadLettered, 71 * time.Second, time.Duration(0)}, []any{e.Outcome, at, e.Spread})
+				assert.Equal(t, []any{retry.DeadLettered, 71 * time.Second, time.Duration(0)}, []any{e.Outcome, at, e.Spread})
 			}
 			call++
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // refusedWith is the error of a publisher that refuses a copy for good.
@@ -24,7 +25,7 @@ func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
 	for name, refuses := range map[string]bool{"tier takes the copy": false, "tier refuses the copy": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t)
+				tiered, sent := setup(t)
 				sent.fail = func(try int) error {
 					if refuses && try == 1 {
 						return refusedWith("refused")
@@ -32,13 +33,13 @@ func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
 					return nil
 				}
 				msg := messageOf(ctx)
-				msg.Metadata[retrymw.FailuresKey], msg.Metadata[retrymw.TopicKey] = "1", topic
-				msg.Metadata[retrymw.DeadReasonKey], msg.Metadata[retrymw.LeftOffKey] = "x", "forged"
+				msg.Metadata[retry.FailuresKey], msg.Metadata[retry.TopicKey] = "1", topic
+				msg.Metadata[retry.DeadReasonKey], msg.Metadata[retry.LeftOffKey] = "x", "forged"
 				began := time.Now()
-				_, err := retry.Middleware(failing(errDown))(msg)
+				_, err := tiered.Middleware(failing(errDown))(msg)
 				require.NoError(t, err)
 				assert.Zero(t, time.Since(began), "it is not held")
-				assert.NotContains(t, sent.only(t).msg.Metadata, retrymw.LeftOffKey)
+				assert.NotContains(t, sent.only(t).msg.Metadata, retry.LeftOffKey)
 			})
 		})
 	}
@@ -48,12 +49,12 @@ func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
 func TestARefusalWithoutATextIsARefusal(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = 90 * time.Second })
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = 90 * time.Second })
 		sent.fail = func(try int) error {
 			require.Less(t, try, 10, "a hot loop")
 			return refusedWith("")
 		}
-		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.ErrorContains(t, err, "held for MaxHold")
 		assert.Equal(t, 5, sent.tries, "retry, dead letter, its last form, after a minute, at the end")
 	})
@@ -73,16 +74,16 @@ func TestSecretsAreInNoLeftOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t, row.change)
+				tiered, sent := setup(t, row.change)
 				sent.fail = func(try int) error {
 					if try < 3 {
 						return refusedWith("property type is " + secretText)
 					}
 					return nil
 				}
-				_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+				_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 				require.NoError(t, err)
-				assert.Equal(t, row.want, sent.only(t).msg.Metadata[retrymw.LeftOffKey])
+				assert.Equal(t, row.want, sent.only(t).msg.Metadata[retry.LeftOffKey])
 			})
 		})
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -33,29 +34,29 @@ type beginKey struct{ witness string }
 // A witness is an Observer that keeps what its hooks get.
 type witness struct {
 	name   string
-	traces string                 // what Traceparent returns
-	change func(h *retrymw.Hooks) // of the hooks that it attaches; optional
+	traces string               // what Traceparent returns
+	change func(h *retry.Hooks) // of the hooks that it attaches; optional
 
 	mu        sync.Mutex
-	observed  []retrymw.Observed
-	arrivals  []retrymw.Arrival
-	events    []retrymw.Event
+	observed  []retry.Observed
+	arrivals  []retry.Arrival
+	events    []retry.Event
 	produced  []string
-	published []retrymw.Published
+	published []retry.Published
 }
 
-func (w *witness) Attach(o retrymw.Observed) (retrymw.Hooks, error) {
+func (w *witness) Attach(o retry.Observed) (retry.Hooks, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.observed = append(w.observed, o)
-	hooks := retrymw.Hooks{
-		Begin: func(a retrymw.Arrival) context.Context {
+	hooks := retry.Hooks{
+		Begin: func(a retry.Arrival) context.Context {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.arrivals = append(w.arrivals, a)
 			return context.WithValue(a.Context, beginKey{w.name}, len(w.arrivals))
 		},
-		Event: func(e retrymw.Event) {
+		Event: func(e retry.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.events = append(w.events, e)
@@ -77,7 +78,7 @@ func (w *witness) Attach(o retrymw.Observed) (retrymw.Hooks, error) {
 		LogFields: func(ctx context.Context) watermill.LogFields {
 			return watermill.LogFields{"call_" + w.name: ctx.Value(beginKey{w.name})}
 		},
-		Published: func(p retrymw.Published) {
+		Published: func(p retry.Published) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.published = append(w.published, p)
@@ -90,11 +91,11 @@ func (w *witness) Attach(o retrymw.Observed) (retrymw.Hooks, error) {
 }
 
 // observedBy attaches observers to the middleware.
-func observedBy(logger watermill.LoggerAdapter, all ...retrymw.Observer) func(*retrymw.TieredRetryConfig) {
+func observedBy(logger watermill.LoggerAdapter, all ...retry.Observer) func(*retrymw.TieredRetryConfig) {
 	return func(c *retrymw.TieredRetryConfig) {
 		c.Observers = &retrymw.Observers{}
 		for _, o := range all {
-			c.Observers.Attach(o, retrymw.Observed{System: "test", Logger: logger})
+			c.Observers.Attach(o, retry.Observed{System: "test", Logger: logger})
 		}
 	}
 }
@@ -103,45 +104,45 @@ func observedBy(logger watermill.LoggerAdapter, all ...retrymw.Observer) func(*r
 func TestObserverSeesEachOutcome(t *testing.T) {
 	routed := routerContext(t)
 	down := func(*message.Message) error { return errDown }
-	again := retrymw.Record{Failures: 1, Topic: topic}
-	last := retrymw.Record{Failures: 4, Topic: topic}
+	again := retry.Record{Failures: 1, Topic: topic}
+	last := retry.Record{Failures: 4, Topic: topic}
 	const notCalled = 0
 	rows := []struct {
 		name    string
-		record  retrymw.Record
+		record  retry.Record
 		handler func(*message.Message) error
 		fail    func(try int) error
 		stop    bool
 		called  int // how often the handler was called
-		want    []retrymw.Outcome
+		want    []retry.Outcome
 	}{
-		{"success", retrymw.Record{}, func(*message.Message) error { return nil }, nil, false, 1, []retrymw.Outcome{retrymw.Processed}},
-		{"recovery", again, func(*message.Message) error { return nil }, nil, false, 1, []retrymw.Outcome{retrymw.Recovered}},
-		{"failure", retrymw.Record{}, down, nil, false, 1, []retrymw.Outcome{retrymw.Retried}},
-		{"snooze", again, func(*message.Message) error { return errLater }, nil, false, 1, []retrymw.Outcome{retrymw.Snoozed}},
-		{"rest of a delay", retrymw.Record{Failures: 1, Topic: topic, Remaining: 2 * time.Second}, down, nil, false, notCalled, []retrymw.Outcome{retrymw.Parked}},
-		{"last failure", last, down, nil, false, 1, []retrymw.Outcome{retrymw.DeadLettered}},
-		{"discard", again, func(*message.Message) error { return context.Canceled }, nil, false, 1, []retrymw.Outcome{retrymw.Discarded}},
-		{"hold", retrymw.Record{}, down, func(try int) error {
+		{"success", retry.Record{}, func(*message.Message) error { return nil }, nil, false, 1, []retry.Outcome{retry.Processed}},
+		{"recovery", again, func(*message.Message) error { return nil }, nil, false, 1, []retry.Outcome{retry.Recovered}},
+		{"failure", retry.Record{}, down, nil, false, 1, []retry.Outcome{retry.Retried}},
+		{"snooze", again, func(*message.Message) error { return errLater }, nil, false, 1, []retry.Outcome{retry.Snoozed}},
+		{"rest of a delay", retry.Record{Failures: 1, Topic: topic, Remaining: 2 * time.Second}, down, nil, false, notCalled, []retry.Outcome{retry.Parked}},
+		{"last failure", last, down, nil, false, 1, []retry.Outcome{retry.DeadLettered}},
+		{"discard", again, func(*message.Message) error { return context.Canceled }, nil, false, 1, []retry.Outcome{retry.Discarded}},
+		{"hold", retry.Record{}, down, func(try int) error {
 			if try == 1 {
 				return errUnconfirmed
 			}
 			return nil
-		}, false, 1, []retrymw.Outcome{retrymw.Held, retrymw.Retried}},
-		{"shutdown", again, func(*message.Message) error { return context.Canceled }, nil, true, 1, []retrymw.Outcome{retrymw.GivenBack}},
-		{"own ack", again, func(msg *message.Message) error { msg.Ack(); return errDown }, nil, false, 1, []retrymw.Outcome{retrymw.Settled}},
-		{"panic", retrymw.Record{}, func(*message.Message) error { panic("boom") }, nil, false, 1, []retrymw.Outcome{retrymw.Retried}},
-		{"last panic", last, func(*message.Message) error { panic("boom") }, nil, false, 1, []retrymw.Outcome{retrymw.DeadLettered}},
-		{"goexit", retrymw.Record{}, func(*message.Message) error { runtime.Goexit(); return nil }, nil, false, 1, []retrymw.Outcome{retrymw.Retried}},
+		}, false, 1, []retry.Outcome{retry.Held, retry.Retried}},
+		{"shutdown", again, func(*message.Message) error { return context.Canceled }, nil, true, 1, []retry.Outcome{retry.GivenBack}},
+		{"own ack", again, func(msg *message.Message) error { msg.Ack(); return errDown }, nil, false, 1, []retry.Outcome{retry.Settled}},
+		{"panic", retry.Record{}, func(*message.Message) error { panic("boom") }, nil, false, 1, []retry.Outcome{retry.Retried}},
+		{"last panic", last, func(*message.Message) error { panic("boom") }, nil, false, 1, []retry.Outcome{retry.DeadLettered}},
+		{"goexit", retry.Record{}, func(*message.Message) error { runtime.Goexit(); return nil }, nil, false, 1, []retry.Outcome{retry.Retried}},
 	}
-	seen := map[retrymw.Outcome]bool{}
+	seen := map[retry.Outcome]bool{}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{name: "a"}
-				var events []retrymw.Event
-				retry, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observing(&events), observedBy(nil, w), func(c *retrymw.TieredRetryConfig) {
-					c.Rules = append(c.Rules, retrymw.Rule{Name: "discard", If: retrymw.Is(context.Canceled), Then: retrymw.Discard()})
+				var events []retry.Event
+				tiered, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observing(&events), observedBy(nil, w), func(c *retrymw.TieredRetryConfig) {
+					c.Rules = append(c.Rules, retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()})
 				})
 				sent.fail = row.fail
 				bound := s.bind(routed)
@@ -150,12 +151,12 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 					row.record.FirstFailedAt = time.Now().Add(-time.Minute)
 					row.record.Write(msg.Metadata)
 				}
-				record, _ := retrymw.ReadRecord(msg.Metadata)
+				record, _ := retry.ReadRecord(msg.Metadata)
 				var handled context.Context
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					_, _ = retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+					_, _ = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 						handled = msg.Context()
 						if row.stop {
 							s.stop()
@@ -166,7 +167,7 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 				}()
 				<-done
 
-				outcomes := make([]retrymw.Outcome, len(w.events))
+				outcomes := make([]retry.Outcome, len(w.events))
 				for i, e := range w.events {
 					outcomes[i] = e.Outcome
 				}
@@ -177,7 +178,7 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 					assert.Nil(t, events[0].Context.Value(beginKey{"a"}))
 					return
 				}
-				assert.Equal(t, retrymw.Arrival{Context: bound, Topic: topic, Handler: handler, Message: msg, Record: record}, w.arrivals[0])
+				assert.Equal(t, retry.Arrival{Context: bound, Topic: topic, Handler: handler, Message: msg, Record: record}, w.arrivals[0])
 				assert.Equal(t, 1, handled.Value(beginKey{"a"}))
 				for _, e := range w.events {
 					assert.Equal(t, 1, e.Context.Value(beginKey{"a"}))
@@ -192,7 +193,7 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 			seen[outcome] = true
 		}
 	}
-	for _, outcome := range retrymw.Outcomes() {
+	for _, outcome := range retry.Outcomes() {
 		assert.True(t, seen[outcome], "no row for %q", outcome)
 	}
 }
@@ -201,8 +202,8 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 func TestHandlerHasTheContextOfBegin(t *testing.T) {
 	ctx, cancel := context.WithCancel(routerContext(t))
 	w := &witness{name: "a"}
-	retry, _ := setup(t, observedBy(nil, w))
-	_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+	tiered, _ := setup(t, observedBy(nil, w))
+	_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		require.NoError(t, msg.Context().Err())
 		cancel()
 		require.ErrorIs(t, msg.Context().Err(), context.Canceled)
@@ -212,11 +213,11 @@ func TestHandlerHasTheContextOfBegin(t *testing.T) {
 	require.NoError(t, err)
 
 	// Where Begin returns nil, the message keeps its context.
-	none := &witness{name: "none", change: func(h *retrymw.Hooks) { h.Begin = func(retrymw.Arrival) context.Context { return nil } }}
-	retry, _ = setup(t, observedBy(nil, none))
+	none := &witness{name: "none", change: func(h *retry.Hooks) { h.Begin = func(retry.Arrival) context.Context { return nil } }}
+	tiered, _ = setup(t, observedBy(nil, none))
 	own := routerContext(t)
 	msg := messageOf(own)
-	_, err = retry.Middleware(succeed)(msg)
+	_, err = tiered.Middleware(succeed)(msg)
 	require.NoError(t, err)
 	assert.Equal(t, own, msg.Context())
 	assert.Equal(t, own, none.events[0].Context)
@@ -228,11 +229,11 @@ func TestHandlerHasTheContextOfBegin(t *testing.T) {
 func TestMessageHasItsContextBackAfterTheCall(t *testing.T) {
 	for name, settle := range map[string]bool{"": false, "settled": true} {
 		w := &witness{name: "w"}
-		retry, _ := setup(t, observedBy(nil, w))
+		tiered, _ := setup(t, observedBy(nil, w))
 		ctx := routerContext(t)
 		msg := messageOf(ctx)
 		for range 2 {
-			_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				if settle {
 					msg.Ack()
 				}
@@ -253,49 +254,49 @@ func TestMessageHasItsContextBackAfterTheCall(t *testing.T) {
 
 func TestObserversAreCalledOneAfterTheOther(t *testing.T) {
 	first, second := &witness{name: "first"}, &witness{name: "second", traces: trace}
-	retry, sent := setup(t, observedBy(nil, first, second))
+	tiered, sent := setup(t, observedBy(nil, first, second))
 	out := message.NewMessage("out", nil)
-	produced, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+	produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		assert.Equal(t, []any{1, 1}, []any{msg.Context().Value(beginKey{"first"}), msg.Context().Value(beginKey{"second"})})
 		return []*message.Message{out}, nil
 	})(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	require.Equal(t, []*message.Message{out}, produced)
 	assert.Equal(t, message.Metadata{"produced by": "1"}, out.Metadata)
-	_, err = retry.Middleware(failing(errDown))(messageOf(routerContext(t)))
+	_, err = tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	for _, w := range []*witness{first, second} {
 		assert.Len(t, w.arrivals, 2)
 		assert.Equal(t, []string{"out"}, w.produced)
 		require.Len(t, w.events, 2)
-		assert.Equal(t, []retrymw.Outcome{retrymw.Processed, retrymw.Retried}, []retrymw.Outcome{w.events[0].Outcome, w.events[1].Outcome})
+		assert.Equal(t, []retry.Outcome{retry.Processed, retry.Retried}, []retry.Outcome{w.events[0].Outcome, w.events[1].Outcome})
 		assert.Equal(t, []any{2, 2}, []any{w.events[1].Context.Value(beginKey{"first"}), w.events[1].Context.Value(beginKey{"second"})})
 	}
 	assert.Equal(t, 2, second.arrivals[1].Context.Value(beginKey{"first"}))
 	assert.Nil(t, first.arrivals[1].Context.Value(beginKey{"second"}))
-	assert.Equal(t, trace, sent.only(t).msg.Metadata[retrymw.TraceparentKey], "the first one that traces")
+	assert.Equal(t, trace, sent.only(t).msg.Metadata[retry.TraceparentKey], "the first one that traces")
 }
 
 func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
 	ctx := routerContext(t)
-	record := retrymw.Record{Failures: 1, Topic: topic, Traceparent: otherTrace}
+	record := retry.Record{Failures: 1, Topic: topic, Traceparent: otherTrace}
 	tracing := func(text string) []func(*retrymw.TieredRetryConfig) {
 		return []func(*retrymw.TieredRetryConfig){observedBy(nil, &witness{name: "a", traces: text})}
 	}
 	for name, row := range map[string]struct {
 		config []func(*retrymw.TieredRetryConfig)
-		record retrymw.Record
+		record retry.Record
 		want   string
 	}{
-		"first failure":        {tracing(trace), retrymw.Record{}, trace},
+		"first failure":        {tracing(trace), retry.Record{}, trace},
 		"later failure":        {tracing(trace), record, trace},
 		"no trace any more":    {tracing(""), record, otherTrace},
 		"no observer any more": {nil, record, otherTrace},
-		"nothing traces":       {tracing(""), retrymw.Record{}, ""},
-		"too long":             {tracing(strings.Repeat("0", 1000)), record, strings.Repeat("0", 128)},
-		"not valid UTF-8":      {tracing(strings.Repeat("0", 127) + "ü"), record, strings.Repeat("0", 127)},
+		"nothing traces":       {tracing(""), retry.Record{}, ""},
+		"too long":             {tracing(strings.Repeat("0", 1000)), record, ""},
+		"not valid UTF-8":      {tracing(strings.Repeat("0", 127) + "ü"), record, ""},
 		"record of another topic": {
-			tracing(""), retrymw.Record{Failures: 1, Topic: "other", Traceparent: otherTrace}, "",
+			tracing(""), retry.Record{Failures: 1, Topic: "other", Traceparent: otherTrace}, "",
 		},
 	} {
 		for _, failures := range []int{row.record.Failures, 4} { // a copy, and a dead letter
@@ -303,16 +304,16 @@ func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprint(name, " ", failures), func(t *testing.T) {
-				retry, sent := setup(t, row.config...)
+				tiered, sent := setup(t, row.config...)
 				msg := messageOf(ctx)
 				if row.record.Failures > 0 {
 					row.record.Failures = failures
 					row.record.Write(msg.Metadata)
 				}
-				_, err := retry.Middleware(failing(errDown))(msg)
+				_, err := tiered.Middleware(failing(errDown))(msg)
 				require.NoError(t, err)
-				assert.Equal(t, row.want, sent.only(t).msg.Metadata[retrymw.TraceparentKey])
-				dead, _ := retrymw.ReadRecord(sent.only(t).msg.Metadata)
+				assert.Equal(t, row.want, sent.only(t).msg.Metadata[retry.TraceparentKey])
+				dead, _ := retry.ReadRecord(sent.only(t).msg.Metadata)
 				assert.Equal(t, row.want, dead.Traceparent)
 			})
 		}
@@ -326,43 +327,43 @@ func TestForgedTraceparentDoesNoHarm(t *testing.T) {
 		for _, counted := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, counted), func(t *testing.T) {
 				w := &witness{name: "a"}
-				retry, sent := setup(t, observedBy(nil, w))
+				tiered, sent := setup(t, observedBy(nil, w))
 				msg := messageOf(ctx)
 				if counted {
-					retrymw.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
+					retry.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
 				}
-				msg.Metadata[retrymw.TraceparentKey] = forged
-				_, err := retry.Middleware(failing(errDown))(msg)
+				msg.Metadata[retry.TraceparentKey] = forged
+				_, err := tiered.Middleware(failing(errDown))(msg)
 				require.NoError(t, err)
 				copied := sent.only(t).msg.Metadata
-				assert.LessOrEqual(t, len(copied[retrymw.TraceparentKey]), 128)
+				assert.LessOrEqual(t, len(copied[retry.TraceparentKey]), 128)
 				assert.Equal(t, w.arrivals[0].Record.Failures+1, w.events[0].Record.Failures)
 
-				produced, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 					return []*message.Message{msg.Copy()}, nil
 				})(redelivered(ctx, sent.only(t)))
 				require.NoError(t, err)
-				assert.NotContains(t, produced[0].Metadata, retrymw.TraceparentKey)
-				assert.Equal(t, retrymw.Recovered, w.events[1].Outcome)
+				assert.NotContains(t, produced[0].Metadata, retry.TraceparentKey)
+				assert.Equal(t, retry.Recovered, w.events[1].Outcome)
 			})
 		}
 	}
 }
 
 // arrivalsOf returns what Begin gets when a handler fails once with this error, and its copy comes back this much too late.
-func arrivalsOf(t *testing.T, err error, late time.Duration, change ...func(*retrymw.TieredRetryConfig)) (a retrymw.Arrival, e, back retrymw.Event) {
+func arrivalsOf(t *testing.T, err error, late time.Duration, change ...func(*retrymw.TieredRetryConfig)) (a retry.Arrival, e, back retry.Event) {
 	t.Helper()
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{name: "a"}
-		retry, sent := setup(t, append(change, observedBy(nil, w))...)
-		_, failed := retry.Middleware(failing(err))(messageOf(ctx))
+		tiered, sent := setup(t, append(change, observedBy(nil, w))...)
+		_, failed := tiered.Middleware(failing(err))(messageOf(ctx))
 		require.NoError(t, failed)
-		for w.events[len(w.events)-1].Outcome != retrymw.Recovered {
+		for w.events[len(w.events)-1].Outcome != retry.Recovered {
 			copied := sent.copies[len(sent.copies)-1]
 			due := w.events[len(w.events)-1].Record.DueAt
 			time.Sleep(time.Until(due) + late)
-			_, failed := retry.Middleware(succeed)(redelivered(ctx, copied))
+			_, failed := tiered.Middleware(succeed)(redelivered(ctx, copied))
 			require.NoError(t, failed)
 		}
 		a, e, back = w.arrivals[len(w.arrivals)-1], w.events[0], w.events[len(w.events)-1]
@@ -412,10 +413,10 @@ func TestForgedTimesGiveNoLatenessAndNoAge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &witness{name: "a"}
-			retry, _ := setup(t, tiersWait, observedBy(nil, w))
+			tiered, _ := setup(t, tiersWait, observedBy(nil, w))
 			msg := messageOf(ctx)
-			retrymw.Record{Failures: 1, Topic: topic, FirstFailedAt: row.failed, LastFailedAt: row.failed, DueAt: row.due}.Write(msg.Metadata)
-			_, err := retry.Middleware(succeed)(msg)
+			retry.Record{Failures: 1, Topic: topic, FirstFailedAt: row.failed, LastFailedAt: row.failed, DueAt: row.due}.Write(msg.Metadata)
+			_, err := tiered.Middleware(succeed)(msg)
 			require.NoError(t, err)
 			require.Len(t, w.arrivals, 1)
 			assert.InDelta(t, row.late, w.arrivals[0].Lateness, float64(time.Minute))
@@ -451,24 +452,24 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 			w := &witness{name: "a"}
 			config := configOf(&recorder{})
 			change(&config)
-			retry, _ := setup(t, change, observedBy(nil, w))
+			tiered, _ := setup(t, change, observedBy(nil, w))
 			for _, due := range far {
 				for _, failed := range far {
 					msg := messageOf(ctx)
-					retrymw.Record{Failures: 1, Topic: topic, DueAt: due, LastFailedAt: failed}.Write(msg.Metadata)
-					_, err := retry.Middleware(succeed)(msg)
+					retry.Record{Failures: 1, Topic: topic, DueAt: due, LastFailedAt: failed}.Write(msg.Metadata)
+					_, err := tiered.Middleware(succeed)(msg)
 					require.NoError(t, err)
 				}
 			}
 			if config.Jitter > 0 {
-				h := retry.Middleware(failing(errDown))
+				h := tiered.Middleware(failing(errDown))
 				for range 200 {
 					_, err := h(messageOf(ctx))
 					require.NoError(t, err)
 					failed := w.events[len(w.events)-1]
 					msg := messageOf(ctx)
 					failed.Record.Write(msg.Metadata)
-					_, err = retry.Middleware(succeed)(msg)
+					_, err = tiered.Middleware(succeed)(msg)
 					require.NoError(t, err)
 				}
 			}
@@ -491,33 +492,33 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 
 // Hooks are code of another module. A panic of each of them is logged once, and changes nothing.
 func TestPanicOfAHookChangesNothing(t *testing.T) {
-	for hook, broken := range map[string]func(*retrymw.Hooks){
-		"Begin": func(h *retrymw.Hooks) { h.Begin = func(retrymw.Arrival) context.Context { panic("broken hook") } },
-		"Event": func(h *retrymw.Hooks) { h.Event = func(retrymw.Event) { panic("broken hook") } },
-		"Produced": func(h *retrymw.Hooks) {
+	for hook, broken := range map[string]func(*retry.Hooks){
+		"Begin": func(h *retry.Hooks) { h.Begin = func(retry.Arrival) context.Context { panic("broken hook") } },
+		"Event": func(h *retry.Hooks) { h.Event = func(retry.Event) { panic("broken hook") } },
+		"Produced": func(h *retry.Hooks) {
 			h.Produced = func(context.Context, []*message.Message) { panic("broken hook") }
 		},
-		"Traceparent": func(h *retrymw.Hooks) { h.Traceparent = func(context.Context) string { panic("broken hook") } },
-		"LogFields": func(h *retrymw.Hooks) {
+		"Traceparent": func(h *retry.Hooks) { h.Traceparent = func(context.Context) string { panic("broken hook") } },
+		"LogFields": func(h *retry.Hooks) {
 			h.LogFields = func(context.Context) watermill.LogFields { panic("broken hook") }
 		},
-		"Published": func(h *retrymw.Hooks) { h.Published = func(retrymw.Published) { panic("broken hook") } },
+		"Published": func(h *retry.Hooks) { h.Published = func(retry.Published) { panic("broken hook") } },
 	} {
 		t.Run(hook, func(t *testing.T) {
 			logs := &logRecorder{}
 			bad, good := &witness{name: "bad", change: broken}, &witness{name: "good"}
 			var observers *retrymw.Observers
-			retry, sent, s, own := setupBound(t, observedBy(logs, bad, good), func(c *retrymw.TieredRetryConfig) { observers = c.Observers })
+			tiered, sent, s, own := setupBound(t, observedBy(logs, bad, good), func(c *retrymw.TieredRetryConfig) { observers = c.Observers })
 			for range 3 {
 				msg := messageOf(s.bind(routerContext(t)))
-				produced, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+				produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 					return []*message.Message{message.NewMessage("out", nil)}, nil
 				})(msg)
 				require.NoError(t, err)
 				require.Len(t, produced, 1)
-				_, err = retry.Middleware(failing(errDown))(messageOf(s.bind(routerContext(t))))
+				_, err = tiered.Middleware(failing(errDown))(messageOf(s.bind(routerContext(t))))
 				require.NoError(t, err)
-				observers.Published(retrymw.Published{Topic: "1s.orders", Messages: 1})
+				observers.Published(retry.Published{Topic: "1s.orders", Messages: 1})
 			}
 			assert.Len(t, sent.copies, 3)
 			assert.Equal(t, 1, logs.lines("The hook "+hook+" of an observer panicked"), logs.String())
@@ -533,32 +534,32 @@ func TestPanicOfAHookChangesNothing(t *testing.T) {
 
 // Goexit of a hook ends the goroutine of the handler. The message is settled nevertheless.
 func TestMessageIsSettledAfterGoexitOfAnObserver(t *testing.T) {
-	w := &witness{name: "a", change: func(h *retrymw.Hooks) { h.Event = func(retrymw.Event) { runtime.Goexit() } }}
-	retry, sent := setup(t, observedBy(nil, w))
+	w := &witness{name: "a", change: func(h *retry.Hooks) { h.Event = func(retry.Event) { runtime.Goexit() } }}
+	tiered, sent := setup(t, observedBy(nil, w))
 	msg := messageOf(routerContext(t))
-	go func() { _, _ = retry.Middleware(failing(errDown))(msg) }()
+	go func() { _, _ = tiered.Middleware(failing(errDown))(msg) }()
 	<-msg.Acked()
 	assert.Equal(t, "1s.orders", sent.only(t).topic)
 }
 
-type attaching func(retrymw.Observed) (retrymw.Hooks, error)
+type attaching func(retry.Observed) (retry.Hooks, error)
 
-func (a attaching) Attach(o retrymw.Observed) (retrymw.Hooks, error) { return a(o) }
+func (a attaching) Attach(o retry.Observed) (retry.Hooks, error) { return a(o) }
 
 func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
-	for want, observer := range map[string]retrymw.Observer{
-		"the registry has one": attaching(func(retrymw.Observed) (retrymw.Hooks, error) {
-			return retrymw.Hooks{}, errors.New("the registry has one")
+	for want, observer := range map[string]retry.Observer{
+		"the registry has one": attaching(func(retry.Observed) (retry.Hooks, error) {
+			return retry.Hooks{}, errors.New("the registry has one")
 		}),
-		"broken attach":          attaching(func(retrymw.Observed) (retrymw.Hooks, error) { panic("broken attach") }),
+		"broken attach":          attaching(func(retry.Observed) (retry.Hooks, error) { panic("broken attach") }),
 		"the observer is nil":    nil,
 		"invalid memory address": (*witness)(nil),
 	} {
 		t.Run(want, func(t *testing.T) {
 			logs, w := &logRecorder{}, &witness{name: "a"}
-			retry, sent := setup(t, observedBy(logs, observer, w))
+			tiered, sent := setup(t, observedBy(logs, observer, w))
 			for range 3 {
-				_, err := retry.Middleware(failing(errDown))(messageOf(routerContext(t)))
+				_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
 				require.NoError(t, err)
 			}
 			assert.Len(t, sent.copies, 3)
@@ -567,24 +568,24 @@ func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
 			assert.Contains(t, logs.String(), "Cannot observe the connection")
 			assert.Contains(t, logs.String(), want)
 
-			retry, _ = setup(t, observedBy(nil, observer)) // without a logger
-			_, err := retry.Middleware(succeed)(messageOf(routerContext(t)))
+			tiered, _ = setup(t, observedBy(nil, observer)) // without a logger
+			_, err := tiered.Middleware(succeed)(messageOf(routerContext(t)))
 			require.NoError(t, err)
 		})
 	}
 	var none *retrymw.Observers
 	assert.False(t, none.Observes())
-	none.Published(retrymw.Published{})
+	none.Published(retry.Published{})
 	assert.False(t, (&retrymw.Observers{}).Observes())
 }
 
 func TestObserverGetsWhatIsObserved(t *testing.T) {
 	w := &witness{name: "a"}
 	closed := make(chan struct{})
-	health := func() retrymw.Health { return retrymw.Health{Links: []retrymw.LinkHealth{{Name: "consuming"}}} }
-	waits := func(context.Context) ([]retrymw.Waiting, error) { return []retrymw.Waiting{{Queue: "q"}}, nil }
+	health := func() retry.Health { return retry.Health{Links: []retry.LinkHealth{{Name: "consuming"}}} }
+	waits := func(context.Context) ([]retry.Waiting, error) { return []retry.Waiting{{Queue: "q"}}, nil }
 	var observers retrymw.Observers
-	observers.Attach(w, retrymw.Observed{System: "rabbitmq", Health: health, Waiting: waits, Closed: closed})
+	observers.Attach(w, retry.Observed{System: "rabbitmq", Health: health, Waiting: waits, Closed: closed})
 	require.Len(t, w.observed, 1)
 	o := w.observed[0]
 	assert.Equal(t, "rabbitmq", o.System)
@@ -597,28 +598,28 @@ func TestObserverGetsWhatIsObserved(t *testing.T) {
 	assert.True(t, observers.Observes())
 
 	ctx := t.Context()
-	p := retrymw.Published{Context: ctx, Topic: "t", Copy: true, Result: retrymw.PublishNacked, Messages: 2, Took: time.Second}
+	p := retry.Published{Context: ctx, Topic: "t", Copy: true, Result: retry.PublishNacked, Messages: 2, Took: time.Second}
 	observers.Published(p)
-	assert.Equal(t, []retrymw.Published{p}, w.published)
+	assert.Equal(t, []retry.Published{p}, w.published)
 }
 
 // A delivery has the observers that were attached when it began.
 func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 	var observers retrymw.Observers
-	retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observers, c.Publisher = &observers, discard{} })
+	tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observers, c.Publisher = &observers, discard{} })
 	ctx := routerContext(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	early := &witness{name: "early"}
 	var before sync.WaitGroup
 	before.Go(func() {
-		_, _ = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 			close(begun)
 			<-goOn
 			return nil, errDown
 		})(messageOf(ctx))
 	})
 	<-begun
-	observers.Attach(early, retrymw.Observed{})
+	observers.Attach(early, retry.Observed{})
 	close(goOn)
 	before.Wait()
 	assert.Empty(t, early.arrivals)
@@ -629,9 +630,9 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 	var working sync.WaitGroup
 	for i := range workers {
 		working.Go(func() {
-			h := retry.Middleware(failing(errDown))
+			h := tiered.Middleware(failing(errDown))
 			if i%2 == 0 {
-				h = retry.Middleware(succeed)
+				h = tiered.Middleware(succeed)
 			}
 			for range each {
 				_, _ = h(messageOf(ctx))
@@ -640,28 +641,28 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 	}
 	for i := range all {
 		all[i] = &witness{name: fmt.Sprint(i)}
-		working.Go(func() { observers.Attach(all[i], retrymw.Observed{}) })
+		working.Go(func() { observers.Attach(all[i], retry.Observed{}) })
 	}
 	working.Wait()
 	assert.Len(t, early.events, workers*each)
 	for _, w := range all {
 		assert.Len(t, w.arrivals, len(w.events), "each outcome has its begin")
 	}
-	_, err := retry.Middleware(succeed)(messageOf(ctx))
+	_, err := tiered.Middleware(succeed)(messageOf(ctx))
 	require.NoError(t, err)
 	for _, w := range all {
-		assert.Equal(t, retrymw.Processed, w.events[len(w.events)-1].Outcome)
+		assert.Equal(t, retry.Processed, w.events[len(w.events)-1].Outcome)
 	}
 }
 
 // The fields of an observer are on the lines about a message, beside the library's own.
 func TestLogLinesHaveTheFieldsOfObservers(t *testing.T) {
-	w := &witness{name: "a", change: func(h *retrymw.Hooks) {
+	w := &witness{name: "a", change: func(h *retry.Hooks) {
 		h.LogFields = func(context.Context) watermill.LogFields { return watermill.LogFields{"trace_id": "0af7"} }
 	}}
-	retry, _, s, logs := setupBound(t, observedBy(nil, w))
+	tiered, _, s, logs := setupBound(t, observedBy(nil, w))
 	for _, h := range []message.HandlerFunc{failing(errDown), failing(backoff.Permanent(errDown)), func(*message.Message) ([]*message.Message, error) { panic("boom") }} {
-		_, err := retry.Middleware(h)(messageOf(s.bind(routerContext(t))))
+		_, err := tiered.Middleware(h)(messageOf(s.bind(routerContext(t))))
 		require.NoError(t, err)
 	}
 	assert.Equal(t, 4, strings.Count(logs.String(), "message_uuid:uuid-1"), "a panic has a line of its own")
@@ -693,18 +694,18 @@ func openContext(t *testing.T) context.Context {
 // What a success costs is paid for every message.
 func TestSuccessDoesNotAllocateForObserversWithoutContext(t *testing.T) {
 	ctx := openContext(t)
-	for name, hooks := range map[string]func(*retrymw.Hooks){
+	for name, hooks := range map[string]func(*retry.Hooks){
 		"none attached": nil,
-		"no hooks":      func(h *retrymw.Hooks) { *h = retrymw.Hooks{} },
-		"only Event":    func(h *retrymw.Hooks) { *h = retrymw.Hooks{Event: func(e retrymw.Event) { _ = e.Outcome }} },
+		"no hooks":      func(h *retry.Hooks) { *h = retry.Hooks{} },
+		"only Event":    func(h *retry.Hooks) { *h = retry.Hooks{Event: func(e retry.Event) { _ = e.Outcome }} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var all []retrymw.Observer
+			var all []retry.Observer
 			if hooks != nil {
 				all = append(all, &witness{name: "a", change: hooks})
 			}
-			retry, _ := setup(t, observedBy(nil, all...))
-			h := retry.Middleware(succeed)
+			tiered, _ := setup(t, observedBy(nil, all...))
+			h := tiered.Middleware(succeed)
 			msg := messageOf(ctx)
 			assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }))
 		})
@@ -714,11 +715,11 @@ func TestSuccessDoesNotAllocateForObserversWithoutContext(t *testing.T) {
 // The event of an observer has the metadata that the message came with.
 func TestEventOfAnObserverHasTheMetadata(t *testing.T) {
 	w := &witness{name: "a"}
-	retry, _ := setup(t, observedBy(nil, w))
+	tiered, _ := setup(t, observedBy(nil, w))
 	msg := messageOf(routerContext(t))
-	retrymw.Record{Failures: 2, Topic: topic, Traceparent: trace}.Write(msg.Metadata)
+	retry.Record{Failures: 2, Topic: topic, Traceparent: trace}.Write(msg.Metadata)
 	came := maps.Clone(msg.Metadata)
-	_, err := retry.Middleware(failing(errDown))(msg)
+	_, err := tiered.Middleware(failing(errDown))(msg)
 	require.NoError(t, err)
 	assert.Equal(t, message.Metadata{"trace": "abc"}, w.events[0].Metadata())
 	assert.Equal(t, came, msg.Metadata, "observers leave the message as it is")
@@ -727,18 +728,18 @@ func TestEventOfAnObserverHasTheMetadata(t *testing.T) {
 // A record counts only on its topic, as for the outcome.
 func TestArrivalHasNoRecordOfAnotherTopic(t *testing.T) {
 	w := &witness{name: "a"}
-	retry, _ := setup(t, observedBy(nil, w))
-	for _, record := range []retrymw.Record{
+	tiered, _ := setup(t, observedBy(nil, w))
+	for _, record := range []retry.Record{
 		{Failures: 2, Topic: "other", LastFailedAt: time.Now(), DueAt: time.Now()}, {Failures: -1, Topic: topic, DueAt: time.Now()},
 	} {
 		msg := messageOf(routerContext(t))
 		record.Write(msg.Metadata)
-		_, err := retry.Middleware(succeed)(msg)
+		_, err := tiered.Middleware(succeed)(msg)
 		require.NoError(t, err)
 	}
 	for i, a := range w.arrivals {
 		assert.Zero(t, a.Record)
 		assert.Zero(t, a.Tier)
-		assert.Equal(t, retrymw.Processed, w.events[i].Outcome)
+		assert.Equal(t, retry.Processed, w.events[i].Outcome)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -111,9 +112,9 @@ func TestOrderOfRouterMiddlewares(t *testing.T) {
 
 // What fails outside of the retry middleware is nacked: no record, no wait.
 func TestOrderFailuresOutsideAreNacked(t *testing.T) {
-	retry, sent := setup(t)
+	tiered, sent := setup(t)
 	outside := func(message.HandlerFunc) message.HandlerFunc { return failing(errDown) }
-	_, err := outside(retry.Middleware(failing(nil)))(messageOf(routerContext(t)))
+	_, err := outside(tiered.Middleware(failing(nil)))(messageOf(routerContext(t)))
 	require.ErrorIs(t, err, errDown)
 	assert.Empty(t, sent.copies)
 }
@@ -127,7 +128,7 @@ func TestOrderTimeoutInside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrder(t)
 		story := o.send(untilTimeout, o.kit.Middleware, wmmiddleware.Timeout(time.Minute))
-		story.Waited(time.Second, 5*time.Second).DeadLettered(retrymw.DeadReasonExhausted)
+		story.Waited(time.Second, 5*time.Second).DeadLettered(retry.DeadReasonExhausted)
 	})
 }
 
@@ -136,7 +137,7 @@ func TestOrderTimeoutOutside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrder(t)
 		story := o.send(untilTimeout, wmmiddleware.Timeout(time.Minute), o.kit.Middleware)
-		story.Waited(time.Second, 5*time.Second).DeadLettered(retrymw.DeadReasonExhausted)
+		story.Waited(time.Second, 5*time.Second).DeadLettered(retry.DeadReasonExhausted)
 		assert.Equal(t, 3, o.calls)
 	})
 }
@@ -148,9 +149,9 @@ func TestOrderRecovererIsNotNeeded(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOrder(t)
 				story := o.send(panics, append([]message.HandlerMiddleware{o.kit.Middleware}, inside...)...)
-				story.Waited(time.Second, 5*time.Second).DeadLettered(retrymw.DeadReasonExhausted)
-				record, _ := retrymw.ReadRecord(story.DeadLetter().Metadata)
-				assert.Equal(t, "*middleware.PanicError", record.ErrorType)
+				story.Waited(time.Second, 5*time.Second).DeadLettered(retry.DeadReasonExhausted)
+				record, _ := retry.ReadRecord(story.DeadLetter().Metadata)
+				assert.Equal(t, "*retry.PanicError", record.ErrorType)
 				assert.Regexp(t, `^panic: boom \(\S+TestOrderRecovererIsNotNeeded\.func1, order_test\.go:\d+\)$`, record.Reason)
 			})
 		})
@@ -158,8 +159,8 @@ func TestOrderRecovererIsNotNeeded(t *testing.T) {
 }
 
 func TestOrderRecovererOutsideSeesNoPanic(t *testing.T) {
-	retry, sent := setup(t)
-	handler := wmmiddleware.Recoverer(retry.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") }))
+	tiered, sent := setup(t)
+	handler := wmmiddleware.Recoverer(tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") }))
 	_, err := handler(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	sent.only(t)
@@ -199,7 +200,7 @@ func TestOrderWatermillRetryAndPermanentErrors(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOrder(t)
-				o.send(permanent, o.kit.Middleware, test.retry.Middleware).DeadLettered(retrymw.DeadReasonPermanent)
+				o.send(permanent, o.kit.Middleware, test.retry.Middleware).DeadLettered(retry.DeadReasonPermanent)
 				assert.Equal(t, test.calls, o.calls)
 			})
 		})
@@ -232,10 +233,10 @@ func TestOrderTimeoutInsideWatermillRetry(t *testing.T) {
 }
 
 // once lets only the first delivery through.
-func once(retry message.HandlerMiddleware) message.HandlerMiddleware {
+func once(tiered message.HandlerMiddleware) message.HandlerMiddleware {
 	return func(h message.HandlerFunc) message.HandlerFunc {
 		first := true
-		return retry(func(msg *message.Message) ([]*message.Message, error) {
+		return tiered(func(msg *message.Message) ([]*message.Message, error) {
 			if !first {
 				return nil, nil
 			}
@@ -280,12 +281,12 @@ func TestOrderDeduplicatorWithDeduplicationKey(t *testing.T) {
 func TestDuplicateOfTheSameTryIsDropped(t *testing.T) {
 	ctx := routerContext(t)
 	tooMany := errors.New("too many")
-	retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
-		c.Rules = []retrymw.Rule{{If: retrymw.Is(tooMany), Then: retrymw.Snooze(time.Second)}}
+	tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+		c.Rules = []retry.Rule{{If: retry.Is(tooMany), Then: retry.Snooze(time.Second)}}
 	})
 	deduplicate := deduplicator(t, retrymw.DeduplicationKey(nil)).Middleware
 	failures, calls := []error{tooMany, errDown, tooMany, errDown}, 0
-	h := retry.Middleware(deduplicate(func(*message.Message) ([]*message.Message, error) {
+	h := tiered.Middleware(deduplicate(func(*message.Message) ([]*message.Message, error) {
 		calls++
 		if calls > len(failures) {
 			return nil, nil
@@ -326,7 +327,7 @@ func TestDeduplicationKey(t *testing.T) {
 	byPayload := func(m *message.Message) (string, error) { return string(m.Payload), nil }
 	assert.Equal(t, keyOf(byPayload, func(*message.Message) {}), keyOf(byPayload, func(m *message.Message) { m.UUID = "uuid-2" }))
 	assert.Equal(t, first, keyOf(nil, func(m *message.Message) {
-		retrymw.Record{Failures: 1, Topic: "another topic"}.Write(m.Metadata)
+		retry.Record{Failures: 1, Topic: "another topic"}.Write(m.Metadata)
 	}), "the record of another topic does not count")
 	_, err := retrymw.DeduplicationKey(func(*message.Message) (string, error) { return "", errDown })(messageOf(context.Background()))
 	require.ErrorIs(t, err, errDown)
@@ -335,10 +336,10 @@ func TestDeduplicationKey(t *testing.T) {
 // A message that is given back after its handler was called has the same key when it comes again: it is dropped, and lost.
 func TestOrderDeduplicatorLosesWhatIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		calls := 0
-		handler := retry.Middleware(deduplicator(t, retrymw.DeduplicationKey(nil)).Middleware(func(*message.Message) ([]*message.Message, error) {
+		handler := tiered.Middleware(deduplicator(t, retrymw.DeduplicationKey(nil)).Middleware(func(*message.Message) ([]*message.Message, error) {
 			calls++
 			cancel()
 			return nil, errDown
@@ -374,9 +375,9 @@ func TestOrderDeduplicatorOnTheFailurePublisherLosesCopies(t *testing.T) {
 	published, err := deduplicator(t, func(msg *message.Message) (string, error) { return string(msg.Payload), nil }).
 		PublisherDecorator()(&recorder{})
 	require.NoError(t, err)
-	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Publisher = published })
+	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Publisher = published })
 	for range 2 { // two messages with one payload
-		_, err := retry.Middleware(failing(errDown))(messageOf(routerContext(t)))
+		_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
 		require.NoError(t, err)
 	}
 	assert.Empty(t, sent.copies)
@@ -386,8 +387,8 @@ func TestOrderPoisonQueueInsideTakesFailures(t *testing.T) {
 	poison := &recorder{}
 	poisonQueue, err := wmmiddleware.PoisonQueue(poison, "poison")
 	require.NoError(t, err)
-	retry, sent := setup(t)
-	_, err = retry.Middleware(poisonQueue(failing(errDown)))(messageOf(routerContext(t)))
+	tiered, sent := setup(t)
+	_, err = tiered.Middleware(poisonQueue(failing(errDown)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	assert.Empty(t, sent.copies, "no retry")
 	poison.only(t)
@@ -399,10 +400,10 @@ func TestOrderPoisonQueueOutsideTakesWhatIsGivenBack(t *testing.T) {
 		poison := &recorder{}
 		poisonQueue, err := wmmiddleware.PoisonQueue(poison, "poison")
 		require.NoError(t, err)
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_, err = poisonQueue(retry.Middleware(failing(nil)))(messageOf(ctx))
+		_, err = poisonQueue(tiered.Middleware(failing(nil)))(messageOf(ctx))
 		require.NoError(t, err, "acknowledged")
 		assert.Empty(t, sent.copies)
 		poison.only(t)
@@ -414,15 +415,15 @@ func TestOrderThrottle(t *testing.T) {
 	for name, outside := range map[string]bool{"outside": true, "inside": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t, tiersWait)
-				_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(messageOf(context.Background()))
+				tiered, sent := setup(t, tiersWait)
+				_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(messageOf(context.Background()))
 				require.NoError(t, err)
 				early := redelivered(context.Background(), sent.only(t))
 
 				throttle := wmmiddleware.NewThrottle(1, 100*time.Millisecond).Middleware
-				chain := retry.Middleware(throttle(failing(nil)))
+				chain := tiered.Middleware(throttle(failing(nil)))
 				if outside {
-					chain = throttle(retry.Middleware(failing(nil)))
+					chain = throttle(tiered.Middleware(failing(nil)))
 				}
 				began := time.Now()
 				_, err = chain(early)
@@ -450,15 +451,15 @@ func TestOrderCircuitBreaker(t *testing.T) {
 	for name, outside := range map[string]bool{"outside": true, "inside": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t)
+				tiered, sent := setup(t)
 				calls := 0
 				handler := func(*message.Message) ([]*message.Message, error) {
 					calls++
 					return nil, errDown
 				}
-				chain := retry.Middleware(breaker()(handler))
+				chain := tiered.Middleware(breaker()(handler))
 				if outside {
-					chain = breaker()(retry.Middleware(handler))
+					chain = breaker()(tiered.Middleware(handler))
 				}
 				for range 10 {
 					_, err := chain(messageOf(ctx))
@@ -468,13 +469,13 @@ func TestOrderCircuitBreaker(t *testing.T) {
 				last := sent.copies[9].msg.Metadata
 				if outside {
 					assert.Equal(t, 10, calls, "it never opens")
-					assert.Equal(t, errDown.Error(), last[retrymw.ReasonKey])
-					assert.Equal(t, "1", last[retrymw.FailuresKey])
+					assert.Equal(t, errDown.Error(), last[retry.ReasonKey])
+					assert.Equal(t, "1", last[retry.FailuresKey])
 				} else {
 					assert.Equal(t, 6, calls, "it opens")
-					assert.Equal(t, "circuit breaker is open", last[retrymw.ReasonKey])
-					assert.Equal(t, "0", last[retrymw.FailuresKey], "snoozed, not counted")
-					assert.Equal(t, "1", last[retrymw.SnoozesKey])
+					assert.Equal(t, "circuit breaker is open", last[retry.ReasonKey])
+					assert.Equal(t, "0", last[retry.FailuresKey], "snoozed, not counted")
+					assert.Equal(t, "1", last[retry.SnoozesKey])
 				}
 			})
 		})
@@ -483,11 +484,11 @@ func TestOrderCircuitBreaker(t *testing.T) {
 
 func TestOrderIgnoreErrors(t *testing.T) {
 	ignore := wmmiddleware.NewIgnoreErrors([]error{errDown})
-	retry, sent := setup(t)
-	_, err := retry.Middleware(ignore.Middleware(failing(errDown)))(messageOf(routerContext(t)))
+	tiered, sent := setup(t)
+	_, err := tiered.Middleware(ignore.Middleware(failing(errDown)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	assert.Empty(t, sent.copies, "inside it works")
-	_, err = ignore.Middleware(retry.Middleware(failing(errDown)))(messageOf(routerContext(t)))
+	_, err = ignore.Middleware(tiered.Middleware(failing(errDown)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	sent.only(t) // outside it does not
 }
@@ -515,7 +516,7 @@ func TestOrderDelayOnError(t *testing.T) {
 				if row.outside {
 					middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
 				}
-				o.send(fails(3), middlewares...).Waited(row.waits...).DeadLettered(retrymw.DeadReasonExhausted)
+				o.send(fails(3), middlewares...).Waited(row.waits...).DeadLettered(retry.DeadReasonExhausted)
 			})
 		})
 	}
@@ -525,8 +526,8 @@ func TestOrderDelayOnError(t *testing.T) {
 // metadata inside is in the copy too, unless DeepCopy is set.
 func TestOrderMetadataOfTraces(t *testing.T) {
 	for _, deep := range []bool{false, true} {
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = deep })
-		_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = deep })
+		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.Metadata.Set("span", "inside")
 			return nil, errDown
 		})(messageOf(routerContext(t)))
@@ -540,16 +541,16 @@ func TestOrderMetadataOfTraces(t *testing.T) {
 // CorrelationID reads the message's metadata, which every retry has: it may be on either side.
 func TestOrderCorrelationID(t *testing.T) {
 	ctx := routerContext(t)
-	retry, sent := setup(t)
+	tiered, sent := setup(t)
 	produces := func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
 	}
 	first := messageOf(ctx)
 	wmmiddleware.SetCorrelationID("c-1", first)
-	_, err := retry.Middleware(failing(errDown))(first)
+	_, err := tiered.Middleware(failing(errDown))(first)
 	require.NoError(t, err)
 	for _, chain := range []message.HandlerFunc{
-		wmmiddleware.CorrelationID(retry.Middleware(produces)), retry.Middleware(wmmiddleware.CorrelationID(produces)),
+		wmmiddleware.CorrelationID(tiered.Middleware(produces)), tiered.Middleware(wmmiddleware.CorrelationID(produces)),
 	} {
 		back := redelivered(ctx, sent.only(t))
 		produced, err := chain(back)
@@ -561,7 +562,7 @@ func TestOrderCorrelationID(t *testing.T) {
 // What the router cannot publish is nacked below every middleware: no retry.
 func TestOrderProducedMessagesAreOutsideOfAll(t *testing.T) {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
-	retry, sent := setup(t)
+	tiered, sent := setup(t)
 	tries := make(chan struct{})
 	refuses := &recorder{fail: func(try int) error {
 		tries <- struct{}{}
@@ -570,7 +571,7 @@ func TestOrderProducedMessagesAreOutsideOfAll(t *testing.T) {
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	router.AddHandler("billing", "orders", pubSub, "bills", refuses, func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
-	}).AddMiddleware(retry.Middleware)
+	}).AddMiddleware(tiered.Middleware)
 	require.NoError(t, pubSub.Publish("orders", message.NewMessage("order-1", nil)))
 	go func() { _ = router.Run(context.Background()) }()
 	<-tries

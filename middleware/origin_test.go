@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The router's context has the return topic, which must not appear in records and events.
@@ -20,20 +21,20 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var retryParams []retrymw.RetryDestinationParams
 		var dead []retrymw.DeadLetterDestinationParams
-		var events []retrymw.Event
-		retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+		var events []retry.Event
+		tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
 			c.Schedule = backoff.Schedule{time.Second}
-			c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+			c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
 				retryParams = append(retryParams, p)
-				return retrymw.Destination{Topic: "tier"}, nil
+				return retry.Destination{Topic: "tier"}, nil
 			}
-			c.GenerateDeadLetterDestination = func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
+			c.GenerateDeadLetterDestination = func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
 				dead = append(dead, p)
-				return retrymw.Destination{Topic: "dead"}, nil
+				return retry.Destination{Topic: "dead"}, nil
 			}
-			c.Observe = func(e retrymw.Event) { events = append(events, e) }
+			c.Observe = func(e retry.Event) { events = append(events, e) }
 		})
-		h := retry.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))
+		h := tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))
 		_, err := h(messageOf(ctx))
 		require.NoError(t, err)
 		_, err = h(redelivered(ctx, sent.copies[0]))
@@ -50,25 +51,25 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 		assert.Equal(t, "printing", dead[0].Handler)
 		assert.Equal(t, 2, dead[0].Failures, "the failure on the return topic is counted on top")
 		require.Len(t, events, 3)
-		for i, outcome := range []retrymw.Outcome{retrymw.Retried, retrymw.Parked, retrymw.DeadLettered} {
+		for i, outcome := range []retry.Outcome{retry.Retried, retry.Parked, retry.DeadLettered} {
 			assert.Equal(t, outcome, events[i].Outcome)
 			assert.Equal(t, "printing", events[i].Handler)
 			assert.Equal(t, "invoices", events[i].Topic)
 		}
 		last := sent.copies[2].msg.Metadata
-		assert.Equal(t, "invoices", last[retrymw.TopicKey])
-		assert.Equal(t, "printing", last[retrymw.HandlerKey])
+		assert.Equal(t, "invoices", last[retry.TopicKey])
+		assert.Equal(t, "printing", last[retry.HandlerKey])
 		assert.Equal(t, "printing", last["handler_poisoned"])
 	})
 }
 
 func TestRecordOfAnotherOriginIsIgnored(t *testing.T) {
-	retry, sent := setup(t)
+	tiered, sent := setup(t)
 	msg := messageOf(retrymw.WithOrigin(routerContext(t), "invoices", "printing"))
-	msg.Metadata[retrymw.FailuresKey], msg.Metadata[retrymw.TopicKey] = "4", topic
-	_, err := retry.Middleware(failing(errDown))(msg)
+	msg.Metadata[retry.FailuresKey], msg.Metadata[retry.TopicKey] = "4", topic
+	_, err := tiered.Middleware(failing(errDown))(msg)
 	require.NoError(t, err)
-	assert.Equal(t, "1", sent.only(t).msg.Metadata[retrymw.FailuresKey])
+	assert.Equal(t, "1", sent.only(t).msg.Metadata[retry.FailuresKey])
 }
 
 // Pub/Subs that delay messages by themselves read only the keys of components/delay.
@@ -77,8 +78,8 @@ func TestDelayKeysAreNeverEarlierThanTheDueTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(123456789 * time.Nanosecond)
 		var due time.Time
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observe = func(e retrymw.Event) { due = e.Record.DueAt } })
-		_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observe = func(e retry.Event) { due = e.Record.DueAt } })
+		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.NoError(t, err)
 		metadata := sent.only(t).msg.Metadata
 		until, err := time.Parse(time.RFC3339, metadata[delay.DelayedUntilKey])
@@ -91,20 +92,20 @@ func TestDelayKeysAreNeverEarlierThanTheDueTime(t *testing.T) {
 
 func TestDelayKeysAreRemovedWithTheRecord(t *testing.T) {
 	ctx := routerContext(t)
-	retry, sent := setup(t)
-	_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+	tiered, sent := setup(t)
+	_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 	require.NoError(t, err)
 	retried := redelivered(ctx, sent.only(t))
-	retried.Metadata[retrymw.DueAtKey] = "2026-01-01T00:00:00.000Z"
+	retried.Metadata[retry.DueAtKey] = "2026-01-01T00:00:00.000Z"
 
 	dead := redelivered(ctx, sent.only(t))
-	dead.Metadata[retrymw.DueAtKey] = "2026-01-01T00:00:00.000Z"
-	_, err = retry.Middleware(failing(backoff.Permanent(errDown)))(dead)
+	dead.Metadata[retry.DueAtKey] = "2026-01-01T00:00:00.000Z"
+	_, err = tiered.Middleware(failing(backoff.Permanent(errDown)))(dead)
 	require.NoError(t, err)
 	assert.NotContains(t, sent.copies[1].msg.Metadata, delay.DelayedUntilKey)
 	assert.NotContains(t, sent.copies[1].msg.Metadata, delay.DelayedForKey)
 
-	produced, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+	produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		delayed := msg.Copy()
 		delay.Message(delayed, delay.For(time.Hour))
 		return []*message.Message{msg.Copy(), delayed}, nil

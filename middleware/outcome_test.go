@@ -15,12 +15,13 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestSuccessReturnsTheProducedMessages(t *testing.T) {
-	retry, sent := setup(t)
+	tiered, sent := setup(t)
 	out := message.NewMessage("2", []byte("billed"))
-	produced, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+	produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{out}, nil
 	})(messageOf(routerContext(t)))
 	require.NoError(t, err)
@@ -31,9 +32,9 @@ func TestSuccessReturnsTheProducedMessages(t *testing.T) {
 func TestFailurePublishesACopyToItsTier(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		failedAt := time.Now()
-		produced, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 			return []*message.Message{message.NewMessage("2", nil)}, fmt.Errorf("billing: %w", errDown)
 		})(messageOf(ctx))
 		require.NoError(t, err, "the router acks the message once its copy is published")
@@ -44,17 +45,17 @@ func TestFailurePublishesACopyToItsTier(t *testing.T) {
 		assert.Equal(t, "uuid-1", copied.msg.UUID)
 		assert.Equal(t, "order 1", string(copied.msg.Payload))
 		assert.Equal(t, message.Metadata{
-			"trace":                  "abc",
-			retrymw.FailuresKey:      "1",
-			retrymw.FirstFailedAtKey: "2000-01-01T00:00:00.000Z",
-			retrymw.LastFailedAtKey:  "2000-01-01T00:00:00.000Z",
-			retrymw.DueAtKey:         "2000-01-01T00:00:01.000Z",
-			retrymw.ReasonKey:        "billing: the bank is down",
-			retrymw.ErrorTypeKey:     "*errors.errorString",
-			retrymw.TopicKey:         topic,
-			retrymw.HandlerKey:       handler,
-			delay.DelayedUntilKey:    "2000-01-01T00:00:01.000Z",
-			delay.DelayedForKey:      "1s",
+			"trace":                "abc",
+			retry.FailuresKey:      "1",
+			retry.FirstFailedAtKey: "2000-01-01T00:00:00.000Z",
+			retry.LastFailedAtKey:  "2000-01-01T00:00:00.000Z",
+			retry.DueAtKey:         "2000-01-01T00:00:01.000Z",
+			retry.ReasonKey:        "billing: the bank is down",
+			retry.ErrorTypeKey:     "*errors.errorString",
+			retry.TopicKey:         topic,
+			retry.HandlerKey:       handler,
+			delay.DelayedUntilKey:  "2000-01-01T00:00:01.000Z",
+			delay.DelayedForKey:    "1s",
 		}, copied.msg.Metadata)
 		assert.Equal(t, failedAt.Add(30*time.Second), copied.deadline)
 	})
@@ -63,28 +64,28 @@ func TestFailurePublishesACopyToItsTier(t *testing.T) {
 func TestEachFailureUsesTheNextDelayUntilTheMessageIsDeadLettered(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		msg := messageOf(ctx)
 		for failure, want := range []string{"1s.orders", "5s.orders", "5s.orders", "1m.orders", "dead.orders"} {
-			_, err := retry.Middleware(failing(errDown))(msg)
+			_, err := tiered.Middleware(failing(errDown))(msg)
 			require.NoError(t, err)
 			last := sent.copies[len(sent.copies)-1]
 			require.Equal(t, want, last.topic)
-			require.Equal(t, fmt.Sprint(failure+1), last.msg.Metadata[retrymw.FailuresKey])
+			require.Equal(t, fmt.Sprint(failure+1), last.msg.Metadata[retry.FailuresKey])
 			msg = redelivered(ctx, last)
 			time.Sleep(time.Minute) // the tier, in the bubble's time
 		}
 		dead := sent.copies[len(sent.copies)-1].msg
 		assert.Equal(t, message.Metadata{
 			"trace":                           "abc",
-			retrymw.FailuresKey:               "5",
-			retrymw.FirstFailedAtKey:          "2000-01-01T00:00:00.000Z",
-			retrymw.LastFailedAtKey:           "2000-01-01T00:04:00.000Z",
-			retrymw.ReasonKey:                 "the bank is down",
-			retrymw.ErrorTypeKey:              "*errors.errorString",
-			retrymw.TopicKey:                  topic,
-			retrymw.HandlerKey:                handler,
-			retrymw.DeadReasonKey:             string(retrymw.DeadReasonExhausted),
+			retry.FailuresKey:                 "5",
+			retry.FirstFailedAtKey:            "2000-01-01T00:00:00.000Z",
+			retry.LastFailedAtKey:             "2000-01-01T00:04:00.000Z",
+			retry.ReasonKey:                   "the bank is down",
+			retry.ErrorTypeKey:                "*errors.errorString",
+			retry.TopicKey:                    topic,
+			retry.HandlerKey:                  handler,
+			retry.DeadReasonKey:               string(retry.DeadReasonExhausted),
 			watermillmw.ReasonForPoisonedKey:  "the bank is down",
 			watermillmw.PoisonedTopicKey:      topic,
 			watermillmw.PoisonedHandlerKey:    handler,
@@ -101,32 +102,32 @@ func TestPermanentFailureIsDeadLetteredAtOnce(t *testing.T) {
 		"panicked": func(*message.Message) ([]*message.Message, error) { panic(backoff.Permanent(errDown)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			retry, sent := setup(t)
-			_, err := retry.Middleware(h)(messageOf(ctx))
+			tiered, sent := setup(t)
+			_, err := tiered.Middleware(h)(messageOf(ctx))
 			require.NoError(t, err)
 			dead := sent.only(t)
 			assert.Equal(t, "dead.orders", dead.topic)
-			assert.Equal(t, string(retrymw.DeadReasonPermanent), dead.msg.Metadata[retrymw.DeadReasonKey])
-			assert.Equal(t, "1", dead.msg.Metadata[retrymw.FailuresKey])
+			assert.Equal(t, string(retry.DeadReasonPermanent), dead.msg.Metadata[retry.DeadReasonKey])
+			assert.Equal(t, "1", dead.msg.Metadata[retry.FailuresKey])
 		})
 	}
 }
 
 func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t *testing.T) {
-	retry, sent := setup(t)
+	tiered, sent := setup(t)
 	msg := messageOf(routerContext(t))
-	msg.Metadata[retrymw.UnmarshalErrorKey] = "no JSON"
-	msg.Metadata[retrymw.PropertiesKey] = "raw"
-	_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+	msg.Metadata[retry.UnmarshalErrorKey] = "no JSON"
+	msg.Metadata[retry.PropertiesKey] = "raw"
+	_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		t.Error("the handler was called")
 		return nil, nil
 	})(msg)
 	require.NoError(t, err)
 	dead := sent.only(t)
 	assert.Equal(t, "dead.orders", dead.topic)
-	assert.Equal(t, string(retrymw.DeadReasonUnmarshal), dead.msg.Metadata[retrymw.DeadReasonKey])
-	assert.Contains(t, dead.msg.Metadata[retrymw.ReasonKey], "no JSON")
-	assert.NotContains(t, dead.msg.Metadata, retrymw.UnmarshalErrorKey)
+	assert.Equal(t, string(retry.DeadReasonUnmarshal), dead.msg.Metadata[retry.DeadReasonKey])
+	assert.Contains(t, dead.msg.Metadata[retry.ReasonKey], "no JSON")
+	assert.NotContains(t, dead.msg.Metadata, retry.UnmarshalErrorKey)
 }
 
 func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
@@ -136,8 +137,8 @@ func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
 		"nacked": (*message.Message).Nack,
 	} {
 		t.Run(name, func(t *testing.T) {
-			retry, sent := setup(t)
-			_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			tiered, sent := setup(t)
+			_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				settle(msg)
 				return nil, errDown
 			})(messageOf(ctx))
@@ -150,9 +151,9 @@ func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
 func TestFailureAtShutdownIsGivenBack(t *testing.T) {
 	outer := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		ctx, cancel := context.WithCancel(outer)
-		_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			cancel()
 			return nil, msg.Context().Err()
 		})(messageOf(ctx))
@@ -165,11 +166,11 @@ func TestFailureAtShutdownIsGivenBack(t *testing.T) {
 func TestShutdownGivesMessagesBackSlowlyAndCallsNoHandler(t *testing.T) {
 	outer := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		ctx, cancel := context.WithCancel(outer)
 		cancel()
 		start := time.Now()
-		_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 			t.Error("the handler was called")
 			return nil, nil
 		})(messageOf(ctx))
@@ -180,10 +181,10 @@ func TestShutdownGivesMessagesBackSlowlyAndCallsNoHandler(t *testing.T) {
 }
 
 func TestShutdownDoesNotInterruptAPublish(t *testing.T) {
-	retry, sent := setup(t)
+	tiered, sent := setup(t)
 	ctx, cancel := context.WithCancel(routerContext(t))
 	sent.fail = func(int) error { cancel(); return nil }
-	_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+	_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 	require.NoError(t, err)
 	assert.NoError(t, sent.only(t).ctxErr)
 }
@@ -191,23 +192,23 @@ func TestShutdownDoesNotInterruptAPublish(t *testing.T) {
 func TestTimeoutOfTheHandlerIsAFailure(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		slow := watermillmw.Timeout(time.Second)(func(msg *message.Message) ([]*message.Message, error) {
 			<-msg.Context().Done()
 			return nil, msg.Context().Err()
 		})
-		_, err := retry.Middleware(slow)(messageOf(ctx))
+		_, err := tiered.Middleware(slow)(messageOf(ctx))
 		require.NoError(t, err)
 		assert.NoError(t, sent.only(t).ctxErr, "the copy has a context of its own")
-		assert.Equal(t, "context deadline exceeded", sent.only(t).msg.Metadata[retrymw.ReasonKey])
+		assert.Equal(t, "context deadline exceeded", sent.only(t).msg.Metadata[retry.ReasonKey])
 	})
 }
 
 func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 	ctx := routerContext(t)
 	t.Run("the handler replaces payload and metadata", func(t *testing.T) {
-		retry, sent := setup(t)
-		_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		tiered, sent := setup(t)
+		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.UUID, msg.Payload, msg.Metadata = "other", nil, nil
 			return nil, errDown
 		})(messageOf(ctx))
@@ -217,8 +218,8 @@ func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
 	})
 	t.Run("the handler writes into payload and metadata, with DeepCopy", func(t *testing.T) {
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = true })
-		_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = true })
+		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.Payload[0] = 'X'
 			msg.Metadata["trace"] = "changed"
 			return nil, errDown
@@ -228,19 +229,19 @@ func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
 	})
 	t.Run("the properties of the marshaler", func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		msg := messageOf(ctx)
-		msg.Metadata[retrymw.PropertiesKey] = "typed headers"
-		_, err := retry.Middleware(failing(errDown))(msg)
+		msg.Metadata[retry.PropertiesKey] = "typed headers"
+		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
-		assert.Equal(t, "typed headers", sent.only(t).msg.Metadata[retrymw.PropertiesKey])
+		assert.Equal(t, "typed headers", sent.only(t).msg.Metadata[retry.PropertiesKey])
 	})
 	t.Run("the copy is a message of its own", func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		msg := messageOf(ctx)
-		_, err := retry.Middleware(failing(errDown))(msg)
+		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
 		assert.NotSame(t, msg, sent.only(t).msg)
-		assert.NotContains(t, msg.Metadata, retrymw.FailuresKey, "the received message is not changed")
+		assert.NotContains(t, msg.Metadata, retry.FailuresKey, "the received message is not changed")
 	})
 }

@@ -10,32 +10,13 @@ import (
 	"strings"
 
 	recoverer "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// ErrGoexit is the failure of a handler that ended its goroutine with runtime.Goexit. FailNow of testing.T does that.
-var ErrGoexit = errors.New("the handler ended its goroutine")
-
-// PanicError is the failure of a handler that panicked, also where Watermill's Recoverer is inside. A handler can
-// panic with a backoff.Permanent or backoff.RetryAfter error: PanicError unwraps to it.
-type PanicError struct {
-	Value any    // the argument of panic
-	Stack []byte // the stack of the panicking goroutine, as debug.Stack prints it
-	place string // function, file and line; empty if they are not known
-}
-
-// Error returns the value of the panic and the function, file and line that panicked.
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v%s", e.Value, e.place) }
-
-// Unwrap returns Value if it is an error, else nil.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
 
 // call calls a function of the app, or of what the app has given, such as a publisher or an error. All such calls go
 // through it, so it is the only place that recovers a panic. No function can stop runtime.Goexit: then
 // TieredRetry.exited settles the message.
-func call(f func()) (panicked *PanicError) {
+func call(f func()) (panicked *retry.PanicError) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			panicked = newPanicError(recovered)
@@ -46,15 +27,15 @@ func call(f func()) (panicked *PanicError) {
 }
 
 // newPanicError must be called by the deferred function that recovers the value. Later the stack of the panic is gone.
-func newPanicError(value any) *PanicError {
-	return &PanicError{Value: value, Stack: debug.Stack(), place: placeOfPanic()}
+func newPanicError(value any) *retry.PanicError {
+	return &retry.PanicError{Value: value, Stack: debug.Stack(), Place: placeOfPanic()}
 }
 
 // recoveredPanic is the failure of a handler whose panic Watermill's Recoverer has made an error, inside of the retry
 // middleware.
 type recoveredPanic struct {
-	*PanicError       // as without the Recoverer
-	returned    error // what the middlewares inside have returned
+	*retry.PanicError       // as without the Recoverer
+	returned          error // what the middlewares inside have returned
 }
 
 // Unwrap has both: a middleware may have marked what it returned as permanent.
@@ -62,7 +43,7 @@ func (e recoveredPanic) Unwrap() []error { return []error{e.PanicError, e.return
 
 // panicOf returns the panic that an error reports, and the error as it is without a Recoverer. It returns nil where
 // it reports none.
-func panicOf(err error) (panicked *PanicError, as error) {
+func panicOf(err error) (panicked *retry.PanicError, as error) {
 	var recovered recoverer.RecoveredPanicError
 	is := false
 	if call(func() { is = !errors.As(err, &panicked) && errors.As(err, &recovered) }) != nil { // a method of the error
@@ -71,7 +52,7 @@ func panicOf(err error) (panicked *PanicError, as error) {
 	if !is {
 		return panicked, err
 	}
-	panicked = &PanicError{Value: recovered.V, Stack: []byte(recovered.Stacktrace), place: placeInStack(recovered.Stacktrace)}
+	panicked = &retry.PanicError{Value: recovered.V, Stack: []byte(recovered.Stacktrace), Place: placeInStack(recovered.Stacktrace)}
 	return panicked, recoveredPanic{panicked, err}
 }
 
@@ -92,7 +73,7 @@ func (p *panicPlace) add(function, file string, line int) bool {
 	case function == "runtime.gopanic" || function == "panic": // the second is its name in the text of a stack
 		p.panicked = true
 	case p.panicked && !strings.HasPrefix(function, "runtime."):
-		p.place, p.panicked = fmt.Sprintf(" (%s, %s:%d)", function, filepath.Base(file), line), false
+		p.place, p.panicked = fmt.Sprintf("%s, %s:%d", function, filepath.Base(file), line), false
 	}
 	return true
 }

@@ -16,19 +16,20 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestPanicIsAFailureWithItsFileAndLine(t *testing.T) {
 	var failure error
-	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-		c.Observe = func(e retrymw.Event) { failure = e.Err }
+	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		c.Observe = func(e retry.Event) { failure = e.Err }
 	})
-	_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") })(messageOf(routerContext(t)))
+	_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") })(messageOf(routerContext(t)))
 	require.NoError(t, err)
-	reason := sent.only(t).msg.Metadata[retrymw.ReasonKey]
+	reason := sent.only(t).msg.Metadata[retry.ReasonKey]
 	assert.Contains(t, reason, "panic: boom")
 	assert.Contains(t, reason, "panic_test.go:")
-	var panicked *retrymw.PanicError
+	var panicked *retry.PanicError
 	require.ErrorAs(t, failure, &panicked)
 	assert.Contains(t, string(panicked.Stack), "TestPanicIsAFailureWithItsFileAndLine")
 }
@@ -39,15 +40,15 @@ func TestPanicInARecovererIsThePanic(t *testing.T) {
 	var failure error
 	sent, logs := &recorder{}, &logRecorder{}
 	config := configOf(sent)
-	config.Observe = func(e retrymw.Event) { failure = e.Err }
-	retry, err := retrymw.NewTieredRetry(config, logs)
+	config.Observe = func(e retry.Event) { failure = e.Err }
+	tiered, err := retrymw.NewTieredRetry(config, logs)
 	require.NoError(t, err)
 	panics := func(*message.Message) ([]*message.Message, error) { panic(backoff.Permanent(errDown)) }
-	_, err = retry.Middleware(wmmiddleware.Recoverer(panics))(messageOf(routerContext(t)))
+	_, err = tiered.Middleware(wmmiddleware.Recoverer(panics))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	assert.Equal(t, "dead.orders", sent.only(t).topic)
-	assert.Equal(t, "*errors.errorString", sent.only(t).msg.Metadata[retrymw.ErrorTypeKey], "the root of the error that was panicked with")
-	var panicked *retrymw.PanicError
+	assert.Equal(t, "*errors.errorString", sent.only(t).msg.Metadata[retry.ErrorTypeKey], "the root of the error that was panicked with")
+	var panicked *retry.PanicError
 	require.ErrorAs(t, failure, &panicked)
 	assert.Contains(t, string(panicked.Stack), "TestPanicInARecovererIsThePanic")
 	var recovered wmmiddleware.RecoveredPanicError
@@ -58,19 +59,19 @@ func TestPanicInARecovererIsThePanic(t *testing.T) {
 func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
 	ctx := routerContext(t)
 	t.Run("published", func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		msg := messageOf(ctx)
-		go func() { _, _ = retry.Middleware(exiting)(msg) }()
+		go func() { _, _ = tiered.Middleware(exiting)(msg) }()
 		<-msg.Acked()
 		assert.Equal(t, "1s.orders", sent.only(t).topic)
-		assert.Equal(t, retrymw.ErrGoexit.Error(), sent.only(t).msg.Metadata[retrymw.ReasonKey])
+		assert.Equal(t, retry.ErrGoexit.Error(), sent.only(t).msg.Metadata[retry.ReasonKey])
 	})
 	t.Run("cannot be published", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			retry, sent := setup(t)
+			tiered, sent := setup(t)
 			sent.fail = func(int) error { return errors.New("no broker") }
 			msg := messageOf(ctx)
-			go func() { _, _ = retry.Middleware(exiting)(msg) }()
+			go func() { _, _ = tiered.Middleware(exiting)(msg) }()
 			<-msg.Nacked()
 			assert.Empty(t, sent.copies)
 		})
@@ -78,22 +79,22 @@ func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
 }
 
 // hooksOf is an observer.
-type hooksOf struct{ retrymw.Hooks }
+type hooksOf struct{ retry.Hooks }
 
-func (h hooksOf) Attach(retrymw.Observed) (retrymw.Hooks, error) { return h.Hooks, nil }
+func (h hooksOf) Attach(retry.Observed) (retry.Hooks, error) { return h.Hooks, nil }
 
 // Each function of the app ends the goroutine, as FailNow of a test does, with a message that it gets.
 func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 	routed := routerContext(t)
 	const acked, nacked = true, false
-	observed := func(h retrymw.Hooks) func(*retrymw.TieredRetryConfig) {
+	observed := func(h retry.Hooks) func(*retrymw.TieredRetryConfig) {
 		return func(c *retrymw.TieredRetryConfig) {
 			c.Observers = &retrymw.Observers{}
-			c.Observers.Attach(hooksOf{h}, retrymw.Observed{})
+			c.Observers.Attach(hooksOf{h}, retry.Observed{})
 		}
 	}
-	observing := func(c *retrymw.TieredRetryConfig) { c.Observe = func(retrymw.Event) { runtime.Goexit() } }
-	traceparent := retrymw.Hooks{Traceparent: func(context.Context) string { runtime.Goexit(); return "" }}
+	observing := func(c *retrymw.TieredRetryConfig) { c.Observe = func(retry.Event) { runtime.Goexit() } }
+	traceparent := retry.Hooks{Traceparent: func(context.Context) string { runtime.Goexit(); return "" }}
 	producing := func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
 	}
@@ -102,11 +103,11 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 		h      message.HandlerFunc
 		want   bool
 	}{
-		"Begin": {observed(retrymw.Hooks{Begin: func(retrymw.Arrival) context.Context { runtime.Goexit(); return nil }}),
+		"Begin": {observed(retry.Hooks{Begin: func(retry.Arrival) context.Context { runtime.Goexit(); return nil }}),
 			succeed, nacked},
-		"Event after a retry": {observed(retrymw.Hooks{Event: func(retrymw.Event) { runtime.Goexit() }}), failing(errDown), acked},
-		"Event after Goexit":  {observed(retrymw.Hooks{Event: func(retrymw.Event) { runtime.Goexit() }}), exiting, acked},
-		"Produced": {observed(retrymw.Hooks{Produced: func(context.Context, []*message.Message) { runtime.Goexit() }}),
+		"Event after a retry": {observed(retry.Hooks{Event: func(retry.Event) { runtime.Goexit() }}), failing(errDown), acked},
+		"Event after Goexit":  {observed(retry.Hooks{Event: func(retry.Event) { runtime.Goexit() }}), exiting, acked},
+		"Produced": {observed(retry.Hooks{Produced: func(context.Context, []*message.Message) { runtime.Goexit() }}),
 			producing, nacked},
 		"Traceparent":              {observed(traceparent), failing(errDown), nacked},
 		"Traceparent after Goexit": {observed(traceparent), exiting, nacked},
@@ -114,19 +115,19 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 			c.MaxAge, c.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
 		}, succeed, nacked},
 		"Rule.If": {func(c *retrymw.TieredRetryConfig) {
-			matches := func(retrymw.Record, error) bool { runtime.Goexit(); return false }
-			c.Rules = []retrymw.Rule{{If: matches, Then: retrymw.Discard()}}
+			matches := func(retry.Record, error) bool { runtime.Goexit(); return false }
+			c.Rules = []retry.Rule{{If: matches, Then: retry.Discard()}}
 		}, failing(errDown), nacked},
 		"Breaker.Failed": {func(c *retrymw.TieredRetryConfig) {
-			c.Breaker = &retrymw.Breaker{Failed: func(error) bool { runtime.Goexit(); return false }}
+			c.Breaker = &retry.Breaker{Failed: func(error) bool { runtime.Goexit(); return false }}
 		}, failing(errDown), nacked},
 		"RedactReason": {func(c *retrymw.TieredRetryConfig) {
 			c.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
 		}, failing(errDown), nacked},
 		"GenerateRetryDestination": {func(c *retrymw.TieredRetryConfig) {
-			c.GenerateRetryDestination = func(retrymw.RetryDestinationParams) (retrymw.Destination, error) {
+			c.GenerateRetryDestination = func(retrymw.RetryDestinationParams) (retry.Destination, error) {
 				runtime.Goexit()
-				return retrymw.Destination{}, nil
+				return retry.Destination{}, nil
 			}
 		}, failing(errDown), nacked},
 		"Observe after a success": {observing, succeed, nacked},
@@ -142,7 +143,7 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) {
+				tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) {
 					if row.change != nil {
 						row.change(c)
 					}
@@ -151,7 +152,7 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
-					_, _ = retry.Middleware(row.h)(msg)
+					_, _ = tiered.Middleware(row.h)(msg)
 				}()
 				<-ended
 				select {
@@ -177,11 +178,11 @@ func (exitingError) Error() string { runtime.Goexit(); return "" }
 func TestMessageWhoseGoroutineTheAppEndsIsNackedAfterAPause(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) {
+		tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) {
 			c.MaxAge, c.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
 		})
 		began, msg := time.Now(), messageOf(routed)
-		go func() { _, _ = retry.Middleware(succeed)(msg) }()
+		go func() { _, _ = tiered.Middleware(succeed)(msg) }()
 		<-msg.Nacked()
 		assert.Equal(t, time.Second, time.Since(began))
 	})
@@ -228,10 +229,10 @@ func derefsNil() { _ = *(*int)(nil) }
 func TestPlaceOfAPanicIsTheFirst(t *testing.T) {
 	ctx := routerContext(t)
 	run := func(t *testing.T, h message.HandlerFunc) string {
-		retry, sent := setup(t)
-		_, err := retry.Middleware(h)(messageOf(ctx))
+		tiered, sent := setup(t)
+		_, err := tiered.Middleware(h)(messageOf(ctx))
 		require.NoError(t, err)
-		return sent.only(t).msg.Metadata[retrymw.ReasonKey]
+		return sent.only(t).msg.Metadata[retry.ReasonKey]
 	}
 	below := func(frames int, f func()) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) {
@@ -289,11 +290,11 @@ func TestPlaceOfAPublishersPanicIsNotThatOfTheHandler(t *testing.T) {
 			}
 			return nil
 		}
-		retry, err := retrymw.NewTieredRetry(configOf(sent), logs)
+		tiered, err := retrymw.NewTieredRetry(configOf(sent), logs)
 		require.NoError(t, err)
-		_, err = retry.Middleware(func(*message.Message) ([]*message.Message, error) { panicsFirst(); return nil, nil })(messageOf(ctx))
+		_, err = tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panicsFirst(); return nil, nil })(messageOf(ctx))
 		require.NoError(t, err)
-		assert.Contains(t, sent.only(t).msg.Metadata[retrymw.ReasonKey], "panicsFirst")
+		assert.Contains(t, sent.only(t).msg.Metadata[retry.ReasonKey], "panicsFirst")
 		assert.Equal(t, 1, logs.lines("the publisher panicked"))
 		assert.Regexp(t, `the publisher panicked: .*derefsNil, panic_test.go:`, logs.text.String())
 	})

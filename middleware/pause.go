@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // breakers are those of handlers whose messages have no gate, by the name of the handler. The map is replaced, never changed.
@@ -120,7 +121,7 @@ func (t *TieredRetry) observeAck(to *breaker, of ticket, msg *message.Message, r
 	case <-msg.Acked():
 		to.report(of, good)
 	case <-msg.Nacked():
-		if !renacked && (t.config.Breaker == nil || t.config.Breaker.Failed == nil || t.isSign(nil, ErrNotPublished)) {
+		if !renacked && (t.config.Breaker == nil || t.config.Breaker.Failed == nil || t.isSign(nil, retry.ErrNotPublished)) {
 			to.report(of, bad)
 		}
 	}
@@ -129,7 +130,7 @@ func (t *TieredRetry) observeAck(to *breaker, of ticket, msg *message.Message, r
 // observeFailure makes a failure known to the breaker, and pauses the handler where a rule says so. The failure of a probe does not
 // count.
 func (t *TieredRetry) observeFailure(in *delivery, s *situation, f *failure) {
-	pause := f.action.pause
+	pause := f.action.Pause
 	if s.ended || in.breaker == nil && pause == 0 {
 		return
 	}

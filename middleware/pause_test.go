@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // unbound returns the middleware for messages of a subscriber that is not one of this library.
@@ -60,7 +61,7 @@ func TestMessagesWithoutAGateWaitBeforeTheirHandler(t *testing.T) {
 
 func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 	ctx := routerContext(t)
-	long := rule(retrymw.Pause(time.Hour))
+	long := rule(retry.Pause(time.Hour))
 	for name, row := range map[string]struct {
 		change func(*retrymw.TieredRetryConfig)
 		want   time.Duration
@@ -73,9 +74,9 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var outcomes []retrymw.Outcome
+				var outcomes []retry.Outcome
 				b := unbound(t, ctx, long, row.change, func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retrymw.Event) { outcomes = append(outcomes, e.Outcome) }
+					c.Observe = func(e retry.Event) { outcomes = append(outcomes, e.Outcome) }
 					if c.Source != nil {
 						b := &binding.Binding{Source: c.Source}
 						ctx = binding.NewContext(ctx, b)
@@ -87,7 +88,7 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 				require.ErrorContains(t, b.handle(notCalled(t)), "the handler is paused")
 				assert.Equal(t, row.want, time.Since(begin))
 				assert.Len(t, b.sent.copies, 1)
-				assert.Equal(t, []retrymw.Outcome{retrymw.Snoozed, retrymw.GivenBack}, outcomes)
+				assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.GivenBack}, outcomes)
 			})
 		})
 	}
@@ -96,7 +97,7 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 func TestSettledMessageDoesNotWait(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t, ctx, rule(retrymw.Pause(time.Hour)))
+		b := unbound(t, ctx, rule(retry.Pause(time.Hour)))
 		b.outcomes(errDown)
 		msg := messageOf(b.ctx)
 		msg.Ack()
@@ -110,7 +111,7 @@ func TestSettledMessageDoesNotWait(t *testing.T) {
 func TestShutdownWhilePaused(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t, ctx, rule(retrymw.Pause(time.Hour)))
+		b := unbound(t, ctx, rule(retry.Pause(time.Hour)))
 		stopping := make(chan struct{})
 		b.ctx = binding.NewContext(ctx, &binding.Binding{Stopping: stopping, Gate: gate.New(1)})
 		b.outcomes(errDown)

@@ -15,16 +15,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func recorded(failures int) message.Metadata {
 	return message.Metadata{
-		retrymw.FailuresKey:      strconv.Itoa(failures),
-		retrymw.FirstFailedAtKey: "2026-01-01T00:00:00.000Z",
-		retrymw.LastFailedAtKey:  "2026-01-01T00:00:01.000Z",
-		retrymw.DueAtKey:         "2026-01-01T00:00:02.000Z",
-		retrymw.TopicKey:         topic,
+		retry.FailuresKey:      strconv.Itoa(failures),
+		retry.FirstFailedAtKey: "2026-01-01T00:00:00.000Z",
+		retry.LastFailedAtKey:  "2026-01-01T00:00:01.000Z",
+		retry.DueAtKey:         "2026-01-01T00:00:02.000Z",
+		retry.TopicKey:         topic,
 	}
 }
 
@@ -32,70 +32,70 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 	ctx := routerContext(t)
 	farAhead := time.Now().Add(backoff.MaxDelay + time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
 	for _, row := range []struct{ key, value string }{
-		{retrymw.FailuresKey, "-1"},
-		{retrymw.FailuresKey, "9223372036854775807"}, // one more would be negative
-		{retrymw.FailuresKey, "9223372036854775808"},
-		{retrymw.FailuresKey, "NaN"},
-		{retrymw.FailuresKey, ""},
-		{retrymw.SnoozesKey, "-1"},
-		{retrymw.SnoozesKey, "1.5"},
-		{retrymw.FailuresKey, "2001"}, // more than any schedule can count
-		{retrymw.FirstArrivedAtKey, "yesterday"},
-		{retrymw.RemainingKey, "-1s"},
-		{retrymw.RemainingKey, "87600h0m0.001s"}, // more than backoff.MaxDelay
-		{retrymw.RemainingKey, "2540400h"},       // overflows
-		{retrymw.RemainingKey, "NaN"},
-		{retrymw.RemainingKey, ""},
-		{retrymw.FirstFailedAtKey, ""},
-		{retrymw.FirstFailedAtKey, "yesterday"},
-		{retrymw.LastFailedAtKey, "9999-01-01T00:00:00.000Z"},
-		{retrymw.DueAtKey, "9999-12-31T23:59:59.999Z"},
-		{retrymw.DueAtKey, farAhead},
-		{retrymw.TopicKey, "another topic"},
+		{retry.FailuresKey, "-1"},
+		{retry.FailuresKey, "9223372036854775807"}, // one more would be negative
+		{retry.FailuresKey, "9223372036854775808"},
+		{retry.FailuresKey, "NaN"},
+		{retry.FailuresKey, ""},
+		{retry.SnoozesKey, "-1"},
+		{retry.SnoozesKey, "1.5"},
+		{retry.FailuresKey, "2001"}, // more than any schedule can count
+		{retry.FirstArrivedAtKey, "yesterday"},
+		{retry.RemainingKey, "-1s"},
+		{retry.RemainingKey, "87600h0m0.001s"}, // more than backoff.MaxDelay
+		{retry.RemainingKey, "2540400h"},       // overflows
+		{retry.RemainingKey, "NaN"},
+		{retry.RemainingKey, ""},
+		{retry.FirstFailedAtKey, ""},
+		{retry.FirstFailedAtKey, "yesterday"},
+		{retry.LastFailedAtKey, "9999-01-01T00:00:00.000Z"},
+		{retry.DueAtKey, "9999-12-31T23:59:59.999Z"},
+		{retry.DueAtKey, farAhead},
+		{retry.TopicKey, "another topic"},
 	} {
 		t.Run(row.key+"="+row.value, func(t *testing.T) {
-			retry, sent := setup(t)
+			tiered, sent := setup(t)
 			msg := messageOf(ctx)
 			maps.Copy(msg.Metadata, recorded(3))
 			msg.Metadata[row.key] = row.value
-			_, readable := retrymw.ReadRecord(msg.Metadata)
-			assert.Equal(t, row.key == retrymw.TopicKey, readable)
-			_, err := retry.Middleware(failing(errDown))(msg)
+			_, readable := retry.ReadRecord(msg.Metadata)
+			assert.Equal(t, row.key == retry.TopicKey, readable)
+			_, err := tiered.Middleware(failing(errDown))(msg)
 			require.NoError(t, err)
-			assert.Equal(t, "1", sent.only(t).msg.Metadata[retrymw.FailuresKey])
+			assert.Equal(t, "1", sent.only(t).msg.Metadata[retry.FailuresKey])
 			assert.Equal(t, "1s.orders", sent.only(t).topic)
 		})
 	}
 	t.Run("valid record", func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		msg := messageOf(ctx)
 		maps.Copy(msg.Metadata, recorded(3))
-		_, err := retry.Middleware(failing(errDown))(msg)
+		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
-		assert.Equal(t, "4", sent.only(t).msg.Metadata[retrymw.FailuresKey])
-		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[retrymw.FirstFailedAtKey])
+		assert.Equal(t, "4", sent.only(t).msg.Metadata[retry.FailuresKey])
+		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[retry.FirstFailedAtKey])
 	})
 	t.Run("no failures", func(t *testing.T) { // as of a message that was snoozed
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		msg := messageOf(ctx)
 		maps.Copy(msg.Metadata, recorded(0))
-		msg.Metadata[retrymw.SnoozesKey] = "2"
-		record, readable := retrymw.ReadRecord(msg.Metadata)
+		msg.Metadata[retry.SnoozesKey] = "2"
+		record, readable := retry.ReadRecord(msg.Metadata)
 		assert.True(t, readable)
 		assert.Equal(t, 2, record.Snoozes)
-		_, err := retry.Middleware(failing(errDown))(msg)
+		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
-		assert.Equal(t, "1", sent.only(t).msg.Metadata[retrymw.FailuresKey])
-		assert.Equal(t, "2", sent.only(t).msg.Metadata[retrymw.SnoozesKey])
-		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[retrymw.FirstFailedAtKey])
+		assert.Equal(t, "1", sent.only(t).msg.Metadata[retry.FailuresKey])
+		assert.Equal(t, "2", sent.only(t).msg.Metadata[retry.SnoozesKey])
+		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[retry.FirstFailedAtKey])
 	})
 	t.Run("more failures than the schedule has retries", func(t *testing.T) {
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		msg := messageOf(ctx)
 		maps.Copy(msg.Metadata, recorded(1001))
-		_, err := retry.Middleware(failing(errDown))(msg)
+		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
-		assert.Equal(t, string(retrymw.DeadReasonExhausted), sent.only(t).msg.Metadata[retrymw.DeadReasonKey])
+		assert.Equal(t, string(retry.DeadReasonExhausted), sent.only(t).msg.Metadata[retry.DeadReasonKey])
 	})
 }
 
@@ -103,19 +103,19 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 func TestRecordIsNotPassedToTheNextTopic(t *testing.T) {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	router := message.NewDefaultRouter(watermill.NopLogger{})
-	retry, sent := setup(t)
+	tiered, sent := setup(t)
 	seen := make(chan message.Metadata, 1)
 
-	router.AddHandler("first", "in", pubSub, "out", pubSub, message.PassthroughHandler).AddMiddleware(retry.Middleware)
+	router.AddHandler("first", "in", pubSub, "out", pubSub, message.PassthroughHandler).AddMiddleware(tiered.Middleware)
 	router.AddConsumerHandler("second", "out", pubSub, func(msg *message.Message) error {
 		seen <- maps.Clone(msg.Metadata)
 		return errDown
-	}).AddMiddleware(retry.Middleware)
+	}).AddMiddleware(tiered.Middleware)
 
 	msg := message.NewMessage("1", nil)
 	msg.Metadata = recorded(3)
-	msg.Metadata[retrymw.TopicKey] = "in"
-	msg.Metadata[retrymw.PropertiesKey] = "typed headers"
+	msg.Metadata[retry.TopicKey] = "in"
+	msg.Metadata[retry.PropertiesKey] = "typed headers"
 	msg.Metadata["trace"] = "abc"
 	require.NoError(t, pubSub.Publish("in", msg))
 	done := make(chan error, 1)
@@ -123,17 +123,17 @@ func TestRecordIsNotPassedToTheNextTopic(t *testing.T) {
 	assert.Equal(t, message.Metadata{"trace": "abc"}, <-seen)
 	require.NoError(t, router.Close())
 	require.NoError(t, <-done)
-	assert.Equal(t, "1", sent.only(t).msg.Metadata[retrymw.FailuresKey])
-	assert.Equal(t, "out", sent.only(t).msg.Metadata[retrymw.TopicKey])
+	assert.Equal(t, "1", sent.only(t).msg.Metadata[retry.FailuresKey])
+	assert.Equal(t, "out", sent.only(t).msg.Metadata[retry.TopicKey])
 }
 
 func TestOnlyTheRecordIsRemovedFromProducedMessages(t *testing.T) {
-	retry, _ := setup(t)
+	tiered, _ := setup(t)
 	in := messageOf(routerContext(t))
 	maps.Copy(in.Metadata, recorded(1))
 	before := maps.Clone(in.Metadata)
 	received := in.Metadata
-	produced, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+	produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		return []*message.Message{msg, message.NewMessage("clean", nil)}, nil
 	})(in)
 	require.NoError(t, err)
@@ -148,9 +148,9 @@ func FuzzReadRecord(f *testing.F) {
 	f.Add("9223372036854775807", "", "", "", "9223372036854775807", "87600h0m0.001s")
 	f.Add("9223372036854775808", "NaN", "\xff", "2026-01-01T00:00:00.000+99:99", "NaN", "NaN")
 	f.Fuzz(func(t *testing.T, failures, first, last, due, snoozes, remaining string) {
-		record, ok := retrymw.ReadRecord(message.Metadata{
-			retrymw.FailuresKey: failures, retrymw.FirstFailedAtKey: first, retrymw.LastFailedAtKey: last, retrymw.DueAtKey: due,
-			retrymw.SnoozesKey: snoozes, retrymw.RemainingKey: remaining,
+		record, ok := retry.ReadRecord(message.Metadata{
+			retry.FailuresKey: failures, retry.FirstFailedAtKey: first, retry.LastFailedAtKey: last, retry.DueAtKey: due,
+			retry.SnoozesKey: snoozes, retry.RemainingKey: remaining,
 		})
 		if !ok {
 			return
@@ -164,30 +164,30 @@ func FuzzReadRecord(f *testing.F) {
 
 func TestReadRecordReadsEveryFieldThatWriteWrites(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	waits := retrymw.Record{
+	waits := retry.Record{
 		Failures: 2, FirstArrivedAt: at.Add(-time.Second), FirstFailedAt: at, LastFailedAt: at.Add(time.Second), DueAt: at.Add(time.Minute), Reason: "the bank is down",
 		ErrorType: "*errors.errorString", Topic: topic, Handler: handler, Snoozes: 3, Remaining: 61500 * time.Millisecond,
 	}
 	dead := waits
-	dead.Remaining, dead.DueAt, dead.DeadReason, dead.Subscriber = 0, time.Time{}, retrymw.DeadReasonExhausted, "amqp.Subscriber"
-	for name, record := range map[string]retrymw.Record{"of a retry": waits, "of a dead letter": dead} {
+	dead.Remaining, dead.DueAt, dead.DeadReason, dead.Subscriber = 0, time.Time{}, retry.DeadReasonExhausted, "amqp.Subscriber"
+	for name, record := range map[string]retry.Record{"of a retry": waits, "of a dead letter": dead} {
 		t.Run(name, func(t *testing.T) {
-			metadata := message.Metadata{"trace": "abc", retrymw.DeadReasonKey: "old", retrymw.HandlerKey: "old", retrymw.UnmarshalErrorKey: "old"}
+			metadata := message.Metadata{"trace": "abc", retry.DeadReasonKey: "old", retry.HandlerKey: "old", retry.UnmarshalErrorKey: "old"}
 			record.Write(metadata)
-			got, ok := retrymw.ReadRecord(metadata)
+			got, ok := retry.ReadRecord(metadata)
 			require.True(t, ok)
 			assert.Equal(t, record, got)
 			delete(metadata, "trace")
 			for key := range metadata {
-				assert.Contains(t, retrymw.RecordKeys(), key)
+				assert.Contains(t, retry.RecordKeys(), key)
 			}
 		})
 	}
-	assert.Equal(t, []string{retrymw.DeadReasonKey, retrymw.FailuresKey, retrymw.TopicKey}, retrymw.RecordKeys()[:3], "most important first")
+	assert.Equal(t, []string{retry.DeadReasonKey, retry.FailuresKey, retry.TopicKey}, retry.RecordKeys()[:3], "most important first")
 }
 
 func TestRecordPrintsOnlyTheFieldsThatAreSet(t *testing.T) {
-	record := retrymw.Record{Failures: 1, Reason: "the bank is down", LastFailedAt: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)}
+	record := retry.Record{Failures: 1, Reason: "the bank is down", LastFailedAt: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)}
 	assert.Equal(t, `failures=1 last_failed_at="2026-01-01T12:00:00.000Z" reason="the bank is down"`, record.String())
 	text, err := json.Marshal(record)
 	require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestTimesAreFormattedAsTheLayout(t *testing.T) {
 		time.Date(0, 2, 29, 12, 30, 45, 123_000_000, time.UTC), time.Now(),
 	} {
 		metadata := message.Metadata{}
-		retrymw.Record{Failures: 1, LastFailedAt: at}.Write(metadata)
-		assert.Equal(t, at.UTC().Format("2006-01-02T15:04:05.000Z07:00"), metadata[retrymw.LastFailedAtKey])
+		retry.Record{Failures: 1, LastFailedAt: at}.Write(metadata)
+		assert.Equal(t, at.UTC().Format("2006-01-02T15:04:05.000Z07:00"), metadata[retry.LastFailedAtKey])
 	}
 }

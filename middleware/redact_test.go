@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const secretText = "secret-4711"
@@ -22,11 +23,11 @@ func TestSecretAtTheEndOfTheReasonIsRedactedBeforeTheCut(t *testing.T) {
 	sent := &recorder{}
 	config := configOf(sent)
 	config.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
-	retry, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := retrymw.NewTieredRetry(config, nil)
 	require.NoError(t, err)
-	_, err = retry.Middleware(failing(errors.New(strings.Repeat("x", 1024-len(secretText)/2) + secretText)))(messageOf(routerContext(t)))
+	_, err = tiered.Middleware(failing(errors.New(strings.Repeat("x", 1024-len(secretText)/2) + secretText)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
-	assert.NotContains(t, sent.only(t).msg.Metadata[retrymw.ReasonKey], secretText[:3])
+	assert.NotContains(t, sent.only(t).msg.Metadata[retry.ReasonKey], secretText[:3])
 }
 
 func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
@@ -54,13 +55,13 @@ func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
 				sent, logs := &recorder{}, &logRecorder{}
 				config := configOf(sent)
 				row.change(&config)
-				retry, err := retrymw.NewTieredRetry(config, logs)
+				tiered, err := retrymw.NewTieredRetry(config, logs)
 				require.NoError(t, err)
-				_, err = retry.Middleware(h)(messageOf(ctx))
+				_, err = tiered.Middleware(h)(messageOf(ctx))
 				require.NoError(t, err)
 				metadata := sent.only(t).msg.Metadata
-				assert.Contains(t, metadata[retrymw.ReasonKey], row.want)
-				assert.Equal(t, "*errors.errorString", metadata[retrymw.ErrorTypeKey])
+				assert.Contains(t, metadata[retry.ReasonKey], row.want)
+				assert.Equal(t, "*errors.errorString", metadata[retry.ErrorTypeKey])
 				for key, value := range metadata {
 					assert.NotContains(t, value, secretText, key)
 				}
@@ -76,10 +77,10 @@ func TestMarshalerErrorIsNotReturnedAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.OmitReason = true })
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.OmitReason = true })
 		msg := messageOf(ctx)
-		msg.Metadata[retrymw.PropertiesKey], msg.Metadata[retrymw.UnmarshalErrorKey] = "x", secretText
-		_, err := retry.Middleware(failing(errDown))(msg)
+		msg.Metadata[retry.PropertiesKey], msg.Metadata[retry.UnmarshalErrorKey] = "x", secretText
+		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.ErrorIs(t, err, context.Canceled)
 		assert.NotContains(t, err.Error(), secretText)
 		assert.Empty(t, sent.copies)

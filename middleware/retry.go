@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -15,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TieredRetry is the middleware. It is safe for concurrent use by any number of handlers and routers.
@@ -51,7 +51,7 @@ func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*
 		policy: config.policy(),
 		logger: logger,
 	}
-	t.pauses.Store(config.Breaker != nil || slices.ContainsFunc(config.Rules, func(r Rule) bool { return r.Then.pause > 0 }))
+	t.pauses.Store(config.Breaker != nil || slices.ContainsFunc(config.Rules, func(r retry.Rule) bool { return r.Then.Pause > 0 }))
 	return t, nil
 }
 
@@ -129,7 +129,7 @@ func (t *TieredRetry) exited(in *delivery) {
 	defer t.reportExited(in)
 	if in.calling {
 		in.called()
-		in.safe = t.fail(in, ErrGoexit) == nil
+		in.safe = t.fail(in, retry.ErrGoexit) == nil
 		decided = true
 	}
 }
@@ -179,7 +179,7 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	case panicked != nil:
 		err = panicked
 	case err == nil && slices.Contains(produced, nil):
-		err = ErrNilMessage
+		err = retry.ErrNilMessage
 	}
 	if err != nil {
 		return nil, t.fail(in, err)
@@ -188,24 +188,13 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	return produced, nil
 }
 
-// ErrNotPublished is the failure of a message whose handler has succeeded, and which was nacked nevertheless: the router could not
-// publish what the handler had produced, or a middleware outside of the retry middleware has failed. The log of the router has the
-// error. A Connection to RabbitMQ retries such a message: observers and Observe get its success first, and then the retry. On other
-// backends it is delivered again at once, and counts no failure. A Breaker counts one failure.
-var ErrNotPublished = errors.New("the router nacked the message after its handler had succeeded: it could not publish what the handler " +
-	"produced, or a middleware outside failed")
-
-// ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no middleware
-// sees it.
-var ErrNilMessage = errors.New("the handler returned a nil message")
-
 // arrive settles a message whose handler is not to be called, and reports whether it is such a message.
 func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	now := time.Now()
 	var s situation
 	var f failure
 	t.describe(in, &s, false, nil, now)
-	if text, found := in.metadata[UnmarshalErrorKey]; found && in.recorded {
+	if text, found := in.metadata[retry.UnmarshalErrorKey]; found && in.recorded {
 		f = t.failureOf(errUnmarshal(text))
 	}
 	if d := t.policy.decide(&s, &f, now); d.outcome == "" {
@@ -230,7 +219,7 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 		var s situation
 		t.describe(in, &s, true, nil, now)
 		d := t.policy.decide(&s, &failure{}, now)
-		t.report(in, &d, Destination{}, &failure{}, nil)
+		t.report(in, &d, retry.Destination{}, &failure{}, nil)
 	}
 	if in.recorded {
 		removeRecord(produced, in.metadata)

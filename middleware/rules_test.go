@@ -18,6 +18,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // errStatus is an error of a type that rules can match.
@@ -26,44 +27,44 @@ type errStatus int
 func (e errStatus) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
 // observing keeps the events.
-func observing(events *[]retrymw.Event) func(*retrymw.TieredRetryConfig) {
-	return func(c *retrymw.TieredRetryConfig) { c.Observe = func(e retrymw.Event) { *events = append(*events, e) } }
+func observing(events *[]retry.Event) func(*retrymw.TieredRetryConfig) {
+	return func(c *retrymw.TieredRetryConfig) { c.Observe = func(e retry.Event) { *events = append(*events, e) } }
 }
 
 func TestEachActionWithEachMatch(t *testing.T) {
 	ctx := routerContext(t)
 	long, short := backoff.Constant(5*time.Second, 9), backoff.Schedule{5 * time.Second}
-	const own = retrymw.DeadReason("invalid")
+	const own = retry.DeadReason("invalid")
 	type want struct {
-		outcome  retrymw.Outcome
+		outcome  retry.Outcome
 		delay    time.Duration // 0: no copy waits
 		failures int           // in the record of the event, after two failures before
-		dead     retrymw.DeadReason
+		dead     retry.DeadReason
 	}
-	retried := func(delay time.Duration) want { return want{retrymw.Retried, delay, 3, ""} }
-	snoozed := func(delay time.Duration) want { return want{retrymw.Snoozed, delay, 2, ""} }
-	dead := func(why retrymw.DeadReason) want { return want{retrymw.DeadLettered, 0, 3, why} }
-	discarded, givenBack := want{retrymw.Discarded, 0, 3, ""}, want{retrymw.GivenBack, 0, 2, ""}
+	retried := func(delay time.Duration) want { return want{retry.Retried, delay, 3, ""} }
+	snoozed := func(delay time.Duration) want { return want{retry.Snoozed, delay, 2, ""} }
+	dead := func(why retry.DeadReason) want { return want{retry.DeadLettered, 0, 3, why} }
+	discarded, givenBack := want{retry.Discarded, 0, 3, ""}, want{retry.GivenBack, 0, 2, ""}
 	for name, action := range map[string]struct {
-		then                        retrymw.Action
+		then                        retry.Action
 		plain, requested, permanent want // what follows on an error, one with a requested delay of 6s, and a permanent one
 	}{
-		"no rule":          {retrymw.Action{}, retried(5 * time.Second), retried(6 * time.Second), dead(retrymw.DeadReasonPermanent)},
-		"RetryWith longer": {retrymw.RetryWith(long), retried(5 * time.Second), retried(6 * time.Second), retried(5 * time.Second)},
+		"no rule":          {retry.Action{}, retried(5 * time.Second), retried(6 * time.Second), dead(retry.DeadReasonPermanent)},
+		"RetryWith longer": {retry.RetryWith(long), retried(5 * time.Second), retried(6 * time.Second), retried(5 * time.Second)},
 		"RetryWith shorter": {
-			retrymw.RetryWith(short), dead(retrymw.DeadReasonExhausted), dead(retrymw.DeadReasonExhausted), dead(retrymw.DeadReasonExhausted),
+			retry.RetryWith(short), dead(retry.DeadReasonExhausted), dead(retry.DeadReasonExhausted), dead(retry.DeadReasonExhausted),
 		},
-		"RetryAfter": {retrymw.RetryAfter(7 * time.Second), retried(7 * time.Second), retried(7 * time.Second), retried(7 * time.Second)},
-		"Snooze":     {retrymw.Snooze(7 * time.Second), snoozed(7 * time.Second), snoozed(6 * time.Second), snoozed(7 * time.Second)},
-		"DeadLetter": {retrymw.DeadLetter(own), dead(own), dead(own), dead(own)},
-		"Discard":    {retrymw.Discard(), discarded, discarded, discarded},
-		"GiveBack":   {retrymw.GiveBack(), givenBack, givenBack, givenBack},
-		"Pause":      {retrymw.Pause(7 * time.Second), snoozed(7 * time.Second), snoozed(6 * time.Second), snoozed(7 * time.Second)},
+		"RetryAfter": {retry.RetryAfter(7 * time.Second), retried(7 * time.Second), retried(7 * time.Second), retried(7 * time.Second)},
+		"Snooze":     {retry.Snooze(7 * time.Second), snoozed(7 * time.Second), snoozed(6 * time.Second), snoozed(7 * time.Second)},
+		"DeadLetter": {retry.DeadLetter(own), dead(own), dead(own), dead(own)},
+		"Discard":    {retry.Discard(), discarded, discarded, discarded},
+		"GiveBack":   {retry.GiveBack(), givenBack, givenBack, givenBack},
+		"Pause":      {retry.Pause(7 * time.Second), snoozed(7 * time.Second), snoozed(6 * time.Second), snoozed(7 * time.Second)},
 	} {
-		for match, matches := range map[string]func(retrymw.Record, error) bool{
-			"Is":     retrymw.Is(errStatus(503)),
-			"As":     retrymw.As[errStatus](),
-			"record": func(r retrymw.Record, _ error) bool { return r.Failures == 2 && r.Reason == "before" },
+		for match, matches := range map[string]func(retry.Record, error) bool{
+			"Is":     retry.Is(errStatus(503)),
+			"As":     retry.As[errStatus](),
+			"record": func(r retry.Record, _ error) bool { return r.Failures == 2 && r.Reason == "before" },
 		} {
 			for kind, row := range map[string]struct {
 				err  error
@@ -75,22 +76,22 @@ func TestEachActionWithEachMatch(t *testing.T) {
 			} {
 				t.Run(name+"/"+match+"/"+kind, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						var events []retrymw.Event
-						retry, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) {
+						var events []retry.Event
+						tiered, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) {
 							if name != "no rule" {
-								never := func(retrymw.Record, error) bool { return false }
-								c.Rules = []retrymw.Rule{
-									{Name: "other", If: retrymw.Is(errDown), Then: retrymw.Discard()},
-									{Name: "never", If: never, Then: retrymw.DeadLetter("never")},
+								never := func(retry.Record, error) bool { return false }
+								c.Rules = []retry.Rule{
+									{Name: "other", If: retry.Is(errDown), Then: retry.Discard()},
+									{Name: "never", If: never, Then: retry.DeadLetter("never")},
 									{Name: "this", If: matches, Then: action.then},
-									{Name: "last", If: matches, Then: retrymw.DeadLetter("last")},
+									{Name: "last", If: matches, Then: retry.DeadLetter("last")},
 								}
 							}
 						})
 						msg := messageOf(ctx)
-						retrymw.Record{Failures: 2, Topic: topic, Reason: "before", FirstFailedAt: time.Now()}.Write(msg.Metadata)
+						retry.Record{Failures: 2, Topic: topic, Reason: "before", FirstFailedAt: time.Now()}.Write(msg.Metadata)
 						began := time.Now()
-						_, err := retry.Middleware(failing(row.err))(msg)
+						_, err := tiered.Middleware(failing(row.err))(msg)
 
 						require.Len(t, events, 1)
 						e := events[0]
@@ -100,18 +101,18 @@ func TestEachActionWithEachMatch(t *testing.T) {
 							assert.Equal(t, "this", e.Rule)
 						}
 						switch row.want.outcome {
-						case retrymw.GivenBack:
+						case retry.GivenBack:
 							require.ErrorIs(t, err, row.err)
 							assert.Equal(t, time.Second, time.Since(began))
 							assert.Empty(t, sent.copies)
 							assert.Equal(t, "before", e.Record.Reason, "the record that it came with")
-						case retrymw.Discarded:
+						case retry.Discarded:
 							require.NoError(t, err)
 							assert.Empty(t, sent.copies)
 							assert.Contains(t, e.Record.Reason, "status 503")
 						default:
 							require.NoError(t, err)
-							record, ok := retrymw.ReadRecord(sent.only(t).msg.Metadata)
+							record, ok := retry.ReadRecord(sent.only(t).msg.Metadata)
 							require.True(t, ok)
 							assert.Equal(t, row.want.failures, record.Failures)
 							assert.Equal(t, 3-row.want.failures, record.Snoozes)
@@ -139,33 +140,33 @@ func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
-					c.Rules = []retrymw.Rule{{If: retrymw.Is(errDown), Then: retrymw.RetryWith(row.schedule)}}
+				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+					c.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(row.schedule)}}
 				})
 				h := failing(errDown)
-				_, err := retry.Middleware(h)(messageOf(ctx))
+				_, err := tiered.Middleware(h)(messageOf(ctx))
 				require.NoError(t, err)
 				var waited []string
 				for range 20 {
-					tiers := rounds(t, ctx, retry, sent, h)
+					tiers := rounds(t, ctx, tiered, sent, h)
 					if waited = append(waited, tiers...); len(tiers) == 0 {
 						break
 					}
 				}
 				assert.Equal(t, row.want, waited)
-				record, _ := retrymw.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
-				assert.Equal(t, retrymw.DeadReasonExhausted, record.DeadReason)
+				record, _ := retry.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
 				assert.Equal(t, len(row.schedule)+1, record.Failures)
 			})
 		})
 	}
 	t.Run("after other failures", func(t *testing.T) {
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-			c.Rules = []retrymw.Rule{{If: retrymw.Is(errDown), Then: retrymw.RetryWith(backoff.Schedule{time.Hour, 2 * time.Hour, 3 * time.Hour})}}
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+			c.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Hour, 2 * time.Hour, 3 * time.Hour})}}
 		})
-		_, err := retry.Middleware(failing(errors.New("another")))(messageOf(ctx))
+		_, err := tiered.Middleware(failing(errors.New("another")))(messageOf(ctx))
 		require.NoError(t, err)
-		_, err = retry.Middleware(failing(errDown))(redelivered(ctx, sent.only(t)))
+		_, err = tiered.Middleware(failing(errDown))(redelivered(ctx, sent.only(t)))
 		require.NoError(t, err)
 		assert.Equal(t, "2h.orders", sent.copies[1].topic)
 	})
@@ -174,10 +175,10 @@ func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
 // The app's list may change later.
 func TestRetryWithKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
 	schedule := backoff.Schedule{5 * time.Second}
-	action := retrymw.RetryWith(schedule)
+	action := retry.RetryWith(schedule)
 	schedule[0] = time.Hour
-	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Rules = []retrymw.Rule{{If: retrymw.Is(errDown), Then: action}} })
-	_, err := retry.Middleware(failing(errDown))(messageOf(routerContext(t)))
+	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Rules = []retry.Rule{{If: retry.Is(errDown), Then: action}} })
+	_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	assert.Equal(t, "5s.orders", sent.only(t).topic)
 }
@@ -186,60 +187,60 @@ func TestPanicInIfCountsAsNoMatch(t *testing.T) {
 	ctx := routerContext(t)
 	sent, logs := &recorder{}, &logRecorder{}
 	config := configOf(sent)
-	config.Rules = []retrymw.Rule{
-		{Name: "panics", If: func(retrymw.Record, error) bool { panic("in If") }, Then: retrymw.Discard()},
-		{Name: "next", If: retrymw.Is(errDown), Then: retrymw.DeadLetter("next")},
+	config.Rules = []retry.Rule{
+		{Name: "panics", If: func(retry.Record, error) bool { panic("in If") }, Then: retry.Discard()},
+		{Name: "next", If: retry.Is(errDown), Then: retry.DeadLetter("next")},
 	}
-	retry, err := retrymw.NewTieredRetry(config, logs)
+	tiered, err := retrymw.NewTieredRetry(config, logs)
 	require.NoError(t, err)
 	for range 2 {
-		_, err = retry.Middleware(failing(errDown))(messageOf(ctx))
+		_, err = tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.NoError(t, err)
 	}
 	require.Len(t, sent.copies, 2)
-	assert.Equal(t, "next", sent.copies[1].msg.Metadata[retrymw.DeadReasonKey])
+	assert.Equal(t, "next", sent.copies[1].msg.Metadata[retry.DeadReasonKey])
 	assert.Equal(t, 2, logs.lines("in If"))
 	assert.Contains(t, logs.text.String(), "rules_test.go:", "the place of the panic")
 }
 
 func TestRulesMatchPanics(t *testing.T) {
-	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-		c.Rules = []retrymw.Rule{
-			{If: retrymw.As[*retrymw.PanicError](), Then: retrymw.DeadLetter("panic")},
-			{If: retrymw.Is(retrymw.ErrNilMessage), Then: retrymw.DeadLetter("nil")},
+	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		c.Rules = []retry.Rule{
+			{If: retry.As[*retry.PanicError](), Then: retry.DeadLetter("panic")},
+			{If: retry.Is(retry.ErrNilMessage), Then: retry.DeadLetter("nil")},
 		}
 	})
 	for want, h := range map[string]message.HandlerFunc{
 		"panic": func(*message.Message) ([]*message.Message, error) { panic("boom") },
 		"nil":   func(*message.Message) ([]*message.Message, error) { return []*message.Message{nil}, nil },
 	} {
-		_, err := retry.Middleware(h)(messageOf(routerContext(t)))
+		_, err := tiered.Middleware(h)(messageOf(routerContext(t)))
 		require.NoError(t, err)
-		assert.Equal(t, want, sent.copies[len(sent.copies)-1].msg.Metadata[retrymw.DeadReasonKey])
+		assert.Equal(t, want, sent.copies[len(sent.copies)-1].msg.Metadata[retry.DeadReasonKey])
 	}
 }
 
 func TestValidateReportsAllFaultsOfRules(t *testing.T) {
-	is := retrymw.Is(errDown)
+	is := retry.Is(errDown)
 	config := configOf(&recorder{})
-	config.Rules = []retrymw.Rule{
+	config.Rules = []retry.Rule{
 		0:  {},
 		1:  {Name: "no action", If: is},
-		2:  {Name: "no If", Then: retrymw.Discard()},
-		3:  {Name: "empty schedule", If: is, Then: retrymw.RetryWith(nil)},
-		4:  {Name: "bad schedule", If: is, Then: retrymw.RetryWith(backoff.Schedule{time.Second, -1})},
-		5:  {Name: "now", If: is, Then: retrymw.RetryAfter(0)},
-		6:  {Name: "ever", If: is, Then: retrymw.Snooze(backoff.MaxDelay + 1)},
-		7:  {Name: "past", If: is, Then: retrymw.Pause(-time.Second)},
-		8:  {Name: "no reason", If: is, Then: retrymw.DeadLetter("")},
-		9:  {Name: "long reason", If: is, Then: retrymw.DeadLetter(retrymw.DeadReason(strings.Repeat("x", 256)))},
-		10: {Name: "good", If: is, Then: retrymw.DeadLetter(retrymw.DeadReason(strings.Repeat("x", 255)))},
-		11: {Name: "the library's", If: is, Then: retrymw.DeadLetter(retrymw.DeadReasonExhausted)},
-		12: {Name: "the broker's", If: is, Then: retrymw.DeadLetter("delivery_limit")},
-		13: {Name: "no target", If: retrymw.Is(nil), Then: retrymw.Discard()},
+		2:  {Name: "no If", Then: retry.Discard()},
+		3:  {Name: "empty schedule", If: is, Then: retry.RetryWith(nil)},
+		4:  {Name: "bad schedule", If: is, Then: retry.RetryWith(backoff.Schedule{time.Second, -1})},
+		5:  {Name: "now", If: is, Then: retry.RetryAfter(0)},
+		6:  {Name: "ever", If: is, Then: retry.Snooze(backoff.MaxDelay + 1)},
+		7:  {Name: "past", If: is, Then: retry.Pause(-time.Second)},
+		8:  {Name: "no reason", If: is, Then: retry.DeadLetter("")},
+		9:  {Name: "long reason", If: is, Then: retry.DeadLetter(retry.DeadReason(strings.Repeat("x", 256)))},
+		10: {Name: "good", If: is, Then: retry.DeadLetter(retry.DeadReason(strings.Repeat("x", 255)))},
+		11: {Name: "the library's", If: is, Then: retry.DeadLetter(retry.DeadReasonExhausted)},
+		12: {Name: "the broker's", If: is, Then: retry.DeadLetter("delivery_limit")},
+		13: {Name: "no target", If: retry.Is(nil), Then: retry.Discard()},
 	}
 	config.ExtraTiers = []time.Duration{time.Second, 0}
-	config.Breaker = &retrymw.Breaker{Ratio: math.NaN(), Least: -1}
+	config.Breaker = &retry.Breaker{Ratio: math.NaN(), Least: -1}
 	config.MaxAge = -time.Second
 	config.MaxHold = -time.Second
 	err := config.Validate()
@@ -268,7 +269,7 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 	config.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} }
 	require.ErrorContains(t, config.Validate(), "MaxAgeFrom is set, but MaxAge is 0")
 
-	err = retrymw.HandlerOptions{Rules: []retrymw.Rule{{If: is}}, Breaker: &retrymw.Breaker{Window: -1}}.Validate()
+	err = retrymw.HandlerOptions{Rules: []retry.Rule{{If: is}}, Breaker: &retry.Breaker{Window: -1}}.Validate()
 	require.ErrorContains(t, err, "Rules[0]")
 	require.ErrorContains(t, err, "Breaker: Window is -1ns")
 }
@@ -285,24 +286,24 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 			10 * time.Second: {"1s", "5s"}, 71 * time.Second: {"1s", "5s", "5s", "1m"},
 		} {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t, tiersWait, aged(age))
+				tiered, sent := setup(t, tiersWait, aged(age))
 				began := time.Now()
 				h := failing(errDown)
-				_, err := retry.Middleware(h)(messageOf(ctx))
+				_, err := tiered.Middleware(h)(messageOf(ctx))
 				require.NoError(t, err)
 				var waited []string
 				for range 20 {
-					tiers := rounds(t, ctx, retry, sent, h)
+					tiers := rounds(t, ctx, tiered, sent, h)
 					if waited = append(waited, tiers...); len(tiers) == 0 {
 						break
 					}
 				}
 				assert.Equal(t, want, waited)
 				assert.LessOrEqual(t, time.Since(began), age)
-				record, _ := retrymw.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
-				why := retrymw.DeadReasonExpired
+				record, _ := retry.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				why := retry.DeadReasonExpired
 				if age > 71*time.Second || len(want) == 4 {
-					why = retrymw.DeadReasonExhausted
+					why = retry.DeadReasonExhausted
 				}
 				assert.Equal(t, why, record.DeadReason, "%v", age)
 				assert.Equal(t, len(want)+1, record.Failures)
@@ -312,38 +313,38 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 	})
 	t.Run("at arrival the handler is not called", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			var events []retrymw.Event
-			retry, sent := setup(t, tiersWait, aged(time.Minute), observing(&events))
-			_, err := retry.Middleware(failing(errDown))(messageOf(ctx))
+			var events []retry.Event
+			tiered, sent := setup(t, tiersWait, aged(time.Minute), observing(&events))
+			_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 			require.NoError(t, err)
 			back := redelivered(ctx, sent.only(t))
 			time.Sleep(time.Minute) // in the work queue: the handler was paused
 			calls := 0
-			_, err = retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+			_, err = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 				calls++
 				return nil, nil
 			})(redelivered(ctx, sent.only(t)))
 			require.NoError(t, err)
 			assert.Equal(t, 1, calls, "it is as old as it may be")
 			time.Sleep(time.Millisecond)
-			_, err = retry.Middleware(notCalled(t))(back)
+			_, err = tiered.Middleware(notCalled(t))(back)
 			require.NoError(t, err)
 			require.Len(t, sent.copies, 2)
-			record, _ := retrymw.ReadRecord(sent.copies[1].msg.Metadata)
-			assert.Equal(t, retrymw.DeadReasonExpired, record.DeadReason)
+			record, _ := retry.ReadRecord(sent.copies[1].msg.Metadata)
+			assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
 			assert.Equal(t, 1, record.Failures, "no failure is counted")
 			assert.Equal(t, errDown.Error(), record.Reason)
 			last := events[len(events)-1]
-			assert.Equal(t, retrymw.DeadLettered, last.Outcome)
+			assert.Equal(t, retry.DeadLettered, last.Outcome)
 			assert.Equal(t, time.Minute+time.Millisecond, last.Age)
 		})
 	})
 	t.Run("of a requested delay", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			retry, sent := setup(t, tiersWait, aged(7*time.Second))
-			_, err := retry.Middleware(failing(backoff.RetryAfter(errDown, 6500*time.Millisecond)))(messageOf(ctx))
+			tiered, sent := setup(t, tiersWait, aged(7*time.Second))
+			_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, 6500*time.Millisecond)))(messageOf(ctx))
 			require.NoError(t, err)
-			_, err = retry.Middleware(failing(backoff.RetryAfter(errDown, 7500*time.Millisecond)))(messageOf(ctx))
+			_, err = tiered.Middleware(failing(backoff.RetryAfter(errDown, 7500*time.Millisecond)))(messageOf(ctx))
 			require.NoError(t, err)
 			assert.Equal(t, "5s.orders", sent.copies[0].topic)
 			assert.Equal(t, "dead.orders", sent.copies[1].topic)
@@ -351,17 +352,17 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 	})
 	t.Run("ends snoozes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			retry, sent := setup(t, tiersWait, aged(10*time.Second), snoozeLater)
+			tiered, sent := setup(t, tiersWait, aged(10*time.Second), snoozeLater)
 			h := failing(errLater)
-			_, err := retry.Middleware(h)(messageOf(ctx))
+			_, err := tiered.Middleware(h)(messageOf(ctx))
 			require.NoError(t, err)
 			snoozes := 0
-			for len(rounds(t, ctx, retry, sent, h)) > 0 && snoozes < 100 {
+			for len(rounds(t, ctx, tiered, sent, h)) > 0 && snoozes < 100 {
 				snoozes++
 			}
 			assert.Equal(t, 10, snoozes)
-			record, _ := retrymw.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
-			assert.Equal(t, retrymw.DeadReasonExpired, record.DeadReason)
+			record, _ := retry.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+			assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
 			assert.Zero(t, record.Failures)
 		})
 	})
@@ -371,25 +372,25 @@ func TestMaxAgeFromAMessage(t *testing.T) {
 	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		sent func() time.Time
-		want retrymw.Outcome // of a handler that fails
-		dead retrymw.DeadReason
+		want retry.Outcome // of a handler that fails
+		dead retry.DeadReason
 		call bool
 	}{
-		"now":              {time.Now, retrymw.Retried, "", true},
-		"not known":        {func() time.Time { return time.Time{} }, retrymw.Retried, "", true},
-		"panics":           {func() time.Time { panic("in MaxAgeFrom") }, retrymw.Retried, "", true},
-		"a clock is ahead": {func() time.Time { return time.Now().Add(24 * time.Hour) }, retrymw.Retried, "", true},
-		"a minute ago":     {func() time.Time { return time.Now().Add(-time.Minute) }, retrymw.DeadLettered, retrymw.DeadReasonExpired, true},
-		"over a minute":    {func() time.Time { return time.Now().Add(-time.Minute - 1) }, retrymw.DeadLettered, retrymw.DeadReasonExpired, false},
+		"now":              {time.Now, retry.Retried, "", true},
+		"not known":        {func() time.Time { return time.Time{} }, retry.Retried, "", true},
+		"panics":           {func() time.Time { panic("in MaxAgeFrom") }, retry.Retried, "", true},
+		"a clock is ahead": {func() time.Time { return time.Now().Add(24 * time.Hour) }, retry.Retried, "", true},
+		"a minute ago":     {func() time.Time { return time.Now().Add(-time.Minute) }, retry.DeadLettered, retry.DeadReasonExpired, true},
+		"over a minute":    {func() time.Time { return time.Now().Add(-time.Minute - 1) }, retry.DeadLettered, retry.DeadReasonExpired, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var events []retrymw.Event
-				retry, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) {
+				var events []retry.Event
+				tiered, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) {
 					c.MaxAge, c.MaxAgeFrom = time.Minute, func(*message.Message) time.Time { return row.sent() }
 				})
 				called := false
-				_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+				_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 					called = true
 					return nil, errDown
 				})(messageOf(ctx))
@@ -397,7 +398,7 @@ func TestMaxAgeFromAMessage(t *testing.T) {
 				assert.Equal(t, row.call, called)
 				require.Len(t, events, 1)
 				assert.Equal(t, row.want, events[0].Outcome)
-				record, ok := retrymw.ReadRecord(sent.only(t).msg.Metadata)
+				record, ok := retry.ReadRecord(sent.only(t).msg.Metadata)
 				require.True(t, ok)
 				assert.Equal(t, row.dead, record.DeadReason)
 				assert.Equal(t, topic, record.Topic)
@@ -412,25 +413,25 @@ func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
 	ctx := routerContext(t)
 	for _, open := range []error{gobreaker.ErrOpenState, gobreaker.ErrTooManyRequests} {
 		synctest.Test(t, func(t *testing.T) {
-			var events []retrymw.Event
-			retry, sent := setup(t, tiersWait, observing(&events))
+			var events []retry.Event
+			tiered, sent := setup(t, tiersWait, observing(&events))
 			h := failing(fmt.Errorf("billing: %w", open))
-			_, err := retry.Middleware(h)(messageOf(ctx))
+			_, err := tiered.Middleware(h)(messageOf(ctx))
 			require.NoError(t, err)
 			for snooze := range 10 { // more than the schedule has retries
-				assert.Equal(t, []string{"1s"}, rounds(t, ctx, retry, sent, h))
-				record, _ := retrymw.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				assert.Equal(t, []string{"1s"}, rounds(t, ctx, tiered, sent, h))
+				record, _ := retry.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
 				assert.Zero(t, record.Failures)
 				assert.Equal(t, snooze+2, record.Snoozes)
 			}
-			assert.Equal(t, retrymw.Snoozed, events[0].Outcome)
+			assert.Equal(t, retry.Snoozed, events[0].Outcome)
 			assert.Equal(t, "circuit breaker", events[0].Rule)
 		})
 	}
 
 	t.Run("of Watermill", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			retry, sent := setup(t, tiersWait)
+			tiered, sent := setup(t, tiersWait)
 			down := true
 			h := watermillmw.NewCircuitBreaker(gobreaker.Settings{Timeout: time.Minute}).Middleware(func(*message.Message) ([]*message.Message, error) {
 				if down {
@@ -439,16 +440,16 @@ func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
 				return nil, nil
 			})
 			for range 6 { // then it opens
-				_, err := retry.Middleware(h)(messageOf(ctx))
+				_, err := tiered.Middleware(h)(messageOf(ctx))
 				require.NoError(t, err)
 			}
 			down = false
 			sent.copies = nil
-			_, err := retry.Middleware(h)(messageOf(ctx))
+			_, err := tiered.Middleware(h)(messageOf(ctx))
 			require.NoError(t, err)
 			processed := time.Time{}
 			for processed.IsZero() && len(sent.copies) < 100 {
-				rounds(t, ctx, retry, sent, func(msg *message.Message) ([]*message.Message, error) {
+				rounds(t, ctx, tiered, sent, func(msg *message.Message) ([]*message.Message, error) {
 					produced, err := h(msg)
 					if err == nil {
 						processed = time.Now()
@@ -458,16 +459,16 @@ func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
 			}
 			assert.Less(t, len(sent.copies), 70, "a second each")
 			for _, c := range sent.copies {
-				assert.Equal(t, "0", c.msg.Metadata[retrymw.FailuresKey])
+				assert.Equal(t, "0", c.msg.Metadata[retry.FailuresKey])
 			}
 		})
 	})
 	t.Run("with a rule", func(t *testing.T) {
-		retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-			c.Rules = []retrymw.Rule{{If: retrymw.Is(gobreaker.ErrOpenState), Then: retrymw.DeadLetter("open")}}
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+			c.Rules = []retry.Rule{{If: retry.Is(gobreaker.ErrOpenState), Then: retry.DeadLetter("open")}}
 		})
-		_, err := retry.Middleware(failing(gobreaker.ErrOpenState))(messageOf(context.Background()))
+		_, err := tiered.Middleware(failing(gobreaker.ErrOpenState))(messageOf(context.Background()))
 		require.NoError(t, err)
-		assert.Equal(t, "open", sent.only(t).msg.Metadata[retrymw.DeadReasonKey])
+		assert.Equal(t, "open", sent.only(t).msg.Metadata[retry.DeadReasonKey])
 	})
 }

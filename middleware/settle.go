@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errTakenBack = errors.New("the backend has ended the message's context before the subscription: it delivers the message again")
@@ -33,19 +34,19 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 	for {
 		d := t.policy.decide(s, f, now)
 		switch d.outcome {
-		case Processed, Recovered:
+		case retry.Processed, retry.Recovered:
 			return nil
-		case Settled:
+		case retry.Settled:
 			t.logSettled(in)
-			t.report(in, &d, Destination{}, f, cause)
+			t.report(in, &d, retry.Destination{}, f, cause)
 			return cause
-		case GivenBack:
-			t.report(in, &d, Destination{}, f, cause)
+		case retry.GivenBack:
+			t.report(in, &d, retry.Destination{}, f, cause)
 			return t.giveBack(in, s, cause)
-		case Discarded:
+		case retry.Discarded:
 			in.safe = true
-			t.log(in, &d, Destination{}, f)
-			t.report(in, &d, Destination{}, f, cause)
+			t.log(in, &d, retry.Destination{}, f)
+			t.report(in, &d, retry.Destination{}, f, cause)
 			return nil
 		}
 		if d.cut > 0 && !t.cut.Swap(true) {
@@ -73,7 +74,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			s.refused = unpublished
 			cause = errors.Join(f.err, fmt.Errorf("cannot publish the copy of the message: %w", err))
 		default:
-			if d.outcome == DeadLettered {
+			if d.outcome == retry.DeadLettered {
 				s.last = cmp.Or(t.reason(err), errorType(err)) // never empty, which would be a letter that is not refused
 			} else {
 				s.refused = refused
@@ -90,7 +91,7 @@ func (t *TieredRetry) logCut(in *delivery, d *decision) {
 }
 
 // logAvoided writes one line for a tier that did not take the copy. Another one, or the dead-letter destination, gets it at once.
-func (t *TieredRetry) logAvoided(in *delivery, d *decision, to Destination, err error) {
+func (t *TieredRetry) logAvoided(in *delivery, d *decision, to retry.Destination, err error) {
 	t.logger.Info("A tier did not take the copy of the message, trying another one", t.fields(in).Add(watermill.LogFields{
 		"tier": d.tier.String(), "destination": to.String(), "err": errorText(err, maxReason),
 	}))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -71,11 +72,11 @@ func configOf(publisher message.Publisher) retrymw.TieredRetryConfig {
 	return retrymw.TieredRetryConfig{
 		Publisher: publisher,
 		Schedule:  backoff.Schedule{time.Second, 5 * time.Second, 5 * time.Second, time.Minute},
-		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
-			return retrymw.Destination{Topic: fmt.Sprintf("%v.%s", p.Tier, p.Topic)}, nil
+		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: fmt.Sprintf("%v.%s", p.Tier, p.Topic)}, nil
 		},
-		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
-			return retrymw.Destination{Topic: "dead." + p.Topic}, nil
+		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: "dead." + p.Topic}, nil
 		},
 	}
 }
@@ -88,9 +89,9 @@ func setup(t testing.TB, change ...func(*retrymw.TieredRetryConfig)) (*retrymw.T
 	for _, c := range change {
 		c(&config)
 	}
-	retry, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := retrymw.NewTieredRetry(config, nil)
 	require.NoError(t, err)
-	return retry, sent
+	return tiered, sent
 }
 
 // tiersWait makes the middleware behave as on RabbitMQ.

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // subscription binds messages as the subscribers of this library do.
@@ -46,9 +47,9 @@ func setupBound(t *testing.T, change ...func(*retrymw.TieredRetryConfig)) (*retr
 	for _, c := range change {
 		c(&config)
 	}
-	retry, err := retrymw.NewTieredRetry(config, logs)
+	tiered, err := retrymw.NewTieredRetry(config, logs)
 	require.NoError(t, err)
-	return retry, sent, newSubscription(t, config.Source), logs
+	return tiered, sent, newSubscription(t, config.Source), logs
 }
 
 // lines returns how many lines of the log have the words.
@@ -67,12 +68,12 @@ func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
 	for _, bound := range []bool{true, false} {
 		t.Run(map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent, s, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent, s, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
 					if !bound {
 						c.Source = nil
 					}
 				})
-				h := watermillmw.Timeout(time.Minute)(retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				h := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 					<-msg.Context().Done()
 					return nil, msg.Context().Err()
 				}))
@@ -93,8 +94,8 @@ func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
 					assert.NoError(t, sent.copies[failure].ctxErr, "the copy has a deadline of its own")
 					msg = redelivered(routed, sent.copies[failure])
 				}
-				record, _ := retrymw.ReadRecord(msg.Metadata)
-				assert.Equal(t, retrymw.DeadReasonExhausted, record.DeadReason)
+				record, _ := retry.ReadRecord(msg.Metadata)
+				assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
 				assert.Equal(t, 5, record.Failures)
 				assert.Equal(t, 1, logs.lines("has set a deadline"), "one warning")
 				assert.Equal(t, bound, logs.lines("Shutting down") == 0)
@@ -106,10 +107,10 @@ func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
 func TestDeadlineOfTheSubscriberIsNoReasonForAWarning(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, _, s, logs := setupBound(t)
+		tiered, _, s, logs := setupBound(t)
 		own, cancel := context.WithTimeout(routed, time.Hour)
 		defer cancel()
-		_, err := retry.Middleware(failing(nil))(messageOf(s.bind(own)))
+		_, err := tiered.Middleware(failing(nil))(messageOf(s.bind(own)))
 		require.NoError(t, err)
 		assert.Zero(t, logs.lines("deadline"))
 	})
@@ -122,7 +123,7 @@ func TestDeadlineSetOutsideDoesNotEndTheHold(t *testing.T) {
 	for _, bound := range []bool{true, false} {
 		t.Run(map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent, s, _ := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent, s, _ := setupBound(t, func(c *retrymw.TieredRetryConfig) {
 					if !bound {
 						c.Source = nil
 					}
@@ -139,7 +140,7 @@ func TestDeadlineSetOutsideDoesNotEndTheHold(t *testing.T) {
 					ctx = s.bind(routed)
 				}
 				failure := errDown
-				h := watermillmw.Timeout(time.Minute)(retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+				h := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 					return nil, failure
 				}))
 				if !bound { // a message with another deadline
@@ -167,7 +168,7 @@ func TestDeadlineOfTheRouterEndsTheHold(t *testing.T) {
 	}{"the first message": {}, "the third message": {before: 2}, "a message of another source": {wrong: true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent, _, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent, _, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
 					if !row.wrong {
 						c.Source = nil
 					}
@@ -176,7 +177,7 @@ func TestDeadlineOfTheRouterEndsTheHold(t *testing.T) {
 				ctx, cancel := context.WithTimeout(routed, time.Minute)
 				defer cancel()
 				began, failure := time.Now(), error(nil)
-				h := retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })
+				h := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })
 				for range row.before {
 					_, err := h(messageOf(ctx))
 					require.NoError(t, err)
@@ -198,17 +199,17 @@ func TestEndOfTheSubscriptionGivesBack(t *testing.T) {
 	for name, failure := range map[string]error{"Canceled": context.Canceled, "wrapped": fmt.Errorf("query: %w", context.Canceled)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent, s, logs := setupBound(t)
-				_, err := watermillmw.Timeout(time.Minute)(retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+				tiered, sent, s, logs := setupBound(t)
+				_, err := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 					s.stop()
 					return nil, failure
 				}))(messageOf(s.bind(routed)))
 				require.ErrorIs(t, err, failure)
-				_, err = retry.Middleware(failing(nil))(messageOf(s.bind(routed)))
+				_, err = tiered.Middleware(failing(nil))(messageOf(s.bind(routed)))
 				require.NoError(t, err, "messages in flight may still end")
 				ended, end := context.WithCancel(routed)
 				end()
-				_, err = retry.Middleware(notCalled(t))(messageOf(s.bind(ended)))
+				_, err = tiered.Middleware(notCalled(t))(messageOf(s.bind(ended)))
 				require.ErrorIs(t, err, context.Canceled)
 				assert.Empty(t, sent.copies)
 				assert.Equal(t, 2, logs.lines("Shutting down"))
@@ -228,8 +229,8 @@ func TestMessageThatFailsWhileTheSubscriptionEndsIsRetried(t *testing.T) {
 		"an error": {errDown, "1s.orders"}, "DeadlineExceeded": {context.DeadlineExceeded, "1s.orders"}, "permanent": {backoff.Permanent(errDown), "dead.orders"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			retry, sent, s, logs := setupBound(t)
-			_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+			tiered, sent, s, logs := setupBound(t)
+			_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 				s.stop()
 				return nil, row.failure
 			})(messageOf(s.bind(routed)))
@@ -246,20 +247,20 @@ func TestContextThatAMiddlewareCancelsIsAFailure(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		t.Run(map[bool]string{true: "before the handler", false: "in the handler"}[before], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent, s, logs := setupBound(t)
+				tiered, sent, s, logs := setupBound(t)
 				ctx, cancel := context.WithCancel(s.bind(routed))
 				if before {
 					cancel()
 				}
 				began := time.Now()
-				_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 					cancel()
 					return nil, msg.Context().Err()
 				})(messageOf(ctx))
 				require.NoError(t, err)
 				assert.Zero(t, time.Since(began))
 				assert.Equal(t, "1s.orders", sent.only(t).topic)
-				assert.Equal(t, "1", sent.only(t).msg.Metadata[retrymw.FailuresKey])
+				assert.Equal(t, "1", sent.only(t).msg.Metadata[retry.FailuresKey])
 				assert.Zero(t, logs.lines("Shutting down"))
 			})
 		})
@@ -297,21 +298,21 @@ func TestMessageThatTheBackendHasTakenBackIsGivenBackAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var outcomes []retrymw.Outcome
-				retry, sent, s, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retrymw.Event) { outcomes = append(outcomes, e.Outcome) }
+				var outcomes []retry.Outcome
+				tiered, sent, s, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+					c.Observe = func(e retry.Event) { outcomes = append(outcomes, e.Outcome) }
 				})
-				want := []retrymw.Outcome{retrymw.GivenBack}
+				want := []retry.Outcome{retry.GivenBack}
 				if row.failing {
 					sent.fail = func(int) error { return errNoBroker }
-					want = []retrymw.Outcome{retrymw.Held, retrymw.GivenBack}
+					want = []retry.Outcome{retry.Held, retry.GivenBack}
 				}
 				own, taken := context.WithCancel(routed)
 				if row.before {
 					taken()
 				}
 				began := time.Now()
-				_, err := retry.Middleware(row.handle(taken))(messageOf(s.bind(own)))
+				_, err := tiered.Middleware(row.handle(taken))(messageOf(s.bind(own)))
 				require.Error(t, err)
 				assert.Empty(t, sent.copies, "not counted")
 				assert.Equal(t, row.failing, time.Since(began) == 3*time.Second)
@@ -327,14 +328,14 @@ func TestMessageThatTheBackendHasTakenBackIsGivenBackAtOnce(t *testing.T) {
 // A nil message would panic in the router's publisher, where no middleware sees it.
 func TestNilMessageIsAFailure(t *testing.T) {
 	routed := routerContext(t)
-	retry, sent := setup(t)
-	produced, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) {
+	tiered, sent := setup(t)
+	produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("bill-1", nil), nil}, nil
 	})(messageOf(routed))
 	require.NoError(t, err)
 	assert.Empty(t, produced)
 	assert.Equal(t, "1s.orders", sent.only(t).topic)
-	assert.Equal(t, retrymw.ErrNilMessage.Error(), sent.only(t).msg.Metadata[retrymw.ReasonKey])
+	assert.Equal(t, retry.ErrNilMessage.Error(), sent.only(t).msg.Metadata[retry.ReasonKey])
 }
 
 func TestFailureAfterAnAckIsLoggedAsAnError(t *testing.T) {
@@ -345,9 +346,9 @@ func TestFailureAfterAnAckIsLoggedAsAnError(t *testing.T) {
 	}{"acked": {(*message.Message).Ack, watermill.ErrorLogLevel}, "nacked": {(*message.Message).Nack, watermill.InfoLogLevel}} {
 		t.Run(name, func(t *testing.T) {
 			logs := watermill.NewCaptureLogger()
-			retry, err := retrymw.NewTieredRetry(configOf(&recorder{}), logs)
+			tiered, err := retrymw.NewTieredRetry(configOf(&recorder{}), logs)
 			require.NoError(t, err)
-			_, err = retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			_, err = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				row.settle(msg)
 				return nil, errDown
 			})(messageOf(routed))
@@ -385,7 +386,7 @@ func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {
 	for name, failure := range map[string]error{"retried": errDown, "snoozed": errLater, "requested": backoff.RetryAfter(errDown, time.Hour)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t, snoozeLater)
+				tiered, sent := setup(t, snoozeLater)
 				sent.fail = func(try int) error {
 					if try == 1 {
 						return errRefused
@@ -393,12 +394,12 @@ func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {
 					return nil
 				}
 				began := time.Now()
-				_, err := retry.Middleware(failing(failure))(messageOf(routed))
+				_, err := tiered.Middleware(failing(failure))(messageOf(routed))
 				require.NoError(t, err)
 				assert.Zero(t, time.Since(began))
 				dead := sent.only(t)
 				assert.Equal(t, "dead.orders", dead.topic)
-				assert.Equal(t, string(retrymw.DeadReasonRefused), dead.msg.Metadata[retrymw.DeadReasonKey])
+				assert.Equal(t, string(retry.DeadReasonRefused), dead.msg.Metadata[retry.DeadReasonKey])
 			})
 		})
 	}
@@ -407,7 +408,7 @@ func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {
 var errLater = errors.New("the rate limit is reached")
 
 func snoozeLater(c *retrymw.TieredRetryConfig) {
-	c.Rules = append(c.Rules, retrymw.Rule{Name: "later", If: retrymw.Is(errLater), Then: retrymw.Snooze(time.Second)})
+	c.Rules = append(c.Rules, retry.Rule{Name: "later", If: retry.Is(errLater), Then: retry.Snooze(time.Second)})
 }
 
 // No other destination can take it.
@@ -416,7 +417,7 @@ func TestDeadLetterThatThePublisherRefusesIsHeld(t *testing.T) {
 	for name, refusal := range map[string]error{"refused": errRefused, "rejected": errRejected} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t)
+				tiered, sent := setup(t)
 				began := time.Now()
 				sent.fail = func(int) error {
 					if time.Since(began) < time.Minute {
@@ -424,9 +425,9 @@ func TestDeadLetterThatThePublisherRefusesIsHeld(t *testing.T) {
 					}
 					return nil
 				}
-				_, err := retry.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routed))
+				_, err := tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routed))
 				require.NoError(t, err)
-				assert.Equal(t, string(retrymw.DeadReasonPermanent), sent.only(t).msg.Metadata[retrymw.DeadReasonKey])
+				assert.Equal(t, string(retry.DeadReasonPermanent), sent.only(t).msg.Metadata[retry.DeadReasonKey])
 				assert.GreaterOrEqual(t, time.Since(began), time.Minute)
 				assert.Less(t, sent.tries, 40, "with back-off")
 			})
@@ -446,14 +447,14 @@ func TestClosedPublisherGivesBackAtOnce(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t)
+				tiered, sent := setup(t)
 				sent.fail = func(int) error { return errClosedPublisher }
-				bound := &binding.Binding{Gate: gate.New(16), Retry: retry, Stopping: make(chan struct{})}
+				bound := &binding.Binding{Gate: gate.New(16), Retry: tiered, Stopping: make(chan struct{})}
 				if row.paces {
 					defer bound.Gate.Attach(following{})()
 				}
 				began := time.Now()
-				_, err := retry.Dispatch(failing(row.failure))(messageOf(binding.NewContext(routed, bound)))
+				_, err := tiered.Dispatch(failing(row.failure))(messageOf(binding.NewContext(routed, bound)))
 				require.ErrorIs(t, err, errDown)
 				require.ErrorIs(t, err, errClosedPublisher)
 				assert.Equal(t, row.want, time.Since(began))

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"github.com/tieredretry/watermill-retry/retry"
 	"iter"
 	"math"
 	"time"
@@ -32,10 +33,10 @@ type SimulatedMessage struct {
 // the sequence does.
 //
 // The functions of Rules are called. They get records with times by which the present time is that of the failure.
-func (t *TieredRetry) Simulate(m SimulatedMessage) iter.Seq2[time.Duration, Event] {
-	return func(yield func(time.Duration, Event) bool) {
+func (t *TieredRetry) Simulate(m SimulatedMessage) iter.Seq2[time.Duration, retry.Event] {
+	return func(yield func(time.Duration, retry.Event) bool) {
 		start := time.Now().Truncate(time.Millisecond)
-		var record Record
+		var record retry.Record
 		at, call := time.Duration(0), 0
 		for {
 			s := situation{record: record, origin: origin{topic: m.Topic, handler: m.Handler}}
@@ -78,8 +79,8 @@ func (t *TieredRetry) simulatedFailure(s *situation, err error, elapsed time.Dur
 	return f
 }
 
-func (t *TieredRetry) simulatedEvent(s *situation, d *decision, f *failure, took time.Duration, now time.Time) Event {
-	event := Event{
+func (t *TieredRetry) simulatedEvent(s *situation, d *decision, f *failure, took time.Duration, now time.Time) retry.Event {
+	event := retry.Event{
 		Outcome: d.outcome, Topic: s.origin.topic, Handler: s.origin.handler,
 		Record: d.record, Duration: took, Delay: d.delay, Spread: d.spread, Tier: d.tier, Rule: f.rule, Err: f.err,
 	}
@@ -92,7 +93,7 @@ func (t *TieredRetry) simulatedEvent(s *situation, d *decision, f *failure, took
 // final reports whether the message does not come back.
 func (d *decision) final() bool {
 	switch d.outcome {
-	case Retried, Snoozed, Parked, GivenBack:
+	case retry.Retried, retry.Snoozed, retry.Parked, retry.GivenBack:
 		return false
 	default:
 		return true
@@ -102,7 +103,7 @@ func (d *decision) final() bool {
 // comesBackAfter is how long after its decision a message is delivered again.
 func (p *policy) comesBackAfter(d *decision) time.Duration {
 	switch {
-	case d.outcome == GivenBack:
+	case d.outcome == retry.GivenBack:
 		return shutdownPause
 	case p.tiersWait:
 		return time.Duration(d.tier)

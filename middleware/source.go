@@ -9,6 +9,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Source is where the messages of a subscriber come from, and how their copies come back to it. The subscribers of a builder, of
@@ -25,8 +26,8 @@ type Source struct {
 
 	// DeclaredTiers, GenerateRetryDestination and GenerateDeadLetterDestination are those of the owner's TieredRetryConfig.
 	DeclaredTiers                 []backoff.Tier
-	GenerateRetryDestination      func(RetryDestinationParams) (Destination, error)
-	GenerateDeadLetterDestination func(DeadLetterDestinationParams) (Destination, error)
+	GenerateRetryDestination      func(RetryDestinationParams) (retry.Destination, error)
+	GenerateDeadLetterDestination func(DeadLetterDestinationParams) (retry.Destination, error)
 
 	// MaxWait is how long a message may stay unacknowledged while its handler is paused. 0: TieredRetryConfig.MaxHold.
 	MaxWait time.Duration

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // sourceOf returns the source of a consumer group whose queues have its name.
@@ -21,11 +22,11 @@ func sourceOf(group string, tiers ...backoff.Tier) *retrymw.Source {
 	return &retrymw.Source{
 		Owner: group, Broker: "amqp://localhost retry", Name: "the builder of " + group, Subscribe: "use its SubscriberConfig",
 		DeclaredTiers: tiers,
-		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retrymw.Destination, error) {
-			return retrymw.Destination{Topic: p.Tier.String() + "." + p.Topic + "_" + group}, nil
+		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: p.Tier.String() + "." + p.Topic + "_" + group}, nil
 		},
-		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retrymw.Destination, error) {
-			return retrymw.Destination{Topic: "dead." + p.Topic + "_" + group}, nil
+		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: "dead." + p.Topic + "_" + group}, nil
 		},
 	}
 }
@@ -52,10 +53,10 @@ func TestCopiesGoToTheSourceOfTheMessage(t *testing.T) {
 		"another group, more tiers": {from(sourceOf("analytics", append(tiers, backoff.Tier(time.Hour))...)), errDown, "1s.orders_analytics"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = email })
+			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = email })
 			msg := messageOf(ctx)
 			row.bind(msg)
-			_, err := retry.Middleware(failing(row.err))(msg)
+			_, err := tiered.Middleware(failing(row.err))(msg)
 			require.NoError(t, err)
 			assert.Equal(t, row.want, sent.only(t).topic)
 		})
@@ -82,9 +83,9 @@ func TestWrongSourceIsRefused(t *testing.T) {
 				sent := &recorder{}
 				config := configOf(sent)
 				config.Source, config.MaxHold = email, 2*time.Minute
-				retry, err := retrymw.NewTieredRetry(config, logs)
+				tiered, err := retrymw.NewTieredRetry(config, logs)
 				require.NoError(t, err)
-				for _, h := range []message.HandlerFunc{retry.Middleware(notCalled(t)), retry.Dispatch(notCalled(t))} {
+				for _, h := range []message.HandlerFunc{tiered.Middleware(notCalled(t)), tiered.Dispatch(notCalled(t))} {
 					msg := messageOf(ctx)
 					row.bind(msg)
 					begin := time.Now()
@@ -103,12 +104,12 @@ func TestWrongSourceIsRefused(t *testing.T) {
 }
 
 func TestSettledMessageIsNotRefused(t *testing.T) {
-	retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
 		c.Source, c.MaxHold = sourceOf("email", c.Schedule.Tiers()...), time.Millisecond
 	})
 	msg := messageOf(routerContext(t))
 	msg.Ack()
-	_, err := retry.Middleware(failing(errDown))(msg)
+	_, err := tiered.Middleware(failing(errDown))(msg)
 	require.ErrorIs(t, err, errDown)
 	assert.Empty(t, sent.copies)
 }
@@ -116,11 +117,11 @@ func TestSettledMessageIsNotRefused(t *testing.T) {
 func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email", c.Schedule.Tiers()...) })
+		tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email", c.Schedule.Tiers()...) })
 		ctx, cancel := context.WithCancel(routed)
 		time.AfterFunc(3*time.Second, cancel)
 		begin := time.Now()
-		_, err := retry.Middleware(notCalled(t))(messageOf(ctx))
+		_, err := tiered.Middleware(notCalled(t))(messageOf(ctx))
 		require.Error(t, err)
 		assert.Less(t, time.Since(begin), 5*time.Second)
 	})
@@ -132,7 +133,7 @@ func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
 	for name, source := range map[string]*retrymw.Source{"no copy": sourceOf("email", configOf(&recorder{}).Schedule.Tiers()...), "wrong source": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email", c.Schedule.Tiers()...) })
+				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email", c.Schedule.Tiers()...) })
 				sent.fail = func(int) error { return errDown }
 				stopping, stop := context.WithTimeout(t.Context(), 3*time.Second)
 				defer stop()
@@ -142,7 +143,7 @@ func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
 				}
 				msg := messageOf(binding.NewContext(routed, b))
 				begin := time.Now()
-				_, err := retry.Middleware(failing(errDown))(msg)
+				_, err := tiered.Middleware(failing(errDown))(msg)
 				require.Error(t, err)
 				assert.Equal(t, 3*time.Second, time.Since(begin))
 			})
@@ -166,9 +167,9 @@ func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
 
 func TestSuccessOfABoundMessageDoesNotAllocate(t *testing.T) {
 	email := sourceOf("email", configOf(&recorder{}).Schedule.Tiers()...)
-	retry, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = email })
-	for name, h := range map[string]message.HandlerFunc{"Middleware": retry.Middleware(succeed), "Dispatch": retry.Dispatch(succeed)} {
-		msg := messageOf(binding.NewContext(routerContext(t), &binding.Binding{Source: email, Retry: retry}))
+	tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = email })
+	for name, h := range map[string]message.HandlerFunc{"Middleware": tiered.Middleware(succeed), "Dispatch": tiered.Dispatch(succeed)} {
+		msg := messageOf(binding.NewContext(routerContext(t), &binding.Binding{Source: email, Retry: tiered}))
 		assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }), name)
 	}
 }

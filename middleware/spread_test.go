@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errSpread = errors.New("the bank is down")
@@ -43,12 +44,12 @@ func TestJitterChoosesTheDelayByChance(t *testing.T) {
 
 		p := spreadPolicy(true)
 		d := p.decide(&s, &f, now)
-		assert.Equal(t, []any{Retried, backoff.Tier(lane), lane, 875 * time.Millisecond, now.Add(lane), time.Duration(0)},
+		assert.Equal(t, []any{retry.Retried, backoff.Tier(lane), lane, 875 * time.Millisecond, now.Add(lane), time.Duration(0)},
 			[]any{d.outcome, d.tier, d.delay, d.spread, d.record.DueAt, d.record.Remaining}, "%v, tiers wait", row.chance)
 
 		p = spreadPolicy(false)
 		d = p.decide(&s, &f, now)
-		assert.Equal(t, []any{Retried, backoff.Tier(lane), due, time.Second, now.Add(due), time.Duration(0)},
+		assert.Equal(t, []any{retry.Retried, backoff.Tier(lane), due, time.Second, now.Add(due), time.Duration(0)},
 			[]any{d.outcome, d.tier, d.delay, d.spread, d.record.DueAt, d.record.Remaining}, "%v, due times", row.chance)
 	}
 }
@@ -65,20 +66,20 @@ func TestOnlyDelaysOfASchedulesAreSpread(t *testing.T) {
 		spread  bool
 	}{
 		"schedule":                    {f: failure{err: errSpread}, want: 5 * time.Second, spread: true},
-		"retry with":                  {f: failure{err: errSpread, action: RetryWith(other)}, want: 2 * time.Second, spread: true},
+		"retry with":                  {f: failure{err: errSpread, action: retry.RetryWith(other)}, want: 2 * time.Second, spread: true},
 		"requested":                   {f: failure{err: errSpread, requested: 6 * time.Second}, want: 6 * time.Second},
-		"requested, retry with":       {f: failure{err: errSpread, requested: 6 * time.Second, action: RetryWith(other)}, want: 6 * time.Second},
+		"requested, retry with":       {f: failure{err: errSpread, requested: 6 * time.Second, action: retry.RetryWith(other)}, want: 6 * time.Second},
 		"requested, the tier's delay": {f: failure{err: errSpread, requested: 5 * time.Second}, want: 5 * time.Second},
-		"retry after":                 {f: failure{err: errSpread, action: RetryAfter(5 * time.Second)}, want: 5 * time.Second},
-		"snooze":                      {f: failure{err: errSpread, action: Snooze(5 * time.Second)}, want: 5 * time.Second},
-		"pause":                       {f: failure{err: errSpread, action: Pause(5 * time.Second)}, want: 5 * time.Second},
+		"retry after":                 {f: failure{err: errSpread, action: retry.RetryAfter(5 * time.Second)}, want: 5 * time.Second},
+		"snooze":                      {f: failure{err: errSpread, action: retry.Snooze(5 * time.Second)}, want: 5 * time.Second},
+		"pause":                       {f: failure{err: errSpread, action: retry.Pause(5 * time.Second)}, want: 5 * time.Second},
 		"a probe":                     {f: failure{err: errSpread}, probe: true, want: time.Second},
 		"arrives, delayed":            {delayed: 5 * time.Second, want: 5 * time.Second},
 	} {
 		for _, tiersWait := range []bool{true, false} {
 			p := (&TieredRetryConfig{
 				Schedule: backoff.Schedule{5 * time.Second}, ExtraTiers: []time.Duration{time.Second}, Jitter: 0.5, TiersWait: tiersWait,
-				Rules: []Rule{{Then: RetryWith(other)}}, MaxDelay: time.Minute,
+				Rules: []retry.Rule{{Then: retry.RetryWith(other)}}, MaxDelay: time.Minute,
 			}).policy()
 			longest := time.Duration(0)
 			for i := range 64 {
@@ -123,12 +124,12 @@ func TestLaneThatRefusesIsReplaced(t *testing.T) {
 		var tried []string
 		for {
 			d := p.decide(&s, &f, now)
-			if d.outcome == DeadLettered {
-				assert.Equal(t, DeadReasonNoTier, d.record.DeadReason)
+			if d.outcome == retry.DeadLettered {
+				assert.Equal(t, retry.DeadReasonNoTier, d.record.DeadReason)
 				tried = append(tried, string(d.outcome))
 				break
 			}
-			require.Equal(t, Retried, d.outcome)
+			require.Equal(t, retry.Retried, d.outcome)
 			require.GreaterOrEqual(t, d.delay, 5*time.Second, "never early")
 			require.Equal(t, now.Add(d.delay), d.record.DueAt)
 			if tiersWait {
@@ -146,12 +147,12 @@ func TestJitterAndMaxAge(t *testing.T) {
 	t.Parallel()
 	p := spreadPolicy(true)
 	p.maxAge = 5500 * time.Millisecond
-	for chance, want := range map[float64]Outcome{0: Retried, 0.5: Retried, 0.7: DeadLettered} {
+	for chance, want := range map[float64]retry.Outcome{0: retry.Retried, 0.5: retry.Retried, 0.7: retry.DeadLettered} {
 		d := p.decide(&situation{called: true, chance: chance}, &failure{err: errSpread}, time.Now())
 		assert.Equal(t, want, d.outcome, "%v", chance)
 	}
 	d := p.decide(&situation{called: true, chance: 0.7}, &failure{err: errSpread}, time.Now())
-	assert.Equal(t, DeadReasonExpired, d.record.DeadReason)
+	assert.Equal(t, retry.DeadReasonExpired, d.record.DeadReason)
 }
 
 // Schedules, jitters and chances of any size: only ever longer, and by less than the jitter.
@@ -163,7 +164,7 @@ func TestSpreadIsOnlyEverLonger(t *testing.T) {
 		tiersWait := rand.IntN(2) == 0
 		p := (&TieredRetryConfig{Schedule: backoff.Schedule{delay}, Jitter: jitter, TiersWait: tiersWait}).policy()
 		d := p.decide(&situation{called: true, chance: rand.Float64()}, &failure{err: errSpread}, time.Now())
-		require.Equal(t, Retried, d.outcome)
+		require.Equal(t, retry.Retried, d.outcome)
 		require.GreaterOrEqual(t, d.delay, delay)
 		require.LessOrEqual(t, d.delay, delay+d.spread)
 		require.LessOrEqual(t, d.spread, time.Duration(float64(delay)*jitter)+time.Millisecond)

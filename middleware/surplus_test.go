@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestAtMostHalfOfTheConcurrencyHolds for longer than a reconnect takes: the other messages in flight are given back.
@@ -27,9 +28,9 @@ func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
 				handler, began := gate.New(16), time.Now()
 				defer handler.Attach(following{})() // as RabbitMQ's subscriber: messages do not wait before the handler
 				var mu sync.Mutex
-				events := map[retrymw.Outcome]int{}
-				retry, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retrymw.Event) { mu.Lock(); defer mu.Unlock(); events[e.Outcome]++ }
+				events := map[retry.Outcome]int{}
+				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+					c.Observe = func(e retry.Event) { mu.Lock(); defer mu.Unlock(); events[e.Outcome]++ }
 				})
 				sent.fail = func(int) error {
 					if time.Since(began) < outage {
@@ -37,12 +38,12 @@ func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
 					}
 					return nil
 				}
-				bound := &binding.Binding{Gate: handler, Retry: retry, Stopping: make(chan struct{})}
+				bound := &binding.Binding{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
 				var all sync.WaitGroup
 				var back int
 				for range 16 {
 					all.Go(func() {
-						if _, err := retry.Dispatch(failing(errDown))(messageOf(binding.NewContext(ctx, bound))); err != nil {
+						if _, err := tiered.Dispatch(failing(errDown))(messageOf(binding.NewContext(ctx, bound))); err != nil {
 							require.ErrorIs(t, err, errDown)
 							assert.ErrorContains(t, err, "half of its Concurrency")
 							assert.LessOrEqual(t, time.Since(began), givesBack)
@@ -63,7 +64,7 @@ func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
 				assert.Empty(t, handler.Paused())
 				assert.Equal(t, 8, back)
 				assert.Len(t, sent.copies, 8)
-				assert.Equal(t, map[retrymw.Outcome]int{retrymw.Held: 16, retrymw.GivenBack: 8, retrymw.Retried: 8}, events)
+				assert.Equal(t, map[retry.Outcome]int{retry.Held: 16, retry.GivenBack: 8, retry.Retried: 8}, events)
 			})
 		})
 	}
@@ -94,7 +95,7 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler, began := gate.New(1), time.Now()
 		defer handler.Attach(following{})()
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		var tries []time.Duration
 		sent.fail = func(int) error {
 			tries = append(tries, time.Since(began))
@@ -103,13 +104,13 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 			}
 			return nil
 		}
-		bound := &binding.Binding{Gate: handler, Retry: retry, Stopping: make(chan struct{})}
+		bound := &binding.Binding{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
 		done := make(chan error)
 		aside := make(chan struct{}, 1)
 		go func() {
 			own := binding.NewContext(ctx, bound)
 			binding.Offer(own, aside)
-			_, err := retry.Dispatch(failing(errDown))(messageOf(own))
+			_, err := tiered.Dispatch(failing(errDown))(messageOf(own))
 			done <- err
 		}()
 		time.Sleep(90 * time.Second)
@@ -120,8 +121,8 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 		assert.Zero(t, handler.Held())
 		assert.Equal(t, []time.Duration{0, 0, 0, time.Minute, 2 * time.Minute, 3 * time.Minute}, tries, "retry, dead letter, its last form")
 		letter := sent.only(t).msg
-		assert.Equal(t, refusedForGood{}.Error(), letter.Metadata[retrymw.LeftOffKey])
-		assert.Equal(t, string(retrymw.DeadReasonRefused), letter.Metadata[retrymw.DeadReasonKey])
+		assert.Equal(t, refusedForGood{}.Error(), letter.Metadata[retry.LeftOffKey])
+		assert.Equal(t, string(retry.DeadReasonRefused), letter.Metadata[retry.DeadReasonKey])
 	})
 }
 
@@ -132,14 +133,14 @@ func TestTooManyMessagesThatAreRefusedForGood(t *testing.T) {
 		const most = 16
 		handler := gate.New(1)
 		defer handler.Attach(following{})()
-		retry, sent := setup(t)
+		tiered, sent := setup(t)
 		sent.fail = func(int) error { return refusedForGood{} }
 		stopping := make(chan struct{})
-		bound := &binding.Binding{Gate: handler, Retry: retry, Stopping: stopping}
+		bound := &binding.Binding{Gate: handler, Retry: tiered, Stopping: stopping}
 		handle := func() error {
 			own := binding.NewContext(ctx, bound)
 			binding.Offer(own, make(chan struct{}, 1))
-			_, err := retry.Dispatch(failing(errDown))(messageOf(own))
+			_, err := tiered.Dispatch(failing(errDown))(messageOf(own))
 			return err
 		}
 		var all sync.WaitGroup

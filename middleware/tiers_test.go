@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // byTopic is a publisher that fails by topic. It keeps what it was given and when.
@@ -44,7 +45,7 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 		failure error
 		errs    map[string]error
 		tried   []string
-		dead    retrymw.DeadReason
+		dead    retry.DeadReason
 		rest    string
 	}{
 		"the next longer tier":   {errDown, map[string]error{"1s": errRejected}, []string{"1s", "5s"}, "", ""},
@@ -52,22 +53,22 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 		"a shorter tier":         {backoff.RetryAfter(errDown, time.Minute), map[string]error{"1m": errRejected}, []string{"1m", "5s"}, "", "55s"},
 		"the shortest tier":      {backoff.RetryAfter(errDown, time.Minute), map[string]error{"1m": errRejected, "5s": errRejected}, []string{"1m", "5s", "1s"}, "", "59s"},
 		"longer first":           {backoff.RetryAfter(errDown, 5*time.Second), map[string]error{"1m": errRejected, "5s": errRejected}, []string{"5s", "1m", "1s"}, "", "4s"},
-		"the dead-letter queue":  {errDown, map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}, []string{"1s", "5s", "1m", "dead"}, retrymw.DeadReasonNoTier, ""},
+		"the dead-letter queue":  {errDown, map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}, []string{"1s", "5s", "1m", "dead"}, retry.DeadReasonNoTier, ""},
 		"of a snooze":            {errLater, map[string]error{"1s": errRejected}, []string{"1s", "5s"}, "", ""},
-		"a later tier too large": {errDown, map[string]error{"1s": errRejected, "5s": errTooLarge{errNoBroker}}, []string{"1s", "5s", "dead"}, retrymw.DeadReasonTooLarge, ""},
-		"a later tier refuses":   {errDown, map[string]error{"1s": errRejected, "5s": errRefused}, []string{"1s", "5s", "dead"}, retrymw.DeadReasonRefused, ""},
+		"a later tier too large": {errDown, map[string]error{"1s": errRejected, "5s": errTooLarge{errNoBroker}}, []string{"1s", "5s", "dead"}, retry.DeadReasonTooLarge, ""},
+		"a later tier refuses":   {errDown, map[string]error{"1s": errRejected, "5s": errRefused}, []string{"1s", "5s", "dead"}, retry.DeadReasonRefused, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var events []retrymw.Event
+				var events []retry.Event
 				sent := &byTopic{errs: row.errs, began: time.Now()}
 				config := configOf(sent)
 				tiersWait(&config)
 				snoozeLater(&config)
 				observing(&events)(&config)
-				retry, err := retrymw.NewTieredRetry(config, nil)
+				tiered, err := retrymw.NewTieredRetry(config, nil)
 				require.NoError(t, err)
-				_, err = retry.Middleware(failing(row.failure))(messageOf(ctx))
+				_, err = tiered.Middleware(failing(row.failure))(messageOf(ctx))
 				require.NoError(t, err)
 				assert.Zero(t, time.Since(sent.began), "at once")
 				for i, want := range row.tried {
@@ -75,11 +76,11 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 				}
 				assert.Equal(t, row.tried, sent.tried)
 				metadata := sent.only(t).msg.Metadata
-				assert.Equal(t, string(row.dead), metadata[retrymw.DeadReasonKey])
-				assert.Equal(t, row.rest, metadata[retrymw.RemainingKey])
+				assert.Equal(t, string(row.dead), metadata[retry.DeadReasonKey])
+				assert.Equal(t, row.rest, metadata[retry.RemainingKey])
 				require.Len(t, events, 1)
 				assert.Equal(t, sent.only(t).topic, events[0].Destination.Topic)
-				record, _ := retrymw.ReadRecord(metadata)
+				record, _ := retry.ReadRecord(metadata)
 				if row.dead == "" {
 					assert.Equal(t, events[0].Delay, time.Until(record.DueAt), "the due time is that of the tier")
 				}
@@ -93,14 +94,14 @@ func TestParkedMessageIsNotLostIfAllTiersRefuse(t *testing.T) {
 	sent := &byTopic{errs: map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}}
 	config := configOf(sent)
 	tiersWait(&config)
-	retry, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := retrymw.NewTieredRetry(config, nil)
 	require.NoError(t, err)
 	msg := messageOf(ctx)
-	retrymw.Record{Failures: 1, Topic: topic, Reason: "before", Remaining: time.Minute}.Write(msg.Metadata)
-	_, err = retry.Middleware(notCalled(t))(msg)
+	retry.Record{Failures: 1, Topic: topic, Reason: "before", Remaining: time.Minute}.Write(msg.Metadata)
+	_, err = tiered.Middleware(notCalled(t))(msg)
 	require.NoError(t, err)
-	record, _ := retrymw.ReadRecord(sent.only(t).msg.Metadata)
-	assert.Equal(t, retrymw.DeadReasonNoTier, record.DeadReason)
+	record, _ := retry.ReadRecord(sent.only(t).msg.Metadata)
+	assert.Equal(t, retry.DeadReasonNoTier, record.DeadReason)
 	assert.Equal(t, "before", record.Reason)
 	assert.Equal(t, 1, record.Failures)
 	assert.Zero(t, record.Remaining)
@@ -136,23 +137,23 @@ func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var outcomes []retrymw.Outcome
+				var outcomes []retry.Outcome
 				sent := &byTopic{errs: row.errs, takes: row.takes, began: time.Now()}
 				config := configOf(sent)
 				tiersWait(&config)
 				config.MaxHold = row.hold
-				config.Observe = func(e retrymw.Event) { outcomes = append(outcomes, e.Outcome) }
-				retry, err := retrymw.NewTieredRetry(config, nil)
+				config.Observe = func(e retry.Event) { outcomes = append(outcomes, e.Outcome) }
+				tiered, err := retrymw.NewTieredRetry(config, nil)
 				require.NoError(t, err)
-				_, err = retry.Middleware(failing(errDown))(messageOf(ctx))
+				_, err = tiered.Middleware(failing(errDown))(messageOf(ctx))
 				if row.err {
 					require.ErrorIs(t, err, errDown)
 					require.ErrorContains(t, err, "held for MaxHold")
 					assert.Equal(t, row.hold, time.Since(sent.began), "MaxHold is over all of it")
-					assert.Equal(t, []retrymw.Outcome{retrymw.Held, retrymw.GivenBack}, outcomes, "held once")
+					assert.Equal(t, []retry.Outcome{retry.Held, retry.GivenBack}, outcomes, "held once")
 				} else {
 					require.NoError(t, err)
-					assert.Equal(t, []retrymw.Outcome{retrymw.Held, retrymw.Retried}, outcomes)
+					assert.Equal(t, []retry.Outcome{retry.Held, retry.Retried}, outcomes)
 				}
 				assert.Equal(t, row.tried, sent.tried)
 			})
@@ -164,9 +165,9 @@ func TestDeadLetterThatIsNotConfirmedIsTriedOnceAMinute(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		sent := &byTopic{errs: map[string]error{"dead": errUnconfirmed}, takes: 30 * time.Second, began: time.Now()}
-		retry, err := retrymw.NewTieredRetry(configOf(sent), nil)
+		tiered, err := retrymw.NewTieredRetry(configOf(sent), nil)
 		require.NoError(t, err)
-		_, err = retry.Middleware(failing(backoff.Permanent(errDown)))(messageOf(ctx))
+		_, err = tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(ctx))
 		require.ErrorContains(t, err, "held for MaxHold")
 		var want []string
 		for minute := range 11 {
@@ -180,11 +181,11 @@ func TestDeadLetterThatIsNotConfirmedIsTriedOnceAMinute(t *testing.T) {
 func TestShutdownEndsTheHoldOfAnUnconfirmedCopy(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent, s, _ := setupBound(t)
+		tiered, sent, s, _ := setupBound(t)
 		sent.fail = func(int) error { return errUnconfirmed }
 		began := time.Now()
 		time.AfterFunc(10*time.Second, s.stop)
-		_, err := retry.Middleware(failing(errDown))(messageOf(s.bind(routed)))
+		_, err := tiered.Middleware(failing(errDown))(messageOf(s.bind(routed)))
 		require.ErrorIs(t, err, errDown)
 		assert.Equal(t, 10*time.Second, time.Since(began))
 		assert.Equal(t, 1, sent.tries)
@@ -195,7 +196,7 @@ func TestShutdownEndsTheHoldOfAnUnconfirmedCopy(t *testing.T) {
 func TestHeldMessagesCloseTheGate(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		retry, sent, s, _ := setupBound(t)
+		tiered, sent, s, _ := setupBound(t)
 		s.binding.Gate = gate.New(4)
 		open := make(chan struct{})
 		sent.fail = func(int) error {
@@ -210,7 +211,7 @@ func TestHeldMessagesCloseTheGate(t *testing.T) {
 		for held := range 2 {
 			assert.Equal(t, gate.None, s.binding.Gate.Limit())
 			go func() {
-				_, err := retry.Middleware(failing(errDown))(messageOf(s.bind(routed)))
+				_, err := tiered.Middleware(failing(errDown))(messageOf(s.bind(routed)))
 				done <- err
 			}()
 			time.Sleep(time.Minute)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // wait is what a message has waited for.
@@ -24,13 +25,13 @@ type wait struct {
 // of the host of each round is wrong by what clock returns.
 func simulate(t *testing.T, p *policy, requested time.Duration, clock func() time.Duration) (w wait) {
 	t.Helper()
-	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	now := time.Now()
 	from := origin{topic: "orders", handler: "billing"}
-	var retry TieredRetry
-	f := retry.failureOf(backoff.RetryAfter(errors.New("the bank is down"), requested))
+	var tiered TieredRetry
+	f := tiered.failureOf(backoff.RetryAfter(errors.New("the bank is down"), requested))
 	host := now.Add(clock())
 	d := p.decide(&situation{origin: from, called: true}, &f, host)
-	require.Equal(t, Retried, d.outcome)
+	require.Equal(t, retry.Retried, d.outcome)
 	type promise struct{ at, delay time.Duration }
 	var promises []promise
 	for {
@@ -47,16 +48,18 @@ func simulate(t *testing.T, p *policy, requested time.Duration, clock func() tim
 		w.tiers = append(w.tiers, d.tier)
 		w.waited += time.Duration(d.tier)
 		metadata := message.Metadata{}
-		d.record.write(metadata)
+		d.record.Write(metadata)
 		host = now.Add(w.waited + clock())
 		s := situation{origin: from}
-		require.True(t, s.record.read(metadata, host), "%v", metadata)
+		var found bool
+		s.record, found = retry.ReadRecord(metadata)
+		require.True(t, found, "%v", metadata)
 		assert.Equal(t, d.record.Remaining, s.record.Remaining, "no part is lost when it is written")
 		rest := s.record.Remaining
 		if d = p.decide(&s, &failure{}, host); d.outcome == "" {
 			break
 		}
-		require.Equal(t, Parked, d.outcome)
+		require.Equal(t, retry.Parked, d.outcome)
 		require.Less(t, d.record.Remaining, rest, "it circles")
 	}
 	for _, promised := range promises {
@@ -237,21 +240,18 @@ func FuzzForgedRemaining(f *testing.F) {
 	}
 	p := policyOf([]backoff.Tier{backoff.Tier(time.Hour), backoff.Tier(8760 * time.Hour)})
 	f.Fuzz(func(t *testing.T, text string) {
-		now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-		metadata := message.Metadata{FailuresKey: "1", TopicKey: "orders", RemainingKey: text}
+		now := time.Now()
+		metadata := message.Metadata{retry.FailuresKey: "1", retry.TopicKey: "orders", retry.RemainingKey: text}
 		var waited time.Duration
 		for round := 0; ; round++ {
-			s := situation{origin: origin{topic: "orders"}}
-			if !s.record.read(metadata, now.Add(waited)) {
-				s.record = Record{}
-			}
+			s := situation{origin: origin{topic: "orders"}, record: recordOn("orders", metadata)}
 			d := p.decide(&s, &failure{}, now.Add(waited))
 			if d.outcome == "" {
 				break
 			}
 			waited += time.Duration(d.tier)
 			metadata = message.Metadata{}
-			d.record.write(metadata)
+			d.record.Write(metadata)
 			if round > 10+8760 {
 				t.Fatalf("%q circles", text)
 			}

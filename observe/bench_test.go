@@ -12,26 +12,26 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // observers are those that are measured, on a backend.
 var observers = []struct {
 	name, system string
-	observer     func() middleware.Observer // nil: none
+	observer     func() retry.Observer // nil: none
 }{
 	{"without", "rabbitmq", nil},
-	{"prometheus", "rabbitmq", func() middleware.Observer { return observe.Prometheus(prometheus.NewRegistry()) }},
-	{"prometheus-other-backends", "nats", func() middleware.Observer { return observe.Prometheus(prometheus.NewRegistry()) }},
-	{"opentelemetry", "rabbitmq", func() middleware.Observer {
+	{"prometheus", "rabbitmq", func() retry.Observer { return observe.Prometheus(prometheus.NewRegistry()) }},
+	{"prometheus-other-backends", "nats", func() retry.Observer { return observe.Prometheus(prometheus.NewRegistry()) }},
+	{"opentelemetry", "rabbitmq", func() retry.Observer {
 		return observe.OpenTelemetry(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())), nil)
 	}},
-	{"traces", "rabbitmq", func() middleware.Observer { return observe.OpenTelemetry(nil, sdktrace.NewTracerProvider()) }},
+	{"traces", "rabbitmq", func() retry.Observer { return observe.OpenTelemetry(nil, sdktrace.NewTracerProvider()) }},
 }
 
 // success returns a delivery of a message whose handler succeeds.
-func success(t testing.TB, system string, observer func() middleware.Observer) func() {
+func success(t testing.TB, system string, observer func() retry.Observer) func() {
 	a := newApp(t)
 	if a.system = system; observer != nil {
 		a.observe(observer())
@@ -74,11 +74,11 @@ func BenchmarkScrape(b *testing.B) {
 	registry := prometheus.NewRegistry()
 	a := newApp(b)
 	a.observe(observe.Prometheus(registry))
-	var all []middleware.SubscriptionHealth
+	var all []retry.SubscriptionHealth
 	for i := range 100 {
 		name := fmt.Sprintf("handler-%d", i)
 		topic := "topic-" + name
-		all = append(all, middleware.SubscriptionHealth{Name: name, Topic: topic, Queue: topic, Consuming: true, Concurrency: 16})
+		all = append(all, retry.SubscriptionHealth{Name: name, Topic: topic, Queue: topic, Consuming: true, Concurrency: 16})
 		a.deliver(newMessage(from(topic, name)), nil)
 		a.deliver(newMessage(from(topic, name)), errors.New("the bank is down"), nil)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // metrics are the metrics of all Connections of an observer.
@@ -48,7 +48,7 @@ func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
 }
 
 // attach returns the hooks for a Connection.
-func (m *metrics) attach(observed middleware.Observed) middleware.Hooks {
+func (m *metrics) attach(observed retry.Observed) retry.Hooks {
 	if observed.Logger == nil {
 		observed.Logger = watermill.NopLogger{}
 	}
@@ -56,10 +56,10 @@ func (m *metrics) attach(observed middleware.Observed) middleware.Hooks {
 		Observed: observed, config: m.config, totals: newTotals(m.config.MaxSeries), counts: observed.System == "rabbitmq",
 	}
 	c.looks = newLooks(observed, m.config)
-	hooks := middleware.Hooks{Event: m.event, Published: m.published}
+	hooks := retry.Hooks{Event: m.event, Published: m.published}
 	if !c.counts {
 		c.flights = newFlights(m.config.MaxSeries)
-		hooks = join(hooks, middleware.Hooks{Begin: c.flights.begin, Event: c.flights.event})
+		hooks = join(hooks, retry.Hooks{Begin: c.flights.begin, Event: c.flights.event})
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // pauseReasons are those of SubscriptionHealth.Paused.
@@ -13,7 +13,7 @@ var pauseReasons = []string{"paused", "failing", "holding"}
 
 // connection is a Connection that is measured.
 type connection struct {
-	middleware.Observed
+	retry.Observed
 	config  Config
 	counts  bool // Health counts deliveries and messages in flight
 	totals  totals
@@ -55,7 +55,7 @@ func (c *connection) gather(to figures, now time.Time, look bool) {
 }
 
 // subscription adds the values of one. Those of a handler have the same holding and pauses.
-func (c *connection) subscription(to figures, s *middleware.SubscriptionHealth) {
+func (c *connection) subscription(to figures, s *retry.SubscriptionHealth) {
 	handler, both := labels{s.Name}, labels{s.Topic, s.Name}
 	to.add(holding, largest, float64(s.Holding), handler)
 	for _, reason := range pauseReasons {
@@ -77,7 +77,7 @@ func (c *connection) subscription(to figures, s *middleware.SubscriptionHealth) 
 func one(yes bool) float64 { return either[float64](yes, 1, 0) }
 
 // addWaiting adds what waits.
-func addWaiting(to figures, all []middleware.Waiting, now time.Time) {
+func addWaiting(to figures, all []retry.Waiting, now time.Time) {
 	for _, w := range all {
 		tier := ""
 		if w.Tier != 0 {

@@ -20,24 +20,24 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestGaugesAreThoseOfTheHandler(t *testing.T) {
 	t.Parallel()
 	a := newApp(t)
 	a.subscriptions( // the holding and the pauses are those of the handler
-		middleware.SubscriptionHealth{
+		retry.SubscriptionHealth{
 			Name: handler, Topic: "orders", Consuming: true, InFlight: 3, Concurrency: 16, Holding: 2, Paused: []string{"failing", "paused"},
 		},
-		middleware.SubscriptionHealth{
+		retry.SubscriptionHealth{
 			Name: handler, Topic: "returns", InFlight: 4, Concurrency: 16, Holding: 2, Paused: []string{"failing", "paused"},
 		},
-		middleware.SubscriptionHealth{Name: "mail", Topic: "orders", Consuming: true},
-		middleware.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},
-		middleware.SubscriptionHealth{Name: "mail", Topic: "letters"},
-		middleware.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},
+		retry.SubscriptionHealth{Name: "mail", Topic: "orders", Consuming: true},
+		retry.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},
+		retry.SubscriptionHealth{Name: "mail", Topic: "letters"},
+		retry.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},
 	)
 	registry := register(t, observe.Config{}, a)
 	for name, want := range map[string][]string{
@@ -77,9 +77,9 @@ func TestCountersOutliveASubscription(t *testing.T) {
 		{[]uint64{60, 0}, 80},    // another one
 		{[]uint64{1, 70, 5}, 96}, // one has ended, or not
 	} {
-		var all []middleware.SubscriptionHealth
+		var all []retry.SubscriptionHealth
 		for _, n := range step.deliveries {
-			all = append(all, middleware.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: n, Redeliveries: n / 2, Reconnects: n})
+			all = append(all, retry.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: n, Redeliveries: n / 2, Reconnects: n})
 		}
 		a.subscriptions(all...)
 		want := []string{fmt.Sprintf(`{handler="billing",topic="orders"} %d.0`, step.want)}
@@ -94,17 +94,17 @@ func TestSeveralConnectionsShareAnObserver(t *testing.T) {
 		var apps []*app
 		for i := range 2 {
 			a := newApp(t)
-			a.health = func() middleware.Health {
-				return middleware.Health{
-					Links: []middleware.LinkHealth{{Name: "consuming", Connected: true, Reconnects: 1}, {Name: "publishing", Connected: i == 0, Reconnects: i}},
-					Subscriptions: []middleware.SubscriptionHealth{
+			a.health = func() retry.Health {
+				return retry.Health{
+					Links: []retry.LinkHealth{{Name: "consuming", Connected: true, Reconnects: 1}, {Name: "publishing", Connected: i == 0, Reconnects: i}},
+					Subscriptions: []retry.SubscriptionHealth{
 						{Name: handler, Topic: topic, InFlight: 1 + i, Concurrency: 16, Deliveries: 10, Consuming: true},
 						{Name: fmt.Sprint("own ", i), Topic: topic, InFlight: 1},
 					},
 				}
 			}
-			a.waiting = func(context.Context) ([]middleware.Waiting, error) {
-				return []middleware.Waiting{{Kind: middleware.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 5 + i}}, nil
+			a.waiting = func(context.Context) ([]retry.Waiting, error) {
+				return []retry.Waiting{{Kind: retry.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 5 + i}}, nil
 			}
 			apps = append(apps, a)
 		}
@@ -159,9 +159,9 @@ func TestLabelsOfSeveralConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	apps := []*app{newApp(t), newApp(t)}
 	for i, a := range apps {
-		var all []middleware.SubscriptionHealth
+		var all []retry.SubscriptionHealth
 		for n := range 10 {
-			all = append(all, middleware.SubscriptionHealth{Name: fmt.Sprintf("handler %d.%d", i, n), Topic: topic, InFlight: 1})
+			all = append(all, retry.SubscriptionHealth{Name: fmt.Sprintf("handler %d.%d", i, n), Topic: topic, InFlight: 1})
 		}
 		a.subscriptions(all...)
 	}
@@ -170,7 +170,7 @@ func TestLabelsOfSeveralConnectionsAreBounded(t *testing.T) {
 		assert.Equal(t, []string{`{handler="handler 0.0"} 1.0`, `{handler="handler 0.1"} 1.0`, `{handler="handler 0.2"} 1.0`, `{handler="other"} 17.0`},
 			samples(t, registry, "watermill_retry_in_flight"))
 	}
-	apps[0].subscriptions(middleware.SubscriptionHealth{Name: "handler 0.0", Topic: topic, InFlight: 1})
+	apps[0].subscriptions(retry.SubscriptionHealth{Name: "handler 0.0", Topic: topic, InFlight: 1})
 	assert.Equal(t, []string{`{handler="handler 0.0"} 1.0`, `{handler="handler 1.0"} 1.0`, `{handler="handler 1.1"} 1.0`, `{handler="other"} 8.0`},
 		samples(t, registry, "watermill_retry_in_flight"))
 }
@@ -181,8 +181,8 @@ func TestWhatRelaysKeepIsAdded(t *testing.T) {
 		apps := []*app{newApp(t), newApp(t)}
 		for i, a := range apps {
 			a.system = "nats"
-			a.waiting = func(context.Context) ([]middleware.Waiting, error) {
-				return []middleware.Waiting{{Kind: middleware.WaitingTier, Queue: "retry.tier.1s", Tier: backoff.Tier(time.Second), Messages: 5 + i}}, nil
+			a.waiting = func(context.Context) ([]retry.Waiting, error) {
+				return []retry.Waiting{{Kind: retry.WaitingTier, Queue: "retry.tier.1s", Tier: backoff.Tier(time.Second), Messages: 5 + i}}, nil
 			}
 		}
 		registry := register(t, observe.Config{}, apps...)
@@ -197,9 +197,9 @@ func TestTheLastDeliveriesOfAConnectionCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t)
 		registry := register(t, observe.Config{}, a)
-		a.subscriptions(middleware.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: 10})
+		a.subscriptions(retry.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: 10})
 		scrape(t, registry)
-		a.subscriptions(middleware.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: 12})
+		a.subscriptions(retry.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: 12})
 		a.end()
 		synctest.Wait()
 		a.subscriptions()
@@ -273,7 +273,7 @@ func (r *brokenRegistry) Register(c prometheus.Collector) error {
 func TestWhatCannotBeObservedIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		observer middleware.Observer
+		observer retry.Observer
 		want     string
 	}{
 		"nil registerer":  {observe.Prometheus(nil), "the registerer is nil: give a registry"},
@@ -306,11 +306,11 @@ func (brokenMeters) Meter(string, ...otelmetric.MeterOption) otelmetric.Meter {
 func TestAHealthThatPanicsIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	a, b := newApp(t), newApp(t)
-	a.subscriptions(middleware.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: 10})
-	b.subscriptions(middleware.SubscriptionHealth{Name: "mail", Topic: topic})
+	a.subscriptions(retry.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: 10})
+	b.subscriptions(retry.SubscriptionHealth{Name: "mail", Topic: topic})
 	registry := register(t, observe.Config{}, a, b)
 	scrape(t, registry)
-	a.health = func() middleware.Health { panic("of Health") }
+	a.health = func() retry.Health { panic("of Health") }
 	a.deliver(newMessage(from(topic, handler)), nil)
 	for range 3 {
 		assert.Equal(t, []string{`{handler="mail"} 0.0`}, samples(t, registry, "watermill_retry_in_flight"))
@@ -331,7 +331,7 @@ var (
 // TestAnAppMayChooseItsMeterProviderLater: as with otel.SetMeterProvider.
 func TestAnAppMayChooseItsMeterProviderLater(t *testing.T) {
 	a := newApp(t).observe(observe.OpenTelemetry(otel.GetMeterProvider(), nil))
-	a.subscriptions(middleware.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: 10})
+	a.subscriptions(retry.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: 10})
 	a.deliver(newMessage(from(topic, handler)), nil)
 	setProvider()
 	a.deliver(newMessage(from(topic, handler)), nil)

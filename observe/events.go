@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // events counts what the hooks report. It is on the path of each message: what it needs for a series is made once.
@@ -27,7 +27,7 @@ type events struct {
 type (
 	outcomeKey struct {
 		topic, handler string
-		outcome        middleware.Outcome
+		outcome        retry.Outcome
 		reason         string
 	}
 	handlerKey struct{ topic, handler string }
@@ -37,7 +37,7 @@ type (
 	}
 	resultKey struct {
 		copies bool
-		result middleware.PublishResult
+		result retry.PublishResult
 	}
 )
 
@@ -70,17 +70,17 @@ func newEvents(from *instruments, most int) events {
 func publishKind(copies bool) string { return either(copies, "copy", "app") }
 
 // event is the hook Event.
-func (m *events) event(e middleware.Event) {
+func (m *events) event(e retry.Event) {
 	ctx := orBackground(e.Context)
 	m.outcomes.Add(ctx, 1, m.ofOutcome.get(outcomeKey{e.Topic, e.Handler, e.Outcome, reasonOf(&e)})...)
-	if e.Outcome == middleware.Held { // another event of the delivery follows
+	if e.Outcome == retry.Held { // another event of the delivery follows
 		return
 	}
 	if e.Arrived > 0 {
 		m.lateness.Record(ctx, e.Lateness.Seconds(), m.ofTier.get(tierKey{e.Topic, e.Arrived})...)
 	}
-	succeeded := e.Outcome == middleware.Processed || e.Outcome == middleware.Recovered
-	failedBefore := !e.Record.FirstFailedAt.IsZero() && (succeeded || e.Outcome == middleware.DeadLettered)
+	succeeded := e.Outcome == retry.Processed || e.Outcome == retry.Recovered
+	failedBefore := !e.Record.FirstFailedAt.IsZero() && (succeeded || e.Outcome == retry.DeadLettered)
 	if e.Duration <= 0 && !succeeded && !failedBefore {
 		return
 	}
@@ -98,15 +98,15 @@ func (m *events) event(e middleware.Event) {
 }
 
 // reasonOf never returns the text of an error.
-func reasonOf(e *middleware.Event) string {
-	if e.Outcome == middleware.DeadLettered {
+func reasonOf(e *retry.Event) string {
+	if e.Outcome == retry.DeadLettered {
 		return labelText(string(e.Record.DeadReason), maxReason)
 	}
 	return labelText(e.Rule, maxReason)
 }
 
 // published is the hook Published.
-func (m *events) published(p middleware.Published) {
+func (m *events) published(p retry.Published) {
 	ctx := orBackground(p.Context)
 	m.publishes.Add(ctx, int64(p.Messages), m.ofResult.get(resultKey{p.Copy, p.Result})...)
 	m.publishDuration.Record(ctx, max(p.Took, 0).Seconds(), m.ofKind.get(p.Copy)...)

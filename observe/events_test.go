@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var (
@@ -27,10 +28,10 @@ var (
 )
 
 func rules(c *middleware.TieredRetryConfig) {
-	c.Rules = []middleware.Rule{
-		{Name: "gone", If: middleware.Is(errGone), Then: middleware.Discard()},
-		{Name: "busy", If: middleware.Is(errBusy), Then: middleware.Snooze(time.Second)},
-		{Name: "later", If: middleware.Is(errLater), Then: middleware.GiveBack()},
+	c.Rules = []retry.Rule{
+		{Name: "gone", If: retry.Is(errGone), Then: retry.Discard()},
+		{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
+		{Name: "later", If: retry.Is(errLater), Then: retry.GiveBack()},
 	}
 }
 
@@ -62,13 +63,13 @@ func TestOutcomesAreCounted(t *testing.T) {
 
 		var want []string
 		for _, row := range []struct {
-			outcome middleware.Outcome
+			outcome retry.Outcome
 			reason  string
 			count   int
 		}{
-			{middleware.DeadLettered, "exhausted", 1}, {middleware.DeadLettered, "permanent", 1}, {middleware.Discarded, "gone", 1},
-			{middleware.GivenBack, "later", 1}, {middleware.Held, "", 1}, {middleware.Parked, "", 1}, {middleware.Processed, "", 1},
-			{middleware.Recovered, "", 1}, {middleware.Retried, "", 7}, {middleware.Settled, "", 1}, {middleware.Snoozed, "busy", 1},
+			{retry.DeadLettered, "exhausted", 1}, {retry.DeadLettered, "permanent", 1}, {retry.Discarded, "gone", 1},
+			{retry.GivenBack, "later", 1}, {retry.Held, "", 1}, {retry.Parked, "", 1}, {retry.Processed, "", 1},
+			{retry.Recovered, "", 1}, {retry.Retried, "", 7}, {retry.Settled, "", 1}, {retry.Snoozed, "busy", 1},
 		} {
 			want = append(want, fmt.Sprintf(`{handler="billing",outcome="%s",reason="%s",topic="orders"} %d.0`, row.outcome, row.reason, row.count))
 		}
@@ -86,7 +87,7 @@ func TestDurationsAndAgesAreMeasured(t *testing.T) {
 			t.Helper()
 			assert.Equal(t, want, samples(t, registry, name), name)
 		}
-		retry := func(late time.Duration, result error) {
+		tiered := func(late time.Duration, result error) {
 			time.Sleep(time.Second + late) // the handler's own time is a part of the delay
 			a.deliver(a.last(ctx), result)
 		}
@@ -100,7 +101,7 @@ func TestDurationsAndAgesAreMeasured(t *testing.T) {
 		one("watermill_retry_lateness_seconds_count")
 
 		a.deliver(newMessage(ctx), errDown)
-		retry(250*time.Millisecond, nil)
+		tiered(250*time.Millisecond, nil)
 		one("watermill_retry_handler_duration_seconds_count", `{handler="billing",topic="orders"} 3`)
 		one("watermill_retry_failures_before_success_sum", `{handler="billing",topic="orders"} 1.0`)
 		one("watermill_retry_age_at_success_seconds_sum", `{handler="billing",topic="orders"} 1.29`)
@@ -110,13 +111,13 @@ func TestDurationsAndAgesAreMeasured(t *testing.T) {
 		one("watermill_retry_age_at_death_seconds_count")
 
 		a.deliver(newMessage(ctx), errDown)
-		retry(0, backoff.Permanent(errDown))
+		tiered(0, backoff.Permanent(errDown))
 		one("watermill_retry_age_at_death_seconds_sum", `{handler="billing",topic="orders"} 1.04`)
 		one("watermill_retry_age_at_death_seconds_count", `{handler="billing",topic="orders"} 1`)
 		one("watermill_retry_age_at_success_seconds_count", `{handler="billing",topic="orders"} 1`)
 
 		ahead := newMessage(ctx) // by the clock of another host
-		middleware.Record{Failures: 1, Topic: topic, FirstFailedAt: time.Now().Add(time.Hour)}.Write(ahead.Metadata)
+		retry.Record{Failures: 1, Topic: topic, FirstFailedAt: time.Now().Add(time.Hour)}.Write(ahead.Metadata)
 		a.deliver(ahead, nil)
 		one("watermill_retry_age_at_success_seconds_sum", `{handler="billing",topic="orders"} 1.29`)
 		one("watermill_retry_age_at_success_seconds_count", `{handler="billing",topic="orders"} 2`)
@@ -147,9 +148,9 @@ func TestPublishesAreCounted(t *testing.T) {
 	t.Parallel()
 	a := newApp(t)
 	registry := register(t, observe.Config{}, a)
-	a.observers.Published(middleware.Published{Topic: topic, Messages: 3, Result: middleware.PublishConfirmed, Took: time.Second})
-	a.observers.Published(middleware.Published{Topic: topic, Messages: 1, Result: middleware.PublishReturned, Took: time.Second})
-	a.observers.Published(middleware.Published{Context: t.Context(), Copy: true, Messages: 1, Result: middleware.PublishNacked, Took: 2 * time.Second})
+	a.observers.Published(retry.Published{Topic: topic, Messages: 3, Result: retry.PublishConfirmed, Took: time.Second})
+	a.observers.Published(retry.Published{Topic: topic, Messages: 1, Result: retry.PublishReturned, Took: time.Second})
+	a.observers.Published(retry.Published{Context: t.Context(), Copy: true, Messages: 1, Result: retry.PublishNacked, Took: 2 * time.Second})
 	assert.Equal(t, []string{`{kind="app",result="confirmed"} 3.0`, `{kind="app",result="returned"} 1.0`, `{kind="copy",result="nacked"} 1.0`},
 		samples(t, registry, "watermill_retry_publishes_total"))
 	assert.Equal(t, []string{`{kind="app"} 2.0`, `{kind="copy"} 2.0`}, samples(t, registry, "watermill_retry_publish_duration_seconds_sum"))
@@ -168,7 +169,7 @@ func TestExemplarsHaveTheTraceID(t *testing.T) {
 		})
 		ctx := trace.ContextWithSpanContext(from(topic, handler), span)
 		a.deliver(newMessage(ctx), errDown, nil)
-		a.observers.Published(middleware.Published{Context: ctx, Messages: 1, Result: middleware.PublishConfirmed, Took: time.Second})
+		a.observers.Published(retry.Published{Context: ctx, Messages: 1, Result: retry.PublishConfirmed, Took: time.Second})
 		text := scrape(t, registry)
 		for _, name := range []string{
 			`watermill_retry_outcomes_total{handler="billing",outcome="retried"`, "watermill_retry_handler_duration_seconds_bucket",
@@ -194,15 +195,15 @@ func TestNoTextOfAMessageIsALabel(t *testing.T) {
 		text := fmt.Sprintf("failure %d of %d", i, rand.Int())
 		forged := newMessage(ctx)
 		due := time.Now().Add(-rand.N(1000 * time.Second))
-		middleware.Record{
+		retry.Record{
 			Failures: 1 + i%50, Topic: topic, Handler: text, Reason: text, ErrorType: text, Subscriber: text, Traceparent: text,
 			FirstFailedAt: due.Add(-time.Hour), LastFailedAt: due.Add(-[]time.Duration{time.Second, 5 * time.Second, rand.N(time.Hour)}[i%3]), DueAt: due,
-			DeadReason: middleware.DeadReason(text),
+			DeadReason: retry.DeadReason(text),
 		}.Write(forged.Metadata)
 		elsewhere := newMessage(ctx)
-		middleware.Record{Failures: 1, Topic: text, Handler: text, DeadReason: middleware.DeadReason(text)}.Write(elsewhere.Metadata)
+		retry.Record{Failures: 1, Topic: text, Handler: text, DeadReason: retry.DeadReason(text)}.Write(elsewhere.Metadata)
 		parked := newMessage(ctx)
-		middleware.Record{Failures: 1, Topic: topic, DeadReason: middleware.DeadReason(text), Remaining: time.Minute}.Write(parked.Metadata)
+		retry.Record{Failures: 1, Topic: topic, DeadReason: retry.DeadReason(text), Remaining: time.Minute}.Write(parked.Metadata)
 		msg := []*message.Message{newMessage(ctx), forged, elsewhere, parked}[i%4]
 		for _, err := range []error{nil, errors.New(text), backoff.Permanent(errors.New(text)), fmt.Errorf("%s: %w", text, errGone)} {
 			again := newMessage(ctx)
@@ -233,11 +234,11 @@ func TestLabelsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, rules)
 		registry := register(t, observe.Config{MaxSeries: 10}, a)
-		var all []middleware.SubscriptionHealth
+		var all []retry.SubscriptionHealth
 		for i := range 100 {
 			topic, handler := fmt.Sprintf("topic %d", i), fmt.Sprintf("handler %d", i)
 			a.deliver(newMessage(from(topic, handler)), errDown, nil)
-			all = append(all, middleware.SubscriptionHealth{Name: handler, Topic: topic, InFlight: 1, Deliveries: 2})
+			all = append(all, retry.SubscriptionHealth{Name: handler, Topic: topic, InFlight: 1, Deliveries: 2})
 		}
 		a.deliver(newMessage(from("last", "last")), errGone)
 		a.subscriptions(all...)
@@ -270,11 +271,11 @@ func TestTheBoundIsThatOfTheConfig(t *testing.T) {
 	t.Parallel()
 	a := newApp(t)
 	registry := register(t, observe.Config{}, a)
-	var all []middleware.SubscriptionHealth
+	var all []retry.SubscriptionHealth
 	for i := range 2_500 {
 		handler := fmt.Sprintf("handler %d", i)
 		a.handle(newMessage(from(topic, handler)), func() error { return nil })
-		all = append(all, middleware.SubscriptionHealth{Name: handler, Topic: topic})
+		all = append(all, retry.SubscriptionHealth{Name: handler, Topic: topic})
 	}
 	a.subscriptions(all...)
 	text := scrape(t, registry)
@@ -289,7 +290,7 @@ func TestStrangeTextsAreLabels(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 300)
 	a := newApp(t, func(c *middleware.TieredRetryConfig) {
-		c.Rules = []middleware.Rule{{Name: "x" + long, If: middleware.Is(errGone), Then: middleware.Discard()}}
+		c.Rules = []retry.Rule{{Name: "x" + long, If: retry.Is(errGone), Then: retry.Discard()}}
 	})
 	registry := register(t, observe.Config{}, a)
 	a.deliver(newMessage(from("bad\xffname", long)), errGone)

@@ -20,6 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -41,7 +42,7 @@ func (t *exampleT) end() {
 
 // charge is a handler that fails for the first two attempts.
 func charge(msg *message.Message) error {
-	if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 {
+	if record, _ := retry.ReadRecord(msg.Metadata); record.Failures < 2 {
 		return errors.New("no answer from the bank")
 	}
 	return nil

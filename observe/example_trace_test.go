@@ -20,6 +20,7 @@ import (
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Traces of all handlers of a Connection, and of what the app publishes outside of its handlers.
@@ -57,7 +58,7 @@ func ExamplePublisher() {
 	connection.Observe(observe.OpenTelemetry(nil, tracers))
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	connection.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error {
-		if record, _ := retrymw.ReadRecord(msg.Metadata); record.Failures == 0 {
+		if record, _ := retry.ReadRecord(msg.Metadata); record.Failures == 0 {
 			return errors.New("the bank is down")
 		}
 		return nil

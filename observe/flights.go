@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // flights counts the messages that handlers have, where Health does not.
@@ -37,7 +37,7 @@ func newFlights(most int) *flights {
 }
 
 // begin is the hook Begin.
-func (f *flights) begin(a middleware.Arrival) context.Context {
+func (f *flights) begin(a retry.Arrival) context.Context {
 	one := &flight{Context: orBackground(a.Context), of: f, handler: a.Handler}
 	if a.Message != nil {
 		one.acked, one.nacked = a.Message.Acked(), a.Message.Nacked()
@@ -52,8 +52,8 @@ func (f *flights) begin(a middleware.Arrival) context.Context {
 }
 
 // event is the hook Event. An event of a message whose handler was not called has no flight.
-func (f *flights) event(e middleware.Event) {
-	if e.Outcome == middleware.Held || e.Context == nil {
+func (f *flights) event(e retry.Event) {
+	if e.Outcome == retry.Held || e.Context == nil {
 		return
 	}
 	if one, found := e.Context.Value(f).(*flight); found {

@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestJoinedHooksAreNested: the outer ones begin first, and their Event comes last.
@@ -16,25 +16,25 @@ func TestJoinedHooksAreNested(t *testing.T) {
 	t.Parallel()
 	var calls []string
 	type key struct{}
-	hooks := func(name string) middleware.Hooks {
+	hooks := func(name string) retry.Hooks {
 		call := func(hook string) { calls = append(calls, name+" "+hook) }
-		return middleware.Hooks{
-			Begin: func(a middleware.Arrival) context.Context {
+		return retry.Hooks{
+			Begin: func(a retry.Arrival) context.Context {
 				before, _ := a.Context.Value(key{}).(string)
 				call("Begin after " + before)
 				return context.WithValue(a.Context, key{}, name)
 			},
-			Event:       func(middleware.Event) { call("Event") },
-			Published:   func(middleware.Published) { call("Published") },
+			Event:       func(retry.Event) { call("Event") },
+			Published:   func(retry.Published) { call("Published") },
 			Produced:    func(context.Context, []*message.Message) { call("Produced") },
 			Traceparent: func(context.Context) string { call("Traceparent"); return name },
 			LogFields:   func(context.Context) watermill.LogFields { return watermill.LogFields{name: true} },
 		}
 	}
-	run := func(h middleware.Hooks) {
-		ctx := h.Begin(middleware.Arrival{Context: context.Background()})
-		h.Event(middleware.Event{Context: ctx})
-		h.Published(middleware.Published{})
+	run := func(h retry.Hooks) {
+		ctx := h.Begin(retry.Arrival{Context: context.Background()})
+		h.Event(retry.Event{Context: ctx})
+		h.Published(retry.Published{})
 		h.Produced(ctx, nil)
 		_ = h.Traceparent(ctx)
 	}
@@ -47,10 +47,10 @@ func TestJoinedHooksAreNested(t *testing.T) {
 	assert.Equal(t, watermill.LogFields{"outer": true, "inner": true}, joined.LogFields(context.Background()))
 
 	calls = nil
-	run(join(hooks("only"), middleware.Hooks{}))
-	run(join(middleware.Hooks{}, hooks("only")))
+	run(join(hooks("only"), retry.Hooks{}))
+	run(join(retry.Hooks{}, hooks("only")))
 	assert.Len(t, calls, 10)
-	assert.Equal(t, middleware.Hooks{}, join(middleware.Hooks{}, middleware.Hooks{}))
+	assert.Equal(t, retry.Hooks{}, join(retry.Hooks{}, retry.Hooks{}))
 }
 
 func TestLabelText(t *testing.T) {

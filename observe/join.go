@@ -6,13 +6,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // join returns hooks that call those of both. Where both have a hook, that of outer begins first, and its Event comes last: inner sees
 // the context that outer has made.
-func join(outer, inner middleware.Hooks) middleware.Hooks {
-	return middleware.Hooks{
+func join(outer, inner retry.Hooks) retry.Hooks {
+	return retry.Hooks{
 		Begin:       joinBegin(outer.Begin, inner.Begin),
 		Event:       both(inner.Event, outer.Event),
 		Produced:    joinProduced(outer.Produced, inner.Produced),
@@ -39,11 +39,11 @@ func either[T any](condition bool, yes, no T) T {
 	return no
 }
 
-func joinBegin(outer, inner func(middleware.Arrival) context.Context) func(middleware.Arrival) context.Context {
+func joinBegin(outer, inner func(retry.Arrival) context.Context) func(retry.Arrival) context.Context {
 	if outer == nil || inner == nil {
 		return either(outer == nil, inner, outer)
 	}
-	return func(a middleware.Arrival) context.Context {
+	return func(a retry.Arrival) context.Context {
 		if ctx := outer(a); ctx != nil {
 			a.Context = ctx
 		}

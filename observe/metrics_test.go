@@ -15,34 +15,34 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // everything makes each metric of an app have a value.
-func everything(t *testing.T, o middleware.Observer, collect func()) {
+func everything(t *testing.T, o retry.Observer, collect func()) {
 	t.Helper()
 	a := newApp(t)
-	a.waiting = func(context.Context) ([]middleware.Waiting, error) {
-		return []middleware.Waiting{
-			{Kind: middleware.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 7, NextDue: time.Now().Add(time.Hour)},
-			{Kind: middleware.WaitingDead, Queue: "dead", Messages: 2},
+	a.waiting = func(context.Context) ([]retry.Waiting, error) {
+		return []retry.Waiting{
+			{Kind: retry.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 7, NextDue: time.Now().Add(time.Hour)},
+			{Kind: retry.WaitingDead, Queue: "dead", Messages: 2},
 		}, nil
 	}
-	a.health = func() middleware.Health {
-		return middleware.Health{
-			Links: []middleware.LinkHealth{{Name: "consuming", Connected: true}, {Name: "publishing", Blocked: true, Reconnects: 2}},
-			Subscriptions: []middleware.SubscriptionHealth{{
+	a.health = func() retry.Health {
+		return retry.Health{
+			Links: []retry.LinkHealth{{Name: "consuming", Connected: true}, {Name: "publishing", Blocked: true, Reconnects: 2}},
+			Subscriptions: []retry.SubscriptionHealth{{
 				Name: handler, Topic: topic, Queue: topic, InFlight: 3, Concurrency: 16, Deliveries: 20, Redeliveries: 4, Reconnects: 1,
 				Paused: []string{"failing"}, Holding: 2,
 			}},
-			Tiers: []middleware.TierHealth{{Queue: "retry.1s", Overdue: 5, Since: time.Now()}},
+			Tiers: []retry.TierHealth{{Queue: "retry.1s", Overdue: 5, Since: time.Now()}},
 		}
 	}
 	a.observe(o)
 	a.deliver(newMessage(from(topic, handler)), errDown, nil)
 	a.deliver(newMessage(from(topic, handler)), backoff.Permanent(errDown))
-	a.observers.Published(middleware.Published{Topic: topic, Messages: 3, Result: middleware.PublishConfirmed, Took: time.Second})
+	a.observers.Published(retry.Published{Topic: topic, Messages: 3, Result: retry.PublishConfirmed, Took: time.Second})
 	collect() // asks what waits
 	synctest.Wait()
 	require.Empty(t, a.logged.errors())

@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // scope is the instrumentation scope of the metrics and the spans.
@@ -25,14 +25,14 @@ const scope = "github.com/tieredretry/watermill-retry/observe"
 //
 // A counter or histogram has the trace id of a message as an exemplar, where the context of the message has a sampled span:
 // promhttp shows exemplars with EnableOpenMetrics.
-func Prometheus(registerer prometheus.Registerer, config ...Config) middleware.Observer {
+func Prometheus(registerer prometheus.Registerer, config ...Config) retry.Observer {
 	return newObserver(config, nil, func(Config) (metric.MeterProvider, error) { return register(registerer) })
 }
 
 // OpenTelemetry returns an observer with the metrics of Metrics, where the meter provider is not nil, and with a span for each attempt,
 // where the tracer provider is not nil. A meter provider takes one observer: attach it to all Connections of the app. At most one Config
 // can be given.
-func OpenTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider, config ...Config) middleware.Observer {
+func OpenTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider, config ...Config) retry.Observer {
 	return newObserver(config, tracers, func(Config) (metric.MeterProvider, error) {
 		if meters == nil && tracers == nil {
 			return nil, errors.New("the meter provider and the tracer provider are nil: give at least one, such as otel.GetMeterProvider()")
@@ -64,16 +64,16 @@ func newObserver(given []Config, tracers trace.TracerProvider, open func(Config)
 	return o
 }
 
-// Attach implements middleware.Observer.
-func (o *observer) Attach(observed middleware.Observed) (middleware.Hooks, error) {
+// Attach implements retry.Observer.
+func (o *observer) Attach(observed retry.Observed) (retry.Hooks, error) {
 	if o.err != nil {
-		return middleware.Hooks{}, fmt.Errorf("invalid observe.Config: %w", o.err)
+		return retry.Hooks{}, fmt.Errorf("invalid observe.Config: %w", o.err)
 	}
 	measured, err := o.measure()
 	if err != nil {
-		return middleware.Hooks{}, err
+		return retry.Hooks{}, err
 	}
-	var hooks middleware.Hooks
+	var hooks retry.Hooks
 	if measured != nil {
 		hooks = measured.attach(observed)
 	}

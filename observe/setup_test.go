@@ -22,6 +22,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -42,10 +43,10 @@ type app struct {
 	closed    chan struct{}
 	logged    *lines
 	system    string
-	waiting   middleware.Waiter
+	waiting   retry.Waiter
 
 	mu     sync.Mutex
-	health func() middleware.Health
+	health func() retry.Health
 	refuse func() error // nil, or whether Publish refuses
 	copies []*message.Message
 }
@@ -57,11 +58,11 @@ func newApp(t testing.TB, change ...func(*middleware.TieredRetryConfig)) *app {
 	config := middleware.TieredRetryConfig{
 		Publisher: a, Observers: &a.observers, MaxHold: time.Minute, TiersWait: true,
 		Schedule: backoff.Schedule{time.Second, 5 * time.Second, time.Minute},
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: p.Tier.String()}, nil
+		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: p.Tier.String()}, nil
 		},
-		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: "dead"}, nil
+		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: "dead"}, nil
 		},
 	}
 	for _, c := range change {
@@ -83,27 +84,27 @@ func (a *app) end() {
 }
 
 // observe attaches an observer.
-func (a *app) observe(o middleware.Observer) *app {
-	a.observers.Attach(o, middleware.Observed{
+func (a *app) observe(o retry.Observer) *app {
+	a.observers.Attach(o, retry.Observed{
 		System: a.system, Health: a.Health, Waiting: a.waiting, Logger: a.logged, Closed: a.closed,
 	})
 	return a
 }
 
-func (a *app) Health() middleware.Health {
+func (a *app) Health() retry.Health {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.health == nil {
-		return middleware.Health{}
+		return retry.Health{}
 	}
 	return a.health()
 }
 
 // subscriptions sets the Health of the app.
-func (a *app) subscriptions(all ...middleware.SubscriptionHealth) {
+func (a *app) subscriptions(all ...retry.SubscriptionHealth) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.health = func() middleware.Health { return middleware.Health{Subscriptions: all} }
+	a.health = func() retry.Health { return retry.Health{Subscriptions: all} }
 }
 
 // Publish takes the copies.

@@ -12,14 +12,14 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // traces makes the spans of one Connection. It is the key of its attempts in their contexts: each observer finds its own.
 type traces struct {
 	tracer      trace.Tracer
 	propagators *propagators
-	observed    middleware.Observed
+	observed    retry.Observed
 
 	mu       sync.RWMutex
 	handlers map[spanKey]*handlerSpans
@@ -43,12 +43,12 @@ func (a *attempt) Value(key any) any {
 }
 
 // traceHooks returns the hooks that make spans.
-func traceHooks(tracers trace.TracerProvider, config Config, observed middleware.Observed) middleware.Hooks {
+func traceHooks(tracers trace.TracerProvider, config Config, observed retry.Observed) retry.Hooks {
 	t := &traces{
 		tracer: newTracer(tracers), propagators: &propagators{configured: config.Propagator}, observed: observed,
 		handlers: map[spanKey]*handlerSpans{},
 	}
-	return middleware.Hooks{
+	return retry.Hooks{
 		Begin: t.begin, Event: t.event, Produced: t.produced, Traceparent: t.traceparent, LogFields: t.logFields,
 	}
 }
@@ -64,7 +64,7 @@ func (t *traces) attemptOf(ctx context.Context) *attempt {
 }
 
 // begin starts the span of an attempt. Its parent is a span that the message's context has, else the producer's, else the attempt before.
-func (t *traces) begin(arrival middleware.Arrival) context.Context {
+func (t *traces) begin(arrival retry.Arrival) context.Context {
 	from := t.originOf(arrival.Context, arrival.Message.Metadata, previousText(&arrival))
 	of := t.handlerOf(spanKey{arrival.Topic, arrival.Handler})
 	ctx, span := t.tracer.Start(from.parent, of.name, of.options...)
@@ -76,7 +76,7 @@ func (t *traces) begin(arrival middleware.Arrival) context.Context {
 }
 
 // describe adds what only a span that is sampled needs.
-func (t *traces) describe(a *attempt, from *origin, arrival *middleware.Arrival) {
+func (t *traces) describe(a *attempt, from *origin, arrival *retry.Arrival) {
 	record := &arrival.Record
 	attributes := make([]attribute.KeyValue, 0, 8)
 	attributes = append(attributes, keyFailuresBefore.Int(record.Failures))
@@ -107,7 +107,7 @@ func link(span trace.Span, to trace.SpanContext, kind string) {
 }
 
 // wait makes the span of the time between the attempt before and this one, by the clocks of two hosts.
-func (t *traces) wait(from *origin, previous trace.SpanContext, arrival *middleware.Arrival, now time.Time) {
+func (t *traces) wait(from *origin, previous trace.SpanContext, arrival *retry.Arrival, now time.Time) {
 	name := "wait"
 	attributes := []attribute.KeyValue{keyHandler.String(arrival.Handler), keyFailures.Int(arrival.Record.Failures)}
 	if arrival.Tier > 0 {
@@ -120,7 +120,7 @@ func (t *traces) wait(from *origin, previous trace.SpanContext, arrival *middlew
 }
 
 // redrive makes the span of a redrive, which has no duration.
-func (t *traces) redrive(from *origin, previous trace.SpanContext, redrive middleware.Redrive, now time.Time) {
+func (t *traces) redrive(from *origin, previous trace.SpanContext, redrive retry.Redrive, now time.Time) {
 	attributes := []attribute.KeyValue{keyFailures.Int(redrive.Failures)}
 	for _, a := range []attribute.KeyValue{
 		keyRedriveRun.String(redrive.Run), keyRedriveBy.String(redrive.By), keyRedriveNote.String(redrive.Note),
@@ -145,37 +145,37 @@ func notAfter(at, now time.Time) time.Time {
 }
 
 // lastRedrive returns the redrive that has brought a message whose handler is called for the first time since then.
-func lastRedrive(arrival *middleware.Arrival) (middleware.Redrive, bool) {
+func lastRedrive(arrival *retry.Arrival) (retry.Redrive, bool) {
 	if !arrival.Record.LastFailedAt.IsZero() {
-		return middleware.Redrive{}, false
+		return retry.Redrive{}, false
 	}
-	history, redriven := middleware.ReadRedriven(arrival.Message.Metadata)
+	history, redriven := retry.ReadRedriven(arrival.Message.Metadata)
 	if !redriven || len(history.Redrives) == 0 {
-		return middleware.Redrive{}, false
+		return retry.Redrive{}, false
 	}
 	return history.Redrives[len(history.Redrives)-1], true
 }
 
 // previousText is the trace of the attempt before, as the failure record has it. A message that was redriven has it without a record.
-func previousText(arrival *middleware.Arrival) string {
+func previousText(arrival *retry.Arrival) string {
 	if text := arrival.Record.Traceparent; text != "" {
 		return text
 	}
-	if _, redriven := arrival.Message.Metadata[middleware.RedrivenKey]; redriven {
-		return arrival.Message.Metadata[middleware.TraceparentKey]
+	if _, redriven := arrival.Message.Metadata[retry.RedrivenKey]; redriven {
+		return arrival.Message.Metadata[retry.TraceparentKey]
 	}
 	return ""
 }
 
 // event ends the span of an attempt, unless the message is held.
-func (t *traces) event(e middleware.Event) {
+func (t *traces) event(e retry.Event) {
 	a := t.attemptOf(e.Context)
 	switch {
 	case a == nil:
-		if e.Outcome == middleware.DeadLettered {
+		if e.Outcome == retry.DeadLettered {
 			t.deadOnArrival(&e)
 		}
-	case e.Outcome == middleware.Held:
+	case e.Outcome == retry.Held:
 		if a.span.IsRecording() {
 			a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination.String()), semconv.ErrorTypeKey.String(typeOf(e.Err))))
 		}
@@ -188,7 +188,7 @@ func (t *traces) event(e middleware.Event) {
 }
 
 // end describes the outcome of an attempt.
-func (t *traces) end(a *attempt, e *middleware.Event) {
+func (t *traces) end(a *attempt, e *retry.Event) {
 	attributes := make([]attribute.KeyValue, 0, 9)
 	attributes = append(attributes, keyOutcome.String(string(e.Outcome)), keyFailures.Int(e.Record.Failures))
 	if e.Tier > 0 {
@@ -200,7 +200,7 @@ func (t *traces) end(a *attempt, e *middleware.Event) {
 	if e.Record.Snoozes > 0 {
 		attributes = append(attributes, keySnoozes.Int(e.Record.Snoozes))
 	}
-	if e.Outcome == middleware.DeadLettered {
+	if e.Outcome == retry.DeadLettered {
 		attributes = append(attributes, keyDeadReason.String(string(e.Record.DeadReason)))
 	}
 	if e.Err == nil {
@@ -210,18 +210,18 @@ func (t *traces) end(a *attempt, e *middleware.Event) {
 	failure := failureOf(e)
 	a.span.SetAttributes(append(attributes, semconv.ErrorTypeKey.String(failure.errorType))...)
 	failure.report(a.span)
-	if e.Outcome == middleware.DeadLettered {
+	if e.Outcome == retry.DeadLettered {
 		t.deadLetter(a, e)
 	}
 }
 
 // deadLetter makes a span of the copy that is now a dead letter. It has no duration.
-func (t *traces) deadLetter(ctx context.Context, e *middleware.Event) {
+func (t *traces) deadLetter(ctx context.Context, e *retry.Event) {
 	_, span := t.tracer.Start(ctx, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(t.deadLetterAttributes(e)...))
 	span.End()
 }
 
-func (t *traces) deadLetterAttributes(e *middleware.Event) []attribute.KeyValue {
+func (t *traces) deadLetterAttributes(e *retry.Event) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{
 		semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("dead-letter"),
 		semconv.MessagingDestinationName(e.Destination.String()),
@@ -237,7 +237,7 @@ func (t *traces) deadLetterAttributes(e *middleware.Event) []attribute.KeyValue 
 }
 
 // deadOnArrival makes the span of a message that became a dead letter without a call of its handler.
-func (t *traces) deadOnArrival(e *middleware.Event) {
+func (t *traces) deadOnArrival(e *retry.Event) {
 	from := t.originOf(e.Context, e.Metadata(), e.Record.Traceparent)
 	_, span := t.tracer.Start(from.parent, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(t.deadLetterAttributes(e)...))
 	defer span.End()
@@ -299,9 +299,9 @@ type failure struct{ errorType, message, description string }
 
 // failureOf reads the failure of an event. The record of a message that is given back, or was settled by its handler, is not that of
 // this failure.
-func failureOf(e *middleware.Event) failure {
+func failureOf(e *retry.Event) failure {
 	switch e.Outcome {
-	case middleware.Retried, middleware.Snoozed, middleware.DeadLettered, middleware.Discarded:
+	case retry.Retried, retry.Snoozed, retry.DeadLettered, retry.Discarded:
 		f := failure{errorType: e.Record.ErrorType, message: e.Record.Reason, description: e.Record.Reason}
 		if f.errorType == "" {
 			f.errorType = typeOf(e.Err)

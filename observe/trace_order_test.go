@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -43,7 +43,7 @@ func TestOrderTracingMiddleware(t *testing.T) {
 		app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error {
 			return backoff.Permanent(errDown)
 		}).AddMiddleware(tracer(r, "inside"))
-		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonPermanent)
+		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonPermanent)
 		outside, attempt, inside := r.only("outside"), r.only("process orders"), r.only("inside")
 		assert.Equal(t, outside.SpanContext.SpanID(), attempt.Parent.SpanID())
 		assert.Equal(t, attempt.SpanContext.SpanID(), inside.Parent.SpanID())
@@ -66,9 +66,9 @@ func TestOrderOfWatermillsMiddlewares(t *testing.T) {
 	}{
 		"Timeout inside":      {handler: waits, inside: wmmiddleware.Timeout(time.Second), errorType: "context.deadlineExceededError"},
 		"Timeout outside":     {handler: waits, outside: wmmiddleware.Timeout(time.Second), errorType: "context.deadlineExceededError"},
-		"Recoverer outside":   {handler: panics, outside: wmmiddleware.Recoverer, errorType: "*middleware.PanicError"},
-		"Recoverer inside":    {handler: panics, inside: wmmiddleware.Recoverer, errorType: "*middleware.PanicError"},
-		"CorrelationID":       {handler: panics, inside: wmmiddleware.CorrelationID, outside: wmmiddleware.CorrelationID, errorType: "*middleware.PanicError"},
+		"Recoverer outside":   {handler: panics, outside: wmmiddleware.Recoverer, errorType: "*retry.PanicError"},
+		"Recoverer inside":    {handler: panics, inside: wmmiddleware.Recoverer, errorType: "*retry.PanicError"},
+		"CorrelationID":       {handler: panics, inside: wmmiddleware.CorrelationID, outside: wmmiddleware.CorrelationID, errorType: "*retry.PanicError"},
 		"IgnoreErrors inside": {handler: func(*message.Message) error { return errDown }, inside: wmmiddleware.NewIgnoreErrors([]error{errDown}).Middleware},
 		"Watermill's own Retry": {
 			handler: func(*message.Message) error { return errDown }, inside: wmmiddleware.Retry{MaxRetries: 2, InitialInterval: time.Second}.Middleware,

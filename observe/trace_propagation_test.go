@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func member(t *testing.T, text string) baggage.Baggage {
@@ -43,19 +43,19 @@ func TestPropagators(t *testing.T) {
 			t.Parallel()
 			r := newRecorder(t)
 			config := Config{Propagator: test.propagator}
-			hooks := traceHooks(r, config, middleware.Observed{})
+			hooks := traceHooks(r, config, retry.Observed{})
 			ctx, producer := r.start("checkout")
 			producer.End()
 			msg := order(baggage.ContextWithBaggage(ctx, member(t, "tenant=7")), config)
 			require.Contains(t, msg.Metadata, test.key)
 			before := maps.Clone(msg.Metadata)
 
-			attempt := hooks.Begin(middleware.Arrival{Context: t.Context(), Topic: "orders", Message: msg})
+			attempt := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Message: msg})
 			produced := message.NewMessage("2", nil)
 			copied := message.NewMessage("3", nil)
 			copied.Metadata = msg.Metadata // as handlers do that pass the metadata on
 			hooks.Produced(attempt, []*message.Message{produced, copied, msg, nil})
-			hooks.Event(middleware.Event{Context: attempt, Outcome: middleware.Processed})
+			hooks.Event(retry.Event{Context: attempt, Outcome: retry.Processed})
 
 			span := r.only("process orders")
 			assert.Equal(t, idOf(producer.SpanContext()), idOf(span.Parent))
@@ -81,11 +81,11 @@ func attemptMetadata(ctx context.Context) message.Metadata {
 func TestProducedMessagesKeepTheirOwn(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
-	hooks := traceHooks(r, Config{}, middleware.Observed{})
+	hooks := traceHooks(r, Config{}, retry.Observed{})
 	ctx, producer := r.start("checkout")
 	producer.End()
 	msg := order(baggage.ContextWithBaggage(ctx, member(t, "tenant=7")))
-	attempt := hooks.Begin(middleware.Arrival{Context: t.Context(), Topic: "orders", Message: msg})
+	attempt := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Message: msg})
 	inner, inside := r.Tracer("app").Start(attempt, "inside")
 	inside.End()
 
@@ -94,7 +94,7 @@ func TestProducedMessagesKeepTheirOwn(t *testing.T) {
 	bagged.Metadata["baggage"] = "tenant=8"
 	inContext := message.NewMessageWithContext(inner, "3", nil)
 	hooks.Produced(attempt, []*message.Message{injected, bagged, inContext})
-	hooks.Event(middleware.Event{Context: attempt, Outcome: middleware.Processed})
+	hooks.Event(retry.Event{Context: attempt, Outcome: retry.Processed})
 
 	spanOf := func(m *message.Message) string {
 		return idOf(trace.SpanContextFromContext(propagation.TraceContext{}.Extract(t.Context(), MetadataCarrier(m.Metadata))))
@@ -110,14 +110,14 @@ func TestProducedMessagesHaveOneContext(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
 	several := Config{Propagator: propagation.NewCompositeTextMapPropagator(b3{"b3"}, propagation.TraceContext{})}
-	hooks := traceHooks(r, several, middleware.Observed{})
-	attempt := hooks.Begin(middleware.Arrival{Context: t.Context(), Topic: "orders", Message: message.NewMessage("1", nil)})
+	hooks := traceHooks(r, several, retry.Observed{})
+	attempt := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Message: message.NewMessage("1", nil)})
 	ctx, other := r.start("another trace")
 	other.End()
 	own := order(ctx, Config{Propagator: b3{"b3"}})
 	before := maps.Clone(own.Metadata)
 	hooks.Produced(attempt, []*message.Message{own})
-	hooks.Event(middleware.Event{Context: attempt, Outcome: middleware.Processed})
+	hooks.Event(retry.Event{Context: attempt, Outcome: retry.Processed})
 	assert.Equal(t, before, own.Metadata)
 }
 

@@ -10,7 +10,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Publisher returns a publisher that makes a span of kind producer, "send <topic>", for each message, and publishes a copy of the message
@@ -28,7 +28,7 @@ func Publisher(publisher message.Publisher, tracers trace.TracerProvider, config
 	if tracers == nil {
 		return publisher
 	}
-	t := &traces{tracer: newTracer(tracers), propagators: &propagators{}, observed: middleware.Observed{System: systemOf(publisher)}}
+	t := &traces{tracer: newTracer(tracers), propagators: &propagators{}, observed: retry.Observed{System: systemOf(publisher)}}
 	if len(config) > 0 {
 		t.propagators.configured = config[0].Propagator
 	}

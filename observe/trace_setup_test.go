@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // recorder keeps the spans of a tracer provider. A span that never ends is a fault of the test that made it.
@@ -86,7 +86,7 @@ type tracing struct {
 	config  Config
 }
 
-func (o tracing) Attach(observed middleware.Observed) (middleware.Hooks, error) {
+func (o tracing) Attach(observed retry.Observed) (retry.Hooks, error) {
 	observed.System = "rabbitmq"
 	return traceHooks(o.tracers, o.config, observed), nil
 }

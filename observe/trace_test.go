@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -53,13 +54,13 @@ func TestOneTrace(t *testing.T) {
 		ctx, producer := r.start("checkout")
 		producer.End()
 		began := time.Now()
-		story := app.Send("orders", order(ctx)).DeadLettered(middleware.DeadReasonExhausted)
+		story := app.Send("orders", order(ctx)).DeadLettered(retry.DeadReasonExhausted)
 
 		attempts := r.named("process orders")
 		require.Len(t, attempts, 3, "%v", r.names())
 		assert.Equal(t, []string{"checkout", "process orders", "wait 1s", "process orders", "wait 5s", "process orders", "dead-letter orders"}, r.names())
 		dead := story.DeadLetter()
-		record, found := middleware.ReadRecord(dead.Metadata)
+		record, found := retry.ReadRecord(dead.Metadata)
 		require.True(t, found)
 		assert.Equal(t, traceparentOf(attempts[2].SpanContext), record.Traceparent, "the record leads to the last attempt")
 		waits := r.named("wait 1s")
@@ -70,10 +71,10 @@ func TestOneTrace(t *testing.T) {
 		failing = false
 		time.Sleep(time.Hour)
 		redriven := letters.Fresh(dead)
-		redriven.Metadata[middleware.TraceparentKey] = record.Traceparent // as each Store keeps it
+		redriven.Metadata[retry.TraceparentKey] = record.Traceparent // as each Store keeps it
 		redrivenAt := time.Now()
-		middleware.Redriven{}.Add(middleware.Redrive{
-			Run: "run-1", At: redrivenAt, By: "me@desk", Note: "the bank is back", Failures: 3, DeadReason: middleware.DeadReasonExhausted,
+		retry.Redriven{}.Add(retry.Redrive{
+			Run: "run-1", At: redrivenAt, By: "me@desk", Note: "the bank is back", Failures: 3, DeadReason: retry.DeadReasonExhausted,
 		}).Write(redriven.Metadata)
 		time.Sleep(time.Second)
 		app.Send("orders", redriven).Processed()
@@ -114,8 +115,8 @@ func TestTraceHasARedriveOnce(t *testing.T) {
 		r := newRecorder(t)
 		app := newApp(t, r, func(*message.Message) error { return errDown })
 		msg := message.NewMessage("order-1", nil)
-		middleware.Redriven{}.Add(middleware.Redrive{Run: "run-1", At: time.Now()}).Write(msg.Metadata)
-		app.Send("orders", msg).DeadLettered(middleware.DeadReasonExhausted)
+		retry.Redriven{}.Add(retry.Redrive{Run: "run-1", At: time.Now()}).Write(msg.Metadata)
+		app.Send("orders", msg).DeadLettered(retry.DeadReasonExhausted)
 		require.Len(t, r.named("process orders"), 3)
 		r.only("redrive")
 	})
@@ -127,7 +128,7 @@ func TestTraceWithoutAProducer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
 		app := newApp(t, r, func(*message.Message) error { return errDown })
-		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonExhausted)
 		attempts := r.named("process orders")
 		require.Len(t, attempts, 3)
 		assert.False(t, attempts[0].Parent.IsValid())
@@ -153,7 +154,7 @@ func TestSpanOfAnAttempt(t *testing.T) {
 	}
 	failOnce := func(err error) func(*message.Message) error {
 		return func(msg *message.Message) error {
-			if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures+record.Snoozes > 0 {
+			if record, _ := retry.ReadRecord(msg.Metadata); record.Failures+record.Snoozes > 0 {
 				return nil
 			}
 			return err
@@ -166,9 +167,9 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			return first
 		}
 	}
-	rule := func(then middleware.Action) func(*middleware.TieredRetryConfig) {
+	rule := func(then retry.Action) func(*middleware.TieredRetryConfig) {
 		return func(c *middleware.TieredRetryConfig) {
-			c.Rules = []middleware.Rule{{Name: "my rule", If: middleware.Is(errDown), Then: then}}
+			c.Rules = []retry.Rule{{Name: "my rule", If: retry.Is(errDown), Then: then}}
 		}
 	}
 	for name, test := range map[string]struct {
@@ -200,7 +201,7 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			},
 		},
 		"snoozed": {
-			handler: failOnce(errDown), middleware: rule(middleware.Snooze(5 * time.Second)), status: codes.Error, description: "the bank is down",
+			handler: failOnce(errDown), middleware: rule(retry.Snooze(5 * time.Second)), status: codes.Error, description: "the bank is down",
 			want: map[string]string{
 				"watermill.retry.outcome": "snoozed", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0", "watermill.retry.snoozes": "1",
 				"watermill.retry.tier": "5s", "watermill.retry.delay_ms": "5000", "watermill.retry.rule": "my rule", "error.type": "*errors.errorString",
@@ -208,7 +209,7 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
 		},
 		"discarded": {
-			handler: failOnce(errDown), middleware: rule(middleware.Discard()), status: codes.Error, description: "the bank is down",
+			handler: failOnce(errDown), middleware: rule(retry.Discard()), status: codes.Error, description: "the bank is down",
 			want: map[string]string{
 				"watermill.retry.outcome": "discarded", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
 				"watermill.retry.rule": "my rule", "error.type": "*errors.errorString",
@@ -226,7 +227,7 @@ func TestSpanOfAnAttempt(t *testing.T) {
 		"given back": {
 			handler: failFirst(secretError{}), status: codes.Error, description: "given back: observe.secretError",
 			middleware: func(c *middleware.TieredRetryConfig) {
-				c.Rules = []middleware.Rule{{Name: "my rule", If: middleware.As[secretError](), Then: middleware.GiveBack()}}
+				c.Rules = []retry.Rule{{Name: "my rule", If: retry.As[secretError](), Then: retry.GiveBack()}}
 			},
 			want: map[string]string{
 				"watermill.retry.outcome": "given back", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0",
@@ -300,7 +301,7 @@ func TestSpanOfADeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
 		app := newApp(t, r, func(*message.Message) error { return backoff.Permanent(errDown) })
-		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonPermanent)
+		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonPermanent)
 		dead := r.only("dead-letter orders")
 		assert.Equal(t, trace.SpanKindProducer, dead.SpanKind)
 		attributes := attributesOf(dead.Attributes)
@@ -326,7 +327,7 @@ func TestDeadLetterWithoutACall(t *testing.T) {
 		})
 		ctx, producer := r.start("checkout")
 		producer.End()
-		app.Send("orders", order(ctx)).DeadLettered(middleware.DeadReasonExpired)
+		app.Send("orders", order(ctx)).DeadLettered(retry.DeadReasonExpired)
 		assert.Empty(t, r.named("process orders"))
 		dead := r.only("dead-letter orders")
 		assert.Equal(t, producer.SpanContext().SpanID(), dead.Parent.SpanID())
@@ -340,7 +341,7 @@ func TestParkedMessagesHaveOneWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
 		app := newApp(t, r, func(msg *message.Message) error {
-			if _, again := middleware.ReadRecord(msg.Metadata); again {
+			if _, again := retry.ReadRecord(msg.Metadata); again {
 				return nil
 			}
 			return backoff.RetryAfter(errDown, 17*time.Second)
@@ -360,7 +361,7 @@ func TestEverySpanEnds(t *testing.T) {
 		change    func(*middleware.TieredRetryConfig)
 		errorType string
 	}{
-		"panic":        {handler: func(*message.Message) ([]*message.Message, error) { panic("no") }, errorType: "*middleware.PanicError"},
+		"panic":        {handler: func(*message.Message) ([]*message.Message, error) { panic("no") }, errorType: "*retry.PanicError"},
 		"goexit":       {handler: func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }, errorType: "*errors.errorString"},
 		"nil message":  {handler: func(*message.Message) ([]*message.Message, error) { return []*message.Message{nil}, nil }, errorType: "*errors.errorString"},
 		"error panics": {handler: func(*message.Message) ([]*message.Message, error) { return nil, panicking{} }, errorType: "observe.panicking"},
@@ -370,12 +371,12 @@ func TestEverySpanEnds(t *testing.T) {
 		},
 		"observe panics": {
 			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
-			change: func(c *middleware.TieredRetryConfig) { c.Observe = func(middleware.Event) { panic("no") } },
+			change: func(c *middleware.TieredRetryConfig) { c.Observe = func(retry.Event) { panic("no") } },
 		},
 		"rule ends the goroutine": {
 			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
 			change: func(c *middleware.TieredRetryConfig) {
-				c.Rules = []middleware.Rule{{Name: "no", If: func(middleware.Record, error) bool { runtime.Goexit(); return true }, Then: middleware.Discard()}}
+				c.Rules = []retry.Rule{{Name: "no", If: func(retry.Record, error) bool { runtime.Goexit(); return true }, Then: retry.Discard()}}
 			},
 		},
 		"publisher ends the goroutine": {
@@ -386,11 +387,11 @@ func TestEverySpanEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRecorder(t)
-			retry := newRetry(t, r, test.change)
+			tiered := newRetry(t, r, test.change)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				_, _ = retry.Middleware(test.handler)(message.NewMessage("order-1", nil))
+				_, _ = tiered.Middleware(test.handler)(message.NewMessage("order-1", nil))
 			}()
 			<-done
 			s := r.only("process ")
@@ -414,22 +415,22 @@ func (exiting) Close() error                              { return nil }
 func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*middleware.TieredRetryConfig)) *middleware.TieredRetry {
 	t.Helper()
 	var observers middleware.Observers
-	observers.Attach(tracing{tracers: tracers}, middleware.Observed{})
+	observers.Attach(tracing{tracers: tracers}, retry.Observed{})
 	config := middleware.TieredRetryConfig{
 		Publisher: sink{}, Schedule: backoff.Schedule{time.Second}, Observers: &observers,
-		GenerateRetryDestination: func(middleware.RetryDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: "retry"}, nil
+		GenerateRetryDestination: func(middleware.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: "retry"}, nil
 		},
-		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: "dead"}, nil
+		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: "dead"}, nil
 		},
 	}
 	if change != nil {
 		change(&config)
 	}
-	retry, err := middleware.NewTieredRetry(config, nil)
+	tiered, err := middleware.NewTieredRetry(config, nil)
 	require.NoError(t, err)
-	return retry
+	return tiered
 }
 
 type sink struct{}
@@ -443,7 +444,7 @@ func TestHeldIsAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
 		tries := 0
-		retry := newRetry(t, r, func(c *middleware.TieredRetryConfig) {
+		tiered := newRetry(t, r, func(c *middleware.TieredRetryConfig) {
 			c.Publisher = failing(func() error {
 				if tries++; tries < 3 {
 					return secretError{}
@@ -451,7 +452,7 @@ func TestHeldIsAnEvent(t *testing.T) {
 				return nil
 			})
 		})
-		_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errDown })(message.NewMessage("1", nil))
+		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errDown })(message.NewMessage("1", nil))
 		require.NoError(t, err)
 		s := r.only("process ")
 		require.Len(t, s.Events, 2)
@@ -481,15 +482,15 @@ func TestForgedTraceparents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRecorder(t)
-			retry := newRetry(t, r, nil)
+			tiered := newRetry(t, r, nil)
 			msg := message.NewMessage("1", nil)
-			middleware.Record{Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now().Add(time.Hour)}.Write(msg.Metadata)
-			msg.Metadata[middleware.TraceparentKey], msg.Metadata[middleware.RedrivenKey] = text, text
+			retry.Record{Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now().Add(time.Hour)}.Write(msg.Metadata)
+			msg.Metadata[retry.TraceparentKey], msg.Metadata[retry.RedrivenKey] = text, text
 			if name != "huge" { // the propagator reads it
 				msg.Metadata["traceparent"], msg.Metadata["baggage"] = text, text
 			}
 			calls := 0
-			_, err := retry.Middleware(func(*message.Message) ([]*message.Message, error) { calls++; return nil, nil })(msg)
+			_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { calls++; return nil, nil })(msg)
 			require.NoError(t, err)
 			assert.Equal(t, 1, calls)
 			s := r.only("process ")
@@ -508,7 +509,7 @@ func TestTwoObservers(t *testing.T) {
 		first, second := newRecorder(t), newRecorder(t)
 		app := newApp(t, first, func(*message.Message) error { return errDown })
 		app.Observe(tracing{tracers: second})
-		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonExhausted)
 		require.Len(t, first.named("process orders"), 3)
 		require.Len(t, second.named("process orders"), 3)
 		for i, s := range second.named("process orders") {
@@ -526,7 +527,7 @@ func TestTwoHandlers(t *testing.T) {
 		app.Observe(tracing{tracers: r})
 		for _, name := range []string{"billing", "stock"} {
 			app.AddConsumerHandler(app.Router, name, "orders", func(msg *message.Message) error {
-				if record, _ := middleware.ReadRecord(msg.Metadata); name == "billing" && record.Failures == 0 {
+				if record, _ := retry.ReadRecord(msg.Metadata); name == "billing" && record.Failures == 0 {
 					return errDown
 				}
 				return nil
@@ -548,13 +549,13 @@ func TestTwoHandlers(t *testing.T) {
 func TestOuterSpanIsTheParent(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
-	retry := newRetry(t, r, nil)
+	tiered := newRetry(t, r, nil)
 	ctx, producer := r.start("checkout")
 	producer.End()
 	msg := order(ctx)
 	outer, span := r.start("receive")
 	msg.SetContext(outer)
-	_, err := retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+	_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		_, inner := r.Tracer("app").Start(msg.Context(), "inside")
 		inner.End()
 		return nil, nil
@@ -571,11 +572,11 @@ func TestOuterSpanIsTheParent(t *testing.T) {
 func TestLogFields(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
-	hooks := traceHooks(r, Config{}, middleware.Observed{})
-	ctx := hooks.Begin(middleware.Arrival{Context: t.Context(), Message: message.NewMessage("1", nil)})
+	hooks := traceHooks(r, Config{}, retry.Observed{})
+	ctx := hooks.Begin(retry.Arrival{Context: t.Context(), Message: message.NewMessage("1", nil)})
 	span := trace.SpanContextFromContext(ctx)
 	assert.Equal(t, map[string]any{"trace_id": span.TraceID().String(), "span_id": span.SpanID().String()}, map[string]any(hooks.LogFields(ctx)))
-	hooks.Event(middleware.Event{Context: ctx, Outcome: middleware.Processed})
+	hooks.Event(retry.Event{Context: ctx, Outcome: retry.Processed})
 	assert.Empty(t, hooks.LogFields(t.Context()))
 	assert.Empty(t, hooks.Traceparent(t.Context()))
 
@@ -584,14 +585,14 @@ func TestLogFields(t *testing.T) {
 // TestConsumerGroup: it is known from the queue of the handler.
 func TestConsumerGroup(t *testing.T) {
 	t.Parallel()
-	health := middleware.Health{Subscriptions: []middleware.SubscriptionHealth{
+	health := retry.Health{Subscriptions: []retry.SubscriptionHealth{
 		{Name: "billing", Topic: "orders", Queue: "orders_eu"}, {Name: "stock", Topic: "orders", Queue: "orders"},
 	}}
 	for handler, want := range map[string]string{"billing": "eu", "stock": "", "other": ""} {
 		r := newRecorder(t)
-		hooks := traceHooks(r, Config{}, middleware.Observed{System: "rabbitmq", Health: func() middleware.Health { return health }})
-		ctx := hooks.Begin(middleware.Arrival{Context: t.Context(), Topic: "orders", Handler: handler, Message: message.NewMessage("1", nil)})
-		hooks.Event(middleware.Event{Context: ctx, Outcome: middleware.Processed})
+		hooks := traceHooks(r, Config{}, retry.Observed{System: "rabbitmq", Health: func() retry.Health { return health }})
+		ctx := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Handler: handler, Message: message.NewMessage("1", nil)})
+		hooks.Event(retry.Event{Context: ctx, Outcome: retry.Processed})
 		assert.Equal(t, want, attributesOf(r.only("process orders").Attributes)["messaging.consumer.group.name"], handler)
 	}
 }
@@ -602,9 +603,9 @@ func TestUnsampledAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t, sdktrace.WithSampler(sdktrace.NeverSample()))
 		app := newApp(t, r, func(*message.Message) error { return errDown })
-		story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+		story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonExhausted)
 		assert.Empty(t, r.names())
-		record, _ := middleware.ReadRecord(story.DeadLetter().Metadata)
+		record, _ := retry.ReadRecord(story.DeadLetter().Metadata)
 		assert.True(t, strings.HasSuffix(record.Traceparent, "-00"), record.Traceparent)
 	})
 }
@@ -623,10 +624,10 @@ func TestUnsampledAttemptsAreCheap(t *testing.T) {
 		"without a producer": {never, plain, 7},
 		"with a producer":    {never, ofProducer, 10},
 	} {
-		hooks := traceHooks(test.tracers, Config{}, middleware.Observed{System: "rabbitmq"})
+		hooks := traceHooks(test.tracers, Config{}, retry.Observed{System: "rabbitmq"})
 		allocations := testing.AllocsPerRun(100, func() {
-			ctx := hooks.Begin(middleware.Arrival{Context: t.Context(), Topic: "orders", Handler: "billing", Message: test.msg})
-			hooks.Event(middleware.Event{Context: ctx, Outcome: middleware.Processed})
+			ctx := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Handler: "billing", Message: test.msg})
+			hooks.Event(retry.Event{Context: ctx, Outcome: retry.Processed})
 		})
 		t.Logf("%s: %.0f allocations", name, allocations)
 		assert.LessOrEqual(t, allocations, test.most, name)

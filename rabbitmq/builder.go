@@ -61,7 +61,7 @@ func newCore[C any, M edge.Major[C]](config BuilderConfig[C, M]) (*C, *core) {
 // that come back from a tier. Every call returns a new copy.
 //
 // Add the retry middleware to every handler of that subscriber. Without it, a handler also gets messages that the app's marshaler
-// cannot read, with the metadata key middleware.UnmarshalErrorKey, and messages keep the metadata key middleware.PropertiesKey. A
+// cannot read, with the metadata key retry.UnmarshalErrorKey, and messages keep the metadata key retry.PropertiesKey. A
 // message that it nacks is delivered again after a pause: 10 ms, doubled for each further delivery, at most 1 s. The builder warns
 // of that once.
 //

@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // BuilderConfig configures NewBuilder. C is the amqp.Config of watermill-amqp; M is set by the packages config and configamqp3.
@@ -29,7 +30,7 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 
 	// Rules decide about failures of one kind, in order. The tiers of their schedules are declared, too. With Connect they are those of
 	// all handlers without rules of their own. Optional.
-	Rules []middleware.Rule
+	Rules []retry.Rule
 
 	// Jitter spreads the retries of messages that have failed together: 0.2 makes a delay of 5s a random one from 5s to 6s. Each delay
 	// of Schedule and Rules then has eight tiers with a queue each: see backoff.Lanes. From 0 to 1. With Connect it is that of all
@@ -91,11 +92,11 @@ type BuilderConfig[C any, M edge.Major[C]] struct {
 
 // topology has all tiers.
 func (c BuilderConfig[C, M]) topology() topology.Config {
-	retry := middleware.TieredRetryConfig{Schedule: c.Schedule, Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers, TiersWait: true}
+	tiered := middleware.TieredRetryConfig{Schedule: c.Schedule, Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers, TiersWait: true}
 	if c.TierGroup != "" && c.ExtraTiers == nil {
-		retry.ExtraTiers = groupLadder()
+		tiered.ExtraTiers = groupLadder()
 	}
-	return c.topologyOf(scheduleOf(retry.Tiers()))
+	return c.topologyOf(scheduleOf(tiered.Tiers()))
 }
 
 func (c BuilderConfig[C, M]) topologyOf(tiers backoff.Schedule) topology.Config {
@@ -119,7 +120,7 @@ func (c BuilderConfig[C, M]) Validate() error {
 	var major M
 	app := major.Fields(&c.AMQP)
 	faults := []error{validateMajor[C, M](c.AMQP), c.topologyOf(c.Schedule).Validate(), validateApp(app, c.WorkQueueMode)}
-	retry := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers}
+	tiered := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers}
 	if c.TierGroup == middleware.NoTierGroup {
 		faults = append(faults, fmt.Errorf("TierGroup is %q, which is for handlers: leave it empty for no group", c.TierGroup))
 	}
@@ -128,7 +129,7 @@ func (c BuilderConfig[C, M]) Validate() error {
 			faults = append(faults, fmt.Errorf("Management: %w", err))
 		}
 	}
-	return errors.Join(append(faults, retry.ValidateRules())...)
+	return errors.Join(append(faults, tiered.ValidateRules())...)
 }
 
 // plainConfig is a BuilderConfig without its Format method.

@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Connect opens two connections to the broker, one for consuming and one for publishing, and returns a Connection that uses them for
@@ -137,8 +138,8 @@ func validateMiddleware(options middleware.HandlerOptions) error {
 		valid := middleware.TieredRetryConfig{
 			Publisher:                     struct{ message.Publisher }{},
 			Schedule:                      []time.Duration{time.Second},
-			GenerateRetryDestination:      func(middleware.RetryDestinationParams) (d middleware.Destination, err error) { return },
-			GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (d middleware.Destination, err error) { return },
+			GenerateRetryDestination:      func(middleware.RetryDestinationParams) (d retry.Destination, err error) { return },
+			GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (d retry.Destination, err error) { return },
 		}
 		changes := middleware.HandlerOptions{Middleware: options.Middleware}
 		if err := changes.Configure(valid).Validate(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var _ middleware.Connection = (*Connection)(nil)
@@ -106,24 +107,24 @@ func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
-	subscriber, retry := c.handlerOf(name, topic, options)
+	subscriber, tiered := c.handlerOf(name, topic, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
-	added.AddMiddleware(retry)
+	added.AddMiddleware(tiered)
 	return added
 }
 
 // AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher. If one of them cannot be
-// published, the message has failed with middleware.ErrNotPublished, and is retried.
+// published, the message has failed with retry.ErrNotPublished, and is retried.
 func (c *Connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
-	subscriber, retry := c.handlerOf(name, subscribeTopic, options)
+	subscriber, tiered := c.handlerOf(name, subscribeTopic, options)
 	if err := c.app.check(publishTopic); err != nil {
 		c.faults.Add(faults.OfHandler(name, err))
 	}
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.app, handler)
-	added.AddMiddleware(retry)
+	added.AddMiddleware(tiered)
 	return added
 }
 
@@ -192,9 +193,9 @@ func (c *Connection) whileOpen(handler string, do func(string) error) error {
 // Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. After Close, the
 // LastError of both is ErrClosed. With BuilderConfig.Management it has the tiers and inboxes that are overdue. It does not wait for the
 // broker.
-func (c *Connection) Health() middleware.Health {
+func (c *Connection) Health() retry.Health {
 	consuming, publishing := c.consuming.Health(), c.publishing.Health()
-	h := middleware.Health{Links: []middleware.LinkHealth{
+	h := retry.Health{Links: []retry.LinkHealth{
 		{
 			Name: "consuming", Connected: consuming.Connected, Blocked: consuming.Blocked, Since: consuming.Since,
 			Reconnects: consuming.Reconnects, LastError: consuming.LastError, LastErrorAt: consuming.LastErrorAt,
@@ -212,7 +213,7 @@ func (c *Connection) Health() middleware.Health {
 		}
 	}
 	for _, s := range consuming.Subscriptions {
-		state := middleware.SubscriptionHealth{
+		state := retry.SubscriptionHealth{
 			Name: s.Name, Topic: s.Topic, Queue: s.Queue, Consuming: s.Consuming, Since: s.Since, InFlight: s.InFlight,
 			Concurrency: s.Concurrency, Deliveries: s.Deliveries, Redeliveries: s.Redeliveries, Reconnects: s.Reconnects,
 			LastError: s.LastError, LastErrorAt: s.LastErrorAt,

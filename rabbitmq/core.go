@@ -22,6 +22,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // core is the part of a Builder that does not depend on the major.
@@ -29,7 +30,7 @@ type core struct {
 	app        edge.Fields     // of a copy that does not change
 	topology   topology.Config // with all tiers
 	schedule   backoff.Schedule
-	rules      []middleware.Rule
+	rules      []retry.Rule
 	jitter     float64
 	extra      []time.Duration
 	prefix     naming.Prefix
@@ -128,13 +129,13 @@ func (c *core) retryConfig(
 		DelayArrivals: true,
 		Source:        c.source,
 		Observers:     c.observers,
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
+		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
 			queue, err := queueOf(p.Topic)
-			return middleware.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(cmp.Or(group, queue), p.Tier)}, err
+			return retry.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(cmp.Or(group, queue), p.Tier)}, err
 		},
-		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
 			queue, err := queueOf(p.Topic)
-			return middleware.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, err
+			return retry.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, err
 		},
 	}
 	config.DeclaredTiers = config.Tiers()

@@ -24,6 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A whole app: two consumer groups get each order, over two connections to the broker. Each group retries by its own schedule.
@@ -64,8 +65,8 @@ func ExampleConnection_AddConsumerHandler() {
 		Schedule: backoff.Schedule{time.Second, time.Minute},
 		OrderKey: func(msg *message.Message) string { return msg.Metadata.Get("customer") },
 		Middleware: func(c *retrymw.TieredRetryConfig) {
-			c.Observe = func(e retrymw.Event) {
-				if e.Outcome == retrymw.DeadLettered {
+			c.Observe = func(e retry.Event) {
+				if e.Outcome == retry.DeadLettered {
 					slog.Error("order given up", "order", e.MessageUUID, "error", e.Err)
 				}
 			}
@@ -114,14 +115,14 @@ func ExampleConnection_Publisher() {
 
 func ExampleConnection_Health() {
 	rabbit := connection()
-	http.Handle("/ready", retrymw.ReadinessHandler(rabbit.Health))
+	http.Handle("/ready", retry.ReadinessHandler(rabbit.Health))
 }
 
 // slowHandlers is an observer of the app's own. Package observe has those for Prometheus and OpenTelemetry.
 type slowHandlers struct{}
 
-func (slowHandlers) Attach(o retrymw.Observed) (retrymw.Hooks, error) {
-	return retrymw.Hooks{Event: func(e retrymw.Event) {
+func (slowHandlers) Attach(o retry.Observed) (retry.Hooks, error) {
+	return retry.Hooks{Event: func(e retry.Event) {
 		if e.Duration > time.Minute {
 			o.Logger.Info("A handler took more than a minute", watermill.LogFields{"handler": e.Handler, "outcome": e.Outcome})
 		}

@@ -16,6 +16,7 @@ import (
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The examples are for watermill-amqp v2. For v3, import configamqp3 in place of config.
@@ -128,16 +129,16 @@ func ExampleBuilder_TieredRetryConfig() {
 	}
 	tiered := rabbit.TieredRetryConfig(failures)
 	tiered.MaxHold = 5 * time.Minute
-	tiered.Observe = func(e retrymw.Event) {
-		if e.Outcome == retrymw.DeadLettered {
+	tiered.Observe = func(e retry.Event) {
+		if e.Outcome == retry.DeadLettered {
 			slog.Error("order given up", "order", e.MessageUUID, "failures", e.Record.Failures, "reason", e.Record.DeadReason, "error", e.Err)
 		}
 	}
-	retry, err := retrymw.NewTieredRetry(tiered, logger)
+	middleware, err := retrymw.NewTieredRetry(tiered, logger)
 	if err != nil {
 		log.Fatal(err)
 	}
-	_ = retry.Middleware // for a handler's AddMiddleware
+	_ = middleware.Middleware // for a handler's AddMiddleware
 }
 
 func ExampleBuilder_Topology() {
@@ -178,7 +179,7 @@ func ExampleDeadLetterSubscriberConfig() {
 		log.Fatal(err)
 	}
 	for letter := range letters {
-		record, _ := retrymw.ReadRecord(letter.Metadata)
+		record, _ := retry.ReadRecord(letter.Metadata)
 		fmt.Println(letter.UUID, record.DeadReason, record.Failures, record.Reason)
 		letter.Ack() // removes it
 	}

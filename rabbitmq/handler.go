@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var (
@@ -277,7 +278,7 @@ func (h *handlerSubscriber) nacked(msg *message.Message, again func() (*message.
 		return false
 	}
 	original.SetContext(binding.NewContext(context.WithoutCancel(msg.Context()), bound))
-	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, middleware.ErrNotPublished })(original)
+	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, retry.ErrNotPublished })(original)
 	return err == nil
 }
 

@@ -10,15 +10,15 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestHealthAsJSONHasTheTextsOfErrors(t *testing.T) {
 	refused, deleted := errors.New("refused"), errors.New("queue deleted")
 	for _, health := range []any{
-		middleware.Health{
-			Links:         []middleware.LinkHealth{{Name: "publishing", LastError: refused}, {}},
-			Subscriptions: []middleware.SubscriptionHealth{{Queue: "orders", LastError: deleted}},
+		retry.Health{
+			Links:         []retry.LinkHealth{{Name: "publishing", LastError: refused}, {}},
+			Subscriptions: []retry.SubscriptionHealth{{Queue: "orders", LastError: deleted}},
 			TiersError:    errors.New("no tag"),
 		},
 		publisher.Health{LastError: refused},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Observe attaches observers, such as those of package observe, to all handlers of the connection, also to those that were added before,
@@ -18,9 +19,9 @@ import (
 // BuilderConfig.Management its numbers are those of the management API, which are up to five seconds old. Without it, and where the API
 // takes more than half of the time, the broker is asked for each queue: then only messages count that no consumer has, a quorum queue that
 // is busy can show 0, and one call asks for up to 500 queues; the next call goes on with the rest. No message is read.
-func (c *Connection) Observe(observers ...middleware.Observer) {
+func (c *Connection) Observe(observers ...retry.Observer) {
 	for _, o := range observers {
-		c.core.observers.Attach(o, middleware.Observed{
+		c.core.observers.Attach(o, retry.Observed{
 			System: "rabbitmq", Health: c.Health, Waiting: c.waiting, Logger: c.logger, Closed: c.stopping.Done(),
 		})
 	}
@@ -40,17 +41,17 @@ func (p observed) Publish(topic string, messages ...*message.Message) error {
 	}
 	began := time.Now()
 	err := p.Publisher.Publish(topic, messages...)
-	report := middleware.Published{Topic: topic, Copy: p.copies, Messages: len(messages), Took: time.Since(began)}
+	report := retry.Published{Topic: topic, Copy: p.copies, Messages: len(messages), Took: time.Since(began)}
 	if messages[0] != nil {
 		report.Context = messages[0].Context()
 	}
 	if err == nil {
-		report.Result = middleware.PublishConfirmed
+		report.Result = retry.PublishConfirmed
 		p.observers.Published(report)
 		return nil
 	}
 	results := resultsOf(err, len(messages))
-	for _, result := range middleware.PublishResults() {
+	for _, result := range retry.PublishResults() {
 		if report.Result, report.Messages = result, results[result]; report.Messages > 0 {
 			p.observers.Published(report)
 		}
@@ -60,20 +61,20 @@ func (p observed) Publish(topic string, messages ...*message.Message) error {
 
 // resultsOf counts the messages of a call that has failed by their results. The others of the call have been confirmed. Where the call has
 // one error, and that is of a message that could not be sent, none was sent.
-func resultsOf(err error, messages int) map[middleware.PublishResult]int {
+func resultsOf(err error, messages int) map[retry.PublishResult]int {
 	failures := []error{err}
 	if _, one := err.(*publisher.PublishError); !one { // it wraps its cause
 		if joined, several := err.(interface{ Unwrap() []error }); several {
 			failures = joined.Unwrap()
 		}
 	}
-	results := map[middleware.PublishResult]int{}
+	results := map[retry.PublishResult]int{}
 	for _, failure := range failures {
 		results[resultOf(failure)]++
 	}
-	others := middleware.PublishConfirmed
-	if len(failures) == 1 && results[middleware.PublishRefused]+results[middleware.PublishFailed] == 1 {
-		others = middleware.PublishFailed
+	others := retry.PublishConfirmed
+	if len(failures) == 1 && results[retry.PublishRefused]+results[retry.PublishFailed] == 1 {
+		others = retry.PublishFailed
 	}
 	if more := messages - len(failures); more > 0 {
 		results[others] += more
@@ -81,18 +82,18 @@ func resultsOf(err error, messages int) map[middleware.PublishResult]int {
 	return results
 }
 
-func resultOf(err error) middleware.PublishResult {
+func resultOf(err error) retry.PublishResult {
 	var failure *publisher.PublishError
 	switch {
 	case errors.Is(err, publisher.ErrUnroutable):
-		return middleware.PublishReturned
+		return retry.PublishReturned
 	case errors.Is(err, publisher.ErrNacked):
-		return middleware.PublishNacked
+		return retry.PublishNacked
 	case errors.Is(err, publisher.ErrRefused):
-		return middleware.PublishRefused
+		return retry.PublishRefused
 	case errors.As(err, &failure) && failure.Unconfirmed():
-		return middleware.PublishUnconfirmed
+		return retry.PublishUnconfirmed
 	default:
-		return middleware.PublishFailed
+		return retry.PublishFailed
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rota"
 	"github.com/tieredretry/watermill-retry/internal/warning"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // overduePeriod is the time between two looks, 15 s. Tests shorten rota.Period.
@@ -44,7 +44,7 @@ type overdue struct {
 	logged bool                 // an error
 
 	mu    sync.Mutex // not held while the app's logger runs
-	tiers []middleware.TierHealth
+	tiers []retry.TierHealth
 	err   error // of the last look
 }
 
@@ -104,7 +104,7 @@ func (o *overdue) look(ctx context.Context) {
 		return
 	}
 	before, last := o.before, o.tiers
-	var tiers []middleware.TierHealth
+	var tiers []retry.TierHealth
 	o.before = map[string]seenQueue{}
 	for _, name := range slices.Sorted(slices.Values(o.names())) {
 		now := seenQueue{Queue: queues[name], since: time.Now()}
@@ -116,14 +116,14 @@ func (o *overdue) look(ctx context.Context) {
 		}
 		o.before[name] = now
 		if now.intervals >= overdueIntervals {
-			tiers = append(tiers, middleware.TierHealth{Queue: name, Overdue: now.Expired, Since: now.since})
+			tiers = append(tiers, retry.TierHealth{Queue: name, Overdue: now.Expired, Since: now.since})
 		}
 	}
 	o.set(tiers, nil)
 	o.log(last, tiers)
 }
 
-func (o *overdue) set(tiers []middleware.TierHealth, err error) {
+func (o *overdue) set(tiers []retry.TierHealth, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.tiers, o.err = tiers, err
@@ -140,9 +140,9 @@ func stays(earlier, now management.Queue) bool {
 }
 
 // log reports the tiers that have become overdue, and those that are no longer.
-func (o *overdue) log(last, present []middleware.TierHealth) {
-	of := func(tiers []middleware.TierHealth, queue string) bool {
-		return slices.ContainsFunc(tiers, func(t middleware.TierHealth) bool { return t.Queue == queue })
+func (o *overdue) log(last, present []retry.TierHealth) {
+	of := func(tiers []retry.TierHealth, queue string) bool {
+		return slices.ContainsFunc(tiers, func(t retry.TierHealth) bool { return t.Queue == queue })
 	}
 	for _, t := range present {
 		if !of(last, t.Queue) {
@@ -159,7 +159,7 @@ func (o *overdue) log(last, present []middleware.TierHealth) {
 }
 
 // health returns the overdue tiers, and why the last look has failed.
-func (o *overdue) health() ([]middleware.TierHealth, error) {
+func (o *overdue) health() ([]retry.TierHealth, error) {
 	if o == nil {
 		return nil, nil
 	}

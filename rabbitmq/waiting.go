@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -29,10 +29,10 @@ const (
 )
 
 // waiting returns what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues, and in the queue of
-// the orphans. It is a middleware.Waiter; Observe documents it. Dead letters and orphans are asked for first, then work queues, then tiers.
+// the orphans. It is a retry.Waiter; Observe documents it. Dead letters and orphans are asked for first, then work queues, then tiers.
 // Requests begin in the first four fifths of the time only. Tiers of earlier schedules are shown while they have messages, where the
 // management API lists them. It reads no message.
-func (c *Connection) waiting(ctx context.Context) ([]middleware.Waiting, error) {
+func (c *Connection) waiting(ctx context.Context) ([]retry.Waiting, error) {
 	return c.lookout.waiting(ctx)
 }
 
@@ -56,7 +56,7 @@ type lookout struct {
 
 // A watchedQueue is a queue of the connection.
 type watchedQueue struct {
-	kind middleware.WaitingKind
+	kind retry.WaitingKind
 	name string
 	tier backoff.Tier
 }
@@ -70,7 +70,7 @@ func newLookout(config lookoutConfig) *lookout {
 
 // waiting runs a look in a goroutine: the calls of a channel do not end with a context. Where the broker does not answer, the goroutine
 // ends with the connection, and there is only one of them.
-func (l *lookout) waiting(ctx context.Context) ([]middleware.Waiting, error) {
+func (l *lookout) waiting(ctx context.Context) ([]retry.Waiting, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, lookTimeout)
@@ -82,7 +82,7 @@ func (l *lookout) waiting(ctx context.Context) ([]middleware.Waiting, error) {
 		return nil, fmt.Errorf("an earlier look at the queues has not ended: the broker does not answer: %w", context.Cause(ctx))
 	}
 	type result struct {
-		waiting []middleware.Waiting
+		waiting []retry.Waiting
 		err     error
 	}
 	done := make(chan result, 1)
@@ -106,7 +106,7 @@ func (l *lookout) waiting(ctx context.Context) ([]middleware.Waiting, error) {
 }
 
 // look looks once.
-func (l *lookout) look(ctx context.Context) ([]middleware.Waiting, error) {
+func (l *lookout) look(ctx context.Context) ([]retry.Waiting, error) {
 	queues := l.queues()
 	listed, refused := l.list(ctx)
 	if listed != nil {
@@ -152,12 +152,12 @@ func (l *lookout) queues() (all []watchedQueue) {
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(works))
-	all = append(all, watchedQueue{kind: middleware.WaitingOrphans, name: l.config.Prefix.Orphans()})
+	all = append(all, watchedQueue{kind: retry.WaitingOrphans, name: l.config.Prefix.Orphans()})
 	for _, work := range names {
-		all = append(all, watchedQueue{kind: middleware.WaitingDead, name: naming.DeadQueue(work)})
+		all = append(all, watchedQueue{kind: retry.WaitingDead, name: naming.DeadQueue(work)})
 	}
 	for _, work := range names {
-		all = append(all, watchedQueue{kind: middleware.WaitingWork, name: work})
+		all = append(all, watchedQueue{kind: retry.WaitingWork, name: work})
 	}
 	seen := map[string]bool{} // the tiers of a group belong to several work queues
 	for _, work := range names {
@@ -166,9 +166,9 @@ func (l *lookout) queues() (all []watchedQueue) {
 			switch {
 			case seen[name]:
 			case isTier:
-				all = append(all, watchedQueue{middleware.WaitingTier, name, tier})
+				all = append(all, watchedQueue{retry.WaitingTier, name, tier})
 			case name == l.config.Prefix.InboxQueue(work):
-				all = append(all, watchedQueue{kind: middleware.WaitingInbox, name: name})
+				all = append(all, watchedQueue{kind: retry.WaitingInbox, name: name})
 			}
 			seen[name] = true
 		}
@@ -181,7 +181,7 @@ func (l *lookout) retired(queues []watchedQueue, listed map[string]management.De
 	known, groups := map[string]bool{}, map[string]bool{}
 	for _, q := range queues {
 		known[q.name] = true
-		if q.kind == middleware.WaitingWork {
+		if q.kind == retry.WaitingWork {
 			groups[q.name] = true
 		}
 		if group, _, isTier := l.config.Prefix.TierOf(q.name); isTier {
@@ -191,7 +191,7 @@ func (l *lookout) retired(queues []watchedQueue, listed map[string]management.De
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
 		group, tier, isTier := l.config.Prefix.TierOf(name)
 		if isTier && groups[group] && !known[name] && listed[name].Messages > 0 {
-			queues = append(queues, watchedQueue{middleware.WaitingTier, name, tier})
+			queues = append(queues, watchedQueue{retry.WaitingTier, name, tier})
 		}
 	}
 	return queues
@@ -242,19 +242,19 @@ func (l *lookout) count(b *bounded, name string) error {
 }
 
 // waitings returns the figures of the queues that exist.
-func (l *lookout) waitings(queues []watchedQueue, now time.Time) (all []middleware.Waiting) {
+func (l *lookout) waitings(queues []watchedQueue, now time.Time) (all []retry.Waiting) {
 	for _, q := range queues {
 		depth, exists := l.depths[q.name]
 		if !exists {
 			continue
 		}
-		w := middleware.Waiting{Kind: q.kind, Queue: q.name, Tier: q.tier, Messages: depth.Messages}
+		w := retry.Waiting{Kind: q.kind, Queue: q.name, Tier: q.tier, Messages: depth.Messages}
 		if q.tier > 0 && w.Messages > 0 {
 			w.NextDue = now.Add(time.Duration(q.tier)) // the broker does not show how long the first one has waited
 		}
 		all = append(all, w)
 	}
-	slices.SortStableFunc(all, func(a, b middleware.Waiting) int {
+	slices.SortStableFunc(all, func(a, b retry.Waiting) int {
 		return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Queue, b.Queue))
 	})
 	return all

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var twoWorks = map[string][]string{
@@ -36,13 +36,13 @@ func lookoutOf(change func(*lookoutConfig)) *lookout {
 
 func TestQueuesOfALook(t *testing.T) {
 	l := lookoutOf(nil)
-	const work, dead, tier = middleware.WaitingWork, middleware.WaitingDead, middleware.WaitingTier
+	const work, dead, tier = retry.WaitingWork, retry.WaitingDead, retry.WaitingTier
 	second := backoff.Tier(time.Second)
 	want := []watchedQueue{
-		{middleware.WaitingOrphans, "retry.orphans", 0},
+		{retry.WaitingOrphans, "retry.orphans", 0},
 		{dead, "bills.dead", 0}, {dead, "mails.dead", 0}, {dead, "orders.dead", 0},
 		{work, "bills", 0}, {work, "mails", 0}, {work, "orders", 0},
-		{tier, "shop.retry.5s", 5 * second}, {middleware.WaitingInbox, "mails.retry.inbox", 0},
+		{tier, "shop.retry.5s", 5 * second}, {retry.WaitingInbox, "mails.retry.inbox", 0},
 		{tier, "orders.retry.1s", second}, {tier, "orders.retry.1h", 3600 * second},
 	}
 	assert.Equal(t, want, l.queues())
@@ -68,8 +68,8 @@ func TestLookWithoutAConnection(t *testing.T) {
 	})
 	all, err := l.waiting(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []middleware.Waiting{
-		{Kind: middleware.WaitingDead, Queue: "orders.dead", Messages: 3}, {Kind: middleware.WaitingWork, Queue: "orders", Messages: 2},
+	assert.Equal(t, []retry.Waiting{
+		{Kind: retry.WaitingDead, Queue: "orders.dead", Messages: 3}, {Kind: retry.WaitingWork, Queue: "orders", Messages: 2},
 	}, all)
 
 	l.config.Read = func(context.Context) (map[string]management.Depth, error) { return nil, errors.New("refused") }

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // BenchmarkForward measures the relay alone, without a backend.
@@ -28,7 +28,7 @@ func BenchmarkForward(b *testing.B) {
 	defer func() { _ = router.Close() }()
 
 	metadata := message.Metadata{
-		retrymw.FailuresKey: "1", retrymw.HandlerKey: "billing", retrymw.TopicKey: "orders", retrymw.DueAtKey: "2026-01-01T00:00:00.000Z",
+		retry.FailuresKey: "1", retry.HandlerKey: "billing", retry.TopicKey: "orders", retry.DueAtKey: "2026-01-01T00:00:00.000Z",
 	}
 	b.ReportAllocs()
 	for b.Loop() {

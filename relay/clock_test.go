@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 type ofMiddleware struct{}
@@ -38,7 +39,7 @@ type otherClock struct {
 
 func (o otherClock) Publish(topic string, messages ...*message.Message) error {
 	for _, msg := range messages {
-		if record, ok := retrymw.ReadRecord(msg.Metadata); ok && msg.Context().Value(ofMiddleware{}) != nil {
+		if record, ok := retry.ReadRecord(msg.Metadata); ok && msg.Context().Value(ofMiddleware{}) != nil {
 			record.DueAt = record.DueAt.Add(o.ahead)
 			record.Write(msg.Metadata)
 		}
@@ -124,7 +125,7 @@ func TestForgedDueTime(t *testing.T) {
 				a.handle("billing", func(*message.Message) error { return nil })
 				a.run()
 				forged := orderOf("1")
-				retrymw.Record{
+				retry.Record{
 					Failures: 1, Topic: "orders", Handler: "billing", FirstFailedAt: time.Now(), LastFailedAt: time.Now(),
 					DueAt: time.Now().AddDate(1, 0, 0),
 				}.Write(forged.Metadata)
@@ -148,7 +149,7 @@ func TestForgedDueTimeOutsideOfTheTiers(t *testing.T) {
 		a.handle("billing", func(*message.Message) error { done <- time.Now(); return nil })
 		a.run()
 		forged := orderOf("1")
-		retrymw.Record{Failures: 1, Topic: "orders", Handler: "billing", DueAt: time.Now().AddDate(1, 0, 0)}.Write(forged.Metadata)
+		retry.Record{Failures: 1, Topic: "orders", Handler: "billing", DueAt: time.Now().AddDate(1, 0, 0)}.Write(forged.Metadata)
 		began := time.Now()
 		require.NoError(t, a.pubSub.Publish("orders", forged))
 		assert.Equal(t, began, <-done)
@@ -169,15 +170,15 @@ func TestRemainingIsWaitedForOnce(t *testing.T) {
 			a.handle("billing", func(msg *message.Message) error { done <- msg; return nil })
 			a.run()
 			msg := orderOf("1")
-			retrymw.Record{Failures: 1, Topic: "orders", Handler: "billing"}.Write(msg.Metadata)
-			msg.Metadata[retrymw.RemainingKey] = row.remaining
+			retry.Record{Failures: 1, Topic: "orders", Handler: "billing"}.Write(msg.Metadata)
+			msg.Metadata[retry.RemainingKey] = row.remaining
 			began := time.Now()
 			require.NoError(t, a.pubSub.Publish("orders", msg))
 			got := <-done
 			assert.GreaterOrEqual(t, time.Since(began), row.waits)
 			assert.LessOrEqual(t, time.Since(began), row.waits+10*time.Millisecond)
 			if row.parked > 0 {
-				assert.NotContains(t, got.Metadata, retrymw.RemainingKey)
+				assert.NotContains(t, got.Metadata, retry.RemainingKey)
 			}
 			assert.Len(t, a.publisher.to("retry.return.billing"), row.parked)
 			a.close()
@@ -229,6 +230,6 @@ func handledAfter(t *testing.T, c *connected, by delay.Delay) (waited time.Durat
 	delay.Message(msg, by)
 	began := time.Now()
 	require.NoError(t, c.Publisher().Publish("orders", msg))
-	record, _ := retrymw.ReadRecord((<-done).Metadata)
+	record, _ := retry.ReadRecord((<-done).Metadata)
 	return time.Since(began), record.Failures
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // ConnectConfig configures Connect. The publishers and the subscribers of the factories then belong to the Connection, which
@@ -115,11 +116,11 @@ func (c *Connection) newRetry(options middleware.HandlerOptions) (*middleware.Ti
 	backend := c.relay.TieredRetryConfig()
 	backend.Observers = &c.relay.observers
 	config := options.Configure(backend)
-	retry, err := middleware.NewTieredRetry(config, c.logger)
+	tiered, err := middleware.NewTieredRetry(config, c.logger)
 	if err == nil {
 		err = c.relay.addTiers(config.Tiers())
 	}
-	return retry, err
+	return tiered, err
 }
 
 // AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does.
@@ -189,7 +190,7 @@ func (c *Connection) subscriber(
 	if err := c.claim(name, options.Group); err != nil {
 		return nil, err
 	}
-	retry, err := c.newRetry(options)
+	tiered, err := c.newRetry(options)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +203,7 @@ func (c *Connection) subscriber(
 	}
 	s := &connectionSubscriber{faults: &c.faults, merged: &handlerSubscriber{
 		Subscriber: stock, relay: c.relay, name: name, handlerOf: handlerOf,
-		retry: retry, gate: c.gates.Add(name, 1),
+		retry: tiered, gate: c.gates.Add(name, 1),
 	}}
 	s.merged.stopping, s.merged.stop = context.WithCancel(context.Background())
 	s.ctx, s.end = s.merged.stopping, s.merged.stop
@@ -251,9 +252,9 @@ func (c *Connection) Resume(handler string) error { return c.gates.Resume(handle
 
 // Observe attaches observers, such as those of package observe, to all handlers of the connection and to its publishers. What an observer
 // does cannot change the outcome of a message. Its errors are logged. Call it once for each observer.
-func (c *Connection) Observe(observers ...middleware.Observer) {
+func (c *Connection) Observe(observers ...retry.Observer) {
 	for _, o := range observers {
-		c.relay.observers.Attach(o, middleware.Observed{
+		c.relay.observers.Attach(o, retry.Observed{
 			System: structName(c.config.Publisher), Health: c.Health, Waiting: c.relay.waiting, Logger: c.logger, Closed: c.closing,
 		})
 	}
@@ -261,8 +262,8 @@ func (c *Connection) Observe(observers ...middleware.Observer) {
 
 // Health returns the state of the subscriptions of handlers and tiers. There are no links: the subscribers have their own
 // connections. A subscription is not consuming after its subscriber has closed the channel.
-func (c *Connection) Health() middleware.Health {
-	h := middleware.Health{Subscriptions: c.relay.health.Health()}
+func (c *Connection) Health() retry.Health {
+	h := retry.Health{Subscriptions: c.relay.health.Health()}
 	for i, s := range h.Subscriptions {
 		if s.Consuming { // one that has ended is a fault, also during a pause
 			at := &h.Subscriptions[i]

@@ -20,6 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // connected is a router with a Connection on a gochannel.
@@ -82,7 +83,7 @@ func (c *connected) publish(topic, uuid string) {
 func failingOnce(c *calls, done chan<- *message.Message) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		c.add(msg)
-		if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 			return errDown
 		}
 		done <- msg
@@ -135,7 +136,7 @@ func TestSubscriberOfSeveralTopics(t *testing.T) {
 				c.publish(topic, "1")
 				back := <-done
 				assert.Equal(t, topic, message.SubscribeTopicFromCtx(back.Context()), "the handler of the topic")
-				record, _ := retrymw.ReadRecord(back.Metadata)
+				record, _ := retry.ReadRecord(back.Metadata)
 				assert.Equal(t, topic, record.Topic)
 				assert.Equal(t, "all."+topic, record.Handler)
 				assert.Len(t, c.publisher.to("retry.return.all."+topic), 1)
@@ -155,7 +156,7 @@ func TestHandlerOfAConnectionProduces(t *testing.T) {
 		bills, err := c.pubSub.Subscribe(t.Context(), "bills")
 		require.NoError(t, err)
 		c.AddHandler(c.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
-			if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 				return nil, errDown
 			}
 			return []*message.Message{msg.Copy()}, nil
@@ -417,7 +418,7 @@ func TestHealthOfAConnection(t *testing.T) {
 		c.router.AddConsumerHandler("stays", "nothing", c.pubSub, ignore)
 		c.run()
 		synctest.Wait()
-		assert.Equal(t, []retrymw.SubscriptionHealth{
+		assert.Equal(t, []retry.SubscriptionHealth{
 			{Name: "billing", Topic: "orders", Queue: "orders", Consuming: true, Since: began},
 			{Name: "tier 1s", Topic: "retry.1s", Queue: "retry.1s", Consuming: true, Since: began},
 		}, c.Health().Subscriptions)

@@ -49,7 +49,7 @@
 //
 // Foreign messages: a message on a tier that has no readable failure record, or whose record names no handler or one for which
 // GenerateTopic returns an error, is dead-lettered with DeadReasonForeign on the dead-letter topic of UnknownHandler. Like every
-// dead letter it has a record that middleware.ReadRecord reads; if it had none, Topic is the tier's topic and Failures is 1. A
+// dead letter it has a record that retry.ReadRecord reads; if it had none, Topic is the tier's topic and Failures is 1. A
 // message whose record names a handler of another process is forwarded to the return topic of that handler.
 //
 // # Dead letters

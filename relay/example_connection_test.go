@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A whole app on Watermill's gochannel: no server, no network.
@@ -33,7 +34,7 @@ func Example() {
 	router := message.NewDefaultRouter(nil)
 	billed := make(chan int)
 	retries.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error {
-		record, _ := retrymw.ReadRecord(msg.Metadata)
+		record, _ := retry.ReadRecord(msg.Metadata)
 		if record.Failures < 2 {
 			return errors.New("the bank is down")
 		}
@@ -73,7 +74,7 @@ func ExampleConnect() {
 	check(err)
 	go func() {
 		for letter := range letters {
-			record, _ := retrymw.ReadRecord(letter.Metadata)
+			record, _ := retry.ReadRecord(letter.Metadata)
 			fmt.Println(letter.UUID, record.DeadReason, record.Failures, record.Reason)
 			letter.Ack()
 		}
@@ -114,8 +115,8 @@ func ExampleConnection_AddConsumerHandler() {
 		retrymw.HandlerOptions{
 			Schedule: backoff.Schedule{time.Millisecond, 2 * time.Millisecond},
 			Middleware: func(c *retrymw.TieredRetryConfig) {
-				c.Observe = func(e retrymw.Event) {
-					if e.Outcome == retrymw.DeadLettered {
+				c.Observe = func(e retry.Event) {
+					if e.Outcome == retry.DeadLettered {
 						alarmed <- fmt.Sprint(e.Handler, " gave up after ", e.Record.Failures, " failures")
 					}
 				}
@@ -139,7 +140,7 @@ func ExampleConnection_AddHandler() {
 	bills, err := pubSub.Subscribe(context.Background(), "bills")
 	check(err)
 	retries.AddHandler(router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
-		if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 			return nil, errors.New("the bank is down")
 		}
 		return []*message.Message{msg.Copy()}, nil
@@ -167,7 +168,7 @@ func ExampleConnection_Subscriber() {
 	archived := make(chan string)
 	for _, topic := range []string{"orders", "mails"} {
 		router.AddConsumerHandler("archive "+topic, topic, subscriber, func(msg *message.Message) error {
-			if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 				return errors.New("the disk is full")
 			}
 			archived <- msg.UUID
@@ -190,7 +191,7 @@ func ExampleConnection_Subscriber() {
 // A readiness probe.
 func ExampleConnection_Health() {
 	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
-	http.Handle("/ready", retrymw.ReadinessHandler(retries.Health))
+	http.Handle("/ready", retry.ReadinessHandler(retries.Health))
 
 	router := message.NewDefaultRouter(nil)
 	retries.AddConsumerHandler(router, "billing", "orders", func(*message.Message) error { return nil })
@@ -207,11 +208,11 @@ func ExampleConnection_Health() {
 }
 
 // waits is an observer of the app's own. Package observe has those for Prometheus and OpenTelemetry.
-type waits struct{ observed retrymw.Observed }
+type waits struct{ observed retry.Observed }
 
-func (w *waits) Attach(o retrymw.Observed) (retrymw.Hooks, error) {
+func (w *waits) Attach(o retry.Observed) (retry.Hooks, error) {
 	w.observed = o
-	return retrymw.Hooks{Event: func(e retrymw.Event) { fmt.Println(e.Handler, e.Outcome, e.Err) }}, nil
+	return retry.Hooks{Event: func(e retry.Event) { fmt.Println(e.Handler, e.Outcome, e.Err) }}, nil
 }
 
 // An observer gets each outcome, and can ask for the messages that this process keeps until they are due.

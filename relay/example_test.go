@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The parts of Connect: the relay, and the retry middleware.
@@ -29,9 +30,9 @@ func ExampleRelay() {
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, logger)
 	check(err)
-	retry, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), logger)
+	tiered, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), logger)
 	check(err)
-	tiers.AddConsumerHandler(router, "billing", "orders", pubSub, bill).AddMiddleware(retry.Middleware)
+	tiers.AddConsumerHandler(router, "billing", "orders", pubSub, bill).AddMiddleware(tiered.Middleware)
 
 	check(router.Run(ctx))
 	check(tiers.Close())  // after the router
@@ -90,8 +91,8 @@ func ExampleRelay_TieredRetryConfig() {
 	}, nil)
 	check(err)
 	retries := tiers.TieredRetryConfig()
-	retries.Observe = func(e retrymw.Event) {
-		if e.Outcome == retrymw.DeadLettered {
+	retries.Observe = func(e retry.Event) {
+		if e.Outcome == retry.DeadLettered {
 			log.Println(e.Handler, "gave up on", e.MessageUUID)
 		}
 	}
@@ -110,19 +111,19 @@ func ExampleRelay_AddHandler() {
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	check(err)
-	retry, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), nil)
+	tiered, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), nil)
 	check(err)
 	bills, err := pubSub.Subscribe(context.Background(), "bills")
 	check(err)
 
 	router := message.NewDefaultRouter(nil)
 	handler := tiers.AddHandler(router, "billing", "orders", pubSub, "bills", pubSub, func(msg *message.Message) ([]*message.Message, error) {
-		if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 			return nil, errors.New("the bank is down")
 		}
 		return []*message.Message{msg.Copy()}, nil
 	})
-	handler.AddMiddleware(retry.Middleware)
+	handler.AddMiddleware(tiered.Middleware)
 	go func() { check(router.Run(context.Background())) }()
 	<-router.Running()
 

@@ -11,11 +11,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // DeadReasonForeign is the dead reason of a message on a tier that has no failure record with a handler.
-const DeadReasonForeign middleware.DeadReason = "foreign"
+const DeadReasonForeign retry.DeadReason = "foreign"
 
 const publishTimeout = 10 * time.Second
 
@@ -44,8 +44,8 @@ func (p *pump) next(w *waiter, now time.Time) (TopicParams, message.Metadata) {
 }
 
 // foreignRecord completes the record of a message that is dead-lettered because its handler is unknown, so that
-// middleware.ReadRecord reads it. The record is zero if the message had no readable one.
-func (p *pump) foreignRecord(record middleware.Record, now time.Time) middleware.Record {
+// retry.ReadRecord reads it. The record is zero if the message had no readable one.
+func (p *pump) foreignRecord(record retry.Record, now time.Time) retry.Record {
 	record.Failures = max(record.Failures, 1)
 	if record.LastFailedAt.IsZero() {
 		record.LastFailedAt = now

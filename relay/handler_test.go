@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestHandlersAddedLater: a retry can be due before the handler subscribes to its return topic. gochannel would drop it.
@@ -84,7 +84,7 @@ func TestProducedMessagesAndTheirPublisher(t *testing.T) {
 		names := make(chan string, 2)
 		a.tiers.AddHandler(a.router, "billing", "orders", a.pubSub, "bills", out, func(msg *message.Message) ([]*message.Message, error) {
 			names <- message.SubscriberNameFromCtx(msg.Context()) + " " + message.PublisherNameFromCtx(msg.Context())
-			if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 				return nil, errDown
 			}
 			return []*message.Message{msg.Copy()}, nil
@@ -118,7 +118,7 @@ func TestRouterContextSurvives(t *testing.T) {
 			msg.SetContext(context.WithValue(msg.Context(), key{}, "decorated"))
 		}))
 		a.handle("billing", func(msg *message.Message) error {
-			if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 				return errDown
 			}
 			done <- msg.Context()
@@ -254,7 +254,7 @@ func TestDeadLetterTopicOfASubscriber(t *testing.T) {
 		c.publish("orders", "1")
 		letter := <-letters
 		letter.Ack()
-		record, _ := retrymw.ReadRecord(letter.Metadata)
+		record, _ := retry.ReadRecord(letter.Metadata)
 		assert.Equal(t, "all.orders", record.Handler)
 		c.close()
 	})

@@ -5,7 +5,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // hopKey is the metadata key for the end of the message's present hop, on tiers of several hops. It is removed when the
@@ -40,7 +40,7 @@ func hopEnd(metadata message.Metadata) (time.Time, bool) {
 
 // dueAt returns the earliest time at which the message may come back. The times of a record are cut to whole milliseconds, so
 // one millisecond is added.
-func dueAt(record middleware.Record) time.Time {
+func dueAt(record retry.Record) time.Time {
 	if record.DueAt.IsZero() {
 		return record.DueAt
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // letter describes a message of a dead-letter topic.
@@ -20,10 +20,10 @@ func (l *Letters) letter(topic string, msg *message.Message) *letters.Letter {
 	if letter.ID == "" {
 		letter.ID = fmt.Sprintf("#%x", sha256.Sum256(msg.Payload))[:17]
 	}
-	letter.Redriven, _ = middleware.ReadRedriven(msg.Metadata)
-	record, known := middleware.ReadRecord(msg.Metadata)
+	letter.Redriven, _ = retry.ReadRedriven(msg.Metadata)
+	record, known := retry.ReadRecord(msg.Metadata)
 	switch {
-	case msg.Metadata[middleware.DeadReasonKey] != "":
+	case msg.Metadata[retry.DeadReasonKey] != "":
 		letter.Kind, letter.Record = letters.Library, record
 		if !known {
 			letter.Record = lettertext.Texts(msg.Metadata)
@@ -56,7 +56,7 @@ func (l *Letters) target(topic, handler string) string {
 // ownMetadata is the metadata of the app.
 func ownMetadata(all message.Metadata) message.Metadata {
 	own := maps.Clone(all)
-	for _, key := range append(middleware.RecordKeys(), middleware.RedrivenKey, hopKey) {
+	for _, key := range append(retry.RecordKeys(), retry.RedrivenKey, hopKey) {
 		delete(own, key)
 	}
 	return own
@@ -67,7 +67,7 @@ func redriven(msg *message.Message, letter *letters.Letter, options letters.Redr
 	fresh := letters.Fresh(msg)
 	delete(fresh.Metadata, hopKey)
 	if traceparent := lettertext.Traceparent(letter.Record); traceparent != "" {
-		fresh.Metadata[middleware.TraceparentKey] = traceparent
+		fresh.Metadata[retry.TraceparentKey] = traceparent
 	}
 	if options.Edit != nil {
 		payload, err := options.Edit(letter)
@@ -76,7 +76,7 @@ func redriven(msg *message.Message, letter *letters.Letter, options letters.Redr
 		}
 		fresh.Payload = payload
 	}
-	letter.Redriven.Add(middleware.Redrive{
+	letter.Redriven.Add(retry.Redrive{
 		Run: run, At: time.Now(), By: options.By, Note: options.Note,
 		Failures: letter.Record.Failures, DeadReason: letter.Record.DeadReason, Reason: letter.Record.Reason,
 	}).Write(fresh.Metadata)

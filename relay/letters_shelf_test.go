@@ -16,8 +16,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const deadTopic = "retry.dead.billing"
@@ -147,9 +147,9 @@ func (s *shelf) dead(t *testing.T, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
 		msg := orderOf(fmt.Sprintf("%03d", i))
-		record := retrymw.Record{
+		record := retry.Record{
 			Failures: 3, Topic: "orders", Handler: "billing", Reason: fmt.Sprintf("no %d", i), ErrorType: "*errors.errorString",
-			DeadReason: retrymw.DeadReasonExhausted, Subscriber: "gochannel.GoChannel",
+			DeadReason: retry.DeadReasonExhausted, Subscriber: "gochannel.GoChannel",
 		}
 		if i%2 == 1 {
 			record.ErrorType = "*net.OpError"

@@ -17,8 +17,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func browse(t *testing.T, store letters.Store, topic string, filter letters.Filter) (found []*letters.Letter) {
@@ -86,8 +86,8 @@ func TestLettersAreDescribed(t *testing.T) {
 	poisoned.Metadata[poison.PoisonedTopicKey], poisoned.Metadata[poison.PoisonedHandlerKey] = "orders", "billing"
 	poisoned.Metadata[poison.ReasonForPoisonedKey] = "no stock"
 	garbled := orderOf("garbled")
-	retrymw.Record{Failures: 3, Topic: "orders", Handler: "billing", Reason: "no", DeadReason: retrymw.DeadReasonExhausted}.Write(garbled.Metadata)
-	garbled.Metadata[retrymw.FailuresKey] = "many"
+	retry.Record{Failures: 3, Topic: "orders", Handler: "billing", Reason: "no", DeadReason: retry.DeadReasonExhausted}.Write(garbled.Metadata)
+	garbled.Metadata[retry.FailuresKey] = "many"
 	require.NoError(t, s.Publish(deadTopic, poisoned, message.NewMessage("", []byte("x")), garbled))
 	found := browse(t, store, deadTopic, letters.Filter{})
 	require.Len(t, found, 4)
@@ -95,21 +95,21 @@ func TestLettersAreDescribed(t *testing.T) {
 	own := message.Metadata{"trace": "abc", "odd": "\xff\x00"}
 	assert.Equal(t, &letters.Letter{
 		ID: "007", Queue: deadTopic, Target: "retry.return.billing", Kind: letters.Library, Metadata: own, Payload: []byte{0, 0xff, 'o'},
-		Record: retrymw.Record{
-			Failures: 3, Topic: "orders", Handler: "billing", Reason: "no 7", ErrorType: "*net.OpError", DeadReason: retrymw.DeadReasonExhausted,
+		Record: retry.Record{
+			Failures: 3, Topic: "orders", Handler: "billing", Reason: "no 7", ErrorType: "*net.OpError", DeadReason: retry.DeadReasonExhausted,
 			Subscriber: "gochannel.GoChannel",
 		},
 	}, found[0])
 	assert.Equal(t, &letters.Letter{
 		ID: "poisoned", Queue: deadTopic, Kind: letters.Poison, Metadata: own, Payload: []byte{0, 0xff, 'o'},
-		Record: retrymw.Record{Topic: "orders", Handler: "billing", Reason: "no stock"},
+		Record: retry.Record{Topic: "orders", Handler: "billing", Reason: "no stock"},
 	}, found[1])
 	assert.Equal(t, letters.Unknown, found[2].Kind)
 	assert.Regexp(t, "^#[0-9a-f]{16}$", found[2].ID)
 	assert.Empty(t, found[2].Target)
 	assert.Equal(t, &letters.Letter{
 		ID: "garbled", Queue: deadTopic, Target: "retry.return.billing", Kind: letters.Library, Metadata: own, Payload: []byte{0, 0xff, 'o'},
-		Record: retrymw.Record{Topic: "orders", Handler: "billing", Reason: "no", DeadReason: retrymw.DeadReasonExhausted},
+		Record: retry.Record{Topic: "orders", Handler: "billing", Reason: "no", DeadReason: retry.DeadReasonExhausted},
 	}, found[3])
 }
 
@@ -142,7 +142,7 @@ func TestLettersComeBack(t *testing.T) {
 		require.Len(t, handled(), 3)
 		require.Equal(t, []string{"1"}, s.ids(deadTopic))
 
-		redriven := func(note string) retrymw.Redriven {
+		redriven := func(note string) retry.Redriven {
 			began := time.Now()
 			summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{By: "ann@desk", Note: note})
 			require.NoError(t, err)
@@ -152,17 +152,17 @@ func TestLettersComeBack(t *testing.T) {
 			want := orderOf("1")
 			assert.Equal(t, want.UUID, msg.UUID)
 			assert.Equal(t, want.Payload, msg.Payload)
-			history, found := retrymw.ReadRedriven(msg.Metadata)
+			history, found := retry.ReadRedriven(msg.Metadata)
 			require.True(t, found)
 			last := history.Redrives[len(history.Redrives)-1]
 			assert.NotEmpty(t, last.Run)
 			last.Run = ""
-			assert.Equal(t, retrymw.Redrive{
-				At: began.UTC().Truncate(time.Millisecond), By: "ann@desk", Note: note, Failures: 3, DeadReason: retrymw.DeadReasonExhausted, Reason: errDown.Error(),
+			assert.Equal(t, retry.Redrive{
+				At: began.UTC().Truncate(time.Millisecond), By: "ann@desk", Note: note, Failures: 3, DeadReason: retry.DeadReasonExhausted, Reason: errDown.Error(),
 			}, last)
-			_, recorded := retrymw.ReadRecord(msg.Metadata)
+			_, recorded := retry.ReadRecord(msg.Metadata)
 			assert.False(t, recorded, "the retries begin anew")
-			want.Metadata[retrymw.RedrivenKey] = msg.Metadata[retrymw.RedrivenKey]
+			want.Metadata[retry.RedrivenKey] = msg.Metadata[retry.RedrivenKey]
 			assert.Equal(t, want.Metadata, msg.Metadata)
 			return history
 		}
@@ -262,7 +262,7 @@ func TestLettersWithoutTarget(t *testing.T) {
 	t.Parallel()
 	s, p, store := sending(t, 2)
 	forged, foreign := orderOf("forged"), message.NewMessage("foreign", nil)
-	retrymw.Record{Failures: 1, Handler: "archive", DeadReason: retrymw.DeadReasonPermanent}.Write(forged.Metadata)
+	retry.Record{Failures: 1, Handler: "archive", DeadReason: retry.DeadReasonPermanent}.Write(forged.Metadata)
 	s.handlers["retry.return.archive"], s.handlers["orders"] = true, true
 	require.NoError(t, s.Publish(deadTopic, forged, forged.Copy(), foreign))
 	for _, dry := range []bool{true, false} {

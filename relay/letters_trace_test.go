@@ -11,7 +11,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestLettersKeepTheTrace: a redriven message has the trace of its last attempt, and no failure.
@@ -27,14 +27,14 @@ func TestLettersKeepTheTrace(t *testing.T) {
 		})
 		defer stop()
 		s.dead(t, 0, 1)
-		record, _ := retrymw.ReadRecord(s.kept[deadTopic][0].Message.Metadata)
+		record, _ := retry.ReadRecord(s.kept[deadTopic][0].Message.Metadata)
 		record.Traceparent = traceparent
 		record.Write(s.kept[deadTopic][0].Message.Metadata)
 		_, err := s.letters(t).Redrive(t.Context(), deadTopic, letters.Redrive{})
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Len(t, got, 1)
-		assert.Equal(t, traceparent, got[0].Metadata[retrymw.TraceparentKey])
-		assert.NotContains(t, got[0].Metadata, retrymw.FailuresKey)
+		assert.Equal(t, traceparent, got[0].Metadata[retry.TraceparentKey])
+		assert.NotContains(t, got[0].Metadata, retry.FailuresKey)
 	})
 }

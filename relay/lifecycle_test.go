@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // scripted is a subscriber whose messages are sent by the test.
@@ -86,8 +87,8 @@ func withTier(s *scripted) func(*relay.Config) {
 func waitingFor(ctx context.Context, wait time.Duration) *message.Message {
 	msg := message.NewMessageWithContext(ctx, "1", []byte("order"))
 	msg.Metadata = message.Metadata{
-		retrymw.FailuresKey: "1", retrymw.HandlerKey: "billing", retrymw.TopicKey: "orders",
-		retrymw.DueAtKey: time.Now().Add(wait).UTC().Format("2006-01-02T15:04:05.000Z"),
+		retry.FailuresKey: "1", retry.HandlerKey: "billing", retry.TopicKey: "orders",
+		retry.DueAtKey: time.Now().Add(wait).UTC().Format("2006-01-02T15:04:05.000Z"),
 	}
 	return msg
 }
@@ -101,27 +102,27 @@ func TestFailureAtTheEndOfTheContext(t *testing.T) {
 	for name, test := range map[string]struct {
 		timeout time.Duration // set outside of the retry middleware
 		end     func(context.CancelFunc, *app, *message.Handler)
-		want    []retrymw.Outcome
+		want    []retry.Outcome
 	}{
-		"deadline":       {50 * time.Millisecond, func(context.CancelFunc, *app, *message.Handler) {}, []retrymw.Outcome{retrymw.Retried, retrymw.Recovered}},
-		"stop":           {time.Hour, func(_ context.CancelFunc, _ *app, h *message.Handler) { h.Stop() }, []retrymw.Outcome{retrymw.GivenBack}},
-		"close":          {time.Hour, func(_ context.CancelFunc, a *app, _ *message.Handler) { assert.NoError(a.t, a.router.Close()) }, []retrymw.Outcome{retrymw.GivenBack}},
-		"context of Run": {time.Hour, func(cancel context.CancelFunc, _ *app, _ *message.Handler) { cancel() }, []retrymw.Outcome{retrymw.GivenBack}},
+		"deadline":       {50 * time.Millisecond, func(context.CancelFunc, *app, *message.Handler) {}, []retry.Outcome{retry.Retried, retry.Recovered}},
+		"stop":           {time.Hour, func(_ context.CancelFunc, _ *app, h *message.Handler) { h.Stop() }, []retry.Outcome{retry.GivenBack}},
+		"close":          {time.Hour, func(_ context.CancelFunc, a *app, _ *message.Handler) { assert.NoError(a.t, a.router.Close()) }, []retry.Outcome{retry.GivenBack}},
+		"context of Run": {time.Hour, func(cancel context.CancelFunc, _ *app, _ *message.Handler) { cancel() }, []retry.Outcome{retry.GivenBack}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newApp(t, backoff.Schedule{10 * time.Millisecond})
-			outcomes := make(chan retrymw.Outcome, 10)
+			outcomes := make(chan retry.Outcome, 10)
 			logger := watermill.NewCaptureLogger()
 			config := a.tiers.TieredRetryConfig()
-			config.Observe = func(e retrymw.Event) { outcomes <- e.Outcome }
+			config.Observe = func(e retry.Event) { outcomes <- e.Outcome }
 			var err error
 			a.retry, err = retrymw.NewTieredRetry(config, logger)
 			require.NoError(t, err)
 			a.router.AddMiddleware(middleware.Timeout(test.timeout)) // before the retry middleware
 			called := make(chan struct{}, 1)
 			handler := a.handle("billing", func(msg *message.Message) error {
-				if _, retried := retrymw.ReadRecord(msg.Metadata); retried {
+				if _, retried := retry.ReadRecord(msg.Metadata); retried {
 					return nil
 				}
 				called <- struct{}{}

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // observed reports the results of a publisher.
@@ -25,14 +26,14 @@ func (p observed) Publish(topic string, messages ...*message.Message) error {
 	}
 	began := time.Now()
 	err := p.Publisher.Publish(topic, messages...)
-	report := middleware.Published{
-		Topic: topic, Copy: p.copies, Messages: len(messages), Result: middleware.PublishConfirmed, Took: time.Since(began),
+	report := retry.Published{
+		Topic: topic, Copy: p.copies, Messages: len(messages), Result: retry.PublishConfirmed, Took: time.Since(began),
 	}
 	if messages[0] != nil {
 		report.Context = messages[0].Context()
 	}
 	if err != nil {
-		report.Result = middleware.PublishFailed
+		report.Result = retry.PublishFailed
 	}
 	p.observers.Published(report)
 	return err
@@ -40,18 +41,18 @@ func (p observed) Publish(topic string, messages ...*message.Message) error {
 
 // waiting returns the messages that this process keeps until they are due, for each tier that is subscribed. Messages that the backend has
 // not delivered yet, and dead letters, are not shown: no Pub/Sub of Watermill counts them.
-func (r *Relay) waiting(context.Context) (all []middleware.Waiting, err error) {
+func (r *Relay) waiting(context.Context) (all []retry.Waiting, err error) {
 	r.running.Range(func(p, _ any) bool {
 		all = append(all, p.(*pump).shown())
 		return true
 	})
-	slices.SortFunc(all, func(a, b middleware.Waiting) int { return cmp.Compare(a.Tier, b.Tier) })
+	slices.SortFunc(all, func(a, b retry.Waiting) int { return cmp.Compare(a.Tier, b.Tier) })
 	return all, nil
 }
 
 // shown returns what the pump keeps.
-func (p *pump) shown() middleware.Waiting {
-	w := middleware.Waiting{Kind: middleware.WaitingTier, Queue: p.topic, Tier: p.tier}
+func (p *pump) shown() retry.Waiting {
+	w := retry.Waiting{Kind: retry.WaitingTier, Queue: p.topic, Tier: p.tier}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.Messages = p.waiting.Len()

@@ -13,27 +13,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A watcher is an Observer that keeps what it gets.
 type watcher struct {
 	mu        sync.Mutex
-	observed  retrymw.Observed
-	events    []retrymw.Event
-	published []retrymw.Published
+	observed  retry.Observed
+	events    []retry.Event
+	published []retry.Published
 }
 
-func (w *watcher) Attach(o retrymw.Observed) (retrymw.Hooks, error) {
+func (w *watcher) Attach(o retry.Observed) (retry.Hooks, error) {
 	w.observed = o
-	return retrymw.Hooks{
-		Event: func(e retrymw.Event) {
+	return retry.Hooks{
+		Event: func(e retry.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.events = append(w.events, e)
 		},
-		Published: func(p retrymw.Published) {
+		Published: func(p retry.Published) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.published = append(w.published, p)
@@ -49,7 +49,7 @@ func TestWaitingOfARelay(t *testing.T) {
 		w := &watcher{}
 		c.Observe(w)
 		c.AddConsumerHandler(c.router, "billing", "orders", func(*message.Message) error { return errDown })
-		waiting := func() []retrymw.Waiting {
+		waiting := func() []retry.Waiting {
 			t.Helper()
 			all, err := w.observed.Waiting(t.Context())
 			require.NoError(t, err)
@@ -61,11 +61,11 @@ func TestWaitingOfARelay(t *testing.T) {
 		due := func(after time.Duration) time.Time { // a record has whole milliseconds, and a message is never early
 			return began.Add(after).Truncate(time.Millisecond).Add(time.Millisecond).UTC()
 		}
-		tier := func(of backoff.Tier, messages int, next time.Time) retrymw.Waiting {
-			return retrymw.Waiting{Kind: retrymw.WaitingTier, Queue: "retry." + of.String(), Tier: of, Messages: messages, NextDue: next}
+		tier := func(of backoff.Tier, messages int, next time.Time) retry.Waiting {
+			return retry.Waiting{Kind: retry.WaitingTier, Queue: "retry." + of.String(), Tier: of, Messages: messages, NextDue: next}
 		}
 		none := time.Time{}
-		assert.Equal(t, []retrymw.Waiting{tier(second, 0, none), tier(hour, 0, none)}, waiting())
+		assert.Equal(t, []retry.Waiting{tier(second, 0, none), tier(hour, 0, none)}, waiting())
 
 		c.publish("orders", "1")
 		synctest.Wait()
@@ -73,7 +73,7 @@ func TestWaitingOfARelay(t *testing.T) {
 		c.publish("orders", "2")
 		c.publish("orders", "3")
 		synctest.Wait()
-		assert.Equal(t, []retrymw.Waiting{tier(second, 3, due(time.Second)), tier(hour, 0, none)}, waiting())
+		assert.Equal(t, []retry.Waiting{tier(second, 3, due(time.Second)), tier(hour, 0, none)}, waiting())
 
 		time.Sleep(800 * time.Millisecond) // the first one has come back, and has failed again
 		synctest.Wait()
@@ -86,7 +86,7 @@ func TestWaitingOfARelay(t *testing.T) {
 		time.Sleep(time.Minute) // hops do not change when it is due
 		synctest.Wait()
 		later := waiting()
-		assert.Equal(t, []retrymw.Waiting{tier(second, 0, none), tier(hour, 3, all[1].NextDue)}, later)
+		assert.Equal(t, []retry.Waiting{tier(second, 0, none), tier(hour, 3, all[1].NextDue)}, later)
 		c.close()
 		assert.Empty(t, waiting(), "nothing runs any more")
 		select {
@@ -138,14 +138,14 @@ func TestObserverOfARelay(t *testing.T) {
 		}
 		<-f.done
 		synctest.Wait()
-		outcomes := map[retrymw.Outcome]int{}
+		outcomes := map[retry.Outcome]int{}
 		for _, e := range w.events {
 			outcomes[e.Outcome]++
-			if e.Outcome == retrymw.Recovered {
+			if e.Outcome == retry.Recovered {
 				assert.Equal(t, backoff.Tier(time.Second), e.Arrived)
 			}
 		}
-		assert.Equal(t, map[retrymw.Outcome]int{retrymw.Retried: 3, retrymw.Recovered: 3}, outcomes)
+		assert.Equal(t, map[retry.Outcome]int{retry.Retried: 3, retry.Recovered: 3}, outcomes)
 		results := map[string]int{}
 		for _, p := range w.published {
 			results[fmt.Sprint(p.Topic, " ", p.Copy, " ", p.Result)] += p.Messages
@@ -158,6 +158,6 @@ func TestObserverOfARelay(t *testing.T) {
 		c.close()
 		require.Error(t, c.Publisher().Publish("orders", orderOf("4")))
 		last := w.published[len(w.published)-1]
-		assert.Equal(t, []any{false, retrymw.PublishFailed, 1}, []any{last.Copy, last.Result, last.Messages})
+		assert.Equal(t, []any{false, retry.PublishFailed, 1}, []any{last.Copy, last.Result, last.Messages})
 	})
 }

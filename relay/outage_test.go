@@ -11,18 +11,19 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A Pub/Sub that cannot be told to stop: messages wait before the handler, and go back to it after MaxHop.
 func TestOutageWithABreaker(t *testing.T) {
-	for name, breaker := range map[string]*retrymw.Breaker{"with": {Least: 5}, "without": nil} {
+	for name, breaker := range map[string]*retry.Breaker{"with": {Least: 5}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := connect(t)
 				const messages = 50
 				up := time.Now().Add(10 * time.Minute)
 				var mu sync.Mutex
-				handled, outcomes, calls := map[string]int{}, map[retrymw.Outcome]int{}, 0
+				handled, outcomes, calls := map[string]int{}, map[retry.Outcome]int{}, 0
 				c.AddConsumerHandler(c.router, "billing", "orders", func(msg *message.Message) error {
 					mu.Lock()
 					defer mu.Unlock()
@@ -33,7 +34,7 @@ func TestOutageWithABreaker(t *testing.T) {
 					handled[msg.UUID]++
 					return nil
 				}, retrymw.HandlerOptions{Breaker: breaker, Middleware: func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retrymw.Event) {
+					c.Observe = func(e retry.Event) {
 						mu.Lock()
 						defer mu.Unlock()
 						outcomes[e.Outcome]++
@@ -49,16 +50,16 @@ func TestOutageWithABreaker(t *testing.T) {
 				defer mu.Unlock()
 				t.Logf("%d calls in the outage, %v", calls, outcomes)
 				if breaker == nil {
-					assert.Equal(t, messages, outcomes[retrymw.DeadLettered])
+					assert.Equal(t, messages, outcomes[retry.DeadLettered])
 					assert.Equal(t, 2*messages, calls)
 				} else {
-					assert.Zero(t, outcomes[retrymw.DeadLettered])
+					assert.Zero(t, outcomes[retry.DeadLettered])
 					assert.Len(t, handled, messages)
 					for uuid, times := range handled {
 						assert.Equal(t, 1, times, uuid)
 					}
 					assert.Less(t, calls, 5+5+10*60*4/3/30, "5, the first pauses, and one in each MaxPause")
-					assert.NotZero(t, outcomes[retrymw.GivenBack], "after MaxHop")
+					assert.NotZero(t, outcomes[retry.GivenBack], "after MaxHop")
 				}
 				c.close()
 			})

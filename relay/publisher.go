@@ -5,7 +5,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // failurePublisher is the middleware's publisher. A message to a tier that must wait longer than one hop gets the end of its
@@ -20,7 +20,7 @@ func (p failurePublisher) Publish(topic string, messages ...*message.Message) er
 		if !isTier {
 			continue
 		}
-		record, known := middleware.ReadRecord(msg.Metadata)
+		record, known := retry.ReadRecord(msg.Metadata)
 		if known && record.DueAt.After(now.Add(tier.longest+tier.slack())) {
 			tier.startHop(msg.Metadata, now)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -161,7 +161,7 @@ func (p *pump) forward(ctx context.Context) {
 func (p *pump) receive(msg *message.Message) *waiter {
 	now := time.Now()
 	w := &waiter{msg: msg, receivedAt: now, until: now}
-	w.record, w.known = middleware.ReadRecord(msg.Metadata)
+	w.record, w.known = retry.ReadRecord(msg.Metadata)
 	w.known = w.known && w.record.Handler != ""
 	if !w.known {
 		return w

@@ -6,13 +6,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // waiter is a message of a tier that is not acknowledged yet.
 type waiter struct {
 	msg        *message.Message
-	record     middleware.Record
+	record     retry.Record
 	known      bool      // the record names a handler
 	receivedAt time.Time // the backend's redelivery limit counts from here
 	until      time.Time // when to settle it

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errClosed = errors.New("the relay is closed: close it after the router, and make a new one for a new router")
@@ -80,18 +81,18 @@ func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 	}
 }
 
-func (r *Relay) retryDestination(p middleware.RetryDestinationParams) (middleware.Destination, error) {
+func (r *Relay) retryDestination(p middleware.RetryDestinationParams) (retry.Destination, error) {
 	to := TopicParams{Kind: TierTopic, Tier: p.Tier}
 	if r.config.DelayedReturns {
 		to = TopicParams{Kind: ReturnTopic, Handler: p.Handler}
 	}
 	topic, err := r.config.topic(to)
-	return middleware.Destination{Topic: topic}, err
+	return retry.Destination{Topic: topic}, err
 }
 
-func (r *Relay) deadLetterDestination(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
+func (r *Relay) deadLetterDestination(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
 	topic, err := r.config.topic(TopicParams{Kind: DeadLetterTopic, Handler: p.Handler})
-	return middleware.Destination{Topic: topic}, err
+	return retry.Destination{Topic: topic}, err
 }
 
 // locked locks the relay and returns the function that unlocks it.

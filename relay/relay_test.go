@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errDown = errors.New("the bank is down")
@@ -164,7 +165,7 @@ func (f *failsOnce) handle(messages int) message.NoPublishHandlerFunc {
 		n := f.add(msg)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if _, retried := retrymw.ReadRecord(msg.Metadata); !retried {
+		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 			f.failed[msg.UUID] = time.Now()
 			return errDown
 		}
@@ -204,7 +205,7 @@ func TestMessageIsDeadLetteredAfterItsSchedule(t *testing.T) {
 			assert.LessOrEqual(t, waits[i], want+10*time.Millisecond)
 		}
 		assert.Equal(t, orderOf("1").Payload, letter.Payload)
-		record, ok := retrymw.ReadRecord(letter.Metadata)
+		record, ok := retry.ReadRecord(letter.Metadata)
 		require.True(t, ok)
 		assert.Equal(t, "orders", record.Topic)
 		assert.Equal(t, "billing", record.Handler)
@@ -240,8 +241,8 @@ func TestRetryIsTheUnchangedMessage(t *testing.T) {
 		assert.Equal(t, want.Payload, back.Payload)
 		metadata := maps.Clone(back.Metadata)
 		for _, key := range []string{
-			retrymw.FailuresKey, retrymw.FirstFailedAtKey, retrymw.LastFailedAtKey, retrymw.DueAtKey, retrymw.ReasonKey,
-			retrymw.ErrorTypeKey, retrymw.TopicKey, retrymw.HandlerKey, delay.DelayedUntilKey, delay.DelayedForKey,
+			retry.FailuresKey, retry.FirstFailedAtKey, retry.LastFailedAtKey, retry.DueAtKey, retry.ReasonKey,
+			retry.ErrorTypeKey, retry.TopicKey, retry.HandlerKey, delay.DelayedUntilKey, delay.DelayedForKey,
 		} {
 			assert.Contains(t, metadata, key)
 			delete(metadata, key)

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestManyMessagesComeBackInOrder: gochannel delivers all at once and not in order, and a long tier takes many hops.
@@ -152,8 +153,8 @@ func TestEveryTryPublishesAFreshCopy(t *testing.T) {
 type spoiler struct{ handlers []string }
 
 func (s *spoiler) Publish(_ string, messages ...*message.Message) error {
-	s.handlers = append(s.handlers, messages[0].Metadata[retrymw.HandlerKey])
-	messages[0].Metadata[retrymw.HandlerKey] = "spoiled"
+	s.handlers = append(s.handlers, messages[0].Metadata[retry.HandlerKey])
+	messages[0].Metadata[retry.HandlerKey] = "spoiled"
 	if len(s.handlers) < 3 {
 		return errDown
 	}
@@ -235,13 +236,13 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		}
 		put("foreign", message.Metadata{"trace": "abc"})
 		put("nil", nil)
-		put("no handler", message.Metadata{retrymw.FailuresKey: "1"})
-		put("garbled count", message.Metadata{retrymw.FailuresKey: "-1", retrymw.HandlerKey: "billing"})
-		put("garbled time", message.Metadata{retrymw.FailuresKey: "2", retrymw.HandlerKey: "billing", retrymw.DueAtKey: "soon"})
-		put("elsewhere", message.Metadata{retrymw.FailuresKey: "1", retrymw.HandlerKey: "of another process"})
+		put("no handler", message.Metadata{retry.FailuresKey: "1"})
+		put("garbled count", message.Metadata{retry.FailuresKey: "-1", retry.HandlerKey: "billing"})
+		put("garbled time", message.Metadata{retry.FailuresKey: "2", retry.HandlerKey: "billing", retry.DueAtKey: "soon"})
+		put("elsewhere", message.Metadata{retry.FailuresKey: "1", retry.HandlerKey: "of another process"})
 		put("garbled hop", message.Metadata{
-			retrymw.FailuresKey: "1", retrymw.HandlerKey: "of another process", "retry_hop_due_at": "soon",
-			retrymw.DueAtKey: time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000Z"),
+			retry.FailuresKey: "1", retry.HandlerKey: "of another process", "retry_hop_due_at": "soon",
+			retry.DueAtKey: time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000Z"),
 		})
 		start := time.Now()
 		time.Sleep(2 * time.Minute)
@@ -250,7 +251,7 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		unknown := a.publisher.to("retry.dead.unknown")
 		assert.Len(t, unknown, 5)
 		for _, one := range unknown {
-			record, ok := retrymw.ReadRecord(one.msg.Metadata)
+			record, ok := retry.ReadRecord(one.msg.Metadata)
 			assert.True(t, ok, "ReadRecord reads %s: %v", one.msg.UUID, one.msg.Metadata)
 			assert.Equal(t, relay.DeadReasonForeign, record.DeadReason)
 			assert.Equal(t, 1, record.Failures)
@@ -287,18 +288,18 @@ func TestHandlerNameThatCannotBeATopic(t *testing.T) {
 		a.run()
 		msg := message.NewMessage("1", nil)
 		msg.Metadata = message.Metadata{
-			retrymw.FailuresKey: "3", retrymw.HandlerKey: "a b", retrymw.TopicKey: "orders", retrymw.ReasonKey: "the bank is down",
-			retrymw.LastFailedAtKey: "2000-01-01T00:00:00.000Z", retrymw.DueAtKey: "2000-01-01T00:00:00.100Z",
+			retry.FailuresKey: "3", retry.HandlerKey: "a b", retry.TopicKey: "orders", retry.ReasonKey: "the bank is down",
+			retry.LastFailedAtKey: "2000-01-01T00:00:00.000Z", retry.DueAtKey: "2000-01-01T00:00:00.100Z",
 		}
 		require.NoError(t, a.pubSub.Publish("0_1s_", msg))
 		time.Sleep(time.Second)
 		a.close()
 		unknown := a.publisher.to("2_0s_unknown")
 		require.Len(t, unknown, 1)
-		record, ok := retrymw.ReadRecord(unknown[0].msg.Metadata)
+		record, ok := retry.ReadRecord(unknown[0].msg.Metadata)
 		require.True(t, ok)
 		failedAt := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-		assert.Equal(t, retrymw.Record{
+		assert.Equal(t, retry.Record{
 			Failures: 3, FirstFailedAt: failedAt, LastFailedAt: failedAt, Reason: "the bank is down", Topic: "orders", Handler: "a b",
 			Subscriber: "gochannel.GoChannel", DeadReason: relay.DeadReasonForeign,
 		}, record, "what its own record states is kept")
@@ -338,7 +339,7 @@ func TestSlowHandlerDoesNotBlockItsTier(t *testing.T) {
 		var fast calls
 		release, done := make(chan struct{}), make(chan struct{})
 		a.handle("slow", func(msg *message.Message) error {
-			if _, retried := retrymw.ReadRecord(msg.Metadata); retried {
+			if _, retried := retry.ReadRecord(msg.Metadata); retried {
 				<-release
 				return nil
 			}
@@ -365,12 +366,12 @@ func TestSlowHandlerDoesNotBlockItsTier(t *testing.T) {
 func TestHandlerThatTheRelayDidNotAddIsRefused(t *testing.T) { // not in a bubble: the router holds a lock while it closes
 	logger := watermill.NewCaptureLogger()
 	a := newApp(t, backoff.Schedule{time.Second})
-	retry, err := retrymw.NewTieredRetry(a.tiers.TieredRetryConfig(), logger)
+	tiered, err := retrymw.NewTieredRetry(a.tiers.TieredRetryConfig(), logger)
 	require.NoError(t, err)
 	a.router.AddConsumerHandler("billing", "orders", a.pubSub, func(*message.Message) error {
 		t.Error("the handler is called")
 		return errDown
-	}).AddMiddleware(retry.Middleware)
+	}).AddMiddleware(tiered.Middleware)
 	a.run()
 	a.publish("1")
 	refusals := func() []watermill.CapturedMessage { return logger.Captured()[watermill.ErrorLogLevel] }
@@ -394,7 +395,7 @@ func TestTiersOfARetiredScheduleAreEmptied(t *testing.T) {
 		a.handle("billing", func(*message.Message) error { return nil })
 		a.run()
 		msg := message.NewMessage("1", nil)
-		msg.Metadata = message.Metadata{retrymw.FailuresKey: "1", retrymw.HandlerKey: "billing", retrymw.TopicKey: "orders"}
+		msg.Metadata = message.Metadata{retry.FailuresKey: "1", retry.HandlerKey: "billing", retry.TopicKey: "orders"}
 		require.NoError(t, a.pubSub.Publish("retry.5s", msg))
 		time.Sleep(time.Second)
 		a.close()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -25,7 +26,7 @@ var errDown = errors.New("the bank is down")
 // failing makes a handler that returns these errors one after the other, and then nil.
 func failing(errs ...error) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
-		record, _ := middleware.ReadRecord(msg.Metadata)
+		record, _ := retry.ReadRecord(msg.Metadata)
 		if record.Failures < len(errs) {
 			return errs[record.Failures]
 		}
@@ -72,10 +73,10 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			s.RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).Processed()
 		}},
 		{"dead-lettered as exhausted", always(errDown), func(t *testing.T, s *retrytest.Story) {
-			s.RetriedAt(time.Second, 6*time.Second, 10*time.Minute+6*time.Second).DeadLettered(middleware.DeadReasonExhausted)
+			s.RetriedAt(time.Second, 6*time.Second, 10*time.Minute+6*time.Second).DeadLettered(retry.DeadReasonExhausted)
 			dead := s.DeadLetter()
 			require.NotNil(t, dead)
-			record, ok := middleware.ReadRecord(dead.Metadata)
+			record, ok := retry.ReadRecord(dead.Metadata)
 			require.True(t, ok)
 			assert.Equal(t, 4, record.Failures)
 			assert.Equal(t, "the bank is down", record.Reason)
@@ -85,7 +86,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			assert.Equal(t, "abc", dead.Metadata["trace"])
 		}},
 		{"dead-lettered as permanent", failing(errDown, backoff.Permanent(errDown)), func(t *testing.T, s *retrytest.Story) {
-			s.RetriedAt(time.Second).DeadLettered(middleware.DeadReasonPermanent)
+			s.RetriedAt(time.Second).DeadLettered(retry.DeadReasonPermanent)
 		}},
 		{"a requested delay between two tiers", failing(backoff.RetryAfter(errDown, 3*time.Second)), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(3 * time.Second).Processed()
@@ -96,7 +97,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			assert.Equal(t, backoff.Tier(10*time.Minute), s.Attempts()[0].Tier)
 		}},
 		{"a handler that panics", func(msg *message.Message) error {
-			if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 				panic(errDown)
 			}
 			return nil
@@ -105,13 +106,13 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			assert.ErrorIs(t, s.Attempts()[0].Err, errDown)
 		}},
 		{"a handler that calls FailNow", func(msg *message.Message) error {
-			if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 				new(testing.T).FailNow()
 			}
 			return nil
 		}, func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(time.Second).Processed()
-			assert.ErrorIs(t, s.Attempts()[0].Err, middleware.ErrGoexit)
+			assert.ErrorIs(t, s.Attempts()[0].Err, retry.ErrGoexit)
 		}},
 		{"a handler that sleeps", func(msg *message.Message) error {
 			time.Sleep(2 * time.Second)
@@ -130,7 +131,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			return errDown
 		}, func(t *testing.T, s *retrytest.Story) {
 			s.NeverRetried()
-			assert.Equal(t, middleware.Settled, s.Attempts()[0].Outcome)
+			assert.Equal(t, retry.Settled, s.Attempts()[0].Outcome)
 		}},
 		{"a handler that nacks", func() message.NoPublishHandlerFunc {
 			calls := 0
@@ -142,7 +143,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			}
 		}(), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(0, 0).Processed()
-			assert.Equal(t, middleware.GivenBack, s.Attempts()[1].Outcome)
+			assert.Equal(t, retry.GivenBack, s.Attempts()[1].Outcome)
 		}},
 		{"a handler that nacks and then fails", func() message.NoPublishHandlerFunc {
 			calls := 0
@@ -156,7 +157,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 		}(), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(0, 0).Processed()
 			for _, attempt := range s.Attempts()[:2] {
-				assert.Equal(t, middleware.Settled, attempt.Outcome)
+				assert.Equal(t, retry.Settled, attempt.Outcome)
 				assert.ErrorIs(t, attempt.Err, errDown)
 				assert.Zero(t, attempt.Failures)
 			}
@@ -173,7 +174,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			}
 		}(), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(0).Processed()
-			assert.Equal(t, middleware.Settled, s.Attempts()[0].Outcome)
+			assert.Equal(t, retry.Settled, s.Attempts()[0].Outcome)
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -195,13 +196,13 @@ func TestAttemptsHaveAllFields(t *testing.T) {
 		require.Len(t, all, 2)
 		all[0].Waited = all[0].Waited.Truncate(time.Second)
 		assert.Equal(t, retrytest.Attempt{
-			Handler: "billing", Outcome: middleware.Retried, Failures: 1, Err: errDown, Delay: time.Second, Waited: time.Second, Tier: backoff.Tier(time.Second),
+			Handler: "billing", Outcome: retry.Retried, Failures: 1, Err: errDown, Delay: time.Second, Waited: time.Second, Tier: backoff.Tier(time.Second),
 		}, all[0])
 		assert.Equal(t, 1, all[1].Record.Failures)
 		assert.Equal(t, "the bank is down", all[1].Record.Reason)
-		all[1].Record, all[1].At = middleware.Record{}, all[1].At.Truncate(time.Second)
+		all[1].Record, all[1].At = retry.Record{}, all[1].At.Truncate(time.Second)
 		assert.Equal(t, retrytest.Attempt{
-			Handler: "billing", At: time.Second, Outcome: middleware.DeadLettered, Failures: 2, Err: errDown, DeadReason: middleware.DeadReasonExhausted,
+			Handler: "billing", At: time.Second, Outcome: retry.DeadLettered, Failures: 2, Err: errDown, DeadReason: retry.DeadReasonExhausted,
 		}, all[1])
 	})
 }
@@ -218,7 +219,7 @@ func TestMiddlewareInsideTheRetryMiddlewareIsUsed(t *testing.T) {
 			}
 		}).AddMiddleware(wmmiddleware.Timeout(10 * time.Second))
 		story := app.Send("orders", order("1"))
-		story.RetriedAt(70 * time.Second).Waited(time.Minute).DeadLettered(middleware.DeadReasonExhausted)
+		story.RetriedAt(70 * time.Second).Waited(time.Minute).DeadLettered(retry.DeadReasonExhausted)
 		assert.ErrorIs(t, story.Attempts()[0].Err, context.DeadlineExceeded)
 	})
 }
@@ -243,7 +244,7 @@ func TestProducedMessageHasItsOwnStory(t *testing.T) {
 		invoices := app.Stories("invoices")
 		require.Len(t, invoices, 2)
 		for _, story := range invoices {
-			story.RetriedAt(time.Second).DeadLettered(middleware.DeadReasonExhausted)
+			story.RetriedAt(time.Second).DeadLettered(retry.DeadReasonExhausted)
 		}
 		assert.Empty(t, app.Produced("orders"), "Send does not count as produced")
 	})
@@ -256,15 +257,15 @@ func TestEveryHandlerHasItsOwnRetries(t *testing.T) {
 		app.AddConsumerHandler(app.Router, "mailing", "orders", always(backoff.Permanent(errDown)), inGroup("mail"))
 		story := app.Send("orders", order("1"))
 		story.Handler("billing").RetriedAt(time.Second, 61*time.Second).Processed()
-		story.Handler("mailing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)
+		story.Handler("mailing").NeverRetried().DeadLettered(retry.DeadReasonPermanent)
 	})
 }
 
 // register is an app's own function as it is for RabbitMQ: several handlers consume the orders of one queue.
-func register(router *message.Router, subscriber message.Subscriber, retry message.HandlerMiddleware, bill message.NoPublishHandlerFunc) {
+func register(router *message.Router, subscriber message.Subscriber, tiered message.HandlerMiddleware, bill message.NoPublishHandlerFunc) {
 	for n := range 4 {
 		router.AddConsumerHandler(fmt.Sprintf("billing-%d", n+1), "orders", subscriber, bill).
-			AddMiddleware(retry, wmmiddleware.Timeout(time.Minute))
+			AddMiddleware(tiered, wmmiddleware.Timeout(time.Minute))
 	}
 }
 
@@ -294,7 +295,7 @@ func TestHandlersThatTheRelayAddsAreRetried(t *testing.T) {
 			AddMiddleware(app.Middleware)
 		story := app.Send("orders", order("1"))
 		story.Handler("billing").RetriedAt(time.Second, 6*time.Second).Processed()
-		story.Handler("mailing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)
+		story.Handler("mailing").NeverRetried().DeadLettered(retry.DeadReasonPermanent)
 		assert.NotNil(t, story.Handler("mailing").DeadLetter())
 	})
 }
@@ -303,14 +304,14 @@ func TestHandlersThatTheRelayAddsAreRetried(t *testing.T) {
 func newOwnRouter(t *testing.T, config middleware.TieredRetryConfig, outcomes *[]string) (*message.Router, *middleware.TieredRetry) {
 	t.Helper()
 	var mu sync.Mutex // a message that is nacked comes back before the first Observe has returned
-	config.Observe = func(e middleware.Event) {
+	config.Observe = func(e retry.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		*outcomes = append(*outcomes, string(e.Outcome))
 	}
-	retry, err := middleware.NewTieredRetry(config, nil)
+	tiered, err := middleware.NewTieredRetry(config, nil)
 	require.NoError(t, err)
-	return message.NewDefaultRouter(nil), retry
+	return message.NewDefaultRouter(nil), tiered
 }
 
 func TestAppCanMakeItsOwnRouterAndMiddleware(t *testing.T) {
@@ -318,21 +319,21 @@ func TestAppCanMakeItsOwnRouterAndMiddleware(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
 			var outcomes []string
-			router, retry := newOwnRouter(t, app.TieredRetryConfig(), &outcomes)
+			router, tiered := newOwnRouter(t, app.TieredRetryConfig(), &outcomes)
 			bill := func(msg *message.Message) error {
-				if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 					panic("no exchange rate")
 				}
 				return errDown
 			}
 			if relayed {
-				app.Relay.AddConsumerHandler(router, "billing", "orders", newSubscriber(app), bill).AddMiddleware(retry.Middleware)
+				app.Relay.AddConsumerHandler(router, "billing", "orders", newSubscriber(app), bill).AddMiddleware(tiered.Middleware)
 			} else {
-				router.AddConsumerHandler("billing", "orders", newSubscriber(app), bill).AddMiddleware(retry.Middleware)
+				router.AddConsumerHandler("billing", "orders", newSubscriber(app), bill).AddMiddleware(tiered.Middleware)
 			}
 			app.Run(router)
 			story := app.Send("orders", order("1")).
-				RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).DeadLettered(middleware.DeadReasonExhausted)
+				RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).DeadLettered(retry.DeadReasonExhausted)
 			assert.Equal(t, []string{"retried", "retried", "dead-lettered"}, outcomes)
 			all := story.Handler("billing").Attempts()
 			assert.ErrorContains(t, all[0].Err, "panic: no exchange rate")
@@ -349,7 +350,7 @@ func TestOwnRouterHasSettledMessages(t *testing.T) {
 		for _, panics := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				app := retrytest.New(t, backoff.Schedule{time.Second})
-				router, retry := newOwnRouter(t, app.TieredRetryConfig(), new([]string))
+				router, tiered := newOwnRouter(t, app.TieredRetryConfig(), new([]string))
 				calls := 0
 				router.AddConsumerHandler("billing", "orders", newSubscriber(app), func(msg *message.Message) error {
 					if calls++; calls > 1 {
@@ -360,10 +361,10 @@ func TestOwnRouterHasSettledMessages(t *testing.T) {
 						panic(errDown)
 					}
 					return errDown
-				}).AddMiddleware(retry.Middleware)
+				}).AddMiddleware(tiered.Middleware)
 				app.Run(router)
 				story := app.Send("orders", order("1"))
-				assert.Equal(t, middleware.Settled, story.Attempts()[0].Outcome, "%s, panics: %v", name, panics)
+				assert.Equal(t, retry.Settled, story.Attempts()[0].Outcome, "%s, panics: %v", name, panics)
 				if name == "nack" {
 					story.RetriedAt(0).Processed()
 				}
@@ -388,7 +389,7 @@ func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
 			}).AddMiddleware(app.Middleware)
 		}
 		story := app.Send("orders", order("1")).RetriedAt(0).Processed()
-		assert.Equal(t, middleware.Settled, story.Attempts()[0].Outcome)
+		assert.Equal(t, retry.Settled, story.Attempts()[0].Outcome)
 		assert.Equal(t, time.Minute, story.Attempts()[0].Took)
 	})
 }
@@ -400,13 +401,13 @@ func TestParkedMessageDoesNotReachItsHandler(t *testing.T) {
 		calls := 0
 		app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error { calls++; return nil })
 		early := order("1")
-		early.Metadata[middleware.FailuresKey] = "1"
-		early.Metadata[middleware.TopicKey], early.Metadata[middleware.HandlerKey] = "orders", "billing"
-		early.Metadata[middleware.RemainingKey] = "40s"
-		early.Metadata[middleware.DueAtKey] = time.Now().Add(time.Hour).Format("2006-01-02T15:04:05.000Z07:00")
+		early.Metadata[retry.FailuresKey] = "1"
+		early.Metadata[retry.TopicKey], early.Metadata[retry.HandlerKey] = "orders", "billing"
+		early.Metadata[retry.RemainingKey] = "40s"
+		early.Metadata[retry.DueAtKey] = time.Now().Add(time.Hour).Format("2006-01-02T15:04:05.000Z07:00")
 		story := app.Send("orders", early).RetriedAt(40 * time.Second).NeverRetried().Processed()
 		assert.Equal(t, 1, calls)
-		assert.Equal(t, middleware.Parked, story.Attempts()[0].Outcome)
+		assert.Equal(t, retry.Parked, story.Attempts()[0].Outcome)
 		assert.Contains(t, story.String(), "parked, waits 40s on tier 1m")
 	})
 }
@@ -423,7 +424,7 @@ func TestManyMessagesAreRetriedTogether(t *testing.T) {
 		stories := app.SendAll("orders", orders...)
 		require.Len(t, stories, 201)
 		for _, story := range stories[1:200] {
-			story.RetriedAt(time.Second, 6*time.Second, 31*time.Second, 156*time.Second).DeadLettered(middleware.DeadReasonExhausted)
+			story.RetriedAt(time.Second, 6*time.Second, 31*time.Second, 156*time.Second).DeadLettered(retry.DeadReasonExhausted)
 		}
 		assert.Len(t, stories[0].Attempts(), 10, "sent twice")
 	})
@@ -443,7 +444,7 @@ func TestSendWaitsForEveryDuplicate(t *testing.T) {
 		for _, story := range app.SendAll("orders", order("1"), order("1")) {
 			require.Len(t, story.Attempts(), 2)
 			for _, attempt := range story.Attempts() {
-				assert.Equal(t, middleware.Processed, attempt.Outcome)
+				assert.Equal(t, retry.Processed, attempt.Outcome)
 			}
 		}
 	})
@@ -469,27 +470,27 @@ func TestObserveAndConfigurationOfTheAppAreUsed(t *testing.T) {
 		app := retrytest.NewWithConfig(t, retrytest.Config{
 			Schedule: backoff.Schedule{time.Second},
 			Middleware: func(c *middleware.TieredRetryConfig) {
-				c.Observe = func(e middleware.Event) {
+				c.Observe = func(e retry.Event) {
 					mu.Lock()
 					defer mu.Unlock()
 					events[e.Handler] = append(events[e.Handler], fmt.Sprint(e.Outcome, " ", e.MessageUUID, " ", e.Destination.Topic))
 				}
 				c.OmitReason = true
-				c.GenerateDeadLetterDestination = func(p middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-					return middleware.Destination{Topic: p.Topic + ".dead"}, nil
+				c.GenerateDeadLetterDestination = func(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
+					return retry.Destination{Topic: p.Topic + ".dead"}, nil
 				}
 			},
 		})
 		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 		app.AddConsumerHandler(app.Router, "archive", "orders.dead", failing())
-		story := app.Send("orders", order("1")).DeadLettered(middleware.DeadReasonExhausted)
+		story := app.Send("orders", order("1")).DeadLettered(retry.DeadReasonExhausted)
 		synctest.Wait()
 		mu.Lock()
 		assert.Equal(t, map[string][]string{
 			"billing": {"retried 1 retry.1s", "dead-lettered 1 orders.dead"}, "archive": {"processed 1 "},
 		}, events)
 		mu.Unlock()
-		assert.NotContains(t, story.DeadLetter().Metadata, middleware.ReasonKey)
+		assert.NotContains(t, story.DeadLetter().Metadata, retry.ReasonKey)
 		require.Len(t, app.Stories("orders.dead"), 1)
 		app.Stories("orders.dead")[0].NeverRetried().Processed()
 	})

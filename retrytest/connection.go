@@ -11,6 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // AddConsumerHandler adds a handler with retries to Router, or to a router for Run. Add the app's other middlewares to the handler
@@ -76,16 +77,16 @@ func (a *App) subscriber(name string, options []middleware.HandlerOptions) (*sub
 	if name == "" {
 		err = errors.Join(err, errors.New("the name is empty: give it a name"))
 	}
-	var retry *middleware.TieredRetry
+	var tiered *middleware.TieredRetry
 	if err == nil {
-		retry, err = a.newRetry(set)
+		tiered, err = a.newRetry(set)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
 	s.group = a.group(set.Group)
 	s.ctx, s.end = context.WithCancel(a.ctx)
-	s.binding = &binding.Binding{Source: a.source, Retry: retry, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
+	s.binding = &binding.Binding{Source: a.source, Retry: tiered, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
 	return s, nil
 }
 
@@ -105,11 +106,11 @@ func (a *App) newRetry(options middleware.HandlerOptions) (*middleware.TieredRet
 		return nil, err
 	}
 	a.ledger.addObserve(&config)
-	retry, err := middleware.NewTieredRetry(config, a.config.Logger)
+	tiered, err := middleware.NewTieredRetry(config, a.config.Logger)
 	if err == nil {
 		err = a.Relay.AddSchedule(tiersOf(config))
 	}
-	return retry, err
+	return tiered, err
 }
 
 func tiersOf(config middleware.TieredRetryConfig) (schedule backoff.Schedule) {
@@ -151,15 +152,15 @@ func (a *App) Pause(handler string) error { return a.gates.Pause(handler) }
 func (a *App) Resume(handler string) error { return a.gates.Resume(handler) }
 
 // Observe attaches observers, such as those of package observe, to the app's handlers. Their errors go to Config.Logger.
-func (a *App) Observe(observers ...middleware.Observer) {
+func (a *App) Observe(observers ...retry.Observer) {
 	for _, o := range observers {
-		a.observers.Attach(o, middleware.Observed{System: "retrytest", Health: a.Health, Logger: a.config.Logger, Closed: a.ctx.Done()})
+		a.observers.Attach(o, retry.Observed{System: "retrytest", Health: a.Health, Logger: a.config.Logger, Closed: a.ctx.Done()})
 	}
 }
 
 // Health returns the state of the handlers' subscriptions. There are no links.
-func (a *App) Health() middleware.Health {
-	h := middleware.Health{Subscriptions: a.health.Health()}
+func (a *App) Health() retry.Health {
+	h := retry.Health{Subscriptions: a.health.Health()}
 	for i, s := range h.Subscriptions {
 		at := &h.Subscriptions[i]
 		at.Paused, at.PausedSince, at.PausedLimit, at.Holding = a.gates.State(s.Name)

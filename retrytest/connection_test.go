@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -20,7 +21,7 @@ func TestHandlersHaveSchedulesAndObserversOfTheirOwn(t *testing.T) {
 		var events []string
 		observe := func(name string) func(*middleware.TieredRetryConfig) {
 			return func(c *middleware.TieredRetryConfig) {
-				c.Observe = func(e middleware.Event) { events = append(events, fmt.Sprint(name, " ", e.Handler, " ", e.Outcome)) }
+				c.Observe = func(e retry.Event) { events = append(events, fmt.Sprint(name, " ", e.Handler, " ", e.Outcome)) }
 			}
 		}
 		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: observe("default")})
@@ -30,7 +31,7 @@ func TestHandlersHaveSchedulesAndObserversOfTheirOwn(t *testing.T) {
 			OrderKey: func(*message.Message) string { return "key" },
 		})
 		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
-		app.Send("mails", order("1")).RetriedAt(time.Minute, 61*time.Minute).DeadLettered(middleware.DeadReasonExhausted)
+		app.Send("mails", order("1")).RetriedAt(time.Minute, 61*time.Minute).DeadLettered(retry.DeadReasonExhausted)
 		assert.Equal(t, []string{
 			"default billing retried", "default billing recovered",
 			"own mailing retried", "own mailing retried", "own mailing dead-lettered",

@@ -6,11 +6,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // copyPublished records the copy that the middleware publishes for a delivery. It is called before the message is acked.
 func (l *ledger) copyPublished(d *delivery, topic string, msg *message.Message) {
-	record, ok := middleware.ReadRecord(msg.Metadata)
+	record, ok := retry.ReadRecord(msg.Metadata)
 	if !ok {
 		return
 	}
@@ -26,13 +27,13 @@ func (l *ledger) copyPublished(d *delivery, topic string, msg *message.Message) 
 	d.copied, d.uncalled = record, !failed && !snoozed
 	switch {
 	case record.DeadReason != "":
-		d.Outcome, d.DeadReason, p.deadLetter = middleware.DeadLettered, record.DeadReason, msg.Copy()
+		d.Outcome, d.DeadReason, p.deadLetter = retry.DeadLettered, record.DeadReason, msg.Copy()
 	case failed:
-		d.Outcome = middleware.Retried
+		d.Outcome = retry.Retried
 	case snoozed:
-		d.Outcome = middleware.Snoozed
+		d.Outcome = retry.Snoozed
 	default:
-		d.Outcome = middleware.Parked
+		d.Outcome = retry.Parked
 	}
 	if record.DeadReason == "" {
 		d.Tier, d.Delay, p.due = l.tiers[topic], time.Until(record.DueAt), record.DueAt
@@ -48,7 +49,7 @@ func (l *ledger) dueAfterItsTier(topic string, msg *message.Message) {
 	l.mu.Lock()
 	tier, found := l.tiers[topic]
 	l.mu.Unlock()
-	if record, ok := middleware.ReadRecord(msg.Metadata); ok && found {
+	if record, ok := retry.ReadRecord(msg.Metadata); ok && found {
 		record.DueAt = time.Now().Add(time.Duration(tier))
 		record.Write(msg.Metadata)
 	}
@@ -63,7 +64,7 @@ func (e recordedError) Error() string { return string(e) }
 // addObserve adds the ledger to the middleware's Observe, before the app's own.
 func (l *ledger) addObserve(config *middleware.TieredRetryConfig) {
 	observe := config.Observe
-	config.Observe = func(e middleware.Event) {
+	config.Observe = func(e retry.Event) {
 		l.observe(e)
 		if observe != nil {
 			observe(e)
@@ -73,7 +74,7 @@ func (l *ledger) addObserve(config *middleware.TieredRetryConfig) {
 
 // observe replaces what the ledger has concluded from the copy with what the middleware reports: it has the error itself. The outcome
 // of a message that is nacked is known only then.
-func (l *ledger) observe(e middleware.Event) {
+func (l *ledger) observe(e retry.Event) {
 	d, _ := e.Context.Value(deliveryKey{}).(*delivery)
 	if d == nil {
 		return
@@ -82,11 +83,11 @@ func (l *ledger) observe(e middleware.Event) {
 	defer l.mu.Unlock()
 	d.Rule, d.Spread = e.Rule, e.Spread
 	switch e.Outcome {
-	case middleware.Held, middleware.GivenBack, middleware.Settled:
+	case retry.Held, retry.GivenBack, retry.Settled:
 		return
 	}
 	d.Outcome = e.Outcome
-	if e.Outcome == middleware.Discarded {
+	if e.Outcome == retry.Discarded {
 		d.Failures = e.Record.Failures
 	}
 	if _, recorded := d.Err.(recordedError); d.Err == nil || recorded {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // maxNacks is how often a message may be nacked. Send waits for no more: a nacked message comes back without a delay, so the
@@ -18,11 +18,11 @@ type delivery struct {
 	Attempt
 	progress         *progress
 	delivered        time.Time
-	copied           middleware.Record // of its copy
-	called, returned bool              // the handler
-	settled, acked   bool              // the message
-	byHandler        bool              // the message was settled before its handler returned
-	abandoned        bool              // the handler did not return, so the message may stay unsettled
+	copied           retry.Record // of its copy
+	called, returned bool         // the handler
+	settled, acked   bool         // the message
+	byHandler        bool         // the message was settled before its handler returned
+	abandoned        bool         // the handler did not return, so the message may stay unsettled
 }
 
 type deliveryKey struct{}
@@ -53,7 +53,7 @@ func (l *ledger) beginDelivery(q *queue, msg *message.Message) (d *delivery, kno
 	}
 	now := time.Now()
 	d = &delivery{progress: p, delivered: now}
-	if record, ok := middleware.ReadRecord(msg.Metadata); ok && record.Topic == q.topic {
+	if record, ok := retry.ReadRecord(msg.Metadata); ok && record.Topic == q.topic {
 		d.Record = record
 	}
 	if len(p.deliveries) == 0 {
@@ -111,7 +111,7 @@ func (l *ledger) setOutcome(d *delivery) {
 		return
 	}
 	switch d.Outcome {
-	case middleware.Retried, middleware.Snoozed, middleware.Parked:
+	case retry.Retried, retry.Snoozed, retry.Parked:
 		return
 	case "":
 		d.Outcome = d.ackedOutcome()
@@ -123,16 +123,16 @@ func (l *ledger) setOutcome(d *delivery) {
 func (d *delivery) isOpen() bool { return d.runs() || d.returned && !d.settled && !d.abandoned }
 
 // ackedOutcome returns the outcome of a message that was acked without a copy, where the middleware has not reported it.
-func (d *delivery) ackedOutcome() middleware.Outcome {
+func (d *delivery) ackedOutcome() retry.Outcome {
 	switch {
 	case d.Err != nil && d.byHandler:
-		return middleware.Settled
+		return retry.Settled
 	case d.Err != nil:
-		return middleware.Discarded
+		return retry.Discarded
 	case d.Record.Failures > 0 || d.Record.Snoozes > 0:
-		return middleware.Recovered
+		return retry.Recovered
 	default:
-		return middleware.Processed
+		return retry.Processed
 	}
 }
 
@@ -141,11 +141,11 @@ func (d *delivery) runs() bool { return d.called && !d.returned }
 
 // nackedOutcome returns the outcome of a message that was nacked: settled as in the middleware, if its handler nacked it and then
 // failed.
-func (d *delivery) nackedOutcome() middleware.Outcome {
+func (d *delivery) nackedOutcome() retry.Outcome {
 	if d.byHandler && d.Err != nil {
-		return middleware.Settled
+		return retry.Settled
 	}
-	return middleware.GivenBack
+	return retry.GivenBack
 }
 
 // waited returns the time from the failure of this delivery to its retry, which is one of the later deliveries, after those that were
@@ -155,7 +155,7 @@ func (d *delivery) waited(later []*delivery) time.Duration {
 		return 0
 	}
 	for _, next := range later {
-		if next.Outcome != middleware.Parked && next.Record.Failures == d.copied.Failures && next.Record.Snoozes == d.copied.Snoozes {
+		if next.Outcome != retry.Parked && next.Record.Failures == d.copied.Failures && next.Record.Snoozes == d.copied.Snoozes {
 			return next.delivered.Sub(d.copied.LastFailedAt)
 		}
 	}

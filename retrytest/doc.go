@@ -11,7 +11,7 @@
 //			story := app.Send("orders", message.NewMessage("order-1", []byte(`{"cents": 1999}`)))
 //
 //			story.RetriedAt(time.Second, 6*time.Second)
-//			story.DeadLettered(middleware.DeadReasonPermanent)
+//			story.DeadLettered(retry.DeadReasonPermanent)
 //		})
 //	}
 //
@@ -27,7 +27,7 @@
 //
 // The relay rounds each due time up to a whole millisecond, so that no retry is early.
 //
-// The outcomes and their words are those of [middleware.Outcome]:
+// The outcomes and their words are those of [retry.Outcome]:
 //
 //	processed        the handler returned nil
 //	recovered        the handler returned nil, and the message had failed or was snoozed before

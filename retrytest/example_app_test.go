@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -33,6 +33,6 @@ func TestBillingGivesUp(t *testing.T) {
 		story := app.Send("orders", message.NewMessage("order-1", []byte(`{"cents": 1999}`)))
 
 		story.RetriedAt(time.Second, 6*time.Second)
-		story.DeadLettered(middleware.DeadReasonPermanent)
+		story.DeadLettered(retry.DeadReasonPermanent)
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -37,15 +38,15 @@ func check(answer *http.Response) error {
 var errMaintenance = errors.New("the provider is being maintained")
 
 // outageRules decide by the kind of failure. Other failures are retried by the schedule.
-var outageRules = []middleware.Rule{
+var outageRules = []retry.Rule{
 	// Wait as long as the provider requests, or a minute. It is no failure of the message.
-	{Name: "rate limit", If: middleware.Is(errRateLimit), Then: middleware.Snooze(time.Minute)},
+	{Name: "rate limit", If: retry.Is(errRateLimit), Then: retry.Snooze(time.Minute)},
 	// No retry makes an invalid message valid.
-	{Name: "invalid", If: middleware.As[*json.SyntaxError](), Then: middleware.DeadLetter("invalid")},
+	{Name: "invalid", If: retry.As[*json.SyntaxError](), Then: retry.DeadLetter("invalid")},
 	// All messages would fail for an hour: take none, and try one after 10 minutes.
-	{Name: "maintenance", If: middleware.Is(errMaintenance), Then: middleware.Pause(10 * time.Minute)},
+	{Name: "maintenance", If: retry.Is(errMaintenance), Then: retry.Pause(10 * time.Minute)},
 	// More patience than for other failures: 1s, 2s, 4s ... 512s, together 17 minutes.
-	{Name: "network", If: middleware.As[net.Error](), Then: middleware.RetryWith(backoff.Exponential(time.Second, 2, 10))},
+	{Name: "network", If: retry.As[net.Error](), Then: retry.RetryWith(backoff.Exponential(time.Second, 2, 10))},
 }
 
 // sendWithRules sends an order to a handler with the rules, and README's schedule.
@@ -124,7 +125,7 @@ func TestOutageDatabaseIsDownWithBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &database{began: time.Now()}
 		failed := 0
-		for _, story := range sendEverySecond(t, 1000, db.charge, middleware.HandlerOptions{Rules: outageRules, Breaker: &middleware.Breaker{}}) {
+		for _, story := range sendEverySecond(t, 1000, db.charge, middleware.HandlerOptions{Rules: outageRules, Breaker: &retry.Breaker{}}) {
 			if story.Processed(); len(story.Attempts()) > 1 {
 				failed++
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -35,8 +36,8 @@ func ExampleStory_Handler() {
 	}, middleware.HandlerOptions{Group: "printing"})
 	story := app.Send("orders", message.NewMessage("order-1", nil))
 	story.Handler("billing").Processed()
-	story.Handler("printing").NeverRetried().DeadLettered(middleware.DeadReasonPermanent)
-	fmt.Println(story.Handler("printing").DeadLetter().Metadata[middleware.ReasonKey])
+	story.Handler("printing").NeverRetried().DeadLettered(retry.DeadReasonPermanent)
+	fmt.Println(story.Handler("printing").DeadLetter().Metadata[retry.ReasonKey])
 	// Output:
 	// the printer has burnt down
 }
@@ -58,7 +59,7 @@ func ExampleStory_DeadLetter() {
 	t := &exampleT{}
 	defer t.end()
 
-	record, _ := middleware.ReadRecord(sendOrder(t, decline).DeadLetter().Metadata)
+	record, _ := retry.ReadRecord(sendOrder(t, decline).DeadLetter().Metadata)
 	fmt.Println(record.Failures, record.DeadReason, record.Reason)
 	// Output:
 	// 1 permanent no such customer
@@ -70,8 +71,8 @@ func ExampleStory_DeadLettered() {
 	defer t.end()
 
 	story := sendOrder(t, decline)
-	story.DeadLettered(middleware.DeadReasonPermanent)
-	story.DeadLettered(middleware.DeadReasonExhausted)
+	story.DeadLettered(retry.DeadReasonPermanent)
+	story.DeadLettered(retry.DeadReasonExhausted)
 	// Output:
 	// retrytest: message "order-1" of "orders": last outcome
 	//  got: dead-lettered as permanent
@@ -91,15 +92,15 @@ func ExampleStory_Processed() {
 }
 
 // sendWithRule sends an order to a handler whose rules decide about its first error.
-func sendWithRule(t *exampleT, then middleware.Action) *retrytest.Story {
+func sendWithRule(t *exampleT, then retry.Action) *retrytest.Story {
 	app := retrytest.New(t, backoff.Schedule{time.Millisecond, 2 * time.Millisecond})
 	app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
-		if record, _ := middleware.ReadRecord(msg.Metadata); record.Snoozes == 0 {
+		if record, _ := retry.ReadRecord(msg.Metadata); record.Snoozes == 0 {
 			return errors.New("the bank is closed")
 		}
 		return nil
-	}, middleware.HandlerOptions{Rules: []middleware.Rule{
-		{Name: "closed", If: func(middleware.Record, error) bool { return true }, Then: then},
+	}, middleware.HandlerOptions{Rules: []retry.Rule{
+		{Name: "closed", If: func(retry.Record, error) bool { return true }, Then: then},
 	}})
 	return app.Send("orders", message.NewMessage("order-1", nil))
 }
@@ -109,7 +110,7 @@ func ExampleStory_Snoozed() {
 	t := &exampleT{}
 	defer t.end()
 
-	story := sendWithRule(t, middleware.Snooze(2*time.Millisecond)).Snoozed(2 * time.Millisecond).Processed()
+	story := sendWithRule(t, retry.Snooze(2*time.Millisecond)).Snoozed(2 * time.Millisecond).Processed()
 	fmt.Println(story.Attempts()[1].Record.Failures, "failures")
 	// Output:
 	// 0 failures
@@ -119,7 +120,7 @@ func ExampleStory_Discarded() {
 	t := &exampleT{}
 	defer t.end()
 
-	story := sendWithRule(t, middleware.Discard()).NeverRetried().Discarded()
+	story := sendWithRule(t, retry.Discard()).NeverRetried().Discarded()
 	fmt.Println(story.Attempts()[0].Rule, story.DeadLetter() == nil)
 	// Output:
 	// closed true

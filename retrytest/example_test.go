@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -40,7 +41,7 @@ func (t *exampleT) end() {
 
 // charge is a handler that fails for the first two attempts.
 func charge(msg *message.Message) error {
-	if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 {
+	if record, _ := retry.ReadRecord(msg.Metadata); record.Failures < 2 {
 		return errors.New("no answer from the bank")
 	}
 	return nil
@@ -59,8 +60,8 @@ func ExampleSimulate() {
 
 func ExampleSimulation() {
 	simulation := retrytest.Simulate(backoff.Constant(time.Minute, 3))
-	for _, retry := range simulation.Retries {
-		fmt.Println("failure", retry.Failure, "is retried at", retry.At)
+	for _, tiered := range simulation.Retries {
+		fmt.Println("failure", tiered.Failure, "is retried at", tiered.At)
 	}
 	fmt.Println("dead-lettered at", simulation.DeadLetterAt)
 	// Output:
@@ -75,7 +76,7 @@ func ExampleSimulateWith() {
 	errRateLimit := errors.New("the provider limits the rate")
 	fmt.Print(retrytest.SimulateWith(retrytest.SimulationConfig{
 		Schedule:  backoff.Exponential(time.Second, 5, 4),
-		Rules:     []middleware.Rule{{Name: "rate limit", If: middleware.Is(errRateLimit), Then: middleware.Snooze(time.Minute)}},
+		Rules:     []retry.Rule{{Name: "rate limit", If: retry.Is(errRateLimit), Then: retry.Snooze(time.Minute)}},
 		MaxAge:    2 * time.Minute,
 		TiersWait: true, // as on RabbitMQ
 		Takes:     200 * time.Millisecond,
@@ -168,8 +169,8 @@ func ExampleNewWithConfig() {
 	app := retrytest.NewWithConfig(t, retrytest.Config{
 		Schedule: backoff.Constant(time.Millisecond, 1),
 		Middleware: func(c *middleware.TieredRetryConfig) { // as the app does
-			c.Observe = func(e middleware.Event) {
-				if e.Outcome == middleware.DeadLettered {
+			c.Observe = func(e retry.Event) {
+				if e.Outcome == retry.DeadLettered {
 					fmt.Println("alarm:", e.MessageUUID, e.Record.DeadReason)
 				}
 			}
@@ -177,8 +178,8 @@ func ExampleNewWithConfig() {
 		},
 	})
 	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
-	story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
-	fmt.Println(story.DeadLetter().Metadata[middleware.ReasonKey])
+	story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonExhausted)
+	fmt.Println(story.DeadLetter().Metadata[retry.ReasonKey])
 	// Output:
 	// alarm: order-1 exhausted
 	// secret
@@ -194,7 +195,7 @@ func ExampleApp_AddConsumerHandler() {
 		<-msg.Context().Done()
 		return msg.Context().Err()
 	}).AddMiddleware(wmmiddleware.Timeout(time.Millisecond))
-	story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+	story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonExhausted)
 	fmt.Println(story.Attempts()[0].Err)
 	// Output:
 	// context deadline exceeded
@@ -308,8 +309,8 @@ func ExampleApp_Health() {
 // printed is an observer that prints each outcome.
 type printed struct{}
 
-func (printed) Attach(middleware.Observed) (middleware.Hooks, error) {
-	return middleware.Hooks{Event: func(e middleware.Event) { fmt.Println(e.Handler, e.Outcome, e.Record.Failures) }}, nil
+func (printed) Attach(retry.Observed) (retry.Hooks, error) {
+	return retry.Hooks{Event: func(e retry.Event) { fmt.Println(e.Handler, e.Outcome, e.Record.Failures) }}, nil
 }
 
 // An app's observers are tested without a backend.
@@ -320,7 +321,7 @@ func ExampleApp_Observe() {
 	app := retrytest.New(t, backoff.Constant(time.Millisecond, 1))
 	app.Observe(printed{})
 	app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error { return errors.New("the bank is down") })
-	app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(middleware.DeadReasonExhausted)
+	app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonExhausted)
 	// Output:
 	// billing retried 1
 	// billing dead-lettered 2
@@ -371,16 +372,16 @@ func ExampleApp_TieredRetryConfig() {
 		t.Fatalf("%v", err)
 	}
 	config := app.TieredRetryConfig()
-	config.Observe = func(e middleware.Event) {
-		if e.Outcome == middleware.Retried {
+	config.Observe = func(e retry.Event) {
+		if e.Outcome == retry.Retried {
 			fmt.Println("retry", e.Record.Failures, "on tier", e.Tier)
 		}
 	}
-	retry, err := middleware.NewTieredRetry(config, nil)
+	tiered, err := middleware.NewTieredRetry(config, nil)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	app.Router.AddConsumerHandler("billing", "orders", subscriber, charge).AddMiddleware(retry.Middleware)
+	app.Router.AddConsumerHandler("billing", "orders", subscriber, charge).AddMiddleware(tiered.Middleware)
 	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
 	// Output:
 	// retry 1 on tier 1ms

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -76,7 +77,7 @@ func TestFailedAssertionPrintsTheStory(t *testing.T) {
 		{"retried less often", func(s *retrytest.Story) { s.RetriedAt(time.Second, time.Minute) }, "retried at\n got: 1s\nwant: 1s 1m\n"},
 		{"waited for another time", func(s *retrytest.Story) { s.Waited(time.Hour) }, "waited\n got: 1s\nwant: 1h\n"},
 		{"not processed", func(s *retrytest.Story) { s.Processed() }, "last outcome\n got: dead-lettered as permanent\nwant: processed\n"},
-		{"dead-lettered for another reason", func(s *retrytest.Story) { s.DeadLettered(middleware.DeadReasonExhausted) },
+		{"dead-lettered for another reason", func(s *retrytest.Story) { s.DeadLettered(retry.DeadReasonExhausted) },
 			"last outcome\n got: dead-lettered as permanent\nwant: dead-lettered as exhausted\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -160,7 +161,7 @@ func TestDeadLetteredFailsForAProcessedMessage(t *testing.T) {
 		text, _ := failureOf(func(t testing.TB) {
 			app := retrytest.New(t, backoff.Schedule{time.Second})
 			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
-			app.Send("orders", order("1")).Processed().DeadLettered(middleware.DeadReasonPermanent)
+			app.Send("orders", order("1")).Processed().DeadLettered(retry.DeadReasonPermanent)
 		})
 		assert.Contains(t, text, "last outcome\n got: processed\nwant: dead-lettered as permanent\n")
 	})
@@ -367,7 +368,7 @@ func TestAppRetriesInRealTimeOutsideOfABubble(t *testing.T) {
 	start := time.Now()
 	app.Send("orders", order("1")).
 		RetriedAt(20*time.Millisecond, 70*time.Millisecond).Waited(20*time.Millisecond, 50*time.Millisecond).
-		DeadLettered(middleware.DeadReasonExhausted)
+		DeadLettered(retry.DeadReasonExhausted)
 	assert.GreaterOrEqual(t, time.Since(start), 70*time.Millisecond)
 
 	text, _ := failureOf(func(t testing.TB) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -31,7 +32,7 @@ func TestJitterInAnApp(t *testing.T) {
 				}
 				delays := map[time.Duration]bool{}
 				for _, story := range app.SendAll("orders", sent...) {
-					story.RetriedAt(time.Second, 11*time.Second).Waited(schedule...).DeadLettered(middleware.DeadReasonExhausted)
+					story.RetriedAt(time.Second, 11*time.Second).Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
 					for i, a := range story.Attempts()[:2] {
 						require.GreaterOrEqual(t, a.Delay, schedule[i])
 						require.LessOrEqual(t, a.Delay, schedule[i]*3/2)

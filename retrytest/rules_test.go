@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -20,9 +21,9 @@ var errBusy, errGone = errors.New("too many requests"), errors.New("the order wa
 
 // withRules are the rules of an app.
 func withRules(c *middleware.TieredRetryConfig) {
-	c.Rules = []middleware.Rule{
-		{Name: "busy", If: middleware.Is(errBusy), Then: middleware.Snooze(time.Minute)},
-		{Name: "gone", If: middleware.Is(errGone), Then: middleware.Discard()},
+	c.Rules = []retry.Rule{
+		{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Minute)},
+		{Name: "gone", If: retry.Is(errGone), Then: retry.Discard()},
 	}
 }
 
@@ -48,7 +49,7 @@ var adding = map[string]func(t *testing.T, app *retrytest.App, h message.NoPubli
 		router := message.NewDefaultRouter(nil)
 		addOwn(t, app, router, h, func(c *middleware.TieredRetryConfig) {
 			withRules(c)
-			c.Observe = func(middleware.Event) {}
+			c.Observe = func(retry.Event) {}
 		})
 		app.Run(router)
 	},
@@ -58,12 +59,12 @@ func addOwn(t *testing.T, app *retrytest.App, router *message.Router, h message.
 	t.Helper()
 	config := app.TieredRetryConfig()
 	change(&config)
-	retry, err := middleware.NewTieredRetry(config, nil)
+	tiered, err := middleware.NewTieredRetry(config, nil)
 	require.NoError(t, err)
-	router.AddConsumerHandler("billing", "orders", newSubscriber(app), h).AddMiddleware(retry.Middleware)
+	router.AddConsumerHandler("billing", "orders", newSubscriber(app), h).AddMiddleware(tiered.Middleware)
 }
 
-func outcomesOf(story *retrytest.Story) (all []middleware.Outcome) {
+func outcomesOf(story *retrytest.Story) (all []retry.Outcome) {
 	for _, attempt := range story.Attempts() {
 		all = append(all, attempt.Outcome)
 	}
@@ -78,7 +79,7 @@ func TestStoryOfARule(t *testing.T) {
 				add(t, app, inTurn(errBusy, errDown, errBusy))
 				story := app.Send("orders", order("1")).
 					RetriedAt(60*time.Second, 61*time.Second, 121*time.Second).Waited(time.Minute, time.Second, time.Minute).Processed()
-				assert.Equal(t, []middleware.Outcome{middleware.Snoozed, middleware.Retried, middleware.Snoozed, middleware.Recovered}, outcomesOf(story))
+				assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.Retried, retry.Snoozed, retry.Recovered}, outcomesOf(story))
 				attempts := story.Attempts()
 				assert.ErrorContains(t, attempts[0].Err, "too many requests")
 				assert.Equal(t, backoff.Tier(time.Minute), attempts[0].Tier)
@@ -95,7 +96,7 @@ func TestStoryOfARule(t *testing.T) {
 				app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
 				add(t, app, inTurn(errDown, errGone))
 				story := app.Send("orders", order("1")).RetriedAt(time.Second)
-				assert.Equal(t, []middleware.Outcome{middleware.Retried, middleware.Discarded}, outcomesOf(story))
+				assert.Equal(t, []retry.Outcome{retry.Retried, retry.Discarded}, outcomesOf(story))
 				assert.Equal(t, errGone, story.Attempts()[1].Err)
 				assert.Nil(t, story.DeadLetter())
 				story.Discarded()
@@ -123,8 +124,8 @@ func TestSnoozedAndDiscardedFail(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				text, _ := failureOf(func(t testing.TB) {
 					app := retrytest.New(t, backoff.Schedule{time.Second})
-					app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy), middleware.HandlerOptions{Rules: []middleware.Rule{
-						{If: middleware.Is(errBusy), Then: middleware.Snooze(time.Second)},
+					app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy), middleware.HandlerOptions{Rules: []retry.Rule{
+						{If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
 					}})
 					check(app.Send("orders", order("1")))
 				})
@@ -159,11 +160,11 @@ func TestRequestedDelayInRounds(t *testing.T) {
 func TestRuleGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Minute})
-		app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy, errDown), middleware.HandlerOptions{Rules: []middleware.Rule{
-			{Name: "not here", If: middleware.Is(errBusy), Then: middleware.GiveBack()},
+		app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy, errDown), middleware.HandlerOptions{Rules: []retry.Rule{
+			{Name: "not here", If: retry.Is(errBusy), Then: retry.GiveBack()},
 		}})
 		story := app.Send("orders", order("1")).RetriedAt(time.Second, 61*time.Second).Processed()
-		assert.Equal(t, []middleware.Outcome{middleware.GivenBack, middleware.Retried, middleware.Recovered}, outcomesOf(story))
+		assert.Equal(t, []retry.Outcome{retry.GivenBack, retry.Retried, retry.Recovered}, outcomesOf(story))
 		assert.Equal(t, []string{"not here", "", ""}, rulesOf(story))
 		assert.Equal(t, 1, story.Attempts()[2].Record.Failures)
 	})
@@ -173,7 +174,7 @@ func TestRuleGivesBack(t *testing.T) {
 func TestSnoozedMessageWasRetried(t *testing.T) {
 	text, fatal := failureOf(func(t testing.TB) {
 		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Millisecond}, Middleware: func(c *middleware.TieredRetryConfig) {
-			c.Rules = []middleware.Rule{{If: middleware.Is(errBusy), Then: middleware.Snooze(time.Millisecond)}}
+			c.Rules = []retry.Rule{{If: retry.Is(errBusy), Then: retry.Snooze(time.Millisecond)}}
 		}})
 		app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy))
 		app.Send("orders", order("1")).NeverRetried()
@@ -189,14 +190,14 @@ func TestExpiredMessageIsNotRetried(t *testing.T) {
 			c.MaxAge = time.Minute
 		}})
 		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
-		story := app.Send("orders", order("1")).RetriedAt(time.Second).DeadLettered(middleware.DeadReasonExpired)
+		story := app.Send("orders", order("1")).RetriedAt(time.Second).DeadLettered(retry.DeadReasonExpired)
 		assert.Equal(t, 2, story.Attempts()[1].Failures, "its second retry would be too late")
 
 		old := order("2")
-		middleware.Record{
+		retry.Record{
 			Failures: 1, Topic: "orders", Handler: "billing", FirstFailedAt: time.Now().Add(-time.Hour), LastFailedAt: time.Now(), Remaining: time.Second,
 		}.Write(old.Metadata)
-		story = app.Send("orders", old).NeverRetried().DeadLettered(middleware.DeadReasonExpired)
+		story = app.Send("orders", old).NeverRetried().DeadLettered(retry.DeadReasonExpired)
 		assert.Zero(t, story.Attempts()[0].Failures)
 	})
 }
@@ -208,6 +209,6 @@ func TestDelayedMessageIsParkedBeforeItsFirstTry(t *testing.T) {
 		later := order("1")
 		delay.Message(later, delay.For(40*time.Second))
 		story := app.Send("orders", later).RetriedAt(40 * time.Second).NeverRetried().Processed()
-		assert.Equal(t, []middleware.Outcome{middleware.Parked, middleware.Processed}, outcomesOf(story))
+		assert.Equal(t, []retry.Outcome{retry.Parked, retry.Processed}, outcomesOf(story))
 	})
 }

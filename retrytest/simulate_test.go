@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -73,13 +73,13 @@ func TestSimulateMatchesTheRetriesOfAnApp(t *testing.T) {
 			app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 			story := app.Send("orders", order("1"))
 			var at []time.Duration
-			for i, retry := range retrytest.Simulate(schedule).Retries {
-				at = append(at, retry.At)
-				assert.Equal(t, retry.Tier, story.Attempts()[i].Tier)
-				assert.Equal(t, retry.Wait, story.Attempts()[i].Delay)
-				assert.Equal(t, retry.Failure, story.Attempts()[i].Failures)
+			for i, tiered := range retrytest.Simulate(schedule).Retries {
+				at = append(at, tiered.At)
+				assert.Equal(t, tiered.Tier, story.Attempts()[i].Tier)
+				assert.Equal(t, tiered.Wait, story.Attempts()[i].Delay)
+				assert.Equal(t, tiered.Failure, story.Attempts()[i].Failures)
 			}
-			story.RetriedAt(at...).DeadLettered(middleware.DeadReasonExhausted)
+			story.RetriedAt(at...).DeadLettered(retry.DeadReasonExhausted)
 		})
 	}
 }

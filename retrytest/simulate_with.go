@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // maxSimulated is how many attempts SimulateWith computes: a message that a rule snoozes at every call has no end without a MaxAge.
@@ -20,10 +21,10 @@ type SimulationConfig struct {
 	// Schedule is the delay before each retry. Required.
 	Schedule backoff.Schedule
 
-	Rules      []middleware.Rule // optional
-	Jitter     float64           // 0: none. The story then has the shortest delays, and shows from when to when each attempt can be
-	MaxAge     time.Duration     // 0: no limit
-	ExtraTiers []time.Duration   // optional
+	Rules      []retry.Rule    // optional
+	Jitter     float64         // 0: none. The story then has the shortest delays, and shows from when to when each attempt can be
+	MaxAge     time.Duration   // 0: no limit
+	ExtraTiers []time.Duration // optional
 
 	// TiersWait is true for RabbitMQ: a message waits for whole tiers, and for a requested delay in rounds. False: each message waits
 	// exactly, as with package relay.
@@ -57,7 +58,7 @@ type SimulatedStory struct {
 //
 // With Jitter the story has the shortest delays, and Attempt.Spread is how much longer a delay can be. MaxAge can end it earlier.
 func SimulateWith(config SimulationConfig) SimulatedStory {
-	retry, err := config.retry()
+	tiered, err := config.retry()
 	if err != nil {
 		return SimulatedStory{Err: err}
 	}
@@ -66,10 +67,10 @@ func SimulateWith(config SimulationConfig) SimulatedStory {
 		fails = func(int) error { return errSimulated }
 	}
 	var story SimulatedStory
-	var record middleware.Record
+	var record retry.Record
 	later := time.Duration(0)
 	failed := -1 // the last attempt that waits for its retry
-	for at, e := range retry.Simulate(middleware.SimulatedMessage{Topic: "topic", Handler: "handler", Handle: fails, Takes: config.Takes, Age: config.Age}) {
+	for at, e := range tiered.Simulate(middleware.SimulatedMessage{Topic: "topic", Handler: "handler", Handle: fails, Takes: config.Takes, Age: config.Age}) {
 		a := Attempt{
 			At: at, Took: e.Duration, Record: record, Outcome: e.Outcome, Err: e.Err, Rule: e.Rule,
 			Delay: e.Delay, Spread: e.Spread, Tier: e.Tier, DeadReason: e.Record.DeadReason,
@@ -79,9 +80,9 @@ func SimulateWith(config SimulationConfig) SimulatedStory {
 		if e.Record.Failures > record.Failures {
 			a.Failures = e.Record.Failures
 		}
-		a.uncalled = e.Outcome == middleware.Parked || e.Outcome == middleware.DeadLettered && e.Err == nil
-		a.nacked = e.Outcome == middleware.GivenBack
-		if a.Outcome != middleware.Parked && failed >= 0 {
+		a.uncalled = e.Outcome == retry.Parked || e.Outcome == retry.DeadLettered && e.Err == nil
+		a.nacked = e.Outcome == retry.GivenBack
+		if a.Outcome != retry.Parked && failed >= 0 {
 			before := &story.Attempts[failed]
 			before.Waited, failed = at-before.At-before.Took, -1
 		}
@@ -111,11 +112,11 @@ func (c SimulationConfig) retry() (*middleware.TieredRetry, error) {
 	}
 	config := middleware.TieredRetryConfig{
 		Publisher: noPublisher{}, Schedule: c.Schedule, Rules: c.Rules, Jitter: c.Jitter, MaxAge: c.MaxAge, ExtraTiers: c.ExtraTiers, TiersWait: c.TiersWait,
-		GenerateRetryDestination: func(middleware.RetryDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{}, nil
+		GenerateRetryDestination: func(middleware.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{}, nil
 		},
-		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{}, nil
+		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{}, nil
 		},
 	}
 	if c.Age > 0 {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -26,13 +27,13 @@ func errorsInTurn(errs ...error) func(call int) error {
 
 // A simulated story is that of an app with the same policy: of each attempt when it was, how long the handler took, what came of it.
 func TestSimulatedStoryIsThatOfAnApp(t *testing.T) {
-	rules := []middleware.Rule{
-		{Name: "busy", If: middleware.Is(errBusy), Then: middleware.Snooze(17 * time.Second)},
-		{Name: "gone", If: middleware.Is(errGone), Then: middleware.Discard()},
-		{Name: "back", If: middleware.Is(errBack), Then: middleware.GiveBack()},
-		{Name: "slow", If: middleware.Is(errSlow), Then: middleware.RetryWith(backoff.Constant(2*time.Minute, 3))},
-		{Name: "later", If: middleware.Is(errLater), Then: middleware.RetryAfter(45 * time.Second)},
-		{Name: "mine", If: middleware.Is(errMine), Then: middleware.DeadLetter("mine")},
+	rules := []retry.Rule{
+		{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(17 * time.Second)},
+		{Name: "gone", If: retry.Is(errGone), Then: retry.Discard()},
+		{Name: "back", If: retry.Is(errBack), Then: retry.GiveBack()},
+		{Name: "slow", If: retry.Is(errSlow), Then: retry.RetryWith(backoff.Constant(2*time.Minute, 3))},
+		{Name: "later", If: retry.Is(errLater), Then: retry.RetryAfter(45 * time.Second)},
+		{Name: "mine", If: retry.Is(errMine), Then: retry.DeadLetter("mine")},
 	}
 	plain := func(calls ...error) retrytest.SimulationConfig {
 		return retrytest.SimulationConfig{Schedule: backoff.Schedule{time.Second, 30 * time.Second}, Rules: rules, Fails: errorsInTurn(calls...)}
@@ -108,7 +109,7 @@ func compareStories(t *testing.T, real, simulated []retrytest.Attempt) {
 		assert.GreaterOrEqual(t, want.Waited, got.Waited, "attempt %d", i)
 		assert.LessOrEqual(t, want.Waited, got.Waited+time.Duration(len(real))*2*time.Millisecond, "attempt %d", i)
 		took := want.Took
-		if want.Outcome == middleware.GivenBack {
+		if want.Outcome == retry.GivenBack {
 			took -= time.Second // the middleware waits before it gives a message back
 		}
 		assert.Equal(t, took, got.Took, "attempt %d", i)
@@ -149,11 +150,11 @@ func TestSimulateAndSimulateWithAgree(t *testing.T) {
 		for _, tiersWait := range []bool{false, true} {
 			simple, story := retrytest.Simulate(schedule), retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: schedule, TiersWait: tiersWait})
 			require.Len(t, story.Attempts, len(simple.Retries)+1)
-			for i, retry := range simple.Retries {
-				assert.Equal(t, []any{retry.Failure, retry.Tier, retry.Wait}, []any{story.Attempts[i].Failures, story.Attempts[i].Tier, story.Attempts[i].Delay})
-				assert.Equal(t, retry.At, story.Attempts[i+1].At)
+			for i, tiered := range simple.Retries {
+				assert.Equal(t, []any{tiered.Failure, tiered.Tier, tiered.Wait}, []any{story.Attempts[i].Failures, story.Attempts[i].Tier, story.Attempts[i].Delay})
+				assert.Equal(t, tiered.At, story.Attempts[i+1].At)
 			}
-			assert.Equal(t, middleware.DeadReasonExhausted, story.Attempts[len(simple.Retries)].DeadReason)
+			assert.Equal(t, retry.DeadReasonExhausted, story.Attempts[len(simple.Retries)].DeadReason)
 		}
 	}
 	long := retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Constant(backoff.MaxDelay, 50)})
@@ -166,34 +167,34 @@ func TestSimulatedAge(t *testing.T) {
 	config := retrytest.SimulationConfig{Schedule: backoff.Constant(time.Minute, 5), MaxAge: 10 * time.Minute, Age: 8 * time.Minute}
 	story := retrytest.SimulateWith(config)
 	require.Len(t, story.Attempts, 3)
-	assert.Equal(t, middleware.DeadReasonExpired, story.Attempts[2].DeadReason)
+	assert.Equal(t, retry.DeadReasonExpired, story.Attempts[2].DeadReason)
 	assert.Equal(t, 2*time.Minute, story.Attempts[2].At)
 
 	config.Age = 11 * time.Minute
 	story = retrytest.SimulateWith(config)
 	require.Len(t, story.Attempts, 1, "the handler is not called")
-	assert.Equal(t, middleware.DeadReasonExpired, story.Attempts[0].DeadReason)
+	assert.Equal(t, retry.DeadReasonExpired, story.Attempts[0].DeadReason)
 	assert.NoError(t, story.Attempts[0].Err)
 }
 
 // A rule that looks at the age of the failure sees the time of the simulation.
 func TestSimulatedRulesSeeTheTimePass(t *testing.T) {
 	t.Parallel()
-	story := retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Constant(time.Hour, 50), Rules: []middleware.Rule{{
-		Name: "a day", Then: middleware.DeadLetter("a day"),
-		If: func(r middleware.Record, _ error) bool {
+	story := retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Constant(time.Hour, 50), Rules: []retry.Rule{{
+		Name: "a day", Then: retry.DeadLetter("a day"),
+		If: func(r retry.Record, _ error) bool {
 			return r.Failures > 0 && time.Since(r.FirstFailedAt) >= 24*time.Hour
 		},
 	}}})
 	require.Len(t, story.Attempts, 25)
-	assert.Equal(t, middleware.DeadReason("a day"), story.Attempts[24].DeadReason)
+	assert.Equal(t, retry.DeadReason("a day"), story.Attempts[24].DeadReason)
 }
 
 // A message without an end has a story with one.
 func TestSimulatedStoryEnds(t *testing.T) {
 	t.Parallel()
-	story := retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Schedule{time.Second}, Fails: errorsInTurn(errBusy), Rules: []middleware.Rule{
-		{If: middleware.Is(errBusy), Then: middleware.Snooze(time.Second)},
+	story := retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Schedule{time.Second}, Fails: errorsInTurn(errBusy), Rules: []retry.Rule{
+		{If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
 	}})
 	assert.Len(t, story.Attempts, 10_000)
 	assert.Contains(t, story.String(), "9936 more")
@@ -203,7 +204,7 @@ func TestSimulatedStoryEnds(t *testing.T) {
 func TestSimulateWithReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	story := retrytest.SimulateWith(retrytest.SimulationConfig{
-		Schedule: backoff.Schedule{0}, Rules: []middleware.Rule{{}}, MaxAge: -1, Takes: -1, Age: -1, Jitter: 2, ExtraTiers: []time.Duration{100},
+		Schedule: backoff.Schedule{0}, Rules: []retry.Rule{{}}, MaxAge: -1, Takes: -1, Age: -1, Jitter: 2, ExtraTiers: []time.Duration{100},
 	})
 	assert.Empty(t, story.Attempts)
 	for _, fault := range []string{"Schedule: ", "Rules[0]", "MaxAge is -1ns", "Takes is -1ns", "Age is -1ns", "Jitter is 2", "ExtraTiers: "} {

@@ -7,24 +7,24 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Attempt is one delivery of a message to a handler.
 type Attempt struct {
-	Handler    string                // the handler's name in the router
-	At         time.Duration         // the time of the delivery, since the first delivery of the message
-	Took       time.Duration         // how long the handler ran, with its middlewares
-	Record     middleware.Record     // the failure record that the message came with; zero before the first failure
-	Outcome    middleware.Outcome    // empty while the handler runs
-	Failures   int                   // how often the message has failed, this failure included; 0 if it did not fail or was snoozed
-	Err        error                 // why it failed
-	Delay      time.Duration         // how long the message has to wait: the schedule's delay or the requested delay
-	Spread     time.Duration         // how much longer Jitter can make the shortest Delay; 0 without jitter, and where Rule is not known
-	Waited     time.Duration         // how long the message waited, from this failure to the next attempt that is not parked
-	Tier       backoff.Tier          // the tier of the copy
-	DeadReason middleware.DeadReason // why the message was dead-lettered
-	Rule       string                // the name of the rule that has decided; empty where the app has made the middleware with an Observe of its own
+	Handler    string           // the handler's name in the router
+	At         time.Duration    // the time of the delivery, since the first delivery of the message
+	Took       time.Duration    // how long the handler ran, with its middlewares
+	Record     retry.Record     // the failure record that the message came with; zero before the first failure
+	Outcome    retry.Outcome    // empty while the handler runs
+	Failures   int              // how often the message has failed, this failure included; 0 if it did not fail or was snoozed
+	Err        error            // why it failed
+	Delay      time.Duration    // how long the message has to wait: the schedule's delay or the requested delay
+	Spread     time.Duration    // how much longer Jitter can make the shortest Delay; 0 without jitter, and where Rule is not known
+	Waited     time.Duration    // how long the message waited, from this failure to the next attempt that is not parked
+	Tier       backoff.Tier     // the tier of the copy
+	DeadReason retry.DeadReason // why the message was dead-lettered
+	Rule       string           // the name of the rule that has decided; empty where the app has made the middleware with an Observe of its own
 
 	nacked   bool // by its handler or by the router
 	uncalled bool // the middleware has not called the handler
@@ -35,12 +35,12 @@ type Attempt struct {
 
 // again reports whether the handler is called again because it failed.
 func (a *Attempt) again() bool {
-	return a.Outcome == middleware.Retried || a.Outcome == middleware.Snoozed
+	return a.Outcome == retry.Retried || a.Outcome == retry.Snoozed
 }
 
 // comesBack reports whether another attempt follows.
 func (a *Attempt) comesBack() bool {
-	return a.again() || a.nacked || a.Outcome == middleware.Parked
+	return a.again() || a.nacked || a.Outcome == retry.Parked
 }
 
 // Story has the attempts of a message and their outcomes. A failed assertion prints the whole story and marks the test as failed, and the test goes
@@ -88,7 +88,7 @@ func (s *Story) Attempts() []Attempt {
 	return slices.Clone(s.only().attempts)
 }
 
-// DeadLetter returns the message as it was dead-lettered, or nil if it was not. middleware.ReadRecord reads its failure record.
+// DeadLetter returns the message as it was dead-lettered, or nil if it was not. retry.ReadRecord reads its failure record.
 func (s *Story) DeadLetter() *message.Message {
 	s.app.t.Helper()
 	return s.only().deadLetter
@@ -166,7 +166,7 @@ func (s *Story) compareWaits(what string, want []time.Duration, counts func(Atte
 // roundsOf is how many tiers a message has waited on until its wait was over: each of them may be late.
 func roundsOf(later []Attempt) int {
 	for i, a := range later {
-		if a.Outcome != middleware.Parked {
+		if a.Outcome != retry.Parked {
 			return i + 1
 		}
 	}
@@ -189,14 +189,14 @@ func inTime(got, want, lateness []time.Duration) bool {
 // Processed asserts that the handler returned nil for the last attempt: its outcome is processed or recovered.
 func (s *Story) Processed() *Story {
 	s.app.t.Helper()
-	if got := s.lastOutcome(); got != string(middleware.Recovered) {
-		s.compareLastOutcome(string(middleware.Processed))
+	if got := s.lastOutcome(); got != string(retry.Recovered) {
+		s.compareLastOutcome(string(retry.Processed))
 	}
 	return s
 }
 
 // DeadLettered asserts that the message was dead-lettered after the last attempt, with this reason.
-func (s *Story) DeadLettered(reason middleware.DeadReason) *Story {
+func (s *Story) DeadLettered(reason retry.DeadReason) *Story {
 	s.app.t.Helper()
 	s.compareLastOutcome(deadLetteredText(reason))
 	return s
@@ -205,7 +205,7 @@ func (s *Story) DeadLettered(reason middleware.DeadReason) *Story {
 // Discarded asserts that a rule has discarded the message after the last attempt.
 func (s *Story) Discarded() *Story {
 	s.app.t.Helper()
-	s.compareLastOutcome(string(middleware.Discarded))
+	s.compareLastOutcome(string(retry.Discarded))
 	return s
 }
 
@@ -216,7 +216,7 @@ func (s *Story) Snoozed(waits ...time.Duration) *Story {
 	if len(waits) == 0 {
 		s.app.t.Fatalf("retrytest: Snoozed needs the waits of the snoozes: use NeverRetried to assert that there was none")
 	}
-	s.compareWaits("snoozed for", waits, func(a Attempt) bool { return a.Outcome == middleware.Snoozed })
+	s.compareWaits("snoozed for", waits, func(a Attempt) bool { return a.Outcome == retry.Snoozed })
 	return s
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -119,8 +119,8 @@ type shownAttempt struct {
 func withoutRounds(attempts []Attempt) (shown []shownAttempt) {
 	for len(attempts) > 0 {
 		rounds := 1
-		for rounds < len(attempts) && attempts[0].Outcome == middleware.Parked &&
-			attempts[rounds].Outcome == middleware.Parked && attempts[rounds].Tier == attempts[0].Tier {
+		for rounds < len(attempts) && attempts[0].Outcome == retry.Parked &&
+			attempts[rounds].Outcome == retry.Parked && attempts[rounds].Tier == attempts[0].Tier {
 			rounds++
 		}
 		shown = append(shown, shownAttempt{attempts[0], 0})
@@ -146,9 +146,9 @@ func (s Simulation) String() string {
 	table := newTable(&text)
 	writeRow(table, "failure", "at", "tier", "waits")
 	at := time.Duration(0)
-	for _, retry := range s.Retries {
-		writeRow(table, fmt.Sprint(retry.Failure), timeText(at), retry.Tier.String(), waitText(retry.Wait))
-		at = retry.At
+	for _, tiered := range s.Retries {
+		writeRow(table, fmt.Sprint(tiered.Failure), timeText(at), tiered.Tier.String(), waitText(tiered.Wait))
+		at = tiered.At
 	}
 	writeRow(table, fmt.Sprint(len(s.Retries)+1), timeText(at), "dead letter", "")
 	_ = table.Flush()
@@ -181,9 +181,9 @@ func (a Attempt) failureText() string {
 
 func (a Attempt) outcomeText() string {
 	switch a.Outcome {
-	case middleware.Retried, middleware.Snoozed, middleware.Parked:
+	case retry.Retried, retry.Snoozed, retry.Parked:
 		return fmt.Sprintf("%s, waits %s on tier %v", a.Outcome, a.delayText(), a.Tier)
-	case middleware.DeadLettered:
+	case retry.DeadLettered:
 		return deadLetteredText(a.DeadReason)
 	case "":
 		return "running"
@@ -200,8 +200,8 @@ func (a Attempt) delayText() string {
 	return rangeText(delay, delay+longer, waitText)
 }
 
-func deadLetteredText(reason middleware.DeadReason) string {
-	return fmt.Sprintf("%s as %s", middleware.DeadLettered, reason)
+func deadLetteredText(reason retry.DeadReason) string {
+	return fmt.Sprintf("%s as %s", retry.DeadLettered, reason)
 }
 
 // errorText returns the first line of the error.

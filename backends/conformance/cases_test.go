@@ -14,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var noContext = context.Background()
@@ -247,8 +248,8 @@ func restart(t *testing.T, f *fixture) {
 	}
 	var failed counter
 	app.Middleware = func(c *middleware.TieredRetryConfig) {
-		c.Observe = func(e middleware.Event) {
-			if e.Outcome == middleware.Retried {
+		c.Observe = func(e retry.Event) {
+			if e.Outcome == retry.Retried {
 				failed.add()
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // connect connects an app. The groups and delays are those of its handlers, besides the app's.
@@ -179,7 +180,7 @@ func refusals(t *testing.T, f *fixture) {
 	a := f.launch(router, retries)
 	health := retries.Health()
 	require.NoError(t, health.Ready())
-	assert.True(t, slices.ContainsFunc(health.Subscriptions, func(s middleware.SubscriptionHealth) bool {
+	assert.True(t, slices.ContainsFunc(health.Subscriptions, func(s retry.SubscriptionHealth) bool {
 		return s.Name == "billing" && s.Topic == topics[0] && s.Consuming
 	}), "%v", health.Subscriptions)
 	a.stop()
@@ -251,7 +252,7 @@ func paused(t *testing.T, f *fixture) {
 		}
 		return nil
 	}, middleware.HandlerOptions{Schedule: slow})
-	state := func() (state middleware.SubscriptionHealth) {
+	state := func() (state retry.SubscriptionHealth) {
 		for _, s := range retries.Health().Subscriptions {
 			if s.Name == "billing" {
 				state = s

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const childVariable = "CONFORMANCE_CHILD"
@@ -60,7 +61,7 @@ func child() {
 		redriveAll(backend.Open(v.URL, logger()), app, v.Redrive)
 	}
 	_, err = start(backend.Open(v.URL, logger()), app, v.Topics, func(msg *message.Message) error {
-		record, _ := middleware.ReadRecord(msg.Metadata)
+		record, _ := retry.ReadRecord(msg.Metadata)
 		_, _ = os.Stdout.WriteString(fmt.Sprintln("try", msg.UUID, record.Failures))
 		if record.Failures == 0 {
 			return errDown

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const patience = 90 * time.Second
@@ -200,7 +201,7 @@ type try struct {
 	id       string
 	failures int // before this call
 	at       time.Time
-	record   middleware.Record
+	record   retry.Record
 }
 
 // ledger contains the tries of each message, by the message's id.
@@ -213,7 +214,7 @@ type ledger struct {
 func newLedger() *ledger { return &ledger{tries: map[string][]try{}, moved: make(chan struct{})} }
 
 func (l *ledger) add(msg *message.Message) try {
-	record, _ := middleware.ReadRecord(msg.Metadata)
+	record, _ := retry.ReadRecord(msg.Metadata)
 	one := try{id: msg.UUID, failures: record.Failures, at: time.Now(), record: record}
 	l.put(one)
 	return one

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func everyByte() string {
@@ -85,14 +85,14 @@ func deadLetters(t *testing.T, f *fixture) {
 	for id, was := range sent {
 		letter := letters[id]
 		require.NotNil(t, letter, "%s", id)
-		record, found := middleware.ReadRecord(letter.Metadata)
+		record, found := retry.ReadRecord(letter.Metadata)
 		require.True(t, found)
-		want := middleware.Record{
+		want := retry.Record{
 			Failures: 3, Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topics[0], Handler: handlerName(0), Subscriber: subscriber,
-			DeadReason: middleware.DeadReasonExhausted, FirstFailedAt: record.FirstFailedAt, LastFailedAt: record.LastFailedAt,
+			DeadReason: retry.DeadReasonExhausted, FirstFailedAt: record.FirstFailedAt, LastFailedAt: record.LastFailedAt,
 		}
 		if id == "plain" {
-			want.Failures, want.DeadReason = 1, middleware.DeadReasonPermanent
+			want.Failures, want.DeadReason = 1, retry.DeadReasonPermanent
 		} else {
 			assert.GreaterOrEqual(t, record.LastFailedAt.Sub(record.FirstFailedAt), 299*time.Millisecond)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // observed: the metrics of an app on this backend count its outcomes and its copies.
@@ -37,9 +37,9 @@ func observed(t *testing.T, f *fixture) {
 		metric, label string
 		value         float64
 	}{
-		{"watermill_retry_outcomes_total", string(middleware.Retried), messages},
-		{"watermill_retry_outcomes_total", string(middleware.Recovered), messages},
-		{"watermill_retry_outcomes_total", string(middleware.DeadLettered), 1},
+		{"watermill_retry_outcomes_total", string(retry.Retried), messages},
+		{"watermill_retry_outcomes_total", string(retry.Recovered), messages},
+		{"watermill_retry_outcomes_total", string(retry.DeadLettered), 1},
 		{"watermill_retry_publishes_total", "copy", messages + 1},
 		{"watermill_retry_publishes_total", "app", messages + 1},
 		{"watermill_retry_consuming", "billing", 1},

@@ -17,8 +17,8 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var (
@@ -184,7 +184,7 @@ func redrive(t *testing.T, f *fixture) {
 		was := o.first(letter.ID)
 		assert.Equal(t, string(was.Payload), string(letter.Payload))
 		assert.Equal(t, letters.Library, letter.Kind)
-		assert.Equal(t, middleware.DeadReasonPermanent, letter.Record.DeadReason)
+		assert.Equal(t, retry.DeadReasonPermanent, letter.Record.DeadReason)
 		assert.NotEmpty(t, letter.Target)
 	}
 	if f.Expect.Letters == registry.BrowseLetters {
@@ -212,7 +212,7 @@ func redrive(t *testing.T, f *fixture) {
 	left, _, gotOdds := o.browse(store, letters.Filter{})
 	assert.Equal(t, odds, gotOdds)
 	for _, letter := range left {
-		want := middleware.Redriven{}
+		want := retry.Redriven{}
 		if !isOdd(letter.ID) {
 			want.Times = 1
 		}
@@ -235,9 +235,9 @@ func redrive(t *testing.T, f *fixture) {
 	for _, id := range handled {
 		got := o.first(id)
 		assert.Equal(t, "order "+id, string(got.Payload))
-		_, recorded := middleware.ReadRecord(got.Metadata)
+		_, recorded := retry.ReadRecord(got.Metadata)
 		assert.False(t, recorded)
-		history, _ := middleware.ReadRedriven(got.Metadata)
+		history, _ := retry.ReadRedriven(got.Metadata)
 		assert.Equal(t, 1, history.Times)
 	}
 

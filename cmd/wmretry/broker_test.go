@@ -21,9 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // patience is how long a test waits for an event.
@@ -120,7 +120,7 @@ func remove(t testing.TB, of topology.Topology) {
 }
 
 // letter is a dead letter as the library publishes it.
-func letter(id string, record middleware.Record, body []byte) amqp091.Publishing {
+func letter(id string, record retry.Record, body []byte) amqp091.Publishing {
 	metadata := message.Metadata{}
 	record.Write(metadata)
 	headers := amqp091.Table{uuidHeader: id}
@@ -131,11 +131,11 @@ func letter(id string, record middleware.Record, body []byte) amqp091.Publishing
 }
 
 // timeout is the record of a message whose retries were used up.
-func timeout(n int) middleware.Record {
+func timeout(n int) retry.Record {
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	return middleware.Record{
+	return retry.Record{
 		Failures: 3, FirstFailedAt: now.Add(-time.Second), LastFailedAt: now, Topic: "orders", Handler: "ship",
-		Reason: fmt.Sprintf("dial 10.0.0.%d: connection refused", n%250), ErrorType: "*net.OpError", DeadReason: middleware.DeadReasonExhausted,
+		Reason: fmt.Sprintf("dial 10.0.0.%d: connection refused", n%250), ErrorType: "*net.OpError", DeadReason: retry.DeadReasonExhausted,
 	}
 }
 

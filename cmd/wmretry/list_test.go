@@ -16,12 +16,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 type listed struct {
 	ID, Queue, Target, Kind string
-	Record                  middleware.Record
+	Record                  retry.Record
 	Metadata                map[string]string
 	HeaderTypes             map[string]string `json:"header_types"`
 }
@@ -33,7 +33,7 @@ func TestList(t *testing.T) {
 		record := timeout(i)
 		if i%3 == 0 {
 			record.Reason, record.ErrorType, record.Handler = fmt.Sprintf("customer %d does not exist", i), "*errors.errorString", "bill"
-			record.DeadReason = middleware.DeadReasonPermanent
+			record.DeadReason = retry.DeadReasonPermanent
 		}
 		if i%10 == 0 {
 			record.LastFailedAt = record.LastFailedAt.Add(-48 * time.Hour)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestRedrive(t *testing.T) {
@@ -42,9 +42,9 @@ func TestRedrive(t *testing.T) {
 	for _, d := range deliveries {
 		assert.Equal(t, uint8(5), d.Priority)
 		assert.IsType(t, int64(0), d.Headers["typed"])
-		assert.NotContains(t, d.Headers, middleware.FailuresKey, "its count begins anew")
-		var history middleware.Redriven
-		require.NoError(t, json.Unmarshal([]byte(d.Headers[middleware.RedrivenKey].(string)), &history))
+		assert.NotContains(t, d.Headers, retry.FailuresKey, "its count begins anew")
+		var history retry.Redriven
+		require.NoError(t, json.Unmarshal([]byte(d.Headers[retry.RedrivenKey].(string)), &history))
 		require.Len(t, history.Redrives, 1)
 		if id := d.Headers[uuidHeader]; id == ids[3] || id == ids[5] {
 			assert.Equal(t, "ann", history.Redrives[0].By)

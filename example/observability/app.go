@@ -23,6 +23,7 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -65,7 +66,7 @@ func newApp(opts options, registry prometheus.Registerer, traces trace.TracerPro
 	rabbit.AddConsumerHandler(a.router, handler, opts.queue, a.bill, middleware.HandlerOptions{
 		Concurrency: 8,
 		// A third of the calls fail without an outage, and half of them for a moment after it.
-		Breaker: &middleware.Breaker{
+		Breaker: &retry.Breaker{
 			Ratio: 0.8, Least: 10, Window: 5 * time.Second, Pause: time.Second, MaxPause: 4 * time.Second,
 		},
 		Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = j.outcome },

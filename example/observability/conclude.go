@@ -12,7 +12,7 @@ import (
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const outcomesQuery = `sum by (outcome) (watermill_retry_outcomes_total)`
@@ -43,7 +43,7 @@ func (s *show) conclude(ctx context.Context) error {
 // scraped waits until Prometheus has the outcomes that the handler itself has counted: with -once exactly those, because no orders come
 // any more.
 func (s *show) scraped(ctx context.Context) error {
-	shown := []middleware.Outcome{middleware.Processed, middleware.Recovered, middleware.Retried, middleware.DeadLettered}
+	shown := []retry.Outcome{retry.Processed, retry.Recovered, retry.Retried, retry.DeadLettered}
 	want := map[string]int{}
 	var have map[string]float64
 	var fault error

@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -168,11 +168,11 @@ func (s *show) wait(ctx context.Context, d time.Duration) error {
 func (s *show) run(ctx context.Context) error {
 	s.publish(ctx)
 	s.tell("ten orders a second. Some fail and come back; order-%d and its like fail until their accounts are repaired", watched)
-	if err := s.until(ctx, "an order recovered", func() bool { return s.journal.count(middleware.Recovered) > 0 }); err != nil {
+	if err := s.until(ctx, "an order recovered", func() bool { return s.journal.count(retry.Recovered) > 0 }); err != nil {
 		return err
 	}
 	s.tell("an order has failed, has waited on a tier, and was billed")
-	died := func() bool { return s.journal.watchedHas(middleware.DeadLettered) }
+	died := func() bool { return s.journal.watchedHas(retry.DeadLettered) }
 	if err := s.until(ctx, "the watched order died", died); err != nil {
 		return err
 	}
@@ -237,14 +237,14 @@ func (s *show) redrive(ctx context.Context) error {
 	}
 	defer func() { _ = store.Close() }()
 	summary, err := store.Redrive(ctx, deadletter.QueueOf(s.opts.queue), letters.Redrive{
-		Filter: letters.Filter{DeadReason: string(middleware.DeadReasonExhausted)}, By: "the demo",
+		Filter: letters.Filter{DeadReason: string(retry.DeadReasonExhausted)}, By: "the demo",
 	})
 	if err != nil {
 		return err
 	}
 	s.journal.redrive(summary.Done)
 	s.tell("the accounts are repaired, and the dead letters with the reason \"exhausted\" go back: %s", summary)
-	billed := func() bool { return s.journal.watchedHas(middleware.Processed, middleware.Recovered) }
+	billed := func() bool { return s.journal.watchedHas(retry.Processed, retry.Recovered) }
 	if err := s.until(ctx, "the watched order was billed", billed); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // watched is the number of the order whose trace is shown: it dies, and is brought back at the end.
@@ -70,12 +70,12 @@ type journal struct {
 	mu        sync.Mutex
 	published int
 	redriven  int
-	outcomes  map[middleware.Outcome]int
-	ofWatched map[middleware.Outcome]int
+	outcomes  map[retry.Outcome]int
+	ofWatched map[retry.Outcome]int
 }
 
 // outcome is the Observe function of the retry middleware.
-func (j *journal) outcome(e middleware.Event) {
+func (j *journal) outcome(e retry.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.outcomes[e.Outcome]++
@@ -85,20 +85,20 @@ func (j *journal) outcome(e middleware.Event) {
 }
 
 func newJournal() *journal {
-	return &journal{outcomes: map[middleware.Outcome]int{}, ofWatched: map[middleware.Outcome]int{}}
+	return &journal{outcomes: map[retry.Outcome]int{}, ofWatched: map[retry.Outcome]int{}}
 }
 
 func (j *journal) send()            { j.mu.Lock(); defer j.mu.Unlock(); j.published++ }
 func (j *journal) redrive(sent int) { j.mu.Lock(); defer j.mu.Unlock(); j.redriven += sent }
 
-func (j *journal) count(outcome middleware.Outcome) int {
+func (j *journal) count(outcome retry.Outcome) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.outcomes[outcome]
 }
 
 // watchedHas reports whether the watched order has had one of these outcomes.
-func (j *journal) watchedHas(outcomes ...middleware.Outcome) bool {
+func (j *journal) watchedHas(outcomes ...retry.Outcome) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, o := range outcomes {
@@ -113,7 +113,7 @@ func (j *journal) watchedHas(outcomes ...middleware.Outcome) bool {
 func (j *journal) state() (billed, dead, open int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	billed = j.outcomes[middleware.Processed] + j.outcomes[middleware.Recovered]
-	dead = j.outcomes[middleware.DeadLettered]
+	billed = j.outcomes[retry.Processed] + j.outcomes[retry.Recovered]
+	dead = j.outcomes[retry.DeadLettered]
 	return billed, dead, j.published + j.redriven - billed - dead
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -26,10 +26,10 @@ func TestBilling(t *testing.T) {
 		story := app.SendAll("orders", orders...)
 
 		story[0].RetriedAt(time.Second).Processed() // no answer, once
-		story[1].Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
-		story[2].NeverRetried().DeadLettered(retrymw.DeadReasonPermanent) // the card was stolen
-		story[3].RetriedAt(2*time.Minute + 6*time.Second).Processed()     // the provider said when to come back
-		story[4].RetriedAt(time.Second).Processed()                       // a panic
+		story[1].Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
+		story[2].NeverRetried().DeadLettered(retry.DeadReasonPermanent) // the card was stolen
+		story[3].RetriedAt(2*time.Minute + 6*time.Second).Processed()   // the provider said when to come back
+		story[4].RetriedAt(time.Second).Processed()                     // a panic
 		story[5].RetriedAt(time.Second, 6*time.Second).Processed()
 	})
 }
@@ -51,10 +51,10 @@ func TestAppOnTheTestKit(t *testing.T) {
 			switch {
 			case trouble.kind == declined:
 				dead++
-				story.NeverRetried().DeadLettered(retrymw.DeadReasonPermanent)
+				story.NeverRetried().DeadLettered(retry.DeadReasonPermanent)
 			case trouble.failures == always:
 				dead++
-				story.Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
+				story.Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
 			case trouble.kind == busy:
 				billed++
 				story.Waited(provider.delay).Processed()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // journal records, outside of the handler, how often each order was billed and how long each failure waited.
@@ -54,7 +54,7 @@ func newJournal(orders []*message.Message, t *timeline) *journal {
 func (j *journal) observe(h message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		now := time.Now()
-		if record, retried := middleware.ReadRecord(msg.Metadata); retried {
+		if record, retried := retry.ReadRecord(msg.Metadata); retried {
 			j.back(failure{msg.UUID, record.Failures}, now)
 		}
 		err := h(msg)
@@ -66,16 +66,16 @@ func (j *journal) observe(h message.NoPublishHandlerFunc) message.NoPublishHandl
 }
 
 // outcome is the middleware's Observe.
-func (j *journal) outcome(e middleware.Event) {
+func (j *journal) outcome(e retry.Event) {
 	switch e.Outcome {
-	case middleware.Retried:
+	case retry.Retried:
 		j.retried(e)
-	case middleware.DeadLettered:
+	case retry.DeadLettered:
 		j.deadLettered(e)
 	}
 }
 
-func (j *journal) retried(e middleware.Event) {
+func (j *journal) retried(e retry.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	f := failure{e.MessageUUID, e.Record.Failures}
@@ -111,7 +111,7 @@ func (j *journal) show(f failure, w *wait) {
 	j.timeline.status(j.progress)
 }
 
-func (j *journal) deadLettered(e middleware.Event) {
+func (j *journal) deadLettered(e retry.Event) {
 	j.mu.Lock()
 	j.timeline.deadLettered(j.numbers[e.MessageUUID], e.Record.Failures, string(e.Record.DeadReason), e.Err.Error())
 	j.mu.Unlock()

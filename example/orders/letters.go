@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 // letter is a dead letter: the order and its failure record.
 type letter struct {
 	uuid   string
-	record middleware.Record
+	record retry.Record
 }
 
 // letterReader collects the dead letters.
@@ -42,7 +42,7 @@ func (b *letterReader) open(backend *Backend) error {
 	go func() {
 		defer close(b.done)
 		for msg := range messages {
-			record, _ := middleware.ReadRecord(msg.Metadata)
+			record, _ := retry.ReadRecord(msg.Metadata)
 			b.mu.Lock()
 			b.all = append(b.all, letter{uuid: msg.UUID, record: record})
 			b.mu.Unlock()

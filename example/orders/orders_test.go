@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // play calls the handler with every order as often as the middleware would.
@@ -206,9 +206,9 @@ func TestRowNeedsHookAndHandler(t *testing.T) {
 	assert.Equal(t, map[string]int{"a": 2}, j.billed)
 }
 
-func retryEvent(uuid string, failures int, failedAt time.Time, delay time.Duration) middleware.Event {
-	return middleware.Event{
-		Outcome: middleware.Retried, MessageUUID: uuid, Delay: delay, Err: errors.New("no answer"),
-		Record: middleware.Record{Failures: failures, DueAt: failedAt.Add(delay)},
+func retryEvent(uuid string, failures int, failedAt time.Time, delay time.Duration) retry.Event {
+	return retry.Event{
+		Outcome: retry.Retried, MessageUUID: uuid, Delay: delay, Err: errors.New("no answer"),
+		Record: retry.Record{Failures: failures, DueAt: failedAt.Add(delay)},
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Every tenth order has no amount: no retry can bill it.
@@ -70,13 +71,13 @@ type tally struct {
 	settled      chan struct{} // closed when all are settled
 }
 
-func (t *tally) count(e middleware.Event) {
+func (t *tally) count(e retry.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch e.Outcome {
-	case middleware.Processed, middleware.Recovered:
+	case retry.Processed, retry.Recovered:
 		t.billed++
-	case middleware.DeadLettered:
+	case retry.DeadLettered:
 		t.dead++
 	default:
 		return

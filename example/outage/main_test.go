@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func orderMessage(t *testing.T, o order) *message.Message {
@@ -49,8 +49,8 @@ func TestBill(t *testing.T) {
 func TestTally(t *testing.T) {
 	t.Parallel()
 	counts := &tally{all: 3, settled: make(chan struct{})}
-	for _, outcome := range []middleware.Outcome{middleware.Retried, middleware.Processed, middleware.DeadLettered, middleware.Held, middleware.Recovered} {
-		counts.count(middleware.Event{Outcome: outcome})
+	for _, outcome := range []retry.Outcome{retry.Retried, retry.Processed, retry.DeadLettered, retry.Held, retry.Recovered} {
+		counts.count(retry.Event{Outcome: outcome})
 	}
 	<-counts.settled
 	assert.Equal(t, "published=3 billed=2 dead=1", counts.String())

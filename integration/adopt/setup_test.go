@@ -26,6 +26,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -203,9 +204,9 @@ func (i *instance) addParts(router *message.Router) (closeRest func() error) {
 		closeRest = failures.Close
 		c := b.TieredRetryConfig(failures)
 		i.observe(&c)
-		retry, err := middleware.NewTieredRetry(c, i.log)
+		tiered, err := middleware.NewTieredRetry(c, i.log)
 		require.NoError(t, err)
-		router.AddMiddleware(retry.Middleware)
+		router.AddMiddleware(tiered.Middleware)
 	}
 	for n := range i.handlers {
 		router.AddConsumerHandler(i.name(n), i.queue, subscriber, i.handle)
@@ -235,8 +236,8 @@ func (i *instance) addConnected(router *message.Router) (closeRest func() error)
 func (i *instance) name(n int) string { return fmt.Sprintf("%s/%d", i.queue, n) }
 
 func (i *instance) observe(c *middleware.TieredRetryConfig) {
-	c.Observe = func(e middleware.Event) {
-		if e.Outcome == middleware.Retried {
+	c.Observe = func(e retry.Event) {
+		if e.Outcome == retry.Retried {
 			i.retried.Add(e.Destination.Topic)
 		}
 	}
@@ -257,7 +258,7 @@ func (i *instance) handle(msg *message.Message) error {
 	}
 	i.d.processed.Add(identity)
 	i.processed.Add(1)
-	if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures > 0 {
+	if record, _ := retry.ReadRecord(msg.Metadata); record.Failures > 0 {
 		i.returned.Add(1)
 	}
 	return nil

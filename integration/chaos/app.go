@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The apps that every fault disturbs.
@@ -92,15 +93,15 @@ func (c appConfig) rabbit() config.BuilderConfig {
 func (c appConfig) observe(to report) func(*middleware.TieredRetryConfig) {
 	return func(settings *middleware.TieredRetryConfig) {
 		if c.Breaker {
-			settings.Breaker = &middleware.Breaker{
+			settings.Breaker = &retry.Breaker{
 				Least: 4, Pause: 300 * time.Millisecond, MaxPause: time.Second, Failed: func(err error) bool { return errors.Is(err, errOutage) },
 			}
 		}
-		settings.Observe = func(e middleware.Event) {
+		settings.Observe = func(e retry.Event) {
 			switch e.Outcome {
-			case middleware.Retried, middleware.Snoozed:
+			case retry.Retried, retry.Snoozed:
 				to.moved(e.MessageUUID, tierQueue(c, e.Tier), time.Duration(e.Tier), false)
-			case middleware.DeadLettered:
+			case retry.DeadLettered:
 				to.moved(e.MessageUUID, c.Queue+".dead", 0, true)
 			}
 		}
@@ -150,13 +151,13 @@ func (a *app) addStock(c appConfig, handler message.NoPublishHandlerFunc, observ
 	}
 	settings := rabbit.TieredRetryConfig(failures)
 	observe(&settings)
-	retry, err := middleware.NewTieredRetry(settings, &a.refused)
+	tiered, err := middleware.NewTieredRetry(settings, &a.refused)
 	if err != nil {
 		return errors.Join(err, subscriber.Close(), failures.Close())
 	}
 	a.rest = func() error { return errors.Join(subscriber.Close(), failures.Close()) }
 	for i := range concurrency {
-		a.router.AddConsumerHandler(fmt.Sprintf("bill/%d", i), c.Queue, subscriber, handler).AddMiddleware(retry.Middleware)
+		a.router.AddConsumerHandler(fmt.Sprintf("bill/%d", i), c.Queue, subscriber, handler).AddMiddleware(tiered.Middleware)
 	}
 	return nil
 }
@@ -177,7 +178,7 @@ func bill(msg *message.Message, to report) error {
 	if err := to.disturb(); err != nil {
 		return err
 	}
-	record, _ := middleware.ReadRecord(msg.Metadata)
+	record, _ := retry.ReadRecord(msg.Metadata)
 	if n%50 == 7 {
 		return backoff.Permanent(errBank)
 	}

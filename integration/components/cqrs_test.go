@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
@@ -87,7 +88,7 @@ func TestCommandThatFailsPermanentlyIsDeadLettered(t *testing.T) {
 			cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return backoff.Permanent(errDown) }))
 		require.NoError(t, err)
 		handler.AddMiddleware(app.Middleware)
-		app.Send("billOrder", marshal(t, theCommand)).DeadLettered(retrymw.DeadReasonPermanent)
+		app.Send("billOrder", marshal(t, theCommand)).DeadLettered(retry.DeadReasonPermanent)
 	})
 }
 
@@ -115,7 +116,7 @@ func TestUnreadableCommandUsesItsRetriesUp(t *testing.T) {
 		handler.AddMiddleware(app.Middleware)
 		msg := marshal(t, theCommand)
 		msg.Payload = []byte("{")
-		app.Send("billOrder", msg).Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
+		app.Send("billOrder", msg).Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
 	})
 }
 
@@ -175,7 +176,7 @@ func TestUnknownEventIsAFailure(t *testing.T) {
 			if ack {
 				story.Processed()
 			} else {
-				story.Waited(schedule...).DeadLettered(retrymw.DeadReasonExhausted)
+				story.Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
 			}
 		})
 	}

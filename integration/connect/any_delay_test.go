@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // grouped makes all work queues share their tiers, with the ladder of a group.
@@ -30,8 +31,8 @@ type waits struct {
 	tiers map[string][]string
 }
 
-func (w *waits) observe(e middleware.Event) {
-	if e.Outcome == middleware.Retried || e.Outcome == middleware.Parked {
+func (w *waits) observe(e retry.Event) {
+	if e.Outcome == retry.Retried || e.Outcome == retry.Parked {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.tiers == nil {
@@ -104,7 +105,7 @@ func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {
 			return nil
 		}
 		for _, e := range simulated.Simulate(middleware.SimulatedMessage{Handle: handle}) {
-			if e.Outcome == middleware.Retried || e.Outcome == middleware.Parked {
+			if e.Outcome == retry.Retried || e.Outcome == retry.Parked {
 				want = append(want, e.Tier.String())
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The components add handlers by themselves: they get a Subscriber, and their routers the Middleware.
@@ -85,8 +86,8 @@ func TestEvents(t *testing.T) {
 			return s.Subscriber(p.HandlerName, middleware.HandlerOptions{
 				Group: p.HandlerName, Schedule: schedules[p.HandlerName],
 				Middleware: func(c *middleware.TieredRetryConfig) {
-					c.Observe = func(e middleware.Event) {
-						if e.Outcome == middleware.Retried {
+					c.Observe = func(e retry.Event) {
+						if e.Outcome == retry.Retried {
 							tiers.Add(e.Handler + " " + e.Tier.String())
 						}
 					}
@@ -234,8 +235,8 @@ func TestRouterWithSeveralGroups(t *testing.T) {
 	done.Wait(t, 2+3+4, soon)
 	for i, group := range []string{"a", "b", "c"} {
 		letter := testapp.Take(t, s.topic("orders")+"_"+group+".dead", 1)[0]
-		assert.Equal(t, fmt.Sprint(i+2), letter.Headers[middleware.FailuresKey])
-		assert.Equal(t, group, letter.Headers[middleware.HandlerKey])
+		assert.Equal(t, fmt.Sprint(i+2), letter.Headers[retry.FailuresKey])
+		assert.Equal(t, group, letter.Headers[retry.HandlerKey])
 	}
 	assert.Empty(t, done.Twice())
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Each message of a group fails once on each tier of the schedule, and comes back to its own work queue only: also where that is a
@@ -36,7 +37,7 @@ func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 		s.handle(queue, queue, func(msg *message.Message) error {
 			tries.Add(msg.UUID)
 			assert.Contains(t, msg.UUID, queue, "a message of another queue")
-			if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 {
+			if record, _ := retry.ReadRecord(msg.Metadata); record.Failures < 2 {
 				return errDown
 			}
 			succeeded.Add(msg.UUID)

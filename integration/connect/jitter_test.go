@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Messages that fail in the same moment wait on all lanes of their tier, and each comes back once, after its lane's delay. How evenly
@@ -53,8 +54,8 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 		waited[msg.UUID] = time.Since(failedAt[msg.UUID])
 		return nil
 	}, middleware.HandlerOptions{Concurrency: n, Middleware: func(c *middleware.TieredRetryConfig) {
-		c.Observe = func(e middleware.Event) {
-			if e.Outcome != middleware.Retried {
+		c.Observe = func(e retry.Event) {
+			if e.Outcome != retry.Retried {
 				return
 			}
 			mu.Lock()

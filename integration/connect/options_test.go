@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestSchedulesOfOneQueue: its tiers are those of all its handlers, also of one that is added later.
@@ -27,8 +28,8 @@ func TestSchedulesOfOneQueue(t *testing.T) {
 	delays := testapp.NewLedger()
 	options := func(schedule ...time.Duration) middleware.HandlerOptions {
 		return middleware.HandlerOptions{Schedule: schedule, Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) {
-			c.Observe = func(e middleware.Event) {
-				if e.Outcome == middleware.Retried {
+			c.Observe = func(e retry.Event) {
+				if e.Outcome == retry.Retried {
 					delays.Add(e.Handler + " " + e.Tier.String())
 				}
 			}

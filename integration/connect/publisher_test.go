@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestPublisherOfQueues: the topic is the queue, as the app's configuration names it.
@@ -84,7 +85,7 @@ func TestPipeline(t *testing.T) {
 	})
 	got := testapp.NewLedger()
 	s.handle("mail", "invoices", func(msg *message.Message) error {
-		for _, key := range append(middleware.RecordKeys(), middleware.PropertiesKey) {
+		for _, key := range append(retry.RecordKeys(), retry.PropertiesKey) {
 			assert.NotContains(t, msg.Metadata, key)
 		}
 		got.Add(msg.UUID)
@@ -123,7 +124,7 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	var mu sync.Mutex
-	var events []middleware.Event
+	var events []retry.Event
 	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
 		msg.Metadata.Set("changed", "yes")
 		produced := []*message.Message{msg.Copy()}
@@ -132,8 +133,8 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	}, middleware.HandlerOptions{
 		Schedule: backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond},
 		Middleware: func(c *middleware.TieredRetryConfig) {
-			c.Observe = func(e middleware.Event) {
-				if e.Outcome == middleware.Retried || e.Outcome == middleware.DeadLettered {
+			c.Observe = func(e retry.Event) {
+				if e.Outcome == retry.Retried || e.Outcome == retry.DeadLettered {
 					mu.Lock()
 					defer mu.Unlock()
 					events = append(events, e)
@@ -151,10 +152,10 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	defer mu.Unlock()
 	assert.Len(t, events, 3*20)
 	for _, e := range events {
-		require.ErrorIs(t, e.Err, middleware.ErrNotPublished)
+		require.ErrorIs(t, e.Err, retry.ErrNotPublished)
 		assert.NotContains(t, e.Metadata(), "changed")
-		if e.Outcome == middleware.DeadLettered {
-			assert.Equal(t, middleware.DeadReasonExhausted, e.Record.DeadReason)
+		if e.Outcome == retry.DeadLettered {
+			assert.Equal(t, retry.DeadReasonExhausted, e.Record.DeadReason)
 			assert.Equal(t, 3, e.Record.Failures)
 		}
 	}
@@ -194,7 +195,7 @@ func TestABreakerCountsWhatIsNotPublishedOnce(t *testing.T) {
 	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
 		return []*message.Message{msg.Copy()}, nil
 	}, middleware.HandlerOptions{
-		Schedule: backoff.Schedule{time.Hour}, Breaker: &middleware.Breaker{Least: 10, Ratio: 0.6, Pause: time.Hour, MaxPause: time.Hour},
+		Schedule: backoff.Schedule{time.Hour}, Breaker: &retry.Breaker{Least: 10, Ratio: 0.6, Pause: time.Hour, MaxPause: time.Hour},
 	})
 	s.run()
 	s.publish("orders", ids(10)...)

@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const soon = 60 * time.Second // much longer than any of it takes
@@ -123,7 +124,7 @@ func ids(n int) (all []string) {
 
 // failures is how often a message has failed.
 func failures(msg *message.Message) int {
-	record, _ := middleware.ReadRecord(msg.Metadata)
+	record, _ := retry.ReadRecord(msg.Metadata)
 	return record.Failures
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A seeing marshaler shows the handler what the delivery had.
@@ -175,7 +176,7 @@ func TestADeadLetterThatIsRefusedForGoodHasALastForm(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, []any{"1", "order 1", 1}, []any{letter.ID, string(letter.Payload), letter.Record.Failures})
 		assert.Equal(t, errDown.Error(), letter.Record.Reason)
-		assert.Equal(t, middleware.DeadReasonRefused, letter.Record.DeadReason)
+		assert.Equal(t, retry.DeadReasonRefused, letter.Record.DeadReason)
 		assert.Contains(t, letter.Record.LeftOff, off)
 		assert.Contains(t, letter.Record.LeftOff, `header "weight" is NaN, must be a finite number`)
 	}

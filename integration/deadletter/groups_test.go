@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestLettersOfAFanOutComeBackToTheirOwnGroup: the other group has handled these messages, and gets none of them again.
@@ -39,13 +40,13 @@ func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 			return backoff.Permanent(errDown)
 		}
 		if failures.Add(msg.UUID) == 1 { // a redriven message has all of its retries
-			_, retried := middleware.ReadRecord(msg.Metadata)
+			_, retried := retry.ReadRecord(msg.Metadata)
 			assert.False(t, retried)
 			return errDown
 		}
-		record, _ := middleware.ReadRecord(msg.Metadata)
+		record, _ := retry.ReadRecord(msg.Metadata)
 		assert.Equal(t, 1, record.Failures)
-		history, _ := middleware.ReadRedriven(msg.Metadata)
+		history, _ := retry.ReadRedriven(msg.Metadata)
 		assert.Equal(t, 1, history.Times)
 		billed.Add(msg.UUID)
 		return nil

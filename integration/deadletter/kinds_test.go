@@ -17,8 +17,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestALetterOfTheBroker: its record is in x-death, which stays when the letter is exported and imported.
@@ -44,7 +44,7 @@ func TestALetterOfTheBroker(t *testing.T) {
 	assert.Equal(t, letters.Broker, l.Kind)
 	assert.Equal(t, testapp.ID(0), l.ID)
 	assert.Equal(t, queue, l.Target)
-	assert.Equal(t, middleware.DeadReason("delivery_limit"), l.Record.DeadReason)
+	assert.Equal(t, retry.DeadReason("delivery_limit"), l.Record.DeadReason)
 	assert.Equal(t, 1, l.Record.Failures)
 	assert.Contains(t, l.Record.Reason, queue)
 	assert.WithinDuration(t, time.Now(), l.DeadAt(), time.Hour)
@@ -62,9 +62,9 @@ func TestALetterOfTheBroker(t *testing.T) {
 	for _, key := range []string{"x-death", "x-first-death-queue", "x-last-death-queue", "x-first-death-reason"} {
 		assert.NotContains(t, d.Headers, key)
 	}
-	history, redriven := middleware.ReadRedriven(message.Metadata{middleware.RedrivenKey: d.Headers[middleware.RedrivenKey].(string)})
+	history, redriven := retry.ReadRedriven(message.Metadata{retry.RedrivenKey: d.Headers[retry.RedrivenKey].(string)})
 	require.True(t, redriven)
-	assert.Equal(t, middleware.DeadReason("delivery_limit"), history.Redrives[0].DeadReason)
+	assert.Equal(t, retry.DeadReason("delivery_limit"), history.Redrives[0].DeadReason)
 	assert.Equal(t, "ann@ops", history.Redrives[0].By)
 }
 
@@ -146,7 +146,7 @@ func TestALetterWithoutARecord(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: 2, Done: 1, Other: 1}, summary)
 	d := testapp.Take(t, queue, 1)[0]
-	delete(d.Headers, middleware.RedrivenKey)
+	delete(d.Headers, retry.RedrivenKey)
 	delete(d.Headers, "x-delivery-count")
 	delete(d.Headers, "retry_publish_id")
 	assert.Equal(t, typed(), d.Headers)

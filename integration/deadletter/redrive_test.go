@@ -17,8 +17,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A patient is an app whose handler fails until it is repaired.
@@ -264,9 +264,9 @@ func TestOrphansGoHome(t *testing.T) {
 	}
 	sent := testapp.Orders(2 * count)
 	for i := range sent {
-		sent[i].Headers["number"], sent[i].Headers[middleware.FailuresKey], sent[i].Headers[middleware.TopicKey] = int64(i), "1", queue
+		sent[i].Headers["number"], sent[i].Headers[retry.FailuresKey], sent[i].Headers[retry.TopicKey] = int64(i), "1", queue
 		if i >= count {
-			sent[i].Headers[middleware.TopicKey] = gone
+			sent[i].Headers[retry.TopicKey] = gone
 		}
 	}
 	testapp.Send(t, a.Name, "100ms."+queue, sent[:count]...)
@@ -281,7 +281,7 @@ func TestOrphansGoHome(t *testing.T) {
 
 	handled := testapp.NewLedger()
 	a.Handle(queue, 2, func(msg *message.Message) error {
-		record, retried := middleware.ReadRecord(msg.Metadata)
+		record, retried := retry.ReadRecord(msg.Metadata)
 		assert.True(t, retried)
 		assert.Equal(t, 1, record.Failures)
 		handled.Add(msg.UUID)

@@ -16,8 +16,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // typed has a header of each type that the broker keeps.
@@ -121,9 +121,9 @@ func TestALetterIsTheSameMessage(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 2, died(3).Redriven.Times)
 	for i, c := range calls {
-		history := c.metadata[middleware.RedrivenKey]
+		history := c.metadata[retry.RedrivenKey]
 		assert.Equal(t, i > 0, history != "")
-		delete(c.metadata, middleware.RedrivenKey)
+		delete(c.metadata, retry.RedrivenKey)
 		assert.Equal(t, calls[0], c, "call %d", i)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const soon = 60 * time.Second // much longer than any of it takes
@@ -64,9 +64,9 @@ func dead(queue string, n int) []amqp091.Publishing {
 	for i := range all {
 		metadata := message.Metadata{}
 		at := time.Now().Add(-time.Minute)
-		middleware.Record{
+		retry.Record{
 			Failures: 1, FirstFailedAt: at, LastFailedAt: at, Topic: queue, Handler: queue + "/0", Reason: errDown.Error(),
-			ErrorType: "*errors.errorString", DeadReason: middleware.DeadReasonPermanent,
+			ErrorType: "*errors.errorString", DeadReason: retry.DeadReasonPermanent,
 		}.Write(metadata)
 		for key, value := range metadata {
 			all[i].Headers[key] = value

@@ -15,8 +15,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const batch = 50
@@ -115,7 +115,7 @@ func TestTheWorkQueueIsReplacedAtOnce(t *testing.T) {
 		_, err = channel.QueueDeclare(queue, true, false, false, false, work.Arguments)
 		require.NoError(t, err)
 		broker.Eventually(t, soon, func() bool {
-			return !slices.ContainsFunc(a.Health().Subscriptions, func(s middleware.SubscriptionHealth) bool {
+			return !slices.ContainsFunc(a.Health().Subscriptions, func(s retry.SubscriptionHealth) bool {
 				return !s.Consuming || s.Since.Before(replaced)
 			})
 		}, "all consume again")

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A full work queue stops its tier, or its inbox in a group: Health and the log show it.
@@ -52,7 +53,7 @@ func TestOverdueTiers(t *testing.T) {
 			}
 			begin := time.Now()
 			testapp.Send(t, exchange, "100ms."+queue, testapp.Orders(stuck)...)
-			var tiers []middleware.TierHealth
+			var tiers []retry.TierHealth
 			broker.Eventually(t, 2*soon, func() bool {
 				tiers = a.Health().Tiers
 				return len(tiers) > 0 && tiers[0].Overdue >= stuck-2

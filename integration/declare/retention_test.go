@@ -24,6 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // kept is the MaxLength of these tests.
@@ -36,8 +37,8 @@ func (a *app) fail(queue string) (written *atomic.Int64) {
 	written = &atomic.Int64{}
 	a.AddConsumerHandler(a.router, queue, queue, func(*message.Message) error { return backoff.Permanent(errDown) }, middleware.HandlerOptions{
 		Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) {
-			c.Observe = func(e middleware.Event) {
-				if e.Outcome == middleware.DeadLettered {
+			c.Observe = func(e retry.Event) {
+				if e.Outcome == retry.DeadLettered {
 					written.Add(1)
 				}
 			}
@@ -66,7 +67,7 @@ func read(t *testing.T, queue string, n int) (identities []string) {
 	require.NoError(t, err)
 	for range n {
 		letter := broker.Receive(t, letters, "a dead letter")
-		_, failed := middleware.ReadRecord(letter.Metadata)
+		_, failed := retry.ReadRecord(letter.Metadata)
 		assert.True(t, failed)
 		identities = append(identities, letter.UUID)
 		letter.Ack()
@@ -186,7 +187,7 @@ func TestATierAtItsLimit(t *testing.T) {
 			settled := testapp.NewLedger()
 			a.AddConsumerHandler(a.router, "billing", queue, func(*message.Message) error { return errDown }, middleware.HandlerOptions{
 				Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) {
-					c.Observe = func(e middleware.Event) { settled.Add(e.MessageUUID) }
+					c.Observe = func(e retry.Event) { settled.Add(e.MessageUUID) }
 				},
 			})
 			a.run()
@@ -199,7 +200,7 @@ func TestATierAtItsLimit(t *testing.T) {
 				for _, d := range testapp.Take(t, of, waiting) {
 					all = append(all, d.Headers["_watermill_message_uuid"].(string))
 					if of == queue+".dead" {
-						assert.Equal(t, string(middleware.DeadReasonNoTier), d.Headers[middleware.DeadReasonKey])
+						assert.Equal(t, string(retry.DeadReasonNoTier), d.Headers[retry.DeadReasonKey])
 					}
 				}
 			}

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestBlockedPublishing holds messages of at most half of the concurrency. Then the handler is paused: the others stay in the queue.
@@ -34,7 +35,7 @@ func TestBlockedPublishing(t *testing.T) {
 				if strings.HasPrefix(msg.UUID, "poke") {
 					return nil
 				}
-				if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 					return errDown
 				}
 				processed.Add(msg.UUID)
@@ -54,9 +55,9 @@ func TestBlockedPublishing(t *testing.T) {
 					return s.Holding == holding && s.InFlight == holding && !s.Consuming && fmt.Sprint(s.Paused) == "[holding]"
 				}, "half of the concurrency holds, and the handler is paused")
 				assert.NoError(t, a.connection.Health().Ready(), "the other instances of the app are no better")
-				assert.Len(t, a.outcomes(middleware.GivenBack), concurrency-holding, "those that were in flight, too")
+				assert.Len(t, a.outcomes(retry.GivenBack), concurrency-holding, "those that were in flight, too")
 			}
-			a.wait(func() bool { return len(a.outcomes(middleware.Held)) == concurrency }, "the messages in flight are held")
+			a.wait(func() bool { return len(a.outcomes(retry.Held)) == concurrency }, "the messages in flight are held")
 			a.wait(func() bool { return testapp.Depth(t, a.queue) == others }, "all others are ready, for other consumers")
 			assert.Zero(t, processed.Len())
 
@@ -65,7 +66,7 @@ func TestBlockedPublishing(t *testing.T) {
 			a.done()
 			assert.Empty(t, processed.Twice())
 			held := map[string]int{}
-			for _, e := range a.outcomes(middleware.Held) {
+			for _, e := range a.outcomes(retry.Held) {
 				held[e.MessageUUID]++
 				assert.ErrorIs(t, e.Err, publisher.ErrBlocked)
 			}
@@ -113,7 +114,7 @@ func TestUnconfirmedCopyIsNotPublishedAgainAtOnce(t *testing.T) {
 		loseConfirms(t, proxy)
 		a.send(messages)
 		close(began)
-		a.wait(func() bool { return len(a.outcomes(middleware.Held)) == messages }, "the messages are held")
+		a.wait(func() bool { return len(a.outcomes(retry.Held)) == messages }, "the messages are held")
 		first := a.tierQueue(time.Hour)
 		a.wait(func() bool { return testapp.Depth(t, first) == messages }, "their copies are on the tier")
 		for _, line := range a.log.Lines("holding the message") {
@@ -126,7 +127,7 @@ func TestUnconfirmedCopyIsNotPublishedAgainAtOnce(t *testing.T) {
 		require.NoError(t, proxy.Toxics.RemoveToxic(context.Background(), "confirms"))
 		a.stop()
 
-		assert.Len(t, a.outcomes(middleware.Held), messages, "once each")
+		assert.Len(t, a.outcomes(retry.Held), messages, "once each")
 		copies, left := testapp.NewLedger(), testapp.NewLedger()
 		for _, d := range testapp.Take(t, first, messages) {
 			copies.Add(d.Headers["_watermill_message_uuid"].(string))

@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestClosedPublisherGivesBack at once: the app closes the publisher of the parts before its router.
@@ -28,23 +28,23 @@ func TestClosedPublisherGivesBack(t *testing.T) {
 	}}, parts)
 	require.NoError(t, a.closeParts())
 	a.send(messages)
-	a.wait(func() bool { return len(a.outcomes(middleware.GivenBack)) >= 2*messages }, "all messages are given back")
+	a.wait(func() bool { return len(a.outcomes(retry.GivenBack)) >= 2*messages }, "all messages are given back")
 	for id, at := range calls.all() {
 		for i := 1; i < len(at); i++ {
 			assert.GreaterOrEqual(t, at[i].Sub(at[i-1]), time.Second/2, "%s came back without a pause", id)
 		}
 	}
 	a.stop()
-	for _, e := range a.outcomes(middleware.GivenBack) {
+	for _, e := range a.outcomes(retry.GivenBack) {
 		assert.Zero(t, e.Record.Failures)
 		assert.ErrorContains(t, e.Err, "the publisher is closed")
 	}
-	assert.Empty(t, a.outcomes(middleware.Held))
+	assert.Empty(t, a.outcomes(retry.Held))
 	assert.Zero(t, testapp.Depth(t, a.queue+".dead"))
 	left := testapp.NewLedger()
 	for _, d := range testapp.Take(t, a.queue, messages) {
 		left.Add(d.Headers["_watermill_message_uuid"].(string))
-		assert.NotContains(t, d.Headers, middleware.FailuresKey)
+		assert.NotContains(t, d.Headers, retry.FailuresKey)
 	}
 	assert.Equal(t, messages, left.Len())
 }
@@ -61,12 +61,12 @@ func TestDeadlineOfTheRouterGivesBackWhatIsHeld(t *testing.T) {
 		})
 		proxy.Stop()
 		a.send(1)
-		a.wait(func() bool { return len(a.outcomes(middleware.Held)) == 1 }, "the message is held")
+		a.wait(func() bool { return len(a.outcomes(retry.Held)) == 1 }, "the message is held")
 		close(expires)
-		a.wait(func() bool { return len(a.outcomes(middleware.GivenBack)) == 1 }, "it is given back")
+		a.wait(func() bool { return len(a.outcomes(retry.GivenBack)) == 1 }, "it is given back")
 		a.wait(a.router.IsClosed, "Run ends")
 		assert.Zero(t, a.log.Count("has set a deadline"), "no middleware has")
-		assert.NotContains(t, testapp.Take(t, a.queue, 1)[0].Headers, middleware.FailuresKey)
+		assert.NotContains(t, testapp.Take(t, a.queue, 1)[0].Headers, retry.FailuresKey)
 	})
 }
 
@@ -81,7 +81,7 @@ func TestMessageThatCannotBeMarshalledIsDeadLettered(t *testing.T) {
 			schedule: backoff.Constant(short, 2), concurrency: 4,
 			change: func(b *config.BuilderConfig) { b.AMQP.Marshaler = mute{bad: bad} },
 			handle: func(msg *message.Message) error {
-				if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 					return errDown
 				}
 				processed.Add(msg.UUID)
@@ -92,11 +92,11 @@ func TestMessageThatCannotBeMarshalledIsDeadLettered(t *testing.T) {
 		letter := testapp.Take(t, a.queue+".dead", 1)[0]
 		processed.Wait(t, messages-1, soon)
 		a.done()
-		assert.Equal(t, string(middleware.DeadReasonRefused), letter.Headers[middleware.DeadReasonKey])
+		assert.Equal(t, string(retry.DeadReasonRefused), letter.Headers[retry.DeadReasonKey])
 		assert.Equal(t, "order "+bad, string(letter.Body))
 		assert.Empty(t, processed.Twice())
 		assert.NotContains(t, processed.Counts(), bad)
-		assert.Empty(t, a.outcomes(middleware.Held))
+		assert.Empty(t, a.outcomes(retry.Held))
 		_, more, err := broker.Channel(t).Get(a.queue+".dead", true)
 		require.NoError(t, err)
 		assert.False(t, more, "one dead letter")

@@ -24,6 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const soon = 60 * time.Second // much longer than any of it takes
@@ -57,7 +58,7 @@ type app struct {
 	publish func(*message.Message) error
 
 	mu     sync.Mutex
-	events []middleware.Event
+	events []retry.Event
 }
 
 // wires are the two ways to make an app: Connect, and the parts over watermill-amqp.
@@ -170,14 +171,14 @@ func parts(a *app, b config.BuilderConfig, p plan) {
 	require.NoError(a.t, err)
 	c := builder.TieredRetryConfig(failures)
 	a.configure(&c, p)
-	retry, err := middleware.NewTieredRetry(c, a.log)
+	tiered, err := middleware.NewTieredRetry(c, a.log)
 	require.NoError(a.t, err)
 	consuming := builder.SubscriberConfig()
 	consuming.Connection.AmqpURI = direct
 	subscriber, err := amqp.NewSubscriber(consuming, a.log)
 	require.NoError(a.t, err)
 	for i := range p.concurrency { // each handler has one message in flight
-		a.router.AddConsumerHandler("billing"+strconv.Itoa(i), a.queue, subscriber, p.handle).AddMiddleware(retry.Middleware)
+		a.router.AddConsumerHandler("billing"+strconv.Itoa(i), a.queue, subscriber, p.handle).AddMiddleware(tiered.Middleware)
 	}
 	a.closeParts = failures.Close
 	a.t.Cleanup(func() { require.NoError(a.t, subscriber.Close()) }) // the router does not where its context ends first
@@ -187,7 +188,7 @@ func parts(a *app, b config.BuilderConfig, p plan) {
 }
 
 func (a *app) configure(c *middleware.TieredRetryConfig, p plan) {
-	c.Observe = func(e middleware.Event) {
+	c.Observe = func(e retry.Event) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.events = append(a.events, e)
@@ -198,10 +199,10 @@ func (a *app) configure(c *middleware.TieredRetryConfig, p plan) {
 }
 
 // outcomes returns the events of an outcome.
-func (a *app) outcomes(outcome middleware.Outcome) []middleware.Event {
+func (a *app) outcomes(outcome retry.Outcome) []retry.Event {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(a.events), func(e middleware.Event) bool { return e.Outcome != outcome })
+	return slices.DeleteFunc(slices.Clone(a.events), func(e retry.Event) bool { return e.Outcome != outcome })
 }
 
 func (a *app) tierQueue(tier time.Duration) string {
@@ -234,7 +235,7 @@ func (a *app) letters(n int) map[string]string {
 	a.t.Helper()
 	reasons := map[string]string{}
 	for _, d := range testapp.Take(a.t, a.queue+".dead", n) {
-		reasons[d.Headers["_watermill_message_uuid"].(string)], _ = d.Headers[middleware.DeadReasonKey].(string)
+		reasons[d.Headers["_watermill_message_uuid"].(string)], _ = d.Headers[retry.DeadReasonKey].(string)
 	}
 	return reasons
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -32,7 +32,7 @@ func TestFullTierIsReplacedByTheNextLongerOne(t *testing.T) {
 		began := make(chan struct{})
 		a := start(plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
 			<-began
-			if record, retried := middleware.ReadRecord(msg.Metadata); !retried {
+			if record, retried := retry.ReadRecord(msg.Metadata); !retried {
 				return errDown
 			} else if record.Failures != 1 {
 				t.Errorf("%s has failed %d times", msg.UUID, record.Failures)
@@ -46,14 +46,14 @@ func TestFullTierIsReplacedByTheNextLongerOne(t *testing.T) {
 		processed.Wait(t, messages, soon)
 		a.done()
 		assert.Empty(t, processed.Twice())
-		retried := a.outcomes(middleware.Retried)
+		retried := a.outcomes(retry.Retried)
 		require.Len(t, retried, messages)
 		for _, e := range retried {
 			assert.Equal(t, backoff.Tier(middle), e.Tier)
 			assert.Equal(t, middle, e.Delay)
 			assert.Equal(t, a.tierQueue(middle), e.Destination.Queue)
 		}
-		assert.Empty(t, a.outcomes(middleware.Held))
+		assert.Empty(t, a.outcomes(retry.Held))
 		assert.Zero(t, a.log.Count("holding the message"))
 	})
 }
@@ -65,7 +65,7 @@ func TestFullLongestTierIsReplacedByRoundsOnAShorterOne(t *testing.T) {
 		const messages = 20
 		failed, processed := newTimes(), newTimes()
 		a := start(plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
-			if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 				failed.add(msg.UUID)
 				return backoff.RetryAfter(errDown, long)
 			}
@@ -80,13 +80,13 @@ func TestFullLongestTierIsReplacedByRoundsOnAShorterOne(t *testing.T) {
 			assert.GreaterOrEqual(t, at[0].Sub(failed.all()[id][0]), broker.Least(long), "%s came early", id)
 			assert.Len(t, at, 1)
 		}
-		parked := a.outcomes(middleware.Parked)
+		parked := a.outcomes(retry.Parked)
 		assert.Len(t, parked, 3*messages, "2s are four rounds of 500ms")
-		for _, e := range append(parked, a.outcomes(middleware.Retried)...) {
+		for _, e := range append(parked, a.outcomes(retry.Retried)...) {
 			assert.Equal(t, backoff.Tier(middle), e.Tier)
 			assert.Equal(t, 1, e.Record.Failures)
 		}
-		assert.Empty(t, a.outcomes(middleware.Held))
+		assert.Empty(t, a.outcomes(retry.Held))
 	})
 }
 
@@ -110,11 +110,11 @@ func TestAllTiersFull(t *testing.T) {
 		a.done()
 		want := map[string]string{}
 		for i := range failing {
-			want[testapp.ID(i)] = string(middleware.DeadReasonNoTier)
+			want[testapp.ID(i)] = string(retry.DeadReasonNoTier)
 		}
 		assert.Equal(t, want, reasons)
 		assert.Empty(t, processed.Twice())
-		assert.Empty(t, a.outcomes(middleware.Held))
+		assert.Empty(t, a.outcomes(retry.Held))
 	})
 }
 
@@ -127,7 +127,7 @@ func TestDeletedTierThatIsNotDeclaredAgain(t *testing.T) {
 		a := start(plan{
 			schedule: schedule, concurrency: 8, change: func(b *config.BuilderConfig) { b.VerifyOnly = true },
 			handle: func(msg *message.Message) error {
-				if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 					return errDown
 				}
 				processed.Add(msg.UUID)
@@ -140,9 +140,9 @@ func TestDeletedTierThatIsNotDeclaredAgain(t *testing.T) {
 		processed.Wait(t, messages, soon)
 		a.done()
 		assert.Empty(t, processed.Twice())
-		for _, e := range a.outcomes(middleware.Retried) {
+		for _, e := range a.outcomes(retry.Retried) {
 			assert.Equal(t, backoff.Tier(middle), e.Tier)
 		}
-		assert.Empty(t, a.outcomes(middleware.Held))
+		assert.Empty(t, a.outcomes(retry.Held))
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // everyType returns headers of every AMQP type, nested as well. Some keys and values are not UTF-8.
@@ -212,7 +212,7 @@ func TestForgedRecords(t *testing.T) {
 		calls   int // at most 3
 	}
 	forge := func(pairs ...any) amqp091.Table {
-		headers := amqp091.Table{middleware.FailuresKey: "1", middleware.TopicKey: queue}
+		headers := amqp091.Table{retry.FailuresKey: "1", retry.TopicKey: queue}
 		for i := 0; i < len(pairs); i += 2 {
 			headers[pairs[i].(string)] = pairs[i+1]
 		}
@@ -220,21 +220,21 @@ func TestForgedRecords(t *testing.T) {
 	}
 	rows := map[string]row{
 		"believed":         {forge(), 2},
-		"spent":            {forge(middleware.FailuresKey, "3"), 1},
-		"due in a second":  {forge(middleware.DueAtKey, in(time.Second)), 2},
-		"due in year 0":    {forge(middleware.DueAtKey, "0000-01-01T00:00:00.000Z"), 2},
-		"failed in year 0": {forge(middleware.FirstFailedAtKey, "0000-01-01T00:00:00.000Z"), 2},
-		"due before zones": {forge(middleware.DueAtKey, "0000-01-01T00:00:00.000+23:59"), 2},
-		"another topic":    {forge(middleware.TopicKey, "payments", middleware.DueAtKey, in(time.Hour)), 3},
-		"no topic":         {amqp091.Table{middleware.FailuresKey: "2"}, 3},
-		"long reason":      {forge(middleware.ReasonKey, string(bytes.Repeat([]byte("\xff"), 50_000))), 2},
-		"dead already":     {forge(middleware.DeadReasonKey, "forged"), 2},
-		"typed keys":       {amqp091.Table{middleware.FailuresKey: int64(2), middleware.TopicKey: []byte(queue), middleware.DueAtKey: time.Now()}, 3},
+		"spent":            {forge(retry.FailuresKey, "3"), 1},
+		"due in a second":  {forge(retry.DueAtKey, in(time.Second)), 2},
+		"due in year 0":    {forge(retry.DueAtKey, "0000-01-01T00:00:00.000Z"), 2},
+		"failed in year 0": {forge(retry.FirstFailedAtKey, "0000-01-01T00:00:00.000Z"), 2},
+		"due before zones": {forge(retry.DueAtKey, "0000-01-01T00:00:00.000+23:59"), 2},
+		"another topic":    {forge(retry.TopicKey, "payments", retry.DueAtKey, in(time.Hour)), 3},
+		"no topic":         {amqp091.Table{retry.FailuresKey: "2"}, 3},
+		"long reason":      {forge(retry.ReasonKey, string(bytes.Repeat([]byte("\xff"), 50_000))), 2},
+		"dead already":     {forge(retry.DeadReasonKey, "forged"), 2},
+		"typed keys":       {amqp091.Table{retry.FailuresKey: int64(2), retry.TopicKey: []byte(queue), retry.DueAtKey: time.Now()}, 3},
 	}
 	for _, count := range []string{"-1", "0", "", "9223372036854775807", "9223372036854775808", "NaN", "1e3", "0x10", " 1", "1\x00", "\xff", "+-1", "١"} {
-		rows[fmt.Sprintf("count %q", count)] = row{forge(middleware.FailuresKey, count), 3}
+		rows[fmt.Sprintf("count %q", count)] = row{forge(retry.FailuresKey, count), 3}
 	}
-	for _, key := range []string{middleware.FirstFailedAtKey, middleware.LastFailedAtKey, middleware.DueAtKey} {
+	for _, key := range []string{retry.FirstFailedAtKey, retry.LastFailedAtKey, retry.DueAtKey} {
 		for _, at := range []string{"9999-12-31T23:59:59.999Z", "10000-01-01T00:00:00.000Z", "-0001-01-01T00:00:00.000Z", "soon", "", "2026-13-32T25:61:61.000Z", "\xff"} {
 			rows[fmt.Sprintf("%s %q", key, at)] = row{forge(key, at), 3}
 		}
@@ -252,14 +252,14 @@ func TestForgedRecords(t *testing.T) {
 	assert.Equal(t, keys(rows), keys(got))
 	assert.Equal(t, want, calls.Counts())
 	for identity, letter := range got {
-		if _, typed := rows[identity].headers[middleware.FailuresKey].(int64); typed {
+		if _, typed := rows[identity].headers[retry.FailuresKey].(int64); typed {
 			continue
 		}
-		record, ok := middleware.ReadRecord(metadataOf(letter))
+		record, ok := retry.ReadRecord(metadataOf(letter))
 		require.True(t, ok, "%s: %v", identity, letter.Headers)
 		assert.GreaterOrEqual(t, record.Failures, 3, identity)
 		assert.Equal(t, queue, record.Topic, identity)
-		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason, identity)
+		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason, identity)
 		assert.WithinDuration(t, time.Now(), record.LastFailedAt, time.Minute, identity)
 	}
 	empty(t, queue)

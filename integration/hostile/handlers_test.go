@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestHandlersThatModifyTheirMessage: the copy is the message as it was received.
@@ -40,10 +41,10 @@ func TestHandlersThatModifyTheirMessage(t *testing.T) {
 		"appends in place":     func(msg *message.Message) { msg.Payload = append(msg.Payload[:0], "other"...) },
 		"empties the metadata": func(msg *message.Message) { clear(msg.Metadata) },
 		"forges a record": func(msg *message.Message) {
-			msg.Metadata[middleware.FailuresKey] = "1000"
-			msg.Metadata[middleware.DueAtKey] = "2020-01-01T00:00:00.000Z"
-			msg.Metadata[middleware.PropertiesKey] = "garbled"
-			msg.Metadata[middleware.UnmarshalErrorKey] = "forged"
+			msg.Metadata[retry.FailuresKey] = "1000"
+			msg.Metadata[retry.DueAtKey] = "2020-01-01T00:00:00.000Z"
+			msg.Metadata[retry.PropertiesKey] = "garbled"
+			msg.Metadata[retry.UnmarshalErrorKey] = "forged"
 		},
 		"fills the metadata": func(msg *message.Message) { msg.Metadata["huge"] = strings.Repeat("x", 1<<20) },
 	}
@@ -176,7 +177,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 	next := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = stuck.Name })
 	calls := testapp.NewLedger()
 	next.Handle(queue, 2, func(msg *message.Message) error {
-		assert.NotContains(t, msg.Metadata, middleware.FailuresKey)
+		assert.NotContains(t, msg.Metadata, retry.FailuresKey)
 		calls.Add(string(msg.Payload))
 		return nil
 	})

@@ -14,15 +14,15 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // full returns a failed message whose own headers take this size of a frame. With a long failure record its copy fills the frame.
-func full(size int, dead middleware.DeadReason) *message.Message {
+func full(size int, dead retry.DeadReason) *message.Message {
 	filler := framed(size).Headers["h"].(string)
 	msg := message.NewMessage(strconv.Itoa(size), []byte(strconv.Itoa(size)))
 	msg.Metadata["h"] = filler[:len(filler)-(1+len("_watermill_message_uuid")+1+4+len(msg.UUID))]
-	record := middleware.Record{
+	record := retry.Record{
 		Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now(), Topic: "orders", Handler: "billing", Reason: strings.Repeat("r", 1024), DeadReason: dead,
 	}
 	if dead == "" {
@@ -120,7 +120,7 @@ func TestDeadLetterThatFillsTheFrameCanBeRequeued(t *testing.T) {
 	const counts = 52 // what is left for x-delivery-count and x-acquired-count
 	sent := map[string]*message.Message{}
 	for _, size := range sizes(frameMax - counts) {
-		msg := full(size, middleware.DeadReasonExhausted)
+		msg := full(size, retry.DeadReasonExhausted)
 		sent[msg.UUID] = msg
 		require.NoError(t, a.Failures.Publish("dead."+queue, msg), size)
 	}
@@ -130,8 +130,8 @@ func TestDeadLetterThatFillsTheFrameCanBeRequeued(t *testing.T) {
 	for identity, letter := range got {
 		assert.True(t, sent[identity].Metadata["h"] == letter.Headers["h"], "%s: its own header", identity)
 	}
-	assert.Len(t, got["126500"].Headers[middleware.ReasonKey], 1024, "the record is complete if it fits")
-	assert.NotContains(t, got[strconv.Itoa(frameMax-counts)].Headers, middleware.ReasonKey, "the record is shortened if it does not fit")
+	assert.Len(t, got["126500"].Headers[retry.ReasonKey], 1024, "the record is complete if it fits")
+	assert.NotContains(t, got[strconv.Itoa(frameMax-counts)].Headers, retry.ReasonKey, "the record is shortened if it does not fit")
 	r.end(queue+".dead", got)
 	require.NoError(t, a.Failures.Close())
 }
@@ -145,7 +145,7 @@ func TestReaderThatShutsDown(t *testing.T) {
 	a.Declare(queue)
 	sent := map[string]bool{}
 	for size := 129_800; size > 126_500; size -= 75 {
-		msg := full(size, middleware.DeadReasonExhausted)
+		msg := full(size, retry.DeadReasonExhausted)
 		sent[msg.UUID] = true
 		require.NoError(t, a.Failures.Publish("dead."+queue, msg), size)
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errDown = errors.New("the payment service is down")
@@ -63,8 +63,8 @@ func own(letter amqp091.Delivery) amqp091.Table {
 
 var (
 	recordKeys = []string{
-		middleware.FailuresKey, middleware.FirstFailedAtKey, middleware.LastFailedAtKey, middleware.DueAtKey, middleware.ReasonKey,
-		middleware.ErrorTypeKey, middleware.TopicKey, middleware.HandlerKey, middleware.DeadReasonKey,
+		retry.FailuresKey, retry.FirstFailedAtKey, retry.LastFailedAtKey, retry.DueAtKey, retry.ReasonKey,
+		retry.ErrorTypeKey, retry.TopicKey, retry.HandlerKey, retry.DeadReasonKey,
 	}
 	poisonKeys = []string{"reason_poisoned", "topic_poisoned", "handler_poisoned", "subscriber_poisoned"}
 )
@@ -72,8 +72,8 @@ var (
 // exhausted asserts that a message was dead-lettered after this number of failures.
 func exhausted(t testing.TB, letter amqp091.Delivery, failures string) {
 	t.Helper()
-	assert.Equal(t, failures, letter.Headers[middleware.FailuresKey])
-	assert.Equal(t, string(middleware.DeadReasonExhausted), letter.Headers[middleware.DeadReasonKey])
+	assert.Equal(t, failures, letter.Headers[retry.FailuresKey])
+	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[retry.DeadReasonKey])
 }
 
 // same asserts that every identity was counted this number of times.

@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const feedSoon = 2 * time.Minute // much longer than any of it takes
@@ -36,21 +37,21 @@ type feed struct {
 	router *message.Router
 
 	mu        sync.Mutex
-	observed  middleware.Observed
-	events    map[string][]middleware.Event // by the UUID of their message
-	published []middleware.Published
+	observed  retry.Observed
+	events    map[string][]retry.Event // by the UUID of their message
+	published []retry.Published
 }
 
-// Attach implements middleware.Observer.
-func (f *feed) Attach(o middleware.Observed) (middleware.Hooks, error) {
+// Attach implements retry.Observer.
+func (f *feed) Attach(o retry.Observed) (retry.Hooks, error) {
 	f.observed = o
-	return middleware.Hooks{
-		Event: func(e middleware.Event) {
+	return retry.Hooks{
+		Event: func(e retry.Event) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.events[e.MessageUUID] = append(f.events[e.MessageUUID], e)
 		},
-		Published: func(p middleware.Published) {
+		Published: func(p retry.Published) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.published = append(f.published, p)
@@ -80,7 +81,7 @@ func openFeed(t testing.TB, change ...func(*config.BuilderConfig)) *feed {
 
 func connectFeed(t testing.TB, name string, b config.BuilderConfig) *feed {
 	t.Helper()
-	f := &feed{t: t, name: name, log: &testapp.Log{}, events: map[string][]middleware.Event{}}
+	f := &feed{t: t, name: name, log: &testapp.Log{}, events: map[string][]retry.Event{}}
 	var err error
 	f.Connection, err = config.Connect(b, f.log)
 	require.NoError(t, err)
@@ -109,10 +110,10 @@ func (f *feed) publish(topic string, uuids ...string) {
 }
 
 // outcomes returns the outcomes of each message, in their order.
-func (f *feed) outcomes() map[string][]middleware.Outcome {
+func (f *feed) outcomes() map[string][]retry.Outcome {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := map[string][]middleware.Outcome{}
+	all := map[string][]retry.Outcome{}
 	for uuid, events := range f.events {
 		for _, e := range events {
 			all[uuid] = append(all[uuid], e.Outcome)
@@ -139,21 +140,21 @@ func feedKind(isCopy bool) string {
 	return "app"
 }
 
-func (f *feed) link(name string) middleware.LinkHealth {
+func (f *feed) link(name string) retry.LinkHealth {
 	for _, link := range f.Health().Links {
 		if link.Name == name {
 			return link
 		}
 	}
-	return middleware.LinkHealth{}
+	return retry.LinkHealth{}
 }
 
 // waiting asks what waits, within a time that is no limit of the test.
-func (f *feed) waiting() (map[string]middleware.Waiting, error) {
+func (f *feed) waiting() (map[string]retry.Waiting, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	all, err := f.observed.Waiting(ctx)
-	byQueue := map[string]middleware.Waiting{}
+	byQueue := map[string]retry.Waiting{}
 	for _, w := range all {
 		if _, twice := byQueue[w.Queue]; twice {
 			err = errors.Join(err, fmt.Errorf("queue %q is there twice", w.Queue))
@@ -164,9 +165,9 @@ func (f *feed) waiting() (map[string]middleware.Waiting, error) {
 }
 
 // awaitWaiting waits until the queues have these numbers of messages, and no others are there.
-func (f *feed) awaitWaiting(want map[string]int) map[string]middleware.Waiting {
+func (f *feed) awaitWaiting(want map[string]int) map[string]retry.Waiting {
 	f.t.Helper()
-	var last map[string]middleware.Waiting
+	var last map[string]retry.Waiting
 	var failed error
 	got := map[string]int{}
 	broker.Eventually(f.t, feedSoon, func() bool {
@@ -182,7 +183,7 @@ func (f *feed) awaitWaiting(want map[string]int) map[string]middleware.Waiting {
 	return last
 }
 
-func feedKindOf(w middleware.Waiting) string {
+func feedKindOf(w retry.Waiting) string {
 	if w.Tier > 0 {
 		return string(w.Kind) + " " + w.Tier.String()
 	}
@@ -206,7 +207,7 @@ func feedIDs(n int) (all []string) {
 }
 
 func feedFailures(msg *message.Message) int {
-	record, _ := middleware.ReadRecord(msg.Metadata)
+	record, _ := retry.ReadRecord(msg.Metadata)
 	return record.Failures
 }
 
@@ -215,6 +216,6 @@ func feedEventually(t testing.TB, happened func() bool, what string, args ...any
 	broker.Eventually(t, feedSoon, happened, what, args...)
 }
 
-func repeated(times int, o middleware.Outcome) []middleware.Outcome {
-	return slices.Repeat([]middleware.Outcome{o}, times)
+func repeated(times int, o retry.Outcome) []retry.Outcome {
+	return slices.Repeat([]retry.Outcome{o}, times)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Message n fails n%4 times, and there are two retries.
@@ -39,17 +40,17 @@ func TestFeedHasExactlyTheOutcomesThatHappened(t *testing.T) {
 	f.run()
 	f.publish("billing", feedIDs(messages)...)
 
-	want, copies := map[string][]middleware.Outcome{}, 0
+	want, copies := map[string][]retry.Outcome{}, 0
 	for i, uuid := range feedIDs(messages) {
 		fails := i % 4
-		want[uuid] = repeated(min(fails, 2), middleware.Retried)
+		want[uuid] = repeated(min(fails, 2), retry.Retried)
 		switch fails {
 		case 0:
-			want[uuid] = append(want[uuid], middleware.Processed)
+			want[uuid] = append(want[uuid], retry.Processed)
 		case 3:
-			want[uuid] = append(want[uuid], middleware.DeadLettered)
+			want[uuid] = append(want[uuid], retry.DeadLettered)
 		default:
-			want[uuid] = append(want[uuid], middleware.Recovered)
+			want[uuid] = append(want[uuid], retry.Recovered)
 		}
 		copies += fails
 	}
@@ -190,7 +191,7 @@ func TestFeedHasTheResultsOfThePublishers(t *testing.T) {
 		feedEventually(t, func() bool { return len(f.outcomes()) == 10 }, "all have their outcome")
 		dead := 0
 		for _, outcomes := range f.outcomes() {
-			if slices.Contains(outcomes, middleware.DeadLettered) {
+			if slices.Contains(outcomes, retry.DeadLettered) {
 				dead++
 			}
 		}

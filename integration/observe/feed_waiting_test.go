@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // With the management API, or without it.
@@ -31,7 +32,7 @@ var feedWays = map[string]func(testing.TB) func(*config.BuilderConfig){
 
 func orphan(id string, failedAt time.Time) amqp091.Publishing {
 	record := message.Metadata{}
-	middleware.Record{Failures: 1, Topic: "gone", LastFailedAt: failedAt}.Write(record)
+	retry.Record{Failures: 1, Topic: "gone", LastFailedAt: failedAt}.Write(record)
 	p := amqp091.Publishing{MessageId: id, Headers: amqp091.Table{}}
 	for key, value := range record {
 		p.Headers[key] = value
@@ -83,7 +84,7 @@ func TestFeedOfWhatWaits(t *testing.T) {
 			before := time.Now()
 			all := f.awaitWaiting(want)
 			for queue, w := range all {
-				if w.Kind != middleware.WaitingTier || w.Messages == 0 {
+				if w.Kind != retry.WaitingTier || w.Messages == 0 {
 					assert.Zero(t, w.NextDue, queue)
 					continue
 				}
@@ -218,7 +219,7 @@ func TestFeedWithAManagementAPIThatHangs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	type answer struct {
-		all []middleware.Waiting
+		all []retry.Waiting
 		err error
 	}
 	answers := make(chan answer, 1)
@@ -230,7 +231,7 @@ func TestFeedWithAManagementAPIThatHangs(t *testing.T) {
 	feedEventually(t, func() bool {
 		done := 0
 		for _, outcomes := range f.outcomes() {
-			if outcomes[len(outcomes)-1] == middleware.Recovered {
+			if outcomes[len(outcomes)-1] == retry.Recovered {
 				done++
 			}
 		}
@@ -263,7 +264,7 @@ func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
 		require.NoError(t, proxy.Toxics.RemoveToxic(t.Context(), "hold"))
-		var all map[string]middleware.Waiting
+		var all map[string]retry.Waiting
 		feedEventually(t, func() bool { // the answers are lost, so the heartbeat has to end the connection
 			all, err = f.waiting()
 			return err == nil
@@ -290,13 +291,13 @@ func TestFeedOfACrowd(t *testing.T) {
 	f.run()
 	f.publish(testapp.ID(works-1), "1")
 	feedEventually(t, func() bool { return f.results()["copy confirmed"] == 1 }, "there is a dead letter")
-	count := func() map[middleware.WaitingKind]int {
+	count := func() map[retry.WaitingKind]int {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), feedSoon)
 		defer cancel()
 		all, err := f.observed.Waiting(ctx)
 		require.NoError(t, err)
-		kinds := map[middleware.WaitingKind]int{}
+		kinds := map[retry.WaitingKind]int{}
 		for _, w := range all {
 			kinds[w.Kind]++
 			if w.Queue == f.topic(testapp.ID(works-1))+".dead" {
@@ -306,14 +307,14 @@ func TestFeedOfACrowd(t *testing.T) {
 		return kinds
 	}
 	first := count()
-	tiers := first[middleware.WaitingTier]
-	assert.Equal(t, map[middleware.WaitingKind]int{
-		middleware.WaitingOrphans: 1, middleware.WaitingDead: works, middleware.WaitingWork: works, middleware.WaitingTier: tiers,
+	tiers := first[retry.WaitingTier]
+	assert.Equal(t, map[retry.WaitingKind]int{
+		retry.WaitingOrphans: 1, retry.WaitingDead: works, retry.WaitingWork: works, retry.WaitingTier: tiers,
 	}, first)
 	assert.Less(t, 1+2*works+tiers, most+1)
 	assert.Greater(t, tiers, most-1-2*works-10, "no request is left unused")
-	assert.Equal(t, 2*works, count()[middleware.WaitingTier])
-	assert.Equal(t, map[middleware.WaitingKind]int{
-		middleware.WaitingOrphans: 1, middleware.WaitingDead: works, middleware.WaitingWork: works, middleware.WaitingTier: 2 * works,
+	assert.Equal(t, 2*works, count()[retry.WaitingTier])
+	assert.Equal(t, map[retry.WaitingKind]int{
+		retry.WaitingOrphans: 1, retry.WaitingDead: works, retry.WaitingWork: works, retry.WaitingTier: 2 * works,
 	}, count())
 }

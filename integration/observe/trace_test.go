@@ -27,10 +27,10 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const soonTraced = 2 * time.Minute // much longer than any of it takes
@@ -51,7 +51,7 @@ func newLife(t *testing.T) *life {
 	return l
 }
 
-func (l *life) observer() middleware.Observer { return observe.OpenTelemetry(nil, l.tracers) }
+func (l *life) observer() retry.Observer { return observe.OpenTelemetry(nil, l.tracers) }
 
 func (l *life) handle(msg *message.Message) ([]*message.Message, error) {
 	if l.down.Load() {
@@ -108,7 +108,7 @@ func attributeOf(s tracetest.SpanStub, key attribute.Key) string {
 }
 
 // died asserts the spans of three attempts. It returns the last one.
-func (l *life) died(topic string, record middleware.Record) tracetest.SpanStub {
+func (l *life) died(topic string, record retry.Record) tracetest.SpanStub {
 	l.t.Helper()
 	l.wait(1, "dead-letter "+topic)
 	attempts := l.wait(3, "process "+topic)
@@ -212,7 +212,7 @@ func TestTraceOnARelay(t *testing.T) {
 
 	require.NoError(t, observe.Publisher(memory.Publisher(), l.tracers).Publish("orders", message.NewMessage("order-1", nil)))
 	l.wait(1, "dead-letter orders")
-	record, found := middleware.ReadRecord(s.only(t).Metadata)
+	record, found := retry.ReadRecord(s.only(t).Metadata)
 	require.True(t, found)
 	l.died("orders", record)
 	l.down.Store(false)

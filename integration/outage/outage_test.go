@@ -9,12 +9,13 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const before, meanwhile = 300, 200 // messages that wait when an outage begins, and that arrive in it
 
 // The pauses are long enough to see the queue in one of them.
-var breaker = &middleware.Breaker{Pause: 500 * time.Millisecond, MaxPause: 2 * time.Second}
+var breaker = &retry.Breaker{Pause: 500 * time.Millisecond, MaxPause: 2 * time.Second}
 
 func TestOutageWithoutABreaker(t *testing.T) {
 	t.Parallel()
@@ -39,7 +40,7 @@ func TestOutageWithABreaker(t *testing.T) {
 		return ready == before+meanwhile && consumers == 0
 	}
 	s.eventually(wholePause, "no consumer, and all messages are on the work queue: none is unacknowledged")
-	s.eventually(func() bool { return s.count(middleware.Snoozed) >= 4 }, "probes fail")
+	s.eventually(func() bool { return s.count(retry.Snoozed) >= 4 }, "probes fail")
 	s.eventually(wholePause, "it is so in each pause")
 	require.NoError(t, s.Health().Ready(), "a paused handler is no fault")
 	assert.Less(t, s.calls.Load(), int64(100), "about 20, those in flight, and a few probes")
@@ -49,8 +50,8 @@ func TestOutageWithABreaker(t *testing.T) {
 	s.eventually(func() bool { ready, consumers := s.queue(); return ready == 0 && consumers == 1 && s.paused() == nil }, "and it goes on")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	assert.Zero(t, s.outcomes[middleware.DeadLettered])
-	assert.Zero(t, s.outcomes[middleware.GivenBack])
+	assert.Zero(t, s.outcomes[retry.DeadLettered])
+	assert.Zero(t, s.outcomes[retry.GivenBack])
 	for uuid, times := range s.handled {
 		assert.Equal(t, 1, times, uuid)
 	}
@@ -60,11 +61,11 @@ func TestOutageWithABreaker(t *testing.T) {
 // Each of a few messages is a probe more often than it has retries.
 func TestOutageWithFewMessages(t *testing.T) {
 	t.Parallel()
-	s := open(t, middleware.HandlerOptions{Breaker: &middleware.Breaker{Least: 5, Pause: 10 * time.Millisecond, MaxPause: 20 * time.Millisecond}})
+	s := open(t, middleware.HandlerOptions{Breaker: &retry.Breaker{Least: 5, Pause: 10 * time.Millisecond, MaxPause: 20 * time.Millisecond}})
 	s.down.Store(true)
 	s.publish(0, 5)
-	s.eventually(func() bool { return s.count(middleware.Snoozed) >= 5*4 }, "probes fail")
-	assert.Zero(t, s.count(middleware.DeadLettered))
+	s.eventually(func() bool { return s.count(retry.Snoozed) >= 5*4 }, "probes fail")
+	assert.Zero(t, s.count(retry.DeadLettered))
 	s.down.Store(false)
 	s.eventually(func() bool { return s.done() == 5 }, "all are handled")
 	assert.Zero(t, s.dead())
@@ -74,7 +75,7 @@ func TestARulePausesAndAShutdownDoesNotWait(t *testing.T) {
 	t.Parallel()
 	s := open(t, middleware.HandlerOptions{
 		Schedule: backoff.Schedule{time.Hour},
-		Rules:    []middleware.Rule{{Name: "maintenance", If: middleware.Is(errDown), Then: middleware.Pause(time.Hour)}},
+		Rules:    []retry.Rule{{Name: "maintenance", If: retry.Is(errDown), Then: retry.Pause(time.Hour)}},
 	})
 	s.publish(0, 50)
 	s.eventually(func() bool { return s.done() == 50 }, "they are handled")
@@ -87,6 +88,6 @@ func TestARulePausesAndAShutdownDoesNotWait(t *testing.T) {
 	s.stop()
 	ready, _ := s.queue()
 	assert.Equal(t, 50, ready)
-	assert.Equal(t, 1, s.count(middleware.Snoozed))
+	assert.Equal(t, 1, s.count(retry.Snoozed))
 	assert.EqualValues(t, 1, s.calls.Load())
 }

@@ -13,13 +13,14 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // openFailing returns a handler that pauses after four messages, which then wait for an hour.
 func openFailing(t *testing.T, options middleware.HandlerOptions) *shop {
 	t.Helper()
 	options.Schedule = backoff.Schedule{time.Hour}
-	options.Breaker = &middleware.Breaker{Least: 4, Pause: 300 * time.Millisecond, MaxPause: 2 * time.Second}
+	options.Breaker = &retry.Breaker{Least: 4, Pause: 300 * time.Millisecond, MaxPause: 2 * time.Second}
 	return open(t, options)
 }
 

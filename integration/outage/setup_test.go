@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const soon = 60 * time.Second // much longer than any of it takes
@@ -43,14 +44,14 @@ type shop struct {
 
 	mu       sync.Mutex
 	handled  map[string]int // by UUID
-	outcomes map[middleware.Outcome]int
+	outcomes map[retry.Outcome]int
 }
 
 func open(t testing.TB, options middleware.HandlerOptions) *shop {
 	t.Helper()
 	name := broker.Name(t, "outage")
 	broker.Clean(t, name)
-	s := &shop{t: t, name: name, orders: "orders_" + name, handled: map[string]int{}, outcomes: map[middleware.Outcome]int{}}
+	s := &shop{t: t, name: name, orders: "orders_" + name, handled: map[string]int{}, outcomes: map[retry.Outcome]int{}}
 	log := &testapp.Log{}
 	var err error
 	s.Connection, err = config.Connect(config.BuilderConfig{
@@ -87,14 +88,14 @@ func (s *shop) bill(msg *message.Message) error {
 	return nil
 }
 
-func (s *shop) observe(e middleware.Event) {
+func (s *shop) observe(e retry.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.outcomes[e.Outcome]++
 }
 
 // count returns how often there was an outcome.
-func (s *shop) count(outcome middleware.Outcome) int {
+func (s *shop) count(outcome retry.Outcome) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.outcomes[outcome]
@@ -135,7 +136,7 @@ func (s *shop) queue() (ready, consumers int) {
 
 func (s *shop) dead() int { return testapp.Depth(s.t, s.orders+".dead") }
 
-func (s *shop) state() middleware.SubscriptionHealth { return s.Health().Subscriptions[0] }
+func (s *shop) state() retry.SubscriptionHealth { return s.Health().Subscriptions[0] }
 
 func (s *shop) paused() []string { return s.state().Paused }
 

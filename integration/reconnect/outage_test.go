@@ -18,7 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errDown = errors.New("the bank is down")
@@ -41,7 +41,7 @@ func TestBrokerUnreachableForAMinute(t *testing.T) {
 	failing := make(chan struct{}, 1)
 	down := make(chan struct{}) // the later messages fail during the outage; the earlier ones wait on tiers then
 	a.Handle(queue, handlers, func(msg *message.Message) error {
-		record, _ := middleware.ReadRecord(msg.Metadata)
+		record, _ := retry.ReadRecord(msg.Metadata)
 		mu.Lock()
 		if deliveries[msg.UUID] == nil {
 			deliveries[msg.UUID] = map[int]int{}

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // killed is the environment variable with the queue whose messages kill a child process of the tests.
@@ -43,7 +44,7 @@ func dieOf(queue string) {
 	if err != nil {
 		panic(err)
 	}
-	retry, err := middleware.NewTieredRetry(rabbit.TieredRetryConfig(failures), nil)
+	tiered, err := middleware.NewTieredRetry(rabbit.TieredRetryConfig(failures), nil)
 	if err != nil {
 		panic(err)
 	}
@@ -53,11 +54,11 @@ func dieOf(queue string) {
 	}
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	router.AddConsumerHandler("killed", queue, subscriber, func(msg *message.Message) error {
-		if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures == 0 {
+		if record, _ := retry.ReadRecord(msg.Metadata); record.Failures == 0 {
 			return errDown // it waits on a tier once: x-death then has two entries
 		}
 		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	}).AddMiddleware(retry.Middleware)
+	}).AddMiddleware(tiered.Middleware)
 	panic(router.Run(context.Background()))
 }
 
@@ -104,7 +105,7 @@ func TestMessageThatKillsItsProcessIsDeadLettered(t *testing.T) {
 		}
 		cancel()
 	}
-	record, ok := middleware.ReadRecord(letter.Metadata)
+	record, ok := retry.ReadRecord(letter.Metadata)
 	require.True(t, ok)
 	assert.EqualValues(t, "delivery_limit", record.DeadReason)
 	assert.Equal(t, 2, record.Failures, "one failure of the handler, one of the broker")
@@ -132,9 +133,9 @@ func TestDeadLettersAreReadAsTheOriginalMessages(t *testing.T) {
 		select {
 		case letter := <-letters:
 			seen.Add(letter.UUID)
-			record, ok := middleware.ReadRecord(letter.Metadata)
+			record, ok := retry.ReadRecord(letter.Metadata)
 			require.True(t, ok)
-			assert.Equal(t, middleware.DeadReasonPermanent, record.DeadReason)
+			assert.Equal(t, retry.DeadReasonPermanent, record.DeadReason)
 			assert.Equal(t, "t"+letter.UUID, letter.Metadata["trace"])
 			assert.Equal(t, "order "+letter.UUID, string(letter.Payload))
 			letter.Ack()

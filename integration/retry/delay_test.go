@@ -18,8 +18,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errDown = errors.New("the bank is down")
@@ -41,7 +41,7 @@ func TestEveryFailureWaitsItsDelayAndTheDeadLetterHasTheRecord(t *testing.T) {
 				defer mu.Unlock()
 				order := string(msg.Payload)
 				calls[order] = append(calls[order], time.Now())
-				if record, ok := middleware.ReadRecord(msg.Metadata); ok && record.Failures != len(calls[order])-1 {
+				if record, ok := retry.ReadRecord(msg.Metadata); ok && record.Failures != len(calls[order])-1 {
 					t.Errorf("%s: the record of call %d has %d failures", order, len(calls[order]), record.Failures)
 				}
 				return fmt.Errorf("billing %s: %w", order, errDown)
@@ -95,10 +95,10 @@ func TestEveryFailureWaitsItsDelayAndTheDeadLetterHasTheRecord(t *testing.T) {
 				assert.Empty(t, letter.Expiration)
 				assert.EqualValues(t, amqp091.Persistent, letter.DeliveryMode)
 
-				record, ok := middleware.ReadRecord(metadataOf(letter.Headers))
+				record, ok := retry.ReadRecord(metadataOf(letter.Headers))
 				require.True(t, ok)
 				assert.Equal(t, len(delays)+1, record.Failures)
-				assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
+				assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
 				assert.Equal(t, "billing "+order+": the bank is down", record.Reason)
 				assert.Equal(t, "*errors.errorString", record.ErrorType)
 				assert.Equal(t, queue, record.Topic)
@@ -135,11 +135,11 @@ func TestRetryAfterIsWaitedFor(t *testing.T) {
 	queue := a.Queue("orders")
 	type call struct {
 		at     time.Time
-		record middleware.Record
+		record retry.Record
 	}
 	calls := make(chan call, 10)
 	a.Handle(queue, 1, func(msg *message.Message) error {
-		record, retried := middleware.ReadRecord(msg.Metadata)
+		record, retried := retry.ReadRecord(msg.Metadata)
 		calls <- call{time.Now(), record}
 		if retried {
 			return nil
@@ -190,7 +190,7 @@ func TestFiveThousandMessages(t *testing.T) {
 		if err != nil {
 			return backoff.Permanent(err)
 		}
-		record, _ := middleware.ReadRecord(msg.Metadata)
+		record, _ := retry.ReadRecord(msg.Metadata)
 		switch failures := n * 2654435761 >> 8 % 10; { // a hash, so that the failures do not depend on the order
 		case failures == 9 && n%2 == 0:
 			return errDown // every time

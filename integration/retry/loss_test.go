@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestStockMarshalerLoopsAndOursDoesNot sends a message with a header that is not a string.
@@ -79,7 +80,7 @@ func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 			queue := a.Queue("orders")
 			processed := testapp.NewLedger()
 			a.Handle(queue, 8, func(msg *message.Message) error {
-				if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 					return errDown
 				}
 				if processed.Len()%2 == 0 {
@@ -119,14 +120,14 @@ func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 		_, err = middleware.NewTieredRetry(a.Builder.TieredRetryConfig(stock), a.Log)
 		require.ErrorContains(t, err, "it is watermill-amqp's own, *amqp.Publisher")
 		hidden := struct{ message.Publisher }{stock} // a wrapper is not seen
-		retry, err := middleware.NewTieredRetry(a.Builder.TieredRetryConfig(hidden), a.Log)
+		tiered, err := middleware.NewTieredRetry(a.Builder.TieredRetryConfig(hidden), a.Log)
 		require.NoError(t, err)
 		failed := testapp.NewLedger()
 		for range 8 {
 			a.Router.AddConsumerHandler(broker.Name(t, "h"), queue, a.Subscriber(), func(msg *message.Message) error {
 				failed.Add(msg.UUID)
 				return errDown
-			}).AddMiddleware(retry.Middleware)
+			}).AddMiddleware(tiered.Middleware)
 		}
 		a.Run()
 		_, err = broker.Channel(t).QueueDelete(queue+"."+a.Name+".300ms", false, false, false)
@@ -187,7 +188,7 @@ func TestQueuesWithTheSameSuffixStayApart(t *testing.T) {
 			if string(msg.Payload) != queue {
 				t.Errorf("%s received a message of %s", queue, msg.Payload)
 			}
-			if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 { // waits on both tiers
+			if record, _ := retry.ReadRecord(msg.Metadata); record.Failures < 2 { // waits on both tiers
 				return errDown
 			}
 			done.Add(msg.UUID)
@@ -226,7 +227,7 @@ func TestConsumerGroupsStayApart(t *testing.T) {
 		calls := testapp.NewLedger()
 		a.Handle(topic, 2, func(msg *message.Message) error {
 			calls.Add(msg.UUID)
-			if record, _ := middleware.ReadRecord(msg.Metadata); group == "billing" && record.Failures < 2 {
+			if record, _ := retry.ReadRecord(msg.Metadata); group == "billing" && record.Failures < 2 {
 				return errDown
 			}
 			ledger.Add(msg.UUID)
@@ -260,7 +261,7 @@ func TestForeignMessageDoesNotAffectOthers(t *testing.T) {
 
 	processed := testapp.NewLedger()
 	a.Handle(queue, 16, func(msg *message.Message) error {
-		if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 			return errDown
 		}
 		processed.Add(string(msg.Payload))

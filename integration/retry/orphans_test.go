@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestOrphansFollowTheDocumentation: the code of docs/operations.md sends orphans back to the queue that exists again. Orphans of a
@@ -31,8 +31,8 @@ func TestOrphansFollowTheDocumentation(t *testing.T) {
 	for i := range sent {
 		sent[i].CorrelationId = "c-" + strconv.Itoa(i)
 		sent[i].Headers["number"] = int64(i)
-		sent[i].Headers[middleware.FailuresKey] = "1"
-		sent[i].Headers[middleware.TopicKey] = queue
+		sent[i].Headers[retry.FailuresKey] = "1"
+		sent[i].Headers[retry.TopicKey] = queue
 	}
 	testapp.Send(t, a.Name, "100ms."+gone, sent[:orphans]...)
 	testapp.Send(t, a.Name, "100ms."+queue, sent[orphans:]...)
@@ -40,11 +40,11 @@ func TestOrphansFollowTheDocumentation(t *testing.T) {
 
 	processed := testapp.NewLedger()
 	a.Handle(queue, 2, func(msg *message.Message) error {
-		record, retried := middleware.ReadRecord(msg.Metadata)
+		record, retried := retry.ReadRecord(msg.Metadata)
 		assert.True(t, retried)
 		assert.Equal(t, 1, record.Failures)
 		assert.Equal(t, "order "+msg.UUID, string(msg.Payload))
-		properties := msg.Metadata[middleware.PropertiesKey]
+		properties := msg.Metadata[retry.PropertiesKey]
 		assert.Contains(t, properties, "c-", "the correlation id")
 		assert.Contains(t, properties, "number", "a header that is no string")
 		assert.NotContains(t, properties, "x-death")

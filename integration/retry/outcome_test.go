@@ -19,7 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestEveryOutcomeOnABroker runs the rows of the outcome table in parallel. The message's body names the row.
@@ -78,13 +78,13 @@ func TestEveryOutcomeOnABroker(t *testing.T) {
 	}
 	processed.Wait(t, len(want), 60*time.Second)
 	assert.Equal(t, want, processed.Counts())
-	reasons := map[string]middleware.DeadReason{}
+	reasons := map[string]retry.DeadReason{}
 	for _, letter := range testapp.Take(t, queue+".dead", len(letters)) {
-		reasons[string(letter.Body)] = middleware.DeadReason(letter.Headers[middleware.DeadReasonKey].(string))
+		reasons[string(letter.Body)] = retry.DeadReason(letter.Headers[retry.DeadReasonKey].(string))
 	}
-	assert.Equal(t, map[string]middleware.DeadReason{
-		"fails always": middleware.DeadReasonExhausted, "panics always": middleware.DeadReasonExhausted,
-		"fails permanently": middleware.DeadReasonPermanent,
+	assert.Equal(t, map[string]retry.DeadReason{
+		"fails always": retry.DeadReasonExhausted, "panics always": retry.DeadReasonExhausted,
+		"fails permanently": retry.DeadReasonPermanent,
 	}, reasons)
 	assert.Equal(t, 1, calls.Counts()["acks itself"])
 	assert.Equal(t, 2, calls.Counts()["nacks itself once"], "the broker redelivered the message")
@@ -123,7 +123,7 @@ func TestShutdownGivesMessagesBack(t *testing.T) {
 	second := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = first.Name })
 	processed := testapp.NewLedger()
 	second.Handle(queue, 2, func(msg *message.Message) error {
-		assert.NotContains(t, msg.Metadata, middleware.FailuresKey)
+		assert.NotContains(t, msg.Metadata, retry.FailuresKey)
 		processed.Add(msg.UUID)
 		return nil
 	})
@@ -181,7 +181,7 @@ func TestRecordDoesNotLeakDownstream(t *testing.T) {
 	onward, err := amqp.NewPublisher(amqp.NewDurableQueueConfig(broker.URL(t)), watermill.NopLogger{})
 	require.NoError(t, err)
 	a.Router.AddHandler("first", in, a.Subscriber(), out, onward, func(msg *message.Message) ([]*message.Message, error) {
-		if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 			return nil, errDown
 		}
 		return message.PassthroughHandler(msg)
@@ -197,8 +197,8 @@ func TestRecordDoesNotLeakDownstream(t *testing.T) {
 	testapp.Send(t, "", in, sent...)
 	letter := testapp.Take(t, out+".dead", 1)[0]
 	assert.Equal(t, message.Metadata{"trace": "t00000"}, <-records)
-	assert.Equal(t, "1", letter.Headers[middleware.FailuresKey])
-	assert.Equal(t, out, letter.Headers[middleware.TopicKey])
+	assert.Equal(t, "1", letter.Headers[retry.FailuresKey])
+	assert.Equal(t, out, letter.Headers[retry.TopicKey])
 }
 
 // TestMessageThatTheAppCannotReadIsDeadLettered complete, and not redelivered in a loop.
@@ -213,7 +213,7 @@ func TestMessageThatTheAppCannotReadIsDeadLettered(t *testing.T) {
 	letter := testapp.Take(t, queue+".dead", 1)[0]
 	assert.Equal(t, "not JSON", string(letter.Body))
 	assert.Equal(t, int32(1), letter.Headers["n"])
-	assert.Equal(t, string(middleware.DeadReasonUnmarshal), letter.Headers[middleware.DeadReasonKey])
+	assert.Equal(t, string(retry.DeadReasonUnmarshal), letter.Headers[retry.DeadReasonKey])
 	done.Wait(t, 1, 60*time.Second)
 	assert.Zero(t, a.Log.Count("sending nack"))
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // compressing is an app's marshaler with a format of its own. It cannot marshal the message with the UUID id0.
@@ -66,12 +66,12 @@ func TestRawDeadLetter(t *testing.T) {
 		require.NoError(t, err)
 
 		waits := msg.Copy()
-		middleware.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down"}.Write(waits.Metadata)
+		retry.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down"}.Write(waits.Metadata)
 		err = failures.Publish("1m.orders", waits)
 		var refused interface{ Refused() bool }
 		assert.Equal(t, msg.UUID == id0, errors.As(err, &refused) && refused.Refused(), err)
 
-		middleware.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down", DeadReason: "refused"}.Write(msg.Metadata)
+		retry.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down", DeadReason: "refused"}.Write(msg.Metadata)
 		require.NoError(t, failures.Publish("dead.orders", msg))
 	}
 	stock, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(p.uri), "")
@@ -94,9 +94,9 @@ func TestRawDeadLetter(t *testing.T) {
 			}
 			assert.Equal(t, map[bool]string{true: "", false: reader.prefix}[i == 0]+"order "+letter.UUID, string(letter.Payload))
 			assert.Equal(t, "t"+letter.UUID, letter.Metadata["trace"])
-			record, known := middleware.ReadRecord(letter.Metadata)
+			record, known := retry.ReadRecord(letter.Metadata)
 			require.True(t, known)
-			assert.Equal(t, middleware.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down", DeadReason: "refused"}, record)
+			assert.Equal(t, retry.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down", DeadReason: "refused"}, record)
 			again, err := stock.Marshaler.Marshal(letter)
 			require.NoError(t, err)
 			assert.Equal(t, "c-1", again.CorrelationId)

@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // readerTime is the deadline of every event.
@@ -116,7 +117,7 @@ func (p place) deadLetterOf(t *testing.T, app *config.Builder, queue string, byB
 	failures, err := app.NewPublisher(nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, failures.Close()) }()
-	marshaler, retry := app.SubscriberConfig().Marshaler, app.TieredRetryConfig(failures)
+	marshaler, tiered := app.SubscriberConfig().Marshaler, app.TieredRetryConfig(failures)
 	consumer := broker.Name(t, "consumer")
 	deliveries, err := p.channel.Consume(queue, consumer, false, false, false, false, nil)
 	require.NoError(t, err)
@@ -137,12 +138,12 @@ func (p place) deadLetterOf(t *testing.T, app *config.Builder, queue string, byB
 		}
 		msg, err := marshaler.Unmarshal(delivery)
 		require.NoError(t, err)
-		record := middleware.Record{Failures: failed, Topic: queue, Handler: "billing", Reason: "down"}
-		destination, err := retry.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: queue, Tier: backoff.Tier(retry.Schedule[0])})
+		record := retry.Record{Failures: failed, Topic: queue, Handler: "billing", Reason: "down"}
+		destination, err := tiered.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: queue, Tier: backoff.Tier(tiered.Schedule[0])})
 		require.NoError(t, err)
 		if failed == 2 {
-			record.DeadReason = middleware.DeadReasonExhausted
-			destination, err = retry.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: queue})
+			record.DeadReason = retry.DeadReasonExhausted
+			destination, err = tiered.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: queue})
 			require.NoError(t, err)
 		}
 		record.Write(msg.Metadata)
@@ -173,9 +174,9 @@ func TestReaderOfDeadLettersDeclaresNothing(t *testing.T) {
 				letters, err := subscriber.Subscribe(t.Context(), queue)
 				require.NoError(t, err)
 				letter := next(t, letters)
-				record, known := middleware.ReadRecord(letter.Metadata)
+				record, known := retry.ReadRecord(letter.Metadata)
 				require.True(t, known)
-				assert.Equal(t, map[bool]middleware.DeadReason{false: middleware.DeadReasonExhausted, true: "rejected"}[byBroker], record.DeadReason)
+				assert.Equal(t, map[bool]retry.DeadReason{false: retry.DeadReasonExhausted, true: "rejected"}[byBroker], record.DeadReason)
 				assert.Equal(t, 2, record.Failures)
 				assert.Equal(t, queue, record.Topic)
 				assert.Equal(t, id0, letter.UUID)

@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // letterStore returns a Store of the broker, for apps with a prefix.
@@ -56,18 +57,18 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	redriven, processed, others := testapp.NewLedger(), testapp.NewLedger(), testapp.NewLedger()
 	var repaired atomic.Bool
 	billing := group("billing", func(msg *message.Message) error {
-		record, retried := middleware.ReadRecord(msg.Metadata)
+		record, retried := retry.ReadRecord(msg.Metadata)
 		switch {
 		case !repaired.Load():
 			return backoff.Permanent(errDown)
 		case !retried: // the redriven message has all of its retries again
 			redriven.Add(msg.UUID)
-			for _, key := range middleware.RecordKeys() {
+			for _, key := range retry.RecordKeys() {
 				assert.NotContains(t, msg.Metadata, key)
 			}
 			assert.Equal(t, "7", msg.Metadata["retry_invoice"], "the app's own")
-			assert.Contains(t, msg.Metadata[middleware.PropertiesKey], "c-1", "the correlation id")
-			history, found := middleware.ReadRedriven(msg.Metadata)
+			assert.Contains(t, msg.Metadata[retry.PropertiesKey], "c-1", "the correlation id")
+			history, found := retry.ReadRedriven(msg.Metadata)
 			assert.True(t, found, "the history of redrives")
 			assert.Equal(t, 1, history.Times)
 			return errDown

@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // bodyOnly is an app's marshaler that ignores metadata.
@@ -41,7 +41,7 @@ func TestRetriesEndWithAMarshalerThatIgnoresMetadata(t *testing.T) {
 	testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "m-1", Headers: amqp091.Table{"trace": "abc"}, Body: []byte("order")})
 	letter := testapp.Take(t, queue+".dead", 1)[0]
 	assert.Equal(t, map[string]int{"m-1": 3}, calls.Counts())
-	assert.Equal(t, string(middleware.DeadReasonExhausted), letter.Headers[middleware.DeadReasonKey])
+	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[retry.DeadReasonKey])
 	assert.Equal(t, "abc", letter.Headers["trace"], "a header that the app's marshaler ignores is kept")
 	assert.Equal(t, "m-1", letter.MessageId)
 }
@@ -59,7 +59,7 @@ func TestPriorityDoesNotDelayOthers(t *testing.T) {
 	calls := make(chan call, 10)
 	a.Handle(queue, 2, func(msg *message.Message) error {
 		calls <- call{string(msg.Payload), time.Now()}
-		if _, retried := middleware.ReadRecord(msg.Metadata); retried {
+		if _, retried := retry.ReadRecord(msg.Metadata); retried {
 			return nil
 		}
 		return errDown
@@ -84,7 +84,7 @@ func failing(t *testing.T, tier time.Duration, remove func(channel *amqp091.Chan
 	a = testapp.New(t, testapp.Schedule(tier))
 	queue, processed = a.Queue("orders"), testapp.NewLedger()
 	a.Handle(queue, 4, func(msg *message.Message) error {
-		if _, retried := middleware.ReadRecord(msg.Metadata); !retried {
+		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 			return errDown
 		}
 		processed.Add(msg.UUID)

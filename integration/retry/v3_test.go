@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Tests of features that only v3 has.
@@ -32,7 +33,7 @@ func TestTopicConfig(t *testing.T) {
 	queue := a.Queue("orders")
 	done := testapp.NewLedger()
 	a.Handle("orders.*", 1, func(msg *message.Message) error {
-		if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 1 || msg.UUID == testapp.ID(0) {
+		if record, _ := retry.ReadRecord(msg.Metadata); record.Failures < 1 || msg.UUID == testapp.ID(0) {
 			return errDown
 		}
 		done.Add(msg.UUID)
@@ -42,7 +43,7 @@ func TestTopicConfig(t *testing.T) {
 	testapp.Send(t, "shop_"+a.Name, "orders.eu", testapp.Orders(10)...)
 	done.Wait(t, 9, 60*time.Second)
 	letter := testapp.Take(t, queue+".dead", 1)[0]
-	assert.Equal(t, string(middleware.DeadReasonExhausted), letter.Headers[middleware.DeadReasonKey])
+	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[retry.DeadReasonKey])
 	a.Settle(queue)
 	assert.Empty(t, done.Twice())
 }
@@ -54,7 +55,7 @@ func TestRedeliveredMarkIsNotCopied(t *testing.T) {
 	queue := a.Queue("orders")
 	deliveries := make(chan string, 10)
 	a.Handle(queue, 1, func(msg *message.Message) error {
-		record, _ := middleware.ReadRecord(msg.Metadata)
+		record, _ := retry.ReadRecord(msg.Metadata)
 		redelivered := amqpv3.IsMessageRedelivered(msg)
 		deliveries <- fmt.Sprintf("failures=%d redelivered=%t", record.Failures, redelivered)
 		if record.Failures == 0 && !redelivered {
@@ -88,7 +89,7 @@ func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
 	handler := func(mine *atomic.Int64, major string) message.NoPublishHandlerFunc {
 		return func(msg *message.Message) error {
 			mine.Add(1)
-			record, _ := middleware.ReadRecord(msg.Metadata)
+			record, _ := retry.ReadRecord(msg.Metadata)
 			if record.Failures > 0 && record.Handler[:2] != major {
 				handed.Add(1)
 			}
@@ -107,11 +108,11 @@ func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
 	failures, err := older.NewPublisher(a.Log)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, failures.Close()) })
-	retry, err := middleware.NewTieredRetry(older.TieredRetryConfig(failures), a.Log)
+	tiered, err := middleware.NewTieredRetry(older.TieredRetryConfig(failures), a.Log)
 	require.NoError(t, err)
 	subscriber, err := amqpv2.NewSubscriber(older.SubscriberConfig(), a.Log)
 	require.NoError(t, err)
-	a.Router.AddConsumerHandler("v2", queue, subscriber, handler(&v2, "v2")).AddMiddleware(retry.Middleware)
+	a.Router.AddConsumerHandler("v2", queue, subscriber, handler(&v2, "v2")).AddMiddleware(tiered.Middleware)
 	a.Router.AddConsumerHandler("v3", queue, a.Subscriber(), handler(&v3, "v3")).AddMiddleware(a.Retry.Middleware)
 	a.Run()
 	testapp.Send(t, "", queue, testapp.Orders(messages)...)

@@ -24,6 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // App is a router with its retries. Its queues and exchanges have names that no other test uses.
@@ -37,9 +38,9 @@ type App struct {
 	Log      *Log
 
 	Mu      sync.Mutex // guards the events
-	Retries []middleware.Event
-	Parks   []middleware.Event
-	Deaths  []middleware.Event
+	Retries []retry.Event
+	Parks   []retry.Event
+	Deaths  []retry.Event
 }
 
 // New returns an app that does not run yet.
@@ -68,15 +69,15 @@ func New(t testing.TB, change ...func(*config.BuilderConfig)) *App {
 	return a
 }
 
-func (a *App) observe(e middleware.Event) {
+func (a *App) observe(e retry.Event) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	switch e.Outcome {
-	case middleware.Retried:
+	case retry.Retried:
 		a.Retries = append(a.Retries, e)
-	case middleware.Parked:
+	case retry.Parked:
 		a.Parks = append(a.Parks, e)
-	case middleware.DeadLettered:
+	case retry.DeadLettered:
 		a.Deaths = append(a.Deaths, e)
 	}
 }

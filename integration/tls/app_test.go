@@ -17,7 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // ways contains the two fields of watermill-amqp's configuration for the TLS configuration.
@@ -45,7 +45,7 @@ func TestAppOverTLS(t *testing.T) {
 				if strings.HasSuffix(msg.UUID, "9") {
 					return backoff.Permanent(errDown)
 				}
-				if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 2 {
+				if record, _ := retry.ReadRecord(msg.Metadata); record.Failures < 2 {
 					return errDown
 				}
 				processed.Add(msg.UUID)

@@ -18,7 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errDown = errors.New("the payment service is down")
@@ -85,7 +85,7 @@ func TestRouterMiddlewareOfOneGroup(t *testing.T) {
 	done.Wait(t, messages-1, soon)
 	letter := testapp.Take(t, topic+"_analytics.dead", 1)[0]
 	assert.Equal(t, testapp.ID(0), letter.Headers["_watermill_message_uuid"])
-	assert.Equal(t, "analytics", letter.Headers[middleware.HandlerKey])
+	assert.Equal(t, "analytics", letter.Headers[retry.HandlerKey])
 	got["email"].Wait(t, messages, soon)
 	want := map[string]map[string]int{"email": {}, "analytics": {}}
 	for i := range messages {
@@ -227,7 +227,7 @@ func TestWithoutTheMiddleware(t *testing.T) {
 					return errDown
 				})
 				a.Router.AddConsumerHandler(fmt.Sprintf("with/%d", i), with, s, func(msg *message.Message) error {
-					if record, _ := middleware.ReadRecord(msg.Metadata); record.Failures < 3 {
+					if record, _ := retry.ReadRecord(msg.Metadata); record.Failures < 3 {
 						return errDown
 					}
 					done.Add(msg.UUID)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func (s suite[C, M]) readerFaultsAtOnce(t *testing.T) {
@@ -65,18 +65,18 @@ func (s suite[C, M]) readerNeedsOnlyTheApp(t *testing.T) {
 	first := amqp091.Table{exchangeHeader: "shop", routingKeyHeader: "eu", userIDHeader: "shop-user"}
 	for exchange, key := range map[string]string{"retry": "dead.orders_billing", "shop.retry": "dead.orders_billing", "": "orders_billing.dead"} {
 		for _, byBroker := range []bool{false, true} {
-			headers := amqp091.Table{middleware.FailuresKey: "2", middleware.TopicKey: "orders", middleware.DeadReasonKey: "exhausted"}
+			headers := amqp091.Table{retry.FailuresKey: "2", retry.TopicKey: "orders", retry.DeadReasonKey: "exhausted"}
 			for name, value := range first {
 				headers[name] = value
 			}
-			want := middleware.DeadReason("exhausted")
+			want := retry.DeadReason("exhausted")
 			if byBroker {
 				headers["x-death"] = []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders_billing"}}
 				want = "delivery_limit"
 			}
 			msg, err := letters.Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: exchange, RoutingKey: key, Headers: headers})
 			require.NoError(t, err)
-			record, known := middleware.ReadRecord(msg.Metadata)
+			record, known := retry.ReadRecord(msg.Metadata)
 			require.True(t, known)
 			assert.Equal(t, want, record.DeadReason)
 			if exchange == "" {

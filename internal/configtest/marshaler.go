@@ -18,7 +18,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Headers that the library adds to copies and hides from the app.
@@ -53,7 +53,7 @@ func (s suite[C, M]) foreignMessageSurvivesRetries(t *testing.T) {
 		msg.Metadata["retry_failures"] = "1"
 		p, err := marshaler.Marshal(msg)
 		require.NoError(t, err)
-		assert.NotContains(t, msg.Metadata["trace"], middleware.PropertiesKey)
+		assert.NotContains(t, msg.Metadata["trace"], retry.PropertiesKey)
 
 		want := amqp091.Publishing{
 			Headers: amqp091.Table{
@@ -71,7 +71,7 @@ func (s suite[C, M]) foreignMessageSurvivesRetries(t *testing.T) {
 		delivery = ComeBack(p)
 		delete(delivery.Headers, "retry_record")
 
-		msg.Metadata[middleware.DeadReasonKey] = "exhausted"
+		msg.Metadata[retry.DeadReasonKey] = "exhausted"
 		dead, err := marshaler.Marshal(msg)
 		require.NoError(t, err)
 		assert.EqualValues(t, 5, dead.Priority, "in a dead-letter queue nothing has to expire in order")
@@ -110,11 +110,11 @@ func (s suite[C, M]) recordAndHeadersSurviveAnyMarshaler(t *testing.T) {
 			for failures := range 4 {
 				msg, err := marshaler.Unmarshal(delivery)
 				require.NoError(t, err)
-				record, retried := middleware.ReadRecord(msg.Metadata)
+				record, retried := retry.ReadRecord(msg.Metadata)
 				require.Equal(t, failures > 0, retried)
 				require.Equal(t, failures, record.Failures)
-				msg.Metadata[middleware.FailuresKey] = strconv.Itoa(failures + 1)
-				msg.Metadata[middleware.TopicKey] = "orders"
+				msg.Metadata[retry.FailuresKey] = strconv.Itoa(failures + 1)
+				msg.Metadata[retry.TopicKey] = "orders"
 				p, err := marshaler.Marshal(msg)
 				require.NoError(t, err)
 				for key, value := range TypedHeaders {
@@ -157,7 +157,7 @@ func (s suite[C, M]) stockMarshalerIsAsAnyOther(t *testing.T) {
 				want, err := called.Unmarshal(delivery)
 				require.NoError(t, err)
 				assert.Equal(t, []any{want.UUID, want.Payload, want.Metadata}, []any{got.UUID, got.Payload, got.Metadata})
-				middleware.Record{Failures: 2, Topic: "orders", Reason: "down"}.Write(got.Metadata)
+				retry.Record{Failures: 2, Topic: "orders", Reason: "down"}.Write(got.Metadata)
 				want.Metadata = maps.Clone(got.Metadata)
 				copied, err := plain.Marshal(got)
 				require.NoError(t, err)
@@ -224,12 +224,12 @@ func (s suite[C, M]) emptyDeliveryIsAnError(t *testing.T) {
 func (s suite[C, M]) forgedHeadersAreIgnored(t *testing.T) {
 	marshaler := s.around(t, propertyReader{s.Stock(nil)})
 	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
-		userIDHeader: "admin", exchangeHeader: "amq.topic", routingKeyHeader: "all", middleware.PropertiesKey: "forged",
-		middleware.UnmarshalErrorKey: "forged", "retry_publish_id": "forged",
+		userIDHeader: "admin", exchangeHeader: "amq.topic", routingKeyHeader: "all", retry.PropertiesKey: "forged",
+		retry.UnmarshalErrorKey: "forged", "retry_publish_id": "forged",
 	}})
 	require.NoError(t, err)
 	assert.Equal(t, "shop/orders/", msg.Metadata["from"])
-	assert.NotContains(t, msg.Metadata, middleware.UnmarshalErrorKey)
+	assert.NotContains(t, msg.Metadata, retry.UnmarshalErrorKey)
 	assert.NotContains(t, msg.Metadata, "retry_publish_id")
 	p, err := marshaler.Marshal(msg)
 	require.NoError(t, err)
@@ -323,7 +323,7 @@ func (s suite[C, M]) marshalerErrorsAreBounded(t *testing.T) {
 			t.Run(name+", "+how, func(t *testing.T) {
 				msg, err := s.around(t, app).Unmarshal(Foreign())
 				require.NoError(t, err)
-				text, marked := msg.Metadata[middleware.UnmarshalErrorKey]
+				text, marked := msg.Metadata[retry.UnmarshalErrorKey]
 				assert.True(t, marked, "the middleware dead-letters it")
 				assert.LessOrEqual(t, len(text), 1100)
 				assert.True(t, utf8.ValidString(text))
@@ -338,8 +338,8 @@ func (s suite[C, M]) unreadableMessageIsMarked(t *testing.T) {
 			marshaler := s.around(t, app)
 			msg, err := marshaler.Unmarshal(Foreign())
 			require.NoError(t, err, "after an error the broker would deliver it again without end")
-			assert.Contains(t, msg.Metadata[middleware.UnmarshalErrorKey], "no JSON")
-			delete(msg.Metadata, middleware.UnmarshalErrorKey) // as the middleware does
+			assert.Contains(t, msg.Metadata[retry.UnmarshalErrorKey], "no JSON")
+			delete(msg.Metadata, retry.UnmarshalErrorKey) // as the middleware does
 			p, err := marshaler.Marshal(msg)
 			require.NoError(t, err)
 			assert.Equal(t, "order 1", string(p.Body))

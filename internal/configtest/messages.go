@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // payloadOnly is a marshaler that drops metadata.
@@ -49,7 +49,7 @@ func (s suite[C, M]) deadLettersAreRead(t *testing.T) {
 		Headers: amqp091.Table{"x-death": []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders_billing", "time": time.Unix(1, 0)}}},
 	})
 	require.NoError(t, err)
-	record, known := middleware.ReadRecord(msg.Metadata)
+	record, known := retry.ReadRecord(msg.Metadata)
 	require.True(t, known)
 	assert.EqualValues(t, "delivery_limit", record.DeadReason)
 	assert.Equal(t, record.Reason, msg.Metadata[poison.ReasonForPoisonedKey], "for readers of Watermill's poison queue")
@@ -66,11 +66,11 @@ func (s suite[C, M]) whereDeadLettersFailed(t *testing.T) {
 		poisonedTopic  string
 	}{
 		"a failure record": {
-			headers: amqp091.Table{middleware.FailuresKey: "3", middleware.TopicKey: "orders", middleware.HandlerKey: "billing"},
+			headers: amqp091.Table{retry.FailuresKey: "3", retry.TopicKey: "orders", retry.HandlerKey: "billing"},
 			topic:   "orders", handler: "billing", failures: 4, poisonedTopic: "orders",
 		},
 		"a record with a garbled count": {
-			headers: amqp091.Table{middleware.FailuresKey: "three", middleware.TopicKey: "orders", middleware.HandlerKey: "billing"},
+			headers: amqp091.Table{retry.FailuresKey: "three", retry.TopicKey: "orders", retry.HandlerKey: "billing"},
 			topic:   "orders", handler: "billing", failures: 1, poisonedTopic: "orders",
 		},
 		"only the keys of a poison queue": {
@@ -84,7 +84,7 @@ func (s suite[C, M]) whereDeadLettersFailed(t *testing.T) {
 			maps.Copy(headers, test.headers)
 			msg, err := letters.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry", RoutingKey: "dead.orders", Headers: headers})
 			require.NoError(t, err)
-			record, known := middleware.ReadRecord(msg.Metadata)
+			record, known := retry.ReadRecord(msg.Metadata)
 			require.True(t, known)
 			assert.Equal(t, test.topic, record.Topic)
 			assert.Equal(t, test.handler, record.Handler)
@@ -117,10 +117,10 @@ func (s suite[C, M]) deadReasonsOf(t *testing.T, prefix string) {
 	letter := func(headers amqp091.Table) amqp091.Delivery {
 		return amqp091.Delivery{Acknowledger: Settled{}, Exchange: prefix, RoutingKey: "dead.orders", Headers: headers}
 	}
-	read := func(t *testing.T, headers amqp091.Table) middleware.Record {
+	read := func(t *testing.T, headers amqp091.Table) retry.Record {
 		msg, err := letters.Unmarshal(letter(headers))
 		require.NoError(t, err)
-		record, known := middleware.ReadRecord(msg.Metadata)
+		record, known := retry.ReadRecord(msg.Metadata)
 		require.True(t, known)
 		return record
 	}
@@ -128,26 +128,26 @@ func (s suite[C, M]) deadReasonsOf(t *testing.T, prefix string) {
 	deadLettered := func(t *testing.T, headers amqp091.Table) amqp091.Table {
 		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: prefix + ".return", RoutingKey: "1s.orders", Headers: headers})
 		require.NoError(t, err)
-		msg.Metadata[middleware.FailuresKey], msg.Metadata[middleware.DeadReasonKey] = "4", string(middleware.DeadReasonExhausted)
+		msg.Metadata[retry.FailuresKey], msg.Metadata[retry.DeadReasonKey] = "4", string(retry.DeadReasonExhausted)
 		p, err := app.Marshal(msg)
 		require.NoError(t, err)
 		return p.Headers
 	}
 	t.Run("the broker's, with an older reason in the message", func(t *testing.T) {
-		record := read(t, amqp091.Table{middleware.DeadReasonKey: "older", "x-death": deaths("delivery_limit")})
-		assert.Equal(t, middleware.Record{
+		record := read(t, amqp091.Table{retry.DeadReasonKey: "older", "x-death": deaths("delivery_limit")})
+		assert.Equal(t, retry.Record{
 			Failures: 1, DeadReason: "delivery_limit", Reason: "the broker dead-lettered it from queue orders: delivery_limit",
 			FirstFailedAt: time.Unix(1700000002, 0).UTC(), LastFailedAt: time.Unix(1700000002, 0).UTC(),
 		}, record)
 	})
 	t.Run("the middleware's own", func(t *testing.T) {
-		headers := deadLettered(t, amqp091.Table{middleware.FailuresKey: "3", "x-death": deaths("expired"), "x-first-death-reason": "expired"})
+		headers := deadLettered(t, amqp091.Table{retry.FailuresKey: "3", "x-death": deaths("expired"), "x-first-death-reason": "expired"})
 		record := read(t, headers)
-		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
+		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
 		assert.Equal(t, 4, record.Failures)
 	})
 	t.Run("the middleware's own, published again as it is", func(t *testing.T) {
-		headers := deadLettered(t, amqp091.Table{middleware.FailuresKey: "3"})
+		headers := deadLettered(t, amqp091.Table{retry.FailuresKey: "3"})
 		headers["x-death"] = deaths("delivery_limit") // the broker dead-letters it later
 		record := read(t, headers)
 		assert.EqualValues(t, "delivery_limit", record.DeadReason)
@@ -155,10 +155,10 @@ func (s suite[C, M]) deadReasonsOf(t *testing.T, prefix string) {
 	})
 	t.Run("the broker's, published again as it is", func(t *testing.T) {
 		record := read(t, deadLettered(t, amqp091.Table{"x-death": deaths("delivery_limit"), "x-last-death-reason": "delivery_limit"}))
-		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
+		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
 	})
 	t.Run("redriven from the orphans, then dead", func(t *testing.T) { // x-death of an orphan is that of its tier
-		record := read(t, deadLettered(t, amqp091.Table{middleware.FailuresKey: "3", "x-death": deaths("expired")[1:]}))
-		assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason)
+		record := read(t, deadLettered(t, amqp091.Table{retry.FailuresKey: "3", "x-death": deaths("expired")[1:]}))
+		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Run runs all tests for a major and its NewBuilder.
@@ -209,10 +210,10 @@ func (s suite[C, M]) appConfigIsNotChanged(t *testing.T) {
 
 // undeclaredTiersAreRefused: no queue would bring the messages of such a tier back.
 func (s suite[C, M]) undeclaredTiersAreRefused(t *testing.T) {
-	retry := s.builder(t).TieredRetryConfig(gochannel.NewGoChannel(gochannel.Config{}, nil))
-	require.NoError(t, retry.Validate())
-	retry.Schedule = append(retry.Schedule, 7*time.Second)
-	assert.ErrorContains(t, retry.Validate(), "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [1s 5m])")
+	tiered := s.builder(t).TieredRetryConfig(gochannel.NewGoChannel(gochannel.Config{}, nil))
+	require.NoError(t, tiered.Validate())
+	tiered.Schedule = append(tiered.Schedule, 7*time.Second)
+	assert.ErrorContains(t, tiered.Validate(), "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [1s 5m])")
 }
 
 // stockPublisherIsRefused: no queue gets its copies. A wrapper is not seen.
@@ -319,11 +320,11 @@ func (s suite[C, M]) optionsReachTheTopology(t *testing.T) {
 }
 
 func (s suite[C, M]) destinationsAreRoutingKeys(t *testing.T) {
-	retry := s.builder(t, func(c *Config[C, M], _ Fields) { c.AMQP = s.PubSub(uri, "billing") }).TieredRetryConfig(nil)
-	to, err := retry.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: "orders", Tier: backoff.Tier(1500 * time.Millisecond)})
+	tiered := s.builder(t, func(c *Config[C, M], _ Fields) { c.AMQP = s.PubSub(uri, "billing") }).TieredRetryConfig(nil)
+	to, err := tiered.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: "orders", Tier: backoff.Tier(1500 * time.Millisecond)})
 	require.NoError(t, err)
-	assert.Equal(t, middleware.Destination{Topic: "1500ms.orders_billing", Queue: "orders_billing.retry.1500ms"}, to)
-	to, err = retry.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: "orders"})
+	assert.Equal(t, retry.Destination{Topic: "1500ms.orders_billing", Queue: "orders_billing.retry.1500ms"}, to)
+	to, err = tiered.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: "orders"})
 	require.NoError(t, err)
-	assert.Equal(t, middleware.Destination{Topic: "dead.orders_billing", Queue: "orders_billing.dead"}, to)
+	assert.Equal(t, retry.Destination{Topic: "dead.orders_billing", Queue: "orders_billing.dead"}, to)
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const root = "../.."
@@ -319,7 +319,7 @@ func wordFaults(text string, words map[string]string) (faults []string) {
 func TestDocsHaveTheRecordKeys(t *testing.T) {
 	t.Parallel()
 	page := read(t, "docs/outcomes.md")
-	for _, key := range middleware.RecordKeys() {
+	for _, key := range retry.RecordKeys() {
 		if !strings.Contains(page.text, "`"+key+"`") {
 			t.Errorf("%s does not have the key %s of the failure record", page.path, key)
 		}

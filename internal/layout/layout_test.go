@@ -36,14 +36,20 @@ var rules = []rule{
 		why:    "it computes delays: an app that needs only a schedule gets no dependency",
 	},
 	{
+		folder: "retry",
+		may:    []string{watermill, module + "/backoff"},
+		never:  []string{amqp091, amqpPubSub},
+		why:    "every user names these types, on every backend: they are data, and do nothing",
+	},
+	{
 		folder: "middleware",
-		may:    []string{watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/suspect", module + "/internal/warning"},
+		may:    []string{watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/suspect", module + "/internal/warning", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
 	},
 	{
 		folder: "letters",
-		may:    []string{watermill, module + "/middleware"},
+		may:    []string{watermill, module + "/middleware", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "the dead letters of all backends share it: code that gets a Store works on each of them",
 	},
@@ -75,7 +81,7 @@ var rules = []rule{
 	{
 		folder: "rabbitmq",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/internal/binding", module + "/internal/edge",
+			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/internal/binding", module + "/internal/edge",
 			module + "/internal/rabbitmq", module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/rota", module + "/internal/suspect", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
@@ -84,7 +90,7 @@ var rules = []rule{
 	{
 		folder: "rabbitmq/deadletter",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/rabbitmq/topology",
+			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/topology",
 			module + "/internal/rabbitmq/publisher", module + "/internal/lettertext", module + "/internal/warning", module + "/internal/rabbitmq/argument", module + "/internal/rabbitmq/dial",
 			module + "/internal/rabbitmq/headers", module + "/internal/rabbitmq/management", module + "/internal/rabbitmq/naming",
 			module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/refusal", module + "/internal/rabbitmq/socket",
@@ -95,7 +101,7 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/deadletter/page",
-		may:    []string{watermill, module + "/letters", module + "/middleware", module + "/rabbitmq/deadletter"},
+		may:    []string{watermill, module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/deadletter"},
 		never:  []string{amqpPubSub, module + "/config"},
 		why:    "it is HTTP over any letters.Store: what AMQP does belongs in the Store",
 	},
@@ -115,7 +121,7 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/headers",
 		may: []string{
-			watermill, amqp091, module + "/internal/binding", module + "/internal/edge", module + "/internal/warning", module + "/middleware",
+			watermill, amqp091, module + "/internal/binding", module + "/internal/edge", module + "/internal/warning", module + "/middleware", module + "/retry",
 			module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/dial",
 			module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/unfit",
 		},
@@ -133,13 +139,13 @@ var rules = []rule{
 	},
 	{
 		folder: "config",
-		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq"},
+		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/internal/edge", module + "/middleware", module + "/retry", module + "/rabbitmq"},
 		never:  []string{amqpPubSub + "/v3", module + "/configamqp3", module + "/rabbitmq/deadletter"},
 		why:    "it is the edge to watermill-amqp v2 and nothing else",
 	},
 	{
 		folder: "configamqp3",
-		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/internal/edge", module + "/middleware", module + "/rabbitmq"},
+		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/internal/edge", module + "/middleware", module + "/retry", module + "/rabbitmq"},
 		never:  []string{amqpPubSub + "/v2", module + "/config", module + "/rabbitmq/deadletter"},
 		why:    "it is the edge to watermill-amqp v3 and nothing else",
 	},
@@ -147,7 +153,7 @@ var rules = []rule{
 		folder: "internal/configtest",
 		may: []string{
 			watermill, amqp091, "github.com/stretchr/testify", module + "/backoff", module + "/internal/binding", module + "/internal/edge",
-			module + "/middleware", module + "/rabbitmq", module + "/internal/rabbitmq/publisher", module + "/rabbitmq/topology",
+			module + "/middleware", module + "/retry", module + "/rabbitmq", module + "/internal/rabbitmq/publisher", module + "/rabbitmq/topology",
 		},
 		never: []string{amqpPubSub},
 		why:   "the tests of all majors share it",
@@ -158,9 +164,9 @@ var rules = []rule{
 		never:  []string{amqpPubSub, module + "/middleware", module + "/rabbitmq"},
 		why:    "the packages on both of its sides import it",
 	},
-	{folder: "internal/subscriptions", may: []string{module + "/middleware"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
+	{folder: "internal/subscriptions", may: []string{module + "/middleware", module + "/retry"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
 	{folder: "internal/binding", may: []string{watermill, module + "/internal/gate"}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
-	{folder: "internal/lettertext", may: []string{watermill, module + "/middleware"}, never: []string{amqp091}, why: "the stores of dead letters of every backend share it"},
+	{folder: "internal/lettertext", may: []string{watermill, module + "/middleware", module + "/retry"}, never: []string{amqp091}, why: "the stores of dead letters of every backend share it"},
 	{folder: "internal/faults", never: []string{watermill, amqp091}, why: "it joins errors: the Connections of every backend share it"},
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
 	{folder: "internal/rota", never: []string{watermill, amqp091}, why: "it counts time: its tests run in virtual time"},
@@ -170,13 +176,13 @@ var rules = []rule{
 		folder: "example",
 		may: []string{
 			watermill, amqpPubSub, amqp091,
-			module + "/backoff", module + "/middleware", module + "/rabbitmq/topology", module + "/config", module + "/relay",
+			module + "/backoff", module + "/middleware", module + "/retry", module + "/rabbitmq/topology", module + "/config", module + "/relay",
 		},
 		why: "it imports only packages that a user imports",
 	},
 	{
 		folder: "example/orders",
-		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/relay"},
+		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/retry", module + "/relay"},
 		never:  []string{amqp091, amqpPubSub, module + "/config", module + "/internal/rabbitmq/publisher"},
 		why:    "the app is the same on every backend: each backend has one file for the differences",
 	},
@@ -184,7 +190,7 @@ var rules = []rule{
 		folder: "relay",
 		may: []string{
 			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext",
-			module + "/internal/subscriptions", module + "/internal/warning", module + "/letters", module + "/middleware",
+			module + "/internal/subscriptions", module + "/internal/warning", module + "/letters", module + "/middleware", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",
@@ -193,7 +199,7 @@ var rules = []rule{
 		folder: "retrytest",
 		may: []string{
 			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/subscriptions",
-			module + "/middleware", module + "/relay",
+			module + "/middleware", module + "/retry", module + "/relay",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "an app tests its retries with the code that it runs in production, without the client of a broker",

@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // UserAtHost is who runs this process.
@@ -25,12 +25,12 @@ func UserAtHost() string {
 }
 
 // Texts returns the texts of a failure record that cannot be read as a whole.
-func Texts(metadata message.Metadata) middleware.Record {
-	return middleware.Record{
-		DeadReason: middleware.DeadReason(metadata[middleware.DeadReasonKey]), Reason: metadata[middleware.ReasonKey],
-		ErrorType: metadata[middleware.ErrorTypeKey], Topic: metadata[middleware.TopicKey], Handler: metadata[middleware.HandlerKey],
-		Subscriber: metadata[poison.PoisonedSubscriberKey], Traceparent: metadata[middleware.TraceparentKey],
-		LeftOff: metadata[middleware.LeftOffKey],
+func Texts(metadata message.Metadata) retry.Record {
+	return retry.Record{
+		DeadReason: retry.DeadReason(metadata[retry.DeadReasonKey]), Reason: metadata[retry.ReasonKey],
+		ErrorType: metadata[retry.ErrorTypeKey], Topic: metadata[retry.TopicKey], Handler: metadata[retry.HandlerKey],
+		Subscriber: metadata[poison.PoisonedSubscriberKey], Traceparent: metadata[retry.TraceparentKey],
+		LeftOff: metadata[retry.LeftOffKey],
 	}
 }
 
@@ -39,7 +39,7 @@ const maxTraceparent = 128
 
 // Traceparent is what a redrive keeps of a failure record, so that the next attempt leads to the last one before. It is empty for a text
 // that no middleware has written. Without the count beside it, it is no record: the message counts as one that never failed.
-func Traceparent(record middleware.Record) string {
+func Traceparent(record retry.Record) string {
 	if len(record.Traceparent) > maxTraceparent {
 		return ""
 	}

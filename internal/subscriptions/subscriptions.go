@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // List is the subscriptions of one Connection. The zero value is ready for use. It is safe for concurrent use.
@@ -20,7 +20,7 @@ type List struct {
 // Subscription is one subscription in a List.
 type Subscription struct {
 	list   *List
-	health middleware.SubscriptionHealth
+	health retry.SubscriptionHealth
 }
 
 // Begin adds a subscription that consumes. It replaces a failed one of the same name and topic.
@@ -32,7 +32,7 @@ func (l *List) Begin(name, topic string) *Subscription {
 			delete(l.all, s)
 		}
 	}
-	s := &Subscription{list: l, health: middleware.SubscriptionHealth{
+	s := &Subscription{list: l, health: retry.SubscriptionHealth{
 		Name: name, Topic: topic, Queue: topic, Consuming: true, Since: time.Now(),
 	}}
 	if l.all == nil {
@@ -68,14 +68,14 @@ func (s *Subscription) End() {
 }
 
 // Health returns the state of all subscriptions, sorted by name and topic.
-func (l *List) Health() []middleware.SubscriptionHealth {
+func (l *List) Health() []retry.SubscriptionHealth {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var all []middleware.SubscriptionHealth
+	var all []retry.SubscriptionHealth
 	for s := range l.all {
 		all = append(all, s.health)
 	}
-	slices.SortFunc(all, func(a, b middleware.SubscriptionHealth) int {
+	slices.SortFunc(all, func(a, b retry.SubscriptionHealth) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Topic, b.Topic))
 	})
 	return all

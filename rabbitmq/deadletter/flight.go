@@ -17,7 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // flights bounds the letters that are sent and not yet confirmed: in number and, by their places, in bytes.
@@ -74,7 +74,7 @@ func (r *redrive) publishing(d *amqp091.Delivery, l *letters.Letter, to destinat
 	if to.exchange != "" {
 		return same(d), nil
 	}
-	entry := middleware.Redrive{Run: r.id, At: time.Now(), By: r.options.By, Note: r.options.Note}
+	entry := retry.Redrive{Run: r.id, At: time.Now(), By: r.options.By, Note: r.options.Note}
 	p := fresh(d, l, r.store.prefix, entry, r.user)
 	if reason := headers.RawReason(d.Headers); reason != "" && l.Kind == letters.Library {
 		return r.store.marshal(l, p, reason)

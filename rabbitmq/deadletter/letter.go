@@ -18,7 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // read returns the letter of a delivery from a queue. The name of the queue decides the target of a letter, and for an orphan the routing
@@ -26,14 +26,14 @@ import (
 func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Letter {
 	record := headers.RecordOf(d.Headers)
 	l := &letters.Letter{Queue: queue, Payload: d.Body}
-	l.Redriven, _ = middleware.ReadRedriven(record)
+	l.Redriven, _ = retry.ReadRedriven(record)
 	if work, dead := strings.CutSuffix(queue, naming.DeadQueue("")); dead {
 		l.Target = work
 	}
 	death, byBroker := headers.NewestDeath(d.Headers)
 	poisoned, isPoison := record[poison.ReasonForPoisonedKey]
 	known := false
-	l.Record, known = middleware.ReadRecord(record)
+	l.Record, known = retry.ReadRecord(record)
 	switch {
 	case queue == prefix.Orphans():
 		l.Kind = letters.Orphan
@@ -41,7 +41,7 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 	case byBroker: // a tier that dead-letters, too: the middleware publishes without x-death
 		l.Kind = letters.Broker
 		l.Record = headers.RecordOfDeath(record, death)
-	case record[middleware.DeadReasonKey] != "":
+	case record[retry.DeadReasonKey] != "":
 		l.Kind = letters.Library
 		if !known { // it was cut to fit into a frame, or it is garbled
 			l.Record = lettertext.Texts(record)

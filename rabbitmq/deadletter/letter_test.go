@@ -13,7 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -50,9 +50,9 @@ func deathOf(queue, reason, exchange, key string) []any {
 // libraryHeaders are those of a dead letter of the middleware.
 func libraryHeaders() amqp091.Table {
 	metadata := message.Metadata{}
-	middleware.Record{
+	retry.Record{
 		Failures: 3, FirstFailedAt: firstFailed, LastFailedAt: lastFailed, Reason: "down", ErrorType: "*net.OpError", Topic: "orders",
-		Handler: "billing", Subscriber: "amqp.Subscriber", DeadReason: middleware.DeadReasonExhausted,
+		Handler: "billing", Subscriber: "amqp.Subscriber", DeadReason: retry.DeadReasonExhausted,
 	}.Write(metadata)
 	table := amqp091.Table{
 		"_watermill_message_uuid": uuid, "trace": "abc", "number": int64(7), "retry_publish_id": "p1",
@@ -73,9 +73,9 @@ func TestReadALetterOfTheLibrary(t *testing.T) {
 	l := read(d, "orders.dead", naming.Default)
 	assert.Equal(t, &letters.Letter{
 		ID: uuid, Queue: "orders.dead", Target: "orders", Kind: letters.Library,
-		Record: middleware.Record{
+		Record: retry.Record{
 			Failures: 3, FirstFailedAt: firstFailed, LastFailedAt: lastFailed, Reason: "down", ErrorType: "*net.OpError", Topic: "orders",
-			Handler: "billing", Subscriber: "amqp.Subscriber", DeadReason: middleware.DeadReasonExhausted,
+			Handler: "billing", Subscriber: "amqp.Subscriber", DeadReason: retry.DeadReasonExhausted,
 		},
 		Metadata: message.Metadata{"trace": "abc"}, Headers: map[string]any{"number": int64(7)}, Payload: []byte("{}"),
 		Properties: map[string]string{
@@ -95,7 +95,7 @@ func TestReadALetterOfTheBroker(t *testing.T) {
 	l := read(d, "orders.dead", naming.Default)
 	assert.Equal(t, letters.Broker, l.Kind)
 	assert.Equal(t, "orders", l.Target)
-	assert.Equal(t, middleware.Record{
+	assert.Equal(t, retry.Record{
 		Failures: 1, FirstFailedAt: died, LastFailedAt: died, DeadReason: "delivery_limit",
 		Reason: "the broker dead-lettered it from queue orders: delivery_limit",
 	}, l.Record)
@@ -123,7 +123,7 @@ func TestReadALetterOfAPoisonQueue(t *testing.T) {
 		"_watermill_message_uuid": uuid, "reason_poisoned": "no money", "topic_poisoned": "orders", "handler_poisoned": "billing",
 		"subscriber_poisoned": "amqp.Subscriber", "trace": "abc",
 	}}
-	want := middleware.Record{Reason: "no money", Topic: "orders", Handler: "billing", Subscriber: "amqp.Subscriber"}
+	want := retry.Record{Reason: "no money", Topic: "orders", Handler: "billing", Subscriber: "amqp.Subscriber"}
 	l := read(d, "poison", naming.Default)
 	assert.Equal(t, letters.Poison, l.Kind)
 	assert.Equal(t, "orders", l.Target)
@@ -208,13 +208,13 @@ func TestReadWhatIsLeftOfARecord(t *testing.T) {
 	d := &amqp091.Delivery{Exchange: "retry", RoutingKey: "dead.orders", Headers: amqp091.Table{"retry_dead_reason": "too_large"}}
 	l := read(d, "orders.dead", naming.Default)
 	assert.Equal(t, letters.Library, l.Kind)
-	assert.Equal(t, middleware.Record{DeadReason: middleware.DeadReasonTooLarge}, l.Record)
+	assert.Equal(t, retry.Record{DeadReason: retry.DeadReasonTooLarge}, l.Record)
 
 	d.Headers = libraryHeaders()
 	d.Headers["retry_failures"] = "many"
 	l = read(d, "orders.dead", naming.Default)
-	assert.Equal(t, middleware.Record{
-		Reason: "down", ErrorType: "*net.OpError", Topic: "orders", Handler: "billing", Subscriber: "amqp.Subscriber", DeadReason: middleware.DeadReasonExhausted,
+	assert.Equal(t, retry.Record{
+		Reason: "down", ErrorType: "*net.OpError", Topic: "orders", Handler: "billing", Subscriber: "amqp.Subscriber", DeadReason: retry.DeadReasonExhausted,
 	}, l.Record, "garbled")
 }
 
@@ -237,7 +237,7 @@ func TestHostileHeadersNameNoTarget(t *testing.T) {
 		for queue, target := range map[string]string{"orders.dead": "orders", "anything": "", "retry.orphans": "forged"} {
 			l := read(d, queue, naming.Default)
 			assert.Equal(t, target, l.Target, "%s in %s", name, queue)
-			_ = fresh(d, l, naming.Default, middleware.Redrive{By: name}, "guest")
+			_ = fresh(d, l, naming.Default, retry.Redrive{By: name}, "guest")
 			_ = same(d)
 		}
 	}
@@ -258,7 +258,7 @@ func FuzzRead(f *testing.F) {
 			require.NotEmpty(t, l.ID)
 			_, err := json.Marshal(l)
 			require.NoError(t, err)
-			for _, p := range []amqp091.Publishing{fresh(d, l, naming.Default, middleware.Redrive{}, "guest"), same(d)} {
+			for _, p := range []amqp091.Publishing{fresh(d, l, naming.Default, retry.Redrive{}, "guest"), same(d)} {
 				require.NoError(t, p.Headers.Validate())
 				require.Equal(t, body, p.Body)
 			}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // longestText is how many bytes of a body a line also has as text, for readers of the file.
@@ -26,17 +26,17 @@ const maxShortString = 255
 
 // exported is a line of JSON. ID, Target, Kind, Record and Text are for readers of the file: parseLine ignores them.
 type exported struct {
-	ID         string            `json:"id"`
-	Queue      string            `json:"queue"`
-	Target     string            `json:"target,omitzero"`
-	Kind       letters.Kind      `json:"kind"`
-	Record     middleware.Record `json:"record"`
-	Exchange   string            `json:"exchange"`
-	RoutingKey string            `json:"routing_key"`
-	Properties map[string]any    `json:"properties"`
-	Headers    json.RawMessage   `json:"headers"`
-	Body       []byte            `json:"body"`
-	Text       string            `json:"text,omitzero"`
+	ID         string          `json:"id"`
+	Queue      string          `json:"queue"`
+	Target     string          `json:"target,omitzero"`
+	Kind       letters.Kind    `json:"kind"`
+	Record     retry.Record    `json:"record"`
+	Exchange   string          `json:"exchange"`
+	RoutingKey string          `json:"routing_key"`
+	Properties map[string]any  `json:"properties"`
+	Headers    json.RawMessage `json:"headers"`
+	Body       []byte          `json:"body"`
+	Text       string          `json:"text,omitzero"`
 }
 
 // appendLine appends a letter as one line of JSON.

@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // fresh returns what a redrive of a dead letter publishes to its work queue: the message as its handler got it the first time, and the
@@ -22,7 +22,7 @@ import (
 //
 // The body of a raw dead letter is the payload, and its headers are the metadata: marshal makes the message of it.
 func fresh(
-	d *amqp091.Delivery, l *letters.Letter, prefix naming.Prefix, entry middleware.Redrive, user string,
+	d *amqp091.Delivery, l *letters.Letter, prefix naming.Prefix, entry retry.Redrive, user string,
 ) amqp091.Publishing {
 	if entry.Failures == 0 && entry.DeadReason == "" && entry.Reason == "" {
 		entry.Failures, entry.DeadReason, entry.Reason = l.Record.Failures, l.Record.DeadReason, l.Record.Reason
@@ -30,9 +30,9 @@ func fresh(
 	was := original(d, prefix)
 	p := publishing(&was)
 	p.Headers = was.Headers
-	p.Headers[middleware.RedrivenKey] = l.Redriven.Add(entry).String()
+	p.Headers[retry.RedrivenKey] = l.Redriven.Add(entry).String()
 	if traceparent := lettertext.Traceparent(l.Record); traceparent != "" {
-		p.Headers[middleware.TraceparentKey] = traceparent
+		p.Headers[retry.TraceparentKey] = traceparent
 	}
 	if exchange := l.Properties["exchange"]; exchange != "" && (l.Kind == letters.Library || l.Kind == letters.Broker) {
 		headers.SetOrigin(p.Headers, exchange, l.Properties["routing_key"])

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // full is a delivery with every property.
@@ -34,16 +34,16 @@ func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
 	l := read(d, "orders.dead", naming.Default)
 	at := time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC)
 
-	p := fresh(d, l, naming.Default, middleware.Redrive{Run: "run", At: at, By: "me", Note: "edited"}, "web")
+	p := fresh(d, l, naming.Default, retry.Redrive{Run: "run", At: at, By: "me", Note: "edited"}, "web")
 
-	history, found := middleware.ReadRedriven(message.Metadata{middleware.RedrivenKey: p.Headers[middleware.RedrivenKey].(string)})
+	history, found := retry.ReadRedriven(message.Metadata{retry.RedrivenKey: p.Headers[retry.RedrivenKey].(string)})
 	require.True(t, found)
-	assert.Equal(t, middleware.Redriven{Times: 1, Redrives: []middleware.Redrive{{
+	assert.Equal(t, retry.Redriven{Times: 1, Redrives: []retry.Redrive{{
 		Run: "run", At: at.Truncate(time.Millisecond), By: "me", Note: "edited", Failures: l.Record.Failures, DeadReason: l.Record.DeadReason, Reason: l.Record.Reason,
 	}}}, history)
 	want := everyType()
 	want["trace"], want["number"], want["_watermill_message_uuid"] = "abc", int64(7), uuid
-	want[middleware.RedrivenKey] = p.Headers[middleware.RedrivenKey]
+	want[retry.RedrivenKey] = p.Headers[retry.RedrivenKey]
 	want["retry_exchange"], want["retry_routing_key"] = "shop", "eu.orders"
 	assert.Equal(t, want, p.Headers)
 	p.Headers = nil
@@ -53,9 +53,9 @@ func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
 	}, p)
 	assert.Equal(t, before, d.Headers, "the delivery is as before")
 
-	d.Headers[middleware.RedrivenKey] = history.String()
-	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, middleware.Redrive{Run: "second", Failures: 9}, "another")
-	history, _ = middleware.ReadRedriven(message.Metadata{middleware.RedrivenKey: p.Headers[middleware.RedrivenKey].(string)})
+	d.Headers[retry.RedrivenKey] = history.String()
+	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, retry.Redrive{Run: "second", Failures: 9}, "another")
+	history, _ = retry.ReadRedriven(message.Metadata{retry.RedrivenKey: p.Headers[retry.RedrivenKey].(string)})
 	assert.Equal(t, 2, history.Times)
 	assert.Equal(t, 9, history.Redrives[1].Failures, "the caller's")
 	assert.Empty(t, p.UserId, "of another user the broker closes the channel")
@@ -68,10 +68,10 @@ func TestFreshKeepsTheTrace(t *testing.T) {
 	for text, want := range map[string]any{traceparent: traceparent, "": nil, strings.Repeat("x", 129): nil} {
 		for _, count := range []string{"3", "garbled"} {
 			d := full(libraryHeaders())
-			d.Headers[middleware.FailuresKey], d.Headers[middleware.TraceparentKey] = count, text
-			p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, middleware.Redrive{}, "web")
-			assert.Equal(t, want, p.Headers[middleware.TraceparentKey])
-			assert.NotContains(t, p.Headers, middleware.FailuresKey)
+			d.Headers[retry.FailuresKey], d.Headers[retry.TraceparentKey] = count, text
+			p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, retry.Redrive{}, "web")
+			assert.Equal(t, want, p.Headers[retry.TraceparentKey])
+			assert.NotContains(t, p.Headers, retry.FailuresKey)
 		}
 	}
 }
@@ -81,11 +81,11 @@ func TestFreshRestoresThePriority(t *testing.T) {
 	d := &amqp091.Delivery{
 		Exchange: "retry", RoutingKey: "dead.orders", Headers: amqp091.Table{"retry_priority": byte(8)}, UserId: "guest",
 	}
-	p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, middleware.Redrive{}, "guest")
+	p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, retry.Redrive{}, "guest")
 	assert.EqualValues(t, 8, p.Priority)
 	assert.Equal(t, "guest", p.UserId)
 	d.Headers["retry_user_id"] = "web"
-	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, middleware.Redrive{}, "guest")
+	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, retry.Redrive{}, "guest")
 	assert.Empty(t, p.UserId, "the property is that of the copy")
 }
 
@@ -112,7 +112,7 @@ func TestARedriveBelievesNoForgedUser(t *testing.T) {
 				d.Headers["x-death"] = row.death
 			}
 			l := read(d, "orders.dead", naming.Default)
-			p := fresh(d, l, naming.Default, middleware.Redrive{}, "guest")
+			p := fresh(d, l, naming.Default, retry.Redrive{}, "guest")
 			assert.Equal(t, row.user, p.UserId)
 			assert.Equal(t, row.user, l.Properties["user_id"], "and none is shown")
 			assert.Equal(t, row.priority, p.Priority)

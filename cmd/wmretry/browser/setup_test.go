@@ -33,6 +33,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -147,12 +148,12 @@ func (s *shop) old(number int) {
 	require.NoError(s.t, err)
 	first := time.Now().Add(time.Duration(number)*time.Minute - 3*time.Hour).UTC().Truncate(time.Minute)
 	metadata := message.Metadata{"_watermill_message_uuid": fmt.Sprintf("01926c5e-order-%d", 4711+number), "customer": "grace", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
-	middleware.Redriven{}.Add(middleware.Redrive{
+	retry.Redriven{}.Add(retry.Redrive{
 		At: first.Add(-40 * time.Minute), By: "ada@ops", Note: "after the outage", Failures: 5, DeadReason: "exhausted", Reason: "payments: 503 Service Unavailable",
 	}).Write(metadata)
-	middleware.Record{
+	retry.Record{
 		Failures: 5, Snoozes: 2, FirstFailedAt: first, LastFailedAt: first.Add(156 * time.Second), Topic: orders, Handler: "billing",
-		Reason: "payments: 503 Service Unavailable (request 7f3a9c, after 812ms)", ErrorType: "*payments.StatusError", DeadReason: middleware.DeadReasonExhausted,
+		Reason: "payments: 503 Service Unavailable (request 7f3a9c, after 812ms)", ErrorType: "*payments.StatusError", DeadReason: retry.DeadReasonExhausted,
 	}.Write(metadata)
 	headers := amqp091.Table{"attempt": int32(3), "express": true, "weight": 1.5, "ordered_at": first.Add(-3 * time.Hour)}
 	for key, value := range metadata {

@@ -24,6 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rota"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -51,7 +52,7 @@ type app struct {
 	metrics string // their address
 	log     *testapp.Log
 	router  *message.Router
-	watch   middleware.Observer
+	watch   retry.Observer
 }
 
 func startApp(t *testing.T) *app {
@@ -88,10 +89,10 @@ func (a *app) queue(base string) string { return base + "_" + a.prefix }
 func (a *app) settings() config.BuilderConfig {
 	b := config.BuilderConfig{
 		AMQP: amqp.NewDurableQueueConfig(broker.URL(a.t)), Schedule: backoff.Schedule{time.Second, time.Second}, Prefix: a.prefix,
-		Rules: []middleware.Rule{
-			{Name: "busy", If: middleware.Is(errBusy), Then: middleware.Snooze(time.Second)},
-			{Name: "withdrawn", If: middleware.Is(errObsolete), Then: middleware.Discard()},
-			{Name: "locked", If: middleware.Is(errLocked), Then: middleware.GiveBack()},
+		Rules: []retry.Rule{
+			{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
+			{Name: "withdrawn", If: retry.Is(errObsolete), Then: retry.Discard()},
+			{Name: "locked", If: retry.Is(errLocked), Then: retry.GiveBack()},
 		},
 	}
 	management := broker.Management(a.t)
@@ -161,7 +162,7 @@ func (a *app) handleOrders(connection *config.Connection) {
 		}
 	})
 	connection.AddConsumerHandler(a.router, "payment", a.queue("payments"), func(*message.Message) error { return errDown },
-		middleware.HandlerOptions{Breaker: &middleware.Breaker{Least: 1, Pause: 10 * time.Second}})
+		middleware.HandlerOptions{Breaker: &retry.Breaker{Least: 1, Pause: 10 * time.Second}})
 }
 
 // handleMails adds a handler that fails. The channel is closed at its first call.

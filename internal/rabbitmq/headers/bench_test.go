@@ -15,12 +15,13 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // BenchmarkRetry is one retry of a message: it comes back from its tier, and its copy is made.
 func BenchmarkRetry(b *testing.B) {
 	m := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
-	record := middleware.Record{
+	record := retry.Record{
 		Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now(), DueAt: time.Now(),
 		Reason: "measured", ErrorType: "*errors.errorString", Topic: "orders", Handler: "billing",
 	}
@@ -69,20 +70,20 @@ func (marshaling) Close() error { return nil }
 // router calls it, and the copy is made.
 func BenchmarkFailure(b *testing.B) {
 	m := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
-	retry, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
+	tiered, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
 		Publisher: marshaling{m}, Schedule: backoff.Constant(time.Second, 3),
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: naming.RetryKey(p.Topic, p.Tier), Queue: naming.Default.TierQueue(p.Topic, p.Tier)}, nil
+		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: naming.RetryKey(p.Topic, p.Tier), Queue: naming.Default.TierQueue(p.Topic, p.Tier)}, nil
 		},
-		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: "dead"}, nil
+		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: "dead"}, nil
 		},
 	}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	failed := errors.New("measured")
-	handler := retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failed })
+	handler := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failed })
 	first := amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: make([]byte, 512), Headers: amqp091.Table{publisher.UUIDHeader: "a"}}
 	done := make(chan error)
 	b.ReportAllocs()

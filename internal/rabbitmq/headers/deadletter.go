@@ -9,7 +9,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // deadLetterMarshaler gives the messages that the broker itself dead-lettered a failure record.
@@ -36,8 +36,8 @@ func (m *deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Mes
 	if err != nil {
 		return nil, err
 	}
-	delete(msg.Metadata, middleware.UnmarshalErrorKey) // a reader of dead letters gets the message as it is
-	if !dead {                                         // the middleware published it, without x-death
+	delete(msg.Metadata, retry.UnmarshalErrorKey) // a reader of dead letters gets the message as it is
+	if !dead {                                    // the middleware published it, without x-death
 		return msg, nil
 	}
 	RecordOfDeath(msg.Metadata, death).Write(msg.Metadata)
@@ -75,10 +75,10 @@ func NewestDeath(headers amqp091.Table) (amqp091.Table, bool) {
 }
 
 // RecordOfDeath returns the failure record of a message that the broker dead-lettered: the one that it had before, with one failure more.
-func RecordOfDeath(metadata message.Metadata, death amqp091.Table) middleware.Record {
-	record, known := middleware.ReadRecord(metadata)
+func RecordOfDeath(metadata message.Metadata, death amqp091.Table) retry.Record {
+	record, known := retry.ReadRecord(metadata)
 	if !known { // such as a garbled count: where the message failed can still be read
-		record.Topic, record.Handler = metadata[middleware.TopicKey], metadata[middleware.HandlerKey]
+		record.Topic, record.Handler = metadata[retry.TopicKey], metadata[retry.HandlerKey]
 	}
 	reason, _ := death["reason"].(string)
 	queue, _ := death["queue"].(string)
@@ -89,7 +89,7 @@ func RecordOfDeath(metadata message.Metadata, death amqp091.Table) middleware.Re
 	}
 	record.Failures++
 	record.LastFailedAt, record.DueAt = at, time.Time{}
-	record.DeadReason, record.ErrorType = middleware.DeadReason(reason), ""
+	record.DeadReason, record.ErrorType = retry.DeadReason(reason), ""
 	record.Reason = "the broker dead-lettered it from queue " + queue + ": " + reason
 	return record
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // recordHeader holds the failure record of a message that waits on a tier, as one header: the broker takes longer for a message
@@ -23,20 +23,20 @@ type field struct {
 
 // fields are the keys of the record of a message that waits, the most important first: Shrink removes the others from the end.
 var fields = [...]field{
-	{'n', middleware.FailuresKey},
-	{'t', middleware.TopicKey},
-	{'m', middleware.RemainingKey},
-	{'d', middleware.DueAtKey},
-	{'l', middleware.LastFailedAtKey},
-	{'f', middleware.FirstFailedAtKey},
-	{'a', middleware.FirstArrivedAtKey},
-	{'h', middleware.HandlerKey},
-	{'e', middleware.ErrorTypeKey},
-	{'r', middleware.ReasonKey},
+	{'n', retry.FailuresKey},
+	{'t', retry.TopicKey},
+	{'m', retry.RemainingKey},
+	{'d', retry.DueAtKey},
+	{'l', retry.LastFailedAtKey},
+	{'f', retry.FirstFailedAtKey},
+	{'a', retry.FirstArrivedAtKey},
+	{'h', retry.HandlerKey},
+	{'e', retry.ErrorTypeKey},
+	{'r', retry.ReasonKey},
 	{'u', delay.DelayedUntilKey},
 	{'w', delay.DelayedForKey},
-	{'s', middleware.SnoozesKey},
-	{'p', middleware.TraceparentKey},
+	{'s', retry.SnoozesKey},
+	{'p', retry.TraceparentKey},
 }
 
 // keptFields is how many of the fields Shrink never removes.
@@ -108,7 +108,7 @@ func (r *record) shrink(excess int) int {
 		value := r[i]
 		switch {
 		case value == "":
-		case fields[i].key == middleware.ReasonKey && excess < len(value):
+		case fields[i].key == retry.ReasonKey && excess < len(value):
 			r[i] = strings.ToValidUTF8(value[:len(value)-excess], "")
 			return 0
 		default:
@@ -122,33 +122,33 @@ func (r *record) shrink(excess int) int {
 // fieldOf returns the index of a key's field, or -1. It is a switch because that is faster than a map.
 func fieldOf(key string) int {
 	switch key {
-	case middleware.FailuresKey:
+	case retry.FailuresKey:
 		return 0
-	case middleware.TopicKey:
+	case retry.TopicKey:
 		return 1
-	case middleware.RemainingKey:
+	case retry.RemainingKey:
 		return 2
-	case middleware.DueAtKey:
+	case retry.DueAtKey:
 		return 3
-	case middleware.LastFailedAtKey:
+	case retry.LastFailedAtKey:
 		return 4
-	case middleware.FirstFailedAtKey:
+	case retry.FirstFailedAtKey:
 		return 5
-	case middleware.FirstArrivedAtKey:
+	case retry.FirstArrivedAtKey:
 		return 6
-	case middleware.HandlerKey:
+	case retry.HandlerKey:
 		return 7
-	case middleware.ErrorTypeKey:
+	case retry.ErrorTypeKey:
 		return 8
-	case middleware.ReasonKey:
+	case retry.ReasonKey:
 		return 9
 	case delay.DelayedUntilKey:
 		return 10
 	case delay.DelayedForKey:
 		return 11
-	case middleware.SnoozesKey:
+	case retry.SnoozesKey:
 		return 12
-	case middleware.TraceparentKey:
+	case retry.TraceparentKey:
 		return 13
 	}
 	return -1

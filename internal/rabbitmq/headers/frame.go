@@ -7,7 +7,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // fieldOverhead is what a string header needs in addition to its name and value: the name's length byte, the value's type byte
@@ -16,7 +16,7 @@ const fieldOverhead = 6
 
 // cuts are the keys of the failure record that Shrink may remove, in this order.
 var cuts = func() []string {
-	keys := middleware.RecordKeys()
+	keys := retry.RecordKeys()
 	slices.Reverse(keys)
 	return keys
 }()
@@ -25,9 +25,9 @@ var cuts = func() []string {
 // then keys of the record, the least important first, and shortens the reason if that is enough. The message's own headers stay. So do count and
 // topic, without which a message would be retried without end; a dead letter can lose them, too.
 func Shrink(publishing *amqp091.Publishing, excess int) {
-	if history, ok := publishing.Headers[middleware.RedrivenKey].(string); ok && excess > 0 {
-		delete(publishing.Headers, middleware.RedrivenKey)
-		excess -= len(middleware.RedrivenKey) + len(history) + fieldOverhead
+	if history, ok := publishing.Headers[retry.RedrivenKey].(string); ok && excess > 0 {
+		delete(publishing.Headers, retry.RedrivenKey)
+		excess -= len(retry.RedrivenKey) + len(history) + fieldOverhead
 	}
 	if text, ok := publishing.Headers[recordHeader].(string); ok {
 		if r, ok := unfold(text); ok {
@@ -40,9 +40,9 @@ func Shrink(publishing *amqp091.Publishing, excess int) {
 		publishing.Headers[rawHeader] = kept
 		excess -= len(text) - len(kept)
 	}
-	_, dead := publishing.Headers[middleware.DeadReasonKey]
+	_, dead := publishing.Headers[retry.DeadReasonKey]
 	for _, key := range cuts {
-		if !dead && (key == middleware.FailuresKey || key == middleware.TopicKey) {
+		if !dead && (key == retry.FailuresKey || key == retry.TopicKey) {
 			continue
 		}
 		value, ok := publishing.Headers[key].(string)
@@ -52,7 +52,7 @@ func Shrink(publishing *amqp091.Publishing, excess int) {
 		if excess <= 0 {
 			return
 		}
-		if key == middleware.ReasonKey && excess < len(value) {
+		if key == retry.ReasonKey && excess < len(value) {
 			publishing.Headers[key] = strings.ToValidUTF8(value[:len(value)-excess], "")
 			return
 		}

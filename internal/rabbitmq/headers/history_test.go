@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const history = `{"times":1,"redrives":[{"by":"ann@ops"}]}`
@@ -37,21 +37,21 @@ func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 	for name, app := range map[string]edge.Marshaler{
 		"drops metadata": bare{}, "keeps it": textual{}, "the stock one": edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader},
 	} {
-		for _, why := range []middleware.DeadReason{"", middleware.DeadReasonExhausted} {
+		for _, why := range []retry.DeadReason{"", retry.DeadReasonExhausted} {
 			m := headers.New(app, naming.Default)
 			msg, err := m.Unmarshal(amqp091.Delivery{
 				Acknowledger: configtest.Settled{}, RoutingKey: "orders",
-				Headers: amqp091.Table{publisher.UUIDHeader: "uuid-1", middleware.RedrivenKey: history, "number": int64(7)},
+				Headers: amqp091.Table{publisher.UUIDHeader: "uuid-1", retry.RedrivenKey: history, "number": int64(7)},
 			})
 			require.NoError(t, err, name)
-			assert.Equal(t, history, msg.Metadata[middleware.RedrivenKey], name)
-			_, retried := middleware.ReadRecord(msg.Metadata)
+			assert.Equal(t, history, msg.Metadata[retry.RedrivenKey], name)
+			_, retried := retry.ReadRecord(msg.Metadata)
 			assert.False(t, retried, "%s: it has no record", name)
 
-			middleware.Record{Failures: 1, Topic: "orders", DeadReason: why}.Write(msg.Metadata)
+			retry.Record{Failures: 1, Topic: "orders", DeadReason: why}.Write(msg.Metadata)
 			p, err := m.Marshal(msg)
 			require.NoError(t, err, name)
-			assert.Equal(t, history, p.Headers[middleware.RedrivenKey], "%s %s", name, why)
+			assert.Equal(t, history, p.Headers[retry.RedrivenKey], "%s %s", name, why)
 
 			back := configtest.ComeBack(p)
 			reader := m
@@ -61,8 +61,8 @@ func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 			}
 			again, err := reader.Unmarshal(back)
 			require.NoError(t, err, name)
-			assert.Equal(t, history, again.Metadata[middleware.RedrivenKey], "%s %s", name, why)
-			record, _ := middleware.ReadRecord(again.Metadata)
+			assert.Equal(t, history, again.Metadata[retry.RedrivenKey], "%s %s", name, why)
+			record, _ := retry.ReadRecord(again.Metadata)
 			assert.NotZero(t, record.Failures, name)
 		}
 	}
@@ -73,7 +73,7 @@ func TestShrinkRemovesTheHistoryFirst(t *testing.T) {
 	t.Parallel()
 	headersOf := func() amqp091.Table {
 		return amqp091.Table{
-			"app": strings.Repeat("a", 100), middleware.RedrivenKey: history, "retry_reason": "down", "retry_failures": "3", "retry_topic": "orders",
+			"app": strings.Repeat("a", 100), retry.RedrivenKey: history, "retry_reason": "down", "retry_failures": "3", "retry_topic": "orders",
 		}
 	}
 	for name, folded := range map[string]bool{"a dead letter": false, "one that waits": true} {
@@ -81,10 +81,10 @@ func TestShrinkRemovesTheHistoryFirst(t *testing.T) {
 		if folded {
 			p.Headers = headers.Fold(p.Headers)
 		} else {
-			p.Headers[middleware.DeadReasonKey] = "exhausted"
+			p.Headers[retry.DeadReasonKey] = "exhausted"
 		}
 		headers.Shrink(&p, 1)
-		assert.NotContains(t, p.Headers, middleware.RedrivenKey, name)
+		assert.NotContains(t, p.Headers, retry.RedrivenKey, name)
 		left := headers.Unfold(p.Headers)
 		assert.Equal(t, "down", left["retry_reason"], name)
 		headers.Shrink(&p, 1<<20)

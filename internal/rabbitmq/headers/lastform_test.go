@@ -11,7 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // writesUUID writes the UUID into a header, or the property message-id, and the metadata into headers.
@@ -38,14 +38,14 @@ func TestTheLastFormHasTheUUIDWhereTheMarshalerReadsIt(t *testing.T) {
 	for name, key := range map[string]string{"own header": "my_id", "message-id": "", "usual header": publisher.UUIDHeader} {
 		t.Run(name, func(t *testing.T) {
 			msg := message.NewMessage("id-1", []byte("order 1"))
-			record := middleware.Record{Failures: 1, DeadReason: middleware.DeadReasonRefused, LeftOff: "why"}
+			record := retry.Record{Failures: 1, DeadReason: retry.DeadReasonRefused, LeftOff: "why"}
 			record.Write(msg.Metadata)
 			msg.Metadata["same"] = msg.UUID
 			p, err := headers.New(writesUUID{key: key}, naming.Default).Marshal(msg)
 			require.NoError(t, err)
 			want := amqp091.Table{
-				middleware.FailuresKey: "1", middleware.DeadReasonKey: "refused",
-				middleware.LeftOffKey: "properties app-id; headers same: why",
+				retry.FailuresKey: "1", retry.DeadReasonKey: "refused",
+				retry.LeftOffKey: "properties app-id; headers same: why",
 			}
 			if key != "" {
 				want[key] = "id-1"

@@ -15,7 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // errPhantom: when the broker cancels a consumer, watermill-amqp reads an empty delivery from the closed channel. The error
@@ -36,7 +36,7 @@ type marshaler struct {
 }
 
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
-// A message that the app's marshaler cannot read has the metadata key middleware.UnmarshalErrorKey: watermill-amqp would answer
+// A message that the app's marshaler cannot read has the metadata key retry.UnmarshalErrorKey: watermill-amqp would answer
 // an error with a requeue, and the broker would deliver the message again at once, without end.
 func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler { return newMarshaler(app, prefix) }
 
@@ -73,7 +73,7 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 		for key, value := range s.strings() {
 			msg.Metadata[key] = value.(string)
 		}
-		msg.Metadata[middleware.UnmarshalErrorKey] = errorText(err)
+		msg.Metadata[retry.UnmarshalErrorKey] = errorText(err)
 	}
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
@@ -87,7 +87,7 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 		writeFolded(msg, folded)
 	}
 	if encoded := m.encodeProperties(&delivery, msg, raw, s); encoded != "" {
-		msg.Metadata[middleware.PropertiesKey] = encoded
+		msg.Metadata[retry.PropertiesKey] = encoded
 	}
 	return msg, nil
 }
@@ -184,7 +184,7 @@ func (m *marshaler) restore(delivery *amqp091.Delivery) {
 func (m *marshaler) restoreProperties(delivery *amqp091.Delivery, to amqp091.Table, ours bool) {
 	headers := delivery.Headers
 	if !ours {
-		if delivery.Exchange != "" || text(headers, middleware.RedrivenKey) == "" {
+		if delivery.Exchange != "" || text(headers, retry.RedrivenKey) == "" {
 			return
 		}
 		unfit.Restore(delivery, to, headers, false)
@@ -206,12 +206,12 @@ func (m *marshaler) restoreProperties(delivery *amqp091.Delivery, to amqp091.Tab
 // record of a message that waits is folded, and the app's marshaler does not see it: each of its keys would be copied three times.
 func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
 	var p properties
-	if encoded := msg.Metadata[middleware.PropertiesKey]; encoded != "" {
+	if encoded := msg.Metadata[retry.PropertiesKey]; encoded != "" {
 		p.decode(encoded)
 	}
 	var r record
 	rawReason := ""
-	_, dead := msg.Metadata[middleware.DeadReasonKey]
+	_, dead := msg.Metadata[retry.DeadReasonKey]
 	folds := false
 	if !dead {
 		for key, value := range msg.Metadata {
@@ -221,7 +221,7 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		}
 	}
 	rest := func(key, value string) bool { // is neither folded nor the marshaler's own
-		return key != middleware.PropertiesKey && (dead || value == "" || fieldOf(key) < 0)
+		return key != retry.PropertiesKey && (dead || value == "" || fieldOf(key) < 0)
 	}
 	if m.uuidKey != "" && !p.Raw {
 		publishing = m.writePlain(msg, rest)
@@ -251,10 +251,10 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		as = unfit.Dead
 	}
 	unfit.Move(&publishing, as, "")
-	if why := msg.Metadata[middleware.LeftOffKey]; dead && why != "" {
+	if why := msg.Metadata[retry.LeftOffKey]; dead && why != "" {
 		var off string
 		publishing, off = lastForm(publishing, msg, why)
-		msg.Metadata[middleware.LeftOffKey] = off // the middleware logs it
+		msg.Metadata[retry.LeftOffKey] = off // the middleware logs it
 	}
 	return publishing, nil
 }

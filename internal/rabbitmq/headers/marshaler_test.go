@@ -17,7 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestShrinkCutsTheRecordAndNotTheMessage(t *testing.T) {
@@ -80,7 +80,7 @@ func TestARecordInOneHeaderOrInManyIsTheSame(t *testing.T) {
 	read := func(exchange string, table amqp091.Table) message.Metadata {
 		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: exchange, RoutingKey: "1s.orders", Headers: table})
 		require.NoError(t, err)
-		delete(msg.Metadata, middleware.PropertiesKey)
+		delete(msg.Metadata, retry.PropertiesKey)
 		return msg.Metadata
 	}
 	for _, exchange := range []string{"retry.return", "retry", ""} {
@@ -95,10 +95,10 @@ func TestARecordInOneHeaderOrInManyIsTheSame(t *testing.T) {
 	p, err := m.Marshal(msg)
 	require.NoError(t, err)
 	assert.Equal(t, headers.Fold(many), p.Headers)
-	msg.Metadata[middleware.DeadReasonKey] = "exhausted"
+	msg.Metadata[retry.DeadReasonKey] = "exhausted"
 	p, err = m.Marshal(msg)
 	require.NoError(t, err)
-	many[middleware.DeadReasonKey] = "exhausted"
+	many[retry.DeadReasonKey] = "exhausted"
 	assert.Equal(t, many, p.Headers, "a dead letter has a header for each key")
 }
 
@@ -128,14 +128,14 @@ func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 func TestEveryRecordKeySurvivesAndCanBeCut(t *testing.T) {
 	m := headers.New(bodyOnly{}, naming.Default)
 	delivery := amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{}}
-	for _, key := range middleware.RecordKeys() {
+	for _, key := range retry.RecordKeys() {
 		delivery.Headers[key] = "of " + key
 	}
 	msg, err := m.Unmarshal(delivery)
 	require.NoError(t, err)
 	p, err := m.Marshal(msg)
 	require.NoError(t, err)
-	for _, key := range middleware.RecordKeys() {
+	for _, key := range retry.RecordKeys() {
 		assert.Equal(t, "of "+key, msg.Metadata[key])
 		assert.Equal(t, "of "+key, p.Headers[key])
 	}
@@ -241,7 +241,7 @@ func FuzzMarshaler(f *testing.F) {
 			if dead, _ := xDeath.([]any); len(dead) > 0 {
 				if death, ok := dead[0].(amqp091.Table); ok {
 					reason, _ := death["reason"].(string)
-					require.Equal(t, reason, msg.Metadata[middleware.DeadReasonKey], "the broker's reason")
+					require.Equal(t, reason, msg.Metadata[retry.DeadReasonKey], "the broker's reason")
 				}
 			}
 			_, err = letters.Marshal(msg)
@@ -254,9 +254,9 @@ func TestRecordReplacesAForeignHeaderOfAnotherType(t *testing.T) {
 	m := headers.New(textual{}, naming.Default)
 	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_failures": int64(7), "retry_due_at": int64(1)}})
 	require.NoError(t, err)
-	msg.Metadata[middleware.FailuresKey] = "1"
+	msg.Metadata[retry.FailuresKey] = "1"
 	p, err := m.Marshal(msg)
 	require.NoError(t, err)
 	assert.Equal(t, amqp091.Table{"retry_failures": "1", "retry_due_at": int64(1)}, headers.Unfold(p.Headers))
-	assert.NotContains(t, p.Headers, middleware.FailuresKey)
+	assert.NotContains(t, p.Headers, retry.FailuresKey)
 }

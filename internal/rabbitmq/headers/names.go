@@ -5,7 +5,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Headers of a copy, besides recordHeader and those of package unfit. They are read only from a delivery that came
@@ -22,8 +22,8 @@ const (
 // isTransport reports whether a header or metadata key belongs to the library. The app never sees such a header.
 func isTransport(key string) bool {
 	switch key {
-	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, middleware.PropertiesKey,
-		middleware.UnmarshalErrorKey:
+	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, retry.PropertiesKey,
+		retry.UnmarshalErrorKey:
 		return true
 	}
 	return unfit.IsKept(key)
@@ -32,8 +32,8 @@ func isTransport(key string) bool {
 // recordKeys are the keys of the failure record and of the history of redrives. They have to survive an app's marshaler that drops
 // metadata.
 var recordKeys = func() map[string]bool {
-	keys := map[string]bool{middleware.RedrivenKey: true}
-	for _, key := range middleware.RecordKeys() {
+	keys := map[string]bool{retry.RedrivenKey: true}
+	for _, key := range retry.RecordKeys() {
 		keys[key] = true
 	}
 	return keys

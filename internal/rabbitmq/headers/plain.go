@@ -6,7 +6,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // plainKey returns the header of the UUID if the app's marshaler is an edge.Plain, and if the header has no other meaning.
@@ -59,7 +59,7 @@ func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
 	s := borrow(nil)
 	defer s.giveBack()
 	if encoded := m.encodeProperties(delivery, msg, false, s); encoded != "" {
-		metadata[middleware.PropertiesKey] = encoded
+		metadata[retry.PropertiesKey] = encoded
 	}
 	return msg
 }

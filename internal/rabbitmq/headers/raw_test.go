@@ -19,7 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // enveloping puts the payload into an envelope. It does so until fault is set.
@@ -61,7 +61,7 @@ type unmarshalable struct{}
 func (unmarshalable) Error() string { panic(unmarshalable{}) }
 
 // failed returns a message that has failed, as the middleware publishes it, and its metadata before.
-func failed(t *testing.T, m edge.Marshaler, why middleware.DeadReason) (*message.Message, message.Metadata) {
+func failed(t *testing.T, m edge.Marshaler, why retry.DeadReason) (*message.Message, message.Metadata) {
 	t.Helper()
 	msg, err := m.Unmarshal(amqp091.Delivery{
 		Acknowledger: configtest.Settled{}, Exchange: "shop", RoutingKey: "eu", ContentType: "application/json", CorrelationId: "c-1",
@@ -69,7 +69,7 @@ func failed(t *testing.T, m edge.Marshaler, why middleware.DeadReason) (*message
 	})
 	require.NoError(t, err)
 	metadata := maps.Clone(msg.Metadata)
-	middleware.Record{Failures: 2, Topic: "orders", Handler: "billing", Reason: "down", DeadReason: why}.Write(msg.Metadata)
+	retry.Record{Failures: 2, Topic: "orders", Handler: "billing", Reason: "down", DeadReason: why}.Write(msg.Metadata)
 	return msg, metadata
 }
 
@@ -81,7 +81,7 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := headers.New(enveloping{fault: fault}, naming.Default)
-			msg, metadata := failed(t, m, middleware.DeadReasonExhausted)
+			msg, metadata := failed(t, m, retry.DeadReasonExhausted)
 			p, err := m.Marshal(msg)
 			require.NoError(t, err)
 			assert.Equal(t, "order 1", string(p.Body))
@@ -89,11 +89,11 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 			assert.Equal(t, "c-1", p.CorrelationId)
 			assert.EqualValues(t, amqp091.Persistent, p.DeliveryMode)
 			for key, value := range map[string]any{
-				publisher.UUIDHeader: "uuid-1", "trace": "abc", "number": int64(7), middleware.DeadReasonKey: "exhausted", "reason_poisoned": "down",
+				publisher.UUIDHeader: "uuid-1", "trace": "abc", "number": int64(7), retry.DeadReasonKey: "exhausted", "reason_poisoned": "down",
 			} {
 				assert.Equal(t, value, p.Headers[key], key)
 			}
-			assert.NotContains(t, p.Headers, middleware.PropertiesKey)
+			assert.NotContains(t, p.Headers, retry.PropertiesKey)
 			assert.LessOrEqual(t, len(p.Headers["retry_marshal_error"].(string)), 1100)
 
 			letter := configtest.ComeBack(p)
@@ -104,12 +104,12 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 				require.NoError(t, err, reader)
 				assert.Equal(t, "order 1", string(read.Payload), reader)
 				assert.Equal(t, "uuid-1", read.UUID, reader)
-				record, known := middleware.ReadRecord(read.Metadata)
+				record, known := retry.ReadRecord(read.Metadata)
 				require.True(t, known, reader)
-				assert.Equal(t, middleware.DeadReasonExhausted, record.DeadReason, reader)
+				assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason, reader)
 				assert.Equal(t, "down", record.Reason, reader)
 
-				for _, key := range middleware.RecordKeys() { // a redrive, after the app is repaired
+				for _, key := range retry.RecordKeys() { // a redrive, after the app is repaired
 					delete(read.Metadata, key)
 				}
 				again, err := headers.NewDeadLetters(enveloping{}).Marshal(read)
@@ -142,7 +142,7 @@ func TestOnlyADeadLetterIsRaw(t *testing.T) {
 		assert.True(t, (&publisher.PublishError{Err: publisher.ErrRefused, Cause: err}).Refused(), name)
 	}
 	m := headers.New(enveloping{fault: fmt.Errorf("registry: %w", os.ErrDeadlineExceeded)}, naming.Default)
-	msg, _ := failed(t, m, middleware.DeadReasonExhausted)
+	msg, _ := failed(t, m, retry.DeadReasonExhausted)
 	_, err := m.Marshal(msg)
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "a later try can succeed")
 	assert.False(t, (&publisher.PublishError{Err: publisher.ErrRefused, Cause: err}).Refused())

@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // routed puts exchange and routing key into the metadata, as apps with a topic exchange do.
@@ -47,7 +47,7 @@ func TestRedrivenMessageHasItsExchange(t *testing.T) {
 			delivery.Headers[key] = value
 		}
 		if test.history != nil {
-			delivery.Headers[middleware.RedrivenKey] = test.history
+			delivery.Headers[retry.RedrivenKey] = test.history
 		}
 		msg, err := headers.New(routed{}, naming.Default).Unmarshal(delivery)
 		require.NoError(t, err)
@@ -57,7 +57,7 @@ func TestRedrivenMessageHasItsExchange(t *testing.T) {
 		plain := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
 		msg, err = plain.Unmarshal(delivery)
 		require.NoError(t, err)
-		msg.Metadata[middleware.FailuresKey] = "1"
+		msg.Metadata[retry.FailuresKey] = "1"
 		waiting, err := plain.Marshal(msg)
 		require.NoError(t, err)
 		assert.Equal(t, test.copied, waiting.Headers["retry_exchange"], "the next copy, %s", name)

@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestWhatACopyCannotHaveComesBack: no copy has a part of the list, and the next delivery has each one that is kept.
@@ -33,9 +33,9 @@ func TestWhatACopyCannotHaveComesBack(t *testing.T) {
 			for range 3 {
 				msg, err := m.Unmarshal(next)
 				require.NoError(t, err)
-				msg.Metadata[middleware.FailuresKey] = "1"
+				msg.Metadata[retry.FailuresKey] = "1"
 				if dead != "" {
-					msg.Metadata[middleware.DeadReasonKey] = dead
+					msg.Metadata[retry.DeadReasonKey] = dead
 				}
 				p, err := m.Marshal(msg)
 				require.NoError(t, err)

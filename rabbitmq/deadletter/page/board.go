@@ -8,8 +8,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -50,7 +50,7 @@ type tierRow struct {
 }
 
 type handlerRow struct {
-	middleware.SubscriptionHealth
+	retry.SubscriptionHealth
 	ByHand bool // paused by Pause
 	Error  string
 }
@@ -156,7 +156,7 @@ func (o *overdue) look(status deadletter.Status, now time.Time) map[string]bool 
 }
 
 // handlerRows returns one row for each subscription.
-func handlerRows(health middleware.Health) (rows []handlerRow) {
+func handlerRows(health retry.Health) (rows []handlerRow) {
 	for _, subscription := range health.Subscriptions {
 		row := handlerRow{SubscriptionHealth: subscription, ByHand: slices.Contains(subscription.Paused, "paused")}
 		if subscription.LastError != nil && !subscription.Consuming {

@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -34,7 +35,7 @@ type Store interface {
 type Pauser interface {
 	Pause(handler string) error
 	Resume(handler string) error
-	Health() middleware.Health
+	Health() retry.Health
 }
 
 var (

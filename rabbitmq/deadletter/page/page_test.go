@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestBoardShowsDepths(t *testing.T) {
@@ -160,7 +160,7 @@ func TestLetterHasATimeline(t *testing.T) {
 	t.Parallel()
 	l := letter("order-1", "no route to host")
 	l.Record.Snoozes = 2
-	l.Redriven = middleware.Redriven{Times: 3, Redrives: []middleware.Redrive{{
+	l.Redriven = retry.Redriven{Times: 3, Redrives: []retry.Redrive{{
 		At: l.Record.FirstFailedAt.Add(-time.Hour), By: "ada@laptop", Note: "after the outage", Failures: 4, DeadReason: "expired", Reason: "host is down",
 	}}}
 	l.Headers = map[string]any{"attempt": int64(3), "at": l.DeadAt(), "raw": []byte{0, 255}, "nested": map[string]any{"a": []any{true}}, "none": nil}
@@ -222,10 +222,10 @@ func TestHostileLettersAreEscaped(t *testing.T) {
 	l.Metadata = message.Metadata{hostile: hostile}
 	l.Headers = map[string]any{hostile: map[string]any{hostile: hostile}}
 	l.Properties = map[string]string{hostile: hostile}
-	l.Redriven = middleware.Redriven{Times: 1, Redrives: []middleware.Redrive{{By: hostile, Note: hostile, Reason: hostile, DeadReason: hostile}}}
+	l.Redriven = retry.Redriven{Times: 1, Redrives: []retry.Redrive{{By: hostile, Note: hostile, Reason: hostile, DeadReason: hostile}}}
 	s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, func(c *page.Config) {
 		c.Queues = []string{hostile}
-		c.Pauser = &pauser{health: middleware.Health{Subscriptions: []middleware.SubscriptionHealth{{Name: hostile, Queue: hostile, Paused: []string{hostile}, LastError: errors.New(hostile)}}}}
+		c.Pauser = &pauser{health: retry.Health{Subscriptions: []retry.SubscriptionHealth{{Name: hostile, Queue: hostile, Paused: []string{hostile}, LastError: errors.New(hostile)}}}}
 	})
 	id := url.QueryEscape(hostile)
 	addresses := []string{"", "causes?queue=orders.dead", "letters?queue=orders.dead", "letter?queue=orders.dead&id=" + id,
@@ -300,7 +300,7 @@ func TestWorksUnderAnyPath(t *testing.T) {
 }
 
 type pauser struct {
-	health middleware.Health
+	health retry.Health
 	calls  []string
 	err    error
 }
@@ -313,11 +313,11 @@ func (p *pauser) Resume(handler string) error {
 	p.calls = append(p.calls, "resume "+handler)
 	return p.err
 }
-func (p *pauser) Health() middleware.Health { return p.health }
+func (p *pauser) Health() retry.Health { return p.health }
 
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
-	handlers := &pauser{health: middleware.Health{Subscriptions: []middleware.SubscriptionHealth{
+	handlers := &pauser{health: retry.Health{Subscriptions: []retry.SubscriptionHealth{
 		{Name: "billing", Queue: "orders", Consuming: true, InFlight: 3}, {Name: "mailing", Queue: "orders_mailing", Paused: []string{"failing", "paused"}},
 	}}}
 	s := setup(t, some(), func(c *page.Config) { c.Pauser = handlers })
@@ -345,7 +345,7 @@ func TestBoardShowsWhyAQueueHasNoConsumer(t *testing.T) {
 				s.Queues[0].Consumers, s.Queues[0].NoConsumer = 0, "its app is down"
 				return s, nil
 			}
-			c.Pauser = &pauser{health: middleware.Health{Subscriptions: []middleware.SubscriptionHealth{{Queue: of, Paused: []string{"failing"}}}}}
+			c.Pauser = &pauser{health: retry.Health{Subscriptions: []retry.SubscriptionHealth{{Queue: of, Paused: []string{"failing"}}}}}
 		})
 		assert.Contains(t, body(t, s.get(""), http.StatusOK), want)
 	}

@@ -9,15 +9,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var changes = []string{"redrive", "discard", "stop", "pause", "resume"}
 
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
-	handlers := &pauser{health: middleware.Health{Subscriptions: []middleware.SubscriptionHealth{{Name: "billing", Consuming: true}}}}
+	handlers := &pauser{health: retry.Health{Subscriptions: []retry.SubscriptionHealth{{Name: "billing", Consuming: true}}}}
 	s := setup(t, some(), func(c *page.Config) { c.AllowWrite, c.Pauser = false, handlers })
 	for _, change := range changes {
 		assert.Equal(t, http.StatusForbidden, s.post(change+"?queue=orders.dead&all=1&handler=billing", url.Values{"step": {"start"}}).Code, change)

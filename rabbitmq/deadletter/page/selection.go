@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // maxText is how many bytes of a parameter of a selection are accepted: an id, or a normalised reason.
@@ -29,7 +29,7 @@ func (p *Page) selected(r *http.Request) (selection, error) {
 	s := selection{Queue: query.Get("queue"), IDs: query["id"], All: query.Get("all") != ""}
 	if query.Get("cause") != "" {
 		s.Cause = &letters.Cause{
-			DeadReason: middleware.DeadReason(query.Get("dead_reason")), ErrorType: query.Get("error_type"), Reason: query.Get("reason"),
+			DeadReason: retry.DeadReason(query.Get("dead_reason")), ErrorType: query.Get("error_type"), Reason: query.Get("reason"),
 		}
 	}
 	for _, pick := range r.PostForm["pick"] {

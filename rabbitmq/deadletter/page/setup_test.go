@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const queue = "orders.dead"
@@ -127,9 +127,9 @@ func letter(id, reason string) *letters.Letter {
 	return &letters.Letter{
 		ID: id, Queue: queue, Target: "orders", Kind: letters.Library, Payload: []byte(`{"order":"` + id + `"}`),
 		Metadata: message.Metadata{"customer": "ada"},
-		Record: middleware.Record{
+		Record: retry.Record{
 			Failures: 5, FirstFailedAt: last.Add(-3 * time.Minute), LastFailedAt: last, Reason: reason, ErrorType: "*errors.errorString",
-			DeadReason: middleware.DeadReasonExhausted, Topic: "orders", Handler: "billing",
+			DeadReason: retry.DeadReasonExhausted, Topic: "orders", Handler: "billing",
 		},
 	}
 }

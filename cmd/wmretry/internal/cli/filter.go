@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // filterFlags are the flags that select letters.
@@ -38,7 +38,7 @@ func (f *filterFlags) add(c *cobra.Command, ids bool) {
 	flags.StringArrayVar(&f.metadata, "meta", nil, "only with this metadata, as key=value (may be repeated)")
 	_ = c.RegisterFlagCompletionFunc("dead-reason", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var reasons []string
-		for _, reason := range middleware.DeadReasons() {
+		for _, reason := range retry.DeadReasons() {
 			reasons = append(reasons, string(reason))
 		}
 		return reasons, cobra.ShellCompDirectiveNoFileComp

@@ -13,9 +13,9 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // queues are a work queue and its dead letters, declared as the library does.
@@ -91,9 +91,9 @@ func (q *queues) fill(ctx context.Context, letters, size int) error {
 func letter(i int, body []byte) amqp091.Publishing {
 	at := time.Now().Add(-time.Hour)
 	metadata := message.Metadata{}
-	middleware.Record{
+	retry.Record{
 		Failures: 5, FirstFailedAt: at, LastFailedAt: at.Add(time.Minute), Topic: "orders", Handler: "ship", Subscriber: "rabbitmq.Subscriber",
-		Reason: "dial 10.0.0." + strconv.Itoa(i%250) + ":5432: connection refused", ErrorType: "*net.OpError", DeadReason: middleware.DeadReasonExhausted,
+		Reason: "dial 10.0.0." + strconv.Itoa(i%250) + ":5432: connection refused", ErrorType: "*net.OpError", DeadReason: retry.DeadReasonExhausted,
 	}.Write(metadata)
 	headers := amqp091.Table{"_watermill_message_uuid": fmt.Sprintf("%08d-0000-4000-8000-000000000000", i), "customer": strconv.Itoa(i % 1000)}
 	for key, value := range metadata {

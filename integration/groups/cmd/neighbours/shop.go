@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const tier = 5 * time.Second
@@ -85,7 +86,7 @@ func (s *shop) consume(uri string, arguments amqp091.Table, queues ...string) (*
 
 func (s *shop) handle(queue string, msg *message.Message) error {
 	now := time.Now()
-	record, _ := middleware.ReadRecord(msg.Metadata)
+	record, _ := retry.ReadRecord(msg.Metadata)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.move = now

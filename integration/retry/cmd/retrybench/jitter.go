@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -46,7 +47,7 @@ func newWave(jitter float64) *wave {
 
 // handle fails when all messages are in flight.
 func (w *wave) handle(msg *message.Message) error {
-	if _, retried := middleware.ReadRecord(msg.Metadata); retried {
+	if _, retried := retry.ReadRecord(msg.Metadata); retried {
 		w.back(msg.UUID)
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -40,7 +41,7 @@ func measureLateness(uri string, duration time.Duration) ([]string, error) {
 		return nil, err
 	}
 	defer func() { _ = failures.Close() }()
-	retry, err := middleware.NewTieredRetry(builder.TieredRetryConfig(failures), nil)
+	tiered, err := middleware.NewTieredRetry(builder.TieredRetryConfig(failures), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +60,7 @@ func measureLateness(uri string, duration time.Duration) ([]string, error) {
 	for i := range handlers {
 		router.AddConsumerHandler(fmt.Sprint(i), topology.WorkQueue.Name, subscriber, func(msg *message.Message) error {
 			now := time.Now()
-			record, _ := middleware.ReadRecord(msg.Metadata)
+			record, _ := retry.ReadRecord(msg.Metadata)
 			mu.Lock()
 			defer mu.Unlock()
 			if record.Failures > 0 {
@@ -74,7 +75,7 @@ func measureLateness(uri string, duration time.Duration) ([]string, error) {
 			}
 			failedAt[msg.UUID] = time.Now()
 			return errors.New("measured")
-		}).AddMiddleware(retry.Middleware)
+		}).AddMiddleware(tiered.Middleware)
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(context.Background()) }()

@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // library is this library, with a number of handlers of one work queue. A concurrency of 0 is the parts around watermill-amqp's own
@@ -54,7 +55,7 @@ func wired(
 // adder adds a handler with retries to a router.
 type adder func(router *message.Router, name, topic string, handler message.NoPublishHandlerFunc)
 
-func connectWith(c config.BuilderConfig, concurrency int, observers ...middleware.Observer) (adder, func(), error) {
+func connectWith(c config.BuilderConfig, concurrency int, observers ...retry.Observer) (adder, func(), error) {
 	rabbit, err := config.Connect(c, nil, middleware.HandlerOptions{Concurrency: concurrency})
 	if err != nil {
 		return nil, nil, err
@@ -71,13 +72,13 @@ func parts(c config.BuilderConfig) (adder, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	retry, err := middleware.NewTieredRetry(builder.TieredRetryConfig(failures), nil)
+	tiered, err := middleware.NewTieredRetry(builder.TieredRetryConfig(failures), nil)
 	if err != nil {
 		return nil, nil, err
 	}
 	stock, err := amqp.NewSubscriber(builder.SubscriberConfig(), watermill.NopLogger{}) // the router closes it
 	return func(router *message.Router, name, topic string, handler message.NoPublishHandlerFunc) {
-		router.AddConsumerHandler(name, topic, stock, handler).AddMiddleware(retry.Middleware)
+		router.AddConsumerHandler(name, topic, stock, handler).AddMiddleware(tiered.Middleware)
 	}, func() { _ = failures.Close() }, err
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const observedName = "own subscriber, observed"
@@ -20,7 +21,7 @@ const readEvery = time.Second
 
 var (
 	withMetrics = observed(observedName+": metrics", nil)
-	withTraces  = observed(observedName+", 1% of traces", func() middleware.Observer {
+	withTraces  = observed(observedName+", 1% of traces", func() retry.Observer {
 		return observe.OpenTelemetry(nil, sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01))))
 	})
 )
@@ -36,10 +37,10 @@ func (b brokerBench) watched() contest {
 }
 
 // observed is ownSubscriber with metrics in a registry that is read all the time.
-func observed(name string, also func() middleware.Observer) side {
+func observed(name string, also func() retry.Observer) side {
 	return wired(name, 1, options, func(c config.BuilderConfig) (adder, func(), error) {
 		registry := prometheus.NewRegistry()
-		observers := []middleware.Observer{observe.Prometheus(registry)}
+		observers := []retry.Observer{observe.Prometheus(registry)}
 		if also != nil {
 			observers = append(observers, also())
 		}
@@ -69,19 +70,19 @@ func observedRows(config middleware.TieredRetryConfig) ([]row, error) {
 	var rows []row
 	for _, o := range []struct {
 		name     string
-		observer middleware.Observer
+		observer retry.Observer
 	}{
 		{"observed: Prometheus", observe.Prometheus(prometheus.NewRegistry())},
 		{"observed: OpenTelemetry", observe.OpenTelemetry(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())), nil)},
 		{"observed: 1% of traces", observe.OpenTelemetry(nil, sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01))))},
 	} {
 		config.Observers = &middleware.Observers{}
-		config.Observers.Attach(o.observer, middleware.Observed{System: "bench", Health: func() middleware.Health { return middleware.Health{} }})
-		retry, err := middleware.NewTieredRetry(config, nil)
+		config.Observers.Attach(o.observer, retry.Observed{System: "bench", Health: func() retry.Health { return retry.Health{} }})
+		tiered, err := middleware.NewTieredRetry(config, nil)
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, row{o.name, retry.Middleware(succeed)})
+		rows = append(rows, row{o.name, tiered.Middleware(succeed)})
 	}
 	return rows, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // An outage is a time in which the dependency of a handler is down, while messages arrive evenly. Two apps meet it side by side, one
@@ -32,7 +33,7 @@ const (
 )
 
 // outageBreaker has a shorter pause than the default: it is a part of the time from recovery until the backlog is done.
-var outageBreaker = middleware.Breaker{MaxPause: 2 * time.Second}
+var outageBreaker = retry.Breaker{MaxPause: 2 * time.Second}
 
 func outageOptions(uri string) config.BuilderConfig {
 	return config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Exponential(time.Second, 5, 4), Prefix: prefix}
@@ -53,7 +54,7 @@ type outageApp struct {
 	stopOnce func()
 }
 
-func (o outage) start(down *atomic.Bool, breaker *middleware.Breaker) (*outageApp, error) {
+func (o outage) start(down *atomic.Bool, breaker *retry.Breaker) (*outageApp, error) {
 	a := &outageApp{
 		work: fmt.Sprintf("outage-%06x", rand.N(1<<24)), down: down, handled: make([]atomic.Int32, o.messages), done: make(chan struct{}),
 	}
@@ -102,8 +103,8 @@ func (a *outageApp) handle(msg *message.Message) error {
 	return nil
 }
 
-func (a *outageApp) observe(e middleware.Event) {
-	if e.Outcome == middleware.DeadLettered {
+func (a *outageApp) observe(e retry.Event) {
+	if e.Outcome == retry.DeadLettered {
 		a.dead.Add(1)
 		a.settled()
 	}

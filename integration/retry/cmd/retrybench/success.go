@@ -11,6 +11,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const calls = 1_000_000
@@ -38,14 +39,14 @@ func measureSuccess(pairs int) ([]string, error) {
 	config := middleware.TieredRetryConfig{
 		Publisher: nowhere{},
 		Schedule:  backoff.Exponential(time.Second, 5, 4),
-		GenerateRetryDestination: func(middleware.RetryDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: "retry"}, nil
+		GenerateRetryDestination: func(middleware.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: "retry"}, nil
 		},
-		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (middleware.Destination, error) {
-			return middleware.Destination{Topic: "dead"}, nil
+		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: "dead"}, nil
 		},
 	}
-	retry, err := middleware.NewTieredRetry(config, nil)
+	tiered, err := middleware.NewTieredRetry(config, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +55,7 @@ func measureSuccess(pairs int) ([]string, error) {
 		return nil, err
 	}
 	rows := []row{
-		{"TieredRetry", retry.Middleware(succeed)},
+		{"TieredRetry", tiered.Middleware(succeed)},
 		{"Watermill Retry", watermillmw.Retry{MaxRetries: 3, InitialInterval: time.Second}.Middleware(succeed)},
 		{"Watermill PoisonQueue", poison(succeed)},
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A layout is an arrangement of tiers.
@@ -61,7 +62,7 @@ func newCopier(c config.BuilderConfig) (*copier, error) {
 }
 
 // publish publishes the copy of a message that has failed once.
-func (c *copier) publish(id, topic string, tier backoff.Tier, r middleware.Record) error {
+func (c *copier) publish(id, topic string, tier backoff.Tier, r retry.Record) error {
 	to, err := c.config.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: topic, Handler: r.Handler, Tier: tier, Failures: r.Failures})
 	if err != nil {
 		return err

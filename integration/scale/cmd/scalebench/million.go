@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -243,8 +244,8 @@ func (m *millionLibrary) publish(l *ledger, tierOf func(int) time.Duration) erro
 }
 
 // failedOnce is the record of a message that has failed once.
-func failedOnce(topic string, at time.Time, delay time.Duration) middleware.Record {
-	return middleware.Record{
+func failedOnce(topic string, at time.Time, delay time.Duration) retry.Record {
+	return retry.Record{
 		Failures: 1, FirstFailedAt: at, LastFailedAt: at, DueAt: at.Add(delay), Reason: "the payment service does not answer",
 		ErrorType: "*errors.errorString", Topic: topic, Handler: "billing",
 	}

@@ -1,7 +1,6 @@
-package middleware
+package retry
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -47,24 +46,6 @@ type Breaker struct {
 	// but those of backoff.Permanent where no rule matches, and those that a rule snoozes, dead-letters, discards or gives back. A panic
 	// in Failed counts as a sign. It must be safe for concurrent use. Optional.
 	Failed func(error) bool
-}
-
-const (
-	defaultRatio    = 0.5
-	defaultLeast    = 20
-	defaultWindow   = 10 * time.Second
-	defaultPause    = time.Second
-	defaultMaxPause = 30 * time.Second
-)
-
-// withDefaults keeps Pause at most MaxPause where only one of them is set.
-func (b Breaker) withDefaults() Breaker {
-	b.Ratio, b.Least, b.Window = cmp.Or(b.Ratio, defaultRatio), cmp.Or(b.Least, defaultLeast), cmp.Or(b.Window, defaultWindow)
-	if b.MaxPause == 0 {
-		b.MaxPause = max(b.Pause, defaultMaxPause)
-	}
-	b.Pause = cmp.Or(b.Pause, min(b.MaxPause, defaultPause))
-	return b
 }
 
 // Validate reports all faults, joined. Zero fields are valid: they have defaults.

@@ -1,4 +1,4 @@
-package middleware
+package retry
 
 import (
 	"encoding/json"
@@ -147,5 +147,5 @@ func textOf(err error) string {
 	if err == nil {
 		return ""
 	}
-	return errorText(err, maxReason)
+	return err.Error()
 }

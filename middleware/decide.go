@@ -6,66 +6,12 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// Outcome is what becomes of one delivery of a message.
-type Outcome string
-
-// The outcomes of a delivery.
-const (
-	// Processed: the handler returned nil. Its produced messages are published without the failure record.
-	Processed Outcome = "processed"
-	// Recovered: Processed, and the message had failed or was snoozed before.
-	Recovered Outcome = "recovered"
-	// Retried: the handler failed and retries are left. A copy waits on a tier.
-	Retried Outcome = "retried"
-	// Snoozed: the handler failed, and a rule or a circuit breaker has decided that the failure does not count. A copy waits on a tier.
-	Snoozed Outcome = "snoozed"
-	// Parked: the handler was not called, because a part of a requested delay remains. A copy waits on a tier, uncounted.
-	Parked Outcome = "parked"
-	// DeadLettered: the message is given up. A copy is a dead letter, with a DeadReason.
-	DeadLettered Outcome = "dead-lettered"
-	// Discarded: a rule has decided that the message is not needed any more. It is acknowledged without a copy.
-	Discarded Outcome = "discarded"
-	// Held: the copy cannot be published yet. The message stays unacknowledged, and another outcome follows. Only Observe gets it.
-	Held Outcome = "held"
-	// GivenBack: the message is nacked and counts no failure, because the subscription ends, a rule says so, or the copy cannot be
-	// published.
-	GivenBack Outcome = "given back"
-	// Settled: the handler failed after it had acked or nacked the message itself. No copy is published.
-	Settled Outcome = "settled"
-)
-
-// Outcomes returns all outcomes, in the order of the table in docs/outcomes.md.
-func Outcomes() []Outcome {
-	return []Outcome{Processed, Recovered, Retried, Snoozed, Parked, DeadLettered, Discarded, Held, GivenBack, Settled}
-}
-
-// DeadReason is why a message was dead-lettered: the value of DeadReasonKey. A dead letter that the broker or package relay
-// made has a reason of theirs, and the action DeadLetter of a rule has one of the app's own.
-type DeadReason string
-
-// The dead reasons of the middleware.
-const (
-	DeadReasonExhausted DeadReason = "exhausted" // its retries are used up
-	DeadReasonPermanent DeadReason = "permanent" // its handler returned a backoff.Permanent error
-	DeadReasonExpired   DeadReason = "expired"   // it is older than MaxAge, or would be when its wait is over
-	DeadReasonUnmarshal DeadReason = "unmarshal" // the app's marshaler cannot read it, so no handler was called
-	DeadReasonTooLarge  DeadReason = "too_large" // its headers are too large for a tier
-	DeadReasonRefused   DeadReason = "refused"   // the publisher refuses its copy, for example because the app's marshaler cannot write it
-	DeadReasonNoTier    DeadReason = "no_tier"   // every tier refuses its copy, for example because all are full
-)
-
-// DeadReasons returns the dead reasons of the middleware, in the order of the table in docs/outcomes.md.
-func DeadReasons() []DeadReason {
-	return []DeadReason{
-		DeadReasonExhausted, DeadReasonPermanent, DeadReasonExpired, DeadReasonUnmarshal, DeadReasonTooLarge, DeadReasonRefused, DeadReasonNoTier,
-	}
-}
 
 // situation is what is known of a delivery when its outcome is decided.
 type situation struct {
-	record  Record // as it came; zero where there is none, or where it does not count on this topic
+	record  retry.Record // as it came; zero where there is none, or where it does not count on this topic
 	origin  origin
 	called  bool          // the handler has been called
 	settled bool          // the handler has acked or nacked the message itself
@@ -99,8 +45,8 @@ func (r refusal) forGood() bool { return r == tooLarge || r == unsendable }
 
 // decision is the outcome of a delivery, and the copy that it needs.
 type decision struct {
-	outcome Outcome // empty: the handler is to be called
-	record  Record  // of the copy
+	outcome retry.Outcome // empty: the handler is to be called
+	record  retry.Record  // of the copy
 	tier    backoff.Tier
 	delay   time.Duration // from now until the handler is to be called again
 	spread  time.Duration // how much longer Jitter can make the shortest delay
@@ -109,7 +55,9 @@ type decision struct {
 }
 
 // inLastForm reports whether the copy is a dead letter whose whole form is refused for good.
-func (d *decision) inLastForm() bool { return d.outcome == DeadLettered && d.record.LeftOff != "" }
+func (d *decision) inLastForm() bool {
+	return d.outcome == retry.DeadLettered && d.record.LeftOff != ""
+}
 
 // policy is what decisions depend on besides the delivery.
 type policy struct {
@@ -129,20 +77,20 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 	failed := f.err != nil
 	switch {
 	case s.settled && failed:
-		d.outcome, d.record = Settled, s.record
+		d.outcome, d.record = retry.Settled, s.record
 	case s.ended && (failed || !s.called), s.refused == unpublished, s.paused:
-		d.outcome, d.record = GivenBack, s.record
+		d.outcome, d.record = retry.GivenBack, s.record
 	case failed:
 		p.decideFailure(&d, s, f, now)
 	case s.called && (s.record.Failures > 0 || s.record.Snoozes > 0):
-		d.outcome, d.record = Recovered, s.record
+		d.outcome, d.record = retry.Recovered, s.record
 	case s.called:
-		d.outcome = Processed
+		d.outcome = retry.Processed
 	default:
 		p.decideArrival(&d, s, now)
 	}
 	d.record.LeftOff = "" // a stranger may have written it
-	if d.outcome == DeadLettered {
+	if d.outcome == retry.DeadLettered {
 		d.record.LeftOff = s.last
 	}
 	return d
@@ -154,7 +102,7 @@ func (p *policy) decideArrival(d *decision, s *situation, now time.Time) {
 	d.record = s.record
 	switch expired := p.tooOld(s, &d.record, now); {
 	case expired:
-		d.deadLetter(DeadReasonExpired, &s.origin)
+		d.deadLetter(retry.DeadReasonExpired, &s.origin)
 	case wait <= 0:
 		*d = decision{}
 	default:
@@ -164,7 +112,7 @@ func (p *policy) decideArrival(d *decision, s *situation, now time.Time) {
 		if first := d.record.FirstFailedAt; first.IsZero() || first.After(now) {
 			notAfter(&d.record.FirstArrivedAt, now)
 		}
-		p.wait(d, s, Parked, p.requested(d, wait, 0), now)
+		p.wait(d, s, retry.Parked, p.requested(d, wait, 0), now)
 	}
 }
 
@@ -178,42 +126,42 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 	record.Topic, record.Handler = s.origin.topic, s.origin.handler
 	record.DeadReason, record.DueAt, record.Remaining = "", time.Time{}, 0
 
-	d.pause = f.action.pause
-	switch f.action.kind {
-	case actGiveBack:
-		d.outcome, d.record = GivenBack, s.record
+	d.pause = f.action.Pause
+	switch f.action.Outcome {
+	case retry.GivenBack:
+		d.outcome, d.record = retry.GivenBack, s.record
 		return
-	case actSnooze:
+	case retry.Snoozed:
 		record.Snoozes++
-		p.wait(d, s, Snoozed, p.requested(d, f.requested, f.action.delay), now)
+		p.wait(d, s, retry.Snoozed, p.requested(d, f.requested, f.action.Delay), now)
 		return
 	}
 	if s.probe && f.retried() {
 		record.Snoozes++
-		p.wait(d, s, Snoozed, p.requested(d, max(f.requested, f.action.delay), time.Duration(p.tiers[0])), now)
+		p.wait(d, s, retry.Snoozed, p.requested(d, max(f.requested, f.action.Delay), time.Duration(p.tiers[0])), now)
 		return
 	}
 	record.Failures++
 	schedule := p.schedule
-	if f.action.kind == actRetryWith {
-		schedule = f.action.schedule
+	if f.action.Schedule != nil {
+		schedule = f.action.Schedule
 	}
 	delay, left := schedule.Delay(record.Failures)
 	switch {
 	case f.unreadable:
-		d.deadLetter(DeadReasonUnmarshal, &s.origin)
-	case f.action.kind == actDiscard:
-		d.outcome = Discarded
-	case f.action.kind == actDeadLetter:
-		d.deadLetter(f.action.reason, &s.origin)
-	case f.action.kind == actNone && f.permanent:
-		d.deadLetter(DeadReasonPermanent, &s.origin)
+		d.deadLetter(retry.DeadReasonUnmarshal, &s.origin)
+	case f.action.Outcome == retry.Discarded:
+		d.outcome = retry.Discarded
+	case f.action.Outcome == retry.DeadLettered:
+		d.deadLetter(f.action.DeadReason, &s.origin)
+	case f.action.Outcome == "" && f.permanent:
+		d.deadLetter(retry.DeadReasonPermanent, &s.origin)
 	case !left:
-		d.deadLetter(DeadReasonExhausted, &s.origin)
-	case f.action.kind == actRetryAfter:
-		p.wait(d, s, Retried, f.action.delay, now)
+		d.deadLetter(retry.DeadReasonExhausted, &s.origin)
+	case f.action.Outcome == retry.Retried && f.action.Schedule == nil:
+		p.wait(d, s, retry.Retried, f.action.Delay, now)
 	case f.requested > 0:
-		p.wait(d, s, Retried, p.requested(d, f.requested, delay), now)
+		p.wait(d, s, retry.Retried, p.requested(d, f.requested, delay), now)
 	default:
 		p.waitSpread(d, s, delay, now)
 	}
@@ -238,7 +186,7 @@ func notAfter(at *time.Time, now time.Time) {
 }
 
 // wait makes a copy that waits, or a dead letter where it cannot.
-func (p *policy) wait(d *decision, s *situation, outcome Outcome, wait time.Duration, now time.Time) {
+func (p *policy) wait(d *decision, s *situation, outcome retry.Outcome, wait time.Duration, now time.Time) {
 	wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond) // what remains is written in whole milliseconds
 	tier, rest, found := p.place(wait, s.avoid)
 	delay := p.total(wait, tier)
@@ -256,7 +204,7 @@ func (p *policy) wait(d *decision, s *situation, outcome Outcome, wait time.Dura
 // waitSpread makes a copy that waits for a delay of a schedule, with Jitter.
 func (p *policy) waitSpread(d *decision, s *situation, wait time.Duration, now time.Time) {
 	if p.jitter <= 0 {
-		p.wait(d, s, Retried, wait, now)
+		p.wait(d, s, retry.Retried, wait, now)
 		return
 	}
 	lanes := backoff.Lanes(wait, p.jitter)
@@ -272,10 +220,10 @@ func (p *policy) waitSpread(d *decision, s *situation, wait time.Duration, now t
 		wait += time.Duration(float64(d.spread) * s.chance)
 	}
 	if lane == 0 {
-		p.wait(d, s, Retried, wait, now)
+		p.wait(d, s, retry.Retried, wait, now)
 		return
 	}
-	p.waitOn(d, s, Retried, lane, 0, wait.Truncate(time.Millisecond), now)
+	p.waitOn(d, s, retry.Retried, lane, 0, wait.Truncate(time.Millisecond), now)
 }
 
 // lane returns the lane that chance chooses. One that is to be avoided is replaced by the next longer one, else by a shorter one; 0: all
@@ -297,16 +245,16 @@ func lane(lanes []time.Duration, s *situation) backoff.Tier {
 }
 
 // waitOn makes a copy that waits on a tier, or a dead letter where it cannot. The tier is 0 where every tier is to be avoided.
-func (p *policy) waitOn(d *decision, s *situation, outcome Outcome, tier backoff.Tier, rest, delay time.Duration, now time.Time) {
+func (p *policy) waitOn(d *decision, s *situation, outcome retry.Outcome, tier backoff.Tier, rest, delay time.Duration, now time.Time) {
 	switch {
 	case s.refused == tooLarge:
-		d.deadLetter(DeadReasonTooLarge, &s.origin)
+		d.deadLetter(retry.DeadReasonTooLarge, &s.origin)
 	case s.refused == unsendable:
-		d.deadLetter(DeadReasonRefused, &s.origin)
+		d.deadLetter(retry.DeadReasonRefused, &s.origin)
 	case tier == 0:
-		d.deadLetter(DeadReasonNoTier, &s.origin)
+		d.deadLetter(retry.DeadReasonNoTier, &s.origin)
 	case p.tooOld(s, &d.record, now.Add(delay)):
-		d.deadLetter(DeadReasonExpired, &s.origin)
+		d.deadLetter(retry.DeadReasonExpired, &s.origin)
 	default:
 		d.outcome, d.tier, d.delay = outcome, tier, delay
 		d.record.Remaining, d.record.DueAt = rest, now.Add(delay)
@@ -314,7 +262,7 @@ func (p *policy) waitOn(d *decision, s *situation, outcome Outcome, tier backoff
 }
 
 // tooOld reports whether a message is older than MaxAge at that time.
-func (p *policy) tooOld(s *situation, record *Record, at time.Time) bool {
+func (p *policy) tooOld(s *situation, record *retry.Record, at time.Time) bool {
 	if p.maxAge <= 0 {
 		return false
 	}
@@ -384,8 +332,8 @@ func (p *policy) total(wait time.Duration, first backoff.Tier) time.Duration {
 }
 
 // deadLetter makes a dead letter of the record.
-func (d *decision) deadLetter(why DeadReason, from *origin) {
-	d.outcome = DeadLettered
+func (d *decision) deadLetter(why retry.DeadReason, from *origin) {
+	d.outcome = retry.DeadLettered
 	d.record.DeadReason, d.record.DueAt, d.record.Remaining, d.record.Subscriber = why, time.Time{}, 0, from.subscriber
 	if d.record.Topic == "" {
 		d.record.Topic, d.record.Handler = from.topic, from.handler

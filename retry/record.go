@@ -1,8 +1,7 @@
-package middleware
+package retry
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,12 +55,6 @@ const (
 	// maxCount is more than any message is snoozed or redriven.
 	maxCount = 1 << 30
 )
-
-// ownKeys are the keys of Record's fields.
-var ownKeys = []string{
-	DeadReasonKey, FailuresKey, TopicKey, LeftOffKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey,
-	FirstArrivedAtKey, HandlerKey, ErrorTypeKey, TraceparentKey, ReasonKey,
-}
 
 // delayKeys are those of Watermill's components/delay. Pub/Subs that delay messages by themselves use them.
 var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
@@ -162,11 +155,9 @@ func readTime(at *time.Time, metadata message.Metadata, key string, latest time.
 	return true
 }
 
-// Write replaces the failure record in metadata. The map must not be shared with another message. A record with a dead reason is also written in the keys of Watermill's poison queue; one that
-// waits, in those of Watermill's components/delay.
-func (r Record) Write(metadata message.Metadata) { r.write(metadata) }
-
-func (r *Record) write(metadata message.Metadata) {
+// Write replaces the failure record in metadata. The map must not be shared with another message. A record with a dead reason is also
+// written in the keys of Watermill's poison queue; one that waits, in those of Watermill's components/delay.
+func (r Record) Write(metadata message.Metadata) {
 	delete(metadata, UnmarshalErrorKey) // PropertiesKey stays: the marshaler of the copy needs it
 	set := func(key, value string) {
 		if value != "" {
@@ -184,7 +175,7 @@ func (r *Record) write(metadata message.Metadata) {
 	set(RemainingKey, durationText(r.Remaining))
 	set(ReasonKey, r.Reason)
 	set(ErrorTypeKey, r.ErrorType)
-	set(TraceparentKey, cut(r.Traceparent, maxTraceparent))
+	set(TraceparentKey, traceContext(r.Traceparent))
 	set(TopicKey, r.Topic)
 	set(HandlerKey, r.Handler)
 	set(DeadReasonKey, string(r.DeadReason))
@@ -193,6 +184,19 @@ func (r *Record) write(metadata message.Metadata) {
 		r.writePoison(metadata)
 	}
 	r.writeDelay(metadata)
+}
+
+// traceContext returns a text that can be a trace context, else nothing: anybody can write the key.
+func traceContext(text string) string {
+	for _, char := range []byte(text) {
+		if char < ' ' || char > '~' {
+			return ""
+		}
+	}
+	if len(text) > maxTraceparent {
+		return ""
+	}
+	return text
 }
 
 func positive(n int) string {
@@ -275,39 +279,4 @@ func formatTime(t time.Time) string {
 		}
 	}
 	return string(text[:])
-}
-
-// removeRecord removes the record of the inbound message from the messages that its handler produced. It must never count on
-// their topic. Maps are replaced, not written into: they may be the inbound message's own. A delay stays where it is not the
-// inbound message's: a handler may delay what it produces.
-func removeRecord(produced []*message.Message, inbound message.Metadata) {
-	for _, msg := range produced {
-		if msg == nil || !carriesRecord(msg.Metadata) {
-			continue
-		}
-		clean := maps.Clone(msg.Metadata)
-		for _, key := range ownKeys {
-			delete(clean, key)
-		}
-		delete(clean, PropertiesKey)
-		delete(clean, UnmarshalErrorKey)
-		delete(clean, RedrivenKey)
-		for _, key := range delayKeys {
-			if clean[key] == inbound[key] {
-				delete(clean, key)
-			}
-		}
-		msg.Metadata = clean
-	}
-}
-
-// carriesRecord runs for every message. It looks only for the keys without which the others have no meaning.
-func carriesRecord(metadata message.Metadata) bool {
-	if len(metadata) == 0 {
-		return false
-	}
-	_, failures := metadata[FailuresKey]
-	_, properties := metadata[PropertiesKey]
-	_, redriven := metadata[RedrivenKey]
-	return failures || properties || redriven
 }

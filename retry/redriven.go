@@ -1,4 +1,4 @@
-package middleware
+package retry
 
 import (
 	"encoding/json"

@@ -1,0 +1,53 @@
+package middleware
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// ownKeys are the keys of the record's fields, and delayKeys those of Watermill's components/delay. Pub/Subs that delay messages by themselves
+// use the latter.
+var (
+	ownKeys   = slices.DeleteFunc(retry.RecordKeys(), func(key string) bool { return !strings.HasPrefix(key, "retry_") })
+	delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
+)
+
+// removeRecord removes the record of the inbound message from the messages that its handler produced. It must never count on
+// their topic. Maps are replaced, not written into: they may be the inbound message's own. A delay stays where it is not the
+// inbound message's: a handler may delay what it produces.
+func removeRecord(produced []*message.Message, inbound message.Metadata) {
+	for _, msg := range produced {
+		if msg == nil || !carriesRecord(msg.Metadata) {
+			continue
+		}
+		clean := maps.Clone(msg.Metadata)
+		for _, key := range ownKeys {
+			delete(clean, key)
+		}
+		delete(clean, retry.PropertiesKey)
+		delete(clean, retry.UnmarshalErrorKey)
+		delete(clean, retry.RedrivenKey)
+		for _, key := range delayKeys {
+			if clean[key] == inbound[key] {
+				delete(clean, key)
+			}
+		}
+		msg.Metadata = clean
+	}
+}
+
+// carriesRecord runs for every message. It looks only for the keys without which the others have no meaning.
+func carriesRecord(metadata message.Metadata) bool {
+	if len(metadata) == 0 {
+		return false
+	}
+	_, failures := metadata[retry.FailuresKey]
+	_, properties := metadata[retry.PropertiesKey]
+	_, redriven := metadata[retry.RedrivenKey]
+	return failures || properties || redriven
+}
