@@ -1,0 +1,181 @@
+package kept
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp2 "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp3 "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/configamqp3"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// What the rules of the apps match.
+var (
+	ErrDown    = errors.New("the bank is down")
+	ErrBusy    = errors.New("the bank is busy")
+	ErrAccount = errors.New("account 17 is closed")
+	ErrRestart = errors.New("the bank restarts")
+)
+
+// Schedule is that of most handlers: two tiers that come back while a test waits, and one that does not.
+var Schedule = backoff.Schedule{2 * time.Second, 3 * time.Second, time.Hour}
+
+// Apps are processes that use one virtual host.
+type Apps string
+
+const (
+	Present Apps = "present" // those that read the kept data
+	Gone    Apps = "gone"    // those whose work queues were deleted
+	Former  Apps = "former"  // a former state of an app, with another schedule
+)
+
+// A Handler gets the messages of all handlers of an app.
+type Handler func(name string, msg *message.Message) error
+
+// A process has the connections of apps, and one router.
+type process struct {
+	router      *message.Router
+	connections []middleware.Connection
+	handle      Handler
+}
+
+// Start starts apps. Call stop once.
+func Start(uri string, apps Apps, handle Handler, marshaler amqp2.Marshaler) (stop func() error, err error) {
+	p := process{router: message.NewDefaultRouter(nil), handle: handle}
+	switch apps {
+	case Present:
+		err = errors.Join(classic(uri, "mails", "audit"), p.present(uri, marshaler))
+	case Gone:
+		err = errors.Join(classic(uri, "left"), p.gone(uri))
+	case Former:
+		err = p.former(uri)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	done := make(chan error, 1)
+	go func() { done <- p.router.Run(context.Background()) }()
+	select {
+	case err = <-done:
+		return nil, errors.Join(err, p.close())
+	case <-p.router.Running():
+	}
+	return func() error { return errors.Join(p.router.Close(), <-done, p.close()) }, nil
+}
+
+func (p *process) close() (err error) {
+	for _, c := range p.connections {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
+
+// classic declares work queues that exist before their app.
+func classic(uri string, names ...string) error {
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	for _, name := range names {
+		if err == nil {
+			_, err = channel.QueueDeclare(name, true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
+		}
+	}
+	return err
+}
+
+func configOf(uri string) config.BuilderConfig {
+	return config.BuilderConfig{
+		AMQP: amqp2.NewDurableQueueConfig(uri), Schedule: Schedule, ExtraTiers: []time.Duration{10 * time.Minute},
+		Rules: []middleware.Rule{
+			{If: middleware.Is(ErrBusy), Then: middleware.Snooze(3 * time.Second)},
+			{If: middleware.Is(ErrAccount), Then: middleware.DeadLetter("no_account")},
+			{If: middleware.Is(ErrRestart), Then: middleware.GiveBack()},
+		},
+	}
+}
+
+// Parts is the configuration of an app over watermill-amqp's subscriber, with the work queue "parts".
+func Parts(uri string, marshaler amqp2.Marshaler) config.BuilderConfig {
+	c := configOf(uri)
+	c.AMQP.Marshaler = marshaler
+	return c
+}
+
+func (p *process) present(uri string, marshaler amqp2.Marshaler) error {
+	queues := configOf(uri)
+	queues.AMQP.Marshaler = marshaler
+	err := p.connect(queues, map[string]middleware.HandlerOptions{
+		"orders": {}, "mails": {}, "scans": {}, "parts": {},
+		"stock": {TierGroup: "shop"}, "audit": {TierGroup: "shop"},
+		"prices": {Schedule: backoff.Schedule{2 * time.Second}, Jitter: 0.2},
+		"quotes": {Middleware: func(c *middleware.TieredRetryConfig) { c.MaxAge = time.Second }},
+	})
+	if err != nil {
+		return err
+	}
+	fanOut := configOf(uri)
+	fanOut.AMQP = amqp2.NewDurablePubSubConfig(uri, nil)
+	groups := map[string]middleware.HandlerOptions{"events": {Group: "billing"}, "events ": {Group: "search"}}
+	if err := p.connect(fanOut, groups); err != nil {
+		return err
+	}
+	classicTiers := configOf(uri)
+	classicTiers.QueueType = topology.Classic
+	if err := p.connect(classicTiers, map[string]middleware.HandlerOptions{"logs": {}}); err != nil {
+		return err
+	}
+	v3, err := configamqp3.Connect(configamqp3.BuilderConfig{AMQP: amqp3.NewDurableQueueConfig(uri), Schedule: Schedule}, nil)
+	if err != nil {
+		return err
+	}
+	p.add(v3, "returns", middleware.HandlerOptions{})
+	return nil
+}
+
+func (p *process) gone(uri string) error {
+	return p.connect(configOf(uri), map[string]middleware.HandlerOptions{
+		"gone": {}, "lost": {TierGroup: "shop"}, "left": {TierGroup: "shop"},
+	})
+}
+
+func (p *process) former(uri string) error {
+	c := configOf(uri)
+	c.Schedule = backoff.Schedule{7 * time.Minute}
+	return p.connect(c, map[string]middleware.HandlerOptions{"orders": {}, "stock": {TierGroup: "shop"}})
+}
+
+// connect connects an app with a handler for each topic.
+func (p *process) connect(c config.BuilderConfig, topics map[string]middleware.HandlerOptions) error {
+	connection, err := config.Connect(c, nil)
+	if err != nil {
+		return err
+	}
+	for topic, options := range topics {
+		p.add(connection, topic, options)
+	}
+	return nil
+}
+
+func (p *process) add(c middleware.Connection, topic string, options middleware.HandlerOptions) {
+	if len(p.connections) == 0 || p.connections[len(p.connections)-1] != c {
+		p.connections = append(p.connections, c)
+	}
+	name := topic
+	if options.Group != "" {
+		topic = "events"
+		name = fmt.Sprint(topic, " ", options.Group)
+	}
+	c.AddConsumerHandler(p.router, name, topic, func(msg *message.Message) error { return p.handle(name, msg) }, options)
+}

@@ -1,0 +1,103 @@
+package kept_test
+
+import (
+	"encoding/json"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/kept"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestKeptDataIsReadRetriedAndRedriven: what an earlier state of the library left on a broker of each version is all there for the
+// present one. The kept file says what is expected.
+func TestKeptDataIsReadRetriedAndRedriven(t *testing.T) {
+	t.Parallel()
+	versions, err := os.ReadFile(filepath.Join("..", "..", "tools", "rabbitmq-versions"))
+	require.NoError(t, err)
+	names, err := filepath.Glob("*.json")
+	require.NoError(t, err)
+	require.Len(t, names, len(strings.Fields(string(versions))), "each version of RabbitMQ has a file: see the documentation of the package")
+	for _, version := range strings.Fields(string(versions)) {
+		t.Run("kept on "+version, func(t *testing.T) {
+			t.Parallel()
+			file, err := kept.Read(version + ".json")
+			require.NoError(t, err)
+			want := file.Expected
+			got, err := kept.Replay(t.Context(), broker.Management(t), host(t), file)
+			require.NoError(t, err)
+			same(t, want.Declared, got.Declared, "the exchanges, queues and bindings of the apps")
+			same(t, want.Letters, got.Letters, "the letters")
+			same(t, want.Causes, got.Causes, "the causes of the letters")
+			same(t, want.Calls, got.Calls, "the calls of the handlers")
+			same(t, want.Died, got.Died, "the letters that died again")
+			same(t, want.LeftOver, got.LeftOver, "the messages that are left over")
+		})
+	}
+}
+
+// same compares each element of the lists of two values, as JSON.
+func same(t *testing.T, want, got any, what string) {
+	t.Helper()
+	wanted, had := map[string]int{}, map[string]int{}
+	count(t, want, wanted)
+	count(t, got, had)
+	for element, n := range wanted {
+		if missing := n - had[element]; missing > 0 {
+			t.Errorf("%s lack (%d) %s", what, missing, element)
+		}
+	}
+	for element, n := range had {
+		if more := n - wanted[element]; more > 0 {
+			t.Errorf("%s also have (%d) %s", what, more, element)
+		}
+	}
+}
+
+// count counts the elements of the lists in a value.
+func count(t *testing.T, of any, elements map[string]int) {
+	t.Helper()
+	text, err := json.Marshal(of)
+	require.NoError(t, err)
+	var plain any
+	require.NoError(t, json.Unmarshal(text, &plain))
+	lists, named := plain.(map[string]any)
+	if !named {
+		lists = map[string]any{"": plain}
+	}
+	for name, list := range lists {
+		all, isList := list.([]any)
+		if !isList {
+			all = []any{list}
+		}
+		for _, element := range all {
+			text, err := json.Marshal(element)
+			require.NoError(t, err)
+			elements[strings.TrimSpace(name+" "+string(text))]++
+		}
+	}
+}
+
+// host returns the address of an empty virtual host, in which the names are as they were kept.
+func host(t *testing.T) string {
+	t.Helper()
+	client, name := broker.Management(t), broker.Name(t, "kept")
+	address, err := url.Parse(broker.URL(t))
+	require.NoError(t, err)
+	_, err = client.PutVhost(name, rabbithole.VhostSettings{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = client.DeleteVhost(name) })
+	_, err = client.UpdatePermissionsIn(name, address.User.Username(), rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"})
+	require.NoError(t, err)
+	address.Path = "/" + name
+	return address.String()
+}
