@@ -21,7 +21,7 @@ BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
 # Integration tests that mostly wait: more of them run at the same time than there are processors.
-WAITING    = ./adopt ./connect ./declare ./groups
+WAITING    = ./adopt ./connect ./declare ./groups ./kept
 # Flags of redrivebench: -letters, -by-hand, -rounds, -size.
 REDRIVE_ARGS ?=
 # Flags of chaos: -messages, -faults, -except, -short.

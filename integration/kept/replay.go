@@ -35,10 +35,10 @@ type Seen struct {
 	LeftOver map[string]int      `json:"left_over"` // the number of messages of each other queue
 }
 
-// A Letter is the JSON of a letters.Letter.
+// A Letter is the JSON of a letters.Letter. Its headers are a table, and its payload is quoted.
 type Letter map[string]any
 
-// A Cause is the JSON of a letters.Group.
+// A Cause is the JSON of a letters.Group, without the example.
 type Cause map[string]any
 
 // A Call is one of a handler.
@@ -175,6 +175,9 @@ func Look(ctx context.Context, store letters.Store, queues []string, after time.
 			groups.Add(l)
 			letter, err := object(l, after)
 			if err != nil {
+				return nil, nil, err
+			}
+			if letter["headers"], err = object(table(l.Headers), time.Time{}); err != nil {
 				return nil, nil, err
 			}
 			letter["payload"] = strconv.Quote(string(l.Payload))

@@ -28,7 +28,7 @@ func (s *scene) play() error {
 		return err
 	}
 	for _, step := range []func() error{
-		s.declared, s.orphans, s.former, s.waiting, s.returned, s.dead, s.byParts, s.byBroker, s.foreign, s.collect,
+		s.declared, s.exchange, s.orphans, s.former, s.waiting, s.returned, s.dead, s.byParts, s.byBroker, s.foreign, s.collect,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -56,6 +56,14 @@ func (s *scene) declared() (err error) {
 		s.file.Expected.Declared, err = kept.Declared(s.client, s.host())
 	}
 	return err
+}
+
+// exchange binds the work queue orders to an exchange of a publisher.
+func (s *scene) exchange() error {
+	return errors.Join(
+		s.channel.ExchangeDeclare("sales", amqp091.ExchangeTopic, true, false, false, false, nil),
+		s.channel.QueueBind("orders", "eu.#", "sales", false, nil),
+	)
 }
 
 // orphans waits in own tiers, in those of a group, and behind an inbox, while the work queues are deleted. One has lost its key.
@@ -134,7 +142,9 @@ func (s *scene) second() error { return s.each("second", "3s", "die") }
 
 func (s *scene) first() error {
 	err := s.send(letter{queue: "orders", id: "typed and waits", do: "fail", later: "die", change: typed})
-	return errors.Join(err, s.take("waits with all properties", "orders.retry.2s"), s.each("first", "2s", "retry 2"))
+	err = errors.Join(err, s.take("waits with all properties", "orders.retry.2s"))
+	sold := letter{exchange: "sales", queue: "eu.1", id: "sold and waits", do: "fail", later: "die"}
+	return errors.Join(err, s.send(sold), s.take("waits, from an exchange", "orders.retry.2s"), s.each("first", "2s", "retry 2"))
 }
 
 // lanes has a message on each lane of a delay with jitter.
@@ -228,6 +238,7 @@ func (s *scene) dead() error {
 			letter{queue: "orders", id: "permanent, too", do: "permanent 8", later: "retry 1"},
 			letter{queue: "orders", id: "rule", do: "account", later: "die"},
 			letter{queue: "orders", id: "typed and dead", do: "permanent 9", later: "die", change: typed},
+			letter{exchange: "sales", queue: "eu.2", id: "sold and dead", do: "permanent 19", later: "die"},
 			letter{queue: "orders", id: "last form", do: "permanent 10", change: mark("weigh")},
 			letter{queue: "orders", id: "raw", do: "permanent 11", change: mark("unwritable")},
 			letter{queue: "prices", id: "panic", do: "panic"},
@@ -239,7 +250,7 @@ func (s *scene) dead() error {
 			letter{queue: "events_billing", id: "dead of a consumer group", do: "permanent 17"},
 			letter{queue: "events_search", id: "dead of another consumer group", do: "permanent 18"},
 		)
-		if err = errors.Join(err, s.annotated("annotated"), s.depth("orders.dead", 7), s.again()); err != nil {
+		if err = errors.Join(err, s.annotated("annotated"), s.depth("orders.dead", 8), s.again()); err != nil {
 			return err
 		}
 		for queue, n := range map[string]int{
@@ -261,7 +272,7 @@ func (s *scene) again() error {
 	options := letters.Redrive{Filter: letters.Filter{IDs: []string{"uuid of permanent"}}, By: "ann@ops", Note: "the bank is back"}
 	_, err = store.Redrive(context.Background(), "orders.dead", options)
 	died := until("it dies again", func() (bool, error) { return s.called("permanent") == 2, nil })
-	return errors.Join(err, died, s.depth("orders.dead", 7), store.Close())
+	return errors.Join(err, died, s.depth("orders.dead", 8), store.Close())
 }
 
 // byParts has letters of an app over watermill-amqp's subscriber.
@@ -320,11 +331,11 @@ func (s *scene) byBroker() error {
 			return false, err
 		}
 		state, err := s.channel.QueueDeclarePassive("orders.dead", true, false, false, false, nil)
-		return state.Messages >= 9, err
+		return state.Messages >= 10, err
 	})
 	expires := func(p *amqp091.Publishing) { p.Expiration = "1" }
 	return errors.Join(
-		err, s.send(letter{queue: "orders", id: "expired in its work queue", change: expires}), s.depth("orders.dead", 10),
+		err, s.send(letter{queue: "orders", id: "expired in its work queue", change: expires}), s.depth("orders.dead", 11),
 		s.send(letter{queue: "stock", id: "rejected"}), s.reject("stock"), s.depth("stock.dead", 2),
 	)
 }

@@ -69,12 +69,12 @@ func (s *scene) called(id string) int {
 
 // A letter is a message to send.
 type letter struct {
-	queue, id string
-	do, later string
-	change    func(*amqp091.Publishing)
+	exchange, queue, id string // the queue is the routing key
+	do, later           string
+	change              func(*amqp091.Publishing)
 }
 
-// send publishes messages to queues.
+// send publishes messages.
 func (s *scene) send(all ...letter) error {
 	for _, l := range all {
 		p := amqp091.Publishing{
@@ -90,7 +90,7 @@ func (s *scene) send(all ...letter) error {
 		if l.change != nil {
 			l.change(&p)
 		}
-		confirm, err := s.channel.PublishWithDeferredConfirm("", l.queue, true, false, p)
+		confirm, err := s.channel.PublishWithDeferredConfirm(l.exchange, l.queue, true, false, p)
 		if err != nil {
 			return err
 		}
