@@ -1,0 +1,112 @@
+package main
+
+var connects = []promise{
+	{"What Connect adds: the app's own messages are confirmed, and a produced message that cannot be published is a failure", []mutation{
+		{
+			name: "what is not published is not retried", breaks: "a message whose produced message cannot be published comes back at once, uncounted",
+			file: "rabbitmq/handler.go", old: "if delivery == nil || !delivery.Processed() {", new: "if delivery == nil || delivery != nil {",
+			in: "integration/connect", tests: "TestProducedMessageThatCannotBePublishedIsAFailure",
+		},
+		{
+			name: "the app's exchange is not declared", breaks: "the first publish to an exchange fails until a subscriber has declared it",
+			file: "rabbitmq/app_publisher.go", old: "config.DeclareExchange = c.app.DeclareExchange", new: "_ = c.app.DeclareExchange",
+			in: "integration/connect", tests: "TestPublisherOfExchanges",
+		},
+		{
+			name: "the app's messages are transient", breaks: "a restart of the broker deletes messages that the app has published",
+			file: "rabbitmq/publisher/publisher.go", old: "if r.publishing.DeliveryMode == 0 {", new: "if false {",
+			in: "integration/connect", tests: "TestMessagesOfTheAppArePersistent",
+		},
+		{
+			name: "neighbours of a bad message fail", breaks: "one message that the broker refuses fails the others in flight",
+			file: "rabbitmq/publisher/call.go", old: "case !alone:\n\t\treturn errChannelClosed\n", new: "",
+			in: "integration/publisher", tests: "TestOnlyTheMessageThatClosesTheChannelIsRefused",
+		},
+		{
+			name: "a closed publisher publishes", breaks: "Close does not wait for what is published after it",
+			file: "rabbitmq/publisher/publisher.go", old: "\treturn !g.closed\n}", new: "\treturn true\n}",
+			in: "integration/publisher", tests: "TestClosingOnePublisherLeavesTheOthers|TestCloseUnderLoad",
+		},
+	}},
+	{"What Connect adds: a nack is paced", []mutation{
+		{
+			name: "the pause of a nack does not double", breaks: "a message that is nacked comes back every 10 ms",
+			file: "rabbitmq/subscriber/nack.go", old: "return initial << count", new: "return initial",
+			in: "rabbitmq/subscriber", tests: "TestPauseOfANack",
+		},
+		{
+			name: "the pause has no bound", breaks: "a message that is nacked often waits for hours",
+			file: "rabbitmq/subscriber/nack.go", old: "|| initial<<count > longest {", new: "{",
+			in: "rabbitmq/subscriber", tests: "TestPauseOfANack",
+		},
+		{
+			name: "a nack is not counted", breaks: "on a classic queue each nack has the shortest pause",
+			file: "rabbitmq/subscriber/nack.go", old: "c.by[id] = before + 1", new: "c.by[id] = before",
+			in: "rabbitmq/subscriber", tests: "TestNacksAreCountedForEachMessage",
+		},
+	}},
+	{"What Connect adds: concurrency is a bound, an order key holds, a pause and a shutdown lose nothing", []mutation{
+		{
+			name: "concurrency is not bounded", breaks: "after a reconnect a handler has more messages in flight than its Concurrency",
+			file: "rabbitmq/subscriber/limit.go", old: "if e.taken < e.bound {", new: "if true {",
+			in: "integration/subscriber", tests: "TestALimitBoundsTheMessagesInFlight",
+		},
+		{
+			name: "an order key is ignored", breaks: "two messages of one key are handled at the same time",
+			file: "rabbitmq/subscriber/feed.go", old: "if busy {", new: "if busy && false {",
+			in: "integration/subscriber", tests: "TestMessagesOfOneKeyKeepTheOrderOfTheQueue",
+		},
+		{
+			name: "a paused handler takes messages", breaks: "Pause of an operator has no effect",
+			file: "rabbitmq/subscriber/limit.go", old: "if bound == 0 {\n\t\ts.era = nil\n\t\treturn nil", new: "if bound == 0 {\n\t\tbound = 1",
+			in: "integration/subscriber", tests: "TestAPauseGivesBackWhatWasNotHandedOut",
+		},
+		{
+			name: "a pause sends acks", breaks: "acks during a pause bring further messages, which are counted when they go back",
+			file: "rabbitmq/subscriber/settler.go", old: "if !holding || s.quiet {", new: "if true {",
+			in: "rabbitmq/subscriber", tests: "TestAPauseHoldsAcksAndNacksBack",
+		},
+		{
+			name: "the largest limit wins", breaks: "a breaker's pause is ended by another reason with a higher limit",
+			file: "internal/gate/gate.go", old: "|| l < effective {", new: "|| l > effective {",
+			in: "internal/gate", tests: "TestTheSmallestLimitIsTheEffectiveOne",
+		},
+		{
+			name: "a shutdown gives handlers no time", breaks: "each shutdown ends the contexts of running handlers at once",
+			file: "rabbitmq/subscriber/subscription.go", old: "contexts := time.AfterFunc(s.config.CloseTimeout,", new: "contexts := time.AfterFunc(0,",
+			in: "integration/connect", tests: "TestCloseWithMessagesInFlight",
+		},
+		{
+			name: "a shutdown counts failures", breaks: "a message that fails because its context ended has used up a retry",
+			file: "middleware/outcome.go", old: "case s.ended && (failed || !s.called),", new: "case s.ended && !s.called,",
+			in: "middleware", tests: "TestFailureAtShutdownIsGivenBack",
+		},
+	}},
+	{"What Connect adds: options of one handler do not change another, and what a handler leaves out is the connection's", []mutation{
+		{
+			name: "tiers of another handler are forgotten", breaks: "two schedules of one queue do not have their tiers side by side",
+			file: "rabbitmq/queues.go", old: "tiers := slices.Clone(w.tiers)", new: "tiers := slices.Clone(w.tiers[:0])",
+			in: "integration/connect", tests: "TestSchedulesOfOneQueue",
+		},
+		{
+			name: "a schedule is not inherited", breaks: "a handler without a Schedule does not have the connection's",
+			file: "middleware/connection.go", old: "o.Schedule = defaults.Schedule", new: "_ = defaults.Schedule",
+			in: "retrytest", tests: "TestHandlersHaveSchedulesAndObserversOfTheirOwn",
+		},
+		{
+			name: "a breaker is not inherited", breaks: "a handler without a Breaker does not have the connection's",
+			file: "middleware/connection.go", old: "o.Breaker = defaults.Breaker", new: "_ = defaults.Breaker",
+			in: "middleware", tests: "TestOptionsOfAHandler",
+		},
+		{
+			name: "rules are not inherited", breaks: "a handler without Rules does not have the connection's",
+			file: "middleware/connection.go", old: "o.Rules = defaults.Rules", new: "_ = defaults.Rules",
+			in: "middleware", tests: "TestOptionsOfAHandler",
+		},
+		{
+			name: "a key without its tier", breaks: "a copy goes to no tier, or to that of another delay",
+			file: "rabbitmq/core.go", old: "Destination{Topic: naming.RetryKey(queue, p.Tier),", new: "Destination{Topic: queue,",
+			in: "config", tests: "TestBuilder",
+		},
+	}},
+}

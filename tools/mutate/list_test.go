@@ -1,0 +1,56 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestMutationsApply keeps the list alive: a mutation is written again with the code that it breaks.
+func TestMutationsApply(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	names := map[string]bool{}
+	for _, p := range promises() {
+		if p.text == "" || len(p.mutations) == 0 {
+			t.Errorf("promise %q has no text or no mutation", p.text)
+		}
+		for _, m := range p.mutations {
+			if names[m.name] || m.breaks == "" || m.old == m.new {
+				t.Errorf("%q: its name must be unique, breaks must say what goes wrong, and new must differ from old", m.name)
+			}
+			names[m.name] = true
+			if _, err := m.apply(); err != nil {
+				t.Errorf("%q: %v", m.name, err)
+			}
+			if missing := testsWithout(t, m); len(missing) > 0 {
+				t.Errorf("%q: %s has no test %v", m.name, m.in, missing)
+			}
+		}
+	}
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Example|Fuzz)\w*)\(`)
+
+// testsWithout returns the alternatives of a mutation's regexp that match no test of its folder.
+func testsWithout(t *testing.T, m mutation) (missing []string) {
+	files, _ := filepath.Glob(filepath.Join(m.in, "*_test.go"))
+	var names []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range testFunction.FindAllStringSubmatch(string(text), -1) {
+			names = append(names, found[1])
+		}
+	}
+	all := strings.Join(names, "\n")
+	for _, name := range strings.Split(m.tests, "|") {
+		if !regexp.MustCompile(`(?m)^` + name).MatchString(all) {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+type verdict string
+
+const (
+	red    verdict = "red"
+	notRed verdict = "NOT RED"
+	stale  verdict = "stale"
+	green  verdict = "green" // the tests pass without a mutation, as they must
+)
+
+type result struct {
+	verdict verdict
+	name    string
+	took    time.Duration // of the tests
+	why     string
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("%-7s  %-44s %6.1fs  %s", r.verdict, r.name, r.took.Seconds(), r.why)
+}
+
+type runner struct {
+	folder  string // temporary
+	timeout time.Duration
+	number  atomic.Int64
+	broker  sync.Mutex // held while tests use the broker
+}
+
+// needsBroker reports whether the tests are in a module that has tests on a broker.
+func (m mutation) needsBroker() bool { return onBroker(m.in) }
+
+func onBroker(in string) bool {
+	return strings.HasPrefix(in, "integration/") || strings.HasPrefix(in, "cmd/")
+}
+
+// control runs the named tests of a folder without a mutation: a test that always fails guards nothing.
+func (r *runner) control(ctx context.Context, in string, tests []string) result {
+	got := r.test(ctx, in, strings.Join(tests, "|"), "", false)
+	got.name = "tests of " + in + " without a mutation"
+	switch got.verdict {
+	case notRed:
+		got.verdict = green
+	case red:
+		got.verdict, got.why = stale, "they fail: "+got.why
+	}
+	return got
+}
+
+func (r *runner) mutate(ctx context.Context, m mutation) result {
+	overlay, err := r.overlay(m)
+	if err != nil {
+		return result{verdict: stale, name: m.name, why: err.Error()}
+	}
+	got := r.test(ctx, m.in, m.tests, overlay, m.tests != ".")
+	got.name = m.name
+	return got
+}
+
+// apply returns the changed text of the file.
+func (m mutation) apply() ([]byte, error) {
+	text, err := os.ReadFile(m.file)
+	if err != nil {
+		return nil, err
+	}
+	if n := strings.Count(string(text), m.old); n != 1 {
+		return nil, fmt.Errorf("%s has this text %d times, it must have it once: %q", m.file, n, m.old)
+	}
+	return []byte(strings.Replace(string(text), m.old, m.new, 1)), nil
+}
+
+// overlay writes what the flag -overlay of the go command reads.
+func (r *runner) overlay(m mutation) (string, error) {
+	text, err := m.apply()
+	if err != nil {
+		return "", err
+	}
+	original, err := filepath.Abs(m.file)
+	if err != nil {
+		return "", err
+	}
+	base := filepath.Join(r.folder, fmt.Sprint(r.number.Add(1)))
+	list, err := json.Marshal(map[string]map[string]string{"Replace": {original: base + ".go"}})
+	if err != nil {
+		return "", err
+	}
+	return base + ".json", errors.Join(os.WriteFile(base+".go", text, 0o600), os.WriteFile(base+".json", list, 0o600))
+}
+
+// test builds and runs tests, with an overlay where it is not empty.
+func (r *runner) test(ctx context.Context, in, tests, overlay string, failFast bool) result {
+	binary := filepath.Join(r.folder, fmt.Sprint(r.number.Add(1), ".test"))
+	defer func() { _ = os.Remove(binary) }()
+	env := os.Environ()
+	if overlay != "" {
+		env = append(env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay)) // tests build programs, too
+	}
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, ".")
+	build.Dir, build.Env = in, env
+	if output, err := build.CombinedOutput(); err != nil {
+		return result{verdict: stale, why: "does not build: " + strings.TrimSpace(string(output))}
+	}
+	if onBroker(in) {
+		r.broker.Lock()
+		defer r.broker.Unlock()
+	}
+	began := time.Now()
+	run := exec.CommandContext(ctx, binary, "-test.v", "-test.run="+tests, "-test.timeout="+r.timeout.String(),
+		fmt.Sprint("-test.failfast=", failFast))
+	run.Dir, run.Env = in, env
+	output, err := run.CombinedOutput()
+	got := judge(string(output), err)
+	got.took = time.Since(began)
+	return got
+}
+
+var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\S+)|^\s+(Test\S+) \(\d+m?\d*s\)$`) // the second, at the timeout of the tests
+
+func judge(output string, err error) result {
+	if err == nil {
+		if !strings.Contains(output, "\n--- PASS: ") {
+			return result{verdict: stale, why: "no test has this name"}
+		}
+		return result{verdict: notRed}
+	}
+	var failed []string
+	for _, found := range failedTest.FindAllStringSubmatch(output, -1) {
+		failed = append(failed, found[1]+found[2])
+	}
+	if len(failed) == 0 {
+		return result{verdict: stale, why: "no test failed, but: " + err.Error() + ": " + tail(output)}
+	}
+	return result{verdict: red, why: strings.Join(failed, " ")}
+}
+
+// tail returns the last lines of an output.
+func tail(output string) string {
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	return strings.Join(lines[max(len(lines)-8, 0):], "\n")
+}
