@@ -36,6 +36,8 @@ SCALE_VERSIONS ?= 4.0 4.3
 DEMO_ARGS ?=
 # Flags of neighbours: -messages, -relief, -rate.
 GROUPS_ARGS ?=
+# Flags of mutate: -run, -short, -jobs, -timeout, -list.
+MUTATE_ARGS ?=
 # A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
 # for one.
 BROKERS   ?=
@@ -55,7 +57,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots screenshots-observe broker-up broker-down
+.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one mutate lint vuln fuzz cover screenshots screenshots-observe broker-up broker-down
 .PHONY: devbroker test-root test-observers test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
@@ -123,6 +125,9 @@ chaos: ## make brokers, networks and consumers fail under load, and count every 
 	@brokers=$$(sh .ci/find-brokers) || exit 1; \
 		if [ -n "$$brokers" ]; then $(SUBMAKE) chaos-versions BROKERS="$$brokers"; \
 		else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) chaos-one; fi
+
+mutate: devbroker ## break the code on purpose, one line at a time, and see that the tests notice (MUTATE_ARGS)
+	@$(WITH_BROKER) $(GO) run ./tools/mutate $(MUTATE_ARGS)
 
 lint: lint-format lint-root lint-modules ## gofmt, vet, staticcheck, tidy
 

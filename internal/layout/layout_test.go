@@ -222,6 +222,12 @@ var rules = []rule{
 		why:    "it starts a Prometheus: what is scraped and asked is in the tests and the example",
 	},
 	{
+		folder: "tools/mutate",
+		may:    []string{},
+		never:  []string{watermill, amqp091},
+		why:    "it reads the code as text, and runs the go command: it builds also where the code does not",
+	},
+	{
 		folder: "tools/devbroker",
 		may:    []string{module + "/tools/debian"},
 		never:  []string{watermill, amqp091},

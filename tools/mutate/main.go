@@ -1,6 +1,6 @@
 // Command mutate breaks the code on purpose, one mutation at a time, and runs the tests that must fail then:
 //
-//	go run ./tools/mutate [-run REGEXP] [-jobs N] [-timeout D] [-list]
+//	go run ./tools/mutate [-run REGEXP] [-short] [-jobs N] [-timeout D] [-list]
 //
 // It prints one line for each mutation:
 //
@@ -54,7 +54,8 @@ func all() []mutation {
 func main() {
 	run := flag.String("run", "", "only mutations with a `REGEXP` in their name, file or folder of tests")
 	jobs := flag.Int("jobs", 2, "how many build at the same time")
-	timeout := flag.Duration("timeout", 2*time.Minute, "of the tests of one mutation")
+	timeout := flag.Duration("timeout", 20*time.Second, "of the tests of one mutation: a test that then still waits has failed")
+	short := flag.Bool("short", false, "only mutations whose tests need no broker")
 	list := flag.Bool("list", false, "print the mutations, and run nothing")
 	flag.Parse()
 	wanted, err := regexp.Compile(*run)
@@ -62,7 +63,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mutate: -run:", err)
 		os.Exit(2)
 	}
-	selected := slices.DeleteFunc(all(), func(m mutation) bool { return !wanted.MatchString(m.name + " " + m.file + " " + m.in) })
+	selected := slices.DeleteFunc(all(), func(m mutation) bool {
+		return !wanted.MatchString(m.name+" "+m.file+" "+m.in) || *short && m.needsBroker()
+	})
 	if *list {
 		for _, m := range selected {
 			fmt.Printf("%-44s %s\n", m.name, m.breaks)

@@ -98,7 +98,7 @@ var outcomes = []promise{
 		},
 		{
 			name: "forged headers are believed", breaks: "any publisher can make a message look as if it came from another exchange",
-			file: "rabbitmq/internal/headers/marshaler.go", old: "return exchange == returns || exchange == retries || prefix.IsReturn(exchange)", new: "return true",
+			file: "rabbitmq/internal/headers/marshaler.go", old: "return exchange == returns || exchange == retries || prefix.IsReturn(exchange)", new: "return exchange != returns || exchange != retries",
 			in: "config", tests: "TestBuilder",
 		},
 		{
@@ -130,7 +130,7 @@ var outcomes = []promise{
 		},
 		{
 			name: "the breaker never closes", breaks: "a handler keeps a limit after an outage",
-			file: "middleware/breaker_machine.go", old: "m.next(going)\n", new: "\n",
+			file: "middleware/breaker_machine.go", old: "m.next(going)\n", new: "m.places = end\n",
 			in: "middleware", tests: "TestHandlerGoesOnStepByStep",
 		},
 		{

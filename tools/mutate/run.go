@@ -51,7 +51,7 @@ func onBroker(in string) bool {
 
 // control runs the named tests of a folder without a mutation: a test that always fails guards nothing.
 func (r *runner) control(ctx context.Context, in string, tests []string) result {
-	got := r.test(ctx, in, strings.Join(tests, "|"), "", false)
+	got := r.test(ctx, in, strings.Join(tests, "|"), "", time.Duration(len(tests))*r.timeout)
 	got.name = "tests of " + in + " without a mutation"
 	switch got.verdict {
 	case notRed:
@@ -67,7 +67,7 @@ func (r *runner) mutate(ctx context.Context, m mutation) result {
 	if err != nil {
 		return result{verdict: stale, name: m.name, why: err.Error()}
 	}
-	got := r.test(ctx, m.in, m.tests, overlay, m.tests != ".")
+	got := r.test(ctx, m.in, m.tests, overlay, r.timeout)
 	got.name = m.name
 	return got
 }
@@ -103,14 +103,14 @@ func (r *runner) overlay(m mutation) (string, error) {
 }
 
 // test builds and runs tests, with an overlay where it is not empty.
-func (r *runner) test(ctx context.Context, in, tests, overlay string, failFast bool) result {
+func (r *runner) test(ctx context.Context, in, tests, overlay string, timeout time.Duration) result {
 	binary := filepath.Join(r.folder, fmt.Sprint(r.number.Add(1), ".test"))
 	defer func() { _ = os.Remove(binary) }()
 	env := os.Environ()
 	if overlay != "" {
 		env = append(env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay)) // tests build programs, too
 	}
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, ".")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-s -w", "-o", binary, ".")
 	build.Dir, build.Env = in, env
 	if output, err := build.CombinedOutput(); err != nil {
 		return result{verdict: stale, why: "does not build: " + strings.TrimSpace(string(output))}
@@ -120,8 +120,8 @@ func (r *runner) test(ctx context.Context, in, tests, overlay string, failFast b
 		defer r.broker.Unlock()
 	}
 	began := time.Now()
-	run := exec.CommandContext(ctx, binary, "-test.v", "-test.run="+tests, "-test.timeout="+r.timeout.String(),
-		fmt.Sprint("-test.failfast=", failFast))
+	run := exec.CommandContext(ctx, binary, "-test.v", "-test.run="+tests, "-test.timeout="+timeout.String(),
+		fmt.Sprint("-test.failfast=", overlay != ""))
 	run.Dir, run.Env = in, env
 	output, err := run.CombinedOutput()
 	got := judge(string(output), err)
