@@ -192,6 +192,17 @@ func TestOptionsOfAHandler(t *testing.T) {
 	require.ErrorContains(t, err, "2 HandlerOptions")
 }
 
+// TestWhatAHandlerLeavesOutIsTheConnections: also what decides about its failures.
+func TestWhatAHandlerLeavesOutIsTheConnections(t *testing.T) {
+	defaults := retrymw.HandlerOptions{
+		Schedule: backoff.Schedule{time.Second}, Rules: []retrymw.Rule{{Name: "rate limit"}}, Jitter: 0.2, Breaker: &retrymw.Breaker{Ratio: 0.5},
+		TierGroup: "shop", CloseTimeout: time.Minute,
+	}
+	want := defaults
+	want.Concurrency = 8
+	assert.Equal(t, want, retrymw.HandlerOptions{Concurrency: 8}.Or(defaults))
+}
+
 func TestOptionsChangeOnlyHooksAndLimits(t *testing.T) {
 	backend := configOf(&recorder{})
 	backend.Source = sourceOf("email")

@@ -57,6 +57,20 @@ func TestMessageKeepsItsContent(t *testing.T) {
 	assert.NotContains(t, msg.Metadata, publisher.IDHeader)
 }
 
+// TestAMessageWithoutADeliveryModeIsPersistent: a restart of the broker keeps it.
+func TestAMessageWithoutADeliveryModeIsPersistent(t *testing.T) {
+	t.Parallel()
+	topology := declare(t, nil)
+	p := topology.open(t, func(s *settings) {
+		s.Marshal = func(msg *message.Message) (amqp091.Publishing, error) { return amqp091.Publishing{Body: msg.Payload}, nil }
+	})
+	require.NoError(t, p.Publish(topology.queue, newMessage("one")))
+	delivery, ok, err := broker.Channel(t).Get(topology.queue, true)
+	require.NoError(t, err)
+	require.True(t, ok)
+	assert.EqualValues(t, amqp091.Persistent, delivery.DeliveryMode)
+}
+
 // amqp091-go delivers returns and confirms separately. A publisher that confuses their order loses messages.
 func TestEveryThirdMessageIsUnroutable(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ var connects = []promise{
 		{
 			name: "the app's messages are transient", breaks: "a restart of the broker deletes messages that the app has published",
 			file: "rabbitmq/publisher/publisher.go", old: "if r.publishing.DeliveryMode == 0 {", new: "if false {",
-			in: "integration/connect", tests: "TestMessagesOfTheAppArePersistent",
+			in: "integration/publisher", tests: "TestAMessageWithoutADeliveryModeIsPersistent",
 		},
 		{
 			name: "neighbours of a bad message fail", breaks: "one message that the broker refuses fails the others in flight",
@@ -74,7 +74,7 @@ var connects = []promise{
 		{
 			name: "a shutdown gives handlers no time", breaks: "each shutdown ends the contexts of running handlers at once",
 			file: "rabbitmq/subscriber/subscription.go", old: "contexts := time.AfterFunc(s.config.CloseTimeout,", new: "contexts := time.AfterFunc(0,",
-			in: "integration/connect", tests: "TestCloseWithMessagesInFlight",
+			in: "integration/subscriber", tests: "TestAShutdownLosesAndCountsNothingMore",
 		},
 		{
 			name: "a shutdown counts failures", breaks: "a message that fails because its context ended has used up a retry",
@@ -84,9 +84,9 @@ var connects = []promise{
 	}},
 	{"What Connect adds: options of one handler do not change another, and what a handler leaves out is the connection's", []mutation{
 		{
-			name: "tiers of another handler are forgotten", breaks: "two schedules of one queue do not have their tiers side by side",
-			file: "rabbitmq/queues.go", old: "tiers := slices.Clone(w.tiers)", new: "tiers := slices.Clone(w.tiers[:0])",
-			in: "integration/connect", tests: "TestSchedulesOfOneQueue",
+			name: "a handler's schedule is ignored", breaks: "a handler with a Schedule of its own is retried by the connection's",
+			file: "middleware/connection.go", old: "config.Schedule = o.Schedule", new: "_ = o.Schedule",
+			in: "retrytest", tests: "TestHandlersHaveSchedulesAndObserversOfTheirOwn",
 		},
 		{
 			name: "a schedule is not inherited", breaks: "a handler without a Schedule does not have the connection's",
@@ -96,12 +96,12 @@ var connects = []promise{
 		{
 			name: "a breaker is not inherited", breaks: "a handler without a Breaker does not have the connection's",
 			file: "middleware/connection.go", old: "o.Breaker = defaults.Breaker", new: "_ = defaults.Breaker",
-			in: "middleware", tests: "TestOptionsOfAHandler",
+			in: "middleware", tests: "TestWhatAHandlerLeavesOutIsTheConnections",
 		},
 		{
 			name: "rules are not inherited", breaks: "a handler without Rules does not have the connection's",
 			file: "middleware/connection.go", old: "o.Rules = defaults.Rules", new: "_ = defaults.Rules",
-			in: "middleware", tests: "TestOptionsOfAHandler",
+			in: "middleware", tests: "TestWhatAHandlerLeavesOutIsTheConnections",
 		},
 		{
 			name: "a key without its tier", breaks: "a copy goes to no tier, or to that of another delay",

@@ -73,6 +73,11 @@ var inputs = []promise{
 			in: "rabbitmq/topology", tests: "TestQueueNamesThatAreRefused",
 		},
 		{
+			name: "one work queue for two topics", breaks: "each of two handlers also gets the messages of the other's topic",
+			file: "rabbitmq/queues.go", old: "if w.topic != topic {", new: "if false {",
+			in: "integration/connect", tests: "TestWrongHandlers|TestWrongSubscriber",
+		},
+		{
 			name: "a queue with other arguments", breaks: "a conflict of arguments is not named",
 			file: "rabbitmq/internal/workqueue/inspector.go", old: "err := conflict(app, have)", new: "err := conflict(app, app.Arguments)",
 			in: "integration/retry", tests: "TestConflictNamesQueueArgumentAndBothValues",
