@@ -195,7 +195,7 @@ func TestOptionsOfAHandler(t *testing.T) {
 // TestWhatAHandlerLeavesOutIsTheConnections: also what decides about its failures.
 func TestWhatAHandlerLeavesOutIsTheConnections(t *testing.T) {
 	defaults := retrymw.HandlerOptions{
-		Schedule: backoff.Schedule{time.Second}, Rules: []retrymw.Rule{{Name: "rate limit"}}, Jitter: 0.2, Breaker: &retrymw.Breaker{Ratio: 0.5},
+		Schedule: backoff.Schedule{time.Second}, Rules: []retry.Rule{{Name: "rate limit"}}, Jitter: 0.2, Breaker: &retry.Breaker{Ratio: 0.5},
 		TierGroup: "shop", CloseTimeout: time.Minute,
 	}
 	want := defaults

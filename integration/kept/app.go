@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/configamqp3"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // What the rules of the apps match.
@@ -98,10 +99,10 @@ func classic(uri string, names ...string) error {
 func configOf(uri string) config.BuilderConfig {
 	return config.BuilderConfig{
 		AMQP: amqp2.NewDurableQueueConfig(uri), Schedule: Schedule, ExtraTiers: []time.Duration{10 * time.Minute},
-		Rules: []middleware.Rule{
-			{If: middleware.Is(ErrBusy), Then: middleware.Snooze(3 * time.Second)},
-			{If: middleware.Is(ErrAccount), Then: middleware.DeadLetter("no_account")},
-			{If: middleware.Is(ErrRestart), Then: middleware.GiveBack()},
+		Rules: []retry.Rule{
+			{If: retry.Is(ErrBusy), Then: retry.Snooze(3 * time.Second)},
+			{If: retry.Is(ErrAccount), Then: retry.DeadLetter("no_account")},
+			{If: retry.Is(ErrRestart), Then: retry.GiveBack()},
 		},
 	}
 }

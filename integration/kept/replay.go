@@ -21,8 +21,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Seen is what the library declares, says and does.
@@ -330,16 +330,16 @@ func (r *replay) missing() (missing []string) {
 // handle is the handler of all apps.
 func (r *replay) handle(name string, msg *message.Message) error {
 	id := Identity(msg.Payload)
-	record, known := middleware.ReadRecord(msg.Metadata)
+	record, known := retry.ReadRecord(msg.Metadata)
 	call := Call{Payload: strconv.Quote(string(msg.Payload)), Handler: name, UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata)}
 	if known {
 		record.DueAt = time.Time{}
 		call.Record, _ = object(record, r.file.KeptAt)
 	}
-	if history, redriven := middleware.ReadRedriven(msg.Metadata); redriven {
+	if history, redriven := retry.ReadRedriven(msg.Metadata); redriven {
 		call.Redriven = history.Times
 	}
-	for _, key := range append(middleware.RecordKeys(), middleware.RedrivenKey, middleware.PropertiesKey) {
+	for _, key := range append(retry.RecordKeys(), retry.RedrivenKey, retry.PropertiesKey) {
 		delete(call.Metadata, key)
 	}
 	err := later(msg.Metadata[Later], record.Failures)
