@@ -5,7 +5,6 @@ go 1.25.0
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.3
 	github.com/ThreeDotsLabs/watermill-amqp/v2 v2.1.3
-	github.com/ThreeDotsLabs/watermill-amqp/v3 v3.1.0
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/stretchr/testify v1.11.1
 )

@@ -78,6 +78,7 @@ require (
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/rcrowley/go-metrics v0.0.0-20201227073835-cf1acfcdf475 // indirect
 	github.com/sony/gobreaker v1.0.0 // indirect
+	github.com/tieredretry/watermill-retry/config/amqp3 v0.0.0
 	github.com/tieredretry/watermill-retry/observe v0.0.0
 	github.com/twmb/franz-go v1.18.1 // indirect
 	github.com/vmihailenco/msgpack v4.0.4+incompatible // indirect
@@ -97,3 +98,5 @@ require (
 replace github.com/tieredretry/watermill-retry => ../
 
 replace github.com/tieredretry/watermill-retry/observe => ../observe
+
+replace github.com/tieredretry/watermill-retry/config/amqp3 => ../config/amqp3

@@ -8,8 +8,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/configamqp3"
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
@@ -19,57 +18,71 @@ import (
 // RabbitMQ is watermill-amqp v2. The broker delays the messages, in queues with a TTL: there is no relay. App.MaxHop, App.Limit and
 // App.HandlerLimit have no effect.
 func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
-	return rabbitMQ("rabbitmq-v2", uri, func(app App) amqpv2.Config {
+	fanOut := func(app App) amqpv2.Config {
 		c := amqpv2.NewDurablePubSubConfig(uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group))
 		c.Publish.ConfirmDelivery = true
 		c.Marshaler = app.marshaler(c.Marshaler)
 		return c
-	}, config.Connect, config.NewBuilder, amqpv2.NewPublisher, amqpv2.NewSubscriber, logger)
+	}
+	b := rabbitMQ("rabbitmq-v2", uri, logger)
+	b.Publisher = func() (message.Publisher, error) { return amqpv2.NewPublisher(fanOut(App{}), logger) }
+	b.Connect = func(app App) (*Connection, error) {
+		c, err := config.Connect(config.BuilderConfig{
+			AMQP: fanOut(app), Schedule: app.Schedule, Settings: rabbitmq.Settings{Prefix: app.Prefix},
+		}, logger, app.onRabbitMQ())
+		if err != nil {
+			return nil, err
+		}
+		return &Connection{Connection: c, DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
+			reader, err := config.DeadLetterSubscriberConfig(fanOut(app), "")
+			if err != nil {
+				return nil, "", err
+			}
+			s, err := amqpv2.NewSubscriber(reader, logger)
+			return s, topic, err
+		}}, nil
+	}
+	return b
 }
 
 // RabbitMQv3 is watermill-amqp v3.
 func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
-	return rabbitMQ("rabbitmq-v3", uri, func(app App) amqpv3.Config {
+	fanOut := func(app App) amqpv3.Config {
 		c := amqpv3.NewDurablePubSubConfig(uri, amqpv3.GenerateQueueNameTopicNameWithSuffix(app.Group))
 		c.Publish.ConfirmDelivery = true
 		c.Marshaler = app.marshaler(c.Marshaler)
 		return c
-	}, configamqp3.Connect, configamqp3.NewBuilder, amqpv3.NewPublisher, amqpv3.NewSubscriber, logger)
+	}
+	b := rabbitMQ("rabbitmq-v3", uri, logger)
+	b.Publisher = func() (message.Publisher, error) { return amqpv3.NewPublisher(fanOut(App{}), logger) }
+	b.Connect = func(app App) (*Connection, error) {
+		c, err := amqp3.Connect(amqp3.BuilderConfig{
+			AMQP: fanOut(app), Schedule: app.Schedule, Settings: rabbitmq.Settings{Prefix: app.Prefix},
+		}, logger, app.onRabbitMQ())
+		if err != nil {
+			return nil, err
+		}
+		return &Connection{Connection: c, DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
+			reader, err := amqp3.DeadLetterSubscriberConfig(fanOut(app), "")
+			if err != nil {
+				return nil, "", err
+			}
+			s, err := amqpv3.NewSubscriber(reader, logger)
+			return s, topic, err
+		}}, nil
+	}
+	return b
 }
 
-// rabbitMQ is a major version of watermill-amqp, whose configuration, publisher and subscriber are C, P and S.
-func rabbitMQ[C any, M edge.Major[C], P message.Publisher, S message.Subscriber](
-	name, uri string,
-	fanOut func(App) C,
-	connect func(rabbitmq.BuilderConfig[C, M], watermill.LoggerAdapter, ...middleware.HandlerOptions) (*rabbitmq.Connection, error),
-	newBuilder func(rabbitmq.BuilderConfig[C, M]) (*rabbitmq.Builder[C, M], error),
-	newPublisher func(C, watermill.LoggerAdapter) (P, error),
-	newSubscriber func(C, watermill.LoggerAdapter) (S, error),
-	logger watermill.LoggerAdapter,
-) Backend {
+// rabbitMQ is what both majors share.
+func rabbitMQ(name, uri string, logger watermill.LoggerAdapter) Backend {
 	return Backend{
-		Name:      name,
-		Publisher: func() (message.Publisher, error) { return newPublisher(fanOut(App{}), logger) },
+		Name: name,
 		Letters: func(app App) (*Letters, error) {
 			store, err := deadletter.Open(deadletter.Config{URI: uri, Prefix: app.Prefix}, logger)
 			return &Letters{Store: store, QueueOf: func(_, topic string) (string, error) {
 				return deadletter.QueueOf(amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group)(topic)), nil
 			}}, err
-		},
-		Connect: func(app App) (*Connection, error) {
-			config := rabbitmq.BuilderConfig[C, M]{AMQP: fanOut(app), Schedule: app.Schedule, Prefix: app.Prefix}
-			c, err := connect(config, logger, app.onRabbitMQ())
-			if err != nil {
-				return nil, err
-			}
-			return &Connection{Connection: c, DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
-				rabbit, err := newBuilder(config)
-				if err != nil {
-					return nil, "", err
-				}
-				s, err := newSubscriber(rabbit.DeadLetterSubscriberConfig(), logger)
-				return s, topic, err
-			}}, nil
 		},
 	}
 }
@@ -99,7 +112,7 @@ func (a App) onRabbitMQ() middleware.HandlerOptions {
 }
 
 // marshaler adds BeforeCopy to the app's marshaler: a copy is marshaled just before it is published.
-func (a App) marshaler(m edge.Marshaler) edge.Marshaler {
+func (a App) marshaler(m amqpv2.Marshaler) amqpv2.Marshaler {
 	if a.BeforeCopy == nil {
 		return m
 	}
@@ -107,7 +120,7 @@ func (a App) marshaler(m edge.Marshaler) edge.Marshaler {
 }
 
 type observedMarshaler struct {
-	edge.Marshaler
+	amqpv2.Marshaler
 	app App
 }
 

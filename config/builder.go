@@ -1,134 +1,123 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// BuilderConfig configures NewBuilder. Its fields and methods:
-//
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.BuilderConfig
-type BuilderConfig = rabbitmq.BuilderConfig[amqp.Config, major]
-
-// Builder makes what the app's subscriber, its publisher of failures and the middleware need. Its methods:
-//
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Builder.NewPublisher
-type Builder = rabbitmq.Builder[amqp.Config, major]
+// Builder makes, around the app's own configuration, what its subscriber, its publisher of failures and the middleware need. It is for
+// apps that keep watermill-amqp's subscriber. It is safe for concurrent use.
+type Builder struct {
+	app    *amqp.Config // a pointer, so that a struct that holds a builder does not print the password
+	plain  *rabbitmq.Builder
+	reader *rabbitmq.DeadLetterReader
+}
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
-func NewBuilder(config BuilderConfig) (*Builder, error) { return rabbitmq.NewBuilder(config) }
+func NewBuilder(config BuilderConfig) (*Builder, error) {
+	plain := config.plain()
+	b, err := rabbitmq.NewBuilder(plain)
+	if err != nil {
+		return nil, err
+	}
+	reader, err := rabbitmq.NewDeadLetterReader(plain.App, "")
+	if err != nil {
+		return nil, err
+	}
+	own := clone(config.AMQP)
+	return &Builder{&own, b, reader}, nil
+}
 
-// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber that reads dead letters. It needs only the app's own
-// configuration and the Group of the handler ("" where it has none), no builder and no schedule, and declares nothing. In full:
+// SubscriberConfig returns the app's configuration for amqp.NewSubscriber, with two changes. Its topology builder declares the
+// retry topology beside the app's own at every Subscribe and reconnect. Its marshaler wraps the app's, and also reads messages
+// that come back from a tier. Every call returns a new copy.
 //
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.DeadLetterSubscriberConfig
+// Add the retry middleware to every handler of that subscriber. Without it, a handler also gets messages that the app's marshaler
+// cannot read, with the metadata key retry.UnmarshalErrorKey, and messages keep the metadata key retry.PropertiesKey. A
+// message that it nacks is delivered again after a pause: 10 ms, doubled for each further delivery, at most 1 s. The builder warns
+// of that once.
+//
+// The retry middleware refuses messages of other subscribers: see middleware.TieredRetryConfig.Source.
+//
+// The subscriber's logger gets the builder's warnings, each once: through its method Warn(string, watermill.LogFields) if it has
+// one, otherwise through Info.
+func (b *Builder) SubscriberConfig() amqp.Config {
+	parts := b.plain.Subscriber()
+	c := clone(*b.app)
+	c.TopologyBuilder = topologyBuilder{topologyBuilderOf(c), parts.Declarer}
+	c.Marshaler = parts.Marshaler
+	return c
+}
+
+// DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every call
+// returns a new copy.
+func (b *Builder) DeadLetterSubscriberConfig() amqp.Config { return deadLetterConfig(*b.app, b.reader) }
+
+// NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker has
+// routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it
+// after the router has closed. A nil logger logs nothing.
+func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (*publisher.Publisher, error) {
+	return b.plain.NewPublisher(logger)
+}
+
+// TieredRetryConfig returns the middleware's configuration: the publisher, the schedule, and the destinations of copies on this
+// broker. Set Observe and limits on the result.
+//
+// Use only Builder.NewPublisher, or a publisher that wraps it.
+func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
+	return b.plain.TieredRetryConfig(failures)
+}
+
+// Topology returns what the work queue of a topic needs on the broker. The app's own exchange and its binding are not part of
+// it.
+func (b *Builder) Topology(topic string) topology.Topology { return b.plain.Topology(topic) }
+
+// Format implements fmt.Formatter. It prints address, prefix and schedule, without the password in the address.
+func (b Builder) Format(state fmt.State, verb rune) {
+	if b.plain != nil {
+		b.plain.Format(state, verb)
+		return
+	}
+	_, _ = state.Write([]byte("Builder(none)"))
+}
+
+// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber that reads dead letters: Subscribe to a topic reads
+// the dead-letter queue of the topic's work queue, whatever the prefix and schedule of the app that wrote them. It needs only the
+// app's own configuration: address, names and marshaler. That is copied and never modified.
+//
+// The group is the Group of the handler (HandlerOptions) whose dead letters are read. Its work queue is named "<topic>_<group>", and
+// Queue.GenerateName may be nil. Without a group ("") Queue.GenerateName names the work queue.
+//
+// It declares nothing. If the dead-letter queue does not exist, Subscribe returns an error. If the queue is deleted later, the
+// subscriber logs the error at every attempt to consume again, and reads on when the app has declared the queue again.
+//
+// Every message has a failure record. If the broker itself dead-lettered the message, its dead reason is the broker's:
+// delivery_limit, rejected, expired or maxlen. An ack removes the dead letter. Do not add the retry middleware to its handlers.
+//
+// The error joins all faults of the configuration: those for which NewBuilder refuses its field AMQP, except a queue that is not
+// durable. It does not connect.
 func DeadLetterSubscriberConfig(app amqp.Config, group string) (amqp.Config, error) {
-	return rabbitmq.DeadLetterSubscriberConfig[amqp.Config, major](app, group)
-}
-
-// Connection has the handlers, the middleware and the publisher of an app. Its methods:
-//
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection.AddConsumerHandler
-type Connection = rabbitmq.Connection
-
-// Connect opens two connections to the broker and returns a Connection for all handlers of an app. At most one HandlerOptions can be
-// given: the defaults of all handlers. It returns an error that joins all faults, or the reason why it cannot connect. A nil logger
-// logs nothing. What becomes of each field of the amqp.Config:
-//
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connect
-func Connect(config BuilderConfig, logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions) (*Connection, error) {
-	return rabbitmq.Connect(config, logger, defaults...)
-}
-
-// major implements edge.Major for watermill-amqp v2.
-type major struct{}
-
-func (major) Fields(c *amqp.Config) edge.Fields {
-	f := edge.Fields{
-		URI: &c.Connection.AmqpURI, TLS: &c.Connection.TLSConfig, Connection: &c.Connection.AmqpConfig,
-		Validate: c.ValidateSubscriber,
-		Exchange: &c.Exchange.Arguments, Queue: &c.Queue.Arguments, QueueBind: &c.QueueBind.Arguments, Consume: &c.Consume.Arguments,
-		Durable: &c.Queue.Durable, Exclusive: &c.Queue.Exclusive, AutoDelete: &c.Queue.AutoDelete, ConsumeExclusive: &c.Consume.Exclusive,
-		NoRequeueOnNack: &c.Consume.NoRequeueOnNack, Transactional: &c.Publish.Transactional,
-		Marshaler: marshalerOf(c), QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
-		CopyReconnect: edge.CopyPointer(&c.Connection.Reconnect),
-		RoutingKey:    c.Publish.GenerateRoutingKey, SetQueueName: func(f func(string) string) { c.Queue.GenerateName = f },
-		ConsumerTag: &c.Consume.Consumer, NoLocal: &c.Consume.NoLocal, Immediate: &c.Publish.Immediate,
-		PrefetchCount: &c.Consume.Qos.PrefetchCount, PrefetchSize: &c.Consume.Qos.PrefetchSize,
+	reader, err := rabbitmq.NewDeadLetterReader(appOf(app), group)
+	if err != nil {
+		return amqp.Config{}, err
 	}
-	f.Reconnect = func() (initial, longest time.Duration) {
-		if r := c.Connection.Reconnect; r != nil {
-			initial, longest = r.BackoffInitialInterval, r.BackoffMaxInterval
-		}
-		return initial, longest
-	}
-	f.DeclareExchange = func(channel *amqp091.Channel, exchange string) error {
-		return ownBuilder(c).ExchangeDeclare(channel, exchange, *c)
-	}
-	f.Subscription = func(channel *amqp091.Channel, topic, queue, exchange string, logger watermill.LoggerAdapter) edge.Subscription {
-		return topologyBuilder{TopologyBuilder: ownBuilder(c)}.subscription(channel, queue, exchange, *c, logger)
-	}
-	return f
+	return deadLetterConfig(app, reader), nil
 }
 
-func marshalerOf(c *amqp.Config) edge.Marshaler {
-	if d, ok := c.Marshaler.(amqp.DefaultMarshaler); ok && d.PostprocessPublishing == nil {
-		return edge.Plain{Marshaler: d, UUIDKey: cmp.Or(d.MessageUUIDHeaderKey, amqp.DefaultMessageUUIDHeaderKey)}
-	}
-	return c.Marshaler
-}
-
-func ownBuilder(c *amqp.Config) amqp.TopologyBuilder {
-	return cmp.Or[amqp.TopologyBuilder](c.TopologyBuilder, &amqp.DefaultTopologyBuilder{})
-}
-
-func (major) Install(c *amqp.Config, parts edge.Parts) {
-	c.TopologyBuilder = topologyBuilder{TopologyBuilder: ownBuilder(c), declare: parts.Declare}
-	c.Marshaler, c.Queue.GenerateName, c.Exchange.GenerateName = parts.Marshaler, parts.QueueName, parts.ExchangeName
-}
-
-// topologyBuilder is the app's own, except that it declares the retry topology too.
-type topologyBuilder struct {
-	amqp.TopologyBuilder
-	declare func(edge.Subscription) error
-}
-
-func (t topologyBuilder) BuildTopology(
-	channel *amqp091.Channel, queue, exchange string, config amqp.Config, logger watermill.LoggerAdapter,
-) error {
-	return t.declare(t.subscription(channel, queue, exchange, config, logger))
-}
-
-func (t topologyBuilder) subscription(
-	channel *amqp091.Channel, queue, exchange string, config amqp.Config, logger watermill.LoggerAdapter,
-) edge.Subscription {
-	return edge.Subscription{
-		Channel: channel, Exchange: exchange, Logger: logger,
-		Queue: queue, Durable: config.Queue.Durable, Arguments: config.Queue.Arguments,
-		Fault: t.fault(queue, exchange, config),
-		DeclareApp: func(channel *amqp091.Channel, arguments amqp091.Table) error {
-			config.Queue.Arguments = arguments
-			return t.TopologyBuilder.BuildTopology(channel, queue, exchange, config, logger)
-		},
-	}
-}
-
-// fault: v2's own topology builder calls GenerateRoutingKey if there is an exchange, and panics if it is nil.
-func (t topologyBuilder) fault(queue, exchange string, config amqp.Config) error {
-	if _, stock := t.TopologyBuilder.(*amqp.DefaultTopologyBuilder); stock && exchange != "" && config.QueueBind.GenerateRoutingKey == nil {
-		return fmt.Errorf("AMQP.QueueBind.GenerateRoutingKey is nil: it must return the routing key with which queue %q is bound to exchange %q",
-			queue, exchange)
-	}
-	return nil
+func deadLetterConfig(app amqp.Config, reader *rabbitmq.DeadLetterReader) amqp.Config {
+	c := clone(app)
+	c.TopologyBuilder = topologyBuilder{topologyBuilderOf(c), reader}
+	c.Marshaler = reader.Marshaler
+	c.Queue.GenerateName = reader.QueueName
+	c.Exchange.GenerateName = func(string) string { return "" }
+	c.Consume.Exclusive = false
+	return c
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -50,9 +51,9 @@ func Example_readiness() {
 func Example_retention() {
 	uri, logger := "amqp://guest:guest@localhost:5672/", watermill.NopLogger{}
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP:        amqp.NewDurableQueueConfig(uri),
-		Schedule:    backoff.Exponential(time.Second, 5, 4),
-		DeadLetters: topology.Retention{MaxLength: 100_000, MaxAge: 30 * 24 * time.Hour},
+		AMQP:     amqp.NewDurableQueueConfig(uri),
+		Schedule: backoff.Exponential(time.Second, 5, 4),
+		Settings: rabbitmq.Settings{DeadLetters: topology.Retention{MaxLength: 100_000, MaxAge: 30 * 24 * time.Hour}},
 	}, logger)
 	check(err)
 	defer rabbit.Close() // after router.Run has returned

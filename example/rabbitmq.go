@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/example/orders"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
 const cleanupTimeout = 30 * time.Second
@@ -23,12 +24,14 @@ func rabbitMQ(ctx context.Context, opts options, logger watermill.LoggerAdapter)
 		return nil, err
 	}
 	run := "demo-" + randomName()
-	topic, rabbitmq := "orders."+run, amqp.NewDurableQueueConfig(opts.uri)
+	topic := "orders." + run
 	var open closers
 	fail := func(err error) (*orders.Backend, error) { return nil, errors.Join(err, open.close()) }
 
 	// Connect needs your own configuration and a schedule. Do not set Prefix: here it separates two demos on one broker.
-	settings := config.BuilderConfig{AMQP: rabbitmq, Schedule: opts.schedule, Prefix: "retry." + run}
+	settings := config.BuilderConfig{
+		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: opts.schedule, Settings: rabbitmq.Settings{Prefix: "retry." + run},
+	}
 	retries, err := config.Connect(settings, logger)
 	if err != nil {
 		return fail(err)

@@ -60,6 +60,7 @@ require (
 	github.com/prometheus/procfs v0.21.1 // indirect
 	github.com/rs/xid v1.4.0 // indirect
 	github.com/sony/gobreaker v1.0.0 // indirect
+	github.com/tieredretry/watermill-retry/config/amqp3 v0.0.0
 	github.com/tieredretry/watermill-retry/observe v0.0.0
 	golang.org/x/image v0.30.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
@@ -71,3 +72,5 @@ require (
 replace github.com/tieredretry/watermill-retry => ../
 
 replace github.com/tieredretry/watermill-retry/observe => ../observe
+
+replace github.com/tieredretry/watermill-retry/config/amqp3 => ../config/amqp3

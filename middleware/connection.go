@@ -11,7 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Connection is an app's connection to a backend with retries. Connect of packages config, configamqp3 and relay return one, and
+// Connection is an app's connection to a backend with retries. Connect of packages config, config/amqp3 and relay return one, and
 // an App of package retrytest is one: a function that gets the router and a Connection adds the same handlers on every backend, but
 // Concurrency above 1, OrderKey and CloseTimeout are refused by package relay, and Group needs a backend with consumer groups. For
 // two backends make the HandlerOptions a parameter of that function. A Connection is safe for concurrent use.

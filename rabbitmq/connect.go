@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
@@ -18,33 +18,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Connect opens two connections to the broker, one for consuming and one for publishing, and returns a Connection that uses them for
-// all its handlers. It returns an error that joins all faults of the configuration and of the defaults, or the reason why it cannot
-// connect. At most one HandlerOptions can be given: it has the defaults of all handlers. Its Schedule replaces that of config, which
-// may then be empty. The default of Concurrency is 16. A nil logger logs nothing.
-//
-// The app's configuration, config.AMQP, is that of watermill-amqp, but the subscriber is the one of package subscriber, and the
-// publishers are those of package publisher. These fields differ from what watermill-amqp does with them:
-//
-//	Connection.Reconnect          only BackoffInitialInterval and BackoffMaxInterval are used; the pause doubles, and is
-//	                              shortened at random by up to a half; defaults 100 ms and 5 s
-//	Queue.GenerateName            not called for a handler with a Group, and may be nil if each handler has one
-//	Publish.GenerateRoutingKey    may be nil if the app does not publish
-//	Publish.Mandatory,
-//	Publish.ConfirmDelivery       always true: an unroutable or unconfirmed message is an error
-//	Publish.Immediate             refused: RabbitMQ does not have it
-//	Publish.ChannelPoolSize       not used: all messages share one channel
-//	Consume.Consumer              the consumer tag of every handler; each has an AMQP channel of its own
-//	Consume.NoWait                not used: the broker's answer is always waited for
-//	Consume.Qos.PrefetchCount     used where it is more than a handler's Concurrency, otherwise the prefetch is the Concurrency;
-//	                              with an OrderKey, 16 times the Concurrency
-//	Consume.Qos.PrefetchSize      refused: RabbitMQ does not have it
-//	Consume.Qos.Global            not used: each handler has an AMQP channel of its own, so it would change nothing
-//
-// A message of Connection.Publisher without a delivery mode is persistent: for others, the marshaler sets amqp091.Transient.
-func Connect[C any, M edge.Major[C]](
-	config BuilderConfig[C, M], logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions,
-) (*Connection, error) {
+// Connect opens two connections. Packages config and config/amqp3 document it.
+func Connect(config Config, logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions) (*Connection, error) {
 	var faults []error
 	options, err := optionsOf(defaults, middleware.HandlerOptions{})
 	if err != nil {
@@ -64,7 +39,7 @@ func Connect[C any, M edge.Major[C]](
 	if len(options.Schedule) > 0 {
 		config.Schedule = options.Schedule
 	}
-	_, c := newCore(config)
+	c := newCore(config)
 	c.queues, c.observers = &queues{}, &middleware.Observers{}
 	if logger == nil {
 		logger = watermill.NopLogger{}
@@ -73,26 +48,24 @@ func Connect[C any, M edge.Major[C]](
 }
 
 // validateConnect is Validate for Connect.
-func (c BuilderConfig[C, M]) validateConnect() error {
-	var major M
-	app := major.Fields(&c.AMQP)
-	if app.QueueName == nil { // a handler with a Group does not need it
-		app.SetQueueName(func(topic string) string { return topic })
+func (c Config) validateConnect() error {
+	if c.App.QueueName == nil { // a handler with a Group does not need it
+		c.App.QueueName = func(topic string) string { return topic }
 	}
-	return errors.Join(c.Validate(), validateConsumer(app))
+	return errors.Join(c.Validate(), validateConsumer(c.App))
 }
 
 // validateConsumer reports settings that only Connect refuses.
-func validateConsumer(app edge.Fields) error {
+func validateConsumer(c app.Config) error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("AMQP."+format, args...)) }
 
-	if validateURI(*app.URI) == nil {
-		for _, err := range (dial.Config{URI: *app.URI, AMQP: *app.Connection, TLS: *app.TLS}).Faults() {
+	if validateURI(c.URI) == nil {
+		for _, err := range (dial.Config{URI: c.URI, AMQP: c.Connection, TLS: c.TLS}).Faults() {
 			fault("Connection: %w", err)
 		}
 	}
-	initial, longest := app.Reconnect()
+	initial, longest := c.ReconnectInitial, c.ReconnectMax
 	for _, err := range dial.Durations([]dial.Field{
 		{Name: "BackoffInitialInterval", Value: initial}, {Name: "BackoffMaxInterval", Value: longest},
 	}) {
@@ -101,16 +74,16 @@ func validateConsumer(app edge.Fields) error {
 	if longest > 0 && initial > longest {
 		fault("Connection.Reconnect.BackoffInitialInterval: %s, at most BackoffMaxInterval, %s", initial, longest)
 	}
-	if *app.Immediate {
+	if c.Immediate {
 		fault("Publish.Immediate is true: RabbitMQ closes the connection of a publisher that sets it")
 	}
-	if size := *app.PrefetchSize; size != 0 {
+	if size := c.Consume.PrefetchSize; size != 0 {
 		fault("Consume.Qos.PrefetchSize is %d: RabbitMQ closes the connection of a consumer that sets it; set Concurrency", size)
 	}
-	if count := *app.PrefetchCount; count < 0 || count > maxPrefetch {
+	if count := c.Consume.PrefetchCount; count < 0 || count > maxPrefetch {
 		fault("Consume.Qos.PrefetchCount is %d: it must be between 0 and %d", count, maxPrefetch)
 	}
-	consumer := subscriber.Config{Consumer: subscriber.ConsumerConfig{Tag: *app.ConsumerTag, Arguments: *app.Consume}}
+	consumer := subscriber.Config{Consumer: subscriber.ConsumerConfig{Tag: c.Consume.Tag, Arguments: c.Consume.Arguments}}
 	if err := consumer.Validate(); err != nil {
 		fault("Consume: %w", err)
 	}
@@ -151,16 +124,15 @@ func validateMiddleware(options middleware.HandlerOptions) error {
 
 // open connects twice. manage is the address of the management API, or empty.
 func open(c *core, defaults middleware.HandlerOptions, manage string, logger watermill.LoggerAdapter) (*Connection, error) {
-	initial, longest := c.app.Reconnect()
 	consuming, err := subscriber.Open(subscriber.ConnectionConfig{
-		URI: *c.app.URI, AMQP: cloneConnection(*c.app.Connection), TLS: (*c.app.TLS).Clone(),
-		ReconnectInitial: initial, ReconnectMax: longest,
+		URI: c.app.URI, AMQP: app.CopyConnection(c.app.Connection), TLS: c.app.TLS.Clone(),
+		ReconnectInitial: c.app.ReconnectInitial, ReconnectMax: c.app.ReconnectMax,
 	}, logger)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the connection for consuming: %w", err)
 	}
 	config := c.publisherConnection()
-	config.ReconnectInitial, config.ReconnectMax = initial, longest
+	config.ReconnectInitial, config.ReconnectMax = c.app.ReconnectInitial, c.app.ReconnectMax
 	publishing, err := publisher.Open(config, logger)
 	if err != nil {
 		_ = consuming.Close()
@@ -169,7 +141,7 @@ func open(c *core, defaults middleware.HandlerOptions, manage string, logger wat
 	connection := &Connection{core: c, defaults: defaults, logger: logger, consuming: consuming, publishing: publishing}
 	connection.stopping, connection.stop = context.WithCancel(context.Background())
 	connection.declarer = newDeclarer(declarerConfig{
-		Inspector: c.inspector, Prefix: c.prefix, VerifyOnly: c.verifyOnly, Logger: logger,
+		App: c.app, Inspector: c.inspector, Prefix: c.prefix, VerifyOnly: c.verifyOnly, Logger: logger,
 		Publishing: publishing.Channel, Consumed: connection.consumed,
 	})
 	if err := errors.Join(connection.setUp(), connection.watch(manage)); err != nil {

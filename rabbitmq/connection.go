@@ -76,7 +76,7 @@ func (c *Connection) watch(manage string) error {
 	if manage == "" {
 		return nil
 	}
-	client, err := management.New(manage, c.core.address().Vhost, (*c.core.app.TLS).Clone())
+	client, err := management.New(manage, c.core.address().Vhost, c.core.app.TLS.Clone())
 	if err != nil {
 		return fmt.Errorf("Management: %w", err)
 	}

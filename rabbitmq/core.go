@@ -14,7 +14,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -27,7 +27,7 @@ import (
 
 // core is the part of a Builder that does not depend on the major.
 type core struct {
-	app        edge.Fields     // of a copy that does not change
+	app        app.Config      // does not change
 	topology   topology.Config // with all tiers
 	schedule   backoff.Schedule
 	rules      []retry.Rule
@@ -53,19 +53,19 @@ func (c *core) String() string {
 }
 
 func (c *core) description() string {
-	return fmt.Sprintf("(%s, prefix %s, schedule %v)", redacted(*c.app.URI), c.prefix, c.schedule)
+	return fmt.Sprintf("(%s, prefix %s, schedule %v)", RedactedURI(c.app.URI), c.prefix, c.schedule)
 }
 
 // connection returns the configuration with which watermill-amqp connects.
 func (c *core) connection() amqp091.Config {
-	if own := cloneConnection(*c.app.Connection); own != nil {
+	if own := app.CopyConnection(c.app.Connection); own != nil {
 		return *own
 	}
-	return amqp091.Config{Locale: "en_US", TLSClientConfig: (*c.app.TLS).Clone()}
+	return amqp091.Config{Locale: "en_US", TLSClientConfig: c.app.TLS.Clone()}
 }
 
 func (c *core) publisherConnection() publisher.ConnectionConfig {
-	return publisher.ConnectionConfig{URI: *c.app.URI, AMQP: cloneConnection(*c.app.Connection), TLS: (*c.app.TLS).Clone()}
+	return publisher.ConnectionConfig{URI: c.app.URI, AMQP: app.CopyConnection(c.app.Connection), TLS: c.app.TLS.Clone()}
 }
 
 func (c *core) publisherConfig() publisher.Config {
@@ -153,7 +153,12 @@ func (c *core) topologyConfig(queue string) topology.Config {
 }
 
 func (c *core) topologyOf(queue string) topology.Topology {
-	return topology.New(c.topologyConfig(queue), topology.Queue{Name: queue, Durable: *c.app.Durable, Arguments: *c.app.Queue})
+	return topology.New(c.topologyConfig(queue), c.workQueue(queue))
+}
+
+// workQueue returns a work queue as the app's configuration describes it.
+func (c *core) workQueue(name string) topology.Queue {
+	return topology.Queue{Name: name, Durable: c.app.Queue.Durable, Arguments: c.app.Queue.Arguments}
 }
 
 // redeclare declares the tiers and the dead-letter queue of a routing key again.
@@ -189,8 +194,8 @@ func (c *core) redeclare(channel *amqp091.Channel, _, routingKey string) error {
 }
 
 // declare declares the app's topology and the retry topology.
-func (c *core) declare(s edge.Subscription) error {
-	queue := topology.Queue{Name: s.Queue, Durable: s.Durable, Arguments: s.Arguments}
+func (c *core) declare(s app.Subscription) error {
+	queue := c.workQueue(s.Queue)
 	t := topology.New(c.topologyConfig(s.Queue), queue)
 	if err := errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange, c.groupOf(s.Queue))); err != nil {
 		return err
@@ -202,14 +207,11 @@ func (c *core) declare(s edge.Subscription) error {
 		}
 		return t.Verify(s.Channel)
 	}
-	if s.Fault != nil {
-		return s.Fault
-	}
 	arguments, declared, err := c.inspector.Resolve(queue, t, s.Logger)
 	if err != nil {
 		return err
 	}
-	if err = s.DeclareApp(s.Channel, arguments); err != nil {
+	if err = c.app.DeclareTopology(s, arguments); err != nil {
 		err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
 	} else if !declared {
 		err = t.Existing(arguments).DeclareRetry(s.Channel)
@@ -226,7 +228,7 @@ func (c *core) declare(s edge.Subscription) error {
 
 // declareAgain inspects a work queue that was deleted and declared anew with other arguments. The broker has closed s.Channel.
 // watermill-amqp's subscriber declares only before it consumes, and consumes also after an error.
-func (c *core) declareAgain(s edge.Subscription, queue topology.Queue, t topology.Topology) error {
+func (c *core) declareAgain(s app.Subscription, queue topology.Queue, t topology.Topology) error {
 	arguments, _, err := c.inspector.Resolve(queue, t, s.Logger)
 	if err != nil {
 		return err
@@ -234,7 +236,8 @@ func (c *core) declareAgain(s edge.Subscription, queue topology.Queue, t topolog
 	return c.inspector.Dial(s.Queue, func(b workqueue.Broker) error {
 		channel, err := b.Channel()
 		if err == nil {
-			err = s.DeclareApp(channel, arguments)
+			s.Channel = channel
+			err = c.app.DeclareTopology(s, arguments)
 		}
 		if err != nil {
 			c.inspector.Forget(s.Queue)

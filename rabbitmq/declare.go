@@ -13,7 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
@@ -24,6 +24,7 @@ import (
 
 // declarerConfig configures newDeclarer.
 type declarerConfig struct {
+	App        app.Config
 	Inspector  *workqueue.Inspector
 	Prefix     naming.Prefix
 	VerifyOnly bool
@@ -88,22 +89,19 @@ func (d *declarer) close() {
 
 // declare declares the work queue of a subscription, its topology t, which has the tiers of all handlers of the queue, and the
 // app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same share the result.
-func (d *declarer) declare(from subscriber.Declaration, topic string, s edge.Subscription, t topology.Topology) error {
+func (d *declarer) declare(from subscriber.Declaration, s app.Subscription, t topology.Topology) error {
 	if err := errors.Join(t.Validate(), d.config.Prefix.ValidateExchange(s.Exchange, t.Group())); err != nil {
 		return err
-	}
-	if s.Fault != nil && !d.config.VerifyOnly {
-		return s.Fault
 	}
 	q, err := d.queue(from.Connection, s.Queue)
 	if err != nil {
 		return err
 	}
 	names := queueNames(t)
-	key := strings.Join(append(names, topic, s.Exchange), "\n")
+	key := strings.Join(append(names, s.Topic, s.Exchange), "\n")
 	for {
 		q.mu.Lock()
-		if q.has(from.LostAt, names, topic) {
+		if q.has(from.LostAt, names, s.Topic) {
 			q.mu.Unlock()
 			return nil
 		}
@@ -118,7 +116,7 @@ func (d *declarer) declare(from subscriber.Declaration, topic string, s edge.Sub
 		own := &declaring{key: key, begin: time.Now(), done: make(chan struct{}), err: errPanicked}
 		q.running = own
 		q.mu.Unlock()
-		return d.run(q, own, from, topic, s, t)
+		return d.run(q, own, from, s, t)
 	}
 }
 
@@ -159,7 +157,7 @@ func (q *declaredQueue) hasQueues(names []string) bool {
 }
 
 // run declares what is missing, and ends own. Only the running declaration changes the memory.
-func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declaration, topic string, s edge.Subscription, t topology.Topology) error {
+func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declaration, s app.Subscription, t topology.Topology) error {
 	defer func() {
 		q.mu.Lock()
 		q.running = nil
@@ -178,18 +176,18 @@ func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declara
 		declareRetry = func(t topology.Topology, channel *amqp091.Channel) error { return d.declareFirst(from, t, channel) }
 	}
 	var err error
-	switch app := (topology.Queue{Name: s.Queue, Durable: s.Durable, Arguments: s.Arguments}); {
+	switch work := (topology.Queue{Name: s.Queue, Durable: d.config.App.Queue.Durable, Arguments: d.config.App.Queue.Arguments}); {
 	case d.config.VerifyOnly:
-		err = d.config.Inspector.Check(d.broker(from), app, t, s.Logger)
+		err = d.config.Inspector.Check(d.broker(from), work, t, s.Logger)
 	case !known:
-		if arguments, err = d.config.Inspector.Declare(d.broker(from), app, t, declareRetry, s.Logger); err == nil {
+		if arguments, err = d.config.Inspector.Declare(d.broker(from), work, t, declareRetry, s.Logger); err == nil {
 			t = t.Existing(arguments)
 		}
 	case !q.hasQueues(queueNames(t)):
 		err = t.DeclareRetry(from.Channel)
 	}
-	if err == nil && !d.config.VerifyOnly && !(known && q.topics[topic]) {
-		if err = s.DeclareApp(from.Channel, maps.Clone(arguments)); err != nil {
+	if err == nil && !d.config.VerifyOnly && !(known && q.topics[s.Topic]) {
+		if err = d.config.App.DeclareTopology(s, maps.Clone(arguments)); err != nil {
 			err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
 		}
 	}
@@ -206,7 +204,7 @@ func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declara
 	for _, name := range append(asked, queueNames(t)...) {
 		q.queues[name] = true
 	}
-	q.topics[topic] = true
+	q.topics[s.Topic] = true
 	q.mu.Unlock()
 	d.mu.Lock()
 	d.works[s.Queue] = queueNames(t)

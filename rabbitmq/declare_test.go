@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
@@ -28,8 +28,8 @@ func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 		refused := errors.New("no more channels")
 		declare := func(queue string, connection uint64, open func() (*amqp091.Channel, error)) error {
 			return d.declare(
-				subscriber.Declaration{OpenChannel: open, Connection: connection}, "topic",
-				edge.Subscription{Queue: queue, Durable: true, Logger: watermill.NopLogger{}},
+				subscriber.Declaration{OpenChannel: open, Connection: connection},
+				app.Subscription{Topic: "topic", Queue: queue, Logger: watermill.NopLogger{}},
 				topology.New(topology.Config{Schedule: backoff.Schedule{time.Second}}, topology.Queue{Name: queue, Durable: true}),
 			)
 		}

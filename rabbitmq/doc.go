@@ -1,11 +1,6 @@
-// Package rabbitmq builds the RabbitMQ side of tiered retries around an app's own watermill-amqp configuration. It does not import
-// watermill-amqp. Apps import one of its edges, config for watermill-amqp v2 or configamqp3 for v3, whose types are those of this
-// package. The documentation of both edges is here:
-//
-//   - BuilderConfig: the options
-//   - Connect, which returns a Connection: handlers, publisher and health of a whole app, over two connections to the broker
-//   - Builder: the parts, for apps with watermill-amqp's own subscriber
-//   - DeadLetterSubscriberConfig: a reader of dead letters, which needs no builder
+// Package rabbitmq is the RabbitMQ side of tiered retries, around an app's own configuration for watermill-amqp. It does not import
+// watermill-amqp. Apps import package config for watermill-amqp v2, or config/amqp3 for v3, which document Connect and the builder.
+// From this package they need Settings and Connection.
 //
 // What the broker gets does not depend on the major version, so apps on v2 and v3 can share queues, tiers and dead letters.
 // Package topology describes it.

@@ -12,9 +12,9 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
-	"github.com/tieredretry/watermill-retry/internal/edge"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/warning"
@@ -95,7 +95,7 @@ func (h *handlerSubscriber) limits(limit func(int), taken func() int) (ended fun
 }
 
 func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
-	app := h.core.app
+	own := h.core.app
 	return subscriber.Config{
 		Name: h.name,
 		QueueOf: func(topic string) string {
@@ -105,14 +105,14 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 		Declare:      h.declare,
 		Context:      func(ctx context.Context, _ amqp091.Delivery, _ string) context.Context { return binding.Each(ctx) },
 		Quorum:       h.connection.declarer.mayBeQuorum,
-		Unmarshal:    unmarshal(headers.New(app.Marshaler, h.core.prefix).Unmarshal, app.RedeliveredKey),
+		Unmarshal:    unmarshal(headers.New(own.Marshaler, h.core.prefix).Unmarshal, own.RedeliveredKey),
 		Concurrency:  h.options.Concurrency,
 		Prefetch:     h.prefetch(),
 		OrderKey:     h.options.OrderKey,
 		Limits:       h.limits,
 		CloseTimeout: h.options.CloseTimeout,
 		Consumer: subscriber.ConsumerConfig{
-			Tag: *app.ConsumerTag, Exclusive: *app.ConsumeExclusive, NoLocal: *app.NoLocal, Arguments: *app.Consume,
+			Tag: own.Consume.Tag, Exclusive: own.Consume.Exclusive, NoLocal: own.Consume.NoLocal, Arguments: own.Consume.Arguments,
 		},
 		Nacked: h.nacked,
 	}
@@ -127,7 +127,7 @@ func (h *handlerSubscriber) prefetch() int {
 	if h.options.OrderKey != nil && least > 1 {
 		least = min(perKey*least, maxPrefetch)
 	}
-	return max(least, *h.core.app.PrefetchCount)
+	return max(least, h.core.app.Consume.PrefetchCount)
 }
 
 // unmarshal marks messages that the broker delivers again, where the major does so.
@@ -148,23 +148,23 @@ func unmarshal(
 
 // queueOf returns the work queue of a topic.
 func (h *handlerSubscriber) queueOf(topic string) (string, error) {
-	app, group := h.core.app, h.options.Group
+	own, group := h.core.app, h.options.Group
 	switch {
-	case group != "" && app.ExchangeName(topic) == "":
+	case group != "" && own.ExchangeName(topic) == "":
 		return "", fmt.Errorf("Group is %q, but AMQP.Exchange.GenerateName returns no exchange for topic %q: without an exchange a message goes "+
 			"to one queue only, so that no other group would get it. Use amqp.NewDurablePubSubConfig, or no Group", group, topic)
-	case group == "" && app.QueueName == nil:
+	case group == "" && own.QueueName == nil:
 		return "", fmt.Errorf("AMQP.Queue.GenerateName is nil, and there is no Group: set one of them, so that the queue of topic %q has a name", topic)
 	}
-	return workQueueOf(app, group, topic), nil
+	return workQueueOf(own, group, topic), nil
 }
 
 // workQueueOf returns the name of the work queue of a topic. A group's is that of amqp.GenerateQueueNameTopicNameWithSuffix.
-func workQueueOf(app edge.Fields, group, topic string) string {
+func workQueueOf(own app.Config, group, topic string) string {
 	if group != "" {
 		return topic + "_" + group
 	}
-	return app.QueueName(topic)
+	return own.QueueName(topic)
 }
 
 // add makes the tiers of the handler part of the topology of a topic's work queue.
@@ -257,8 +257,8 @@ func (h *handlerSubscriber) declare(d subscriber.Declaration, topic string) erro
 	if err != nil {
 		return err
 	}
-	s := h.core.app.Subscription(d.Channel, topic, queue, h.core.app.ExchangeName(topic), h.logger)
-	return h.connection.declarer.declare(d, topic, s, h.core.topologyOf(queue))
+	s := app.Subscription{Channel: d.Channel, Topic: topic, Queue: queue, Exchange: h.core.app.ExchangeName(topic), Logger: h.logger}
+	return h.connection.declarer.declare(d, s, h.core.topologyOf(queue))
 }
 
 // nacked retries a message whose handler has succeeded: what failed was outside of the retry middleware.

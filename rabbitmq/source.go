@@ -14,7 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -35,7 +35,7 @@ type place struct {
 
 // address returns where the app connects to, without a password.
 func (c *core) address() amqp091.URI {
-	uri, _ := amqp091.ParseURI(*c.app.URI) // validated
+	uri, _ := amqp091.ParseURI(c.app.URI) // validated
 	if vhost := c.connection().Vhost; vhost != "" {
 		uri.Vhost = vhost
 	}
@@ -88,7 +88,7 @@ type consuming struct {
 	logger atomic.Pointer[watermill.LoggerAdapter] // of the subscriber
 }
 
-func (c *consuming) declare(s edge.Subscription) error {
+func (c *consuming) Declare(s app.Subscription) error {
 	c.logger.Store(&s.Logger)
 	return c.core.declare(s)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/export"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -186,7 +187,7 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 // runApp runs an app whose messages become dead letters.
 func runApp(t testing.TB, uri, prefix, queue string) {
 	t.Helper()
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}, Prefix: prefix}, nil)
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}, Settings: rabbitmq.Settings{Prefix: prefix}}, nil)
 	require.NoError(t, err)
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	dead := make(chan struct{}, 10)

@@ -23,6 +23,7 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -48,7 +49,7 @@ type app struct {
 // newApp connects the app. The observers are attached in one call.
 func newApp(opts options, registry prometheus.Registerer, traces trace.TracerProvider, j *journal, logger watermill.LoggerAdapter) (*app, error) {
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: schedule, Management: opts.management,
+		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: schedule, Settings: rabbitmq.Settings{Management: opts.management},
 	}, logger)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -140,7 +141,7 @@ func (d *deployment) start(b build) *instance {
 }
 
 func (i *instance) options() config.BuilderConfig {
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t)), Schedule: i.d.schedule, Prefix: i.d.prefix}
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t)), Schedule: i.d.schedule, Settings: rabbitmq.Settings{Prefix: i.d.prefix}}
 	c.AMQP.Marshaler = counting{d: i.d}
 	i.change(&c)
 	return c

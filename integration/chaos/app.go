@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -86,7 +87,7 @@ func (c appConfig) rabbit() config.BuilderConfig {
 	rabbit.Connection.AmqpConfig = &amqp091.Config{Heartbeat: 3 * time.Second}
 	rabbit.Connection.Reconnect = amqp.DefaultReconnectConfig()
 	rabbit.Connection.Reconnect.BackoffMaxInterval = 2 * time.Second
-	return config.BuilderConfig{AMQP: rabbit, Schedule: tiers, Prefix: c.Prefix}
+	return config.BuilderConfig{AMQP: rabbit, Schedule: tiers, Settings: rabbitmq.Settings{Prefix: c.Prefix}}
 }
 
 // observe lets the middleware report the copies that the broker has confirmed.

@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -53,7 +54,7 @@ func configOf(t testing.TB, name string) config.BuilderConfig {
 	return config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
 		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
-		Prefix:   name,
+		Settings: rabbitmq.Settings{Prefix: name},
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -28,7 +29,7 @@ func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 	topic := broker.Name(t, "orders")
 	broker.Clean(t, topic)
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP: amqp.NewDurablePubSubConfig(broker.URL(t), nil), Prefix: "retry_" + topic, Schedule: backoff.Constant(100*time.Millisecond, 2),
+		AMQP: amqp.NewDurablePubSubConfig(broker.URL(t), nil), Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Schedule: backoff.Constant(100*time.Millisecond, 2),
 	}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rabbit.Close()) }()

@@ -22,6 +22,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rota"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
 const soon = 60 * time.Second // much longer than any of it takes
@@ -50,7 +51,7 @@ func connect(t testing.TB, change ...func(*config.BuilderConfig)) *app {
 	b := config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
 		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
-		Prefix:   a.name,
+		Settings: rabbitmq.Settings{Prefix: a.name},
 	}
 	for _, c := range change {
 		c(&b)

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
 const (
@@ -54,7 +55,7 @@ func (g *group) config(arguments amqp091.Table) config.BuilderConfig {
 	app := amqp.NewDurableQueueConfig(broker.URL(g.t))
 	app.Queue.Arguments = arguments
 	return config.BuilderConfig{
-		AMQP: app, Prefix: g.name, TierGroup: g.tierGroup(),
+		AMQP: app, Settings: rabbitmq.Settings{Prefix: g.name}, TierGroup: g.tierGroup(),
 		Schedule: backoff.Constant(2*time.Second, 1), ExtraTiers: []time.Duration{},
 	}
 }

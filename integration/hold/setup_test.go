@@ -24,6 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -83,7 +84,7 @@ func start(t testing.TB, p plan, add func(*app, config.BuilderConfig, plan)) *ap
 	a := &app{t: t, name: broker.Name(t, "t"), log: &testapp.Log{}}
 	a.queue = "orders_" + a.name
 	broker.Clean(t, a.name)
-	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: p.schedule, Prefix: a.name}
+	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: p.schedule, Settings: rabbitmq.Settings{Prefix: a.name}}
 	if p.change != nil {
 		p.change(&b)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
 // counting is an app's marshaler that counts deliveries by identity, and attempts to publish.
@@ -112,7 +113,7 @@ func TestNoHotLoop(t *testing.T) {
 			// The subscriber is connected without the proxy: the middleware is of its builder, with the other's publisher.
 			direct, err := config.NewBuilder(config.BuilderConfig{
 				AMQP:     func() amqp.Config { a := amqp.NewDurableQueueConfig(broker.URL(t)); a.Marshaler = c; return a }(),
-				Schedule: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond}, Prefix: f.app.Name,
+				Schedule: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond}, Settings: rabbitmq.Settings{Prefix: f.app.Name},
 			})
 			require.NoError(t, err)
 			subscriber, err := amqp.NewSubscriber(direct.SubscriberConfig(), f.app.Log)

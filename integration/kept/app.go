@@ -13,7 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/configamqp3"
+	configamqp3 "github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"

@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -63,7 +64,7 @@ func feedConfig(t testing.TB, name string) config.BuilderConfig {
 	return config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
 		Schedule: backoff.Schedule{100 * time.Millisecond, time.Second},
-		Prefix:   name,
+		Settings: rabbitmq.Settings{Prefix: name},
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -155,7 +156,7 @@ func TestTraceOnRabbitMQ(t *testing.T) {
 	broker.Clean(t, name)
 	log := &testapp.Log{}
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}, Prefix: name,
+		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}, Settings: rabbitmq.Settings{Prefix: name},
 	}, log)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rabbit.Close()) })

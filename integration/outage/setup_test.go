@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -57,7 +58,7 @@ func open(t testing.TB, options middleware.HandlerOptions) *shop {
 	s.Connection, err = config.Connect(config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
 		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
-		Prefix:   name,
+		Settings: rabbitmq.Settings{Prefix: name},
 	}, log)
 	require.NoError(t, err)
 	s.router = message.NewDefaultRouter(log)

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 // dieOf consumes the queue with an ordinary app until a message kills this process.
 func dieOf(queue string) {
 	rabbit, err := config.NewBuilder(config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(os.Getenv("AMQP_URL")), Schedule: backoff.Constant(100*time.Millisecond, 2), Prefix: "retry_" + queue,
+		AMQP: amqp.NewDurableQueueConfig(os.Getenv("AMQP_URL")), Schedule: backoff.Constant(100*time.Millisecond, 2), Settings: rabbitmq.Settings{Prefix: "retry_" + queue},
 	})
 	if err != nil {
 		panic(err)

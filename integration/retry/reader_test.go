@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -73,7 +74,7 @@ func (p place) declared(t *testing.T) []string {
 
 func (p place) builder(t *testing.T, prefix string, schedule backoff.Schedule) *config.Builder {
 	t.Helper()
-	b, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(p.uri), Prefix: prefix, Schedule: schedule})
+	b, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(p.uri), Settings: rabbitmq.Settings{Prefix: prefix}, Schedule: schedule})
 	require.NoError(t, err)
 	return b
 }

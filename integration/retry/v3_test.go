@@ -15,10 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	configv2 "github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/configamqp3"
+	"github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -27,7 +28,7 @@ import (
 // TestTopicConfig: the queue is bound to a topic exchange, and the topic is the binding pattern.
 func TestTopicConfig(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *configamqp3.BuilderConfig) {
+	a := testapp.New(t, func(b *amqp3.BuilderConfig) {
 		b.AMQP = amqpv3.NewDurableTopicConfig(broker.URL(t), "shop_"+b.Prefix, "orders_"+b.Prefix)
 	})
 	queue := a.Queue("orders")
@@ -101,7 +102,7 @@ func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
 		}
 	}
 	older, err := configv2.NewBuilder(configv2.BuilderConfig{
-		AMQP: amqpv2.NewDurableQueueConfig(broker.URL(t)), Schedule: a.Builder.TieredRetryConfig(nil).Schedule, Prefix: a.Name,
+		AMQP: amqpv2.NewDurableQueueConfig(broker.URL(t)), Schedule: a.Builder.TieredRetryConfig(nil).Schedule, Settings: rabbitmq.Settings{Prefix: a.Name},
 	})
 	require.NoError(t, err)
 	require.Equal(t, older.Topology(queue), a.Builder.Topology(queue))

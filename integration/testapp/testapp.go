@@ -24,6 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -51,7 +52,7 @@ func New(t testing.TB, change ...func(*config.BuilderConfig)) *App {
 	b := config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
 		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
-		Prefix:   a.Name,
+		Settings: rabbitmq.Settings{Prefix: a.Name},
 	}
 	for _, c := range change {
 		c(&b)

@@ -26,6 +26,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
 
 // canary is a real user's password. It must be printed nowhere, neither complete nor encoded, nor one of its parts, which reserved
@@ -115,7 +116,7 @@ func address(t *testing.T, user, host string) string {
 
 func builder(t *testing.T, uri, prefix string, change ...func(*config.BuilderConfig)) *config.Builder {
 	t.Helper()
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{100 * time.Millisecond}, Prefix: prefix}
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{100 * time.Millisecond}, Settings: rabbitmq.Settings{Prefix: prefix}}
 	for _, f := range change {
 		f(&c)
 	}
@@ -151,7 +152,7 @@ func TestPasswordInFaultyConfigurations(t *testing.T) {
 				w.add(err)
 			}
 		}
-		_, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Prefix: "*"})
+		_, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Settings: rabbitmq.Settings{Prefix: "*"}})
 		w.add(err)
 		_, err = publisher.New(publisher.ConnectionConfig{URI: uri, MaxInFlight: -1}, publisher.Config{}, w)
 		w.add(err)

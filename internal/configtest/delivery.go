@@ -1,3 +1,4 @@
+// Package configtest has deliveries, and the list of fields, that the tests of both majors of watermill-amqp use.
 package configtest
 
 import (

@@ -81,10 +81,10 @@ var rules = []rule{
 	{
 		folder: "rabbitmq",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/internal/binding", module + "/internal/edge",
-			module + "/internal/rabbitmq", module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/rota", module + "/internal/suspect", module + "/internal/warning",
+			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/internal/binding", module + "/internal/rabbitmq",
+			module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/rota", module + "/internal/suspect", module + "/internal/warning",
 		},
-		never: []string{amqpPubSub, module + "/config", module + "/configamqp3"},
+		never: []string{amqpPubSub, module + "/config"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
 	},
 	{
@@ -121,7 +121,7 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/headers",
 		may: []string{
-			watermill, amqp091, module + "/internal/binding", module + "/internal/edge", module + "/internal/warning", module + "/middleware", module + "/retry",
+			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/app", module + "/internal/warning", module + "/middleware", module + "/retry",
 			module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/dial",
 			module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/unfit",
 		},
@@ -139,30 +139,25 @@ var rules = []rule{
 	},
 	{
 		folder: "config",
-		may:    []string{watermill, amqpPubSub + "/v2", amqp091, module + "/internal/edge", module + "/middleware", module + "/retry", module + "/rabbitmq"},
-		never:  []string{amqpPubSub + "/v3", module + "/configamqp3", module + "/rabbitmq/deadletter"},
-		why:    "it is the edge to watermill-amqp v2 and nothing else",
-	},
-	{
-		folder: "configamqp3",
-		may:    []string{watermill, amqpPubSub + "/v3", amqp091, module + "/internal/edge", module + "/middleware", module + "/retry", module + "/rabbitmq"},
-		never:  []string{amqpPubSub + "/v2", module + "/config", module + "/rabbitmq/deadletter"},
-		why:    "it is the edge to watermill-amqp v3 and nothing else",
+		may: []string{
+			watermill, amqpPubSub + "/v2", amqp091, module + "/backoff", module + "/internal/rabbitmq", module + "/middleware", module + "/retry", module + "/rabbitmq",
+		},
+		never: []string{module + "/rabbitmq/deadletter"},
+		why:   "it is the door to watermill-amqp v2 and nothing else",
 	},
 	{
 		folder: "internal/configtest",
 		may: []string{
-			watermill, amqp091, "github.com/stretchr/testify", module + "/backoff", module + "/internal/binding", module + "/internal/edge",
-			module + "/middleware", module + "/retry", module + "/rabbitmq", module + "/internal/rabbitmq/publisher", module + "/rabbitmq/topology",
+			watermill, amqp091, "github.com/stretchr/testify", module + "/internal/rabbitmq/app",
 		},
 		never: []string{amqpPubSub},
 		why:   "the tests of all majors share it",
 	},
 	{
-		folder: "internal/edge",
+		folder: "internal/rabbitmq/app",
 		may:    []string{watermill, amqp091},
 		never:  []string{amqpPubSub, module + "/middleware", module + "/rabbitmq"},
-		why:    "the packages on both of its sides import it",
+		why:    "the doors of all majors fill it",
 	},
 	{folder: "internal/subscriptions", may: []string{module + "/middleware", module + "/retry"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
 	{folder: "internal/binding", may: []string{watermill, module + "/internal/gate"}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
@@ -176,7 +171,7 @@ var rules = []rule{
 		folder: "example",
 		may: []string{
 			watermill, amqpPubSub, amqp091,
-			module + "/backoff", module + "/middleware", module + "/retry", module + "/rabbitmq/topology", module + "/config", module + "/relay",
+			module + "/backoff", module + "/middleware", module + "/retry", module + "/rabbitmq", module + "/config", module + "/relay",
 		},
 		why: "it imports only packages that a user imports",
 	},
@@ -242,29 +237,23 @@ var testOnly = []string{
 	module + "/internal/configtest", module + "/retrytest",
 }
 
-// edges are the packages for the majors of watermill-amqp. Each is built from its own major and never from another.
-var edges = []struct{ folder, major, other string }{
-	{"config", amqpPubSub + "/v2", amqpPubSub + "/v3"},
-	{"configamqp3", amqpPubSub + "/v3", amqpPubSub + "/v2"},
-}
-
+// TestMajorsAreApart: an app gets its own major of watermill-amqp and no other.
 func TestMajorsAreApart(t *testing.T) {
 	t.Parallel()
-	requires := strings.Fields(goTool(t, "mod", "edit", "-print", "../../go.mod"))
-	if slices.Contains(requires, "replace") {
+	if strings.Contains(goTool(t, "mod", "edit", "-print", "../../go.mod"), "replace") {
 		t.Error("go.mod must not replace a module: the build of an app ignores that")
 	}
-	for _, e := range edges {
-		if !slices.Contains(requires, e.major) {
-			t.Errorf("go.mod must require %s: package %s is part of the module", e.major, e.folder)
-		}
-		compiled := strings.Fields(goTool(t, "list", "-deps", module+"/"+e.folder))
-		if !slices.Contains(compiled, e.major+"/pkg/amqp") {
-			t.Errorf("package %s is not built from %s", e.folder, e.major)
+	for _, door := range []struct{ folder, major, other string }{
+		{"config", amqpPubSub + "/v2", amqpPubSub + "/v3"},
+		{"config/amqp3", amqpPubSub + "/v3", amqpPubSub + "/v2"},
+	} {
+		compiled := strings.Fields(goTool(t, "list", "-C", "../../"+door.folder, "-deps", "."))
+		if !slices.Contains(compiled, door.major+"/pkg/amqp") {
+			t.Errorf("package %s is not built from %s", door.folder, door.major)
 		}
 		for _, p := range compiled {
-			if within(p, append(testOnly, e.other)) {
-				t.Errorf("package %s must not depend on %s", e.folder, p)
+			if within(p, append(testOnly, door.other, module+"/rabbitmq/deadletter")) {
+				t.Errorf("package %s must not depend on %s", door.folder, p)
 			}
 		}
 	}
@@ -273,7 +262,7 @@ func TestMajorsAreApart(t *testing.T) {
 // direct lists the modules that the root module may require directly. Each of them, with its own requirements, is in the module
 // graph of every user.
 var direct = []string{
-	watermill, amqpPubSub + "/v2", amqpPubSub + "/v3", amqp091, gobreaker, "github.com/stretchr/testify",
+	watermill, amqpPubSub + "/v2", amqp091, gobreaker, "github.com/stretchr/testify",
 }
 
 type listed struct {
@@ -377,7 +366,7 @@ func requires(t *testing.T, folder string) []required {
 }
 
 // nestedModules are the folders of the modules whose tests `go test ./...` of the root module does not run.
-var nestedModules = []string{"backends", "cmd/wmretry", "example/observability", "integration", "observe"}
+var nestedModules = []string{"backends", "cmd/wmretry", "config/amqp3", "example/observability", "integration", "observe"}
 
 // TestEachModuleIsTested: a target of the Makefile that CI runs has the tests of each module.
 func TestEachModuleIsTested(t *testing.T) {

@@ -17,6 +17,6 @@
 // A message comes back to the queue on which it failed and to no other queue, also if it was first published to a fan-out
 // exchange. A dead letter goes to the queue <work queue>.dead.
 //
-// The builders of the packages config and configamqp3 make a topology of the app's watermill-amqp configuration, and declare it at
+// The builders of the packages config and config/amqp3 make a topology of the app's watermill-amqp configuration, and declare it at
 // every Subscribe. Use this package directly in a deployment or an operator's tool, which declares or checks it without the app.
 package topology

@@ -2,16 +2,16 @@
 
 package config
 
-import "github.com/tieredretry/watermill-retry/configamqp3"
+import "github.com/tieredretry/watermill-retry/config/amqp3"
 
 type (
-	Builder       = configamqp3.Builder
-	BuilderConfig = configamqp3.BuilderConfig
-	Connection    = configamqp3.Connection
+	Builder       = amqp3.Builder
+	BuilderConfig = amqp3.BuilderConfig
+	Connection    = amqp3.Connection
 )
 
 var (
-	Connect                    = configamqp3.Connect
-	DeadLetterSubscriberConfig = configamqp3.DeadLetterSubscriberConfig
-	NewBuilder                 = configamqp3.NewBuilder
+	Connect                    = amqp3.Connect
+	DeadLetterSubscriberConfig = amqp3.DeadLetterSubscriberConfig
+	NewBuilder                 = amqp3.NewBuilder
 )

@@ -24,6 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rota"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -88,7 +89,7 @@ func (a *app) queue(base string) string { return base + "_" + a.prefix }
 
 func (a *app) settings() config.BuilderConfig {
 	b := config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(broker.URL(a.t)), Schedule: backoff.Schedule{time.Second, time.Second}, Prefix: a.prefix,
+		AMQP: amqp.NewDurableQueueConfig(broker.URL(a.t)), Schedule: backoff.Schedule{time.Second, time.Second}, Settings: rabbitmq.Settings{Prefix: a.prefix},
 		Rules: []retry.Rule{
 			{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
 			{Name: "withdrawn", If: retry.Is(errObsolete), Then: retry.Discard()},

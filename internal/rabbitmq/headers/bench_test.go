@@ -10,7 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -20,7 +20,7 @@ import (
 
 // BenchmarkRetry is one retry of a message: it comes back from its tier, and its copy is made.
 func BenchmarkRetry(b *testing.B) {
-	m := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
+	m := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
 	record := retry.Record{
 		Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now(), DueAt: time.Now(),
 		Reason: "measured", ErrorType: "*errors.errorString", Topic: "orders", Handler: "billing",
@@ -53,7 +53,7 @@ func BenchmarkRetry(b *testing.B) {
 }
 
 // marshaling is a publisher that only marshals.
-type marshaling struct{ edge.Marshaler }
+type marshaling struct{ app.Marshaler }
 
 func (m marshaling) Publish(_ string, messages ...*message.Message) error {
 	for _, msg := range messages {
@@ -69,8 +69,8 @@ func (marshaling) Close() error { return nil }
 // BenchmarkFailure is a failure in this process: a delivery becomes a message, its handler fails in a goroutine of its own, as the
 // router calls it, and the copy is made.
 func BenchmarkFailure(b *testing.B) {
-	m := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
-	tiered, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
+	m := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
+	retry, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
 		Publisher: marshaling{m}, Schedule: backoff.Constant(time.Second, 3),
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{Topic: naming.RetryKey(p.Topic, p.Tier), Queue: naming.Default.TierQueue(p.Topic, p.Tier)}, nil
@@ -83,7 +83,7 @@ func BenchmarkFailure(b *testing.B) {
 		b.Fatal(err)
 	}
 	failed := errors.New("measured")
-	handler := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failed })
+	handler := retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failed })
 	first := amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: make([]byte, 512), Headers: amqp091.Table{publisher.UUIDHeader: "a"}}
 	done := make(chan error)
 	b.ReportAllocs()

@@ -10,7 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/redelivery"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -35,8 +35,8 @@ type consumingMarshaler struct {
 // message with its source. The subscriber nacks without a pause, so Unmarshal also waits before it returns a message that was
 // nacked by a handler without the retry middleware: 10 ms, twice as long for each further delivery, at most 1 s. It calls warn
 // then, with the exchange and routing key of the message.
-func NewConsuming(app edge.Marshaler, prefix naming.Prefix, source *middleware.Source, warn func(exchange, routingKey string)) edge.Marshaler {
-	return &consumingMarshaler{newMarshaler(app, prefix), source, warn, &sync.Map{}}
+func NewConsuming(own app.Marshaler, prefix naming.Prefix, source *middleware.Source, warn func(exchange, routingKey string)) app.Marshaler {
+	return &consumingMarshaler{newMarshaler(own, prefix), source, warn, &sync.Map{}}
 }
 
 func (m *consumingMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {

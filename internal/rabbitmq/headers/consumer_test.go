@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
@@ -21,7 +21,7 @@ import (
 )
 
 // bound returns a marshaler, and the number of its warnings by exchange and routing key.
-func bound(source *middleware.Source) (edge.Marshaler, map[string]int) {
+func bound(source *middleware.Source) (app.Marshaler, map[string]int) {
 	warnings := map[string]int{}
 	return headers.NewConsuming(textual{}, naming.Default, source, func(exchange, routingKey string) { warnings[exchange+"/"+routingKey]++ }), warnings
 }
@@ -42,7 +42,7 @@ func TestMessagesAreBoundToTheirSource(t *testing.T) {
 	assert.Same(t, of(first), of(first))
 	assert.NotSame(t, of(first), of(second), "a handler may have the middleware, and another one not")
 
-	for name, unbound := range map[string]edge.Marshaler{
+	for name, unbound := range map[string]app.Marshaler{
 		"New": headers.New(textual{}, naming.Default), "NewDeadLetters": headers.NewDeadLetters(textual{}),
 	} {
 		msg, err := unbound.Unmarshal(amqp091.Delivery{Acknowledger: first})
@@ -67,7 +67,7 @@ func TestADeletedQueueIsDeclaredAgainAfterAPause(t *testing.T) {
 // feed gives deliveries to a consumer, one after the other, as watermill-amqp's subscriber does.
 type feed struct {
 	t       *testing.T
-	m       edge.Marshaler
+	m       app.Marshaler
 	channel *amqp091.Channel
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -20,8 +20,8 @@ type deadLetterMarshaler struct{ *marshaler }
 //
 // It reads the dead letters of every prefix: the middleware and the broker both publish them with the key of naming.DeadKey, and
 // the default exchange, whose key is the name of the queue, has no name.
-func NewDeadLetters(app edge.Marshaler) edge.Marshaler {
-	return &deadLetterMarshaler{&marshaler{app: app, published: func(exchange, routingKey string) bool {
+func NewDeadLetters(own app.Marshaler) app.Marshaler {
+	return &deadLetterMarshaler{&marshaler{app: own, published: func(exchange, routingKey string) bool {
 		return exchange != "" && naming.IsDeadKey(routingKey)
 	}}}
 }
@@ -51,7 +51,7 @@ func (m *deadLetterMarshaler) isRaw(delivery *amqp091.Delivery) bool {
 }
 
 // rawCodec reads raw dead letters.
-type rawCodec struct{ edge.Marshaler }
+type rawCodec struct{ app.Marshaler }
 
 func (rawCodec) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage(text(delivery.Headers, publisher.UUIDHeader), delivery.Body)

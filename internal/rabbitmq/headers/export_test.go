@@ -6,7 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 )
 
 // RoundTrip encodes headers as Unmarshal does, and decodes them as Marshal does.
@@ -22,7 +22,7 @@ func Decode(encoded string) error {
 }
 
 // Consumers is how many consumers a marshaler of NewConsuming has.
-func Consumers(m edge.Marshaler) (n int) {
+func Consumers(m app.Marshaler) (n int) {
 	m.(*consumingMarshaler).consumers.Range(func(any, any) bool { n++; return true })
 	return n
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/configtest"
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -34,8 +34,8 @@ func (bare) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 // The history of redrives stays with the message on its tiers and in its dead letter, whatever the app's marshaler keeps.
 func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 	t.Parallel()
-	for name, app := range map[string]edge.Marshaler{
-		"drops metadata": bare{}, "keeps it": textual{}, "the stock one": edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader},
+	for name, app := range map[string]app.Marshaler{
+		"drops metadata": bare{}, "keeps it": textual{}, "the stock one": app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader},
 	} {
 		for _, why := range []retry.DeadReason{"", retry.DeadReasonExhausted} {
 			m := headers.New(app, naming.Default)

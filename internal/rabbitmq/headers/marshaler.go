@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -27,8 +27,8 @@ const maxErrorText = 1024
 
 // marshaler wraps the app's own.
 type marshaler struct {
-	app edge.Marshaler
-	// uuidKey is the header of the UUID where the app's marshaler is an edge.Plain. Else it is empty.
+	app app.Marshaler
+	// uuidKey is the header of the UUID where the app's marshaler is an app.Plain. Else it is empty.
 	uuidKey string
 	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers read.
 	published func(exchange, routingKey string) bool
@@ -38,11 +38,11 @@ type marshaler struct {
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
 // A message that the app's marshaler cannot read has the metadata key retry.UnmarshalErrorKey: watermill-amqp would answer
 // an error with a requeue, and the broker would deliver the message again at once, without end.
-func New(app edge.Marshaler, prefix naming.Prefix) edge.Marshaler { return newMarshaler(app, prefix) }
+func New(own app.Marshaler, prefix naming.Prefix) app.Marshaler { return newMarshaler(own, prefix) }
 
-func newMarshaler(app edge.Marshaler, prefix naming.Prefix) *marshaler {
+func newMarshaler(own app.Marshaler, prefix naming.Prefix) *marshaler {
 	returns, retries := prefix.ReturnExchange(), prefix.RetryExchange()
-	return &marshaler{app: app, uuidKey: plainKey(app), published: func(exchange, _ string) bool {
+	return &marshaler{app: own, uuidKey: plainKey(own), published: func(exchange, _ string) bool {
 		// Retries come through a return exchange, dead letters through the retry exchange.
 		return exchange == returns || exchange == retries || prefix.IsReturn(exchange)
 	}}

@@ -4,21 +4,21 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// plainKey returns the header of the UUID if the app's marshaler is an edge.Plain, and if the header has no other meaning.
-func plainKey(app edge.Marshaler) string {
-	plain, ok := app.(edge.Plain)
+// plainKey returns the header of the UUID if the app's marshaler is an app.Plain, and if the header has no other meaning.
+func plainKey(own app.Marshaler) string {
+	plain, ok := own.(app.Plain)
 	if !ok || isTransport(plain.UUIDKey) || isBroker(plain.UUIDKey) || recordKeys[plain.UUIDKey] {
 		return ""
 	}
 	return plain.UUIDKey
 }
 
-// readPlain is Unmarshal for an edge.Plain: it makes the metadata in one pass over the headers of the broker, without the copies that
+// readPlain is Unmarshal for an app.Plain: it makes the metadata in one pass over the headers of the broker, without the copies that
 // a marshaler of the app needs. It returns nil where that is not possible: a header of the app is not a string, or is a key of the
 // record, which is folded too, or was moved to another header.
 func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
@@ -64,7 +64,7 @@ func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
 	return msg
 }
 
-// writePlain returns what an edge.Plain makes of the message, without the headers that a copy must not have.
+// writePlain returns what an app.Plain makes of the message, without the headers that a copy must not have.
 func (m *marshaler) writePlain(msg *message.Message, rest func(key, value string) bool) amqp091.Publishing {
 	headers := make(amqp091.Table, moreHeaders)
 	for key, value := range msg.Metadata {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/configtest"
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -61,7 +61,7 @@ type unmarshalable struct{}
 func (unmarshalable) Error() string { panic(unmarshalable{}) }
 
 // failed returns a message that has failed, as the middleware publishes it, and its metadata before.
-func failed(t *testing.T, m edge.Marshaler, why retry.DeadReason) (*message.Message, message.Metadata) {
+func failed(t *testing.T, m app.Marshaler, why retry.DeadReason) (*message.Message, message.Metadata) {
 	t.Helper()
 	msg, err := m.Unmarshal(amqp091.Delivery{
 		Acknowledger: configtest.Settled{}, Exchange: "shop", RoutingKey: "eu", ContentType: "application/json", CorrelationId: "c-1",
@@ -99,7 +99,7 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 			letter := configtest.ComeBack(p)
 			letter.Exchange, letter.RoutingKey = "retry", "dead.orders"
 			delete(letter.Headers, "x-death") // the middleware published it
-			for reader, app := range map[string]edge.Marshaler{"the app's": enveloping{fault: fault}, "another": textual{}} {
+			for reader, app := range map[string]app.Marshaler{"the app's": enveloping{fault: fault}, "another": textual{}} {
 				read, err := headers.NewDeadLetters(app).Unmarshal(letter)
 				require.NoError(t, err, reader)
 				assert.Equal(t, "order 1", string(read.Payload), reader)
@@ -157,7 +157,7 @@ func TestForgedRawLetter(t *testing.T) {
 	for name, from := range map[string]struct {
 		exchange, routingKey string
 		deaths               []any
-		reader               edge.Marshaler
+		reader               app.Marshaler
 	}{
 		"on the work queue":                   {"shop", "eu", nil, headers.New(enveloping{}, naming.Default)},
 		"on the work queue, from a tier":      {"retry.return", "10s.orders", nil, headers.New(enveloping{}, naming.Default)},

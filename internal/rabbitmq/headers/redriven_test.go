@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -54,7 +54,7 @@ func TestRedrivenMessageHasItsExchange(t *testing.T) {
 		assert.Equal(t, test.want, msg.Metadata["from"], name)
 		assert.NotContains(t, msg.Metadata, "retry_exchange")
 
-		plain := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
+		plain := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
 		msg, err = plain.Unmarshal(delivery)
 		require.NoError(t, err)
 		msg.Metadata[retry.FailuresKey] = "1"

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -19,7 +19,7 @@ import (
 func TestWaitingMessagesFoldTheTrace(t *testing.T) {
 	t.Parallel()
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	m := headers.New(edge.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
+	m := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
 	msg := message.NewMessage("order-1", nil)
 	retry.Record{Failures: 1, Topic: "orders", Traceparent: traceparent}.Write(msg.Metadata)
 	waiting, err := m.Marshal(msg)

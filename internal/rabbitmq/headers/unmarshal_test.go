@@ -15,7 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -45,8 +45,8 @@ var firstDeliveries = []struct {
 	}}},
 }
 
-func unmarshalers() map[string]edge.Marshaler {
-	return map[string]edge.Marshaler{
+func unmarshalers() map[string]app.Marshaler {
+	return map[string]app.Marshaler{
 		"watermill-amqp": amqp.DefaultMarshaler{},
 		"own subscriber": headers.New(amqp.DefaultMarshaler{}, naming.Default),
 		"watermill-amqp's subscriber": headers.NewConsuming(amqp.DefaultMarshaler{}, naming.Default, &middleware.Source{},
@@ -55,7 +55,7 @@ func unmarshalers() map[string]edge.Marshaler {
 }
 
 // unmarshal is a delivery whose message is acked.
-func unmarshal(t testing.TB, m edge.Marshaler, delivery amqp091.Delivery) *message.Message {
+func unmarshal(t testing.TB, m app.Marshaler, delivery amqp091.Delivery) *message.Message {
 	msg, err := m.Unmarshal(delivery)
 	if err != nil {
 		t.Fatal(err)

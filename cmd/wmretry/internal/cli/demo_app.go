@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -40,7 +41,7 @@ const (
 func (d *demo) builder() config.BuilderConfig {
 	app := amqp.NewDurableQueueConfig(d.config.URI)
 	app.Connection.TLSConfig = d.config.TLS
-	return config.BuilderConfig{AMQP: app, Schedule: demoSchedule, Prefix: d.own}
+	return config.BuilderConfig{AMQP: app, Schedule: demoSchedule, Settings: rabbitmq.Settings{Prefix: d.own}}
 }
 
 // app runs a handler until the function returns. A nil handler handles nothing.

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -56,7 +57,7 @@ func (s *shop) config(uri string, arguments amqp091.Table) config.BuilderConfig 
 	app.Connection.Reconnect = amqp.DefaultReconnectConfig()
 	app.Connection.Reconnect.BackoffMaxInterval = time.Second
 	b := config.BuilderConfig{
-		AMQP: app, Prefix: s.name, TierGroup: s.name, Schedule: backoff.Constant(tier, 1), ExtraTiers: []time.Duration{},
+		AMQP: app, Settings: rabbitmq.Settings{Prefix: s.name}, TierGroup: s.name, Schedule: backoff.Constant(tier, 1), ExtraTiers: []time.Duration{},
 	}
 	if s.own {
 		b.TierGroup = ""

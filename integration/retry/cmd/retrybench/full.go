@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -18,7 +19,7 @@ var ladder = backoff.Schedule{800 * time.Millisecond, tier, 1200 * time.Millisec
 
 // ladderOptions declare nothing, because a full tier has an argument that the library does not declare.
 func ladderOptions(uri string) config.BuilderConfig {
-	return config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: ladder[:tries-1], ExtraTiers: ladder[tries-1:], Prefix: prefix, VerifyOnly: true}
+	return config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: ladder[:tries-1], ExtraTiers: ladder[tries-1:], Settings: rabbitmq.Settings{Prefix: prefix, VerifyOnly: true}}
 }
 
 // onLadder is this library with three tiers.

@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -82,7 +83,7 @@ func (w *wave) back(id string) {
 
 // measure returns how the messages came back. Lost, doubled and early messages are an error.
 func (w *wave) measure(uri string) (shape, error) {
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{jitterDelay}, Jitter: w.jitter, Prefix: prefix}
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{jitterDelay}, Jitter: w.jitter, Settings: rabbitmq.Settings{Prefix: prefix}}
 	work := fmt.Sprintf("jitter-%06x", rand.N(1<<24))
 	defer remove(uri, newBuilder(c).Topology(work))
 	retries, err := config.Connect(c, nil, middleware.HandlerOptions{Concurrency: jitterMessages})

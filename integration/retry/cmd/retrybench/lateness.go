@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -30,7 +31,7 @@ const (
 func measureLateness(uri string, duration time.Duration) ([]string, error) {
 	name := "retrybench_" + watermill.NewShortUUID()
 	schedule := backoff.Schedule{500 * time.Millisecond, time.Second}
-	builder, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: schedule, Prefix: name})
+	builder, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: schedule, Settings: rabbitmq.Settings{Prefix: name}})
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -86,7 +87,7 @@ func parts(c config.BuilderConfig) (adder, func(), error) {
 var prefix = fmt.Sprintf("retry-%06x", rand.N(1<<24))
 
 func options(uri string) config.BuilderConfig {
-	return config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Constant(tier, tries-1), Prefix: prefix}
+	return config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Constant(tier, tries-1), Settings: rabbitmq.Settings{Prefix: prefix}}
 }
 
 func newBuilder(c config.BuilderConfig) *config.Builder {

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -36,7 +37,7 @@ const (
 var outageBreaker = retry.Breaker{MaxPause: 2 * time.Second}
 
 func outageOptions(uri string) config.BuilderConfig {
-	return config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Exponential(time.Second, 5, 4), Prefix: prefix}
+	return config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Exponential(time.Second, 5, 4), Settings: rabbitmq.Settings{Prefix: prefix}}
 }
 
 // An outageApp is one of the two apps.

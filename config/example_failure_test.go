@@ -1,10 +1,9 @@
-package rabbitmq_test
+package config_test
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"log"
 	"log/slog"
 	"os"
 	"time"
@@ -16,10 +15,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 )
-
-func bill(msg *message.Message) error {
-	return errors.New("the bank is down")
-}
 
 // A message that fails always: it waits 1s, and becomes a dead letter at its second failure.
 func Example_failure() {
@@ -33,18 +28,13 @@ func Example_failure() {
 	check(err)
 	defer rabbit.Close() // after router.Run has returned
 
+	refuse := func(*message.Message) error { return errors.New("the bank is down") }
 	router := message.NewDefaultRouter(logger)
-	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
+	rabbit.AddConsumerHandler(router, "billing", "orders", refuse)
 
 	go func() {
 		<-router.Running() // the queue exists
 		check(rabbit.Publisher().Publish("orders", message.NewMessage("order-1", []byte(`{"ID": "order-1"}`))))
 	}()
 	check(router.Run(context.Background()))
-}
-
-func check(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
 }

@@ -1,4 +1,4 @@
-package rabbitmq_test
+package config_test
 
 import (
 	"context"
@@ -19,8 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// The examples are for watermill-amqp v2. For v3, import configamqp3 in place of config.
-
 // options are the configuration of most examples.
 func options() config.BuilderConfig {
 	return config.BuilderConfig{
@@ -35,20 +33,11 @@ func build(options config.BuilderConfig) *config.Builder {
 	return builder
 }
 
-// config.NewBuilder and configamqp3.NewBuilder call it.
-func ExampleNewBuilder() {
-	rabbit, err := rabbitmq.NewBuilder(options())
-	fmt.Println(rabbit, err)
-	// Output:
-	// Builder(amqp://shop:xxxxx@localhost:5672/, prefix retry, schedule 10s*3) <nil>
-}
-
 func ExampleBuilderConfig() {
 	rabbit := build(config.BuilderConfig{
-		AMQP:          amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
-		Schedule:      backoff.Schedule{time.Second, 5 * time.Minute},
-		Prefix:        "shop.retry",
-		WorkQueueMode: topology.Leave,
+		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+		Schedule: backoff.Schedule{time.Second, 5 * time.Minute},
+		Settings: rabbitmq.Settings{Prefix: "shop.retry", WorkQueueMode: topology.Leave},
 	})
 	for _, queue := range rabbit.Topology("orders").Queues {
 		fmt.Println(queue.Name)

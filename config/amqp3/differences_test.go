@@ -1,4 +1,4 @@
-package configamqp3_test
+package amqp3_test
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/configamqp3"
+	"github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
 )
 
@@ -19,7 +19,7 @@ import (
 func TestNilRoutingKeyGeneratorIsRefused(t *testing.T) {
 	app := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
 	app.QueueBind.GenerateRoutingKey = nil
-	_, err := configamqp3.NewBuilder(configamqp3.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
+	_, err := amqp3.NewBuilder(amqp3.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
 	assert.ErrorContains(t, err, "QueueBind.GenerateRoutingKey is nil")
 }
 
@@ -39,7 +39,7 @@ func TestPreprocessDeliveryGetsTheFirstDeliveryEveryTime(t *testing.T) {
 		d.Headers["seen"] = "seen " + tenant
 		return d
 	}}
-	builder, err := configamqp3.NewBuilder(configamqp3.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
+	builder, err := amqp3.NewBuilder(amqp3.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
 	require.NoError(t, err)
 	marshaler := builder.SubscriberConfig().Marshaler
 	delivery := configtest.Foreign()

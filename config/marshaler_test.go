@@ -1,4 +1,4 @@
-package configtest
+package config_test
 
 import (
 	"errors"
@@ -11,12 +11,14 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/edge"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -29,17 +31,17 @@ const (
 )
 
 // around returns the builder's marshaler around an app's, or around the major's own.
-func (s suite[C, M]) around(t testing.TB, app edge.Marshaler) edge.Marshaler {
+func around(t testing.TB, app amqp.Marshaler) amqp.Marshaler {
 	t.Helper()
 	if app == nil {
-		app = s.Stock(nil)
+		app = stock(nil)
 	}
-	return valuesOf(s.builder(t, func(_ *Config[C, M], fields Fields) { fields.SetMarshaler(app) }).SubscriberConfig()).Marshaler
+	return builderOf(t, func(c *config.BuilderConfig) { c.AMQP.Marshaler = app }).SubscriberConfig().Marshaler
 }
 
-func (s suite[C, M]) foreignMessageSurvivesRetries(t *testing.T) {
-	marshaler := s.around(t, nil)
-	delivery := Foreign()
+func TestForeignMessageSurvivesRetries(t *testing.T) {
+	marshaler := around(t, nil)
+	delivery := configtest.Foreign()
 	var first *message.Message
 	for round := range 5 {
 		msg, err := marshaler.Unmarshal(delivery)
@@ -64,11 +66,11 @@ func (s suite[C, M]) foreignMessageSurvivesRetries(t *testing.T) {
 			ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp091.Persistent, CorrelationId: "c-1",
 			ReplyTo: "replies", MessageId: "m-1", Timestamp: time.Unix(1700000001, 0), Type: "order", AppId: "web", Body: []byte("order 1"),
 		}
-		for key, value := range TypedHeaders {
+		for key, value := range configtest.TypedHeaders {
 			want.Headers[key] = value
 		}
 		require.Equal(t, want, p)
-		delivery = ComeBack(p)
+		delivery = configtest.ComeBack(p)
 		delete(delivery.Headers, "retry_record")
 
 		msg.Metadata[retry.DeadReasonKey] = "exhausted"
@@ -91,7 +93,7 @@ func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 }
 
 // stringifying is a marshaler that converts every header to a string.
-type stringifying struct{ edge.Marshaler }
+type stringifying struct{ amqp.Marshaler }
 
 func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	headers := amqp091.Table{}
@@ -102,11 +104,11 @@ func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return s.Marshaler.Unmarshal(d)
 }
 
-func (s suite[C, M]) recordAndHeadersSurviveAnyMarshaler(t *testing.T) {
-	for name, app := range map[string]edge.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{s.Stock(nil)}, "stock": s.Stock(nil)} {
+func TestRecordAndHeadersSurviveAnyMarshaler(t *testing.T) {
+	for name, app := range map[string]amqp.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{stock(nil)}, "stock": stock(nil)} {
 		t.Run(name, func(t *testing.T) {
-			marshaler := s.around(t, app)
-			delivery := Foreign()
+			marshaler := around(t, app)
+			delivery := configtest.Foreign()
 			for failures := range 4 {
 				msg, err := marshaler.Unmarshal(delivery)
 				require.NoError(t, err)
@@ -117,20 +119,19 @@ func (s suite[C, M]) recordAndHeadersSurviveAnyMarshaler(t *testing.T) {
 				msg.Metadata[retry.TopicKey] = "orders"
 				p, err := marshaler.Marshal(msg)
 				require.NoError(t, err)
-				for key, value := range TypedHeaders {
+				for key, value := range configtest.TypedHeaders {
 					require.Equal(t, value, p.Headers[key], key)
 				}
 				require.Equal(t, "abc", p.Headers["trace"])
-				delivery = ComeBack(p)
+				delivery = configtest.ComeBack(p)
 			}
 		})
 	}
 }
 
-// propertyReader is a marshaler that reads AMQP properties of a delivery, as an app's own may.
 // stockMarshalerIsAsAnyOther compares the stock marshaler, which is not called, with one that embeds it, which is.
-func (s suite[C, M]) stockMarshalerIsAsAnyOther(t *testing.T) {
-	plain, called := s.around(t, nil), s.around(t, struct{ edge.Marshaler }{s.Stock(nil)})
+func TestStockMarshalerIsAsAnyOther(t *testing.T) {
+	plain, called := around(t, nil), around(t, struct{ amqp.Marshaler }{stock(nil)})
 	const uuid = publisher.UUIDHeader
 	tables := map[string]amqp091.Table{
 		"none": nil, "uuid": {uuid: "a"}, "uuid of another type": {uuid: int64(1), "trace": "abc"}, "empty uuid": {uuid: "", "trace": ""},
@@ -144,10 +145,10 @@ func (s suite[C, M]) stockMarshalerIsAsAnyOther(t *testing.T) {
 		"dead":          {uuid: "a", "retry_failures": "3", "retry_dead_reason": "exhausted", "retry_record": "n1:1"},
 	}
 	for name, table := range tables {
-		foreign := Foreign()
+		foreign := configtest.Foreign()
 		foreign.Headers = maps.Clone(table)
-		bare := amqp091.Delivery{Acknowledger: Settled{}, Headers: maps.Clone(table), RoutingKey: "orders", Body: []byte("{}")}
-		back := ComeBack(amqp091.Publishing{Headers: table, Body: []byte("{}"), Priority: 3})
+		bare := amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: maps.Clone(table), RoutingKey: "orders", Body: []byte("{}")}
+		back := configtest.ComeBack(amqp091.Publishing{Headers: table, Body: []byte("{}"), Priority: 3})
 		for from, delivery := range map[string]amqp091.Delivery{"foreign": foreign, "bare": bare, "back": back} {
 			t.Run(name+", "+from, func(t *testing.T) {
 				before := maps.Clone(delivery.Headers)
@@ -169,7 +170,8 @@ func (s suite[C, M]) stockMarshalerIsAsAnyOther(t *testing.T) {
 	}
 }
 
-type propertyReader struct{ edge.Marshaler }
+// propertyReader is a marshaler that reads AMQP properties of a delivery, as an app's own may.
+type propertyReader struct{ amqp.Marshaler }
 
 func (w propertyReader) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage("", d.Body)
@@ -180,34 +182,34 @@ func (w propertyReader) Unmarshal(d amqp091.Delivery) (*message.Message, error) 
 	return msg, nil
 }
 
-func (s suite[C, M]) appMarshalerGetsTheFirstDelivery(t *testing.T) {
-	marshaler := s.around(t, propertyReader{s.Stock(nil)})
-	first, err := marshaler.Unmarshal(Foreign())
+func TestAppMarshalerGetsTheFirstDelivery(t *testing.T) {
+	marshaler := around(t, propertyReader{stock(nil)})
+	first, err := marshaler.Unmarshal(configtest.Foreign())
 	require.NoError(t, err)
 	assert.Equal(t, "shop/orders.eu/shop", first.Metadata["from"])
 	assert.Equal(t, "typed", first.Metadata["read"], "the original delivery is tried first")
 	p, err := marshaler.Marshal(first)
 	require.NoError(t, err)
-	second, err := marshaler.Unmarshal(ComeBack(p))
+	second, err := marshaler.Unmarshal(configtest.ComeBack(p))
 	require.NoError(t, err)
 	assert.Equal(t, first.Metadata, second.Metadata)
 
 	t.Run("from the default exchange", func(t *testing.T) {
-		msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, RoutingKey: "orders"})
+		msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, RoutingKey: "orders"})
 		require.NoError(t, err)
 		p, err := marshaler.Marshal(msg)
 		require.NoError(t, err)
-		back, err := marshaler.Unmarshal(ComeBack(p))
+		back, err := marshaler.Unmarshal(configtest.ComeBack(p))
 		require.NoError(t, err)
 		assert.Equal(t, "/orders/", back.Metadata["from"])
 	})
 }
 
-func (s suite[C, M]) ordinaryMessageGetsNoMetadata(t *testing.T) {
-	marshaler := s.around(t, nil)
-	p, err := s.Stock(nil).Marshal(message.NewMessage("uuid-1", []byte("order 1")))
+func TestOrdinaryMessageGetsNoMetadata(t *testing.T) {
+	marshaler := around(t, nil)
+	p, err := stock(nil).Marshal(message.NewMessage("uuid-1", []byte("order 1")))
 	require.NoError(t, err)
-	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Headers: p.Headers, Body: p.Body, DeliveryMode: 2, RoutingKey: "orders"})
+	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: p.Headers, Body: p.Body, DeliveryMode: 2, RoutingKey: "orders"})
 	require.NoError(t, err)
 	assert.Equal(t, "uuid-1", msg.UUID)
 	assert.Empty(t, msg.Metadata)
@@ -216,14 +218,14 @@ func (s suite[C, M]) ordinaryMessageGetsNoMetadata(t *testing.T) {
 	assert.Equal(t, p, again)
 }
 
-func (s suite[C, M]) emptyDeliveryIsAnError(t *testing.T) {
-	_, err := s.around(t, nil).Unmarshal(amqp091.Delivery{})
+func TestEmptyDeliveryIsAnError(t *testing.T) {
+	_, err := around(t, nil).Unmarshal(amqp091.Delivery{})
 	assert.Error(t, err)
 }
 
-func (s suite[C, M]) forgedHeadersAreIgnored(t *testing.T) {
-	marshaler := s.around(t, propertyReader{s.Stock(nil)})
-	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
+func TestForgedHeadersAreIgnored(t *testing.T) {
+	marshaler := around(t, propertyReader{stock(nil)})
+	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
 		userIDHeader: "admin", exchangeHeader: "amq.topic", routingKeyHeader: "all", retry.PropertiesKey: "forged",
 		retry.UnmarshalErrorKey: "forged", "retry_publish_id": "forged",
 	}})
@@ -236,9 +238,9 @@ func (s suite[C, M]) forgedHeadersAreIgnored(t *testing.T) {
 	assert.NotContains(t, p.Headers, userIDHeader)
 }
 
-func (s suite[C, M]) brokerHeadersAreNotPublishedAgain(t *testing.T) {
-	marshaler := s.around(t, nil)
-	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Headers: amqp091.Table{
+func TestBrokerHeadersAreNotPublishedAgain(t *testing.T) {
+	marshaler := around(t, nil)
+	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{
 		"x-death": []any{amqp091.Table{"count": int64(99)}}, "x-first-death-queue": "other", "x-last-death-reason": "rejected",
 		"x-delivery-count": int64(3), "x-acquired-count": int64(3), "CC": []any{"all"}, "BCC": []any{"none"},
 		"_watermill_amqp_redelivered": "true", "x-mine": "stays",
@@ -249,21 +251,21 @@ func (s suite[C, M]) brokerHeadersAreNotPublishedAgain(t *testing.T) {
 	assert.Equal(t, amqp091.Table{"x-mine": "stays"}, p.Headers)
 }
 
-func (s suite[C, M]) brokerStringsAreNotPublishedAgain(t *testing.T) {
-	marshaler := s.around(t, nil)
-	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Headers: amqp091.Table{"x-first-death-queue": "other", "x-mine": "stays"}})
+func TestBrokerStringsAreNotPublishedAgain(t *testing.T) {
+	marshaler := around(t, nil)
+	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"x-first-death-queue": "other", "x-mine": "stays"}})
 	require.NoError(t, err)
 	p, err := marshaler.Marshal(msg)
 	require.NoError(t, err)
 	assert.Equal(t, amqp091.Table{"x-mine": "stays"}, p.Headers)
 }
 
-func (s suite[C, M]) copyIgnoresDangerousProperties(t *testing.T) {
-	marshaler := s.around(t, s.Stock(func(p amqp091.Publishing) amqp091.Publishing {
+func TestCopyIgnoresDangerousProperties(t *testing.T) {
+	marshaler := around(t, stock(func(p amqp091.Publishing) amqp091.Publishing {
 		p.UserId, p.Expiration, p.AppId, p.DeliveryMode = "shop", "1", "shop", amqp091.Transient
 		return p
 	}))
-	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, RoutingKey: "orders"})
+	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, RoutingKey: "orders"})
 	require.NoError(t, err)
 	p, err := marshaler.Marshal(msg)
 	require.NoError(t, err)
@@ -305,8 +307,8 @@ func (endless) Format(state fmt.State, _ rune) {
 	_, _ = io.WriteString(state, strings.Repeat("x", 10<<20))
 }
 
-// marshalerErrorsAreBounded: nothing above the marshaler recovers a panic, and the text becomes a header.
-func (s suite[C, M]) marshalerErrorsAreBounded(t *testing.T) {
+// TestMarshalerErrorsAreBounded: nothing above the marshaler recovers a panic, and the text becomes a header.
+func TestMarshalerErrorsAreBounded(t *testing.T) {
 	for name, value := range map[string]error{
 		"10 MB":          errors.New(strings.Repeat("x", 10<<20)),
 		"10 MB of runes": errors.New("x" + strings.Repeat("€", 10<<20/3)),
@@ -321,7 +323,7 @@ func (s suite[C, M]) marshalerErrorsAreBounded(t *testing.T) {
 	} {
 		for how, app := range map[string]broken{"returned": {err: value}, "panicked": {panics: value}} {
 			t.Run(name+", "+how, func(t *testing.T) {
-				msg, err := s.around(t, app).Unmarshal(Foreign())
+				msg, err := around(t, app).Unmarshal(configtest.Foreign())
 				require.NoError(t, err)
 				text, marked := msg.Metadata[retry.UnmarshalErrorKey]
 				assert.True(t, marked, "the middleware dead-letters it")
@@ -332,11 +334,11 @@ func (s suite[C, M]) marshalerErrorsAreBounded(t *testing.T) {
 	}
 }
 
-func (s suite[C, M]) unreadableMessageIsMarked(t *testing.T) {
-	for name, app := range map[string]edge.Marshaler{"error": broken{err: errors.New("no JSON")}, "panic": broken{panics: "no JSON"}} {
+func TestUnreadableMessageIsMarked(t *testing.T) {
+	for name, app := range map[string]amqp.Marshaler{"error": broken{err: errors.New("no JSON")}, "panic": broken{panics: "no JSON"}} {
 		t.Run(name, func(t *testing.T) {
-			marshaler := s.around(t, app)
-			msg, err := marshaler.Unmarshal(Foreign())
+			marshaler := around(t, app)
+			msg, err := marshaler.Unmarshal(configtest.Foreign())
 			require.NoError(t, err, "after an error the broker would deliver it again without end")
 			assert.Contains(t, msg.Metadata[retry.UnmarshalErrorKey], "no JSON")
 			delete(msg.Metadata, retry.UnmarshalErrorKey) // as the middleware does
@@ -346,7 +348,7 @@ func (s suite[C, M]) unreadableMessageIsMarked(t *testing.T) {
 			assert.Equal(t, int32(-70000), p.Headers["int32"])
 			assert.Equal(t, "application/json", p.ContentType)
 
-			uuid := Foreign()
+			uuid := configtest.Foreign()
 			uuid.Headers = amqp091.Table{publisher.UUIDHeader: "uuid-1"}
 			msg, err = marshaler.Unmarshal(uuid)
 			require.NoError(t, err)

@@ -1,21 +1,16 @@
-package rabbitmq_test
+package config_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log"
 	"log/slog"
 	"net/http"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/components/requeuer"
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -26,30 +21,6 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// A whole app: two consumer groups get each order, over two connections to the broker. Each group retries by its own schedule.
-func ExampleConnect() {
-	logger := watermill.NewSlogLogger(slog.Default())
-	rabbit, err := rabbitmq.Connect(config.BuilderConfig{ // config.Connect is the same
-		AMQP:     amqp.NewDurablePubSubConfig(cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/"), nil),
-		Schedule: backoff.Exponential(time.Second, 5, 4),
-	}, logger)
-	check(err)
-	defer rabbit.Close() // after the router
-
-	router := message.NewDefaultRouter(logger)
-	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retrymw.HandlerOptions{Group: "billing"})
-	rabbit.AddConsumerHandler(router, "mailing", "orders", bill, retrymw.HandlerOptions{
-		Group: "mailing", Schedule: backoff.Constant(time.Minute, 10), Concurrency: 64,
-	})
-	go func() {
-		<-router.Running() // the queues exist
-		check(rabbit.Publisher().Publish("orders", message.NewMessage("order-1", []byte(`{"ID": "order-1"}`))))
-	}()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	check(router.Run(ctx))
-}
 
 // connection is the Connection of the examples below.
 func connection() *config.Connection {
@@ -82,7 +53,7 @@ func ExampleConnection_AddHandler() {
 }
 
 // Watermill's Requeuer adds its handler by itself, so it gets a Subscriber, and its router the Middleware.
-func ExampleConnection_Subscriber() {
+func ExampleConnection_Subscriber_requeuer() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)
 	router.AddMiddleware(rabbit.Middleware)
 	parked, err := rabbit.Subscriber("requeuer", retrymw.HandlerOptions{Concurrency: 1})

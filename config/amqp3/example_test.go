@@ -1,4 +1,4 @@
-package configamqp3_test
+package amqp3_test
 
 import (
 	"fmt"
@@ -8,14 +8,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/configamqp3"
+	"github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 // A queue that a topic exchange feeds, which only v3 has a configuration for. A retry comes back to the queue, not to the
 // exchange.
 func ExampleNewBuilder() {
-	rabbit, err := configamqp3.NewBuilder(configamqp3.BuilderConfig{
+	rabbit, err := amqp3.NewBuilder(amqp3.BuilderConfig{
 		AMQP:     amqp.NewDurableTopicConfig("amqp://guest:guest@localhost:5672/", "shop", "eu_orders"),
 		Schedule: backoff.Constant(10*time.Second, 3),
 	})
@@ -31,7 +31,7 @@ func ExampleNewBuilder() {
 // The dead letters of one consumer group of a fan-out.
 func ExampleDeadLetterSubscriberConfig() {
 	app := amqp.NewDurablePubSubConfig("amqp://guest:guest@localhost:5672/", nil) // each handler has a Group
-	reader, err := configamqp3.DeadLetterSubscriberConfig(app, "billing")
+	reader, err := amqp3.DeadLetterSubscriberConfig(app, "billing")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -43,7 +43,7 @@ func ExampleDeadLetterSubscriberConfig() {
 
 // With a Group, each handler has a queue of its own on one topic exchange.
 func ExampleConnect() {
-	rabbit, err := configamqp3.Connect(configamqp3.BuilderConfig{
+	rabbit, err := amqp3.Connect(amqp3.BuilderConfig{
 		AMQP:     amqp.NewDurableTopicConfig("amqp://guest:guest@localhost:5672/", "shop", ""),
 		Schedule: backoff.Constant(10*time.Second, 3),
 	}, nil)

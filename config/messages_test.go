@@ -1,16 +1,19 @@
-package configtest
+package config_test
 
 import (
 	"maps"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -25,27 +28,27 @@ func (payloadOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return &message.Message{Payload: d.Body}, nil
 }
 
-// messageAlwaysHasMetadata: the subscriber of v3 writes to the metadata.
-func (s suite[C, M]) messageAlwaysHasMetadata(t *testing.T) {
-	b := s.builder(t, func(_ *Config[C, M], app Fields) { app.SetMarshaler(payloadOnly{}) })
-	for _, c := range []C{b.SubscriberConfig(), b.DeadLetterSubscriberConfig()} {
-		msg, err := valuesOf(c).Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Body: []byte("order 1")})
+// TestMessageAlwaysHasMetadata: the subscriber of v3 writes to the metadata.
+func TestMessageAlwaysHasMetadata(t *testing.T) {
+	b := builderOf(t, func(c *config.BuilderConfig) { c.AMQP.Marshaler = payloadOnly{} })
+	for _, c := range []amqp.Config{b.SubscriberConfig(), b.DeadLetterSubscriberConfig()} {
+		msg, err := c.Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("order 1")})
 		require.NoError(t, err)
 		assert.NotNil(t, msg.Metadata)
 	}
 }
 
-func (s suite[C, M]) deadLettersAreRead(t *testing.T) {
-	b := s.builder(t, func(c *Config[C, M], _ Fields) { c.AMQP = s.PubSub(uri, "billing") }, func(_ *Config[C, M], app Fields) {
-		*app.ConsumeExclusive = true
+func TestDeadLettersAreRead(t *testing.T) {
+	b := builderOf(t, func(c *config.BuilderConfig) { c.AMQP = pubSub(uri, "billing") }, func(c *config.BuilderConfig) {
+		c.AMQP.Consume.Exclusive = true
 	})
-	letters := valuesOf(b.DeadLetterSubscriberConfig())
-	assert.Equal(t, b.Topology("orders").DeadLetterQueue(), letters.QueueName("orders"))
-	assert.Equal(t, "orders_billing.dead", letters.QueueName("orders"))
-	assert.Empty(t, letters.ExchangeName("orders"))
-	assert.False(t, *letters.ConsumeExclusive)
+	letters := b.DeadLetterSubscriberConfig()
+	assert.Equal(t, b.Topology("orders").DeadLetterQueue(), letters.Queue.GenerateName("orders"))
+	assert.Equal(t, "orders_billing.dead", letters.Queue.GenerateName("orders"))
+	assert.Empty(t, letters.Exchange.GenerateName("orders"))
+	assert.False(t, letters.Consume.Exclusive)
 	msg, err := letters.Marshaler.Unmarshal(amqp091.Delivery{
-		Acknowledger: Settled{}, Body: []byte("order 1"), Exchange: "retry", RoutingKey: "dead.orders_billing",
+		Acknowledger: configtest.Settled{}, Body: []byte("order 1"), Exchange: "retry", RoutingKey: "dead.orders_billing",
 		Headers: amqp091.Table{"x-death": []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders_billing", "time": time.Unix(1, 0)}}},
 	})
 	require.NoError(t, err)
@@ -55,10 +58,10 @@ func (s suite[C, M]) deadLettersAreRead(t *testing.T) {
 	assert.Equal(t, record.Reason, msg.Metadata[poison.ReasonForPoisonedKey], "for readers of Watermill's poison queue")
 }
 
-// whereDeadLettersFailed: topic and handler of a dead letter that the broker made are those of its last failure, if the message
+// TestWhereDeadLettersFailed: topic and handler of a dead letter that the broker made are those of its last failure, if the message
 // has them. Readers of Watermill's poison queue find the topic under its key.
-func (s suite[C, M]) whereDeadLettersFailed(t *testing.T) {
-	letters := valuesOf(s.builder(t).DeadLetterSubscriberConfig()).Marshaler
+func TestWhereDeadLettersFailed(t *testing.T) {
+	letters := builderOf(t).DeadLetterSubscriberConfig().Marshaler
 	for name, test := range map[string]struct {
 		headers        amqp091.Table
 		topic, handler string
@@ -82,7 +85,7 @@ func (s suite[C, M]) whereDeadLettersFailed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			headers := amqp091.Table{"x-death": []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders", "time": time.Unix(1, 0)}}}
 			maps.Copy(headers, test.headers)
-			msg, err := letters.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: "retry", RoutingKey: "dead.orders", Headers: headers})
+			msg, err := letters.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: "retry", RoutingKey: "dead.orders", Headers: headers})
 			require.NoError(t, err)
 			record, known := retry.ReadRecord(msg.Metadata)
 			require.True(t, known)
@@ -96,18 +99,18 @@ func (s suite[C, M]) whereDeadLettersFailed(t *testing.T) {
 	}
 }
 
-// deadReasons: the dead reason is that of the last dead-lettering, by the broker or by the middleware. Older reasons in the
+// TestDeadReasons: the dead reason is that of the last dead-lettering, by the broker or by the middleware. Older reasons in the
 // message do not count.
-func (s suite[C, M]) deadReasons(t *testing.T) {
+func TestDeadReasons(t *testing.T) {
 	for _, prefix := range []string{"retry", "shop.retry"} { // the reader's is the default one
-		t.Run(prefix, func(t *testing.T) { s.deadReasonsOf(t, prefix) })
+		t.Run(prefix, func(t *testing.T) { deadReasonsOf(t, prefix) })
 	}
 }
 
-func (s suite[C, M]) deadReasonsOf(t *testing.T, prefix string) {
-	b := s.builder(t)
-	writer := s.builder(t, func(c *Config[C, M], _ Fields) { c.Prefix = prefix })
-	app, letters := valuesOf(writer.SubscriberConfig()).Marshaler, valuesOf(b.DeadLetterSubscriberConfig()).Marshaler
+func deadReasonsOf(t *testing.T, prefix string) {
+	b := builderOf(t)
+	writer := builderOf(t, func(c *config.BuilderConfig) { c.Prefix = prefix })
+	app, letters := writer.SubscriberConfig().Marshaler, b.DeadLetterSubscriberConfig().Marshaler
 	deaths := func(reason string) []any {
 		return []any{
 			amqp091.Table{"reason": reason, "queue": "orders", "time": time.Unix(1700000002, 0)},
@@ -115,7 +118,7 @@ func (s suite[C, M]) deadReasonsOf(t *testing.T, prefix string) {
 		}
 	}
 	letter := func(headers amqp091.Table) amqp091.Delivery {
-		return amqp091.Delivery{Acknowledger: Settled{}, Exchange: prefix, RoutingKey: "dead.orders", Headers: headers}
+		return amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: prefix, RoutingKey: "dead.orders", Headers: headers}
 	}
 	read := func(t *testing.T, headers amqp091.Table) retry.Record {
 		msg, err := letters.Unmarshal(letter(headers))
@@ -126,7 +129,7 @@ func (s suite[C, M]) deadReasonsOf(t *testing.T, prefix string) {
 	}
 	// deadLettered returns the headers of the dead letter that the middleware publishes for a message with these headers.
 	deadLettered := func(t *testing.T, headers amqp091.Table) amqp091.Table {
-		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: Settled{}, Exchange: prefix + ".return", RoutingKey: "1s.orders", Headers: headers})
+		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: prefix + ".return", RoutingKey: "1s.orders", Headers: headers})
 		require.NoError(t, err)
 		msg.Metadata[retry.FailuresKey], msg.Metadata[retry.DeadReasonKey] = "4", string(retry.DeadReasonExhausted)
 		p, err := app.Marshal(msg)

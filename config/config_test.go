@@ -1,0 +1,326 @@
+package config_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+const uri = "amqp://guest:guest@localhost:5672/"
+
+func configOf(change ...func(*config.BuilderConfig)) config.BuilderConfig {
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{time.Second, 5 * time.Minute, time.Second}}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+func builderOf(t testing.TB, change ...func(*config.BuilderConfig)) *config.Builder {
+	t.Helper()
+	b, err := config.NewBuilder(configOf(change...))
+	require.NoError(t, err)
+	return b
+}
+
+func pubSub(uri, group string) amqp.Config {
+	return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
+}
+
+// stock is watermill-amqp's own marshaler.
+func stock(postprocess func(amqp091.Publishing) amqp091.Publishing) amqp.Marshaler {
+	return amqp.DefaultMarshaler{PostprocessPublishing: postprocess}
+}
+
+func TestAllFaultsAtOnce(t *testing.T) {
+	broken := configOf(func(c *config.BuilderConfig) {
+		c.AMQP.Marshaler = nil
+		c.AMQP.Consume.NoRequeueOnNack, c.AMQP.Publish.Transactional = true, true
+		c.AMQP.Queue.Exclusive, c.AMQP.Queue.AutoDelete, c.AMQP.Queue.Durable = true, true, false
+		c.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "stream"}
+		c.Prefix, c.QueueType, c.WorkQueueMode = "a.*", "lazy", "maybe"
+		c.Schedule = backoff.Schedule{0, 2 * backoff.MaxDelay}
+		c.Jitter = -1
+		c.DeadLetters.MaxLength, c.TierArguments, c.DeadLetterArguments = -1, amqp091.Table{"x-expires": 5}, amqp091.Table{"x-overflow": "x"}
+	})
+	_, err := config.NewBuilder(broken)
+	require.Error(t, err)
+	for _, text := range []string{
+		"Marshaler", "NoRequeueOnNack", "Transactional", "Exclusive", "AutoDelete", "Durable", "stream",
+		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueueMode is "maybe"`, "Schedule", "retry 1", "retry 2", "Jitter is -1",
+		"DeadLetters.MaxLength is -1", `TierArguments["x-expires"] is 5`, `DeadLetterArguments["x-overflow"] is "x"`,
+	} {
+		assert.ErrorContains(t, err, text)
+		assert.ErrorContains(t, broken.Validate(), text)
+	}
+	_, err = config.NewBuilder(config.BuilderConfig{})
+	assert.ErrorContains(t, err, "AmqpURI is empty")
+	assert.ErrorContains(t, err, "Schedule")
+	assert.ErrorContains(t, err, "AMQP.Queue.GenerateName is nil")
+	assert.NoError(t, configOf().Validate())
+}
+
+func TestRefusals(t *testing.T) {
+	for want, change := range map[string]func(*config.BuilderConfig){
+		"NoRequeueOnNack": func(c *config.BuilderConfig) { c.AMQP.Consume.NoRequeueOnNack = true },
+		"Transactional":   func(c *config.BuilderConfig) { c.AMQP.Publish.Transactional = true },
+		"Queue.Exclusive": func(c *config.BuilderConfig) { c.AMQP.Queue.Exclusive = true },
+		"AutoDelete":      func(c *config.BuilderConfig) { c.AMQP.Queue.AutoDelete = true },
+		"stream": func(c *config.BuilderConfig) {
+			c.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "stream"}
+		},
+		"Durable is false":     func(c *config.BuilderConfig) { c.AMQP = amqp.NewNonDurableQueueConfig(uri) },
+		"reserved for the br":  func(c *config.BuilderConfig) { c.Prefix = "amq.retry" },
+		"at most 244":          func(c *config.BuilderConfig) { c.Prefix = strings.Repeat("p", 250) },
+		"only the characters":  func(c *config.BuilderConfig) { c.Prefix = "#" },
+		"AmqpURI cannot be re": func(c *config.BuilderConfig) { c.AMQP.Connection.AmqpURI = "http://localhost" },
+	} {
+		_, err := config.NewBuilder(configOf(change))
+		assert.ErrorContains(t, err, want)
+	}
+	_, err := config.NewBuilder(configOf(func(c *config.BuilderConfig) {
+		c.AMQP, c.WorkQueueMode = amqp.NewNonDurableQueueConfig(uri), topology.Leave
+	}))
+	assert.NoError(t, err, "a queue that is lost at a restart is allowed with Leave")
+}
+
+// printed returns the configuration and a builder of it, if there is one, in all forms in which an app may print them.
+func printed(own config.BuilderConfig) []any {
+	type holder struct{ Own *config.BuilderConfig }
+	printed := []any{own, &own, []config.BuilderConfig{own}, holder{&own}}
+	if b, err := config.NewBuilder(own); err == nil {
+		type hidden struct{ b *config.Builder }
+		source := b.TieredRetryConfig(nil).Source
+		printed = append(printed, b, *b, []*config.Builder{b}, hidden{b}, source, *source, source.Broker)
+	}
+	return printed
+}
+
+var addresses = []string{
+	"amqp://user:canary@localhost:port/", "amqp://user:canary@local host/", "amqp://user:canary%@localhost/", "http://user:canary@localhost/",
+	"amqp://user:can/ary@localhost/", "amqp://user:%zcanary@localhost/", "amqp://user:1#canary@localhost/",
+}
+
+func TestNoPasswordInAnError(t *testing.T) {
+	for _, address := range addresses {
+		_, err := config.NewBuilder(configOf(func(c *config.BuilderConfig) { c.AMQP.Connection.AmqpURI = address }))
+		require.Error(t, err, address)
+		assert.NotContains(t, err.Error(), "ary", address)
+		if strings.HasPrefix(address, "http:") {
+			continue
+		}
+		_, err = config.NewBuilder(configOf(func(c *config.BuilderConfig) { c.Management = address }))
+		require.ErrorContains(t, err, "Management: the address must be like")
+		assert.NotContains(t, err.Error(), "ary", address)
+	}
+}
+
+func TestNoPasswordInPrint(t *testing.T) {
+	for _, address := range append(addresses, "amqp://user:canary@localhost/", "amqps://user:can%2Fary@localhost:5671/vhost?heartbeat=5") {
+		c := configOf(func(c *config.BuilderConfig) {
+			c.AMQP.Connection.AmqpURI, c.Management = address, "http://user:canary@localhost:15672"
+			c.AMQP.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "user", Password: "canary"}}}
+		})
+		for _, printed := range printed(c) {
+			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x", "% X", "%20v"} {
+				text := fmt.Sprintf(verb, printed)
+				assert.NotContains(t, text, "ary", "%s of %T, %s", verb, printed, address)
+				assert.NotContains(t, strings.ToLower(strings.ReplaceAll(text, " ", "")), fmt.Sprintf("%x", "ary"), "%s of %T, %s", verb, printed, address)
+			}
+		}
+		assert.Equal(t, address, c.AMQP.Connection.AmqpURI, "printing does not change it")
+		assert.Contains(t, c.Management, "canary")
+	}
+	all := fmt.Sprintf("%+v", printed(configOf()))
+	assert.Contains(t, all, "amqp://guest:xxxxx@localhost:5672/", "the rest is printed")
+	assert.Contains(t, all, "1s 5m 1s")
+}
+
+func tables(c amqp.Config) []amqp091.Table {
+	return []amqp091.Table{
+		c.Queue.Arguments, c.Exchange.Arguments, c.QueueBind.Arguments, c.Consume.Arguments, c.Connection.AmqpConfig.Properties,
+	}
+}
+
+func TestAppConfigIsNotChanged(t *testing.T) {
+	table := func() amqp091.Table { return amqp091.Table{"x-app": "own"} }
+	c := configOf(func(c *config.BuilderConfig) {
+		c.AMQP.Connection.Reconnect = &amqp.ReconnectConfig{BackoffMaxInterval: time.Minute}
+		c.AMQP.Queue.Arguments, c.AMQP.Exchange.Arguments, c.AMQP.QueueBind.Arguments, c.AMQP.Consume.Arguments = table(), table(), table(), table()
+		c.AMQP.Connection.TLSConfig = &tls.Config{ServerName: "own"}
+		c.AMQP.Connection.AmqpConfig = &amqp091.Config{Properties: table(), SASL: []amqp091.Authentication{&amqp091.PlainAuth{}}}
+	})
+	b, err := config.NewBuilder(c)
+	require.NoError(t, err)
+	same := func(c amqp.Config) {
+		t.Helper()
+		for _, arguments := range tables(c) {
+			assert.Equal(t, table(), arguments)
+		}
+		assert.Equal(t, "own", c.Connection.TLSConfig.ServerName)
+		assert.Equal(t, time.Minute, c.Connection.Reconnect.BackoffMaxInterval)
+		assert.Equal(t, &amqp091.PlainAuth{}, c.Connection.AmqpConfig.SASL[0])
+	}
+	modify := func(c amqp.Config) {
+		for _, arguments := range tables(c) {
+			arguments["x-app"] = "changed"
+		}
+		c.Connection.TLSConfig.ServerName = "changed"
+		c.Connection.AmqpConfig.SASL[0] = nil
+		c.Connection.Reconnect.BackoffMaxInterval = 0
+	}
+	for range 2 { // changes of a copy reach neither the app's configuration nor another copy
+		same(b.SubscriberConfig())
+		modify(b.SubscriberConfig())
+		same(b.DeadLetterSubscriberConfig())
+		modify(b.DeadLetterSubscriberConfig())
+		b.Topology("orders").WorkQueue.Arguments["x-app"] = "changed"
+	}
+	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
+	same(c.AMQP)
+	modify(c.AMQP)
+	c.Schedule[0] = 0
+	same(b.SubscriberConfig())
+	assert.Equal(t, time.Second, b.TieredRetryConfig(nil).Schedule[0])
+	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
+}
+
+// TestUndeclaredTiersAreRefused: no queue would bring the messages of such a tier back.
+func TestUndeclaredTiersAreRefused(t *testing.T) {
+	tiered := builderOf(t).TieredRetryConfig(gochannel.NewGoChannel(gochannel.Config{}, nil))
+	require.NoError(t, tiered.Validate())
+	tiered.Schedule = append(tiered.Schedule, 7*time.Second)
+	assert.ErrorContains(t, tiered.Validate(), "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [1s 5m])")
+}
+
+// TestStockPublisherIsRefused: no queue gets its copies. A wrapper is not seen.
+func TestStockPublisherIsRefused(t *testing.T) {
+	tiered := builderOf(t).TieredRetryConfig(&amqp.Publisher{})
+	tiered.MaxHold = -1
+	for _, text := range []string{"Publisher: it is watermill-amqp's own, *amqp.Publisher", "Use the publisher of Builder.NewPublisher", "MaxHold is -1ns"} {
+		assert.ErrorContains(t, tiered.Validate(), text)
+	}
+	for _, other := range []message.Publisher{gochannel.NewGoChannel(gochannel.Config{}, nil), struct{ message.Publisher }{&amqp.Publisher{}}, &publisher.Publisher{}} {
+		assert.NoError(t, builderOf(t).TieredRetryConfig(other).Validate(), "%T", other)
+	}
+}
+
+func TestSourcesOfOneBrokerAreEqual(t *testing.T) {
+	own := builderOf(t).TieredRetryConfig(nil).Source
+	assert.Equal(t, "the builder of amqp://localhost:5672/ (prefix retry)", own.Name)
+	assert.Contains(t, own.Subscribe, "amqp.NewSubscriber(builder.SubscriberConfig(), logger)")
+	assert.Equal(t, configOf().Schedule.Tiers(), own.DeclaredTiers)
+	at := func(address string) func(*config.BuilderConfig) {
+		return func(c *config.BuilderConfig) { c.AMQP.Connection.AmqpURI = address }
+	}
+	for name, row := range map[string]struct {
+		change func(*config.BuilderConfig)
+		equal  bool
+	}{
+		"nothing":         {func(*config.BuilderConfig) {}, true},
+		"a group":         {func(c *config.BuilderConfig) { c.AMQP = pubSub(uri, "billing") }, true},
+		"schedule":        {func(c *config.BuilderConfig) { c.Schedule = c.Schedule[:1] }, true}, // DeclaredTiers are compared
+		"user, default":   {at("amqp://shop:secret@localhost"), true},
+		"prefix, default": {func(c *config.BuilderConfig) { c.Prefix, c.QueueType = "retry", topology.Quorum }, true},
+		"prefix":          {func(c *config.BuilderConfig) { c.Prefix = "again" }, false},
+		"limits":          {func(c *config.BuilderConfig) { c.DeadLetters.MaxLength = 10 }, false},
+		"tier arguments":  {func(c *config.BuilderConfig) { c.TierArguments = amqp091.Table{"x-max-length": 10} }, false},
+		"dead letters'": {func(c *config.BuilderConfig) {
+			c.DeadLetterArguments = amqp091.Table{"x-quorum-target-group-size": 3}
+		}, false},
+		"none added":      {func(c *config.BuilderConfig) { c.TierArguments = amqp091.Table{} }, true},
+		"type":            {func(c *config.BuilderConfig) { c.QueueType = topology.Classic }, false},
+		"port":            {at("amqp://guest:guest@localhost:5673/"), false},
+		"host":            {at("amqp://guest:guest@127.0.0.1:5672/"), false},
+		"virtual host":    {at("amqp://guest:guest@localhost:5672/shop"), false},
+		"its other place": {func(c *config.BuilderConfig) { c.AMQP.Connection.AmqpConfig = &amqp091.Config{Vhost: "shop"} }, false},
+	} {
+		other := builderOf(t, row.change).TieredRetryConfig(nil).Source
+		assert.Equal(t, row.equal, own.Broker == other.Broker, name)
+		assert.NotEqual(t, fmt.Sprintf("%p", own.Owner), fmt.Sprintf("%p", other.Owner), name)
+	}
+	elsewhere := builderOf(t, at("amqps://shop:secret@[::1]/a%2Fb"), func(c *config.BuilderConfig) { c.Prefix = "again" })
+	assert.Equal(t, "the builder of amqps://[::1]:5671/a%2Fb (prefix again)", elsewhere.TieredRetryConfig(nil).Source.Name)
+}
+
+func TestMessagesCarryTheirSource(t *testing.T) {
+	b := builderOf(t)
+	source := b.TieredRetryConfig(nil).Source
+	assert.Same(t, source, b.TieredRetryConfig(nil).Source)
+	for range 2 {
+		msg, err := b.SubscriberConfig().Marshaler.Unmarshal(configtest.Foreign())
+		require.NoError(t, err)
+		require.NotNil(t, binding.Of(msg))
+		assert.Same(t, source, binding.Of(msg).Source)
+	}
+	letter, err := b.DeadLetterSubscriberConfig().Marshaler.Unmarshal(configtest.Foreign())
+	require.NoError(t, err)
+	assert.Nil(t, binding.Of(letter), "the retry middleware is not for dead letters")
+}
+
+func TestOptionsReachTheTopology(t *testing.T) {
+	arguments, limits := amqp091.Table{"x-max-length": 5}, topology.Retention{MaxLength: 10, MaxAge: time.Hour}
+	got := builderOf(t, func(c *config.BuilderConfig) {
+		c.AMQP.Queue.Arguments = arguments
+		c.Prefix, c.QueueType, c.WorkQueueMode = "again", topology.Classic, topology.Leave
+		c.DeadLetters, c.TierArguments, c.DeadLetterArguments = limits, amqp091.Table{"x-max-length": 7}, amqp091.Table{"x-queue-version": 2}
+	}).Topology("orders")
+	want := topology.New(topology.Config{
+		Schedule: configOf().Schedule, Prefix: "again", QueueType: topology.Classic, WorkQueueMode: topology.Leave,
+		DeadLetters: limits, TierArguments: amqp091.Table{"x-max-length": 7}, DeadLetterArguments: amqp091.Table{"x-queue-version": 2},
+	}, topology.Queue{Name: "orders", Durable: true, Arguments: arguments})
+	assert.Equal(t, want, got)
+	assert.Error(t, builderOf(t).Topology("orders.dead").Validate())
+
+	spread := builderOf(t, func(c *config.BuilderConfig) {
+		c.Schedule, c.ExtraTiers, c.Jitter = backoff.Schedule{time.Second}, []time.Duration{time.Hour}, 0.2
+	})
+	var queues []string
+	for _, queue := range spread.Topology("orders").Queues {
+		queues = append(queues, queue.Name)
+	}
+	for _, tier := range append(backoff.Lanes(time.Second, 0.2), time.Hour) {
+		assert.Contains(t, queues, "orders.retry."+backoff.Tier(tier).String())
+	}
+	assert.Equal(t, 0.2, spread.TieredRetryConfig(nil).Jitter)
+	assert.Len(t, spread.TieredRetryConfig(nil).DeclaredTiers, 9)
+
+	for _, group := range []string{"", "shop"} {
+		short := builderOf(t, func(c *config.BuilderConfig) {
+			c.Schedule, c.TierGroup, c.ExtraTiers = backoff.Schedule{100 * time.Millisecond}, group, []time.Duration{}
+		})
+		declared := []backoff.Tier{backoff.Tier(100 * time.Millisecond), backoff.Tier(time.Second)}
+		assert.Equal(t, declared, short.TieredRetryConfig(nil).DeclaredTiers)
+		queues := short.Topology("orders").Queues
+		assert.True(t, slices.ContainsFunc(queues, func(q topology.Queue) bool { return strings.HasSuffix(q.Name, ".retry.1s") }), "%v", queues)
+	}
+}
+
+func TestDestinationsAreRoutingKeys(t *testing.T) {
+	tiered := builderOf(t, func(c *config.BuilderConfig) { c.AMQP = pubSub(uri, "billing") }).TieredRetryConfig(nil)
+	to, err := tiered.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: "orders", Tier: backoff.Tier(1500 * time.Millisecond)})
+	require.NoError(t, err)
+	assert.Equal(t, retry.Destination{Topic: "1500ms.orders_billing", Queue: "orders_billing.retry.1500ms"}, to)
+	to, err = tiered.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: "orders"})
+	require.NoError(t, err)
+	assert.Equal(t, retry.Destination{Topic: "dead.orders_billing", Queue: "orders_billing.dead"}, to)
+}
