@@ -137,7 +137,8 @@ func (p *process) present(uri string, marshaler amqp2.Marshaler) error {
 	if err := p.connect(classicTiers, map[string]middleware.HandlerOptions{"logs": {}}); err != nil {
 		return err
 	}
-	v3, err := configamqp3.Connect(configamqp3.BuilderConfig{AMQP: amqp3.NewDurableQueueConfig(uri), Schedule: Schedule}, nil)
+	newer := configamqp3.BuilderConfig{AMQP: amqp3.NewDurableQueueConfig(uri), Schedule: Schedule}
+	v3, err := configamqp3.Connect(newer, nil)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package kept
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"reflect"
@@ -63,7 +62,7 @@ func Declared(client *rabbithole.Client, vhost string) (d Definitions, err error
 	slices.SortFunc(d.Exchanges, func(a, b Exchange) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(d.Queues, func(a, b Queue) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(d.Bindings, func(a, b Binding) int {
-		return cmp.Or(strings.Compare(a.Exchange, b.Exchange), strings.Compare(a.Queue, b.Queue), strings.Compare(a.Key, b.Key))
+		return slices.Compare([]string{a.Exchange, a.Queue, a.Key}, []string{b.Exchange, b.Queue, b.Key})
 	})
 	return d, nil
 }

@@ -18,16 +18,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestKeptDataIsReadRetriedAndRedriven: what an earlier state of the library left on a broker of each version is all there for the
-// present one. The kept file says what is expected.
+// TestKeptDataIsReadRetriedAndRedriven: what an earlier state of the library left on a broker of each version is all
+// there for the present one. The kept file says what is expected.
 func TestKeptDataIsReadRetriedAndRedriven(t *testing.T) {
 	t.Parallel()
 	versions, err := os.ReadFile(filepath.Join("..", "..", "tools", "rabbitmq-versions"))
 	require.NoError(t, err)
 	names, err := filepath.Glob("*.json")
 	require.NoError(t, err)
-	require.Len(t, names, len(strings.Fields(string(versions))), "each version of RabbitMQ has a file: see the documentation of the package")
-	for _, version := range strings.Fields(string(versions)) {
+	all := strings.Fields(string(versions))
+	require.Len(t, names, len(all), "each version of RabbitMQ has a file: see the documentation of the package")
+	for _, version := range all {
 		t.Run("kept on "+version, func(t *testing.T) {
 			t.Parallel()
 			file, err := kept.Read(version + ".json")
@@ -96,7 +97,8 @@ func host(t *testing.T) string {
 	_, err = client.PutVhost(name, rabbithole.VhostSettings{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = client.DeleteVhost(name) })
-	_, err = client.UpdatePermissionsIn(name, address.User.Username(), rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"})
+	permissions := rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"}
+	_, err = client.UpdatePermissionsIn(name, address.User.Username(), permissions)
 	require.NoError(t, err)
 	address.Path = "/" + name
 	return address.String()

@@ -57,8 +57,8 @@ const (
 	patience = time.Minute // for one event
 )
 
-// Later is the key of metadata that decides what the handlers of a Replay return: "retry N" fails until the message has failed N times,
-// and "die" fails for good. Without it they return nil.
+// Later is the key of metadata that decides what the handlers of a Replay return: "retry N" fails until the message
+// has failed N times, and "die" fails for good. Without it they return nil.
 const Later = "later"
 
 // A replay brings the messages of a file to their end.
@@ -74,7 +74,8 @@ type replay struct {
 	ended map[string]bool // by Identity
 }
 
-// Replay puts the messages of a file into an empty virtual host, starts apps, drains the long tiers and redrives all letters.
+// Replay puts the messages of a file into an empty virtual host, starts apps, drains the long tiers and redrives all
+// letters.
 func Replay(ctx context.Context, client *rabbithole.Client, uri string, file *File) (seen Seen, err error) {
 	r := &replay{uri: uri, file: file, client: client, ended: map[string]bool{}}
 	connection, err := amqp091.Dial(uri)
@@ -163,9 +164,12 @@ func HasLetters(queue string) bool {
 	return strings.HasSuffix(queue, ".dead") || slices.Contains([]string{"retry.orphans", "poisoned", "parked"}, queue)
 }
 
-// Look returns what the library says of the letters of queues. It leaves out the times after a time, unless that is zero.
-func Look(ctx context.Context, store letters.Store, queues []string, after time.Time) (map[string][]Letter, map[string][]Cause, error) {
-	all, causes := map[string][]Letter{}, map[string][]Cause{}
+// Look returns what the library says of the letters of queues. It leaves out the times after a time, unless that is
+// zero.
+func Look(ctx context.Context, store letters.Store, queues []string, after time.Time) (
+	all map[string][]Letter, causes map[string][]Cause, err error,
+) {
+	all, causes = map[string][]Letter{}, map[string][]Cause{}
 	for _, queue := range queues {
 		var groups letters.Groups
 		for l, err := range store.Browse(ctx, queue, letters.Filter{}) {
@@ -183,7 +187,9 @@ func Look(ctx context.Context, store letters.Store, queues []string, after time.
 			letter["payload"] = strconv.Quote(string(l.Payload))
 			all[queue] = append(all[queue], letter)
 		}
-		slices.SortFunc(all[queue], func(a, b Letter) int { return strings.Compare(a["payload"].(string), b["payload"].(string)) })
+		slices.SortFunc(all[queue], func(a, b Letter) int {
+			return strings.Compare(a["payload"].(string), b["payload"].(string))
+		})
 		for _, group := range groups.Sorted() {
 			cause, err := object(group, after)
 			if err != nil {
@@ -197,7 +203,8 @@ func Look(ctx context.Context, store letters.Store, queues []string, after time.
 	return all, causes, nil
 }
 
-// object returns the JSON of a value. Where after is not zero, later times are "later", and the ids of redrives are left out.
+// object returns the JSON of a value. Where after is not zero, later times are "later", and the ids of redrives are
+// left out.
 func object(of any, after time.Time) (object map[string]any, err error) {
 	text, err := json.Marshal(of)
 	if err != nil {
@@ -295,7 +302,8 @@ func (r *replay) has(queue string) bool {
 	return slices.ContainsFunc(r.file.Messages, func(m Message) bool { return m.Queue == queue })
 }
 
-// redrive sends the kept letters of a queue back, and not those that have died meanwhile. What names no work queue is sent to orders.
+// redrive sends the kept letters of a queue back, and not those that have died meanwhile. What names no work queue is
+// sent to orders.
 func (r *replay) redrive(ctx context.Context, queue string) error {
 	options := letters.Redrive{By: "test", Note: "kept"}
 	for _, l := range r.seen.Letters[queue] {
@@ -331,7 +339,9 @@ func (r *replay) missing() (missing []string) {
 func (r *replay) handle(name string, msg *message.Message) error {
 	id := Identity(msg.Payload)
 	record, known := retry.ReadRecord(msg.Metadata)
-	call := Call{Payload: strconv.Quote(string(msg.Payload)), Handler: name, UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata)}
+	call := Call{
+		Payload: strconv.Quote(string(msg.Payload)), Handler: name, UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata),
+	}
 	if known {
 		record.DueAt = time.Time{}
 		call.Record, _ = object(record, r.file.KeptAt)
@@ -382,7 +392,10 @@ func (r *replay) end(ctx context.Context) (err error) {
 		}
 	}
 	slices.SortFunc(r.seen.Calls, func(a, b Call) int {
-		return cmp.Or(strings.Compare(a.Payload, b.Payload), strings.Compare(a.Handler, b.Handler), cmp.Compare(a.failures(), b.failures()))
+		return cmp.Or(
+			strings.Compare(a.Payload, b.Payload), strings.Compare(a.Handler, b.Handler),
+			cmp.Compare(a.failures(), b.failures()),
+		)
 	})
 	r.seen.Died, _, err = Look(ctx, r.store, dead, r.file.KeptAt)
 	return err

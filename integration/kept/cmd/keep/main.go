@@ -1,4 +1,5 @@
-// Command keep writes a file of package kept: it brings about all states in a virtual host of its own, and takes the messages out of it.
+// Command keep writes a file of package kept: it brings about all states in a virtual host of its own, and takes the
+// messages out of it.
 package main
 
 import (
@@ -32,7 +33,8 @@ func main() {
 func run(folder string) error {
 	address, err := url.Parse(os.Getenv("AMQP_URL"))
 	if err != nil || address.Host == "" {
-		return fmt.Errorf("AMQP_URL is %q: it must be the address of a broker, such as amqp://guest:guest@127.0.0.1:5672/", os.Getenv("AMQP_URL"))
+		const like = "amqp://guest:guest@127.0.0.1:5672/"
+		return fmt.Errorf("AMQP_URL is %q: it must be the address of a broker, such as %s", os.Getenv("AMQP_URL"), like)
 	}
 	client, err := management(address)
 	if err != nil {
@@ -64,7 +66,8 @@ func run(folder string) error {
 		}
 	}
 	name := folder + "/" + regexp.MustCompile(`^\d+\.\d+`).FindString(file.Broker) + ".json"
-	log.Printf("%s: %d messages, %d calls, left over %v", name, len(file.Messages), len(file.Expected.Calls), file.Expected.LeftOver)
+	seen := file.Expected
+	log.Printf("%s: %d messages, %d calls, left over %v", name, len(file.Messages), len(seen.Calls), seen.LeftOver)
 	return file.Write(name)
 }
 

@@ -28,7 +28,8 @@ func (s *scene) play() error {
 		return err
 	}
 	for _, step := range []func() error{
-		s.declared, s.exchange, s.orphans, s.former, s.waiting, s.returned, s.dead, s.byParts, s.byBroker, s.foreign, s.collect,
+		s.declared, s.exchange, s.orphans, s.former, s.waiting, s.returned,
+		s.dead, s.byParts, s.byBroker, s.foreign, s.collect,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -66,11 +67,13 @@ func (s *scene) exchange() error {
 	)
 }
 
-// orphans waits in own tiers, in those of a group, and behind an inbox, while the work queues are deleted. One has lost its key.
+// orphans waits in own tiers, in those of a group, and behind an inbox, while the work queues are deleted. One has
+// lost its key.
 func (s *scene) orphans() error {
 	err := s.with(kept.Gone, func() error {
 		err := s.send(
-			letter{queue: "gone", id: "orphan of own tiers", do: "after 3s"}, letter{queue: "lost", id: "orphan of a group", do: "after 3s"},
+			letter{queue: "gone", id: "orphan of own tiers", do: "after 3s"},
+			letter{queue: "lost", id: "orphan of a group", do: "after 3s"},
 			letter{queue: "left", id: "orphan behind an inbox", do: "after 3s"},
 		)
 		return errors.Join(err, s.depth("gone.retry.3s", 1), s.depth("shop.retry.3s", 2))
@@ -91,7 +94,10 @@ func (s *scene) orphans() error {
 func (s *scene) former() error {
 	return s.with(kept.Former, func() error {
 		return errors.Join(
-			s.send(letter{queue: "orders", id: "former own tier", do: "fail"}, letter{queue: "stock", id: "former tier of a group", do: "fail"}),
+			s.send(
+				letter{queue: "orders", id: "former own tier", do: "fail"},
+				letter{queue: "stock", id: "former tier of a group", do: "fail"},
+			),
 			s.take("waits on a tier of a former schedule", "orders.retry.7m", "shop.retry.7m"),
 		)
 	})
@@ -106,8 +112,8 @@ func (s *scene) waiting() error {
 
 // works are the work queues whose messages wait on each tier, with the group of their tiers.
 var works = map[string]string{
-	"orders": "orders", "mails": "mails", "stock": "shop", "audit": "shop", "logs": "logs", "parts": "parts", "returns": "returns",
-	"events_billing": "events_billing",
+	"orders": "orders", "mails": "mails", "stock": "shop", "audit": "shop", "logs": "logs", "parts": "parts",
+	"returns": "returns", "events_billing": "events_billing",
 }
 
 // each sends a message to each work queue, and keeps it on a tier.
@@ -144,7 +150,8 @@ func (s *scene) first() error {
 	err := s.send(letter{queue: "orders", id: "typed and waits", do: "fail", later: "die", change: typed})
 	err = errors.Join(err, s.take("waits with all properties", "orders.retry.2s"))
 	sold := letter{exchange: "sales", queue: "eu.1", id: "sold and waits", do: "fail", later: "die"}
-	return errors.Join(err, s.send(sold), s.take("waits, from an exchange", "orders.retry.2s"), s.each("first", "2s", "retry 2"))
+	err = errors.Join(err, s.send(sold), s.take("waits, from an exchange", "orders.retry.2s"))
+	return errors.Join(err, s.each("first", "2s", "retry 2"))
 }
 
 // lanes has a message on each lane of a delay with jitter.
@@ -189,11 +196,16 @@ func (s *scene) requested() error {
 		p.Headers["_watermill_delayed_until"] = time.Now().Add(time.Hour + 2*time.Second).UTC().Format(time.RFC3339)
 	}
 	return errors.Join(
-		s.send(letter{queue: "orders", id: "requested delay", do: "after 1h0m2s"}), s.take("has a requested delay", "orders.retry.1h"),
-		s.send(letter{queue: "orders", id: "delayed arrival", change: delayed}), s.take("is delayed before its first try", "orders.retry.1h"),
-		s.send(letter{queue: "orders", id: "extra tier", do: "after 10m"}), s.take("waits on an extra tier", "orders.retry.10m"),
-		s.send(letter{queue: "orders", id: "snoozed", do: "busy"}), s.take("is snoozed", "orders.retry.3s"),
-		s.send(letter{queue: "orders", id: "parked", do: "after 5s"}), s.take("is parked", "orders.retry.2s"),
+		s.send(letter{queue: "orders", id: "requested delay", do: "after 1h0m2s"}),
+		s.take("has a requested delay", "orders.retry.1h"),
+		s.send(letter{queue: "orders", id: "delayed arrival", change: delayed}),
+		s.take("is delayed before its first try", "orders.retry.1h"),
+		s.send(letter{queue: "orders", id: "extra tier", do: "after 10m"}),
+		s.take("waits on an extra tier", "orders.retry.10m"),
+		s.send(letter{queue: "orders", id: "snoozed", do: "busy"}),
+		s.take("is snoozed", "orders.retry.3s"),
+		s.send(letter{queue: "orders", id: "parked", do: "after 5s"}),
+		s.take("is parked", "orders.retry.2s"),
 	)
 }
 
@@ -219,7 +231,8 @@ func (s *scene) returned() error {
 		if queue == "orders" {
 			n = 2
 		}
-		err = errors.Join(err, s.depth(queue, n), s.empty(queue, "is on its work queue: back from its second retry, or given back"))
+		const state = "is on its work queue: back from its second retry, or given back"
+		err = errors.Join(err, s.depth(queue, n), s.empty(queue, state))
 	}
 	return err
 }
@@ -254,8 +267,8 @@ func (s *scene) dead() error {
 			return err
 		}
 		for queue, n := range map[string]int{
-			"prices.dead": 2, "quotes.dead": 1, "scans.dead": 1, "mails.dead": 1, "stock.dead": 1, "audit.dead": 1, "logs.dead": 1,
-			"returns.dead": 1, "events_billing.dead": 1, "events_search.dead": 1,
+			"prices.dead": 2, "quotes.dead": 1, "scans.dead": 1, "mails.dead": 1, "stock.dead": 1,
+			"audit.dead": 1, "logs.dead": 1, "returns.dead": 1, "events_billing.dead": 1, "events_search.dead": 1,
 		} {
 			err = errors.Join(err, s.depth(queue, n))
 		}
@@ -269,7 +282,8 @@ func (s *scene) again() error {
 	if err != nil {
 		return err
 	}
-	options := letters.Redrive{Filter: letters.Filter{IDs: []string{"uuid of permanent"}}, By: "ann@ops", Note: "the bank is back"}
+	only := letters.Filter{IDs: []string{"uuid of permanent"}}
+	options := letters.Redrive{Filter: only, By: "ann@ops", Note: "the bank is back"}
 	_, err = store.Redrive(context.Background(), "orders.dead", options)
 	died := until("it dies again", func() (bool, error) { return s.called("permanent") == 2, nil })
 	return errors.Join(err, died, s.depth("orders.dead", 8), store.Close())
@@ -294,8 +308,8 @@ func (s *scene) byParts() error {
 		return errors.Join(err, publisher.Close())
 	}
 	router := message.NewDefaultRouter(nil)
-	router.AddConsumerHandler("parts", "parts", subscriber, func(m *message.Message) error { return s.handle("parts", m) }).
-		AddMiddleware(retry.Middleware)
+	handle := func(m *message.Message) error { return s.handle("parts", m) }
+	router.AddConsumerHandler("parts", "parts", subscriber, handle).AddMiddleware(retry.Middleware)
 	done := make(chan error, 1)
 	go func() { done <- router.Run(context.Background()) }()
 	unwritable := func(p *amqp091.Publishing) { p.Headers["unwritable"] = "yes" }
@@ -354,8 +368,9 @@ func (s *scene) reject(queue string) error {
 
 // foreign has letters that the library has not written.
 func (s *scene) foreign() error {
+	quorum := amqp091.Table{"x-queue-type": "quorum"}
 	for _, queue := range []string{"poisoned", "parked"} {
-		if _, err := s.channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {
+		if _, err := s.channel.QueueDeclare(queue, true, false, false, false, quorum); err != nil {
 			return err
 		}
 	}
@@ -369,16 +384,19 @@ func (s *scene) foreign() error {
 	}
 	local := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	router := message.NewDefaultRouter(nil)
-	router.AddConsumerHandler("billing", "orders", local, func(*message.Message) error { return kept.ErrDown }).AddMiddleware(poison)
+	fail := func(*message.Message) error { return kept.ErrDown }
+	router.AddConsumerHandler("billing", "orders", local, fail).AddMiddleware(poison)
 	done := make(chan error, 1)
 	go func() { done <- router.Run(context.Background()) }()
 	<-router.Running()
 	msg := message.NewMessage("uuid of poisoned", []byte("poisoned"))
 	msg.Metadata["trace"] = "abc"
 	err = errors.Join(local.Publish("orders", msg), s.depth("poisoned", 1), router.Close(), <-done, publisher.Close())
+	named := func(p *amqp091.Publishing) { p.MessageId, p.Headers, p.Priority = "m-2", nil, 3 }
+	nameless := func(p *amqp091.Publishing) { p.Headers = amqp091.Table{"typed": int32(1)} }
 	return errors.Join(err, s.send(
-		letter{queue: "parked", id: "without a record", change: func(p *amqp091.Publishing) { p.MessageId = "m-2"; p.Headers = nil; p.Priority = 3 }},
-		letter{queue: "parked", id: "without any id", change: func(p *amqp091.Publishing) { p.Headers = amqp091.Table{"typed": int32(1)} }},
+		letter{queue: "parked", id: "without a record", change: named},
+		letter{queue: "parked", id: "without any id", change: nameless},
 	), s.depth("parked", 2))
 }
 

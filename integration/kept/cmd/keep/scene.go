@@ -106,12 +106,15 @@ func typed(p *amqp091.Publishing) {
 	maps.Copy(p.Headers, amqp091.Table{
 		"nil": nil, "bool": true, "byte": byte(200), "int8": int8(-3), "int16": int16(-300), "uint16": uint16(65535),
 		"int32": int32(-70000), "uint32": uint32(4e9), "int64": int64(1)<<62 + 1, "float32": float32(1.5), "float64": 0.1,
-		"decimal": amqp091.Decimal{Scale: 2, Value: 314}, "time": time.Unix(1700000000, 0), "bytes": []byte{0, 255}, "latin1": "caf\xe9",
-		"array": []any{nil, int8(1), "a", amqp091.Table{"deep": []byte("x")}}, "table": amqp091.Table{"in": amqp091.Table{"t": int16(1)}},
+		"decimal": amqp091.Decimal{Scale: 2, Value: 314}, "time": time.Unix(1700000000, 0),
+		"bytes": []byte{0, 255}, "latin1": "caf\xe9",
+		"array": []any{nil, int8(1), "a", amqp091.Table{"deep": []byte("x")}},
+		"table": amqp091.Table{"in": amqp091.Table{"t": int16(1)}},
 	})
 	p.Body = append(p.Body, "\n\x00\xff binary"...)
-	p.ContentType, p.ContentEncoding, p.Priority, p.CorrelationId, p.ReplyTo = "application/json", "gzip", 4, "c", "replies"
-	p.MessageId, p.Timestamp, p.Type, p.AppId, p.UserId, p.Expiration = "m-1", time.Unix(1700000000, 0), "t", "shop", "guest", "600000"
+	p.ContentType, p.ContentEncoding, p.CorrelationId, p.ReplyTo = "application/json", "gzip", "c", "replies"
+	p.MessageId, p.Type, p.AppId, p.UserId = "m-1", "t", "shop", "guest"
+	p.Priority, p.Timestamp, p.Expiration = 4, time.Unix(1700000000, 0), "600000"
 }
 
 // weighing writes a header that AMQP cannot have, and has messages that it cannot write or read.
