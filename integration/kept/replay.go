@@ -58,7 +58,8 @@ const (
 )
 
 // Later is the key of metadata that decides what the handlers of a Replay return: "retry N" fails until the message
-// has failed N times, and "die" fails for good. Without it they return nil.
+// has failed N times, "die" fails for good, and "wait" marks one that is only to go back to its tier. Without it they
+// return nil.
 const Later = "later"
 
 // A replay brings the messages of a file to their end.
@@ -254,9 +255,9 @@ func (r *replay) bringBack(ctx context.Context) (err error) {
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for {
-		missing := r.missing()
-		if len(missing) == 0 {
-			return nil
+		missing, err := r.missing()
+		if err != nil || len(missing) == 0 {
+			return err
 		}
 		select {
 		case <-again.C:
@@ -323,16 +324,24 @@ func (r *replay) redrive(ctx context.Context, queue string) error {
 	return nil
 }
 
-// missing returns the messages that have not come to their end.
-func (r *replay) missing() (missing []string) {
+// missing returns the messages that have not come to their end: a handler, or their tier for another round.
+func (r *replay) missing() (missing []string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.file.Messages {
-		if !r.ended[m.Identity()] {
+		ended := r.ended[m.Identity()]
+		if m.Headers[Later] == "wait" {
+			state, err := r.channel.QueueDeclarePassive(m.Queue, true, false, false, false, nil)
+			if err != nil {
+				return nil, err
+			}
+			ended = ended || state.Messages > 0
+		}
+		if !ended {
 			missing = append(missing, m.Identity())
 		}
 	}
-	return missing
+	return missing, nil
 }
 
 // handle is the handler of all apps.

@@ -198,6 +198,8 @@ func (s *scene) requested() error {
 	return errors.Join(
 		s.send(letter{queue: "orders", id: "requested delay", do: "after 1h0m2s"}),
 		s.take("has a requested delay", "orders.retry.1h"),
+		s.send(letter{queue: "orders", id: "requested rounds", do: "after 2h", later: "wait"}),
+		s.take("has a requested delay of two rounds", "orders.retry.1h"),
 		s.send(letter{queue: "orders", id: "delayed arrival", change: delayed}),
 		s.take("is delayed before its first try", "orders.retry.1h"),
 		s.send(letter{queue: "orders", id: "extra tier", do: "after 10m"}),
