@@ -36,7 +36,7 @@ SCALE_VERSIONS ?= 4.0 4.3
 DEMO_ARGS ?=
 # Flags of neighbours: -messages, -relief, -rate.
 GROUPS_ARGS ?=
-# Flags of mutate: -run, -short, -jobs, -timeout, -list.
+# Flags of mutate: -run, -short, -jobs, -timeout.
 MUTATE_ARGS ?=
 # A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
 # for one.

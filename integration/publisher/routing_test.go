@@ -62,7 +62,9 @@ func TestAMessageWithoutADeliveryModeIsPersistent(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	p := topology.open(t, func(s *settings) {
-		s.Marshal = func(msg *message.Message) (amqp091.Publishing, error) { return amqp091.Publishing{Body: msg.Payload}, nil }
+		s.Marshal = func(msg *message.Message) (amqp091.Publishing, error) {
+			return amqp091.Publishing{Body: msg.Payload}, nil
+		}
 	})
 	require.NoError(t, p.Publish(topology.queue, newMessage("one")))
 	delivery, ok, err := broker.Channel(t).Get(topology.queue, true)

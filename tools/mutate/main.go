@@ -1,24 +1,22 @@
 // Command mutate breaks the code on purpose, one mutation at a time, and runs the tests that must fail then:
 //
-//	go run ./tools/mutate [-run REGEXP] [-short] [-jobs N] [-timeout D] [-list]
+//	go run ./tools/mutate [-run REGEXP] [-short] [-jobs N] [-timeout D]
 //
 // It prints one line for each mutation:
 //
 //	red      a named test fails: the promise is guarded
 //	NOT RED  the tests pass: nothing guards the promise
-//	stale    the mutation does not apply, does not build, or its tests do not exist or fail without it
+//	stale    the mutation does not apply or does not build, or its tests do not exist or fail without it
 //
-// The exit code is 1 unless all are red. No file of the checkout changes: the go command reads the changed file from a
-// temporary folder (go help build, -overlay). Tests in integration and cmd/wmretry need a broker, as make mutate provides it; one
-// of them runs at a time.
+// The exit code is 1 unless all are red. No file of the checkout changes: the go command reads the changed file from a temporary
+// folder (go help build, -overlay). Tests in integration and cmd need a broker, as make mutate provides it; they run one at a time.
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
+	"log"
 	"os"
-	"os/signal"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,9 +24,9 @@ import (
 	"time"
 )
 
-// A promise is a section of the documentation, with the mutations that break it.
+// A promise is a section of the documents, with the mutations that break it.
 type promise struct {
-	text      string // what the user is promised, in words
+	text      string // what the user is promised
 	mutations []mutation
 }
 
@@ -43,67 +41,50 @@ type mutation struct {
 	tests  string // the regexp of their names
 }
 
-func all() []mutation {
-	var all []mutation
-	for _, p := range promises() {
-		all = append(all, p.mutations...)
-	}
-	return all
-}
-
 func main() {
+	log.SetFlags(0)
+	log.SetPrefix("mutate: ")
 	run := flag.String("run", "", "only mutations with a `REGEXP` in their name, file or folder of tests")
-	jobs := flag.Int("jobs", 2, "how many build at the same time")
-	timeout := flag.Duration("timeout", 20*time.Second, "of the tests of one mutation: a test that then still waits has failed")
 	short := flag.Bool("short", false, "only mutations whose tests need no broker")
-	list := flag.Bool("list", false, "print the mutations, and run nothing")
+	jobs := flag.Int("jobs", 2, "how many run at the same time")
+	timeout := flag.Duration("timeout", 20*time.Second, "of the tests of one mutation: a test that then still waits has failed")
 	flag.Parse()
 	wanted, err := regexp.Compile(*run)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "mutate: -run:", err)
-		os.Exit(2)
+		log.Fatalf("-run: %v", err)
 	}
-	selected := slices.DeleteFunc(all(), func(m mutation) bool {
-		return !wanted.MatchString(m.name+" "+m.file+" "+m.in) || *short && m.needsBroker()
-	})
-	if *list {
-		for _, m := range selected {
-			fmt.Printf("%-44s %s\n", m.name, m.breaks)
+	var selected []mutation
+	for _, p := range promises() {
+		for _, m := range p.mutations {
+			if wanted.MatchString(m.name+" "+m.file+" "+m.in) && !(*short && needsBroker(m.in)) {
+				selected = append(selected, m)
+			}
 		}
-		return
 	}
 	if len(selected) == 0 {
-		fmt.Fprintf(os.Stderr, "mutate: no mutation matches %q\n", *run)
-		os.Exit(2)
+		log.Fatalf("no mutation matches %q", *run)
 	}
-	if os.Getenv("AMQP_URL") == "" && slices.ContainsFunc(selected, mutation.needsBroker) {
-		fmt.Fprintln(os.Stderr, "mutate: AMQP_URL is not set, and some mutations need a broker: use make mutate, or .broker/devbroker exec --")
-		os.Exit(2)
+	if os.Getenv("AMQP_URL") == "" && slices.ContainsFunc(selected, func(m mutation) bool { return needsBroker(m.in) }) {
+		log.Fatal("AMQP_URL is not set, and some mutations need a broker: use make mutate, .broker/devbroker exec --, or -short")
 	}
-	// Mutations with the same tests, then those of the same file, follow each other: most of their build is cached.
-	slices.SortStableFunc(selected, func(a, b mutation) int {
-		return strings.Compare(a.in+" "+a.file, b.in+" "+b.file)
-	})
-	temporary, err := os.MkdirTemp("", "mutate")
+	// What has the same tests and the same file follows each other: most of its build is cached.
+	slices.SortStableFunc(selected, func(a, b mutation) int { return strings.Compare(a.in+" "+a.file, b.in+" "+b.file) })
+	folder, err := os.MkdirTemp("", "mutate")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "mutate:", err)
-		os.Exit(2)
+		log.Fatal(err)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	r := &runner{folder: temporary, timeout: *timeout}
-	good := r.runAll(ctx, selected, *jobs)
-	_ = os.RemoveAll(temporary)
-	if !good {
+	allRed := (&runner{folder: folder, timeout: *timeout}).all(selected, *jobs)
+	_ = os.RemoveAll(folder)
+	if !allRed {
 		os.Exit(1)
 	}
 }
 
-// runAll reports whether all mutations are red.
-func (r *runner) runAll(ctx context.Context, selected []mutation, jobs int) bool {
+// all reports whether all mutations are red.
+func (r *runner) all(selected []mutation, jobs int) bool {
 	began := time.Now()
-	results := map[verdict]int{}
 	todo := make(chan func() result)
+	counts := map[verdict]int{}
 	var mu sync.Mutex
 	var workers sync.WaitGroup
 	for range max(jobs, 1) {
@@ -111,37 +92,28 @@ func (r *runner) runAll(ctx context.Context, selected []mutation, jobs int) bool
 			for next := range todo {
 				got := next()
 				mu.Lock()
-				results[got.verdict]++
+				counts[got.verdict]++
 				if got.verdict != green {
-					fmt.Println(got)
+					fmt.Printf("%-7s  %-52s %5.1fs  %s\n", got.verdict, got.name, got.took.Seconds(), got.why)
 				}
 				mu.Unlock()
 			}
 		})
 	}
-	controls, folders := controlsOf(selected)
-	for _, in := range folders {
-		todo <- func() result { return r.control(ctx, in, controls[in]) }
-	}
-	for _, m := range selected {
-		todo <- func() result { return r.mutate(ctx, m) }
+	for rest := selected; len(rest) > 0; {
+		next := slices.IndexFunc(rest, func(m mutation) bool { return m.in != rest[0].in })
+		if next < 0 {
+			next = len(rest)
+		}
+		same := rest[:next]
+		todo <- func() result { return r.control(same) }
+		for _, m := range same {
+			todo <- func() result { return r.mutate(m) }
+		}
+		rest = rest[next:]
 	}
 	close(todo)
 	workers.Wait()
-	fmt.Printf("%d red, %d NOT RED, %d stale, in %v\n", results[red], results[notRed], results[stale], time.Since(began).Round(time.Second))
-	return results[red] == len(selected) && results[stale] == 0
-}
-
-// controlsOf returns the tests of each folder that must pass without a mutation, and the folders in order.
-func controlsOf(selected []mutation) (tests map[string][]string, folders []string) {
-	tests = map[string][]string{}
-	for _, m := range selected {
-		if tests[m.in] == nil {
-			folders = append(folders, m.in)
-		}
-		if !slices.Contains(tests[m.in], m.tests) {
-			tests[m.in] = append(tests[m.in], m.tests)
-		}
-	}
-	return tests, folders
+	fmt.Printf("%d red, %d NOT RED, %d stale, in %v\n", counts[red], counts[notRed], counts[stale], time.Since(began).Round(time.Second))
+	return counts[red] == len(selected) && counts[stale] == 0
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,12 +26,8 @@ const (
 type result struct {
 	verdict verdict
 	name    string
-	took    time.Duration // of the tests
+	took    time.Duration // of the tests, without their build
 	why     string
-}
-
-func (r result) String() string {
-	return fmt.Sprintf("%-7s  %-44s %6.1fs  %s", r.verdict, r.name, r.took.Seconds(), r.why)
 }
 
 type runner struct {
@@ -42,17 +37,16 @@ type runner struct {
 	broker  sync.Mutex // held while tests use the broker
 }
 
-// needsBroker reports whether the tests are in a module that has tests on a broker.
-func (m mutation) needsBroker() bool { return onBroker(m.in) }
+func needsBroker(in string) bool { return strings.HasPrefix(in, "integration/") || strings.HasPrefix(in, "cmd/") }
 
-func onBroker(in string) bool {
-	return strings.HasPrefix(in, "integration/") || strings.HasPrefix(in, "cmd/")
-}
-
-// control runs the named tests of a folder without a mutation: a test that always fails guards nothing.
-func (r *runner) control(ctx context.Context, in string, tests []string) result {
-	got := r.test(ctx, in, strings.Join(tests, "|"), "", time.Duration(len(tests))*r.timeout)
-	got.name = "tests of " + in + " without a mutation"
+// control runs the tests of mutations in one folder without a mutation: a test that always fails guards nothing.
+func (r *runner) control(of []mutation) result {
+	tests := make([]string, len(of))
+	for i, m := range of {
+		tests[i] = m.tests
+	}
+	got := r.test(of[0].in, strings.Join(tests, "|"), "", time.Duration(len(of))*r.timeout)
+	got.name = "without a mutation: " + of[0].in
 	switch got.verdict {
 	case notRed:
 		got.verdict = green
@@ -62,12 +56,12 @@ func (r *runner) control(ctx context.Context, in string, tests []string) result 
 	return got
 }
 
-func (r *runner) mutate(ctx context.Context, m mutation) result {
+func (r *runner) mutate(m mutation) result {
 	overlay, err := r.overlay(m)
 	if err != nil {
 		return result{verdict: stale, name: m.name, why: err.Error()}
 	}
-	got := r.test(ctx, m.in, m.tests, overlay, r.timeout)
+	got := r.test(m.in, m.tests, overlay, r.timeout)
 	got.name = m.name
 	return got
 }
@@ -84,7 +78,7 @@ func (m mutation) apply() ([]byte, error) {
 	return []byte(strings.Replace(string(text), m.old, m.new, 1)), nil
 }
 
-// overlay writes what the flag -overlay of the go command reads.
+// overlay writes what the flag -overlay of the go command reads, and returns its name.
 func (r *runner) overlay(m mutation) (string, error) {
 	text, err := m.apply()
 	if err != nil {
@@ -96,32 +90,28 @@ func (r *runner) overlay(m mutation) (string, error) {
 	}
 	base := filepath.Join(r.folder, fmt.Sprint(r.number.Add(1)))
 	list, err := json.Marshal(map[string]map[string]string{"Replace": {original: base + ".go"}})
-	if err != nil {
-		return "", err
-	}
-	return base + ".json", errors.Join(os.WriteFile(base+".go", text, 0o600), os.WriteFile(base+".json", list, 0o600))
+	return base + ".json", errors.Join(err, os.WriteFile(base+".go", text, 0o600), os.WriteFile(base+".json", list, 0o600))
 }
 
 // test builds and runs tests, with an overlay where it is not empty.
-func (r *runner) test(ctx context.Context, in, tests, overlay string, timeout time.Duration) result {
+func (r *runner) test(in, tests, overlay string, timeout time.Duration) result {
 	binary := filepath.Join(r.folder, fmt.Sprint(r.number.Add(1), ".test"))
 	defer func() { _ = os.Remove(binary) }()
 	env := os.Environ()
 	if overlay != "" {
 		env = append(env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay)) // tests build programs, too
 	}
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-ldflags=-s -w", "-o", binary, ".")
+	build := exec.Command("go", "test", "-c", "-ldflags=-s -w", "-o", binary, ".")
 	build.Dir, build.Env = in, env
 	if output, err := build.CombinedOutput(); err != nil {
 		return result{verdict: stale, why: "does not build: " + strings.TrimSpace(string(output))}
 	}
-	if onBroker(in) {
+	if needsBroker(in) {
 		r.broker.Lock()
 		defer r.broker.Unlock()
 	}
 	began := time.Now()
-	run := exec.CommandContext(ctx, binary, "-test.v", "-test.run="+tests, "-test.timeout="+timeout.String(),
-		fmt.Sprint("-test.failfast=", overlay != ""))
+	run := exec.Command(binary, "-test.v", "-test.run="+tests, "-test.timeout="+timeout.String(), fmt.Sprint("-test.failfast=", overlay != ""))
 	run.Dir, run.Env = in, env
 	output, err := run.CombinedOutput()
 	got := judge(string(output), err)
@@ -129,7 +119,8 @@ func (r *runner) test(ctx context.Context, in, tests, overlay string, timeout ti
 	return got
 }
 
-var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\S+)|^\s+(Test\S+) \(\d+m?\d*s\)$`) // the second, at the timeout of the tests
+// failedTest finds tests that failed, and those that still ran at the timeout.
+var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\S+)|^\s+(Test\S+) \([0-9hms.]+\)$`)
 
 func judge(output string, err error) result {
 	if err == nil {
@@ -143,13 +134,7 @@ func judge(output string, err error) result {
 		failed = append(failed, found[1]+found[2])
 	}
 	if len(failed) == 0 {
-		return result{verdict: stale, why: "no test failed, but: " + err.Error() + ": " + tail(output)}
+		return result{verdict: stale, why: "no test failed, but: " + err.Error() + ": " + output[max(len(output)-500, 0):]}
 	}
 	return result{verdict: red, why: strings.Join(failed, " ")}
-}
-
-// tail returns the last lines of an output.
-func tail(output string) string {
-	lines := strings.Split(strings.TrimSpace(output), "\n")
-	return strings.Join(lines[max(len(lines)-8, 0):], "\n")
 }
