@@ -37,7 +37,9 @@ type runner struct {
 	broker  sync.Mutex // held while tests use the broker
 }
 
-func needsBroker(in string) bool { return strings.HasPrefix(in, "integration/") || strings.HasPrefix(in, "cmd/") }
+func needsBroker(in string) bool {
+	return strings.HasPrefix(in, "integration/") || strings.HasPrefix(in, "cmd/")
+}
 
 // control runs the tests of mutations in one folder without a mutation: a test that always fails guards nothing.
 func (r *runner) control(of []mutation) result {
