@@ -14,57 +14,57 @@ var connects = []promise{
 		},
 		{
 			name: "the app's messages are transient", breaks: "a restart of the broker deletes messages that the app has published",
-			file: "rabbitmq/publisher/publisher.go", old: "if r.publishing.DeliveryMode == 0 {", new: "if false {",
+			file: "internal/rabbitmq/publisher/publisher.go", old: "if r.publishing.DeliveryMode == 0 {", new: "if false {",
 			in: "integration/publisher", tests: "TestAMessageWithoutADeliveryModeIsPersistent",
 		},
 		{
 			name: "neighbours of a bad message fail", breaks: "one message that the broker refuses fails the others in flight",
-			file: "rabbitmq/publisher/call.go", old: "case !alone:\n\t\treturn errChannelClosed\n", new: "",
+			file: "internal/rabbitmq/publisher/call.go", old: "case !alone:\n\t\treturn errChannelClosed\n", new: "",
 			in: "integration/publisher", tests: "TestOnlyTheMessageThatClosesTheChannelIsRefused",
 		},
 		{
 			name: "a closed publisher publishes", breaks: "Close does not wait for what is published after it",
-			file: "rabbitmq/publisher/publisher.go", old: "\treturn !g.closed\n}", new: "\treturn true\n}",
+			file: "internal/rabbitmq/publisher/publisher.go", old: "\treturn !g.closed\n}", new: "\treturn true\n}",
 			in: "integration/publisher", tests: "TestClosingOnePublisherLeavesTheOthers|TestCloseUnderLoad",
 		},
 	}},
 	{"What Connect adds: a nack is paced", []mutation{
 		{
 			name: "the pause of a nack does not double", breaks: "a message that is nacked comes back every 10 ms",
-			file: "rabbitmq/subscriber/nack.go", old: "return initial << count", new: "return initial",
-			in: "rabbitmq/subscriber", tests: "TestPauseOfANack",
+			file: "internal/rabbitmq/subscriber/nack.go", old: "return initial << count", new: "return initial",
+			in: "internal/rabbitmq/subscriber", tests: "TestPauseOfANack",
 		},
 		{
 			name: "the pause has no bound", breaks: "a message that is nacked often waits for hours",
-			file: "rabbitmq/subscriber/nack.go", old: "|| initial<<count > longest {", new: "{",
-			in: "rabbitmq/subscriber", tests: "TestPauseOfANack",
+			file: "internal/rabbitmq/subscriber/nack.go", old: "|| initial<<count > longest {", new: "{",
+			in: "internal/rabbitmq/subscriber", tests: "TestPauseOfANack",
 		},
 		{
 			name: "a nack is not counted", breaks: "on a classic queue each nack has the shortest pause",
-			file: "rabbitmq/subscriber/nack.go", old: "c.by[id] = before + 1", new: "c.by[id] = before",
-			in: "rabbitmq/subscriber", tests: "TestNacksAreCountedForEachMessage",
+			file: "internal/rabbitmq/subscriber/nack.go", old: "c.by[id] = before + 1", new: "c.by[id] = before",
+			in: "internal/rabbitmq/subscriber", tests: "TestNacksAreCountedForEachMessage",
 		},
 	}},
 	{"What Connect adds: concurrency is a bound, an order key holds, a pause and a shutdown lose nothing", []mutation{
 		{
 			name: "concurrency is not bounded", breaks: "after a reconnect a handler has more messages in flight than its Concurrency",
-			file: "rabbitmq/subscriber/limit.go", old: "if e.taken < e.bound {", new: "if true {",
+			file: "internal/rabbitmq/subscriber/limit.go", old: "if e.taken < e.bound {", new: "if true {",
 			in: "integration/subscriber", tests: "TestALimitBoundsTheMessagesInFlight",
 		},
 		{
 			name: "an order key is ignored", breaks: "two messages of one key are handled at the same time",
-			file: "rabbitmq/subscriber/feed.go", old: "if busy {", new: "if busy && false {",
+			file: "internal/rabbitmq/subscriber/feed.go", old: "if busy {", new: "if busy && false {",
 			in: "integration/subscriber", tests: "TestMessagesOfOneKeyKeepTheOrderOfTheQueue",
 		},
 		{
 			name: "a paused handler takes messages", breaks: "Pause of an operator has no effect",
-			file: "rabbitmq/subscriber/limit.go", old: "if bound == 0 {\n\t\ts.era = nil\n\t\treturn nil", new: "if bound == 0 {\n\t\tbound = 1",
+			file: "internal/rabbitmq/subscriber/limit.go", old: "if bound == 0 {\n\t\ts.era = nil\n\t\treturn nil", new: "if bound == 0 {\n\t\tbound = 1",
 			in: "integration/subscriber", tests: "TestAPauseGivesBackWhatWasNotHandedOut",
 		},
 		{
 			name: "a pause sends acks", breaks: "acks during a pause bring further messages, which are counted when they go back",
-			file: "rabbitmq/subscriber/settler.go", old: "if !holding || s.quiet {", new: "if true {",
-			in: "rabbitmq/subscriber", tests: "TestAPauseHoldsAcksAndNacksBack",
+			file: "internal/rabbitmq/subscriber/settler.go", old: "if !holding || s.quiet {", new: "if true {",
+			in: "internal/rabbitmq/subscriber", tests: "TestAPauseHoldsAcksAndNacksBack",
 		},
 		{
 			name: "the largest limit wins", breaks: "a breaker's pause is ended by another reason with a higher limit",
@@ -73,12 +73,12 @@ var connects = []promise{
 		},
 		{
 			name: "a shutdown gives handlers no time", breaks: "each shutdown ends the contexts of running handlers at once",
-			file: "rabbitmq/subscriber/subscription.go", old: "contexts := time.AfterFunc(s.config.CloseTimeout,", new: "contexts := time.AfterFunc(0,",
+			file: "internal/rabbitmq/subscriber/subscription.go", old: "contexts := time.AfterFunc(s.config.CloseTimeout,", new: "contexts := time.AfterFunc(0,",
 			in: "integration/subscriber", tests: "TestAShutdownLosesAndCountsNothingMore",
 		},
 		{
 			name: "a shutdown counts failures", breaks: "a message that fails because its context ended has used up a retry",
-			file: "middleware/outcome.go", old: "case s.ended && (failed || !s.called),", new: "case s.ended && !s.called,",
+			file: "middleware/decide.go", old: "case s.ended && (failed || !s.called),", new: "case s.ended && !s.called,",
 			in: "middleware", tests: "TestFailureAtShutdownIsGivenBack",
 		},
 	}},

@@ -9,33 +9,33 @@ var guarantees = []promise{
 		},
 		{
 			name: "copies are not mandatory", breaks: "a copy that no queue gets is confirmed, so the message is acked and lost",
-			file: "rabbitmq/publisher/session.go", old: "r.routingKey, true, false", new: "r.routingKey, false, false",
+			file: "internal/rabbitmq/publisher/session.go", old: "r.routingKey, true, false", new: "r.routingKey, false, false",
 			in: "integration/publisher", tests: "TestUnroutable|TestEveryThirdMessageIsUnroutable",
 		},
 		{
 			name: "a return is ignored", breaks: "a message that the broker returns as unroutable counts as published",
-			file: "rabbitmq/publisher/call.go", old: "s.claim(r.id); found {", new: "s.claim(r.id); found && returned == nil {",
+			file: "internal/rabbitmq/publisher/call.go", old: "s.claim(r.id); found {", new: "s.claim(r.id); found && returned == nil {",
 			in: "integration/publisher", tests: "TestUnroutable|TestEveryThirdMessageIsUnroutable",
 		},
 		{
 			name: "a nack counts as a confirm", breaks: "a message that a full queue rejects counts as published",
-			file: "rabbitmq/publisher/call.go", old: "if r.confirm.Acked() {", new: "if true {",
+			file: "internal/rabbitmq/publisher/call.go", old: "if r.confirm.Acked() {", new: "if true {",
 			in: "integration/publisher", tests: "TestNacked",
 		},
 		{
 			name: "an ack covers running handlers", breaks: "an ack of several deliveries also acks one whose handler still runs",
-			file: "rabbitmq/subscriber/settler.go", old: "for len(acks) > 0 && acks[0] == s.sent.low {", new: "for len(acks) > 0 {",
-			in: "rabbitmq/subscriber", tests: "TestEachDeliveryIsSettledAsItsHandlerDid",
+			file: "internal/rabbitmq/subscriber/settler.go", old: "for len(acks) > 0 && acks[0] == s.sent.low {", new: "for len(acks) > 0 {",
+			in: "internal/rabbitmq/subscriber", tests: "TestEachDeliveryIsSettledAsItsHandlerDid",
 		},
 		{
 			name: "a nack does not requeue", breaks: "a message that is given back is dropped or dead-lettered",
-			file: "rabbitmq/subscriber/settler.go", old: "s.channel.Nack(tag, false, true)", new: "s.channel.Nack(tag, false, false)",
-			in: "rabbitmq/subscriber", tests: "TestEachDeliveryIsSettledAsItsHandlerDid",
+			file: "internal/rabbitmq/subscriber/settler.go", old: "s.channel.Nack(tag, false, true)", new: "s.channel.Nack(tag, false, false)",
+			in: "internal/rabbitmq/subscriber", tests: "TestEachDeliveryIsSettledAsItsHandlerDid",
 		},
 		{
 			name: "a lost ack is not reported", breaks: "an ack after the end of its channel looks as if it was sent",
-			file: "rabbitmq/subscriber/settler.go", old: "s.mu.Unlock()\n\t\treturn false", new: "s.mu.Unlock()\n\t\treturn true",
-			in: "rabbitmq/subscriber", tests: "TestALostChannelTakesNothing",
+			file: "internal/rabbitmq/subscriber/settler.go", old: "s.mu.Unlock()\n\t\treturn false", new: "s.mu.Unlock()\n\t\treturn true",
+			in: "internal/rabbitmq/subscriber", tests: "TestALostChannelTakesNothing",
 		},
 		{
 			name: "the end of a goroutine acks", breaks: "a message whose handler ends its goroutine is never settled",
@@ -74,7 +74,7 @@ var guarantees = []promise{
 		},
 		{
 			name: "copies are transient", breaks: "a restart of the broker deletes copies on classic tiers",
-			file: "rabbitmq/internal/headers/properties.go", old: "publishing.DeliveryMode = amqp091.Persistent",
+			file: "internal/rabbitmq/headers/properties.go", old: "publishing.DeliveryMode = amqp091.Persistent",
 			new: "publishing.DeliveryMode = amqp091.Transient",
 			in:  "config", tests: "TestBuilder",
 		},
@@ -107,12 +107,12 @@ var guarantees = []promise{
 		},
 		{
 			name: "a blocked broker is published to", breaks: "in an alarm of the broker each failure waits for the deadline in place of an error at once",
-			file: "rabbitmq/publisher/publisher.go", old: "case state.connection.Blocked.Load():\n\t\treturn ErrBlocked, nil", new: "case false:",
+			file: "internal/rabbitmq/publisher/publisher.go", old: "case state.connection.Blocked.Load():\n\t\treturn ErrBlocked, nil", new: "case false:",
 			in: "integration/publisher", tests: "TestBlockedConnection",
 		},
 		{
 			name: "the publisher does not reconnect", breaks: "after one lost connection every failure is held until the app restarts",
-			file: "rabbitmq/publisher/link.go", old: `l.logger.Error("Connection lost, reconnecting", cause, nil)`, new: "return",
+			file: "internal/rabbitmq/publisher/link.go", old: `l.logger.Error("Connection lost, reconnecting", cause, nil)`, new: "return",
 			in: "integration/publisher", tests: "TestLostConnection",
 		},
 	}},
@@ -155,7 +155,7 @@ var guarantees = []promise{
 		},
 		{
 			name: "the consumer is not begun again", breaks: "a handler gets no message after its queue was deleted or its connection was lost",
-			file: "rabbitmq/subscriber/subscription.go", old: "current = s.reopen(ctx, pause.Next())", new: "current = nil",
+			file: "internal/rabbitmq/subscriber/subscription.go", old: "current = s.reopen(ctx, pause.Next())", new: "current = nil",
 			in: "integration/subscriber", tests: "TestTheQueueIsDeletedUnderTheConsumer",
 		},
 		{
@@ -178,18 +178,18 @@ var guarantees = []promise{
 		},
 		{
 			name: "a wait is rounded down", breaks: "a requested delay with a fraction of a millisecond ends early",
-			file: "middleware/outcome.go", old: "wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)",
+			file: "middleware/decide.go", old: "wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)",
 			new: "wait = wait.Truncate(time.Millisecond)",
 			in:  "middleware", tests: "TestRequestedDelay",
 		},
 		{
 			name: "the rest of a delay is lost", breaks: "a requested delay ends after its first tier",
-			file: "middleware/outcome.go", old: "d.record.Remaining, d.record.DueAt = rest,", new: "d.record.Remaining, d.record.DueAt = 0*rest,",
+			file: "middleware/decide.go", old: "d.record.Remaining, d.record.DueAt = rest,", new: "d.record.Remaining, d.record.DueAt = 0*rest,",
 			in: "middleware", tests: "TestMessageIsParkedForWhatRemains|TestRequestedDelayIsWaitedForOnTheTiers",
 		},
 		{
 			name: "the handler is called before the rest is over", breaks: "a message that is parked is handled at once",
-			file: "middleware/outcome.go", old: "case wait <= 0:", new: "case true:",
+			file: "middleware/decide.go", old: "case wait <= 0:", new: "case true:",
 			in: "middleware", tests: "TestMessageIsParkedForWhatRemains",
 		},
 		{
@@ -199,7 +199,7 @@ var guarantees = []promise{
 		},
 		{
 			name: "the delay keys are early", breaks: "a Pub/Sub that delays by Watermill's delay keys delivers early",
-			file: "middleware/record.go", old: "r.DueAt.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)", new: "r.DueAt.Truncate(time.Second)",
+			file: "retry/record.go", old: "r.DueAt.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)", new: "r.DueAt.Truncate(time.Second)",
 			in: "middleware", tests: "TestDelayKeysAreNeverEarlierThanTheDueTime",
 		},
 		{
@@ -221,13 +221,13 @@ var guarantees = []promise{
 		},
 		{
 			name: "nacks before the end of the consumer", breaks: "a shutdown delivers messages once more to the consumer that stops",
-			file: "rabbitmq/subscriber/settler.go", old: "if !s.ended && (s.holding || s.isStopping()) {", new: "if !s.ended && s.holding {",
-			in: "rabbitmq/subscriber", tests: "TestNacksWaitForTheEndOfTheConsumer",
+			file: "internal/rabbitmq/subscriber/settler.go", old: "if !s.ended && (s.holding || s.isStopping()) {", new: "if !s.ended && s.holding {",
+			in: "internal/rabbitmq/subscriber", tests: "TestNacksWaitForTheEndOfTheConsumer",
 		},
 		{
 			name: "an unsent message counts as sent", breaks: "a copy that was never written is treated as a possible duplicate, and waits a minute",
-			file: "rabbitmq/publisher/errors.go", old: "return !e.unsent", new: "return true",
-			in: "rabbitmq/publisher", tests: "TestOnlyAMessageThatWasWrittenIsUnconfirmed|TestClassesOfErrors",
+			file: "internal/rabbitmq/publisher/errors.go", old: "return !e.unsent", new: "return true",
+			in: "internal/rabbitmq/publisher", tests: "TestOnlyAMessageThatWasWrittenIsUnconfirmed|TestClassesOfErrors",
 		},
 		{
 			name: "the relay forwards what the backend takes back", breaks: "the backend delivers the message again, and its copy is a duplicate",
@@ -238,7 +238,7 @@ var guarantees = []promise{
 	{"Late after a crash: a work queue that takes no messages delays no other, and the delay is shown", []mutation{
 		{
 			name: "a work queue gets messages of others", breaks: "queue billing also gets the retries of sales.billing",
-			file: "rabbitmq/internal/naming/naming.go", old: `return "*." + queue`, new: `return "#." + queue`,
+			file: "internal/rabbitmq/naming/naming.go", old: `return "*." + queue`, new: `return "#." + queue`,
 			in: "integration/retry", tests: "TestQueuesWithTheSameSuffixStayApart",
 		},
 		{
@@ -265,29 +265,29 @@ var guarantees = []promise{
 		},
 		{
 			name: "a tier that does not confirm is not replaced", breaks: "a message waits for a tier that never confirms",
-			file: "middleware/hold.go", old: "case refused == unconfirmed && d.outcome != DeadLettered:", new: "case false:",
+			file: "middleware/hold.go", old: "case refused == unconfirmed && d.outcome != retry.DeadLettered:", new: "case false:",
 			in: "middleware", tests: "TestTierThatDoesNotConfirmIsReplacedAfterAMinute",
 		},
 		{
 			name: "a stuck channel is kept", breaks: "a queue that never confirms takes all places of the publisher",
-			file: "rabbitmq/publisher/session.go", old: "if 2*s.abandoned.Load() > int64(s.maxInFlight) &&", new: "if false &&",
-			in: "rabbitmq/publisher", tests: "TestAbandonedMessagesDoNotHoldTheirSlotsForEver",
+			file: "internal/rabbitmq/publisher/session.go", old: "if 2*s.abandoned.Load() > int64(s.maxInFlight) &&", new: "if false &&",
+			in: "internal/rabbitmq/publisher", tests: "TestAbandonedMessagesDoNotHoldTheirSlotsForEver",
 		},
 	}},
 	{"At the frame limit: the record is shortened, never the message, and no copy closes its reader's connection", []mutation{
 		{
 			name: "the count is cut", breaks: "a message with large headers is retried without end",
-			file: "rabbitmq/internal/headers/frame.go", old: "if !dead && (key", new: "if false && (key",
-			in: "rabbitmq/internal/headers", tests: "TestShrinkCutsTheRecordAndNotTheMessage",
+			file: "internal/rabbitmq/headers/frame.go", old: "if !dead && (key", new: "if false && (key",
+			in: "internal/rabbitmq/headers", tests: "TestShrinkCutsTheRecordAndNotTheMessage",
 		},
 		{
 			name: "no room for the counts of a dead letter", breaks: "a dead letter of many headers cannot be read by a Go client",
-			file: "rabbitmq/publisher/publisher.go", old: "most -= countHeaders", new: "most -= 0",
-			in: "rabbitmq/publisher", tests: "TestThousandsOfHeadersLeaveRoom",
+			file: "internal/rabbitmq/publisher/publisher.go", old: "most -= countHeaders", new: "most -= 0",
+			in: "internal/rabbitmq/publisher", tests: "TestThousandsOfHeadersLeaveRoom",
 		},
 		{
 			name: "no room for x-death", breaks: "a copy that fills the frame closes the connection of each consumer when it comes back",
-			file: "rabbitmq/internal/headers/frame.go", old: "return 512 + 8*names", new: "return 0 * names",
+			file: "internal/rabbitmq/headers/frame.go", old: "return 512 + 8*names", new: "return 0 * names",
 			in: "integration/hostile", tests: "TestCopyThatFillsTheFrameComesBack",
 		},
 		{
@@ -299,12 +299,12 @@ var guarantees = []promise{
 	{"Not promised: a forged record is believed, within its bounds", []mutation{
 		{
 			name: "a garbled record is believed", breaks: "a negative count gives a message more retries than its schedule",
-			file: "middleware/record.go", old: "n >= 0 && n <= most", new: "n <= most",
+			file: "retry/record.go", old: "n >= 0 && n <= most", new: "n <= most",
 			in: "middleware", tests: "TestInvalidRecordIsIgnored",
 		},
 		{
 			name: "a forged delay is not cut", breaks: "a stranger makes a message wait for years",
-			file: "middleware/outcome.go", old: "d.cut, delay = delay, p.maxDelay", new: "d.cut = delay",
+			file: "middleware/decide.go", old: "d.cut, delay = delay, p.maxDelay", new: "d.cut = delay",
 			in: "middleware", tests: "TestRequestedDelayIsAtMostMaxDelay",
 		},
 	}},

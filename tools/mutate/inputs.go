@@ -59,17 +59,17 @@ var inputs = []promise{
 		},
 		{
 			name: "a pattern in a queue's name", breaks: "a work queue gets the retries of other queues",
-			file: "rabbitmq/internal/naming/naming.go", old: "if hasPatternWord(queue) {", new: "if false {",
+			file: "internal/rabbitmq/naming/naming.go", old: "if hasPatternWord(queue) {", new: "if false {",
 			in: "rabbitmq/topology", tests: "TestQueueNamesThatAreRefused",
 		},
 		{
 			name: "a name that is too long", breaks: "the broker refuses the tier of a long queue name",
-			file: "rabbitmq/internal/naming/naming.go", old: "if len(name) > maxShortString {", new: "if false {",
+			file: "internal/rabbitmq/naming/naming.go", old: "if len(name) > maxShortString {", new: "if false {",
 			in: "rabbitmq/topology", tests: "TestQueueNamesThatAreRefused",
 		},
 		{
 			name: "a dead-letter queue as a work queue", breaks: "failures of a handler of dead letters fail again without end",
-			file: "rabbitmq/internal/naming/naming.go", old: "if p.isOwn(queue) {", new: "if false {",
+			file: "internal/rabbitmq/naming/naming.go", old: "if p.isOwn(queue) {", new: "if false {",
 			in: "rabbitmq/topology", tests: "TestQueueNamesThatAreRefused",
 		},
 		{
@@ -79,28 +79,28 @@ var inputs = []promise{
 		},
 		{
 			name: "a queue with other arguments", breaks: "a conflict of arguments is not named",
-			file: "rabbitmq/internal/workqueue/inspector.go", old: "err := conflict(app, have)", new: "err := conflict(app, app.Arguments)",
+			file: "internal/rabbitmq/workqueue/inspector.go", old: "err := conflict(app, have)", new: "err := conflict(app, app.Arguments)",
 			in: "integration/retry", tests: "TestConflictNamesQueueArgumentAndBothValues",
 		},
 		{
 			name: "publishing is not tried", breaks: "a missing permission to publish shows at the first failure",
-			file: "rabbitmq/internal/workqueue/inspector.go", old: "return have, i.probe(b, t)", new: "return have, nil",
+			file: "internal/rabbitmq/workqueue/inspector.go", old: "return have, i.probe(b, t)", new: "return have, nil",
 			in: "integration/retry", tests: "TestMissingPermissionNamesTheObject|TestDocumentedPermissionsAreTheLeast",
 		},
 		{
 			name: "an unprotected quorum queue", breaks: "RabbitMQ 4.2 drops messages that were requeued 20 times, without a word",
-			file: "rabbitmq/internal/workqueue/version.go", old: "return v.atLeast(4, 0) && !v.atLeast(4, 3)", new: "return v.atLeast(4, 0) && !v.atLeast(4, 2)",
-			in: "rabbitmq/internal/workqueue", tests: "TestVersionRules",
+			file: "internal/rabbitmq/workqueue/version.go", old: "return v.atLeast(4, 0) && !v.atLeast(4, 3)", new: "return v.atLeast(4, 0) && !v.atLeast(4, 2)",
+			in: "internal/rabbitmq/workqueue", tests: "TestVersionRules",
 		},
 		{
 			name: "a header that is no number", breaks: "NaN in a header closes the channel of all messages in flight",
-			file: "rabbitmq/publisher/inspect.go", old: "if math.IsNaN(value) || math.IsInf(value, 0) {", new: "if false {",
-			in: "rabbitmq/publisher", tests: "TestInspectRefuses",
+			file: "internal/rabbitmq/publisher/inspect.go", old: "if math.IsNaN(value) || math.IsInf(value, 0) {", new: "if false {",
+			in: "internal/rabbitmq/publisher", tests: "TestInspectRefuses",
 		},
 		{
 			name: "a foreign user-id", breaks: "a user-id of another user closes the channel of all messages in flight",
-			file: "rabbitmq/publisher/inspect.go", old: `if p.UserId != "" && l.user != "" &&`, new: "if false &&",
-			in: "rabbitmq/publisher", tests: "TestInspectRefuses",
+			file: "internal/rabbitmq/publisher/inspect.go", old: `if p.UserId != "" && l.user != "" &&`, new: "if false &&",
+			in: "internal/rabbitmq/publisher", tests: "TestInspectRefuses",
 		},
 		{
 			name: "faults of other handlers", breaks: "a handler consumes although another one of its connection is wrong",
@@ -143,9 +143,9 @@ var inputs = []promise{
 	{"Messages that Go clients cannot read are not published, and are dead letters within their limit", []mutation{
 		{
 			name: "headers that are nested too deep", breaks: "a message that no Go client can read is published",
-			file: "rabbitmq/publisher/inspect.go", old: "if depth > maxNesting {\n\t\treturn 0, fmt.Errorf(\"header %q is nested deeper than %d levels\", " +
+			file: "internal/rabbitmq/publisher/inspect.go", old: "if depth > maxNesting {\n\t\treturn 0, fmt.Errorf(\"header %q is nested deeper than %d levels\", " +
 				"clip(path), maxNesting)\n\t}\n\tif len(table)", new: "if len(table)",
-			in: "rabbitmq/publisher", tests: "TestInspectRefuses",
+			in: "internal/rabbitmq/publisher", tests: "TestInspectRefuses",
 		},
 		{
 			name: "a work queue without a delivery limit", breaks: "a message that closes its consumer's connection does so without end",
@@ -159,7 +159,7 @@ var inputs = []promise{
 		},
 		{
 			name: "what the app cannot read is nacked", breaks: "a message that the app's marshaler cannot read comes back without end",
-			file: "rabbitmq/internal/headers/marshaler.go", old: "msg.Metadata[middleware.UnmarshalErrorKey] = errorText(err)", new: "_ = errorText(err)",
+			file: "internal/rabbitmq/headers/marshaler.go", old: "msg.Metadata[retry.UnmarshalErrorKey] = errorText(err)", new: "_ = errorText(err)",
 			in: "config", tests: "TestBuilder",
 		},
 	}},

@@ -19,14 +19,14 @@ var operates = []promise{
 		},
 		{
 			name: "an app that does not consume is ready", breaks: "a deployment goes on although new instances get no messages",
-			file: "middleware/health.go", old: "if !s.Consuming && (", new: "if false && (",
-			in: "middleware", tests: "TestReadiness",
+			file: "retry/health.go", old: "if !s.Consuming && (", new: "if false && (",
+			in: "retry", tests: "TestReadiness",
 		},
 	}},
 	{"Metrics and traces: outcomes are counted once, with bounded labels that have no text of a message", []mutation{
 		{
 			name: "a held message is measured twice", breaks: "the durations of an outage count each held message twice",
-			file: "observe/events.go", old: "if e.Outcome == middleware.Held {", new: "if false {",
+			file: "observe/events.go", old: "if e.Outcome == retry.Held {", new: "if false {",
 			in: "observe", tests: "TestAHeldMessageIsMeasuredOnce",
 		},
 		{

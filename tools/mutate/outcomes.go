@@ -4,7 +4,7 @@ var outcomes = []promise{
 	{"Outcomes: the schedule decides, and each failure counts once", []mutation{
 		{
 			name: "a failure is not counted", breaks: "a message is retried without end, on the first tier",
-			file: "middleware/outcome.go", old: "record.Failures++", new: "record.Failures = max(record.Failures, 1)",
+			file: "middleware/decide.go", old: "record.Failures++", new: "record.Failures = max(record.Failures, 1)",
 			in: "middleware", tests: "TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy",
 		},
 		{
@@ -15,7 +15,7 @@ var outcomes = []promise{
 		},
 		{
 			name: "permanent errors are retried", breaks: "an error that cannot get better uses up the whole schedule",
-			file: "middleware/outcome.go", old: "case f.action.kind == actNone && f.permanent:", new: "case false:",
+			file: "middleware/decide.go", old: `case f.action.Outcome == "" && f.permanent:`, new: "case false:",
 			in: "middleware", tests: "TestPermanentFailureIsDeadLetteredAtOnce",
 		},
 		{
@@ -25,17 +25,17 @@ var outcomes = []promise{
 		},
 		{
 			name: "what cannot be read is retried", breaks: "a message that the app cannot read uses up the whole schedule",
-			file: "middleware/outcome.go", old: "case f.unreadable:", new: "case false:",
+			file: "middleware/decide.go", old: "case f.unreadable:", new: "case false:",
 			in: "middleware", tests: "TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy|TestMessageThatCannotBeUnmarshaled",
 		},
 		{
 			name: "MaxAge is ignored", breaks: "a message that is too old is retried",
-			file: "middleware/outcome.go", old: "at.Sub(since) > p.maxAge", new: "at.Sub(since) > 100*p.maxAge",
+			file: "middleware/decide.go", old: "at.Sub(since) > p.maxAge", new: "at.Sub(since) > 100*p.maxAge",
 			in: "middleware", tests: "TestMaxAgeFromTheFirstFailure|TestMaxAgeEndsAMessageThatOnlyWaits",
 		},
 		{
 			name: "MaxAge does not count the wait", breaks: "a message waits although it is too old when its wait is over",
-			file: "middleware/outcome.go", old: "p.tooOld(s, &d.record, now.Add(delay))", new: "p.tooOld(s, &d.record, now)",
+			file: "middleware/decide.go", old: "p.tooOld(s, &d.record, now.Add(delay))", new: "p.tooOld(s, &d.record, now)",
 			in: "middleware", tests: "TestMaxAgeFromTheFirstFailure|TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy",
 		},
 		{
@@ -50,7 +50,7 @@ var outcomes = []promise{
 		},
 		{
 			name: "a snooze counts", breaks: "a rate limit uses up the retries of a message",
-			file: "middleware/outcome.go", old: "case actSnooze:\n\t\trecord.Snoozes++", new: "case actSnooze:\n\t\trecord.Failures++",
+			file: "middleware/decide.go", old: "case retry.Snoozed:\n\t\trecord.Snoozes++", new: "case retry.Snoozed:\n\t\trecord.Failures++",
 			in: "middleware", tests: "TestEachActionWithEachMatch",
 		},
 		{
@@ -67,8 +67,8 @@ var outcomes = []promise{
 		},
 		{
 			name: "a record of another topic counts", breaks: "a message that was passed on has fewer retries at its next handler",
-			file: "middleware/delivery.go", old: "if in.recorded && !(s.record.read(in.metadata, now) && s.record.Topic == s.origin.topic) {",
-			new: "if in.recorded && !s.record.read(in.metadata, now) {",
+			file: "middleware/delivery.go", old: "if !found || record.Topic != topic {",
+			new: "if !found {",
 			in:  "middleware", tests: "TestRecordOfAnotherOriginIsIgnored",
 		},
 		{
@@ -78,27 +78,27 @@ var outcomes = []promise{
 		},
 		{
 			name: "a field of the record is not written", breaks: "MaxAge begins again with each failure",
-			file: "middleware/record.go", old: "set(FirstFailedAtKey, formatTime(r.FirstFailedAt))", new: "set(FirstFailedAtKey, formatTime(r.LastFailedAt))",
+			file: "retry/record.go", old: "set(FirstFailedAtKey, formatTime(r.FirstFailedAt))", new: "set(FirstFailedAtKey, formatTime(r.LastFailedAt))",
 			in: "middleware", tests: "TestReadRecordReadsEveryFieldThatWriteWrites",
 		},
 		{
 			name: "a field of the record is not carried", breaks: "the number of snoozes is lost on the broker",
-			file: "rabbitmq/internal/headers/fold.go", old: "return 12\n", new: "return 11\n",
-			in: "rabbitmq/internal/headers", tests: "TestEveryFieldIsFolded|TestEveryRecordKeySurvivesAndCanBeCut",
+			file: "internal/rabbitmq/headers/fold.go", old: "return 12\n", new: "return 11\n",
+			in: "internal/rabbitmq/headers", tests: "TestEveryFieldIsFolded|TestEveryRecordKeySurvivesAndCanBeCut",
 		},
 		{
 			name: "headers lose their type", breaks: "a header that is a number comes back as a text",
-			file: "rabbitmq/internal/headers/properties.go", old: "p.Headers[h.key] = h.value", new: "p.Headers[h.key] = fmt.Sprint(h.value)",
-			in: "rabbitmq/internal/headers", tests: "TestHeadersKeepTheirType",
+			file: "internal/rabbitmq/headers/properties.go", old: "p.Headers[h.key] = h.value", new: "p.Headers[h.key] = fmt.Sprint(h.value)",
+			in: "internal/rabbitmq/headers", tests: "TestHeadersKeepTheirType",
 		},
 		{
 			name: "the exchange is forgotten", breaks: "the app's marshaler sees the library's exchange in place of the app's after a retry",
-			file: "rabbitmq/internal/headers/properties.go", old: "header(exchangeHeader, p.Exchange)", new: `header(exchangeHeader, "")`,
+			file: "internal/rabbitmq/headers/properties.go", old: "header(exchangeHeader, p.Exchange)", new: `header(exchangeHeader, "")`,
 			in: "config", tests: "TestBuilder",
 		},
 		{
 			name: "forged headers are believed", breaks: "any publisher can make a message look as if it came from another exchange",
-			file: "rabbitmq/internal/headers/marshaler.go", old: "return exchange == returns || exchange == retries || prefix.IsReturn(exchange)", new: "return exchange != returns || exchange != retries",
+			file: "internal/rabbitmq/headers/marshaler.go", old: "return exchange == returns || exchange == retries || prefix.IsReturn(exchange)", new: "return exchange != returns || exchange != retries",
 			in: "config", tests: "TestBuilder",
 		},
 		{
@@ -145,7 +145,7 @@ var outcomes = []promise{
 		},
 		{
 			name: "a failed probe counts", breaks: "the probes of an outage use up the retries of their messages",
-			file: "middleware/outcome.go", old: "if s.probe && f.retried() {", new: "if false {",
+			file: "middleware/decide.go", old: "if s.probe && f.retried() {", new: "if false {",
 			in: "middleware", tests: "TestFailureOfAProbeDoesNotCount",
 		},
 		{
