@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 )
@@ -24,7 +25,7 @@ type Backend struct {
 	// Connect connects an app.
 	Connect func(App) (*Connection, error)
 
-	// Letters connects to the dead letters of an app. A backend that has none returns relay.ErrNoLetters.
+	// Letters connects to the dead letters of an app. A backend that has none returns ErrNoLetters.
 	Letters func(App) (*Letters, error)
 	// Declare, where it is set, creates what must exist before the first message: for the app's topics, and for the retries
 	// of a prefix.
@@ -106,7 +107,7 @@ type parts struct {
 	copies     func() (message.Publisher, error)                                       // nil: publisher
 	subscriber func(app App, group string) (message.Subscriber, error)                 // of handlers and dead letters
 	tier       func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) // nil: the server delays return topics
-	topics     func(App) (relay.LetterTopics, error)                                   // nil: there is none, because of noLetters
+	topics     func(App) (relayletters.Reader, error)                                  // nil: there is none, because of noLetters
 	noLetters  string
 	redrives   func(App) (message.Publisher, error) // to return topics and the app's topics; nil: publisher
 }

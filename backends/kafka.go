@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -41,7 +42,7 @@ func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
 		tier: func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) {
 			return subscriber("retry-relay")
 		},
-		topics: func(App) (relay.LetterTopics, error) { return newKafkaLetters(brokers) },
+		topics: func(App) (relayletters.Reader, error) { return newKafkaLetters(brokers) },
 	}
 	return Backend{
 		Name: "kafka", Publisher: publisher, Letters: retries.letters,

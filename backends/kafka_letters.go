@@ -11,7 +11,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 
-	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
 // kafkaLetters reads the topics of dead letters without a consumer group. Kafka deletes a message only by the topic's retention, so
@@ -23,7 +23,7 @@ type kafkaLetters struct{ client sarama.Client }
 // a message.
 const kafkaIdle = 10 * time.Second
 
-func newKafkaLetters(brokers []string) (relay.LetterTopics, error) {
+func newKafkaLetters(brokers []string) (relayletters.Reader, error) {
 	config := kafkaConsumer()
 	config.Metadata.AllowAutoTopicCreation = false
 	client, err := sarama.NewClient(brokers, config)
@@ -74,23 +74,23 @@ func splitOffsets(position string, otherwise []int64) ([]int64, error) {
 	return otherwise, nil
 }
 
-func (k kafkaLetters) End(_ context.Context, topic string) (relay.LetterEnd, error) {
+func (k kafkaLetters) End(_ context.Context, topic string) (relayletters.End, error) {
 	oldest, err := k.offsets(topic, sarama.OffsetOldest)
 	if err != nil {
-		return relay.LetterEnd{}, err
+		return relayletters.End{}, err
 	}
 	next, err := k.offsets(topic, sarama.OffsetNewest)
 	if err != nil {
-		return relay.LetterEnd{}, err
+		return relayletters.End{}, err
 	}
-	end := relay.LetterEnd{Position: joinOffsets(next)}
+	end := relayletters.End{Position: joinOffsets(next)}
 	for i := range min(len(next), len(oldest)) {
 		end.Count += int(next[i] - oldest[i])
 	}
 	return end, nil
 }
 
-func (k kafkaLetters) Read(ctx context.Context, topic, after, until string, limit int) ([]relay.StoredLetter, error) {
+func (k kafkaLetters) Read(ctx context.Context, topic, after, until string, limit int) ([]relayletters.Stored, error) {
 	from, err := k.offsets(topic, sarama.OffsetOldest)
 	if err == nil {
 		from, err = splitOffsets(after, from)
@@ -110,7 +110,7 @@ func (k kafkaLetters) Read(ctx context.Context, topic, after, until string, limi
 		return nil, err
 	}
 	defer func() { _ = consumer.Close() }()
-	var found []relay.StoredLetter
+	var found []relayletters.Stored
 	for partition := range min(len(from), len(to)) {
 		if found, err = k.partition(ctx, consumer, topic, partition, from, to[partition], found, limit); err != nil {
 			return nil, err
@@ -121,8 +121,8 @@ func (k kafkaLetters) Read(ctx context.Context, topic, after, until string, limi
 
 // partition appends the messages of a partition, from its offset in next on.
 func (k kafkaLetters) partition(
-	ctx context.Context, consumer sarama.Consumer, topic string, partition int, next []int64, end int64, found []relay.StoredLetter, limit int,
-) ([]relay.StoredLetter, error) {
+	ctx context.Context, consumer sarama.Consumer, topic string, partition int, next []int64, end int64, found []relayletters.Stored, limit int,
+) ([]relayletters.Stored, error) {
 	if len(found) == limit || next[partition] >= end {
 		return found, nil
 	}
@@ -159,7 +159,7 @@ func (k kafkaLetters) partition(
 
 // errKafkaKeeps is why nothing is redriven.
 var errKafkaKeeps = fmt.Errorf("%w that can be changed: Kafka removes no single message. Read the dead-letter topic with a consumer group of its "+
-	"own, and publish letters.Fresh of each letter to its return topic", relay.ErrNoLetters)
+	"own, and publish letters.Fresh of each letter to its return topic", ErrNoLetters)
 
 // Lock refuses each change before its first message.
 func (kafkaLetters) Lock(context.Context, string) (context.Context, func(), error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
 // Letters are the dead letters of a backend.
@@ -19,10 +19,13 @@ type Letters struct {
 	QueueOf func(handler, topic string) (string, error)
 }
 
+// ErrNoLetters is returned by backends that cannot look at their dead letters, or cannot remove single ones.
+var ErrNoLetters = errors.New("this backend has no store of dead letters")
+
 // letters are those of an app. topics is nil where the backend has none, for the reason that is given.
 func (b parts) letters(app App) (*Letters, error) {
 	if b.topics == nil {
-		return nil, fmt.Errorf("%w: %s", relay.ErrNoLetters, b.noLetters)
+		return nil, fmt.Errorf("%w: %s", ErrNoLetters, b.noLetters)
 	}
 	if b.redrives == nil {
 		b.redrives = func(App) (message.Publisher, error) { return b.publisher() }
@@ -35,7 +38,7 @@ func (b parts) letters(app App) (*Letters, error) {
 	if err != nil {
 		return nil, errors.Join(err, published.Close())
 	}
-	store, err := relay.NewLetters(relay.LettersConfig{Publisher: observed{published, app}, Topics: topics, Prefix: app.Prefix})
+	store, err := relayletters.Open(relayletters.Config{Publisher: observed{published, app}, Reader: topics, Prefix: app.Prefix})
 	if err != nil {
 		return nil, errors.Join(err, published.Close(), topics.Close())
 	}
@@ -92,6 +95,6 @@ func errUnreadable(topic, position string, err error) error {
 }
 
 // stored makes a letter of a message that was read.
-func stored(position string, msg *message.Message) relay.StoredLetter {
-	return relay.StoredLetter{Position: position, Message: msg}
+func stored(position string, msg *message.Message) relayletters.Stored {
+	return relayletters.Stored{Position: position, Message: msg}
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/servers"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
 // letterTest is a backend whose dead-letter topics are tested without a Store.
@@ -25,7 +25,7 @@ type letterTest struct {
 	open  func(string, watermill.LoggerAdapter) Backend
 	// copies publishes to dead-letter topics, and topics reads them.
 	copies func(url string) (message.Publisher, error)
-	topics func(url string) (relay.LetterTopics, error)
+	topics func(url string) (relayletters.Reader, error)
 	// steal takes all locks away.
 	steal func(t *testing.T, url string)
 }
@@ -42,7 +42,7 @@ func letterTests() []letterTest {
 		{
 			"NATS JetStream", servers.NATS, NATS,
 			func(url string) (message.Publisher, error) { return NATS(url, watermill.NopLogger{}).Publisher() },
-			func(url string) (relay.LetterTopics, error) { return newNATSLetters(url, app) },
+			func(url string) (relayletters.Reader, error) { return newNATSLetters(url, app) },
 			func(t *testing.T, url string) {
 				require.NoError(t, withNATS(url, func(js nats.JetStreamContext) error { return js.PurgeStream("KV_" + lockBucket("retry")) }))
 			},
@@ -50,7 +50,7 @@ func letterTests() []letterTest {
 		{
 			"Redis Streams", servers.Redis, Redis,
 			func(url string) (message.Publisher, error) { return Redis(url, watermill.NopLogger{}).Publisher() },
-			func(url string) (relay.LetterTopics, error) {
+			func(url string) (relayletters.Reader, error) {
 				return redisLetters{redis.NewClient(&redis.Options{Addr: url}), testLease}, nil
 			},
 			func(t *testing.T, url string) {
@@ -62,13 +62,13 @@ func letterTests() []letterTest {
 		{
 			"PostgreSQL, plain", servers.PostgreSQL, PostgresRelay,
 			func(url string) (message.Publisher, error) { return server(url).publisher() },
-			func(url string) (relay.LetterTopics, error) { return server(url).letters(false)(app) },
+			func(url string) (relayletters.Reader, error) { return server(url).letters(false)(app) },
 			endSessions,
 		},
 		{
 			"PostgreSQL, delayed", servers.PostgreSQL, Postgres,
 			func(url string) (message.Publisher, error) { return server(url).waiting() },
-			func(url string) (relay.LetterTopics, error) { return server(url).letters(true)(app) },
+			func(url string) (relayletters.Reader, error) { return server(url).letters(true)(app) },
 			endSessions,
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/nats-io/nats.go"
 
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -33,7 +34,7 @@ func NATS(url string, logger watermill.LoggerAdapter) Backend {
 		tier: func(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
 			return subscriber("retry-relay", limit, 1)
 		},
-		topics: func(app App) (relay.LetterTopics, error) { return newNATSLetters(url, app) },
+		topics: func(app App) (relayletters.Reader, error) { return newNATSLetters(url, app) },
 	}
 	return Backend{
 		Name: "nats", Publisher: publisher, Letters: retries.letters,

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
 // natsLetters reads the subjects of dead-letter topics, without a consumer: a stream of the retries permits only one for each subject
@@ -26,7 +26,7 @@ type natsLetters struct {
 	streams    sync.Map // by topic
 }
 
-func newNATSLetters(url string, app App) (relay.LetterTopics, error) {
+func newNATSLetters(url string, app App) (relayletters.Reader, error) {
 	connection, err := nats.Connect(url)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to NATS: %w", err)
@@ -57,22 +57,22 @@ func (n *natsLetters) stream(ctx context.Context, topic string) (jetstream.Strea
 	return stream, err
 }
 
-func (n *natsLetters) End(ctx context.Context, topic string) (relay.LetterEnd, error) {
+func (n *natsLetters) End(ctx context.Context, topic string) (relayletters.End, error) {
 	stream, err := n.stream(ctx, topic)
 	if err != nil {
-		return relay.LetterEnd{}, err
+		return relayletters.End{}, err
 	}
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(topic))
 	if err != nil {
-		return relay.LetterEnd{}, err
+		return relayletters.End{}, err
 	}
-	return relay.LetterEnd{Position: strconv.FormatUint(info.State.LastSeq, 10), Count: int(info.State.Subjects[topic])}, nil
+	return relayletters.End{Position: strconv.FormatUint(info.State.LastSeq, 10), Count: int(info.State.Subjects[topic])}, nil
 }
 
 // transport are the headers that the server adds to what is read.
 var transport = []string{jetstream.StreamHeader, jetstream.SequenceHeader, jetstream.TimeStampHeaer, jetstream.SubjectHeader}
 
-func (n *natsLetters) Read(ctx context.Context, topic, after, until string, limit int) ([]relay.StoredLetter, error) {
+func (n *natsLetters) Read(ctx context.Context, topic, after, until string, limit int) ([]relayletters.Stored, error) {
 	stream, err := n.stream(ctx, topic)
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (n *natsLetters) Read(ctx context.Context, topic, after, until string, limi
 			return nil, err
 		}
 	}
-	var found []relay.StoredLetter
+	var found []relayletters.Stored
 	for len(found) < limit {
 		raw, err := stream.GetMsg(ctx, next+1, jetstream.WithGetMsgSubject(topic))
 		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && until != "" && raw.Sequence > last {

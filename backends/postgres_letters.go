@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
 // postgresLetters reads the tables of dead-letter topics. A position is "<transaction>/<offset>": that is the primary key of the tables
@@ -21,8 +21,8 @@ type postgresLetters struct {
 	queue bool // the tables are queues: rows that are acknowledged are marked or deleted
 }
 
-func (p postgres) letters(queue bool) func(App) (relay.LetterTopics, error) {
-	return func(App) (relay.LetterTopics, error) {
+func (p postgres) letters(queue bool) func(App) (relayletters.Reader, error) {
+	return func(App) (relayletters.Reader, error) {
 		db, err := p.open()
 		return postgresLetters{db, queue}, err
 	}
@@ -65,22 +65,22 @@ func (p postgresLetters) exists(ctx context.Context, topic string) (exists bool,
 	return exists, p.db.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL`, p.table(topic)).Scan(&exists)
 }
 
-func (p postgresLetters) End(ctx context.Context, topic string) (relay.LetterEnd, error) {
+func (p postgresLetters) End(ctx context.Context, topic string) (relayletters.End, error) {
 	exists, err := p.exists(ctx, topic)
 	if err != nil {
-		return relay.LetterEnd{}, err
+		return relayletters.End{}, err
 	}
 	if !exists {
-		return relay.LetterEnd{}, errNoQueue(topic)
+		return relayletters.End{}, errNoQueue(topic)
 	}
-	var end relay.LetterEnd
+	var end relayletters.End
 	position, from := p.rows(topic)
 	last := `SELECT ` + position + ` FROM ` + from + p.order("DESC") + ` LIMIT 1`
 	err = p.db.QueryRowContext(ctx, `SELECT count(*), COALESCE((`+last+`), '0/0') FROM `+from).Scan(&end.Count, &end.Position)
 	return end, err
 }
 
-func (p postgresLetters) Read(ctx context.Context, topic, after, until string, limit int) (found []relay.StoredLetter, err error) {
+func (p postgresLetters) Read(ctx context.Context, topic, after, until string, limit int) (found []relayletters.Stored, err error) {
 	position, from := p.rows(topic)
 	for _, bound := range []struct{ operator, position string }{{">", after}, {"<=", until}} {
 		if bound.position == "" {

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -35,7 +36,7 @@ func Redis(address string, logger watermill.LoggerAdapter) Backend {
 		tier: func(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
 			return subscriber("retry-relay", limit)
 		},
-		topics: func(app App) (relay.LetterTopics, error) { return redisLetters{client(), app.lease()}, nil },
+		topics: func(app App) (relayletters.Reader, error) { return redisLetters{client(), app.lease()}, nil },
 	}
 	return Backend{
 		Name: "redis", Publisher: publisher, Letters: retries.letters,

@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
 // redisLetters reads the streams of dead-letter topics. A position is the ID of an entry.
@@ -22,18 +22,18 @@ type redisLetters struct {
 // isMissing reports whether a stream does not exist.
 func isMissing(err error) bool { return err != nil && strings.Contains(err.Error(), "no such key") }
 
-func (r redisLetters) End(ctx context.Context, topic string) (relay.LetterEnd, error) {
+func (r redisLetters) End(ctx context.Context, topic string) (relayletters.End, error) {
 	stream, err := r.client.XInfoStream(ctx, topic).Result()
 	if isMissing(err) {
-		return relay.LetterEnd{}, errNoQueue(topic)
+		return relayletters.End{}, errNoQueue(topic)
 	}
 	if err != nil {
-		return relay.LetterEnd{}, err
+		return relayletters.End{}, err
 	}
-	return relay.LetterEnd{Position: stream.LastGeneratedID, Count: int(stream.Length)}, nil
+	return relayletters.End{Position: stream.LastGeneratedID, Count: int(stream.Length)}, nil
 }
 
-func (r redisLetters) Read(ctx context.Context, topic, after, until string, limit int) ([]relay.StoredLetter, error) {
+func (r redisLetters) Read(ctx context.Context, topic, after, until string, limit int) ([]relayletters.Stored, error) {
 	from, to := "-", "+"
 	if after != "" {
 		from = "(" + after
@@ -45,7 +45,7 @@ func (r redisLetters) Read(ctx context.Context, topic, after, until string, limi
 	if err != nil {
 		return nil, err
 	}
-	var found []relay.StoredLetter
+	var found []relayletters.Stored
 	for _, entry := range entries {
 		msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
 		if err != nil {

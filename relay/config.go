@@ -132,8 +132,9 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// topic returns the name of a topic. A generator that panics or returns an empty name is an error.
-func (c Config) topic(params TopicParams) (name string, err error) {
+// Topic returns the name of a topic, by Prefix and GenerateTopic. A generator that panics or returns an empty name is an error.
+func (c Config) Topic(params TopicParams) (name string, err error) {
+	c.setDefaults()
 	params.Prefix = c.Prefix
 	defer func() {
 		if recovered := recover(); recovered != nil {

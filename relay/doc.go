@@ -54,9 +54,8 @@
 //
 // # Dead letters
 //
-// Letters, which NewLetters makes, is the letters.Store of a relay: it looks at dead letters, redrives and discards them. A redriven
-// letter goes to the return topic of its handler, without a failure record: the handler gets it as a new message. LetterTopics reads the
-// topics of a backend; the folder backends has several.
+// Package letters/relayletters looks at the dead letters of a relay, redrives and discards them. A redriven letter goes to the return topic of
+// its handler, without a failure record: the handler gets it as a new message.
 //
 // # Settings of each backend
 //

@@ -26,7 +26,7 @@ var errForeign = errors.New("the retry middleware did not publish this message")
 func (p *pump) next(w *waiter, now time.Time) (TopicParams, message.Metadata) {
 	metadata := make(message.Metadata, len(w.msg.Metadata)+2)
 	maps.Copy(metadata, w.msg.Metadata)
-	delete(metadata, hopKey)
+	delete(metadata, HopKey)
 	switch {
 	case !w.known:
 		p.foreignRecord(w.record, now).Write(metadata)
@@ -86,12 +86,12 @@ func (p *pump) tierFor(rest time.Duration) tierTopic {
 
 // publish publishes a copy under a context of its own: the message's context may end with the subscription.
 func (p *pump) publish(w *waiter, to TopicParams, metadata message.Metadata) (topic string, err error) {
-	topic, err = p.relay.config.topic(to)
+	topic, err = p.relay.config.Topic(to)
 	if err != nil && to.Kind == ReturnTopic { // the handler's name cannot be part of a topic name
 		p.relay.logger.Error("Message of a tier has no return topic", err, p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID}))
 		w.known = false
 		to, metadata = p.next(w, time.Now())
-		topic, err = p.relay.config.topic(to)
+		topic, err = p.relay.config.Topic(to)
 	}
 	if err != nil {
 		return "", err

@@ -43,11 +43,11 @@ func (s *handlerSubscriber) claim(topic string) error {
 		return errors.New("the handler has no name, and its return topic is named after it: give it a name")
 	}
 	r, handler := s.relay, s.handlerOf(topic)
-	returns, err := r.config.topic(TopicParams{Kind: ReturnTopic, Handler: handler})
+	returns, err := r.config.Topic(TopicParams{Kind: ReturnTopic, Handler: handler})
 	if err != nil {
 		return err
 	}
-	dead, err := r.config.topic(TopicParams{Kind: DeadLetterTopic, Handler: handler})
+	dead, err := r.config.Topic(TopicParams{Kind: DeadLetterTopic, Handler: handler})
 	if err != nil {
 		return err
 	}

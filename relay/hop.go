@@ -8,9 +8,9 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// hopKey is the metadata key for the end of the message's present hop, on tiers of several hops. It is removed when the
+// HopKey is the metadata key for the end of the message's present hop, on tiers of several hops. It is removed when the
 // message leaves its tier.
-const hopKey = "retry_hop_due_at"
+const HopKey = "retry_hop_due_at"
 
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
@@ -25,12 +25,12 @@ func hopOf(tier, maxHop time.Duration) time.Duration {
 func (t tierTopic) slack() time.Duration { return t.hop/20 + 2*time.Millisecond }
 
 func (t tierTopic) startHop(metadata message.Metadata, now time.Time) {
-	metadata[hopKey] = ceilMillisecond(now.Add(t.longest)).UTC().Format(timeLayout)
+	metadata[HopKey] = ceilMillisecond(now.Add(t.longest)).UTC().Format(timeLayout)
 }
 
 // hopEnd returns the end of the message's present hop. It returns false for a time that cannot be read.
 func hopEnd(metadata message.Metadata) (time.Time, bool) {
-	text, found := metadata[hopKey]
+	text, found := metadata[HopKey]
 	if !found {
 		return time.Time{}, false
 	}

@@ -16,7 +16,7 @@ func (p failurePublisher) Publish(topic string, messages ...*message.Message) er
 	tier, isTier := p.relay.tiers.Load().byTopic[topic]
 	now := time.Now()
 	for _, msg := range messages {
-		delete(msg.Metadata, hopKey)
+		delete(msg.Metadata, HopKey)
 		if !isTier {
 			continue
 		}

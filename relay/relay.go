@@ -86,12 +86,12 @@ func (r *Relay) retryDestination(p middleware.RetryDestinationParams) (retry.Des
 	if r.config.DelayedReturns {
 		to = TopicParams{Kind: ReturnTopic, Handler: p.Handler}
 	}
-	topic, err := r.config.topic(to)
+	topic, err := r.config.Topic(to)
 	return retry.Destination{Topic: topic}, err
 }
 
 func (r *Relay) deadLetterDestination(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-	topic, err := r.config.topic(TopicParams{Kind: DeadLetterTopic, Handler: p.Handler})
+	topic, err := r.config.Topic(TopicParams{Kind: DeadLetterTopic, Handler: p.Handler})
 	return retry.Destination{Topic: topic}, err
 }
 

@@ -43,7 +43,7 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	if err := s.claim(topic); err != nil {
 		return nil, err
 	}
-	returnTopic, err := s.relay.config.topic(TopicParams{Kind: ReturnTopic, Handler: handler})
+	returnTopic, err := s.relay.config.Topic(TopicParams{Kind: ReturnTopic, Handler: handler})
 	if err != nil {
 		return nil, err
 	}

@@ -34,12 +34,12 @@ func newTierSet(c Config, schedule backoff.Schedule) (*tierSet, error) {
 		return set, nil
 	}
 	var faults []error
-	unknown, err := c.topic(TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler})
+	unknown, err := c.Topic(TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler})
 	if err != nil {
 		faults = append(faults, err)
 	}
 	for _, tier := range slices.Concat(schedule, c.RetiredSchedule).Tiers() {
-		topic, err := c.topic(TopicParams{Kind: TierTopic, Tier: tier})
+		topic, err := c.Topic(TopicParams{Kind: TierTopic, Tier: tier})
 		if err != nil {
 			faults = append(faults, err)
 			continue

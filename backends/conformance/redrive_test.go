@@ -17,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -104,7 +103,7 @@ func (o *outage) open() *backends.Letters {
 	t.Helper()
 	store, err := o.f.backend.Letters(o.app)
 	if o.f.Expect.Letters == registry.NoLetters {
-		require.ErrorIs(t, err, relay.ErrNoLetters)
+		require.ErrorIs(t, err, backends.ErrNoLetters)
 		return nil
 	}
 	require.NoError(t, err)
@@ -302,9 +301,9 @@ func (o *outage) refuses(store letters.Store) {
 	before, _, _ := o.browse(store, letters.Filter{})
 	stock, _, _ := o.browse(store, ofStock)
 	_, err := store.Redrive(noContext, o.queue, letters.Redrive{})
-	require.ErrorIs(o.f.t, err, relay.ErrNoLetters)
+	require.ErrorIs(o.f.t, err, backends.ErrNoLetters)
 	_, err = store.Discard(noContext, o.queue, letters.Discard{})
-	require.ErrorIs(o.f.t, err, relay.ErrNoLetters)
+	require.ErrorIs(o.f.t, err, backends.ErrNoLetters)
 	dry, err := store.Redrive(noContext, o.queue, letters.Redrive{Filter: ofStock, DryRun: true})
 	require.NoError(o.f.t, err)
 	assert.Equal(o.f.t, letters.Summary{Total: len(before), Done: len(stock), Other: len(before) - len(stock)}, dry)

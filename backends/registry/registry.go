@@ -75,7 +75,7 @@ type Expectation struct {
 // LetterAbility is what a backend can do with its dead letters.
 type LetterAbility string
 
-// The abilities. What a backend cannot do, it refuses with relay.ErrNoLetters.
+// The abilities. What a backend cannot do, it refuses with backends.ErrNoLetters.
 const (
 	NoLetters     LetterAbility = ""
 	BrowseLetters LetterAbility = "browse"

@@ -27,6 +27,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
@@ -217,7 +218,7 @@ func TestTraceOnARelay(t *testing.T) {
 	require.True(t, found)
 	l.died("orders", record)
 	l.down.Store(false)
-	store, err := relay.NewLetters(relay.LettersConfig{Publisher: unclosed{s}, Topics: s})
+	store, err := relayletters.Open(relayletters.Config{Publisher: unclosed{s}, Reader: s})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{By: "ann@desk"})
@@ -233,7 +234,7 @@ const deadTopic = "retry.dead.billing"
 type shelf struct {
 	*gochannel.GoChannel
 	mu   sync.Mutex
-	kept []relay.StoredLetter
+	kept []relayletters.Stored
 }
 
 func (s *shelf) Publish(topic string, messages ...*message.Message) error {
@@ -243,7 +244,7 @@ func (s *shelf) Publish(topic string, messages ...*message.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, msg := range messages {
-		s.kept = append(s.kept, relay.StoredLetter{Position: fmt.Sprintf("%06d", len(s.kept)+1), Message: msg.Copy()})
+		s.kept = append(s.kept, relayletters.Stored{Position: fmt.Sprintf("%06d", len(s.kept)+1), Message: msg.Copy()})
 	}
 	return nil
 }
@@ -255,18 +256,18 @@ func (s *shelf) only(t *testing.T) *message.Message {
 	return s.kept[0].Message.Copy()
 }
 
-func (s *shelf) End(context.Context, string) (relay.LetterEnd, error) {
+func (s *shelf) End(context.Context, string) (relayletters.End, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return relay.LetterEnd{Position: fmt.Sprintf("%06d", len(s.kept)), Count: len(s.kept)}, nil
+	return relayletters.End{Position: fmt.Sprintf("%06d", len(s.kept)), Count: len(s.kept)}, nil
 }
 
-func (s *shelf) Read(_ context.Context, _, after, until string, limit int) (found []relay.StoredLetter, err error) {
+func (s *shelf) Read(_ context.Context, _, after, until string, limit int) (found []relayletters.Stored, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, stored := range s.kept {
 		if stored.Position > after && (until == "" || stored.Position <= until) && len(found) < limit {
-			found = append(found, relay.StoredLetter{Position: stored.Position, Message: stored.Message.Copy()})
+			found = append(found, relayletters.Stored{Position: stored.Position, Message: stored.Message.Copy()})
 		}
 	}
 	return found, nil
@@ -275,7 +276,7 @@ func (s *shelf) Read(_ context.Context, _, after, until string, limit int) (foun
 func (s *shelf) Remove(_ context.Context, _, position string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kept = slices.DeleteFunc(s.kept, func(stored relay.StoredLetter) bool { return stored.Position == position })
+	s.kept = slices.DeleteFunc(s.kept, func(stored relayletters.Stored) bool { return stored.Position == position })
 	return nil
 }
 

@@ -27,6 +27,8 @@ type rule struct {
 	// never applies to indirect imports too.
 	never []string
 	why   string
+	// alone: the rule is not for the packages below the folder.
+	alone bool
 }
 
 var rules = []rule{
@@ -52,6 +54,21 @@ var rules = []rule{
 		may:    []string{watermill, module + "/middleware", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "the dead letters of all backends share it: code that gets a Store works on each of them",
+		alone:  true,
+	},
+	{
+		folder: "letters/relayletters",
+		may: []string{
+			watermill, module + "/internal/lettertext", module + "/internal/redrive", module + "/letters", module + "/middleware", module + "/relay", module + "/retry",
+		},
+		never: []string{amqp091, amqpPubSub},
+		why:   "it is for the other Pub/Subs, and somebody who only retries never meets it",
+	},
+	{
+		folder: "internal/redrive",
+		may:    []string{module + "/internal/lettertext", module + "/letters", module + "/retry"},
+		never:  []string{amqp091, amqpPubSub},
+		why:    "it is the one engine of redrives: a backend gives it the letters",
 	},
 	{
 		folder: "internal/rabbitmq/publisher",
@@ -82,7 +99,7 @@ var rules = []rule{
 		folder: "rabbitmq",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/internal/binding", module + "/internal/rabbitmq",
-			module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/rota", module + "/internal/suspect", module + "/internal/warning",
+			module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/rota", module + "/internal/suspect", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
@@ -91,10 +108,7 @@ var rules = []rule{
 		folder: "rabbitmq/deadletter",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/topology",
-			module + "/internal/rabbitmq/publisher", module + "/internal/lettertext", module + "/internal/warning", module + "/internal/rabbitmq/argument", module + "/internal/rabbitmq/dial",
-			module + "/internal/rabbitmq/headers", module + "/internal/rabbitmq/management", module + "/internal/rabbitmq/naming",
-			module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/refusal", module + "/internal/rabbitmq/socket",
-			module + "/internal/rabbitmq/unfit", module + "/internal/rabbitmq/workqueue",
+			module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/warning", module + "/internal/rabbitmq",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/internal/rabbitmq/subscriber"},
 		why:   "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers",
@@ -184,8 +198,8 @@ var rules = []rule{
 	{
 		folder: "relay",
 		may: []string{
-			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext",
-			module + "/internal/subscriptions", module + "/internal/warning", module + "/letters", module + "/middleware", module + "/retry",
+			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
+			module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",
@@ -424,7 +438,10 @@ func TestRulesFindFaults(t *testing.T) {
 	}
 }
 
-func (r rule) covers(p listed) bool { return within(p.ImportPath, []string{module + "/" + r.folder}) }
+func (r rule) covers(p listed) bool {
+	folder := module + "/" + r.folder
+	return p.ImportPath == folder || !r.alone && within(p.ImportPath, []string{folder})
+}
 
 func (r rule) faults(p listed) (faults []string) {
 	for _, imported := range p.Imports {

@@ -1,4 +1,4 @@
-package relay_test
+package relayletters_test
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -209,12 +210,12 @@ func (p *sent) Publish(_ string, messages ...*message.Message) error {
 func (p *sent) Close() error { return nil }
 
 // sending returns a store with letters from 0 to n, whose target has a handler.
-func sending(t *testing.T, n int) (*shelf, *sent, *relay.Letters) {
+func sending(t *testing.T, n int) (*shelf, *sent, *relayletters.Store) {
 	t.Helper()
 	s, p := newShelf(), &sent{}
 	s.dead(t, 0, n)
 	s.handlers["retry.return.billing"] = true
-	return s, p, s.letters(t, func(c *relay.LettersConfig) { c.Publisher = p })
+	return s, p, s.letters(t, func(c *relayletters.Config) { c.Publisher = p })
 }
 
 func TestLettersRedriveSelects(t *testing.T) {
@@ -493,11 +494,11 @@ func TestLettersThatDieAgain(t *testing.T) {
 
 func TestLettersConfigIsValidated(t *testing.T) {
 	t.Parallel()
-	_, err := relay.NewLetters(relay.LettersConfig{})
+	_, err := relayletters.Open(relayletters.Config{})
 	require.ErrorContains(t, err, "Publisher is nil")
-	require.ErrorContains(t, err, "Topics is nil")
+	require.ErrorContains(t, err, "Reader is nil")
 	s := newShelf()
-	store := s.letters(t, func(c *relay.LettersConfig) {
+	store := s.letters(t, func(c *relayletters.Config) {
 		c.GenerateTopic = func(p relay.TopicParams) (string, error) { return "", errors.New("no name") }
 	})
 	s.dead(t, 0, 1)

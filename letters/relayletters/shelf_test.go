@@ -1,4 +1,4 @@
-package relay_test
+package relayletters_test
 
 import (
 	"context"
@@ -16,18 +16,28 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
+var errDown = errors.New("the bank is down")
+
+// orderOf returns a message of the app.
+func orderOf(uuid string) *message.Message {
+	msg := message.NewMessage(uuid, []byte{0, 0xff, 'o'})
+	msg.Metadata = message.Metadata{"trace": "abc", "odd": "\xff\x00"}
+	return msg
+}
+
 const deadTopic = "retry.dead.billing"
 
-// shelf is a gochannel that keeps dead letters, and the relay.LetterTopics of them.
+// shelf is a gochannel that keeps dead letters, and the relayletters.Reader of them.
 type shelf struct {
 	*gochannel.GoChannel
 
 	mu       sync.Mutex
-	kept     map[string][]relay.StoredLetter // by topic
+	kept     map[string][]relayletters.Stored // by topic
 	last     int
 	handlers map[string]bool // topics with a handler
 	busy     bool
@@ -39,7 +49,7 @@ type shelf struct {
 
 func newShelf() *shelf {
 	return &shelf{
-		GoChannel: gochannel.NewGoChannel(gochannel.Config{}, nil), kept: map[string][]relay.StoredLetter{}, handlers: map[string]bool{},
+		GoChannel: gochannel.NewGoChannel(gochannel.Config{}, nil), kept: map[string][]relayletters.Stored{}, handlers: map[string]bool{},
 	}
 }
 
@@ -53,7 +63,7 @@ func (s *shelf) Publish(topic string, messages ...*message.Message) error {
 	defer s.mu.Unlock()
 	for _, msg := range messages {
 		s.last++
-		s.kept[topic] = append(s.kept[topic], relay.StoredLetter{Position: position(s.last), Message: msg.Copy()})
+		s.kept[topic] = append(s.kept[topic], relayletters.Stored{Position: position(s.last), Message: msg.Copy()})
 	}
 	return nil
 }
@@ -65,16 +75,16 @@ func (s *shelf) Subscribe(ctx context.Context, topic string) (<-chan *message.Me
 	return s.GoChannel.Subscribe(ctx, topic)
 }
 
-func (s *shelf) End(_ context.Context, topic string) (relay.LetterEnd, error) {
+func (s *shelf) End(_ context.Context, topic string) (relayletters.End, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.kept[topic] == nil {
-		return relay.LetterEnd{}, fmt.Errorf("topic %q: %w", topic, letters.ErrNoQueue)
+		return relayletters.End{}, fmt.Errorf("topic %q: %w", topic, letters.ErrNoQueue)
 	}
-	return relay.LetterEnd{Position: position(s.last), Count: len(s.kept[topic])}, nil
+	return relayletters.End{Position: position(s.last), Count: len(s.kept[topic])}, nil
 }
 
-func (s *shelf) Read(ctx context.Context, topic, after, until string, limit int) ([]relay.StoredLetter, error) {
+func (s *shelf) Read(ctx context.Context, topic, after, until string, limit int) ([]relayletters.Stored, error) {
 	if s.read != nil {
 		s.read()
 	}
@@ -83,10 +93,10 @@ func (s *shelf) Read(ctx context.Context, topic, after, until string, limit int)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []relay.StoredLetter
+	var found []relayletters.Stored
 	for _, stored := range s.kept[topic] {
 		if stored.Position > after && (until == "" || stored.Position <= until) && len(found) < limit {
-			found = append(found, relay.StoredLetter{Position: stored.Position, Message: stored.Message.Copy()})
+			found = append(found, relayletters.Stored{Position: stored.Position, Message: stored.Message.Copy()})
 		}
 	}
 	return found, nil
@@ -98,7 +108,7 @@ func (s *shelf) Remove(_ context.Context, topic, position string) error {
 	if s.removing != nil {
 		return s.removing
 	}
-	s.kept[topic] = slices.DeleteFunc(s.kept[topic], func(stored relay.StoredLetter) bool { return stored.Position == position })
+	s.kept[topic] = slices.DeleteFunc(s.kept[topic], func(stored relayletters.Stored) bool { return stored.Position == position })
 	return nil
 }
 
@@ -160,13 +170,13 @@ func (s *shelf) dead(t *testing.T, from, to int) {
 }
 
 // letters returns the store on the shelf.
-func (s *shelf) letters(t *testing.T, change ...func(*relay.LettersConfig)) *relay.Letters {
+func (s *shelf) letters(t *testing.T, change ...func(*relayletters.Config)) *relayletters.Store {
 	t.Helper()
-	config := relay.LettersConfig{Publisher: s, Topics: s}
+	config := relayletters.Config{Publisher: s, Reader: s}
 	for _, c := range change {
 		c(&config)
 	}
-	store, err := relay.NewLetters(config)
+	store, err := relayletters.Open(config)
 	require.NoError(t, err)
 	return store
 }

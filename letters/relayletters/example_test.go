@@ -1,22 +1,23 @@
-package relay_test
+package relayletters_test
 
 import (
 	"context"
 	"fmt"
+	"log"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
-// The folder backends has the LetterTopics of PostgreSQL, NATS JetStream, Redis Streams and Kafka.
-func ExampleNewLetters() {
+// The folder backends has the relayletters.Reader of PostgreSQL, NATS JetStream, Redis Streams and Kafka.
+func ExampleOpen() {
 	var publisher message.Publisher // of the backend, as that of the relay
-	var topics relay.LetterTopics   // of the backend
+	var reader relayletters.Reader  // of the backend
 	ctx := context.Background()
 
-	dead, err := relay.NewLetters(relay.LettersConfig{Publisher: publisher, Topics: topics})
+	dead, err := relayletters.Open(relayletters.Config{Publisher: publisher, Reader: reader})
 	check(err)
 	topic, err := dead.TopicOf("billing") // retry.dead.billing
 	check(err)
@@ -24,4 +25,10 @@ func ExampleNewLetters() {
 	fmt.Println(summary) // also with an error
 	check(err)
 	check(dead.Close())
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
 }

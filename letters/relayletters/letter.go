@@ -1,0 +1,77 @@
+package relayletters
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// letter describes a message of a dead-letter topic.
+func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
+	letter := &letters.Letter{
+		ID: msg.UUID, Queue: topic, Kind: letters.Unknown, Metadata: ownMetadata(msg.Metadata), Payload: msg.Payload,
+	}
+	if letter.ID == "" {
+		letter.ID = fmt.Sprintf("#%x", sha256.Sum256(msg.Payload))[:17]
+	}
+	letter.Redriven, _ = retry.ReadRedriven(msg.Metadata)
+	record, known := retry.ReadRecord(msg.Metadata)
+	switch {
+	case msg.Metadata[retry.DeadReasonKey] != "":
+		letter.Kind, letter.Record = letters.Library, record
+		if !known {
+			letter.Record = lettertext.Texts(msg.Metadata)
+		}
+		letter.Target = s.target(topic, letter.Record.Handler)
+	case msg.Metadata[poison.ReasonForPoisonedKey] != "":
+		letter.Kind, letter.Record = letters.Poison, lettertext.Texts(msg.Metadata)
+		letter.Record.Reason = msg.Metadata[poison.ReasonForPoisonedKey]
+		letter.Record.Topic = msg.Metadata[poison.PoisonedTopicKey]
+		letter.Record.Handler = msg.Metadata[poison.PoisonedHandlerKey]
+	}
+	return letter
+}
+
+// target returns the return topic of a handler. It is empty where the dead letters of that handler are on another topic: every publisher
+// can write a handler's name.
+func (s *Store) target(topic, handler string) string {
+	if handler == "" {
+		return ""
+	}
+	if dead, err := s.TopicOf(handler); err != nil || dead != topic {
+		return ""
+	}
+	target, err := s.topic(relay.ReturnTopic, handler)
+	if err != nil {
+		return ""
+	}
+	return target
+}
+
+// ownMetadata is the metadata of the app.
+func ownMetadata(all message.Metadata) message.Metadata {
+	own := maps.Clone(all)
+	for _, key := range append(retry.RecordKeys(), retry.RedrivenKey, relay.HopKey) {
+		delete(own, key)
+	}
+	return own
+}
+
+// fresh returns the message of a letter as it is published again: with its history, and without its record but the trace.
+func fresh(msg *message.Message, letter *letters.Letter, entry retry.Redrive) *message.Message {
+	again := letters.Fresh(msg)
+	delete(again.Metadata, relay.HopKey)
+	if traceparent := lettertext.Traceparent(letter.Record); traceparent != "" {
+		again.Metadata[retry.TraceparentKey] = traceparent
+	}
+	letter.Redriven.Add(entry).Write(again.Metadata)
+	return again
+}

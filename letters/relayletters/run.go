@@ -1,0 +1,183 @@
+package relayletters
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/redrive"
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+// changeTimeout is how long a publish or a removal may take. Both go on after the end of the call's context.
+const changeTimeout = 10 * time.Second
+
+var errNoExport = errors.New("Discard.Export is set, and the dead letters of a relay have no export: remove it, and write down what Browse returns")
+
+// Redrive implements letters.Store.
+func (s *Store) Redrive(ctx context.Context, topic string, options letters.Redrive) (letters.Summary, error) {
+	if err := options.Validate(); err != nil {
+		return letters.Summary{}, err
+	}
+	return s.run(ctx, topic, redrive.New(options, 1))
+}
+
+// Discard implements letters.Store. It refuses Discard.Export.
+func (s *Store) Discard(ctx context.Context, topic string, options letters.Discard) (letters.Summary, error) {
+	if err := options.Validate(); err != nil {
+		return letters.Summary{}, err
+	}
+	if options.Export != nil {
+		return letters.Summary{}, errNoExport
+	}
+	return s.run(ctx, topic, redrive.NewDiscard(options))
+}
+
+// run goes through the letters. It locks the topic, unless nothing is changed.
+func (s *Store) run(ctx context.Context, topic string, run *redrive.Run) (letters.Summary, error) {
+	if err := s.begin(); err != nil {
+		return letters.Summary{}, err
+	}
+	defer s.calls.Done()
+	ctx, release := s.use(ctx)
+	defer release()
+	if !run.Options.DryRun {
+		held, unlock, err := s.config.Reader.Lock(ctx, topic)
+		if err != nil {
+			return letters.Summary{}, s.cause(ctx, err)
+		}
+		defer unlock()
+		ctx = held
+	}
+	end, err := s.config.Reader.End(ctx, topic)
+	if err != nil {
+		return letters.Summary{}, s.cause(ctx, err)
+	}
+	run.Begin(end.Count)
+	found := &source{store: s, run: run, topic: topic, end: end.Position}
+	if err = run.Pass(ctx, found); err != nil && ctx.Err() != nil {
+		err = s.cause(ctx, err)
+	}
+	return run.Finish(err, found.whole && err == nil)
+}
+
+// source is the letters that were in a topic at the start.
+type source struct {
+	store *Store
+	run   *redrive.Run
+	topic string
+	end   string   // position of the end of the topic at the start
+	after string   // position of the last letter that was returned
+	found []Stored // letters that were read, and not yet returned
+	whole bool     // all letters were returned
+}
+
+// Next implements redrive.Source. It reads the letters of a second at once, because another reader can take them away meanwhile.
+func (s *source) Next(ctx context.Context) (redrive.Item, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if len(s.found) == 0 {
+		ahead := batch
+		if rate := s.run.Options.Rate; rate != 0 {
+			ahead = max(1, int(min(rate, batch)))
+		}
+		var err error
+		if s.found, err = s.store.config.Reader.Read(ctx, s.topic, s.after, s.end, ahead); err == nil {
+			err = ctx.Err()
+		}
+		if s.whole = err == nil && len(s.found) == 0; s.whole || err != nil {
+			return nil, err
+		}
+	}
+	stored := s.found[0]
+	s.found, s.after = s.found[1:], stored.Position
+	return &item{source: s, Stored: stored, letter: s.store.letter(s.topic, stored.Message)}, nil
+}
+
+// Redead implements redrive.Source. These letters are behind the end of the topic. Those that were read may be gone when it returns.
+func (s *source) Redead(ctx context.Context, _ int) (int, error) {
+	s.found = nil
+	redead := 0
+	for after := s.end; ; {
+		found, err := s.store.config.Reader.Read(ctx, s.topic, after, "", batch)
+		if err != nil || len(found) == 0 {
+			return redead, err
+		}
+		for _, stored := range found {
+			if s.run.Sent(s.store.letter(s.topic, stored.Message)) {
+				redead++
+			}
+			after = stored.Position
+		}
+	}
+}
+
+// Settle implements redrive.Source.
+func (s *source) Settle() error { return nil }
+
+// item is a letter of a source.
+type item struct {
+	*source
+	Stored
+	letter *letters.Letter
+}
+
+func (i *item) Letter() *letters.Letter             { return i.letter }
+func (i *item) Keep(context.Context) error          { return nil }
+func (i *item) Target() string                      { return cmp.Or(i.run.Options.To, i.letter.Target) }
+func (i *item) AppendLine(b []byte) ([]byte, error) { return b, errNoExport }
+
+func (i *item) Find(ctx context.Context) error {
+	target := i.Target()
+	if target == "" {
+		return fmt.Errorf("letter %q names no handler of this topic, so it and its like stay: set Redrive.To to a topic: %w",
+			i.letter.ID, letters.ErrNoTarget)
+	}
+	has, err := i.store.config.Reader.HasHandler(ctx, target)
+	if err == nil && !has {
+		err = fmt.Errorf("no handler has subscribed to topic %q, so letter %q and its like stay: start the app of that handler: %w",
+			target, i.letter.ID, letters.ErrNoTarget)
+	}
+	return err
+}
+
+func (i *item) Send(ctx context.Context, payload []byte) (doubtful int, err error) {
+	target, msg := i.Target(), fresh(i.Message, i.letter, i.run.Entry(i.letter.Record))
+	if payload != nil {
+		msg.Payload = payload
+	}
+	if err := change(ctx, func(ctx context.Context) error {
+		msg.SetContext(ctx)
+		return i.store.config.Publisher.Publish(target, msg)
+	}); err != nil {
+		return 1, fmt.Errorf("cannot publish letter %q to topic %q; the letter stays: %w", i.letter.ID, target, err)
+	}
+	if err := i.Remove(ctx); err != nil {
+		return 1, fmt.Errorf("letter %q was published to topic %q, but it stays, so another redrive publishes it again: %w",
+			i.letter.ID, target, err)
+	}
+	return 0, nil
+}
+
+func (i *item) Remove(ctx context.Context) error {
+	err := change(ctx, func(ctx context.Context) error { return i.store.config.Reader.Remove(ctx, i.topic, i.Position) })
+	if err != nil {
+		return fmt.Errorf("cannot remove letter %q from topic %q: %w", i.letter.ID, i.topic, err)
+	}
+	return nil
+}
+
+// change runs a publish or a removal. It goes on after the end of the call's context, because half of the two is a duplicate.
+func change(ctx context.Context, do func(context.Context) error) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancel()
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			err = fmt.Errorf("panic: %v", recovered)
+		}
+	}()
+	return do(ctx)
+}

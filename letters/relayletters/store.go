@@ -1,0 +1,220 @@
+// Package relayletters is the letters.Store of package relay: the dead letters in its dead-letter topics.
+package relayletters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/relay"
+)
+
+// Config configures Open. The Publisher and the Reader then belong to the Store, which closes them.
+type Config struct {
+	// Publisher publishes to return topics. Required. As relay.Config.Publisher, it must return nil only when the backend has stored the
+	// message, and should obey the deadline of the message's context.
+	Publisher message.Publisher
+
+	// Reader reads the dead-letter topics. Required.
+	Reader Reader
+
+	// Prefix and GenerateTopic are those of relay.Config.
+	Prefix        string
+	GenerateTopic func(relay.TopicParams) (string, error)
+}
+
+// Validate reports all faults of the configuration in one error.
+func (c Config) Validate() error {
+	var faults []error
+	if c.Publisher == nil {
+		faults = append(faults, errors.New("Publisher is nil: set the publisher of the return topics"))
+	}
+	if c.Reader == nil {
+		faults = append(faults, errors.New("Reader is nil: set what reads the backend's topics; the folder backends has it for several"))
+	}
+	return errors.Join(faults...)
+}
+
+// Reader reads the topics of a backend without a consumer group, and removes single messages from them. A Subscriber can do neither: it
+// gets a message only once, and a message that it does not acknowledge stops those behind it. Its methods are safe for concurrent use.
+type Reader interface {
+	// End returns the end of a topic. A topic that does not exist is letters.ErrNoQueue.
+	End(ctx context.Context, topic string) (End, error)
+
+	// Read returns the first messages between two positions, the oldest first and at most limit, and removes none. The message at after
+	// is not among them, the one at until is. An empty after is the start of the topic, an empty until its present end.
+	Read(ctx context.Context, topic, after, until string, limit int) ([]Stored, error)
+
+	// Remove removes the message at a position. One that is gone is no error.
+	Remove(ctx context.Context, topic, position string) error
+
+	// HasHandler reports whether a handler has subscribed to a topic: what is published to it then waits for that handler.
+	HasHandler(ctx context.Context, topic string) (bool, error)
+
+	// Lock lets one call at a time change a topic. Where another has the lock, the error is letters.ErrBusy. The context that Lock returns
+	// ends when the lock is lost. The function gives the lock back. A backend that has no locks returns ctx.
+	Lock(ctx context.Context, topic string) (context.Context, func(), error)
+
+	// Close closes the connections.
+	Close() error
+}
+
+// End is the end of a topic.
+type End struct {
+	Position string // of the last message, or one after it. What is published later has a higher position
+	Count    int    // number of messages
+}
+
+// Stored is a message in a topic.
+type Stored struct {
+	Position string
+	Message  *message.Message
+}
+
+// Store is the dead letters of a relay. A letter is there until it is redriven or discarded, whatever consumer groups have read it; on a
+// backend that deletes what is acknowledged, a reader that acknowledges a letter removes it. It is safe for concurrent use.
+//
+// Browse keeps the letters away from nothing. It returns those that were there when the loop began.
+//
+// Redrive publishes each letter to the return topic of the handler that failed, waits until the publisher has returned nil, and then
+// removes the letter. Other handlers and consumer groups of the original topic do not receive it. One letter is in flight: a process that
+// dies can cause one duplicate, and loses nothing. The letters that are not selected stay as they are, in their order. A letter whose
+// return topic has no handler stays, and the error is letters.ErrNoTarget. If the publisher or the backend returns an error, Redrive ends
+// with that error.
+//
+// Discard refuses Discard.Export.
+type Store struct {
+	config Config
+	closed context.Context
+	end    context.CancelFunc
+
+	mu    sync.Mutex
+	ended bool
+	calls sync.WaitGroup // calls that change a topic
+}
+
+var _ letters.Store = (*Store)(nil)
+
+// Open returns the Store, or an error that reports all faults of the configuration. It does not connect.
+func Open(config Config) (*Store, error) {
+	if err := config.Validate(); err != nil {
+		return nil, fmt.Errorf("invalid relayletters.Config: %w", err)
+	}
+	s := &Store{config: config}
+	s.closed, s.end = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// TopicOf returns the dead-letter topic of a handler, by default "<Prefix>.dead.<handler>". The letters of relay.UnknownHandler are those
+// of messages that named no handler.
+func (s *Store) TopicOf(handler string) (string, error) {
+	return s.topic(relay.DeadLetterTopic, handler)
+}
+
+func (s *Store) topic(kind relay.TopicKind, handler string) (string, error) {
+	names := relay.Config{Prefix: s.config.Prefix, GenerateTopic: s.config.GenerateTopic}
+	return names.Topic(relay.TopicParams{Kind: kind, Handler: handler})
+}
+
+// batch is how many letters are read at once.
+const batch = 100
+
+// Browse implements letters.Store. The letters stay where they are, for other readers too.
+func (s *Store) Browse(ctx context.Context, topic string, filter letters.Filter) iter.Seq2[*letters.Letter, error] {
+	return func(yield func(*letters.Letter, error) bool) {
+		ctx, release := s.use(ctx)
+		defer release()
+		if err := errors.Join(filter.Validate(), s.isClosed()); err != nil {
+			yield(nil, err)
+			return
+		}
+		end, err := s.config.Reader.End(ctx, topic)
+		for after := ""; ; {
+			var found []Stored
+			if err == nil {
+				found, err = s.config.Reader.Read(ctx, topic, after, end.Position, batch)
+			}
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil {
+				yield(nil, s.cause(ctx, err))
+				return
+			}
+			for _, stored := range found {
+				if ctx.Err() != nil {
+					break
+				}
+				letter := s.letter(topic, stored.Message)
+				if filter.Match(letter, time.Now()) && !yield(letter, nil) {
+					return
+				}
+				after = stored.Position
+			}
+			if len(found) == 0 {
+				return
+			}
+		}
+	}
+}
+
+func (s *Store) isClosed() error {
+	if s.closed.Err() != nil {
+		return letters.ErrClosed
+	}
+	return nil
+}
+
+// use returns a context that ends with the Store, too.
+func (s *Store) use(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.closed, func() { cancel(letters.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// cause returns why a call ended, in place of the error that its end caused.
+func (s *Store) cause(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	switch {
+	case s.closed.Err() != nil:
+		return letters.ErrClosed
+	case cause == nil:
+		return err
+	case errors.Is(cause, ctx.Err()):
+		return cause
+	default:
+		return fmt.Errorf("%w: %w", ctx.Err(), cause)
+	}
+}
+
+// begin counts a call that changes a topic. Close waits for it.
+func (s *Store) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return letters.ErrClosed
+	}
+	s.calls.Add(1)
+	return nil
+}
+
+// Close ends all calls. It waits for those of Redrive and Discard, so do not call it from their functions. Then it closes the Reader and
+// the Publisher. A second Close does nothing.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	ended := s.ended
+	s.ended = true
+	s.mu.Unlock()
+	if ended {
+		return nil
+	}
+	s.end()
+	s.calls.Wait()
+	return errors.Join(s.config.Reader.Close(), s.config.Publisher.Close())
+}
