@@ -22,7 +22,7 @@ type Cause struct {
 
 // CauseOf returns the cause of a letter.
 func CauseOf(l *Letter) Cause {
-	return Cause{l.Record.DeadReason, l.Record.ErrorType, Normalise(l.Record.Reason)}
+	return Cause{l.Record.DeadReason, l.Record.ErrorType, normalise(l.Record.Reason)}
 }
 
 // A Group is the letters of a queue with the same cause.
@@ -88,7 +88,7 @@ func (g *Groups) Sorted() []Group {
 	return sorted
 }
 
-// varying is what differs between two failures with the same cause, in the order in which Normalise replaces it. A pattern matches only a
+// varying is what differs between two failures with the same cause, in the order in which normalise replaces it. A pattern matches only a
 // text with at least so many of the characters: to count them is faster than to match.
 var varying = []struct {
 	times       int
@@ -112,11 +112,11 @@ const digits = "0123456789"
 // recovererStack is where the text of Watermill's Recoverer goes on with a stack. A PoisonQueue records it.
 const recovererStack = ", stacktrace:"
 
-// Normalise replaces what differs between failures with the same cause: numbers, sizes, durations and ids (UUIDs, and
+// normalise replaces what differs between failures with the same cause: numbers, sizes, durations and ids (UUIDs, and
 // words with digits) by <n>, times and dates by <time>, and IP addresses by <ip>. White space becomes one space.
 // Numbers and ids are not kept apart, because some ids of a cause have only digits. The stack in the text of
 // Watermill's Recoverer is left out.
-func Normalise(reason string) string {
+func normalise(reason string) string {
 	reason, _, _ = strings.Cut(reason, recovererStack)
 	for _, v := range varying {
 		if hasTimes(reason, v.characters, v.times) {

@@ -1,4 +1,4 @@
-package letters_test
+package letters
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -62,10 +61,10 @@ func TestNormalise(t *testing.T) {
 	t.Parallel()
 	for want, texts := range reasons {
 		for _, text := range texts {
-			assert.Equal(t, want, letters.Normalise(text), text)
+			assert.Equal(t, want, normalise(text), text)
 		}
 		if len(texts) > 0 {
-			assert.Equal(t, want, letters.Normalise(want), "what is normalised stays")
+			assert.Equal(t, want, normalise(want), "what is normalised stays")
 		}
 	}
 }
@@ -78,7 +77,7 @@ func TestNormaliseKeepsCausesApart(t *testing.T) {
 		"dial tcp 10.0.0.7:5432: connect: connection refused", "dial tcp 10.0.0.7:5432: i/o timeout", "dial udp 10.0.0.7:53: i/o timeout",
 		"no such user: alice", "no such user: bob", "no such user", "std::bad_alloc", "card declined", "Card declined", "a[:] is empty",
 	} {
-		normalised := letters.Normalise(text)
+		normalised := normalise(text)
 		assert.Empty(t, seen[normalised], "%s: %s", text, normalised)
 		seen[normalised] = text
 	}
@@ -92,7 +91,7 @@ func FuzzNormalise(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		normalised := letters.Normalise(text)
+		normalised := normalise(text)
 		if utf8.ValidString(text) {
 			require.True(t, utf8.ValidString(normalised))
 		}
@@ -107,21 +106,21 @@ func BenchmarkNormalise(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				_ = letters.Normalise(text)
+				_ = normalise(text)
 			}
 		})
 	}
 }
 
-func letterOf(id, reason string, at time.Time) *letters.Letter {
-	return &letters.Letter{ID: id, Record: retry.Record{
+func letterOf(id, reason string, at time.Time) *Letter {
+	return &Letter{ID: id, Record: retry.Record{
 		Reason: reason, ErrorType: "*errors.errorString", DeadReason: retry.DeadReasonExhausted, LastFailedAt: at,
 	}}
 }
 
 func TestGroups(t *testing.T) {
 	t.Parallel()
-	var groups letters.Groups
+	var groups Groups
 	assert.Empty(t, groups.Sorted())
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	groups.Add(letterOf("a", "order 2 is unknown", noon))
@@ -131,14 +130,14 @@ func TestGroups(t *testing.T) {
 	other := letterOf("e", "order 4 is unknown", noon)
 	other.Record.ErrorType = "*orders.Error"
 	groups.Add(other)
-	groups.Add(&letters.Letter{ID: "f"})
-	cause := func(reason string) letters.Cause {
-		return letters.Cause{DeadReason: retry.DeadReasonExhausted, ErrorType: "*errors.errorString", Reason: reason}
+	groups.Add(&Letter{ID: "f"})
+	cause := func(reason string) Cause {
+		return Cause{DeadReason: retry.DeadReasonExhausted, ErrorType: "*errors.errorString", Reason: reason}
 	}
 	unknown := cause("order <n> is unknown")
 	of := unknown
 	of.ErrorType = "*orders.Error"
-	assert.Equal(t, []letters.Group{
+	assert.Equal(t, []Group{
 		{Cause: unknown, Count: 3, First: noon.Add(-time.Minute), Last: noon, Example: "a"},
 		{Count: 1, Example: "f"},
 		{Cause: cause("no money"), Count: 1, First: noon.Add(time.Hour), Last: noon.Add(time.Hour), Example: "b"},
@@ -146,10 +145,10 @@ func TestGroups(t *testing.T) {
 	}, groups.Sorted(), "the largest first")
 }
 
-// Reasons of hostile or careless apps that Normalise cannot group do not fill the memory.
+// Reasons of hostile or careless apps that normalise cannot group do not fill the memory.
 func TestGroupsAreBounded(t *testing.T) {
 	t.Parallel()
-	var groups letters.Groups
+	var groups Groups
 	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	name := func(i int) string {
 		return strings.Map(func(digit rune) rune { return digit - '0' + 'a' }, strconv.Itoa(i))
@@ -161,7 +160,7 @@ func TestGroupsAreBounded(t *testing.T) {
 	sorted := groups.Sorted()
 	require.Len(t, sorted, 1001)
 	assert.Equal(t, 2, sorted[0].Count, "a known cause is still counted")
-	assert.Equal(t, letters.Group{Count: 2000, First: at.Add(1000 * time.Second), Last: at.Add(2999 * time.Second), Example: "1000", Other: true}, sorted[1000])
+	assert.Equal(t, Group{Count: 2000, First: at.Add(1000 * time.Second), Last: at.Add(2999 * time.Second), Example: "1000", Other: true}, sorted[1000])
 	total := 0
 	for i, group := range sorted {
 		total += group.Count
@@ -174,9 +173,9 @@ func TestGroupsAreBounded(t *testing.T) {
 func TestTheCauseOfAGroupIsAFilter(t *testing.T) {
 	t.Parallel()
 	one, another := letterOf("a", "order 2 is unknown", time.Time{}), letterOf("b", "no money", time.Time{})
-	var groups letters.Groups
+	var groups Groups
 	groups.Add(one)
-	filter := letters.Filter{Cause: &groups.Sorted()[0].Cause}
+	filter := Filter{Cause: &groups.Sorted()[0].Cause}
 	assert.True(t, filter.Match(one, time.Now()))
 	assert.True(t, filter.Match(letterOf("c", "order 77 is unknown", time.Time{}), time.Now()))
 	assert.False(t, filter.Match(another, time.Now()))

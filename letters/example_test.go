@@ -117,18 +117,6 @@ func ExampleGroups() {
 	// 1 order <n> is unknown order-2
 }
 
-func ExampleCauseOf() {
-	fmt.Printf("%+v\n", letters.CauseOf(failed("order-1", "order 17 is unknown")))
-	// Output:
-	// {DeadReason:exhausted ErrorType: Reason:order <n> is unknown}
-}
-
-func ExampleNormalise() {
-	fmt.Println(letters.Normalise("payment 0193a5d2-8f5c-7c1e-9a40-1f7c2f9d0001 timed out after 2.5s at 2026-01-02T12:00:00Z, 3 tries"))
-	// Output:
-	// payment <n> timed out after <n> at <time>, <n> tries
-}
-
 func ExampleRedrive_Validate() {
 	fmt.Println(letters.Redrive{MaxRedead: 5}.Validate())
 	// Output:
@@ -155,20 +143,6 @@ func ExampleRedrive_edit() {
 	fmt.Println(string(payload), err)
 	// Output:
 	// {"amount":5,"currency":"EUR"} <nil>
-}
-
-func ExampleRedrive_Redead() {
-	options := letters.Redrive{MaxRedead: 0.05}
-	fmt.Println(options.Redead(1000, 50), options.Redead(1000, 51), options.Redead(19, 19))
-	// Output:
-	// false true false
-}
-
-// The letter failed for a minute, so its canary is watched for that time, a twentieth of it, and 10 seconds.
-func ExampleWatch() {
-	fmt.Println(letters.Watch([]*letters.Letter{failed("order-1", "connection refused")}))
-	// Output:
-	// 1m13s
 }
 
 func ExampleDiscard_Validate() {

@@ -9,15 +9,6 @@ import (
 	"time"
 )
 
-const (
-	// shortestWatch and longestWatch bound how long a canary is watched by default.
-	shortestWatch = 10 * time.Second
-	longestWatch  = time.Hour
-
-	// fewestForShare is how many letters must have been sent before Redrive.MaxRedead is compared with a share.
-	fewestForShare = 20
-)
-
 // Redrive is the options of a redrive. The zero value sends all letters that were there when it began, as fast as the broker takes them.
 type Redrive struct {
 	// Filter selects the letters.
@@ -73,23 +64,6 @@ func (r Redrive) Validate() error {
 		fault("MaxRedead is %v: it must be a share between 0 and 1", r.MaxRedead)
 	}
 	return errors.Join(append(faults, r.Filter.Validate())...)
-}
-
-// Watch returns how long to watch a canary by default: as long as the letters took to die the last time, plus 5% and 10 seconds: at
-// most an hour.
-func Watch(canary []*Letter) time.Duration {
-	var longest time.Duration
-	for _, l := range canary {
-		if first, last := l.Record.FirstFailedAt, l.Record.LastFailedAt; !first.IsZero() && last.After(first) {
-			longest = min(max(longest, last.Sub(first)), longestWatch)
-		}
-	}
-	return min(longest+longest/20+shortestWatch, longestWatch)
-}
-
-// Redead reports whether more than the share of the letters sent have died again.
-func (r Redrive) Redead(sent, redead int) bool {
-	return r.MaxRedead > 0 && sent >= fewestForShare && float64(redead) > r.MaxRedead*float64(sent)
 }
 
 // Discard is the options of a discard. The zero value removes all letters that were there when it began.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -30,7 +31,6 @@ type Import struct {
 // queues must exist. At a line that it cannot read, or a letter that it cannot publish, it ends with an error that has the number of the
 // line: the letters of the lines before are imported.
 func (s *Store) Import(ctx context.Context, from io.Reader, options Import) (letters.Summary, error) {
-	r := s.newRun(options.Queue, letters.Filter{}, 0, options.DryRun, options.Progress)
 	ctx, end, err := s.begin(ctx)
 	if err != nil {
 		return letters.Summary{}, err
@@ -41,54 +41,72 @@ func (s *Store) Import(ctx context.Context, from io.Reader, options Import) (let
 		return letters.Summary{}, err
 	}
 	defer sender.close()
-	sender.waiting = r.wait
-	return r.finish(r.importLines(ctx, bufio.NewReaderSize(from, 1<<16), sender, options))
+	run := redrive.New(letters.Redrive{DryRun: options.DryRun, Progress: options.Progress}, mostInFlight)
+	sender.waiting = run.Wait
+	i := &importing{Run: run, sender: sender, prefix: s.prefix, options: options}
+	return run.Finish(i.lines(ctx, bufio.NewReaderSize(from, 1<<16)), false)
 }
 
-func (r *run) importLines(ctx context.Context, from *bufio.Reader, sender *sender, options Import) error {
+// importing is one call of Import.
+type importing struct {
+	*redrive.Run
+	sender  *sender
+	prefix  naming.Prefix
+	options Import
+}
+
+// lines imports lines until the first one that fails.
+func (i *importing) lines(ctx context.Context, from *bufio.Reader) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	flights := newFlights()
+	flights := redrive.NewFlights(mostInFlight)
 	for number := 1; ; number++ {
 		text, err := readText(from)
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		var l line
 		if err == nil && len(strings.TrimSpace(string(text))) == 0 {
 			continue
 		}
+		var l line
 		if err == nil {
 			l, err = parseLine(text)
 		}
-		if err != nil {
-			cancel(fmt.Errorf("line %d: %w", number, err))
-			break
-		}
-		if options.Queue != "" && options.Queue != l.Queue {
-			l.Queue, l.Exchange, l.RoutingKey = options.Queue, "", options.Queue
-		}
-		r.change(func() { r.summary.Total++ })
-		if options.DryRun {
-			r.change(func() { r.summary.Done++ })
-			continue
-		}
-		err = flights.run(ctx, len(l.Publishing.Body), func() {
-			if err := sender.put(ctx, r.store.prefix, l); err != nil {
-				if isDoubtful(err) {
-					r.change(func() { r.summary.Doubtful++ })
+		if err == nil {
+			i.Change(func(s *letters.Summary) { s.Total++ })
+			err = flights.Run(ctx, len(l.Publishing.Body), func() {
+				if err := i.line(ctx, l); err != nil {
+					cancel(fmt.Errorf("line %d: %w", number, err))
 				}
-				cancel(fmt.Errorf("line %d: %w", number, err))
-				return
-			}
-			r.change(func() { r.summary.Done++ })
-		})
+			})
+		}
 		if err != nil {
+			cancel(fmt.Errorf("line %d: %w", number, err)) // after a line that failed, it has no effect
 			break
 		}
 	}
-	flights.group.Wait()
+	flights.Wait()
 	return context.Cause(ctx)
+}
+
+// line imports a letter, and counts what became of it.
+func (i *importing) line(ctx context.Context, l line) error {
+	if to := i.options.Queue; to != "" && to != l.Queue {
+		l.Queue, l.Exchange, l.RoutingKey = to, "", to
+	}
+	var err error
+	if !i.options.DryRun {
+		err = i.sender.put(ctx, i.prefix, l)
+	}
+	i.Change(func(s *letters.Summary) {
+		switch {
+		case err == nil:
+			s.Done++
+		case isDoubtful(err):
+			s.Doubtful++
+		}
+	})
+	return err
 }
 
 // put publishes a letter to its queue.

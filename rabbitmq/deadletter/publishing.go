@@ -24,9 +24,6 @@ import (
 func fresh(
 	d *amqp091.Delivery, l *letters.Letter, prefix naming.Prefix, entry retry.Redrive, user string,
 ) amqp091.Publishing {
-	if entry.Failures == 0 && entry.DeadReason == "" && entry.Reason == "" {
-		entry.Failures, entry.DeadReason, entry.Reason = l.Record.Failures, l.Record.DeadReason, l.Record.Reason
-	}
 	was := original(d, prefix)
 	p := publishing(&was)
 	p.Headers = was.Headers

@@ -34,12 +34,13 @@ func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
 	l := read(d, "orders.dead", naming.Default)
 	at := time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC)
 
-	p := fresh(d, l, naming.Default, retry.Redrive{Run: "run", At: at, By: "me", Note: "edited"}, "web")
+	entry := retry.Redrive{Run: "run", At: at, By: "me", Note: "edited", Failures: 3, DeadReason: "rejected", Reason: "full"}
+	p := fresh(d, l, naming.Default, entry, "web")
 
 	history, found := retry.ReadRedriven(message.Metadata{retry.RedrivenKey: p.Headers[retry.RedrivenKey].(string)})
 	require.True(t, found)
 	assert.Equal(t, retry.Redriven{Times: 1, Redrives: []retry.Redrive{{
-		Run: "run", At: at.Truncate(time.Millisecond), By: "me", Note: "edited", Failures: l.Record.Failures, DeadReason: l.Record.DeadReason, Reason: l.Record.Reason,
+		Run: "run", At: at.Truncate(time.Millisecond), By: "me", Note: "edited", Failures: 3, DeadReason: "rejected", Reason: "full",
 	}}}, history)
 	want := everyType()
 	want["trace"], want["number"], want["_watermill_message_uuid"] = "abc", int64(7), uuid

@@ -4,18 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
 const (
-	progressPause = 100 * time.Millisecond
+	// mostInFlight is how many letters are sent and not yet confirmed.
+	mostInFlight = 128
 
 	// mostBarren is how often in a row a connection may be lost on which no letter was removed, where that reaches no delivery limit.
 	mostBarren = 20
@@ -26,135 +27,140 @@ const (
 	lockPause = time.Second
 )
 
-// A run is one redrive or discard. It goes on with another look after a lost connection.
-type run struct {
+// Redrive implements letters.Store. A letter goes to its work queue itself, through the default exchange; an orphan to the exchange
+// <prefix>.return with the routing key that it came with. Letters whose work queue is gone stay, and the error names each of these
+// queues and wraps letters.ErrNoTarget. A work queue that refuses a letter, such as a full one, ends the redrive. While the broker is
+// away, Redrive waits, and then goes on.
+func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redrive) (letters.Summary, error) {
+	if err := options.Validate(); err != nil {
+		return letters.Summary{}, err
+	}
+	through := ""
+	if queue == s.Orphans() {
+		through = s.prefix.ReturnExchange()
+	}
+	return s.redrive(ctx, queue, through, options)
+}
+
+func (s *Store) redrive(ctx context.Context, queue, through string, options letters.Redrive) (letters.Summary, error) {
+	c := &call{store: s, queue: queue, through: through, user: s.user(), Run: redrive.New(options, mostInFlight)}
+	if !options.DryRun {
+		sender, err := s.newSender()
+		if err != nil {
+			return letters.Summary{}, err
+		}
+		defer sender.close()
+		sender.waiting = c.Wait
+		c.sender = sender
+	}
+	return c.run(ctx)
+}
+
+// Discard implements letters.Store.
+func (s *Store) Discard(ctx context.Context, queue string, options letters.Discard) (letters.Summary, error) {
+	if err := options.Validate(); err != nil {
+		return letters.Summary{}, err
+	}
+	c := &call{store: s, queue: queue, Run: redrive.NewDiscard(options)}
+	return c.run(ctx)
+}
+
+// A call is one redrive or discard. It goes on with another look after a lost connection.
+type call struct {
+	*redrive.Run
 	store   *Store
 	queue   string
-	filter  letters.Filter
-	limit   int
-	dryRun  bool
-	sends   bool // each letter that is acknowledged was sent
-	begun   time.Time
-	counted bool // summary.Total is known
-	barren  int  // how often in a row a connection may be lost on which no letter was removed
-
-	mu       sync.Mutex
-	summary  letters.Summary
-	phase    letters.Phase
-	until    time.Time
-	away     error
-	report   func(letters.Progress)
-	reported time.Time
-	unsure   int // of summary.Done: acknowledged since the last look.settle, or since the look began
-	maybe    int // not of summary.Done: acknowledged on lost connections, and the broker may not have read that
+	through string  // the exchange that messages go to with their own routing key; empty: letters go to their work queue
+	user    string  // of the connection
+	sender  *sender // nil for a discard or a dry run
+	barren  int     // how often in a row a connection may be lost on which no letter was removed
 }
 
-func (s *Store) newRun(queue string, filter letters.Filter, limit int, dryRun bool, report func(letters.Progress)) *run {
-	return &run{store: s, queue: queue, filter: filter, limit: limit, dryRun: dryRun, report: report, begun: time.Now(), phase: letters.Looking}
-}
-
-// each calls session with a look at the letters that were in the queue at the start and are still there, again after each lost
-// connection. changes: the queue is locked, and session removes letters.
-func (r *run) each(ctx context.Context, changes bool, session func(context.Context, *look) error) (letters.Summary, error) {
-	ctx, end, err := r.store.begin(ctx)
+func (s *Store) user() string {
+	uri, err := amqp091.ParseURI(s.config.URI)
 	if err != nil {
-		return r.summary, err
+		return ""
+	}
+	return uri.Username
+}
+
+// run looks at the letters that were in the queue at the start and are still there, again after each lost connection.
+func (c *call) run(ctx context.Context) (letters.Summary, error) {
+	ctx, end, err := c.store.begin(ctx)
+	if err != nil {
+		return letters.Summary{}, err
 	}
 	defer end()
 	pause := dial.Backoff{Initial: dial.ReconnectInitial, Max: dial.ReconnectMax}
 	for barren := 0; ; {
-		before := r.summary.Done + r.maybe
-		err := r.once(ctx, changes, session)
-		if err == nil || !r.counted || !errors.Is(err, errLost) {
-			return r.finish(err)
+		before := c.Removed()
+		err := c.once(ctx)
+		if err == nil || !c.Counted() || !errors.Is(err, errLost) {
+			return c.Finish(err, false)
 		}
 		switch {
-		case r.summary.Done+r.maybe > before:
+		case c.Removed() > before:
 			pause.Reset()
 			barren = 0
 		case !errors.Is(err, errNotConnected): // a letter may close the connection that it is delivered on
-			if barren++; barren >= r.barren {
-				return r.finish(fmt.Errorf("%d connections in a row were lost before a letter was removed: %w", barren, err))
+			if barren++; barren >= c.barren {
+				return c.Finish(fmt.Errorf("%d connections in a row were lost before a letter was removed: %w", barren, err), false)
 			}
 		}
-		r.wait(err)
+		c.Wait(err)
 		select {
 		case <-ctx.Done():
-			return r.finish(context.Cause(ctx))
+			return c.Finish(context.Cause(ctx), false)
 		case <-time.After(pause.Next()):
 		}
 	}
 }
 
-func (r *run) once(ctx context.Context, changes bool, session func(context.Context, *look) error) (err error) {
-	connection, err := r.store.connect(ctx)
+func (c *call) once(ctx context.Context) (err error) {
+	connection, err := c.store.connect(ctx)
 	if err != nil {
-		if r.counted && ctx.Err() == nil {
+		if c.Counted() && ctx.Err() == nil {
 			return notConnected(err)
 		}
 		return err
 	}
 	defer connection.Close()
-	if changes && !r.dryRun {
-		unlock, err := r.store.lock(ctx, connection, r.queue, r.counted)
+	if !c.Options.DryRun {
+		unlock, err := c.store.lock(ctx, connection, c.queue, c.Counted())
 		if err != nil {
 			return err
 		}
 		defer unlock()
 	}
-	least, most := 0, -1
-	if r.counted { // what was there at the start, without what is done: the newer ones are behind
-		most = r.summary.Total
-		if !r.dryRun {
-			most -= r.summary.Done
-		}
-		least = most - r.maybe
-	}
-	look, err := r.store.look(ctx, connection, r.queue, least, most, nil)
+	least, most := c.Rest() // the newer letters are behind
+	look, err := c.store.look(ctx, connection, c.queue, least, most, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, look.close(ctx)) }()
-	r.barren = look.limit.barren()
-	if r.sends {
+	c.barren = look.limit.barren()
+	if c.sender != nil {
 		look.widest = 2 * mostInFlight // what a process that dies can send twice
 	}
-	r.change(func() {
-		if !r.counted {
-			r.summary.Total, r.counted = look.left, true
-		}
-		r.summary.Other, r.summary.Kept, r.away = 0, 0, nil // they are looked at again
-		if r.dryRun {
-			r.summary.Done = 0
-		}
-	})
-	err = session(ctx, look)
-	r.change(func() {
-		switch {
-		case errors.Is(err, errLost): // these letters come again, or they do not
-			unsure := min(r.unsure, look.widest) // the broker has delivered others in place of those before
-			if r.sends {
-				r.summary.Doubtful += unsure
-			}
-			r.summary.Done, r.maybe = r.summary.Done-unsure, r.maybe+unsure
-		case err == nil: // they did not
-			gone := min(look.missing, r.maybe)
-			r.summary.Done, r.maybe = r.summary.Done+gone, r.maybe-gone
-			err = r.taken(look.missing - gone)
-		}
-		r.unsure = 0
-	})
+	c.Begin(look.left)
+	err = c.Pass(ctx, &source{call: c, look: look})
+	switch {
+	case errors.Is(err, errLost): // these letters come again, or they do not
+		c.Lost(look.widest) // the broker has delivered others in place of those before
+	case err == nil:
+		return c.taken(c.Missing(look.missing))
+	}
 	return err
 }
 
 // taken returns an error for letters that were counted, and that another reader has. From a tier they go home by themselves.
-func (r *run) taken(letters int) error {
-	_, _, isTier := r.store.prefix.TierOf(r.queue)
-	if letters == 0 || isTier {
+func (c *call) taken(letterCount int) error {
+	_, _, isTier := c.store.prefix.TierOf(c.queue)
+	if letterCount == 0 || isTier {
 		return nil
 	}
-	return fmt.Errorf("%d letters were not looked at: another reader of %q has taken them, for example a list of the letters; run this again when it has ended",
-		letters, r.queue)
+	return fmt.Errorf("%d letters were not looked at: another reader of %q has taken them, for example a list of the letters; "+
+		"run this again when it has ended", letterCount, c.queue)
 }
 
 // errNotConnected is the error of a broker that does not accept a connection.
@@ -191,10 +197,12 @@ func (s *Store) lock(ctx context.Context, connection *dial.Connection, queue str
 			return nil, err
 		case refusal.IsCode(err, amqp091.ResourceLocked):
 			if time.Now().After(deadline) {
-				return nil, fmt.Errorf("%w: %q is locked by the exclusive queue %q of another connection; wait until that one has ended", letters.ErrBusy, queue, name)
+				return nil, fmt.Errorf("%w: %q is locked by the exclusive queue %q of another connection; wait until that one has ended",
+					letters.ErrBusy, queue, name)
 			}
 		case refusal.IsCode(err, amqp091.AccessRefused):
-			return nil, fmt.Errorf("cannot lock %q against a second redrive: %w: the user needs the permission to configure the queue %q", queue, err, name)
+			return nil, fmt.Errorf("cannot lock %q against a second redrive: %w: the user needs the permission to configure the queue %q",
+				queue, err, name)
 		default:
 			return nil, explain("lock", queue, err)
 		}
@@ -204,79 +212,4 @@ func (s *Store) lock(ctx context.Context, connection *dial.Connection, queue str
 		case <-time.After(dial.ReconnectInitial):
 		}
 	}
-}
-
-// change changes the summary, and reports it unless that was done just before.
-func (r *run) change(set func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	set()
-	r.tell(false)
-}
-
-func (r *run) tell(always bool) {
-	now := time.Now()
-	if r.report == nil || !always && now.Sub(r.reported) < progressPause {
-		return
-	}
-	r.reported = now
-	p := letters.Progress{Summary: r.adding(), Phase: r.phase, Elapsed: now.Sub(r.begun), Until: r.until}
-	if r.away != nil {
-		p.Phase, p.Err = letters.Waiting, r.away
-	}
-	r.report(p)
-}
-
-// adding returns the summary with the letters that were not looked at.
-func (r *run) adding() letters.Summary {
-	summary := r.summary
-	summary.Unseen = summary.Total - summary.Done - summary.Other - summary.Kept
-	return summary
-}
-
-// enter begins a phase. until is zero but for letters.Watching.
-func (r *run) enter(phase letters.Phase, until time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.phase, r.until = phase, until
-	r.tell(true)
-}
-
-// wait reports that the broker is away, or with nil that it is back.
-func (r *run) wait(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if (r.away == nil) == (err == nil) {
-		return
-	}
-	r.away = err
-	r.tell(true)
-}
-
-func (r *run) finish(err error) (letters.Summary, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.phase, r.until, r.away, r.summary = letters.Ended, time.Time{}, nil, r.adding()
-	r.tell(true)
-	return r.summary, err
-}
-
-// acknowledge removes a letter whose copy is confirmed, or that is discarded.
-func (r *run) acknowledge(look *look, d *amqp091.Delivery) error {
-	if err := look.remove(d); err != nil {
-		return err
-	}
-	r.change(func() { r.summary.Done++; r.unsure++ })
-	return nil
-}
-
-// sure waits until the queue has removed the letters that are acknowledged.
-func (r *run) sure(l *look) error {
-	if err := l.settle(); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.unsure = 0
-	return nil
 }

@@ -1,0 +1,214 @@
+package deadletter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+// source is the letters of one look.
+type source struct {
+	*call
+	look    *look
+	foreign int // letters that have arrived since the look began, and are not of this call
+	redead  int // letters that have arrived, and are of this call
+}
+
+// Next implements redrive.Source. A letter that has died again is not looked at.
+func (s *source) Next(ctx context.Context) (redrive.Item, error) {
+	for {
+		d, err := s.look.next(ctx)
+		if err != nil || d == nil {
+			return nil, err
+		}
+		l := read(d, s.queue, s.store.prefix)
+		if !s.Sent(l) {
+			return s.item(d, l), nil
+		}
+		s.look.further()
+		if err := s.look.keep(ctx, d); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Settle implements redrive.Source.
+func (s *source) Settle() error { return s.look.settle() }
+
+// Redead implements redrive.Source. It looks at letters only where enough of them have arrived.
+func (s *source) Redead(ctx context.Context, enough int) (int, error) {
+	arrived, err := s.look.arrived()
+	if err != nil {
+		return 0, err
+	}
+	if arrived > s.foreign+s.redead && (s.look.left == 0 || arrived-s.foreign >= enough) {
+		err = s.search(ctx)
+	}
+	return s.redead, err
+}
+
+// search goes through what this call has not looked at, and counts the letters that have died again. Its own consumer may have fetched
+// some of them. It does not go by their places: a letter that it replaces by a copy changes its place.
+func (s *source) search(ctx context.Context) (err error) {
+	behind, err := s.store.look(ctx, s.look.connection, s.queue, 0, -1, s.look)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, behind.close(ctx)) }()
+	newer, redead := -max(s.look.total-s.look.received, 0), 0 // those that are to be looked at come, too
+	ids := map[string]bool{}                                  // a lost connection can leave a letter beside its copy
+	see := func(d *amqp091.Delivery) {
+		newer++
+		if letter := read(d, s.queue, s.store.prefix); s.Sent(letter) && (letter.ID == "" || !ids[letter.ID]) {
+			ids[letter.ID] = true
+			redead++
+		}
+	}
+	for i := min(s.look.left, len(s.look.fetched)); i < len(s.look.fetched); i++ {
+		see(&s.look.fetched[i])
+	}
+	for {
+		d, err := behind.next(ctx)
+		if err != nil {
+			return err
+		}
+		if d == nil {
+			break
+		}
+		see(d)
+		if err := behind.keep(ctx, d); err != nil {
+			return err
+		}
+	}
+	if newer = max(newer, redead); s.queue == s.store.Orphans() { // these have no record of a redrive
+		redead = newer
+	}
+	s.foreign, s.redead = newer-redead, redead
+	return nil
+}
+
+// item returns the letter of a delivery, and where it is sent to.
+func (s *source) item(d *amqp091.Delivery, l *letters.Letter) *item {
+	i := &item{source: s, delivery: d, letter: l}
+	switch {
+	case s.Options.To != "":
+		i.target, i.to = s.Options.To, destination{key: s.Options.To}
+	case s.through != "":
+		i.target, i.to = targetOfOrphan(d.RoutingKey, s.queue), destination{s.through, d.RoutingKey}
+	default:
+		i.target, i.to = l.Target, destination{key: l.Target}
+	}
+	return i
+}
+
+// item is a letter of a look.
+type item struct {
+	*source
+	delivery *amqp091.Delivery
+	letter   *letters.Letter
+	target   string // its work queue
+	to       destination
+}
+
+func (i *item) Letter() *letters.Letter             { return i.letter }
+func (i *item) Keep(ctx context.Context) error      { return i.look.keep(ctx, i.delivery) }
+func (i *item) Remove(context.Context) error        { return i.look.remove(i.delivery) }
+func (i *item) Target() string                      { return i.target }
+func (i *item) AppendLine(b []byte) ([]byte, error) { return appendLine(b, i.delivery, i.letter) }
+
+func (i *item) Find(context.Context) error {
+	switch {
+	case i.target == "":
+		return fmt.Errorf("%w: letters in %q do not say which work queue they are from; name it with Redrive.To", letters.ErrNoTarget, i.queue)
+	case i.to == destination{key: i.queue}:
+		return fmt.Errorf("%w: %q is the queue of the letters itself; name another one with Redrive.To", letters.ErrNoTarget, i.target)
+	case i.to.exchange == "" && !i.Options.DryRun: // the broker returns the first letter
+		return nil
+	}
+	_, err := i.look.connection.Channel(func(channel *amqp091.Channel) error {
+		defer channel.Close()
+		_, err := channel.QueueDeclarePassive(i.target, true, false, false, false, nil)
+		return err
+	})
+	switch {
+	case err == nil:
+		return nil
+	case refusal.IsCode(err, amqp091.NotFound):
+		return i.gone()
+	}
+	return explain("find the work queue", i.target, err)
+}
+
+func (i *item) gone() error {
+	return fmt.Errorf("%w: the queue %q does not exist, so its letters stay in %q; start its app, or name another queue",
+		letters.ErrNoTarget, i.target, i.queue)
+}
+
+// publishing returns what is sent: through an exchange the message as it is, and else without its record.
+func (i *item) publishing() (amqp091.Publishing, error) {
+	if i.to.exchange != "" {
+		return same(i.delivery), nil
+	}
+	p := fresh(i.delivery, i.letter, i.store.prefix, i.Entry(i.letter.Record), i.user)
+	if reason := headers.RawReason(i.delivery.Headers); reason != "" && i.letter.Kind == letters.Library {
+		return i.store.marshal(i.letter, p, reason)
+	}
+	return p, nil
+}
+
+func (i *item) Send(ctx context.Context, payload []byte) (doubtful int, err error) {
+	p, err := i.publishing()
+	if err != nil {
+		return 0, &redrive.Stays{Err: err}
+	}
+	if payload != nil {
+		p.Body = payload
+	}
+	for {
+		err := i.sender.send(ctx, i.to, p)
+		if err == nil {
+			if err = i.Remove(ctx); err != nil {
+				doubtful++ // the broker gives it back
+			}
+			return doubtful, err
+		}
+		if isDoubtful(err) {
+			doubtful++
+			if ctx.Err() == nil && !isUnconfirmed(err) { // each further try would be another duplicate
+				continue // the letter is still here
+			}
+		}
+		return doubtful, i.explain(err)
+	}
+}
+
+// explain adds what to do to the error of a letter that was not sent.
+func (i *item) explain(err error) error {
+	var failed *publisher.PublishError
+	known := errors.As(err, &failed)
+	switch {
+	case errors.Is(err, publisher.ErrUnroutable):
+		return i.gone()
+	case refusal.IsCode(err, amqp091.AccessRefused):
+		return fmt.Errorf("the letter stays: the user needs the permission to write to the exchange %q: %w",
+			cmp.Or(i.to.exchange, "amq.default"), err)
+	case isUnconfirmed(err):
+		return fmt.Errorf("the work queue %q confirms no letter within %v, for example because it is a quorum queue without a majority; "+
+			"letters in flight stay, and may be there as well; redrive again when it confirms: %w", i.target, confirmTimeout, err)
+	case known && failed.Refused(): // because of this letter
+		return &redrive.Stays{Err: fmt.Errorf("a letter cannot be sent, and stays: %w", err)}
+	case known && failed.Rejected():
+		return fmt.Errorf("the work queue %q refuses letters, for example because it is full; this letter and those behind it stay: %w",
+			i.target, err)
+	}
+	return fmt.Errorf("a letter cannot be sent, and stays: %w", err)
+}
