@@ -76,7 +76,10 @@ func (c *Connection) watch(manage string) error {
 	if manage == "" {
 		return nil
 	}
-	client, err := management.New(manage, c.core.address().Vhost, c.core.app.TLS.Clone())
+	uri := c.core.address()
+	client, err := management.New(manage, management.Broker{
+		Vhost: uri.Vhost, User: uri.Username, Password: uri.Password, TLS: c.core.app.TLS.Clone(),
+	})
 	if err != nil {
 		return fmt.Errorf("Management: %w", err)
 	}

@@ -46,7 +46,8 @@ type Settings struct {
 	// Whether the work queue is protected is not checked, because AMQP 0-9-1 has no method to read arguments.
 	VerifyOnly bool
 
-	// Management is the address of RabbitMQ's management API, such as http://user:password@host:15672 (or https://).
+	// Management is the address of RabbitMQ's management API, such as http://host:15672 (or https://). Without user and
+	// password it has those of the broker's address.
 	// With it, Connect looks at the start and every 15 s for tiers and inboxes with messages whose delay is over and
 	// which the broker cannot forward, and Health shows them. Observers of the Connection get what waits from it: see
 	// Connection.Observe. It asks for the queues of its virtual host, with a deadline of 10 s. The user needs the tag

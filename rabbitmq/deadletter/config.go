@@ -27,7 +27,8 @@ type Config struct {
 	// is "retry".
 	Prefix string
 
-	// Management is the address of the management API, such as http://user:password@host:15672. Status needs it to find queues by
+	// Management is the address of the management API, such as http://host:15672. Without user and password
+	// it has those of URI. Status needs it to find queues by
 	// itself, and other methods to know the delivery limit of a queue. The default is none.
 	Management string
 

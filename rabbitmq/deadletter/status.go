@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -140,16 +141,24 @@ func (s *Store) Oldest(ctx context.Context, queue string) (at time.Time, found b
 }
 
 func (s *Store) managementClient() (*management.Client, error) {
-	return management.New(s.config.Management, s.vhost(), s.dial.Client(connectionName).TLSClientConfig)
+	uri, _ := amqp091.ParseURI(s.config.URI)
+	broker := management.Broker{
+		Vhost: uri.Vhost, User: uri.Username, Password: uri.Password, TLS: s.dial.Client(connectionName).TLSClientConfig,
+	}
+	if s.config.AMQP != nil && s.config.AMQP.Vhost != "" { // amqp091-go prefers it to that of the address
+		broker.Vhost = s.config.AMQP.Vhost
+	}
+	return management.New(s.config.Management, broker)
 }
 
-// vhost returns the virtual host. amqp091-go prefers that of the configuration to that of the address.
-func (s *Store) vhost() string {
-	if s.config.AMQP != nil && s.config.AMQP.Vhost != "" {
-		return s.config.AMQP.Vhost
+// Queues returns the names of all queues of the virtual host, sorted. It needs Config.Management.
+func (s *Store) Queues(ctx context.Context) ([]string, error) {
+	client, err := s.managementClient()
+	if err != nil {
+		return nil, err
 	}
-	uri, _ := amqp091.ParseURI(s.config.URI)
-	return uri.Vhost
+	queues, err := client.Queues(ctx)
+	return slices.Sorted(maps.Keys(queues)), err
 }
 
 // A board is what the management API shows of a virtual host.

@@ -25,7 +25,8 @@ type Config struct {
 	AMQP *amqp091.Config
 	TLS  *tls.Config
 
-	// Management is the address of the management API, such as http://user:password@host:15672. Without it, bindings and policies are
+	// Management is the address of the management API, such as http://host:15672. Without user and password
+	// it has those of URI. Without it, bindings and policies are
 	// not compared.
 	Management string
 

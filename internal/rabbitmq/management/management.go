@@ -39,8 +39,8 @@ func Validate(address string) error {
 
 func parse(address string) (*url.URL, error) {
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User == nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, errors.New("the address must be like http://user:password@host:15672 (or https://), " +
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, errors.New("the address must be like http://host:15672 or http://user:password@host:15672 (or https://), " +
 			"with reserved characters in user name and password percent-encoded")
 	}
 	return u, nil
@@ -58,19 +58,32 @@ func Redacted(address string) string {
 	return u.Redacted()
 }
 
-// New returns a client for a virtual host. It does not connect. settings may be nil; they are those of an https address.
-func New(address, vhost string, settings *tls.Config) (*Client, error) {
+// Broker is the broker that an address of the management API belongs to.
+type Broker struct {
+	Vhost          string
+	User, Password string      // for an address that lacks them
+	TLS            *tls.Config // for an https address; may be nil
+}
+
+// New returns a client for a virtual host. It does not connect.
+func New(address string, broker Broker) (*Client, error) {
 	u, err := parse(address)
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{user: u.User.Username()}
-	c.password, _ = u.User.Password()
+	c := &Client{user: broker.User, password: broker.Password, vhost: url.PathEscape(broker.Vhost)}
+	if name := u.User.Username(); name != "" {
+		password, has := u.User.Password()
+		if has || name != broker.User {
+			c.password = password
+		}
+		c.user = name
+	}
 	u.User = nil
-	c.address, c.vhost = strings.TrimSuffix(u.String(), "/")+"/api", url.PathEscape(vhost)
+	c.address = strings.TrimSuffix(u.String(), "/") + "/api"
 	c.http = http.Client{
 		Timeout:       longest,
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings, DisableKeepAlives: true},
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: broker.TLS, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the password is for this host
 	}
 	return c, nil

@@ -17,7 +17,7 @@ func client(t *testing.T, handler http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	c, err := New(strings.Replace(server.URL, "http://", "http://shop:can%2Fary@", 1)+"/", "a/b", nil)
+	c, err := New(strings.Replace(server.URL, "http://", "http://shop:can%2Fary@", 1)+"/", Broker{Vhost: "a/b"})
 	require.NoError(t, err)
 	return c
 }
@@ -131,15 +131,29 @@ func TestAddresses(t *testing.T) {
 		assert.Contains(t, Redacted(address), "user:xxxxx@")
 	}
 	for _, address := range []string{
-		"amqp://user:canary@localhost:5672", "http://localhost:15672", "localhost:15672", "http://user:can/ary@localhost", "http://user:canary@",
+		"amqp://user:canary@localhost:5672", "localhost:15672", "http://user:can/ary@localhost", "http://user:canary@",
 		"http://user:canary@localhost:x", "http://user:canary@localhost/?a=b", "http://user:canary%@localhost", "canary",
 	} {
 		err := Validate(address)
-		require.ErrorContains(t, err, "must be like http://user:password@host:15672", address)
+		require.ErrorContains(t, err, "must be like http://host:15672 or http://user:password@host:15672", address)
 		assert.NotContains(t, err.Error(), "ary")
 		assert.NotContains(t, Redacted(address), "ary", address)
 	}
 	assert.Empty(t, Redacted(""))
+}
+
+// TestAddressesWithoutAPassword have the user and the password of the broker, but no other user gets that password.
+func TestAddressesWithoutAPassword(t *testing.T) {
+	broker := Broker{Vhost: "/", User: "shop", Password: "secret"}
+	for address, want := range map[string]string{
+		"http://localhost:15672": "shop secret", "http://shop@localhost:15672": "shop secret", "http://other@localhost:15672": "other ",
+		"http://shop:new@localhost:15672": "shop new", "http://other:new@localhost:15672": "other new",
+	} {
+		assert.NoError(t, Validate(address))
+		c, err := New(address, broker)
+		require.NoError(t, err)
+		assert.Equal(t, want, c.user+" "+c.password, address)
+	}
 }
 
 func TestDetails(t *testing.T) {

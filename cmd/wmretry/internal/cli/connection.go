@@ -8,16 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/term"
 
@@ -143,34 +140,25 @@ func (e *env) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
-// managementAddress is the address of the management API, with a user and a password. Where none is named it is guessed; it may not
-// answer.
+// managementAddress is the address of the management API. Where none is named it is guessed; it may not answer.
 func (e *env) managementAddress(broker string) (string, error) {
-	address, of := e.flags.management, "--management"
-	if address == "" {
-		address, of = e.getenv("AMQP_MANAGEMENT_URL"), "AMQP_MANAGEMENT_URL"
+	if address := e.flags.management; address != "" {
+		if u, err := url.Parse(address); err == nil && u.User != nil {
+			if _, has := u.User.Password(); has {
+				return "", usage(errPasswordInArgs, "--management", "AMQP_MANAGEMENT_URL")
+			}
+		}
+		return address, nil
+	}
+	if address := e.getenv("AMQP_MANAGEMENT_URL"); address != "" {
+		return address, nil
 	}
 	uri, err := amqp091.ParseURI(broker)
 	if err != nil {
 		return "", usage("the address of the broker has a port or parameter that is not a number, or reserved characters that are not percent-encoded")
 	}
-	if address == "" {
-		guess := url.URL{Scheme: "http", User: url.UserPassword(uri.Username, uri.Password), Host: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port+10_000))}
-		if uri.Scheme == "amqps" {
-			guess.Scheme = "https"
-		}
-		return guess.String(), nil
-	}
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "", usage("%s is not an address of a management API: it must be like http://host:15672", of)
-	}
-	if _, has := u.User.Password(); has && of == "--management" {
-		return "", usage(errPasswordInArgs, of, "AMQP_MANAGEMENT_URL")
-	} else if !has {
-		u.User = url.UserPassword(uri.Username, uri.Password)
-	}
-	return u.String(), nil
+	scheme := map[string]string{"amqp": "http", "amqps": "https"}[uri.Scheme]
+	return scheme + "://" + net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port+10_000)), nil
 }
 
 // reach connects once and closes the connection.
@@ -248,43 +236,18 @@ func (e *env) scrub(s string) string {
 	return s
 }
 
-// api is a client of the management API. It does not connect.
-func (e *env) api(config deadletter.Config, timeout time.Duration) (*rabbithole.Client, string, error) {
-	u, err := url.Parse(config.Management)
-	if err != nil {
-		return nil, "", errors.New("the address of the management API cannot be read")
-	}
-	password, _ := u.User.Password()
-	user := u.User.Username()
-	u.User = nil
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: config.TLS, DisableKeepAlives: true}
-	client, err := rabbithole.NewTLSClient(strings.TrimSuffix(u.String(), "/"), user, password, transport)
-	if err != nil {
-		return nil, "", err
-	}
-	client.SetTimeout(timeout)
-	uri, err := amqp091.ParseURI(config.URI)
-	return client, uri.Vhost, err
-}
-
 // queueNames lists the queues of the virtual host by the management API, sorted.
 func (e *env) queueNames(timeout time.Duration) ([]string, error) {
 	config, err := e.config()
 	if err != nil {
 		return nil, err
 	}
-	client, vhost, err := e.api(config, timeout)
+	store, err := deadletter.Open(config, e.logger())
 	if err != nil {
 		return nil, err
 	}
-	queues, err := client.ListQueuesWithParametersIn(vhost, url.Values{"columns": {"name"}})
-	if err != nil {
-		return nil, err
-	}
-	names := make([]string, 0, len(queues))
-	for _, q := range queues {
-		names = append(names, q.Name)
-	}
-	slices.Sort(names)
-	return names, nil
+	defer func() { _ = store.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return store.Queues(ctx)
 }

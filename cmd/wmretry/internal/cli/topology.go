@@ -118,11 +118,7 @@ func (e *env) report(
 	}
 	config := drift.Config{URI: of.URI, TLS: of.TLS, Management: of.Management, AllowUnprotectedQuorum: f.allowUnprotected}
 	if e.guessed() {
-		client, vhost, err := e.api(of, managementTimeout)
-		if err == nil {
-			_, err = client.GetVhost(vhost)
-		}
-		if err != nil {
+		if _, err := e.queueNames(managementTimeout); err != nil {
 			config.Management = ""
 		}
 	}
