@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -24,26 +23,6 @@ func TestCanaryWithoutConsumer(t *testing.T) {
 	_, err := channelOf(t).Consume(q.work, "", false, false, false, false, nil)
 	require.NoError(t, err)
 	assert.NotContains(t, run(t, 0, redrive...).stderr, warning)
-}
-
-// TestCtrlCOfDemo: Ctrl-C ends it while it makes letters.
-func TestCtrlCOfDemo(t *testing.T) {
-	t.Parallel()
-	work := unique(t, "wmretry_demo")
-	t.Cleanup(func() { run(t, 0, "demo", "--queue", work, "--clean") })
-	p := start(t, nil, "demo", "--queue", work, "--letters", "20000")
-	connection := connect(t)
-	require.Eventually(t, func() bool {
-		channel, err := connection.Channel()
-		require.NoError(t, err)
-		defer func() { _ = channel.Close() }()
-		state, err := channel.QueueDeclarePassive(work+".dead", true, false, false, false, nil)
-		return err == nil && state.Messages > 0
-	}, patience, 100*time.Millisecond, "the demo makes letters")
-	require.NoError(t, p.command.Process.Signal(os.Interrupt))
-	r := p.wait()
-	assert.Equal(t, 130, r.code, r.stderr)
-	assert.Contains(t, r.stderr, "wmretry: interrupted")
 }
 
 // TestEditPrintsItsLetter: filters and --limit, which were not given, are not in the output.

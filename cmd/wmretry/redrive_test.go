@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -57,6 +58,34 @@ func TestRedrive(t *testing.T) {
 	run(t, 0, "dead", "redrive", q.work) // nothing is dead, and nothing was asked for
 }
 
+// TestTheCanaryDiesAgain: the app of this queue fails each message, so the canary dies, and the command shows why.
+func TestTheCanaryDiesAgain(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	q.timeouts(20)
+	channel := channelOf(t)
+	deliveries, err := channel.Consume(q.work, "", true, false, false, false, nil)
+	require.NoError(t, err)
+	go func() {
+		for d := range deliveries {
+			id, _ := d.Headers[uuidHeader].(string)
+			p := letter(id, timeout(1), d.Body)
+			p.Headers[middleware.RedrivenKey] = d.Headers[middleware.RedrivenKey]
+			_ = channel.PublishWithContext(context.Background(), "", q.dead, false, false, p)
+		}
+	}()
+	redrive := []string{"dead", "redrive", q.work, "--canary", "4", "--canary-wait", "30s"}
+	s := summaryOf(t, run(t, 3, append(redrive, "--json")...).stdout)
+	assert.Equal(t, 4, s.Done)
+	assert.GreaterOrEqual(t, s.Redead, 1)
+	require.NotEmpty(t, s.Causes)
+	assert.Contains(t, s.Causes[0].Reason, "connection refused")
+	r := run(t, 3, redrive...)
+	assert.Regexp(t, `(?m)^DIED AGAIN +DEAD REASON .*\n.*\n +\d  exhausted .*connection refused`, r.stdout)
+	assert.Contains(t, r.stderr, "repair the cause first")
+	assert.Equal(t, 20, q.count(q.dead))
+}
+
 // TestLettersWithoutTarget: a letter whose work queue is gone or unknown stays, and the error says what to do.
 func TestLettersWithoutTarget(t *testing.T) {
 	t.Parallel()
@@ -82,13 +111,13 @@ func TestLettersWithoutTarget(t *testing.T) {
 	assert.Equal(t, 3, q.count(q.dead))
 }
 
-// TestProgress: a bar on a terminal, and elsewhere a line every few seconds.
+// TestProgress: a line that changes on a terminal, and elsewhere a line every few seconds.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	q := declare(t)
 	q.timeouts(120)
 	p := onTerminal(t, nil, "dead", "redrive", q.work, "--rate", "40/s", "--limit", "60")
-	for _, want := range []string{"%", " of 120 sent, ", "/s", " left", "█", "\x1b[A"} {
+	for _, want := range []string{"%", " of 120 sent, ", "/s", " left", "\x1b[K"} {
 		p.await(p.stdout, want)
 	}
 	r := p.wait()

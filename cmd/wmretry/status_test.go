@@ -113,9 +113,6 @@ func TestStatus(t *testing.T) {
 	retired := run(t, 0, "status", q.work, "--prefix", q.prefix, "--schedule", "1h").stdout
 	assert.Regexp(t, `(?m)^  tier 2h +4 +4 +0 +0 +within 2h +retired$`, retired)
 	assert.Contains(t, retired, "wmretry tiers drain "+q.work+" 2h --schedule 1h --prefix "+q.prefix)
-	oldest := run(t, 0, "status", q.work, "--prefix", q.prefix, "--oldest").stdout
-	assert.Regexp(t, `(?m)^  dead letters +3 +3 +0 +0 +\d+[sm]$`, oldest)
-	assert.Equal(t, 3, q.count(q.dead), "the letters are there")
 	assert.Regexp(t, `absent +- +- +- +- +does not exist`, run(t, 0, "status", "absent", "--prefix", q.prefix).stdout)
 }
 
@@ -183,7 +180,6 @@ func TestStatusWithoutManagement(t *testing.T) {
 func TestWrongUseOfStatusTiersAndTopology(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"leave one of them out":                 {"status", "--watch", "--oldest"},
 		"it must be at least 100ms":             {"status", "--interval", "1ms"},
 		"no work queue is named":                {"status", "--schedule", "1s"},
 		"is set without --schedule":             {"status", "--jitter", "0.1"},

@@ -70,9 +70,9 @@ func TestTopology(t *testing.T) {
 		assert.Contains(t, r.stdout, "No drift")
 	})
 	t.Run("conflict", func(t *testing.T) {
-		flags := []string{"--queue", "orders_" + name, "--prefix", name, "--schedule", "1h", "--dead-max-length", "500", "--tier-type", "quorum"}
+		flags := []string{"--queue", "orders_" + name, "--prefix", name, "--schedule", "1h"}
 		r := run(t, 2, append([]string{"topology", "plan"}, flags...)...)
-		assert.Contains(t, r.stdout, "! queue orders_"+name+".dead: x-max-length is 100, wanted is 500\n    RabbitMQ cannot change the arguments of an existing object\n")
+		assert.Contains(t, r.stdout, "! queue orders_"+name+".dead: x-max-length is 100, wanted is none\n    RabbitMQ cannot change the arguments of an existing object\n")
 		assert.Contains(t, r.stdout, "i queue orders_"+name+"."+name+".2h\n    no schedule has this tier any more")
 		r = run(t, 2, append([]string{"topology", "apply"}, flags...)...)
 		assert.Contains(t, r.stderr, "nothing is declared")
@@ -99,10 +99,8 @@ func TestExportedDefinitionsHaveNoDrift(t *testing.T) {
 		}
 	})
 	assert.False(t, planOf(t, 0, append([]string{"topology", "plan"}, flags...)...).Drift, "the policies are not in the way")
-	for _, format := range []string{"mermaid", "terraform", "permissions"} {
-		r := runWith(t, 0, []string{"AMQP_URL="}, append([]string{"topology", "export", "--format", format}, flags...)...)
-		assert.Contains(t, r.stdout, "orders_"+name, "it needs no broker")
-	}
+	r := runWith(t, 0, []string{"AMQP_URL="}, append([]string{"topology", "export", "--format", "permissions"}, flags...)...)
+	assert.Contains(t, r.stdout, "orders_"+name, "it needs no broker")
 }
 
 // post imports definitions into the virtual host.

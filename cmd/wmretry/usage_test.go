@@ -38,7 +38,6 @@ func TestWrongUse(t *testing.T) {
 		{"body", []string{"dead", "show", "orders", "1", "--body", "xml"}, "is not one of auto, text, json, hex, raw, none"},
 		{"export to nowhere", []string{"dead", "export", "orders"}, "needs -o FILE"},
 		{"discard without a terminal", []string{"dead", "discard", "orders"}, "use --yes"},
-		{"demo", []string{"demo", "--letters", "3"}, "it must be from 10 to 20000"},
 		{"certificate without key", []string{"dead", "list", "orders", "--cert-file", "x.pem"}, "--cert-file and --key-file belong together"},
 		{
 			"name of a topology", []string{"topology", "plan", "--queue", "retry.orphans", "--schedule", "1s"},
@@ -64,7 +63,7 @@ func TestHelp(t *testing.T) {
 	for _, words := range [][]string{
 		{"dead", "list"}, {"dead", "show"}, {"dead", "redrive"}, {"dead", "discard"}, {"dead", "export"}, {"dead", "import"}, {"dead", "edit"},
 		{"orphans", "list"}, {"orphans", "show"}, {"orphans", "redrive"}, {"orphans", "discard"}, {"orphans", "export"}, {"orphans", "import"},
-		{"orphans", "edit"}, {"demo"},
+		{"orphans", "edit"},
 	} {
 		r := run(t, 0, append(words, "--help")...)
 		assert.Contains(t, r.stdout, "Examples:\n  ", words)

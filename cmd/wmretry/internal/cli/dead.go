@@ -114,6 +114,14 @@ func (l *letterCommand) isLetters(name string) bool {
 	return strings.HasSuffix(name, deadletter.QueueOf("")) || name == l.prefix()+".orphans"
 }
 
+// completeFirst completes the first argument: a work queue that has a dead-letter queue.
+func (e *env) completeFirst(_ *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(given) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return (&letterCommand{env: e}).completeQueue()
+}
+
 // completeQueue lists the work queues that have a dead-letter queue.
 func (l *letterCommand) completeQueue() ([]string, cobra.ShellCompDirective) {
 	names, err := l.queueNames(completionTimeout)

@@ -55,18 +55,22 @@ func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFl
 		return usage("discard removes letters for good, and there is no terminal to ask on: use --yes, and --export FILE to keep a copy. --dry-run counts them")
 	}
 	queue, _ := l.queue(args)
-	store, err := l.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
 	options := letters.Discard{Filter: filter, Limit: f.limit, DryRun: f.dryRun}
+	return l.withStore(ctx, func(store *deadletter.Store) error { return l.discardFrom(ctx, store, queue, options, f) })
+}
+
+func (l *letterCommand) discardFrom(
+	ctx context.Context, store *deadletter.Store, queue string, options letters.Discard, f *discardFlags,
+) error {
+	report := newReport("discard", queue, f.dryRun, f.limit)
 	if !f.yes && !f.dryRun {
 		confirmed, err := l.askDiscard(ctx, store, queue, options, f)
 		if err != nil || confirmed == 0 {
 			return err
 		}
-		options.Limit = confirmed // not those that have died meanwhile
+		if options.Limit = confirmed; confirmed != f.limit { // not those that have died meanwhile
+			report.limit, report.beyond = confirmed, "the number that you confirmed"
+		}
 	}
 	if f.export != "" && !f.dryRun {
 		file, err := newFile(f.export)
@@ -74,20 +78,13 @@ func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFl
 			return err
 		}
 		defer func() { _ = file.Close() }()
-		options.Export = file
+		options.Export, report.Export = file, f.export
 	}
-	report := report{Command: "discard", Queue: queue, DryRun: f.dryRun, Limit: options.Limit, confirmed: options.Limit != f.limit}
-	err = l.measure(ctx, &report, "removed", func(show func(letters.Progress)) (letters.Summary, error) {
+	err := report.run(ctx, l.env, queue, func(show func(letters.Progress)) (letters.Summary, error) {
 		options.Progress = show
 		return store.Discard(ctx, queue, options)
 	})
-	if err != nil && report.Summary == (letters.Summary{}) {
-		return l.failed(ctx, queue, err)
-	}
-	if options.Export != nil {
-		report.Export = f.export
-	}
-	return l.finish(ctx, &report, err, &f.filterFlags)
+	return l.finish(ctx, report, err, &f.filterFlags)
 }
 
 // newFile creates a file that must not be there: it may have the only copy of letters.

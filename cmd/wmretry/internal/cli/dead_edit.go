@@ -90,7 +90,7 @@ func (l *letterCommand) edit(ctx context.Context, args []string, f editFlags) er
 	if f.note != "" {
 		note += ": " + f.note
 	}
-	err = l.redriveWith(ctx, args, letters.Redrive{
+	err = l.redrive(ctx, args, letters.Redrive{
 		Filter: letters.Filter{IDs: []string{letter.ID}}, Limit: 1, To: f.to, By: f.by, Note: note,
 		Edit: func(l *letters.Letter) ([]byte, error) {
 			if !bytes.Equal(l.Payload, before) {

@@ -194,22 +194,12 @@ func (l *letterCommand) importFile(ctx context.Context, name string, options dea
 	} else if options.Queue != "" {
 		options.Queue = l.queueOf(options.Queue)
 	}
-	store, err := l.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
-	start := time.Now()
-	meter := l.meter("import of "+safe(name), "put back")
-	defer meter.stop()
-	options.Progress = meter.show
-	summary, err := store.Import(ctx, from, options)
-	meter.stop()
-	if err != nil && summary == (letters.Summary{}) {
-		return l.failed(ctx, options.Queue, err)
-	}
-	return l.finish(ctx, &report{
-		Command: "import", Queue: options.Queue, DryRun: options.DryRun, Summary: summary, Seconds: time.Since(start).Seconds(),
-		Interrupted: ctx.Err() != nil,
-	}, err, &filterFlags{})
+	report := newReport("import", options.Queue, options.DryRun, 0)
+	return l.withStore(ctx, func(store *deadletter.Store) error {
+		err := report.run(ctx, l.env, name, func(show func(letters.Progress)) (letters.Summary, error) {
+			options.Progress = show
+			return store.Import(ctx, from, options)
+		})
+		return l.finish(ctx, report, err, &filterFlags{})
+	})
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/letters"
@@ -55,7 +53,7 @@ changes a queue.`,
 			if err != nil {
 				return err
 			}
-			return l.redrive(c.Context(), args, options, &f.filterFlags)
+			return l.redrive(c.Context(), args, options, &f.filterFlags, "")
 		},
 	})
 	f.add(c, true)
@@ -101,35 +99,34 @@ func (f *redriveFlags) options() (letters.Redrive, error) {
 	return options, nil
 }
 
-// redrive runs a redrive, and prints its summary in any case.
-func (l *letterCommand) redrive(ctx context.Context, args []string, options letters.Redrive, selected *filterFlags) error {
-	return l.redriveWith(ctx, args, options, selected, "")
+// redrive runs a redrive, and prints its summary in any case. edited is the id of the one letter that was edited.
+func (l *letterCommand) redrive(ctx context.Context, args []string, options letters.Redrive, selected *filterFlags, edited string) error {
+	queue, _ := l.queue(args)
+	return l.withStore(ctx, func(store *deadletter.Store) error {
+		if options.Canary > 0 && !options.DryRun {
+			l.warnNoConsumer(ctx, queue, options.To)
+		}
+		start := time.Now()
+		report := newReport("redrive", queue, options.DryRun, options.Limit)
+		report.edited = edited
+		err := report.run(ctx, l.env, queue, func(show func(letters.Progress)) (letters.Summary, error) {
+			options.Progress = show
+			return store.Redrive(ctx, queue, options)
+		})
+		if errors.Is(err, letters.ErrRedead) {
+			report.Causes = l.deaths(ctx, store, queue, start)
+		}
+		return l.finish(ctx, report, err, selected)
+	})
 }
 
-// redriveWith is redrive, and prints what became of the one letter with an id, if edited is not empty.
-func (l *letterCommand) redriveWith(ctx context.Context, args []string, options letters.Redrive, selected *filterFlags, edited string) error {
-	queue, _ := l.queue(args)
-	store, err := l.open(ctx)
-	if err != nil {
-		return err
+// finish prints a report, and returns the error that the command ends with.
+func (l *letterCommand) finish(ctx context.Context, report *report, err error, selected *filterFlags) error {
+	err = report.finish(l.env, err, func(err error) error { return l.failed(ctx, report.Queue, err) })
+	if err == nil && report.Done == 0 && report.Kept == 0 {
+		return l.nothing(report.Queue, selected)
 	}
-	defer func() { _ = store.Close() }()
-	if options.Canary > 0 && !options.DryRun {
-		l.warnNoConsumer(ctx, queue, options.To)
-	}
-	start := time.Now()
-	report := report{Command: "redrive", Queue: queue, DryRun: options.DryRun, Limit: options.Limit, edited: edited}
-	err = l.measure(ctx, &report, "sent", func(show func(letters.Progress)) (letters.Summary, error) {
-		options.Progress = show
-		return store.Redrive(ctx, queue, options)
-	})
-	if err != nil && report.Summary == (letters.Summary{}) {
-		return l.failed(ctx, queue, err)
-	}
-	if errors.Is(err, letters.ErrRedead) {
-		report.Causes = l.deaths(ctx, store, queue, start)
-	}
-	return l.finish(ctx, &report, err, selected)
+	return err
 }
 
 // warnNoConsumer warns of a canary that cannot die. The queue of an orphan, or of a letter in another queue, is not known before.
@@ -157,45 +154,6 @@ func (l *letterCommand) warnNoConsumer(ctx context.Context, queue, to string) {
 	}
 }
 
-// measure runs a change of a queue, shows its progress, and completes its report. The verb is what happens to a letter.
-func (l *letterCommand) measure(ctx context.Context, report *report, verb string, change func(show func(letters.Progress)) (letters.Summary, error)) error {
-	if report.DryRun {
-		verb = "selected"
-	}
-	start := time.Now()
-	meter := l.meter(report.Command+" of "+safe(report.Queue), verb)
-	defer meter.stop()
-	meter.limit = report.Limit
-	summary, err := change(meter.show)
-	report.Summary, report.Seconds, report.watched = summary, time.Since(start).Seconds(), meter.watchedFor()
-	report.Interrupted, report.orphans = ctx.Err() != nil, l.orphans
-	return err
-}
-
-// finish prints the report of a redrive, discard or import, and returns the error that the command ends with.
-func (l *letterCommand) finish(ctx context.Context, report *report, err error, selected *filterFlags) error {
-	if err != nil {
-		report.Error = l.scrub(err.Error())
-		if report.Interrupted && errors.Is(err, context.Canceled) {
-			report.Error = "interrupted"
-		}
-	}
-	if l.json {
-		if err := l.printJSON(report); err != nil {
-			return err
-		}
-	} else if err := report.print(l.env); err != nil {
-		return err
-	}
-	if err != nil {
-		return l.failed(ctx, report.Queue, err)
-	}
-	if report.Done == 0 && report.Kept == 0 {
-		return l.nothing(report.Queue, selected)
-	}
-	return nil
-}
-
 // deathsWithin bounds the search for the causes of deaths.
 const deathsWithin = 30 * time.Second
 
@@ -215,140 +173,4 @@ func (l *letterCommand) deaths(ctx context.Context, store *deadletter.Store, que
 		}
 	}
 	return groups.Sorted()
-}
-
-// report is what became of the letters.
-type report struct {
-	Command string `json:"command"`
-	Queue   string `json:"queue,omitzero"`
-	DryRun  bool   `json:"dry_run,omitzero"`
-	letters.Summary
-	Seconds     float64         `json:"seconds"`
-	Interrupted bool            `json:"interrupted,omitzero"`
-	Causes      []letters.Group `json:"causes,omitempty"` // why letters died again
-	Export      string          `json:"export,omitzero"`
-	Error       string          `json:"error,omitzero"`
-
-	Limit     int  `json:"-"`
-	confirmed bool // Limit is what the user confirmed, and not --limit
-	orphans   bool
-	watched   time.Duration // of Seconds: the canary
-	edited    string        // the id of the one letter that was edited
-}
-
-// print prints the report in words. Its lines add up to the total.
-func (r *report) print(e *env) error {
-	if r.edited != "" {
-		return r.printEdited(e)
-	}
-	var s strings.Builder
-	word := map[string]string{"redrive": "sent back, confirmed and removed", "discard": "removed for good", "import": "put back, and confirmed"}[r.Command]
-	if r.DryRun {
-		word = map[string]string{"redrive": "would be sent back", "discard": "would be removed", "import": "would be put back"}[r.Command]
-	}
-	took := time.Duration(r.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
-	title := strings.ToUpper(r.Command[:1]) + r.Command[1:]
-	if r.Queue != "" {
-		title += " of " + safe(r.Queue)
-	}
-	switch {
-	case r.DryRun:
-		title += ", dry run"
-		if r.Error != "" {
-			title += " that stopped early"
-		}
-	case r.Error != "":
-		title += ", stopped early"
-	}
-	s.WriteString(e.paint(text.Bold, fmt.Sprintf("%s (%v)", title, took)) + "\n")
-	line := func(n int, meaning string, colour text.Color) {
-		_, _ = fmt.Fprintf(&s, "  %s  %s\n", e.paint(colour, fmt.Sprintf("%11s", thousands(n))), meaning)
-	}
-	optional := func(n int, meaning string, colour text.Color) {
-		if n > 0 {
-			line(n, meaning, colour)
-		}
-	}
-	if seconds := r.Seconds - r.watched.Seconds(); r.Done > 0 && !r.DryRun && r.Seconds >= 1 && seconds > 0 {
-		word += fmt.Sprintf(" (%s/s)", thousands(int(float64(r.Done)/seconds+0.5)))
-	}
-	line(r.Done, word, text.FgGreen)
-	optional(r.Other, "not selected by the filters: they stay", text.Reset)
-	optional(r.Kept, r.kept(), text.FgYellow)
-	unseen := "not looked at, because the command ended early: they stay"
-	if r.limited() {
-		unseen = "not looked at, beyond " + r.beyond() + ": they stay"
-	}
-	optional(r.Unseen, unseen, text.FgYellow)
-	from := "letters were in the queue at the start"
-	if r.Command == "import" {
-		from = "letters were read from the file"
-	}
-	line(r.Total, from, text.Bold)
-	if r.Redead > 0 {
-		_, _ = fmt.Fprintf(&s, "%s\n", e.paint(text.FgRed, plural(r.Redead, "of the letters sent has died again until now.", "of the letters sent have died again until now.")))
-	}
-	if r.Doubtful > 0 {
-		_, _ = fmt.Fprintf(&s, "%s\n", e.paint(text.FgYellow, r.doubtful()))
-	}
-	if len(r.Causes) > 0 {
-		t := e.table("DIED AGAIN", "DEAD REASON", "ERROR TYPE", "REASON", "EXAMPLE")
-		for _, g := range r.Causes {
-			t.AppendRow(table.Row{thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(safe(g.Reason)), safe(g.Example)})
-		}
-		e.setCauseColumns(t, 4, 90)
-		s.WriteString(t.Render() + "\n")
-	}
-	if r.Export != "" && r.Done > 0 {
-		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `wmretry dead import` puts them back.\n", safe(r.Export))
-	}
-	_, err := fmt.Fprint(e.stdout, s.String())
-	return err
-}
-
-// printEdited prints what became of the letter of an edit.
-func (r *report) printEdited(e *env) error {
-	became := "was sent back with the new body, confirmed and removed from "
-	if r.Done == 0 {
-		became = "was not sent, and stays in "
-		if r.Kept == 0 && r.Error == "" {
-			became = "is gone, and nothing was sent: it is no more in "
-		}
-	}
-	_, err := fmt.Fprintf(e.stdout, "The letter %s %s%s.\n", safe(r.edited), became, safe(r.Queue))
-	if r.Doubtful > 0 && err == nil {
-		_, err = fmt.Fprintln(e.stdout, r.doubtful())
-	}
-	return err
-}
-
-// limited reports whether --limit has ended the command.
-func (r *report) limited() bool { return r.Error == "" && r.Limit > 0 && r.Done >= r.Limit }
-
-func (r *report) beyond() string {
-	if r.confirmed {
-		return "the number that you confirmed"
-	}
-	return "--limit"
-}
-
-func (r *report) kept() string {
-	switch {
-	case r.Command == "import":
-		return "not put back"
-	case r.limited():
-		return "selected, and beyond " + r.beyond() + ": they stay"
-	case r.Command == "redrive":
-		return "selected, and not sent: they stay"
-	}
-	return "selected, and not removed: they stay"
-}
-
-// doubtful says what to do about letters without a confirm.
-func (r *report) doubtful() string {
-	if r.Command == "import" {
-		return plural(r.Doubtful, "letter was", "letters were") + " published a second time, because the first time had no confirm: each may be in its queue twice."
-	}
-	return plural(r.Doubtful, "send has", "sends have") + " no confirm: the connection ended before the answer. Those letters were not lost: they stayed in the queue, and " +
-		"may be handled twice. Handlers have to tolerate that: both have the same UUID. Run the command again for letters that are still there."
 }

@@ -104,6 +104,16 @@ func (e *env) open(ctx context.Context) (*deadletter.Store, error) {
 	return deadletter.Open(config, e.logger())
 }
 
+// withStore calls a function with the Store of the broker, and closes it.
+func (e *env) withStore(ctx context.Context, use func(*deadletter.Store) error) error {
+	store, err := e.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	return use(store)
+}
+
 func (e *env) logger() watermill.LoggerAdapter {
 	if !e.flags.verbose {
 		return watermill.NopLogger{}

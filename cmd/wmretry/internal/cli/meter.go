@@ -5,25 +5,20 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/progress"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-const (
-	// lineEvery is the time between two lines of progress where stderr is no terminal.
-	lineEvery  = 5 * time.Second
-	barEvery   = 200 * time.Millisecond
-	barWidth   = 24
-	leastWidth = 60
-)
+// lineEvery is the time between two lines of progress where stderr is no terminal.
+const lineEvery = 5 * time.Second
 
-// meter shows the progress of a call on stderr: a bar on a terminal, else a line every few seconds. Its methods may be called by
-// several goroutines.
+// meter shows the progress of a call on stderr: on a terminal one line that changes, else a line every few seconds. Its methods may be
+// called by several goroutines.
 type meter struct {
 	env   *env
+	title string
 	verb  string // what is done to letters, such as "sent"
 	limit int    // --limit
 
@@ -33,43 +28,11 @@ type meter struct {
 	stopped bool
 	began   time.Duration // Elapsed when the watch of the canary began
 	watched time.Duration // how long canaries were watched
-
-	bar      progress.Writer
-	tracker  *progress.Tracker
-	rendered chan struct{}
 }
 
 // meter starts a meter. Its caller stops it before it prints.
 func (e *env) meter(title, verb string) *meter {
-	m := &meter{env: e, verb: verb, last: time.Now()}
-	if !e.errTerminal {
-		return m
-	}
-	m.bar = progress.NewWriter()
-	m.bar.SetOutputWriter(e.stderr)
-	m.bar.SetUpdateFrequency(barEvery)
-	m.bar.SetTrackerLength(barWidth)
-	m.bar.SetTerminalWidth(e.errWidth())
-	m.bar.SetAutoStop(false)
-	style := progress.StyleBlocks
-	style.Visibility = progress.StyleVisibility{Percentage: true, Tracker: true}
-	style.Options.Separator = "  "
-	style.Options.PercentFormat = "%3.0f%%"
-	style.Options.PercentIndeterminate = "    "
-	if e.errColours() {
-		style.Colors.Tracker = text.Colors{text.FgGreen}
-	} else {
-		style.Colors = progress.StyleColors{}
-	}
-	m.bar.SetStyle(style)
-	m.tracker = &progress.Tracker{Message: title, AutoStopDisabled: true}
-	m.bar.AppendTracker(m.tracker)
-	m.rendered = make(chan struct{})
-	go func() {
-		defer close(m.rendered)
-		m.bar.Render()
-	}()
-	return m
+	return &meter{env: e, title: title, verb: verb, last: time.Now()}
 }
 
 // errWidth is the width of stderr.
@@ -80,11 +43,6 @@ func (e *env) errWidth() int {
 		}
 	}
 	return 80
-}
-
-// errColours reports whether stderr may have colours.
-func (e *env) errColours() bool {
-	return e.errTerminal && !e.flags.noColour && e.getenv("NO_COLOR") == "" && e.getenv("TERM") != "dumb"
 }
 
 // show shows progress. It is a letters.Redrive.Progress.
@@ -100,18 +58,20 @@ func (m *meter) show(p letters.Progress) {
 	}
 	changed := p.Phase != m.phase
 	m.enter(p)
-	message := m.message(p)
-	if m.bar != nil {
-		value, total := m.part(p)
-		m.tracker.UpdateTotal(int64(total))
-		m.tracker.SetValue(int64(value))
-		m.tracker.UpdateMessage(message)
+	message := m.env.scrub(m.message(p))
+	if m.env.errTerminal {
+		percent := ""
+		if value, total := m.part(p); total > 0 {
+			percent = fmt.Sprintf("%3d%%  ", 100*value/total)
+		}
+		line := text.Snip(percent+m.title+": "+message, m.env.errWidth()-1, "…")
+		_, _ = fmt.Fprint(m.env.stderr, "\r"+text.EraseLine.Sprint()+line)
 		return
 	}
 	// The broker's absence and the watch are worth a line at once.
 	if at := time.Now(); at.Sub(m.last) >= lineEvery || changed && (p.Phase == letters.Waiting || p.Phase == letters.Watching) {
 		m.last = at
-		_, _ = fmt.Fprintln(m.env.stderr, m.env.scrub(message))
+		_, _ = fmt.Fprintln(m.env.stderr, message)
 	}
 }
 
@@ -178,22 +138,12 @@ func (m *meter) count(done int, elapsed time.Duration) {
 	m.show(letters.Progress{Summary: letters.Summary{Done: done}, Elapsed: elapsed, Phase: letters.Looking})
 }
 
-// stop removes the bar. It may be called twice.
+// stop removes the line from the terminal. It may be called twice.
 func (m *meter) stop() {
 	m.mu.Lock()
-	stopped := m.stopped
+	defer m.mu.Unlock()
+	if !m.stopped && m.env.errTerminal {
+		_, _ = fmt.Fprint(m.env.stderr, "\r"+text.EraseLine.Sprint())
+	}
 	m.stopped = true
-	m.mu.Unlock()
-	if stopped || m.bar == nil {
-		return
-	}
-	for {
-		m.bar.Stop() // has no effect before Render has begun
-		select {
-		case <-m.rendered: // it leaves the bar in the line above
-			_, _ = fmt.Fprint(m.env.stderr, text.CursorUp.Sprint(), text.EraseLine.Sprint())
-			return
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
 }

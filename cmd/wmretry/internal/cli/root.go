@@ -70,7 +70,7 @@ func newRoot(e *env) *cobra.Command {
 		Short: "See dead letters of RabbitMQ, understand them, and bring them back",
 		Long: `wmretry looks at the dead letters and orphans of watermill-retry on RabbitMQ, brings them back, and removes them.
 It also reads letters of the broker and of Watermill's PoisonQueue. It needs no database. Only
-"topology apply" and "demo" declare queues that stay.
+"topology apply" declares queues that stay.
 
 The broker is that of AMQP_URL. A password never belongs into the arguments, where other users of the machine can read it:
 use AMQP_URL, --password-file, or an --uri with a user and without a password, which is asked for on a terminal.
@@ -78,7 +78,6 @@ use AMQP_URL, --password-file, or an --uri with a user and without a password, w
 Exit codes:
 ` + exitCodes(),
 		Example: `  export AMQP_URL=amqp://guest:guest@localhost:5672/
-  wmretry demo                                   # fills a queue with letters to try all of this
   wmretry status                                 # every work queue with its tiers and dead letters
   wmretry dead list orders --group               # why messages died
   wmretry dead redrive orders --canary 10        # brings them back, ten first`,
@@ -89,7 +88,7 @@ Exit codes:
 	}
 	e.globalFlags(root)
 	root.AddCommand(newDeadCommand(e), newOrphansCommand(e), newStatusCommand(e), newTiersCommand(e), newTopologyCommand(e),
-		newUICommand(e), newDemoCommand(e))
+		newUICommand(e))
 	group(root)
 	root.InitDefaultCompletionCmd()
 	return root

@@ -17,8 +17,8 @@ const defaultPrefix = "retry"
 
 type statusFlags struct {
 	wantedFlags
-	watch, oldest, all bool
-	interval           time.Duration
+	watch, all bool
+	interval   time.Duration
 }
 
 func newStatusCommand(e *env) *cobra.Command {
@@ -34,26 +34,21 @@ schedule has it: without --schedule and --file, when no binding leads to it any 
 		Example: `  wmretry status
   wmretry status --watch
   wmretry status orders billing --json
-  wmretry status orders --schedule "1s 5s 25s"   # and what waits on other tiers of orders
-  wmretry status --oldest                        # looks at the first dead letter of each queue`,
+  wmretry status orders --schedule "1s 5s 25s"   # and what waits on other tiers of orders`,
 		RunE: func(c *cobra.Command, args []string) error { return e.status(c, args, &f) },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return (&letterCommand{env: e}).completeQueue()
 		},
 	}
-	f.add(c, true)
+	f.add(c)
 	flags := c.Flags()
 	flags.BoolVarP(&f.watch, "watch", "w", false, "show it again and again, until Ctrl-C")
 	flags.DurationVar(&f.interval, "interval", time.Second, "how often --watch shows it, at least 100ms")
-	flags.BoolVar(&f.oldest, "oldest", false, "also look at the first letter of each queue, to know its age: up to RabbitMQ 4.2 each look counts as a delivery")
 	flags.BoolVar(&f.all, "all", false, "show empty tiers, too")
 	return c
 }
 
 func (e *env) status(c *cobra.Command, works []string, f *statusFlags) error {
-	if f.watch && f.oldest {
-		return usage("--oldest reads a letter of each queue, and --watch would do so every %v: leave one of them out", f.interval)
-	}
 	if f.interval < 100*time.Millisecond {
 		return usage("--interval is %v: it must be at least 100ms", f.interval)
 	}
@@ -75,11 +70,6 @@ func (e *env) status(c *cobra.Command, works []string, f *statusFlags) error {
 	status, err := read.status(ctx)
 	if err != nil {
 		return err
-	}
-	if f.oldest {
-		if err := oldest(ctx, store, &status); err != nil {
-			return err
-		}
 	}
 	if e.json {
 		return e.printJSON(status)
@@ -179,25 +169,4 @@ func (r *statusReader) close() {
 	if r.plain != nil {
 		_ = r.plain.Close()
 	}
-}
-
-// oldest looks at the first letter of each queue.
-func oldest(ctx context.Context, store *deadletter.Store, status *deadletter.Status) error {
-	depths := []*deadletter.Depth{&status.Orphans}
-	for i := range status.Queues {
-		depths = append(depths, &status.Queues[i].Dead)
-	}
-	for _, d := range depths {
-		if d.Missing || d.Messages == 0 {
-			continue
-		}
-		at, found, err := store.Oldest(ctx, d.Queue)
-		if err != nil {
-			return err
-		}
-		if found {
-			d.Oldest = at
-		}
-	}
-	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -15,7 +14,7 @@ import (
 
 // statusLines returns the status as a table, and what to do about it.
 func (e *env) statusLines(status deadletter.Status, f *statusFlags) []string {
-	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "OLDEST", "NOTE"), at: status.At, flags: f}
+	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "NOTE"), flags: f}
 	columns := []table.ColumnConfig{{Number: 2, Align: text.AlignRight}, {Number: 3, Align: text.AlignRight}, {Number: 4, Align: text.AlignRight}, {Number: 5, Align: text.AlignRight}}
 	b.SetColumnConfigs(columns)
 	groups := map[string][]deadletter.Tier{}
@@ -68,7 +67,6 @@ func noteOf(is bool, note string) string {
 type statusTable struct {
 	*env
 	table.Writer
-	at      time.Time
 	flags   *statusFlags
 	waits   string // the command that drains a retired tier
 	retired bool   // an empty tier is retired
@@ -170,12 +168,9 @@ func (b *statusTable) depth(d deadletter.Depth, level int, name, note string, co
 }
 
 func (b *statusTable) row(d deadletter.Depth, level int, name, due, note string, colour text.Color) {
-	cells := []string{strings.Repeat("  ", level) + safe(name), thousands(d.Messages), thousands(d.Ready), thousands(d.Unacked), thousands(d.Consumers), due, "", note}
+	cells := []string{strings.Repeat("  ", level) + safe(name), thousands(d.Messages), thousands(d.Ready), thousands(d.Unacked), thousands(d.Consumers), due, note}
 	if d.Missing {
 		cells[1], cells[2], cells[3], cells[4] = "-", "-", "-", "-"
-	}
-	if !d.Oldest.IsZero() {
-		cells[6] = ago(b.at.Sub(d.Oldest))
 	}
 	row := table.Row{}
 	for _, cell := range cells {
@@ -185,19 +180,6 @@ func (b *statusTable) row(d deadletter.Depth, level int, name, due, note string,
 		row = append(row, cell)
 	}
 	b.AppendRow(row)
-}
-
-// ago formats an age with one unit.
-func ago(age time.Duration) string {
-	switch {
-	case age < time.Minute:
-		return fmt.Sprintf("%ds", int(max(age, 0).Seconds()))
-	case age < time.Hour:
-		return fmt.Sprintf("%dm", int(age.Minutes()))
-	case age < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(age.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(age.Hours()/24))
 }
 
 func sortedKeys[V any](m map[string]V) []string {

@@ -97,7 +97,8 @@ and changes no policy. It may be repeated.`,
 }
 
 func (f *topologyFlags) add(c *cobra.Command) {
-	f.wantedFlags.add(c, false)
+	f.wantedFlags.add(c)
+	f.addQueues(c)
 	c.Flags().BoolVar(&f.allowUnprotected, "allow-unprotected-quorum", false, "accept quorum work queues without a dead-letter exchange on RabbitMQ 4.0 to 4.2: a policy protects them")
 }
 
@@ -197,7 +198,7 @@ func (e *env) printPlan(report drift.Report, all bool, created string) error {
 
 // exportFormats are the values of --format.
 var exportFormats = map[string]func(io.Writer, export.Topology) error{
-	"definitions": export.Definitions, "policies": export.Policies, "permissions": export.Permissions, "mermaid": export.Mermaid, "terraform": export.Terraform,
+	"definitions": export.Definitions, "policies": export.Policies, "permissions": export.Permissions,
 }
 
 func newExportTopologyCommand(e *env) *cobra.Command {
@@ -207,21 +208,19 @@ func newExportTopologyCommand(e *env) *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "export",
-		Short: "Print definitions JSON, policies, permissions, a diagram, or Terraform",
+		Short: "Print definitions JSON, policies, or permissions",
 		Long: `Prints what apps declare, without a connection to a broker:
 
   definitions  JSON of one virtual host: POST it to /api/definitions/<vhost>, or rabbitmqadmin definitions import
   policies     JSON with the policies that protect work queues that exist already, and that limit dead letters
-  permissions  rabbitmqctl commands with the least permissions of an app, a viewer, a redriver and an operator
-  mermaid      a diagram
-  terraform    resources of the provider cyrilgdn/rabbitmq`,
+  permissions  rabbitmqctl commands with the least permissions of an app, a viewer, a redriver and an operator`,
 		Example: `  wmretry topology export --queue orders --schedule "1s 5s 25s" > definitions.json
-  wmretry topology export --file topology.json --format permissions
-  wmretry topology export --file topology.json --format terraform > retries.tf`,
+  wmretry topology export --file topology.json --format permissions`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return e.exportTopology(c, &f, format, vhost) },
 	}
-	f.wantedFlags.add(c, false)
+	f.wantedFlags.add(c)
+	f.addQueues(c)
 	c.Flags().StringVar(&format, "format", "definitions", strings.Join(sortedKeys(exportFormats), ", "))
 	c.Flags().StringVar(&vhost, "vhost", "", "virtual host (default: that of --uri or AMQP_URL, or /)")
 	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(sortedKeys(exportFormats), cobra.ShellCompDirectiveNoFileComp))

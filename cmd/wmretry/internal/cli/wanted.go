@@ -151,45 +151,28 @@ func (a *arguments) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// wantedFlags are the flags that describe what apps declare.
+// wantedFlags are the flags that describe what apps declare: their schedule, or a file for everything else.
 type wantedFlags struct {
-	file                              string
-	queues                            []string
-	schedule, extra, maxAge           string
-	jitter                            float64
-	group, queueType, workMode        string
-	extraGiven                        bool // extra is set, maybe to none
-	workType                          string
-	noInbox                           bool
-	workArguments, tiers, deadLetters []string
-	maxLength                         int
+	file, schedule, extra, group string
+	queues                       []string
+	jitter                       float64
+	extraGiven                   bool // extra is set, maybe to none
 }
 
-// add adds the flags. short leaves out those that do not change names of queues, and the queues, which are arguments then.
-func (f *wantedFlags) add(c *cobra.Command, short bool) {
+func (f *wantedFlags) add(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&f.file, "file", "", "JSON file with what apps declare, in place of the other flags (see topology --help)")
 	flags.StringVar(&f.schedule, "schedule", "", "the schedule that apps use now: "+scheduleHelp)
 	flags.Float64Var(&f.jitter, "jitter", 0, "jitter of the apps, from 0 to 1: eight tiers for each delay")
-	flags.StringVar(&f.extra, "extra-tiers", "", "further delays, such as those of rules and ExtraTiers (default in a group: the library's ladder; none: \"\")")
+	flags.StringVar(&f.extra, "extra-tiers", "",
+		"further delays, such as those of rules and ExtraTiers (default in a group: the library's ladder; none: \"\")")
 	flags.StringVar(&f.group, "group", "", "group of work queues that share their tiers")
 	_ = c.MarkFlagFilename("file", "json")
-	if short {
-		return
-	}
-	flags.StringArrayVar(&f.queues, "queue", nil, "work queue; may be repeated")
-	flags.BoolVar(&f.noInbox, "no-inbox", false, "refuse work queues that need an inbox in their group")
-	flags.StringVar(&f.queueType, "tier-type", "quorum", "type of tiers and dead-letter queues: quorum or classic")
-	flags.StringVar(&f.workMode, "work-queue-mode", "protect", "what apps do with work queues: protect or leave")
-	flags.StringVar(&f.workType, "work-queue-type", "", "x-queue-type that the apps themselves set: quorum or classic (default: none)")
-	flags.StringArrayVar(&f.workArguments, "work-queue-argument", nil, "KEY=VALUE, another argument that the apps themselves set; may be repeated")
-	flags.StringArrayVar(&f.tiers, "tier-argument", nil, "KEY=VALUE of TierArguments; may be repeated")
-	flags.StringArrayVar(&f.deadLetters, "dead-argument", nil, "KEY=VALUE of DeadLetterArguments; may be repeated")
-	flags.IntVar(&f.maxLength, "dead-max-length", 0, "how many dead letters a queue keeps (default: all)")
-	flags.StringVar(&f.maxAge, "dead-max-age", "", "how long a dead letter is kept, such as 72h or 30d (default: for ever)")
-	_ = c.RegisterFlagCompletionFunc("tier-type", cobra.FixedCompletions([]string{"quorum", "classic"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = c.RegisterFlagCompletionFunc("work-queue-type", cobra.FixedCompletions([]string{"quorum", "classic"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = c.RegisterFlagCompletionFunc("work-queue-mode", cobra.FixedCompletions([]string{"protect", "leave"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// addQueues adds the flag of the work queues, for commands that do not have them as arguments.
+func (f *wantedFlags) addQueues(c *cobra.Command) {
+	c.Flags().StringArrayVar(&f.queues, "queue", nil, "work queue that has the --schedule; may be repeated")
 }
 
 // again returns the flags once more, for a command that must find the same tiers retired. It returns nothing where
@@ -246,10 +229,7 @@ func topologiesOf(wanted []drift.Wanted) (all []topology.Topology) {
 
 func (f *wantedFlags) declarations(c *cobra.Command, queues []string) ([]declaration, error) {
 	if f.file != "" {
-		for _, other := range []string{
-			"queue", "schedule", "jitter", "extra-tiers", "group", "no-inbox", "tier-type", "work-queue-mode", "work-queue-type", "work-queue-argument",
-			"tier-argument", "dead-argument", "dead-max-length", "dead-max-age",
-		} {
+		for _, other := range []string{"queue", "schedule", "jitter", "extra-tiers", "group"} {
 			if c.Flags().Changed(other) {
 				return nil, usage("--file and --%s are both set: the file has everything, so leave --%[1]s out or write it into the file", other)
 			}
@@ -262,13 +242,10 @@ func (f *wantedFlags) declarations(c *cobra.Command, queues []string) ([]declara
 	if f.schedule == "" {
 		return nil, usage("--schedule is missing: %s", scheduleHelp)
 	}
-	d := declaration{
-		Queues: queues, Jitter: f.jitter, TierGroup: f.group, NoInbox: f.noInbox, QueueType: topology.QueueType(f.queueType),
-		WorkQueueMode: topology.WorkQueueMode(f.workMode), DeadLetters: retention{MaxLength: f.maxLength},
-	}
 	if f.jitter < 0 || f.jitter > 1 {
 		return nil, usage("--jitter is %v: it must be from 0 to 1", f.jitter)
 	}
+	d := declaration{Queues: queues, Jitter: f.jitter, TierGroup: f.group}
 	if err := d.Schedule.UnmarshalText([]byte(f.schedule)); err != nil {
 		return nil, usage("--schedule: %w", err)
 	}
@@ -280,42 +257,7 @@ func (f *wantedFlags) declarations(c *cobra.Command, queues []string) ([]declara
 			}
 		}
 	}
-	if f.maxAge != "" {
-		if err := d.DeadLetters.MaxAge.UnmarshalText([]byte(f.maxAge)); err != nil {
-			return nil, usage("--dead-max-age is %q: it must be like 72h or 30d", f.maxAge)
-		}
-	}
-	if f.workType != "" {
-		f.workArguments = append(f.workArguments, "x-queue-type="+f.workType)
-	}
-	for name, into := range map[string]struct {
-		to   *arguments
-		from []string
-	}{
-		"work-queue-argument": {&d.QueueArguments, f.workArguments}, "tier-argument": {&d.TierArguments, f.tiers}, "dead-argument": {&d.DeadLetterArguments, f.deadLetters},
-	} {
-		for _, text := range into.from {
-			key, value, found := strings.Cut(text, "=")
-			if !found || key == "" {
-				return nil, usage("--%s is %q: it must be KEY=VALUE, such as x-max-length=1000", name, text)
-			}
-			if *into.to == nil {
-				*into.to = arguments{}
-			}
-			(*into.to)[key] = argumentOf(value)
-		}
-	}
 	return []declaration{d}, nil
-}
-
-func argumentOf(value string) any {
-	if whole, err := strconv.ParseInt(value, 10, 64); err == nil {
-		return whole
-	}
-	if value == "true" || value == "false" {
-		return value == "true"
-	}
-	return value
 }
 
 // readDeclarations reads a file with one declaration or a list of them.

@@ -23,7 +23,8 @@ func parse(t *testing.T, args ...string) ([]topology.Topology, error) {
 	t.Helper()
 	var f wantedFlags
 	c := &cobra.Command{}
-	f.add(c, false)
+	f.add(c)
+	f.addQueues(c)
 	require.NoError(t, c.ParseFlags(args))
 	wanted, err := f.wanted(c, "retry", nil)
 	return topologiesOf(wanted), err
@@ -48,44 +49,37 @@ func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
 			c.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
 		}},
 		"group without a ladder": {[]string{"--schedule", "1s", "--group", "shop", "--extra-tiers", ""}, func(c *config.BuilderConfig) { c.TierGroup, c.ExtraTiers = "shop", []time.Duration{} }},
-		"types": {[]string{"--schedule", "1s", "--tier-type", "classic", "--work-queue-mode", "leave", "--work-queue-type", "quorum", "--work-queue-argument", "x-max-length=10"}, func(c *config.BuilderConfig) {
-			c.QueueType, c.WorkQueueMode = topology.Classic, topology.Leave
-			c.AMQP.Queue.Arguments = map[string]any{"x-queue-type": "quorum", "x-max-length": int64(10)}
-		}},
-		"limits": {[]string{"--schedule", "1s", "--dead-max-length", "100", "--dead-max-age", "30d", "--tier-argument", "x-max-length=5", "--dead-argument", "x-queue-leader-locator=client-local"}, func(c *config.BuilderConfig) {
-			c.DeadLetters = topology.Retention{MaxLength: 100, MaxAge: 30 * 24 * time.Hour}
-			c.TierArguments, c.DeadLetterArguments = map[string]any{"x-max-length": 5}, map[string]any{"x-queue-leader-locator": "client-local"}
-		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have, err := parse(t, append(test.args, "--queue", "orders")...)
 			require.NoError(t, err)
 			require.Len(t, have, 1)
-			builder := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig("amqp://localhost/"), Schedule: backoff.Schedule{time.Second}}
-			test.change(&builder)
-			b, err := config.NewBuilder(builder)
-			require.NoError(t, err)
-			want := b.Topology("orders")
-			assert.Equal(t, want.String(), have[0].String())
+			assert.Equal(t, declared(t, test.change), have[0].String())
 		})
 	}
 }
 
+// declared returns the topology of a builder with the schedule of one second and a change.
+func declared(t *testing.T, change func(*config.BuilderConfig)) string {
+	t.Helper()
+	builder := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig("amqp://localhost/"), Schedule: backoff.Schedule{time.Second}}
+	change(&builder)
+	b, err := config.NewBuilder(builder)
+	require.NoError(t, err)
+	return b.Topology("orders").String()
+}
+
 func TestWrongDeclarations(t *testing.T) {
 	for want, args := range map[string][]string{
-		"no work queue is named":                       {"--schedule", "1s"},
-		"--schedule is missing":                        {"--queue", "orders"},
-		"such as 10s":                                  {"--queue", "orders", "--schedule", "often"},
-		"exponential:FIRST:FACTOR:RETRIES":             {"--queue", "orders", "--schedule", "exponential:1s:x:3"},
-		"it must be from 0 to 1":                       {"--queue", "orders", "--schedule", "1s", "--jitter", "2"},
-		"it must be KEY=VALUE":                         {"--queue", "orders", "--schedule", "1s", "--tier-argument", "x"},
-		"it must be like 72h or 30d":                   {"--queue", "orders", "--schedule", "1s", "--dead-max-age", "long"},
-		"it must be \"quorum\" or \"classic\"":         {"--queue", "orders", "--schedule", "1s", "--tier-type", "stream"},
-		"it has the name of a queue of the retry":      {"--queue", "orders.dead", "--schedule", "1s"},
-		"--file and --queue are both set":              {"--file", "x.json", "--queue", "orders"},
-		"no such file":                                 {"--file", "missing.json"},
-		"has the name of the work queue":               {"--queue", "orders", "--schedule", "1s", "--group", "orders"},
-		"it drops or refuses dead letters: set DeadLe": {"--queue", "orders", "--schedule", "1s", "--dead-argument", "x-max-length=1"},
+		"no work queue is named":                  {"--schedule", "1s"},
+		"--schedule is missing":                   {"--queue", "orders"},
+		"such as 10s":                             {"--queue", "orders", "--schedule", "often"},
+		"exponential:FIRST:FACTOR:RETRIES":        {"--queue", "orders", "--schedule", "exponential:1s:x:3"},
+		"it must be from 0 to 1":                  {"--queue", "orders", "--schedule", "1s", "--jitter", "2"},
+		"it has the name of a queue of the retry": {"--queue", "orders.dead", "--schedule", "1s"},
+		"--file and --queue are both set":         {"--file", "x.json", "--queue", "orders"},
+		"no such file":                            {"--file", "missing.json"},
+		"has the name of the work queue":          {"--queue", "orders", "--schedule", "1s", "--group", "orders"},
 	} {
 		_, err := parse(t, args...)
 		require.ErrorContains(t, err, want)
@@ -99,6 +93,20 @@ func TestFiles(t *testing.T) {
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
+	for text, change := range map[string]func(*config.BuilderConfig){
+		`{"queues":["orders"],"schedule":"1s","queue_type":"classic","work_queue_mode":"leave","queue_arguments":{"x-queue-type":"quorum","x-max-length":10}}`: func(c *config.BuilderConfig) {
+			c.QueueType, c.WorkQueueMode = topology.Classic, topology.Leave
+			c.AMQP.Queue.Arguments = map[string]any{"x-queue-type": "quorum", "x-max-length": int64(10)}
+		},
+		`{"queues":["orders"],"schedule":"1s","dead_letters":{"max_length":100,"max_age":"30d"},"tier_arguments":{"x-max-length":5},"dead_letter_arguments":{"x-queue-leader-locator":"client-local"}}`: func(c *config.BuilderConfig) {
+			c.DeadLetters = topology.Retention{MaxLength: 100, MaxAge: 30 * 24 * time.Hour}
+			c.TierArguments, c.DeadLetterArguments = map[string]any{"x-max-length": 5}, map[string]any{"x-queue-leader-locator": "client-local"}
+		},
+	} {
+		have, err := parse(t, "--file", file(text))
+		require.NoError(t, err)
+		assert.Equal(t, declared(t, change), have[0].String())
+	}
 	example := regexp.MustCompile(`(?s)\n  \[\n.*\n  \]\n`).FindString(newTopologyCommand(&env{}).Long)
 	require.NotEmpty(t, example)
 	have, err := parse(t, "--file", file(example))
@@ -109,15 +117,18 @@ func TestFiles(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, flags, have[:2])
 	for want, text := range map[string]string{
-		`unknown field "tiergroup"`:        `{"queues":["a"],"schedule":"1s","tiergroup":"b"}`,
-		`entry 2 of`:                       `[{"queues":["a"],"schedule":"1s"},{"queues":["b"]}]`,
-		"there is more behind the end":     `{"queues":["a"],"schedule":"1s"} {}`,
-		"must be a whole number":           `{"queues":["a"],"schedule":"1s","tier_arguments":{"x-max-length":1.5}}`,
-		"has no entry":                     `[]`,
-		"needed with different arguments":  `[{"queues":["a"],"schedule":"1s"},{"queues":["a"],"schedule":"1s","queue_arguments":{"x-max-priority":3}}]`,
-		"unexpected EOF":                   `[{"queues":`,
-		"want a delay from 1ms to 87600h":  `{"queues":["a"],"schedule":"soon"}`,
-		"TierArguments[\"x-message-ttl\"]": `{"queues":["a"],"schedule":"1s","tier_arguments":{"x-message-ttl":1}}`,
+		`unknown field "tiergroup"`:            `{"queues":["a"],"schedule":"1s","tiergroup":"b"}`,
+		"it drops or refuses dead letters":     `{"queues":["a"],"schedule":"1s","dead_letter_arguments":{"x-max-length":1}}`,
+		"it must be \"quorum\" or \"classic\"": `{"queues":["a"],"schedule":"1s","queue_type":"stream"}`,
+		"invalid duration":                     `{"queues":["a"],"schedule":"1s","dead_letters":{"max_age":"long"}}`,
+		`entry 2 of`:                           `[{"queues":["a"],"schedule":"1s"},{"queues":["b"]}]`,
+		"there is more behind the end":         `{"queues":["a"],"schedule":"1s"} {}`,
+		"must be a whole number":               `{"queues":["a"],"schedule":"1s","tier_arguments":{"x-max-length":1.5}}`,
+		"has no entry":                         `[]`,
+		"needed with different arguments":      `[{"queues":["a"],"schedule":"1s"},{"queues":["a"],"schedule":"1s","queue_arguments":{"x-max-priority":3}}]`,
+		"unexpected EOF":                       `[{"queues":`,
+		"want a delay from 1ms to 87600h":      `{"queues":["a"],"schedule":"soon"}`,
+		"TierArguments[\"x-message-ttl\"]":     `{"queues":["a"],"schedule":"1s","tier_arguments":{"x-message-ttl":1}}`,
 	} {
 		_, err := parse(t, "--file", file(text))
 		if assert.Error(t, err, text) {

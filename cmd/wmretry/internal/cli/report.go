@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+// report is what became of the letters of a redrive, discard or import, or of the messages of a drain.
+type report struct {
+	Command string `json:"command"`
+	Queue   string `json:"queue,omitzero"`
+	DryRun  bool   `json:"dry_run,omitzero"`
+	letters.Summary
+	Seconds     float64         `json:"seconds"`
+	Interrupted bool            `json:"interrupted,omitzero"`
+	Causes      []letters.Group `json:"causes,omitempty"` // why letters died again
+	Export      string          `json:"export,omitzero"`
+	Error       string          `json:"error,omitzero"`
+
+	words   words
+	limit   int           // the number that the user permits: that of --limit, or the one that was confirmed
+	beyond  string        // what limit is in words
+	watched time.Duration // of Seconds: the canary
+	edited  string        // the id of the one letter that was edited
+}
+
+// words are those of one command about its letters.
+type words struct{ verb, done, would, kept, unseen, from string }
+
+const (
+	lettersAtStart = "letters were in the queue at the start"
+	lettersUnseen  = "not looked at, because the command ended early: they stay"
+)
+
+var commandWords = map[string]words{
+	"redrive": {"sent", "sent back, confirmed and removed", "would be sent back", "selected, and not sent: they stay", lettersUnseen, lettersAtStart},
+	"discard": {"removed", "removed for good", "would be removed", "selected, and not removed: they stay", lettersUnseen, lettersAtStart},
+	"import":  {"put back", "put back, and confirmed", "would be put back", "not put back", lettersUnseen, "letters were read from the file"},
+	"drain": {
+		"sent", "sent back to their work queue, confirmed and removed from the tier", "would be sent back", "not sent: they stay on the tier",
+		"came back by themselves meanwhile, or were not looked at", "messages were on the tier at the start",
+	},
+}
+
+// newReport returns the report of a command that changes a queue. limit is the value of --limit.
+func newReport(command, queue string, dryRun bool, limit int) *report {
+	return &report{Command: command, Queue: queue, DryRun: dryRun, words: commandWords[command], limit: limit, beyond: "--limit"}
+}
+
+// run runs the command, shows its progress, and completes the report.
+func (r *report) run(ctx context.Context, e *env, of string, change func(show func(letters.Progress)) (letters.Summary, error)) error {
+	verb := r.words.verb
+	if r.DryRun {
+		verb = "selected"
+	}
+	start := time.Now()
+	meter := e.meter(r.Command+" of "+safe(of), verb)
+	defer meter.stop()
+	meter.limit = r.limit
+	summary, err := change(meter.show)
+	r.Summary, r.Seconds, r.watched = summary, time.Since(start).Seconds(), meter.watchedFor()
+	r.Interrupted = ctx.Err() != nil
+	return err
+}
+
+// finish prints the report, unless the command did not begin, and returns the error that it ends with.
+func (r *report) finish(e *env, err error, explain func(error) error) error {
+	if err != nil && r.Summary == (letters.Summary{}) {
+		return explain(err)
+	}
+	if err != nil {
+		r.Error = e.scrub(err.Error())
+		if r.Interrupted && errors.Is(err, context.Canceled) {
+			r.Error = "interrupted"
+		}
+		err = explain(err)
+	}
+	if e.json {
+		return errors.Join(e.printJSON(r), err)
+	}
+	return errors.Join(r.print(e), err)
+}
+
+// print prints the report in words. Its lines add up to the total.
+func (r *report) print(e *env) error {
+	if r.edited != "" {
+		return r.printEdited(e)
+	}
+	var s strings.Builder
+	s.WriteString(e.paint(text.Bold, r.title()) + "\n")
+	line := func(n int, meaning string, colour text.Color) {
+		_, _ = fmt.Fprintf(&s, "  %s  %s\n", e.paint(colour, fmt.Sprintf("%11s", thousands(n))), meaning)
+	}
+	optional := func(n int, meaning string, colour text.Color) {
+		if n > 0 {
+			line(n, meaning, colour)
+		}
+	}
+	done, kept, unseen := r.words.done, r.words.kept, r.words.unseen
+	if r.DryRun {
+		done = r.words.would
+	}
+	if r.limited() {
+		kept, unseen = "selected, and beyond "+r.beyond+": they stay", "not looked at, beyond "+r.beyond+": they stay"
+	}
+	if seconds := r.Seconds - r.watched.Seconds(); r.Done > 0 && !r.DryRun && r.Seconds >= 1 && seconds > 0 {
+		done += fmt.Sprintf(" (%s/s)", thousands(int(float64(r.Done)/seconds+0.5)))
+	}
+	line(r.Done, done, text.FgGreen)
+	optional(r.Other, "not selected by the filters: they stay", text.Reset)
+	optional(r.Kept, kept, text.FgYellow)
+	optional(r.Unseen, unseen, text.FgYellow)
+	line(r.Total, r.words.from, text.Bold)
+	if r.Redead > 0 {
+		died := plural(r.Redead, "of the letters sent has died again until now.", "of the letters sent have died again until now.")
+		s.WriteString(e.paint(text.FgRed, died) + "\n")
+	}
+	if r.Doubtful > 0 {
+		s.WriteString(e.paint(text.FgYellow, r.doubtful()) + "\n")
+	}
+	if len(r.Causes) > 0 {
+		t := e.table("DIED AGAIN", "DEAD REASON", "ERROR TYPE", "REASON", "EXAMPLE")
+		for _, g := range r.Causes {
+			t.AppendRow(table.Row{
+				thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(safe(g.Reason)), safe(g.Example),
+			})
+		}
+		e.setCauseColumns(t, 4, 90)
+		s.WriteString(t.Render() + "\n")
+	}
+	if r.Export != "" && r.Done > 0 {
+		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `wmretry dead import` puts them back.\n", safe(r.Export))
+	}
+	_, err := fmt.Fprint(e.stdout, s.String())
+	return err
+}
+
+func (r *report) title() string {
+	title := strings.ToUpper(r.Command[:1]) + r.Command[1:]
+	if r.Queue != "" {
+		title += " of " + safe(r.Queue)
+	}
+	switch {
+	case r.DryRun && r.Error != "":
+		title += ", dry run that stopped early"
+	case r.DryRun:
+		title += ", dry run"
+	case r.Error != "":
+		title += ", stopped early"
+	}
+	took := time.Duration(r.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
+	return fmt.Sprintf("%s (%v)", title, took)
+}
+
+// printEdited prints what became of the letter of an edit.
+func (r *report) printEdited(e *env) error {
+	became := "was sent back with the new body, confirmed and removed from "
+	if r.Done == 0 {
+		became = "was not sent, and stays in "
+		if r.Kept == 0 && r.Error == "" {
+			became = "is gone, and nothing was sent: it is no more in "
+		}
+	}
+	_, err := fmt.Fprintf(e.stdout, "The letter %s %s%s.\n", safe(r.edited), became, safe(r.Queue))
+	if r.Doubtful > 0 && err == nil {
+		_, err = fmt.Fprintln(e.stdout, r.doubtful())
+	}
+	return err
+}
+
+// limited reports whether the limit has ended the command.
+func (r *report) limited() bool { return r.Error == "" && r.limit > 0 && r.Done >= r.limit }
+
+// doubtful explains letters without a confirm.
+func (r *report) doubtful() string {
+	if r.Command == "import" {
+		return plural(r.Doubtful, "letter was", "letters were") +
+			" published a second time, because the first time had no confirm: each may be in its queue twice."
+	}
+	return plural(r.Doubtful, "send has", "sends have") + " no confirm: the connection ended before the answer. " +
+		"Those letters were not lost: they stayed in the queue, and may be handled twice. " +
+		"Handlers have to tolerate that: both have the same UUID. Run the command again for letters that are still there."
+}
