@@ -70,7 +70,7 @@ func TestTheCanaryDiesAgain(t *testing.T) {
 		for d := range deliveries {
 			id, _ := d.Headers[uuidHeader].(string)
 			p := letter(id, timeout(1), d.Body)
-			p.Headers[middleware.RedrivenKey] = d.Headers[middleware.RedrivenKey]
+			p.Headers[retry.RedrivenKey] = d.Headers[retry.RedrivenKey]
 			_ = channel.PublishWithContext(context.Background(), "", q.dead, false, false, p)
 		}
 	}()

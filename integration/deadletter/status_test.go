@@ -153,7 +153,7 @@ func TestStatus(t *testing.T) {
 	store := b.store(true)
 	var status deadletter.Status
 	broker.Eventually(t, 90*time.Second, func() bool {
-		status, err = store.Status(t.Context())
+		status, err = store.Status(t.Context(), nil)
 		if err != nil {
 			return false
 		}
@@ -186,14 +186,14 @@ func TestStatus(t *testing.T) {
 	assert.False(t, slices.ContainsFunc(status.Queues, func(w deadletter.WorkQueue) bool { return w.Name == b.queue("gone") }))
 
 	t.Run("names", func(t *testing.T) {
-		named, err := store.Status(t.Context(), b.queue("orders"), b.queue("absent"))
+		named, err := store.Status(t.Context(), nil, b.queue("orders"), b.queue("absent"))
 		require.NoError(t, err)
 		require.Len(t, named.Queues, 2)
 		assert.True(t, named.Queues[0].Missing && named.Queues[0].Dead.Missing, "a work queue that does not exist")
 		assert.Empty(t, named.Stray)
 	})
 	t.Run("topologies", func(t *testing.T) {
-		with, err := store.StatusWith(t.Context(), []topology.Topology{b.of("orders", "", 2*time.Hour, 3*time.Hour), b.of("quiet", "shop", 4*time.Hour)})
+		with, err := store.Status(t.Context(), []topology.Topology{b.of("orders", "", 2*time.Hour, 3*time.Hour), b.of("quiet", "shop", 4*time.Hour)})
 		require.NoError(t, err)
 		assert.Equal(t, []string{"1h!", "2h", "3h missing"}, b.retired(find(t, with, b.queue("orders"))))
 		assert.Equal(t, []string{"1h! shared", "4h shared missing"}, b.retired(find(t, with, b.queue("quiet"))))
@@ -202,9 +202,9 @@ func TestStatus(t *testing.T) {
 	})
 	t.Run("without the management API", func(t *testing.T) {
 		plain := b.store(false)
-		_, err := plain.Status(t.Context())
+		_, err := plain.Status(t.Context(), nil)
 		require.ErrorContains(t, err, "name the work queues, or set Management")
-		byName, err := plain.StatusWith(t.Context(), []topology.Topology{b.of("orders", "", time.Hour, 3*time.Hour)}, b.queue("lost"), b.queue("orders"))
+		byName, err := plain.Status(t.Context(), []topology.Topology{b.of("orders", "", time.Hour, 3*time.Hour)}, b.queue("lost"), b.queue("orders"))
 		require.NoError(t, err)
 		require.Len(t, byName.Queues, 2)
 		w := find(t, byName, b.queue("orders"))
@@ -228,7 +228,7 @@ func TestStatusIsFresh(t *testing.T) {
 		b.wait(orders, "1h", "waits")
 		_, err := broker.Channel(t).Consume(b.queue("orders"), "", false, false, false, false, nil)
 		require.NoError(t, err)
-		status, err := store.Status(t.Context(), b.queue("orders"))
+		status, err := store.Status(t.Context(), nil, b.queue("orders"))
 		require.NoError(t, err)
 		w := find(t, status, b.queue("orders"))
 		assert.Equal(t, []int{n, n, n}, []int{w.Dead.Ready, w.Dead.Messages, w.Consumers})
@@ -268,7 +268,7 @@ func TestStatusTellsAPauseFromAnAppThatIsDown(t *testing.T) {
 		store, err := deadletter.Open(deadletter.Config{URI: address.String(), Management: management}, nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, store.Close()) }()
-		status, err := store.Status(t.Context(), "orders")
+		status, err := store.Status(t.Context(), nil, "orders")
 		require.NoError(t, err)
 		return find(t, status, "orders").NoConsumer
 	}

@@ -27,7 +27,7 @@ func Example_page() {
 	defer store.Close()
 	board, err := page.New(page.Config{
 		Store:      store,
-		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, "orders", "mails") },
+		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, nil, "orders", "mails") },
 		AllowWrite: true,
 		Pauser:     rabbit, // what config.Connect returns: handlers can be paused
 		By:         func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user },

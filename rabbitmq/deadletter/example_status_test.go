@@ -21,7 +21,7 @@ func ExampleStore_Status() {
 		log.Fatal(err)
 	}
 	defer func() { _ = store.Close() }()
-	status, err := store.Status(context.Background())
+	status, err := store.Status(context.Background(), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -32,21 +32,18 @@ func ExampleStore_Status() {
 				fmt.Println("  wait for", tier.Delay, "at most:", tier.Messages)
 			}
 		}
-		if at, found, err := store.Oldest(context.Background(), w.Dead.Queue); err == nil && found {
-			fmt.Println("  dead since", time.Since(at))
-		}
 	}
 }
 
 // With the topology that apps use now, the other tiers of its work queue are retired.
-func ExampleStore_StatusWith() {
+func ExampleStore_Status_schedule() {
 	store, err := deadletter.Open(deadletter.Config{URI: "amqp://guest:guest@localhost:5672/", Management: "http://guest:guest@localhost:15672"}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer func() { _ = store.Close() }()
 	now := topology.New(topology.Config{Schedule: backoff.Exponential(time.Second, 5, 3)}, topology.Queue{Name: "orders", Durable: true})
-	status, err := store.StatusWith(context.Background(), []topology.Topology{now}, "orders")
+	status, err := store.Status(context.Background(), []topology.Topology{now}, "orders")
 	if err != nil {
 		log.Fatal(err)
 	}

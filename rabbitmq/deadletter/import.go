@@ -42,7 +42,7 @@ func (s *Store) Import(ctx context.Context, from io.Reader, options Import) (let
 	}
 	defer sender.close()
 	run := redrive.New(letters.Redrive{DryRun: options.DryRun, Progress: options.Progress}, mostInFlight)
-	sender.waiting = run.Wait
+	sender.run = run
 	i := &importing{Run: run, sender: sender, prefix: s.prefix, options: options}
 	return run.Finish(i.lines(ctx, bufio.NewReaderSize(from, 1<<16)), false)
 }

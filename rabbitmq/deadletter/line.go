@@ -26,22 +26,22 @@ const maxShortString = 255
 
 // exported is a line of JSON. ID, Target, Kind, Record and Text are for readers of the file: parseLine ignores them.
 type exported struct {
-	ID         string          `json:"id"`
-	Queue      string          `json:"queue"`
-	Target     string          `json:"target,omitzero"`
-	Kind       letters.Kind    `json:"kind"`
-	Record     retry.Record    `json:"record"`
-	Exchange   string          `json:"exchange"`
-	RoutingKey string          `json:"routing_key"`
-	Properties map[string]any  `json:"properties"`
-	Headers    json.RawMessage `json:"headers"`
-	Body       []byte          `json:"body"`
-	Text       string          `json:"text,omitzero"`
+	ID         string         `json:"id"`
+	Queue      string         `json:"queue"`
+	Target     string         `json:"target,omitzero"`
+	Kind       letters.Kind   `json:"kind"`
+	Record     retry.Record   `json:"record"`
+	Exchange   string         `json:"exchange"`
+	RoutingKey string         `json:"routing_key"`
+	Properties map[string]any `json:"properties"`
+	Headers    map[string]any `json:"headers"`
+	Body       []byte         `json:"body"`
+	Text       string         `json:"text,omitzero"`
 }
 
 // appendLine appends a letter as one line of JSON.
 func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error) {
-	table, err := appendTable(nil, "headers", d.Headers, 0)
+	table, err := encodeTable("headers", d.Headers, 0)
 	if err != nil {
 		return b, fmt.Errorf("letter %q cannot be exported: %w", l.ID, err)
 	}
@@ -61,13 +61,11 @@ func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error
 	if !p.Timestamp.IsZero() {
 		properties["timestamp"] = p.Timestamp.Unix()
 	}
-	body := d.Body
-	if body == nil {
-		body = []byte{}
-	}
 	line, err := json.Marshal(exported{
 		ID: l.ID, Queue: encodeText(l.Queue), Target: l.Target, Kind: l.Kind, Record: l.Record, Exchange: encodeText(d.Exchange),
-		RoutingKey: encodeText(d.RoutingKey), Properties: properties, Headers: table, Body: body, Text: readable(d.Body),
+		RoutingKey: encodeText(d.RoutingKey), Properties: properties, Headers: table,
+		Body: append([]byte{}, d.Body...), // an empty one is no null
+		Text: readable(d.Body),
 	})
 	if err != nil {
 		return b, fmt.Errorf("letter %q cannot be exported: %w", l.ID, err)

@@ -50,7 +50,7 @@ func (s *Store) redrive(ctx context.Context, queue, through string, options lett
 			return letters.Summary{}, err
 		}
 		defer sender.close()
-		sender.waiting = c.Wait
+		sender.run = c.Run
 		c.sender = sender
 	}
 	return c.run(ctx)

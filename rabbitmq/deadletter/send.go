@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
 )
 
 // A destination is where a letter is sent to: a queue through the default exchange, or an exchange with a routing key.
@@ -29,8 +30,7 @@ const confirmTimeout = time.Minute
 // A sender publishes letters, each confirmed and mandatory. It is safe for concurrent use.
 type sender struct {
 	publisher *publisher.Publisher
-	// waiting, if not nil, is called before a letter waits for the broker to come back, and after it with nil.
-	waiting func(error)
+	run       *redrive.Run // learns that the broker is away; may be nil
 
 	copies bool // it replaces letters of a look
 	taken  int  // the largest body that the broker has taken from putAll
@@ -74,14 +74,14 @@ func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing)
 	for {
 		err := s.publisher.Publish(to.topic(), messageOf(ctx, &p))
 		if err == nil || !isAway(err) || s.copies && errors.Is(err, publisher.ErrBlocked) {
-			if waited && s.waiting != nil {
-				s.waiting(nil)
+			if waited {
+				s.run.Wait(nil)
 			}
 			return err
 		}
-		if s.waiting != nil {
+		if s.run != nil {
 			waited = true
-			s.waiting(err)
+			s.run.Wait(err)
 		}
 		select {
 		case <-ctx.Done():

@@ -12,7 +12,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
-	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -49,11 +48,9 @@ type Depth struct {
 	Messages int    `json:"messages"` // all of them
 	Ready    int    `json:"ready"`    // those that no consumer has
 	// Unacked are those that a consumer has. AMQP does not show them: 0 without Config.Management.
-	Unacked   int `json:"unacked"`
-	Consumers int `json:"consumers"`
-	// Oldest is when the oldest dead letter was given up. Status leaves it zero: see Store.Oldest.
-	Oldest  time.Time `json:"oldest,omitzero"`
-	Missing bool      `json:"missing,omitzero"` // the queue does not exist
+	Unacked   int  `json:"unacked"`
+	Consumers int  `json:"consumers"`
+	Missing   bool `json:"missing,omitzero"` // the queue does not exist
 }
 
 // Tier is the queue of a tier.
@@ -75,13 +72,10 @@ type Tier struct {
 
 // Status returns the state of work queues. Without names, it finds all of them by the management API. Without Config.Management it needs
 // names, shows no tiers, and its numbers of messages are those that no consumer has.
-func (s *Store) Status(ctx context.Context, works ...string) (Status, error) {
-	return s.StatusWith(ctx, nil, works...)
-}
-
-// StatusWith is Status with the topologies that apps use now. It also shows their work queues and tiers, and marks the other tiers of
+//
+// current has the topologies that apps use now, or none. Status also shows their work queues and tiers, and marks the other tiers of
 // these work queues and groups as Retired. The topologies must have the prefix of the Store.
-func (s *Store) StatusWith(ctx context.Context, current []topology.Topology, works ...string) (Status, error) {
+func (s *Store) Status(ctx context.Context, current []topology.Topology, works ...string) (Status, error) {
 	for _, t := range current {
 		if err := t.Validate(); err != nil {
 			return Status{}, err
@@ -126,18 +120,6 @@ func (s *Store) readBoard(ctx context.Context, current []topology.Topology) (*bo
 		err = also
 	}
 	return b, err
-}
-
-// Oldest returns when the first letter of a queue was given up, and false where the queue is empty or the letter has no time. It looks at
-// one letter, as Browse does: up to RabbitMQ 4.2, each call is a delivery of this letter.
-func (s *Store) Oldest(ctx context.Context, queue string) (at time.Time, found bool, err error) {
-	for l, err := range s.Browse(ctx, queue, letters.Filter{}) {
-		if err != nil {
-			return time.Time{}, false, err
-		}
-		return l.DeadAt(), !l.DeadAt().IsZero(), nil
-	}
-	return time.Time{}, false, nil
 }
 
 func (s *Store) managementClient() (*management.Client, error) {

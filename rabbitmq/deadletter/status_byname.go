@@ -25,7 +25,7 @@ func (s *Store) statusByName(ctx context.Context, current []topology.Topology, w
 	defer connection.Close()
 	stop := context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })
 	defer stop()
-	look := passive{open: connection.Client.Channel, seen: map[string]Depth{}}
+	look := passive{client: connection.Client, seen: map[string]Depth{}}
 	defer look.close()
 
 	status := Status{At: time.Now(), Orphans: look.depth(s.prefix.Orphans())}
@@ -60,7 +60,7 @@ func (s *Store) statusByName(ctx context.Context, current []topology.Topology, w
 
 // passive asks how many messages queues have. It keeps the first error.
 type passive struct {
-	open    func() (*amqp091.Channel, error)
+	client  *amqp091.Connection
 	channel *amqp091.Channel
 	seen    map[string]Depth // work queues of a group have the same tiers
 	err     error
@@ -80,7 +80,7 @@ func (p *passive) look(queue string) Depth {
 		return Depth{Queue: queue}
 	}
 	if p.channel == nil || p.channel.IsClosed() { // the broker closes it for a queue that does not exist
-		if p.channel, p.err = p.open(); p.err != nil {
+		if p.channel, p.err = p.client.Channel(); p.err != nil {
 			return Depth{Queue: queue}
 		}
 	}

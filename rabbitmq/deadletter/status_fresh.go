@@ -36,7 +36,7 @@ func (s *Store) refresh(ctx context.Context, depths []*Depth) {
 	defer connection.Close()
 	stop := context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })
 	defer stop()
-	look := passive{open: connection.Client.Channel}
+	look := passive{client: connection.Client}
 	defer look.close()
 	fresh, asked := map[string]Depth{}, map[string]bool{} // work queues of a group have the same tiers
 	for _, d := range depths {

@@ -25,12 +25,6 @@ const (
 	maxInt64 = math.MaxInt64
 )
 
-// integers are the ranges of the field types that are numbers of JSON.
-var integers = map[string]struct{ least, most int64 }{
-	"b": {math.MinInt8, math.MaxInt8}, "B": {0, math.MaxUint8}, "s": {math.MinInt16, math.MaxInt16}, "u": {0, math.MaxUint16},
-	"I": {math.MinInt32, math.MaxInt32}, "i": {0, math.MaxUint32}, "T": {minInt64, maxInt64},
-}
-
 func checkDepth(at string, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%.80s... is nested deeper than %d tables and arrays", at, maxDepth)
@@ -38,90 +32,77 @@ func checkDepth(at string, depth int) error {
 	return nil
 }
 
-func appendTable(b []byte, at string, table amqp091.Table, depth int) ([]byte, error) {
+// tagged is a value with the letter of its type.
+type tagged map[string]any
+
+func encodeTable(at string, table amqp091.Table, depth int) (map[string]any, error) {
 	if err := checkDepth(at, depth); err != nil {
 		return nil, err
 	}
-	b = append(b, '{')
-	for i, name := range slices.Sorted(maps.Keys(table)) {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendJSON(b, encodeText(name))
-		b = append(b, ':')
+	encoded := make(map[string]any, len(table))
+	for name, value := range table {
 		var err error
-		if b, err = appendValue(b, at+"."+name, table[name], depth); err != nil {
+		if encoded[encodeText(name)], err = encodeValue(at+"."+name, value, depth); err != nil {
 			return nil, err
 		}
 	}
-	return append(b, '}'), nil
+	return encoded, nil
 }
 
-func appendValue(b []byte, at string, value any, depth int) ([]byte, error) {
-	tagged := func(tag byte, value []byte) ([]byte, error) {
-		b = append(b, '{', '"', tag, '"', ':')
-		return append(append(b, value...), '}'), nil
-	}
-	integer := func(tag byte, value int64) ([]byte, error) { return tagged(tag, strconv.AppendInt(nil, value, 10)) }
+func encodeValue(at string, value any, depth int) (any, error) {
 	switch v := value.(type) {
 	case nil:
-		return tagged('V', []byte("null"))
+		return tagged{"V": nil}, nil
 	case bool:
-		return tagged('t', strconv.AppendBool(nil, v))
+		return tagged{"t": v}, nil
 	case byte:
-		return integer('B', int64(v))
+		return tagged{"B": v}, nil
 	case int8:
-		return integer('b', int64(v))
+		return tagged{"b": v}, nil
 	case int16:
-		return integer('s', int64(v))
+		return tagged{"s": v}, nil
 	case uint16:
-		return integer('u', int64(v))
+		return tagged{"u": v}, nil
 	case int32:
-		return integer('I', int64(v))
+		return tagged{"I": v}, nil
 	case uint32:
-		return integer('i', int64(v))
+		return tagged{"i": v}, nil
 	case int64:
-		return tagged('l', appendJSON(nil, strconv.FormatInt(v, 10)))
+		return tagged{"l": strconv.FormatInt(v, 10)}, nil
 	case float32:
-		return tagged('f', appendJSON(nil, strconv.FormatFloat(float64(v), 'g', -1, 32)))
+		return tagged{"f": strconv.FormatFloat(float64(v), 'g', -1, 32)}, nil
 	case float64:
-		return tagged('d', appendJSON(nil, strconv.FormatFloat(v, 'g', -1, 64)))
+		return tagged{"d": strconv.FormatFloat(v, 'g', -1, 64)}, nil
 	case time.Time:
-		return integer('T', v.Unix())
+		return tagged{"T": v.Unix()}, nil
 	case amqp091.Decimal:
-		return tagged('D', fmt.Appendf(nil, "[%d,%d]", v.Scale, v.Value))
+		return tagged{"D": [2]any{v.Scale, v.Value}}, nil
 	case string:
-		return tagged('S', appendJSON(nil, encodeText(v)))
+		return tagged{"S": encodeText(v)}, nil
 	case []byte:
-		return tagged('x', appendJSON(nil, base64.StdEncoding.EncodeToString(v)))
+		return tagged{"x": base64.StdEncoding.EncodeToString(v)}, nil
 	case []any:
-		if err := checkDepth(at, depth+1); err != nil {
-			return nil, err
-		}
-		array := []byte{'['}
-		for i, element := range v {
-			if i > 0 {
-				array = append(array, ',')
-			}
-			var err error
-			if array, err = appendValue(array, at+"["+strconv.Itoa(i)+"]", element, depth+1); err != nil {
-				return nil, err
-			}
-		}
-		return tagged('A', append(array, ']'))
+		array, err := encodeArray(at, v, depth+1)
+		return tagged{"A": array}, err
 	case amqp091.Table:
-		table, err := appendTable(nil, at, v, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		return tagged('F', table)
+		table, err := encodeTable(at, v, depth+1)
+		return tagged{"F": table}, err
 	}
 	return nil, fmt.Errorf("%s has the Go type %T, which is no AMQP field type", at, value)
 }
 
-func appendJSON(b []byte, text string) []byte {
-	encoded, _ := json.Marshal(text)
-	return append(b, encoded...)
+func encodeArray(at string, array []any, depth int) ([]any, error) {
+	if err := checkDepth(at, depth); err != nil {
+		return nil, err
+	}
+	encoded := make([]any, len(array))
+	for i, element := range array {
+		var err error
+		if encoded[i], err = encodeValue(at+"["+strconv.Itoa(i)+"]", element, depth); err != nil {
+			return nil, err
+		}
+	}
+	return encoded, nil
 }
 
 // object reads an object of JSON. encoding/json alone would take the last of two fields with the same name.
@@ -202,39 +183,34 @@ func parseValue(at string, raw json.RawMessage, depth int) (any, error) {
 		return nil, fmt.Errorf(`%s has %d fields: it must have one, the letter of its type, such as {"S":"text"}`, at, len(fields))
 	}
 	for tag, raw := range fields {
-		at := at + "." + tag
-		if limits, found := integers[tag]; found {
-			return parseInteger(at, tag, raw, limits.least, limits.most)
-		}
-		return parseTagged(at, tag, raw, depth)
+		return parseTagged(at+"."+tag, tag, raw, depth)
 	}
 	panic("unreachable: it has one field")
 }
 
-func parseInteger(at, tag string, raw json.RawMessage, least, most int64) (any, error) {
+// parseInteger reads a number of JSON.
+func parseInteger[N int8 | uint8 | int16 | uint16 | int32 | uint32](at string, raw json.RawMessage, least, most int64) (any, error) {
 	number, err := parseNumber(at, raw, least, most)
-	if err != nil {
-		return nil, err
-	}
-	switch tag {
-	case "b":
-		return int8(number), nil
-	case "B":
-		return byte(number), nil
-	case "s":
-		return int16(number), nil
-	case "u":
-		return uint16(number), nil
-	case "I":
-		return int32(number), nil
-	case "i":
-		return uint32(number), nil
-	}
-	return time.Unix(number, 0), nil // T
+	return N(number), err
 }
 
 func parseTagged(at, tag string, raw json.RawMessage, depth int) (any, error) {
 	switch tag {
+	case "b":
+		return parseInteger[int8](at, raw, math.MinInt8, math.MaxInt8)
+	case "B":
+		return parseInteger[uint8](at, raw, 0, math.MaxUint8)
+	case "s":
+		return parseInteger[int16](at, raw, math.MinInt16, math.MaxInt16)
+	case "u":
+		return parseInteger[uint16](at, raw, 0, math.MaxUint16)
+	case "I":
+		return parseInteger[int32](at, raw, math.MinInt32, math.MaxInt32)
+	case "i":
+		return parseInteger[uint32](at, raw, 0, math.MaxUint32)
+	case "T":
+		seconds, err := parseNumber(at, raw, minInt64, maxInt64)
+		return time.Unix(seconds, 0), err
 	case "V":
 		if string(raw) != "null" {
 			return nil, fmt.Errorf("%s is %s: it must be null", at, raw)

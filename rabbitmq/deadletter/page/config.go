@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net"
 	"net/http"
 	"strings"
@@ -24,13 +23,6 @@ const (
 	defaultTimeout    = 20 * time.Second
 )
 
-// Store is the part of a deadletter.Store that the page uses. Any letters.Store is one.
-type Store interface {
-	Browse(ctx context.Context, queue string, filter letters.Filter) iter.Seq2[*letters.Letter, error]
-	Redrive(ctx context.Context, queue string, options letters.Redrive) (letters.Summary, error)
-	Discard(ctx context.Context, queue string, options letters.Discard) (letters.Summary, error)
-}
-
 // Pauser pauses and resumes handlers. A middleware.Connection is one.
 type Pauser interface {
 	Pause(handler string) error
@@ -38,15 +30,12 @@ type Pauser interface {
 	Health() retry.Health
 }
 
-var (
-	_ Store  = letters.Store(nil)
-	_ Pauser = middleware.Connection(nil)
-)
+var _ Pauser = middleware.Connection(nil)
 
 // Config configures New. Store and Status are required.
 type Config struct {
 	// Store has the letters. The page does not close it.
-	Store Store
+	Store letters.Store
 
 	// Status returns the queues and their depths, as deadletter.Store.Status does. It is called at most once a second, whatever the
 	// number of browsers.

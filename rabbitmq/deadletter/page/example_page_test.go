@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
 )
@@ -18,7 +19,7 @@ func ExampleNew() {
 
 	dead, err := page.New(page.Config{
 		Store:      store,
-		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx) },
+		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, nil) },
 		AllowWrite: true,
 		By:         func(r *http.Request) string { return operator(r) },
 	})
@@ -48,6 +49,6 @@ func login(next http.Handler) http.Handler { return next }
 
 func operator(r *http.Request) string { return r.Header.Get("X-Forwarded-User") }
 
-func letterStore() page.Store { return &store{} }
+func letterStore() letters.Store { return &store{} }
 
 func depths(context.Context) (deadletter.Status, error) { return deadletter.Status{}, nil }

@@ -105,6 +105,8 @@ func (s *store) Discard(ctx context.Context, _ string, options letters.Discard) 
 	return s.change(ctx, options.Filter, options.Limit, options.DryRun, options.Progress)
 }
 
+func (s *store) Close() error { return nil }
+
 // some returns letters of two causes.
 func some() func(func(*letters.Letter) bool) { return many(7) }
 

@@ -54,7 +54,7 @@ var errPasswordInArgs = "%s has a password: other users of this machine can read
 func (e *env) address() (string, error) {
 	address, of := e.flags.uri, "--uri"
 	if address == "" {
-		if address, of = e.getenv("AMQP_URL"), "AMQP_URL"; address == "" {
+		if address, of = os.Getenv("AMQP_URL"), "AMQP_URL"; address == "" {
 			return "", usage("no broker is named: set AMQP_URL to an address with user and password, or use --uri amqp://user@host:5672/")
 		}
 	}
@@ -150,7 +150,7 @@ func (e *env) managementAddress(broker string) (string, error) {
 		}
 		return address, nil
 	}
-	if address := e.getenv("AMQP_MANAGEMENT_URL"); address != "" {
+	if address := os.Getenv("AMQP_MANAGEMENT_URL"); address != "" {
 		return address, nil
 	}
 	uri, err := amqp091.ParseURI(broker)

@@ -130,7 +130,7 @@ func (l *letterCommand) only(ctx context.Context, store *deadletter.Store, queue
 // editor returns the user's editor, which a shell runs: it may have arguments.
 func (e *env) editor() (string, error) {
 	for _, name := range []string{"VISUAL", "EDITOR"} {
-		if editor := e.getenv(name); editor != "" {
+		if editor := os.Getenv(name); editor != "" {
 			return editor, nil
 		}
 	}

@@ -148,7 +148,7 @@ func (l *letterCommand) warnNoConsumer(ctx context.Context, queue, to string) {
 		return
 	}
 	defer func() { _ = store.Close() }()
-	status, err := store.Status(ctx, work)
+	status, err := store.Status(ctx, nil, work)
 	if err == nil && len(status.Queues) == 1 && !status.Queues[0].Missing && status.Queues[0].Consumers == 0 {
 		_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: the queue %s has no consumer: a canary that no app handles cannot die\n", safe(work))
 	}

@@ -24,7 +24,6 @@ import (
 type env struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
-	getenv         func(string) string
 	inTerminal     bool // stdin is a terminal
 	outTerminal    bool // stdout is a terminal
 	errTerminal    bool // stderr is a terminal
@@ -48,7 +47,7 @@ type flags struct {
 }
 
 func newEnv() *env {
-	e := &env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	e := &env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 	e.inTerminal = term.IsTerminal(int(os.Stdin.Fd()))
 	e.outTerminal = term.IsTerminal(int(os.Stdout.Fd()))
 	e.errTerminal = term.IsTerminal(int(os.Stderr.Fd()))
@@ -86,7 +85,7 @@ func (e *env) globalFlags(root *cobra.Command) {
 // prepare runs before each command, after the flags are parsed.
 func (e *env) prepare(*cobra.Command) error {
 	// https://no-color.org
-	e.colours = e.outTerminal && !e.json && !e.flags.noColour && e.getenv("NO_COLOR") == "" && e.getenv("TERM") != "dumb"
+	e.colours = e.outTerminal && !e.json && !e.flags.noColour && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	text.EnableColors() // paint decides
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 // TestMeterWithoutWatch: no letter is sent while a canary is watched, so that time is no part of the rate.
 func TestMeterWithoutWatch(t *testing.T) {
 	t.Parallel()
-	m := (&env{stderr: io.Discard, getenv: func(string) string { return "" }}).meter("redrive", "sent")
+	m := (&env{stderr: io.Discard}).meter("redrive", "sent")
 	defer m.stop()
 	at := func(phase letters.Phase, elapsed time.Duration, done int) letters.Progress {
 		return letters.Progress{Summary: letters.Summary{Total: 100, Done: done, Unseen: 100 - done}, Phase: phase, Elapsed: elapsed}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -135,14 +136,14 @@ func (e *env) statusOf(store *deadletter.Store, current []topology.Topology, wor
 
 // guessed reports whether no address of the management API was named.
 func (e *env) guessed() bool {
-	return e.flags.management == "" && e.getenv("AMQP_MANAGEMENT_URL") == ""
+	return e.flags.management == "" && os.Getenv("AMQP_MANAGEMENT_URL") == ""
 }
 
 func (r *statusReader) status(ctx context.Context) (deadletter.Status, error) {
 	if r.plain != nil {
-		return r.plain.StatusWith(ctx, r.current, r.works...)
+		return r.plain.Status(ctx, r.current, r.works...)
 	}
-	status, err := r.store.StatusWith(ctx, r.current, r.works...)
+	status, err := r.store.Status(ctx, r.current, r.works...)
 	if err == nil {
 		r.asked = true
 	}
@@ -162,7 +163,7 @@ func (r *statusReader) status(ctx context.Context) (deadletter.Status, error) {
 	}
 	_, _ = fmt.Fprintf(r.env.stderr, "wmretry: without the management API: %s. Unacknowledged messages, retired tiers and tiers without --schedule are not shown\n",
 		r.env.scrub(err.Error()))
-	return r.plain.StatusWith(ctx, r.current, r.works...)
+	return r.plain.Status(ctx, r.current, r.works...)
 }
 
 func (r *statusReader) close() {

@@ -132,7 +132,7 @@ func (f *drainFlags) ofGroup(group, tier string) string {
 func (e *env) mayDrain(
 	ctx context.Context, store *deadletter.Store, current []topology.Topology, of, queue string, f *drainFlags,
 ) error {
-	status, err := store.StatusWith(ctx, current)
+	status, err := store.Status(ctx, current)
 	if err != nil {
 		if f.force && e.guessed() {
 			return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -238,7 +239,7 @@ func (e *env) exportTopology(c *cobra.Command, f *topologyFlags, format, vhost s
 	}
 	if vhost == "" {
 		vhost = "/"
-		for _, address := range []string{e.flags.uri, e.getenv("AMQP_URL")} {
+		for _, address := range []string{e.flags.uri, os.Getenv("AMQP_URL")} {
 			if uri, err := amqp091.ParseURI(address); err == nil {
 				vhost = uri.Vhost
 				break

@@ -140,14 +140,14 @@ func (e *env) serveOn(ctx context.Context, listener net.Listener, shown *page.Pa
 // statusOf returns the depths by the management API. Where that fails, those of the named work queues by AMQP.
 func statusOf(store, plain *deadletter.Store, works []string) func(context.Context) (deadletter.Status, error) {
 	return func(ctx context.Context) (deadletter.Status, error) {
-		status, err := store.Status(ctx, works...)
+		status, err := store.Status(ctx, nil, works...)
 		if err == nil {
 			return status, nil
 		}
 		if len(works) == 0 {
 			return deadletter.Status{}, fmt.Errorf("%w; start wmretry ui with the names of the work queues, or with --management", err)
 		}
-		return plain.Status(ctx, works...)
+		return plain.Status(ctx, nil, works...)
 	}
 }
 

@@ -16,7 +16,7 @@ func TestUIRefusesOtherMachines(t *testing.T) {
 		"0.0.0.0:0": "--allow-remote", ":8080": "--allow-remote", "10.0.0.1:8080": "--allow-remote", "example.com:8080": "--allow-remote", "8080": "an address and a port",
 	} {
 		var stderr bytes.Buffer
-		e := &env{stdout: &bytes.Buffer{}, stderr: &stderr, getenv: func(string) string { return "" }}
+		e := &env{stdout: &bytes.Buffer{}, stderr: &stderr}
 		assert.Equal(t, codeUsage, run(context.Background(), e, []string{"ui", "--listen", listen}), listen)
 		assert.Contains(t, stderr.String(), want, listen)
 	}
