@@ -76,12 +76,12 @@ func processor() string {
 	return runtime.GOARCH
 }
 
-// markdown is what the page shows of a run.
+// markdown is what the page shows of a run: the claims, and a chart of each question. The tables are in the program's output.
 func (r *report) markdown() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s.\n\n%s", r.heading(), r.claimsTable())
 	for _, t := range r.tables {
-		fmt.Fprintf(&text, "\n### %s\n\n%s\n![%s](charts/%s.svg)\n", t.title, tableText(t.columns, t.rows), t.title, chartFile(t.chart))
+		fmt.Fprintf(&text, "\n![%s](charts/%s.svg)\n", t.title, chartFile(t.chart))
 	}
 	return text.String()
 }

@@ -32,13 +32,6 @@ func TestReportReplacesTheFiguresOfAPage(t *testing.T) {
 | `+"`late`"+` | at most 50 ms | 1234 ms: missed | 1234 ms: missed |
 | `+"`sooner`"+` | at least 20 | 47.2 | 47.2 |
 
-### How long
-
-| RabbitMQ | took |
-|---|---|
-| 4.0.5 | 2 s |
-| 4.3.6 | 2 s |
-
 ![How long](charts/scale-worker.svg)
 
 `+figuresEnd+"\nrest\n", string(text))
