@@ -38,13 +38,13 @@ func TestDocsHaveTheMetrics(t *testing.T) {
 
 func metricsTable() string {
 	var table strings.Builder
-	table.WriteString("| Prometheus | OpenTelemetry | kind, unit | labels | |\n|---|---|---|---|---|\n")
+	table.WriteString("| metric | labels | |\n|---|---|---|\n")
 	for _, m := range observe.Metrics() {
 		labels := "none"
 		if len(m.Labels) > 0 {
 			labels = strings.Join(m.Labels, ", ")
 		}
-		_, _ = fmt.Fprintf(&table, "| `%s` | `%s` | %s, `%s` | %s | %s |\n", m.Prometheus, m.Name, m.Kind, m.Unit, labels, m.Description)
+		_, _ = fmt.Fprintf(&table, "| `%s` | %s | %s |\n", m.Prometheus, labels, m.Description)
 	}
 	return table.String()
 }

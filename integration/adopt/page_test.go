@@ -47,7 +47,7 @@ func TestPageAndTestsHaveTheSameSteps(t *testing.T) {
 			continue
 		}
 		sections++
-		tested := numbers("Tested by `(Test\\w+)`", section)
+		tested := numbers("Tested by\\s+`(Test\\w+)`", section)
 		if assert.Len(t, tested, 1, "%s", section) {
 			code := bodies[tested[0]]
 			for _, called := range numbers(`(?m)^\t(\w+)\(t, `, code) {

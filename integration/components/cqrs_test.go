@@ -19,7 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-// The tests of this file check that docs/cqrs.md describes what Watermill's processors do.
+// The tests of this file check that docs/consumer-groups.md describes what Watermill's processors do.
 
 type billOrder struct{ Order string }
 

@@ -22,7 +22,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// The tests of this file show why the library does not use the delayed retry of RabbitMQ 4.3: docs/native-delayed-retry.md. Where a
+// The tests of this file show why the library does not use the delayed retry of RabbitMQ 4.3: docs/brokers.md. Where a
 // later RabbitMQ keeps one of these promises, its test fails. Generations before it ignore the arguments, which the tests check there.
 
 // nativeArguments are those of a work queue whose k-th failure waits for k times the delay.
@@ -104,7 +104,7 @@ func TestNativeRetryIsLostWithItsQueue(t *testing.T) {
 		require.NoError(t, later.Reject(true))
 		waits = append(waits, func() { // what has failed before it would come back before it
 			d := broker.Receive(t, deliveries, "the later message is back")
-			assert.Equal(t, "later", d.MessageId, "this message has survived: docs/native-delayed-retry.md")
+			assert.Equal(t, "later", d.MessageId, "this message has survived: docs/brokers.md")
 			assert.Empty(t, deliveries)
 			assert.Zero(t, testapp.Depth(t, dead), "nor are they dead letters")
 		})
@@ -329,7 +329,7 @@ func TestNativeRetryAndPolicies(t *testing.T) {
 	}
 }
 
-// setNativePolicy sets the policy of docs/native-delayed-retry.md for one queue, until the test ends. It returns the broker's refusal.
+// setNativePolicy sets the policy of docs/brokers.md for one queue, until the test ends. It returns the broker's refusal.
 func setNativePolicy(t *testing.T, queue, kind string, delay time.Duration) error {
 	t.Helper()
 	response, err := broker.Management(t).PutPolicy("/", queue, rabbithole.Policy{
@@ -348,7 +348,7 @@ func setNativePolicy(t *testing.T, queue, kind string, delay time.Duration) erro
 	return nil
 }
 
-// TestNativeRetryWithoutTheLibrary runs the code of docs/native-delayed-retry.md: watermill-amqp's own subscriber, the policy, and dead
+// TestNativeRetryWithoutTheLibrary runs the code of docs/brokers.md: watermill-amqp's own subscriber, the policy, and dead
 // letters by Watermill's PoisonQueue.
 func TestNativeRetryWithoutTheLibrary(t *testing.T) {
 	t.Parallel()

@@ -18,8 +18,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// permitted has what a user needs for the queue orders and the prefix retry, and for the group shop in addition. docs/operations.md
-// states it: internal/layout compares them.
+// permitted has what a user needs for the queue orders and the prefix retry, and for the group shop in addition.
+// docs/operations.md states it: internal/layout compares them.
 var permitted = map[string]string{
 	"declares":            `^(orders(\.dead|\.retry\..*)?|retry(\.return(\.any)?|\.orphans)?)$`,
 	"declares in a group": `^shop\.retry(\..*)?$`,
