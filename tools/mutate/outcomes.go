@@ -89,7 +89,7 @@ var outcomes = []promise{
 		{
 			name: "headers lose their type", breaks: "a header that is a number comes back as a text",
 			file: "internal/rabbitmq/headers/properties.go", old: "p.Headers[h.key] = h.value", new: "p.Headers[h.key] = fmt.Sprint(h.value)",
-			in: "internal/rabbitmq/headers", tests: "TestHeadersKeepTheirType",
+			in: "config", tests: "TestBuilder",
 		},
 		{
 			name: "the exchange is forgotten", breaks: "the app's marshaler sees the library's exchange in place of the app's after a retry",
