@@ -217,7 +217,7 @@ var guarantees = []promise{
 		{
 			name: "nacks before the end of the consumer", breaks: "a shutdown delivers messages once more to the consumer that stops",
 			file: "internal/rabbitmq/subscriber/settler.go", old: "if !s.ended && (s.holding || s.isStopping()) {", new: "if !s.ended && s.holding {",
-			in: "internal/rabbitmq/subscriber", tests: "TestNacksWaitForTheEndOfTheConsumer",
+			in: "internal/rabbitmq/subscriber", tests: "TestNacksAreHeldBackUntilTheConsumerHasEnded",
 		},
 		{
 			name: "an unsent message counts as sent", breaks: "a copy that was never written is treated as a possible duplicate, and waits a minute",
