@@ -106,7 +106,7 @@ var connects = []promise{
 		{
 			name: "a key without its tier", breaks: "a copy goes to no tier, or to that of another delay",
 			file: "rabbitmq/core.go", old: "Destination{Topic: naming.RetryKey(queue, p.Tier),", new: "Destination{Topic: queue,",
-			in: "config", tests: "TestBuilder",
+			in: "config", tests: "TestDestinationsAreRoutingKeys",
 		},
 	}},
 }

@@ -74,9 +74,8 @@ var guarantees = []promise{
 		},
 		{
 			name: "copies are transient", breaks: "a restart of the broker deletes copies on classic tiers",
-			file: "internal/rabbitmq/headers/properties.go", old: "publishing.DeliveryMode = amqp091.Persistent",
-			new: "publishing.DeliveryMode = amqp091.Transient",
-			in:  "config", tests: "TestBuilder",
+			file: "internal/rabbitmq/headers/properties.go", old: "publishing.DeliveryMode = amqp091.Persistent", new: "publishing.DeliveryMode = amqp091.Transient",
+			in: "config", tests: "TestForeignMessageSurvivesRetries",
 		},
 	}},
 	{"No loss: while the broker is away the message is held, up to MaxHold", []mutation{

@@ -44,18 +44,18 @@ var inputs = []promise{
 		},
 		{
 			name: "NoRequeueOnNack", breaks: "each shutdown drops the messages in flight",
-			file: "rabbitmq/app.go", old: "if *app.NoRequeueOnNack {", new: "if false {",
-			in: "config", tests: "TestBuilder",
+			file: "rabbitmq/app.go", old: "if c.Consume.NoRequeueOnNack {", new: "if false {",
+			in: "config", tests: "TestRefusals",
 		},
 		{
 			name: "Publish.Immediate", breaks: "RabbitMQ closes the connection at the first publish",
-			file: "rabbitmq/connect.go", old: "if *app.Immediate {", new: "if false {",
-			in: "config", tests: "TestConnect",
+			file: "rabbitmq/connect.go", old: "if c.Immediate {", new: "if false {",
+			in: "config", tests: "TestConnectRefuses",
 		},
 		{
 			name: "a prefetch above 65,535", breaks: "a prefetch that does not fit into the protocol is cut",
 			file: "rabbitmq/connect.go", old: "count > maxPrefetch {", new: "count > 10*maxPrefetch {",
-			in: "config", tests: "TestConnect",
+			in: "config", tests: "TestConnectRefuses",
 		},
 		{
 			name: "a pattern in a queue's name", breaks: "a work queue gets the retries of other queues",
@@ -109,8 +109,8 @@ var inputs = []promise{
 		},
 		{
 			name: "a password in print", breaks: "a configuration that is logged shows the password of the broker",
-			file: "rabbitmq/config.go", old: "*app.URI = redacted(*app.URI)", new: "_ = redacted(*app.URI)",
-			in: "config", tests: "TestBuilder",
+			file: "config/config.go", old: "c.AMQP.Connection.AmqpURI = rabbitmq.RedactedURI(", new: "_ = rabbitmq.RedactedURI(",
+			in: "config", tests: "TestNoPasswordInPrint",
 		},
 	}},
 	{"Wrong wires: a message whose copy would not come back is refused, and its handler is not called", []mutation{
@@ -132,7 +132,7 @@ var inputs = []promise{
 		{
 			name: "watermill-amqp's publisher is accepted", breaks: "every copy goes to an exchange without a queue, and is lost",
 			file: "rabbitmq/source.go", old: "if !strings.HasPrefix(of.PkgPath(), ", new: "if true || !strings.HasPrefix(of.PkgPath(), ",
-			in: "config", tests: "TestBuilder",
+			in: "config", tests: "TestStockPublisherIsRefused",
 		},
 		{
 			name: "no warning without the middleware", breaks: "a handler whose failures are only nacked is not noticed",
@@ -160,7 +160,7 @@ var inputs = []promise{
 		{
 			name: "what the app cannot read is nacked", breaks: "a message that the app's marshaler cannot read comes back without end",
 			file: "internal/rabbitmq/headers/marshaler.go", old: "msg.Metadata[retry.UnmarshalErrorKey] = errorText(err)", new: "_ = errorText(err)",
-			in: "config", tests: "TestBuilder",
+			in: "config", tests: "TestUnreadableMessageIsMarked",
 		},
 	}},
 }

@@ -4,22 +4,22 @@ var letters = []promise{
 	{"Dead letters: a letter is removed only after it is confirmed where it was sent to, and only letters that are selected", []mutation{
 		{
 			name: "a letter is removed before it is sent", breaks: "a letter whose work queue refuses it is lost",
-			file: "rabbitmq/deadletter/flight.go", old: "if err == nil {\n\t\t\tif err = r.acknowledge", new: "if true {\n\t\t\tif err = r.acknowledge",
+			file: "rabbitmq/deadletter/source.go", old: "\t\tif err == nil {\n", new: "\t\tif true {\n",
 			in: "integration/deadletter", tests: "TestAWorkQueueThatRefusesStopsTheRedrive|TestLettersWhoseQueueIsGoneStay",
 		},
 		{
 			name: "the limit of a redrive is ignored", breaks: "a redrive of ten letters sends all of them",
-			file: "rabbitmq/deadletter/redrive.go", old: "if r.limit == 0 || r.sent()+", new: "if r.limit >= 0 || r.sent()+",
+			file: "internal/redrive/pass.go", old: "if limit == 0 || r.Removed()", new: "if limit >= 0 || r.Removed()",
 			in: "integration/deadletter", tests: "TestRedriveOfSomeLetters",
 		},
 		{
 			name: "the canary is not watched", breaks: "letters that die again are all sent",
-			file: "rabbitmq/deadletter/redrive.go", old: "if r.canarySent() {", new: "if r.canarySent() && false {",
+			file: "internal/redrive/redead.go", old: "if !r.isCanary() {", new: "if !r.isCanary() || r.isCanary() {",
 			in: "integration/deadletter", tests: "TestTheCanaryDiesAgain",
 		},
 		{
 			name: "two redrives at a time", breaks: "two redrives of one queue send letters twice",
-			file: "rabbitmq/deadletter/run.go", old: "if changes && !r.dryRun {", new: "if changes && false {",
+			file: "rabbitmq/deadletter/run.go", old: "if !c.Options.DryRun {\n\t\tunlock", new: "if false {\n\t\tunlock",
 			in: "integration/deadletter", tests: "TestOneRedriveAtATime",
 		},
 		{
@@ -29,7 +29,7 @@ var letters = []promise{
 		},
 		{
 			name: "orphans do not go home", breaks: "an orphan is sent to a queue that does not know its record",
-			file: "rabbitmq/deadletter/flight.go", old: `case r.through != "":`, new: "case false:",
+			file: "rabbitmq/deadletter/source.go", old: `case s.through != "":`, new: "case false:",
 			in: "integration/deadletter", tests: "TestOrphansGoHome",
 		},
 		{
@@ -64,8 +64,8 @@ var letters = []promise{
 		},
 		{
 			name: "a redrive stops too early", breaks: "one letter that dies again ends a redrive with MaxRedead",
-			file: "letters/redrive.go", old: "sent >= fewestForShare && ", new: "",
-			in: "letters", tests: "TestRedead",
+			file: "internal/redrive/redead.go", old: "sent >= fewestForShare && ", new: "",
+			in: "internal/redrive", tests: "TestRedead",
 		},
 		{
 			name: "causes run together", breaks: "letters are grouped without the number or id that differs",

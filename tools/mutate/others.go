@@ -34,8 +34,8 @@ var others = []promise{
 		},
 		{
 			name: "a letter that is not published is removed", breaks: "a redrive on another backend loses letters",
-			file: "relay/letters_run.go", old: "return r.l.config.Publisher.Publish(target, msg)", new: "_ = r.l.config.Publisher.Publish(target, msg)\n\t\treturn nil",
-			in: "relay", tests: "TestLettersFailures",
+			file: "letters/relayletters/run.go", old: "return i.store.config.Publisher.Publish(target, msg)", new: "_ = i.store.config.Publisher.Publish(target, msg)\n\t\treturn nil",
+			in: "letters/relayletters", tests: "TestLettersFailures",
 		},
 		{
 			name: "a foreign message is dropped", breaks: "a message on a tier that the middleware has not published is lost",

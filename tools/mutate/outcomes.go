@@ -89,17 +89,17 @@ var outcomes = []promise{
 		{
 			name: "headers lose their type", breaks: "a header that is a number comes back as a text",
 			file: "internal/rabbitmq/headers/properties.go", old: "p.Headers[h.key] = h.value", new: "p.Headers[h.key] = fmt.Sprint(h.value)",
-			in: "config", tests: "TestBuilder",
+			in: "config", tests: "TestForeignMessageSurvivesRetries|TestRecordAndHeadersSurviveAnyMarshaler",
 		},
 		{
 			name: "the exchange is forgotten", breaks: "the app's marshaler sees the library's exchange in place of the app's after a retry",
 			file: "internal/rabbitmq/headers/properties.go", old: "header(exchangeHeader, p.Exchange)", new: `header(exchangeHeader, "")`,
-			in: "config", tests: "TestBuilder",
+			in: "config", tests: "TestForeignMessageSurvivesRetries|TestAppMarshalerGetsTheFirstDelivery",
 		},
 		{
 			name: "forged headers are believed", breaks: "any publisher can make a message look as if it came from another exchange",
 			file: "internal/rabbitmq/headers/marshaler.go", old: "return exchange == returns || exchange == retries || prefix.IsReturn(exchange)", new: "return exchange != returns || exchange != retries",
-			in: "config", tests: "TestBuilder",
+			in: "config", tests: "TestForgedHeadersAreIgnored",
 		},
 		{
 			name: "a secret is not redacted", breaks: "the text of an error is in the record and the log as it is",
