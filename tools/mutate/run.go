@@ -133,6 +133,9 @@ func judge(output string, err error) result {
 	}
 	var failed []string
 	for _, found := range failedTest.FindAllStringSubmatch(output, -1) {
+		if found[2] != "" {
+			found[2] += " (at the deadline)"
+		}
 		failed = append(failed, found[1]+found[2])
 	}
 	if len(failed) == 0 {
