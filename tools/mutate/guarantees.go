@@ -38,7 +38,7 @@ var guarantees = []promise{
 			in: "internal/rabbitmq/subscriber", tests: "TestALostChannelTakesNothing",
 		},
 		{
-			name: "the end of a goroutine acks", breaks: "a message whose handler ends its goroutine is never settled",
+			name: "the end of a goroutine settles nothing", breaks: "a message whose handler ends its goroutine is never settled",
 			file: "middleware/retry.go", old: "if in.finished {\n\t\t\tin.leave()", new: "if true {\n\t\t\tin.leave()",
 			in: "middleware", tests: "TestMessageIsSettledAfterGoexitOfTheHandler",
 		},
