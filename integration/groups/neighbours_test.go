@@ -154,7 +154,7 @@ func TestAWarningOfAWorkQueueThatRefuses(t *testing.T) {
 	assert.Contains(t, g.log.Lines(warning)[0], queue)
 }
 
-// What comes from the inbox of a work queue that is gone becomes an orphan. The code of docs/operations.md sends it back: it publishes the
+// What comes from the inbox of a work queue that is gone becomes an orphan. The redrive of docs/operations.md sends it back: it publishes the
 // orphan with the routing key that it came with.
 func TestOrphansOfAnInbox(t *testing.T) {
 	t.Parallel()

@@ -348,7 +348,7 @@ func setNativePolicy(t *testing.T, queue, kind string, delay time.Duration) erro
 	return nil
 }
 
-// TestNativeRetryWithoutTheLibrary runs the code of docs/brokers.md: watermill-amqp's own subscriber, the policy, and dead
+// TestNativeRetryWithoutTheLibrary runs the Example of docs/brokers.md: watermill-amqp's own subscriber, the policy, and dead
 // letters by Watermill's PoisonQueue.
 func TestNativeRetryWithoutTheLibrary(t *testing.T) {
 	t.Parallel()

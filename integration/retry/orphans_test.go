@@ -15,7 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// TestOrphansFollowTheDocumentation: the code of docs/operations.md sends orphans back to the queue that exists again. Orphans of a
+// TestOrphansFollowTheDocumentation: the redrive of docs/operations.md sends orphans back to the queue that exists again. Orphans of a
 // queue that is still gone stay.
 func TestOrphansFollowTheDocumentation(t *testing.T) {
 	t.Parallel()
