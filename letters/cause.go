@@ -36,8 +36,8 @@ type Group struct {
 	Other bool `json:"other,omitzero"`
 }
 
-// Groups groups letters by their cause. Its memory does not depend on the number of letters. The zero value is ready. It is not safe
-// for concurrent use.
+// Groups groups letters by their cause. Its memory does not depend on the number of letters. The zero value is ready.
+// It is not safe for concurrent use.
 type Groups struct {
 	groups map[Cause]*Group
 	other  *Group
@@ -88,16 +88,20 @@ func (g *Groups) Sorted() []Group {
 	return sorted
 }
 
-// varying is what differs between two failures with the same cause, in the order in which normalise replaces it. A pattern matches only a
-// text with at least so many of the characters: to count them is faster than to match.
+// varying is what differs between two failures with the same cause, in the order in which normalise replaces it. A
+// pattern matches only a text with at least so many of the characters: to count them is faster than to match.
 var varying = []struct {
 	times       int
 	characters  string
 	pattern     *regexp.Regexp
 	replacement string
 }{
-	{2, "-/", regexp.MustCompile(`\b\d{4}[-/]\d{2}[-/]\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?(Z|( ?[+-]\d{2}:?\d{2})?( UTC)?( m=[+-]\d+\.\d+)?))?`), "<time>"},
-	{2, ":", regexp.MustCompile(`\b(\w{3}, )?\d{1,2}[ -](Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[ -]\d{2,4} \d{2}:\d{2}:\d{2}( [A-Z]{3}| [+-]\d{4})?`), "<time>"},
+	{2, "-/", regexp.MustCompile(`\b\d{4}[-/]\d{2}[-/]\d{2}` +
+		`([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?` +
+		`(Z|( ?[+-]\d{2}:?\d{2})?( UTC)?( m=[+-]\d+\.\d+)?))?`), "<time>"},
+	{2, ":", regexp.MustCompile(`\b(\w{3}, )?\d{1,2}[ -]` +
+		`(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[ -]\d{2,4} \d{2}:\d{2}:\d{2}( [A-Z]{3}| [+-]\d{4})?`),
+		"<time>"},
 	{2, ":", regexp.MustCompile(`\b\d{1,2}:\d{2}:\d{2}([.,]\d+)?\b`), "<time>"},
 	{3, ".", regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}\b`), "<ip>"},
 	{1, "[", regexp.MustCompile(`\[[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(%\w+)?\]`), "<ip>"},

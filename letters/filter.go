@@ -22,8 +22,8 @@ type Filter struct {
 	Handler string
 	// Cause is that of a Group.
 	Cause *Cause
-	// OlderThan and NewerThan select by the time since the letter was given up, by the clock of this host. A letter without such a time
-	// is neither: a discard of old letters must not remove one whose age is unknown.
+	// OlderThan and NewerThan select by the time since the letter was given up, by the clock of this host. A letter
+	// without such a time is neither: a discard of old letters must not remove one whose age is unknown.
 	OlderThan, NewerThan time.Duration
 	// Metadata are values that the letter's metadata has.
 	Metadata map[string]string
@@ -39,7 +39,8 @@ func (f Filter) Validate() error {
 		faults = append(faults, fmt.Errorf("Filter.NewerThan is %v: it must not be negative", f.NewerThan))
 	}
 	if f.NewerThan > 0 && f.OlderThan >= f.NewerThan {
-		faults = append(faults, fmt.Errorf("Filter.OlderThan is %v and NewerThan is %v: no letter is both", f.OlderThan, f.NewerThan))
+		faults = append(faults,
+			fmt.Errorf("Filter.OlderThan is %v and NewerThan is %v: no letter is both", f.OlderThan, f.NewerThan))
 	}
 	return errors.Join(faults...)
 }

@@ -26,8 +26,8 @@ const (
 
 // A Letter is a dead letter or an orphan. Its JSON leaves out what is empty.
 type Letter struct {
-	// ID is the UUID of the message, or else its AMQP message-id, or else a hash of the letter that begins with "#". Letters of the same
-	// message have the same ID.
+	// ID is the UUID of the message, or else its AMQP message-id, or else a hash of the letter that begins with "#".
+	// Letters of the same message have the same ID.
 	ID string `json:"id"`
 	// Queue is where the letter is: a queue or a topic.
 	Queue string `json:"queue"`
@@ -42,7 +42,8 @@ type Letter struct {
 	Metadata message.Metadata `json:"metadata,omitempty"`
 	// Headers are those of the app that are not strings.
 	Headers map[string]any `json:"headers,omitempty"`
-	// Properties are those of AMQP, by their name, and the exchange and routing_key that the message was first published with.
+	// Properties are those of AMQP, by their name, and the exchange and routing_key that the message was first
+	// published with.
 	Properties map[string]string `json:"properties,omitempty"`
 	Payload    []byte            `json:"payload,omitempty"`
 }
@@ -50,8 +51,9 @@ type Letter struct {
 // DeadAt is when the message was given up: the time of its last failure. It is zero where that is unknown.
 func (l *Letter) DeadAt() time.Time { return l.Record.LastFailedAt }
 
-// Fresh returns a copy of a dead letter without its failure record, for handlers that forward a letter themselves: with the record its
-// retries are still used up. The app's own metadata, the AMQP properties and the history of redrives stay. The copy has the context of msg.
+// Fresh returns a copy of a dead letter without its failure record, for handlers that forward a letter themselves:
+// with the record its retries are still used up. The app's own metadata, the AMQP properties and the history of
+// redrives stay. The copy has the context of msg.
 func Fresh(msg *message.Message) *message.Message {
 	fresh := msg.CopyWithContext()
 	for _, key := range retry.RecordKeys() {

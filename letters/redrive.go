@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Redrive is the options of a redrive. The zero value sends all letters that were there when it began, as fast as the broker takes them.
+// Redrive is the options of a redrive. The zero value sends all letters that were there when it began, as fast as the
+// broker takes them.
 type Redrive struct {
 	// Filter selects the letters.
 	Filter Filter
@@ -17,14 +18,14 @@ type Redrive struct {
 	Limit int
 	// Rate is how many letters are sent in a second at most. The default is no limit.
 	Rate float64
-	// Canary is how many letters are sent first. Then Redrive watches them, and goes on only if none of them dies again. The default is
-	// none. Letters that are not sent do not count.
+	// Canary is how many letters are sent first. Then Redrive watches them, and goes on only if none of them dies
+	// again. The default is none. Letters that are not sent do not count.
 	Canary int
-	// CanaryWait is how long they are watched. The default is as long as they took to die the last time, from their first failure to
-	// their last, plus 5% and 10 seconds: at most an hour.
+	// CanaryWait is how long they are watched. The default is as long as they took to die the last time, from their
+	// first failure to their last, plus 5% and 10 seconds: at most an hour.
 	CanaryWait time.Duration
-	// MaxRedead is the share of the letters sent, between 0 and 1, that may die again before Redrive stops. It is looked at when 20
-	// have been sent. The default is no look.
+	// MaxRedead is the share of the letters sent, between 0 and 1, that may die again before Redrive stops. It is
+	// looked at when 20 have been sent. The default is no look.
 	MaxRedead float64
 	// DryRun looks at all letters and sends none.
 	DryRun bool
@@ -36,8 +37,8 @@ type Redrive struct {
 	Note string
 	// Edit returns another payload for a letter. An error leaves the letter where it is, and ends the redrive.
 	Edit func(*Letter) ([]byte, error)
-	// Progress is called after every change, at most ten times a second, and once at the end. It is never called by two goroutines at
-	// the same time. It must not block.
+	// Progress is called after every change, at most ten times a second, and once at the end. It is never called by
+	// two goroutines at the same time. It must not block.
 	Progress func(Progress)
 }
 
@@ -74,9 +75,10 @@ type Discard struct {
 	Limit int
 	// DryRun looks at all letters and removes none.
 	DryRun bool
-	// Export gets each letter as a line of JSON before it is removed, as deadletter.Store.Export writes it. If it has a method
-	// Sync() error, as *os.File has, that is called before letters are removed. An error ends the discard. After a lost connection, up to
-	// 384 letters can be there twice. The default is none. The stores of package relay refuse it.
+	// Export gets each letter as a line of JSON before it is removed, as deadletter.Store.Export writes it. If it has
+	// a method Sync() error, as *os.File has, that is called before letters are removed. An error ends the discard.
+	// After a lost connection, up to 384 letters can be there twice. The default is none. The stores of package relay
+	// refuse it.
 	Export io.Writer
 	// Progress is as in Redrive.
 	Progress func(Progress)
@@ -114,7 +116,8 @@ type Progress struct {
 	Err error `json:"-"`
 }
 
-// Summary is what became of the letters that were in the queue at the start: Total is the sum of Done, Other, Kept and Unseen.
+// Summary is what became of the letters that were in the queue at the start: Total is the sum of Done, Other, Kept
+// and Unseen.
 type Summary struct {
 	Total  int `json:"total"`  // in the queue at the start
 	Done   int `json:"done"`   // sent or discarded, and removed; with DryRun those that would be
@@ -123,13 +126,15 @@ type Summary struct {
 	Unseen int `json:"unseen"` // not looked at, because of Limit or because the call ended early: they stay
 
 	Redead int `json:"redead"` // of Done: died again until the end of the call, as far as it looked
-	// Doubtful is how many sends had no confirm. Those letters stay and may be sent again, so each may be a duplicate.
+	// Doubtful is how many sends had no confirm. Those letters stay and may be sent again, so each may be a
+	// duplicate.
 	Doubtful int `json:"doubtful"`
 }
 
 // String returns the summary as one line.
 func (s Summary) String() string {
-	return fmt.Sprintf("total=%d done=%d other=%d kept=%d unseen=%d redead=%d doubtful=%d", s.Total, s.Done, s.Other, s.Kept, s.Unseen, s.Redead, s.Doubtful)
+	return fmt.Sprintf("total=%d done=%d other=%d kept=%d unseen=%d redead=%d doubtful=%d", s.Total, s.Done, s.Other,
+		s.Kept, s.Unseen, s.Redead, s.Doubtful)
 }
 
 // Left estimates how long the rest takes, at the rate so far. It is 0 where nothing is known.

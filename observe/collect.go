@@ -30,7 +30,8 @@ type metrics struct {
 func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
 	from := &instruments{meter: meter}
 	m := &metrics{
-		events: newEvents(from, config.MaxSeries), config: config, readings: readings(), read: map[string]observable{},
+		events: newEvents(from,
+			config.MaxSeries), config: config, readings: readings(), read: map[string]observable{},
 		ended: newFigures(config.MaxSeries),
 	}
 	var all []metric.Observable
@@ -53,7 +54,8 @@ func (m *metrics) attach(observed retry.Observed) retry.Hooks {
 		observed.Logger = watermill.NopLogger{}
 	}
 	c := &connection{
-		Observed: observed, config: m.config, totals: newTotals(m.config.MaxSeries), counts: observed.System == "rabbitmq",
+		Observed: observed, config: m.config, totals: newTotals(m.config.MaxSeries),
+		counts: observed.System == "rabbitmq",
 	}
 	c.looks = newLooks(observed, m.config)
 	hooks := retry.Hooks{Event: m.event, Published: m.published}
@@ -123,6 +125,7 @@ func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 func (m *metrics) guard() {
 	if recovered := recover(); recovered != nil && !m.failed {
 		m.failed = true
-		m.logger.Error("The collection of the metrics panicked. This is logged once", fmt.Errorf("panic: %v", recovered), nil)
+		m.logger.Error("The collection of the metrics panicked. This is logged once",
+			fmt.Errorf("panic: %v", recovered), nil)
 	}
 }

@@ -27,7 +27,8 @@ func (c *connection) gather(to figures, now time.Time, look bool) {
 	defer func() {
 		if recovered := recover(); recovered != nil && !c.failed {
 			c.failed = true
-			c.Logger.Error("Health panicked: the metrics lack what it returns. This is logged once", fmt.Errorf("panic: %v", recovered), nil)
+			c.Logger.Error("Health panicked: the metrics lack what it returns. This is logged once",
+				fmt.Errorf("panic: %v", recovered), nil)
 		}
 	}()
 	if look {

@@ -43,8 +43,10 @@ type (
 
 func newEvents(from *instruments, most int) events {
 	return events{
-		outcomes: from.counter(outcomes), duration: from.histogram(handlerDuration), failures: from.histogram(failuresBeforeSuccess),
-		ageAtSuccess: from.histogram(ageAtSuccess), ageAtDeath: from.histogram(ageAtDeath), lateness: from.histogram(lateness),
+		outcomes: from.counter(outcomes), duration: from.histogram(handlerDuration),
+		failures:     from.histogram(failuresBeforeSuccess),
+		ageAtSuccess: from.histogram(ageAtSuccess), ageAtDeath: from.histogram(ageAtDeath),
+		lateness:  from.histogram(lateness),
 		publishes: from.counter(publishes), publishDuration: from.histogram(publishDuration),
 
 		ofOutcome: newTable(most, func(k outcomeKey) []metric.AddOption {

@@ -26,7 +26,8 @@ type reading struct {
 func readings() []reading {
 	return []reading{
 		{inFlight, sum}, {holding, sum}, {paused, largest}, {concurrency, sum}, {consuming, smallest},
-		{connected, smallest}, {blocked, largest}, {reconnects, sum}, {deliveries, sum}, {redeliveries, sum}, {consumerRestarts, sum},
+		{connected, smallest}, {blocked, largest}, {reconnects, sum}, {deliveries, sum}, {redeliveries,
+			sum}, {consumerRestarts, sum},
 		{waiting, largest}, {waitingDue, smallest}, {waitingAge, largest}, {overdue, largest},
 	}
 }
@@ -146,8 +147,8 @@ func (t totals) done() {
 	}
 }
 
-// grow adds what is new. A value goes on from the largest last one that is not above it: so the total is never too large. What
-// remains has ended, and stays in the total.
+// grow adds what is new. A value goes on from the largest last one that is not above it: so the total is never too
+// large. What remains has ended, and stays in the total.
 func (t *total) grow() {
 	descending := func(a, b float64) int { return cmp.Compare(b, a) }
 	slices.SortFunc(t.next, descending)

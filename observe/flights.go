@@ -63,7 +63,8 @@ func (f *flights) event(e retry.Event) {
 	}
 }
 
-// gather counts them. A publisher that ends the goroutine leaves a message without an event: it is settled, and is not counted.
+// gather counts them. A publisher that ends the goroutine leaves a message without an event: it is settled, and is
+// not counted.
 func (f *flights) gather(to figures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

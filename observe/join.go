@@ -9,8 +9,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// join returns hooks that call those of both. Where both have a hook, that of outer begins first, and its Event comes last: inner sees
-// the context that outer has made.
+// join returns hooks that call those of both. Where both have a hook, that of outer begins first, and its Event comes
+// last: inner sees the context that outer has made.
 func join(outer, inner retry.Hooks) retry.Hooks {
 	return retry.Hooks{
 		Begin:       joinBegin(outer.Begin, inner.Begin),

@@ -48,7 +48,8 @@ func (l *looks) gather(to figures, now time.Time) {
 	}
 }
 
-// look asks once. A Waiter that does not return at its deadline is logged then, and no further look begins before it returns.
+// look asks once. A Waiter that does not return at its deadline is logged then, and no further look begins before it
+// returns.
 func (l *looks) look() {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(l.ctx, l.config.WaitingTimeout)
@@ -84,6 +85,7 @@ func (l *looks) ask(ctx context.Context) (figures []retry.Waiting, err error) {
 func (l *looks) fail(err error) {
 	if !l.failed && l.ctx.Err() == nil {
 		l.failed = true
-		l.Logger.Error("Cannot find out what waits: the metrics have the last figures. This is logged once until it works again", err, nil)
+		l.Logger.Error("Cannot find out what waits: the metrics have the last figures. This is logged once until "+
+			"it works again", err, nil)
 	}
 }

@@ -19,23 +19,24 @@ import (
 // scope is the instrumentation scope of the metrics and the spans.
 const scope = "github.com/tieredretry/watermill-retry/observe"
 
-// Prometheus returns an observer that registers the metrics of Metrics, when it is attached to its first Connection. A registry takes one
-// observer: attach it to all Connections of the app. A second one gets an error, which the Connection logs. At most one Config can be
-// given.
+// Prometheus returns an observer that registers the metrics of Metrics, when it is attached to its first Connection.
+// A registry takes one observer: attach it to all Connections of the app. A second one gets an error, which the
+// Connection logs. At most one Config can be given.
 //
-// A counter or histogram has the trace id of a message as an exemplar, where the context of the message has a sampled span:
-// promhttp shows exemplars with EnableOpenMetrics.
+// A counter or histogram has the trace id of a message as an exemplar, where the context of the message has a sampled
+// span: promhttp shows exemplars with EnableOpenMetrics.
 func Prometheus(registerer prometheus.Registerer, config ...Config) retry.Observer {
 	return newObserver(config, nil, func(Config) (metric.MeterProvider, error) { return register(registerer) })
 }
 
-// OpenTelemetry returns an observer with the metrics of Metrics, where the meter provider is not nil, and with a span for each attempt,
-// where the tracer provider is not nil. A meter provider takes one observer: attach it to all Connections of the app. At most one Config
-// can be given.
+// OpenTelemetry returns an observer with the metrics of Metrics, where the meter provider is not nil, and with a span
+// for each attempt, where the tracer provider is not nil. A meter provider takes one observer: attach it to all
+// Connections of the app. At most one Config can be given.
 func OpenTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider, config ...Config) retry.Observer {
 	return newObserver(config, tracers, func(Config) (metric.MeterProvider, error) {
 		if meters == nil && tracers == nil {
-			return nil, errors.New("the meter provider and the tracer provider are nil: give at least one, such as otel.GetMeterProvider()")
+			return nil, errors.New("the meter provider and the tracer provider are nil: give at least one, such " +
+				"as otel.GetMeterProvider()")
 		}
 		return meters, nil
 	})
@@ -52,7 +53,9 @@ type observer struct {
 	failed  error    // why there are none: what has been registered stays
 }
 
-func newObserver(given []Config, tracers trace.TracerProvider, open func(Config) (metric.MeterProvider, error)) *observer {
+func newObserver(
+	given []Config, tracers trace.TracerProvider, open func(Config) (metric.MeterProvider, error),
+) *observer {
 	o := &observer{tracers: tracers, open: open}
 	if len(given) > 1 {
 		o.err = fmt.Errorf("%d Configs were given: give at most one, with all fields", len(given))
@@ -106,19 +109,23 @@ func register(registerer prometheus.Registerer) (metric.MeterProvider, error) {
 		return nil, errors.New("the registerer is nil: give a registry, such as prometheus.DefaultRegisterer")
 	}
 	if err := registerer.Register(marker{}); err != nil {
-		return nil, fmt.Errorf("the registry does not take the metrics: where another observer has it, attach that one to all Connections: %w", err)
+		return nil, fmt.Errorf("the registry does not take the metrics: where another observer has it, attach "+
+			"that one to all Connections: %w", err)
 	}
-	reader, err := exporter.New(exporter.WithRegisterer(registerer), exporter.WithoutScopeInfo(), exporter.WithoutTargetInfo(),
+	reader, err := exporter.New(exporter.WithRegisterer(registerer), exporter.WithoutScopeInfo(),
+		exporter.WithoutTargetInfo(),
 		exporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
 	if err != nil {
 		registerer.Unregister(marker{})
 		return nil, fmt.Errorf("the registry does not take the metrics: %w", err)
 	}
 	// Config.MaxSeries is the bound: the SDK's own makes a series with other labels, which Prometheus refuses.
-	return sdk.NewMeterProvider(sdk.WithReader(reader), sdk.WithResource(resource.Empty()), sdk.WithCardinalityLimit(0)), nil
+	return sdk.NewMeterProvider(sdk.WithReader(reader), sdk.WithResource(resource.Empty()),
+		sdk.WithCardinalityLimit(0)), nil
 }
 
-// A marker makes a registry refuse a second observer. The exporter alone would be accepted, and each scrape would fail.
+// A marker makes a registry refuse a second observer. The exporter alone would be accepted, and each scrape would
+// fail.
 type marker struct{}
 
 var markerDesc = prometheus.NewDesc("watermill_retry_observer", "Marks the registry of package observe.", nil, nil)

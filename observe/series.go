@@ -17,7 +17,8 @@ const (
 	maxLabel  = 255
 )
 
-// labelText returns a value that Prometheus accepts: valid UTF-8, of at most so many bytes. It allocates nothing where the text is one.
+// labelText returns a value that Prometheus accepts: valid UTF-8, of at most so many bytes. It allocates nothing
+// where the text is one.
 func labelText(text string, most int) string {
 	if len(text) > most {
 		text = text[:most]
@@ -33,8 +34,8 @@ func labelText(text string, most int) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// A table has a value for each of a bounded number of keys. It is safe for concurrent use. A get of a key that it has takes no lock and
-// allocates nothing.
+// A table has a value for each of a bounded number of keys. It is safe for concurrent use. A get of a key that it has
+// takes no lock and allocates nothing.
 type table[K comparable, V any] struct {
 	most   int
 	value  func(K) V

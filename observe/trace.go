@@ -15,7 +15,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// traces makes the spans of one Connection. It is the key of its attempts in their contexts: each observer finds its own.
+// traces makes the spans of one Connection. It is the key of its attempts in their contexts: each observer finds its
+// own.
 type traces struct {
 	tracer      trace.Tracer
 	propagators *propagators
@@ -63,7 +64,8 @@ func (t *traces) attemptOf(ctx context.Context) *attempt {
 	return a
 }
 
-// begin starts the span of an attempt. Its parent is a span that the message's context has, else the producer's, else the attempt before.
+// begin starts the span of an attempt. Its parent is a span that the message's context has, else the producer's, else
+// the attempt before.
 func (t *traces) begin(arrival retry.Arrival) context.Context {
 	from := t.originOf(arrival.Context, arrival.Message.Metadata, previousText(&arrival))
 	of := t.handlerOf(spanKey{arrival.Topic, arrival.Handler})
@@ -84,7 +86,8 @@ func (t *traces) describe(a *attempt, from *origin, arrival *retry.Arrival) {
 		attributes = append(attributes, semconv.MessagingMessageID(arrival.Message.UUID))
 	}
 	if arrival.Tier > 0 {
-		attributes = append(attributes, keyArrivedTier.String(arrival.Tier.String()), keyLateness.Int64(arrival.Lateness.Milliseconds()))
+		attributes = append(attributes, keyArrivedTier.String(arrival.Tier.String()),
+			keyLateness.Int64(arrival.Lateness.Milliseconds()))
 	}
 	a.span.SetAttributes(attributes...)
 	previous := from.previousAttempt()
@@ -114,7 +117,8 @@ func (t *traces) wait(from *origin, previous trace.SpanContext, arrival *retry.A
 		name += " " + arrival.Tier.String()
 		attributes = append(attributes, keyTier.String(arrival.Tier.String()))
 	}
-	_, span := t.tracer.Start(from.beside, name, trace.WithTimestamp(notAfter(arrival.Record.LastFailedAt, now)), trace.WithAttributes(attributes...))
+	_, span := t.tracer.Start(from.beside, name, trace.WithTimestamp(notAfter(arrival.Record.LastFailedAt, now)),
+		trace.WithAttributes(attributes...))
 	link(span, previous, "previous attempt")
 	span.End(trace.WithTimestamp(now))
 }
@@ -156,7 +160,8 @@ func lastRedrive(arrival *retry.Arrival) (retry.Redrive, bool) {
 	return history.Redrives[len(history.Redrives)-1], true
 }
 
-// previousText is the trace of the attempt before, as the failure record has it. A message that was redriven has it without a record.
+// previousText is the trace of the attempt before, as the failure record has it. A message that was redriven has it
+// without a record.
 func previousText(arrival *retry.Arrival) string {
 	if text := arrival.Record.Traceparent; text != "" {
 		return text
@@ -177,7 +182,8 @@ func (t *traces) event(e retry.Event) {
 		}
 	case e.Outcome == retry.Held:
 		if a.span.IsRecording() {
-			a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination.String()), semconv.ErrorTypeKey.String(typeOf(e.Err))))
+			a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination.String()),
+				semconv.ErrorTypeKey.String(typeOf(e.Err))))
 		}
 	default:
 		defer a.span.End()
@@ -217,7 +223,8 @@ func (t *traces) end(a *attempt, e *retry.Event) {
 
 // deadLetter makes a span of the copy that is now a dead letter. It has no duration.
 func (t *traces) deadLetter(ctx context.Context, e *retry.Event) {
-	_, span := t.tracer.Start(ctx, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(t.deadLetterAttributes(e)...))
+	_, span := t.tracer.Start(ctx, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(t.deadLetterAttributes(e)...))
 	span.End()
 }
 
@@ -225,7 +232,8 @@ func (t *traces) deadLetterAttributes(e *retry.Event) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{
 		semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("dead-letter"),
 		semconv.MessagingDestinationName(e.Destination.String()),
-		keyHandler.String(e.Handler), keyFailures.Int(e.Record.Failures), keyDeadReason.String(string(e.Record.DeadReason)),
+		keyHandler.String(e.Handler), keyFailures.Int(e.Record.Failures),
+		keyDeadReason.String(string(e.Record.DeadReason)),
 	}
 	if t.observed.System != "" {
 		attributes = append(attributes, semconv.MessagingSystemKey.String(t.observed.System))
@@ -239,7 +247,8 @@ func (t *traces) deadLetterAttributes(e *retry.Event) []attribute.KeyValue {
 // deadOnArrival makes the span of a message that became a dead letter without a call of its handler.
 func (t *traces) deadOnArrival(e *retry.Event) {
 	from := t.originOf(e.Context, e.Metadata(), e.Record.Traceparent)
-	_, span := t.tracer.Start(from.parent, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(t.deadLetterAttributes(e)...))
+	_, span := t.tracer.Start(from.parent, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(t.deadLetterAttributes(e)...))
 	defer span.End()
 	if span.IsRecording() {
 		link(span, from.producer, "producer")
@@ -297,8 +306,8 @@ func (t *traces) logFields(ctx context.Context) watermill.LogFields {
 // failure is what a span has of an error: never its own text, which the record has as far as the app allows it.
 type failure struct{ errorType, message, description string }
 
-// failureOf reads the failure of an event. The record of a message that is given back, or was settled by its handler, is not that of
-// this failure.
+// failureOf reads the failure of an event. The record of a message that is given back, or was settled by its handler,
+// is not that of this failure.
 func failureOf(e *retry.Event) failure {
 	switch e.Outcome {
 	case retry.Retried, retry.Snoozed, retry.DeadLettered, retry.Discarded:

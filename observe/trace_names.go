@@ -10,7 +10,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// The attributes of spans that OpenTelemetry's messaging semantic conventions do not have. docs/observability.md lists them.
+// The attributes of spans that OpenTelemetry's messaging semantic conventions do not have. docs/observability.md
+// lists them.
 const (
 	keyHandler        = attribute.Key("watermill.retry.handler")
 	keyFailuresBefore = attribute.Key("watermill.retry.failures_before")
@@ -69,8 +70,9 @@ func (t *traces) newHandler(key spanKey) *handlerSpans {
 		attributes = append(attributes, semconv.MessagingConsumerGroupName(group))
 	}
 	return &handlerSpans{
-		name:    "process " + key.topic,
-		options: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes...)},
+		name: "process " + key.topic,
+		options: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer),
+			trace.WithAttributes(attributes...)},
 	}
 }
 

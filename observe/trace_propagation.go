@@ -11,7 +11,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// MetadataCarrier is the metadata of a message as the carrier of a propagator, for apps that inject and extract by themselves:
+// MetadataCarrier is the metadata of a message as the carrier of a propagator, for apps that inject and extract by
+// themselves:
 //
 //	otel.GetTextMapPropagator().Inject(ctx, observe.MetadataCarrier(msg.Metadata))
 //
@@ -70,12 +71,13 @@ type origin struct {
 	parsed   bool
 }
 
-// originOf reads the producer's context. A span that the context already has is the parent of the attempt, because it is that of the
-// app's own middleware.
+// originOf reads the producer's context. A span that the context already has is the parent of the attempt, because it
+// is that of the app's own middleware.
 func (t *traces) originOf(ctx context.Context, metadata message.Metadata, previous string) origin {
 	outer := trace.SpanContextFromContext(ctx)
 	extracted := t.propagators.current().Extract(ctx, MetadataCarrier(metadata))
-	from := origin{parent: extracted, beside: extracted, producer: trace.SpanContextFromContext(extracted), text: previous}
+	from := origin{parent: extracted, beside: extracted, producer: trace.SpanContextFromContext(extracted),
+		text: previous}
 	if outer.IsValid() {
 		from.parent = ctx
 		if from.producer.Equal(outer) && !outer.IsRemote() { // the metadata have none
@@ -92,7 +94,8 @@ func (t *traces) originOf(ctx context.Context, metadata message.Metadata, previo
 	return from
 }
 
-// previousAttempt returns the span of the attempt before. Any publisher can write the text: what is not a traceparent is ignored.
+// previousAttempt returns the span of the attempt before. Any publisher can write the text: what is not a traceparent
+// is ignored.
 func (o *origin) previousAttempt() trace.SpanContext {
 	if !o.parsed {
 		o.parsed = true
@@ -118,9 +121,12 @@ func traceparentOf(span trace.SpanContext) string {
 	return carrier[traceparentKey]
 }
 
-// injected returns the metadata of a produced message with a context in it. A key that the handler has set stays: one with another value
-// than the inbound message has. The map is a copy, because handlers pass the inbound message's own on.
-func injected(propagator propagation.TextMapPropagator, ctx context.Context, metadata, inbound message.Metadata) message.Metadata {
+// injected returns the metadata of a produced message with a context in it. A key that the handler has set stays: one
+// with another value than the inbound message has. The map is a copy, because handlers pass the inbound message's own
+// on.
+func injected(
+	propagator propagation.TextMapPropagator, ctx context.Context, metadata, inbound message.Metadata,
+) message.Metadata {
 	carrier := MetadataCarrier{}
 	propagator.Inject(ctx, carrier)
 	with := make(message.Metadata, len(metadata)+len(carrier))

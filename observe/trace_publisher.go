@@ -13,36 +13,40 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Publisher returns a publisher that makes a span of kind producer, "send <topic>", for each message, and publishes a copy of the message
-// with the context of this span in its metadata. Neither the message nor its metadata change. The parent of the span is the one in the
-// message's context, else the one in its metadata. The spans of one call end when the call returns.
+// Publisher returns a publisher that makes a span of kind producer, "send <topic>", for each message, and publishes a
+// copy of the message with the context of this span in its metadata. Neither the message nor its metadata change. The
+// parent of the span is the one in the message's context, else the one in its metadata. The spans of one call end
+// when the call returns.
 //
 // Use it for the app's own messages:
 //
 //	publisher := observe.Publisher(rabbit.Publisher(), otel.GetTracerProvider())
 //
-// Only the Propagator of the first Config is used. The messages that handlers return have the context of their attempt without this
-// publisher. Where tracers is nil, the publisher itself is returned. The result is as safe for concurrent use as the publisher is, and its
-// Close closes the publisher.
+// Only the Propagator of the first Config is used. The messages that handlers return have the context of their
+// attempt without this publisher. Where tracers is nil, the publisher itself is returned. The result is as safe for
+// concurrent use as the publisher is, and its Close closes the publisher.
 func Publisher(publisher message.Publisher, tracers trace.TracerProvider, config ...Config) message.Publisher {
 	if tracers == nil {
 		return publisher
 	}
-	t := &traces{tracer: newTracer(tracers), propagators: &propagators{}, observed: retry.Observed{System: systemOf(publisher)}}
+	t := &traces{tracer: newTracer(tracers), propagators: &propagators{},
+		observed: retry.Observed{System: systemOf(publisher)}}
 	if len(config) > 0 {
 		t.propagators.configured = config[0].Propagator
 	}
 	return tracedPublisher{publisher, t}
 }
 
-// systemOf returns the backend of a publisher as OpenTelemetry names it, or its Go type where OpenTelemetry has no name.
+// systemOf returns the backend of a publisher as OpenTelemetry names it, or its Go type where OpenTelemetry has no
+// name.
 func systemOf(publisher message.Publisher) string {
 	name := fmt.Sprintf("%T", publisher)
 	of := reflect.TypeOf(publisher)
 	if of != nil && of.Kind() == reflect.Pointer {
 		of = of.Elem()
 	}
-	if of != nil && (strings.Contains(of.PkgPath(), "watermill-retry/rabbitmq") || strings.Contains(of.PkgPath(), "watermill-amqp")) {
+	if of != nil && (strings.Contains(of.PkgPath(), "watermill-retry/rabbitmq") ||
+		strings.Contains(of.PkgPath(), "watermill-amqp")) {
 		return semconv.MessagingSystemRabbitMQ.Value.AsString()
 	}
 	return name
@@ -68,10 +72,12 @@ func (p tracedPublisher) Publish(topic string, messages ...*message.Message) err
 			continue // the publisher decides what it does with nil
 		}
 		from := p.traces.originOf(msg.Context(), msg.Metadata, "")
-		ctx, span := p.traces.tracer.Start(from.parent, "send "+topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
-			semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("send"), semconv.MessagingDestinationName(topic),
-			semconv.MessagingSystemKey.String(p.traces.observed.System), semconv.MessagingMessageID(msg.UUID),
-		))
+		ctx, span := p.traces.tracer.Start(from.parent, "send "+topic, trace.WithSpanKind(trace.SpanKindProducer),
+			trace.WithAttributes(
+				semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("send"),
+				semconv.MessagingDestinationName(topic),
+				semconv.MessagingSystemKey.String(p.traces.observed.System), semconv.MessagingMessageID(msg.UUID),
+			))
 		spans = append(spans, span)
 		sent := msg.Copy()
 		sent.SetContext(ctx)

@@ -19,8 +19,8 @@ type Flights struct {
 // NewFlights returns flights of at most so many letters.
 func NewFlights(most int) *Flights { return &Flights{places: make(chan struct{}, most)} }
 
-// Run calls send when there is room for a body of this size, in a goroutine where several may fly. It returns the error of a context that
-// ends before.
+// Run calls send when there is room for a body of this size, in a goroutine where several may fly. It returns the
+// error of a context that ends before.
 func (f *Flights) Run(ctx context.Context, size int, send func()) error {
 	if cap(f.places) == 1 {
 		send()

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// batchLetters and batchBytes are how many letters a discard exports before it removes them, and the size of their bodies.
+	// batchLetters and batchBytes are how many letters a discard exports before it removes them, and the size of
+	// their bodies.
 	batchLetters = 256
 	batchBytes   = 8 << 20
 )
@@ -91,7 +92,8 @@ func (r *Run) limitReached(batched int) bool {
 	return r.Removed()+batched >= limit
 }
 
-// selects reports whether the filter selects a letter. A letter that it does not select, or that a dry run counts, is kept.
+// selects reports whether the filter selects a letter. A letter that it does not select, or that a dry run counts, is
+// kept.
 func (r *Run) selects(ctx context.Context, item Item) (bool, error) {
 	if !r.Options.Filter.Match(item.Letter(), time.Now()) {
 		r.Change(func(s *letters.Summary) { s.Other++ })

@@ -24,7 +24,8 @@ const (
 // isCanary reports whether the letters that are sent now are watched.
 func (r *Run) isCanary() bool { return r.Options.Canary > 0 && !r.lived && !r.Options.DryRun }
 
-// watchCanary watches the canary when so many of its letters were sent. It waits for the letters in flight if they decide.
+// watchCanary watches the canary when so many of its letters were sent. It waits for the letters in flight if they
+// decide.
 func (r *Run) watchCanary(ctx context.Context, s Source, letterCount int) error {
 	if !r.isCanary() {
 		return nil
@@ -50,7 +51,8 @@ func (r *Run) watch(ctx context.Context, s Source) error {
 		return err
 	}
 	wait := cmp.Or(r.Options.CanaryWait, watchFor(r.canary))
-	if r.lives.IsZero() { // after a lost connection the rest is enough: the broker closes a channel that has letters for too long
+	// after a lost connection the rest is enough: the broker closes a channel that has letters for too long
+	if r.lives.IsZero() {
 		r.lives = time.Now().Add(wait)
 	}
 	r.enter(letters.Watching, r.lives)
@@ -75,7 +77,8 @@ func (r *Run) watch(ctx context.Context, s Source) error {
 	return nil
 }
 
-// watchFor is how long a canary is watched by default: as long as its letters took to die the last time, plus 5% and 10 seconds.
+// watchFor is how long a canary is watched by default: as long as its letters took to die the last time, plus 5% and
+// 10 seconds.
 func watchFor(canary []*letters.Letter) time.Duration {
 	var longest time.Duration
 	for _, l := range canary {

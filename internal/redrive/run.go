@@ -1,5 +1,5 @@
-// Package redrive is the engine of every redrive and discard: it decides about each letter, sends a canary first, keeps to the rate and
-// the limit, and counts. A backend gives it the letters as a Source.
+// Package redrive is the engine of every redrive and discard: it decides about each letter, sends a canary first,
+// keeps to the rate and the limit, and counts. A backend gives it the letters as a Source.
 package redrive
 
 import (
@@ -21,7 +21,8 @@ import (
 type Source interface {
 	// Next returns the next letter, or nil when all were seen.
 	Next(ctx context.Context) (Item, error)
-	// Redead returns how many letters of the run have died again. It may return the last count where fewer than enough can have died since.
+	// Redead returns how many letters of the run have died again. It may return the last count where fewer than
+	// enough can have died since.
 	Redead(ctx context.Context, enough int) (int, error)
 	// Settle waits until the removals so far cannot be undone.
 	Settle() error
@@ -34,10 +35,12 @@ type Item interface {
 	Keep(ctx context.Context) error
 	// Target is where Send sends the letter. It may be empty.
 	Target() string
-	// Find returns an error that wraps letters.ErrNoTarget where the target does not exist. Any other error ends the run.
+	// Find returns an error that wraps letters.ErrNoTarget where the target does not exist. Any other error ends the
+	// run.
 	Find(ctx context.Context) error
-	// Send publishes the letter and removes it. A payload that is not nil replaces its own. doubtful counts the sends without a confirm.
-	// A letter whose error wraps letters.ErrNoTarget or Stays stays, and the run goes on. Any other error ends the run.
+	// Send publishes the letter and removes it. A payload that is not nil replaces its own. doubtful counts the sends
+	// without a confirm. A letter whose error wraps letters.ErrNoTarget or Stays stays, and the run goes on. Any
+	// other error ends the run.
 	Send(ctx context.Context, payload []byte) (doubtful int, err error)
 	// AppendLine appends the letter as a line of JSON.
 	AppendLine(b []byte) ([]byte, error)
@@ -87,8 +90,9 @@ type Run struct {
 func New(options letters.Redrive, inFlight int) *Run {
 	options.By = cmp.Or(options.By, lettertext.UserAtHost())
 	return &Run{
-		ID: rand.Text()[:12], Options: options, begun: time.Now(), phase: letters.Looking, flights: NewFlights(inFlight),
-		failed: make(chan error, 1), gone: map[string]error{},
+		ID: rand.Text()[:12], Options: options, begun: time.Now(), phase: letters.Looking,
+		flights: NewFlights(inFlight),
+		failed:  make(chan error, 1), gone: map[string]error{},
 	}
 }
 
@@ -227,7 +231,8 @@ func (r *Run) Missing(letterCount int) (others int) {
 	return others
 }
 
-// Finish ends the run, and returns its summary and all its errors. whole: all letters were seen, and others were taken away meanwhile.
+// Finish ends the run, and returns its summary and all its errors. whole: all letters were seen, and others were
+// taken away meanwhile.
 func (r *Run) Finish(err error, whole bool) (letters.Summary, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

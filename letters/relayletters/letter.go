@@ -40,8 +40,8 @@ func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
 	return letter
 }
 
-// target returns the return topic of a handler. It is empty where the dead letters of that handler are on another topic: every publisher
-// can write a handler's name.
+// target returns the return topic of a handler. It is empty where the dead letters of that handler are on another
+// topic: every publisher can write a handler's name.
 func (s *Store) target(topic, handler string) string {
 	if handler == "" {
 		return ""
@@ -65,7 +65,8 @@ func ownMetadata(all message.Metadata) message.Metadata {
 	return own
 }
 
-// fresh returns the message of a letter as it is published again: with its history, and without its record but the trace.
+// fresh returns the message of a letter as it is published again: with its history, and without its record but the
+// trace.
 func fresh(msg *message.Message, letter *letters.Letter, entry retry.Redrive) *message.Message {
 	again := letters.Fresh(msg)
 	delete(again.Metadata, relay.HopKey)

@@ -14,7 +14,8 @@ import (
 // changeTimeout is how long a publish or a removal may take. Both go on after the end of the call's context.
 const changeTimeout = 10 * time.Second
 
-var errNoExport = errors.New("Discard.Export is set, and the dead letters of a relay have no export: remove it, and write down what Browse returns")
+var errNoExport = errors.New("Discard.Export is set, and the dead letters of a relay have no export: remove it, " +
+	"and write down what Browse returns")
 
 // Redrive implements letters.Store.
 func (s *Store) Redrive(ctx context.Context, topic string, options letters.Redrive) (letters.Summary, error) {
@@ -74,7 +75,8 @@ type source struct {
 	whole bool     // all letters were returned
 }
 
-// Next implements redrive.Source. It reads the letters of a second at once, because another reader can take them away meanwhile.
+// Next implements redrive.Source. It reads the letters of a second at once, because another reader can take them away
+// meanwhile.
 func (s *source) Next(ctx context.Context) (redrive.Item, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -97,7 +99,8 @@ func (s *source) Next(ctx context.Context) (redrive.Item, error) {
 	return &item{source: s, Stored: stored, letter: s.store.letter(s.topic, stored.Message)}, nil
 }
 
-// Redead implements redrive.Source. These letters are behind the end of the topic. Those that were read may be gone when it returns.
+// Redead implements redrive.Source. These letters are behind the end of the topic. Those that were read may be gone
+// when it returns.
 func (s *source) Redead(ctx context.Context, _ int) (int, error) {
 	s.found = nil
 	redead := 0
@@ -133,12 +136,14 @@ func (i *item) AppendLine(b []byte) ([]byte, error) { return b, errNoExport }
 func (i *item) Find(ctx context.Context) error {
 	target := i.Target()
 	if target == "" {
-		return fmt.Errorf("letter %q names no handler of this topic, so it and its like stay: set Redrive.To to a topic: %w",
+		return fmt.Errorf("letter %q names no handler of this topic, so it and its like stay: set Redrive.To to a "+
+			"topic: %w",
 			i.letter.ID, letters.ErrNoTarget)
 	}
 	has, err := i.store.config.Reader.HasHandler(ctx, target)
 	if err == nil && !has {
-		err = fmt.Errorf("no handler has subscribed to topic %q, so letter %q and its like stay: start the app of that handler: %w",
+		err = fmt.Errorf("no handler has subscribed to topic %q, so letter %q and its like stay: start the app of "+
+			"that handler: %w",
 			target, i.letter.ID, letters.ErrNoTarget)
 	}
 	return err
@@ -156,21 +161,24 @@ func (i *item) Send(ctx context.Context, payload []byte) (doubtful int, err erro
 		return 1, fmt.Errorf("cannot publish letter %q to topic %q; the letter stays: %w", i.letter.ID, target, err)
 	}
 	if err := i.Remove(ctx); err != nil {
-		return 1, fmt.Errorf("letter %q was published to topic %q, but it stays, so another redrive publishes it again: %w",
+		return 1, fmt.Errorf("letter %q was published to topic %q, but it stays, so another redrive publishes it "+
+			"again: %w",
 			i.letter.ID, target, err)
 	}
 	return 0, nil
 }
 
 func (i *item) Remove(ctx context.Context) error {
-	err := change(ctx, func(ctx context.Context) error { return i.store.config.Reader.Remove(ctx, i.topic, i.Position) })
+	err := change(ctx,
+		func(ctx context.Context) error { return i.store.config.Reader.Remove(ctx, i.topic, i.Position) })
 	if err != nil {
 		return fmt.Errorf("cannot remove letter %q from topic %q: %w", i.letter.ID, i.topic, err)
 	}
 	return nil
 }
 
-// change runs a publish or a removal. It goes on after the end of the call's context, because half of the two is a duplicate.
+// change runs a publish or a removal. It goes on after the end of the call's context, because half of the two is a
+// duplicate.
 func change(ctx context.Context, do func(context.Context) error) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()

@@ -17,8 +17,8 @@ import (
 
 // Config configures Open. The Publisher and the Reader then belong to the Store, which closes them.
 type Config struct {
-	// Publisher publishes to return topics. Required. As relay.Config.Publisher, it must return nil only when the backend has stored the
-	// message, and should obey the deadline of the message's context.
+	// Publisher publishes to return topics. Required. As relay.Config.Publisher, it must return nil only when the
+	// backend has stored the message, and should obey the deadline of the message's context.
 	Publisher message.Publisher
 
 	// Reader reads the dead-letter topics. Required.
@@ -36,29 +36,34 @@ func (c Config) Validate() error {
 		faults = append(faults, errors.New("Publisher is nil: set the publisher of the return topics"))
 	}
 	if c.Reader == nil {
-		faults = append(faults, errors.New("Reader is nil: set what reads the backend's topics; the folder backends has it for several"))
+		faults = append(faults, errors.New("Reader is nil: set what reads the backend's topics; the folder "+
+			"backends has it for several"))
 	}
 	return errors.Join(faults...)
 }
 
-// Reader reads the topics of a backend without a consumer group, and removes single messages from them. A Subscriber can do neither: it
-// gets a message only once, and a message that it does not acknowledge stops those behind it. Its methods are safe for concurrent use.
+// Reader reads the topics of a backend without a consumer group, and removes single messages from them. A Subscriber
+// can do neither: it gets a message only once, and a message that it does not acknowledge stops those behind it. Its
+// methods are safe for concurrent use.
 type Reader interface {
 	// End returns the end of a topic. A topic that does not exist is letters.ErrNoQueue.
 	End(ctx context.Context, topic string) (End, error)
 
-	// Read returns the first messages between two positions, the oldest first and at most limit, and removes none. The message at after
-	// is not among them, the one at until is. An empty after is the start of the topic, an empty until its present end.
+	// Read returns the first messages between two positions, the oldest first and at most limit, and removes none.
+	// The message at after is not among them, the one at until is. An empty after is the start of the topic, an empty
+	// until its present end.
 	Read(ctx context.Context, topic, after, until string, limit int) ([]Stored, error)
 
 	// Remove removes the message at a position. One that is gone is no error.
 	Remove(ctx context.Context, topic, position string) error
 
-	// HasHandler reports whether a handler has subscribed to a topic: what is published to it then waits for that handler.
+	// HasHandler reports whether a handler has subscribed to a topic: what is published to it then waits for that
+	// handler.
 	HasHandler(ctx context.Context, topic string) (bool, error)
 
-	// Lock lets one call at a time change a topic. Where another has the lock, the error is letters.ErrBusy. The context that Lock returns
-	// ends when the lock is lost. The function gives the lock back. A backend that has no locks returns ctx.
+	// Lock lets one call at a time change a topic. Where another has the lock, the error is letters.ErrBusy. The
+	// context that Lock returns ends when the lock is lost. The function gives the lock back. A backend that has no
+	// locks returns ctx.
 	Lock(ctx context.Context, topic string) (context.Context, func(), error)
 
 	// Close closes the connections.
@@ -77,16 +82,17 @@ type Stored struct {
 	Message  *message.Message
 }
 
-// Store is the dead letters of a relay. A letter is there until it is redriven or discarded, whatever consumer groups have read it; on a
-// backend that deletes what is acknowledged, a reader that acknowledges a letter removes it. It is safe for concurrent use.
+// Store is the dead letters of a relay. A letter is there until it is redriven or discarded, whatever consumer groups
+// have read it; on a backend that deletes what is acknowledged, a reader that acknowledges a letter removes it. It is
+// safe for concurrent use.
 //
 // Browse keeps the letters away from nothing. It returns those that were there when the loop began.
 //
-// Redrive publishes each letter to the return topic of the handler that failed, waits until the publisher has returned nil, and then
-// removes the letter. Other handlers and consumer groups of the original topic do not receive it. One letter is in flight: a process that
-// dies can cause one duplicate, and loses nothing. The letters that are not selected stay as they are, in their order. A letter whose
-// return topic has no handler stays, and the error is letters.ErrNoTarget. If the publisher or the backend returns an error, Redrive ends
-// with that error.
+// Redrive publishes each letter to the return topic of the handler that failed, waits until the publisher has
+// returned nil, and then removes the letter. Other handlers and consumer groups of the original topic do not receive
+// it. One letter is in flight: a process that dies can cause one duplicate, and loses nothing. The letters that are
+// not selected stay as they are, in their order. A letter whose return topic has no handler stays, and the error is
+// letters.ErrNoTarget. If the publisher or the backend returns an error, Redrive ends with that error.
 //
 // Discard refuses Discard.Export.
 type Store struct {
@@ -111,8 +117,8 @@ func Open(config Config) (*Store, error) {
 	return s, nil
 }
 
-// TopicOf returns the dead-letter topic of a handler, by default "<Prefix>.dead.<handler>". The letters of relay.UnknownHandler are those
-// of messages that named no handler.
+// TopicOf returns the dead-letter topic of a handler, by default "<Prefix>.dead.<handler>". The letters of
+// relay.UnknownHandler are those of messages that named no handler.
 func (s *Store) TopicOf(handler string) (string, error) {
 	return s.topic(relay.DeadLetterTopic, handler)
 }
@@ -204,8 +210,8 @@ func (s *Store) begin() error {
 	return nil
 }
 
-// Close ends all calls. It waits for those of Redrive and Discard, so do not call it from their functions. Then it closes the Reader and
-// the Publisher. A second Close does nothing.
+// Close ends all calls. It waits for those of Redrive and Discard, so do not call it from their functions. Then it
+// closes the Reader and the Publisher. A second Close does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	ended := s.ended

@@ -16,15 +16,16 @@ import (
 
 // Config configures Open. Only URI is required.
 type Config struct {
-	// URI is the broker's address: amqp:// or amqps://. Errors and log lines contain its host, port and virtual host, and never the rest.
+	// URI is the broker's address: amqp:// or amqps://. Errors and log lines contain its host, port and virtual host,
+	// and never the rest.
 	URI string
 
 	// AMQP and TLS are as in publisher.ConnectionConfig.
 	AMQP *amqp091.Config
 	TLS  *tls.Config
 
-	// Prefix is that of the apps (BuilderConfig.Prefix). It names the orphans and the exchange that they go back through. The default
-	// is "retry".
+	// Prefix is that of the apps (BuilderConfig.Prefix). It names the orphans and the exchange that they go back
+	// through. The default is "retry".
 	Prefix string
 
 	// Management is the address of the management API, such as http://host:15672. Without user and password
@@ -32,12 +33,13 @@ type Config struct {
 	// itself, and other methods to know the delivery limit of a queue. The default is none.
 	Management string
 
-	// AnyLimit also reads queues whose letters can be lost by that: those with a delivery limit below 5, and those whose
-	// limit can be reached where the user may not replace a letter by a copy. The default is to refuse both.
+	// AnyLimit also reads queues whose letters can be lost by that: those with a delivery limit below 5, and those
+	// whose limit can be reached where the user may not replace a letter by a copy. The default is to refuse both.
 	AnyLimit bool
 
-	// Marshal is that of the app's own marshaler. A redrive needs it only for letters with the header retry_marshal_error, which that
-	// marshaler could not marshal when they died. The default is none: such letters stay, and the redrive returns an error.
+	// Marshal is that of the app's own marshaler. A redrive needs it only for letters with the header
+	// retry_marshal_error, which that marshaler could not marshal when they died. The default is none: such letters
+	// stay, and the redrive returns an error.
 	Marshal func(*message.Message) (amqp091.Publishing, error)
 }
 

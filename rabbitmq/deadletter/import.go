@@ -27,9 +27,9 @@ type Import struct {
 	Progress func(letters.Progress)
 }
 
-// Import puts the letters that Export wrote back into their queues, each confirmed: every byte, property and header is as before. The
-// queues must exist. At a line that it cannot read, or a letter that it cannot publish, it ends with an error that has the number of the
-// line: the letters of the lines before are imported.
+// Import puts the letters that Export wrote back into their queues, each confirmed: every byte, property and header
+// is as before. The queues must exist. At a line that it cannot read, or a letter that it cannot publish, it ends
+// with an error that has the number of the line: the letters of the lines before are imported.
 func (s *Store) Import(ctx context.Context, from io.Reader, options Import) (letters.Summary, error) {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {
@@ -123,9 +123,9 @@ func (s *sender) put(ctx context.Context, prefix naming.Prefix, l line) error {
 	return err
 }
 
-// putAll publishes letters of one queue in their order, and returns the error of each. A letter that is larger than any
-// that the broker has taken goes alone: where the broker refuses it, it closes the channel, and what is in flight on it
-// is sent twice.
+// putAll publishes letters of one queue in their order, and returns the error of each. A letter that is larger than
+// any that the broker has taken goes alone: where the broker refuses it, it closes the channel, and what is in flight
+// on it is sent twice.
 func (s *sender) putAll(ctx context.Context, prefix naming.Prefix, lines []line) []error {
 	failed := make([]error, 0, len(lines))
 	for rest := lines; len(rest) > 0; rest = lines[len(failed):] {
@@ -158,8 +158,8 @@ func (s *sender) putBatch(ctx context.Context, prefix naming.Prefix, to destinat
 	return failed
 }
 
-// destination returns where a letter goes: through the exchange that it came from, because the library's reader of dead
-// letters restores the properties of those only. The key of an orphan says where it goes back to.
+// destination returns where a letter goes: through the exchange that it came from, because the library's reader of
+// dead letters restores the properties of those only. The key of an orphan says where it goes back to.
 func (l line) destination(prefix naming.Prefix) destination {
 	work := naming.WorkQueueOf(l.Queue)
 	switch {

@@ -21,8 +21,9 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// read returns the letter of a delivery from a queue. The name of the queue decides the target of a letter, and for an orphan the routing
-// key, because any publisher can write headers. Only the letters of a PoisonQueue name their target themselves: nothing else does.
+// read returns the letter of a delivery from a queue. The name of the queue decides the target of a letter, and for
+// an orphan the routing key, because any publisher can write headers. Only the letters of a PoisonQueue name their
+// target themselves: nothing else does.
 func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Letter {
 	record := headers.RecordOf(d.Headers)
 	l := &letters.Letter{Queue: queue, Payload: d.Body}
@@ -73,8 +74,8 @@ func original(d *amqp091.Delivery, prefix naming.Prefix) amqp091.Delivery {
 	return headers.Original(d, ours && !byBroker)
 }
 
-// targetOfOrphan returns the work queue of a routing key <tier>.<queue>, or "" where the orphan has lost it: its copy was published to the
-// queue of the orphans by name.
+// targetOfOrphan returns the work queue of a routing key <tier>.<queue>, or "" where the orphan has lost it: its copy
+// was published to the queue of the orphans by name.
 func targetOfOrphan(key, orphans string) string {
 	if key == orphans {
 		return ""
@@ -112,13 +113,16 @@ func readApp(l *letters.Letter, app amqp091.Table) {
 }
 
 // properties returns those that the message was first published with.
-func properties(d, was *amqp091.Delivery, l *letters.Letter, death amqp091.Table, prefix naming.Prefix) map[string]string {
+func properties(
+	d, was *amqp091.Delivery, l *letters.Letter, death amqp091.Table, prefix naming.Prefix,
+) map[string]string {
 	exchange, key := was.Exchange, was.RoutingKey
 	if exchange == "" {
 		exchange, key = published(d, l, death, prefix)
 	}
 	named := map[string]string{
-		"content_type": d.ContentType, "content_encoding": d.ContentEncoding, "correlation_id": d.CorrelationId, "reply_to": was.ReplyTo,
+		"content_type": d.ContentType, "content_encoding": d.ContentEncoding, "correlation_id": d.CorrelationId,
+		"reply_to":   was.ReplyTo,
 		"expiration": d.Expiration, "message_id": d.MessageId, "type": d.Type, "app_id": d.AppId,
 		"user_id": was.UserId, "exchange": exchange, "routing_key": key,
 	}
@@ -136,7 +140,9 @@ func properties(d, was *amqp091.Delivery, l *letters.Letter, death amqp091.Table
 }
 
 // published returns the exchange and routing key that a message without headers of them was first published with.
-func published(d *amqp091.Delivery, l *letters.Letter, death amqp091.Table, prefix naming.Prefix) (exchange, key string) {
+func published(
+	d *amqp091.Delivery, l *letters.Letter, death amqp091.Table, prefix naming.Prefix,
+) (exchange, key string) {
 	switch l.Kind {
 	case letters.Library, letters.Orphan: // the middleware leaves them out for the default exchange
 		return "", l.Target
@@ -153,7 +159,8 @@ func published(d *amqp091.Delivery, l *letters.Letter, death amqp091.Table, pref
 	return d.Exchange, d.RoutingKey
 }
 
-// id returns the UUID, or else the message-id, or else a hash of what stays the same while the message dies again and again.
+// id returns the UUID, or else the message-id, or else a hash of what stays the same while the message dies again and
+// again.
 func id(d *amqp091.Delivery, l *letters.Letter) string {
 	uuid, _ := d.Headers[publisher.UUIDHeader].(string)
 	if id := cmp.Or(uuid, d.MessageId); id != "" {

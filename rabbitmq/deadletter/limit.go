@@ -36,21 +36,21 @@ const (
 	defaultLimit limit = 20
 	// lowestLimit is the lowest one of a queue that is looked at without Config.AnyLimit.
 	lowestLimit limit = 5
-	// limitMargin is how many deliveries before the limit a letter is replaced by a copy. Each lost connection takes one
-	// of them.
+	// limitMargin is how many deliveries before the limit a letter is replaced by a copy. Each lost connection takes
+	// one of them.
 	limitMargin limit = lowestLimit - 1
 	// farLimit is a limit that is not reached by hand. Queues of the library have a million.
 	farLimit limit = 100_000
 
-	// stateWithin is how long the management API may take until it states the policies of a queue, and statePause is how
-	// often it is asked.
+	// stateWithin is how long the management API may take until it states the policies of a queue, and statePause is
+	// how often it is asked.
 	stateWithin = 20 * time.Second
 	statePause  = time.Second
 )
 
-// limitOf returns the delivery limit of a quorum queue from its argument and that of its policies. Either is nil where
-// it is not set. known is false where the policies are not known; then the argument decides only where no policy can
-// change the answer.
+// limitOf returns the delivery limit of a quorum queue from its argument and that of its policies. Either is nil
+// where it is not set. known is false where the policies are not known; then the argument decides only where no
+// policy can change the answer.
 func limitOf(version string, argument, policy *int64, known bool) limit {
 	old := isOld(version)
 	lowest := argument
@@ -83,8 +83,8 @@ func limitOf(version string, argument, policy *int64, known bool) limit {
 // delivery at all.
 func isOld(version string) bool { return strings.HasPrefix(version, "3.") }
 
-// replacedAt returns the count of deliveries from which on a letter is replaced by a copy. An unknown limit can be any
-// but 0: its letters are given back once.
+// replacedAt returns the count of deliveries from which on a letter is replaced by a copy. An unknown limit can be
+// any but 0: its letters are given back once.
 func (l limit) replacedAt() int64 {
 	if l == unknown {
 		l = lowestLimit
@@ -103,9 +103,9 @@ func (l limit) barren() int {
 	return int(limitMargin)
 }
 
-// findLimit finds the delivery limit of the queue, and returns an error where a look could cost letters. The management
-// API states the policies of a queue only some seconds after it was declared: findLimit waits for that where they
-// decide.
+// findLimit finds the delivery limit of the queue, and returns an error where a look could cost letters. The
+// management API states the policies of a queue only some seconds after it was declared: findLimit waits for that
+// where they decide.
 func (l *look) findLimit(ctx context.Context) error {
 	for until := time.Now().Add(stateWithin); ; {
 		young, err := l.askLimit(ctx)
@@ -132,7 +132,8 @@ func (l *look) askLimit(ctx context.Context) (young bool, err error) {
 		return false, err
 	}
 	if set.AutoDelete {
-		return false, fmt.Errorf("the queue %q is an auto-delete queue: RabbitMQ deletes it, with its letters, when a "+
+		return false, fmt.Errorf("the queue %q is an auto-delete queue: RabbitMQ deletes it, with its letters, "+
+			"when a "+
 			"consumer ends that has looked at it; bind a queue that stays in its place", l.queue)
 	}
 	if set.Type != "" && set.Type != string(topology.Quorum) {
@@ -145,9 +146,12 @@ func (l *look) askLimit(ctx context.Context) (young bool, err error) {
 	}
 	l.limit = limitOf(version, own, policy, set.Policy != nil)
 	if l.limit != unknown && l.limit < lowestLimit && !s.config.AnyLimit {
-		return false, fmt.Errorf("the queue %q is not read: %s, and RabbitMQ %s drops a letter that is given back more "+
-			"often, or dead-letters it. The limit must be at least %d. Raise it where a policy sets it. An argument of a queue "+
-			"cannot be changed: redrive the letters, or export and discard them. To do that at the risk of losing some, set "+
+		return false, fmt.Errorf("the queue %q is not read: %s, and RabbitMQ %s drops a letter that is given back "+
+			"more "+
+			"often, or dead-letters it. The limit must be at least %d. Raise it where a policy sets it. An "+
+			"argument of a queue "+
+			"cannot be changed: redrive the letters, or export and discard them. To do that at the risk of losing "+
+			"some, set "+
 			"Config.AnyLimit (wmretry: --any-limit)", l.queue, limitText(own, policy), version, lowestLimit)
 	}
 	if l.limit.far() || !workqueue.CountsRequeues(version) || s.config.AnyLimit {
@@ -191,7 +195,9 @@ func number(arguments map[string]any, key string) *int64 {
 
 // settings returns what is known of a queue. Without the management API that is nothing, but before RabbitMQ 4.0 its
 // arguments, where the user may declare it: with a limit of -1 the first look would drop all letters.
-func (s *Store) settings(ctx context.Context, connection *dial.Connection, queue string) (management.Settings, error) {
+func (s *Store) settings(
+	ctx context.Context, connection *dial.Connection, queue string,
+) (management.Settings, error) {
 	var cause error
 	if s.config.Management != "" {
 		client, err := s.managementClient()
@@ -227,19 +233,22 @@ func (s *Store) settings(ctx context.Context, connection *dial.Connection, queue
 	return set, nil
 }
 
-// mayReplace returns an error where letters cannot be replaced by copies. It asks before the first letter is delivered,
-// because that counts.
+// mayReplace returns an error where letters cannot be replaced by copies. It asks before the first letter is
+// delivered, because that counts.
 func (l *look) mayReplace(ctx context.Context) error {
-	const instead = "Or set Config.Management (wmretry: --management), if the queue has a limit that is never reached. " +
+	const instead = "Or set Config.Management (wmretry: --management), if the queue has a limit that is never " +
+		"reached. " +
 		"To read the letters at the risk of losing some, set Config.AnyLimit (wmretry: --any-limit)"
 	to, err := l.tryCopy(ctx)
 	switch version := l.connection.Version(); {
 	case refusal.IsCode(err, amqp091.AccessRefused):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and the user may not replace a "+
+		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and the user may not "+
+			"replace a "+
 			"letter by a copy. Give the user the permission to write to the exchange %q. %s: %w",
 			l.queue, l.limit, version, cmp.Or(to.exchange, "amq.default"), instead, err)
 	case errors.Is(err, publisher.ErrBlocked):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers because of "+
+		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers "+
+			"because of "+
 			"a memory or disk alarm, so no letter can be replaced by a copy. Wait until the alarm has ended. %s: %w",
 			l.queue, l.limit, version, instead, err)
 	}
@@ -249,8 +258,8 @@ func (l *look) mayReplace(ctx context.Context) error {
 // tryCopy publishes a copy, and takes it back: the broker checks the permission when it gets a message, and a
 // transaction that is rolled back publishes none. It returns publisher.ErrBlocked in an alarm of the broker.
 func (l *look) tryCopy(ctx context.Context) (to destination, err error) {
-	// A connection of its own: a broker that blocks publishers would block the acknowledgements, too. Until its alarm ends
-	// the broker answers nothing.
+	// A connection of its own: a broker that blocks publishers would block the acknowledgements, too. Until its alarm
+	// ends the broker answers nothing.
 	connection, err := l.store.dial.Connect(ctx, connectionName, writeTimeout)
 	if err != nil {
 		return to, notConnected(err)
@@ -342,8 +351,8 @@ func (l *look) keep(ctx context.Context, d *amqp091.Delivery) error {
 	return l.replace(ctx)
 }
 
-// replace publishes the copies of letters that are kept, in their order, and removes the letters. A letter that cannot
-// be replaced stays, and the look goes on: see look.stays.
+// replace publishes the copies of letters that are kept, in their order, and removes the letters. A letter that
+// cannot be replaced stays, and the look goes on: see look.stays.
 func (l *look) replace(ctx context.Context) error {
 	kept := l.kept
 	l.kept, l.keptSize = nil, 0
@@ -385,8 +394,10 @@ func (l *look) replace(ctx context.Context) error {
 // stay keeps the error of the first letter that stays without a copy.
 func (l *look) stay(d *amqp091.Delivery, err error) {
 	if l.stays == nil {
-		l.stays = fmt.Errorf("letter %q in %q was delivered %d times, and cannot be replaced by a copy, so it stays. Do not "+
-			"look at the queue again before this is repaired: RabbitMQ drops the letter at the delivery limit of the queue: %w",
+		l.stays = fmt.Errorf("letter %q in %q was delivered %d times, and cannot be replaced by a copy, so it "+
+			"stays. Do not "+
+			"look at the queue again before this is repaired: RabbitMQ drops the letter at the delivery limit of "+
+			"the queue: %w",
 			read(d, l.queue, l.store.prefix).ID, l.queue, redelivery.Failed(d.Headers), err)
 	}
 }

@@ -62,7 +62,8 @@ func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error
 		properties["timestamp"] = p.Timestamp.Unix()
 	}
 	line, err := json.Marshal(exported{
-		ID: l.ID, Queue: encodeText(l.Queue), Target: l.Target, Kind: l.Kind, Record: l.Record, Exchange: encodeText(d.Exchange),
+		ID: l.ID, Queue: encodeText(l.Queue), Target: l.Target, Kind: l.Kind, Record: l.Record,
+		Exchange:   encodeText(d.Exchange),
 		RoutingKey: encodeText(d.RoutingKey), Properties: properties, Headers: table,
 		Body: append([]byte{}, d.Body...), // an empty one is no null
 		Text: readable(d.Body),
@@ -89,8 +90,10 @@ func readable(body []byte) string {
 // texts returns the properties that are texts, by their names.
 func texts(p *amqp091.Publishing) map[string]*string {
 	return map[string]*string{
-		"content_type": &p.ContentType, "content_encoding": &p.ContentEncoding, "correlation_id": &p.CorrelationId, "reply_to": &p.ReplyTo,
-		"expiration": &p.Expiration, "message_id": &p.MessageId, "type": &p.Type, "user_id": &p.UserId, "app_id": &p.AppId,
+		"content_type": &p.ContentType, "content_encoding": &p.ContentEncoding, "correlation_id": &p.CorrelationId,
+		"reply_to":   &p.ReplyTo,
+		"expiration": &p.Expiration, "message_id": &p.MessageId, "type": &p.Type, "user_id": &p.UserId,
+		"app_id": &p.AppId,
 	}
 }
 
@@ -100,8 +103,8 @@ type line struct {
 	Publishing                  amqp091.Publishing
 }
 
-// parseLine reads what appendLine wrote. It refuses what is no such line, and what RabbitMQ would answer by closing the channel or the
-// connection. Its errors name the field.
+// parseLine reads what appendLine wrote. It refuses what is no such line, and what RabbitMQ would answer by closing
+// the channel or the connection. Its errors name the field.
 func parseLine(b []byte) (line, error) {
 	if !utf8.Valid(b) {
 		return line{}, errors.New("the line is not valid UTF-8")
@@ -186,8 +189,9 @@ func parseProperties(at string, raw json.RawMessage, d *amqp091.Delivery) error 
 	if err := unfit.CheckExpiration(p.Expiration); err != nil { // an import without DryRun would find it only later
 		return fmt.Errorf("%s.%w", at, err)
 	}
-	d.ContentType, d.ContentEncoding, d.CorrelationId, d.ReplyTo, d.Expiration = p.ContentType, p.ContentEncoding, p.CorrelationId, p.ReplyTo, p.Expiration
-	d.MessageId, d.Type, d.UserId, d.AppId = p.MessageId, p.Type, p.UserId, p.AppId
+	d.ContentType, d.ContentEncoding, d.CorrelationId = p.ContentType, p.ContentEncoding, p.CorrelationId
+	d.ReplyTo, d.Expiration, d.MessageId = p.ReplyTo, p.Expiration, p.MessageId
+	d.Type, d.UserId, d.AppId = p.Type, p.UserId, p.AppId
 	return nil
 }
 

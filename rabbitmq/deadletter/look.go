@@ -31,8 +31,9 @@ const (
 	mostCounts = 3
 )
 
-// A look goes once through the letters that are in a queue when it begins. Letters stay unacknowledged until it is closed, and are then
-// given back in their order. It is used by one goroutine; only acknowledgements may come from others.
+// A look goes once through the letters that are in a queue when it begins. Letters stay unacknowledged until it is
+// closed, and are then given back in their order. It is used by one goroutine; only acknowledgements may come from
+// others.
 type look struct {
 	store      *Store
 	connection *dial.Connection
@@ -48,30 +49,33 @@ type look struct {
 	gets       []getTag      // letters from basic.get
 	settled    bits          // the delivery tags that are acknowledged
 	deliveries <-chan amqp091.Delivery
-	fetched    []amqp091.Delivery           // of a consumer that is cancelled, and not yet looked at
-	received   int                          // by all consumers
-	window     int                          // the largest prefetch of the next consumer
-	prefetch   int                          // that of this one
-	widest     int                          // of window
-	doubt      atomic.Int64                 // acknowledgements that the queue may not have yet
-	size       int                          // bytes of the letters looked at
-	limit      limit                        // the delivery limit of the queue
-	mu         sync.Mutex                   // of near
-	near       map[uint64]*amqp091.Delivery // letters to replace by copies that were looked at, and not yet kept or removed
-	ordered    bool                         // the letters are to keep their order; not where a look reads its own copies
-	kept       []*amqp091.Delivery          // those that are kept, and have no copy yet
-	keptSize   int                          // bytes of their bodies
-	copies     *sender                      // for letters near the limit; made when the first ones are copied
-	stays      error                        // the first error of a letter that cannot be replaced by a copy
+	fetched    []amqp091.Delivery // of a consumer that is cancelled, and not yet looked at
+	received   int                // by all consumers
+	window     int                // the largest prefetch of the next consumer
+	prefetch   int                // that of this one
+	widest     int                // of window
+	doubt      atomic.Int64       // acknowledgements that the queue may not have yet
+	size       int                // bytes of the letters looked at
+	limit      limit              // the delivery limit of the queue
+	mu         sync.Mutex         // of near
+	// letters to replace by copies that were looked at, and not yet kept or removed
+	near map[uint64]*amqp091.Delivery
+	// the letters are to keep their order; not where a look reads its own copies
+	ordered  bool
+	kept     []*amqp091.Delivery // those that are kept, and have no copy yet
+	keptSize int                 // bytes of their bodies
+	copies   *sender             // for letters near the limit; made when the first ones are copied
+	stays    error               // the first error of a letter that cannot be replaced by a copy
 }
 
-// look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative. Then it waits for the least
-// number of letters: after a lost connection the broker may not have given all of them back yet. The delivery limit is
-// that of another look at the queue, where that is not nil and has found one.
+// look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative. Then
+// it waits for the least number of letters: after a lost connection the broker may not have given all of them back
+// yet. The delivery limit is that of another look at the queue, where that is not nil and has found one.
 func (s *Store) look(
 	ctx context.Context, connection *dial.Connection, queue string, least, most int, of *look,
 ) (*look, error) {
-	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, widest: mostPrefetch, least: least, arguments: keepLong}
+	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, widest: mostPrefetch,
+		least: least, arguments: keepLong}
 	_, err := connection.Channel(func(channel *amqp091.Channel) error {
 		l.channel = channel
 		var err error
@@ -108,8 +112,8 @@ func (s *Store) look(
 	return l, nil
 }
 
-// count counts the letters that the queue can deliver. RabbitMQ counts 0 in a quorum queue that does not answer within
-// 250 ms.
+// count counts the letters that the queue can deliver. RabbitMQ counts 0 in a quorum queue that does not answer
+// within 250 ms.
 func (l *look) count(what string) (ready int, err error) {
 	for range mostCounts {
 		state, err := l.channel.QueueDeclarePassive(l.queue, true, false, false, false, nil)
@@ -123,8 +127,8 @@ func (l *look) count(what string) (ready int, err error) {
 	return ready, nil
 }
 
-// first fetches a letter of a queue that seems to be empty, because a count of 0 is not certain. The delivery limit is
-// not known then: it is found only for a queue that has letters.
+// first fetches a letter of a queue that seems to be empty, because a count of 0 is not certain. The delivery limit
+// is not known then: it is found only for a queue that has letters.
 func (l *look) first() error {
 	d, found, err := l.channel.Get(l.queue, false)
 	if err != nil {
@@ -137,9 +141,9 @@ func (l *look) first() error {
 	return nil
 }
 
-// keepLong lets a consumer have letters for longer than the 30 minutes that are RabbitMQ's default. From 4.3 on a quorum queue gives them
-// back after that time, and the acknowledgement of a letter that was sent then has no effect. Earlier versions do not read it: they close the
-// channel, and a redrive goes on with another look.
+// keepLong lets a consumer have letters for longer than the 30 minutes that are RabbitMQ's default. From 4.3 on a
+// quorum queue gives them back after that time, and the acknowledgement of a letter that was sent then has no effect.
+// Earlier versions do not read it: they close the channel, and a redrive goes on with another look.
 var keepLong = amqp091.Table{argument.ConsumerTimeout: (28 * 24 * time.Hour).Milliseconds()}
 
 // consumeLong starts the first consumer, with keepLong where the broker takes it.
@@ -219,7 +223,8 @@ func (l *look) next(ctx context.Context) (*amqp091.Delivery, error) {
 	if l.left == 0 {
 		return nil, nil
 	}
-	if l.deliveries != nil && l.occupied() >= l.prefetch { // nothing is under way, which would lose its place in the queue
+	// nothing is under way, which would lose its place in the queue
+	if l.deliveries != nil && l.occupied() >= l.prefetch {
 		if err := l.cancel(); err != nil {
 			return nil, err
 		}
@@ -264,12 +269,14 @@ func (l *look) receive(ctx context.Context) (*amqp091.Delivery, error) {
 			asked++
 			if state.Messages > 0 {
 				empty = 0
-			} else if empty++; empty > 2 && l.total-l.left >= l.least || asked > mostPatience { // another reader has taken the rest
+				// another reader has taken the rest
+			} else if empty++; empty > 2 && l.total-l.left >= l.least || asked > mostPatience {
 				l.left, l.missing = 0, l.left
 				return nil, nil
 			}
 			if asked > mostPatience {
-				return nil, fmt.Errorf("the queue %q has %d letters and delivers none to this consumer: another consumer is its single active "+
+				return nil, fmt.Errorf("the queue %q has %d letters and delivers none to this consumer: another "+
+					"consumer is its single active "+
 					"consumer; stop that one first", l.queue, state.Messages)
 			}
 			timer.Reset(patience)
@@ -300,8 +307,8 @@ func (l *look) take(d amqp091.Delivery) *amqp091.Delivery {
 	return &d
 }
 
-// further makes the look one letter longer: it has found one that was not there at the start. After a lost connection the broker may give
-// newer letters back in front of older ones.
+// further makes the look one letter longer: it has found one that was not there at the start. After a lost connection
+// the broker may give newer letters back in front of older ones.
 func (l *look) further() {
 	l.total++
 	l.left++
@@ -318,8 +325,8 @@ func (l *look) remove(d *amqp091.Delivery) error {
 	return nil
 }
 
-// arrived returns how many letters are in the queue behind those to look at. It ends the consumer, and the next call of next starts
-// another.
+// arrived returns how many letters are in the queue behind those to look at. It ends the consumer, and the next call
+// of next starts another.
 func (l *look) arrived() (int, error) {
 	if err := l.cancel(); err != nil {
 		return 0, err
@@ -331,9 +338,10 @@ func (l *look) arrived() (int, error) {
 	return max(ready+l.received-l.total, 0), nil
 }
 
-// settle waits until the queue has all acknowledgements so far. A channel keeps them back while a quorum queue has more than 32 that it has
-// not applied, and forgets these when it is closed: the queue would give their letters back. A basic.get is applied after what the queue has
-// got before, and then the channel sends what it has kept back; so the second one comes after everything. The letters of both stay fetched.
+// settle waits until the queue has all acknowledgements so far. A channel keeps them back while a quorum queue has
+// more than 32 that it has not applied, and forgets these when it is closed: the queue would give their letters back.
+// A basic.get is applied after what the queue has got before, and then the channel sends what it has kept back; so
+// the second one comes after everything. The letters of both stay fetched.
 func (l *look) settle() error {
 	if l.doubt.Swap(0) == 0 {
 		return nil
@@ -367,7 +375,8 @@ func explain(what, queue string, err error) error {
 	case refusal.IsCode(err, amqp091.NotFound):
 		return fmt.Errorf("cannot %s %q: %w: %w", what, queue, letters.ErrNoQueue, err)
 	case refusal.IsCode(err, amqp091.AccessRefused):
-		return fmt.Errorf("cannot %s %q: %w: the user needs the permission to read this queue, see docs/dead-letters.md", what, queue, err)
+		return fmt.Errorf("cannot %s %q: %w: the user needs the permission to read this queue, see "+
+			"docs/dead-letters.md", what, queue, err)
 	case dial.IsLost(err):
 		return fmt.Errorf("cannot %s %q: %w: %w", what, queue, errLost, err)
 	}

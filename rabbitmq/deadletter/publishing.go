@@ -17,8 +17,9 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// fresh returns what a redrive of a dead letter publishes to its work queue: the message as its handler got it the first time, and the
-// history of its redrives, with the trace of its last attempt. The user is that of the connection: RabbitMQ closes the channel for another user-id.
+// fresh returns what a redrive of a dead letter publishes to its work queue: the message as its handler got it the
+// first time, and the history of its redrives, with the trace of its last attempt. The user is that of the
+// connection: RabbitMQ closes the channel for another user-id.
 //
 // The body of a raw dead letter is the payload, and its headers are the metadata: marshal makes the message of it.
 func fresh(
@@ -31,7 +32,8 @@ func fresh(
 	if traceparent := lettertext.Traceparent(l.Record); traceparent != "" {
 		p.Headers[retry.TraceparentKey] = traceparent
 	}
-	if exchange := l.Properties["exchange"]; exchange != "" && (l.Kind == letters.Library || l.Kind == letters.Broker) {
+	if exchange := l.Properties["exchange"]; exchange != "" &&
+		(l.Kind == letters.Library || l.Kind == letters.Broker) {
 		headers.SetOrigin(p.Headers, exchange, l.Properties["routing_key"])
 	}
 	p.DeliveryMode = amqp091.Persistent
@@ -39,10 +41,12 @@ func fresh(
 	return p
 }
 
-// marshal makes of a raw dead letter what the app's marshaler makes of its message, with the properties of the letter.
+// marshal makes of a raw dead letter what the app's marshaler makes of its message, with the properties of the
+// letter.
 func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) (amqp091.Publishing, error) {
 	if s.config.Marshal == nil {
-		return p, fmt.Errorf("letter %q is raw, because the app's marshaler could not marshal it (%s), so it stays: redrive it with a Store that "+
+		return p, fmt.Errorf("letter %q is raw, because the app's marshaler could not marshal it (%s), so it "+
+			"stays: redrive it with a Store that "+
 			"has Config.Marshal", l.ID, reason)
 	}
 	msg := message.NewMessage(l.ID, l.Payload)
@@ -67,13 +71,13 @@ func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) 
 	return p, nil
 }
 
-// same returns an exact copy of a dead letter or orphan, for the same queue, for an import, and for an orphan on its way back through the
-// exchange <prefix>.return. The target of an orphan is in its routing key: publish the copy with that key, to the exchange
-// <prefix>.orphans if it is to stay an orphan.
+// same returns an exact copy of a dead letter or orphan, for the same queue, for an import, and for an orphan on its
+// way back through the exchange <prefix>.return. The target of an orphan is in its routing key: publish the copy with
+// that key, to the exchange <prefix>.orphans if it is to stay an orphan.
 //
-// It has what package unfit leaves it. x-death stays in a dead letter that the broker dead-lettered, because it is the
-// only record: RabbitMQ 3.10 to 4.3 keep the x-death of a client as it is. It does not stay in an orphan: RabbitMQ 3.10
-// drops a message whose x-death has the queue that it is dead-lettered to.
+// It has what package unfit leaves it. x-death stays in a dead letter that the broker dead-lettered, because it is
+// the only record: RabbitMQ 3.10 to 4.3 keep the x-death of a client as it is. It does not stay in an orphan:
+// RabbitMQ 3.10 drops a message whose x-death has the queue that it is dead-lettered to.
 func same(d *amqp091.Delivery) amqp091.Publishing {
 	p := publishing(d)
 	p.Headers = make(amqp091.Table, len(d.Headers)+1)
@@ -88,8 +92,10 @@ func same(d *amqp091.Delivery) amqp091.Publishing {
 
 func publishing(d *amqp091.Delivery) amqp091.Publishing {
 	return amqp091.Publishing{
-		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
-		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId, Timestamp: d.Timestamp,
-		Type: d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body,
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
+		Priority:      d.Priority,
+		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId,
+		Timestamp: d.Timestamp,
+		Type:      d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body,
 	}
 }

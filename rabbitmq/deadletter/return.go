@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// mostReturn bounds how long a look waits until the queue has a batch of letters back, and returnPause is how often it asks.
+	// mostReturn bounds how long a look waits until the queue has a batch of letters back, and returnPause is how
+	// often it asks.
 	mostReturn  = 5 * time.Second
 	returnPause = 2 * time.Millisecond
 
@@ -22,11 +23,12 @@ const (
 	mostOrdered = 32
 )
 
-// close gives back what is unacknowledged, in its order, and waits until the queue has it: a reader that comes before gets it in another
-// order. It returns an error where letters are near the delivery limit and cannot be replaced by copies.
+// close gives back what is unacknowledged, in its order, and waits until the queue has it: a reader that comes before
+// gets it in another order. It returns an error where letters are near the delivery limit and cannot be replaced by
+// copies.
 //
-// A quorum queue puts what it gets back behind what it got back before. So a look that ends early first fetches the rest, unless ctx has
-// ended or there are many.
+// A quorum queue puts what it gets back behind what it got back before. So a look that ends early first fetches the
+// rest, unless ctx has ended or there are many.
 func (l *look) close(ctx context.Context) error {
 	defer func() { _ = l.channel.Close() }()
 	defer func() {
@@ -66,8 +68,8 @@ type batch struct {
 	alone   bool
 }
 
-// A getTag is the delivery tag of a letter of a basic.get. The letter was in the queue behind those of the consumers before, and can have a
-// lower tag than the last of these.
+// A getTag is the delivery tag of a letter of a basic.get. The letter was in the queue behind those of the consumers
+// before, and can have a lower tag than the last of these.
 type getTag struct {
 	tag   uint64
 	after int // that many consumers

@@ -18,19 +18,21 @@ const (
 	// mostInFlight is how many letters are sent and not yet confirmed.
 	mostInFlight = 128
 
-	// mostBarren is how often in a row a connection may be lost on which no letter was removed, where that reaches no delivery limit.
+	// mostBarren is how often in a row a connection may be lost on which no letter was removed, where that reaches no
+	// delivery limit.
 	mostBarren = 20
 
-	// lockPatience is how long a call waits, after a reconnect, until the broker has removed the lock of its old connection.
+	// lockPatience is how long a call waits, after a reconnect, until the broker has removed the lock of its old
+	// connection.
 	lockPatience = 2 * time.Minute
 	// lockPause is how long a call waits for the lock of a command that has just ended.
 	lockPause = time.Second
 )
 
-// Redrive implements letters.Store. A letter goes to its work queue itself, through the default exchange; an orphan to the exchange
-// <prefix>.return with the routing key that it came with. Letters whose work queue is gone stay, and the error names each of these
-// queues and wraps letters.ErrNoTarget. A work queue that refuses a letter, such as a full one, ends the redrive. While the broker is
-// away, Redrive waits, and then goes on.
+// Redrive implements letters.Store. A letter goes to its work queue itself, through the default exchange; an orphan
+// to the exchange <prefix>.return with the routing key that it came with. Letters whose work queue is gone stay, and
+// the error names each of these queues and wraps letters.ErrNoTarget. A work queue that refuses a letter, such as a
+// full one, ends the redrive. While the broker is away, Redrive waits, and then goes on.
 func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redrive) (letters.Summary, error) {
 	if err := options.Validate(); err != nil {
 		return letters.Summary{}, err
@@ -42,7 +44,9 @@ func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redri
 	return s.redrive(ctx, queue, through, options)
 }
 
-func (s *Store) redrive(ctx context.Context, queue, through string, options letters.Redrive) (letters.Summary, error) {
+func (s *Store) redrive(
+	ctx context.Context, queue, through string, options letters.Redrive,
+) (letters.Summary, error) {
 	c := &call{store: s, queue: queue, through: through, user: s.user(), Run: redrive.New(options, mostInFlight)}
 	if !options.DryRun {
 		sender, err := s.newSender()
@@ -68,9 +72,10 @@ func (s *Store) Discard(ctx context.Context, queue string, options letters.Disca
 // A call is one redrive or discard. It goes on with another look after a lost connection.
 type call struct {
 	*redrive.Run
-	store   *Store
-	queue   string
-	through string  // the exchange that messages go to with their own routing key; empty: letters go to their work queue
+	store *Store
+	queue string
+	// the exchange that messages go to with their own routing key; empty: letters go to their work queue
+	through string
 	user    string  // of the connection
 	sender  *sender // nil for a discard or a dry run
 	barren  int     // how often in a row a connection may be lost on which no letter was removed
@@ -104,7 +109,8 @@ func (c *call) run(ctx context.Context) (letters.Summary, error) {
 			barren = 0
 		case !errors.Is(err, errNotConnected): // a letter may close the connection that it is delivered on
 			if barren++; barren >= c.barren {
-				return c.Finish(fmt.Errorf("%d connections in a row were lost before a letter was removed: %w", barren, err), false)
+				return c.Finish(fmt.Errorf("%d connections in a row were lost before a letter was removed: %w",
+					barren, err), false)
 			}
 		}
 		c.Wait(err)
@@ -153,20 +159,23 @@ func (c *call) once(ctx context.Context) (err error) {
 	return err
 }
 
-// taken returns an error for letters that were counted, and that another reader has. From a tier they go home by themselves.
+// taken returns an error for letters that were counted, and that another reader has. From a tier they go home by
+// themselves.
 func (c *call) taken(letterCount int) error {
 	_, _, isTier := c.store.prefix.TierOf(c.queue)
 	if letterCount == 0 || isTier {
 		return nil
 	}
-	return fmt.Errorf("%d letters were not looked at: another reader of %q has taken them, for example a list of the letters; "+
+	return fmt.Errorf("%d letters were not looked at: another reader of %q has taken them, for example a list of "+
+		"the letters; "+
 		"run this again when it has ended", letterCount, c.queue)
 }
 
 // errNotConnected is the error of a broker that does not accept a connection.
 var errNotConnected = errors.New("the broker is away")
 
-// notConnected makes an errLost of the error of a connection that could not be made, unless the broker refuses the user.
+// notConnected makes an errLost of the error of a connection that could not be made, unless the broker refuses the
+// user.
 func notConnected(err error) error {
 	if refusal.IsCode(err, amqp091.AccessRefused) {
 		return err
@@ -174,9 +183,11 @@ func notConnected(err error) error {
 	return fmt.Errorf("%w: %w: %w", errLost, errNotConnected, err)
 }
 
-// lock makes this connection the only one that changes a queue, until unlock. again: an earlier connection of this call may still have the
-// lock.
-func (s *Store) lock(ctx context.Context, connection *dial.Connection, queue string, again bool) (unlock func(), err error) {
+// lock makes this connection the only one that changes a queue, until unlock. again: an earlier connection of this
+// call may still have the lock.
+func (s *Store) lock(
+	ctx context.Context, connection *dial.Connection, queue string, again bool,
+) (unlock func(), err error) {
 	deadline := time.Now().Add(lockPause)
 	if again {
 		deadline = time.Now().Add(lockPatience)
@@ -197,11 +208,13 @@ func (s *Store) lock(ctx context.Context, connection *dial.Connection, queue str
 			return nil, err
 		case refusal.IsCode(err, amqp091.ResourceLocked):
 			if time.Now().After(deadline) {
-				return nil, fmt.Errorf("%w: %q is locked by the exclusive queue %q of another connection; wait until that one has ended",
+				return nil, fmt.Errorf("%w: %q is locked by the exclusive queue %q of another connection; wait "+
+					"until that one has ended",
 					letters.ErrBusy, queue, name)
 			}
 		case refusal.IsCode(err, amqp091.AccessRefused):
-			return nil, fmt.Errorf("cannot lock %q against a second redrive: %w: the user needs the permission to configure the queue %q",
+			return nil, fmt.Errorf("cannot lock %q against a second redrive: %w: the user needs the permission to "+
+				"configure the queue %q",
 				queue, err, name)
 		default:
 			return nil, explain("lock", queue, err)

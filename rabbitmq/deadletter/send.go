@@ -18,13 +18,14 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 )
 
-// A destination is where a letter is sent to: a queue through the default exchange, or an exchange with a routing key.
+// A destination is where a letter is sent to: a queue through the default exchange, or an exchange with a routing
+// key.
 type destination struct{ exchange, key string }
 
 func (d destination) topic() string { return d.exchange + "\x00" + d.key }
 
-// confirmTimeout is how long the broker may take to confirm a letter. It is longer than a lost connection stays unnoticed, which is three
-// heartbeats of 10 seconds by default.
+// confirmTimeout is how long the broker may take to confirm a letter. It is longer than a lost connection stays
+// unnoticed, which is three heartbeats of 10 seconds by default.
 const confirmTimeout = time.Minute
 
 // A sender publishes letters, each confirmed and mandatory. It is safe for concurrent use.
@@ -38,7 +39,8 @@ type sender struct {
 
 func (s *Store) newSender() (*sender, error) {
 	p, err := publisher.New(
-		publisher.ConnectionConfig{URI: s.config.URI, AMQP: s.config.AMQP, TLS: s.config.TLS, ConfirmTimeout: confirmTimeout},
+		publisher.ConnectionConfig{URI: s.config.URI, AMQP: s.config.AMQP, TLS: s.config.TLS,
+			ConfirmTimeout: confirmTimeout},
 		publisher.Config{
 			Route: func(topic string) (exchange, key string, err error) {
 				exchange, key, _ = strings.Cut(topic, "\x00")
@@ -65,9 +67,9 @@ type outgoing struct {
 
 type outgoingKey struct{}
 
-// send returns nil when the broker has routed and confirmed the letter. While the broker is away or blocks publishers, it waits until ctx
-// ends. Only then, and never while a letter is in flight, it returns the context's error. Copies do not wait for the
-// end of an alarm.
+// send returns nil when the broker has routed and confirmed the letter. While the broker is away or blocks
+// publishers, it waits until ctx ends. Only then, and never while a letter is in flight, it returns the context's
+// error. Copies do not wait for the end of an alarm.
 func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing) error {
 	pause := dial.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
 	waited := false
@@ -142,7 +144,8 @@ func (s *sender) close() { _ = s.publisher.Close() }
 // isAway reports whether a letter was not sent because there is no connection or the broker blocks publishers.
 func isAway(err error) bool {
 	var failed *publisher.PublishError
-	return errors.As(err, &failed) && !failed.Unconfirmed() && (failed.Err == publisher.ErrNotConnected || failed.Err == publisher.ErrBlocked)
+	return errors.As(err, &failed) && !failed.Unconfirmed() &&
+		(failed.Err == publisher.ErrNotConnected || failed.Err == publisher.ErrBlocked)
 }
 
 // isDoubtful reports whether a letter may have been sent.

@@ -56,8 +56,9 @@ func (s *source) Redead(ctx context.Context, enough int) (int, error) {
 	return s.redead, err
 }
 
-// search goes through what this call has not looked at, and counts the letters that have died again. Its own consumer may have fetched
-// some of them. It does not go by their places: a letter that it replaces by a copy changes its place.
+// search goes through what this call has not looked at, and counts the letters that have died again. Its own consumer
+// may have fetched some of them. It does not go by their places: a letter that it replaces by a copy changes its
+// place.
 func (s *source) search(ctx context.Context) (err error) {
 	behind, err := s.store.look(ctx, s.look.connection, s.queue, 0, -1, s.look)
 	if err != nil {
@@ -128,9 +129,11 @@ func (i *item) AppendLine(b []byte) ([]byte, error) { return appendLine(b, i.del
 func (i *item) Find(context.Context) error {
 	switch {
 	case i.target == "":
-		return fmt.Errorf("%w: letters in %q do not say which work queue they are from; name it with Redrive.To", letters.ErrNoTarget, i.queue)
+		return fmt.Errorf("%w: letters in %q do not say which work queue they are from; name it with Redrive.To",
+			letters.ErrNoTarget, i.queue)
 	case i.to == destination{key: i.queue}:
-		return fmt.Errorf("%w: %q is the queue of the letters itself; name another one with Redrive.To", letters.ErrNoTarget, i.target)
+		return fmt.Errorf("%w: %q is the queue of the letters itself; name another one with Redrive.To",
+			letters.ErrNoTarget, i.target)
 	case i.to.exchange == "" && !i.Options.DryRun: // the broker returns the first letter
 		return nil
 	}
@@ -149,7 +152,8 @@ func (i *item) Find(context.Context) error {
 }
 
 func (i *item) gone() error {
-	return fmt.Errorf("%w: the queue %q does not exist, so its letters stay in %q; start its app, or name another queue",
+	return fmt.Errorf("%w: the queue %q does not exist, so its letters stay in %q; start its app, or name another "+
+		"queue",
 		letters.ErrNoTarget, i.target, i.queue)
 }
 
@@ -202,12 +206,15 @@ func (i *item) explain(err error) error {
 		return fmt.Errorf("the letter stays: the user needs the permission to write to the exchange %q: %w",
 			cmp.Or(i.to.exchange, "amq.default"), err)
 	case isUnconfirmed(err):
-		return fmt.Errorf("the work queue %q confirms no letter within %v, for example because it is a quorum queue without a majority; "+
-			"letters in flight stay, and may be there as well; redrive again when it confirms: %w", i.target, confirmTimeout, err)
+		return fmt.Errorf("the work queue %q confirms no letter within %v, for example because it is a quorum "+
+			"queue without a majority; "+
+			"letters in flight stay, and may be there as well; redrive again when it confirms: %w",
+			i.target, confirmTimeout, err)
 	case known && failed.Refused(): // because of this letter
 		return &redrive.Stays{Err: fmt.Errorf("a letter cannot be sent, and stays: %w", err)}
 	case known && failed.Rejected():
-		return fmt.Errorf("the work queue %q refuses letters, for example because it is full; this letter and those behind it stay: %w",
+		return fmt.Errorf("the work queue %q refuses letters, for example because it is full; this letter and "+
+			"those behind it stay: %w",
 			i.target, err)
 	}
 	return fmt.Errorf("a letter cannot be sent, and stays: %w", err)

@@ -15,15 +15,16 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Status is the work queues of a virtual host, with their tiers and dead letters. With Config.Management, Ready and Consumers of up to 200
-// queues are those of this moment: of orphans and dead letters first, then of work queues, then of tiers. All other figures are those of
-// the management API, which are up to ten seconds old. For three seconds at most Status waits for the newer ones.
+// Status is the work queues of a virtual host, with their tiers and dead letters. With Config.Management, Ready and
+// Consumers of up to 200 queues are those of this moment: of orphans and dead letters first, then of work queues,
+// then of tiers. All other figures are those of the management API, which are up to ten seconds old. For three
+// seconds at most Status waits for the newer ones.
 type Status struct {
 	At      time.Time   `json:"at"`
 	Queues  []WorkQueue `json:"queues"`
 	Orphans Depth       `json:"orphans"`
-	// Stray are tiers of work queues that do not exist and have no dead-letter queue, and of groups without a work queue. What waits on
-	// them becomes an orphan.
+	// Stray are tiers of work queues that do not exist and have no dead-letter queue, and of groups without a work
+	// queue. What waits on them becomes an orphan.
 	Stray []Depth `json:"stray,omitempty"`
 }
 
@@ -59,22 +60,22 @@ type Tier struct {
 	Delay time.Duration `json:"delay"` // in nanoseconds
 	// Group is the group of work queues that share the tier. Empty: it belongs to the work queue alone.
 	Group string `json:"group,omitzero"`
-	// Retired is true where no new message gets to the tier, or comes back from it by a key of its own: the schedule does not have it any
-	// more. With topologies, it is true for the tiers that none of them has.
+	// Retired is true where no new message gets to the tier, or comes back from it by a key of its own: the schedule
+	// does not have it any more. With topologies, it is true for the tiers that none of them has.
 	Retired bool `json:"retired,omitzero"`
-	// NextDue is when the first of its messages is due at the latest. It is zero where the tier is empty. The broker does not show how long
-	// a message has waited, so this is a full delay after Status.At.
+	// NextDue is when the first of its messages is due at the latest. It is zero where the tier is empty. The broker
+	// does not show how long a message has waited, so this is a full delay after Status.At.
 	NextDue time.Time `json:"next_due,omitzero"`
-	// Overdue is how many of its messages have waited for their delay and are not yet in their work queue. A tier that forwards without
-	// a fault can have a few. It is 0 without Config.Management.
+	// Overdue is how many of its messages have waited for their delay and are not yet in their work queue. A tier
+	// that forwards without a fault can have a few. It is 0 without Config.Management.
 	Overdue int `json:"overdue,omitzero"`
 }
 
-// Status returns the state of work queues. Without names, it finds all of them by the management API. Without Config.Management it needs
-// names, shows no tiers, and its numbers of messages are those that no consumer has.
+// Status returns the state of work queues. Without names, it finds all of them by the management API. Without
+// Config.Management it needs names, shows no tiers, and its numbers of messages are those that no consumer has.
 //
-// current has the topologies that apps use now, or none. Status also shows their work queues and tiers, and marks the other tiers of
-// these work queues and groups as Retired. The topologies must have the prefix of the Store.
+// current has the topologies that apps use now, or none. Status also shows their work queues and tiers, and marks the
+// other tiers of these work queues and groups as Retired. The topologies must have the prefix of the Store.
 func (s *Store) Status(ctx context.Context, current []topology.Topology, works ...string) (Status, error) {
 	for _, t := range current {
 		if err := t.Validate(); err != nil {
@@ -125,7 +126,8 @@ func (s *Store) readBoard(ctx context.Context, current []topology.Topology) (*bo
 func (s *Store) managementClient() (*management.Client, error) {
 	uri, _ := amqp091.ParseURI(s.config.URI)
 	broker := management.Broker{
-		Vhost: uri.Vhost, User: uri.Username, Password: uri.Password, TLS: s.dial.Client(connectionName).TLSClientConfig,
+		Vhost: uri.Vhost, User: uri.Username, Password: uri.Password,
+		TLS: s.dial.Client(connectionName).TLSClientConfig,
 	}
 	if s.config.AMQP != nil && s.config.AMQP.Vhost != "" { // amqp091-go prefers it to that of the address
 		broker.Vhost = s.config.AMQP.Vhost
@@ -237,12 +239,14 @@ func (b *board) readTiers(at time.Time) {
 		switch q.Arguments[argument.DeadLetterExchange] {
 		case b.prefix.ReturnExchange():
 			key := naming.RetryKey(group, delay)
-			tier.Retired = !b.bindings[management.Binding{Exchange: b.prefix.RetryExchange(), Queue: name, Key: key}] ||
+			tier.Retired = !b.bindings[management.Binding{Exchange: b.prefix.RetryExchange(), Queue: name,
+				Key: key}] ||
 				!b.bindings[management.Binding{Exchange: b.prefix.ReturnExchange(), Queue: group, Key: key}]
 			b.own[group] = append(b.own[group], b.judge(group, tier))
 		case b.prefix.GroupReturnExchange(group):
 			tier.Group = group
-			tier.Retired = !b.bindings[management.Binding{Exchange: b.prefix.GroupExchange(group), Queue: name, Key: naming.TierKeys(delay)}]
+			tier.Retired = !b.bindings[management.Binding{Exchange: b.prefix.GroupExchange(group), Queue: name,
+				Key: naming.TierKeys(delay)}]
 			b.shared[group] = append(b.shared[group], b.judge(group, tier))
 		}
 	}
@@ -261,7 +265,8 @@ func (b *board) judge(group string, tier Tier) Tier {
 	return tier
 }
 
-// works returns the names of the work queues: those with a dead-letter queue, those that are bound, and those that exist and have tiers.
+// works returns the names of the work queues: those with a dead-letter queue, those that are bound, and those that
+// exist and have tiers.
 func (b *board) works() []string {
 	var works []string
 	add := func(name string, is bool) {
@@ -302,7 +307,8 @@ func (b *board) work(name string) WorkQueue {
 
 func (b *board) depth(queue string) Depth {
 	q, exists := b.queues[queue]
-	return Depth{Queue: queue, Messages: q.Messages, Ready: q.Ready, Unacked: q.Unacked, Consumers: q.Consumers, Missing: !exists}
+	return Depth{Queue: queue, Messages: q.Messages, Ready: q.Ready, Unacked: q.Unacked, Consumers: q.Consumers,
+		Missing: !exists}
 }
 
 // missingTiers returns the tiers of a topology that are not among others.

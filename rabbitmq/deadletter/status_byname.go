@@ -16,7 +16,8 @@ import (
 // statusByName asks for each queue by its name.
 func (s *Store) statusByName(ctx context.Context, current []topology.Topology, works []string) (Status, error) {
 	if len(works) == 0 && len(current) == 0 {
-		return Status{}, errors.New("no work queue is named, and Config.Management is empty: name the work queues, or set Management to find them")
+		return Status{}, errors.New("no work queue is named, and Config.Management is empty: name the work " +
+			"queues, or set Management to find them")
 	}
 	connection, err := s.connect(ctx)
 	if err != nil {
@@ -45,7 +46,8 @@ func (s *Store) statusByName(ctx context.Context, current []topology.Topology, w
 				}
 				w.Tiers = append(w.Tiers, tier)
 			}
-			if inbox := s.prefix.InboxQueue(name); slices.ContainsFunc(t.Queues, func(q topology.Queue) bool { return q.Name == inbox }) {
+			if inbox := s.prefix.InboxQueue(name); slices.ContainsFunc(t.Queues,
+				func(q topology.Queue) bool { return q.Name == inbox }) {
 				w.Inbox = look.depth(inbox)
 			}
 		}

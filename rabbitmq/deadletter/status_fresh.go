@@ -23,9 +23,9 @@ func (s *Store) refreshStatus(ctx context.Context, status *Status) {
 	}
 }
 
-// refresh sets the numbers of ready messages and of consumers of the first queues to those of this moment. Messages that are not ready
-// are those of the management API. Queues keep all numbers of the API where the broker refuses, as for an exclusive queue, or does not
-// answer in time.
+// refresh sets the numbers of ready messages and of consumers of the first queues to those of this moment. Messages
+// that are not ready are those of the management API. Queues keep all numbers of the API where the broker refuses, as
+// for an exclusive queue, or does not answer in time.
 func (s *Store) refresh(ctx context.Context, depths []*Depth) {
 	ctx, cancel := context.WithTimeout(ctx, freshWithin)
 	defer cancel()

@@ -27,8 +27,9 @@ var _ letters.Store = (*Store)(nil)
 // QueueOf returns the dead-letter queue of a work queue.
 func QueueOf(work string) string { return naming.DeadQueue(work) }
 
-// A Store is the dead letters and orphans of one virtual host. Its methods get the name of the queue in which the letters are: see
-// QueueOf and Orphans. It is safe for concurrent use. Each call of a method has connections of its own, which it closes.
+// A Store is the dead letters and orphans of one virtual host. Its methods get the name of the queue in which the
+// letters are: see QueueOf and Orphans. It is safe for concurrent use. Each call of a method has connections of its
+// own, which it closes.
 type Store struct {
 	config Config
 	dial   dial.Config
@@ -61,8 +62,8 @@ func Open(config Config, logger watermill.LoggerAdapter) (*Store, error) {
 // Orphans returns the name of the queue of the orphans: <prefix>.orphans.
 func (s *Store) Orphans() string { return s.prefix.Orphans() }
 
-// Close ends all calls and waits for them, so do not call it in a loop of Browse or in a function of the options. It may be called several
-// times. It returns nil.
+// Close ends all calls and waits for them, so do not call it in a loop of Browse or in a function of the options. It
+// may be called several times. It returns nil.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.end()
@@ -98,7 +99,8 @@ func (s *Store) connect(ctx context.Context) (*dial.Connection, error) {
 // Browse implements letters.Store. After an error of the broker the iteration ends with it: call Browse again.
 func (s *Store) Browse(ctx context.Context, queue string, filter letters.Filter) iter.Seq2[*letters.Letter, error] {
 	return func(yield func(*letters.Letter, error) bool) {
-		err := s.browse(ctx, queue, filter, func(_ *amqp091.Delivery, l *letters.Letter) (bool, error) { return yield(l, nil), nil })
+		err := s.browse(ctx, queue, filter,
+			func(_ *amqp091.Delivery, l *letters.Letter) (bool, error) { return yield(l, nil), nil })
 		if err != nil {
 			yield(nil, err)
 		}
@@ -107,7 +109,8 @@ func (s *Store) Browse(ctx context.Context, queue string, filter letters.Filter)
 
 // browse calls visit for each letter that the filter selects, until it returns false or an error.
 func (s *Store) browse(
-	ctx context.Context, queue string, filter letters.Filter, visit func(*amqp091.Delivery, *letters.Letter) (bool, error),
+	ctx context.Context, queue string, filter letters.Filter, visit func(*amqp091.Delivery, *letters.Letter) (bool,
+		error),
 ) (err error) {
 	if err := filter.Validate(); err != nil {
 		return err
@@ -145,8 +148,8 @@ func (s *Store) browse(
 	}
 }
 
-// Export writes the letters of a queue that the filter selects, one line of JSON each, and removes none. It returns how many it wrote.
-// See Import.
+// Export writes the letters of a queue that the filter selects, one line of JSON each, and removes none. It returns
+// how many it wrote. See Import.
 func (s *Store) Export(ctx context.Context, queue string, filter letters.Filter, to io.Writer) (int, error) {
 	n := 0
 	var text []byte

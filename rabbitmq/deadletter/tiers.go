@@ -17,20 +17,24 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Drain sends the messages that wait on the queue of a tier back to their work queues at once, in place of at the end of their delay. They
-// keep their failure record, so their retries go on. It looks only at the messages that are there when it begins; those that are due
-// meanwhile come back by themselves, and are Unseen in the Summary. A message whose work queue does not exist stays. It uses the Filter,
-// Limit, Rate, DryRun and Progress of the options, and refuses the others. See also Prune.
+// Drain sends the messages that wait on the queue of a tier back to their work queues at once, in place of at the end
+// of their delay. They keep their failure record, so their retries go on. It looks only at the messages that are
+// there when it begins; those that are due meanwhile come back by themselves, and are Unseen in the Summary. A
+// message whose work queue does not exist stays. It uses the Filter, Limit, Rate, DryRun and Progress of the options,
+// and refuses the others. See also Prune.
 func (s *Store) Drain(ctx context.Context, tier string, options letters.Redrive) (letters.Summary, error) {
 	group, _, isTier := s.prefix.TierOf(tier)
 	if !isTier {
-		return letters.Summary{}, fmt.Errorf("%q is not the queue of a tier: it must be <work queue or group>.%s.<delay>, such as orders.%[2]s.10s", tier, string(s.prefix))
+		return letters.Summary{}, fmt.Errorf("%q is not the queue of a tier: it must be <work queue or "+
+			"group>.%s.<delay>, such as orders.%[2]s.10s", tier, string(s.prefix))
 	}
 	if err := options.Validate(); err != nil {
 		return letters.Summary{}, err
 	}
-	if options.Canary != 0 || options.MaxRedead != 0 || options.To != "" || options.Note != "" || options.Edit != nil {
-		return letters.Summary{}, errors.New("Redrive.Canary, MaxRedead, To, Note and Edit are for letters, and messages on a tier are none: leave them out")
+	if options.Canary != 0 || options.MaxRedead != 0 || options.To != "" || options.Note != "" ||
+		options.Edit != nil {
+		return letters.Summary{}, errors.New("Redrive.Canary, MaxRedead, To, Note and Edit are for letters, and " +
+			"messages on a tier are none: leave them out")
 	}
 	through, err := s.returnOf(ctx, group)
 	if err != nil {
@@ -39,8 +43,8 @@ func (s *Store) Drain(ctx context.Context, tier string, options letters.Redrive)
 	return s.redrive(ctx, tier, through, options)
 }
 
-// returnOf returns the exchange through which messages come back from the tiers of a group, or of a work queue. No group has the name of
-// a work queue.
+// returnOf returns the exchange through which messages come back from the tiers of a group, or of a work queue. No
+// group has the name of a work queue.
 func (s *Store) returnOf(ctx context.Context, group string) (string, error) {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {
@@ -60,13 +64,14 @@ func (s *Store) returnOf(ctx context.Context, group string) (string, error) {
 			return exchange, err
 		}
 	}
-	return "", fmt.Errorf("the exchange %q does not exist: nothing leads from a tier to its work queue; start the app, which declares it: %w", s.prefix.ReturnExchange(), err)
+	return "", fmt.Errorf("the exchange %q does not exist: nothing leads from a tier to its work queue; start the "+
+		"app, which declares it: %w", s.prefix.ReturnExchange(), err)
 }
 
 // Prune is the options of Store.Prune.
 type Prune struct {
-	// Current has the topologies that apps use now. A tier of their work queues and groups that none of them has is removed. Without them,
-	// only tiers are removed that no key leads to any more.
+	// Current has the topologies that apps use now. A tier of their work queues and groups that none of them has is
+	// removed. Without them, only tiers are removed that no key leads to any more.
 	Current []topology.Topology
 	// Only has the queues of the tiers that may be removed. The default is all.
 	Only []string
@@ -77,15 +82,18 @@ type Prune struct {
 // Pruned is what Store.Prune has done. The lists have names of queues, sorted.
 type Pruned struct {
 	Removed []string `json:"removed"` // with DryRun, those that are empty
-	Left    []string `json:"left"`    // they have messages or consumers, or a number of messages that the broker does not state yet
+	// they have messages or consumers, or a number of messages that the broker does not state yet
+	Left []string `json:"left"`
 }
 
-// Prune removes the queues of tiers that no schedule has any more, and the bindings to them, where they are empty: see Tier.Retired and
-// Status.Stray. It needs Config.Management, and waits at least 15 seconds for the broker's numbers of messages, as topology.Retire does. A
-// removed tier that an app still needs is declared again when the app publishes to it.
+// Prune removes the queues of tiers that no schedule has any more, and the bindings to them, where they are empty:
+// see Tier.Retired and Status.Stray. It needs Config.Management, and waits at least 15 seconds for the broker's
+// numbers of messages, as topology.Retire does. A removed tier that an app still needs is declared again when the app
+// publishes to it.
 func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	if s.config.Management == "" {
-		return Pruned{}, errors.New("Config.Management is empty: only the management API shows which tiers are in use, and whether they are empty; set it")
+		return Pruned{}, errors.New("Config.Management is empty: only the management API shows which tiers are in " +
+			"use, and whether they are empty; set it")
 	}
 	for _, t := range options.Current {
 		if err := t.Validate(); err != nil {
@@ -149,7 +157,8 @@ func (b *board) retired(only []string) (retired []Tier) {
 	return retired
 }
 
-// retire removes tiers by topology.Retire. Its topologies have the tiers of one type of queue of one work queue or group each.
+// retire removes tiers by topology.Retire. Its topologies have the tiers of one type of queue of one work queue or
+// group each.
 func (s *Store) retire(ctx context.Context, b *board, tiers []Tier) (left []string, err error) {
 	type of struct{ group, kind string }
 	schedules := map[of]backoff.Schedule{}
@@ -170,16 +179,19 @@ func (s *Store) retire(ctx context.Context, b *board, tiers []Tier) (left []stri
 	}}
 	for of, schedule := range schedules {
 		retired := topology.Config{
-			Prefix: string(s.prefix), Schedule: schedule, QueueType: topology.QueueType(of.kind), WorkQueueMode: topology.Leave,
+			Prefix: string(s.prefix), Schedule: schedule, QueueType: topology.QueueType(of.kind),
+			WorkQueueMode: topology.Leave,
 		}
 		work := of.group
 		if shared[of.group] {
 			retired.TierGroup = of.group
 			if work = b.memberOf(of.group); work != "" {
-				// Retire needs to know that the group has a work queue. It does not delete what is not in Old, so any tier will do.
+				// Retire needs to know that the group has a work queue. It does not delete what is not in Old, so any
+				// tier will do.
 				current := retired
 				current.Schedule = backoff.Schedule{unused(schedule)}
-				config.Current = append(config.Current, topology.New(current, topology.Queue{Name: work, Durable: true}))
+				config.Current = append(config.Current,
+					topology.New(current, topology.Queue{Name: work, Durable: true}))
 			} else {
 				work = "no work queue of " + of.group
 			}

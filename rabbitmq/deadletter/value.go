@@ -14,8 +14,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// A header's value is an object with one field: the letter of its AMQP field type (RabbitMQ's table of AMQP 0-9-1 field types), and the
-// value. Numbers of 64 bits are texts, because many readers of JSON have only 53 bits.
+// A header's value is an object with one field: the letter of its AMQP field type (RabbitMQ's table of AMQP 0-9-1
+// field types), and the value. Numbers of 64 bits are texts, because many readers of JSON have only 53 bits.
 
 // maxDepth bounds nested headers. amqp091-go closes a connection that delivers deeper ones.
 const maxDepth = 32
@@ -180,7 +180,8 @@ func parseValue(at string, raw json.RawMessage, depth int) (any, error) {
 		return nil, err
 	}
 	if len(fields) != 1 {
-		return nil, fmt.Errorf(`%s has %d fields: it must have one, the letter of its type, such as {"S":"text"}`, at, len(fields))
+		return nil, fmt.Errorf(`%s has %d fields: it must have one, the letter of its type, such as {"S":"text"}`, at,
+			len(fields))
 	}
 	for tag, raw := range fields {
 		return parseTagged(at+"."+tag, tag, raw, depth)
@@ -189,7 +190,9 @@ func parseValue(at string, raw json.RawMessage, depth int) (any, error) {
 }
 
 // parseInteger reads a number of JSON.
-func parseInteger[N int8 | uint8 | int16 | uint16 | int32 | uint32](at string, raw json.RawMessage, least, most int64) (any, error) {
+func parseInteger[N int8 | uint8 | int16 | uint16 | int32 | uint32](
+	at string, raw json.RawMessage, least, most int64,
+) (any, error) {
 	number, err := parseNumber(at, raw, least, most)
 	return N(number), err
 }
@@ -294,7 +297,8 @@ func parseFloat(at string, raw json.RawMessage, bits int) (float64, error) {
 	}
 	number, err := strconv.ParseFloat(text, bits)
 	if err != nil || math.IsNaN(number) || math.IsInf(number, 0) {
-		return 0, fmt.Errorf("%s is %.40q: it must be a finite number of %d bits, because RabbitMQ refuses any other", at, text, bits)
+		return 0, fmt.Errorf("%s is %.40q: it must be a finite number of %d bits, because RabbitMQ refuses any other",
+			at, text, bits)
 	}
 	return number, nil
 }

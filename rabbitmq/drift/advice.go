@@ -19,11 +19,13 @@ import (
 
 const (
 	cannotChange = "RabbitMQ cannot change the arguments of an existing object"
-	deleteQueue  = "delete the queue once it is empty and declare it again, configure the value that it has, or use another prefix"
+	deleteQueue  = "delete the queue once it is empty and declare it again, configure the value that it has, or " +
+		"use another prefix"
 )
 
 // settable are the arguments of a queue without one that a policy can set.
-var settable = []string{argument.MaxLength, argument.MaxLengthBytes, argument.MessageTTL, argument.DeadLetterExchange, argument.DeadLetterRoutingKey, argument.DeliveryLimit}
+var settable = []string{argument.MaxLength, argument.MaxLengthBytes, argument.MessageTTL, argument.DeadLetterExchange,
+	argument.DeadLetterRoutingKey, argument.DeliveryLimit}
 
 // advice returns what to do about an argument of a queue of the library that differs.
 func (c *comparison) advice(queue topology.Queue, d *topology.ArgumentConflictError) string {
@@ -34,10 +36,12 @@ func (c *comparison) advice(queue topology.Queue, d *topology.ArgumentConflictEr
 		if _, number := queue.Arguments[d.Argument].(int64); !number {
 			value = fmt.Sprintf("%q", value)
 		}
-		return fmt.Sprintf("set it by a policy, and configure the app without it: rabbitmqctl set_policy -p '%s' --apply-to queues '%s of %s' '^%s$' '{\"%s\":%s}'",
+		return fmt.Sprintf("set it by a policy, and configure the app without it: rabbitmqctl set_policy -p '%s' "+
+			"--apply-to queues '%s of %s' '^%s$' '{\"%s\":%s}'",
 			c.vhost, limit, queue.Name, regexp.QuoteMeta(queue.Name), limit, value)
 	case isTier(queue):
-		return "bring home what waits on the tier, delete its queue once it is empty and declare it again, configure the value that it has, or use another prefix"
+		return "bring home what waits on the tier, delete its queue once it is empty and declare it again, " +
+			"configure the value that it has, or use another prefix"
 	}
 	return deleteQueue
 }
@@ -50,7 +54,8 @@ func isTier(queue topology.Queue) bool {
 
 func exchangeConflict(name string, d *topology.ArgumentConflictError) Difference {
 	return Difference{
-		Kind: Conflict, Object: "exchange", Name: name, Argument: d.Argument, Want: d.Want, Have: d.Have, Reason: cannotChange,
+		Kind: Conflict, Object: "exchange", Name: name, Argument: d.Argument, Want: d.Want, Have: d.Have,
+		Reason: cannotChange,
 		Advice: "delete the exchange while no app uses it and declare it again, or use another prefix",
 	}
 }
@@ -59,7 +64,8 @@ func exchangeConflict(name string, d *topology.ArgumentConflictError) Difference
 func (c *comparison) policies(want topology.Queue, have management.Details) {
 	add := func(kind Kind, key, reason, advice string) {
 		c.add(Difference{
-			Kind: kind, Object: "queue", Name: want.Name, Argument: key, Have: fmt.Sprint(have.Effective[key]) + " by " + policyOf(have),
+			Kind: kind, Object: "queue", Name: want.Name, Argument: key, Have: fmt.Sprint(have.Effective[key]) +
+				" by " + policyOf(have),
 			Reason: reason, Advice: advice,
 		})
 	}
@@ -75,7 +81,8 @@ func (c *comparison) policies(want topology.Queue, have management.Details) {
 			add(Policy, key, "the broker deletes a queue that no consumer reads, with the messages in it", narrow)
 		case key == "message-ttl" && tier:
 			if delay, _ := want.Arguments[argument.MessageTTL].(int64); value < delay {
-				add(Policy, key, fmt.Sprintf("messages come back after %v in place of %v", milliseconds(value), milliseconds(delay)), narrow)
+				add(Policy, key, fmt.Sprintf("messages come back after %v in place of %v", milliseconds(value),
+					milliseconds(delay)), narrow)
 			}
 		case key == "delivery-limit" && !tier:
 			add(Policy, key, "a letter is lost after so many looks at it, up to RabbitMQ 4.2", narrow)
@@ -124,7 +131,8 @@ func (c *comparison) retired(wanted []Wanted, all topology.Definitions) {
 func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 	if other, differs := workqueue.OtherPrefix(w.Queue, have, prefixOf(w)); differs {
 		c.add(Difference{
-			Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: argument.DeadLetterExchange, Have: other, Want: prefixOf(w).RetryExchange(),
+			Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: argument.DeadLetterExchange, Have: other,
+			Want:   prefixOf(w).RetryExchange(),
 			Reason: workqueue.OtherPrefixReason, Advice: workqueue.OtherPrefixAdvice(other),
 		})
 	}
@@ -135,7 +143,8 @@ func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 	group := topology.New(w.Topology, w.Queue).Group()
 	others := map[string]bool{}
 	for b := range c.there.bindings {
-		if of, isGroup := prefix.GroupOfReturn(b.Exchange); isGroup && b.Queue == work && b.Key == naming.MemberKey(work) {
+		if of, isGroup := prefix.GroupOfReturn(b.Exchange); isGroup && b.Queue == work &&
+			b.Key == naming.MemberKey(work) {
 			others["is in the tier group "+of] = of != group
 		}
 	}
@@ -148,7 +157,8 @@ func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 		if others[other] {
 			c.add(Difference{
 				Kind: Note, Object: "queue", Name: work, Reason: "it also " + other,
-				Advice: "use the earlier TierGroup, or remove the earlier tiers with topology.Retire when no instance has them any more",
+				Advice: "use the earlier TierGroup, or remove the earlier tiers with topology.Retire when no " +
+					"instance has them any more",
 			})
 		}
 	}

@@ -21,8 +21,8 @@ const closeTimeout = 2 * time.Second
 // ErrConflict is returned by Apply when an object exists with other arguments.
 var ErrConflict = errors.New("the topology conflicts with existing objects")
 
-// Compare compares what apps declare with what is there. It changes nothing. Without Config.Management the user needs the permission to
-// configure the queues and exchanges that exist.
+// Compare compares what apps declare with what is there. It changes nothing. Without Config.Management the user needs
+// the permission to configure the queues and exchanges that exist.
 func Compare(ctx context.Context, config Config, wanted ...Wanted) (Report, error) {
 	if err := config.validate(wanted); err != nil {
 		return Report{}, err
@@ -35,8 +35,8 @@ func Compare(ctx context.Context, config Config, wanted ...Wanted) (Report, erro
 	return report, err
 }
 
-// Apply declares what is missing, as an app does at its start, and returns the differences that there were. If there is a conflict it
-// declares nothing, and returns ErrConflict. It does not change policies.
+// Apply declares what is missing, as an app does at its start, and returns the differences that there were. If there
+// is a conflict it declares nothing, and returns ErrConflict. It does not change policies.
 func Apply(ctx context.Context, config Config, wanted ...Wanted) (Report, error) {
 	if err := config.validate(wanted); err != nil {
 		return Report{}, err
@@ -51,10 +51,13 @@ func Apply(ctx context.Context, config Config, wanted ...Wanted) (Report, error)
 		}
 		for _, w := range wanted {
 			inspector := workqueue.New(workqueue.Config{
-				URI: config.URI, Connection: func() amqp091.Config { return config.connection().Client(connectionName) },
-				Prefix: prefixOf(w), QueueType: w.Topology.QueueType, AllowUnprotectedQuorum: true, DeadLetters: w.Topology.DeadLetters,
+				URI:        config.URI,
+				Connection: func() amqp091.Config { return config.connection().Client(connectionName) },
+				Prefix:     prefixOf(w), QueueType: w.Topology.QueueType, AllowUnprotectedQuorum: true,
+				DeadLetters: w.Topology.DeadLetters,
 			})
-			if _, err := inspector.Declare(b, w.Queue, topology.New(w.Topology, w.Queue), topology.Topology.DeclareRetry, watermill.NopLogger{}); err != nil {
+			if _, err := inspector.Declare(b, w.Queue, topology.New(w.Topology, w.Queue),
+				topology.Topology.DeclareRetry, watermill.NopLogger{}); err != nil {
 				return err
 			}
 		}
@@ -119,8 +122,10 @@ func compare(ctx context.Context, config Config, b workqueue.Broker, vhost strin
 	}
 	if c.there != nil {
 		for _, binding := range all.Bindings {
-			if !c.there.bindings[management.Binding{Exchange: binding.Exchange, Queue: binding.Queue, Key: binding.Key}] {
-				c.add(Difference{Kind: Create, Object: "binding", Name: fmt.Sprintf("%s of %s with key %q", binding.Queue, binding.Exchange, binding.Key)})
+			if !c.there.bindings[management.Binding{Exchange: binding.Exchange, Queue: binding.Queue,
+				Key: binding.Key}] {
+				c.add(Difference{Kind: Create, Object: "binding",
+					Name: fmt.Sprintf("%s of %s with key %q", binding.Queue, binding.Exchange, binding.Key)})
 			}
 		}
 		c.retired(wanted, all)
@@ -129,8 +134,8 @@ func compare(ctx context.Context, config Config, b workqueue.Broker, vhost strin
 	return c.Report, nil
 }
 
-// workQueue compares a work queue. The topology that it returns is that of the queue as it exists: an app leaves an existing queue as it
-// is.
+// workQueue compares a work queue. The topology that it returns is that of the queue as it exists: an app leaves an
+// existing queue as it is.
 func (c *comparison) workQueue(w Wanted) (topology.Topology, error) {
 	t := topology.New(w.Topology, w.Queue)
 	have, exists, err := c.arguments(t.WorkQueue)
@@ -142,11 +147,13 @@ func (c *comparison) workQueue(w Wanted) (topology.Topology, error) {
 		return t, nil
 	}
 	if c.there != nil && !c.there.queues[w.Queue.Name].Durable && w.Queue.Durable {
-		c.add(Difference{Kind: Conflict, Object: "queue", Name: w.Queue.Name, Argument: "durable", Want: "true", Have: "false", Reason: cannotChange, Advice: deleteQueue})
+		c.add(Difference{Kind: Conflict, Object: "queue", Name: w.Queue.Name, Argument: "durable", Want: "true",
+			Have: "false", Reason: cannotChange, Advice: deleteQueue})
 	}
 	for _, d := range workqueue.Conflicts(w.Queue, have) {
 		c.add(Difference{
-			Kind: Conflict, Object: "queue", Name: d.Object, Argument: d.Argument, Want: d.Want, Have: d.Have, Reason: cannotChange,
+			Kind: Conflict, Object: "queue", Name: d.Object, Argument: d.Argument, Want: d.Want, Have: d.Have,
+			Reason: cannotChange,
 			Advice: "configure the app with the value that the work queue has, or delete the queue once it is empty",
 		})
 	}
@@ -176,7 +183,8 @@ func (c *comparison) protection(w Wanted, have amqp091.Table) {
 	}
 	if quorum && workqueue.DropsUnprotected(c.broker.Version) && !c.config.AllowUnprotectedQuorum {
 		d.Kind = Conflict
-		d.Reason = fmt.Sprintf("RabbitMQ %s drops a message of it that is requeued 20 times, so an app refuses it", c.broker.Version)
+		d.Reason = fmt.Sprintf("RabbitMQ %s drops a message of it that is requeued 20 times, so an app refuses it",
+			c.broker.Version)
 		if c.there == nil {
 			d.Advice += "; then allow unprotected quorum queues, because AMQP does not show policies"
 		}
@@ -205,7 +213,8 @@ func (c *comparison) queue(want topology.Queue) error {
 	}
 	for _, d := range workqueue.Differences(want.Name, want.Arguments, have) {
 		c.add(Difference{
-			Kind: Conflict, Object: "queue", Name: d.Object, Argument: d.Argument, Want: d.Want, Have: d.Have, Reason: cannotChange,
+			Kind: Conflict, Object: "queue", Name: d.Object, Argument: d.Argument, Want: d.Want, Have: d.Have,
+			Reason: cannotChange,
 			Advice: c.advice(want, d),
 		})
 	}
@@ -230,7 +239,8 @@ func (c *comparison) exchange(want topology.Exchange) error {
 		differs = append(differs, &topology.ArgumentConflictError{Argument: "type", Want: want.Kind, Have: have.Type})
 	}
 	if have.Durable != want.Durable {
-		differs = append(differs, &topology.ArgumentConflictError{Argument: "durable", Want: fmt.Sprint(want.Durable), Have: fmt.Sprint(have.Durable)})
+		differs = append(differs, &topology.ArgumentConflictError{Argument: "durable", Want: fmt.Sprint(want.Durable),
+			Have: fmt.Sprint(have.Durable)})
 	}
 	for _, d := range differs {
 		c.add(exchangeConflict(want.Name, d))

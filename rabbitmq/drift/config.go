@@ -18,7 +18,8 @@ const connectionName = "watermill-retry topology"
 
 // Config configures Compare and Apply. Only URI is required.
 type Config struct {
-	// URI is the broker's address: amqp:// or amqps://. Errors contain its host, port and virtual host, and never the rest.
+	// URI is the broker's address: amqp:// or amqps://. Errors contain its host, port and virtual host, and never the
+	// rest.
 	URI string
 
 	// AMQP and TLS are as in publisher.ConnectionConfig.
@@ -30,8 +31,8 @@ type Config struct {
 	// not compared.
 	Management string
 
-	// AllowUnprotectedQuorum is as in BuilderConfig: it accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a quorum queue without a
-	// dead-letter exchange. With Management, a policy that has the exchange is enough.
+	// AllowUnprotectedQuorum is as in BuilderConfig: it accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a
+	// quorum queue without a dead-letter exchange. With Management, a policy that has the exchange is enough.
 	AllowUnprotectedQuorum bool
 }
 

@@ -24,7 +24,8 @@ type inventory struct {
 func read(ctx context.Context, config Config, vhost string) (*inventory, error) {
 	uri, _ := amqp091.ParseURI(config.URI)
 	client, err := management.New(config.Management, management.Broker{
-		Vhost: vhost, User: uri.Username, Password: uri.Password, TLS: config.connection().Client(connectionName).TLSClientConfig,
+		Vhost: vhost, User: uri.Username, Password: uri.Password,
+		TLS: config.connection().Client(connectionName).TLSClientConfig,
 	})
 	if err != nil {
 		return nil, err

@@ -13,7 +13,8 @@ type Kind string
 const (
 	// Create is an object that is missing. Apply declares it.
 	Create Kind = "create"
-	// Conflict is an existing object with other arguments. RabbitMQ cannot change the arguments of an object: Advice has what to do.
+	// Conflict is an existing object with other arguments. RabbitMQ cannot change the arguments of an object: Advice
+	// has what to do.
 	Conflict Kind = "conflict"
 	// Policy is a policy that makes a queue delete or drop messages, or shortens the delay of a tier.
 	Policy Kind = "policy"

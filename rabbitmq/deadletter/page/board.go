@@ -14,7 +14,8 @@ import (
 
 const (
 	maxQueues = 200 // work queues that the board shows
-	// overdueAge is how long a tier must be overdue before that is a fault. One that works has a few overdue messages at most moments.
+	// overdueAge is how long a tier must be overdue before that is a fault. One that works has a few overdue messages
+	// at most moments.
 	overdueAge = 15 * time.Second
 	// overdueGap is the longest time between two looks that count as one after the other.
 	overdueGap = time.Minute
@@ -26,7 +27,8 @@ type boardView struct {
 	Total  totals
 	Queues []workRow
 	Unseen int // work queues that are not shown
-	// Tiered is true where Status shows tiers. Without the management API it does not, and its other zeros can be unknown numbers.
+	// Tiered is true where Status shows tiers. Without the management API it does not, and its other zeros can be
+	// unknown numbers.
 	Tiered   bool
 	Orphans  deadletter.Depth
 	Stray    []deadletter.Depth
@@ -89,7 +91,8 @@ func (v *boardView) explainPauses() {
 
 // newBoard returns the board. stuck are the tiers that have been overdue for overdueAge.
 func newBoard(status deadletter.Status, stuck map[string]bool) boardView {
-	shown := boardView{At: status.At, Tiered: len(status.Stray) > 0, Orphans: status.Orphans, Stray: status.Stray[:min(len(status.Stray), maxQueues)]}
+	shown := boardView{At: status.At, Tiered: len(status.Stray) > 0, Orphans: status.Orphans,
+		Stray: status.Stray[:min(len(status.Stray), maxQueues)]}
 	shown.Total.Orphans = status.Orphans.Messages
 	fullest, counted := 1, map[string]bool{}
 	for _, work := range status.Queues {
@@ -111,7 +114,8 @@ func newBoard(status deadletter.Status, stuck map[string]bool) boardView {
 		shown.Queues = append(shown.Queues, row)
 	}
 	if len(shown.Queues) > maxQueues {
-		slices.SortStableFunc(shown.Queues, func(a, b workRow) int { return cmp.Compare(b.Dead.Messages, a.Dead.Messages) })
+		slices.SortStableFunc(shown.Queues,
+			func(a, b workRow) int { return cmp.Compare(b.Dead.Messages, a.Dead.Messages) })
 		shown.Unseen = len(shown.Queues) - maxQueues
 		shown.Queues = shown.Queues[:maxQueues]
 	}
@@ -164,7 +168,8 @@ func handlerRows(health retry.Health) (rows []handlerRow) {
 		}
 		rows = append(rows, row)
 	}
-	slices.SortFunc(rows, func(a, b handlerRow) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Queue, b.Queue)) })
+	slices.SortFunc(rows,
+		func(a, b handlerRow) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Queue, b.Queue)) })
 	return rows
 }
 
@@ -176,7 +181,9 @@ func (p *Page) resume(w http.ResponseWriter, r *http.Request) error {
 	return p.switchHandler(w, r, "resumed", Pauser.Resume)
 }
 
-func (p *Page) switchHandler(w http.ResponseWriter, r *http.Request, done string, change func(Pauser, string) error) error {
+func (p *Page) switchHandler(
+	w http.ResponseWriter, r *http.Request, done string, change func(Pauser, string) error,
+) error {
 	if p.config.Pauser == nil {
 		return failure{http.StatusNotFound, "This page has no handlers.", nil}
 	}
@@ -184,7 +191,8 @@ func (p *Page) switchHandler(w http.ResponseWriter, r *http.Request, done string
 	if err := change(p.config.Pauser, handler); err != nil {
 		return failure{http.StatusBadRequest, "The handler cannot be " + done + ".", err}
 	}
-	p.config.Logger.Info("A handler was "+done+" on the dead-letter page", watermill.LogFields{"handler": handler, "by": p.config.By(r)})
+	p.config.Logger.Info("A handler was "+done+" on the dead-letter page",
+		watermill.LogFields{"handler": handler, "by": p.config.By(r)})
 	see(w, "./")
 	return nil
 }

@@ -26,9 +26,9 @@ type looked struct {
 	Taken   bool   // a redrive or discard of the page runs, and has some of the letters
 }
 
-// look visits the letters of a queue, the oldest first, and not more than MaxLetters. The filter of Browse is not used: the letters that
-// it leaves out would not be counted. A look does not end before, because up to RabbitMQ 4.2 the letters of a look that ends early come
-// back behind others.
+// look visits the letters of a queue, the oldest first, and not more than MaxLetters. The filter of Browse is not
+// used: the letters that it leaves out would not be counted. A look does not end before, because up to RabbitMQ 4.2
+// the letters of a look that ends early come back behind others.
 func (p *Page) look(ctx context.Context, queue string, visit func(*letters.Letter)) (looked, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
@@ -158,7 +158,8 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 func newListRow(l *letters.Letter) listRow {
 	return listRow{
 		ID: l.ID, Reason: cut(maxReason, l.Record.Reason), ErrorType: cut(maxReason, l.Record.ErrorType),
-		Handler: cut(maxReason, l.Record.Handler), DeadReason: cut(maxReason, string(l.Record.DeadReason)), Kind: l.Kind,
+		Handler: cut(maxReason, l.Record.Handler), DeadReason: cut(maxReason,
+			string(l.Record.DeadReason)), Kind: l.Kind,
 		Failures: l.Record.Failures, Redriven: l.Redriven.Times, Bytes: len(l.Payload), DeadAt: l.DeadAt(),
 	}
 }

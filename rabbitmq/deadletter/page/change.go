@@ -57,8 +57,8 @@ func (p *Page) chosen(r *http.Request) (selection, error) {
 	return s, err
 }
 
-// redrive is the POST request of the three steps: a list with picked letters shows the form, the form shows the confirmation, and the
-// confirmation starts the redrive.
+// redrive is the POST request of the three steps: a list with picked letters shows the form, the form shows the
+// confirmation, and the confirmation starts the redrive.
 func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
 	switch r.PostForm.Get("step") {
 	case "start":
@@ -80,12 +80,13 @@ func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
 	}
 	options.Filter, options.By = s.filter(), p.config.By(r)
 	made := plan{selection: s, Verb: verbRedrive, Redrive: options, By: options.By, Form: shown.Options.query()}
-	err = p.count(r.Context(), &made, func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
-		options := options
-		options.DryRun, options.Canary, options.CanaryWait, options.MaxRedead, options.Rate = true, 0, 0, 0, 0
-		options.Progress = progress
-		return p.config.Store.Redrive(ctx, s.Queue, options)
-	})
+	err = p.count(r.Context(), &made,
+		func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
+			options := options
+			options.DryRun, options.Canary, options.CanaryWait, options.MaxRedead, options.Rate = true, 0, 0, 0, 0
+			options.Progress = progress
+			return p.config.Store.Redrive(ctx, s.Queue, options)
+		})
 	if err != nil {
 		return err
 	}
@@ -102,15 +103,17 @@ func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
 
 func readOptions(values url.Values) redriveOptions {
 	return redriveOptions{
-		Rate: values.Get("rate"), Canary: values.Get("canary"), CanaryWait: values.Get("canary_wait"), MaxRedead: values.Get("max_redead"),
-		Limit: values.Get("limit"), To: values.Get("to"), Note: values.Get("note"),
+		Rate: values.Get("rate"), Canary: values.Get("canary"), CanaryWait: values.Get("canary_wait"),
+		MaxRedead: values.Get("max_redead"),
+		Limit:     values.Get("limit"), To: values.Get("to"), Note: values.Get("note"),
 	}
 }
 
 // query returns the options as a query, for readOptions.
 func (o redriveOptions) query() template.URL {
 	return template.URL(url.Values{
-		"rate": {o.Rate}, "canary": {o.Canary}, "canary_wait": {o.CanaryWait}, "max_redead": {o.MaxRedead}, "limit": {o.Limit}, "to": {o.To}, "note": {o.Note},
+		"rate": {o.Rate}, "canary": {o.Canary}, "canary_wait": {o.CanaryWait}, "max_redead": {o.MaxRedead},
+		"limit": {o.Limit}, "to": {o.To}, "note": {o.Note},
 	}.Encode())
 }
 
@@ -119,26 +122,30 @@ func (o redriveOptions) read() (options letters.Redrive, faults []string) {
 	count := func(name, text string) int {
 		n, err := strconv.Atoi(strings.TrimSpace(text))
 		if text != "" && (err != nil || n < 0) {
-			faults = append(faults, fmt.Sprintf("%s is %q: write a whole number, or leave it empty.", name, cut(80, text)))
+			faults = append(faults,
+				fmt.Sprintf("%s is %q: write a whole number, or leave it empty.", name, cut(80, text)))
 		}
 		return max(n, 0)
 	}
 	real := func(name, text string, most float64) float64 {
 		n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 		if text != "" && (err != nil || !(n >= 0 && n <= most)) {
-			faults = append(faults, fmt.Sprintf("%s is %q: write a number from 0 to %v, or leave it empty.", name, cut(80, text), most))
+			faults = append(faults,
+				fmt.Sprintf("%s is %q: write a number from 0 to %v, or leave it empty.", name, cut(80, text), most))
 			return 0
 		}
 		return n
 	}
 	options = letters.Redrive{
-		Rate: real("Rate", o.Rate, 1e6), Canary: count("Canary", o.Canary), MaxRedead: real("Stop when more than this share dies again", o.MaxRedead, 100) / 100,
+		Rate: real("Rate", o.Rate, 1e6), Canary: count("Canary",
+			o.Canary), MaxRedead: real("Stop when more than this share dies again", o.MaxRedead, 100) / 100,
 		Limit: count("At most", o.Limit), To: strings.TrimSpace(o.To), Note: o.Note,
 	}
 	if o.CanaryWait != "" {
 		wait, err := time.ParseDuration(strings.ReplaceAll(o.CanaryWait, " ", ""))
 		if err != nil || wait < 0 {
-			faults = append(faults, fmt.Sprintf("Watch the canary for is %q: write a duration such as 30s or 5m, or leave it empty.", cut(80, o.CanaryWait)))
+			faults = append(faults, fmt.Sprintf("Watch the canary for is %q: write a duration such as 30s or 5m, "+
+				"or leave it empty.", cut(80, o.CanaryWait)))
 		} else if options.Canary > 0 {
 			options.CanaryWait = wait
 		}
@@ -183,7 +190,8 @@ func (p *Page) discard(w http.ResponseWriter, r *http.Request) error {
 		return p.discardForm(w, r)
 	}
 	if r.PostForm.Get("sure") == "" {
-		return failure{http.StatusUnprocessableEntity, "Discarded letters cannot be brought back. Go back, and select the box that confirms it.", nil}
+		return failure{http.StatusUnprocessableEntity, "Discarded letters cannot be brought back. Go back, and " +
+			"select the box that confirms it.", nil}
 	}
 	return p.start(w, r, verbDiscard)
 }
@@ -209,7 +217,8 @@ func (p *Page) count(ctx context.Context, made *plan, dry runFunc) error {
 // confirm shows the number of letters and asks.
 func (p *Page) confirm(w http.ResponseWriter, made plan) error {
 	if made.Count == 0 && !made.AtLeast {
-		return failure{http.StatusNotFound, "No letter of the queue is selected. They may have been redriven or discarded meanwhile.", nil}
+		return failure{http.StatusNotFound, "No letter of the queue is selected. They may have been redriven or " +
+			"discarded meanwhile.", nil}
 	}
 	made.run = p.inTurn(made.Queue, made.run)
 	p.jobs.prepare(&made)
@@ -217,8 +226,8 @@ func (p *Page) confirm(w http.ResponseWriter, made plan) error {
 	return nil
 }
 
-// inTurn returns a run that begins when no view looks at the queue, so that it counts all letters. Then views may look again: what they
-// take comes back.
+// inTurn returns a run that begins when no view looks at the queue, so that it counts all letters. Then views may
+// look again: what they take comes back.
 func (p *Page) inTurn(queue string, run runFunc) runFunc {
 	return func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
 		done, err := p.turns.take(ctx, queue)
@@ -239,9 +248,11 @@ func (p *Page) start(w http.ResponseWriter, r *http.Request, verb string) error 
 	id := r.PostForm.Get("run")
 	switch err := p.jobs.start(verb, id); {
 	case errors.Is(err, errExpired):
-		return failure{http.StatusConflict, "This confirmation is unknown or older than 15 minutes. Count the letters again.", nil}
+		return failure{http.StatusConflict, "This confirmation is unknown or older than 15 minutes. Count the " +
+			"letters again.", nil}
 	case errors.Is(err, errTooMany):
-		return failure{http.StatusServiceUnavailable, "Too many redrives and discards run. Wait until one has ended.", nil}
+		return failure{http.StatusServiceUnavailable, "Too many redrives and discards run. Wait until one has ended.",
+			nil}
 	case err != nil:
 		return err
 	}
@@ -253,7 +264,8 @@ func (p *Page) start(w http.ResponseWriter, r *http.Request, verb string) error 
 func (p *Page) job(w http.ResponseWriter, r *http.Request) error {
 	found := p.jobs.find(r.URL.Query().Get("id"))
 	if found == nil {
-		return failure{http.StatusNotFound, "This page has no such redrive or discard. It keeps the last 20 until the process ends.", nil}
+		return failure{http.StatusNotFound, "This page has no such redrive or discard. It keeps the last 20 until " +
+			"the process ends.", nil}
 	}
 	name := "job.html"
 	if r.URL.Query().Get("part") != "" {

@@ -37,15 +37,16 @@ type Config struct {
 	// Store has the letters. The page does not close it.
 	Store letters.Store
 
-	// Status returns the queues and their depths, as deadletter.Store.Status does. It is called at most once a second, whatever the
-	// number of browsers.
+	// Status returns the queues and their depths, as deadletter.Store.Status does. It is called at most once a
+	// second, whatever the number of browsers.
 	Status func(context.Context) (deadletter.Status, error)
 
-	// Queues are further queues that have letters, such as that of Watermill's PoisonQueue. The page looks only at these, and at the
-	// dead letters and orphans of Status: no request can make it take messages of another queue.
+	// Queues are further queues that have letters, such as that of Watermill's PoisonQueue. The page looks only at
+	// these, and at the dead letters and orphans of Status: no request can make it take messages of another queue.
 	Queues []string
 
-	// AllowWrite permits redrive, discard, pause and resume. The default is a page that only shows: other requests get status 403.
+	// AllowWrite permits redrive, discard, pause and resume. The default is a page that only shows: other requests
+	// get status 403.
 	AllowWrite bool
 
 	// Pauser shows the handlers of this process, and pauses and resumes them. The default is none.
@@ -54,16 +55,17 @@ type Config struct {
 	// By returns who redrives, for the history of each letter. The default is user@host of this process.
 	By func(*http.Request) string
 
-	// Hosts are the names and addresses, without a port, that the Host header of a request may have: others get status 403. A page
-	// that only this host may see needs it, because a foreign page can give its own name the address 127.0.0.1 (DNS rebinding): see
-	// LoopbackHosts. The default is no limit.
+	// Hosts are the names and addresses, without a port, that the Host header of a request may have: others get
+	// status 403. A page that only this host may see needs it, because a foreign page can give its own name the
+	// address 127.0.0.1 (DNS rebinding): see LoopbackHosts. The default is no limit.
 	Hosts []string
 
-	// MaxLetters is how many letters of a queue one view looks at, from the oldest. The page shows when there are more. A redrive or
-	// discard has no such limit. The default is 10,000.
+	// MaxLetters is how many letters of a queue one view looks at, from the oldest. The page shows when there are
+	// more. A redrive or discard has no such limit. The default is 10,000.
 	MaxLetters int
 
-	// Timeout is how long one view looks at letters, and how long the count before a redrive or discard goes on. The default is 20 s.
+	// Timeout is how long one view looks at letters, and how long the count before a redrive or discard goes on. The
+	// default is 20 s.
 	Timeout time.Duration
 
 	// Logger logs each redrive, discard, pause and resume. The default is none.

@@ -1,24 +1,25 @@
-// Package page is a page for operators: an http.Handler that shows work queues with their tiers, groups dead letters by cause, shows
-// the failure record of a letter as a timeline, and redrives and discards letters. The command "wmretry ui" serves it, and an app can
-// mount it in its own admin server, under any path that ends with a slash.
+// Package page is a page for operators: an http.Handler that shows work queues with their tiers, groups dead letters
+// by cause, shows the failure record of a letter as a timeline, and redrives and discards letters. The command
+// "wmretry ui" serves it, and an app can mount it in its own admin server, under any path that ends with a slash.
 //
 // # Safety
 //
-// The page has no login: an app that mounts it where others can reach it puts its own login before it. It only shows, unless
-// Config.AllowWrite is set. A change needs a POST request that comes from the page itself (http.CrossOriginProtection), and a redrive
-// or discard is confirmed on a page that shows the number of letters. Not more letters than that number are sent or removed; only
-// where the count takes longer than Config.Timeout, the page asks for "at least" that number, and all selected letters are meant.
+// The page has no login: an app that mounts it where others can reach it puts its own login before it. It only shows,
+// unless Config.AllowWrite is set. A change needs a POST request that comes from the page itself
+// (http.CrossOriginProtection), and a redrive or discard is confirmed on a page that shows the number of letters. Not
+// more letters than that number are sent or removed; only where the count takes longer than Config.Timeout, the page
+// asks for "at least" that number, and all selected letters are meant.
 //
-// All values are escaped by html/template. The pages have no inline script or style, load nothing from other hosts, and their
-// Content-Security-Policy forbids both.
+// All values are escaped by html/template. The pages have no inline script or style, load nothing from other hosts,
+// and their Content-Security-Policy forbids both.
 //
 // # What a view costs
 //
-// A browser asks for depths once in two seconds while its tab is visible. That calls Status and takes no letter. A view of letters
-// browses the queue once, when it is loaded, and looks at not more than Config.MaxLetters. What that means for other readers of the
-// queue is in the documentation of package deadletter. Where a quorum queue has more letters, RabbitMQ up to 4.2 changes their order with
-// each look, and so the pages of a list.
+// A browser asks for depths once in two seconds while its tab is visible. That calls Status and takes no letter. A
+// view of letters browses the queue once, when it is loaded, and looks at not more than Config.MaxLetters. What that
+// means for other readers of the queue is in the documentation of package deadletter. Where a quorum queue has more
+// letters, RabbitMQ up to 4.2 changes their order with each look, and so the pages of a list.
 //
-// A redrive or discard runs in the process of the handler and goes on when the browser is closed. Page.Close stops all of them. The page
-// keeps the summaries of the last 20.
+// A redrive or discard runs in the process of the handler and goes on when the browser is closed. Page.Close stops
+// all of them. The page keeps the summaries of the last 20.
 package page

@@ -12,7 +12,8 @@ import (
 
 // functions are those of the templates.
 var functions = template.FuncMap{
-	"number": number, "ago": func(at time.Time) string { return ago(time.Since(at)) }, "stamp": stamp, "iso": iso, "span": span,
+	"number": number, "ago": func(at time.Time) string { return ago(time.Since(at)) }, "stamp": stamp, "iso": iso,
+	"span":   span,
 	"plural": plural, "size": size, "visible": visible, "delay": delay, "percent": percent,
 	"left": func(at time.Time) string { return span(max(time.Until(at), 0)) },
 }
@@ -104,8 +105,8 @@ func cut(most int, text string) string {
 	return text[:most] + "…"
 }
 
-// visible makes a text harmless for the layout: control characters, and those that change the direction of the text after them, become
-// visible. html/template escapes the rest.
+// visible makes a text harmless for the layout: control characters, and those that change the direction of the text
+// after them, become visible. html/template escapes the rest.
 func visible(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -32,8 +32,8 @@ var (
 	errExpired = errors.New("the confirmation is unknown or too old")
 )
 
-// plan is a redrive or discard that waits for its confirmation. It is kept on the server, so that what runs is what was shown, and runs
-// once.
+// plan is a redrive or discard that waits for its confirmation. It is kept on the server, so that what runs is what
+// was shown, and runs once.
 type plan struct {
 	selection
 	ID       string
@@ -120,11 +120,13 @@ func (j *jobs) start(verb, id string) error {
 	j.forget()
 	var ctx context.Context
 	ctx, begun.cancel = context.WithCancel(j.ctx)
-	j.logger.Info(begun.Verb+" was started on the dead-letter page", watermill.LogFields{"queue": begun.Queue, "letters": begun.Count, "by": begun.By})
+	j.logger.Info(begun.Verb+" was started on the dead-letter page",
+		watermill.LogFields{"queue": begun.Queue, "letters": begun.Count, "by": begun.By})
 	j.wait.Go(func() {
 		defer begun.cancel()
 		begun.work(ctx)
-		j.logger.Info(begun.Verb+" of the dead-letter page has ended", watermill.LogFields{"queue": begun.Queue, "summary": begun.line()})
+		j.logger.Info(begun.Verb+" of the dead-letter page has ended",
+			watermill.LogFields{"queue": begun.Queue, "summary": begun.line()})
 	})
 	return nil
 }
@@ -239,7 +241,8 @@ type jobView struct {
 func (b *job) view(now time.Time) jobView {
 	b.lock.Lock()
 	defer b.lock.Unlock()
-	v := jobView{plan: b.plan, Progress: b.progress, Started: b.started, Ended: b.ended, Running: b.ended.IsZero(), Stopped: b.stopped}
+	v := jobView{plan: b.plan, Progress: b.progress, Started: b.started, Ended: b.ended, Running: b.ended.IsZero(),
+		Stopped: b.stopped}
 	if v.Running {
 		v.Progress.Elapsed = now.Sub(b.started)
 		if b.stopped {

@@ -75,7 +75,8 @@ func (p *Page) letter(w http.ResponseWriter, r *http.Request) error {
 	if shown.Letter == nil {
 		text := "The queue has no letter with this ID. It may have been redriven or discarded."
 		if shown.Seen.More {
-			text = fmt.Sprintf("The first %s letters of the queue have no letter with this ID. The page does not look at more; “wmretry dead show” does.", number(shown.Seen.Letters))
+			text = fmt.Sprintf("The first %s letters of the queue have no letter with this ID. The page does not "+
+				"look at more; “wmretry dead show” does.", number(shown.Seen.Letters))
 		}
 		return failure{http.StatusNotFound, text, nil}
 	}
@@ -94,7 +95,8 @@ func timeline(l *letters.Letter) []event {
 		events = append(events, event{Kind: "snoozed", At: at, Title: "Published"})
 	}
 	if earlier := l.Redriven.Times - len(l.Redriven.Redrives); earlier > 0 {
-		events = append(events, event{Kind: "redriven", Title: plural(earlier, "earlier redrive", "earlier redrives"), Text: "The history keeps only the last ones."})
+		events = append(events, event{Kind: "redriven", Title: plural(earlier, "earlier redrive", "earlier redrives"),
+			Text: "The history keeps only the last ones."})
 	}
 	for _, redrive := range l.Redriven.Redrives {
 		title := "Given up" + in(string(redrive.DeadReason))
@@ -107,7 +109,8 @@ func timeline(l *letters.Letter) []event {
 	}
 	record := l.Record
 	if !record.FirstArrivedAt.IsZero() {
-		events = append(events, event{Kind: "snoozed", At: record.FirstArrivedAt, Title: "First arrival, with a requested delay"})
+		events = append(events,
+			event{Kind: "snoozed", At: record.FirstArrivedAt, Title: "First arrival, with a requested delay"})
 	}
 	failures := record.Failures
 	if !record.FirstFailedAt.IsZero() && failures != 1 {
@@ -118,14 +121,16 @@ func timeline(l *letters.Letter) []event {
 		events = append(events, event{Kind: "failed", Title: plural(failures-1, "more failure", "more failures")})
 	}
 	if record.Snoozes > 0 {
-		events = append(events, event{Kind: "snoozed", Title: "Snoozed " + plural(record.Snoozes, "time", "times") + ", which counts no failure"})
+		events = append(events, event{Kind: "snoozed", Title: "Snoozed " + plural(record.Snoozes, "time", "times") +
+			", which counts no failure"})
 	}
 	if !record.LastFailedAt.IsZero() || record.Reason != "" {
 		title := "Last failure"
 		if record.Failures == 1 {
 			title = "Failure"
 		}
-		events = append(events, event{Kind: "failed", At: record.LastFailedAt, Title: title, Text: cut(maxReason, record.Reason), By: cut(maxReason, record.Handler)})
+		events = append(events, event{Kind: "failed", At: record.LastFailedAt, Title: title,
+			Text: cut(maxReason, record.Reason), By: cut(maxReason, record.Handler)})
 	}
 	end := event{Kind: "dead", Title: given(l)}
 	if l.Kind == letters.Library || l.Kind == letters.Broker { // of other kinds the record does not have it

@@ -23,14 +23,16 @@ import (
 var files embed.FS
 
 const (
-	// maxForm is the size of a request's body in bytes. A form has at most pageSize ids of 255 bytes, each byte escaped.
+	// maxForm is the size of a request's body in bytes. A form has at most pageSize ids of 255 bytes, each byte
+	// escaped.
 	maxForm = 1 << 17
 	// statusAge is how old a status may be.
 	statusAge = time.Second
 	// statusTimeout is how long a request waits for a status.
 	statusTimeout = 10 * time.Second
 
-	securityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
+	securityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src " +
+		"'self'; form-action 'self'; " +
 		"frame-ancestors 'none'; base-uri 'none'"
 )
 
@@ -66,14 +68,15 @@ func New(config Config) (*Page, error) {
 	return p, nil
 }
 
-// Close stops the redrives and discards that run, and waits until they have ended. Letters that were not sent or removed stay. It can be
-// called several times. The views go on.
+// Close stops the redrives and discards that run, and waits until they have ended. Letters that were not sent or
+// removed stay. It can be called several times. The views go on.
 func (p *Page) Close() error {
 	p.jobs.close()
 	return nil
 }
 
-// Summaries returns one line for each redrive and discard that the page has started and still keeps, the oldest first.
+// Summaries returns one line for each redrive and discard that the page has started and still keeps, the oldest
+// first.
 func (p *Page) Summaries() []string { return p.jobs.summaries() }
 
 // ServeHTTP implements http.Handler.
@@ -86,7 +89,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
-	if len(p.config.Hosts) > 0 && !slices.ContainsFunc(p.config.Hosts, func(host string) bool { return strings.ToLower(host) == hostname(r.Host) }) {
+	if len(p.config.Hosts) > 0 && !slices.ContainsFunc(p.config.Hosts,
+		func(host string) bool { return strings.ToLower(host) == hostname(r.Host) }) {
 		http.Error(w, "This page does not answer to this host name.", http.StatusForbidden)
 		return
 	}
@@ -101,18 +105,20 @@ type (
 
 var (
 	views = map[string]view{
-		"": (*Page).board, "causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter, "job": (*Page).job,
+		"": (*Page).board, "causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter,
+		"job":       (*Page).job,
 		"style.css": (*Page).static, "script.js": (*Page).static, "icon.svg": (*Page).static,
 		// These show forms. They need AllowWrite.
 		"redrive": (*Page).redriveForm, "discard": (*Page).discardForm,
 	}
 	changes = map[string]change{
-		"redrive": (*Page).redrive, "discard": (*Page).discard, "stop": (*Page).stop, "pause": (*Page).pause, "resume": (*Page).resume,
+		"redrive": (*Page).redrive, "discard": (*Page).discard, "stop": (*Page).stop, "pause": (*Page).pause,
+		"resume": (*Page).resume,
 	}
 )
 
-// route looks only at the last element of the path: all pages are beside each other, so that their relative links work under any path,
-// with and without http.StripPrefix.
+// route looks only at the last element of the path: all pages are beside each other, so that their relative links
+// work under any path, with and without http.StripPrefix.
 func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 	_, name := path.Split(r.URL.Path)
 	handle, isView := views[name]
@@ -122,7 +128,8 @@ func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, failure{http.StatusNotFound, "There is no such page.", nil})
 		return
 	case isChange && !p.config.AllowWrite:
-		p.fail(w, r, failure{http.StatusForbidden, "This page only shows. Redrive, discard, pause and resume are off.", nil})
+		p.fail(w, r,
+			failure{http.StatusForbidden, "This page only shows. Redrive, discard, pause and resume are off.", nil})
 		return
 	case r.Method == http.MethodPost && isChange:
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
@@ -138,7 +145,8 @@ func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 			allow = "POST"
 		}
 		w.Header().Set("Allow", allow)
-		p.fail(w, r, failure{http.StatusMethodNotAllowed, "This address does not take " + r.Method + " requests.", nil})
+		p.fail(w, r,
+			failure{http.StatusMethodNotAllowed, "This address does not take " + r.Method + " requests.", nil})
 		return
 	}
 	if err := handle(p, w, r); err != nil {
@@ -149,7 +157,8 @@ func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 // static serves the script, the style and the icon. Their types do not depend on the tables of the host.
 func (p *Page) static(w http.ResponseWriter, r *http.Request) error {
 	name := path.Base(r.URL.Path)
-	w.Header().Set("Content-Type", map[string]string{".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}[path.Ext(name)]+"; charset=utf-8")
+	w.Header().Set("Content-Type", map[string]string{".css": "text/css", ".js": "text/javascript",
+		".svg": "image/svg+xml"}[path.Ext(name)]+"; charset=utf-8")
 	http.ServeFileFS(w, r, files, "static/"+name)
 	return nil
 }
@@ -208,8 +217,8 @@ func (p *Page) render(w http.ResponseWriter, status int, name, title string, dat
 	_, _ = w.Write(text.Bytes()) // the browser may be gone
 }
 
-// current returns the status of the last second, and the tiers that have been overdue for overdueAge. With an error it returns the last
-// status that there was.
+// current returns the status of the last second, and the tiers that have been overdue for overdueAge. With an error
+// it returns the last status that there was.
 func (p *Page) current(ctx context.Context) (status deadletter.Status, stuck map[string]bool, err error) {
 	p.statusLock.Lock() // also lets one request ask at a time
 	defer p.statusLock.Unlock()
@@ -234,9 +243,11 @@ func explain(err error) string {
 		text string
 	}{
 		{letters.ErrBusy, "Another redrive or discard runs on this queue. Wait until it has ended."},
-		{letters.ErrRedead, "Stopped, because redriven letters have died again. The others were not sent. Look at what the letters say now, and repair that first."},
+		{letters.ErrRedead, "Stopped, because redriven letters have died again. The others were not sent. Look at " +
+			"what the letters say now, and repair that first."},
 		{letters.ErrNoQueue, "The queue does not exist."},
-		{letters.ErrNoTarget, "The work queue of a letter does not exist or is unknown. The letter stays. Declare the queue, or name one under “Work queue”."},
+		{letters.ErrNoTarget, "The work queue of a letter does not exist or is unknown. The letter stays. Declare " +
+			"the queue, or name one under “Work queue”."},
 		{letters.ErrClosed, "The connection to the broker is closed."},
 		{context.DeadlineExceeded, "The broker did not answer in time."},
 		{context.Canceled, "Stopped. Letters that were not sent or removed stay."},

@@ -14,8 +14,8 @@ import (
 // maxText is how many bytes of a parameter of a selection are accepted: an id, or a normalised reason.
 const maxText = 1 << 14
 
-// selection is the letters that a page is about. It is in the query of each address: there all bytes survive, in a field of a form only
-// valid UTF-8 does.
+// selection is the letters that a page is about. It is in the query of each address: there all bytes survive, in a
+// field of a form only valid UTF-8 does.
 type selection struct {
 	Queue string
 	Cause *letters.Cause
@@ -29,7 +29,8 @@ func (p *Page) selected(r *http.Request) (selection, error) {
 	s := selection{Queue: query.Get("queue"), IDs: query["id"], All: query.Get("all") != ""}
 	if query.Get("cause") != "" {
 		s.Cause = &letters.Cause{
-			DeadReason: retry.DeadReason(query.Get("dead_reason")), ErrorType: query.Get("error_type"), Reason: query.Get("reason"),
+			DeadReason: retry.DeadReason(query.Get("dead_reason")), ErrorType: query.Get("error_type"),
+			Reason: query.Get("reason"),
 		}
 	}
 	for _, pick := range r.PostForm["pick"] {
@@ -39,8 +40,10 @@ func (p *Page) selected(r *http.Request) (selection, error) {
 		}
 		s.IDs = append(s.IDs, id)
 	}
-	if len(s.IDs) > pageSize || slices.ContainsFunc(s.IDs, func(id string) bool { return id == "" || len(id) > maxText }) {
-		return s, failure{http.StatusBadRequest, "The address has too many letters, or an ID that no letter has.", nil}
+	if len(s.IDs) > pageSize ||
+		slices.ContainsFunc(s.IDs, func(id string) bool { return id == "" || len(id) > maxText }) {
+		return s,
+			failure{http.StatusBadRequest, "The address has too many letters, or an ID that no letter has.", nil}
 	}
 	status, _, err := p.current(r.Context())
 	if slices.Contains(p.config.Queues, s.Queue) || s.Queue != "" && shows(status, s.Queue) {

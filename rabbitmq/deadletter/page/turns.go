@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// turns lets one call at a time look at a queue. A look holds the letters that it has taken: another one would not see them, and a
-// redrive that begins meanwhile would leave them out.
+// turns lets one call at a time look at a queue. A look holds the letters that it has taken: another one would not
+// see them, and a redrive that begins meanwhile would leave them out.
 type turns struct {
 	lock   sync.Mutex
 	queues map[string]chan struct{}

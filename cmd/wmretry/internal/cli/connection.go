@@ -23,7 +23,8 @@ import (
 
 const managementTimeout = 10 * time.Second
 
-// config is the configuration of the Store, from flags and environment. It asks once for a password where one is missing.
+// config is the configuration of the Store, from flags and environment. It asks once for a password where one is
+// missing.
 func (e *env) config() (deadletter.Config, error) {
 	if e.configured != nil {
 		return *e.configured, nil
@@ -39,7 +40,8 @@ func (e *env) config() (deadletter.Config, error) {
 	if err != nil {
 		return deadletter.Config{}, err
 	}
-	config := deadletter.Config{URI: address, TLS: e.tls, Prefix: e.prefix(), Management: management, AnyLimit: e.flags.anyLimit}
+	config := deadletter.Config{URI: address, TLS: e.tls, Prefix: e.prefix(), Management: management,
+		AnyLimit: e.flags.anyLimit}
 	if err := config.Validate(); err != nil {
 		return deadletter.Config{}, exit(codeUsage, err)
 	}
@@ -55,13 +57,15 @@ func (e *env) address() (string, error) {
 	address, of := e.flags.uri, "--uri"
 	if address == "" {
 		if address, of = os.Getenv("AMQP_URL"), "AMQP_URL"; address == "" {
-			return "", usage("no broker is named: set AMQP_URL to an address with user and password, or use --uri amqp://user@host:5672/")
+			return "", usage("no broker is named: set AMQP_URL to an address with user and password, or use --uri " +
+				"amqp://user@host:5672/")
 		}
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "amqp" && u.Scheme != "amqps" || u.Host == "" {
 		// The text may have a password.
-		return "", usage("%s is not an address of a broker: it must be like amqp://user@host:5672/ (or amqps://), with reserved characters percent-encoded", of)
+		return "", usage("%s is not an address of a broker: it must be like amqp://user@host:5672/ (or amqps://), "+
+			"with reserved characters percent-encoded", of)
 	}
 	password, has := u.User.Password()
 	switch {
@@ -99,7 +103,8 @@ func readPassword(file string) (string, error) {
 
 func (e *env) askPassword(u *url.URL) (string, error) {
 	if !e.inTerminal || !e.errTerminal {
-		return "", usage("the address names the user %s and no password, and there is no terminal to ask on: use --password-file, or AMQP_URL with the password",
+		return "", usage("the address names the user %s and no password, and there is no terminal to ask on: use "+
+			"--password-file, or AMQP_URL with the password",
 			safe(u.User.Username()))
 	}
 	_, _ = fmt.Fprintf(e.stderr, "Password of %s at %s: ", safe(u.User.Username()), safe(u.Host))
@@ -116,7 +121,8 @@ func (e *env) tlsConfig() (*tls.Config, error) {
 	if f.caFile == "" && f.certFile == "" && f.keyFile == "" && f.serverName == "" && !f.insecure {
 		return nil, nil //nolint:nilnil // no settings
 	}
-	config := &tls.Config{ServerName: f.serverName, InsecureSkipVerify: f.insecure, MinVersion: tls.VersionTLS12} //nolint:gosec // the user's flag
+	config := &tls.Config{ServerName: f.serverName, MinVersion: tls.VersionTLS12}
+	config.InsecureSkipVerify = f.insecure //nolint:gosec // the user's flag
 	if f.caFile != "" {
 		pem, err := os.ReadFile(f.caFile)
 		if err != nil {
@@ -155,7 +161,8 @@ func (e *env) managementAddress(broker string) (string, error) {
 	}
 	uri, err := amqp091.ParseURI(broker)
 	if err != nil {
-		return "", usage("the address of the broker has a port or parameter that is not a number, or reserved characters that are not percent-encoded")
+		return "", usage("the address of the broker has a port or parameter that is not a number, or reserved " +
+			"characters that are not percent-encoded")
 	}
 	scheme := map[string]string{"amqp": "http", "amqps": "https"}[uri.Scheme]
 	return scheme + "://" + net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port+10_000)), nil
@@ -207,10 +214,13 @@ func (e *env) unreachable(address string, err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return err
-	case errors.As(err, &refused) && (refused.Code == amqp091.AccessRefused || errors.Is(err, amqp091.ErrCredentials) || errors.Is(err, amqp091.ErrSASL)):
-		advice = fmt.Sprintf("check the password of %q (AMQP_URL or --password-file). The user guest may log in only from the broker's own host, unless the broker permits more", uri.Username)
+	case errors.As(err, &refused) && (refused.Code == amqp091.AccessRefused ||
+		errors.Is(err, amqp091.ErrCredentials) || errors.Is(err, amqp091.ErrSASL)):
+		advice = fmt.Sprintf("check the password of %q (AMQP_URL or --password-file). The user guest may log in "+
+			"only from the broker's own host, unless the broker permits more", uri.Username)
 	case errors.As(err, &refused):
-		advice = fmt.Sprintf("check the virtual host %q, and that the user %q has permissions for it: rabbitmqctl list_permissions -p %q", uri.Vhost, uri.Username, uri.Vhost)
+		advice = fmt.Sprintf("check the virtual host %q, and that the user %q has permissions for it: rabbitmqctl "+
+			"list_permissions -p %q", uri.Vhost, uri.Username, uri.Vhost)
 	case errors.As(err, &host):
 		advice = "check the name of the host"
 	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():

@@ -28,8 +28,9 @@ func newDeadCommand(e *env) *cobra.Command {
 	return newLetterCommand(&letterCommand{env: e}, &cobra.Command{
 		Use:   "dead",
 		Short: "Dead letters of a work queue: list, show, redrive, discard, export, import, edit",
-		Long: `Commands on the dead letters of a work queue. QUEUE is the work queue: "orders" reads the letters in orders.dead.
-The name orders.dead is taken as it is. With --as-is every name is, for example that of Watermill's poison queue.`,
+		Long: `Commands on the dead letters of a work queue. QUEUE is the work queue: "orders" reads the letters in
+orders.dead. The name orders.dead is taken as it is. With --as-is every name is, for example that of Watermill's
+poison queue.`,
 	})
 }
 
@@ -37,9 +38,9 @@ func newOrphansCommand(e *env) *cobra.Command {
 	return newLetterCommand(&letterCommand{env: e, orphans: true}, &cobra.Command{
 		Use:   "orphans",
 		Short: "Messages whose work queue was gone when their delay was over: the same commands",
-		Long: `Commands on the orphans: messages whose work queue was gone when their delay was over. They are in the queue
-<prefix>.orphans (retry.orphans, or what --prefix names). A redrive sends each one to the work queue that it waited for: that
-queue must be there again. An orphan keeps its failure record: its failures are counted on.`,
+		Long: `Commands on the orphans: messages whose work queue was gone when their delay was over. They are in the
+queue <prefix>.orphans (retry.orphans, or what --prefix names). A redrive sends each one to the work queue that it
+waited for: that queue must be there again. An orphan keeps its failure record: its failures are counted on.`,
 	})
 }
 
@@ -47,13 +48,14 @@ func newLetterCommand(l *letterCommand, c *cobra.Command) *cobra.Command {
 	if !l.orphans {
 		c.PersistentFlags().BoolVar(&l.asIs, "as-is", false, "QUEUE itself has the letters, whatever its name")
 	}
-	c.AddCommand(newListCommand(l), newShowCommand(l), newRedriveCommand(l), newDiscardCommand(l), newExportCommand(l), newImportCommand(l),
+	c.AddCommand(newListCommand(l), newShowCommand(l), newRedriveCommand(l), newDiscardCommand(l),
+		newExportCommand(l), newImportCommand(l),
 		newEditCommand(l))
 	return group(c)
 }
 
-// command sets the parts that depend on where the letters are. The use and the examples are those of dead; those of orphans have no
-// QUEUE. args are the names of the arguments after QUEUE.
+// command sets the parts that depend on where the letters are. The use and the examples are those of dead; those of
+// orphans have no QUEUE. args are the names of the arguments after QUEUE.
 func (l *letterCommand) command(c *cobra.Command, args ...string) *cobra.Command {
 	names := args
 	if !l.orphans {
@@ -69,12 +71,14 @@ func (l *letterCommand) command(c *cobra.Command, args ...string) *cobra.Command
 			}
 			return errors.New(text)
 		case len(given) > len(names):
-			return fmt.Errorf("%s does not take %q: its arguments are %s", c.CommandPath(), given[len(names)], strings.Join(append(names, "flags"), " and "))
+			return fmt.Errorf("%s does not take %q: its arguments are %s", c.CommandPath(), given[len(names)],
+				strings.Join(append(names, "flags"), " and "))
 		}
 		return nil
 	}
 	if l.orphans {
-		c.Example = strings.NewReplacer("wmretry dead ", "wmretry orphans ", " orders.dead", "", " orders", "").Replace(c.Example)
+		c.Example = strings.NewReplacer("wmretry dead ", "wmretry orphans ", " orders.dead", "", " orders",
+			"").Replace(c.Example)
 	} else if c.ValidArgsFunction == nil {
 		c.ValidArgsFunction = func(_ *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(given) > 0 {
@@ -154,18 +158,21 @@ func (l *letterCommand) failed(ctx context.Context, queue string, err error) err
 		return err
 	}
 	if l.orphans {
-		return fmt.Errorf("%w: there are no orphans with the prefix %s; --prefix names another one", err, safe(l.prefix()))
+		return fmt.Errorf("%w: there are no orphans with the prefix %s; --prefix names another one", err,
+			safe(l.prefix()))
 	}
 	names, apiErr := l.queueNames(managementTimeout)
 	if apiErr != nil {
 		return fmt.Errorf("%w; the queues cannot be listed here: %s", err, safe(apiErr.Error()))
 	}
 	if slices.Contains(names, strings.TrimSuffix(queue, deadletter.QueueOf(""))) && !l.asIs {
-		return fmt.Errorf("%w, but %s does: where that queue itself has the letters, use --as-is", err, safe(strings.TrimSuffix(queue, deadletter.QueueOf(""))))
+		return fmt.Errorf("%w, but %s does: where that queue itself has the letters, use --as-is", err,
+			safe(strings.TrimSuffix(queue, deadletter.QueueOf(""))))
 	}
 	works := workQueues(names)
 	if len(works) == 0 {
-		return fmt.Errorf("%w: no queue of this virtual host has a dead-letter queue; --as-is takes the name of any queue", err)
+		return fmt.Errorf("%w: no queue of this virtual host has a dead-letter queue; --as-is takes the name of "+
+			"any queue", err)
 	}
 	return fmt.Errorf("%w; work queues with a dead-letter queue are %s", err, someOf(works))
 }
@@ -184,7 +191,8 @@ func someOf(names []string) string {
 // nothing is the error where no letter was selected.
 func (l *letterCommand) nothing(queue string, selected *filterFlags) error {
 	if selected.any() {
-		return exit(codeNothing, fmt.Errorf("no letter in %s matches; `%s` without filters shows all of them", safe(queue), l.listCommand()))
+		return exit(codeNothing, fmt.Errorf("no letter in %s matches; `%s` without filters shows all of them",
+			safe(queue), l.listCommand()))
 	}
 	return nil
 }

@@ -26,8 +26,9 @@ func newDiscardCommand(l *letterCommand) *cobra.Command {
 	c := l.command(&cobra.Command{
 		Use:   "discard",
 		Short: "Remove letters for good, after a question",
-		Long: `Removes letters. It counts them first and asks; --yes answers. With --export each letter is in the file, and the file is on the
-disk, before the letter is removed: killed at any moment, each letter is in the file, in the queue, or in both.`,
+		Long: `Removes letters. It counts them first and asks; --yes answers. With --export each letter is in the
+file, and the file is on the disk, before the letter is removed: killed at any moment, each letter is in the file, in
+the queue, or in both.`,
 		Example: `  wmretry dead discard orders --older-than 30d --export old-orders.jsonl
   wmretry dead discard orders --dead-reason unmarshal --yes
   wmretry dead discard orders --dry-run`,
@@ -52,11 +53,13 @@ func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFl
 		return err
 	}
 	if !f.yes && !f.dryRun && (!l.inTerminal || !l.errTerminal) {
-		return usage("discard removes letters for good, and there is no terminal to ask on: use --yes, and --export FILE to keep a copy. --dry-run counts them")
+		return usage("discard removes letters for good, and there is no terminal to ask on: use --yes, and " +
+			"--export FILE to keep a copy. --dry-run counts them")
 	}
 	queue, _ := l.queue(args)
 	options := letters.Discard{Filter: filter, Limit: f.limit, DryRun: f.dryRun}
-	return l.withStore(ctx, func(store *deadletter.Store) error { return l.discardFrom(ctx, store, queue, options, f) })
+	return l.withStore(ctx,
+		func(store *deadletter.Store) error { return l.discardFrom(ctx, store, queue, options, f) })
 }
 
 func (l *letterCommand) discardFrom(
@@ -91,13 +94,16 @@ func (l *letterCommand) discardFrom(
 func newFile(name string) (*os.File, error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return nil, usage("%s is there already, and may have the only copy of other letters: name another file", safe(name))
+		return nil,
+			usage("%s is there already, and may have the only copy of other letters: name another file", safe(name))
 	}
 	return file, err
 }
 
 // askDiscard counts the letters and asks. It returns how many may be removed.
-func (l *letterCommand) askDiscard(ctx context.Context, store *deadletter.Store, queue string, options letters.Discard, f *discardFlags) (int, error) {
+func (l *letterCommand) askDiscard(
+	ctx context.Context, store *deadletter.Store, queue string, options letters.Discard, f *discardFlags,
+) (int, error) {
 	options.DryRun = true
 	meter := l.meter("count letters in "+safe(queue), "selected")
 	options.Progress = meter.show
@@ -115,7 +121,8 @@ func (l *letterCommand) askDiscard(ctx context.Context, store *deadletter.Store,
 		copied = "with a copy in " + safe(f.export)
 	}
 	for {
-		question := fmt.Sprintf("Remove %s of %s in %s for good, %s? [y]es, [n]o", thousands(counted.Done), plural(counted.Total, "letter", "letters"), safe(queue), copied)
+		question := fmt.Sprintf("Remove %s of %s in %s for good, %s? [y]es, [n]o", thousands(counted.Done),
+			plural(counted.Total, "letter", "letters"), safe(queue), copied)
 		if f.export == "" {
 			question += ", [e]xport them first"
 		}

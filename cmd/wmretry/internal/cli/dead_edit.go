@@ -28,12 +28,12 @@ func newEditCommand(l *letterCommand) *cobra.Command {
 	c := l.command(&cobra.Command{
 		Use:   "edit",
 		Short: "Change the body of one letter in your editor, and redrive it",
-		Long: `Opens the body of a letter in $VISUAL or $EDITOR. When the editor ends, the letter is redriven with the new body, and its history
-notes the change. Nothing is sent where the body is as before.
+		Long: `Opens the body of a letter in $VISUAL or $EDITOR. When the editor ends, the letter is redriven with the
+new body, and its history notes the change. Nothing is sent where the body is as before.
 
-The editor gets the bytes as they are. --pretty indents JSON for the editor; the new body is compact again if it was. A line feed that
-the editor adds at the end is removed where the body had none. The letter stays where it is until the editor ends; a letter that is
-gone by then is not sent.`,
+The editor gets the bytes as they are. --pretty indents JSON for the editor; the new body is compact again if it was.
+A line feed that the editor adds at the end is removed where the body had none. The letter stays where it is until the
+editor ends; a letter that is gone by then is not sent.`,
 		Example: `  wmretry dead edit orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --pretty
   EDITOR='sed -i s/EURO/EUR/' wmretry dead edit orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --note INC-42`,
 		RunE: func(c *cobra.Command, args []string) error { return l.edit(c.Context(), args, f) },
@@ -107,7 +107,9 @@ func (l *letterCommand) edit(ctx context.Context, args []string, f editFlags) er
 }
 
 // only returns the letter with an id: the oldest one of several.
-func (l *letterCommand) only(ctx context.Context, store *deadletter.Store, queue, id string) (*letters.Letter, error) {
+func (l *letterCommand) only(
+	ctx context.Context, store *deadletter.Store, queue, id string,
+) (*letters.Letter, error) {
 	var found *letters.Letter
 	n := 0
 	for letter, err := range store.Browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
@@ -120,7 +122,8 @@ func (l *letterCommand) only(ctx context.Context, store *deadletter.Store, queue
 	}
 	switch {
 	case n == 0:
-		return nil, exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `%s` prints the ids", safe(queue), safe(id), l.listCommand()))
+		return nil, exit(codeNothing,
+			fmt.Errorf("no letter in %s has the id %s; `%s` prints the ids", safe(queue), safe(id), l.listCommand()))
 	case n > 1:
 		_, _ = fmt.Fprintf(l.stderr, "%d letters have this id: the oldest is edited, the others stay\n", n)
 	}
@@ -182,7 +185,8 @@ func compact(body []byte) []byte {
 // edited runs the editor and returns the new body.
 func (e *env) edited(ctx context.Context, editor, file string, before []byte, f editFlags) ([]byte, error) {
 	if !utf8.Valid(before) {
-		_, _ = fmt.Fprintln(e.stderr, "the body is not text in UTF-8: an editor for text may change more bytes than you do")
+		_, _ = fmt.Fprintln(e.stderr, "the body is not text in UTF-8: an editor for text may change more bytes "+
+			"than you do")
 	}
 	for {
 		if err := e.runEditor(ctx, editor, file); err != nil {
@@ -198,9 +202,11 @@ func (e *env) edited(ctx context.Context, editor, file string, before []byte, f 
 		}
 		fault := json.Unmarshal(after, new(any))
 		if !e.inTerminal || !e.errTerminal {
-			return nil, fmt.Errorf("the body was JSON and is not any more (%s): nothing is sent; --force sends it", safe(fault.Error()))
+			return nil, fmt.Errorf("the body was JSON and is not any more (%s): nothing is sent; --force sends it",
+				safe(fault.Error()))
 		}
-		answer, err := e.ask(ctx, fmt.Sprintf("The body was JSON and is not any more: %s. [e]dit again, [s]end it, [q]uit: ", safe(fault.Error())))
+		answer, err := e.ask(ctx, fmt.Sprintf("The body was JSON and is not any more: %s. [e]dit again, [s]end "+
+			"it, [q]uit: ", safe(fault.Error())))
 		if err != nil {
 			return nil, err
 		}

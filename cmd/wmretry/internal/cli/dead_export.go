@@ -28,8 +28,9 @@ func newExportCommand(l *letterCommand) *cobra.Command {
 	c := l.command(&cobra.Command{
 		Use:   "export",
 		Short: "Write letters to a file, with every byte, property and typed header",
-		Long: `Writes letters to a file, one line of JSON each, and removes none. Import puts them back: every byte, property and header is as
-before. The file appears when it is complete and on the disk. It is readable only by you: letters may have personal data.`,
+		Long: `Writes letters to a file, one line of JSON each, and removes none. Import puts them back: every byte,
+property and header is as before. The file appears when it is complete and on the disk. It is readable only by you:
+letters may have personal data.`,
 		Example: `  wmretry dead export orders -o orders.jsonl
   wmretry dead export orders --reason timeout -o - | gzip > orders.jsonl.gz`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -50,7 +51,9 @@ before. The file appears when it is complete and on the disk. It is readable onl
 	return c
 }
 
-func (l *letterCommand) export(ctx context.Context, args []string, filter letters.Filter, f *filterFlags, to string, force bool) error {
+func (l *letterCommand) export(
+	ctx context.Context, args []string, filter letters.Filter, f *filterFlags, to string, force bool,
+) error {
 	queue, _ := l.queue(args)
 	if to != standard && !force {
 		if _, err := os.Lstat(to); err == nil {
@@ -155,9 +158,9 @@ func newImportCommand(l *letterCommand) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import FILE",
 		Short: "Put exported letters back into their queues",
-		Long: `Puts letters that export or discard --export wrote back into the queues that they were in: every byte, property and header is
-as before. FILE can be - for stdin. An import does not look for letters that are in the queue already: two imports of a file make two
-letters of each line.`,
+		Long: `Puts letters that export or discard --export wrote back into the queues that they were in: every byte,
+property and header is as before. FILE can be - for stdin. An import does not look for letters that are in the queue
+already: two imports of a file make two letters of each line.`,
 		Example: `  wmretry dead import orders.jsonl
   wmretry dead import orders.jsonl --dry-run
   zcat orders.jsonl.gz | wmretry dead import - --queue orders`,
@@ -170,8 +173,10 @@ letters of each line.`,
 		RunE: func(c *cobra.Command, args []string) error { return l.importFile(c.Context(), args[0], options) },
 	}
 	if !l.orphans {
-		c.Flags().StringVar(&options.Queue, "queue", "", "work queue whose dead letters they become (default: the queue that each letter was in)")
-		_ = c.RegisterFlagCompletionFunc("queue", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { return l.completeQueue() })
+		c.Flags().StringVar(&options.Queue, "queue", "", "work queue whose dead letters they become (default: the "+
+			"queue that each letter was in)")
+		_ = c.RegisterFlagCompletionFunc("queue",
+			func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { return l.completeQueue() })
 	} else {
 		c.Example = "  wmretry orphans import orphans.jsonl"
 	}

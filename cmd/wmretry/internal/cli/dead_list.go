@@ -27,9 +27,9 @@ func newListCommand(l *letterCommand) *cobra.Command {
 	c := l.command(&cobra.Command{
 		Use:   "list",
 		Short: "List letters, or their causes with --group",
-		Long: `Lists letters, the oldest first, while it reads them. It removes none. While it reads, other readers of the queue do not get the
-letters. Their order stays, unless the list ends before the last letter, by --limit or Ctrl-C: then the letters that it has taken can
-come back behind the others.
+		Long: `Lists letters, the oldest first, while it reads them. It removes none. While it reads, other readers of
+the queue do not get the letters. Their order stays, unless the list ends before the last letter, by --limit or
+Ctrl-C: then the letters that it has taken can come back behind the others.
 
 On a terminal handler and reason are cut to the width. Elsewhere nothing is cut, and times are in UTC.
 --json prints one object a line, with all that is known of the letter.`,
@@ -40,7 +40,8 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
 		RunE: func(c *cobra.Command, args []string) error { return l.list(c, args, &f) },
 	})
 	f.add(c, true)
-	c.Flags().BoolVar(&f.group, "group", false, "group by dead reason, error type and reason, with numbers, ids and times left out")
+	c.Flags().BoolVar(&f.group, "group", false, "group by dead reason, error type and reason, with numbers, ids "+
+		"and times left out")
 	c.Flags().IntVar(&f.limit, "limit", 0, "list at most so many letters (default: all)")
 	return c
 }
@@ -138,7 +139,8 @@ func (r *rows) print(l *letters.Letter) error {
 		}
 	}
 	return r.line([]string{
-		safe(l.ID), strconv.Itoa(l.Record.Failures), r.env.time(l.Record.FirstFailedAt), r.env.time(l.Record.LastFailedAt),
+		safe(l.ID), strconv.Itoa(l.Record.Failures), r.env.time(l.Record.FirstFailedAt),
+		r.env.time(l.Record.LastFailedAt),
 		orDash(safe(l.Record.Handler)), safe(reasonOf(l)),
 	}, 0)
 }
@@ -209,7 +211,8 @@ func (l *letterCommand) printGroups(groups []letters.Group) error {
 			reason = "(all other causes)"
 		}
 		t.AppendRow(table.Row{
-			thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(reason), l.time(g.First), l.time(g.Last), safe(g.Example),
+			thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(reason),
+			l.time(g.First), l.time(g.Last), safe(g.Example),
 		})
 	}
 	l.setCauseColumns(t, 4, 120)
@@ -221,7 +224,8 @@ func (l *letterCommand) printGroups(groups []letters.Group) error {
 func (e *env) setCauseColumns(t table.Writer, reason, others int) {
 	columns := []table.ColumnConfig{{Number: 1, Align: text.AlignRight}}
 	if e.outTerminal {
-		columns = append(columns, table.ColumnConfig{Number: reason, WidthMax: max(e.width-others, 40), WidthMaxEnforcer: text.WrapSoft})
+		columns = append(columns,
+			table.ColumnConfig{Number: reason, WidthMax: max(e.width-others, 40), WidthMaxEnforcer: text.WrapSoft})
 	}
 	t.SetColumnConfigs(columns)
 }

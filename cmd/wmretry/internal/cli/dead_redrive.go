@@ -25,7 +25,8 @@ type redriveFlags struct {
 func newRedriveCommand(l *letterCommand) *cobra.Command {
 	var f redriveFlags
 	short := "Send letters back to their work queue, where their retries begin from the start"
-	record := "The message is the same as before; its count of failures begins from the start, and its history\nnotes the redrive."
+	record := "The message is the same as before; its count of failures begins from the start, and its " +
+		"history\nnotes the redrive."
 	if l.orphans {
 		short = "Send orphans back to their work queue, where their retries go on"
 		record = "The message is the same as before, with its failure record: its failures are counted on."
@@ -33,16 +34,16 @@ func newRedriveCommand(l *letterCommand) *cobra.Command {
 	c := l.command(&cobra.Command{
 		Use:   "redrive",
 		Short: short,
-		Long: `Sends letters back to their work queue itself, and removes each one after the broker has confirmed it. It sends only what was
-there when the command began. ` + record + `
+		Long: `Sends letters back to their work queue itself, and removes each one after the broker has confirmed it.
+It sends only what was there when the command began. ` + record + `
 A letter whose work queue is gone stays where it is.
 
---canary 10 sends ten letters first, watches whether they die again, and goes on only if none does. --max-redead 5% stops when more
-than that share of the sent letters has died again.
+--canary 10 sends ten letters first, watches whether they die again, and goes on only if none does. --max-redead 5%
+stops when more than that share of the sent letters has died again.
 
-Killed at any moment it loses nothing. What was in flight then, at most 256 letters, may be handled twice. Ctrl-C stops after the
-letters in flight and prints the summary; a second Ctrl-C ends the command at once. Only one redrive or discard at a time
-changes a queue.`,
+Killed at any moment it loses nothing. What was in flight then, at most 256 letters, may be handled twice. Ctrl-C
+stops after the letters in flight and prints the summary; a second Ctrl-C ends the command at once. Only one redrive
+or discard at a time changes a queue.`,
 		Example: `  wmretry dead redrive orders --dry-run                        # counts what would be sent
   wmretry dead redrive orders --canary 10 --rate 50/s
   wmretry dead redrive orders --reason 'connection refused' --newer-than 2h
@@ -60,10 +61,13 @@ changes a queue.`,
 	flags := c.Flags()
 	flags.BoolVar(&f.dryRun, "dry-run", false, "count what would be sent, and send nothing")
 	flags.IntVar(&f.limit, "limit", 0, "send at most so many letters (default: all)")
-	flags.StringVar(&f.rate, "rate", "", "send at most so many, such as 50/s or 3000/m (default: as fast as the broker takes them)")
+	flags.StringVar(&f.rate, "rate", "", "send at most so many, such as 50/s or 3000/m (default: as fast as the "+
+		"broker takes them)")
 	flags.IntVar(&f.canary, "canary", 0, "send so many letters first, and go on only if none of them dies again")
-	flags.DurationVar(&f.canaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to die the last time, plus 5% and 10 seconds, at most an hour)")
-	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; looked at from 20 sent letters on")
+	flags.DurationVar(&f.canaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to "+
+		"die the last time, plus 5% and 10 seconds, at most an hour)")
+	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; "+
+		"looked at from 20 sent letters on")
 	if !l.orphans { // these have a target, and no history
 		flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
 		flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
@@ -79,7 +83,8 @@ func (f *redriveFlags) options() (letters.Redrive, error) {
 		return letters.Redrive{}, err
 	}
 	options := letters.Redrive{
-		Filter: filter, Limit: f.limit, Canary: f.canary, CanaryWait: f.canaryWait, DryRun: f.dryRun, To: f.to, By: f.by, Note: f.note,
+		Filter: filter, Limit: f.limit, Canary: f.canary, CanaryWait: f.canaryWait, DryRun: f.dryRun, To: f.to,
+		By: f.by, Note: f.note,
 	}
 	if options.Rate, err = rate(f.rate); err != nil {
 		return options, err
@@ -91,7 +96,8 @@ func (f *redriveFlags) options() (letters.Redrive, error) {
 		return options, exit(codeUsage, err)
 	}
 	if f.canaryWait < 0 || f.canaryWait > 0 && f.canary == 0 {
-		return options, usage("--canary-wait %v: it must be above 0, and needs --canary, the number of letters to watch", f.canaryWait)
+		return options, usage("--canary-wait %v: it must be above 0, and needs --canary, the number of letters to "+
+			"watch", f.canaryWait)
 	}
 	if err := options.Validate(); err != nil {
 		return options, exit(codeUsage, err)
@@ -100,7 +106,9 @@ func (f *redriveFlags) options() (letters.Redrive, error) {
 }
 
 // redrive runs a redrive, and prints its summary in any case. edited is the id of the one letter that was edited.
-func (l *letterCommand) redrive(ctx context.Context, args []string, options letters.Redrive, selected *filterFlags, edited string) error {
+func (l *letterCommand) redrive(
+	ctx context.Context, args []string, options letters.Redrive, selected *filterFlags, edited string,
+) error {
 	queue, _ := l.queue(args)
 	return l.withStore(ctx, func(store *deadletter.Store) error {
 		if options.Canary > 0 && !options.DryRun {
@@ -129,7 +137,8 @@ func (l *letterCommand) finish(ctx context.Context, report *report, err error, s
 	return err
 }
 
-// warnNoConsumer warns of a canary that cannot die. The queue of an orphan, or of a letter in another queue, is not known before.
+// warnNoConsumer warns of a canary that cannot die. The queue of an orphan, or of a letter in another queue, is not
+// known before.
 func (l *letterCommand) warnNoConsumer(ctx context.Context, queue, to string) {
 	work := to
 	if work == "" {
@@ -150,7 +159,8 @@ func (l *letterCommand) warnNoConsumer(ctx context.Context, queue, to string) {
 	defer func() { _ = store.Close() }()
 	status, err := store.Status(ctx, nil, work)
 	if err == nil && len(status.Queues) == 1 && !status.Queues[0].Missing && status.Queues[0].Consumers == 0 {
-		_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: the queue %s has no consumer: a canary that no app handles cannot die\n", safe(work))
+		_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: the queue %s has no consumer: a canary that no app "+
+			"handles cannot die\n", safe(work))
 	}
 }
 
@@ -158,7 +168,9 @@ func (l *letterCommand) warnNoConsumer(ctx context.Context, queue, to string) {
 const deathsWithin = 30 * time.Second
 
 // deaths returns why letters that were redriven since a time have died again.
-func (l *letterCommand) deaths(ctx context.Context, store *deadletter.Store, queue string, since time.Time) []letters.Group {
+func (l *letterCommand) deaths(
+	ctx context.Context, store *deadletter.Store, queue string, since time.Time,
+) []letters.Group {
 	ctx, cancel := context.WithTimeout(ctx, deathsWithin)
 	defer cancel()
 	since = since.Add(-time.Millisecond) // the history has milliseconds

@@ -37,9 +37,9 @@ func newShowCommand(l *letterCommand) *cobra.Command {
 	c := l.command(&cobra.Command{
 		Use:   "show",
 		Short: "Show one letter: failure record, redrives, properties, headers, body",
-		Long: `Shows all that is known of a letter. The letter stays where it is. The body is printed as indented JSON, as text or as bytes in
-hexadecimal, whichever fits. Control characters are escaped. --body raw prints the bytes of the body and nothing else, to a file or a
-pipe.
+		Long: `Shows all that is known of a letter. The letter stays where it is. The body is printed as indented
+JSON, as text or as bytes in hexadecimal, whichever fits. Control characters are escaped. --body raw prints the bytes
+of the body and nothing else, to a file or a pipe.
 
 Letters of the same message have the same ID: all of them are shown.`,
 		Example: `  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30
@@ -57,7 +57,8 @@ func (l *letterCommand) show(c *cobra.Command, args []string, body string) error
 	case !slices.Contains(bodies, body):
 		return usage("--body %q is not one of %s", body, strings.Join(bodies, ", "))
 	case body == bodyRaw && l.outTerminal:
-		return usage("--body raw does not print to a terminal, where the bytes could do anything: redirect it to a file, or use --body text")
+		return usage("--body raw does not print to a terminal, where the bytes could do anything: redirect it to " +
+			"a file, or use --body text")
 	}
 	ctx := c.Context()
 	queue, rest := l.queue(args)
@@ -89,7 +90,8 @@ func (l *letterCommand) show(c *cobra.Command, args []string, body string) error
 		}
 	}
 	if n == 0 {
-		return exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `%s` prints the ids", safe(queue), safe(rest[0]), l.listCommand()))
+		return exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `%s` prints the ids", safe(queue),
+			safe(rest[0]), l.listCommand()))
 	}
 	return nil
 }
@@ -210,7 +212,8 @@ func (s *section) title(name string) {
 }
 
 func (s *section) field(name, value string) {
-	_, _ = fmt.Fprintf(&s.text, "  %s %s\n", s.env.paint(text.FgCyan, text.Pad(safe(name), labelWidth, ' ')), safe(value))
+	_, _ = fmt.Fprintf(&s.text, "  %s %s\n", s.env.paint(text.FgCyan, text.Pad(safe(name), labelWidth, ' ')),
+		safe(value))
 }
 
 func (s *section) optional(name string, is bool, value string) {
@@ -244,7 +247,8 @@ func kindText(kind letters.Kind) string {
 // parseTrace reads W3C Trace Context.
 func parseTrace(traceparent string) (trace, span string, found bool) {
 	parts := strings.Split(traceparent, "-")
-	if len(parts) < 4 || len(parts[1]) != 32 || len(parts[2]) != 16 || strings.Trim(parts[1]+parts[2], "0123456789abcdef") != "" {
+	if len(parts) < 4 || len(parts[1]) != 32 || len(parts[2]) != 16 ||
+		strings.Trim(parts[1]+parts[2], "0123456789abcdef") != "" {
 		return "", "", false
 	}
 	return parts[1], parts[2], true

@@ -62,18 +62,24 @@ func newEnv() *env {
 
 func (e *env) globalFlags(root *cobra.Command) {
 	f := root.PersistentFlags()
-	f.StringVar(&e.flags.uri, "uri", "", "address of the broker, without a password (default: AMQP_URL, which may have one)")
+	f.StringVar(&e.flags.uri, "uri", "", "address of the broker, without a password (default: AMQP_URL, which may "+
+		"have one)")
 	f.StringVar(&e.flags.passwordFile, "password-file", "", "file with the password of the user in --uri or AMQP_URL")
 	f.StringVar(&e.flags.management, "management", "", "address of the management API, without a password "+
 		"(default: AMQP_MANAGEMENT_URL, or the broker's host with the AMQP port plus 10000)")
 	f.StringVar(&e.flags.prefix, "prefix", "retry", "prefix of the apps: it names tiers and orphans")
-	f.BoolVar(&e.flags.anyLimit, "any-limit", false, "also read queues whose letters can be lost by that: see docs/limits.md")
-	f.StringVar(&e.flags.caFile, "ca-file", "", "PEM file with the certificate authorities of an amqps:// broker (default: those of the system)")
+	f.BoolVar(&e.flags.anyLimit, "any-limit", false, "also read queues whose letters can be lost by that: see "+
+		"docs/limits.md")
+	f.StringVar(&e.flags.caFile, "ca-file", "", "PEM file with the certificate authorities of an amqps:// broker "+
+		"(default: those of the system)")
 	f.StringVar(&e.flags.certFile, "cert-file", "", "PEM file with the client's certificate")
 	f.StringVar(&e.flags.keyFile, "key-file", "", "PEM file with the key of the client's certificate")
-	f.StringVar(&e.flags.serverName, "server-name", "", "name in the broker's certificate (default: the host of the address)")
-	f.BoolVar(&e.flags.insecure, "insecure-skip-verify", false, "accept any certificate of the broker: only for tests")
-	f.DurationVar(&e.flags.connectTimeout, "connect-timeout", 10*time.Second, "how long to try to connect at the start")
+	f.StringVar(&e.flags.serverName, "server-name", "", "name in the broker's certificate (default: the host of "+
+		"the address)")
+	f.BoolVar(&e.flags.insecure, "insecure-skip-verify", false,
+		"accept any certificate of the broker: only for tests")
+	f.DurationVar(&e.flags.connectTimeout, "connect-timeout", 10*time.Second,
+		"how long to try to connect at the start")
 	f.BoolVar(&e.json, "json", false, "print JSON: one line for each letter, one object for a summary")
 	f.BoolVar(&e.flags.noColour, "no-color", false, "print no colours (also: NO_COLOR)")
 	f.BoolVarP(&e.flags.verbose, "verbose", "v", false, "print log lines of the connection on stderr")
@@ -85,13 +91,14 @@ func (e *env) globalFlags(root *cobra.Command) {
 // prepare runs before each command, after the flags are parsed.
 func (e *env) prepare(*cobra.Command) error {
 	// https://no-color.org
-	e.colours = e.outTerminal && !e.json && !e.flags.noColour && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	e.colours = e.outTerminal && !e.json && !e.flags.noColour && os.Getenv("NO_COLOR") == "" &&
+		os.Getenv("TERM") != "dumb"
 	text.EnableColors() // paint decides
 	return nil
 }
 
-// open returns the Store of the broker, after it has connected once: errors of the address, the password, TLS and the virtual host
-// come from here.
+// open returns the Store of the broker, after it has connected once: errors of the address, the password, TLS and the
+// virtual host come from here.
 func (e *env) open(ctx context.Context) (*deadletter.Store, error) {
 	config, err := e.config()
 	if err != nil {
@@ -144,7 +151,8 @@ func (e *env) printJSON(value any) error {
 	return e.jsonLine(e.stdout, value)
 }
 
-// jsonLine writes a value as one line of JSON. What could change a terminal is escaped, which JSON reads as the same text.
+// jsonLine writes a value as one line of JSON. What could change a terminal is escaped, which JSON reads as the same
+// text.
 func (e *env) jsonLine(to io.Writer, value any) error {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)

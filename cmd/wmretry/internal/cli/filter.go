@@ -36,18 +36,20 @@ func (f *filterFlags) add(c *cobra.Command, ids bool) {
 	flags.StringVar(&f.older, "older-than", "", "only letters that died longer ago, such as 90m, 36h or 2d")
 	flags.StringVar(&f.newer, "newer-than", "", "only letters that died since then, such as 10m")
 	flags.StringArrayVar(&f.metadata, "meta", nil, "only with this metadata, as key=value (may be repeated)")
-	_ = c.RegisterFlagCompletionFunc("dead-reason", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		var reasons []string
-		for _, reason := range retry.DeadReasons() {
-			reasons = append(reasons, string(reason))
-		}
-		return reasons, cobra.ShellCompDirectiveNoFileComp
-	})
+	_ = c.RegisterFlagCompletionFunc("dead-reason",
+		func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			var reasons []string
+			for _, reason := range retry.DeadReasons() {
+				reasons = append(reasons, string(reason))
+			}
+			return reasons, cobra.ShellCompDirectiveNoFileComp
+		})
 }
 
 // any reports whether the flags select at all.
 func (f *filterFlags) any() bool {
-	return len(f.ids)+len(f.metadata) > 0 || cmp.Or(f.reason, f.errorType, f.deadReason, f.handler, f.older, f.newer) != ""
+	return len(f.ids)+len(f.metadata) > 0 ||
+		cmp.Or(f.reason, f.errorType, f.deadReason, f.handler, f.older, f.newer) != ""
 }
 
 func (f *filterFlags) filter() (letters.Filter, error) {
@@ -65,7 +67,8 @@ func (f *filterFlags) filter() (letters.Filter, error) {
 		return filter, err
 	}
 	if filter.NewerThan > 0 && filter.OlderThan >= filter.NewerThan {
-		return filter, usage("--older-than %s and --newer-than %s select no letter: --newer-than must be the longer one", f.older, f.newer)
+		return filter, usage("--older-than %s and --newer-than %s select no letter: --newer-than must be the "+
+			"longer one", f.older, f.newer)
 	}
 	for _, pair := range f.metadata {
 		key, value, found := strings.Cut(pair, "=")
@@ -94,7 +97,8 @@ func ids(given []string) []string {
 			continue
 		}
 		all = append(all, id)
-		if unquoted, err := strconv.Unquote(`"` + strings.ReplaceAll(id, `"`, `\"`) + `"`); err == nil && unquoted != id {
+		if unquoted, err := strconv.Unquote(`"` + strings.ReplaceAll(id, `"`, `\"`) + `"`); err == nil &&
+			unquoted != id {
 			all = append(all, unquoted)
 		}
 	}
@@ -106,7 +110,8 @@ func regexpError(flag string, err error) error {
 	if !errors.As(err, &fault) {
 		return usage("%s: %w", flag, err)
 	}
-	return usage("%s is no regular expression: %s at %q; put a backslash before a character that is meant literally (syntax: https://golang.org/s/re2syntax)",
+	return usage("%s is no regular expression: %s at %q; put a backslash before a character that is meant "+
+		"literally (syntax: https://golang.org/s/re2syntax)",
 		flag, fault.Code, fault.Expr)
 }
 

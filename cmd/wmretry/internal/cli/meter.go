@@ -14,8 +14,8 @@ import (
 // lineEvery is the time between two lines of progress where stderr is no terminal.
 const lineEvery = 5 * time.Second
 
-// meter shows the progress of a call on stderr: on a terminal one line that changes, else a line every few seconds. Its methods may be
-// called by several goroutines.
+// meter shows the progress of a call on stderr: on a terminal one line that changes, else a line every few seconds.
+// Its methods may be called by several goroutines.
 type meter struct {
 	env   *env
 	title string
@@ -69,7 +69,8 @@ func (m *meter) show(p letters.Progress) {
 		return
 	}
 	// The broker's absence and the watch are worth a line at once.
-	if at := time.Now(); at.Sub(m.last) >= lineEvery || changed && (p.Phase == letters.Waiting || p.Phase == letters.Watching) {
+	if at := time.Now(); at.Sub(m.last) >= lineEvery || changed &&
+		(p.Phase == letters.Waiting || p.Phase == letters.Watching) {
 		m.last = at
 		_, _ = fmt.Fprintln(m.env.stderr, message)
 	}

@@ -41,22 +41,29 @@ const (
 )
 
 var commandWords = map[string]words{
-	"redrive": {"sent", "sent back, confirmed and removed", "would be sent back", "selected, and not sent: they stay", lettersUnseen, lettersAtStart},
-	"discard": {"removed", "removed for good", "would be removed", "selected, and not removed: they stay", lettersUnseen, lettersAtStart},
-	"import":  {"put back", "put back, and confirmed", "would be put back", "not put back", lettersUnseen, "letters were read from the file"},
+	"redrive": {"sent", "sent back, confirmed and removed", "would be sent back", "selected, and not sent: they stay",
+		lettersUnseen, lettersAtStart},
+	"discard": {"removed", "removed for good", "would be removed", "selected, and not removed: they stay",
+		lettersUnseen, lettersAtStart},
+	"import": {"put back", "put back, and confirmed", "would be put back", "not put back", lettersUnseen,
+		"letters were read from the file"},
 	"drain": {
-		"sent", "sent back to their work queue, confirmed and removed from the tier", "would be sent back", "not sent: they stay on the tier",
+		"sent", "sent back to their work queue, confirmed and removed from the tier", "would be sent back",
+		"not sent: they stay on the tier",
 		"came back by themselves meanwhile, or were not looked at", "messages were on the tier at the start",
 	},
 }
 
 // newReport returns the report of a command that changes a queue. limit is the value of --limit.
 func newReport(command, queue string, dryRun bool, limit int) *report {
-	return &report{Command: command, Queue: queue, DryRun: dryRun, words: commandWords[command], limit: limit, beyond: "--limit"}
+	return &report{Command: command, Queue: queue, DryRun: dryRun, words: commandWords[command], limit: limit,
+		beyond: "--limit"}
 }
 
 // run runs the command, shows its progress, and completes the report.
-func (r *report) run(ctx context.Context, e *env, of string, change func(show func(letters.Progress)) (letters.Summary, error)) error {
+func (r *report) run(
+	ctx context.Context, e *env, of string, change func(show func(letters.Progress)) (letters.Summary, error),
+) error {
 	verb := r.words.verb
 	if r.DryRun {
 		verb = "selected"
@@ -120,7 +127,8 @@ func (r *report) print(e *env) error {
 	optional(r.Unseen, unseen, text.FgYellow)
 	line(r.Total, r.words.from, text.Bold)
 	if r.Redead > 0 {
-		died := plural(r.Redead, "of the letters sent has died again until now.", "of the letters sent have died again until now.")
+		died := plural(r.Redead, "of the letters sent has died again until now.",
+			"of the letters sent have died again until now.")
 		s.WriteString(e.paint(text.FgRed, died) + "\n")
 	}
 	if r.Doubtful > 0 {
@@ -130,14 +138,16 @@ func (r *report) print(e *env) error {
 		t := e.table("DIED AGAIN", "DEAD REASON", "ERROR TYPE", "REASON", "EXAMPLE")
 		for _, g := range r.Causes {
 			t.AppendRow(table.Row{
-				thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(safe(g.Reason)), safe(g.Example),
+				thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)),
+				orDash(safe(g.Reason)), safe(g.Example),
 			})
 		}
 		e.setCauseColumns(t, 4, 90)
 		s.WriteString(t.Render() + "\n")
 	}
 	if r.Export != "" && r.Done > 0 {
-		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `wmretry dead import` puts them back.\n", safe(r.Export))
+		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `wmretry dead import` puts them back.\n",
+			safe(r.Export))
 	}
 	_, err := fmt.Fprint(e.stdout, s.String())
 	return err
@@ -187,5 +197,6 @@ func (r *report) doubtful() string {
 	}
 	return plural(r.Doubtful, "send has", "sends have") + " no confirm: the connection ended before the answer. " +
 		"Those letters were not lost: they stayed in the queue, and may be handled twice. " +
-		"Handlers have to tolerate that: both have the same UUID. Run the command again for letters that are still there."
+		"Handlers have to tolerate that: both have the same UUID. Run the command again for letters that are " +
+		"still there."
 }

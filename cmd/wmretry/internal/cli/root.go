@@ -42,7 +42,8 @@ func run(interrupted context.Context, e *env, args []string) int {
 		_, _ = fmt.Fprintln(e.stderr, "wmretry: interrupted")
 	case !started:
 		code = codeUsage
-		_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n`wmretry --help` lists the commands, and each command has --help with examples.\n", e.scrub(err.Error()))
+		_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n`wmretry --help` lists the commands, and each command has "+
+			"--help with examples.\n", e.scrub(err.Error()))
 	default:
 		if text := err.Error(); text != "" {
 			_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n", e.scrub(text))
@@ -68,12 +69,12 @@ func newRoot(e *env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "wmretry",
 		Short: "See dead letters of RabbitMQ, understand them, and bring them back",
-		Long: `wmretry looks at the dead letters and orphans of watermill-retry on RabbitMQ, brings them back, and removes them.
-It also reads letters of the broker and of Watermill's PoisonQueue. It needs no database. Only
-"topology apply" declares queues that stay.
+		Long: `wmretry looks at the dead letters and orphans of watermill-retry on RabbitMQ, brings them back, and
+removes them. It also reads letters of the broker and of Watermill's PoisonQueue. It needs no database. Only "topology
+apply" declares queues that stay.
 
-The broker is that of AMQP_URL. A password never belongs into the arguments, where other users of the machine can read it:
-use AMQP_URL, --password-file, or an --uri with a user and without a password, which is asked for on a terminal.
+The broker is that of AMQP_URL. A password never belongs into the arguments, where other users of the machine can read
+it: use AMQP_URL, --password-file, or an --uri with a user and without a password, which is asked for on a terminal.
 
 Exit codes:
 ` + exitCodes(),
@@ -87,7 +88,8 @@ Exit codes:
 		Version:           version(),
 	}
 	e.globalFlags(root)
-	root.AddCommand(newDeadCommand(e), newOrphansCommand(e), newStatusCommand(e), newTiersCommand(e), newTopologyCommand(e),
+	root.AddCommand(newDeadCommand(e), newOrphansCommand(e), newStatusCommand(e), newTiersCommand(e),
+		newTopologyCommand(e),
 		newUICommand(e))
 	group(root)
 	root.InitDefaultCompletionCmd()

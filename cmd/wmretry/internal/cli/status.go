@@ -27,11 +27,12 @@ func newStatusCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status [QUEUE...]",
 		Short: "Every work queue with its tiers, dead letters and orphans",
-		Long: `Shows work queues, what waits on their tiers, their dead letters, and the orphans. The management API finds the queues; its figures
-are up to ten seconds old, and those of ready messages and consumers are asked for again, of up to 200 queues. Without it, name the work queues, and the schedule to see their tiers.
+		Long: `Shows work queues, what waits on their tiers, their dead letters, and the orphans. The management API
+finds the queues; its figures are up to ten seconds old, and those of ready messages and consumers are asked for
+again, of up to 200 queues. Without it, name the work queues, and the schedule to see their tiers.
 
-A tier is due at the latest after its whole delay: RabbitMQ does not show how long a message has waited. A tier is retired when no
-schedule has it: without --schedule and --file, when no binding leads to it any more.`,
+A tier is due at the latest after its whole delay: RabbitMQ does not show how long a message has waited. A tier is
+retired when no schedule has it: without --schedule and --file, when no binding leads to it any more.`,
 		Example: `  wmretry status
   wmretry status --watch
   wmretry status orders billing --json
@@ -94,11 +95,13 @@ func (e *env) hint(status deadletter.Status, named []string) {
 		}
 		works := slices.DeleteFunc(workQueues(names), func(name string) bool { return name == w.Name })
 		what := "work queues with a dead-letter queue are "
-		if like := slices.DeleteFunc(slices.Clone(works), func(name string) bool { return !strings.HasPrefix(name, w.Name) }); len(like) > 0 {
+		if like := slices.DeleteFunc(slices.Clone(works),
+			func(name string) bool { return !strings.HasPrefix(name, w.Name) }); len(like) > 0 {
 			works, what = like, "work queues whose name begins like it are "
 		}
 		if len(works) > 0 {
-			_, _ = fmt.Fprintf(e.stderr, "wmretry: the queue %s does not exist; %s%s\n", safe(w.Name), what, someOf(works))
+			_, _ = fmt.Fprintf(e.stderr, "wmretry: the queue %s does not exist; %s%s\n", safe(w.Name), what,
+				someOf(works))
 		}
 	}
 }
@@ -108,13 +111,15 @@ func (e *env) current(c *cobra.Command, f *wantedFlags, works []string) ([]topol
 	if f.file == "" && f.schedule == "" {
 		for _, name := range []string{"jitter", "extra-tiers", "group"} {
 			if c.Flags().Changed(name) {
-				return nil, usage("--%s is set without --schedule: only the whole schedule shows which tiers are in use", name)
+				return nil, usage("--%s is set without --schedule: only the whole schedule shows which tiers are "+
+					"in use", name)
 			}
 		}
 		return nil, nil
 	}
 	if f.file == "" && len(works) == 0 {
-		return nil, usage("--schedule is set, and no work queue is named: name those that have it, such as wmretry status orders --schedule \"1s 5s\"")
+		return nil, usage("--schedule is set, and no work queue is named: name those that have it, such as " +
+			"wmretry status orders --schedule \"1s 5s\"")
 	}
 	wanted, err := f.wanted(c, e.prefix(), works)
 	return topologiesOf(wanted), err
@@ -151,7 +156,8 @@ func (r *statusReader) status(ctx context.Context) (deadletter.Status, error) {
 		return status, err
 	}
 	if len(r.works) == 0 && len(r.current) == 0 {
-		return status, fmt.Errorf("%w; name its address with --management, or name the work queues: wmretry status orders", err)
+		return status, fmt.Errorf("%w; name its address with --management, or name the work queues: wmretry "+
+			"status orders", err)
 	}
 	config, configErr := r.env.config()
 	if configErr != nil {
@@ -161,7 +167,8 @@ func (r *statusReader) status(ctx context.Context) (deadletter.Status, error) {
 	if r.plain, configErr = deadletter.Open(config, r.env.logger()); configErr != nil {
 		return status, configErr
 	}
-	_, _ = fmt.Fprintf(r.env.stderr, "wmretry: without the management API: %s. Unacknowledged messages, retired tiers and tiers without --schedule are not shown\n",
+	_, _ = fmt.Fprintf(r.env.stderr, "wmretry: without the management API: %s. Unacknowledged messages, retired "+
+		"tiers and tiers without --schedule are not shown\n",
 		r.env.scrub(err.Error()))
 	return r.plain.Status(ctx, r.current, r.works...)
 }

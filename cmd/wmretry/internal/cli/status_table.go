@@ -14,8 +14,10 @@ import (
 
 // statusLines returns the status as a table, and what to do about it.
 func (e *env) statusLines(status deadletter.Status, f *statusFlags) []string {
-	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "NOTE"), flags: f}
-	columns := []table.ColumnConfig{{Number: 2, Align: text.AlignRight}, {Number: 3, Align: text.AlignRight}, {Number: 4, Align: text.AlignRight}, {Number: 5, Align: text.AlignRight}}
+	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "NOTE"),
+		flags: f}
+	columns := []table.ColumnConfig{{Number: 2, Align: text.AlignRight}, {Number: 3, Align: text.AlignRight},
+		{Number: 4, Align: text.AlignRight}, {Number: 5, Align: text.AlignRight}}
 	b.SetColumnConfigs(columns)
 	groups := map[string][]deadletter.Tier{}
 	for _, w := range status.Queues {
@@ -29,21 +31,25 @@ func (e *env) statusLines(status deadletter.Status, f *statusFlags) []string {
 	for _, group := range sortedKeys(groups) {
 		b.group(group, groups[group])
 	}
-	b.depth(status.Orphans, 0, status.Orphans.Queue, noteOf(status.Orphans.Messages > 0, e.advised("wmretry orphans redrive")), text.FgYellow)
+	b.depth(status.Orphans, 0, status.Orphans.Queue,
+		noteOf(status.Orphans.Messages > 0, e.advised("wmretry orphans redrive")), text.FgYellow)
 	for _, d := range status.Stray {
 		b.depth(d, 0, d.Queue, "stray: its work queue is gone, and what waits here becomes an orphan", text.FgYellow)
 		b.retired = b.retired || d.Messages == 0
 	}
 	lines := []string{e.paint(text.Faint, e.time(status.At))}
 	if len(status.Queues) == 0 {
-		lines = append(lines, fmt.Sprintf("No work queue with the prefix %s has a dead-letter queue. Another prefix: --prefix", safe(e.prefix())))
+		lines = append(lines, fmt.Sprintf("No work queue with the prefix %s has a dead-letter queue. Another "+
+			"prefix: --prefix", safe(e.prefix())))
 	}
 	lines = append(lines, strings.Split(b.Render(), "\n")...)
 	if b.waits != "" {
-		lines = append(lines, "Messages wait on tiers that no schedule has. They come back when their delay is over, or at once: "+e.advised(b.waits))
+		lines = append(lines, "Messages wait on tiers that no schedule has. They come back when their delay is "+
+			"over, or at once: "+e.advised(b.waits))
 	}
 	if b.retired {
-		lines = append(lines, "Empty retired tiers can be removed: "+e.advised("wmretry tiers prune"+b.pruned(status)))
+		lines = append(lines,
+			"Empty retired tiers can be removed: "+e.advised("wmretry tiers prune"+b.pruned(status)))
 	}
 	return lines
 }
@@ -143,7 +149,8 @@ func (b *statusTable) tier(of string, t deadletter.Tier) {
 	if !t.NextDue.IsZero() {
 		due = "within " + backoff.Tier(t.Delay).String()
 	}
-	b.row(t.Depth, 1, "tier "+backoff.Tier(t.Delay).String(), due, strings.Join(notes, ", "), colourOf(len(notes) > 0))
+	b.row(t.Depth, 1, "tier "+backoff.Tier(t.Delay).String(), due, strings.Join(notes, ", "),
+		colourOf(len(notes) > 0))
 }
 
 // pruned returns the arguments with which tiers prune finds the same tiers retired.
@@ -168,7 +175,8 @@ func (b *statusTable) depth(d deadletter.Depth, level int, name, note string, co
 }
 
 func (b *statusTable) row(d deadletter.Depth, level int, name, due, note string, colour text.Color) {
-	cells := []string{strings.Repeat("  ", level) + safe(name), thousands(d.Messages), thousands(d.Ready), thousands(d.Unacked), thousands(d.Consumers), due, note}
+	cells := []string{strings.Repeat("  ", level) + safe(name), thousands(d.Messages), thousands(d.Ready),
+		thousands(d.Unacked), thousands(d.Consumers), due, note}
 	if d.Missing {
 		cells[1], cells[2], cells[3], cells[4] = "-", "-", "-", "-"
 	}

@@ -33,7 +33,8 @@ func (e *env) watch(ctx context.Context, f *statusFlags, read *statusReader) err
 		}
 		switch {
 		case screen && err != nil:
-			e.draw([]string{safe(e.scrub(err.Error())), "", "Tries again every " + f.interval.String() + ". Ctrl-C ends."})
+			e.draw([]string{safe(e.scrub(err.Error())), "", "Tries again every " + f.interval.String() +
+				". Ctrl-C ends."})
 		case err != nil:
 			if text := err.Error(); text != lastError {
 				lastError = text
@@ -62,7 +63,8 @@ func (e *env) watch(ctx context.Context, f *statusFlags, read *statusReader) err
 func (e *env) draw(lines []string) {
 	if _, height, err := term.GetSize(int(os.Stdout.Fd())); err == nil && height > 2 && len(lines) > height-1 {
 		more := len(lines) - (height - 2)
-		lines = append(slices.Clone(lines[:height-2]), fmt.Sprintf("(%s more: the terminal is too low)", plural(more, "line", "lines")))
+		lines = append(slices.Clone(lines[:height-2]),
+			fmt.Sprintf("(%s more: the terminal is too low)", plural(more, "line", "lines")))
 	}
 	var s strings.Builder
 	s.WriteString("\x1b[H")

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// safe escapes what could change the terminal: control characters, characters without a glyph, and bytes that are not UTF-8. Letters
-// come from elsewhere.
+// safe escapes what could change the terminal: control characters, characters without a glyph, and bytes that are not
+// UTF-8. Letters come from elsewhere.
 func safe(s string) string {
 	return escape(s, false)
 }
@@ -23,7 +23,8 @@ func safeLines(s string) string {
 // shellWord quotes a text for a POSIX shell where it must be quoted, as one word of a command that is printed.
 func shellWord(s string) string {
 	plain := func(r rune) bool {
-		return r == '_' || strings.ContainsRune("-.,:/@%+=", r) || r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r))
+		return r == '_' || strings.ContainsRune("-.,:/@%+=", r) || r < utf8.RuneSelf &&
+			(unicode.IsLetter(r) || unicode.IsDigit(r))
 	}
 	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
 		return s

@@ -21,8 +21,9 @@ func newTiersCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tiers",
 		Short: "Bring home what waits on a tier, and remove tiers that no schedule has",
-		Long: `A changed schedule leaves the queues of its old tiers behind. What waits on them comes back to its work queue when its delay is
-over. "drain" brings it back at once, and "prune" removes the empty queues. wmretry status shows which tiers are retired.`,
+		Long: `A changed schedule leaves the queues of its old tiers behind. What waits on them comes back to its work
+queue when its delay is over. "drain" brings it back at once, and "prune" removes the empty queues. wmretry status
+shows which tiers are retired.`,
 	}
 	c.AddCommand(newDrainCommand(e), newPruneCommand(e))
 	return group(c)
@@ -40,8 +41,8 @@ func newDrainCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "drain QUEUE TIER",
 		Short: "Send what waits on a tier back to its work queue at once",
-		Long: `Sends the messages that wait on a tier back to their work queue, each confirmed before it is removed from the tier. They keep their
-failure record, so their retries go on.
+		Long: `Sends the messages that wait on a tier back to their work queue, each confirmed before it is removed
+from the tier. They keep their failure record, so their retries go on.
 
 QUEUE is the work queue, or the group of work queues that share their tiers. A tier that is in use needs --force.
 Messages that a command has taken when it is killed come back to the tier.`,
@@ -105,7 +106,8 @@ func (e *env) drain(c *cobra.Command, of, word string, f *drainFlags) error {
 	})
 }
 
-// homeless adds what to do about a message on a tier that does not name its work queue, and about a tier that does not exist.
+// homeless adds what to do about a message on a tier that does not name its work queue, and about a tier that does
+// not exist.
 func homeless(tier string, err error) error {
 	switch {
 	case errors.Is(err, letters.ErrNoQueue):
@@ -113,7 +115,8 @@ func homeless(tier string, err error) error {
 	case !errors.Is(err, letters.ErrNoTarget) || !strings.Contains(err.Error(), "Redrive.To"):
 		return err
 	}
-	return fmt.Errorf("%w: a message on %s does not name its work queue, so it cannot be sent home and stays on the tier; "+
+	return fmt.Errorf("%w: a message on %s does not name its work queue, so it cannot be sent home and stays on "+
+		"the tier; "+
 		"list it with `wmretry dead list --as-is %s`", letters.ErrNoTarget, safe(tier), shellWord(tier))
 }
 
@@ -137,7 +140,8 @@ func (e *env) mayDrain(
 		if f.force && e.guessed() {
 			return nil
 		}
-		return fmt.Errorf("only the management API shows whether %s is in use: %w; name its address with --management, or use --force",
+		return fmt.Errorf("only the management API shows whether %s is in use: %w; name its address with "+
+			"--management, or use --force",
 			safe(queue), err)
 	}
 	var tiers []time.Duration
@@ -146,12 +150,14 @@ func (e *env) mayDrain(
 			switch {
 			case t.Queue == queue && t.Missing:
 			case t.Queue == queue && !t.Retired && !f.force:
-				return fmt.Errorf("the tier %s is in use: what waits there comes back by itself within %v; --force sends it back now, "+
+				return fmt.Errorf("the tier %s is in use: what waits there comes back by itself within %v; "+
+					"--force sends it back now, "+
 					"--schedule names the delays that are in use", safe(queue), backoff.Tier(t.Delay))
 			case t.Queue == queue:
 				return nil
 			case w.Name == of && t.Group != "":
-				return fmt.Errorf("%s is in the group %s, whose work queues share their tiers: %s sends back the messages of all of them",
+				return fmt.Errorf("%s is in the group %s, whose work queues share their tiers: %s sends back the "+
+					"messages of all of them",
 					safe(of), safe(t.Group), e.advised(f.ofGroup(t.Group, queue)))
 			case w.Name == of || t.Group == of:
 				tiers = append(tiers, t.Delay)
@@ -163,7 +169,8 @@ func (e *env) mayDrain(
 	}
 	slices.Sort(tiers)
 	if tiers = slices.Compact(tiers); len(tiers) == 0 {
-		return fmt.Errorf("%s has no tiers with the prefix %s: QUEUE is a work queue, or a group of work queues; wmretry status lists them",
+		return fmt.Errorf("%s has no tiers with the prefix %s: QUEUE is a work queue, or a group of work queues; "+
+			"wmretry status lists them",
 			safe(of), safe(e.prefix()))
 	}
 	words := make([]string, len(tiers))
@@ -181,9 +188,10 @@ func newPruneCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove empty tiers that no schedule has",
-		Long: `Removes the queues of retired tiers that are empty and have no consumer. Without --schedule and --file, these are the tiers that
-no binding leads to any more, and those whose work queue is gone. It takes 15 seconds or more: the broker's numbers of messages
-are that old. It needs the management API. A tier with messages stays: "tiers drain" sends them back to their work queues.`,
+		Long: `Removes the queues of retired tiers that are empty and have no consumer. Without --schedule and --file,
+these are the tiers that no binding leads to any more, and those whose work queue is gone. It takes 15 seconds or
+more: the broker's numbers of messages are that old. It needs the management API. A tier with messages stays: "tiers
+drain" sends them back to their work queues.`,
 		Example: `  wmretry tiers prune --dry-run
   wmretry tiers prune
   wmretry tiers prune --queue orders --schedule "1s 5s 25s"   # all other tiers of orders`,
@@ -244,7 +252,8 @@ func (e *env) printPruned(pruned deadletter.Pruned, known, dryRun bool) error {
 	if s.Len() == 0 {
 		s.WriteString("No tier is retired.")
 		if !known {
-			s.WriteString(" Which tiers a schedule has is only known with --queue and --schedule (or --file): without them, a tier is retired " +
+			s.WriteString(" Which tiers a schedule has is only known with --queue and --schedule (or --file): " +
+				"without them, a tier is retired " +
 				"when no binding leads to it.")
 		}
 		s.WriteString("\n")

@@ -25,18 +25,21 @@ func newTopologyCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "topology",
 		Short: "Compare, declare, check and export what apps declare",
-		Long: `Compares what apps declare with what is on the broker, declares it, and exports it. What apps declare is described by flags, or by
-a file for several schedules or groups: one entry, or a list of entries, with the fields of BuilderConfig.
+		Long: `Compares what apps declare with what is on the broker, declares it, and exports it. What apps declare
+is described by flags, or by a file for several schedules or groups: one entry, or a list of entries, with the fields
+of BuilderConfig.
 
   [
     {"queues": ["orders", "billing"], "schedule": "1s 5s 25s*3 10m"},
     {"queues": ["mails"], "queue_arguments": {"x-queue-type": "quorum"}, "tier_group": "slow", "schedule": "1m 1h",
-     "extra_tiers": "24h", "jitter": 0.2, "prefix": "retry", "no_inbox": false, "queue_type": "quorum", "work_queue_mode": "protect",
+     "extra_tiers": "24h", "jitter": 0.2, "prefix": "retry", "no_inbox": false, "queue_type": "quorum",
+     "work_queue_mode": "protect",
      "dead_letters": {"max_length": 100000, "max_age": "30d"},
      "tier_arguments": {"x-max-length": 1000000}, "dead_letter_arguments": {}}
   ]
 
-Only "queues" and "schedule" are required. The schedule must have the delays of all handlers; extra_tiers has those of rules.`,
+Only "queues" and "schedule" are required. The schedule must have the delays of all handlers; extra_tiers has those of
+rules.`,
 	}
 	c.AddCommand(newPlanCommand(e), newApplyCommand(e), newVerifyCommand(e), newExportTopologyCommand(e))
 	return group(c)
@@ -54,8 +57,8 @@ func newPlanCommand(e *env) *cobra.Command {
   ~  a policy makes the queue lose messages, or shortens a delay
   i  is no drift, and good to know
 
-Bindings and policies are compared by the management API. Without it, arguments are read from the broker's refusals (406).
-The exit code is 2 if there is a difference of the first three kinds.`,
+Bindings and policies are compared by the management API. Without it, arguments are read from the broker's refusals
+(406). The exit code is 2 if there is a difference of the first three kinds.`,
 		Example: `  wmretry topology plan --queue orders --schedule "1s 5s 25s"
   wmretry topology plan --file topology.json --json`,
 		Args: cobra.NoArgs,
@@ -70,8 +73,8 @@ func newVerifyCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Check that everything is there; exit code 2 on drift",
-		Long: `Compares as plan does, and prints only differences that are drift, or one line where there are none: a check for CI. The exit code is 2
-if there are any.`,
+		Long: `Compares as plan does, and prints only differences that are drift, or one line where there are none: a
+check for CI. The exit code is 2 if there are any.`,
 		Example: `  wmretry topology verify --file topology.json
   wmretry topology verify --queue orders --schedule exponential`,
 		Args: cobra.NoArgs,
@@ -86,8 +89,8 @@ func newApplyCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply",
 		Short: "Declare what is missing, as an app does at its start",
-		Long: `Declares what is missing. Where an object exists with other arguments it declares nothing, and the exit code is 2. It removes nothing
-and changes no policy. It may be repeated.`,
+		Long: `Declares what is missing. Where an object exists with other arguments it declares nothing, and the exit
+code is 2. It removes nothing and changes no policy. It may be repeated.`,
 		Example: `  wmretry topology apply --queue orders --schedule "1s 5s 25s"
   wmretry topology apply --file topology.json`,
 		Args: cobra.NoArgs,
@@ -100,12 +103,15 @@ and changes no policy. It may be repeated.`,
 func (f *topologyFlags) add(c *cobra.Command) {
 	f.wantedFlags.add(c)
 	f.addQueues(c)
-	c.Flags().BoolVar(&f.allowUnprotected, "allow-unprotected-quorum", false, "accept quorum work queues without a dead-letter exchange on RabbitMQ 4.0 to 4.2: a policy protects them")
+	c.Flags().BoolVar(&f.allowUnprotected, "allow-unprotected-quorum", false,
+		"accept quorum work queues without a dead-letter exchange on RabbitMQ 4.0 to 4.2: a policy protects them")
 }
 
-// report calls compare with the configuration of the flags. Where a guessed address of the management API does not answer, it is left out.
+// report calls compare with the configuration of the flags. Where a guessed address of the management API does not
+// answer, it is left out.
 func (e *env) report(
-	c *cobra.Command, f *topologyFlags, compare func(context.Context, drift.Config, ...drift.Wanted) (drift.Report, error),
+	c *cobra.Command, f *topologyFlags, compare func(context.Context, drift.Config, ...drift.Wanted) (drift.Report,
+		error),
 ) (drift.Report, error) {
 	wanted, err := f.wanted(c, e.prefix(), nil)
 	if err != nil {
@@ -118,7 +124,8 @@ func (e *env) report(
 	if err := e.reach(c.Context(), of); err != nil {
 		return drift.Report{}, err
 	}
-	config := drift.Config{URI: of.URI, TLS: of.TLS, Management: of.Management, AllowUnprotectedQuorum: f.allowUnprotected}
+	config := drift.Config{URI: of.URI, TLS: of.TLS, Management: of.Management,
+		AllowUnprotectedQuorum: f.allowUnprotected}
 	if e.guessed() {
 		if _, err := e.queueNames(managementTimeout); err != nil {
 			config.Management = ""
@@ -146,14 +153,16 @@ func (e *env) apply(c *cobra.Command, f *topologyFlags) error {
 	if err != nil && !errors.Is(err, drift.ErrConflict) {
 		return err
 	}
-	if err := e.printPlan(report, true, map[bool]string{true: "to create", false: "created"}[err != nil]); err != nil {
+	if err := e.printPlan(report, true,
+		map[bool]string{true: "to create", false: "created"}[err != nil]); err != nil {
 		return err
 	}
 	switch {
 	case err != nil:
 		return exit(codeDrift, err)
 	case len(report.Of(drift.Policy)) > 0:
-		return exit(codeDrift, errors.New("everything is declared, and a policy is in the way: change it as the plan shows"))
+		return exit(codeDrift, errors.New("everything is declared, and a policy is in the way: change it as the "+
+			"plan shows"))
 	}
 	return nil
 }
@@ -161,7 +170,8 @@ func (e *env) apply(c *cobra.Command, f *topologyFlags) error {
 var signs = map[drift.Kind]struct {
 	sign   string
 	colour text.Color
-}{drift.Create: {"+", text.FgGreen}, drift.Conflict: {"!", text.FgRed}, drift.Policy: {"~", text.FgYellow}, drift.Note: {"i", text.FgCyan}}
+}{drift.Create: {"+", text.FgGreen}, drift.Conflict: {"!", text.FgRed}, drift.Policy: {"~",
+	text.FgYellow}, drift.Note: {"i", text.FgCyan}}
 
 // printPlan prints differences; those that are no drift only if all is true.
 func (e *env) printPlan(report drift.Report, all bool, created string) error {
@@ -188,7 +198,8 @@ func (e *env) printPlan(report drift.Report, all bool, created string) error {
 	count := func(kind drift.Kind) int { return len(report.Of(kind)) }
 	switch {
 	case report.Drifted():
-		_, _ = fmt.Fprintf(&s, "%s %s, %s, %s.\n", thousands(count(drift.Create)), created, plural(count(drift.Conflict), "conflict", "conflicts"),
+		_, _ = fmt.Fprintf(&s, "%s %s, %s, %s.\n", thousands(count(drift.Create)), created,
+			plural(count(drift.Conflict), "conflict", "conflicts"),
 			plural(count(drift.Policy), "policy in the way", "policies in the way"))
 	default:
 		s.WriteString("No drift: everything is there.\n")
@@ -224,7 +235,8 @@ func newExportTopologyCommand(e *env) *cobra.Command {
 	f.addQueues(c)
 	c.Flags().StringVar(&format, "format", "definitions", strings.Join(sortedKeys(exportFormats), ", "))
 	c.Flags().StringVar(&vhost, "vhost", "", "virtual host (default: that of --uri or AMQP_URL, or /)")
-	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(sortedKeys(exportFormats), cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions(sortedKeys(exportFormats), cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 

@@ -30,14 +30,15 @@ func newUICommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ui [QUEUE...]",
 		Short: "Serve a page: the board, causes, letters, redrive and discard",
-		Long: `Serves a page that shows every work queue with its tiers and dead letters, groups dead letters by cause, and shows the
-failure record of each letter. With --allow-write it redrives and discards them, too. QUEUE limits the page to these work queues; where
-the management API cannot be reached, they have to be named.
+		Long: `Serves a page that shows every work queue with its tiers and dead letters, groups dead letters by
+cause, and shows the failure record of each letter. With --allow-write it redrives and discards them, too. QUEUE
+limits the page to these work queues; where the management API cannot be reached, they have to be named.
 
-The page has no login. It listens on a loopback address, which only this machine can reach. For another machine use a tunnel, such as
-ssh -L 8080:127.0.0.1:8080 HOST, or a proxy with a login and --host.
+The page has no login. It listens on a loopback address, which only this machine can reach. For another machine use a
+tunnel, such as ssh -L 8080:127.0.0.1:8080 HOST, or a proxy with a login and --host.
 
-Ctrl-C stops the server. It also stops redrives and discards, after the letters in flight, and prints their summaries.`,
+Ctrl-C stops the server. It also stops redrives and discards, after the letters in flight, and prints their
+summaries.`,
 		Example: `  wmretry ui
   wmretry ui --listen 127.0.0.1:9000 --allow-write
   wmretry ui orders billing --letters poison`,
@@ -50,9 +51,12 @@ Ctrl-C stops the server. It also stops redrives and discards, after the letters 
 	flags := c.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address and port of the page; port 0 is any free one")
 	flags.BoolVar(&f.allowWrite, "allow-write", false, "permit redrive and discard (default: the page only shows)")
-	flags.BoolVar(&f.allowRemote, "allow-remote", false, "permit an address in --listen that other machines can reach. There is no login")
-	flags.StringSliceVar(&f.hosts, "host", nil, "further name by which browsers call the page, for example that of a proxy")
-	flags.StringSliceVar(&f.letters, "letters", nil, "queue that itself has letters, such as that of Watermill's PoisonQueue")
+	flags.BoolVar(&f.allowRemote, "allow-remote", false, "permit an address in --listen that other machines can "+
+		"reach. There is no login")
+	flags.StringSliceVar(&f.hosts, "host", nil, "further name by which browsers call the page, for example that "+
+		"of a proxy")
+	flags.StringSliceVar(&f.letters, "letters", nil, "queue that itself has letters, such as that of Watermill's "+
+		"PoisonQueue")
 	flags.IntVar(&f.maxLetters, "max-letters", 10_000, "how many letters a view looks at")
 	return c
 }
@@ -64,7 +68,8 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 		return err
 	}
 	if !local && !f.allowRemote {
-		return usage("--listen %s can be reached from other machines, and the page has no login. Use a loopback address such as 127.0.0.1:8080 and a tunnel, "+
+		return usage("--listen %s can be reached from other machines, and the page has no login. Use a loopback "+
+			"address such as 127.0.0.1:8080 and a tunnel, "+
 			"or permit it with --allow-remote", safe(f.listen))
 	}
 	if f.maxLetters < 1 {
@@ -90,7 +95,8 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 	defer plain.Close()
 
 	shown, err := page.New(page.Config{
-		Store: store, Status: statusOf(store, plain, works), Queues: f.letters, AllowWrite: f.allowWrite, Hosts: f.hostNames(local),
+		Store: store, Status: statusOf(store, plain,
+			works), Queues: f.letters, AllowWrite: f.allowWrite, Hosts: f.hostNames(local),
 		MaxLetters: f.maxLetters, Logger: e.logger(),
 	})
 	if err != nil {
@@ -101,7 +107,8 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 		return fmt.Errorf("%w; --listen names another address or port", err)
 	}
 	if !local {
-		_, _ = fmt.Fprintf(e.stderr, "Warning: the page has no login. Each machine that reaches %s can read the messages%s.\n", listener.Addr(),
+		_, _ = fmt.Fprintf(e.stderr, "Warning: the page has no login. Each machine that reaches %s can read the "+
+			"messages%s.\n", listener.Addr(),
 			map[bool]string{true: ", redrive and discard them"}[f.allowWrite])
 	}
 	mode := "It only shows: --allow-write permits redrive and discard"
@@ -113,7 +120,8 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 }
 
 func (e *env) serveOn(ctx context.Context, listener net.Listener, shown *page.Page) error {
-	server := &http.Server{Handler: shown, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute}
+	server := &http.Server{Handler: shown, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
+		WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	var err error
@@ -145,7 +153,8 @@ func statusOf(store, plain *deadletter.Store, works []string) func(context.Conte
 			return status, nil
 		}
 		if len(works) == 0 {
-			return deadletter.Status{}, fmt.Errorf("%w; start wmretry ui with the names of the work queues, or with --management", err)
+			return deadletter.Status{}, fmt.Errorf("%w; start wmretry ui with the names of the work queues, or "+
+				"with --management", err)
 		}
 		return plain.Status(ctx, nil, works...)
 	}
@@ -167,7 +176,8 @@ func (f uiFlags) hostNames(local bool) []string {
 		return nil
 	}
 	names := append(page.LoopbackHosts(), f.hosts...)
-	if host, _, err := net.SplitHostPort(f.listen); err == nil && net.ParseIP(host) != nil && !slices.Contains(names, host) {
+	if host, _, err := net.SplitHostPort(f.listen); err == nil && net.ParseIP(host) != nil &&
+		!slices.Contains(names, host) {
 		names = append(names, host)
 	}
 	return names

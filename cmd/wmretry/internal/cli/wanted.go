@@ -24,8 +24,8 @@ import (
 // longestShared is the longest of the extra tiers of a group, as the library declares them by default.
 const longestShared = 12 * 24 * time.Hour
 
-// declaration is what apps declare for some work queues: the fields of topology.Config, those of BuilderConfig that make more tiers, and
-// the queues. It is an entry of the file of --file.
+// declaration is what apps declare for some work queues: the fields of topology.Config, those of BuilderConfig that
+// make more tiers, and the queues. It is an entry of the file of --file.
 type declaration struct {
 	Queues         []string  `json:"queues"`
 	QueueArguments arguments `json:"queue_arguments"` // as the app itself declares the work queues
@@ -52,8 +52,10 @@ type retention struct {
 // wanted returns what each work queue needs.
 func (d declaration) wanted(prefix string) []drift.Wanted {
 	config := topology.Config{
-		Prefix: d.Prefix, TierGroup: d.TierGroup, NoInbox: d.NoInbox, QueueType: d.QueueType, WorkQueueMode: d.WorkQueueMode,
-		DeadLetters:   topology.Retention{MaxLength: d.DeadLetters.MaxLength, MaxAge: time.Duration(d.DeadLetters.MaxAge)},
+		Prefix: d.Prefix, TierGroup: d.TierGroup, NoInbox: d.NoInbox, QueueType: d.QueueType,
+		WorkQueueMode: d.WorkQueueMode,
+		DeadLetters: topology.Retention{MaxLength: d.DeadLetters.MaxLength,
+			MaxAge: time.Duration(d.DeadLetters.MaxAge)},
 		TierArguments: amqp091.Table(d.TierArguments), DeadLetterArguments: amqp091.Table(d.DeadLetterArguments),
 	}
 	if config.Prefix == "" {
@@ -71,7 +73,8 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 	}
 	var all []drift.Wanted
 	for _, queue := range d.Queues {
-		all = append(all, drift.Wanted{Topology: config, Queue: topology.Queue{Name: queue, Durable: true, Arguments: amqp091.Table(d.QueueArguments)}})
+		all = append(all, drift.Wanted{Topology: config,
+			Queue: topology.Queue{Name: queue, Durable: true, Arguments: amqp091.Table(d.QueueArguments)}})
 	}
 	return all
 }
@@ -79,8 +82,8 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 // schedule is a backoff.Schedule whose delays may be separated by commas, too.
 type schedule backoff.Schedule
 
-const scheduleHelp = `delays such as "1s 5s 25s*3 10m" (commas may separate them), or exponential for 1s 5s 25s 125s, ` +
-	`or exponential:FIRST:FACTOR:RETRIES`
+const scheduleHelp = `delays such as "1s 5s 25s*3 10m" (commas may separate them), ` +
+	`or exponential for 1s 5s 25s 125s, or exponential:FIRST:FACTOR:RETRIES`
 
 func (s *schedule) UnmarshalText(text []byte) error {
 	words := string(text)
@@ -161,7 +164,8 @@ type wantedFlags struct {
 
 func (f *wantedFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&f.file, "file", "", "JSON file with what apps declare, in place of the other flags (see topology --help)")
+	flags.StringVar(&f.file, "file", "", "JSON file with what apps declare, in place of the other flags (see "+
+		"topology --help)")
 	flags.StringVar(&f.schedule, "schedule", "", "the schedule that apps use now: "+scheduleHelp)
 	flags.Float64Var(&f.jitter, "jitter", 0, "jitter of the apps, from 0 to 1: eight tiers for each delay")
 	flags.StringVar(&f.extra, "extra-tiers", "",
@@ -231,7 +235,8 @@ func (f *wantedFlags) declarations(c *cobra.Command, queues []string) ([]declara
 	if f.file != "" {
 		for _, other := range []string{"queue", "schedule", "jitter", "extra-tiers", "group"} {
 			if c.Flags().Changed(other) {
-				return nil, usage("--file and --%s are both set: the file has everything, so leave --%[1]s out or write it into the file", other)
+				return nil, usage("--file and --%s are both set: the file has everything, so leave --%[1]s out or "+
+					"write it into the file", other)
 			}
 		}
 		return readDeclarations(f.file)
@@ -285,7 +290,8 @@ func readDeclarations(name string) ([]declaration, error) {
 		err = decode(&all[0])
 	}
 	if err != nil {
-		return nil, usage("--file: %s cannot be read: %w; `wmretry topology --help` shows the fields", safe(name), err)
+		return nil,
+			usage("--file: %s cannot be read: %w; `wmretry topology --help` shows the fields", safe(name), err)
 	}
 	for i, d := range all {
 		if len(d.Queues) == 0 || len(d.Schedule) == 0 {

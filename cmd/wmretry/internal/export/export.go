@@ -54,8 +54,8 @@ type policy struct {
 	Definition map[string]any `json:"definition"`
 }
 
-// Policies writes policies for queues that exist already, whose arguments cannot be changed: one that makes a work queue dead-letter what
-// the broker gives up, and one that limits the dead letters as configured.
+// Policies writes policies for queues that exist already, whose arguments cannot be changed: one that makes a work
+// queue dead-letter what the broker gives up, and one that limits the dead letters as configured.
 func Policies(to io.Writer, t Topology) error {
 	if _, err := t.merged(); err != nil {
 		return err
@@ -66,7 +66,8 @@ func Policies(to io.Writer, t Topology) error {
 		if w.Topology.WorkQueueMode != topology.Leave && w.Queue.Arguments["x-dead-letter-exchange"] == nil {
 			policies = append(policies, policy{
 				Name: "retry of " + name, Pattern: exactly(name), ApplyTo: "queues",
-				Definition: map[string]any{"dead-letter-exchange": w.Topology.Prefix, "dead-letter-routing-key": deadKey(topology.New(w.Topology, w.Queue))},
+				Definition: map[string]any{"dead-letter-exchange": w.Topology.Prefix,
+					"dead-letter-routing-key": deadKey(topology.New(w.Topology, w.Queue))},
 			})
 		}
 		limits := map[string]any{}
@@ -78,7 +79,8 @@ func Policies(to io.Writer, t Topology) error {
 		}
 		if len(limits) > 0 {
 			policies = append(policies, policy{
-				Name: "dead letters of " + name, Pattern: exactly(deadletter.QueueOf(name)), ApplyTo: "queues", Definition: limits,
+				Name: "dead letters of " +
+					name, Pattern: exactly(deadletter.QueueOf(name)), ApplyTo: "queues", Definition: limits,
 			})
 		}
 	}
@@ -117,13 +119,16 @@ func (t Topology) Roles() []Role {
 	}
 	all := pattern(own...)
 	return []Role{
-		{"app", "An app that declares its topology. To publish to a work queue it also needs write on amq.default, or on its own exchange.", "", all, all, all},
+		{"app", "An app that declares its topology. To publish to a work queue it also needs write on " +
+			"amq.default, or on its own exchange.", "", all, all, all},
 		{"viewer", "wmretry dead list, show and export, orphans, and status (with the management API).", "management",
 			"^$", "^$", pattern(dead, orphans)},
 		{"redriver", "wmretry dead and orphans, all commands, and status.", "management",
-			pattern(`(` + dead + `|` + orphans + `)\.lock`), pattern(`amq\.default`, prefix+`(\.(return|orphans))?`), pattern(work+`(\.dead)?`, orphans)},
+			pattern(`(` + dead + `|` + orphans + `)\.lock`), pattern(`amq\.default`,
+				prefix+`(\.(return|orphans))?`), pattern(work+`(\.dead)?`, orphans)},
 		{"operator", "all commands of wmretry.", "management",
-			pattern(slices.Concat(own, []string{`(` + dead + `|` + orphans + `)\.lock`})...), pattern(slices.Concat(own, []string{`amq\.default`})...), all},
+			pattern(slices.Concat(own, []string{`(` + dead + `|` + orphans +
+				`)\.lock`})...), pattern(slices.Concat(own, []string{`amq\.default`})...), all},
 	}
 }
 
@@ -157,7 +162,8 @@ func Permissions(to io.Writer, t Topology) error {
 		if role.Tag != "" {
 			_, _ = fmt.Fprintf(&s, "rabbitmqctl set_user_tags %s %s\n", role.Name, role.Tag)
 		}
-		_, _ = fmt.Fprintf(&s, "rabbitmqctl set_permissions -p %s %s %s %s %s\n\n", shell(t.Vhost), role.Name, shell(role.Configure), shell(role.Write), shell(role.Read))
+		_, _ = fmt.Fprintf(&s, "rabbitmqctl set_permissions -p %s %s %s %s %s\n\n", shell(t.Vhost), role.Name,
+			shell(role.Configure), shell(role.Write), shell(role.Read))
 	}
 	_, err := io.WriteString(to, strings.TrimSuffix(s.String(), "\n"))
 	return err
