@@ -11,9 +11,9 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -61,12 +61,12 @@ func validateConsumer(c app.Config) error {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("AMQP."+format, args...)) }
 
 	if validateURI(c.URI) == nil {
-		for _, err := range (dial.Config{URI: c.URI, AMQP: c.Connection, TLS: c.TLS}).Faults() {
+		for _, err := range (wire.Config{URI: c.URI, AMQP: c.Connection, TLS: c.TLS}).Faults() {
 			fault("Connection: %w", err)
 		}
 	}
 	initial, longest := c.ReconnectInitial, c.ReconnectMax
-	for _, err := range dial.Durations([]dial.Field{
+	for _, err := range wire.Durations([]wire.Field{
 		{Name: "BackoffInitialInterval", Value: initial}, {Name: "BackoffMaxInterval", Value: longest},
 	}) {
 		fault("Connection.Reconnect.%w", err)

@@ -6,7 +6,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // bounded makes the AMQP requests of one look. The broker closes its channel when it refuses one: the next request opens another.
@@ -38,7 +38,7 @@ func (b *bounded) ready() error {
 func (b *bounded) declare(queue string) (state amqp091.Queue, err error) {
 	if err = b.ready(); err == nil {
 		state, err = b.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-		if err != nil && dial.IsLost(err) {
+		if err != nil && wire.IsLost(err) {
 			b.failed = err
 		}
 	}

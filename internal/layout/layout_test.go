@@ -72,7 +72,7 @@ var rules = []rule{
 	},
 	{
 		folder: "internal/rabbitmq/publisher",
-		may: []string{watermill, amqp091, module + "/internal/suspect", module + "/internal/rabbitmq/dial", module + "/internal/rabbitmq/socket",
+		may: []string{watermill, amqp091, module + "/internal/suspect", module + "/internal/rabbitmq/wire", module + "/internal/rabbitmq/socket",
 			module + "/internal/rabbitmq/unfit"},
 		never: []string{amqpPubSub, module + "/config", module + "/middleware"},
 		why:   "the publisher is usable without this topology: it gets what it needs through hooks",
@@ -80,7 +80,7 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/subscriber",
 		may: []string{
-			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/dial",
+			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/wire",
 			module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/socket",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/middleware"},
@@ -123,7 +123,7 @@ var rules = []rule{
 	{folder: "internal/rabbitmq/redelivery", never: []string{watermill, amqp091}, why: "headers are plain values"},
 	{folder: "internal/rabbitmq/naming", may: []string{module + "/backoff"}, never: []string{amqp091}, why: "names are text"},
 	{
-		folder: "internal/rabbitmq/dial",
+		folder: "internal/rabbitmq/wire",
 		may:    []string{amqp091, module + "/internal/rabbitmq/socket"},
 		never:  []string{watermill},
 		why:    "publishing, consuming and inspecting dial in the same way",
@@ -136,7 +136,7 @@ var rules = []rule{
 		folder: "internal/rabbitmq/headers",
 		may: []string{
 			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/app", module + "/internal/warning", module + "/middleware", module + "/retry",
-			module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/dial",
+			module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/wire",
 			module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/unfit",
 		},
 		never: []string{module + "/rabbitmq/topology"},
@@ -146,7 +146,7 @@ var rules = []rule{
 		folder: "internal/rabbitmq/workqueue",
 		may: []string{
 			watermill, amqp091, module + "/internal/warning", module + "/rabbitmq/topology", module + "/internal/rabbitmq/argument",
-			module + "/internal/rabbitmq/dial", module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/refusal",
+			module + "/internal/rabbitmq/wire", module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/refusal",
 		},
 		never: []string{module + "/middleware", module + "/internal/rabbitmq/publisher"},
 		why:   "inspecting a queue changes with the broker's versions, not with retries",

@@ -9,9 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // Config configures Open. Only URI is required.
@@ -45,7 +45,7 @@ type Config struct {
 
 // Validate reports all faults of the configuration. It does not connect.
 func (c Config) Validate() error {
-	faults := dial.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}.Faults()
+	faults := wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}.Faults()
 	if err := c.prefix().Validate(); err != nil {
 		faults = append(faults, err)
 	}

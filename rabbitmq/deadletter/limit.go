@@ -15,12 +15,12 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/redelivery"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -196,7 +196,7 @@ func number(arguments map[string]any, key string) *int64 {
 // settings returns what is known of a queue. Without the management API that is nothing, but before RabbitMQ 4.0 its
 // arguments, where the user may declare it: with a limit of -1 the first look would drop all letters.
 func (s *Store) settings(
-	ctx context.Context, connection *dial.Connection, queue string,
+	ctx context.Context, connection *wire.Connection, queue string,
 ) (management.Settings, error) {
 	var cause error
 	if s.config.Management != "" {

@@ -11,8 +11,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -36,7 +36,7 @@ const (
 // others.
 type look struct {
 	store      *Store
-	connection *dial.Connection
+	connection *wire.Connection
 	channel    *amqp091.Channel
 	queue      string
 	total      int // letters to look at
@@ -72,7 +72,7 @@ type look struct {
 // it waits for the least number of letters: after a lost connection the broker may not have given all of them back
 // yet. The delivery limit is that of another look at the queue, where that is not nil and has found one.
 func (s *Store) look(
-	ctx context.Context, connection *dial.Connection, queue string, least, most int, of *look,
+	ctx context.Context, connection *wire.Connection, queue string, least, most int, of *look,
 ) (*look, error) {
 	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, widest: mostPrefetch,
 		least: least, arguments: keepLong}
@@ -377,7 +377,7 @@ func explain(what, queue string, err error) error {
 	case refusal.IsCode(err, amqp091.AccessRefused):
 		return fmt.Errorf("cannot %s %q: %w: the user needs the permission to read this queue, see "+
 			"docs/dead-letters.md", what, queue, err)
-	case dial.IsLost(err):
+	case wire.IsLost(err):
 		return fmt.Errorf("cannot %s %q: %w: %w", what, queue, errLost, err)
 	}
 	return fmt.Errorf("cannot %s %q: %w", what, queue, err)

@@ -8,8 +8,8 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -96,7 +96,7 @@ func (c *call) run(ctx context.Context) (letters.Summary, error) {
 		return letters.Summary{}, err
 	}
 	defer end()
-	pause := dial.Backoff{Initial: dial.ReconnectInitial, Max: dial.ReconnectMax}
+	pause := wire.Backoff{Initial: wire.ReconnectInitial, Max: wire.ReconnectMax}
 	for barren := 0; ; {
 		before := c.Removed()
 		err := c.once(ctx)
@@ -186,7 +186,7 @@ func notConnected(err error) error {
 // lock makes this connection the only one that changes a queue, until unlock. again: an earlier connection of this
 // call may still have the lock.
 func (s *Store) lock(
-	ctx context.Context, connection *dial.Connection, queue string, again bool,
+	ctx context.Context, connection *wire.Connection, queue string, again bool,
 ) (unlock func(), err error) {
 	deadline := time.Now().Add(lockPause)
 	if again {
@@ -222,7 +222,7 @@ func (s *Store) lock(
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-time.After(dial.ReconnectInitial):
+		case <-time.After(wire.ReconnectInitial):
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 )
 
@@ -71,7 +71,7 @@ type outgoingKey struct{}
 // publishers, it waits until ctx ends. Only then, and never while a letter is in flight, it returns the context's
 // error. Copies do not wait for the end of an alarm.
 func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing) error {
-	pause := dial.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
+	pause := wire.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
 	waited := false
 	for {
 		err := s.publisher.Publish(to.topic(), messageOf(ctx, &p))

@@ -12,8 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -32,7 +32,7 @@ func QueueOf(work string) string { return naming.DeadQueue(work) }
 // own, which it closes.
 type Store struct {
 	config Config
-	dial   dial.Config
+	dial   wire.Config
 	prefix naming.Prefix
 	logger watermill.LoggerAdapter
 
@@ -50,7 +50,7 @@ func Open(config Config, logger watermill.LoggerAdapter) (*Store, error) {
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	own := dial.Config{URI: config.URI, AMQP: config.AMQP, TLS: config.TLS}.Own(connectionName)
+	own := wire.Config{URI: config.URI, AMQP: config.AMQP, TLS: config.TLS}.Own(connectionName)
 	config.AMQP, config.TLS = own.AMQP, own.TLS
 	ctx, end := context.WithCancel(context.Background())
 	return &Store{
@@ -86,7 +86,7 @@ func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc,
 }
 
 // connect opens a connection that is watched until it is closed.
-func (s *Store) connect(ctx context.Context) (*dial.Connection, error) {
+func (s *Store) connect(ctx context.Context) (*wire.Connection, error) {
 	connection, err := s.dial.Connect(ctx, connectionName, writeTimeout)
 	if err != nil {
 		return nil, err

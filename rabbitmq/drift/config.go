@@ -8,8 +8,8 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -42,7 +42,7 @@ type Wanted struct {
 	Queue    topology.Queue // as the app itself would declare it
 }
 
-func (c Config) connection() dial.Config { return dial.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS} }
+func (c Config) connection() wire.Config { return wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS} }
 
 func (c Config) validate(wanted []Wanted) error {
 	faults := c.connection().Faults()
@@ -62,13 +62,13 @@ func (c Config) validate(wanted []Wanted) error {
 
 // connect calls use with a connection, which is closed afterwards, or when ctx ends.
 func (c Config) connect(ctx context.Context, use func(broker workqueue.Broker, vhost string) error) error {
-	connection, socket, err := dial.Open(ctx, c.URI, c.connection().Client(connectionName), nil)
+	connection, socket, err := wire.Open(ctx, c.URI, c.connection().Client(connectionName), nil)
 	if err != nil {
 		return fmt.Errorf("cannot connect to %s: %w", c.connection().Place(), err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 	defer stop()
-	defer dial.Close(connection, socket, closeTimeout)
+	defer wire.Close(connection, socket, closeTimeout)
 	version, _ := connection.Properties["version"].(string)
 	err = use(workqueue.Broker{
 		Channel:    connection.Channel,

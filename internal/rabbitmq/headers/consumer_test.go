@@ -13,10 +13,10 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
@@ -59,8 +59,8 @@ func TestADeletedQueueIsDeclaredAgainAfterAPause(t *testing.T) {
 		begin := time.Now()
 		_, err := headers.New(textual{}, naming.Default).Unmarshal(amqp091.Delivery{})
 		require.Error(t, err)
-		assert.GreaterOrEqual(t, time.Since(begin), dial.AfterDeletion/2)
-		assert.LessOrEqual(t, time.Since(begin), dial.AfterDeletion)
+		assert.GreaterOrEqual(t, time.Since(begin), wire.AfterDeletion/2)
+		assert.LessOrEqual(t, time.Since(begin), wire.AfterDeletion)
 	})
 }
 

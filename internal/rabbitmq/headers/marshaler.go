@@ -11,10 +11,10 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -50,7 +50,7 @@ func newMarshaler(own app.Marshaler, prefix naming.Prefix) *marshaler {
 
 func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {
-		pause := dial.Backoff{Initial: dial.AfterDeletion}
+		pause := wire.Backoff{Initial: wire.AfterDeletion}
 		time.Sleep(pause.Next()) // afterwards watermill-amqp's subscriber declares the queue again
 		return nil, errPhantom
 	}

@@ -8,7 +8,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/suspect"
 )
 
@@ -178,7 +178,7 @@ func (c *call) outcome(r *request, alone bool) error {
 	case !alone:
 		return errChannelClosed
 	case s.reason == nil:
-		return c.p.failure(r, ErrNotConnected, dial.ErrLost)
+		return c.p.failure(r, ErrNotConnected, wire.ErrLost)
 	case s.reason.Code == amqp091.NotFound:
 		return c.p.failure(r, ErrUnroutable, s.reason)
 	default:

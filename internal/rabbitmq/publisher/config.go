@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 const (
@@ -71,7 +71,7 @@ type ConnectionConfig struct {
 // Validate returns all faults at once, each with its field, value and bound. It does not connect.
 func (c ConnectionConfig) Validate() error {
 	faults := c.dial().Faults()
-	faults = append(faults, dial.Durations([]dial.Field{
+	faults = append(faults, wire.Durations([]wire.Field{
 		{Name: "ConfirmTimeout", Value: c.ConfirmTimeout}, {Name: "WriteTimeout", Value: c.WriteTimeout},
 		{Name: "ReconnectInitial", Value: c.ReconnectInitial}, {Name: "ReconnectMax", Value: c.ReconnectMax},
 	})...)
@@ -89,13 +89,13 @@ func (c *ConnectionConfig) setDefaults() {
 	c.ConfirmTimeout = cmp.Or(c.ConfirmTimeout, defaultConfirmTimeout)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, defaultWriteTimeout)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, defaultMaxInFlight)
-	longest := cmp.Or(c.ReconnectMax, max(dial.ReconnectMax, c.ReconnectInitial))
-	c.ReconnectInitial = cmp.Or(c.ReconnectInitial, min(dial.ReconnectInitial, longest))
+	longest := cmp.Or(c.ReconnectMax, max(wire.ReconnectMax, c.ReconnectInitial))
+	c.ReconnectInitial = cmp.Or(c.ReconnectInitial, min(wire.ReconnectInitial, longest))
 	c.ReconnectMax = longest
 }
 
-func (c *ConnectionConfig) dial() dial.Config {
-	return dial.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}
+func (c *ConnectionConfig) dial() wire.Config {
+	return wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}
 }
 
 const connectionName = "watermill-retry publisher"
@@ -163,7 +163,7 @@ func (c Config) Validate() error {
 	if c.Exchange != "" && c.Route != nil {
 		faults = append(faults, fmt.Errorf("Route: is set, and so is Exchange, %q: only one of them may be set", clip(c.Exchange)))
 	}
-	faults = append(faults, dial.Durations([]dial.Field{{Name: "DeclareTimeout", Value: c.DeclareTimeout}})...)
+	faults = append(faults, wire.Durations([]wire.Field{{Name: "DeclareTimeout", Value: c.DeclareTimeout}})...)
 	return join("publisher config", faults)
 }
 

@@ -8,7 +8,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 var (
@@ -215,7 +215,7 @@ func isTemporary(err error, codes ...int) (temporary bool) {
 	var marked interface{ Temporary() bool }
 	var timeout interface{ Timeout() bool }
 	return errors.Is(err, context.Canceled) || errors.Is(err, ErrNotConnected) || errors.Is(err, ErrBlocked) ||
-		errors.Is(err, dial.ErrLost) || errors.As(err, &marked) && marked.Temporary() || errors.As(err, &timeout) && timeout.Timeout()
+		errors.Is(err, wire.ErrLost) || errors.As(err, &marked) && marked.Temporary() || errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // clip shortens a value of the application for errors and logs.

@@ -11,7 +11,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 func TestInspectRefuses(t *testing.T) {
@@ -208,7 +208,7 @@ func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 					}
 				},
 			}}
-			p.link.setState(&linkState{connection: &connection{Connection: &dial.Connection{}, limits: limits{frameMax: frameMax}}})
+			p.link.setState(&linkState{connection: &connection{Connection: &wire.Connection{}, limits: limits{frameMax: frameMax}}})
 			_, err := p.prepare("retry", "10s.orders", message.NewMessage("1", nil))
 			assert.Equal(t, row.cuts, cuts)
 			if row.refused {
@@ -260,7 +260,7 @@ func TestSpareRoomIsLeftWhereThereIsSome(t *testing.T) {
 				},
 			}}
 			p.link.ids.Store(firstID)
-			p.link.setState(&linkState{connection: &connection{Connection: &dial.Connection{}, limits: limits{frameMax: frameMax}}})
+			p.link.setState(&linkState{connection: &connection{Connection: &wire.Connection{}, limits: limits{frameMax: frameMax}}})
 			r, err := p.prepare("retry", "dead.orders", message.NewMessage("1", nil))
 			require.NoError(t, err)
 			assert.Equal(t, row.cuts, cuts)
@@ -298,7 +298,7 @@ func TestThousandsOfHeadersLeaveRoom(t *testing.T) {
 				return amqp091.Publishing{Headers: tableOf(row.headers)}, nil
 			},
 		}}
-		p.link.setState(&linkState{connection: &connection{Connection: &dial.Connection{}}})
+		p.link.setState(&linkState{connection: &connection{Connection: &wire.Connection{}}})
 		r, err := p.prepare("retry", "dead.orders", message.NewMessage("1", nil))
 		if row.refused {
 			var failed *PublishError

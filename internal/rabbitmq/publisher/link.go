@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // A link keeps a connection to the broker, with a session on it, until it is closed. It has the lanes and slots of all Publishers
@@ -202,7 +202,7 @@ func (l *link) serve(c *connection, s *session) error {
 
 // reconnect returns nil when the link is closed.
 func (l *link) reconnect() (*connection, *session) {
-	backoff := dial.Backoff{Initial: l.config.ReconnectInitial, Max: l.config.ReconnectMax}
+	backoff := wire.Backoff{Initial: l.config.ReconnectInitial, Max: l.config.ReconnectMax}
 	for {
 		select {
 		case <-time.After(backoff.Next()):
@@ -223,11 +223,11 @@ func (l *link) reconnect() (*connection, *session) {
 
 // A connection is one AMQP connection, from its handshake to its end. A link has one after the other.
 type connection struct {
-	*dial.Connection
+	*wire.Connection
 	limits limits
 }
 
-func newConnection(opened *dial.Connection) *connection {
+func newConnection(opened *wire.Connection) *connection {
 	config := opened.Client.Config
 	c := &connection{Connection: opened, limits: limits{frameMax: config.FrameSize}}
 	if len(config.SASL) > 0 {

@@ -8,7 +8,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // A session is one channel in confirm mode. The package's documentation shows the ways in which it ends.
@@ -183,5 +183,5 @@ func (s *session) endReason() error {
 			return s.reason
 		}
 	}
-	return dial.ErrLost
+	return wire.ErrLost
 }

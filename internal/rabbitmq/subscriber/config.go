@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // UUIDHeader is the message header in which the default Config.Unmarshal expects the message's UUID. It is the header of
@@ -58,7 +58,7 @@ type ConnectionConfig struct {
 // Validate returns all faults at once, each with its field, value and bound. It does not connect.
 func (c ConnectionConfig) Validate() error {
 	faults := c.dial().Faults()
-	faults = append(faults, dial.Durations([]dial.Field{
+	faults = append(faults, wire.Durations([]wire.Field{
 		{Name: "WriteTimeout", Value: c.WriteTimeout},
 		{Name: "ReconnectInitial", Value: c.ReconnectInitial}, {Name: "ReconnectMax", Value: c.ReconnectMax},
 	})...)
@@ -71,13 +71,13 @@ func (c ConnectionConfig) Validate() error {
 
 func (c *ConnectionConfig) setDefaults() {
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, defaultWriteTimeout)
-	longest := cmp.Or(c.ReconnectMax, max(dial.ReconnectMax, c.ReconnectInitial))
-	c.ReconnectInitial = cmp.Or(c.ReconnectInitial, min(dial.ReconnectInitial, longest))
+	longest := cmp.Or(c.ReconnectMax, max(wire.ReconnectMax, c.ReconnectInitial))
+	c.ReconnectInitial = cmp.Or(c.ReconnectInitial, min(wire.ReconnectInitial, longest))
 	c.ReconnectMax = longest
 }
 
-func (c *ConnectionConfig) dial() dial.Config {
-	return dial.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}
+func (c *ConnectionConfig) dial() wire.Config {
+	return wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}
 }
 
 // Config is the configuration of a Subscriber. Every field has a default. The functions are called by several goroutines at the
@@ -187,7 +187,7 @@ func (c Config) Validate() error {
 	if err := c.Consumer.Arguments.Validate(); err != nil {
 		fault("Consumer.Arguments: %w", err)
 	}
-	faults = append(faults, dial.Durations([]dial.Field{
+	faults = append(faults, wire.Durations([]wire.Field{
 		{Name: "CloseTimeout", Value: c.CloseTimeout}, {Name: "NackInitial", Value: c.NackInitial}, {Name: "NackMax", Value: c.NackMax},
 	})...)
 	c.setDefaults()

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // A Connection is one AMQP connection for consuming, which any number of Subscribers share. It reconnects by itself. All its
@@ -36,7 +36,7 @@ type Connection struct {
 
 // A connectionState is replaced, never changed.
 type connectionState struct {
-	current *dial.Connection // nil: there is none
+	current *wire.Connection // nil: there is none
 	cause   error            // why there is none
 	since   time.Time
 	changed chan struct{} // closed when another connectionState has replaced this one
@@ -88,7 +88,7 @@ func (c *Connection) Close() error {
 	return nil
 }
 
-func (c *Connection) connect() (*dial.Connection, error) {
+func (c *Connection) connect() (*wire.Connection, error) {
 	current, err := c.config.dial().Connect(c.ctx, connectionName, c.config.WriteTimeout)
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (c *Connection) reportBlocked(block amqp091.Blocking) {
 }
 
 // supervise keeps a connection open until Close.
-func (c *Connection) supervise(current *dial.Connection) {
+func (c *Connection) supervise(current *wire.Connection) {
 	for current != nil {
 		select {
 		case <-current.Closed:
@@ -124,8 +124,8 @@ func (c *Connection) supervise(current *dial.Connection) {
 }
 
 // reconnect returns nil when the connection is closed.
-func (c *Connection) reconnect() *dial.Connection {
-	pause := dial.Backoff{Initial: c.config.ReconnectInitial, Max: c.config.ReconnectMax}
+func (c *Connection) reconnect() *wire.Connection {
+	pause := wire.Backoff{Initial: c.config.ReconnectInitial, Max: c.config.ReconnectMax}
 	for {
 		select {
 		case <-time.After(pause.Next()):
@@ -165,7 +165,7 @@ func (c *Connection) setState(next *connectionState) {
 }
 
 // now returns the connection in use, or an error that wraps ErrNotConnected.
-func (c *Connection) now() (*dial.Connection, error) {
+func (c *Connection) now() (*wire.Connection, error) {
 	state := c.state.Load()
 	switch {
 	case state.current == nil:
@@ -177,7 +177,7 @@ func (c *Connection) now() (*dial.Connection, error) {
 }
 
 // await waits for a connection. It returns nil when stopping is closed.
-func (c *Connection) await(stopping <-chan struct{}) *dial.Connection {
+func (c *Connection) await(stopping <-chan struct{}) *wire.Connection {
 	for {
 		state := c.state.Load()
 		if state.current != nil && !state.current.Client.IsClosed() {

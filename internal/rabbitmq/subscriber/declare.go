@@ -7,7 +7,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // A Declaration is what one call of Config.Declare may use.
@@ -33,7 +33,7 @@ type Declaration struct {
 }
 
 // declare calls Config.Declare with a channel that is opened for it: an error of the broker closes the channel.
-func (s *Subscriber) declare(current *dial.Connection, topic string, lostAt time.Time) error {
+func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time.Time) error {
 	if s.config.Declare == nil {
 		return nil
 	}
@@ -56,7 +56,7 @@ func (s *Subscriber) declare(current *dial.Connection, topic string, lostAt time
 
 // consume declares the topic and opens a session. What Config.Declare remembers may be gone: when the queue does not exist, it
 // declares once more.
-func (s *subscription) consume(current *dial.Connection, lostAt time.Time) (*session, error) {
+func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*session, error) {
 	for attempt := 1; ; attempt++ {
 		if err := s.subscriber.declare(current, s.topic, lostAt); err != nil {
 			return nil, err
@@ -74,7 +74,7 @@ func (s *subscription) consume(current *dial.Connection, lostAt time.Time) (*ses
 }
 
 // lostOn returns when a consumer of the subscription ended on this connection. Zero: none has.
-func (s *subscription) lostOn(current *dial.Connection) time.Time {
+func (s *subscription) lostOn(current *wire.Connection) time.Time {
 	if s.lost.connection != current.ID {
 		return time.Time{}
 	}

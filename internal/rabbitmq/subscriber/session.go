@@ -11,7 +11,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 const (
@@ -26,7 +26,7 @@ var errCancelled = errors.New("the broker cancelled the consumer")
 type session struct {
 	*settler
 	users      // workers that receive, and deliveries that are not settled
-	connection *dial.Connection
+	connection *wire.Connection
 	channel    *amqp091.Channel
 	tag        string                   // of the present consumer, or the last one
 	consumer   atomic.Pointer[consumer] // nil: paused
@@ -54,7 +54,7 @@ type consumer struct {
 
 var consumers atomic.Uint64
 
-func openSession(current *dial.Connection, s *subscription) (*session, error) {
+func openSession(current *wire.Connection, s *subscription) (*session, error) {
 	channel, err := current.Channel(func(*amqp091.Channel) error { return nil })
 	if err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // giveUpAfter is how long messages in flight may go on after their contexts have ended.
@@ -119,7 +119,7 @@ func (s *subscription) begin(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
+	pause := wire.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
 	patience, cancel := context.WithTimeout(ctx, beginTimeout)
 	defer cancel()
 	for again := false; ; again = true {
@@ -199,7 +199,7 @@ func (s *subscription) run(ctx context.Context, current *session) {
 	} else {
 		s.logger.Info("Paused: messages stay in the queue", nil)
 	}
-	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: min(s.connection.config.ReconnectMax, longestAgain)}
+	pause := wire.Backoff{Initial: s.connection.config.ReconnectInitial, Max: min(s.connection.config.ReconnectMax, longestAgain)}
 	for current != nil {
 		begin := time.Now()
 		reason := s.keep(current)
@@ -216,7 +216,7 @@ func (s *subscription) run(ctx context.Context, current *session) {
 			pause.Reset()
 		}
 		if errors.Is(reason, errCancelled) {
-			pause.AtLeast(dial.AfterDeletion)
+			pause.AtLeast(wire.AfterDeletion)
 		}
 		current = s.reopen(ctx, pause.Next())
 	}
@@ -242,7 +242,7 @@ const longestAgain = time.Second
 
 // reopen opens a session after a pause, and again after longer ones. It returns nil when the subscription stops.
 func (s *subscription) reopen(ctx context.Context, wait time.Duration) *session {
-	pause := dial.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
+	pause := wire.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
 	for ; ; wait = pause.Next() {
 		select {
 		case <-time.After(wait):
@@ -275,7 +275,7 @@ func (s *subscription) reopen(ctx context.Context, wait time.Duration) *session 
 
 // open declares the topic and opens a session. It does not wait for the broker, nor for Config.Declare, when ctx ends or the
 // subscription stops.
-func (s *subscription) open(ctx context.Context, current *dial.Connection) (*session, error) {
+func (s *subscription) open(ctx context.Context, current *wire.Connection) (*session, error) {
 	type result struct {
 		session *session
 		err     error

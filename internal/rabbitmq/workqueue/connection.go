@@ -7,7 +7,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // closeTimeout bounds the wait for the broker's answer to a close.
@@ -28,11 +28,11 @@ type Broker struct {
 
 // Dial calls use with a connection of its own, which is closed afterwards.
 func (i *Inspector) Dial(queue string, use func(Broker) error) error {
-	connection, socket, err := dial.Open(context.Background(), i.config.URI, i.config.Connection(), nil)
+	connection, socket, err := wire.Open(context.Background(), i.config.URI, i.config.Connection(), nil)
 	if err != nil {
 		return fmt.Errorf("cannot connect to inspect work queue %q: %w", queue, err)
 	}
-	defer dial.Close(connection, socket, closeTimeout)
+	defer wire.Close(connection, socket, closeTimeout)
 	version, _ := connection.Properties["version"].(string)
 	return use(Broker{
 		Channel:    connection.Channel,

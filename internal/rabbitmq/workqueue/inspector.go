@@ -13,9 +13,9 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -95,7 +95,7 @@ func (i *Inspector) Declare(
 
 // whileAbsent repeats a declaration, for up to a second, where another instance is just creating one of its queues.
 func whileAbsent(declare func() error) (err error) {
-	pause := dial.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond}
+	pause := wire.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond}
 	for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(pause.Next()) {
 		if err = declare(); !refusal.IsAbsent(err) {
 			return err

@@ -1,5 +1,5 @@
-// Package dial opens and closes AMQP connections without waiting for a peer that does not answer.
-package dial
+// Package wire opens and closes AMQP connections without waiting for a peer that does not answer.
+package wire
 
 import (
 	"context"

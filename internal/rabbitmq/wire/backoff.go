@@ -1,4 +1,4 @@
-package dial
+package wire
 
 import (
 	"math/rand/v2"

@@ -1,4 +1,4 @@
-package dial_test
+package wire_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dial"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 const soon = 20 * time.Second // below amqp091-go's own 30 s
@@ -45,7 +45,7 @@ func TestSilentPeerIsNotWaitedFor(t *testing.T) {
 		t.Run(name+", by the address's timeout", func(t *testing.T) {
 			address, closed := silent(t)
 			start := time.Now()
-			_, _, err := dial.Open(context.Background(), address+"?connection_timeout=100", config, nil)
+			_, _, err := wire.Open(context.Background(), address+"?connection_timeout=100", config, nil)
 			require.Error(t, err)
 			assert.Less(t, time.Since(start), soon)
 			<-closed
@@ -55,7 +55,7 @@ func TestSilentPeerIsNotWaitedFor(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 			defer cancel()
 			start := time.Now()
-			_, _, err := dial.Open(ctx, address, config, func(inner net.Conn) net.Conn { return inner })
+			_, _, err := wire.Open(ctx, address, config, func(inner net.Conn) net.Conn { return inner })
 			require.Error(t, err)
 			assert.Less(t, time.Since(start), soon)
 			<-closed
