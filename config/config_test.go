@@ -19,7 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -219,7 +218,7 @@ func TestStockPublisherIsRefused(t *testing.T) {
 	for _, text := range []string{"Publisher: it is watermill-amqp's own, *amqp.Publisher", "Use the publisher of Builder.NewPublisher", "MaxHold is -1ns"} {
 		assert.ErrorContains(t, tiered.Validate(), text)
 	}
-	for _, other := range []message.Publisher{gochannel.NewGoChannel(gochannel.Config{}, nil), struct{ message.Publisher }{&amqp.Publisher{}}, &publisher.Publisher{}} {
+	for _, other := range []message.Publisher{gochannel.NewGoChannel(gochannel.Config{}, nil), struct{ message.Publisher }{&amqp.Publisher{}}} {
 		assert.NoError(t, builderOf(t).TieredRetryConfig(other).Validate(), "%T", other)
 	}
 }

@@ -16,9 +16,9 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -79,7 +79,7 @@ func ExampleConnection_Middleware() {
 func ExampleConnection_Publisher() {
 	rabbit := connection()
 	err := rabbit.Publisher().Publish("orders", message.NewMessage("order-1", nil))
-	if errors.Is(err, publisher.ErrUnroutable) {
+	if errors.Is(err, publish.ErrUnroutable) {
 		log.Print(err) // run a subscriber of the topic once
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -62,7 +62,7 @@ func validateURI(uri string) error {
 	if uri == "" {
 		return errors.New("AMQP.Connection.AmqpURI is empty: set the broker's address, amqp://user:password@host:5672/vhost")
 	}
-	if (publisher.ConnectionConfig{URI: uri}).Validate() != nil {
+	if _, err := wire.ParseURI(uri); err != nil {
 		return errors.New("AMQP.Connection.AmqpURI cannot be read: it must be like amqp://user:password@host:5672/vhost (or amqps://), " +
 			"with reserved characters in user name and password percent-encoded")
 	}

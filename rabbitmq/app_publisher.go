@@ -1,61 +1,142 @@
 package rabbitmq
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
-// appPublisher publishes the app's own messages.
+// appPublisher publishes the app's own messages, and explains what no queue got.
 type appPublisher struct {
-	core      *core
-	publisher observed
+	sender    appSender
+	publisher observed // the sender
 }
 
-func newAppPublisher(c *core, connection *publisher.Connection) (appPublisher, error) {
-	p := appPublisher{core: c}
-	config := publisher.Config{Route: p.route, Marshal: c.app.Marshaler.Marshal}
+// appSender sends the app's own messages. It declares their exchanges.
+type appSender struct {
+	core       *core
+	connection *publisher.Connection
+	exchanges  *publisher.Declarations // nil with VerifyOnly
+}
+
+func newAppPublisher(c *core, connection *publisher.Connection) appPublisher {
+	s := appSender{core: c, connection: connection}
 	if !c.verifyOnly {
-		config.DeclareExchange = c.app.DeclareExchange
+		s.exchanges = connection.NewDeclarations("the app's declaration of the exchange",
+			func(channel *amqp091.Channel, exchange, _ string) error {
+				return c.app.DeclareExchange(channel, exchange)
+			})
 	}
-	own, err := publisher.NewPublisher(connection, config)
-	p.publisher = observed{own, c.observers, false}
-	return p, err
+	return appPublisher{s, observed{s, c.observers, false}}
 }
 
 // check reports why a topic cannot be published to.
 func (p appPublisher) check(topic string) error {
-	_, _, err := p.route(topic)
+	_, _, err := p.sender.route(topic)
 	return err
 }
 
-func (p appPublisher) route(topic string) (exchange, routingKey string, err error) {
-	if p.core.app.RoutingKey == nil {
+func (s appSender) route(topic string) (exchange, routingKey string, err error) {
+	if s.core.app.RoutingKey == nil {
 		return "", "", errors.New("AMQP.Publish.GenerateRoutingKey is nil: it must return the routing key of a topic's messages")
 	}
-	exchange = p.core.app.ExchangeName(topic)
-	return exchange, p.core.app.RoutingKey(topic), p.core.prefix.ValidateExchange(exchange, p.core.topology.TierGroup)
+	exchange = s.core.app.ExchangeName(topic)
+	return exchange, s.core.app.RoutingKey(topic), s.core.prefix.ValidateExchange(exchange, s.core.topology.TierGroup)
 }
+
+// Publish implements message.Publisher.
+func (s appSender) Publish(topic string, messages ...*message.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	began := time.Now()
+	exchange, key, routed := s.route(topic)
+	var one [1]publisher.Message
+	all := one[:0]
+	for _, msg := range messages {
+		m := publisher.Message{Exchange: exchange, RoutingKey: key}
+		if routed != nil {
+			return m.Failure(publish.ErrRefused, routed)
+		}
+		if msg == nil {
+			return m.Failure(publish.ErrRefused, errors.New("the message is nil"))
+		}
+		m.Context, m.UUID = msg.Context(), msg.UUID
+		var err error
+		if m.Publishing, err = s.marshal(msg); err != nil {
+			return m.Failure(publish.ErrRefused, err)
+		}
+		all = append(all, m)
+	}
+	if s.exchanges != nil {
+		if err := s.exchanges.Exchange(&all[0]); err != nil {
+			return err
+		}
+	}
+	failures, err := s.connection.Send(all...)
+	if err != nil {
+		return err
+	}
+	if s.exchanges != nil {
+		s.again(all, failures, began)
+	}
+	return join(failures)
+}
+
+// again sends the messages once more whose exchange was deleted, and puts their new errors in the places of the old ones.
+func (s appSender) again(all []publisher.Message, failures []error, began time.Time) {
+	for i, err := range failures {
+		if !publisher.NoExchange(err) {
+			continue
+		}
+		m := all[i]
+		ctx, cancel := context.WithDeadline(m.Context, began.Add(s.connection.ConfirmTimeout()))
+		m.Context, m.Suspect = ctx, &atomic.Bool{}
+		m.Suspect.Store(true)
+		if failures[i] = s.exchanges.ExchangeAgain(&m, err); failures[i] == nil {
+			failures[i] = s.connection.SendOne(m)
+		}
+		cancel()
+	}
+}
+
+// marshal returns a panic of the app's marshaler as an error.
+func (s appSender) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = fmt.Errorf("the app's marshaler panicked: %v", fault)
+		}
+	}()
+	return s.core.app.Marshaler.Marshal(msg)
+}
+
+// Close implements message.Publisher.
+func (s appSender) Close() error { return nil }
 
 // Publish implements message.Publisher.
 func (p appPublisher) Publish(topic string, messages ...*message.Message) error {
 	err := p.publisher.Publish(topic, messages...)
-	if errors.Is(err, publisher.ErrClosed) {
+	if errors.Is(err, publish.ErrClosed) {
 		return fmt.Errorf("%w: %w", err, ErrClosed)
 	}
-	if !errors.Is(err, publisher.ErrUnroutable) {
+	if !errors.Is(err, publish.ErrUnroutable) {
 		return err
 	}
-	exchange, key, _ := p.route(topic)
+	exchange, key, _ := p.sender.route(topic)
 	what := fmt.Sprintf("no queue has the name %q", key)
 	if exchange != "" {
 		what = fmt.Sprintf("no queue is bound to exchange %q with the routing key %q", exchange, key)
 	}
 	fix := fmt.Sprintf("a subscriber of topic %q must run once first, because it declares the queue", topic)
-	if p.core.verifyOnly {
+	if p.sender.core.verifyOnly {
 		fix = "VerifyOnly is set, so a user with the permission must declare it"
 	}
 	return fmt.Errorf("%w: %s: %s", err, what, fix)

@@ -62,8 +62,12 @@ func (b *Builder) Subscriber() Subscriber {
 }
 
 // NewPublisher returns the publisher of failures, on a connection of its own.
-func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (*publisher.Publisher, error) {
-	return publisher.New(b.core.publisherConnection(), b.core.publisherConfig(), logger)
+func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (message.Publisher, error) {
+	connection, err := publisher.Open(publisher.Config{Wire: b.core.wire()}, logger)
+	if err != nil {
+		return nil, err
+	}
+	return newCopies(b.core, connection), nil
 }
 
 // TieredRetryConfig returns the middleware's configuration.

@@ -124,16 +124,13 @@ func validateMiddleware(options middleware.HandlerOptions) error {
 
 // open connects twice. manage is the address of the management API, or empty.
 func open(c *core, defaults middleware.HandlerOptions, manage string, logger watermill.LoggerAdapter) (*Connection, error) {
-	consuming, err := subscriber.Open(subscriber.ConnectionConfig{
-		URI: c.app.URI, AMQP: app.CopyConnection(c.app.Connection), TLS: c.app.TLS.Clone(),
-		ReconnectInitial: c.app.ReconnectInitial, ReconnectMax: c.app.ReconnectMax,
-	}, logger)
+	to := c.wire()
+	to.ReconnectInitial, to.ReconnectMax = c.app.ReconnectInitial, c.app.ReconnectMax
+	consuming, err := subscriber.Open(to, logger)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the connection for consuming: %w", err)
 	}
-	config := c.publisherConnection()
-	config.ReconnectInitial, config.ReconnectMax = c.app.ReconnectInitial, c.app.ReconnectMax
-	publishing, err := publisher.Open(config, logger)
+	publishing, err := publisher.Open(publisher.Config{Wire: to}, logger)
 	if err != nil {
 		_ = consuming.Close()
 		return nil, fmt.Errorf("cannot open the connection for publishing: %w", err)

@@ -52,16 +52,11 @@ type Connection struct {
 
 // setUp makes what all handlers share.
 func (c *Connection) setUp() error {
-	copies, err := publisher.NewPublisher(c.publishing, c.core.publisherConfig())
-	if err != nil {
-		return err
-	}
-	c.failures = observed{copies, c.core.observers, true}
-	if c.app, err = newAppPublisher(c.core, c.publishing); err != nil {
-		return err
-	}
+	c.failures = observed{newCopies(c.core, c.publishing), c.core.observers, true}
+	c.app = newAppPublisher(c.core, c.publishing)
 	config := c.defaults.Configure(c.core.retryConfig(c.failures, c.core.schedule, c.core.topology.TierGroup, noQueue))
 	config.Source = c.sourceOf(c, config)
+	var err error
 	c.fallback, err = middleware.NewTieredRetry(config, c.logger)
 	return err
 }
@@ -170,8 +165,8 @@ func (c *Connection) Middleware(handler message.HandlerFunc) message.HandlerFunc
 // of Exchange.GenerateName, and the routing key that of Publish.GenerateRoutingKey. Before the first publish to an exchange, and
 // again after a reconnect, the app's topology builder declares it, unless VerifyOnly is set.
 //
-// Publish returns nil only after the broker has routed and confirmed all messages. Otherwise the error is a *publisher.PublishError,
-// or has several. It wraps publisher.ErrUnroutable for a message that no queue got: a subscriber of the topic must run once
+// Publish returns nil only after the broker has routed and confirmed all messages. Otherwise the error is a *publish.Error,
+// or has several. It wraps publish.ErrUnroutable for a message that no queue got: a subscriber of the topic must run once
 // first, because it declares the queue. It wraps ErrClosed after Close of the Connection. Close does nothing, because the router closes the publishers of its handlers: Close of the
 // Connection closes it.
 func (c *Connection) Publisher() message.Publisher { return c.app }
@@ -197,17 +192,8 @@ func (c *Connection) whileOpen(handler string, do func(string) error) error {
 // LastError of both is ErrClosed. With BuilderConfig.Management it has the tiers and inboxes that are overdue. It does not wait for the
 // broker.
 func (c *Connection) Health() retry.Health {
-	consuming, publishing := c.consuming.Health(), c.publishing.Health()
-	h := retry.Health{Links: []retry.LinkHealth{
-		{
-			Name: "consuming", Connected: consuming.Connected, Blocked: consuming.Blocked, Since: consuming.Since,
-			Reconnects: consuming.Reconnects, LastError: consuming.LastError, LastErrorAt: consuming.LastErrorAt,
-		},
-		{
-			Name: "publishing", Connected: publishing.Connected, Blocked: publishing.Blocked, Since: publishing.Since,
-			Reconnects: publishing.Reconnects, LastError: publishing.LastError, LastErrorAt: publishing.LastErrorAt,
-		},
-	}}
+	h := c.consuming.Health()
+	h.Links = append(h.Links, c.publishing.Health())
 	if c.isClosed() {
 		for i, link := range h.Links {
 			if !link.Connected {
@@ -215,14 +201,9 @@ func (c *Connection) Health() retry.Health {
 			}
 		}
 	}
-	for _, s := range consuming.Subscriptions {
-		state := retry.SubscriptionHealth{
-			Name: s.Name, Topic: s.Topic, Queue: s.Queue, Consuming: s.Consuming, Since: s.Since, InFlight: s.InFlight,
-			Concurrency: s.Concurrency, Deliveries: s.Deliveries, Redeliveries: s.Redeliveries, Reconnects: s.Reconnects,
-			LastError: s.LastError, LastErrorAt: s.LastErrorAt,
-		}
-		state.Paused, state.PausedSince, state.PausedLimit, state.Holding = c.gates.State(s.Name)
-		h.Subscriptions = append(h.Subscriptions, state)
+	for i := range h.Subscriptions {
+		s := &h.Subscriptions[i]
+		s.Paused, s.PausedSince, s.PausedLimit, s.Holding = c.gates.State(s.Name)
 	}
 	h.Tiers, h.TiersError = c.overdue.health()
 	return h

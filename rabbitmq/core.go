@@ -15,10 +15,9 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -64,32 +63,8 @@ func (c *core) connection() amqp091.Config {
 	return amqp091.Config{Locale: "en_US", TLSClientConfig: c.app.TLS.Clone()}
 }
 
-func (c *core) publisherConnection() publisher.ConnectionConfig {
-	return publisher.ConnectionConfig{URI: c.app.URI, AMQP: app.CopyConnection(c.app.Connection), TLS: c.app.TLS.Clone()}
-}
-
-func (c *core) publisherConfig() publisher.Config {
-	config := publisher.Config{
-		Route:    c.route,
-		Marshal:  headers.New(c.app.Marshaler, c.prefix).Marshal,
-		Headroom: headers.Headroom(c.prefix, c.groupOf),
-		Spare:    headers.Spare,
-		Shrink:   headers.Shrink,
-	}
-	if !c.verifyOnly {
-		config.Redeclare = c.redeclare
-	}
-	return config
-}
-
-// route returns the exchange of a copy.
-func (c *core) route(routingKey string) (exchange, key string, err error) {
-	if queue, ok := naming.QueueOfKey(routingKey); ok && !naming.IsDeadKey(routingKey) {
-		if group := c.groupOf(queue); group != queue {
-			return c.prefix.GroupExchange(group), routingKey, nil
-		}
-	}
-	return c.prefix.RetryExchange(), routingKey, nil
+func (c *core) wire() wire.Config {
+	return wire.Config{URI: c.app.URI, AMQP: app.CopyConnection(c.app.Connection), TLS: c.app.TLS.Clone()}
 }
 
 // groupOf returns the group of tiers of a work queue, or the work queue itself.

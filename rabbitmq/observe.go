@@ -6,8 +6,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -29,7 +29,7 @@ func (c *Connection) Observe(observers ...retry.Observer) {
 
 // observed reports the results of a publisher.
 type observed struct {
-	*publisher.Publisher
+	message.Publisher
 	observers *middleware.Observers
 	copies    bool
 }
@@ -63,7 +63,7 @@ func (p observed) Publish(topic string, messages ...*message.Message) error {
 // one error, and that is of a message that could not be sent, none was sent.
 func resultsOf(err error, messages int) map[retry.PublishResult]int {
 	failures := []error{err}
-	if _, one := err.(*publisher.PublishError); !one { // it wraps its cause
+	if _, one := err.(*publish.Error); !one { // it wraps its cause
 		if joined, several := err.(interface{ Unwrap() []error }); several {
 			failures = joined.Unwrap()
 		}
@@ -83,13 +83,13 @@ func resultsOf(err error, messages int) map[retry.PublishResult]int {
 }
 
 func resultOf(err error) retry.PublishResult {
-	var failure *publisher.PublishError
+	var failure *publish.Error
 	switch {
-	case errors.Is(err, publisher.ErrUnroutable):
+	case errors.Is(err, publish.ErrUnroutable):
 		return retry.PublishReturned
-	case errors.Is(err, publisher.ErrNacked):
+	case errors.Is(err, publish.ErrNacked):
 		return retry.PublishNacked
-	case errors.Is(err, publisher.ErrRefused):
+	case errors.Is(err, publish.ErrRefused):
 		return retry.PublishRefused
 	case errors.As(err, &failure) && failure.Unconfirmed():
 		return retry.PublishUnconfirmed

@@ -7,7 +7,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -64,7 +63,7 @@ func (b *Builder) DeadLetterSubscriberConfig() amqp.Config { return deadLetterCo
 // NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker has
 // routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it
 // after the router has closed. A nil logger logs nothing.
-func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (*publisher.Publisher, error) {
+func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (message.Publisher, error) {
 	return b.plain.NewPublisher(logger)
 }
 

@@ -16,9 +16,9 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // TestCloseWithMessagesInFlight: those in flight end as they end: processed, retried or with messages of their own. No message is
@@ -119,9 +119,9 @@ func TestAfterClose(t *testing.T) {
 	router := message.NewDefaultRouter(nil)
 	s.AddConsumerHandler(router, "after", s.topic("orders"), func(*message.Message) error { return nil })
 	require.ErrorIs(t, router.Run(context.Background()), rabbitmq.ErrClosed)
-	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), publisher.ErrClosed)
+	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), publish.ErrClosed)
 	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), rabbitmq.ErrClosed, "the error has the fix")
-	var failed *publisher.PublishError
+	var failed *publish.Error
 	require.ErrorAs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), &failed)
 	require.ErrorContains(t, s.Health().Ready(), "the consuming connection is not open")
 	for _, link := range s.Health().Links {
@@ -205,7 +205,7 @@ func TestHealth(t *testing.T) {
 	for _, text := range []string{"the consuming connection is not open", "the publishing connection is not open", `handler "billing" does not consume`} {
 		require.ErrorContains(t, err, text)
 	}
-	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("lost")...), publisher.ErrNotConnected)
+	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("lost")...), publish.ErrNotConnected)
 
 	require.NoError(t, proxy.Start())
 	eventually(t, func() bool { return s.Health().Ready() == nil }, "it is ready again")

@@ -13,8 +13,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -23,9 +23,9 @@ func TestPublisherOfQueues(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
-	var failed *publisher.PublishError
+	var failed *publish.Error
 	require.ErrorAs(t, err, &failed)
-	require.ErrorIs(t, err, publisher.ErrUnroutable)
+	require.ErrorIs(t, err, publish.ErrUnroutable)
 	assert.ErrorContains(t, err, `no queue has the name "`+s.topic("orders")+`": a subscriber of topic "`+s.topic("orders")+`" must run once first`)
 
 	got := testapp.NewLedger()
@@ -51,7 +51,7 @@ func TestPublisherOfExchanges(t *testing.T) {
 	t.Parallel()
 	s := open(t, fanOut)
 	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
-	require.ErrorIs(t, err, publisher.ErrUnroutable)
+	require.ErrorIs(t, err, publish.ErrUnroutable)
 	assert.ErrorContains(t, err, `no queue is bound to exchange "`+s.topic("orders")+`"`)
 	require.NoError(t, broker.Channel(t).ExchangeDeclarePassive(s.topic("orders"), "fanout", true, false, false, false, nil))
 
@@ -60,7 +60,7 @@ func TestPublisherOfExchanges(t *testing.T) {
 	s.run()
 	require.NoError(t, broker.Channel(t).ExchangeDelete(s.topic("orders"), false, false))
 	err = s.Publisher().Publish(s.topic("orders"), messages("2")...)
-	require.ErrorIs(t, err, publisher.ErrUnroutable, "the exchange is declared again, and the binding of the queue is lost")
+	require.ErrorIs(t, err, publish.ErrUnroutable, "the exchange is declared again, and the binding of the queue is lost")
 }
 
 // TestPublisherVerifiesOnly: it declares nothing.
@@ -68,7 +68,7 @@ func TestPublisherVerifiesOnly(t *testing.T) {
 	t.Parallel()
 	s := open(t, fanOut, func(b *config.BuilderConfig) { b.VerifyOnly = true })
 	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
-	require.ErrorIs(t, err, publisher.ErrUnroutable)
+	require.ErrorIs(t, err, publish.ErrUnroutable)
 	require.ErrorContains(t, err, "VerifyOnly is set")
 	require.Error(t, broker.Channel(t).ExchangeDeclarePassive(s.topic("orders"), "fanout", true, false, false, false, nil))
 }

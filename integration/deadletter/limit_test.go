@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -19,9 +18,9 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // TestLooksBelowALimitOfAPolicy: looks lose no letter, whatever limit a policy sets on a dead-letter queue of the
@@ -253,7 +252,7 @@ func TestALookInAnAlarm(t *testing.T) { // not parallel: the alarm is that of th
 	end := broker.Alarm(t)
 	n, err := look(config)
 	if looksCount(t) {
-		require.ErrorIs(t, err, publisher.ErrBlocked)
+		require.ErrorIs(t, err, publish.ErrBlocked)
 		require.ErrorContains(t, err, "memory or disk alarm")
 		require.ErrorContains(t, err, "--any-limit")
 		require.Zero(t, n)
@@ -360,10 +359,7 @@ func TestNoLookAtAnAutoDeleteQueue(t *testing.T) {
 	broker.Clean(t, queue)
 	_, err := broker.Channel(t).QueueDeclare(queue, true, true, false, false, nil)
 	require.NoError(t, err)
-	publish, err := publisher.New(publisher.ConnectionConfig{URI: broker.URL(t)}, publisher.Config{}, nil)
-	require.NoError(t, err)
-	defer publish.Close()
-	require.NoError(t, publish.Publish(queue, message.NewMessage("1", nil)))
+	require.NoError(t, broker.Channel(t).Publish("", queue, true, false, amqp091.Publishing{}))
 	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: managementURL(t)}, nil)
 	require.NoError(t, err)
 	defer store.Close()

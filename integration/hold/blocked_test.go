@@ -17,8 +17,8 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -68,7 +68,7 @@ func TestBlockedPublishing(t *testing.T) {
 			held := map[string]int{}
 			for _, e := range a.outcomes(retry.Held) {
 				held[e.MessageUUID]++
-				assert.ErrorIs(t, e.Err, publisher.ErrBlocked)
+				assert.ErrorIs(t, e.Err, publish.ErrBlocked)
 			}
 			assert.Len(t, held, concurrency)
 			for id, events := range held {
@@ -94,7 +94,7 @@ func (a *app) block() (published int) {
 		if err == nil {
 			published++
 		}
-		return errors.Is(err, publisher.ErrBlocked)
+		return errors.Is(err, publish.ErrBlocked)
 	}, "the connection is blocked")
 	return published
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -156,7 +156,7 @@ func TestFeedHasTheResultsOfThePublishers(t *testing.T) {
 		t.Parallel()
 		f := openFeed(t)
 		err := f.Publisher().Publish(f.topic("without-queue"), one("1"), one("2"))
-		require.ErrorIs(t, err, publisher.ErrUnroutable)
+		require.ErrorIs(t, err, publish.ErrUnroutable)
 		assert.Equal(t, map[string]int{"app returned": 2}, f.results())
 	})
 	t.Run("copy returned", func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestFeedHasTheResultsOfThePublishers(t *testing.T) {
 		assert.Equal(t, map[string]int{"app confirmed": 1, "app unconfirmed": 1}, f.results())
 		proxy.Stop()
 		feedEventually(t, func() bool { return !f.link("publishing").Connected }, "the connection is lost")
-		require.ErrorIs(t, f.Publisher().Publish(f.topic("billing"), one("3"), one("4")), publisher.ErrNotConnected)
+		require.ErrorIs(t, f.Publisher().Publish(f.topic("billing"), one("3"), one("4")), publish.ErrNotConnected)
 		assert.Equal(t, map[string]int{"app confirmed": 1, "app unconfirmed": 1, "app failed": 2}, f.results())
 	})
 	t.Run("refused", func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestFeedHasTheResultsOfThePublishers(t *testing.T) {
 		f.run()
 		large := one("2")
 		large.Metadata.Set("large", strings.Repeat("x", 1<<20)) // more than a frame
-		require.ErrorIs(t, f.Publisher().Publish(f.topic("billing"), one("1"), large), publisher.ErrRefused)
+		require.ErrorIs(t, f.Publisher().Publish(f.topic("billing"), one("1"), large), publish.ErrRefused)
 		assert.Equal(t, map[string]int{"app refused": 1, "app failed": 1}, f.results(), "none was sent")
 	})
 }

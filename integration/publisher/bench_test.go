@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // BenchmarkPublish publishes persistent messages of 512 bytes to a durable classic queue, waiting for each confirm.
@@ -23,7 +24,7 @@ func BenchmarkPublish(b *testing.B) {
 			_, err := channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
 			require.NoError(b, err)
 			b.Cleanup(func() { _, _ = channel.QueueDelete(queue, false, false, false) })
-			p, err := publisher.New(publisher.ConnectionConfig{URI: broker.URL(b)}, publisher.Config{}, nil)
+			p, err := publisher.Open(publisher.Config{Wire: wire.Config{URI: broker.URL(b)}}, nil)
 			require.NoError(b, err)
 			defer p.Close()
 			payload := make([]byte, 512)
@@ -36,7 +37,9 @@ func BenchmarkPublish(b *testing.B) {
 			for range callers {
 				group.Go(func() {
 					for left.Add(-1) >= 0 {
-						if err := p.Publish(queue, message.NewMessage("6ba7b810-9dad-11d1-80b4-00c04fd430c8", payload)); err != nil {
+						publishing, _ := marshal(message.NewMessage("6ba7b810-9dad-11d1-80b4-00c04fd430c8", payload))
+						err := p.SendOne(publisher.Message{Context: b.Context(), RoutingKey: queue, Publishing: publishing})
+						if err != nil {
 							b.Error(err)
 							return
 						}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 func TestCloseUnderLoad(t *testing.T) {
@@ -31,7 +31,7 @@ func TestCloseUnderLoad(t *testing.T) {
 				uuid := fmt.Sprint(caller, "-", i)
 				err := p.Publish(topology.queue, newMessage(uuid))
 				if err != nil {
-					asPublishError(t, err, publisher.ErrClosed)
+					asPublishError(t, err, publish.ErrClosed)
 					return
 				}
 				confirmed[caller][uuid]++
@@ -45,7 +45,7 @@ func TestCloseUnderLoad(t *testing.T) {
 	require.NoError(t, p.Close())
 	group.Wait()
 	require.NoError(t, p.Close(), "again")
-	require.ErrorIs(t, p.Publish(topology.queue, newMessage("late")), publisher.ErrClosed)
+	require.ErrorIs(t, p.Publish(topology.queue, newMessage("late")), publish.ErrClosed)
 	want := map[string]int{}
 	for _, uuids := range confirmed {
 		for uuid := range uuids {
@@ -59,7 +59,7 @@ func TestCloseWaitsForMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *settings) { c.URI, c.ConfirmTimeout = uri, 700*time.Millisecond })
+	p := topology.open(t, func(c *settings) { c.Wire.URI, c.ConfirmTimeout = uri, 700*time.Millisecond })
 	hold(t, proxy, "downstream")
 	result := make(chan error, 1)
 	go func() { result <- p.Publish(topology.queue, newMessage("in flight")) }()
@@ -72,7 +72,7 @@ func TestCloseWaitsForMessagesInFlight(t *testing.T) {
 	go func() { closed <- p.Close() }()
 	select {
 	case err := <-result:
-		require.ErrorIs(t, err, publisher.ErrNotConfirmed)
+		require.ErrorIs(t, err, publish.ErrNotConfirmed)
 	case <-closed:
 		t.Fatal("Close did not wait")
 	}
@@ -88,10 +88,10 @@ func TestCloseWhileDisconnected(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *settings) { c.URI, c.ReconnectInitial = uri, time.Minute })
+	p := topology.open(t, func(c *settings) { c.Wire.URI, c.Wire.ReconnectInitial = uri, time.Minute })
 	proxy.Stop()
 	broker.Eventually(t, soon, func() bool {
-		return errors.Is(p.Publish(topology.queue, newMessage("away")), publisher.ErrNotConnected)
+		return errors.Is(p.Publish(topology.queue, newMessage("away")), publish.ErrNotConnected)
 	}, "the publisher finds that the connection is lost")
 	begin := time.Now()
 	require.NoError(t, p.Close())

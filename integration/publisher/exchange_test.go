@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // exchanges are those of an app's own publisher, one for each topic. They and their queues are declared by the publisher.
@@ -44,11 +45,9 @@ func (e *exchanges) one() topology {
 	return topology{}
 }
 
-func (e *exchanges) config() publisher.Config {
-	return publisher.Config{
-		Route: func(topic string) (exchange, routingKey string, err error) {
-			return topic, e.topologies[topic].queue, nil
-		},
+func (e *exchanges) config() halfConfig {
+	return halfConfig{
+		Route:           func(topic string) (exchange, routingKey string) { return topic, e.topologies[topic].queue },
 		DeclareExchange: e.declare,
 		Redeclare: func(channel *amqp091.Channel, exchange, _ string) error {
 			return e.topologies[exchange].declare(channel, nil)
@@ -74,7 +73,7 @@ func (e *exchanges) called() (calls []int) {
 }
 
 // publish publishes the messages to all exchanges at the same time.
-func (e *exchanges) publish(t testing.TB, p *publisher.Publisher, count int) {
+func (e *exchanges) publish(t testing.TB, p half, count int) {
 	t.Helper()
 	var group sync.WaitGroup
 	for exchange := range e.topologies {
@@ -92,15 +91,15 @@ func TestExchangesAreDeclaredOncePerConnection(t *testing.T) {
 	t.Parallel()
 	e := newExchanges(t, 3)
 	proxy, uri := broker.Proxy(t)
-	connection := connect(t, publisher.ConnectionConfig{URI: uri})
-	p := on(t, connection, e.config())
+	connection := connect(t, publisher.Config{Wire: wire.Config{URI: uri}})
+	p := on(connection, e.config())
 	e.publish(t, p, 50)
 	e.publish(t, p, 50)
 	require.Equal(t, []int{1, 1, 1}, e.called())
 
 	proxy.Stop()
 	broker.Eventually(t, soon, func() bool { return !connection.Health().Connected }, "the connection is lost")
-	require.ErrorIs(t, p.Publish(e.one().exchange, newMessage("away")), publisher.ErrNotConnected)
+	require.ErrorIs(t, p.Publish(e.one().exchange, newMessage("away")), publish.ErrNotConnected)
 	require.NoError(t, proxy.Start())
 	broker.Eventually(t, soon, func() bool { return connection.Health().Connected }, "it reconnects")
 	e.publish(t, p, 50)
@@ -128,7 +127,7 @@ func TestDeclareExchangeFails(t *testing.T) {
 	}{
 		"error":   {func(*amqp091.Channel, string) error { return broken }, "cannot declare"},
 		"refused": {func(channel *amqp091.Channel, exchange string) error { return breakChannel(channel, exchange, "") }, "PRECONDITION_FAILED"},
-		"panic":   {func(*amqp091.Channel, string) error { panic("oops") }, "Config.DeclareExchange panicked: oops"},
+		"panic":   {func(*amqp091.Channel, string) error { panic("oops") }, "DeclareExchange panicked: oops"},
 		"hangs":   {func(*amqp091.Channel, string) error { <-forever; return nil }, "did not return in time"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -136,10 +135,6 @@ func TestDeclareExchangeFails(t *testing.T) {
 			topology := declare(t, nil)
 			calls := 0 // calls do not overlap
 			p := topology.open(t, func(c *settings) {
-				c.DeclareTimeout = soon
-				if name == "hangs" {
-					c.DeclareTimeout = 300 * time.Millisecond
-				}
 				c.DeclareExchange = func(channel *amqp091.Channel, exchange string) error {
 					if calls++; calls == 1 {
 						return test.declare(channel, exchange)
@@ -148,12 +143,12 @@ func TestDeclareExchangeFails(t *testing.T) {
 				}
 			})
 			err := p.Publish(topology.queue, newMessages(3)...)
-			failed := asPublishError(t, err, publisher.ErrNotDeclared)
+			failed := asPublishError(t, err, publish.ErrNotDeclared)
 			assert.Equal(t, "message-0", failed.MessageUUID)
 			assert.Contains(t, err.Error(), test.cause)
 			require.Empty(t, topology.content(t), "nothing was sent")
 			if name == "hangs" {
-				asPublishError(t, p.Publish(topology.queue, newMessage("joins")), publisher.ErrNotDeclared)
+				asPublishError(t, p.Publish(topology.queue, newMessage("joins")), publish.ErrNotDeclared)
 				return
 			}
 			require.NoError(t, p.Publish(topology.queue, newMessage("next")))
@@ -169,7 +164,7 @@ func publishUntil(t *testing.T, connection *publisher.Connection) (stop func()) 
 	t.Helper()
 	const callers = 8
 	topology := declare(t, nil)
-	p := on(t, connection, publisher.Config{Exchange: topology.exchange})
+	p := on(connection, halfConfig{Exchange: topology.exchange})
 	var confirmed [callers]int
 	done := make(chan struct{})
 	var group sync.WaitGroup
@@ -206,9 +201,9 @@ func publishUntil(t *testing.T, connection *publisher.Connection) (stop func()) 
 
 func TestADeletedExchangeIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
-	connection := connect(t, publisher.ConnectionConfig{})
+	connection := connect(t, publisher.Config{})
 	e := newExchanges(t, 2)
-	p := on(t, connection, e.config())
+	p := on(connection, e.config())
 	e.publish(t, p, 1)
 	stop := publishUntil(t, connection)
 	channel := broker.Channel(t)
@@ -248,8 +243,8 @@ func TestAnExchangeThatStaysDeleted(t *testing.T) {
 			t.Parallel()
 			const messages = 20
 			topology := declare(t, nil)
-			connection := connect(t, publisher.ConnectionConfig{})
-			config := publisher.Config{Exchange: topology.exchange}
+			connection := connect(t, publisher.Config{})
+			config := halfConfig{Exchange: topology.exchange}
 			var mu sync.Mutex
 			calls := 0
 			if again != nil {
@@ -262,7 +257,7 @@ func TestAnExchangeThatStaysDeleted(t *testing.T) {
 					return again(channel, exchange)
 				}
 			}
-			p := on(t, connection, config)
+			p := on(connection, config)
 			require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 			stop := publishUntil(t, connection)
 			require.NoError(t, broker.Channel(t).ExchangeDelete(topology.exchange, false, false))
@@ -272,11 +267,11 @@ func TestAnExchangeThatStaysDeleted(t *testing.T) {
 				group.Go(func() {
 					err := p.Publish(topology.queue, msg)
 					// After a failed declaration the next publish declares first, and sends nothing.
-					if name == "cannot be declared" && errors.Is(err, publisher.ErrNotDeclared) {
+					if name == "cannot be declared" && errors.Is(err, publish.ErrNotDeclared) {
 						assert.ErrorIs(t, err, broken)
 						return
 					}
-					assert.ErrorIs(t, err, publisher.ErrUnroutable)
+					assert.ErrorIs(t, err, publish.ErrUnroutable)
 					assert.True(t, strings.Contains(err.Error(), "NOT_FOUND"), err)
 					if name == "cannot be declared" {
 						assert.ErrorIs(t, err, broken)

@@ -17,21 +17,23 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 func TestNotConfirmedBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *settings) { c.URI, c.ConfirmTimeout = uri, 300*time.Millisecond })
+	p := topology.open(t, func(c *settings) { c.Wire.URI, c.ConfirmTimeout = uri, 300*time.Millisecond })
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 	defer hold(t, proxy, "downstream")()
 
 	begin := time.Now()
 	err := p.Publish(topology.queue, newMessage("unknown"))
-	asPublishError(t, err, publisher.ErrNotConfirmed)
+	asPublishError(t, err, publish.ErrNotConfirmed)
 	assert.InDelta(t, 0.3, time.Since(begin).Seconds(), 0.25)
-	assert.NotErrorIs(t, err, publisher.ErrStalled)
+	assert.NotErrorIs(t, err, publish.ErrStalled)
 	require.Equal(t, map[string]int{"before": 1, "unknown": 1}, topology.content(t))
 	proxy.Stop()
 }
@@ -40,7 +42,7 @@ func TestMessageContextEndsTheWait(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *settings) { c.URI = uri })
+	p := topology.open(t, func(c *settings) { c.Wire.URI = uri })
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -64,7 +66,7 @@ func TestMessageContextEndsTheWait(t *testing.T) {
 	select {
 	case err := <-result:
 		require.ErrorIs(t, err, context.Canceled)
-		asPublishError(t, err, publisher.ErrNotConfirmed)
+		asPublishError(t, err, publish.ErrNotConfirmed)
 	case <-time.After(soon):
 		t.Fatal("Publish did not return after its context was cancelled")
 	}
@@ -75,7 +77,7 @@ func TestMessageContextEndsTheWait(t *testing.T) {
 	msg.SetContext(ctx)
 	err := p.Publish(topology.queue, msg)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	asPublishError(t, err, publisher.ErrNotConfirmed)
+	asPublishError(t, err, publish.ErrNotConfirmed)
 	require.Equal(t, map[string]int{"cancelled in flight": 1, "deadline": 1}, topology.content(t))
 	proxy.Stop()
 }
@@ -85,7 +87,7 @@ func TestLostConnection(t *testing.T) {
 	const callers = 32
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *settings) { c.URI = uri })
+	p := topology.open(t, func(c *settings) { c.Wire.URI = uri })
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 
 	hold(t, proxy, "downstream") // all messages must be in flight
@@ -101,7 +103,7 @@ func TestLostConnection(t *testing.T) {
 	proxy.Stop()
 	begin := time.Now()
 	for range callers {
-		asPublishError(t, broker.Receive(t, results, "Publish returns"), publisher.ErrNotConnected)
+		asPublishError(t, broker.Receive(t, results, "Publish returns"), publish.ErrNotConnected)
 	}
 	assert.Less(t, time.Since(begin), time.Second, "promptly")
 
@@ -109,7 +111,7 @@ func TestLostConnection(t *testing.T) {
 		begin := time.Now()
 		err := p.Publish(topology.queue, newMessage("away"))
 		assert.Less(t, time.Since(begin), time.Second, "at once")
-		asPublishError(t, err, publisher.ErrNotConnected)
+		asPublishError(t, err, publish.ErrNotConnected)
 		var dial *net.OpError
 		return errors.As(err, &dial) && dial.Op == "dial"
 	}, "the error contains why it cannot reconnect")
@@ -129,7 +131,7 @@ func TestPeerThatStopsReading(t *testing.T) {
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
 	p := topology.open(t, func(c *settings) {
-		c.URI, c.ConfirmTimeout, c.WriteTimeout = uri, time.Second, 3*time.Second
+		c.Wire.URI, c.ConfirmTimeout, c.Wire.WriteTimeout = uri, time.Second, 3*time.Second
 	})
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 	free := hold(t, proxy, "upstream")
@@ -143,7 +145,7 @@ func TestPeerThatStopsReading(t *testing.T) {
 			begin := time.Now()
 			err := p.Publish(topology.queue, message.NewMessage(fmt.Sprint("stalled ", i), body))
 			assert.InDelta(t, 1, time.Since(begin).Seconds(), 0.6)
-			for _, kind := range []error{publisher.ErrStalled, publisher.ErrNotConfirmed} {
+			for _, kind := range []error{publish.ErrStalled, publish.ErrNotConfirmed} {
 				if errors.Is(err, kind) {
 					mu.Lock()
 					kinds[kind]++
@@ -153,11 +155,11 @@ func TestPeerThatStopsReading(t *testing.T) {
 		})
 	}
 	group.Wait()
-	assert.Equal(t, callers, kinds[publisher.ErrStalled]+kinds[publisher.ErrNotConfirmed], "%v", kinds)
-	assert.NotZero(t, kinds[publisher.ErrStalled])
+	assert.Equal(t, callers, kinds[publish.ErrStalled]+kinds[publish.ErrNotConfirmed], "%v", kinds)
+	assert.NotZero(t, kinds[publish.ErrStalled])
 
 	broker.Eventually(t, soon, func() bool {
-		return errors.Is(p.Publish(topology.queue, newMessage("later")), publisher.ErrNotConnected)
+		return errors.Is(p.Publish(topology.queue, newMessage("later")), publish.ErrNotConnected)
 	}, "the connection ends at the write deadline")
 	free()
 	broker.Eventually(t, soon, func() bool { return p.Publish(topology.queue, newMessage("after")) == nil }, "it recovers")
@@ -178,11 +180,11 @@ func TestBlockedConnection(t *testing.T) {
 		if err == nil {
 			return false
 		}
-		asPublishError(t, err, publisher.ErrBlocked)
+		asPublishError(t, err, publish.ErrBlocked)
 		return true
 	}, "the connection is blocked")
 	begin := time.Now()
-	asPublishError(t, p.Publish(topology.queue, newMessage("blocked")), publisher.ErrBlocked)
+	asPublishError(t, p.Publish(topology.queue, newMessage("blocked")), publish.ErrBlocked)
 	assert.Less(t, time.Since(begin), 500*time.Millisecond, "at once")
 
 	watermark("0.6")
@@ -213,7 +215,7 @@ func TestNewReportsConnectionErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()
-			p, err := publisher.New(publisher.ConnectionConfig{URI: uri}, publisher.Config{}, nil)
+			p, err := publisher.Open(publisher.Config{Wire: wire.Config{URI: uri}}, nil)
 			require.Error(t, err)
 			require.Nil(t, p)
 			assert.Less(t, time.Since(begin), 25*time.Second, "amqp091-go's default is 30 s")
@@ -229,7 +231,7 @@ func TestBrokerClosesTheConnection(t *testing.T) {
 	topology := declare(t, nil)
 	name := broker.Name(t, "named")
 	p := topology.open(t, func(c *settings) {
-		c.AMQP = &amqp091.Config{Properties: amqp091.Table{"connection_name": name}}
+		c.Wire.AMQP = &amqp091.Config{Properties: amqp091.Table{"connection_name": name}}
 	})
 	management := broker.Management(t)
 	broker.Eventually(t, soon, func() bool {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // marshalWith returns a Marshal that changes the publishing of a message.
@@ -38,7 +39,7 @@ func closesChannels(t *testing.T) func(*settings) {
 	uri, err := amqp091.ParseURI(broker.URL(t))
 	require.NoError(t, err)
 	return func(c *settings) {
-		c.AMQP = &amqp091.Config{SASL: []amqp091.Authentication{hiddenUser{uri.PlainAuth()}}}
+		c.Wire.AMQP = &amqp091.Config{SASL: []amqp091.Authentication{hiddenUser{uri.PlainAuth()}}}
 		c.Marshal = marshalWith(func(msg *message.Message, p *amqp091.Publishing) {
 			if strings.HasPrefix(msg.UUID, closing) {
 				p.UserId = "another"
@@ -57,7 +58,7 @@ func TestOnlyTheMessageThatClosesTheChannelIsRefused(t *testing.T) {
 		if i == 500 {
 			group.Go(func() {
 				err := p.Publish(topology.queue, newMessage(closing))
-				asPublishError(t, err, publisher.ErrRefused)
+				asPublishError(t, err, publish.ErrRefused)
 				var cause *amqp091.Error
 				require.ErrorAs(t, err, &cause)
 				assert.Equal(t, amqp091.PreconditionFailed, cause.Code)
@@ -84,12 +85,12 @@ func TestSeveralMessagesOfOneBatchCloseTheChannel(t *testing.T) {
 		messages[i].UUID = fmt.Sprint(closing, " ", i)
 	}
 	err := p.Publish(topology.queue, messages...)
-	require.ErrorIs(t, err, publisher.ErrRefused)
+	require.ErrorIs(t, err, publish.ErrRefused)
 	joined, ok := err.(interface{ Unwrap() []error })
 	require.True(t, ok)
 	refused := map[string]int{}
 	for _, err := range joined.Unwrap() {
-		refused[asPublishError(t, err, publisher.ErrRefused).MessageUUID]++
+		refused[asPublishError(t, err, publish.ErrRefused).MessageUUID]++
 	}
 	content := topology.content(t)
 	for _, msg := range messages {
@@ -127,7 +128,7 @@ func TestRefusedBeforePublishing(t *testing.T) {
 	var group sync.WaitGroup
 	for i, bad := range []string{"user", "expiration", "cc", "frame", "property"} {
 		for range 20 {
-			group.Go(func() { asPublishError(t, p.Publish(topology.queue, newMessage(bad)), publisher.ErrRefused) })
+			group.Go(func() { asPublishError(t, p.Publish(topology.queue, newMessage(bad)), publish.ErrRefused) })
 		}
 		for j := range 40 {
 			msg := newMessage(fmt.Sprint("good ", i, " ", j))
@@ -164,7 +165,7 @@ func TestNestingLimitOfHeaders(t *testing.T) {
 				})
 			})
 			err := p.Publish(topology.queue, newMessage("too deep"))
-			asPublishError(t, err, publisher.ErrRefused)
+			asPublishError(t, err, publish.ErrRefused)
 			require.Contains(t, err.Error(), "deeper than 32 levels")
 			require.NoError(t, p.Publish(topology.queue, newMessage("deepest")))
 			delivery, ok, err := broker.Channel(t).Get(topology.queue, true)
@@ -193,7 +194,7 @@ func TestMessagesWithoutRoomForTheID(t *testing.T) {
 	const frameMax = 8192
 	topology, small := declare(t, nil), declare(t, amqp091.Table{"x-max-length": int64(1), "x-overflow": "reject-publish"})
 	p := topology.open(t, func(c *settings) {
-		c.AMQP = &amqp091.Config{FrameSize: frameMax, Properties: amqp091.Table{"connection_name": topology.queue}}
+		c.Wire.AMQP = &amqp091.Config{FrameSize: frameMax, Properties: amqp091.Table{"connection_name": topology.queue}}
 		c.Exchange = ""
 	})
 	full := func(identity string) *message.Message { // the header with the id needs one byte more than is free
@@ -212,13 +213,13 @@ func TestMessagesWithoutRoomForTheID(t *testing.T) {
 				assert.NoError(t, p.Publish(topology.queue, full(identity)), identity)
 				return
 			}
-			assert.ErrorIs(t, p.Publish("nowhere", full(identity)), publisher.ErrUnroutable, identity)
+			assert.ErrorIs(t, p.Publish("nowhere", full(identity)), publish.ErrUnroutable, identity)
 		})
 		group.Go(func() { assert.NoError(t, p.Publish(topology.queue, newMessage(fmt.Sprint("other ", i)))) })
 	}
 	group.Wait()
 	require.NoError(t, p.Publish(small.queue, full("fills")))
-	require.ErrorIs(t, p.Publish(small.queue, full("nacked")), publisher.ErrNacked)
+	require.ErrorIs(t, p.Publish(small.queue, full("nacked")), publish.ErrNacked)
 	require.Eventually(t, func() bool { // one of them is the shared one
 		for line := range strings.Lines(broker.Ctl(t, "list_connections", "client_properties", "channels", "-q")) {
 			if strings.Contains(line, topology.queue) {
@@ -241,7 +242,7 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 	topology := declare(t, nil)
 	var excesses []int
 	p := topology.open(t, func(c *settings) {
-		c.AMQP = &amqp091.Config{FrameSize: frameMax}
+		c.Wire.AMQP = &amqp091.Config{FrameSize: frameMax}
 		c.Shrink = func(p *amqp091.Publishing, excess int) {
 			excesses = append(excesses, excess)
 			if _, may := p.Headers["shrink"]; may {
@@ -250,7 +251,7 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 			}
 		}
 	})
-	publish := func(filler int, shrink bool) error {
+	send := func(filler int, shrink bool) error {
 		msg := newMessage("large")
 		msg.Metadata.Set("filler", strings.Repeat("x", filler))
 		if shrink {
@@ -258,17 +259,17 @@ func TestHeadersUpToFrameMax(t *testing.T) {
 		}
 		return p.Publish(topology.queue, msg)
 	}
-	err := publish(frameMax, false)
-	asPublishError(t, err, publisher.ErrRefused)
+	err := send(frameMax, false)
+	asPublishError(t, err, publish.ErrRefused)
 	assert.Contains(t, err.Error(), fmt.Sprint(frameMax))
 	require.Len(t, excesses, 1)
 	largest := frameMax - excesses[0]
 
-	require.NoError(t, publish(largest, false), "the largest allowed")
-	require.NoError(t, publish(largest+1, false), "without the header of the id")
-	require.NoError(t, publish(largest+id, false), "without the header of the id")
-	require.ErrorIs(t, publish(largest+id+1, false), publisher.ErrRefused)
-	require.NoError(t, publish(frameMax, true), "shrunk to the largest allowed")
+	require.NoError(t, send(largest, false), "the largest allowed")
+	require.NoError(t, send(largest+1, false), "without the header of the id")
+	require.NoError(t, send(largest+id, false), "without the header of the id")
+	require.ErrorIs(t, send(largest+id+1, false), publish.ErrRefused)
+	require.NoError(t, send(frameMax, true), "shrunk to the largest allowed")
 	require.Equal(t, map[string]int{"large": 4}, topology.content(t))
 
 	const tolerated = 8

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 func TestConfirmedMessagesAreInTheQueue(t *testing.T) {
@@ -87,7 +88,7 @@ func TestEveryThirdMessageIsUnroutable(t *testing.T) {
 			for i := range each {
 				uuid, key, want := fmt.Sprint(caller, "-", i), topology.queue, error(nil)
 				if (caller+i)%3 == 0 {
-					key, want = "nowhere", publisher.ErrUnroutable
+					key, want = "nowhere", publish.ErrUnroutable
 				}
 				err := p.Publish(key, newMessage(uuid))
 				if !assert.ErrorIs(t, err, want) {
@@ -181,15 +182,12 @@ func TestUnroutable(t *testing.T) {
 			topology := declare(t, nil)
 			p := topology.open(t, func(c *settings) {
 				c.Exchange += test.exchange
-				c.Redeclare, c.DeclareTimeout = test.redeclare, soon
-				if name == "redeclare hangs" {
-					c.DeclareTimeout = 500 * time.Millisecond
-				}
+				c.Redeclare = test.redeclare
 			})
 			begin := time.Now()
 			err := p.Publish("nowhere", newMessage("lost"))
 			require.Less(t, time.Since(begin), 25*time.Second, "the default of ConfirmTimeout is 30 s")
-			publishError := asPublishError(t, err, publisher.ErrUnroutable)
+			publishError := asPublishError(t, err, publish.ErrUnroutable)
 			assert.Equal(t, topology.exchange+test.exchange, publishError.Exchange)
 			assert.Equal(t, "nowhere", publishError.RoutingKey)
 			assert.Equal(t, "lost", publishError.MessageUUID)
@@ -220,7 +218,7 @@ func TestNacked(t *testing.T) {
 			confirmed[msg.UUID]++
 			continue
 		}
-		asPublishError(t, err, publisher.ErrNacked)
+		asPublishError(t, err, publish.ErrNacked)
 	}
 	require.Len(t, confirmed, 10)
 	require.Equal(t, confirmed, topology.content(t))
@@ -235,7 +233,7 @@ func TestQueueThatWasFullTakesMessagesAgain(t *testing.T) {
 	p := topology.open(t, nil)
 	confirmed := map[string]int{}
 	n := 0
-	publish := func() error {
+	try := func() error {
 		n++
 		msg := message.NewMessage(fmt.Sprint("message-", n), nil)
 		err := p.Publish(topology.queue, msg)
@@ -244,9 +242,9 @@ func TestQueueThatWasFullTakesMessagesAgain(t *testing.T) {
 		}
 		return err
 	}
-	broker.Eventually(t, 60*time.Second, func() bool { return errors.Is(publish(), publisher.ErrNacked) }, "the queue is full")
+	broker.Eventually(t, 60*time.Second, func() bool { return errors.Is(try(), publish.ErrNacked) }, "the queue is full")
 	testapp.DeletePolicy(t, topology.queue)
-	broker.Eventually(t, 60*time.Second, func() bool { return publish() == nil }, "the queue has room again")
+	broker.Eventually(t, 60*time.Second, func() bool { return try() == nil }, "the queue has room again")
 	require.Equal(t, confirmed, topology.content(t), "the queue contains no refused message")
 }
 
@@ -268,12 +266,12 @@ func TestBatchErrorNamesTheFailedMessage(t *testing.T) {
 	topology := declare(t, amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(2), "x-overflow": "reject-publish"})
 	p := topology.open(t, nil)
 	err := p.Publish(topology.queue, newMessages(3)...)
-	assert.Equal(t, "message-2", asPublishError(t, err, publisher.ErrNacked).MessageUUID)
+	assert.Equal(t, "message-2", asPublishError(t, err, publish.ErrNacked).MessageUUID)
 	require.Equal(t, once(newMessages(2)), topology.content(t))
 
 	messages := newMessages(3)
 	messages[1].Metadata.Set(string(make([]byte, 256)), "a key that is too long")
 	err = p.Publish(topology.queue, messages...)
-	assert.Equal(t, "message-1", asPublishError(t, err, publisher.ErrRefused).MessageUUID)
+	assert.Equal(t, "message-1", asPublishError(t, err, publish.ErrRefused).MessageUUID)
 	require.Empty(t, topology.content(t), "a refused message fails its whole call")
 }

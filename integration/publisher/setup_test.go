@@ -2,6 +2,7 @@ package publisher_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 const soon = 60 * time.Second // much longer than any of these events takes
@@ -67,22 +70,96 @@ func (o topology) content(t testing.TB) map[string]int {
 	}
 }
 
-// settings are those of a publisher with a connection of its own.
+// settings are those of a half.
 type settings struct {
-	publisher.ConnectionConfig
 	publisher.Config
+	halfConfig
 }
 
-func (o topology) open(t testing.TB, change func(*settings)) *publisher.Publisher {
+// halfConfig is what an upper half does around Send: those of Connect do the same for the app's messages and for copies.
+type halfConfig struct {
+	Exchange        string
+	Route           func(topic string) (exchange, routingKey string)
+	Marshal         func(*message.Message) (amqp091.Publishing, error)
+	Shrink          func(p *amqp091.Publishing, excess int)
+	DeclareExchange func(channel *amqp091.Channel, exchange string) error
+	Redeclare       func(channel *amqp091.Channel, exchange, routingKey string) error
+}
+
+// A half publishes messages over Send.
+type half struct {
+	*publisher.Connection
+	config            halfConfig
+	exchanges, queues *publisher.Declarations
+}
+
+func (o topology) open(t testing.TB, change func(*settings)) half {
 	t.Helper()
-	s := settings{publisher.ConnectionConfig{URI: broker.URL(t)}, publisher.Config{Exchange: o.exchange}}
+	s := settings{publisher.Config{Wire: wire.Config{URI: broker.URL(t)}}, halfConfig{Exchange: o.exchange}}
 	if change != nil {
 		change(&s)
 	}
-	p, err := publisher.New(s.ConnectionConfig, s.Config, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p
+	return on(connect(t, s.Config), s.halfConfig)
+}
+
+func on(connection *publisher.Connection, config halfConfig) half {
+	if config.Marshal == nil {
+		config.Marshal = marshal
+	}
+	return half{connection, config,
+		connection.NewDeclarations("DeclareExchange", func(channel *amqp091.Channel, exchange, _ string) error {
+			return config.DeclareExchange(channel, exchange)
+		}),
+		connection.NewDeclarations("Redeclare", config.Redeclare),
+	}
+}
+
+func marshal(msg *message.Message) (amqp091.Publishing, error) {
+	headers := amqp091.Table{publisher.UUIDHeader: msg.UUID}
+	for key, value := range msg.Metadata {
+		headers[key] = value
+	}
+	return amqp091.Publishing{Headers: headers, Body: msg.Payload}, nil
+}
+
+func (h half) Publish(topic string, messages ...*message.Message) error {
+	all := make([]publisher.Message, len(messages))
+	for i, msg := range messages {
+		m := publisher.Message{Context: msg.Context(), Exchange: h.config.Exchange, RoutingKey: topic, UUID: msg.UUID}
+		if h.config.Route != nil {
+			m.Exchange, m.RoutingKey = h.config.Route(topic)
+		}
+		var err error
+		if m.Publishing, err = h.config.Marshal(msg); err != nil {
+			return err
+		}
+		if excess := h.Excess(&m); excess > 0 && h.config.Shrink != nil {
+			h.config.Shrink(&m.Publishing, excess)
+		}
+		all[i] = m
+	}
+	if h.config.DeclareExchange != nil {
+		if err := h.exchanges.Exchange(&all[0]); err != nil {
+			return err
+		}
+	}
+	failures, err := h.Send(all...)
+	if err != nil {
+		return err
+	}
+	for i := range failures {
+		if h.config.DeclareExchange != nil && publisher.NoExchange(failures[i]) {
+			if failures[i] = h.exchanges.ExchangeAgain(&all[i], failures[i]); failures[i] == nil {
+				failures[i] = h.SendOne(all[i])
+			}
+		}
+		if h.config.Redeclare != nil && errors.Is(failures[i], publish.ErrUnroutable) {
+			if failures[i] = h.queues.Again(&all[i], failures[i]); failures[i] == nil {
+				failures[i] = h.SendOne(all[i])
+			}
+		}
+	}
+	return errors.Join(failures...)
 }
 
 func newMessage(uuid string) *message.Message {
@@ -119,10 +196,10 @@ func hold(t testing.TB, proxy *toxiproxy.Proxy, direction string) (free func()) 
 }
 
 // asPublishError asserts the kind of the error, and that the error contains the exchange, the routing key and the message's UUID.
-func asPublishError(t testing.TB, err, kind error) *publisher.PublishError {
+func asPublishError(t testing.TB, err, kind error) *publish.Error {
 	t.Helper()
 	require.ErrorIs(t, err, kind)
-	var publishError *publisher.PublishError
+	var publishError *publish.Error
 	require.ErrorAs(t, err, &publishError)
 	require.Contains(t, err.Error(), publishError.Exchange)
 	require.Contains(t, err.Error(), publishError.RoutingKey)

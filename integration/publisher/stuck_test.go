@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // suspend stops the process of a queue inside the broker. Like a queue without a majority, it takes messages and confirms none.
@@ -27,7 +27,7 @@ func suspend(t *testing.T, queue string) {
 }
 
 // openStuck declares a healthy queue and one that never confirms, for a publisher to the default exchange.
-func openStuck(t *testing.T, queueType string, change func(*settings)) (p *publisher.Publisher, healthy, stuck topology) {
+func openStuck(t *testing.T, queueType string, change func(*settings)) (p half, healthy, stuck topology) {
 	t.Helper()
 	healthy, stuck = declare(t, nil), declare(t, amqp091.Table{"x-queue-type": queueType})
 	p = healthy.open(t, func(c *settings) { c.Exchange = ""; change(c) })
@@ -47,7 +47,7 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 		group.Go(func() {
 			for round := range rounds {
 				err := p.Publish(stuck.queue, newMessage(fmt.Sprint("stuck ", caller, round)))
-				assert.ErrorIs(t, err, publisher.ErrNotConfirmed)
+				assert.ErrorIs(t, err, publish.ErrNotConfirmed)
 			}
 		})
 	}
@@ -74,8 +74,8 @@ func TestChannelThatDoesNotClose(t *testing.T) {
 		c.MaxInFlight, c.ConfirmTimeout = maxInFlight, timeout
 	})
 	err := p.Publish(stuck.queue, newMessages(maxInFlight/2)...)
-	require.ErrorIs(t, err, publisher.ErrNotConfirmed)
-	require.ErrorIs(t, p.Publish(stuck.queue, newMessage("one more")), publisher.ErrNotConfirmed)
+	require.ErrorIs(t, err, publish.ErrNotConfirmed)
+	require.ErrorIs(t, p.Publish(stuck.queue, newMessage("one more")), publish.ErrNotConfirmed)
 
 	messages := newMessages(10 * maxInFlight)
 	var group sync.WaitGroup

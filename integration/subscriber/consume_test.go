@@ -12,15 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 func TestHandlersAreInFlightAtOnce(t *testing.T) {
@@ -336,7 +335,7 @@ func TestAMessagesContext(t *testing.T) {
 func TestTwoSubscribersShareAConnection(t *testing.T) {
 	t.Parallel()
 	name := broker.Name(t, "shared")
-	connection, err := subscriber.Open(subscriber.ConnectionConfig{
+	connection, err := subscriber.Open(wire.Config{
 		URI: broker.URL(t), AMQP: &amqp091.Config{Properties: amqp091.Table{"connection_name": name}},
 	}, nil)
 	require.NoError(t, err)
@@ -468,22 +467,4 @@ func TestAHandlerThatEndsItsGoroutineBlocksNothingElse(t *testing.T) {
 	require.NoError(t, s.Close())
 	assert.Less(t, time.Since(begin), 3*time.Second)
 	assert.Contains(t, q.content(t), "goexit")
-}
-
-// The defaults of the packages publisher and subscriber fit together.
-func TestPublisherAndSubscriber(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, publisher.UUIDHeader, subscriber.UUIDHeader)
-	q := newQueue(t, classic)
-	p, err := publisher.New(publisher.ConnectionConfig{URI: broker.URL(t)}, publisher.Config{}, nil)
-	require.NoError(t, err)
-	defer p.Close()
-	sent := message.NewMessage(watermill.NewUUID(), []byte("payload"))
-	sent.Metadata.Set("key", "value")
-	require.NoError(t, p.Publish(q.name, sent))
-	_, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{})
-	received := receive(t, messages)
-	delete(received.Metadata, publisher.IDHeader)
-	assert.True(t, sent.Equals(received), "%+v", received)
-	received.Ack()
 }

@@ -48,7 +48,7 @@ func consuming(connection *subscriber.Connection, subscriptions int) bool {
 			return false
 		}
 	}
-	return h.Connected && len(h.Subscriptions) == subscriptions
+	return h.Links[0].Connected && len(h.Subscriptions) == subscriptions
 }
 
 func TestWhatADeclarationMayUse(t *testing.T) {

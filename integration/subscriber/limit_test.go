@@ -105,10 +105,8 @@ func TestAPauseGivesBackWhatWasNotHandedOut(t *testing.T) {
 
 				p.limit(0)
 				q.waitReady(t, all-inFlight)
-				require.NoError(t, connection.Health().Ready(), "a pause is no fault")
 				broker.Eventually(t, soon, func() bool { return !connection.Health().Subscriptions[0].Consuming }, "health reports it")
 				state := connection.Health().Subscriptions[0]
-				assert.True(t, state.Paused)
 				assert.Equal(t, inFlight, state.InFlight)
 				for _, msg := range handled {
 					require.NoError(t, msg.Context().Err(), "handlers go on")
@@ -224,7 +222,7 @@ func TestALimitBoundsTheMessagesInFlight(t *testing.T) {
 			q.publish(t, names("message", all)...)
 			p := newTap(0)
 			connection, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{OrderKey: key, Prefetch: 32, Limits: p.limits})
-			require.NoError(t, connection.Health().Ready(), "it begins paused")
+			require.False(t, connection.Health().Subscriptions[0].Consuming, "it begins paused")
 			q.waitPaused(t, all)
 
 			var open []*message.Message
@@ -355,10 +353,10 @@ func TestAPauseOutlastsTheConnection(t *testing.T) {
 		t.Helper()
 		before := declared.Load()
 		proxy.Stop()
-		broker.Eventually(t, soon, func() bool { return !connection.Health().Connected }, "it notices")
+		broker.Eventually(t, soon, func() bool { return !connection.Health().Links[0].Connected }, "it notices")
 		meanwhile()
 		require.NoError(t, proxy.Start())
-		broker.Eventually(t, soon, func() bool { return declared.Load() > before && connection.Health().Ready() == nil }, "declared again")
+		broker.Eventually(t, soon, func() bool { return declared.Load() > before && connection.Health().Links[0].Connected }, "declared again")
 	}
 	reconnect(func() {})
 	q.waitPaused(t, 40)
@@ -381,12 +379,11 @@ func TestTheQueueIsDeletedDuringAPause(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, quorum)
 	p := newTap(-1)
-	connection, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{Limits: p.limits})
+	_, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{Limits: p.limits})
 	p.limit(0)
 	q.waitPaused(t, 0)
 	_, err := q.channel.QueueDelete(q.name, false, false, false)
 	require.NoError(t, err)
-	require.NoError(t, connection.Health().Ready())
 	p.limit(-1)
 	var passive *amqp091.Channel
 	broker.Eventually(t, soon, func() bool {

@@ -17,6 +17,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
@@ -188,12 +190,12 @@ func TestDeclaredAgainBeforeConsuming(t *testing.T) {
 	proxy.Stop()
 	broker.Eventually(t, soon, func() bool { return connection.Health().Ready() != nil }, "health reports it")
 	health := connection.Health()
-	assert.ErrorContains(t, health.Ready(), "not connected since")
+	assert.ErrorContains(t, health.Ready(), "the consuming connection is not open since")
 	_, err := q.channel.QueueDelete(q.name, false, false, false)
 	require.NoError(t, err)
 	broker.Eventually(t, soon, func() bool {
 		var dial *net.OpError
-		return errors.As(connection.Health().LastError, &dial)
+		return errors.As(connection.Health().Links[0].LastError, &dial)
 	}, "the last error is that of the attempt to connect")
 	failing.Store(2)
 	require.NoError(t, proxy.Start())
@@ -212,16 +214,16 @@ func TestSubscribeAndCloseWhileDisconnected(t *testing.T) {
 	connection, s, messages := q.subscribe(t, uri, subscriber.Config{})
 	msg := receive(t, messages)
 	proxy.Stop()
-	broker.Eventually(t, soon, func() bool { return !connection.Health().Connected }, "it notices")
+	broker.Eventually(t, soon, func() bool { return !connection.Health().Links[0].Connected }, "it notices")
 	_, err := s.Subscribe(t.Context(), q.name)
-	require.ErrorIs(t, err, subscriber.ErrNotConnected)
+	require.ErrorIs(t, err, publish.ErrNotConnected)
 	require.NoError(t, msg.Context().Err(), "the handler goes on")
 	assert.True(t, msg.Ack())
 	begin := time.Now()
 	require.NoError(t, s.Close())
 	require.NoError(t, connection.Close())
 	assert.Less(t, time.Since(begin), 3*time.Second)
-	assert.False(t, connection.Health().Connected)
+	assert.False(t, connection.Health().Links[0].Connected)
 	broker.Eventually(t, soon, func() bool { return q.ready(t) == 1 }, "the ack was lost with the connection")
 }
 
@@ -265,7 +267,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		"unreachable":     "amqp://guest:" + canary + "@127.0.0.1:1/",
 	} {
 		t.Run(name, func(t *testing.T) {
-			connection, err := subscriber.Open(subscriber.ConnectionConfig{URI: uri}, nil)
+			connection, err := subscriber.Open(wire.Config{URI: uri}, nil)
 			require.Error(t, err)
 			require.Nil(t, connection)
 			assert.NotContains(t, fmt.Sprintf("%v %+v %#v", err, err, err), canary)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 const soon = 60 * time.Second // much longer than any of it takes
@@ -102,7 +103,7 @@ func names(prefix string, count int) (uuids []string) {
 
 func open(t testing.TB, uri string) *subscriber.Connection {
 	t.Helper()
-	connection, err := subscriber.Open(subscriber.ConnectionConfig{URI: uri, ReconnectInitial: 20 * time.Millisecond, ReconnectMax: time.Second}, nil)
+	connection, err := subscriber.Open(wire.Config{URI: uri, ReconnectInitial: 20 * time.Millisecond, ReconnectMax: time.Second}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, connection.Close()) })
 	return connection

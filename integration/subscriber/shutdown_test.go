@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // countsNacks reports whether the broker counts basic.nack towards the delivery limit of quorum queues: before 4.3 it does.
@@ -186,7 +187,7 @@ func TestARouterClosesUnderLoad(t *testing.T) {
 		require.Less(t, round, 1000)
 		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 		require.NoError(t, err)
-		connection, err := subscriber.Open(subscriber.ConnectionConfig{URI: broker.URL(t)}, nil)
+		connection, err := subscriber.Open(wire.Config{URI: broker.URL(t)}, nil)
 		require.NoError(t, err)
 		s, err := subscriber.NewSubscriber(connection, subscriber.Config{Declare: q.declare}, nil)
 		require.NoError(t, err)

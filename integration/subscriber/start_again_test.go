@@ -11,6 +11,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // After an internal error of the broker, Subscribe tries again. The other subscriptions of the connection do, too, and the connection may
@@ -18,7 +19,7 @@ import (
 func TestSubscribeTriesAgainWhereTheConnectionIsLostMeanwhile(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, classic)
-	connection, err := subscriber.Open(subscriber.ConnectionConfig{URI: broker.URL(t)}, nil)
+	connection, err := subscriber.Open(wire.Config{URI: broker.URL(t)}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, connection.Close()) })
 	var calls atomic.Int32

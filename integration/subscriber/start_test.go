@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // RabbitMQ 3.10 answers basic.consume with an internal error, and closes the connection, when another instance declares the quorum
@@ -22,7 +23,7 @@ func TestInstancesThatStartAtTheSameTimeConsume(t *testing.T) {
 		cleaner := broker.Channel(t)
 		var connections []*subscriber.Connection
 		for range instances {
-			connection, err := subscriber.Open(subscriber.ConnectionConfig{URI: broker.URL(t)}, nil)
+			connection, err := subscriber.Open(wire.Config{URI: broker.URL(t)}, nil)
 			require.NoError(t, err)
 			connections = append(connections, connection)
 		}

@@ -22,7 +22,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -33,7 +32,7 @@ type App struct {
 	t        testing.TB
 	Name     string // the unique part of all names
 	Builder  *config.Builder
-	Failures *publisher.Publisher
+	Failures message.Publisher
 	Retry    *middleware.TieredRetry
 	Router   *message.Router
 	Log      *Log

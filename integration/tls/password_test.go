@@ -25,6 +25,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 )
@@ -146,7 +147,7 @@ func TestPasswordInFaultyConfigurations(t *testing.T) {
 	} {
 		for _, err := range []error{
 			config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri)}.Validate(),
-			publisher.ConnectionConfig{URI: uri, MaxInFlight: -1}.Validate(),
+			publisher.Config{Wire: wire.Config{URI: uri}, MaxInFlight: -1}.Validate(),
 		} {
 			if assert.Error(t, err, uri) {
 				w.add(err)
@@ -154,7 +155,7 @@ func TestPasswordInFaultyConfigurations(t *testing.T) {
 		}
 		_, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Settings: rabbitmq.Settings{Prefix: "*"}})
 		w.add(err)
-		_, err = publisher.New(publisher.ConnectionConfig{URI: uri, MaxInFlight: -1}, publisher.Config{}, w)
+		_, err = publisher.Open(publisher.Config{Wire: wire.Config{URI: uri}, MaxInFlight: -1}, w)
 		w.add(err)
 	}
 	w.silent(t)

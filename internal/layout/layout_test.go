@@ -71,20 +71,28 @@ var rules = []rule{
 		why:    "it is the one engine of redrives: a backend gives it the letters",
 	},
 	{
+		folder: "rabbitmq/publish",
+		may:    []string{amqp091},
+		never:  []string{watermill, amqpPubSub},
+		why:    "it has the errors that an app compares, and every layer below it returns them",
+	},
+	{
 		folder: "internal/rabbitmq/publisher",
-		may: []string{watermill, amqp091, module + "/internal/suspect", module + "/internal/rabbitmq/wire", module + "/internal/rabbitmq/socket",
-			module + "/internal/rabbitmq/unfit"},
-		never: []string{amqpPubSub, module + "/config", module + "/middleware"},
-		why:   "the publisher is usable without this topology: it gets what it needs through hooks",
+		may: []string{
+			watermill, amqp091, module + "/retry", module + "/rabbitmq/publish", module + "/internal/rabbitmq/socket",
+			module + "/internal/rabbitmq/unfit", module + "/internal/rabbitmq/wire",
+		},
+		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/topology"},
+		why:   "it sends publishings: what they are, and what is declared for them, is known above it",
 	},
 	{
 		folder: "internal/rabbitmq/subscriber",
 		may: []string{
-			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/wire",
-			module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/socket",
+			watermill, amqp091, module + "/internal/binding", module + "/retry", module + "/rabbitmq/publish",
+			module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/wire",
 		},
-		never: []string{amqpPubSub, module + "/config", module + "/middleware"},
-		why:   "the subscriber is usable without this topology and without retries: it gets what it needs through hooks",
+		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/topology"},
+		why:   "it consumes queues: what is declared for them is known above it",
 	},
 	{
 		folder: "rabbitmq/topology",
@@ -107,8 +115,8 @@ var rules = []rule{
 	{
 		folder: "rabbitmq/deadletter",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/topology",
-			module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/warning", module + "/internal/rabbitmq",
+			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/publish",
+			module + "/rabbitmq/topology", module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/warning", module + "/internal/rabbitmq",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/internal/rabbitmq/subscriber"},
 		why:   "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers",
@@ -124,9 +132,11 @@ var rules = []rule{
 	{folder: "internal/rabbitmq/naming", may: []string{module + "/backoff"}, never: []string{amqp091}, why: "names are text"},
 	{
 		folder: "internal/rabbitmq/wire",
-		may:    []string{amqp091, module + "/internal/rabbitmq/socket"},
-		never:  []string{watermill},
-		why:    "publishing, consuming and inspecting dial in the same way",
+		may: []string{
+			watermill, amqp091, module + "/retry", module + "/rabbitmq/publish", module + "/internal/rabbitmq/socket",
+		},
+		never: []string{module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/subscriber"},
+		why:   "publishing, consuming and inspecting dial in the same way",
 	},
 	{folder: "internal/rabbitmq/unfit", may: []string{amqp091}, never: []string{watermill}, why: "every writer of copies reads one list"},
 	{folder: "internal/rabbitmq/socket", never: []string{watermill, amqp091}, why: "it is a network connection, independent of what is written to it"},
@@ -136,7 +146,7 @@ var rules = []rule{
 		folder: "internal/rabbitmq/headers",
 		may: []string{
 			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/app", module + "/internal/warning", module + "/middleware", module + "/retry",
-			module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/wire",
+			module + "/rabbitmq/publish", module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/wire",
 			module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/unfit",
 		},
 		never: []string{module + "/rabbitmq/topology"},

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // maxLine bounds a line of an import in bytes. RabbitMQ's bodies have at most 512 MiB, and base64 adds a third.
@@ -114,10 +114,10 @@ func (s *sender) put(ctx context.Context, prefix naming.Prefix, l line) error {
 	to := l.destination(prefix)
 	err := s.send(ctx, to, l.Publishing)
 	itself := destination{key: l.Queue}
-	if to != itself && l.Queue != prefix.Orphans() && errors.Is(err, publisher.ErrUnroutable) {
+	if to != itself && l.Queue != prefix.Orphans() && errors.Is(err, publish.ErrUnroutable) {
 		err = s.send(ctx, itself, l.Publishing)
 	}
-	if errors.Is(err, publisher.ErrUnroutable) {
+	if errors.Is(err, publish.ErrUnroutable) {
 		return fmt.Errorf("%w: %q, start its app, or name another queue: %w", letters.ErrNoQueue, l.Queue, err)
 	}
 	return err

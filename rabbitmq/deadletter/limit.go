@@ -17,11 +17,11 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/redelivery"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -246,9 +246,8 @@ func (l *look) mayReplace(ctx context.Context) error {
 			"replace a "+
 			"letter by a copy. Give the user the permission to write to the exchange %q. %s: %w",
 			l.queue, l.limit, version, cmp.Or(to.exchange, "amq.default"), instead, err)
-	case errors.Is(err, publisher.ErrBlocked):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers "+
-			"because of "+
+	case errors.Is(err, publish.ErrBlocked):
+		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers because of "+
 			"a memory or disk alarm, so no letter can be replaced by a copy. Wait until the alarm has ended. %s: %w",
 			l.queue, l.limit, version, instead, err)
 	}
@@ -256,11 +255,11 @@ func (l *look) mayReplace(ctx context.Context) error {
 }
 
 // tryCopy publishes a copy, and takes it back: the broker checks the permission when it gets a message, and a
-// transaction that is rolled back publishes none. It returns publisher.ErrBlocked in an alarm of the broker.
+// transaction that is rolled back publishes none. It returns publish.ErrBlocked in an alarm of the broker.
 func (l *look) tryCopy(ctx context.Context) (to destination, err error) {
-	// A connection of its own: a broker that blocks publishers would block the acknowledgements, too. Until its alarm
-	// ends the broker answers nothing.
-	connection, err := l.store.dial.Connect(ctx, connectionName, writeTimeout)
+	// A connection of its own: a broker that blocks publishers would block the acknowledgements, too. Until its alarm ends
+	// the broker answers nothing.
+	connection, err := l.store.dial.Connect(ctx, connectionName)
 	if err != nil {
 		return to, notConnected(err)
 	}
@@ -293,7 +292,7 @@ func (l *look) tryCopy(ctx context.Context) (to destination, err error) {
 		case err == nil || refusal.IsCode(err, amqp091.AccessRefused):
 			return to, err
 		case connection.Blocked.Load():
-			return to, publisher.ErrBlocked
+			return to, publish.ErrBlocked
 		case ctx.Err() != nil:
 			return to, context.Cause(ctx)
 		case !refusal.IsCode(err, amqp091.NotFound):
@@ -360,7 +359,7 @@ func (l *look) replace(ctx context.Context) error {
 		return nil
 	}
 	if l.copies == nil && l.store.config.AnyLimit { // it was not tried before
-		if _, err := l.tryCopy(ctx); errors.Is(err, publisher.ErrBlocked) {
+		if _, err := l.tryCopy(ctx); errors.Is(err, publish.ErrBlocked) {
 			l.stay(kept[0], err)
 			return nil
 		}

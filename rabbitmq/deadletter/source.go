@@ -9,10 +9,10 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // source is the letters of one look.
@@ -197,10 +197,10 @@ func (i *item) Send(ctx context.Context, payload []byte) (doubtful int, err erro
 
 // explain adds what to do to the error of a letter that was not sent.
 func (i *item) explain(err error) error {
-	var failed *publisher.PublishError
+	var failed *publish.Error
 	known := errors.As(err, &failed)
 	switch {
-	case errors.Is(err, publisher.ErrUnroutable):
+	case errors.Is(err, publish.ErrUnroutable):
 		return i.gone()
 	case refusal.IsCode(err, amqp091.AccessRefused):
 		return fmt.Errorf("the letter stays: the user needs the permission to write to the exchange %q: %w",

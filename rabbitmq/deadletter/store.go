@@ -17,10 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-const (
-	connectionName = "watermill-retry dead letters"
-	writeTimeout   = 10 * time.Second
-)
+const connectionName = "watermill-retry dead letters"
 
 var _ letters.Store = (*Store)(nil)
 
@@ -87,7 +84,7 @@ func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc,
 
 // connect opens a connection that is watched until it is closed.
 func (s *Store) connect(ctx context.Context) (*wire.Connection, error) {
-	connection, err := s.dial.Connect(ctx, connectionName, writeTimeout)
+	connection, err := s.dial.Connect(ctx, connectionName)
 	if err != nil {
 		return nil, err
 	}

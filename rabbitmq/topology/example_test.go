@@ -11,7 +11,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -98,16 +97,11 @@ func ExampleTopology_DeclareRetry() {
 	}
 }
 
-// A publisher that declares deleted queues again, in an app with another subscriber than watermill-amqp's.
+// A publisher of its own declares deleted queues again when the broker has returned a copy.
 func ExampleTopology_Redeclare() {
-	failures, err := publisher.New(publisher.ConnectionConfig{URI: os.Getenv("AMQP_URL")}, publisher.Config{
-		Exchange:  "retry",
-		Redeclare: func(channel *amqp091.Channel, _, _ string) error { return orders().Redeclare(channel) },
-	}, nil)
-	if err != nil {
+	if err := orders().Redeclare(dial()); err != nil {
 		log.Fatal(err)
 	}
-	defer func() { _ = failures.Close() }()
 }
 
 // A health check that declares nothing.

@@ -91,8 +91,8 @@ func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 	return t.declareReturn(channel)
 }
 
-// Redeclare declares again what was deleted, except the work queue, which belongs to the app. It is made for the field Redeclare
-// of publisher.Config. Without the work queue it returns no error: messages that come back become orphans.
+// Redeclare declares again what was deleted, except the work queue, which belongs to the app. A publisher of
+// copies calls it when the broker has returned one. Without the work queue it returns no error: messages that come back become orphans.
 func (t Topology) Redeclare(channel *amqp091.Channel) error {
 	if err := t.declareCopies(channel); err != nil {
 		return err

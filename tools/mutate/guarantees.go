@@ -106,19 +106,19 @@ var guarantees = []promise{
 		},
 		{
 			name: "a blocked broker is published to", breaks: "in an alarm of the broker each failure waits for the deadline in place of an error at once",
-			file: "internal/rabbitmq/publisher/publisher.go", old: "case state.connection.Blocked.Load():\n\t\treturn ErrBlocked, nil", new: "case false:",
+			file: "internal/rabbitmq/publisher/send.go", old: "case state.Connection.Blocked.Load():\n\t\treturn nil, m.Failure(publish.ErrBlocked, nil)", new: "case false:",
 			in: "integration/publisher", tests: "TestBlockedConnection",
 		},
 		{
 			name: "the publisher does not reconnect", breaks: "after one lost connection every failure is held until the app restarts",
-			file: "internal/rabbitmq/publisher/link.go", old: `l.logger.Error("Connection lost, reconnecting", cause, nil)`, new: "return",
+			file: "internal/rabbitmq/wire/link.go", old: `l.logger.Error("Connection lost, reconnecting", cause, nil)`, new: "return",
 			in: "integration/publisher", tests: "TestLostConnection",
 		},
 	}},
 	{"No loss: what is deleted while the app runs", []mutation{
 		{
 			name: "a deleted tier is not declared again", breaks: "after the deletion of a tier, failures are held until a restart",
-			file: "rabbitmq/core.go", old: "config.Redeclare = c.redeclare", new: "_ = c.redeclare",
+			file: "rabbitmq/copies.go", old: "if p.queues == nil ||", new: "if true ||",
 			in: "integration/connect", tests: "TestDeletedTiersAreDeclaredAgain",
 		},
 		{
@@ -220,8 +220,8 @@ var guarantees = []promise{
 		},
 		{
 			name: "an unsent message counts as sent", breaks: "a copy that was never written is treated as a possible duplicate, and waits a minute",
-			file: "internal/rabbitmq/publisher/errors.go", old: "return !e.unsent", new: "return true",
-			in: "internal/rabbitmq/publisher", tests: "TestOnlyAMessageThatWasWrittenIsUnconfirmed|TestClassesOfErrors",
+			file: "rabbitmq/publish/errors.go", old: "return !e.Unsent", new: "return true",
+			in: "internal/rabbitmq/publisher", tests: "TestOnlyAMessageThatWasWrittenIsUnconfirmed",
 		},
 		{
 			name: "the relay forwards what the backend takes back", breaks: "the backend delivers the message again, and its copy is a duplicate",
@@ -276,12 +276,12 @@ var guarantees = []promise{
 		},
 		{
 			name: "no room for the counts of a dead letter", breaks: "a dead letter of many headers cannot be read by a Go client",
-			file: "internal/rabbitmq/publisher/publisher.go", old: "most -= countHeaders", new: "most -= 0",
+			file: "internal/rabbitmq/publisher/send.go", old: "n, most := len(r.publishing.Headers), maxElements-room.Headers", new: "n, most := len(r.publishing.Headers), maxElements",
 			in: "internal/rabbitmq/publisher", tests: "TestThousandsOfHeadersLeaveRoom",
 		},
 		{
 			name: "no room for x-death", breaks: "a copy that fills the frame closes the connection of each consumer when it comes back",
-			file: "internal/rabbitmq/headers/frame.go", old: "return 512 + 8*names", new: "return 0 * names",
+			file: "internal/rabbitmq/headers/frame.go", old: "Bytes: 512 + 8*names}", new: "Bytes: 0 * names}",
 			in: "integration/hostile", tests: "TestCopyThatFillsTheFrameComesBack",
 		},
 		{

@@ -49,8 +49,8 @@ var letters = []promise{
 		},
 		{
 			name: "letters of one message share its error", breaks: "a letter that was not confirmed is removed, because another one was",
-			file: "rabbitmq/deadletter/send.go", old: "failed[i] = failure", new: "failed[0] = failure",
-			in: "rabbitmq/deadletter", tests: "TestEachMessageOfACallHasItsOwnError",
+			file: "internal/rabbitmq/publisher/call.go", old: "failures[next] = err", new: "failures[0] = err",
+			in: "internal/rabbitmq/publisher", tests: "TestEachMessageOfACallHasItsOwnError",
 		},
 		{
 			name: "letters of an unknown age are old", breaks: "a discard of old letters removes letters without a time",

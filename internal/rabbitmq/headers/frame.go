@@ -7,6 +7,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -61,35 +62,29 @@ func Shrink(publishing *amqp091.Publishing, excess int) {
 	}
 }
 
-// Headroom returns how many bytes the broker may add to the headers of a copy when it dead-letters the message twice: from its
-// tier, and from the work queue that it comes back to, and to its counts of deliveries. x-death, x-first-death-* and x-last-death-*
-// repeat the names of exchange and queue. In a group it may dead-letter the message three times: also from the inbox of the work queue.
-// groupOf returns the group of a work queue.
-func Headroom(prefix naming.Prefix, groupOf func(queue string) string) func(routingKey string) int {
-	dead := naming.DeadKey("")
-	return func(key string) int {
-		if strings.HasPrefix(key, dead) {
-			return 0
-		}
-		names := len(prefix.RetryExchange()) + len(key)
-		queue, _ := naming.QueueOfKey(key)
-		group := groupOf(queue)
-		if group == queue {
-			return 512 + 8*names
-		}
-		return 768 + 12*(names+len(group))
+// Room returns what the broker may add to the headers of a copy with this routing key.
+//
+// It may dead-letter a retry twice: from its tier, and from the work queue that it comes back to. In a group it may do so
+// three times: also from the inbox of the work queue. x-death, x-first-death-* and x-last-death-* repeat the names of
+// exchange and queue, and there are its counts of deliveries. group is that of the work queue, or the work queue.
+//
+// To a dead letter that its readers give back it adds counts of deliveries. A message whose own headers leave less room
+// is a dead letter nevertheless.
+func Room(prefix naming.Prefix, group, routingKey string) publisher.Room {
+	const (
+		ofDeadLettering = 16 // more headers than it adds: x-death, x-first-death-*, ...
+		ofDelivering    = 2
+	)
+	if naming.IsDeadKey(routingKey) {
+		return publisher.Room{Headers: ofDelivering, Spare: countsOfDeliveries}
 	}
+	names := len(prefix.RetryExchange()) + len(routingKey)
+	if queue, _ := naming.QueueOfKey(routingKey); queue == group {
+		return publisher.Room{Headers: ofDeadLettering, Bytes: 512 + 8*names}
+	}
+	return publisher.Room{Headers: ofDeadLettering, Bytes: 768 + 12*(names+len(group))}
 }
 
 // countsOfDeliveries is what the broker's counts of deliveries take on RabbitMQ 4.3. Earlier versions have only the first one. Each is
 // a name with its length, a type, and a number of 64 bits.
 const countsOfDeliveries = 1 + len("x-delivery-count") + 1 + 8 + 1 + len("x-acquired-count") + 1 + 8
-
-// Spare returns how many bytes the broker may add to a dead letter that its readers give back. A message whose own headers leave less
-// room is a dead letter nevertheless.
-func Spare(routingKey string) int {
-	if strings.HasPrefix(routingKey, naming.DeadKey("")) {
-		return countsOfDeliveries
-	}
-	return 0
-}

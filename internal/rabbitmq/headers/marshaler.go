@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -321,7 +322,7 @@ func (e *marshalError) Unwrap() error { return e.err }
 
 // isLasting reports whether the app's marshaler would return the error again for the same message.
 func isLasting(err error) bool {
-	return (&publisher.PublishError{Err: publisher.ErrRefused, Cause: err}).Refused()
+	return (&publish.Error{Err: publish.ErrRefused, Cause: err}).Refused()
 }
 
 func rawPublishing(msg *message.Message) amqp091.Publishing {

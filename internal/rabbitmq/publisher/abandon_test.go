@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/suspect"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 const briefly = 100 * time.Millisecond
@@ -21,10 +20,10 @@ func TestAnAbandonedMessageKeepsItsSlotUntilItsConfirm(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
 	p := b.open(2) // one of two is not more than half
-	require.ErrorIs(t, outcome(t, publish(t, p, "abandoned", briefly)), ErrNotConfirmed)
+	require.ErrorIs(t, outcome(t, send(t, p, "abandoned", briefly)), publish.ErrNotConfirmed)
 	abandoned := b.next()
-	first := publish(t, p, "first", time.Minute)
-	second := publish(t, p, "second", time.Minute)
+	first := send(t, p, "first", time.Minute)
+	second := send(t, p, "second", time.Minute)
 	running := b.next()
 	b.nothing()
 	b.ack(abandoned)
@@ -34,7 +33,7 @@ func TestAnAbandonedMessageKeepsItsSlotUntilItsConfirm(t *testing.T) {
 	b.ack(waiting)
 	require.NoError(t, outcome(t, first))
 	require.NoError(t, outcome(t, second))
-	require.Eventually(t, func() bool { return len(p.link.slots) == 2 }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
 }
 
 func TestALateConfirmDoesNotGiveUpTheChannel(t *testing.T) {
@@ -43,14 +42,14 @@ func TestALateConfirmDoesNotGiveUpTheChannel(t *testing.T) {
 	p := b.open(2)
 	channel := uint16(0)
 	for range 4 {
-		require.ErrorIs(t, outcome(t, publish(t, p, "late", briefly)), ErrNotConfirmed)
-		message := b.next()
+		require.ErrorIs(t, outcome(t, send(t, p, "late", briefly)), publish.ErrNotConfirmed)
+		sent := b.next()
 		if channel == 0 {
-			channel = message.channel
+			channel = sent.channel
 		}
-		require.Equal(t, channel, message.channel)
-		b.ack(message)
-		require.Eventually(t, func() bool { return len(p.link.slots) == 2 }, soon, time.Millisecond)
+		require.Equal(t, channel, sent.channel)
+		b.ack(sent)
+		require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
 	}
 }
 
@@ -59,14 +58,14 @@ func TestTheReturnOfAnAbandonedMessageIsDropped(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
 	p := b.open(2)
-	require.ErrorIs(t, outcome(t, publish(t, p, "abandoned", briefly)), ErrNotConfirmed)
+	require.ErrorIs(t, outcome(t, send(t, p, "abandoned", briefly)), publish.ErrNotConfirmed)
 	b.returnUnroutable(b.next())
-	require.Eventually(t, func() bool { return len(p.link.slots) == 2 }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
 
-	returned := publish(t, p, "returned", time.Minute)
+	returned := send(t, p, "returned", time.Minute)
 	b.returnUnroutable(b.next())
-	require.ErrorIs(t, outcome(t, returned), ErrUnroutable)
-	s := p.link.state.Load().session
+	require.ErrorIs(t, outcome(t, returned), publish.ErrUnroutable)
+	s := p.current.Load().session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	require.Empty(t, s.returned)
@@ -80,14 +79,14 @@ func TestAbandonedMessagesDoNotHoldTheirSlotsForEver(t *testing.T) {
 	b := serveConfirms(t)
 	p := b.open(maxInFlight)
 	abandon := func(i int) {
-		require.ErrorIs(t, outcome(t, publish(t, p, fmt.Sprint("abandoned ", i), briefly)), ErrNotConfirmed)
+		require.ErrorIs(t, outcome(t, send(t, p, fmt.Sprint("abandoned ", i), briefly)), publish.ErrNotConfirmed)
 	}
 	var channel uint16
 	for i := range maxInFlight / 2 {
 		abandon(i)
 		channel = b.next().channel
 	}
-	neighbour := publish(t, p, "neighbour", time.Minute)
+	neighbour := send(t, p, "neighbour", time.Minute)
 	require.Equal(t, channel, b.next().channel, "a half is not more than half")
 	b.nothing()
 	abandon(maxInFlight / 2)
@@ -99,16 +98,16 @@ func TestAbandonedMessagesDoNotHoldTheirSlotsForEver(t *testing.T) {
 	assert.NotEqual(t, channel, again.channel)
 	// The neighbour is not in quarantine: other messages are written before it is confirmed.
 	for range 3 * maxInFlight {
-		fresh := publish(t, p, "fresh", time.Minute)
-		message := b.next()
-		assert.Equal(t, again.channel, message.channel)
-		b.ack(message)
+		fresh := send(t, p, "fresh", time.Minute)
+		sent := b.next()
+		assert.Equal(t, again.channel, sent.channel)
+		b.ack(sent)
 		require.NoError(t, outcome(t, fresh))
 	}
 	b.ack(again)
 	require.NoError(t, outcome(t, neighbour))
-	require.Eventually(t, func() bool { return len(p.link.slots) == maxInFlight }, soon, time.Millisecond, "no slot is lost")
-	assert.Zero(t, p.link.state.Load().session.abandoned.Load())
+	require.Eventually(t, func() bool { return len(p.slots) == maxInFlight }, soon, time.Millisecond, "no slot is lost")
+	assert.Zero(t, p.current.Load().session.abandoned.Load())
 }
 
 // A message that was sent once may have been delivered, even if the channel for its second attempt is never opened.
@@ -117,17 +116,17 @@ func TestANeighbourWithoutASecondAttempt(t *testing.T) {
 	b := serveConfirms(t)
 	p := b.open(2)
 	b.slow.Store(true)
-	neighbour := publish(t, p, "neighbour", 5*briefly)
+	neighbour := send(t, p, "neighbour", 5*briefly)
 	b.next()
-	s := p.link.state.Load().session
+	s := p.current.Load().session
 	s.giveUp()
 	channel := receiveFrom(t, b.opens)
 	err := outcome(t, neighbour)
-	require.ErrorIs(t, err, ErrNotConfirmed)
-	require.NotErrorIs(t, err, ErrStalled)
+	require.ErrorIs(t, err, publish.ErrNotConfirmed)
+	require.NotErrorIs(t, err, publish.ErrStalled)
 	b.slow.Store(false)
 	b.openOK(channel)
-	require.Eventually(t, func() bool { return len(p.link.slots) == 2 }, soon, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
 }
 
 // A write after channel.close would close the connection.
@@ -135,9 +134,10 @@ func TestNothingIsWrittenToAClosingSession(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
 	p := b.open(2)
-	s := p.link.state.Load().session
+	s := p.current.Load().session
 	prepare := func(body string) *request {
-		r, err := p.prepare("", "queue", message.NewMessage(body, []byte(body)))
+		m := messageOf(t.Context(), body)
+		r, err := p.prepare(&m)
 		require.NoError(t, err)
 		return r
 	}
@@ -158,7 +158,7 @@ func TestNothingIsWrittenToAClosingSession(t *testing.T) {
 	// The answer to the close ends the wait of the message in flight. It is not taken for the cause of a close.
 	b.closeOK(channel)
 	<-r.confirm.Done()
-	c := call{p: p, timer: time.NewTimer(time.Minute)}
+	c := call{c: p, timer: time.NewTimer(time.Minute)}
 	require.ErrorIs(t, c.outcome(r, false), errGivenUp)
 }
 
@@ -167,23 +167,23 @@ func TestAnAlarmDoesNotGiveUpTheChannel(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
 	p := b.open(1)
-	result := publish(t, p, "in flight", briefly)
+	result := send(t, p, "in flight", briefly)
 	first := b.next()
 	b.method(0, 10, 60, append([]byte{5}, "alarm"...))
-	connection := p.link.state.Load().connection
+	connection := p.link.State().Connection
 	require.Eventually(t, connection.Blocked.Load, soon, time.Millisecond)
-	require.ErrorIs(t, outcome(t, result), ErrBlocked)
+	require.ErrorIs(t, outcome(t, result), publish.ErrBlocked)
 	time.Sleep(briefly)
-	require.Empty(t, p.link.slots)
+	require.Empty(t, p.slots)
 	b.method(0, 10, 61, nil)
 	require.Eventually(t, func() bool { return !connection.Blocked.Load() }, soon, time.Millisecond)
 
-	require.ErrorIs(t, outcome(t, publish(t, p, "no slot", briefly)), ErrStalled)
-	fresh := publish(t, p, "fresh", time.Minute)
-	message := b.next()
-	require.Equal(t, "fresh", message.body)
-	require.NotEqual(t, first.channel, message.channel)
-	b.ack(message)
+	require.ErrorIs(t, outcome(t, send(t, p, "no slot", briefly)), publish.ErrStalled)
+	fresh := send(t, p, "fresh", time.Minute)
+	sent := b.next()
+	require.Equal(t, "fresh", sent.body)
+	require.NotEqual(t, first.channel, sent.channel)
+	b.ack(sent)
 	require.NoError(t, outcome(t, fresh))
 }
 
@@ -195,12 +195,10 @@ func TestALateCloseInQuarantineDoesNotRefuseTheNextMessage(t *testing.T) {
 	p := b.open(8)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	harmful := timed(t, "harmful", time.Minute)
-	harmful.SetContext(ctx)
 	left := make(chan error, 1)
-	go func() { left <- p.Publish("queue", harmful) }()
+	go func() { left <- p.SendOne(messageOf(ctx, "harmful")) }()
 	shared := b.next()
-	harmless := publish(t, p, "harmless", time.Minute)
+	harmless := send(t, p, "harmless", time.Minute)
 	require.Equal(t, shared.channel, b.next().channel)
 	b.closeChannel(shared.channel)
 
@@ -222,9 +220,9 @@ func TestALateCloseInQuarantineDoesNotRefuseTheNextMessage(t *testing.T) {
 }
 
 // publishAlone publishes another message that goes to the quarantine.
-func publishAlone(t *testing.T, b *confirming, p *Publisher) <-chan error {
+func publishAlone(t *testing.T, b *confirming, p *Connection) <-chan error {
 	t.Helper()
-	result := publish(t, p, "harmless", time.Minute)
+	result := send(t, p, "harmless", time.Minute)
 	b.closeChannel(b.next().channel)
 	return result
 }
@@ -237,16 +235,16 @@ func TestAMessageThatHasClosedAChannelIsPublishedAloneInLaterCalls(t *testing.T)
 	var closed atomic.Bool
 	again := func() <-chan error {
 		result := make(chan error, 1)
-		msg := timed(t, "harmful", time.Minute)
-		msg.SetContext(suspect.With(msg.Context(), &closed))
-		go func() { result <- p.Publish("queue", msg) }()
+		m := timed(t, "harmful", time.Minute)
+		m.Suspect = &closed
+		go func() { result <- p.SendOne(m) }()
 		return result
 	}
 	first := again()
 	b.closeChannel(b.next().channel) // the shared one
 	b.closeChannel(b.next().channel)
-	require.ErrorIs(t, outcome(t, first), ErrRefused)
-	harmless := publish(t, p, "harmless", time.Minute)
+	require.ErrorIs(t, outcome(t, first), publish.ErrRefused)
+	harmless := send(t, p, "harmless", time.Minute)
 	shared := b.next()
 	for range 3 {
 		next := again()
@@ -254,7 +252,7 @@ func TestAMessageThatHasClosedAChannelIsPublishedAloneInLaterCalls(t *testing.T)
 		require.Equal(t, "harmful", alone.body)
 		require.NotEqual(t, shared.channel, alone.channel)
 		b.closeChannel(alone.channel)
-		require.ErrorIs(t, outcome(t, next), ErrRefused)
+		require.ErrorIs(t, outcome(t, next), publish.ErrRefused)
 	}
 	b.ack(shared)
 	require.NoError(t, outcome(t, harmless))

@@ -9,18 +9,18 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
-	"github.com/tieredretry/watermill-retry/internal/suspect"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // errChannelClosed is the outcome of a message that was in flight when the broker closed the shared channel. It is not
 // known which message caused the close.
 var errChannelClosed = errors.New("the broker closed the channel while the message was in flight")
 
-var errDeadline error = timeoutError("ConnectionConfig.ConfirmTimeout is over")
+var errDeadline error = timeoutError("the time for confirms is over")
 
-// A call is one call of Publish.
+// A call is one call of Send.
 type call struct {
-	p        *Publisher
+	c        *Connection
 	requests []*request
 	timer    *time.Timer // one deadline for all messages of the call
 	expired  bool        // the timer has fired
@@ -29,15 +29,17 @@ type call struct {
 // run sends all messages, then waits for them, oldest first. When there is no free slot, it waits for the call's own oldest
 // message first, and for slots of other calls only when it has none in flight. Otherwise calls with more messages than
 // MaxInFlight could block each other.
-func (c *call) run() error {
-	var failures []error
+func (c *call) run() (failures []error) {
 	next := 0 // the oldest message that has not been settled
 	settle := func() {
 		r := c.requests[next]
-		next++
 		if err := c.settle(r); err != nil {
-			failures = append(failures, err)
+			if failures == nil {
+				failures = make([]error, len(c.requests))
+			}
+			failures[next] = err
 		}
+		next++
 		c.release(r)
 	}
 	for i, r := range c.requests {
@@ -48,24 +50,24 @@ func (c *call) run() error {
 	for next < len(c.requests) {
 		settle()
 	}
-	return joinFailures(failures)
+	return failures
 }
 
 // start sends the message, or sets r.failed. It returns false when there is no free slot and wait is false.
 func (c *call) start(r *request, wait bool) bool {
 	if err := r.ctx.Err(); err != nil {
-		r.failed = c.p.failure(r, ErrNotConfirmed, err)
+		r.failed = r.failure(publish.ErrNotConfirmed, err)
 		return true
 	}
 	select {
-	case <-c.p.link.slots:
+	case <-c.c.slots:
 	default:
 		if !wait {
 			return false
 		}
-		if err := c.await(c.p.link.slots, r.ctx); err != nil {
+		if err := c.await(c.c.slots, r.ctx); err != nil {
 			r.failed = c.left(r, err)
-			if s := c.p.link.state.Load().session; s != nil {
+			if s := c.c.current.Load().session; s != nil {
 				s.giveUpIfStuck() // an alarm may have prevented it until now
 			}
 			return true
@@ -79,11 +81,11 @@ func (c *call) start(r *request, wait bool) bool {
 // earlier call, goes to the quarantine. So does a message without a mark: it is the only message of its channel there,
 // so its return needs no mark.
 func (c *call) lane(r *request) chan *request {
-	if closed := suspect.Of(r.ctx); r.id != "" && (closed == nil || !closed.Load()) {
-		return c.p.link.toWriter
+	if r.id != "" && (r.suspect == nil || !r.suspect.Load()) {
+		return c.c.toWriter
 	}
 	r.quit = make(chan struct{})
-	return c.p.link.toQuarantine
+	return c.c.toQuarantine
 }
 
 // send never blocks: a lane's channel has room for as many requests as there are slots.
@@ -92,41 +94,26 @@ func (c *call) send(r *request, lane chan<- *request, state int32) {
 	lane <- r
 }
 
-// settle waits for the outcome of a message that was started. It sends the message again where Publish does so, and returns
-// the error of the last attempt.
+// settle waits for the outcome of a message that was started. It sends the message again when the channel was closed while
+// the message was in flight, and returns the error of the last attempt.
 func (c *call) settle(r *request) error {
 	if r.failed != nil {
 		return r.failed
 	}
-	lane, declared, redeclared := c.p.link.toWriter, false, false
+	lane := c.c.toWriter
 	if r.quit != nil {
-		lane = c.p.link.toQuarantine
+		lane = c.c.toQuarantine
 	}
 	for {
-		err := c.outcome(r, lane == c.p.link.toQuarantine)
-		switch {
-		case err == nil:
-			return nil
-		case err == errChannelClosed:
-			lane = c.p.link.toQuarantine
-		case err == errGivenUp: // no message caused it: again in the same lane
-		case noExchange(err) && c.p.config.DeclareExchange != nil:
-			if declared {
-				return err
-			}
-			declared = true
-			if err := c.redeclare(r, err, c.p.exchanges, destination{exchange: r.exchange}); err != nil {
-				return err
-			}
-		case errors.Is(err, ErrUnroutable) && c.p.config.Redeclare != nil && !redeclared:
-			redeclared = true
-			if err := c.redeclare(r, err, c.p.redeclares, destination{r.exchange, r.routingKey}); err != nil {
-				return err
-			}
+		err := c.outcome(r, lane == c.c.toQuarantine)
+		switch err {
+		case errChannelClosed:
+			lane = c.c.toQuarantine
+		case errGivenUp: // no message caused it: again in the same lane
 		default:
 			return err
 		}
-		if lane == c.p.link.toQuarantine {
+		if lane == c.c.toQuarantine {
 			r.quit = make(chan struct{})
 		}
 		c.send(r, lane, queuedAgain)
@@ -139,9 +126,9 @@ func (c *call) outcome(r *request, alone bool) error {
 		return c.left(r, err)
 	}
 	if r.err != nil {
-		r.err.unsent = r.err.unsent && r.state.Load() == queued // an earlier attempt may have been delivered
+		r.err.Unsent = r.err.Unsent && r.state.Load() == queued // an earlier attempt may have been delivered
 		r.state.Store(settled)
-		return c.p.failureOf(r, r.err)
+		return r.failureOf(r.err)
 	}
 	r.state.Store(written)
 	s := r.session
@@ -155,90 +142,35 @@ func (c *call) outcome(r *request, alone bool) error {
 	}
 	r.state.Store(settled)
 	if returned, found := s.claim(r.id); found {
-		return c.p.failure(r, ErrUnroutable, fmt.Errorf("returned: %d %s", returned.ReplyCode, returned.ReplyText))
+		return r.failure(publish.ErrUnroutable, fmt.Errorf("returned: %d %s", returned.ReplyCode, returned.ReplyText))
 	}
 	if r.confirm.Acked() {
 		return nil
 	}
 	if !s.channel.IsClosed() {
 		s.nacked()
-		return c.p.failure(r, ErrNacked, nil)
+		return r.failure(publish.ErrNacked, nil)
 	}
 	if err := c.await(s.closed, r.ctx); err != nil {
 		return c.left(r, err)
 	}
-	if closed := suspect.Of(r.ctx); alone && closed != nil && s.reason != nil {
-		closed.Store(true)
+	if alone && r.suspect != nil && s.reason != nil {
+		r.suspect.Store(true)
 	}
 	switch {
 	case s.connection.Client.IsClosed():
-		return c.p.failure(r, ErrNotConnected, s.connection.CloseReason())
+		return r.failure(publish.ErrNotConnected, s.connection.CloseReason())
 	case !alone && s.reason == nil:
 		return errGivenUp
 	case !alone:
 		return errChannelClosed
 	case s.reason == nil:
-		return c.p.failure(r, ErrNotConnected, wire.ErrLost)
+		return r.failure(publish.ErrNotConnected, wire.ErrLost)
 	case s.reason.Code == amqp091.NotFound:
-		return c.p.failure(r, ErrUnroutable, s.reason)
+		return r.failure(publish.ErrUnroutable, s.reason)
 	default:
-		return c.p.failure(r, ErrRefused, s.reason)
+		return r.failure(publish.ErrRefused, s.reason)
 	}
-}
-
-// noExchange reports whether the broker closed the channel because the exchange does not exist.
-func noExchange(err error) bool {
-	var cause *amqp091.Error
-	return errors.Is(err, ErrUnroutable) && errors.As(err, &cause) && cause.Code == amqp091.NotFound
-}
-
-// declareExchange waits until Config.DeclareExchange has been called on the connection in use.
-func (c *call) declareExchange(r *request) error {
-	for {
-		state := c.p.link.state.Load()
-		if state.connection == nil {
-			return c.p.failure(r, ErrNotConnected, state.cause)
-		}
-		d := c.p.exchanges.once(destination{exchange: r.exchange}, state.connection)
-		if d == nil {
-			return nil
-		}
-		err := c.declared(d, r.ctx, c.p.exchanges.field)
-		switch {
-		case err == nil: // on this connection, or on the one before
-		case state.connection.Blocked.Load():
-			return c.p.failure(r, ErrBlocked, err)
-		case state.connection.Client.IsClosed():
-			return c.p.failure(r, ErrNotConnected, err)
-		default:
-			return c.p.failure(r, ErrNotDeclared, err)
-		}
-	}
-}
-
-// redeclare waits for a new declaration. It returns an error when the message should not be published again.
-func (c *call) redeclare(r *request, unroutable error, all *declarations, to destination) error {
-	err := c.declared(all.again(to), r.ctx, all.field)
-	if err == nil {
-		return nil
-	}
-	var why *PublishError
-	errors.As(unroutable, &why)
-	return c.p.failure(r, ErrUnroutable, &redeclareError{why.Cause, err})
-}
-
-// declared waits for a declaration, and returns its error or why the caller stops waiting.
-func (c *call) declared(d *declaration, ctx context.Context, field string) error {
-	limited, cancel := context.WithTimeout(ctx, c.p.config.DeclareTimeout)
-	defer cancel()
-	err := c.await(d.done, limited)
-	switch {
-	case err == nil:
-		return d.err
-	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		return timeoutError(fmt.Sprintf("%s did not return in time, within %s", field, c.p.config.DeclareTimeout))
-	}
-	return err
 }
 
 // await waits for a receive from ready. An error is the reason why the caller stops waiting.
@@ -287,21 +219,20 @@ func (c *call) confirmed(r *request) error {
 
 // left is the error of a message whose caller stops waiting.
 func (c *call) left(r *request, why error) error {
-	connection := c.p.link.state.Load().connection
+	connection := c.c.link.State().Connection
 	if connection != nil && connection.Blocked.Load() {
-		return c.p.failure(r, ErrBlocked, why)
+		return r.failure(publish.ErrBlocked, why)
 	}
 	state := r.state.Load()
 	if (state == unsent || state == queued) && !errors.Is(why, context.Canceled) {
-		return c.p.failure(r, ErrStalled, why)
+		return r.failure(publish.ErrStalled, why)
 	}
-	return c.p.failure(r, ErrNotConfirmed, why)
+	return r.failure(publish.ErrNotConfirmed, why)
 }
 
 // release gives the slot back. A message whose outcome is not known keeps its slot until then: the broker can still return it,
 // and there must be room for the return.
 func (c *call) release(r *request) {
-	p := c.p
 	if r.quit != nil {
 		close(r.quit)
 	}
@@ -311,18 +242,26 @@ func (c *call) release(r *request) {
 		r.recycle()
 		return
 	case settled:
-		p.link.slots <- struct{}{}
+		c.c.slots <- struct{}{}
 		r.recycle()
 		return
 	}
 	r.state.Store(abandoned)
-	p.link.workers.Go(func() {
+	c.c.workers.Go(func() {
 		if state != written {
 			<-r.done
 		}
 		if r.err == nil {
 			r.session.awaitAbandoned(r)
 		}
-		p.link.slots <- struct{}{}
+		c.c.slots <- struct{}{}
 	})
 }
+
+// timeoutError is the end of a wait of this package.
+type timeoutError string
+
+func (e timeoutError) Error() string { return string(e) }
+
+// Timeout marks the error as net.Error does.
+func (e timeoutError) Timeout() bool { return true }

@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 const soon = 60 * time.Second
@@ -154,27 +155,29 @@ func (b *confirming) nothing() {
 	}
 }
 
-func (b *confirming) open(maxInFlight int) *Publisher {
+func (b *confirming) open(maxInFlight int) *Connection {
 	b.t.Helper()
-	p, err := New(ConnectionConfig{URI: "amqp://user:password@" + b.address, MaxInFlight: maxInFlight}, Config{}, nil)
+	c, err := Open(Config{Wire: wire.Config{URI: "amqp://user:password@" + b.address}, MaxInFlight: maxInFlight}, nil)
 	require.NoError(b.t, err)
-	b.t.Cleanup(func() { require.NoError(b.t, p.Close()) })
-	return p
+	b.t.Cleanup(func() { require.NoError(b.t, c.Close()) })
+	return c
 }
 
-// publish publishes in the background; within is how long the caller waits.
-func publish(t *testing.T, p *Publisher, body string, within time.Duration) <-chan error {
+// send sends in the background; within is how long the caller waits.
+func send(t *testing.T, c *Connection, body string, within time.Duration) <-chan error {
 	result := make(chan error, 1)
-	go func() { result <- p.Publish("queue", timed(t, body, within)) }()
+	go func() { result <- c.SendOne(timed(t, body, within)) }()
 	return result
 }
 
-func timed(t *testing.T, body string, within time.Duration) *message.Message {
+func timed(t *testing.T, body string, within time.Duration) Message {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	t.Cleanup(cancel)
-	msg := message.NewMessage(body, []byte(body))
-	msg.SetContext(ctx)
-	return msg
+	return messageOf(ctx, body)
+}
+
+func messageOf(ctx context.Context, body string) Message {
+	return Message{Context: ctx, RoutingKey: "queue", UUID: body, Publishing: amqp091.Publishing{Body: []byte(body)}}
 }
 
 func outcome(t *testing.T, result <-chan error) error {
@@ -183,7 +186,7 @@ func outcome(t *testing.T, result <-chan error) error {
 	case err := <-result:
 		return err
 	case <-time.After(soon):
-		require.FailNow(t, "Publish does not return")
+		require.FailNow(t, "Send does not return")
 		return nil
 	}
 }

@@ -3,25 +3,43 @@ package publisher
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// A Connection is one AMQP connection for publishing, which any number of Publishers share. It reconnects by itself. All its
-// methods are safe for concurrent use.
+// A Connection is one AMQP connection for publishing, with a session on it, and the lanes and slots of all messages. It
+// reconnects by itself. All its methods are safe for concurrent use.
 type Connection struct {
-	link *link
+	config  Config
+	link    *wire.Link
+	logger  watermill.LoggerAdapter
+	current atomic.Pointer[sessionState]
 
-	mu         sync.Mutex
-	closed     bool // no more Publishers
-	publishers map[*Publisher]struct{}
+	toWriter     chan *request
+	toQuarantine chan *request
+	slots        chan struct{} // one token per free slot: MaxInFlight less the messages in flight
+	ids          atomic.Uint64
+
+	calls   gate
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	workers sync.WaitGroup // Close waits for them
 }
 
-// Open connects to the broker. It returns an error when the config has faults or when it cannot connect, for example because the
-// password is wrong or the broker does not answer within 30 s (or the connection_timeout of the URI). A nil logger means no logs.
-func Open(config ConnectionConfig, logger watermill.LoggerAdapter) (*Connection, error) {
+// firstID is 36^7. Ids from there on have 8 digits, so the size of the mark is constant.
+const firstID = 36 * 36 * 36 * 36 * 36 * 36 * 36
+
+// Open connects to the broker, as wire.OpenLink does. A nil logger means no logs.
+func Open(config Config, logger watermill.LoggerAdapter) (*Connection, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
@@ -29,48 +47,65 @@ func Open(config ConnectionConfig, logger watermill.LoggerAdapter) (*Connection,
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	own := config.dial().Own(connectionName)
-	config.AMQP, config.TLS = own.AMQP, own.TLS
-	l := newLink(config, logger.With(watermill.LogFields{"broker": own.Place(), "connection": "publishing"}))
-	if err := l.start(); err != nil {
-		l.close()
+	c := newConnection(config, logger.With(watermill.LogFields{"connection": "publishing"}))
+	var err error
+	if c.link, err = wire.OpenLink(config.Wire, "watermill-retry publisher", c.logger); err != nil {
 		return nil, err
 	}
-	return &Connection{link: l, publishers: make(map[*Publisher]struct{})}, nil
+	first, err := c.firstSession()
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	c.workers.Go(func() { c.supervise(first) })
+	c.workers.Go((&writer{connection: c, queue: c.toWriter}).run)
+	c.workers.Go((&quarantine{connection: c, queue: c.toQuarantine}).run)
+	return c, nil
 }
 
-// Close closes all Publishers of the connection: they refuse new messages. It waits for the messages in flight until their
-// deadlines, and then closes the connection. It may be called several times, and waits each time. It returns nil. It does not wait
-// for Config.DeclareExchange and Config.Redeclare.
+func newConnection(config Config, logger watermill.LoggerAdapter) *Connection {
+	c := &Connection{
+		config:       config,
+		logger:       logger,
+		toWriter:     make(chan *request, config.MaxInFlight),
+		toQuarantine: make(chan *request, config.MaxInFlight),
+		slots:        make(chan struct{}, config.MaxInFlight),
+	}
+	for range config.MaxInFlight {
+		c.slots <- struct{}{}
+	}
+	c.ids.Store(firstID + rand.Uint64N(firstID))
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c
+}
+
+// Close makes Send refuse messages, waits for those in flight until their deadlines, and then closes the connection. It
+// may be called several times, and waits each time. It returns nil. It does not wait for Declarations.
 func (c *Connection) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	open := make([]*Publisher, 0, len(c.publishers))
-	for p := range c.publishers {
-		open = append(open, p)
-	}
-	c.mu.Unlock()
-	for _, p := range open {
-		p.calls.close()
-	}
-	for _, p := range open {
-		p.calls.wait()
-	}
-	c.link.close()
+	c.calls.close()
+	c.cancel()
+	c.link.Close()
+	c.workers.Wait()
 	return nil
 }
 
+// ConfirmTimeout is how long Send waits at most.
+func (c *Connection) ConfirmTimeout() time.Duration { return c.config.ConfirmTimeout }
+
+// Health returns the state of the connection. It does not wait for the broker.
+func (c *Connection) Health() retry.LinkHealth { return c.link.Health("publishing") }
+
 // Channel opens a channel of the caller's own on the connection, for what does not harm the messages in flight, such as
-// declarations. Close it after use. It ends with the connection. Channel returns an error that wraps ErrNotConnected, at once,
-// while there is no connection, and one that wraps ErrBlocked while the broker blocks the connection: the broker then reads
-// nothing. The end of ctx ends the wait for the broker's answer.
+// declarations. Close it after use. It ends with the connection. Channel returns an error that wraps
+// publish.ErrNotConnected, at once, while there is no connection, and publish.ErrBlocked while the broker blocks the
+// connection: the broker then reads nothing. The end of ctx ends the wait for the broker's answer.
 func (c *Connection) Channel(ctx context.Context) (*amqp091.Channel, error) {
-	current, err := c.link.now()
+	current, err := c.link.Now()
 	if err != nil {
 		return nil, err
 	}
 	if current.Blocked.Load() {
-		return nil, ErrBlocked
+		return nil, publish.ErrBlocked
 	}
 	type result struct {
 		channel *amqp091.Channel
@@ -90,7 +125,7 @@ func (c *Connection) Channel(ctx context.Context) (*amqp091.Channel, error) {
 	select {
 	case r := <-opened:
 		if r.err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNotConnected, r.err)
+			return nil, fmt.Errorf("%w: %w", publish.ErrNotConnected, r.err)
 		}
 		return r.channel, nil
 	case <-ctx.Done():
@@ -98,27 +133,28 @@ func (c *Connection) Channel(ctx context.Context) (*amqp091.Channel, error) {
 	}
 }
 
-// ServerVersion returns the version that the broker has sent, such as "4.0.5", or an empty string while there is no connection.
-func (c *Connection) ServerVersion() string {
-	current, err := c.link.now()
-	if err != nil {
-		return ""
-	}
-	return current.Version()
+// A gate counts the calls under way. After it is closed, no call can enter.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	inside sync.WaitGroup
 }
 
-// add reports whether the Publisher may begin.
-func (c *Connection) add(p *Publisher) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.publishers[p] = struct{}{}
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.inside.Add(1)
 	}
-	return !c.closed
+	return !g.closed
 }
 
-func (c *Connection) remove(p *Publisher) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.publishers, p)
+func (g *gate) leave() { g.inside.Done() }
+
+// close closes the gate, and waits until all calls have left.
+func (g *gate) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.inside.Wait()
 }

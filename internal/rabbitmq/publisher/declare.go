@@ -1,22 +1,32 @@
 package publisher
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
-// declarations are the calls of one of the application's functions under way, at most one per destination. A call that hangs stays
-// here, so that later publishes join it and do not start another one.
-type declarations struct {
-	link     *link
-	field    string // Config.DeclareExchange or Config.Redeclare
-	function func(channel *amqp091.Channel, d destination) error
+// declareTimeout is how long a message waits for a declaration.
+const declareTimeout = 10 * time.Second
+
+// Declarations declare what messages need on the broker: an exchange, or what a routing key of it leads to. At most one
+// call for a destination is under way. A call that hangs stays, so that later messages join it and do not start another
+// one.
+type Declarations struct {
+	connection *Connection
+	name       string // of the function, for errors
+	declare    func(channel *amqp091.Channel, exchange, routingKey string) error
 
 	mu       sync.RWMutex
 	underWay map[destination]*declaration
-	declared map[destination]*connection // the connection of the last call without an error; nil: it is not stored
+	declared map[destination]*wire.Connection // the connection of the last call without an error
 }
 
 // A destination is what a call is for: an exchange, or a routing key of one.
@@ -27,18 +37,94 @@ type declaration struct {
 	err  error // set before done is closed
 }
 
-func newDeclarations(l *link, field string, function func(*amqp091.Channel, destination) error) *declarations {
-	return &declarations{link: l, field: field, function: function, underWay: make(map[destination]*declaration)}
+// NewDeclarations returns declarations by a function, which may use the channel until it returns. Its name is that for
+// errors. A panic of it counts as an error.
+func (c *Connection) NewDeclarations(name string, declare func(channel *amqp091.Channel, exchange, key string) error) *Declarations {
+	return &Declarations{
+		connection: c, name: name, declare: declare,
+		underWay: make(map[destination]*declaration), declared: make(map[destination]*wire.Connection),
+	}
 }
 
-// remember makes once return nil for destinations that were declared.
-func (d *declarations) remember() *declarations {
-	d.declared = make(map[destination]*connection)
-	return d
+// Exchange declares the message's exchange once on each connection, and again after ExchangeAgain has failed. It returns
+// a *publish.Error. The default exchange always exists.
+func (d *Declarations) Exchange(m *Message) error {
+	if m.Exchange == "" {
+		return nil
+	}
+	for {
+		state := d.connection.link.State()
+		switch {
+		case d.connection.ctx.Err() != nil:
+			return m.Failure(publish.ErrClosed, nil)
+		case state.Connection == nil:
+			return m.Failure(publish.ErrNotConnected, state.Cause)
+		}
+		call := d.once(destination{exchange: m.Exchange}, state.Connection)
+		if call == nil {
+			return nil
+		}
+		err := d.await(m.Context, call)
+		switch {
+		case err == nil: // on this connection, or on the one before
+		case state.Connection.Blocked.Load():
+			return m.Failure(publish.ErrBlocked, err)
+		case state.Connection.Client.IsClosed():
+			return m.Failure(publish.ErrNotConnected, err)
+		default:
+			return m.Failure(publish.ErrNotDeclared, err)
+		}
+	}
+}
+
+// ExchangeAgain declares the message's exchange, which does not exist. It returns nil when the message should be sent
+// again, and else the error of the message.
+func (d *Declarations) ExchangeAgain(m *Message, unroutable error) error {
+	return d.again(m, destination{exchange: m.Exchange}, unroutable)
+}
+
+// Again declares what the message's routing key leads to. It returns nil when the message should be sent again, and else
+// the error of the message.
+func (d *Declarations) Again(m *Message, unroutable error) error {
+	return d.again(m, destination{m.Exchange, m.RoutingKey}, unroutable)
+}
+
+func (d *Declarations) again(m *Message, to destination, unroutable error) error {
+	err := d.await(m.Context, d.anew(to))
+	if err == nil {
+		return nil
+	}
+	failed := m.Failure(publish.ErrUnroutable, nil)
+	var why *publish.Error
+	if errors.As(unroutable, &why) {
+		failed.Cause = why.Cause
+	}
+	failed.Redeclare, failed.Unsent = err, false
+	return failed
+}
+
+// NoExchange reports whether a message failed because its exchange does not exist. The broker then closes the channel.
+func NoExchange(err error) bool {
+	var cause *amqp091.Error
+	return errors.Is(err, publish.ErrUnroutable) && errors.As(err, &cause) && cause.Code == amqp091.NotFound
+}
+
+// await waits for a declaration, and returns its error or why the caller stops waiting.
+func (d *Declarations) await(ctx context.Context, call *declaration) error {
+	limit := time.NewTimer(declareTimeout)
+	defer limit.Stop()
+	select {
+	case <-call.done:
+		return call.err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-limit.C:
+		return timeoutError(fmt.Sprintf("%s did not return in time, within %s", d.name, declareTimeout))
+	}
 }
 
 // once starts a call, or joins the one under way. It returns nil when there was one without an error on this connection.
-func (d *declarations) once(to destination, c *connection) *declaration {
+func (d *Declarations) once(to destination, c *wire.Connection) *declaration {
 	d.mu.RLock()
 	declared := d.declared[to] == c
 	d.mu.RUnlock()
@@ -53,27 +139,27 @@ func (d *declarations) once(to destination, c *connection) *declaration {
 	return d.start(to)
 }
 
-// again starts a call, or joins the one under way. Until it has succeeded, once does not return nil.
-func (d *declarations) again(to destination) *declaration {
+// anew starts a call, or joins the one under way. Until it has succeeded, once does not return nil.
+func (d *Declarations) anew(to destination) *declaration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.declared, to)
 	return d.start(to)
 }
 
-func (d *declarations) start(to destination) *declaration {
+func (d *Declarations) start(to destination) *declaration {
 	if call := d.underWay[to]; call != nil {
 		return call
 	}
 	call := &declaration{done: make(chan struct{})}
 	d.underWay[to] = call
-	// Not one of link.workers: the application's function may never return, and Close must return.
+	// Not one of the connection's workers: the function may never return, and Close must return.
 	go func() {
-		var c *connection
+		var c *wire.Connection
 		c, call.err = d.run(to)
 		d.mu.Lock()
 		delete(d.underWay, to)
-		if call.err == nil && d.declared != nil {
+		if call.err == nil && to.routingKey == "" {
 			d.declared[to] = c
 		}
 		d.mu.Unlock()
@@ -82,8 +168,8 @@ func (d *declarations) start(to destination) *declaration {
 	return call
 }
 
-func (d *declarations) run(to destination) (c *connection, err error) {
-	c, err = d.link.now()
+func (d *Declarations) run(to destination) (c *wire.Connection, err error) {
+	c, err = d.connection.link.Now()
 	if err != nil {
 		return nil, err
 	}
@@ -94,8 +180,8 @@ func (d *declarations) run(to destination) (c *connection, err error) {
 	defer func() { _ = channel.Close() }()
 	defer func() {
 		if fault := recover(); fault != nil {
-			err = fmt.Errorf("%s panicked: %v", d.field, fault)
+			err = fmt.Errorf("%s panicked: %v", d.name, fault)
 		}
 	}()
-	return c, d.function(channel, to)
+	return c, d.declare(channel, to.exchange, to.routingKey)
 }

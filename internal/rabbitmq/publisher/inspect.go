@@ -9,13 +9,12 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 const (
-	maxNesting    = 32   // of tables and arrays below the headers: amqp091-go's consumers lose the connection for more
-	maxElements   = 8192 // of one table or array, for the same reason
-	brokerHeaders = 16   // more headers than the broker adds when it dead-letters: x-death, x-first-death-*, ...
-	countHeaders  = 2    // headers that the broker adds to what a reader gives back: its counts of deliveries
+	maxNesting  = 32   // of tables and arrays below the headers: amqp091-go's consumers lose the connection for more
+	maxElements = 8192 // of one table or array, for the same reason
 
 	frameOverhead  = 8             // type, channel, size, end
 	contentHeader  = 2 + 2 + 8 + 2 // class, weight, body size, property flags
@@ -29,6 +28,10 @@ const (
 type limits struct {
 	frameMax int    // in bytes; 0: no limit
 	user     string // empty: not known
+}
+
+func limitsOf(c *wire.Connection) limits {
+	return limits{frameMax: c.Client.Config.FrameSize, user: c.User}
 }
 
 // excess returns by how many bytes a content header frame of this size is too large.
@@ -208,10 +211,11 @@ func checkFloat(path string, value float64) error {
 	return nil
 }
 
-// errTooLarge is the cause of ErrRefused when a smaller message would not be refused.
-type errTooLarge struct{ text string }
-
-func (e errTooLarge) Error() string { return e.text }
-
-// TooLarge marks the error for packages that do not import this one.
-func (e errTooLarge) TooLarge() bool { return true }
+// clip shortens a value of the application for errors.
+func clip(value string) string {
+	const most = 256
+	if len(value) <= most {
+		return value
+	}
+	return value[:most] + "..."
+}

@@ -1,17 +1,18 @@
 package publisher
 
 import (
+	"errors"
 	"math"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 func TestInspectRefuses(t *testing.T) {
@@ -171,99 +172,68 @@ func TestInspectMeasures(t *testing.T) {
 	}
 }
 
-// A message is shrunk, too, when it leaves no room for the broker's headers. It is refused when it is still too large.
+// fitted is a message with this many bytes free in the frame, with its mark. Then it has been made smaller by at most
+// as many bytes as shrinkable.
+func fitted(t *testing.T, room Room, frameMax, free, shrinkable int) (excess int, r *request, err error) {
+	t.Helper()
+	m := Message{Room: room, Publishing: amqp091.Publishing{DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{
+		"shrinkable": strings.Repeat("x", shrinkable), "filler": "", IDHeader: "12345678",
+	}}}
+	base, err := inspect(&m.Publishing, limits{})
+	require.NoError(t, err)
+	m.Publishing.Headers["filler"] = strings.Repeat("x", frameMax-free-base)
+	l := limits{frameMax: frameMax}
+	excess = m.excess(l)
+	m.Publishing.Headers["shrinkable"] = strings.Repeat("x", max(shrinkable-excess, 0))
+	r = &request{publishing: m.Publishing}
+	return excess, r, newConnection(Config{}, nil).fit(r, room, l)
+}
+
+// A message that leaves no room for the broker's headers is refused.
 func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 	t.Parallel()
-	const frameMax = 8192
-	const room = 600
+	const frameMax, room = 8192, 600
 	for _, row := range []struct {
-		name    string
-		filler  int
-		cuts    []int // the excess of each call of Shrink
-		refused bool
+		name             string
+		free, shrinkable int
+		excess           int
+		refused          bool
 	}{
-		{"with room", 4096, nil, false},
-		{"fits, without room", frameMax - 200, []int{room - 100}, false},
-		{"too large", frameMax, []int{room + 100}, false},
-		{"too large for good", 2 * frameMax, []int{frameMax + room + 100}, true},
+		{"with room", room, 0, 0, false},
+		{"fits, without room", 100, 1000, room - 100, false},
+		{"too large", -100, 1000, room + 100, false},
+		{"too large for good", -100, room + 99 - markSize, room + 100, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			var cuts []int
-			p := &Publisher{link: &link{}, config: Config{
-				Headroom: func(key string) int {
-					assert.Equal(t, "10s.orders", key)
-					return room
-				},
-				Marshal: func(*message.Message) (amqp091.Publishing, error) {
-					p := amqp091.Publishing{DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{"filler": "", IDHeader: "1"}}
-					base, err := inspect(&p, limits{})
-					require.NoError(t, err)
-					p.Headers["filler"] = strings.Repeat("x", row.filler+100-base)
-					return p, nil
-				},
-				Shrink: func(p *amqp091.Publishing, excess int) {
-					cuts = append(cuts, excess)
-					if filler := p.Headers["filler"].(string); !row.refused {
-						p.Headers["filler"] = filler[:len(filler)-excess]
-					}
-				},
-			}}
-			p.link.setState(&linkState{connection: &connection{Connection: &wire.Connection{}, limits: limits{frameMax: frameMax}}})
-			_, err := p.prepare("retry", "10s.orders", message.NewMessage("1", nil))
-			assert.Equal(t, row.cuts, cuts)
-			if row.refused {
-				require.ErrorIs(t, err, ErrRefused)
-				var tooLarge interface{ TooLarge() bool }
-				require.ErrorAs(t, err, &tooLarge)
-				assert.True(t, tooLarge.TooLarge())
-			} else {
-				require.NoError(t, err)
-			}
+			excess, _, err := fitted(t, Room{Bytes: room}, frameMax, row.free, row.shrinkable)
+			assert.Equal(t, row.excess, excess)
+			var tooLarge *publish.TooLargeError
+			assert.Equal(t, row.refused, errors.As(err, &tooLarge), "%v", err)
 		})
 	}
 }
 
-// A message is shrunk to leave the spare room, but it is not refused without it.
+// A message leaves the spare room, but it is not refused without it.
 func TestSpareRoomIsLeftWhereThereIsSome(t *testing.T) {
 	t.Parallel()
 	const frameMax, spare = 8192, 52
 	for _, row := range []struct {
 		name       string
-		free       int   // in the frame, with the mark
-		shrinkable int   // bytes
-		cuts       []int // the excess of each call of Shrink
-		left       int   // in the frame
+		free       int // in the frame, with the mark
+		shrinkable int // bytes
+		excess     int
+		left       int // in the frame
 	}{
-		{"enough", spare, 0, nil, spare},
-		{"shrunk", spare - 10, 100, []int{10}, spare},
-		{"without the mark", spare - markSize, 0, []int{markSize}, spare},
-		{"less, without the mark", 10, 5, []int{spare - 10}, 10 + 5 + markSize},
-		{"none", -markSize, 0, []int{spare + markSize}, 0},
+		{"enough", spare, 0, 0, spare},
+		{"shrunk", spare - 10, 100, 10, spare},
+		{"without the mark", spare - markSize, 0, markSize, spare},
+		{"less, without the mark", 10, 5, spare - 10, 10 + 5 + markSize},
+		{"none", -markSize, 0, spare + markSize, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			var cuts []int
-			p := &Publisher{link: &link{}, config: Config{
-				Spare: func(key string) int { assert.Equal(t, "dead.orders", key); return spare },
-				Marshal: func(*message.Message) (amqp091.Publishing, error) {
-					p := amqp091.Publishing{DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{
-						"shrinkable": strings.Repeat("x", row.shrinkable), "filler": "", IDHeader: "12345678",
-					}}
-					base, err := inspect(&p, limits{})
-					require.NoError(t, err)
-					p.Headers["filler"] = strings.Repeat("x", frameMax-row.free-base)
-					return p, nil
-				},
-				Shrink: func(p *amqp091.Publishing, excess int) {
-					cuts = append(cuts, excess)
-					text := p.Headers["shrinkable"].(string)
-					p.Headers["shrinkable"] = text[min(excess, len(text)):]
-				},
-			}}
-			p.link.ids.Store(firstID)
-			p.link.setState(&linkState{connection: &connection{Connection: &wire.Connection{}, limits: limits{frameMax: frameMax}}})
-			r, err := p.prepare("retry", "dead.orders", message.NewMessage("1", nil))
+			excess, r, err := fitted(t, Room{Spare: spare}, frameMax, row.free, row.shrinkable)
 			require.NoError(t, err)
-			assert.Equal(t, row.cuts, cuts)
+			assert.Equal(t, row.excess, excess)
 			size, err := inspect(&r.publishing, limits{})
 			require.NoError(t, err)
 			assert.Equal(t, row.left, frameMax-size)
@@ -278,35 +248,22 @@ func TestSpareRoomIsLeftWhereThereIsSome(t *testing.T) {
 func TestThousandsOfHeadersLeaveRoom(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		headers, headroom, spare int
-		marked, refused          bool
+		headers, room   int
+		marked, refused bool
 	}{
-		{maxElements - 1, 0, 0, true, false},
-		{maxElements, 0, 0, false, false},
-		{maxElements + 1, 0, 0, false, true},
-		{maxElements - 3, 0, 52, true, false},
-		{maxElements - 2, 0, 52, false, false},
-		{maxElements - 1, 0, 52, false, true},
-		{maxElements - brokerHeaders - 1, 1, 0, true, false},
-		{maxElements - brokerHeaders, 1, 0, false, false},
-		{maxElements - brokerHeaders + 1, 1, 0, false, true},
+		{maxElements - 1, 0, true, false},
+		{maxElements, 0, false, false},
+		{maxElements + 1, 0, false, true},
+		{maxElements - 3, 2, true, false},
+		{maxElements - 2, 2, false, false},
+		{maxElements - 1, 2, false, true},
 	} {
-		p := &Publisher{link: &link{}, config: Config{
-			Headroom: func(string) int { return row.headroom },
-			Spare:    func(string) int { return row.spare },
-			Marshal: func(*message.Message) (amqp091.Publishing, error) {
-				return amqp091.Publishing{Headers: tableOf(row.headers)}, nil
-			},
-		}}
-		p.link.setState(&linkState{connection: &connection{Connection: &wire.Connection{}}})
-		r, err := p.prepare("retry", "dead.orders", message.NewMessage("1", nil))
-		if row.refused {
-			var failed *PublishError
-			require.ErrorAs(t, err, &failed)
-			assert.True(t, failed.TooLarge(), "%+v", row)
-			continue
-		}
-		require.NoError(t, err, "%+v", row)
+		m := Message{Room: Room{Headers: row.room}, Publishing: amqp091.Publishing{Headers: tableOf(row.headers)}}
+		assert.Equal(t, !row.marked, m.excess(limits{}) == math.MaxInt, "%+v", row)
+		r := &request{publishing: m.Publishing}
+		err := newConnection(Config{}, nil).fit(r, m.Room, limits{})
+		var tooLarge *publish.TooLargeError
+		assert.Equal(t, row.refused, errors.As(err, &tooLarge), "%+v", row)
 		assert.Equal(t, row.marked, r.id != "", "%+v", row)
 	}
 }

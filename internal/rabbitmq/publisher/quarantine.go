@@ -4,14 +4,17 @@ import (
 	"errors"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // A quarantine publishes messages that were in flight when the broker closed the shared channel, and those that have
 // closed it before. It publishes them one at a time, on a channel of its own. When the broker closes that channel, the
 // message that caused the close is known.
 type quarantine struct {
-	link  *link
-	queue chan *request
+	connection *Connection
+	queue      chan *request
 
 	session *session // of the last message; nil: there is none
 }
@@ -21,7 +24,7 @@ func (q *quarantine) run() {
 		select {
 		case r := <-q.queue:
 			q.publish(r)
-		case <-q.link.ctx.Done():
+		case <-q.connection.ctx.Done():
 			drain(q.queue)
 			return
 		}
@@ -35,14 +38,14 @@ func (q *quarantine) publish(r *request) {
 		defer q.leave()
 	}
 	for {
-		state := q.link.state.Load()
-		if r.state.Load() == abandoned || state.connection == nil {
-			r.reportUnsent(ErrNotConnected, state.cause)
+		state := q.connection.link.State()
+		if r.state.Load() == abandoned || state.Connection == nil {
+			r.reportUnsent(publish.ErrNotConnected, state.Cause)
 			return
 		}
-		s, err := q.open(state.connection)
+		s, err := q.open(state.Connection)
 		if err != nil {
-			r.reportUnsent(ErrNotConnected, err)
+			r.reportUnsent(publish.ErrNotConnected, err)
 			return
 		}
 		confirm, err := s.put(r)
@@ -51,7 +54,7 @@ func (q *quarantine) publish(r *request) {
 		}
 		if err != nil {
 			_ = s.connection.Socket.Close() // a part of the message may have been written
-			r.reportFailure(ErrNotConnected, err)
+			r.reportFailure(publish.ErrNotConnected, err)
 			return
 		}
 		r.session, r.confirm = s, confirm
@@ -61,7 +64,7 @@ func (q *quarantine) publish(r *request) {
 		case <-quit:
 			// The broker may still close this channel because of this message. The next message needs another one.
 			s.giveUp()
-			q.link.workers.Go(s.close)
+			q.connection.workers.Go(s.close)
 			q.session = nil
 		}
 		return
@@ -71,17 +74,17 @@ func (q *quarantine) publish(r *request) {
 // leave retires the session: the next message is published on another one.
 func (q *quarantine) leave() {
 	if s := q.session; s != nil && !s.channel.IsClosed() {
-		q.link.workers.Go(func() { s.closeAfter(q.link.config.ConfirmTimeout) })
+		q.connection.workers.Go(func() { s.closeAfter(q.connection.config.ConfirmTimeout) })
 	}
 	q.session = nil
 }
 
 // open returns the session of the last message, or a new one when that is not usable.
-func (q *quarantine) open(c *connection) (*session, error) {
+func (q *quarantine) open(c *wire.Connection) (*session, error) {
 	if s := q.session; s != nil && s.connection == c && s.usable() {
 		return s, nil
 	}
 	var err error
-	q.session, err = q.link.open(c)
+	q.session, err = q.connection.open(c)
 	return q.session, err
 }

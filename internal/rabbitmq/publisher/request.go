@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // A request is one message on its way. Its caller owns it, except between send and the token in done: then a lane (the writer or
@@ -17,6 +19,7 @@ type request struct {
 	exchange   string
 	routingKey string
 	uuid       string
+	suspect    *atomic.Bool // see Message.Suspect; may be nil
 	publishing amqp091.Publishing
 	id         string // also in the header IDHeader; empty: the frame has no room for it, so the quarantine publishes the message
 
@@ -27,7 +30,7 @@ type request struct {
 	done    chan struct{} // one token per attempt: the lane has set either session and confirm, or err
 	session *session
 	confirm *amqp091.DeferredConfirmation
-	err     *PublishError // the message was not written
+	err     *publish.Error // the message was not written
 }
 
 // The states of a request. It holds a slot in all of them but unsent.
@@ -58,14 +61,24 @@ func (r *request) reportWritten() { r.done <- struct{}{} }
 
 // reportUnsent ends an attempt for the lane: nothing of the message was written.
 func (r *request) reportUnsent(kind, cause error) {
-	r.err = &PublishError{Err: kind, Cause: cause, unsent: true}
+	r.err = &publish.Error{Err: kind, Cause: cause, Unsent: true}
 	r.done <- struct{}{}
 }
 
 // reportFailure ends an attempt for the lane: the message was not written, or only a part of it.
 func (r *request) reportFailure(kind, cause error) {
-	r.err = &PublishError{Err: kind, Cause: cause}
+	r.err = &publish.Error{Err: kind, Cause: cause}
 	r.done <- struct{}{}
+}
+
+func (r *request) failure(kind, cause error) error {
+	return r.failureOf(&publish.Error{Err: kind, Cause: cause, Unsent: r.state.Load() == unsent})
+}
+
+// failureOf completes an error with where the message goes.
+func (r *request) failureOf(err *publish.Error) error {
+	err.Exchange, err.RoutingKey, err.MessageUUID = r.exchange, r.routingKey, r.uuid
+	return err
 }
 
 // markSize is what the mark takes of a frame: a key's length byte, its value's type byte and four bytes of length.

@@ -13,7 +13,7 @@ import (
 
 // A session is one channel in confirm mode. The package's documentation shows the ways in which it ends.
 type session struct {
-	connection  *connection
+	connection  *wire.Connection
 	channel     *amqp091.Channel
 	opened      time.Time
 	maxInFlight int
@@ -35,7 +35,7 @@ type session struct {
 	returned map[string]*amqp091.Return // by id, not claimed yet
 }
 
-func newSession(c *connection, channel *amqp091.Channel, maxInFlight int) *session {
+func newSession(c *wire.Connection, channel *amqp091.Channel, maxInFlight int) *session {
 	return &session{
 		connection:  c,
 		channel:     channel,

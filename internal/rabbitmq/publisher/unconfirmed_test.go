@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // Each further try of a message that was written may deliver it twice. One that was not written can be tried again at once.
@@ -20,82 +20,72 @@ func TestOnlyAMessageThatWasWrittenIsUnconfirmed(t *testing.T) {
 		p := b.open(1)
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
-		written := message.NewMessage("in flight", []byte("in flight"))
-		written.SetContext(ctx)
 		inFlight := make(chan error, 1)
-		go func() { inFlight <- p.Publish("queue", written) }()
+		go func() { inFlight <- p.SendOne(messageOf(ctx, "in flight")) }()
 		b.next()
 
-		err := outcome(t, publish(t, p, "waits for a slot", briefly))
-		require.ErrorIs(t, err, ErrStalled)
-		assert.Equal(t, class{}, classify(err))
+		err := outcome(t, send(t, p, "waits for a slot", briefly))
+		require.ErrorIs(t, err, publish.ErrStalled)
+		assert.False(t, unconfirmed(t, err))
 		leave()
 		err = outcome(t, inFlight)
-		require.ErrorIs(t, err, ErrNotConfirmed)
-		assert.Equal(t, class{unconfirmed: true}, classify(err))
+		require.ErrorIs(t, err, publish.ErrNotConfirmed)
+		assert.True(t, unconfirmed(t, err))
 	})
 	t.Run("connection lost", func(t *testing.T) {
 		t.Parallel()
 		b := serveConfirms(t)
 		p := b.open(4)
-		inFlight := publish(t, p, "in flight", time.Minute)
+		inFlight := send(t, p, "in flight", time.Minute)
 		b.next()
 		b.slow.Store(true) // there is no other channel for what follows
-		p.link.state.Load().session.giveUp()
+		p.current.Load().session.giveUp()
 		receiveFrom(t, b.opens)
-		queued := publish(t, p, "waits for a channel", time.Minute)
-		require.Eventually(t, func() bool { return len(p.link.slots) == 2 && len(p.link.toWriter) > 0 }, soon, time.Millisecond)
+		queued := send(t, p, "waits for a channel", time.Minute)
+		require.Eventually(t, func() bool { return len(p.slots) == 2 && len(p.toWriter) > 0 }, soon, time.Millisecond)
 		require.NoError(t, b.conn.Close())
 
 		err := outcome(t, inFlight)
-		require.ErrorIs(t, err, ErrNotConnected)
-		assert.Equal(t, class{unconfirmed: true}, classify(err), "its first attempt was written")
+		require.ErrorIs(t, err, publish.ErrNotConnected)
+		assert.True(t, unconfirmed(t, err), "its first attempt was written")
 		err = outcome(t, queued)
-		require.ErrorIs(t, err, ErrNotConnected)
-		assert.Equal(t, class{}, classify(err))
-		err = outcome(t, publish(t, p, "away", time.Minute))
-		require.ErrorIs(t, err, ErrNotConnected)
-		assert.Equal(t, class{}, classify(err))
+		require.ErrorIs(t, err, publish.ErrNotConnected)
+		assert.False(t, unconfirmed(t, err))
+		err = outcome(t, send(t, p, "away", time.Minute))
+		require.ErrorIs(t, err, publish.ErrNotConnected)
+		assert.False(t, unconfirmed(t, err))
 	})
 	t.Run("connection lost in flight", func(t *testing.T) {
 		t.Parallel()
 		b := serveConfirms(t)
 		p := b.open(4)
-		inFlight := publish(t, p, "in flight", time.Minute)
+		inFlight := send(t, p, "in flight", time.Minute)
 		b.next()
 		require.NoError(t, b.conn.Close())
 		err := outcome(t, inFlight)
-		require.ErrorIs(t, err, ErrNotConnected)
-		assert.Equal(t, class{unconfirmed: true}, classify(err))
+		require.ErrorIs(t, err, publish.ErrNotConnected)
+		assert.True(t, unconfirmed(t, err))
 	})
 	t.Run("an alarm", func(t *testing.T) {
 		t.Parallel()
 		b := serveConfirms(t)
 		p := b.open(4)
-		inFlight := publish(t, p, "in flight", 5*briefly)
+		inFlight := send(t, p, "in flight", 5*briefly)
 		b.next()
 		b.method(0, 10, 60, append([]byte{5}, "alarm"...))
-		require.Eventually(t, p.link.state.Load().connection.Blocked.Load, soon, time.Millisecond)
+		require.Eventually(t, p.link.State().Connection.Blocked.Load, soon, time.Millisecond)
 		err := outcome(t, inFlight)
-		require.ErrorIs(t, err, ErrBlocked)
-		assert.Equal(t, class{unconfirmed: true}, classify(err))
-		err = outcome(t, publish(t, p, "blocked", time.Minute))
-		require.ErrorIs(t, err, ErrBlocked)
-		assert.Equal(t, class{}, classify(err))
+		require.ErrorIs(t, err, publish.ErrBlocked)
+		assert.True(t, unconfirmed(t, err))
+		err = outcome(t, send(t, p, "blocked", time.Minute))
+		require.ErrorIs(t, err, publish.ErrBlocked)
+		assert.False(t, unconfirmed(t, err))
 	})
 }
 
-func TestAPanicOfMarshalIsARefusal(t *testing.T) {
-	t.Parallel()
-	b := serveConfirms(t)
-	p := b.open(1)
-	p.config.Marshal = func(*message.Message) (amqp091.Publishing, error) { panic("no schema") }
-	err := p.Publish("queue", message.NewMessage("1", nil))
-	require.ErrorIs(t, err, ErrRefused)
-	assert.ErrorContains(t, err, "no schema")
-	assert.Equal(t, class{refused: true}, classify(err))
-	require.NoError(t, p.Close())
-	err = p.Publish("queue", message.NewMessage("1", nil))
-	require.ErrorIs(t, err, ErrClosed)
-	assert.Equal(t, class{closed: true}, classify(err))
+func unconfirmed(t *testing.T, err error) bool {
+	t.Helper()
+	var failed *publish.Error
+	require.ErrorAs(t, err, &failed)
+	return failed.Unconfirmed()
 }

@@ -7,6 +7,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/socket"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // maxBatch is the largest number of messages in one write to the socket.
@@ -15,8 +16,8 @@ const maxBatch = 256
 // A writer writes all messages except those in quarantine. Messages that arrive during a write to the socket leave together
 // with the next one.
 type writer struct {
-	link  *link
-	queue chan *request
+	connection *Connection
+	queue      chan *request
 
 	socket *socket.Socket // corked; nil while there is no batch
 	batch  []*request     // published with amqp091-go, and still in the socket's buffer
@@ -31,7 +32,7 @@ func (w *writer) run() {
 				r = w.next()
 			}
 			w.flush()
-		case <-w.link.ctx.Done():
+		case <-w.connection.ctx.Done():
 			drain(w.queue)
 			return
 		}
@@ -59,12 +60,13 @@ func (w *writer) next() *request {
 
 func (w *writer) publish(r *request) {
 	for {
-		state := w.link.state.Load()
-		if r.state.Load() == abandoned || state.connection == nil {
-			r.reportUnsent(ErrNotConnected, state.cause)
+		state := w.connection.link.State()
+		if r.state.Load() == abandoned || state.Connection == nil {
+			r.reportUnsent(publish.ErrNotConnected, state.Cause)
 			return
 		}
-		if s := state.session; s != nil && s.usable() {
+		current := w.connection.current.Load()
+		if s := current.session; s != nil && s.usable() {
 			if w.socket != s.connection.Socket {
 				w.flush()
 				w.socket = s.connection.Socket
@@ -78,16 +80,17 @@ func (w *writer) publish(r *request) {
 			}
 			if !errors.Is(err, amqp091.ErrClosed) {
 				_ = s.connection.Socket.Close() // a part of the message may have been written
-				r.reportFailure(ErrNotConnected, err)
+				r.reportFailure(publish.ErrNotConnected, err)
 				return
 			}
 		}
 		// The session is not usable, and nothing was written to it. The message goes to the next session.
 		w.flush()
 		select {
-		case <-state.changed:
-		case <-w.link.ctx.Done():
-			r.reportUnsent(ErrClosed, nil)
+		case <-current.changed:
+		case <-state.Changed:
+		case <-w.connection.ctx.Done():
+			r.reportUnsent(publish.ErrClosed, nil)
 			return
 		}
 	}
@@ -111,7 +114,7 @@ func drain(lane chan *request) {
 	for {
 		select {
 		case r := <-lane:
-			r.reportUnsent(ErrClosed, nil)
+			r.reportUnsent(publish.ErrClosed, nil)
 		default:
 			return
 		}

@@ -3,7 +3,6 @@ package subscriber
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
@@ -19,7 +18,6 @@ import (
 const UUIDHeader = "_watermill_message_uuid"
 
 const (
-	defaultWriteTimeout = 10 * time.Second
 	defaultConcurrency  = 16
 	defaultCloseTimeout = 30 * time.Second // as message.RouterConfig.CloseTimeout
 	defaultNackInitial  = 10 * time.Millisecond
@@ -28,57 +26,6 @@ const (
 	maxPrefetch    = 1<<16 - 1 // basic.qos sends it in two bytes
 	maxShortString = 255       // the length of an AMQP short string has one byte
 )
-
-// ConnectionConfig is the configuration of a Connection. URI is required; every other field has a default.
-type ConnectionConfig struct {
-	// URI is the broker's address: amqp:// or amqps://. Reserved characters in the user name and password have to be
-	// percent-encoded, and also '@' in the virtual host and in parameters. Errors and log lines contain its host, port and
-	// virtual host, and never the rest.
-	URI string
-
-	// AMQP is the configuration of amqp091-go; nil means its defaults. It is copied and never modified. Its Recovery has to
-	// be nil, because the Connection reconnects by itself. Its Properties get a connection_name unless they have one. Its Dial
-	// is used if it is set, and the Connection wraps the connections that it returns.
-	AMQP *amqp091.Config
-
-	// TLS is the TLS configuration for amqps:// addresses, like the TLSConfig of watermill-amqp's ConnectionConfig. Only one
-	// of TLS and AMQP.TLSClientConfig may be set. It is copied.
-	TLS *tls.Config
-
-	// WriteTimeout is the longest duration of one write to the socket. When it is over, the connection is closed. Default 10 s.
-	WriteTimeout time.Duration
-
-	// ReconnectInitial and ReconnectMax are the bounds of the pause before each attempt to reconnect, and before each
-	// attempt to declare and consume again. It starts at ReconnectInitial, doubles after each attempt up to
-	// ReconnectMax, and is shortened at random by up to a half. After a session that could be opened it is at most 1 s.
-	// Defaults 100 ms and 5 s.
-	ReconnectInitial, ReconnectMax time.Duration
-}
-
-// Validate returns all faults at once, each with its field, value and bound. It does not connect.
-func (c ConnectionConfig) Validate() error {
-	faults := c.dial().Faults()
-	faults = append(faults, wire.Durations([]wire.Field{
-		{Name: "WriteTimeout", Value: c.WriteTimeout},
-		{Name: "ReconnectInitial", Value: c.ReconnectInitial}, {Name: "ReconnectMax", Value: c.ReconnectMax},
-	})...)
-	c.setDefaults()
-	if c.ReconnectInitial > 0 && c.ReconnectMax > 0 && c.ReconnectInitial > c.ReconnectMax {
-		faults = append(faults, fmt.Errorf("ReconnectInitial: %s, at most ReconnectMax, %s", c.ReconnectInitial, c.ReconnectMax))
-	}
-	return join("subscriber connection config", faults)
-}
-
-func (c *ConnectionConfig) setDefaults() {
-	c.WriteTimeout = cmp.Or(c.WriteTimeout, defaultWriteTimeout)
-	longest := cmp.Or(c.ReconnectMax, max(wire.ReconnectMax, c.ReconnectInitial))
-	c.ReconnectInitial = cmp.Or(c.ReconnectInitial, min(wire.ReconnectInitial, longest))
-	c.ReconnectMax = longest
-}
-
-func (c *ConnectionConfig) dial() wire.Config {
-	return wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}
-}
 
 // Config is the configuration of a Subscriber. Every field has a default. The functions are called by several goroutines at the
 // same time. A panic in one of them counts as an error.
@@ -92,7 +39,7 @@ type Config struct {
 	// Declare declares what consuming a topic needs, such as its queue. It is called before the topic is consumed for the first
 	// time, and again before it is consumed again: after each reconnect, and after the broker has cancelled the consumer. It may
 	// remember what it has declared on a connection; see Declaration. The first Subscribe returns its error. Later errors are
-	// logged, and Declare is called again after a pause; see ConnectionConfig.ReconnectInitial. Nil: the queue has to exist.
+	// logged, and Declare is called again after a pause; see Open. Nil: the queue has to exist.
 	Declare func(declaration Declaration, topic string) error
 
 	// Quorum reports whether a queue is a quorum queue. It is called after Declare, and only on RabbitMQ 3.10 and 3.11: there a

@@ -2,7 +2,6 @@ package subscriber
 
 import (
 	"bytes"
-	"crypto/tls"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,30 +11,9 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
-
-const uri = "amqp://guest:guest@localhost:5672/"
-
-func TestConnectionConfigReportsAllFaults(t *testing.T) {
-	t.Parallel()
-	err := ConnectionConfig{
-		AMQP:             &amqp091.Config{Recovery: &amqp091.Recovery{}, TLSClientConfig: &tls.Config{}},
-		TLS:              &tls.Config{},
-		WriteTimeout:     -time.Second,
-		ReconnectInitial: time.Minute,
-		ReconnectMax:     time.Second,
-	}.Validate()
-	require.Error(t, err)
-	for _, words := range []string{
-		"subscriber connection config: ", "URI: is empty", "AMQP.Recovery: is set", "TLS: is set, and so is AMQP.TLSClientConfig",
-		"WriteTimeout: -1s", "ReconnectInitial: 1m0s, at most ReconnectMax, 1s",
-	} {
-		assert.ErrorContains(t, err, words)
-	}
-	require.NoError(t, ConnectionConfig{URI: uri}.Validate())
-	require.NoError(t, ConnectionConfig{URI: uri, ReconnectInitial: time.Minute}.Validate())
-	require.ErrorContains(t, ConnectionConfig{URI: uri, TLS: &tls.Config{}}.Validate(), `the URI's scheme is "amqp"`)
-}
 
 func TestConfigReportsAllFaults(t *testing.T) {
 	t.Parallel()
@@ -77,7 +55,7 @@ func TestDefaults(t *testing.T) {
 func TestConstructorsRefuseFaults(t *testing.T) {
 	t.Parallel()
 	const canary = "c4nary-s3cret"
-	_, err := Open(ConnectionConfig{URI: "amqp://user:12/" + canary + "@localhost/"}, nil)
+	_, err := Open(wire.Config{URI: "amqp://user:12/" + canary + "@localhost/"}, nil)
 	require.Error(t, err)
 	assert.NotContains(t, fmt.Sprintf("%v %+v %#v", err, err, err), canary)
 	_, err = NewSubscriber(nil, Config{}, nil)

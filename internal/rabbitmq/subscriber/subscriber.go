@@ -50,7 +50,7 @@ func NewSubscriber(connection *Connection, config Config, logger watermill.Logge
 }
 
 // Subscribe consumes the topic's queue until ctx ends, or until Close, and then closes the channel that it returns. It calls
-// Config.Declare first, and returns its error. It returns an error that wraps ErrNotConnected, at once, while there is no
+// Config.Declare first, and returns its error. It returns an error that wraps publish.ErrNotConnected, at once, while there is no
 // connection. An internal error of the broker (541) makes it try again for up to 10 seconds. After a loss of the connection, and
 // when the broker cancels the consumer, it declares and consumes again by itself. After a cancel it waits for 1 to 2 s: the
 // client that has deleted the queue may be deleting others.
@@ -79,7 +79,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 
 // SubscribeInitialize calls Config.Declare for the topic, so that its queue exists before messages are published.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	current, err := s.connection.now()
+	current, err := s.connection.link.Now()
 	if err != nil {
 		return err
 	}

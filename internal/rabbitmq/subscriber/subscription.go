@@ -12,6 +12,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // giveUpAfter is how long messages in flight may go on after their contexts have ended.
@@ -115,11 +116,11 @@ const beginTimeout = 10 * time.Second
 // begin opens the first session. What is wrong at the start is returned at once, with one exception: the broker's internal error,
 // with which RabbitMQ 3.10 closes a connection that consumes a quorum queue while another instance declares it.
 func (s *subscription) begin(ctx context.Context) (*session, error) {
-	current, err := s.connection.now()
+	current, err := s.connection.link.Now()
 	if err != nil {
 		return nil, err
 	}
-	pause := wire.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
+	pause := s.connection.config.Pause()
 	patience, cancel := context.WithTimeout(ctx, beginTimeout)
 	defer cancel()
 	for again := false; ; again = true {
@@ -137,7 +138,7 @@ func (s *subscription) begin(ctx context.Context) (*session, error) {
 		case <-s.stopping:
 			return nil, err
 		}
-		if current = s.connection.await(patience.Done()); current == nil {
+		if current = s.connection.link.Await(patience.Done()); current == nil {
 			return nil, err
 		}
 	}
@@ -199,7 +200,8 @@ func (s *subscription) run(ctx context.Context, current *session) {
 	} else {
 		s.logger.Info("Paused: messages stay in the queue", nil)
 	}
-	pause := wire.Backoff{Initial: s.connection.config.ReconnectInitial, Max: min(s.connection.config.ReconnectMax, longestAgain)}
+	pause := s.connection.config.Pause()
+	pause.Max = min(pause.Max, longestAgain)
 	for current != nil {
 		begin := time.Now()
 		reason := s.keep(current)
@@ -242,14 +244,14 @@ const longestAgain = time.Second
 
 // reopen opens a session after a pause, and again after longer ones. It returns nil when the subscription stops.
 func (s *subscription) reopen(ctx context.Context, wait time.Duration) *session {
-	pause := wire.Backoff{Initial: s.connection.config.ReconnectInitial, Max: s.connection.config.ReconnectMax}
+	pause := s.connection.config.Pause()
 	for ; ; wait = pause.Next() {
 		select {
 		case <-time.After(wait):
 		case <-s.stopping:
 			return nil
 		}
-		current := s.connection.await(s.stopping)
+		current := s.connection.link.Await(s.stopping)
 		if current == nil {
 			return nil
 		}
@@ -325,15 +327,16 @@ func (s *subscription) shutDown(current *session) {
 	s.retiring.Wait()
 }
 
-func (s *subscription) health() SubscriptionHealth {
+// health has what the broker does for the subscription. Why it is paused, its gate knows.
+func (s *subscription) health() retry.SubscriptionHealth {
 	state := s.session.Load()
-	h := SubscriptionHealth{
+	h := retry.SubscriptionHealth{
 		Name: s.config.Name, Topic: s.topic, Queue: s.queue,
-		Since: state.since, InFlight: int(s.inFlight.Load()), Paused: s.limit.Load() == 0,
-		Concurrency: s.config.Concurrency,
-		Deliveries:  s.counts.deliveries.Load(), Redeliveries: s.counts.redeliveries.Load(), Reconnects: s.counts.reconnects.Load(),
+		Since: state.since, InFlight: int(s.inFlight.Load()), Concurrency: s.config.Concurrency,
+		Deliveries: s.counts.deliveries.Load(), Redeliveries: s.counts.redeliveries.Load(), Reconnects: s.counts.reconnects.Load(),
 	}
-	h.Consuming = state.consumer != nil || state.session != nil && !h.Paused // while a limit changes there is no consumer for a moment
+	// While a limit changes there is no consumer for a moment.
+	h.Consuming = state.consumer != nil || state.session != nil && s.limit.Load() != 0
 	h.LastErrorAt, h.LastError = s.failed.get()
 	return h
 }

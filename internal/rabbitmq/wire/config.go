@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,11 +11,38 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// Config is where and how to connect, as the configurations of the publisher and of the subscriber have it.
+// Config is where and how to connect. URI is required; every other field has a default.
 type Config struct {
-	URI  string
+	// URI is the broker's address: amqp:// or amqps://. Reserved characters in the user name and password have to be
+	// percent-encoded, and also '@' in the virtual host and in parameters. Errors and log lines contain its host, port and
+	// virtual host, and never the rest.
+	URI string
+
+	// AMQP is the configuration of amqp091-go; nil means its defaults. It is copied and never modified. Its Recovery has
+	// to be nil, because a Link reconnects by itself. Its Properties get a connection_name unless they have one. Its Dial
+	// is used if it is set.
 	AMQP *amqp091.Config
-	TLS  *tls.Config
+
+	// TLS is the TLS configuration for amqps:// addresses. Only one of TLS and AMQP.TLSClientConfig may be set. It is
+	// copied.
+	TLS *tls.Config
+
+	// WriteTimeout is the longest duration of one write to the socket. When it is over, the connection is closed. Default
+	// 10 s.
+	WriteTimeout time.Duration
+
+	// ReconnectInitial and ReconnectMax are the bounds of the pause before each attempt of a Link to reconnect. It starts
+	// at ReconnectInitial, doubles after each attempt up to ReconnectMax, and is shortened at random by up to a half.
+	// Defaults 100 ms and 5 s.
+	ReconnectInitial, ReconnectMax time.Duration
+}
+
+const defaultWriteTimeout = 10 * time.Second
+
+// Pause returns a new pause between attempts, with the bounds of the configuration.
+func (c Config) Pause() Backoff {
+	longest := cmp.Or(c.ReconnectMax, max(ReconnectMax, c.ReconnectInitial))
+	return Backoff{Initial: cmp.Or(c.ReconnectInitial, min(ReconnectInitial, longest)), Max: longest}
 }
 
 // Faults returns all faults, each with its field.
@@ -36,6 +64,13 @@ func (c Config) Faults() []error {
 	}
 	if tlsSet && err == nil && uri.Scheme != "amqps" {
 		faults = append(faults, fmt.Errorf("TLS: is set, but the URI's scheme is %q, must be \"amqps\": nothing would be encrypted", uri.Scheme))
+	}
+	faults = append(faults, Durations([]Field{
+		{Name: "WriteTimeout", Value: c.WriteTimeout},
+		{Name: "ReconnectInitial", Value: c.ReconnectInitial}, {Name: "ReconnectMax", Value: c.ReconnectMax},
+	})...)
+	if pause := c.Pause(); c.ReconnectInitial > 0 && c.ReconnectMax > 0 && pause.Initial > pause.Max {
+		faults = append(faults, fmt.Errorf("ReconnectInitial: %s, at most ReconnectMax, %s", pause.Initial, pause.Max))
 	}
 	return faults
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,13 +23,21 @@ const (
 )
 
 // ErrLost is the reason of a connection that ended without an error from the broker or the network.
-var ErrLost = errors.New("the connection was lost")
+var ErrLost error = lostError{}
+
+type lostError struct{}
+
+func (lostError) Error() string { return "the connection was lost" }
+
+// Temporary reports that another try can succeed.
+func (lostError) Temporary() bool { return true }
 
 // A Connection is one AMQP connection, from its handshake to its end.
 type Connection struct {
 	ID      uint64 // each connection of the process has a higher one than those before it
 	Client  *amqp091.Connection
 	Socket  *socket.Socket
+	User    string        // empty: not known
 	Blocked atomic.Bool   // kept up to date by WatchBlocked
 	Closed  chan struct{} // closed by WatchClosed when the connection is lost or closed
 
@@ -39,16 +48,16 @@ type Connection struct {
 
 var connections atomic.Uint64
 
-// Connect opens a connection. Every write to its socket has this timeout. The caller runs WatchBlocked and WatchClosed, each in
-// a goroutine of its own. Both return when the connection is closed.
-func (c Config) Connect(ctx context.Context, name string, writeTimeout time.Duration) (*Connection, error) {
+// Connect opens a connection. The caller runs WatchBlocked and WatchClosed, each in a goroutine of its own. Both return
+// when the connection is closed.
+func (c Config) Connect(ctx context.Context, name string) (*Connection, error) {
 	uri, err := ParseURI(c.URI)
 	if err != nil {
 		return nil, err
 	}
 	var conn *socket.Socket
 	client, _, err := Open(ctx, c.URI, c.Client(name), func(inner net.Conn) net.Conn {
-		conn = socket.New(inner, writeTimeout)
+		conn = socket.New(inner, cmp.Or(c.WriteTimeout, defaultWriteTimeout))
 		return conn
 	})
 	if err != nil {
@@ -58,10 +67,24 @@ func (c Config) Connect(ctx context.Context, name string, writeTimeout time.Dura
 		ID:     connections.Add(1),
 		Client: client,
 		Socket: conn,
+		User:   userOf(client.Config.SASL),
 		Closed: make(chan struct{}),
 		blocks: client.NotifyBlocked(make(chan amqp091.Blocking, 16)),
 		closes: client.NotifyClose(make(chan *amqp091.Error, 1)),
 	}, nil
+}
+
+func userOf(sasl []amqp091.Authentication) string {
+	if len(sasl) == 0 {
+		return ""
+	}
+	switch auth := sasl[0].(type) {
+	case *amqp091.PlainAuth:
+		return auth.Username
+	case *amqp091.AMQPlainAuth:
+		return auth.Username
+	}
+	return ""
 }
 
 // Version is the version of the broker as it names it, such as "4.0.5". Empty: it names none.

@@ -18,6 +18,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // A contender publishes one message, and waits until it is routed and confirmed. All callers call it at once.
@@ -170,11 +171,16 @@ func newMessage() *message.Message {
 }
 
 func own(uri, queue string, _ int) (contender, error) {
-	p, err := publisher.New(publisher.ConnectionConfig{URI: uri}, publisher.Config{}, nil)
+	p, err := publisher.Open(publisher.Config{Wire: wire.Config{URI: uri}}, nil)
 	if err != nil {
 		return contender{}, err
 	}
-	return contender{publish: func() error { return p.Publish(queue, newMessage()) }, close: p.Close}, nil
+	publish := func() error {
+		return p.SendOne(publisher.Message{Context: context.Background(), RoutingKey: queue, Publishing: amqp091.Publishing{
+			Headers: amqp091.Table{publisher.UUIDHeader: "6ba7b810-9dad-11d1-80b4-00c04fd430c8"}, Body: payload,
+		}})
+	}
+	return contender{publish: publish, close: p.Close}, nil
 }
 
 // loop is the loop that a developer would write by hand: one channel, deferred confirms. It does not detect unroutable messages.

@@ -1,0 +1,158 @@
+// Package publish has the errors of a publish to RabbitMQ: an app compares them, and every publisher of this library
+// returns them.
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+var (
+	// ErrUnroutable is returned when the broker routed the message to no queue, or when the exchange does not exist, also
+	// after the publisher has declared what it may declare. The message has not been delivered.
+	ErrUnroutable = errors.New("the message was not routed to any queue")
+
+	// ErrNacked is returned when the broker nacks the message, for example because a queue with
+	// x-overflow=reject-publish is full. If the message was routed to one queue, it has not been delivered. If it was
+	// routed to several, some of them may have it.
+	ErrNacked = errors.New("the broker nacked the message")
+
+	// ErrNotConfirmed is returned when there is no confirm within 30 s, or before the end of the message's context. The
+	// message may have been delivered.
+	ErrNotConfirmed = errors.New("the broker did not confirm the message")
+
+	// ErrBlocked is returned when the broker has blocked the connection, because of a memory or disk alarm. If the
+	// connection is blocked when Publish is called, Publish returns at once and the message has not been delivered. A
+	// message that is already in flight waits until its deadline, and may still be delivered when the alarm ends.
+	ErrBlocked = errors.New("the broker has blocked the connection")
+
+	// ErrNotConnected is returned when there is no connection, or when the connection is lost while the message is in
+	// flight. In the first case the message has not been delivered, in the second it may have been: see
+	// Error.Unconfirmed.
+	ErrNotConnected = errors.New("no connection to the broker")
+
+	// ErrStalled is returned when the message is not written to the socket before the deadline: the broker does not read,
+	// or too many messages wait for their confirms. The message may still be delivered, because a part of it may have been
+	// written.
+	ErrStalled = errors.New("the message was not written in time")
+
+	// ErrRefused is returned when the message cannot be sent. Either the publisher refused it, and Cause names the
+	// property, its value and the bound, or is the error or panic of the app's marshaler. Or the broker closed the channel
+	// because of the message, and Cause is its *amqp091.Error. The message has not been delivered. Error.Refused reports
+	// whether it will be refused again unless it is changed.
+	ErrRefused = errors.New("the message was refused")
+
+	// ErrNotDeclared is returned when the exchange could not be declared, or not in time. The message has not been
+	// delivered.
+	ErrNotDeclared = errors.New("the exchange was not declared")
+
+	// ErrClosed is returned when the publisher or its connection is closed. The message has not been delivered.
+	ErrClosed = errors.New("the publisher is closed")
+)
+
+// Error is the error of one message. errors.Is and errors.As find Err, Cause and Redeclare.
+//
+// Its methods classify the error. At most one of Refused, Closed, Rejected and Unconfirmed is true. Where none is, the
+// message has not been delivered, and a later try can succeed.
+type Error struct {
+	Exchange    string
+	RoutingKey  string
+	MessageUUID string // Watermill's UUID of the message
+	Err         error  // one of this package's Err variables
+	Cause       error  // the underlying error, such as a *amqp091.Error or a context's error; may be nil
+	Redeclare   error  // why what is missing could not be declared again; nil: it could, or was not tried
+	Unsent      bool   // no attempt was written to the socket, not even in part
+}
+
+// Refused reports whether no further try with this message can help: the error is ErrRefused, and its cause is not
+// temporary. The causes that are temporary are: the broker's 403 (the user lacks a permission), 405, 320, 501, 504, 506
+// and 541, and an error of the app's marshaler that is a context's error or has a method Temporary() bool or
+// Timeout() bool that returns true.
+func (e *Error) Refused() bool {
+	return e.Err == ErrRefused && !isTemporary(e.Cause, amqp091.AccessRefused, amqp091.ResourceLocked)
+}
+
+// TooLarge reports whether the message is refused because of its size. Refused is true then, too. The message may fit
+// where the broker adds less to it.
+func (e *Error) TooLarge() bool {
+	_, tooLarge := e.Cause.(*TooLargeError)
+	return tooLarge
+}
+
+// Closed reports whether the publisher or its connection is closed: the error is ErrClosed. Every further try fails.
+func (e *Error) Closed() bool { return e.Err == ErrClosed }
+
+// Rejected reports whether this destination refuses the message, so that another one may take it: the error is
+// ErrNacked, or ErrUnroutable. It is false where a redeclaration did not end or the connection was lost meanwhile: the
+// destination may exist at the next try.
+func (e *Error) Rejected() bool {
+	return e.Err == ErrNacked || e.Err == ErrUnroutable && (e.Redeclare == nil || !isTemporary(e.Redeclare))
+}
+
+// Unconfirmed reports whether the message may have been delivered, so that a further try may deliver it twice: it was
+// written, at least in part, and the error is ErrNotConfirmed, ErrStalled, ErrNotConnected or ErrBlocked.
+func (e *Error) Unconfirmed() bool {
+	switch e.Err {
+	case ErrNotConfirmed, ErrStalled, ErrNotConnected, ErrBlocked:
+		return !e.Unsent
+	}
+	return false
+}
+
+// Error includes at most 256 bytes of each of exchange, routing key and UUID.
+func (e *Error) Error() string {
+	text := fmt.Sprintf("publish to exchange %q with routing key %q, message %q: %v",
+		clip(e.Exchange), clip(e.RoutingKey), clip(e.MessageUUID), e.Err)
+	if e.Cause != nil {
+		text += ": " + e.Cause.Error()
+	}
+	if e.Redeclare != nil {
+		text += "; redeclaring did not help: " + e.Redeclare.Error()
+	}
+	return text
+}
+
+// Unwrap returns those of Err, Cause and Redeclare that are not nil.
+func (e *Error) Unwrap() []error {
+	return slices.DeleteFunc([]error{e.Err, e.Cause, e.Redeclare}, func(err error) bool { return err == nil })
+}
+
+// A TooLargeError is the cause of ErrRefused when a smaller message would not be refused.
+type TooLargeError struct{ Text string }
+
+func (e *TooLargeError) Error() string { return e.Text }
+
+// isTemporary reports whether the cause of an error can be gone at the next try, although the message is the same. The
+// codes are those of the broker that count as temporary, in addition to those of a lost channel or connection and of
+// the broker's own faults. An error of the app's may panic in its methods: it is not temporary.
+func isTemporary(err error, codes ...int) (temporary bool) {
+	defer func() {
+		if recover() != nil {
+			temporary = false
+		}
+	}()
+	var broker *amqp091.Error
+	if errors.As(err, &broker) {
+		switch broker.Code {
+		case amqp091.ConnectionForced, amqp091.FrameError, amqp091.ChannelError, amqp091.ResourceError, amqp091.InternalError:
+			return true
+		}
+		return slices.Contains(codes, broker.Code)
+	}
+	var marked interface{ Temporary() bool }
+	var timeout interface{ Timeout() bool }
+	return errors.Is(err, context.Canceled) || errors.Is(err, ErrNotConnected) || errors.Is(err, ErrBlocked) ||
+		errors.As(err, &marked) && marked.Temporary() || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+func clip(value string) string {
+	const most = 256
+	if len(value) <= most {
+		return value
+	}
+	return value[:most] + "..."
+}
