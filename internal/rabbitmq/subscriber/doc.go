@@ -5,7 +5,7 @@
 // a consumer of its own on it. The connection reconnects by itself. After each reconnect, and when the broker has cancelled a
 // consumer, Config.Declare restores the topology before the queue is consumed again. The way of a delivery through the files:
 //
-//	connection.go    keeps the connection; health.go reports its state for readiness probes
+//	connection.go    Connection: what all Subscribers share; wire.Link keeps it open
 //	subscriber.go    Subscribe: starts a subscription
 //	declare.go       calls Config.Declare, and again when the queue is gone
 //	session.go       one channel with one consumer: receives deliveries

@@ -1,4 +1,5 @@
-// Package wire opens and closes AMQP connections without waiting for a peer that does not answer.
+// Package wire connects to the broker: it opens and closes AMQP connections without waiting for a peer that does not
+// answer, and a Link keeps one open.
 package wire
 
 import (
