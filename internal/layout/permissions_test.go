@@ -9,7 +9,8 @@ import (
 // permission finds the entries of permitted, the list that the tests on a broker use.
 var permission = regexp.MustCompile("(?m)^\t\"[^\"]+\": +`(.+)`,$")
 
-// TestPermissionsAreDocumented: docs/operations.md has the permissions that the tests on a broker show to be enough, and to be the least.
+// TestPermissionsAreDocumented: docs/operations.md has the permissions that the tests on a broker show to be enough and
+// the least.
 func TestPermissionsAreDocumented(t *testing.T) {
 	t.Parallel()
 	page := read(t, "docs/operations.md").text
