@@ -59,7 +59,8 @@ var rules = []rule{
 	{
 		folder: "letters/relayletters",
 		may: []string{
-			watermill, module + "/internal/lettertext", module + "/internal/redrive", module + "/letters", module + "/middleware", module + "/relay", module + "/retry",
+			watermill, module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/users", module + "/letters",
+			module + "/middleware", module + "/relay", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "it is for the other Pub/Subs, and somebody who only retries never meets it",
@@ -80,7 +81,7 @@ var rules = []rule{
 		folder: "internal/rabbitmq/publisher",
 		may: []string{
 			watermill, amqp091, module + "/retry", module + "/rabbitmq/publish", module + "/internal/rabbitmq/socket",
-			module + "/internal/rabbitmq/unfit", module + "/internal/rabbitmq/wire",
+			module + "/internal/rabbitmq/unfit", module + "/internal/rabbitmq/wire", module + "/internal/users",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/topology"},
 		why:   "it sends publishings: what they are, and what is declared for them, is known above it",
@@ -89,7 +90,7 @@ var rules = []rule{
 		folder: "internal/rabbitmq/subscriber",
 		may: []string{
 			watermill, amqp091, module + "/internal/binding", module + "/retry", module + "/rabbitmq/publish",
-			module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/wire",
+			module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/wire", module + "/internal/users",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/topology"},
 		why:   "it consumes queues: what is declared for them is known above it",
@@ -107,7 +108,8 @@ var rules = []rule{
 		folder: "rabbitmq",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/internal/binding", module + "/internal/rabbitmq",
-			module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/rota", module + "/internal/suspect", module + "/internal/warning",
+			module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/rota", module + "/internal/suspect",
+			module + "/internal/users", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
@@ -116,7 +118,7 @@ var rules = []rule{
 		folder: "rabbitmq/deadletter",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/publish",
-			module + "/rabbitmq/topology", module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/warning", module + "/internal/rabbitmq",
+			module + "/rabbitmq/topology", module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/users", module + "/internal/warning", module + "/internal/rabbitmq",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/internal/rabbitmq/subscriber"},
 		why:   "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers",
@@ -188,6 +190,7 @@ var rules = []rule{
 	{folder: "internal/lettertext", may: []string{watermill, module + "/middleware", module + "/retry"}, never: []string{amqp091}, why: "the stores of dead letters of every backend share it"},
 	{folder: "internal/faults", never: []string{watermill, amqp091}, why: "it joins errors: the Connections of every backend share it"},
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
+	{folder: "internal/users", never: []string{watermill, amqp091}, why: "it counts: whatever is closed after its last user shares it"},
 	{folder: "internal/rota", never: []string{watermill, amqp091}, why: "it counts time: its tests run in virtual time"},
 	{folder: "internal/suspect", never: []string{watermill, amqp091}, why: "the middleware and publishers share it"},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},

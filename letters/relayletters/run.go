@@ -41,7 +41,7 @@ func (s *Store) run(ctx context.Context, topic string, run *redrive.Run) (letter
 	if err := s.begin(); err != nil {
 		return letters.Summary{}, err
 	}
-	defer s.calls.Done()
+	defer s.calls.Leave()
 	ctx, release := s.use(ctx)
 	defer release()
 	if !run.Options.DryRun {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/users"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/relay"
 )
@@ -100,9 +101,8 @@ type Store struct {
 	closed context.Context
 	end    context.CancelFunc
 
-	mu    sync.Mutex
-	ended bool
-	calls sync.WaitGroup // calls that change a topic
+	close sync.Once
+	calls users.Count // calls that change a topic
 }
 
 var _ letters.Store = (*Store)(nil)
@@ -201,26 +201,20 @@ func (s *Store) cause(ctx context.Context, err error) error {
 
 // begin counts a call that changes a topic. Close waits for it.
 func (s *Store) begin() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
+	if !s.calls.Enter() {
 		return letters.ErrClosed
 	}
-	s.calls.Add(1)
 	return nil
 }
 
 // Close ends all calls. It waits for those of Redrive and Discard, so do not call it from their functions. Then it
 // closes the Reader and the Publisher. A second Close does nothing.
-func (s *Store) Close() error {
-	s.mu.Lock()
-	ended := s.ended
-	s.ended = true
-	s.mu.Unlock()
-	if ended {
-		return nil
-	}
-	s.end()
-	s.calls.Wait()
-	return errors.Join(s.config.Reader.Close(), s.config.Publisher.Close())
+func (s *Store) Close() (err error) {
+	s.close.Do(func() {
+		idle := s.calls.Close()
+		s.end()
+		<-idle
+		err = errors.Join(s.config.Reader.Close(), s.config.Publisher.Close())
+	})
+	return err
 }

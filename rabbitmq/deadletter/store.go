@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/users"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -35,8 +35,7 @@ type Store struct {
 
 	ctx   context.Context // ended by Close
 	end   context.CancelFunc
-	mu    sync.Mutex // of calls.Add against Close
-	calls sync.WaitGroup
+	calls users.Count
 }
 
 // Open returns a Store. It does not connect: the methods do. A nil logger logs nothing.
@@ -62,24 +61,20 @@ func (s *Store) Orphans() string { return s.prefix.Orphans() }
 // Close ends all calls and waits for them, so do not call it in a loop of Browse or in a function of the options. It
 // may be called several times. It returns nil.
 func (s *Store) Close() error {
-	s.mu.Lock()
+	idle := s.calls.Close()
 	s.end()
-	s.mu.Unlock()
-	s.calls.Wait()
+	<-idle
 	return nil
 }
 
 // begin returns the context of a call, which Close ends too, and the function that ends the call.
 func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
+	if !s.calls.Enter() {
 		return nil, nil, letters.ErrClosed
 	}
-	s.calls.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.ctx, func() { cancel(letters.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil); s.calls.Done() }, nil
+	return ctx, func() { stop(); cancel(nil); s.calls.Leave() }, nil
 }
 
 // connect opens a connection that is watched until it is closed.

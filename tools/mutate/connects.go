@@ -24,7 +24,7 @@ var connects = []promise{
 		},
 		{
 			name: "a closed publisher publishes", breaks: "Close does not wait for what is published after it",
-			file: "internal/rabbitmq/publisher/connection.go", old: "\treturn !g.closed\n}", new: "\treturn true\n}",
+			file: "internal/users/users.go", old: "\treturn !c.closed\n}", new: "\treturn true\n}",
 			in: "integration/publisher", tests: "TestCloseOfASharedConnectionUnderLoad|TestCloseUnderLoad",
 		},
 	}},

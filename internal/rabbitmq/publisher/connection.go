@@ -12,6 +12,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/users"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -29,7 +30,7 @@ type Connection struct {
 	slots        chan struct{} // one token per free slot: MaxInFlight less the messages in flight
 	ids          atomic.Uint64
 
-	calls   gate
+	calls   users.Count
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	workers sync.WaitGroup // Close waits for them
@@ -82,7 +83,7 @@ func newConnection(config Config, logger watermill.LoggerAdapter) *Connection {
 // Close makes Send refuse messages, waits for those in flight until their deadlines, and then closes the connection. It
 // may be called several times, and waits each time. It returns nil. It does not wait for Declarations.
 func (c *Connection) Close() error {
-	c.calls.close()
+	<-c.calls.Close()
 	c.cancel()
 	c.link.Close()
 	c.workers.Wait()
@@ -131,30 +132,4 @@ func (c *Connection) Channel(ctx context.Context) (*amqp091.Channel, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// A gate counts the calls under way. After it is closed, no call can enter.
-type gate struct {
-	mu     sync.Mutex
-	closed bool
-	inside sync.WaitGroup
-}
-
-func (g *gate) enter() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closed {
-		g.inside.Add(1)
-	}
-	return !g.closed
-}
-
-func (g *gate) leave() { g.inside.Done() }
-
-// close closes the gate, and waits until all calls have left.
-func (g *gate) close() {
-	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.inside.Wait()
 }

@@ -54,10 +54,10 @@ func (c *Connection) Send(messages ...Message) (failures []error, err error) {
 	if len(messages) == 0 {
 		return nil, nil
 	}
-	if !c.calls.enter() {
+	if !c.calls.Enter() {
 		return nil, messages[0].Failure(publish.ErrClosed, nil)
 	}
-	defer c.calls.leave()
+	defer c.calls.Leave()
 
 	all := call{c: c, timer: timers.Get().(*time.Timer)}
 	all.timer.Reset(c.config.ConfirmTimeout)

@@ -26,7 +26,7 @@ type arrival struct {
 func (a *arrival) leave() {
 	if !a.left {
 		a.left = true
-		a.era.leave()
+		a.era.Leave()
 	}
 }
 
@@ -41,7 +41,7 @@ func (a *arrival) settled() {
 	if !a.aside {
 		a.era.unsettled.Add(-1)
 	}
-	a.session.leave()
+	a.session.users.Leave()
 }
 
 // A feed gives arrivals to the workers.
@@ -101,19 +101,19 @@ func (f arrivals) next(a *arrival) bool {
 
 // enter reports whether deliveries of the consumer may be received.
 func (c *consumer) enter() bool {
-	if !c.session.enter() {
+	if !c.session.users.Enter() {
 		return false
 	}
-	if !c.era.enter() {
-		c.session.leave()
+	if !c.era.Enter() {
+		c.session.users.Leave()
 		return false
 	}
 	return true
 }
 
 func (c *consumer) leave() {
-	c.era.leave()
-	c.session.leave()
+	c.era.Leave()
+	c.session.users.Leave()
 }
 
 func (f arrivals) handled(a *arrival) { a.settled() }
@@ -197,7 +197,7 @@ func (o *ordered) dropLost(queue []arrival) []arrival {
 	}
 	return slices.DeleteFunc(queue, func(a arrival) bool {
 		if a.session.lost() {
-			a.era.leave()
+			a.era.Leave()
 			a.settled()
 			return true
 		}
@@ -240,7 +240,7 @@ func (o *ordered) handled(a *arrival) {
 
 func (o *ordered) drop(a arrival) {
 	a.session.nack(a.delivery.DeliveryTag)
-	a.era.leave()
+	a.era.Leave()
 	a.settled()
 }
 

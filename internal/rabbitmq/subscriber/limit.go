@@ -7,49 +7,14 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/users"
 )
-
-// users counts who uses something, until there are none and it is retired.
-type users struct {
-	mu      sync.Mutex
-	count   int
-	retired bool          // no more users
-	idle    chan struct{} // closed when it is retired and has no users
-}
-
-// enter reports whether it may be used. A user calls leave.
-func (u *users) enter() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.retired {
-		return false
-	}
-	u.count++
-	return true
-}
-
-func (u *users) leave() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.count--
-	if u.retired && u.count == 0 {
-		close(u.idle)
-	}
-}
-
-func (u *users) retire() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.retired = true
-	if u.count == 0 {
-		close(u.idle)
-	}
-}
 
 // An era begins when a subscription consumes after a pause, and ends when the next pause gives back what was not handed out. Its
 // users are the workers that receive, and the deliveries that are neither handed out nor given back.
 type era struct {
-	users
+	users.Count
 	over      chan struct{}
 	unsettled atomic.Int64 // deliveries
 
@@ -59,7 +24,7 @@ type era struct {
 	freed   chan struct{} // closed when a place may be free; nil while no worker waits
 }
 
-func newEra() *era { return &era{users: users{idle: make(chan struct{})}, over: make(chan struct{})} }
+func newEra() *era { return &era{over: make(chan struct{})} }
 
 func (e *era) isOver() bool {
 	select {
@@ -225,7 +190,7 @@ func (s *subscription) follow(n *session) error {
 		if back {
 			s.endEra()
 			select {
-			case <-old.era.idle:
+			case <-old.era.Idle():
 			case <-n.closed:
 			case <-s.stopping:
 			}
@@ -244,7 +209,7 @@ func (s *subscription) follow(n *session) error {
 				bound = 0
 				s.endEra()
 				select {
-				case <-old.era.idle:
+				case <-old.era.Idle():
 				case <-n.closed:
 				case <-s.stopping:
 				}
@@ -310,7 +275,7 @@ func (s *subscription) endEra() {
 		return
 	}
 	close(s.era.over)
-	s.era.retire()
+	s.era.Close()
 	s.era = nil
 	s.feed.giveBack()
 }

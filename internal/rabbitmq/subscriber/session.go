@@ -12,6 +12,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/users"
 )
 
 const (
@@ -25,7 +26,7 @@ var errCancelled = errors.New("the broker cancelled the consumer")
 // closed by the broker or with the connection, or the subscription stops and cancels the consumer.
 type session struct {
 	*settler
-	users      // workers that receive, and deliveries that are not settled
+	users      users.Count // workers that receive, and deliveries that are not settled
 	connection *wire.Connection
 	channel    *amqp091.Channel
 	tag        string                   // of the present consumer, or the last one
@@ -66,7 +67,6 @@ func openSession(current *wire.Connection, s *subscription) (*session, error) {
 		closes:     channel.NotifyClose(make(chan *amqp091.Error, 1)),
 		closed:     make(chan struct{}),
 		arrival:    make(chan struct{}, 1),
-		users:      users{idle: make(chan struct{})},
 	}
 	n.settler = newSettler(channel, current.Socket, s.stopping)
 	bound := s.bound()
@@ -202,9 +202,8 @@ func (n *session) cancel(patience time.Duration) {
 func (n *session) retire(givenUp <-chan struct{}) {
 	n.settler.consumerEnded()
 	n.drain()
-	n.users.retire()
 	select {
-	case <-n.idle:
+	case <-n.users.Close():
 	case <-givenUp:
 	case <-n.settler.over:
 	}
