@@ -151,22 +151,21 @@ func TestEdit(t *testing.T) {
 	}
 
 	assert.Contains(t, edit(0, "true", ids[0]).stdout, "the body is as before: nothing is sent")
-	assert.Contains(t, edit(0, "true", ids[0], "--pretty").stdout, "nothing is sent")
 	assert.Contains(t, edit(0, `sh -c 'echo >> "$0"'`, ids[2]).stdout, "nothing is sent", "an editor adds a line feed")
 	assert.Contains(t, edit(1, "false", ids[0]).stderr, "nothing is sent")
-	assert.Equal(t, `{"ok":tru}`, written(t, edit(1, "sed -i s/true/tru/", ids[4]), "the body was JSON and is not any more"))
+	assert.Equal(t, "{\n  \"ok\": tru\n}", written(t, edit(1, "sed -i s/true/tru/", ids[4]), "the body was JSON and is not any more"))
 	assert.Contains(t, edit(4, "true", "absent").stderr, "has the id absent")
 	assert.Equal(t, len(bodies), q.count(q.dead))
 
 	edit(0, "sed -i s/EURO/EUR/", ids[0], "--note", "INC-42", "--by", "ann")
-	edit(0, "sed -i s/EURO/EUR/", ids[1], "--pretty")
+	edit(0, "sed -i s/EURO/EUR/", ids[1])
 	edit(0, "sed -i s/no/one/", ids[2])
 	edit(0, "sed -i s/line/LINE/", ids[3])
 	edit(0, "sed -i s/true/tru/", ids[4], "--force")
 	assert.Equal(t, 1, q.count(q.dead))
 	_, deliveries := q.take(q.work)
 	require.Len(t, deliveries, 5)
-	for i, want := range []string{`{"total":"5 EUR","n":1.0}`, `{"total":"5 EUR","n":1.0}`, "one line feed", "LINE feed\n", `{"ok":tru}`} {
+	for i, want := range []string{`{"total":"5 EUR","n":1.0}`, `{"total":"5 EUR","n":1.0}`, "one line feed", "LINE feed\n", "{\n  \"ok\": tru\n}"} {
 		assert.Equal(t, want, string(deliveries[i].Body))
 		assert.Equal(t, ids[i], deliveries[i].Headers[uuidHeader])
 	}
@@ -177,7 +176,7 @@ func TestEdit(t *testing.T) {
 	// What the user wrote is kept where it cannot be sent.
 	_, err := q.channel.QueueDelete(q.work, false, false, false)
 	require.NoError(t, err)
-	assert.Equal(t, `{"ok":false}`, written(t, edit(1, "sed -i s/true/false/", ids[5]), "does not exist"))
+	assert.Equal(t, "{\n  \"ok\": false\n}", written(t, edit(1, "sed -i s/true/false/", ids[5]), "does not exist"))
 	assert.Equal(t, 1, q.count(q.dead))
 }
 
@@ -192,16 +191,6 @@ func written(t *testing.T, r result, why string) string {
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	return string(content)
-}
-
-func TestEditOnTerminal(t *testing.T) {
-	t.Parallel()
-	q := declare(t)
-	ids := q.fill(1, func(_ int, id string) amqp091.Publishing { return letter(id, timeout(0), []byte(`{"ok":true}`)) })
-	p := onTerminal(t, []string{"VISUAL=sed -i s/true/tru/"}, "dead", "edit", q.work, ids[0])
-	p.answer("[e]dit again, [s]end it, [q]uit:", "q")
-	assert.Contains(t, p.wait().stdout, "nothing is sent")
-	assert.Equal(t, 1, q.count(q.dead))
 }
 
 // varying are headers of the broker and of the publisher, in an export.

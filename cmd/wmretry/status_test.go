@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -116,47 +115,6 @@ func TestStatus(t *testing.T) {
 	assert.Regexp(t, `absent +- +- +- +- +does not exist`, run(t, 0, "status", "absent", "--prefix", q.prefix).stdout)
 }
 
-func TestStatusWatch(t *testing.T) {
-	t.Parallel()
-	q := declareWith(t, time.Hour)
-	t.Run("pipe", func(t *testing.T) {
-		t.Parallel()
-		p := start(t, nil, "status", q.work, "--prefix", q.prefix, "--watch", "--interval", "200ms", "--json")
-		require.Eventually(t, func() bool { return strings.Count(p.stdout.String(), "\n") >= 3 }, patience, 10*time.Millisecond, "a line for each interval")
-		require.NoError(t, p.command.Process.Signal(syscall.SIGINT))
-		r := p.wait()
-		assert.Zero(t, r.code)
-		assert.Empty(t, r.stderr)
-		_, found := q.statusOf(t, r.stdout)
-		assert.True(t, found)
-	})
-	t.Run("terminal", func(t *testing.T) {
-		t.Parallel()
-		p := onTerminal(t, nil, "status", q.work, "--prefix", q.prefix, "--watch", "--interval", "200ms")
-		require.Eventually(t, func() bool { return strings.Count(p.stdout.String(), "\x1b[H") >= 3 }, patience, 10*time.Millisecond, "it draws again and again")
-		_, err := p.terminal.WriteString("\x03")
-		require.NoError(t, err)
-		r := p.wait()
-		assert.Zero(t, r.code)
-		assert.Contains(t, r.stdout, q.work)
-		assert.Contains(t, r.stdout, "\x1b[?25h", "the cursor is back")
-		assert.Equal(t, 1, strings.Count(r.stdout, "\x1b[2J"), "it clears the screen once")
-	})
-	t.Run("broker away", func(t *testing.T) {
-		t.Parallel()
-		proxy, address := newProxy(t)
-		p := start(t, []string{"AMQP_URL=" + address, "AMQP_MANAGEMENT_URL="}, "status", q.work, "--prefix", q.prefix, "--watch", "--interval", "200ms")
-		p.await(p.stdout, q.work)
-		proxy.cut()
-		p.await(p.stderr, "tries again")
-		proxy.start(t)
-		before := strings.Count(p.stdout.String(), "QUEUE ")
-		require.Eventually(t, func() bool { return strings.Count(p.stdout.String(), "QUEUE ") > before+1 }, patience, 10*time.Millisecond, "it goes on")
-		require.NoError(t, p.command.Process.Signal(syscall.SIGINT))
-		assert.Zero(t, p.wait().code)
-	})
-}
-
 // TestStatusWithoutManagement: through the proxy, the guessed address of the management API does not answer.
 func TestStatusWithoutManagement(t *testing.T) {
 	t.Parallel()
@@ -180,7 +138,6 @@ func TestStatusWithoutManagement(t *testing.T) {
 func TestWrongUseOfStatusTiersAndTopology(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"it must be at least 100ms":             {"status", "--interval", "1ms"},
 		"no work queue is named":                {"status", "--schedule", "1s"},
 		"is set without --schedule":             {"status", "--jitter", "0.1"},
 		"needs QUEUE and TIER":                  {"tiers", "drain", "orders"},
@@ -190,7 +147,7 @@ func TestWrongUseOfStatusTiersAndTopology(t *testing.T) {
 		"use --queue orders":                    {"topology", "plan"},
 		"--schedule is missing":                 {"topology", "apply", "--queue", "orders"},
 		"it must be one of definitions":         {"topology", "export", "--queue", "orders", "--schedule", "1s", "--format", "xml"},
-		"--file and --schedule are both set":    {"topology", "verify", "--file", "x.json", "--schedule", "1s"},
+		"--file and --schedule are both set":    {"topology", "plan", "--file", "x.json", "--schedule", "1s"},
 		`"50 per second" is not a number of le`: {"tiers", "drain", "orders", "1s", "--rate", "50 per second"},
 	} {
 		t.Run(want, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -19,8 +18,8 @@ import (
 )
 
 type editFlags struct {
-	pretty, force bool
-	to, by, note  string
+	force        bool
+	to, by, note string
 }
 
 func newEditCommand(l *letterCommand) *cobra.Command {
@@ -31,15 +30,14 @@ func newEditCommand(l *letterCommand) *cobra.Command {
 		Long: `Opens the body of a letter in $VISUAL or $EDITOR. When the editor ends, the letter is redriven with the
 new body, and its history notes the change. Nothing is sent where the body is as before.
 
-The editor gets the bytes as they are. --pretty indents JSON for the editor; the new body is compact again if it was.
-A line feed that the editor adds at the end is removed where the body had none. The letter stays where it is until the
-editor ends; a letter that is gone by then is not sent.`,
-		Example: `  wmretry dead edit orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --pretty
+JSON without spaces is indented for the editor, and has none again when it is sent. Any other body is given to the
+editor as it is. A line feed that the editor adds at the end is removed where the body had none. The letter stays
+where it is until the editor ends; a letter that is gone by then is not sent.`,
+		Example: `  wmretry dead edit orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30
   EDITOR='sed -i s/EURO/EUR/' wmretry dead edit orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --note INC-42`,
 		RunE: func(c *cobra.Command, args []string) error { return l.edit(c.Context(), args, f) },
 	}, "ID")
 	flags := c.Flags()
-	flags.BoolVar(&f.pretty, "pretty", false, "indent JSON for the editor")
 	flags.BoolVar(&f.force, "force", false, "send a body that is no valid JSON any more")
 	if !l.orphans { // these have a target, and no history
 		flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
@@ -65,7 +63,7 @@ func (l *letterCommand) edit(ctx context.Context, args []string, f editFlags) er
 		return err
 	}
 	before := letter.Payload
-	file, remove, err := editFile(before, f.pretty)
+	file, remove, err := editFile(before)
 	if err != nil {
 		return err
 	}
@@ -74,7 +72,7 @@ func (l *letterCommand) edit(ctx context.Context, args []string, f editFlags) er
 	if err != nil {
 		return err
 	}
-	after, err := l.edited(ctx, editor, file, before, f)
+	after, err := l.edited(ctx, editor, file, before, f.force)
 	if err != nil {
 		if written, readErr := os.ReadFile(file); readErr == nil && !bytes.Equal(written, given) {
 			remove = func() {} // of the file: it has the user's work
@@ -146,7 +144,7 @@ func (e *env) editor() (string, error) {
 }
 
 // editFile writes the body into a file that only the user can read.
-func editFile(body []byte, pretty bool) (name string, remove func(), err error) {
+func editFile(body []byte) (name string, remove func(), err error) {
 	folder, err := os.MkdirTemp("", "wmretry-") // mode 0700
 	if err != nil {
 		return "", nil, err
@@ -155,24 +153,25 @@ func editFile(body []byte, pretty bool) (name string, remove func(), err error) 
 	name = filepath.Join(folder, "body.txt")
 	if json.Valid(body) {
 		name = filepath.Join(folder, "body.json")
-		if pretty {
-			body = indented(body)
-		}
 	}
-	if err := os.WriteFile(name, body, 0o600); err != nil {
+	if err := os.WriteFile(name, forEditor(body), 0o600); err != nil {
 		remove()
 		return "", nil, err
 	}
 	return name, remove, nil
 }
 
-func indented(body []byte) []byte {
+// forEditor indents JSON without spaces.
+func forEditor(body []byte) []byte {
 	var text bytes.Buffer
-	if json.Indent(&text, body, "", "  ") != nil {
+	if !isCompact(body) || json.Indent(&text, body, "", "  ") != nil {
 		return body
 	}
 	return text.Bytes()
 }
+
+// isCompact reports whether a body is JSON without spaces.
+func isCompact(body []byte) bool { return json.Valid(body) && bytes.Equal(compact(body), body) }
 
 func compact(body []byte) []byte {
 	var text bytes.Buffer
@@ -183,40 +182,24 @@ func compact(body []byte) []byte {
 }
 
 // edited runs the editor and returns the new body.
-func (e *env) edited(ctx context.Context, editor, file string, before []byte, f editFlags) ([]byte, error) {
+func (e *env) edited(ctx context.Context, editor, file string, before []byte, force bool) ([]byte, error) {
 	if !utf8.Valid(before) {
 		_, _ = fmt.Fprintln(e.stderr, "the body is not text in UTF-8: an editor for text may change more bytes "+
 			"than you do")
 	}
-	for {
-		if err := e.runEditor(ctx, editor, file); err != nil {
-			return nil, err
-		}
-		after, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		after = restore(before, after, f.pretty)
-		if !json.Valid(before) || json.Valid(after) || f.force || bytes.Equal(before, after) {
-			return after, nil
-		}
-		fault := json.Unmarshal(after, new(any))
-		if !e.inTerminal || !e.errTerminal {
-			return nil, fmt.Errorf("the body was JSON and is not any more (%s): nothing is sent; --force sends it",
-				safe(fault.Error()))
-		}
-		answer, err := e.ask(ctx, fmt.Sprintf("The body was JSON and is not any more: %s. [e]dit again, [s]end "+
-			"it, [q]uit: ", safe(fault.Error())))
-		if err != nil {
-			return nil, err
-		}
-		switch strings.ToLower(answer) {
-		case "s", "send":
-			return after, nil
-		case "q", "quit":
-			return before, nil
-		}
+	if err := e.runEditor(ctx, editor, file); err != nil {
+		return nil, err
 	}
+	after, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	after = restore(before, after)
+	if fault := json.Unmarshal(after, new(any)); json.Valid(before) && fault != nil && !force {
+		return nil, fmt.Errorf("the body was JSON and is not any more (%s): nothing is sent; --force sends it",
+			safe(fault.Error()))
+	}
+	return after, nil
 }
 
 func (e *env) runEditor(ctx context.Context, editor, file string) error {
@@ -229,19 +212,16 @@ func (e *env) runEditor(ctx context.Context, editor, file string) error {
 	return ctx.Err()
 }
 
-// restore removes what the editor and --pretty have added to the body.
-func restore(before, after []byte, pretty bool) []byte {
-	original := before
-	if pretty && json.Valid(before) {
-		original = indented(before)
-	}
-	if !bytes.HasSuffix(original, []byte("\n")) {
+// restore removes what the editor and forEditor have added to the body.
+func restore(before, after []byte) []byte {
+	given := forEditor(before)
+	if !bytes.HasSuffix(given, []byte("\n")) {
 		after = bytes.TrimSuffix(after, []byte("\n"))
 	}
 	switch {
-	case bytes.Equal(after, original):
+	case bytes.Equal(after, given):
 		return before
-	case pretty && json.Valid(before) && bytes.Equal(compact(before), before):
+	case isCompact(before):
 		return compact(after)
 	}
 	return after

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -61,14 +60,13 @@ func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) erro
 		return err
 	}
 	defer func() { _ = store.Close() }()
-	out := newLineWriter(l.stdout)
-	defer out.close()
+	out := &lineWriter{Writer: bufio.NewWriterSize(l.stdout, 64<<10)}
 	var groups letters.Groups
 	rows := l.rows(out)
 	n, cut := 0, false
 	for letter, err := range store.Browse(ctx, queue, filter) {
 		if err != nil {
-			out.close()
+			_ = out.Flush()
 			return l.failed(ctx, queue, err)
 		}
 		if f.limit > 0 && n == f.limit {
@@ -82,7 +80,7 @@ func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) erro
 			return err
 		}
 	}
-	if err := out.end(); err != nil {
+	if err := out.Flush(); err != nil {
 		return err
 	}
 	if f.group {
@@ -237,47 +235,19 @@ func orDash(s string) string {
 	return s
 }
 
-// lineWriter buffers lines, and writes them at the latest after a moment: a list prints while it reads.
+// lineWriter buffers lines, and writes them when some time has passed: a list prints while it reads.
 type lineWriter struct {
-	mu     sync.Mutex
-	buffer *bufio.Writer
-	timer  *time.Timer
-	err    error
+	*bufio.Writer
+	flushed time.Time
 }
 
 const lineDelay = 100 * time.Millisecond
 
-func newLineWriter(to io.Writer) *lineWriter {
-	return &lineWriter{buffer: bufio.NewWriterSize(to, 64<<10)}
-}
-
 func (w *lineWriter) Write(line []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.err != nil {
-		return 0, w.err
+	n, err := w.Writer.Write(line)
+	if now := time.Now(); err == nil && now.Sub(w.flushed) >= lineDelay {
+		w.flushed = now
+		err = w.Flush()
 	}
-	if w.timer == nil {
-		w.timer = time.AfterFunc(lineDelay, w.close)
-	} else if w.buffer.Buffered() == 0 {
-		w.timer.Reset(lineDelay)
-	}
-	return w.buffer.Write(line)
-}
-
-// end writes what is buffered, and returns the error of any write.
-func (w *lineWriter) end() error {
-	w.close()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.err
-}
-
-// close writes what is buffered. More may be written later.
-func (w *lineWriter) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.buffer.Flush(); w.err == nil {
-		w.err = err
-	}
+	return n, err
 }

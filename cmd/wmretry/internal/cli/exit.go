@@ -26,7 +26,7 @@ func exitCodes() string {
 	}{
 		{codeDone, "done"},
 		{codeFailed, "failed; the message says what to do"},
-		{codeDrift, "the topology differs (topology plan, topology verify)"},
+		{codeDrift, "the topology differs (topology plan, topology apply)"},
 		{codeRedead, "stopped, because redriven letters died again"},
 		{codeNothing, "no letter matches the filters or ids"},
 		{codeUsage, "wrong command, argument or flag"},

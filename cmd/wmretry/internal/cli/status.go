@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,8 +17,7 @@ const defaultPrefix = "retry"
 
 type statusFlags struct {
 	wantedFlags
-	watch, all bool
-	interval   time.Duration
+	all bool
 }
 
 func newStatusCommand(e *env) *cobra.Command {
@@ -34,7 +32,6 @@ again, of up to 200 queues. Without it, name the work queues, and the schedule t
 A tier is due at the latest after its whole delay: RabbitMQ does not show how long a message has waited. A tier is
 retired when no schedule has it: without --schedule and --file, when no binding leads to it any more.`,
 		Example: `  wmretry status
-  wmretry status --watch
   wmretry status orders billing --json
   wmretry status orders --schedule "1s 5s 25s"   # and what waits on other tiers of orders`,
 		RunE: func(c *cobra.Command, args []string) error { return e.status(c, args, &f) },
@@ -43,17 +40,11 @@ retired when no schedule has it: without --schedule and --file, when no binding 
 		},
 	}
 	f.add(c)
-	flags := c.Flags()
-	flags.BoolVarP(&f.watch, "watch", "w", false, "show it again and again, until Ctrl-C")
-	flags.DurationVar(&f.interval, "interval", time.Second, "how often --watch shows it, at least 100ms")
-	flags.BoolVar(&f.all, "all", false, "show empty tiers, too")
+	c.Flags().BoolVar(&f.all, "all", false, "show empty tiers, too")
 	return c
 }
 
 func (e *env) status(c *cobra.Command, works []string, f *statusFlags) error {
-	if f.interval < 100*time.Millisecond {
-		return usage("--interval is %v: it must be at least 100ms", f.interval)
-	}
 	current, err := e.current(c, &f.wantedFlags, works)
 	if err != nil {
 		return err
@@ -66,9 +57,6 @@ func (e *env) status(c *cobra.Command, works []string, f *statusFlags) error {
 	defer func() { _ = store.Close() }()
 	read := e.statusOf(store, current, works)
 	defer read.close()
-	if f.watch {
-		return e.watch(ctx, f, read)
-	}
 	status, err := read.status(ctx)
 	if err != nil {
 		return err
@@ -132,7 +120,6 @@ type statusReader struct {
 	plain   *deadletter.Store // without the management API
 	current []topology.Topology
 	works   []string
-	asked   bool // the API has answered
 }
 
 func (e *env) statusOf(store *deadletter.Store, current []topology.Topology, works []string) *statusReader {
@@ -149,10 +136,7 @@ func (r *statusReader) status(ctx context.Context) (deadletter.Status, error) {
 		return r.plain.Status(ctx, r.current, r.works...)
 	}
 	status, err := r.store.Status(ctx, r.current, r.works...)
-	if err == nil {
-		r.asked = true
-	}
-	if err == nil || r.asked || ctx.Err() != nil || !r.env.guessed() {
+	if err == nil || ctx.Err() != nil || !r.env.guessed() {
 		return status, err
 	}
 	if len(r.works) == 0 && len(r.current) == 0 {

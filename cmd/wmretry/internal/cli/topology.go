@@ -24,7 +24,7 @@ type topologyFlags struct {
 func newTopologyCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "topology",
-		Short: "Compare, declare, check and export what apps declare",
+		Short: "Compare, declare and export what apps declare",
 		Long: `Compares what apps declare with what is on the broker, declares it, and exports it. What apps declare
 is described by flags, or by a file for several schedules or groups: one entry, or a list of entries, with the fields
 of BuilderConfig.
@@ -41,7 +41,7 @@ of BuilderConfig.
 Only "queues" and "schedule" are required. The schedule must have the delays of all handlers; extra_tiers has those of
 rules.`,
 	}
-	c.AddCommand(newPlanCommand(e), newApplyCommand(e), newVerifyCommand(e), newExportTopologyCommand(e))
+	c.AddCommand(newPlanCommand(e), newApplyCommand(e), newExportTopologyCommand(e))
 	return group(c)
 }
 
@@ -62,23 +62,7 @@ Bindings and policies are compared by the management API. Without it, arguments 
 		Example: `  wmretry topology plan --queue orders --schedule "1s 5s 25s"
   wmretry topology plan --file topology.json --json`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return e.plan(c, &f, true) },
-	}
-	f.add(c)
-	return c
-}
-
-func newVerifyCommand(e *env) *cobra.Command {
-	var f topologyFlags
-	c := &cobra.Command{
-		Use:   "verify",
-		Short: "Check that everything is there; exit code 2 on drift",
-		Long: `Compares as plan does, and prints only differences that are drift, or one line where there are none: a
-check for CI. The exit code is 2 if there are any.`,
-		Example: `  wmretry topology verify --file topology.json
-  wmretry topology verify --queue orders --schedule exponential`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return e.plan(c, &f, false) },
+		RunE: func(c *cobra.Command, _ []string) error { return e.plan(c, &f) },
 	}
 	f.add(c)
 	return c
@@ -134,12 +118,12 @@ func (e *env) report(
 	return compare(c.Context(), config, wanted...)
 }
 
-func (e *env) plan(c *cobra.Command, f *topologyFlags, all bool) error {
+func (e *env) plan(c *cobra.Command, f *topologyFlags) error {
 	report, err := e.report(c, f, drift.Compare)
 	if err != nil {
 		return err
 	}
-	if err := e.printPlan(report, all, "to create"); err != nil {
+	if err := e.printPlan(report, "to create"); err != nil {
 		return err
 	}
 	if report.Drifted() {
@@ -153,8 +137,7 @@ func (e *env) apply(c *cobra.Command, f *topologyFlags) error {
 	if err != nil && !errors.Is(err, drift.ErrConflict) {
 		return err
 	}
-	if err := e.printPlan(report, true,
-		map[bool]string{true: "to create", false: "created"}[err != nil]); err != nil {
+	if err := e.printPlan(report, map[bool]string{true: "to create", false: "created"}[err != nil]); err != nil {
 		return err
 	}
 	switch {
@@ -173,8 +156,8 @@ var signs = map[drift.Kind]struct {
 }{drift.Create: {"+", text.FgGreen}, drift.Conflict: {"!", text.FgRed}, drift.Policy: {"~",
 	text.FgYellow}, drift.Note: {"i", text.FgCyan}}
 
-// printPlan prints differences; those that are no drift only if all is true.
-func (e *env) printPlan(report drift.Report, all bool, created string) error {
+// printPlan prints the differences.
+func (e *env) printPlan(report drift.Report, created string) error {
 	if e.json {
 		return e.printJSON(struct {
 			drift.Report
@@ -183,9 +166,6 @@ func (e *env) printPlan(report drift.Report, all bool, created string) error {
 	}
 	var s strings.Builder
 	for _, d := range report.Differences {
-		if d.Kind == drift.Note && !all {
-			continue
-		}
 		head := d
 		head.Reason, head.Advice = "", ""
 		_, _ = fmt.Fprintf(&s, "%s %s\n", e.paint(signs[d.Kind].colour, signs[d.Kind].sign), safe(head.String()))

@@ -82,37 +82,12 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 // schedule is a backoff.Schedule whose delays may be separated by commas, too.
 type schedule backoff.Schedule
 
-const scheduleHelp = `delays such as "1s 5s 25s*3 10m" (commas may separate them), ` +
-	`or exponential for 1s 5s 25s 125s, or exponential:FIRST:FACTOR:RETRIES`
+const scheduleHelp = `delays such as "1s 5s 25s*3 10m" (commas may separate them)`
 
 func (s *schedule) UnmarshalText(text []byte) error {
-	words := string(text)
-	if first, parameters, _ := strings.Cut(words, ":"); first == "exponential" {
-		parsed, err := exponential(parameters)
-		*s = schedule(parsed)
-		return err
-	}
-	parsed, err := backoff.ParseSchedule(strings.ReplaceAll(words, ",", " "))
+	parsed, err := backoff.ParseSchedule(strings.ReplaceAll(string(text), ",", " "))
 	*s = schedule(parsed)
 	return err
-}
-
-func exponential(parameters string) (backoff.Schedule, error) {
-	if parameters == "" {
-		return backoff.Exponential(time.Second, 5, 4), nil
-	}
-	parts := strings.Split(parameters, ":")
-	if len(parts) != 3 {
-		return nil, errors.New("it must be exponential:FIRST:FACTOR:RETRIES, such as exponential:1s:5:4")
-	}
-	first, err1 := time.ParseDuration(parts[0])
-	factor, err2 := strconv.ParseFloat(parts[1], 64)
-	retries, err3 := strconv.Atoi(parts[2])
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return nil, fmt.Errorf("it must be exponential:FIRST:FACTOR:RETRIES, such as exponential:1s:5:4: %w", err)
-	}
-	s := backoff.Exponential(first, factor, retries)
-	return s, s.Validate()
 }
 
 // duration is a time.Duration that is written as text, and may be in days.

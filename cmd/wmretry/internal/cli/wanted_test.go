@@ -36,11 +36,7 @@ func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
 		args   []string
 		change func(*config.BuilderConfig)
 	}{
-		"schedule":    {[]string{"--schedule", "1s, 5s,25s*3 10m"}, func(c *config.BuilderConfig) { c.Schedule, _ = backoff.ParseSchedule("1s 5s 25s*3 10m") }},
-		"exponential": {[]string{"--schedule", "exponential"}, func(c *config.BuilderConfig) { c.Schedule = backoff.Exponential(time.Second, 5, 4) }},
-		"exponential with parameters": {[]string{"--schedule", "exponential:100ms:2:6"}, func(c *config.BuilderConfig) {
-			c.Schedule = backoff.Exponential(100*time.Millisecond, 2, 6)
-		}},
+		"schedule": {[]string{"--schedule", "1s, 5s,25s*3 10m"}, func(c *config.BuilderConfig) { c.Schedule, _ = backoff.ParseSchedule("1s 5s 25s*3 10m") }},
 		"jitter and extra tiers": {[]string{"--schedule", "1s 5s", "--jitter", "0.2", "--extra-tiers", "1h 24h"}, func(c *config.BuilderConfig) {
 			c.Schedule, c.Jitter, c.ExtraTiers = backoff.Schedule{time.Second, 5 * time.Second}, 0.2, []time.Duration{time.Hour, 24 * time.Hour}
 		}},
@@ -74,7 +70,6 @@ func TestWrongDeclarations(t *testing.T) {
 		"no work queue is named":                  {"--schedule", "1s"},
 		"--schedule is missing":                   {"--queue", "orders"},
 		"such as 10s":                             {"--queue", "orders", "--schedule", "often"},
-		"exponential:FIRST:FACTOR:RETRIES":        {"--queue", "orders", "--schedule", "exponential:1s:x:3"},
 		"it must be from 0 to 1":                  {"--queue", "orders", "--schedule", "1s", "--jitter", "2"},
 		"it has the name of a queue of the retry": {"--queue", "orders.dead", "--schedule", "1s"},
 		"--file and --queue are both set":         {"--file", "x.json", "--queue", "orders"},
