@@ -1,6 +1,10 @@
 package letters
 
 import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -50,6 +54,31 @@ type Letter struct {
 
 // DeadAt is when the message was given up: the time of its last failure. It is zero where that is unknown.
 func (l *Letter) DeadAt() time.Time { return l.Record.LastFailedAt }
+
+// HeaderText returns the type of a header's value in words of AMQP, and the value as text.
+func HeaderText(value any) (kind, text string) {
+	switch v := value.(type) {
+	case nil:
+		return "void", ""
+	case []byte:
+		return "bytes", hex.EncodeToString(v)
+	case time.Time:
+		return "timestamp", v.UTC().Format(time.RFC3339)
+	case byte:
+		return "byte", fmt.Sprint(v)
+	}
+	kind = map[reflect.Kind]string{
+		reflect.Map: "table", reflect.Slice: "array", reflect.Struct: "decimal",
+	}[reflect.TypeOf(value).Kind()]
+	if kind == "" {
+		return fmt.Sprintf("%T", value), fmt.Sprint(value)
+	}
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return kind, fmt.Sprint(value)
+	}
+	return kind, string(encoded)
+}
 
 // Fresh returns a copy of a dead letter without its failure record, for handlers that forward a letter themselves:
 // with the record its retries are still used up. The app's own metadata, the AMQP properties and the history of

@@ -125,7 +125,7 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/deadletter/page",
-		may:    []string{watermill, module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/deadletter"},
+		may:    []string{watermill, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/deadletter"},
 		never:  []string{amqpPubSub, module + "/config"},
 		why:    "it is HTTP over any letters.Store: what AMQP does belongs in the Store",
 	},

@@ -8,13 +8,15 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/tieredretry/watermill-retry/backoff"
 )
 
 // functions are those of the templates.
 var functions = template.FuncMap{
 	"number": number, "ago": func(at time.Time) string { return ago(time.Since(at)) }, "stamp": stamp, "iso": iso,
 	"span":   span,
-	"plural": plural, "size": size, "visible": visible, "delay": delay, "percent": percent,
+	"plural": plural, "size": size, "visible": visible, "delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,
 	"left": func(at time.Time) string { return span(max(time.Until(at), 0)) },
 }
 
@@ -67,19 +69,6 @@ func span(d time.Duration) string {
 		}
 	}
 	return strings.Join(text, " ")
-}
-
-// delay writes the delay of a tier with one unit, as in the name of its queue.
-func delay(d time.Duration) string {
-	for _, unit := range [...]struct {
-		name string
-		size time.Duration
-	}{{"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}} {
-		if d >= unit.size && d%unit.size == 0 {
-			return strconv.FormatInt(int64(d/unit.size), 10) + unit.name
-		}
-	}
-	return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
 }
 
 func percent(share float64) string { return strconv.FormatFloat(100*share, 'f', -1, 64) + "%" }

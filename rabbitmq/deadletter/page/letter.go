@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"reflect"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -185,7 +184,7 @@ func headers(l *letters.Letter) (fields []field, hidden int) {
 		fields = append(fields, field{cut(maxValue, name), "string", cut(maxValue, value)})
 	}
 	for name, value := range l.Headers {
-		typ, text := typed(value)
+		typ, text := letters.HeaderText(value)
 		fields = append(fields, field{cut(maxValue, name), typ, cut(maxValue, text)})
 	}
 	slices.SortFunc(fields, func(a, b field) int {
@@ -198,34 +197,6 @@ func headers(l *letters.Letter) (fields []field, hidden int) {
 		fields, hidden = fields[:maxHeaders], len(fields)-maxHeaders
 	}
 	return fields, hidden
-}
-
-// typed returns the type of a header in words of AMQP where Go's differ, and its value.
-func typed(value any) (typ, text string) {
-	switch v := value.(type) {
-	case nil:
-		return "void", ""
-	case bool:
-		return "boolean", fmt.Sprint(v)
-	case time.Time:
-		return "timestamp", v.UTC().Format(time.RFC3339)
-	case []byte:
-		return "bytes", fmt.Sprintf("%q", v[:min(len(v), maxValue)])
-	}
-	text = fmt.Sprint(value)
-	switch kind := reflect.TypeOf(value).Kind(); kind {
-	case reflect.Map, reflect.Slice:
-		if encoded, err := json.Marshal(value); err == nil {
-			text = string(encoded)
-		}
-		if kind == reflect.Map {
-			return "table", text
-		}
-		return "array", text
-	case reflect.Struct:
-		return reflect.TypeOf(value).Name(), fmt.Sprintf("%+v", value)
-	}
-	return fmt.Sprintf("%T", value), text
 }
 
 // bodies returns the forms in which a body can be shown, the best one first.

@@ -171,7 +171,7 @@ func TestLetterHasATimeline(t *testing.T) {
 	for _, want := range []string{
 		"2 earlier redrives", "Given up (expired) after 4 failures", "host is down", "Redriven", "ada@laptop", "after the outage",
 		"First failure", "1 h later", "3 more failures", "Snoozed 2 times", "Last failure", "3 min later", "no route to host", "Given up (exhausted)",
-		"int64", ">3<", "table", "{&#34;a&#34;:[true]}", "void", "bytes", "\\x00\\xff", "priority", "{\n  &#34;order&#34;: &#34;order-1&#34;\n}",
+		"int64", ">3<", "table", "{&#34;a&#34;:[true]}", "void", "bytes", "00ff", "priority", "{\n  &#34;order&#34;: &#34;order-1&#34;\n}",
 	} {
 		found := strings.Index(text, want)
 		if assert.GreaterOrEqual(t, found, 0, want) && !strings.Contains(want, "order") && at >= 0 {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -105,7 +104,7 @@ type shown struct {
 func headerTypes(headers map[string]any) map[string]string {
 	types := map[string]string{}
 	for key, value := range headers {
-		types[key], _ = header(value)
+		types[key], _ = letters.HeaderText(value)
 	}
 	return types
 }
@@ -136,7 +135,7 @@ func (l *letterCommand) print(letter *letters.Letter, body string) error {
 		s.typed(key, "string", letter.Metadata[key])
 	}
 	for _, key := range slices.Sorted(maps.Keys(letter.Headers)) {
-		kind, value := header(letter.Headers[key])
+		kind, value := letters.HeaderText(letter.Headers[key])
 		s.typed(key, kind, value)
 	}
 	if body != bodyNone {
@@ -252,46 +251,6 @@ func parseTrace(traceparent string) (trace, span string, found bool) {
 		return "", "", false
 	}
 	return parts[1], parts[2], true
-}
-
-// header returns the type and the text of a header.
-func header(value any) (kind, text string) {
-	switch v := value.(type) {
-	case nil:
-		return "void", ""
-	case string:
-		return "string", v
-	case bool:
-		return "bool", strconv.FormatBool(v)
-	case []byte:
-		return "bytes", hex.EncodeToString(v)
-	case time.Time:
-		return "timestamp", v.UTC().Format(time.RFC3339)
-	case float32, float64:
-		return fmt.Sprintf("%T", v), fmt.Sprint(v)
-	case []any:
-		return "array", nested(v)
-	case map[string]any:
-		return "table", nested(v)
-	}
-	kind = strings.TrimPrefix(fmt.Sprintf("%T", value), "amqp091.")
-	switch kind {
-	case "Table":
-		return "table", nested(value)
-	case "Decimal":
-		return "decimal", nested(value)
-	case "uint8":
-		return "byte", fmt.Sprint(value)
-	}
-	return kind, fmt.Sprint(value)
-}
-
-func nested(value any) string {
-	text, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Sprint(value)
-	}
-	return string(text)
 }
 
 // bodyOf returns the form in which a body is printed, and its text.
