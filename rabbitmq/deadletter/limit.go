@@ -247,7 +247,8 @@ func (l *look) mayReplace(ctx context.Context) error {
 			"letter by a copy. Give the user the permission to write to the exchange %q. %s: %w",
 			l.queue, l.limit, version, cmp.Or(to.exchange, "amq.default"), instead, err)
 	case errors.Is(err, publish.ErrBlocked):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers because of "+
+		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers "+
+			"because of "+
 			"a memory or disk alarm, so no letter can be replaced by a copy. Wait until the alarm has ended. %s: %w",
 			l.queue, l.limit, version, instead, err)
 	}
@@ -257,8 +258,8 @@ func (l *look) mayReplace(ctx context.Context) error {
 // tryCopy publishes a copy, and takes it back: the broker checks the permission when it gets a message, and a
 // transaction that is rolled back publishes none. It returns publish.ErrBlocked in an alarm of the broker.
 func (l *look) tryCopy(ctx context.Context) (to destination, err error) {
-	// A connection of its own: a broker that blocks publishers would block the acknowledgements, too. Until its alarm ends
-	// the broker answers nothing.
+	// A connection of its own: a broker that blocks publishers would block the acknowledgements, too. Until its alarm
+	// ends the broker answers nothing.
 	connection, err := l.store.dial.Connect(ctx, connectionName)
 	if err != nil {
 		return to, notConnected(err)

@@ -20,8 +20,8 @@ import (
 // key.
 type destination struct{ exchange, key string }
 
-// confirmTimeout is how long the broker may take to confirm a letter. It is longer than a lost connection stays unnoticed, which is three
-// heartbeats of 10 seconds by default.
+// confirmTimeout is how long the broker may take to confirm a letter. It is longer than a lost connection stays
+// unnoticed, which is three heartbeats of 10 seconds by default.
 const confirmTimeout = time.Minute
 
 // A sender publishes letters, each confirmed and mandatory. It is safe for concurrent use.
@@ -41,9 +41,9 @@ func (s *Store) newSender() (*sender, error) {
 	return &sender{connection: connection}, nil
 }
 
-// send returns nil when the broker has routed and confirmed the letter. While the broker is away or blocks publishers, it waits until ctx
-// ends. Only then, and never while a letter is in flight, it returns the context's error. Copies do not wait for the
-// end of an alarm.
+// send returns nil when the broker has routed and confirmed the letter. While the broker is away or blocks
+// publishers, it waits until ctx ends. Only then, and never while a letter is in flight, it returns the context's
+// error. Copies do not wait for the end of an alarm.
 func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing) error {
 	pause := wire.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
 	waited := false
@@ -70,7 +70,8 @@ func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing)
 // message makes the letter small enough to be sent, where its failure record is all that is too large.
 func (s *sender) message(ctx context.Context, to destination, p amqp091.Publishing) publisher.Message {
 	m := publisher.Message{
-		Context: context.WithoutCancel(ctx), Exchange: to.exchange, RoutingKey: to.key, UUID: p.MessageId, Publishing: p,
+		Context: context.WithoutCancel(ctx), Exchange: to.exchange, RoutingKey: to.key, UUID: p.MessageId,
+		Publishing: p,
 	}
 	if excess := s.connection.Excess(&m); excess > 0 {
 		headers.Shrink(&m.Publishing, excess)
@@ -99,7 +100,8 @@ func (s *sender) close() { _ = s.connection.Close() }
 // isAway reports whether a letter was not sent because there is no connection or the broker blocks publishers.
 func isAway(err error) bool {
 	var failed *publish.Error
-	return errors.As(err, &failed) && !failed.Unconfirmed() && (failed.Err == publish.ErrNotConnected || failed.Err == publish.ErrBlocked)
+	return errors.As(err, &failed) && !failed.Unconfirmed() &&
+		(failed.Err == publish.ErrNotConnected || failed.Err == publish.ErrBlocked)
 }
 
 // isDoubtful reports whether a letter may have been sent.

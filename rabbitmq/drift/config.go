@@ -22,8 +22,8 @@ type Config struct {
 	// rest.
 	URI string
 
-	// AMQP is the configuration of amqp091-go; nil means its defaults. TLS is the TLS configuration for amqps:// addresses.
-	// Only one of TLS and AMQP.TLSClientConfig may be set. Both are copied.
+	// AMQP is the configuration of amqp091-go; nil means its defaults. TLS is the TLS configuration for amqps://
+	// addresses. Only one of TLS and AMQP.TLSClientConfig may be set. Both are copied.
 	AMQP *amqp091.Config
 	TLS  *tls.Config
 

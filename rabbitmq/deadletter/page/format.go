@@ -16,7 +16,8 @@ import (
 var functions = template.FuncMap{
 	"number": number, "ago": func(at time.Time) string { return ago(time.Since(at)) }, "stamp": stamp, "iso": iso,
 	"span":   span,
-	"plural": plural, "size": size, "visible": visible, "delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,
+	"plural": plural, "size": size, "visible": visible,
+	"delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,
 	"left": func(at time.Time) string { return span(max(time.Until(at), 0)) },
 }
 
