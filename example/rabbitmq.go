@@ -1,69 +1,78 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
-	"time"
+	"fmt"
+	"os"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/example/orders"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-const cleanupTimeout = 30 * time.Second
+const localBroker = "amqp://guest:guest@localhost:5672/"
 
 // rabbitMQ uses tier queues on the broker. Their names are different in each run.
-func rabbitMQ(ctx context.Context, opts options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
-	version, err := checkBroker(ctx, opts.uri)
-	if err != nil {
-		return nil, err
-	}
-	run := "demo-" + randomName()
+func rabbitMQ(_ context.Context, opts orders.Options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
+	uri := cmp.Or(opts.Address, os.Getenv("AMQP_URL"), localBroker)
+	run := "demo-" + strings.ToLower(rand.Text()[:8])
 	topic := "orders." + run
-	var open closers
-	fail := func(err error) (*orders.Backend, error) { return nil, errors.Join(err, open.close()) }
 
 	// Connect needs your own configuration and a schedule. Do not set Prefix: here it separates two demos on one broker.
 	settings := config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: opts.schedule, Settings: rabbitmq.Settings{Prefix: "retry." + run},
+		AMQP: amqp.NewDurableQueueConfig(uri), Schedule: opts.Schedule, Settings: rabbitmq.Settings{Prefix: "retry." + run},
 	}
 	retries, err := config.Connect(settings, logger)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	open = append(open, retries.Close)
-
 	// The builder has the names of the queues. The subscriber of the dead letters is Watermill's own.
 	rabbit, err := config.NewBuilder(settings)
 	if err != nil {
-		return fail(err)
+		return nil, errors.Join(err, retries.Close())
 	}
 	letters, err := amqp.NewSubscriber(rabbit.DeadLetterSubscriberConfig(), logger)
 	if err != nil {
-		return fail(err)
+		return nil, errors.Join(err, retries.Close())
 	}
-	open = append(open, letters.Close)
-
-	// The queues must be removed in any case, so an interrupt does not cancel this.
-	open = append(open, func() error {
-		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-		defer cancel()
-		return remove(cleanup, opts.uri, rabbit.Topology(topic))
-	})
 	return &orders.Backend{
-		Name: version + " at " + place(opts.uri), Topic: topic, Retries: retries,
+		Name: "RabbitMQ", Topic: topic, Retries: retries,
 		DeadLetters: letters, DeadLetterTopic: topic, // its subscriber reads <topic>.dead
-		Close: open.close,
+		Closers: []func() error{retries.Close, letters.Close, func() error { return remove(uri, rabbit.Topology(topic)) }},
 	}, nil
 }
 
-func randomName() string {
-	random := make([]byte, 4)
-	_, _ = rand.Read(random) // never fails
-	return hex.EncodeToString(random)
+// remove deletes all queues and exchanges of the demo. A topology is plain data, so it can be walked through.
+func remove(uri string, t topology.Topology) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("queues of %q may be left on the broker: %w", t.WorkQueue.Name, err)
+		}
+	}()
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, connection.Close()) }()
+	channel, err := connection.Channel()
+	if err != nil {
+		return err
+	}
+	for _, queue := range append(t.Queues, t.WorkQueue) {
+		_, fault := channel.QueueDelete(queue.Name, false, false, false)
+		err = errors.Join(err, fault)
+	}
+	for _, exchange := range t.Exchanges {
+		err = errors.Join(err, channel.ExchangeDelete(exchange.Name, false, false))
+	}
+	return err
 }

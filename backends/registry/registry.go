@@ -131,21 +131,12 @@ func Demos() []Entry {
 
 // Find returns the backend with this name.
 func Find(name string) (Entry, error) {
-	return find(entries, name, func(e Entry) string { return e.Name })
-}
-
-// FindDemo returns the backend whose demo has this name.
-func FindDemo(name string) (Entry, error) {
-	return find(Demos(), name, func(e Entry) string { return e.Demo.Name })
-}
-
-func find(all []Entry, name string, nameOf func(Entry) string) (Entry, error) {
 	var names []string
-	for _, e := range all {
-		if nameOf(e) == name {
+	for _, e := range entries {
+		if e.Name == name {
 			return e, nil
 		}
-		names = append(names, nameOf(e))
+		names = append(names, e.Name)
 	}
 	return Entry{}, fmt.Errorf("there is no backend %q: it must be one of %s", name, strings.Join(names, ", "))
 }

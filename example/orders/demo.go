@@ -1,7 +1,3 @@
-// Package orders is an ordinary Watermill app that bills orders, and a demo around it: some orders fail, wait on retry tiers,
-// come back when they are due, and are dead-lettered when their retries are used up. The app is the same on every Pub/Sub.
-//
-// app.go shows how an app uses the library, and provider.go a handler that fails. The other files are the demo.
 package orders
 
 import (
@@ -11,129 +7,118 @@ import (
 	"io"
 	"math"
 	"slices"
+	"text/tabwriter"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
-	margin         = 20 * time.Second
+	margin         = 20 * time.Second // for the start, and for letters that are on their way
 	marginPerOrder = 50 * time.Millisecond
+	tick           = 3 * time.Second
+	milliseconds   = "2006-01-02T15:04:05.000Z07:00"
 )
 
-// Options are the settings of a run.
-type Options struct {
-	Messages int // how many orders to bill
-	Schedule backoff.Schedule
-	Verbose  bool // log lines are printed between the rows of the table
-}
-
-// Run bills the orders on the backend, prints what happens to each, and closes the backend. It returns an error if an order is
-// neither billed nor dead-lettered.
-func Run(ctx context.Context, opts Options, backend *Backend, out io.Writer, logger watermill.LoggerAdapter) error {
+// demo bills the orders on the backend and prints what happens to each. It returns an error if an order is neither billed nor
+// dead-lettered.
+func demo(ctx context.Context, opts Options, backend *Backend, out io.Writer, logger watermill.LoggerAdapter) error {
 	orders, err := newOrders(opts.Messages)
 	if err != nil {
-		return errors.Join(err, backend.Close())
+		return err
 	}
-	provider := newProvider(opts.Messages, opts.Schedule)
-	timeline := newTimeline(out, opts.Verbose)
-	journal := newJournal(orders, timeline)
-	app := newApp(backend, provider.bill, journal, logger)
-
+	j := newJournal(orders, out)
+	router := newApp(backend, newProvider(opts.Messages, opts.Schedule).bill, j, logger)
 	_, _ = fmt.Fprintf(out, "%s\n%d orders go to %s, where a handler bills them.\n"+
 		"A failed order waits on retry tiers: %s, then it is dead-lettered. A row appears when it is back.\n\n",
 		backend.Name, opts.Messages, backend.Topic, opts.Schedule)
-	timeline.header()
+	j.row("order", "failure", "wanted", "measured", "why")
 
-	letters := &letterReader{}
-	published, runErr := app.bill(ctx, opts, backend, orders, journal, letters)
-	timeline.clear()
-	if runErr == nil {
-		letters.wait(ctx, journal.deadCount())
-	}
-	closeErr := errors.Join(app.close(), letters.close(), backend.Close())
-	timeline.clear()
-	if ctx.Err() != nil || len(published) == 0 {
-		return errors.Join(runErr, closeErr)
-	}
-	return errors.Join(runErr, closeErr, report(out, backend.Topic, published, journal, letters.all))
-}
-
-// bill publishes the orders and waits until each is settled. It returns the UUIDs of the published orders.
-func (a *app) bill(
-	ctx context.Context, opts Options, backend *Backend, orders []*message.Message, j *journal, letters *letterReader,
-) ([]string, error) {
-	if err := a.start(); err != nil {
-		return nil, err
-	}
-	if err := letters.open(backend); err != nil {
-		return nil, err
-	}
 	limited, cancel := context.WithTimeout(ctx, timeLimit(opts.Schedule, len(orders)))
 	defer cancel()
-	published, err := publish(limited, backend, orders)
-	if err != nil {
-		return published, err
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.WithoutCancel(ctx)) }()
+	select {
+	case <-router.Running(): // queues and tiers exist
+	case err := <-stopped:
+		return errors.Join(errors.New("the router did not start"), err)
+	case <-limited.Done():
+		return errors.New("the router did not start in time")
 	}
-
-	ticker := time.NewTicker(j.timeline.every())
-	defer ticker.Stop()
-	for {
-		select {
-		case <-j.settled:
-			return published, nil
-		case <-ticker.C:
-			j.tick()
-		case err := <-a.stopped:
-			a.stopped <- err
-			return published, errors.Join(errors.New("the router stopped before all orders were settled"), err)
-		case <-limited.Done():
-			return published, j.unsettled()
-		}
+	runErr := billed(limited, backend, orders, j)
+	closeErr := errors.Join(router.Close(), <-stopped)
+	if ctx.Err() != nil {
+		return errors.Join(runErr, closeErr)
 	}
+	return errors.Join(runErr, closeErr, j.report(backend.Topic))
 }
 
-// publish publishes the orders, as another service would. It has nothing to do with the retries. It stops waiting when the
-// context ends, because a broker that has raised an alarm confirms nothing.
-func publish(ctx context.Context, backend *Backend, orders []*message.Message) ([]string, error) {
-	var published []string
-	done := make(chan error, 1)
-	go func() {
-		for _, msg := range orders {
-			if err := backend.Retries.Publisher().Publish(backend.Topic, msg); err != nil || ctx.Err() != nil {
-				done <- err
-				return
-			}
-			published = append(published, msg.UUID)
-		}
-		done <- nil
-	}()
-	select {
-	case err := <-done:
-		if err != nil {
-			return published, fmt.Errorf("only %d of %d orders were published: %w", len(published), len(orders), err)
-		}
-		return published, nil
-	case <-ctx.Done():
-		return nil, errors.New("not all orders were published and confirmed")
+// billed publishes the orders, as another service would, and returns when each is billed or read as a dead letter.
+func billed(ctx context.Context, backend *Backend, orders []*message.Message, j *journal) error {
+	letters, err := backend.DeadLetters.Subscribe(ctx, backend.DeadLetterTopic)
+	if err != nil {
+		return fmt.Errorf("cannot read the dead letters: %w", err)
 	}
+	published := make(chan error, 1)
+	go func() { published <- backend.Retries.Publisher().Publish(backend.Topic, orders...) }()
+	progress := time.NewTicker(tick)
+	defer progress.Stop()
+	for j.open() > 0 {
+		select {
+		case err := <-published:
+			if err != nil {
+				return fmt.Errorf("not all orders were published: %w", err)
+			}
+			published = nil
+		case <-j.changed:
+		case <-progress.C:
+			j.progress()
+		case letter, open := <-letters:
+			if !open {
+				return errors.New("the subscription to the dead letters has ended")
+			}
+			j.died(letter)
+			letter.Ack()
+		case <-ctx.Done():
+			return fmt.Errorf("%d orders are neither billed nor dead-lettered: %w", j.open(), ctx.Err())
+		}
+	}
+	return nil
 }
 
 // report prints the dead letters and, as the last line, the summary.
-func report(out io.Writer, topic string, published []string, j *journal, letters []letter) error {
+func (j *journal) report(topic string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	printLetters(out, topic, letters, j.numbers)
-	dead := map[string]int{}
-	for _, l := range letters {
-		dead[l.uuid]++
+	_, _ = fmt.Fprintf(j.out, "\nDead letters of %s: %d\n", topic, len(j.letters))
+	for _, l := range j.letters {
+		record, _ := retry.ReadRecord(l.Metadata)
+		table := tabwriter.NewWriter(j.out, 0, 0, 2, ' ', 0)
+		_, _ = fmt.Fprintf(table, "\n  order\t%d\n", j.numbers[l.UUID])
+		for _, field := range []struct {
+			name  string
+			value any
+		}{
+			{"failures", record.Failures},
+			{"dead reason", record.DeadReason},
+			{"first failed at", record.FirstFailedAt.Format(milliseconds)},
+			{"last failed at", record.LastFailedAt.Format(milliseconds)},
+			{"reason", record.Reason},
+			{"error type", record.ErrorType},
+			{"topic", record.Topic},
+			{"handler", record.Handler},
+		} {
+			_, _ = fmt.Fprintf(table, "  %s\t%v\n", field.name, field.value)
+		}
+		_ = table.Flush()
 	}
-	s := summarize(published, j.billed, dead, j.late)
-	_, _ = fmt.Fprintln(out, s)
-	if !s.complete() {
+	s := j.summary()
+	_, _ = fmt.Fprintf(j.out, "\n%s\n", s)
+	if s.lost > 0 || s.published != s.processed+s.dead {
 		return errors.New("orders are lost, or were both billed and dead-lettered: see the last line")
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"testing"
 	"time"
@@ -15,52 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// play calls the handler with every order as often as the middleware would.
-func play(t *testing.T, orders int, schedule backoff.Schedule) (billed, dead map[string]int, ids []string) {
-	t.Helper()
-	p := newProvider(orders, schedule)
-	messages, err := newOrders(orders)
-	require.NoError(t, err)
-	billed, dead = map[string]int{}, map[string]int{}
-	for _, msg := range messages {
-		ids = append(ids, msg.UUID)
-		for failures := 0; ; {
-			err := call(p, msg)
-			if err == nil {
-				billed[msg.UUID]++
-				break
-			}
-			failures++
-			if _, left := schedule.Delay(failures); backoff.IsPermanent(err) || !left {
-				dead[msg.UUID]++
-				break
-			}
-		}
-	}
-	return billed, dead, ids
-}
-
-func call(p *provider, msg *message.Message) (err error) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			err = fmt.Errorf("panic: %v", recovered)
-		}
-	}()
-	return p.bill(msg)
-}
-
-func TestScriptSettlesEveryOrder(t *testing.T) {
-	for _, schedule := range []backoff.Schedule{{time.Second}, {time.Second, time.Minute, time.Second}} {
-		for n := 1; n <= 200; n++ {
-			billed, dead, ids := play(t, n, schedule)
-			s := summarize(ids, billed, dead, lateness{})
-			want := min(max(n-1, 0), 2) // the roles in their order: the first fails once, the next two are dead-lettered
-			require.Equal(t, summary{published: n, processed: n - want, dead: want}, s, "%d orders", n)
-			require.True(t, s.complete(), "%d orders", n)
-		}
-	}
-}
 
 func TestScriptPlaysEveryRole(t *testing.T) {
 	for n := 1; n <= 200; n++ {
@@ -105,8 +60,7 @@ func TestInvalidOrdersAreDeadLettered(t *testing.T) {
 	assert.True(t, backoff.IsPermanent(p.charge(order{Number: 2})))
 }
 
-func TestSummarize(t *testing.T) {
-	published := []string{"a", "b", "c"}
+func TestSummaryCountsByIdentity(t *testing.T) {
 	for _, test := range []struct {
 		name         string
 		billed, dead map[string]int
@@ -136,79 +90,57 @@ func TestSummarize(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := summarize(published, test.billed, test.dead, lateness{})
-			assert.Equal(t, test.want, s)
-			assert.Equal(t, test.complete, s.complete())
-		})
-	}
-}
-
-func TestSummaryIsOneLine(t *testing.T) {
-	s := summary{published: 40, processed: 38, dead: 2, maxLateness: 12*time.Millisecond + 400*time.Microsecond}
-	assert.Equal(t, "published=40 processed=38 dead=2 lost=0 duplicates=0 max_lateness=12ms", s.String())
-}
-
-func TestLateness(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		late []time.Duration
-		want time.Duration
-	}{
-		{"no retries", nil, 0},
-		{"the largest", []time.Duration{3, 7, 5}, 7},
-		{"all early", []time.Duration{-3, -1, -2}, -1},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			var l lateness
-			for _, d := range test.late {
-				l.add(d)
-			}
-			assert.Equal(t, test.want, l.largest)
+			j := newJournal([]*message.Message{{UUID: "a"}, {UUID: "b"}, {UUID: "c"}}, io.Discard)
+			j.billed, j.dead = test.billed, test.dead
+			assert.Equal(t, test.want, j.summary())
+			assert.Equal(t, test.complete, j.report("orders") == nil)
 		})
 	}
 }
 
 func TestTimeLimit(t *testing.T) {
-	assert.Equal(t, margin+marginPerOrder+3*time.Second+4*time.Second, timeLimit(backoff.Schedule{time.Second, 2 * time.Second}, 1))
+	assert.Equal(t, margin+marginPerOrder+3*time.Second+4*time.Second,
+		timeLimit(backoff.Schedule{time.Second, 2 * time.Second}, 1))
 	assert.Equal(t, time.Duration(math.MaxInt64), timeLimit(backoff.Constant(backoff.MaxDelay, 1000), 1))
 }
 
-func TestListIsLimited(t *testing.T) {
-	assert.Equal(t, "1 2", list([]int{1, 2}))
-	assert.Contains(t, list(make([]int, 25)), "0 and 5 more")
-}
-
-func TestRowNeedsHookAndHandler(t *testing.T) {
+func TestRow(t *testing.T) {
 	msg := message.NewMessage("a", nil)
 	var out bytes.Buffer
-	j := newJournal([]*message.Message{msg}, newTimeline(&out, false))
-	now := time.Now()
-
-	j.back(failure{"a", 1}, now.Add(time.Second))
-	assert.Empty(t, out.String(), "the hook has not run yet")
-	j.retried(retryEvent("a", 1, now, 900*time.Millisecond))
+	j := newJournal([]*message.Message{msg}, &out)
+	failed := time.Now()
+	record := retry.Record{
+		Failures: 1, LastFailedAt: failed, DueAt: failed.Add(900 * time.Millisecond), Reason: "no answer",
+	}
+	j.back("a", record, failed.Add(time.Second))
 	assert.Equal(t, "    1        1     900ms        1s  no answer\n", out.String())
-	assert.Equal(t, 100*time.Millisecond, j.late.largest)
+	assert.Equal(t, 100*time.Millisecond, j.late)
 
-	j.back(failure{"a", 1}, now.Add(time.Hour))
-	assert.Equal(t, 100*time.Millisecond, j.late.largest, "a second delivery does not count as a wait")
-
-	require.Error(t, j.observe(func(*message.Message) error { return errors.New("no") })(msg))
-	select {
-	case <-j.settled:
-		t.Fatal("a failed order must not be settled")
-	default:
-	}
-	for range 2 {
-		require.NoError(t, j.observe(func(*message.Message) error { return nil })(msg))
-	}
-	<-j.settled
-	assert.Equal(t, map[string]int{"a": 2}, j.billed)
+	require.Error(t, j.watch(func(*message.Message) error { return errors.New("no") })(msg))
+	assert.Equal(t, 1, j.open(), "a failed order is not settled")
+	require.NoError(t, j.watch(func(*message.Message) error { return nil })(msg))
+	assert.Zero(t, j.open())
 }
 
-func retryEvent(uuid string, failures int, failedAt time.Time, delay time.Duration) retry.Event {
-	return retry.Event{
-		Outcome: retry.Retried, MessageUUID: uuid, Delay: delay, Err: errors.New("no answer"),
-		Record: retry.Record{Failures: failures, DueAt: failedAt.Add(delay)},
+func TestUsageErrors(t *testing.T) {
+	for _, args := range [][]string{
+		{"-messages", "0"},
+		{"-messages", "-1"},
+		{"-messages", "10001"},
+		{"-messages", "many"},
+		{"-schedule", ""},
+		{"-schedule", "1s 5"},
+		{"-nothing"},
+		{"-backend", "kafka"},
+		{"-backend", "memory", "-address", "amqp://guest:secret@localhost"},
+		{"amqp://guest:secret@localhost"},
+	} {
+		t.Run(fmt.Sprint(args), func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			assert.Equal(t, exitUsage, Main(args, &stdout, &stderr, Choice{Name: "memory"}, Choice{Name: "redis", Address: "host:port"}))
+			assert.Empty(t, stdout.String())
+			assert.Regexp(t, `^example: .+\n$`, stderr.String())
+			assert.NotContains(t, stderr.String(), "sec")
+		})
 	}
 }

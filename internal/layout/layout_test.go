@@ -198,7 +198,7 @@ var rules = []rule{
 		folder: "example",
 		may: []string{
 			watermill, amqpPubSub, amqp091,
-			module + "/backoff", module + "/middleware", module + "/retry", module + "/rabbitmq", module + "/config", module + "/relay",
+			module + "/backoff", module + "/middleware", module + "/retry", module + "/rabbitmq", module + "/rabbitmq/topology", module + "/config", module + "/relay",
 		},
 		why: "it imports only packages that a user imports",
 	},
