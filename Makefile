@@ -32,7 +32,7 @@ SCALE_ARGS ?=
 SCALE_FILES ?= -charts docs/charts -page docs/benchmarks.md
 # The versions of RabbitMQ that bench-scale measures, where several run side by side.
 SCALE_VERSIONS ?= 4.0 4.3
-# Flags of demo-observability: -once, -outage, -metrics, -queue, -clean, -spans, -v.
+# Flags of demo-observability: -once, -outage, -metrics, -queue.
 DEMO_ARGS ?=
 # Flags of neighbours: -messages, -relief, -rate.
 GROUPS_ARGS ?=
@@ -57,7 +57,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one mutate lint vuln fuzz cover screenshots screenshots-observe broker-up broker-down
+.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots broker-up broker-down
 .PHONY: devbroker test-root test-observers test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
@@ -148,10 +148,6 @@ cover: devbroker ## test coverage of the shipped packages, integration tests inc
 		$(GO) test -count=1 -coverpkg=$$packages ./... -args -test.gocoverdir=$(CURDIR)/.broker/cover && \
 		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v -e /integration/chaos $(BOARDS)) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
 	@$(GO) tool covdata percent -i=.broker/cover
-
-screenshots-observe: devbroker ## the pictures of docs/observability-demo.md, from a run of the demo
-	@$(GO) build -C example/observability -o $(CURDIR)/.broker/observability . && $(GO) build -C example/observability -o $(CURDIR)/.broker/pictures ./pictures
-	@cd example/observability && $(CURDIR)/$(WITH_BROKER) $(CURDIR)/.broker/pictures -demo $(CURDIR)/.broker/observability
 
 screenshots: devbroker ## the pictures of the page in docs/images, from a real browser
 	@SCREENSHOTS=$(CURDIR)/docs/images $(WITH_BROKER) $(GO) test -C cmd/wmretry -count=1 -timeout=$(TIMEOUT) ./browser

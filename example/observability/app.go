@@ -9,13 +9,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
@@ -28,29 +29,32 @@ import (
 )
 
 const (
-	handler      = "billing"
-	startTimeout = 30 * time.Second
+	handler     = "billing"
+	localBroker = "amqp://guest:guest@localhost:5672/"
 )
 
 // schedule is short: nothing in a demo should wait for minutes.
 var schedule = backoff.Schedule{time.Second, 2 * time.Second, 4 * time.Second}
+
+func settings(opts options) config.BuilderConfig {
+	return config.BuilderConfig{
+		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: schedule, Settings: rabbitmq.Settings{Management: opts.management},
+	}
+}
 
 // app is an ordinary Watermill app, and what makes its retries visible.
 type app struct {
 	queue    string
 	rabbit   *config.Connection
 	router   *message.Router
-	stopped  chan error        // what the router's Run returned
 	orders   message.Publisher // of another service, in a real system
 	tracer   trace.Tracer
 	provider *provider
 }
 
 // newApp connects the app. The observers are attached in one call.
-func newApp(opts options, registry prometheus.Registerer, traces trace.TracerProvider, j *journal, logger watermill.LoggerAdapter) (*app, error) {
-	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: schedule, Settings: rabbitmq.Settings{Management: opts.management},
-	}, logger)
+func newApp(opts options, registry prometheus.Registerer, traces trace.TracerProvider, j *journal) (*app, error) {
+	rabbit, err := config.Connect(settings(opts), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -59,9 +63,8 @@ func newApp(opts options, registry prometheus.Registerer, traces trace.TracerPro
 		observe.OpenTelemetry(nil, traces),
 		observe.Prometheus(registry, observe.Config{WaitingEvery: time.Second}),
 	)
-
 	a := &app{
-		queue: opts.queue, rabbit: rabbit, router: message.NewDefaultRouter(logger), stopped: make(chan error, 1),
+		queue: opts.queue, rabbit: rabbit, router: message.NewDefaultRouter(nil),
 		orders: observe.Publisher(rabbit.Publisher(), traces), tracer: traces.Tracer("example/observability"), provider: &provider{},
 	}
 	rabbit.AddConsumerHandler(a.router, handler, opts.queue, a.bill, middleware.HandlerOptions{
@@ -90,7 +93,8 @@ func (a *app) bill(msg *message.Message) error {
 	return err
 }
 
-// publish publishes an order, as another service would. The trace begins here: observe.Publisher puts its context into the metadata.
+// publish publishes an order, as another service would. The trace begins here: observe.Publisher puts its context
+// into the metadata.
 func (a *app) publish(ctx context.Context, o order) (trace.TraceID, error) {
 	payload, err := json.Marshal(o)
 	if err != nil {
@@ -104,34 +108,6 @@ func (a *app) publish(ctx context.Context, o order) (trace.TraceID, error) {
 		return trace.TraceID{}, fmt.Errorf("%s was not published: %w", o.id(), err)
 	}
 	return span.SpanContext().TraceID(), nil
-}
-
-// start returns when the handler consumes.
-func (a *app) start() error {
-	go func() { a.stopped <- a.router.Run(context.Background()) }()
-	select {
-	case <-a.router.Running():
-		return nil
-	case err := <-a.stopped:
-		a.stopped <- err
-		return fmt.Errorf("the router did not start: %w", err)
-	case <-time.After(startTimeout):
-		return fmt.Errorf("the router did not start within %v", startTimeout)
-	}
-}
-
-// close closes the router first: a message in flight needs the publisher.
-func (a *app) close() error {
-	select {
-	case err := <-a.stopped: // it has stopped by itself
-		return errors.Join(err, a.rabbit.Close())
-	default:
-	}
-	var err error
-	if a.router.IsRunning() {
-		err = errors.Join(a.router.Close(), <-a.stopped)
-	}
-	return errors.Join(err, a.rabbit.Close())
 }
 
 // paused returns why the handler takes no new messages, or nothing.
@@ -155,4 +131,30 @@ func serveMetrics(address string, registry *prometheus.Registry) (at string, sto
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
 	return listener.Addr().String(), func() { _ = server.Close() }, nil
+}
+
+// removeQueues removes the work queue, its tiers and its dead letters. The exchanges and the queue of the orphans
+// stay, because other apps on the broker can have the same ones.
+func removeQueues(opts options) (err error) {
+	builder, err := config.NewBuilder(settings(opts))
+	if err != nil {
+		return err
+	}
+	connection, err := amqp091.Dial(opts.uri)
+	if err != nil {
+		return fmt.Errorf("cannot connect to RabbitMQ: %w", err)
+	}
+	defer func() { err = errors.Join(err, connection.Close()) }()
+	channel, err := connection.Channel()
+	if err != nil {
+		return err
+	}
+	t := builder.Topology(opts.queue)
+	for _, queue := range append(t.Queues, t.WorkQueue) {
+		if strings.HasPrefix(queue.Name, opts.queue) {
+			_, fault := channel.QueueDelete(queue.Name, false, false, false)
+			err = errors.Join(err, fault)
+		}
+	}
+	return err
 }

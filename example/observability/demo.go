@@ -7,13 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tieredretry/watermill-retry/letters"
@@ -26,7 +27,7 @@ const (
 	every          = 100 * time.Millisecond
 	untilOutage    = 10 * time.Second // so long the app bills without an outage, at least
 	betweenOutages = 90 * time.Second
-	cleanupTimeout = 30 * time.Second
+	retriesQuery   = `sum by (outcome) (rate(watermill_retry_outcomes_total[10s]))`
 )
 
 // show is a run of the demo.
@@ -37,82 +38,67 @@ type show struct {
 	began    time.Time
 	app      *app
 	journal  *journal
-	traces   *traces
-	watcher  *watcher // nil with -app
-
-	stop       context.CancelFunc // ends the orders
-	publishing sync.WaitGroup
-	failed     chan error // why they have ended by themselves
+	kept     kept
+	watcher  *watcher   // nil with -app
+	failed   chan error // why the router or the orders have ended by themselves
 }
 
-func demo(ctx context.Context, opts options, out io.Writer, logger watermill.LoggerAdapter) (err error) {
-	if opts.clean {
-		if err := removeQueues(ctx, opts.uri, opts.queue); err != nil {
-			return err
-		}
+func demo(ctx context.Context, opts options, out io.Writer) (err error) {
+	if err := removeQueues(opts); err != nil { // of a run that was killed
+		return err
 	}
-	version, err := checkBroker(ctx, opts.uri, opts.queue)
+	s := &show{opts: opts, out: out, began: time.Now(), journal: newJournal(), failed: make(chan error, 2)}
+	// What is open is closed in any case, so an interrupt does not cancel this.
+	closing := func(close func() error) { err = errors.Join(err, close()) }
+	traces, err := newTraces(ctx, &s.kept)
 	if err != nil {
 		return err
 	}
-	s := &show{opts: opts, out: out, began: time.Now(), journal: newJournal(), failed: make(chan error, 1), stop: func() {}}
-	// What is open is closed in any case, so an interrupt does not cancel this.
-	cleanup := context.WithoutCancel(ctx)
-	closing := func(close func(context.Context) error) {
-		limited, cancel := context.WithTimeout(cleanup, cleanupTimeout)
-		defer cancel()
-		err = errors.Join(err, close(limited))
-	}
-
-	if s.traces, err = newTraces(ctx, opts.spans); err != nil {
-		return err
-	}
-	defer closing(s.traces.close)
+	defer closing(func() error { return traces.Shutdown(context.WithoutCancel(ctx)) })
 	registry := prometheus.NewRegistry()
-	if s.app, err = newApp(opts, registry, s.traces, s.journal, logger); err != nil {
+	if s.app, err = newApp(opts, registry, traces, s.journal); err != nil {
 		return err
 	}
-	defer closing(func(ctx context.Context) error {
-		return errors.Join(s.app.close(), removeQueues(ctx, opts.uri, opts.queue))
-	})
+	defer closing(func() error { return errors.Join(s.app.rabbit.Close(), removeQueues(opts)) })
 	metrics, stopMetrics, err := serveMetrics(opts.metrics, registry)
 	if err != nil {
 		return err
 	}
 	defer stopMetrics()
-	if err := s.app.start(); err != nil {
+
+	// The router ends before the connection: a message in flight needs its publisher.
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer stop()
+	parts.Go(func() {
+		if err := s.app.router.Run(running); err != nil {
+			s.failed <- err
+		}
+	})
+	if err := s.until(ctx, "the handler consumed", s.app.router.IsRunning); err != nil {
 		return err
 	}
-	defer s.stopPublishing()
 	if !opts.appOnly {
-		if s.watcher, err = startWatcher(ctx, opts, metrics); err != nil {
+		if s.watcher, err = startWatcher(ctx, metrics); err != nil {
 			return err
 		}
 		defer s.watcher.stop()
 	}
-	s.introduce(version, metrics)
+	s.introduce(metrics)
 	s.began = time.Now()
 	if s.watcher != nil {
-		defer s.watcher.follow(ctx, s.tell)()
+		parts.Go(func() { s.watcher.follow(running, s.tell) })
 	}
-	if err := s.run(ctx); err != nil {
-		return err
-	}
-	if opts.once {
-		return nil
-	}
-	return s.goOn(ctx)
+	return s.run(ctx, running, &parts)
 }
 
 // introduce prints what there is to open.
-func (s *show) introduce(version, metrics string) {
-	s.line("the app    bills %q on %s", s.opts.queue, version)
+func (s *show) introduce(metrics string) {
 	s.line("metrics    http://%s/metrics", metrics)
 	if s.watcher != nil {
-		s.line("Prometheus %s/alerts and", s.watcher.pages)
-		s.line("           %s/graph?g0.expr=%s&g0.tab=0&g0.range_input=5m", s.watcher.pages, url.QueryEscape(retriesQuery))
-		s.line("alerts     of %s, with \"for\" cut to %v at most", s.opts.rules, shortFor)
-		s.line("Grafana    %s", s.watcher.grafana)
+		s.line("Prometheus %s/alerts and", s.watcher.url)
+		s.line("           %s/graph?g0.expr=%s&g0.tab=0&g0.range_input=5m", s.watcher.url, url.QueryEscape(retriesQuery))
 	}
 	if endpoint := os.Getenv(otlpEndpoint); endpoint != "" {
 		s.line("traces     go to %s", endpoint)
@@ -138,15 +124,9 @@ func (s *show) tell(format string, args ...any) {
 func (s *show) until(ctx context.Context, event string, happened func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	for !happened() {
-		select {
-		case <-tick.C:
-		case err := <-s.failed:
-			return fmt.Errorf("while waiting until %s: %w", event, err)
-		case <-ctx.Done():
-			return fmt.Errorf("it did not happen that %s: %w", event, ctx.Err())
+		if err := s.wait(ctx, every); err != nil {
+			return fmt.Errorf("it did not happen that %s: %w", event, err)
 		}
 	}
 	return nil
@@ -164,16 +144,30 @@ func (s *show) wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// run is everything once: failures, an outage, a redrive, and what can be seen of them.
-func (s *show) run(ctx context.Context) error {
-	s.publish(ctx)
+// watchedHas reports whether the watched order has had one of these outcomes.
+func (s *show) watchedHas(outcomes ...retry.Outcome) func() bool {
+	return func() bool {
+		_, of := s.journal.counts()
+		return slices.ContainsFunc(outcomes, func(o retry.Outcome) bool { return of[o] > 0 })
+	}
+}
+
+// run is everything once: failures, an outage, a redrive, and what can be seen of them. Without -once outages follow until the
+// context ends.
+func (s *show) run(ctx, running context.Context, parts *sync.WaitGroup) error {
+	publishing, stopPublishing := context.WithCancel(running)
+	defer stopPublishing()
+	parts.Go(func() { s.publish(publishing) })
 	s.tell("ten orders a second. Some fail and come back; order-%d and its like fail until their accounts are repaired", watched)
-	if err := s.until(ctx, "an order recovered", func() bool { return s.journal.count(retry.Recovered) > 0 }); err != nil {
+	recovered := func() bool {
+		all, _ := s.journal.counts()
+		return all[retry.Recovered] > 0
+	}
+	if err := s.until(ctx, "an order recovered", recovered); err != nil {
 		return err
 	}
 	s.tell("an order has failed, has waited on a tier, and was billed")
-	died := func() bool { return s.journal.watchedHas(retry.DeadLettered) }
-	if err := s.until(ctx, "the watched order died", died); err != nil {
+	if err := s.until(ctx, "the watched order died", s.watchedHas(retry.DeadLettered)); err != nil {
 		return err
 	}
 	s.tell("order-%d has used up its %d retries: it is a dead letter", watched, len(schedule))
@@ -185,14 +179,13 @@ func (s *show) run(ctx context.Context) error {
 	}
 	most := 20 // that wait for a retry, or are new
 	if s.opts.once {
-		s.stopPublishing() // from now on the figures stay as they are
+		stopPublishing() // from now on the figures stay as they are
 		most = 0
 	}
-	if err := s.until(ctx, "the orders of the outage were billed", func() bool { _, _, open := s.journal.state(); return open <= most }); err != nil {
+	if err := s.until(ctx, "the orders of the outage were billed", func() bool { return s.journal.open() <= most }); err != nil {
 		return err
 	}
-	billed, dead, _ := s.journal.state()
-	s.tell("the orders of the outage are billed: billed=%d dead=%d", billed, dead)
+	s.tell("the orders of the outage are billed")
 	if err := s.redrive(ctx); err != nil {
 		return err
 	}
@@ -205,7 +198,14 @@ func (s *show) run(ctx context.Context) error {
 		return nil
 	}
 	s.tell("the app goes on, with an outage every %v. Ctrl-C ends everything", betweenOutages)
-	return nil
+	for {
+		if err := s.wait(ctx, betweenOutages); err != nil {
+			return err
+		}
+		if err := s.outage(ctx); err != nil {
+			return err
+		}
+	}
 }
 
 // outage lets every order fail until the breaker has paused the handler, and ends it again.
@@ -215,7 +215,8 @@ func (s *show) outage(ctx context.Context) error {
 	if err := s.until(ctx, "the breaker paused the handler", func() bool { return len(s.app.paused()) > 0 }); err != nil {
 		return err
 	}
-	s.tell("the breaker has paused the handler (%s): orders wait in the work queue, in their order, and count no failure", strings.Join(s.app.paused(), ", "))
+	s.tell("the breaker has paused the handler (%s): orders wait in the work queue, in their order, and count no failure",
+		strings.Join(s.app.paused(), ", "))
 	if err := s.wait(ctx, s.opts.outage); err != nil {
 		return err
 	}
@@ -242,57 +243,83 @@ func (s *show) redrive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.journal.redrive(summary.Done)
+	s.journal.send(summary.Done)
 	s.tell("the accounts are repaired, and the dead letters with the reason \"exhausted\" go back: %s", summary)
-	billed := func() bool { return s.journal.watchedHas(retry.Processed, retry.Recovered) }
-	if err := s.until(ctx, "the watched order was billed", billed); err != nil {
+	if err := s.until(ctx, "the watched order was billed", s.watchedHas(retry.Processed, retry.Recovered)); err != nil {
 		return err
 	}
 	s.tell("order-%d is billed", watched)
 	if !s.opts.once {
 		return nil
 	}
-	return s.until(ctx, "the redriven orders were billed", func() bool { _, _, open := s.journal.state(); return open == 0 })
+	return s.until(ctx, "the redriven orders were billed", func() bool { return s.journal.open() == 0 })
 }
 
-// goOn repeats the outage until the context ends.
-func (s *show) goOn(ctx context.Context) error {
-	for {
-		if err := s.wait(ctx, betweenOutages); err != nil {
-			return err
+// conclude prints what Prometheus has, and the trace. It returns an error if something of it is missing.
+func (s *show) conclude(ctx context.Context) error {
+	var have map[string]float64
+	equal := func() bool { // with -once: no orders come any more
+		want, _ := s.journal.counts()
+		have, _ = s.watcher.counts(ctx, `sum by (outcome) (watermill_retry_outcomes_total)`, "outcome")
+		outcomes := []retry.Outcome{
+			retry.Processed, retry.Recovered, retry.Retried, retry.DeadLettered,
 		}
-		if err := s.outage(ctx); err != nil {
-			return err
+		return !slices.ContainsFunc(outcomes, func(o retry.Outcome) bool {
+			n := have[string(o)]
+			return n == 0 || s.opts.once && n != float64(want[o])
+		})
+	}
+	if err := s.until(ctx, "Prometheus had all outcomes", equal); err != nil {
+		return fmt.Errorf("%w: it has %v", err, have)
+	}
+	s.line("\noutcomes, in Prometheus:  %v", have)
+	var fired map[string]float64
+	alerted := func() bool {
+		const query = `count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[1h]))`
+		fired, _ = s.watcher.counts(ctx, query, "alertname")
+		return len(fired) > 0
+	}
+	if err := s.until(ctx, "an alert fired", alerted); err != nil {
+		return err
+	}
+	s.line("alerts that have fired:   %s", strings.Join(slices.Sorted(maps.Keys(fired)), " "))
+	var traced []string
+	exemplars := func() bool {
+		traced, _ = s.watcher.exemplars(ctx, s.began.Add(-time.Minute))
+		return len(traced) > 0
+	}
+	if err := s.until(ctx, "Prometheus had exemplars", exemplars); err != nil {
+		return err
+	}
+	s.line("exemplars with trace ids: %s", strings.Join(traced, " "))
+	complete := func() bool { return len(missing(s.kept.all(), s.opts.queue)) == 0 }
+	err := s.until(ctx, "the trace was complete", complete)
+	s.line("\nThe trace of order-%d:", watched)
+	printTrace(s.out, s.kept.all())
+	if err != nil {
+		return fmt.Errorf("%w: it lacks %s", err, strings.Join(missing(s.kept.all(), s.opts.queue), ", "))
+	}
+	return nil
+}
+
+// publish publishes orders until the context ends.
+func (s *show) publish(ctx context.Context) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for number := 1; ; number++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.journal.send(1)
+		id, err := s.app.publish(context.Background(), order{Number: number, Cents: 1999 + number})
+		if err != nil {
+			s.failed <- err
+			return
+		}
+		if number == watched {
+			s.kept.keep(id)
 		}
 	}
-}
-
-func (s *show) stopPublishing() {
-	s.stop()
-	s.publishing.Wait()
-}
-
-// publish publishes orders until the context ends, or until stopPublishing.
-func (s *show) publish(ctx context.Context) {
-	ctx, s.stop = context.WithCancel(ctx)
-	s.publishing.Go(func() {
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for number := 1; ; number++ {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			s.journal.send()
-			id, err := s.app.publish(ctx, order{Number: number, Cents: 1999 + number})
-			if err != nil && ctx.Err() == nil {
-				s.failed <- err
-				return
-			}
-			if number == watched {
-				s.traces.kept.keep(id)
-			}
-		}
-	})
 }

@@ -1,8 +1,8 @@
 //go:build unix
 
-// Command observability shows what package observe makes visible. An app bills orders on a RabbitMQ. Some orders fail and come back,
-// some die, and then the payment provider is away: the breaker pauses the handler. At the end an operator brings the dead letters back.
-// A Prometheus with the alert rules of this repository scrapes the app.
+// Command observability shows what package observe makes visible. An app bills orders on a RabbitMQ. Some orders fail and come
+// back, some die, and then the payment provider is away: the breaker pauses the handler. At the end an operator brings the dead
+// letters back. A Prometheus with the alert rules of this repository scrapes the app.
 //
 //	make demo-observability                     # in a clone: with a RabbitMQ and a Prometheus that it installs and starts
 //	go run . -amqp amqp://guest:guest@localhost:5672/
@@ -23,14 +23,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill"
-)
-
-const (
-	exitFailed      = 1
-	exitUsage       = 2
-	exitInterrupted = 130
 )
 
 // options are the flags.
@@ -39,14 +31,9 @@ type options struct {
 	management string
 	queue      string
 	metrics    string
-	rules      string
-	boards     string
-	spans      string
 	outage     time.Duration
 	appOnly    bool
 	once       bool
-	clean      bool
-	verbose    bool
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -58,24 +45,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	case err != nil:
 		_, _ = fmt.Fprintln(stderr, "observability:", err)
-		return exitUsage
+		return 2
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a closed pipe must not leave queues and processes
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	var logger watermill.LoggerAdapter = watermill.NopLogger{}
-	if opts.verbose {
-		logger = watermill.NewStdLogger(false, false) // to stderr
-	}
-	err = demo(ctx, opts, stdout, logger)
+	err = demo(ctx, opts, stdout)
 	if err == nil || ctx.Err() != nil && !opts.once {
 		return 0 // Ctrl-C is the ordinary end
 	}
 	_, _ = fmt.Fprintln(stderr, "observability:", strings.ReplaceAll(err.Error(), "\n", "; "))
-	if ctx.Err() != nil {
-		return exitInterrupted
-	}
-	return exitFailed
+	return 1
 }
 
 // parse never prints the broker's address, and no error contains it: it contains the password.
@@ -83,21 +63,16 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	var opts options
 	flags := flag.NewFlagSet("observability", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	flags.StringVar(&opts.uri, "amqp", "", "`address` of RabbitMQ (default $AMQP_URL, or amqp://guest:guest@localhost:5672/)")
-	flags.StringVar(&opts.management, "management", "", "`address` of its management API (default $AMQP_MANAGEMENT_URL, or none). Without a user: the user of -amqp")
-	flags.StringVar(&opts.queue, "queue", "orders", "the work queue. It must not exist, or set -clean. It is removed at the end")
+	flags.StringVar(&opts.uri, "amqp", "", "`address` of RabbitMQ (default $AMQP_URL, or "+localBroker+")")
+	flags.StringVar(&opts.management, "management", "",
+		"`address` of its management API (default $AMQP_MANAGEMENT_URL, or none). Without a user: the user of -amqp")
+	flags.StringVar(&opts.queue, "queue", "observability-demo", "the work queue. It is removed at the start and at the end")
 	flags.StringVar(&opts.metrics, "metrics", "127.0.0.1:2112", "`host:port` of the app's metrics")
-	flags.StringVar(&opts.rules, "rules", "../../observability/alerts/watermill-retry.yml", "the `file` of the alert rules")
-	flags.StringVar(&opts.boards, "boards", "../../observability/dashboards", "the `folder` of the boards for Grafana")
-	flags.StringVar(&opts.spans, "spans", "", "write each span as a line of JSON into this `file`")
 	flags.DurationVar(&opts.outage, "outage", 15*time.Second, "how long the payment provider is away")
-	flags.BoolVar(&opts.appOnly, "app", false, "the app only, on and on: no Prometheus and no Grafana. For containers")
+	flags.BoolVar(&opts.appOnly, "app", false, "the app only, on and on, without Prometheus. For containers")
 	flags.BoolVar(&opts.once, "once", false, "end when everything was shown; the exit status is 0 only if it has happened")
-	flags.BoolVar(&opts.clean, "clean", false, "remove the queues of an earlier run of the demo first, which was killed")
-	flags.BoolVar(&opts.verbose, "v", false, "write the log to stderr")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			_, _ = fmt.Fprintln(stdout, "Usage: observability [flags]")
 			flags.SetOutput(stdout)
 			flags.PrintDefaults()
 		}
@@ -113,7 +88,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	case opts.appOnly && opts.once:
 		return opts, errors.New("-app runs until it is stopped: do not set -once with it")
 	}
-	opts.uri = cmp.Or(opts.uri, os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/")
+	opts.uri = cmp.Or(opts.uri, os.Getenv("AMQP_URL"), localBroker)
 	opts.management = withUser(cmp.Or(opts.management, os.Getenv("AMQP_MANAGEMENT_URL")), opts.uri)
 	return opts, nil
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,9 +28,7 @@ func (o order) id() string { return fmt.Sprintf("order-%d", o.Number) }
 type provider struct {
 	away     atomic.Bool
 	repaired atomic.Bool // the locked accounts
-
-	mu    sync.Mutex
-	calls map[int]int
+	calls    sync.Map    // by order number
 }
 
 func (p *provider) charge(o order) error {
@@ -37,7 +36,8 @@ func (p *provider) charge(o order) error {
 	if p.away.Load() {
 		return errors.New("the payment provider answers 503 Service Unavailable")
 	}
-	call := p.call(o.Number)
+	count, _ := p.calls.LoadOrStore(o.Number, new(atomic.Int64))
+	call := count.(*atomic.Int64).Add(1)
 	switch {
 	case o.Number%25 == 0:
 		return backoff.Permanent(fmt.Errorf("the card of order %d was declined", o.Number))
@@ -48,30 +48,20 @@ func (p *provider) charge(o order) error {
 	case o.Number%15 == 5 && call <= 2:
 		return errors.New("the payment provider answers 500 Internal Server Error")
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.calls, o.Number)
+	p.calls.Delete(o.Number)
 	return nil
-}
-
-// call counts the calls for an order.
-func (p *provider) call(number int) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.calls == nil {
-		p.calls = map[int]int{}
-	}
-	p.calls[number]++
-	return p.calls[number]
 }
 
 // journal counts the outcomes, outside of the metrics: at the end both must be equal.
 type journal struct {
 	mu        sync.Mutex
-	published int
-	redriven  int
+	sent      int // orders, and letters that were redriven
 	outcomes  map[retry.Outcome]int
 	ofWatched map[retry.Outcome]int
+}
+
+func newJournal() *journal {
+	return &journal{outcomes: map[retry.Outcome]int{}, ofWatched: map[retry.Outcome]int{}}
 }
 
 // outcome is the Observe function of the retry middleware.
@@ -84,36 +74,22 @@ func (j *journal) outcome(e retry.Event) {
 	}
 }
 
-func newJournal() *journal {
-	return &journal{outcomes: map[retry.Outcome]int{}, ofWatched: map[retry.Outcome]int{}}
-}
-
-func (j *journal) send()            { j.mu.Lock(); defer j.mu.Unlock(); j.published++ }
-func (j *journal) redrive(sent int) { j.mu.Lock(); defer j.mu.Unlock(); j.redriven += sent }
-
-func (j *journal) count(outcome retry.Outcome) int {
+func (j *journal) send(n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.outcomes[outcome]
+	j.sent += n
 }
 
-// watchedHas reports whether the watched order has had one of these outcomes.
-func (j *journal) watchedHas(outcomes ...retry.Outcome) bool {
+// counts returns all outcomes, and those of the watched order.
+func (j *journal) counts() (all, ofWatched map[retry.Outcome]int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, o := range outcomes {
-		if j.ofWatched[o] > 0 {
-			return true
-		}
-	}
-	return false
+	return maps.Clone(j.outcomes), maps.Clone(j.ofWatched)
 }
 
-// state returns how many orders were billed, how many have died, and how many are neither yet. A redriven order counts again.
-func (j *journal) state() (billed, dead, open int) {
+// open returns how many orders are neither billed nor dead.
+func (j *journal) open() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	billed = j.outcomes[retry.Processed] + j.outcomes[retry.Recovered]
-	dead = j.outcomes[retry.DeadLettered]
-	return billed, dead, j.published + j.redriven - billed - dead
+	return j.sent - j.outcomes[retry.Processed] - j.outcomes[retry.Recovered] - j.outcomes[retry.DeadLettered]
 }
