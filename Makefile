@@ -6,10 +6,8 @@ RACE      ?=
 TIMEOUT   ?= 10m
 FUZZTIME  ?= 50000x
 BENCHTIME ?= 1s
-# Flags of publishbench and retrybench: -pairs, -duration.
+# Flags of bench: -only, -rounds, -messages, -short, -page.
 BENCH_ARGS ?=
-# Flags of retrybench alone: -rounds, -messages, -outage, -only, -profiles, -broker-process, -at-least-once.
-STORM_ARGS ?=
 
 DEVBROKER  = .broker/devbroker
 WITH_BROKER = $(DEVBROKER) exec --
@@ -21,23 +19,11 @@ BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
 # Integration tests that mostly wait: more of them run at the same time than there are processors.
-WAITING    = ./adopt ./connect ./declare ./groups ./kept
-# Flags of redrivebench: -letters, -by-hand, -rounds, -size.
-REDRIVE_ARGS ?=
+WAITING    = ./adopt ./connect ./declare ./groups
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
-# Flags of bench-scale: -only, -messages, -rounds, -all, -native, -short.
-SCALE_ARGS ?=
-# What bench-scale writes. A run with -only or -short leaves the page as it is.
-SCALE_FILES ?= -charts docs/charts -page docs/benchmarks.md
-# The versions of RabbitMQ that bench-scale measures, where several run side by side.
-SCALE_VERSIONS ?= 4.0 4.3
 # Flags of demo-observability: -once, -outage, -metrics, -queue.
 DEMO_ARGS ?=
-# Flags of neighbours: -messages, -relief, -rate.
-GROUPS_ARGS ?=
-# Flags of mutate: -run, -short, -jobs, -timeout.
-MUTATE_ARGS ?=
 # A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
 # for one.
 BROKERS   ?=
@@ -52,13 +38,20 @@ TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff curren
 REGISTRY   = backends/registry/registry.go
 DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGISTRY))
 
+# on_brokers makes the first target where several brokers run side by side, and else the second one on a broker of its own.
+define on_brokers
+brokers=$$(sh .ci/find-brokers) || exit 1; \
+	if [ -n "$$brokers" ]; then $(SUBMAKE) $(1) BROKERS="$$brokers"; \
+	else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) $(2); fi
+endef
+
 # eval "`make -C FOLDER broker-up`" must print variables only.
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-groups bench-scale chaos chaos-versions chaos-one lint vuln fuzz cover screenshots broker-up broker-down
-.PHONY: devbroker test-root test-observers test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-broker bench-scale-build bench-scale-versions bench-scale-one groups-one groups-versions fuzz-root fuzz-integration lint-format lint-root lint-modules
+.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover screenshots broker-up broker-down
+.PHONY: devbroker test-root test-observers test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one fuzz-root fuzz-integration lint-format lint-root lint-modules
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
@@ -106,25 +99,22 @@ test-short: test-root test-observers ## the tests that need no broker
 race: ## all tests with the race detector (needs a C compiler)
 	@$(SUBMAKE) test RACE=-race
 
-bench: devbroker ## all benchmarks (BENCHTIME, BENCH_ARGS, STORM_ARGS, REDRIVE_ARGS)
+bench: devbroker ## all benchmarks, and the claims of docs/benchmarks.md (BENCHTIME; BENCH_ARGS=-short takes minutes)
 	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 	$(GO) test -C observe -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
-	@$(WITH_BROKER) $(SUBMAKE) bench-broker
+	@$(WITH_BROKER) $(GO) test -C integration -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
+	@$(GO) build -C integration -o $(CURDIR)/.broker/bench ./bench
+	@$(call on_brokers,bench-versions,bench-one)
 
-bench-groups: ## how late the retries of a group are, while one of its work queues takes no messages (GROUPS_ARGS)
-	@brokers=$$(sh .ci/find-brokers) || exit 1; \
-		if [ -n "$$brokers" ]; then $(SUBMAKE) groups-versions BROKERS="$$brokers"; \
-		else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) groups-one; fi
-
-bench-scale: bench-scale-build ## what a million messages, 1,000 work queues or 100 instances cost, with charts (SCALE_ARGS)
-	@brokers=$$(sh .ci/find-brokers) || exit 1; \
-		if [ -n "$$brokers" ]; then $(SUBMAKE) bench-scale-versions BROKERS="$$brokers"; \
-		else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) bench-scale-one; fi
+bench-cluster: ## how late the retries of a group are while the nodes of a cluster restart
+	@$(GO) build -C integration -o $(CURDIR)/.broker/bench ./bench
+	@brokers=$$(sh .ci/find-brokers) && version=$(lastword $(VERSIONS)) && lines=$$($$brokers cluster $$version) && \
+		(cd integration && exec ../.broker/bench -cluster "$$(echo "$$lines" | paste -s -d , -)" -tool "$$brokers" $(BENCH_ARGS)); \
+		result=$$?; $$brokers down $$version-1 $$version-2 $$version-3; exit $$result
 
 chaos: ## make brokers, networks and consumers fail under load, and count every message (CHAOS_ARGS)
-	@brokers=$$(sh .ci/find-brokers) || exit 1; \
-		if [ -n "$$brokers" ]; then $(SUBMAKE) chaos-versions BROKERS="$$brokers"; \
-		else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) chaos-one; fi
+	@$(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
+	@$(call on_brokers,chaos-versions,chaos-one)
 
 mutate: devbroker ## break the code on purpose, one line at a time, and see that the tests notice (MUTATE_ARGS)
 	@$(WITH_BROKER) $(GO) run ./tools/mutate $(MUTATE_ARGS)
@@ -196,43 +186,21 @@ test-reconnect-v3:
 test-chaos:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./chaos/...
 
-bench-broker:
-	$(GO) run -C integration ./publisher/cmd/publishbench $(BENCH_ARGS)
-	$(GO) run -C integration ./retry/cmd/retrybench $(BENCH_ARGS) $(STORM_ARGS)
-	$(GO) run -C integration ./deadletter/cmd/redrivebench $(REDRIVE_ARGS)
-	@$(SUBMAKE) groups-one
-	$(GO) test -C integration -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
+# The benchmarks find the module of wmretry in the folder integration.
+bench-versions:
+	@lines=$$($(BROKERS) up $(VERSIONS)) && cd integration && \
+		exec ../.broker/bench -brokers "$$(echo "$$lines" | paste -s -d , -)" $(BENCH_ARGS)
 
-bench-scale-build:
-	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/scalebench ./scale/cmd/scalebench
-
-bench-scale-versions:
-	@lines=$$($(BROKERS) up $(SCALE_VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \
-		exec .broker/scalebench -brokers "$$urls" $(SCALE_FILES) $(SCALE_ARGS)
-
-bench-scale-one:
-	@exec .broker/scalebench $(SCALE_FILES) $(SCALE_ARGS)
+bench-one:
+	@cd integration && exec ../.broker/bench $(BENCH_ARGS)
 
 chaos-versions:
-	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
 	@lines=$$($(BROKERS) up $(VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \
 		exec .broker/chaos -brokers "$$urls" -tool "$(BROKERS)" -cluster $(lastword $(VERSIONS)) $(CHAOS_ARGS)
 
 # One broker gets as many messages as several do together. The rows leaders and node-killed are left out: they need a cluster.
 chaos-one:
-	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
 	@exec .broker/chaos -except '^(leaders|node-killed)$$' -messages 1400 $(CHAOS_ARGS)
-
-groups-one:
-	$(GO) run -C integration ./groups/cmd/neighbours $(GROUPS_ARGS)
-
-# The nodes of a cluster are restarted one after the other, too.
-groups-versions:
-	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/neighbours ./groups/cmd/neighbours
-	@lines=$$($(BROKERS) up $(VERSIONS)) && .broker/neighbours -brokers "$$(echo "$$lines" | paste -s -d , -)" $(GROUPS_ARGS)
-	@version=$(lastword $(VERSIONS)); lines=$$($(BROKERS) cluster $$version) && \
-		.broker/neighbours -cluster "$$(echo "$$lines" | paste -s -d , -)" -tool "$(BROKERS)" $(GROUPS_ARGS); \
-		result=$$?; $(BROKERS) down $$version-1 $$version-2 $$version-3; exit $$result
 
 lint-format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && if [ -n "$$unformatted" ]; then \

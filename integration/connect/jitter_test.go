@@ -18,7 +18,7 @@ import (
 )
 
 // Messages that fail in the same moment wait on all lanes of their tier, and each comes back once, after its lane's delay. How evenly
-// they come back is measured by retrybench.
+// they come back is measured by the question jitter of integration/bench.
 func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 	t.Parallel()
 	const n, delay, jitter = 2000, 5 * time.Second, 0.2

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/config"
+)
+
+const (
+	tier       = time.Second // how long a message waits
+	tries      = 3           // deliveries of a message that is dead-lettered
+	dieEvery   = 100         // of this many messages of a storm, one is dead-lettered
+	deadSuffix = ".dead"     // of the queue with the dead letters of a work queue, on every side
+)
+
+// An app is the handler that all sides of a contest run.
+type app struct {
+	*ledger
+	fails bool          // the storm: each message fails once, and one of dieEvery until it is dead-lettered
+	few   bool          // one of dieEvery messages fails once, and the rate is that of the first calls
+	work  time.Duration // how long a call takes
+	gate  chan struct{} // closed when the measurement begins: every side consumes by then
+
+	opened time.Duration // when the gate was closed
+}
+
+func newApp(messages int, fails, few bool, work time.Duration) *app {
+	a := &app{ledger: newLedger(messages, always(tier)), fails: fails, few: few, work: work, gate: make(chan struct{})}
+	a.calls = func(i int) int {
+		switch {
+		case a.dies(i):
+			return tries
+		case a.fails, a.few && i%dieEvery == 0:
+			return 2
+		}
+		return 1
+	}
+	return a
+}
+
+// dies reports whether a message is dead-lettered in the end.
+func (a *app) dies(i int) bool { return a.fails && i%dieEvery == 0 }
+
+// handle is called for each delivery. An error means that the message has to be retried, or dead-lettered after its last try.
+func (a *app) handle(id string) error {
+	<-a.gate
+	time.Sleep(a.work)
+	_, again := a.call(id)
+	if i := numberOf(id); again || a.dies(i) {
+		return errMeasured
+	}
+	return nil
+}
+
+// deliveries is how many calls finish all messages.
+func (a *app) deliveries() (all int) {
+	for i := range a.called {
+		all += a.calls(i)
+	}
+	return all
+}
+
+// A side is one way to consume a work queue and to retry what fails.
+type side struct {
+	name    string
+	declare func(uri string) error
+	consume func(uri string, a *app) (stop func(), err error) // returns when it consumes with all of its concurrency
+}
+
+// A ratio is a claim about the rates of two sides within the same round.
+type ratio struct{ claim, ours, theirs string }
+
+// A contest measures sides in turns.
+type contest struct {
+	title  string
+	sides  []side
+	app    func(side string) *app
+	ratios []ratio
+}
+
+// measure compares deliveries a second.
+func (c contest) measure(b *bench) error {
+	own, ofBroker := make([][]float64, len(c.sides)), make([][]float64, len(c.sides))
+	rates, err := alternate(b.turns(5), len(c.sides), func(i int) (float64, error) {
+		rate, spent, brokerSpent, err := c.sides[i].measure(b, c.app(c.sides[i].name))
+		own[i], ofBroker[i] = append(own[i], spent), append(ofBroker[i], brokerSpent)
+		return rate, err
+	})
+	if err != nil {
+		return err
+	}
+	byName := map[string][]float64{}
+	for i, s := range c.sides {
+		byName[s.name] = rates[i]
+		b.row(c.title, []string{"side", "deliveries a second", "own µs of a delivery", "the broker's"},
+			s.name, spread(rates[i], "%.0f"), digits(median(own[i])), digits(median(ofBroker[i])))
+	}
+	for _, r := range c.ratios {
+		all := ratios(byName[r.ours], byName[r.theirs])
+		fmt.Printf("%s: %s\n", r.claim, spread(all, "%.2f"))
+		b.claim(r.claim, median(all))
+	}
+	return nil
+}
+
+// measure returns deliveries a second, and the processor time of this process and of the broker's for each, in µs.
+func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error) {
+	err = b.in("contest", func(uri string) error {
+		if err := errors.Join(s.declare(uri), fill(uri, work, len(a.called))); err != nil {
+			return err
+		}
+		stop, err := s.consume(uri, a)
+		if err != nil {
+			return err
+		}
+		before, brokerBefore := processorTime(os.Getpid()), processorTime(b.process)
+		a.opened = time.Since(a.began)
+		close(a.gate)
+		if err := a.wait(0); err != nil { // without a stop: a side that has lost messages may hang
+			return err
+		}
+		spent, brokerSpent := processorTime(os.Getpid())-before, processorTime(b.process)-brokerBefore
+		took := a.last - a.opened
+		if a.few {
+			took = a.seen - a.opened
+		}
+		deliveries := float64(a.deliveries())
+		rate = deliveries / took.Seconds()
+		own, ofBroker = float64(spent.Microseconds())/deliveries, float64(brokerSpent.Microseconds())/deliveries
+		stop()
+		return a.checkDead(uri)
+	})
+	if err != nil {
+		err = fmt.Errorf("%s: %w", s.name, err)
+	}
+	return rate, own, ofBroker, err
+}
+
+// checkDead compares the dead letters with those of the app, by identity. Where the broker dead-letters by itself, they come late.
+func (a *app) checkDead(uri string) error {
+	missing := map[string]bool{}
+	for i := range a.called {
+		if a.dies(i) {
+			missing[idOf(i)] = true
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return with(uri, func(channel *amqp091.Channel) error {
+		return drain(channel, work+deadSuffix, missing)
+	})
+}
+
+// drain takes messages from a queue until none of the identities is missing.
+func drain(channel *amqp091.Channel, queue string, missing map[string]bool) error {
+	for deadline := time.Now().Add(patience); len(missing) > 0; {
+		d, found, err := channel.Get(queue, true)
+		switch {
+		case err != nil:
+			return err
+		case found:
+			delete(missing, identity(d))
+		case time.Now().After(deadline):
+			return fmt.Errorf("lost=%d messages: they are not on %s", len(missing), queue)
+		default:
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// library is this library, with a number of handlers of one work queue.
+func library(name string, h handling, options func(uri string) config.BuilderConfig) side {
+	return side{
+		name:    name,
+		declare: func(uri string) error { return declare(uri, options(uri), work) },
+		consume: func(uri string, a *app) (func(), error) {
+			_, stop, err := h.consume(options(uri), func(msg *message.Message) error { return a.handle(msg.UUID) }, work)
+			return stop, err
+		},
+	}
+}
+
+// handSide is code by hand. Each delivery is handled by one of the workers.
+func handSide(
+	name string, workers, prefetch int, queue amqp091.Table,
+	start func(uri string, a *app) (handle func(amqp091.Delivery), stop func(), err error),
+) side {
+	return side{
+		name: name,
+		declare: func(uri string) error {
+			return with(uri, func(channel *amqp091.Channel) error {
+				return errors.Join(declareQuorum(channel, work, queue), declareQuorum(channel, work+deadSuffix, nil),
+					declareQuorum(channel, work+".waiting", tierByHand(tier, work)))
+			})
+		},
+		consume: func(uri string, a *app) (func(), error) {
+			handle, stop, err := start(uri, a)
+			if err != nil {
+				return nil, err
+			}
+			stopConsumer, err := consumeByHand(uri, work, workers, prefetch, handle)
+			if err != nil {
+				return nil, err
+			}
+			return func() { stopConsumer(); stop() }, nil
+		},
+	}
+}
+
+// A failure is a failed message that is published again.
+type failure struct {
+	delivery amqp091.Delivery
+	confirm  *amqp091.DeferredConfirmation
+}
+
+// fail publishes a failed message to the queue on which it waits, or to the dead letters.
+func (p *pipeline) fail(d amqp091.Delivery) (failure, error) {
+	failures, _ := d.Headers[triesHeader].(int32)
+	queue := work + ".waiting"
+	if failures+1 == tries {
+		queue = work + deadSuffix
+	}
+	confirm, err := p.send("", queue, byHand(identity(d), failures+1))
+	return failure{d, confirm}, err
+}
+
+// ack acks a failed message that is published again. Without it, the message is lost for the measurement, which reports that.
+func (p *pipeline) ack(f failure) {
+	if err := p.settled(f.confirm); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return
+	}
+	_ = f.delivery.Ack(false)
+}
+
+// handWaiting is a consumer by hand: workers that publish a failed message again, wait for the confirm, and ack.
+var handWaiting = handSide("amqp091-go, 16 workers wait", workers, workers, nil,
+	func(uri string, a *app) (func(amqp091.Delivery), func(), error) {
+		p, err := newPipeline(uri)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func(d amqp091.Delivery) {
+			if a.handle(identity(d)) == nil {
+				_ = d.Ack(false)
+			} else if f, err := p.fail(d); err == nil {
+				p.ack(f)
+			}
+		}, p.close, nil
+	})
+
+// handPipelined never waits for a single confirm: a second goroutine acks what is confirmed. It is the limit of this client.
+var handPipelined = handSide("amqp091-go, pipelined", 1, inFlight, nil,
+	func(uri string, a *app) (func(amqp091.Delivery), func(), error) {
+		p, err := newPipeline(uri)
+		if err != nil {
+			return nil, nil, err
+		}
+		published := make(chan failure, inFlight)
+		var group sync.WaitGroup
+		group.Go(func() {
+			for f := range published {
+				p.ack(f)
+			}
+		})
+		return func(d amqp091.Delivery) {
+			if a.handle(identity(d)) == nil {
+				_ = d.Ack(false)
+			} else if f, err := p.fail(d); err == nil {
+				published <- f
+			}
+		}, func() { close(published); group.Wait(); p.close() }, nil
+	})
+
+// handConsumer only consumes and acks. Each message in flight has a goroutine, as a handler that takes time needs.
+var handConsumer = handSide("amqp091-go, 256 in flight", inFlight, inFlight, nil,
+	func(_ string, a *app) (func(amqp091.Delivery), func(), error) {
+		return func(d amqp091.Delivery) {
+			if a.handle(identity(d)) == nil {
+				_ = d.Ack(false)
+			}
+		}, func() {}, nil
+	})
+
+// native is RabbitMQ's own delayed retry: a rejected message waits in its work queue. It keeps no failure record.
+var native = handSide("RabbitMQ's delayed retry", 1, inFlight, amqp091.Table{
+	"x-delayed-retry-type": "failed", "x-delayed-retry-min": tier.Milliseconds(), "x-delayed-retry-max": tier.Milliseconds(),
+	"x-delivery-limit": int64(tries - 1), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": work + deadSuffix,
+}, func(_ string, a *app) (func(amqp091.Delivery), func(), error) {
+	return func(d amqp091.Delivery) {
+		if a.handle(identity(d)) == nil {
+			_ = d.Ack(false)
+		} else {
+			_ = d.Reject(true)
+		}
+	}, func() {}, nil
+})
+
+// sidesFor leaves out what the broker does not have.
+func (b *bench) sidesFor(sides ...side) []side {
+	return slices.DeleteFunc(sides, func(s side) bool { return s.name == native.name && !b.newer(4, 3) })
+}

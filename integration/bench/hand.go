@@ -1,0 +1,219 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+)
+
+const (
+	window       = 2_000 // unconfirmed messages of a pipeline
+	inFlight     = 256   // of the sides that have many messages in flight
+	triesHeader  = "tries"
+	payloadBytes = 512
+)
+
+var payload = make([]byte, payloadBytes)
+
+// with runs a function with a channel of a connection of its own, whose publishes are confirmed.
+func with(uri string, do func(*amqp091.Channel) error) error {
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }()
+	channel, err := connection.Channel()
+	if err == nil {
+		err = channel.Confirm(false)
+	}
+	if err != nil {
+		return err
+	}
+	return do(channel)
+}
+
+// A pipeline publishes by hand as fast as the client can: it never waits for a single confirm.
+type pipeline struct {
+	connection *amqp091.Connection
+	channel    *amqp091.Channel
+	confirms   []*amqp091.DeferredConfirmation
+	returned   atomic.Int64
+}
+
+func newPipeline(uri string) (*pipeline, error) {
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return nil, err
+	}
+	p := &pipeline{connection: connection}
+	if p.channel, err = connection.Channel(); err == nil {
+		err = p.channel.Confirm(false)
+	}
+	if err != nil {
+		_ = connection.Close()
+		return nil, err
+	}
+	returns := p.channel.NotifyReturn(make(chan amqp091.Return, 1))
+	go func() {
+		for range returns {
+			p.returned.Add(1)
+		}
+	}()
+	return p, nil
+}
+
+// send publishes a message, whose confirm settled waits for.
+func (p *pipeline) send(exchange, key string, publishing amqp091.Publishing) (*amqp091.DeferredConfirmation, error) {
+	return p.channel.PublishWithDeferredConfirm(exchange, key, true, false, publishing)
+}
+
+// settled waits until the broker has routed and confirmed a message. The return of a message comes before its confirm.
+func (p *pipeline) settled(confirm *amqp091.DeferredConfirmation) error {
+	select {
+	case <-confirm.Done():
+	case <-time.After(patience):
+		return fmt.Errorf("a message was not confirmed within %v", patience)
+	}
+	if !confirm.Acked() {
+		return errors.New("a message was nacked, or the channel is closed")
+	}
+	if returned := p.returned.Load(); returned > 0 {
+		return fmt.Errorf("%d messages were returned", returned)
+	}
+	return nil
+}
+
+// publish waits only where the window is full.
+func (p *pipeline) publish(exchange, key string, publishing amqp091.Publishing) error {
+	confirm, err := p.send(exchange, key, publishing)
+	if err != nil {
+		return err
+	}
+	if p.confirms = append(p.confirms, confirm); len(p.confirms) < window {
+		return nil
+	}
+	half := len(p.confirms) / 2
+	err = p.wait(p.confirms[:half])
+	p.confirms = append(p.confirms[:0], p.confirms[half:]...)
+	return err
+}
+
+// flush waits until the broker has routed and confirmed everything.
+func (p *pipeline) flush() error {
+	err := p.wait(p.confirms)
+	p.confirms = p.confirms[:0]
+	return err
+}
+
+func (p *pipeline) wait(confirms []*amqp091.DeferredConfirmation) error {
+	for _, confirm := range confirms {
+		if err := p.settled(confirm); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pipeline) close() { _ = p.connection.Close() }
+
+// publishAll publishes the messages that of returns, and waits until all are confirmed. every is the time between two of them.
+func publishAll(uri string, messages int, every time.Duration, of func(message int) (exchange, key string, p amqp091.Publishing)) error {
+	p, err := newPipeline(uri)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	tick := time.NewTicker(max(every, 1))
+	defer tick.Stop()
+	for i := range messages {
+		if every > 0 {
+			<-tick.C
+		}
+		exchange, key, publishing := of(i)
+		if err := p.publish(exchange, key, publishing); err != nil {
+			return err
+		}
+	}
+	return p.flush()
+}
+
+// fill publishes messages to a queue.
+func fill(uri, queue string, messages int) error {
+	return publishAll(uri, messages, 0, func(i int) (string, string, amqp091.Publishing) { return "", queue, byHand(idOf(i), 0) })
+}
+
+// byHand is a message of an app without the library, with the counter of its attempts.
+func byHand(id string, tries int32) amqp091.Publishing {
+	headers := amqp091.Table{publisher.UUIDHeader: id}
+	if tries > 0 {
+		headers[triesHeader] = tries
+	}
+	return amqp091.Publishing{DeliveryMode: amqp091.Persistent, Headers: headers, Body: payload}
+}
+
+func identity(d amqp091.Delivery) string {
+	id, _ := d.Headers[publisher.UUIDHeader].(string)
+	return id
+}
+
+// consumeByHand calls handle for each delivery, one after the other in each worker. stop waits for them.
+func consumeByHand(uri, queue string, workers, prefetch int, handle func(amqp091.Delivery)) (stop func(), err error) {
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return nil, err
+	}
+	channel, err := connection.Channel()
+	if err == nil {
+		err = channel.Qos(prefetch, 0, false)
+	}
+	var deliveries <-chan amqp091.Delivery
+	if err == nil {
+		deliveries, err = channel.Consume(queue, "bench", false, false, false, false, nil)
+	}
+	if err != nil {
+		_ = connection.Close()
+		return nil, err
+	}
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() {
+			for d := range deliveries {
+				handle(d)
+			}
+		})
+	}
+	return func() {
+		_ = channel.Cancel("bench", false)
+		group.Wait()
+		_ = connection.Close()
+	}, nil
+}
+
+// declareQuorum declares a quorum queue with further arguments.
+func declareQuorum(channel *amqp091.Channel, name string, arguments amqp091.Table) error {
+	all := amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
+	maps.Copy(all, arguments)
+	_, err := channel.QueueDeclare(name, true, false, false, false, all)
+	return err
+}
+
+// tierByHand has the arguments of a tier that dead-letters to a queue through the default exchange, as a user writes it.
+func tierByHand(delay time.Duration, work string) amqp091.Table {
+	return amqp091.Table{
+		"x-message-ttl": delay.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": work,
+	}
+}
+
+// safeTierByHand dead-letters as safely as the library's tiers.
+func safeTierByHand(delay time.Duration, work string) amqp091.Table {
+	arguments := tierByHand(delay, work)
+	arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "at-least-once", "reject-publish"
+	return arguments
+}

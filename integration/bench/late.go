@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+)
+
+const lateEvery = time.Second / 400 // few enough messages that they wait only on the tiers
+
+// A lateSide is one way to delay messages.
+type lateSide struct {
+	name, claim string
+	delays      []time.Duration // of the messages, in turn
+	consume     func(uri string, l *ledger) (stop func(), err error)
+}
+
+// measureLateness measures the time from the failure to the next call, minus the delay.
+func measureLateness(b *bench) error {
+	mixed := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
+	if b.short {
+		mixed = mixed[:2]
+	}
+	two := []time.Duration{500 * time.Millisecond, time.Second}
+	one := handling{handlers: 1, concurrency: workers}
+	for _, side := range []lateSide{
+		{"tiers of 500 ms and 1 s, watermill-amqp", "lateness_p99", two, consumeLate(perQueue, two, handling{handlers: workers})},
+		{"per-message TTL", "late_per_message_ttl_p99", mixed, consumeRecipe},
+		{"tiers per queue", "late_tiers_per_queue_p99", mixed, consumeLate(perQueue, mixed, one)},
+		{"tiers grouped", "late_tiers_grouped_p99", mixed, consumeLate(grouped, mixed, one)},
+		// It has no tier of 10 s: a message waits on two of its tiers, one after the other.
+		{"ladder", "late_ladder_p99", mixed, consumeLate(ladder, nil, one)},
+	} {
+		messages := b.size(2_000, 200)
+		l := newLedger(messages, func(i int) time.Duration { return side.delays[i%len(side.delays)] })
+		l.calls = func(int) int { return 2 }
+		l.collect = true
+		err := b.in("lateness", func(uri string) error {
+			stop, err := side.consume(uri, l)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			err = publishAll(uri, messages, lateEvery, func(i int) (string, string, amqp091.Publishing) {
+				return "", work, byHand(idOf(i), 0)
+			})
+			if err != nil {
+				return err
+			}
+			return l.wait(0)
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", side.name, err)
+		}
+		p99 := milliseconds(percentile(l.late, 0.99))
+		b.row("Lateness, delays mixed", []string{"way", "delays", "messages", "median ms", "p99 ms", "latest ms"},
+			side.name, backoff.Schedule(side.delays), messages, digits(milliseconds(percentile(l.late, 0.5))), digits(p99),
+			digits(milliseconds(l.late[messages-1])))
+		b.claim(side.claim, p99)
+	}
+	return nil
+}
+
+// consumeLate is the library: each failure requests a delay.
+func consumeLate(l layout, tiers []time.Duration, h handling) func(uri string, l *ledger) (func(), error) {
+	return func(uri string, ledger *ledger) (func(), error) {
+		c := l.config(uri, backoff.Constant(time.Second, 1))
+		c.ExtraTiers = tiers
+		_, stop, err := h.consume(c, func(msg *message.Message) error {
+			if delay, again := ledger.call(msg.UUID); again {
+				return backoff.RetryAfter(errMeasured, delay)
+			}
+			return nil
+		}, work)
+		return stop, err
+	}
+}
+
+// consumeRecipe is the usual recipe: failed messages wait on one queue, each with a TTL of its own. The broker removes expired
+// messages only from the head of the queue.
+func consumeRecipe(uri string, l *ledger) (func(), error) {
+	const waiting = work + ".waiting"
+	err := with(uri, func(channel *amqp091.Channel) error {
+		arguments := tierByHand(0, work)
+		delete(arguments, "x-message-ttl")
+		return errors.Join(declareQuorum(channel, work, nil), declareQuorum(channel, waiting, arguments))
+	})
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPipeline(uri)
+	if err != nil {
+		return nil, err
+	}
+	stop, err := consumeByHand(uri, work, workers, inFlight, func(d amqp091.Delivery) {
+		delay, again := l.call(identity(d))
+		if !again {
+			_ = d.Ack(false)
+			return
+		}
+		copied := byHand(identity(d), 1)
+		copied.Expiration = strconv.FormatInt(delay.Milliseconds(), 10)
+		if confirm, err := p.send("", waiting, copied); err == nil {
+			p.ack(failure{d, confirm})
+		}
+	})
+	return func() { stop(); p.close() }, err
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+)
+
+const (
+	patience = 2 * time.Minute // without progress for so long, messages are lost
+	idDigits = 12
+	idFormat = "00000000-0000-4000-8000-%0*d"
+)
+
+func idOf(message int) string { return fmt.Sprintf(idFormat, idDigits, message) }
+
+// A ledger counts what becomes of each message, by its identity: when it has failed, when it is back, when it is finished.
+type ledger struct {
+	delay func(message int) time.Duration // that a message has to wait after a failure
+	calls func(message int) int           // after which it is finished
+
+	mu      sync.Mutex
+	began   time.Time
+	failed  []int64 // when a message has failed, in ns after began; 0 while it does not wait
+	called  []int32
+	total   int
+	unseen  int // messages that were not called
+	left    int // messages that are not finished
+	early   int
+	twice   int
+	foreign int
+
+	first, last time.Duration   // when the first and the last message was finished
+	seen        time.Duration   // when each message was called once
+	collect     bool            // late and finished
+	late        []time.Duration // of each return
+	finished    []time.Duration // when each message was finished
+	done        chan struct{}
+}
+
+// newLedger is for messages that come back once after a delay.
+func newLedger(messages int, delay func(message int) time.Duration) *ledger {
+	l := &ledger{
+		delay: delay, calls: func(int) int { return 1 },
+		began:  time.Now().Add(-1), // so that 0 is the time of no failure
+		failed: make([]int64, messages), called: make([]int32, messages),
+		unseen: messages, left: messages, done: make(chan struct{}),
+	}
+	for i := range messages { // the memory is in use from now on
+		l.failed[i], l.called[i] = 0, 0
+	}
+	return l
+}
+
+func always(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
+
+// numberOf returns the number of a message, or -1 if its identity is foreign.
+func numberOf(id string) int {
+	message, err := strconv.Atoi(id[max(len(id)-idDigits, 0):])
+	if err != nil {
+		return -1
+	}
+	return message
+}
+
+// message is the same for the messages of the ledger.
+func (l *ledger) message(id string) int {
+	message := numberOf(id)
+	if message < 0 || message >= len(l.called) {
+		l.foreign++
+		return -1
+	}
+	return message
+}
+
+// waits is called when a message begins to wait.
+func (l *ledger) waits(message int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failed[message] = int64(time.Since(l.began))
+}
+
+// fails is the same for a delivery. It reports whether the message is one of the ledger's.
+func (l *ledger) fails(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	message := l.message(id)
+	if message >= 0 {
+		l.failed[message] = int64(time.Since(l.began))
+	}
+	return message >= 0
+}
+
+// call is called for each delivery. It reports whether the message has to fail now, and how long it then waits.
+func (l *ledger) call(id string) (delay time.Duration, again bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Since(l.began)
+	message := l.message(id)
+	if message < 0 {
+		return 0, false
+	}
+	l.total++
+	l.called[message]++
+	if l.called[message] == 1 {
+		if l.unseen--; l.unseen == 0 {
+			l.seen = now
+		}
+	}
+	delay = l.delay(message)
+	if failed := time.Duration(l.failed[message]); failed > 0 {
+		l.failed[message] = 0
+		waited := now - failed
+		if waited < broker.Least(delay) {
+			l.early++
+		}
+		if l.collect {
+			l.late = append(l.late, waited-delay)
+		}
+	}
+	switch calls := l.calls(message); {
+	case int(l.called[message]) < calls:
+		l.failed[message] = int64(time.Since(l.began))
+		return delay, true
+	case int(l.called[message]) > calls:
+		l.twice++
+	default:
+		l.finish(now)
+	}
+	return 0, false
+}
+
+func (l *ledger) finish(now time.Duration) {
+	if l.first == 0 {
+		l.first = now
+	}
+	l.last = now
+	if l.collect {
+		l.finished = append(l.finished, now)
+	}
+	if l.left--; l.left == 0 {
+		close(l.done)
+	}
+}
+
+// back is how many messages are finished.
+func (l *ledger) back() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.called) - l.left
+}
+
+// wait waits until all messages are finished. idle is how long none may be called at first, while all wait.
+func (l *ledger) wait(idle time.Duration) error {
+	for called := -1; ; {
+		select {
+		case <-l.done:
+			return l.check()
+		case <-time.After(idle + patience):
+		}
+		l.mu.Lock()
+		progress := called != l.total
+		called = l.total
+		l.mu.Unlock()
+		if !progress {
+			return l.check()
+		}
+	}
+}
+
+// check reports what must never happen. A duplicate is preferred to a loss, and only counted.
+func (l *ledger) check() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var faults []error
+	for _, fault := range []struct {
+		name  string
+		count int
+	}{{"lost", l.left}, {"early", l.early}, {"foreign", l.foreign}} {
+		if fault.count != 0 {
+			faults = append(faults, fmt.Errorf("%s=%d of %d messages", fault.name, fault.count, len(l.called)))
+		}
+	}
+	if l.twice > 0 {
+		fmt.Printf("%d deliveries more than necessary\n", l.twice)
+	}
+	return errors.Join(faults...)
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+const (
+	work    = "orders" // the work queue, where there is one
+	workers = 16
+)
+
+var errMeasured = errors.New("measured")
+
+// A layout is an arrangement of tiers.
+type layout struct {
+	name      string
+	configure func(*config.BuilderConfig)
+}
+
+var (
+	perQueue = layout{name: "per queue", configure: func(*config.BuilderConfig) {}}
+	grouped  = layout{name: "grouped", configure: func(c *config.BuilderConfig) {
+		c.TierGroup, c.ExtraTiers = "shop", []time.Duration{} // without the ladder
+	}}
+	ladder = layout{name: "ladder", configure: func(c *config.BuilderConfig) { c.TierGroup = "shop" }} // the default of a group
+
+	// layouts are those that are compared.
+	layouts = []layout{perQueue, grouped}
+)
+
+// config is the library's configuration with a layout.
+func (l layout) config(uri string, schedule backoff.Schedule) config.BuilderConfig {
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: schedule}
+	l.configure(&c)
+	return c
+}
+
+func topologyOf(c config.BuilderConfig, queue string) (topology.Topology, error) {
+	builder, err := config.NewBuilder(c)
+	if err != nil {
+		return topology.Topology{}, err
+	}
+	return builder.Topology(queue), nil
+}
+
+// declare declares the work queues, with everything that their retries need.
+func declare(uri string, c config.BuilderConfig, queues ...string) error {
+	return with(uri, func(channel *amqp091.Channel) error {
+		for _, queue := range queues {
+			t, err := topologyOf(c, queue)
+			if err == nil {
+				err = t.Declare(channel)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// A handling is how a work queue is consumed.
+type handling struct {
+	handlers    int
+	concurrency int // of each handler; 0: the parts around watermill-amqp's own subscriber
+	options     middleware.HandlerOptions
+	observers   []retry.Observer
+}
+
+// consume handles the messages of queues until stop. It returns when all handlers consume.
+func (h handling) consume(
+	c config.BuilderConfig, handle func(msg *message.Message) error, queues ...string,
+) (rabbit *config.Connection, stop func(), err error) {
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	closeAll := func() error { return nil }
+	if h.concurrency == 0 {
+		closeAll, err = h.parts(router, c, handle, queues[0])
+	} else {
+		h.options.Concurrency = h.concurrency
+		if rabbit, err = config.Connect(c, nil, h.options); err == nil {
+			closeAll = rabbit.Close
+			rabbit.Observe(h.observers...)
+			for i := range h.handlers {
+				for _, queue := range queues {
+					rabbit.AddConsumerHandler(router, fmt.Sprint(queue, i), queue, handle)
+				}
+			}
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	stopRouter, err := runRouter(router)
+	if err != nil {
+		return nil, nil, errors.Join(err, closeAll())
+	}
+	return rabbit, func() { stopRouter(); _ = closeAll() }, nil
+}
+
+// parts are the library around watermill-amqp's own subscriber, which has one message of each handler in flight.
+func (h handling) parts(
+	router *message.Router, c config.BuilderConfig, handle message.NoPublishHandlerFunc, queue string,
+) (closeAll func() error, err error) {
+	builder, err := config.NewBuilder(c)
+	if err != nil {
+		return nil, err
+	}
+	failures, err := builder.NewPublisher(nil)
+	if err != nil {
+		return nil, err
+	}
+	again, err := middleware.NewTieredRetry(builder.TieredRetryConfig(failures), nil)
+	if err != nil {
+		return nil, err
+	}
+	stock, err := amqp.NewSubscriber(builder.SubscriberConfig(), watermill.NopLogger{}) // the router closes it
+	if err != nil {
+		return nil, err
+	}
+	for i := range h.handlers {
+		router.AddConsumerHandler(fmt.Sprint(i), queue, stock, handle).AddMiddleware(again.Middleware)
+	}
+	return failures.Close, nil
+}
+
+// runRouter runs a router until stop. It returns when all handlers consume.
+func runRouter(router *message.Router) (stop func(), err error) {
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.Background()) }()
+	select {
+	case <-router.Running():
+		return func() { _ = router.Close(); <-stopped }, nil
+	case err := <-stopped:
+		return nil, fmt.Errorf("the router has stopped: %w", err)
+	}
+}
+
+// nothing declares nothing: queues exist with arguments that watermill-amqp does not declare.
+type nothing struct{}
+
+func (nothing) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
+	return nil
+}
+
+func (nothing) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { return nil }
+
+// route is where the copies of a work queue for a tier are published to.
+func route(t topology.Topology, tier time.Duration) (exchange, key string) {
+	return t.Exchange(), backoff.Tier(tier).String() + "." + t.WorkQueue.Name
+}
+
+// copyOf returns a copy as the library publishes it: one message fails, and its copy is taken from the exchange.
+func (s *server) copyOf(l layout, queue string) (copied amqp091.Publishing, err error) {
+	const tier = 100 * time.Millisecond
+	err = s.in("copy", func(uri string) error {
+		c := l.config(uri, backoff.Constant(tier, 3))
+		t, err := topologyOf(c, queue)
+		if err != nil {
+			return err
+		}
+		ledger := newLedger(1, always(tier))
+		ledger.calls = func(int) int { return 2 }
+		_, stop, err := handling{handlers: 1, concurrency: 1}.consume(c, ledger.retry, queue)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		return with(uri, func(channel *amqp091.Channel) error {
+			exchange, key := route(t, tier)
+			_, err := channel.QueueDeclare("copies", true, false, false, false, nil)
+			err = errors.Join(err, channel.QueueBind("copies", key, exchange, false, nil), fill(uri, queue, 1), ledger.wait(0))
+			if err != nil {
+				return err
+			}
+			d, found, err := channel.Get("copies", true)
+			if err == nil && !found {
+				err = errors.New("the copy was not captured")
+			}
+			copied = amqp091.Publishing{
+				Headers: d.Headers, DeliveryMode: d.DeliveryMode, ContentType: d.ContentType, Body: d.Body,
+			}
+			return err
+		})
+	})
+	return copied, err
+}
+
+// again is the same copy with another identity.
+func again(copied amqp091.Publishing, message int) amqp091.Publishing {
+	headers := amqp091.Table{}
+	for name, value := range copied.Headers {
+		headers[name] = value
+	}
+	headers[publisher.UUIDHeader] = idOf(message)
+	copied.Headers = headers
+	return copied
+}
+
+// retry is a handler that fails as the ledger says.
+func (l *ledger) retry(msg *message.Message) error {
+	if _, again := l.call(msg.UUID); again {
+		return errMeasured
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+// Command bench measures the claims of docs/benchmarks.md on each broker, one question after the other. It prints a line for
+// each claim, and a table in Markdown for each question.
+//
+//	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-messages n] [-page file]
+//	bench -cluster NODE=uri,NODE=uri,NODE=uri -tool command
+//
+// The default broker is AMQP_URL. Each needs its management API: at AMQP_MANAGEMENT_URL, or at the AMQP port plus 10,000. Every
+// measurement has a virtual host of its own, which is deleted. A lost or early message is an error. A missed claim is not.
+// With -cluster it restarts the nodes of a cluster, with the verbs ctl and start of the command (CONTRIBUTING.md).
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// A bench is a run on one broker.
+type bench struct {
+	*server
+	*report
+	short    bool // everything small: the figures mean nothing
+	rounds   int  // 0: as many as the question has
+	messages int  // that wait at the same time
+}
+
+// turns is how many rounds a question has.
+func (b *bench) turns(rounds int) int {
+	switch {
+	case b.rounds > 0:
+		return b.rounds
+	case b.short:
+		return 1
+	}
+	return rounds
+}
+
+// size is the size of a measurement, or a short one.
+func (b *bench) size(full, short int) int {
+	if b.short {
+		return short
+	}
+	return full
+}
+
+// A question is measured on one broker. It adds its claims and rows to the report.
+type question struct {
+	name    string
+	measure func(*bench) error
+}
+
+var questions = []question{
+	{"success", measureSuccess},
+	{"publish", measurePublish},
+	{"lateness", measureLateness},
+	{"storm", measureStorm},
+	{"observed", measureObserved},
+	{"handlers", measureHandlers},
+	{"tier-full", measureTierFull},
+	{"jitter", measureJitter},
+	{"outage", measureOutage},
+	{"redrive", measureRedrive},
+	{"neighbours", measureNeighbours},
+	{"worker", measureWorker},
+	{"million", measureMillion},
+	{"growth", measureGrowth},
+	{"start", measureStart},
+	{"crowd", measureCrowd},
+	{"cost", measureCost},
+}
+
+func main() {
+	var b bench
+	brokers := flag.String("brokers", os.Getenv("AMQP_URL"), "addresses of brokers, separated by commas, each with an optional NAME=")
+	only := flag.String("only", "", "regular expression of the questions: "+names()+"; all if empty")
+	page := flag.String("page", "", "a page in Markdown whose figures are replaced, where all questions are measured; none if empty")
+	cluster := flag.String("cluster", "", "NODE=address of the nodes of a cluster, separated by commas, to restart them")
+	tool := flag.String("tool", "", "the command that restarts the nodes of the cluster")
+	flag.BoolVar(&b.short, "short", false, "everything small, within minutes: only lost and early messages count")
+	flag.IntVar(&b.rounds, "rounds", 0, "rounds of each comparison; by default each has its own number")
+	flag.IntVar(&b.messages, "messages", 1_000_000, "messages that wait at the same time")
+	flag.Parse()
+	if b.short {
+		b.messages = min(b.messages, 20_000)
+	}
+	if b.short || *only != "" || *cluster != "" {
+		*page = ""
+	}
+	err := b.run(*brokers, *only, *cluster, *tool)
+	if err == nil && *page != "" {
+		err = b.writeInto(*page)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func names() string {
+	var all []string
+	for _, q := range questions {
+		all = append(all, q.name)
+	}
+	return strings.Join(all, ", ")
+}
+
+func (b *bench) run(brokers, only, cluster, tool string) error {
+	chosen, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	b.report = &report{}
+	defer func() {
+		fmt.Printf("\n%s\n%s", b.markdown(), b.lines())
+	}()
+	if cluster != "" {
+		return measureRestart(b, cluster, tool)
+	}
+	if brokers == "" {
+		return errors.New("AMQP_URL is not set, and there is no -brokers")
+	}
+	for address := range strings.SplitSeq(brokers, ",") {
+		if b.server, err = newServer(address, brokers == os.Getenv("AMQP_URL")); err != nil {
+			return err
+		}
+		b.brokers = append(b.brokers, b.server)
+		for _, q := range questions {
+			if !chosen.MatchString(q.name) {
+				continue
+			}
+			began := time.Now()
+			fmt.Printf("\n== %s, RabbitMQ %s\n", q.name, b.version)
+			if err := q.measure(b); err != nil {
+				return fmt.Errorf("%s, RabbitMQ %s: %w", q.name, b.version, err)
+			}
+			fmt.Printf("took %v\n", time.Since(began).Round(time.Second))
+		}
+	}
+	if only == "" {
+		return b.complete()
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+)
+
+// A contender publishes one message, and waits until it is routed and confirmed. All callers call it at once.
+type contender func(uri string) (publish, close func() error, err error)
+
+// measurePublish compares the publisher with the alternatives: persistent messages to one durable queue.
+func measurePublish(b *bench) error {
+	for _, c := range []struct {
+		claim   string
+		against contender
+		callers int
+	}{
+		{"loop_16", loop, 16},
+		{"loop_64", loop, 64},
+		{"loop_256", loop, 256},
+		{"watermill_amqp_pool0_16", watermillAMQP(0), 16},
+		{"watermill_amqp_pool16_16", watermillAMQP(16), 16},
+	} {
+		sides := []contender{own, c.against}
+		rates, err := alternate(b.turns(15), 2, func(side int) (rate float64, err error) {
+			err = b.in("publish", func(uri string) error {
+				rate, err = sides[side].measure(uri, c.callers, time.Duration(b.size(1000, 300))*time.Millisecond)
+				return err
+			})
+			return rate, err
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.claim, err)
+		}
+		all := ratios(rates[0], rates[1])
+		b.row("Messages a second that are published and confirmed", []string{"claim", "library", "by hand", "ratio"},
+			c.claim, spread(rates[0], "%.0f"), spread(rates[1], "%.0f"), spread(all, "%.2f"))
+		b.claim(c.claim, median(all))
+	}
+	return nil
+}
+
+func (c contender) measure(uri string, callers int, duration time.Duration) (rate float64, err error) {
+	err = with(uri, func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclare(work, true, false, false, false, nil)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	publish, closeAll, err := c(uri)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, closeAll()) }()
+	if _, err := publishFor(publish, callers, duration/10); err != nil { // warm up
+		return 0, err
+	}
+	begin := time.Now()
+	published, err := publishFor(publish, callers, duration)
+	return float64(published) / time.Since(begin).Seconds(), err
+}
+
+func publishFor(publish func() error, callers int, duration time.Duration) (published int64, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), duration)
+	defer cancel()
+	var total atomic.Int64
+	var once sync.Once
+	var group sync.WaitGroup
+	for range callers {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				if e := publish(); e != nil {
+					once.Do(func() { err = e })
+					cancel()
+					return
+				}
+				total.Add(1)
+			}
+		})
+	}
+	group.Wait()
+	return total.Load(), err
+}
+
+func own(uri string) (publish, close func() error, err error) {
+	p, err := publisher.New(publisher.ConnectionConfig{URI: uri}, publisher.Config{}, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func() error { return p.Publish(work, message.NewMessage(idOf(0), payload)) }, p.Close, nil
+}
+
+// loop is what a developer would write by hand: one channel, deferred confirms. It does not detect unroutable messages.
+func loop(uri string) (publish, close func() error, err error) {
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return nil, nil, err
+	}
+	channel, err := connection.Channel()
+	if err == nil {
+		err = channel.Confirm(false)
+	}
+	return func() error {
+		confirm, err := channel.PublishWithDeferredConfirm("", work, true, false, byHand(idOf(0), 0))
+		if err == nil && !confirm.Wait() {
+			err = errors.New("a message was nacked")
+		}
+		return err
+	}, connection.Close, err
+}
+
+func watermillAMQP(pool int) contender {
+	return func(uri string) (publish, close func() error, err error) {
+		config := amqp.NewDurableQueueConfig(uri)
+		config.Publish.ConfirmDelivery = true
+		config.Publish.ChannelPoolSize = pool
+		config.TopologyBuilder = nothing{}
+		p, err := amqp.NewPublisher(config, watermill.NopLogger{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return func() error { return p.Publish(work, message.NewMessage(idOf(0), payload)) }, p.Close, nil
+	}
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+func stormOptions(uri string) config.BuilderConfig {
+	return perQueue.config(uri, backoff.Constant(tier, tries-1))
+}
+
+var (
+	ownSubscriber = library("library, own subscriber, 1 handler of 256", handling{handlers: 1, concurrency: inFlight}, stormOptions)
+	overStock     = library("library, watermill-amqp, 16 handlers", handling{handlers: workers}, stormOptions)
+	handPool16    = watermillByHand("Watermill by hand, 16 handlers, pool 16", 16)
+	handPool0     = watermillByHand("Watermill by hand, 16 handlers, pool 0", 0)
+)
+
+func measureStorm(b *bench) error {
+	messages := b.size(10_000, 2_000)
+	return contest{
+		title: fmt.Sprintf("Storm: %d messages fail once, 1%% are dead-lettered after %d tries, tier of %v", messages, tries, tier),
+		sides: b.sidesFor(handWaiting, handPipelined, handPool16, handPool0, native, overStock, ownSubscriber),
+		app:   func(string) *app { return newApp(messages, true, false, 0) },
+		ratios: []ratio{
+			{"storm_one_handler", ownSubscriber.name, handPipelined.name},
+			{"storm_16_handlers", overStock.name, handPool16.name},
+			{"storm_16_pool0", overStock.name, handPool0.name},
+		},
+	}.measure(b)
+}
+
+// measureObserved compares the library with the library with observers.
+func measureObserved(b *bench) error {
+	messages := b.size(10_000, 2_000)
+	metrics, traces := observed("with metrics"), observed("with metrics and 1% of the traces", observe.OpenTelemetry(nil,
+		sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01)))))
+	return contest{
+		title: "The storm with observers; the metrics are read every second",
+		sides: []side{ownSubscriber, metrics, traces},
+		app:   func(string) *app { return newApp(messages, true, false, 0) },
+		ratios: []ratio{
+			{"observe_storm", metrics.name, ownSubscriber.name},
+			{"observe_storm_traces", traces.name, ownSubscriber.name},
+		},
+	}.measure(b)
+}
+
+// observed is ownSubscriber with metrics in a registry that is read every second. Prometheus reads every 15 to 60 seconds.
+func observed(name string, also ...retry.Observer) side {
+	s := ownSubscriber
+	s.name = name
+	s.consume = func(uri string, a *app) (func(), error) {
+		registry := prometheus.NewRegistry()
+		h := handling{handlers: 1, concurrency: inFlight, observers: append(also, observe.Prometheus(registry))}
+		handle := func(msg *message.Message) error { return a.handle(msg.UUID) }
+		_, stop, err := h.consume(stormOptions(uri), handle, work)
+		if err != nil {
+			return nil, err
+		}
+		end := sampled(time.Second, func() { _, _ = registry.Gather() })
+		return func() { end(); stop() }, nil
+	}
+	return s
+}
+
+// measureHandlers measures handlers that succeed.
+func measureHandlers(b *bench) error {
+	messages := b.size(10_000, 2_000)
+	concurrent := library("library, own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers}, stormOptions)
+	stock := library("library, watermill-amqp, 1 handler", handling{handlers: 1}, stormOptions)
+	busy := contest{
+		title: "Handlers that succeed and take 5 ms",
+		sides: []side{concurrent, stock},
+		app: func(side string) *app {
+			if side == stock.name {
+				return newApp(messages/2/workers, false, false, 5*time.Millisecond)
+			}
+			return newApp(messages/2, false, false, 5*time.Millisecond)
+		},
+		ratios: []ratio{{"success_5ms", concurrent.name, stock.name}},
+	}
+	idle := contest{
+		title:  fmt.Sprintf("Handlers that succeed and take no time, %d messages in flight", inFlight),
+		sides:  []side{handConsumer, ownSubscriber},
+		app:    func(string) *app { return newApp(2*messages, false, false, 0) },
+		ratios: []ratio{{"success_0ms", ownSubscriber.name, handConsumer.name}},
+	}
+	if err := busy.measure(b); err != nil {
+		return err
+	}
+	return idle.measure(b)
+}
+
+// measureTierFull compares an app with one tier of three full with the same app without.
+func measureTierFull(b *bench) error {
+	messages := b.size(10_000, 2_000)
+	own := library("own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers}, threeTiers)
+	stock := library("watermill-amqp, 16 handlers", handling{handlers: workers}, threeTiers)
+	many := library("own subscriber, 100 handlers of 4", handling{handlers: 100, concurrency: 4}, threeTiers)
+	few := contest{
+		title: "One of three tiers is full: 1% of the messages fail once, each takes 5 ms",
+		sides: []side{full(own), own, full(stock), stock},
+		app:   func(string) *app { return onThreeTiers(newApp(messages, false, true, 5*time.Millisecond)) },
+		ratios: []ratio{
+			{"one_tier_full", full(own).name, own.name},
+			{"one_tier_full_stock", full(stock).name, stock.name},
+		},
+	}
+	storm := contest{
+		title:  "The storm on 100 handlers of one process, one of three tiers is full",
+		sides:  []side{full(many), many},
+		app:    func(string) *app { return onThreeTiers(newApp(messages, true, false, 0)) },
+		ratios: []ratio{{"storm_tier_full", full(many).name, many.name}},
+	}
+	if err := few.measure(b); err != nil {
+		return err
+	}
+	return storm.measure(b)
+}
+
+const lowestTier = 800 * time.Millisecond
+
+// onThreeTiers is an app whose messages wait on the lowest of them at least.
+func onThreeTiers(a *app) *app {
+	a.delay = always(lowestTier)
+	return a
+}
+
+// threeTiers declares nothing where it consumes: a full tier has an argument that the library does not declare.
+func threeTiers(uri string) config.BuilderConfig {
+	c := perQueue.config(uri, backoff.Schedule{lowestTier, tier})
+	c.ExtraTiers = []time.Duration{1200 * time.Millisecond}
+	c.VerifyOnly = true
+	return c
+}
+
+// full returns the same side with one tier of three full for good: that on which each first retry would wait. Its messages
+// cannot leave it, because the queue that they are for is full, too.
+func full(s side) side {
+	s.name += ", tier full"
+	s.declare = func(uri string) error {
+		t, err := topologyOf(threeTiers(uri), work)
+		if err != nil {
+			return err
+		}
+		var fullTier, back string
+		for i, queue := range t.Queues {
+			if fmt.Sprint(queue.Arguments["x-message-ttl"]) == fmt.Sprint(lowestTier.Milliseconds()) {
+				t.Queues[i].Arguments["x-max-length"] = 1
+				fullTier, back = queue.Name, fmt.Sprint(queue.Arguments["x-dead-letter-exchange"])
+			}
+		}
+		return with(uri, func(channel *amqp091.Channel) error {
+			const stuck = "stuck"
+			limit := amqp091.Table{"x-max-length": 1, "x-overflow": "reject-publish"}
+			return errors.Join(t.Declare(channel), declareQuorum(channel, stuck, limit), saturate(channel, stuck),
+				channel.QueueBind(stuck, fullTier, back, false, nil), saturate(channel, fullTier))
+		})
+	}
+	return s
+}
+
+// saturate publishes to a queue until it refuses all messages.
+func saturate(channel *amqp091.Channel, queue string) error {
+	refused := 0 // in a row: a queue that has just become longer than its limit may still take a few
+	for range 1000 {
+		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{Body: []byte("fills")})
+		if err != nil {
+			return err
+		}
+		if refused++; confirm.Wait() {
+			refused = 0
+		}
+		if refused == 20 {
+			return nil
+		}
+	}
+	return errors.New("queue " + queue + " refuses no messages")
+}
+
+// watermillByHand is watermill-amqp's subscriber and publisher, with a counter in the metadata. It has one message in flight for
+// each handler.
+func watermillByHand(name string, pool int) side {
+	s := handWaiting // its queues
+	s.name = name
+	s.consume = func(uri string, a *app) (func(), error) {
+		config := amqp.NewDurableQueueConfig(uri)
+		config.Marshaler = stringHeaders{}
+		config.TopologyBuilder = nothing{} // the queues exist, with arguments that watermill-amqp does not declare
+		config.Publish.ConfirmDelivery = true
+		config.Publish.ChannelPoolSize = pool
+		publisher, err := amqp.NewPublisher(config, watermill.NopLogger{})
+		if err != nil {
+			return nil, err
+		}
+		subscriber, err := amqp.NewSubscriber(config, watermill.NopLogger{})
+		if err != nil {
+			return nil, err
+		}
+		router := message.NewDefaultRouter(watermill.NopLogger{})
+		for i := range workers {
+			router.AddConsumerHandler(fmt.Sprint(i), work, subscriber, func(msg *message.Message) error {
+				if a.handle(msg.UUID) == nil {
+					return nil
+				}
+				failures, _ := strconv.Atoi(msg.Metadata.Get(triesHeader))
+				queue := work + ".waiting"
+				if failures+1 == tries {
+					queue = work + deadSuffix
+				}
+				again := msg.Copy()
+				again.Metadata.Set(triesHeader, strconv.Itoa(failures+1))
+				return publisher.Publish(queue, again)
+			})
+		}
+		stop, err := runRouter(router)
+		return func() { stop(); _ = publisher.Close() }, err
+	}
+	return s
+}
+
+// stringHeaders leaves out headers that are not strings, such as x-death: watermill-amqp's marshaler refuses them.
+type stringHeaders struct{ amqp.DefaultMarshaler }
+
+func (m stringHeaders) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	maps.DeleteFunc(d.Headers, func(_ string, value any) bool { _, text := value.(string); return !text })
+	return m.DefaultMarshaler.Unmarshal(d)
+}

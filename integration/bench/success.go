@@ -1,0 +1,119 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/prometheus/client_golang/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
+
+type nowhere struct{}
+
+func (nowhere) Publish(string, ...*message.Message) error { return nil }
+func (nowhere) Close() error                              { return nil }
+
+// A wrapping is a middleware around a handler that succeeds.
+type wrapping struct {
+	name string
+	h    message.HandlerFunc
+}
+
+// measureSuccess measures a bare handler and each middleware around it in turns, and compares within the turns.
+func measureSuccess(b *bench) error {
+	all, err := wrappings()
+	if err != nil {
+		return err
+	}
+	calls := b.size(1_000_000, 10_000)
+	took, err := alternate(b.turns(15), len(all), func(i int) (float64, error) {
+		msg := newMessage()
+		begin := time.Now()
+		for range calls {
+			_, _ = all[i].h(msg)
+		}
+		return float64(time.Since(begin).Nanoseconds()) / float64(calls), nil
+	})
+	if err != nil {
+		return err
+	}
+	over, allocations := make([][]float64, len(all)), make([]float64, len(all))
+	for i, w := range all {
+		for turn := range took[i] {
+			over[i] = append(over[i], took[i][turn]-took[0][turn])
+		}
+		msg := newMessage()
+		allocations[i] = testing.AllocsPerRun(1000, func() { _, _ = w.h(msg) })
+		b.row("A handler that succeeds", []string{"middleware", "ns over the bare handler", "allocations"},
+			w.name, spread(over[i], "%.0f"), allocations[i])
+	}
+	b.claim("success_overhead", median(ratios(over[1], over[2])))
+	b.claim("success_allocations", allocations[1])
+	b.claim("observe_success_allocations", allocations[4]-allocations[1])
+	return nil
+}
+
+// wrappings are the bare handler, the library's middleware, Watermill's, and the library's with observers.
+func wrappings() ([]wrapping, error) {
+	config := middleware.TieredRetryConfig{
+		Publisher: nowhere{},
+		Schedule:  backoff.Exponential(time.Second, 5, 4),
+		GenerateRetryDestination: func(middleware.RetryDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: "retry"}, nil
+		},
+		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
+			return retry.Destination{Topic: "dead"}, nil
+		},
+	}
+	again, err := middleware.NewTieredRetry(config, nil)
+	if err != nil {
+		return nil, err
+	}
+	poison, err := watermillmw.PoisonQueue(nowhere{}, "poison")
+	if err != nil {
+		return nil, err
+	}
+	all := []wrapping{
+		{"none", succeed},
+		{"TieredRetry", again.Middleware(succeed)},
+		{"Watermill's Retry", watermillmw.Retry{MaxRetries: 3, InitialInterval: time.Second}.Middleware(succeed)},
+		{"Watermill's PoisonQueue", poison(succeed)},
+	}
+	reader := sdkmetric.WithReader(sdkmetric.NewManualReader())
+	sampler := sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01))
+	for _, o := range []struct {
+		name     string
+		observer retry.Observer
+	}{
+		{"TieredRetry with Prometheus", observe.Prometheus(prometheus.NewRegistry())},
+		{"TieredRetry with OpenTelemetry", observe.OpenTelemetry(sdkmetric.NewMeterProvider(reader), nil)},
+		{"TieredRetry with 1% of traces", observe.OpenTelemetry(nil, sdktrace.NewTracerProvider(sampler))},
+	} {
+		config.Observers = &middleware.Observers{}
+		config.Observers.Attach(o.observer, retry.Observed{
+			System: "bench", Health: func() retry.Health { return retry.Health{} },
+		})
+		again, err := middleware.NewTieredRetry(config, nil)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, wrapping{o.name, again.Middleware(succeed)})
+	}
+	return all, nil
+}
+
+func newMessage() *message.Message {
+	msg := message.NewMessage("uuid", []byte("payload"))
+	msg.Metadata.Set("correlation_id", "abc")
+	return msg
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+)
+
+// measureWorker measures one handler of which 5% of the messages fail once. The queue is filled first.
+func measureWorker(b *bench) error {
+	const failEvery = 20
+	messages := b.size(2_000, 60)
+	options := func(uri string) config.BuilderConfig { return perQueue.config(uri, backoff.Constant(tier, 3)) }
+	stock := library("library, watermill-amqp's subscriber", handling{handlers: 1}, options)
+	own := library("library, its own subscriber", handling{handlers: 1, concurrency: workers}, options)
+	var first time.Duration
+	for _, row := range []struct {
+		claim string
+		side  side
+	}{{"", waitingInHandler}, {"worker_watermill_amqp", stock}, {"worker_own_subscriber", own}} {
+		a := newApp(messages, false, false, 0)
+		a.collect = true
+		a.calls = func(i int) int {
+			if i%failEvery == 0 {
+				return 2
+			}
+			return 1
+		}
+		if _, _, _, err := row.side.measure(b, a); err != nil {
+			return err
+		}
+		took := a.last - a.opened
+		if first == 0 {
+			first = took
+		}
+		b.row("One handler, 5% of the messages fail once", []string{"way", "messages", "half of them done", "all done", "sooner"},
+			row.side.name, messages, (a.finished[messages/2] - a.opened).Round(time.Millisecond), took.Round(time.Millisecond),
+			digits(first.Seconds()/took.Seconds())+" times")
+		if row.claim != "" {
+			b.claim(row.claim, first.Seconds()/took.Seconds())
+		}
+	}
+	return nil
+}
+
+// waitingInHandler is Watermill's Retry, which waits in the handler.
+var waitingInHandler = side{
+	name: "Watermill's Retry, watermill-amqp's subscriber",
+	declare: func(uri string) error {
+		return with(uri, func(channel *amqp091.Channel) error { return declareQuorum(channel, work, nil) })
+	},
+	consume: func(uri string, a *app) (func(), error) {
+		c := amqp.NewDurableQueueConfig(uri)
+		c.TopologyBuilder = nothing{}
+		subscriber, err := amqp.NewSubscriber(c, watermill.NopLogger{}) // the router closes it
+		if err != nil {
+			return nil, err
+		}
+		router := message.NewDefaultRouter(watermill.NopLogger{})
+		retry := watermillmw.Retry{MaxRetries: 3, InitialInterval: tier, Multiplier: 1}
+		handle := func(msg *message.Message) error { return a.handle(msg.UUID) }
+		router.AddConsumerHandler("billing", work, subscriber, handle).AddMiddleware(retry.Middleware)
+		return runRouter(router)
+	},
+}
