@@ -1,5 +1,5 @@
-// Command example bills orders with an ordinary Watermill app. Some orders fail. They wait, come back when they are due, and are
-// dead-lettered when their retries are used up.
+// Command example bills orders with an ordinary Watermill app. Some orders fail. They wait, come back when they are
+// due, and are dead-lettered when their retries are used up.
 //
 //	go run ./example
 //	go run ./example -backend rabbitmq -address amqp://guest:guest@localhost:5672/

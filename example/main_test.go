@@ -33,7 +33,8 @@ func TestHelpDoesNotPrintThePassword(t *testing.T) {
 
 func TestErrorForABadAddressIsOneLineWithoutThePassword(t *testing.T) {
 	for _, uri := range []string{
-		"http://guest:secret@localhost", "guest:secret@localhost", "amqp://guest:secret@local host", "amqp://guest:secret@localhost:x",
+		"http://guest:secret@localhost", "guest:secret@localhost", "amqp://guest:secret@local " +
+			"host", "amqp://guest:secret@localhost:x",
 		"amqp://guest:secret%@localhost", "amqp://guest:sec/ret@localhost", "amqp://guest:secret@localhost:1/",
 	} {
 		var stdout, stderr bytes.Buffer

@@ -27,9 +27,11 @@ func rabbitMQ(_ context.Context, opts orders.Options, logger watermill.LoggerAda
 	run := "demo-" + strings.ToLower(rand.Text()[:8])
 	topic := "orders." + run
 
-	// Connect needs your own configuration and a schedule. Do not set Prefix: here it separates two demos on one broker.
+	// Connect needs your own configuration and a schedule. Do not set Prefix: here it separates two demos on one
+	// broker.
 	settings := config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(uri), Schedule: opts.Schedule, Settings: rabbitmq.Settings{Prefix: "retry." + run},
+		AMQP: amqp.NewDurableQueueConfig(uri), Schedule: opts.Schedule,
+		Settings: rabbitmq.Settings{Prefix: "retry." + run},
 	}
 	retries, err := config.Connect(settings, logger)
 	if err != nil {
@@ -47,7 +49,8 @@ func rabbitMQ(_ context.Context, opts orders.Options, logger watermill.LoggerAda
 	return &orders.Backend{
 		Name: "RabbitMQ", Topic: topic, Retries: retries,
 		DeadLetters: letters, DeadLetterTopic: topic, // its subscriber reads <topic>.dead
-		Closers: []func() error{retries.Close, letters.Close, func() error { return remove(uri, rabbit.Topology(topic)) }},
+		Closers: []func() error{retries.Close, letters.Close,
+			func() error { return remove(uri, rabbit.Topology(topic)) }},
 	}, nil
 }
 

@@ -1,10 +1,11 @@
-// Command example runs the app of ../../example on other backends: the same orders, the same timeline, the same last line.
+// Command example runs the app of ../../example on other backends: the same orders, the same timeline, the same last
+// line.
 //
 //	go run -C backends ./example -backend nats
 //	go run -C backends ./example -backend redis -address localhost:6379
 //
-// Without an address it starts a private server. The backends are listed in package registry. The code that an app needs for
-// a backend is in the folder above, one file for each.
+// Without an address it starts a private server. The backends are listed in package registry. The code that an app
+// needs for a backend is in the folder above, one file for each.
 package main
 
 import (
@@ -29,7 +30,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for _, e := range registry.Demos() {
 		choices = append(choices, orders.Choice{
 			Name: e.Demo.Name, Address: e.Demo.Address + ", by default of a private server",
-			Open: func(ctx context.Context, opts orders.Options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
+			Open: func(ctx context.Context, opts orders.Options, logger watermill.LoggerAdapter) (*orders.Backend,
+				error) {
 				return open(ctx, e, opts, logger)
 			},
 		})

@@ -16,10 +16,12 @@ func TestEveryBackend(t *testing.T) {
 		t.Run(e.Demo.Name, func(t *testing.T) {
 			t.Parallel()
 			var out, problems strings.Builder
-			status := run([]string{"-backend", e.Demo.Name, "-messages", "20", "-schedule", "200ms 400ms"}, &out, &problems)
+			status := run([]string{"-backend", e.Demo.Name, "-messages", "20", "-schedule", "200ms 400ms"}, &out,
+				&problems)
 			require.Zero(t, status, problems.String())
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-			assert.Regexp(t, `^published=20 processed=18 dead=2 lost=0 duplicates=0 max_lateness=\d+ms$`, lines[len(lines)-1])
+			assert.Regexp(t, `^published=20 processed=18 dead=2 lost=0 duplicates=0 max_lateness=\d+ms$`,
+				lines[len(lines)-1])
 		})
 	}
 }

@@ -10,8 +10,8 @@ func everything(string, string) bool { return true }
 // shortKeys: an AMQP header name has at most 255 bytes.
 func shortKeys(key, _ string) bool { return len(key) <= 255 }
 
-// httpHeaders: NATS headers follow the rules of HTTP. net/http leaves out a header whose name is not a token, replaces a line
-// break in a value by a space, and removes white space around a value.
+// httpHeaders: NATS headers follow the rules of HTTP. net/http leaves out a header whose name is not a token,
+// replaces a line break in a value by a space, and removes white space around a value.
 func httpHeaders(key, value string) bool {
 	token := key != ""
 	for _, r := range key {

@@ -1,5 +1,5 @@
-// Package registry lists the backends. The conformance suite, the tests of the servers, the example and the demos of the
-// Makefile read this list, and name no backend themselves.
+// Package registry lists the backends. The conformance suite, the tests of the servers, the example and the demos of
+// the Makefile read this list, and name no backend themselves.
 package registry
 
 import (
@@ -39,7 +39,8 @@ type Entry struct {
 	Expect Expectation
 }
 
-// Demo is a backend of the example. The Makefile reads Name and Title from the source of this package: keep each Demo on one line.
+// Demo is a backend of the example. The Makefile reads Name and Title from the source of this package: keep each Demo
+// on one line.
 type Demo struct {
 	Name    string // of the flag -backend and of the command `make demo-NAME`
 	Title   string
@@ -51,8 +52,8 @@ type Expectation struct {
 	// InMemory: the backend keeps nothing over a restart.
 	InMemory bool
 
-	// HandlersPerTopic bounds how many handlers have a topic in common. 0: no bound. On gochannel each subscription gets every
-	// message. With watermill-sql on PostgreSQL a consumer group handles one message of a topic at a time.
+	// HandlersPerTopic bounds how many handlers have a topic in common. 0: no bound. On gochannel each subscription
+	// gets every message. With watermill-sql on PostgreSQL a consumer group handles one message of a topic at a time.
 	HandlersPerTopic int
 
 	// Letters is what the backend can do with its dead letters.
@@ -67,8 +68,8 @@ type Expectation struct {
 	// Clock is the clock that the backend's tiers wait by.
 	Clock Clock
 
-	// Keeps reports whether the publisher for the app's topics keeps a metadata entry as it is. The retries keep every entry
-	// that the handler got.
+	// Keeps reports whether the publisher for the app's topics keeps a metadata entry as it is. The retries keep
+	// every entry that the handler got.
 	Keeps func(key, value string) bool
 }
 
@@ -84,17 +85,20 @@ const (
 
 var entries = []Entry{
 	{
-		Name:   "gochannel",
-		Open:   func(_ string, logger watermill.LoggerAdapter) backends.Backend { return backends.Memory(logger) },
-		Expect: Expectation{InMemory: true, HandlersPerTopic: 1, Lateness: time.Second, Clock: relayClock, Keeps: everything},
+		Name: "gochannel",
+		Open: func(_ string, logger watermill.LoggerAdapter) backends.Backend { return backends.Memory(logger) },
+		Expect: Expectation{InMemory: true, HandlersPerTopic: 1, Lateness: time.Second, Clock: relayClock,
+			Keeps: everything},
 	},
 	{
 		Name: "rabbitmq-v2", Open: backends.RabbitMQ, AddressVariable: "AMQP_URL", Clean: cleanRabbitMQ,
-		Expect: Expectation{Letters: AllLetters, Concurrency: true, Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
+		Expect: Expectation{Letters: AllLetters, Concurrency: true, Lateness: time.Second, Clock: erlangClock,
+			Keeps: shortKeys},
 	},
 	{
 		Name: "rabbitmq-v3", Open: backends.RabbitMQv3, AddressVariable: "AMQP_URL", Clean: cleanRabbitMQ,
-		Expect: Expectation{Letters: AllLetters, Concurrency: true, Lateness: time.Second, Clock: erlangClock, Keeps: shortKeys},
+		Expect: Expectation{Letters: AllLetters, Concurrency: true, Lateness: time.Second, Clock: erlangClock,
+			Keeps: shortKeys},
 	},
 	{
 		Name: "nats", Open: backends.NATS, Start: servers.NATS,
@@ -108,12 +112,14 @@ var entries = []Entry{
 	},
 	{
 		Name: "postgres-delayed", Open: backends.Postgres, Start: servers.PostgreSQL,
-		Demo:   Demo{Name: "postgres", Title: "PostgreSQL, watermill-sql's delayed Pub/Sub", Address: "postgres://user:password@host:port/database"},
-		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: postgresClock, Keeps: validUTF8},
+		Demo: Demo{Name: "postgres", Title: "PostgreSQL, watermill-sql's delayed Pub/Sub", Address: "postgres://user@host/name"},
+		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: postgresClock,
+			Keeps: validUTF8},
 	},
 	{
 		Name: "postgres", Open: backends.PostgresRelay, Start: servers.PostgreSQL,
-		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: relayClock, Keeps: validUTF8},
+		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: relayClock,
+			Keeps: validUTF8},
 	},
 	{
 		Name: "kafka", Open: backends.Kafka, Start: servers.Kafka,
@@ -141,7 +147,8 @@ func Find(name string) (Entry, error) {
 	return Entry{}, fmt.Errorf("there is no backend %q: it must be one of %s", name, strings.Join(names, ", "))
 }
 
-// Server starts a private server, or returns the running one. Stop it after use; that has no effect on a server that ran before.
+// Server starts a private server, or returns the running one. Stop it after use; that has no effect on a server that
+// ran before.
 func (e Entry) Server(ctx context.Context) (*servers.Server, error) {
 	if e.Start != nil {
 		return e.Start(ctx)
@@ -151,7 +158,8 @@ func (e Entry) Server(ctx context.Context) (*servers.Server, error) {
 		return server, nil
 	}
 	if server.URL = os.Getenv(e.AddressVariable); server.URL == "" {
-		return nil, fmt.Errorf("%s is not set: run `make test-backends`, or set it to the address of a server", e.AddressVariable)
+		return nil, fmt.Errorf("%s is not set: run `make test-backends`, or set it to the address of a server",
+			e.AddressVariable)
 	}
 	return server, nil
 }

@@ -53,12 +53,14 @@ func TestMakefileHasTheDemos(t *testing.T) {
 
 func makes(t *testing.T, args ...string) string {
 	t.Helper()
-	output, err := exec.Command("make", append([]string{"--no-print-directory", "-C", "../.."}, args...)...).CombinedOutput()
+	output, err := exec.Command("make", append([]string{"--no-print-directory", "-C", "../.."},
+		args...)...).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	return string(output)
 }
 
-// TestDocsListTheLettersOfEachBackend compares the table in docs/other-pubsubs.md with what the conformance suite expects.
+// TestDocsListTheLettersOfEachBackend compares the table in docs/other-pubsubs.md with what the conformance suite
+// expects.
 func TestDocsListTheLettersOfEachBackend(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/other-pubsubs.md")
@@ -84,7 +86,8 @@ func TestDocsListTheLettersOfEachBackend(t *testing.T) {
 	expected := map[string][2]string{}
 	for _, e := range registry.All() {
 		expected[e.Name] = map[registry.LetterAbility][2]string{
-			registry.NoLetters: {"no", "no"}, registry.BrowseLetters: {"yes", "no"}, registry.AllLetters: {"yes", "yes"},
+			registry.NoLetters: {"no", "no"}, registry.BrowseLetters: {"yes", "no"}, registry.AllLetters: {"yes",
+				"yes"},
 		}[e.Expect.Letters]
 	}
 	assert.Equal(t, expected, answers)

@@ -12,14 +12,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Kafka starts franz-go's kfake in this process: a broker that speaks Kafka's protocol and keeps its topics in memory. It is
-// not Kafka. URL is host:port.
+// Kafka starts franz-go's kfake in this process: a broker that speaks Kafka's protocol and keeps its topics in
+// memory. It is not Kafka. URL is host:port.
 func Kafka(ctx context.Context) (*Server, error) { return KafkaCluster(ctx, 1, nil) }
 
-// KafkaCluster starts several brokers of kfake. New topics have one partition, and by default up to three replicas. kfake
-// calls observe, where it is not nil, with one request at a time, before it handles the request. URL is a list of host:port.
+// KafkaCluster starts several brokers of kfake. New topics have one partition, and by default up to three replicas.
+// kfake calls observe, where it is not nil, with one request at a time, before it handles the request. URL is a list
+// of host:port.
 func KafkaCluster(_ context.Context, brokers int, observe func(kmsg.Request)) (*Server, error) {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(1))
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.AllowAutoTopicCreation(),
+		kfake.DefaultNumPartitions(1))
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +48,8 @@ type kfakeAdapter struct {
 	moved chan struct{}    // closed and replaced when an end moves
 }
 
-// produce sets a batch's partition leader epoch to -1. sarama sends 0, which kfake refuses. The CRC does not cover this field.
+// produce sets a batch's partition leader epoch to -1. sarama sends 0, which kfake refuses. The CRC does not cover
+// this field.
 func (s *kfakeAdapter) produce(request kmsg.Request) (kmsg.Response, error, bool) {
 	const epoch, count = 12, 57
 	s.cluster.KeepControl()
@@ -65,8 +68,8 @@ func (s *kfakeAdapter) produce(request kmsg.Request) (kmsg.Response, error, bool
 	return nil, nil, false
 }
 
-// fetch answers a request that finds nothing with an empty list of records. kfake answers null, and sarama then closes the
-// connection.
+// fetch answers a request that finds nothing with an empty list of records. kfake answers null, and sarama then
+// closes the connection.
 func (s *kfakeAdapter) fetch(request kmsg.Request) (kmsg.Response, error, bool) {
 	s.cluster.KeepControl()
 	fetch := request.(*kmsg.FetchRequest)

@@ -18,8 +18,8 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
-// PostgreSQL starts a new cluster of an installed PostgreSQL, or of the Debian package, which it installs. URL is a connection
-// string. The server's time zone is not UTC, to test that the code does not depend on it.
+// PostgreSQL starts a new cluster of an installed PostgreSQL, or of the Debian package, which it installs. URL is a
+// connection string. The server's time zone is not UTC, to test that the code does not depend on it.
 func PostgreSQL(ctx context.Context) (*Server, error) {
 	initdb, err := server.Program(ctx, "initdb", "postgresql", []string{"postgresql"}, "/usr/lib/postgresql/*/bin")
 	if err != nil {
@@ -39,8 +39,10 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 			_ = os.RemoveAll(home)
 			return nil, err
 		}
-		p, err := server.Run(home, credential, syscall.SIGQUIT, filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
-			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=400", "-c", "timezone=America/New_York")
+		p, err := server.Run(home, credential, syscall.SIGQUIT, filepath.Join(filepath.Dir(initdb), "postgres"), "-D",
+			data, "-p", strconv.Itoa(port),
+			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
+			"-c", "max_connections=400", "-c", "timezone=America/New_York")
 		if err != nil {
 			_ = os.RemoveAll(home)
 			return nil, fmt.Errorf("cannot start postgres: %w", err)
@@ -66,7 +68,8 @@ func makeCluster(ctx context.Context, home, data, initdb string, credential *sys
 			return err
 		}
 	}
-	command := exec.CommandContext(ctx, initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	command := exec.CommandContext(ctx, initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
+		"--locale=C", "--no-sync")
 	command.Dir = home
 	command.SysProcAttr = server.Attributes(credential, syscall.SIGKILL)
 	if words, err := command.CombinedOutput(); err != nil {
@@ -91,5 +94,6 @@ func unprivileged() (*syscall.Credential, error) {
 			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 		}
 	}
-	return nil, fmt.Errorf("PostgreSQL does not run as root, and neither the user postgres nor the user daemon exists: run this as another user")
+	return nil, fmt.Errorf("PostgreSQL does not run as root, and neither the user postgres nor the user daemon " +
+		"exists: run this as another user")
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
-// Redis starts an installed redis-server, or that of the Debian package, which it installs. It writes an append-only file. URL is
-// host:port.
+// Redis starts an installed redis-server, or that of the Debian package, which it installs. It writes an append-only
+// file. URL is host:port.
 func Redis(ctx context.Context) (*Server, error) {
 	path, err := server.Program(ctx, "redis-server", "redis-server", []string{"redis-server"})
 	if err != nil {
@@ -26,7 +26,8 @@ func Redis(ctx context.Context) (*Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		p, err := server.Run(data, nil, syscall.SIGKILL, path, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", data,
+		p, err := server.Run(data, nil, syscall.SIGKILL, path, "--port", strconv.Itoa(port), "--bind", "127.0.0.1",
+			"--dir", data,
 			"--appendonly", "yes", "--save", "", "--daemonize", "no")
 		if err != nil {
 			return nil, fmt.Errorf("cannot start %s: %w", path, err)
@@ -34,7 +35,8 @@ func Redis(ctx context.Context) (*Server, error) {
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		client := redis.NewClient(&redis.Options{Addr: address})
 		defer func() { _ = client.Close() }()
-		if err := server.Await(ctx, p.Ended, func(ctx context.Context) error { return client.Ping(ctx).Err() }); err != nil {
+		answers := func(ctx context.Context) error { return client.Ping(ctx).Err() }
+		if err := server.Await(ctx, p.Ended, answers); err != nil {
 			return nil, p.Explain("redis-server", err)
 		}
 		return &Server{URL: address, Stop: p.Stop}, nil

@@ -38,7 +38,8 @@ var schedule = backoff.Schedule{time.Second, 2 * time.Second, 4 * time.Second}
 
 func settings(opts options) config.BuilderConfig {
 	return config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: schedule, Settings: rabbitmq.Settings{Management: opts.management},
+		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: schedule,
+		Settings: rabbitmq.Settings{Management: opts.management},
 	}
 }
 
@@ -65,7 +66,8 @@ func newApp(opts options, registry prometheus.Registerer, traces trace.TracerPro
 	)
 	a := &app{
 		queue: opts.queue, rabbit: rabbit, router: message.NewDefaultRouter(nil),
-		orders: observe.Publisher(rabbit.Publisher(), traces), tracer: traces.Tracer("example/observability"), provider: &provider{},
+		orders: observe.Publisher(rabbit.Publisher(),
+			traces), tracer: traces.Tracer("example/observability"), provider: &provider{},
 	}
 	rabbit.AddConsumerHandler(a.router, handler, opts.queue, a.bill, middleware.HandlerOptions{
 		Concurrency: 8,
@@ -124,7 +126,8 @@ func (a *app) paused() []string {
 func serveMetrics(address string, registry *prometheus.Registry) (at string, stop func(), err error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return "", nil, fmt.Errorf("-metrics %s: %w; name another address, such as 127.0.0.1:0 for any free port", address, err)
+		return "", nil, fmt.Errorf("-metrics %s: %w; name another address, such as 127.0.0.1:0 for any free port",
+			address, err)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))

@@ -99,7 +99,8 @@ func TestCompose(t *testing.T) {
 		for on, d := range s.DependsOn {
 			require.Contains(t, file.Services, on, name)
 			assert.Equal(t, "service_healthy", d.Condition)
-			assert.NotNil(t, file.Services[on].Healthcheck, "%s waits for the health of %s, which has no check", name, on)
+			assert.NotNil(t, file.Services[on].Healthcheck, "%s waits for the health of %s, which has no check", name,
+				on)
 		}
 		for key, value := range s.Environment {
 			for _, host := range hostOf.FindAllStringSubmatch(value, -1) {
@@ -118,7 +119,8 @@ func TestCompose(t *testing.T) {
 func TestComposePrometheus(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	for from, to := range map[string]string{"prometheus/prometheus.yml": "prometheus.yml", "../../observability/alerts": "alerts"} {
+	for from, to := range map[string]string{"prometheus/prometheus.yml": "prometheus.yml",
+		"../../observability/alerts": "alerts"} {
 		path, err := filepath.Abs(from)
 		require.NoError(t, err)
 		require.NoError(t, os.Symlink(path, filepath.Join(folder, to)))
@@ -128,7 +130,8 @@ func TestComposePrometheus(t *testing.T) {
 	assert.Contains(t, output, "1 rule files found")
 }
 
-// TestGrafanaProvisioning: each exemplar leads to a data source that is there, and each board is in the folder that is mounted.
+// TestGrafanaProvisioning: each exemplar leads to a data source that is there, and each board is in the folder that
+// is mounted.
 func TestGrafanaProvisioning(t *testing.T) {
 	t.Parallel()
 	var sources struct {

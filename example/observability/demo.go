@@ -98,12 +98,14 @@ func (s *show) introduce(metrics string) {
 	s.line("metrics    http://%s/metrics", metrics)
 	if s.watcher != nil {
 		s.line("Prometheus %s/alerts and", s.watcher.url)
-		s.line("           %s/graph?g0.expr=%s&g0.tab=0&g0.range_input=5m", s.watcher.url, url.QueryEscape(retriesQuery))
+		s.line("           %s/graph?g0.expr=%s&g0.tab=0&g0.range_input=5m", s.watcher.url,
+			url.QueryEscape(retriesQuery))
 	}
 	if endpoint := os.Getenv(otlpEndpoint); endpoint != "" {
 		s.line("traces     go to %s", endpoint)
 	} else {
-		s.line("traces     that of order-%d is printed at the end; all go to a collector if %s is set", watched, otlpEndpoint)
+		s.line("traces     that of order-%d is printed at the end; all go to a collector if %s is set", watched,
+			otlpEndpoint)
 	}
 	s.line("")
 }
@@ -152,13 +154,14 @@ func (s *show) watchedHas(outcomes ...retry.Outcome) func() bool {
 	}
 }
 
-// run is everything once: failures, an outage, a redrive, and what can be seen of them. Without -once outages follow until the
-// context ends.
+// run is everything once: failures, an outage, a redrive, and what can be seen of them. Without -once outages follow
+// until the context ends.
 func (s *show) run(ctx, running context.Context, parts *sync.WaitGroup) error {
 	publishing, stopPublishing := context.WithCancel(running)
 	defer stopPublishing()
 	parts.Go(func() { s.publish(publishing) })
-	s.tell("ten orders a second. Some fail and come back; order-%d and its like fail until their accounts are repaired", watched)
+	s.tell("ten orders a second. Some fail and come back; order-%d and its like fail until their accounts are "+
+		"repaired", watched)
 	recovered := func() bool {
 		all, _ := s.journal.counts()
 		return all[retry.Recovered] > 0
@@ -182,7 +185,8 @@ func (s *show) run(ctx, running context.Context, parts *sync.WaitGroup) error {
 		stopPublishing() // from now on the figures stay as they are
 		most = 0
 	}
-	if err := s.until(ctx, "the orders of the outage were billed", func() bool { return s.journal.open() <= most }); err != nil {
+	if err := s.until(ctx, "the orders of the outage were billed",
+		func() bool { return s.journal.open() <= most }); err != nil {
 		return err
 	}
 	s.tell("the orders of the outage are billed")
@@ -212,10 +216,12 @@ func (s *show) run(ctx, running context.Context, parts *sync.WaitGroup) error {
 func (s *show) outage(ctx context.Context) error {
 	s.app.provider.away.Store(true)
 	s.tell("outage: the payment provider answers 503 to every order")
-	if err := s.until(ctx, "the breaker paused the handler", func() bool { return len(s.app.paused()) > 0 }); err != nil {
+	if err := s.until(ctx, "the breaker paused the handler",
+		func() bool { return len(s.app.paused()) > 0 }); err != nil {
 		return err
 	}
-	s.tell("the breaker has paused the handler (%s): orders wait in the work queue, in their order, and count no failure",
+	s.tell("the breaker has paused the handler (%s): orders wait in the work queue, in their order, and count no "+
+		"failure",
 		strings.Join(s.app.paused(), ", "))
 	if err := s.wait(ctx, s.opts.outage); err != nil {
 		return err
@@ -245,7 +251,8 @@ func (s *show) redrive(ctx context.Context) error {
 	}
 	s.journal.send(summary.Done)
 	s.tell("the accounts are repaired, and the dead letters with the reason \"exhausted\" go back: %s", summary)
-	if err := s.until(ctx, "the watched order was billed", s.watchedHas(retry.Processed, retry.Recovered)); err != nil {
+	if err := s.until(ctx, "the watched order was billed",
+		s.watchedHas(retry.Processed, retry.Recovered)); err != nil {
 		return err
 	}
 	s.tell("order-%d is billed", watched)

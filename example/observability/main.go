@@ -1,10 +1,10 @@
 //go:build unix
 
-// Command observability shows what package observe makes visible. An app bills orders on a RabbitMQ. Some orders fail and come
-// back, some die, and then the payment provider is away: the breaker pauses the handler. At the end an operator brings the dead
-// letters back. A Prometheus with the alert rules of this repository scrapes the app.
+// Command observability shows what package observe makes visible. An app bills orders on a RabbitMQ. Some orders fail
+// and come back, some die, and then the payment provider is away: the breaker pauses the handler. At the end an
+// operator brings the dead letters back. A Prometheus with the alert rules of this repository scrapes the app.
 //
-//	make demo-observability                     # in a clone: with a RabbitMQ and a Prometheus that it installs and starts
+//	make demo-observability                     # with a RabbitMQ and a Prometheus that it starts
 //	go run . -amqp amqp://guest:guest@localhost:5672/
 //
 // app.go shows what an app has to do for it. The other files are the demo.
@@ -66,11 +66,13 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	flags.StringVar(&opts.uri, "amqp", "", "`address` of RabbitMQ (default $AMQP_URL, or "+localBroker+")")
 	flags.StringVar(&opts.management, "management", "",
 		"`address` of its management API (default $AMQP_MANAGEMENT_URL, or none). Without a user: the user of -amqp")
-	flags.StringVar(&opts.queue, "queue", "observability-demo", "the work queue. It is removed at the start and at the end")
+	flags.StringVar(&opts.queue, "queue", "observability-demo",
+		"the work queue. It is removed at the start and at the end")
 	flags.StringVar(&opts.metrics, "metrics", "127.0.0.1:2112", "`host:port` of the app's metrics")
 	flags.DurationVar(&opts.outage, "outage", 15*time.Second, "how long the payment provider is away")
 	flags.BoolVar(&opts.appOnly, "app", false, "the app only, on and on, without Prometheus. For containers")
-	flags.BoolVar(&opts.once, "once", false, "end when everything was shown; the exit status is 0 only if it has happened")
+	flags.BoolVar(&opts.once, "once", false, "end when everything was shown; the exit status is 0 only if it has "+
+		"happened")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(stdout)

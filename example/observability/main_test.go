@@ -24,7 +24,8 @@ import (
 
 const broker = "amqp://guest:guest@127.0.0.1:5672/"
 
-// TestDemo is the whole demo on a real RabbitMQ and a real Prometheus. With -once it fails by itself where something is missing.
+// TestDemo is the whole demo on a real RabbitMQ and a real Prometheus. With -once it fails by itself where something
+// is missing.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	args := []string{
@@ -34,8 +35,10 @@ func TestDemo(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	require.Zero(t, run(args, &stdout, &stderr), "%s%s", &stdout, &stderr)
 	for _, want := range []string{
-		"the breaker has paused the handler (failing)", "done=", "outcomes, in Prometheus:", "recovered:", "alerts that have fired:",
-		"watermill_retry_outcomes_total", "The trace of order-7", "attempt 1: outcome=retried", "attempt 4: outcome=dead-lettered",
+		"the breaker has paused the handler (failing)", "done=", "outcomes, in Prometheus:", "recovered:", "alerts " +
+			"that have fired:",
+		"watermill_retry_outcomes_total", "The trace of order-7", "attempt 1: outcome=retried", "attempt 4: " +
+			"outcome=dead-lettered",
 		"redrive", "attempt 5: outcome=processed",
 	} {
 		assert.Contains(t, stdout.String(), want)
@@ -43,7 +46,8 @@ func TestDemo(t *testing.T) {
 	assert.Empty(t, stderr.String())
 }
 
-// TestAppOnly: the app alone, as in a container, until it is stopped. It removes its queues, and those of a run that was killed.
+// TestAppOnly: the app alone, as in a container, until it is stopped. It removes its queues, and those of a run that
+// was killed.
 func TestAppOnly(t *testing.T) {
 	t.Parallel()
 	args := []string{"-app", "-queue", "observe-" + strings.ToLower(rand.Text()[:8]), "-metrics", "127.0.0.1:0"}
@@ -90,7 +94,10 @@ func TestAppOnly(t *testing.T) {
 // TestCollector: the spans go to the collector that the environment names.
 func TestCollector(t *testing.T) {
 	paths := make(chan string, 10)
-	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { paths <- r.URL.Path }))
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
+		r *http.Request) {
+		paths <- r.URL.Path
+	}))
 	defer collector.Close()
 	t.Setenv(otlpEndpoint, collector.URL)
 	traces, err := newTraces(t.Context(), &kept{})
@@ -107,7 +114,8 @@ func TestATakenPortIsExplained(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = taken.Close() }()
 	var stdout, stderr bytes.Buffer
-	args := []string{"-once", "-queue", "observe-" + strings.ToLower(rand.Text()[:8]), "-metrics", taken.Addr().String()}
+	args := []string{"-once", "-queue", "observe-" + strings.ToLower(rand.Text()[:8]), "-metrics",
+		taken.Addr().String()}
 	assert.Equal(t, 1, run(args, &stdout, &stderr))
 	assert.Contains(t, stderr.String(), "-metrics "+taken.Addr().String())
 	assert.Contains(t, stderr.String(), "name another address")
@@ -120,7 +128,8 @@ func TestParse(t *testing.T) {
 	opts, err := parse([]string{"-once"}, &out)
 	require.NoError(t, err)
 	assert.Equal(t, options{
-		uri: "amqp://a:b@there:1", management: "http://a:b@there:2", queue: "observability-demo", metrics: "127.0.0.1:2112",
+		uri: "amqp://a:b@there:1", management: "http://a:b@there:2",
+		queue: "observability-demo", metrics: "127.0.0.1:2112",
 		once: true, outage: 15 * time.Second,
 	}, opts)
 	for _, args := range [][]string{{"orders"}, {"-queue", ""}, {"-outage", "1ms"}, {"-app", "-once"}, {"-nothing"}} {
@@ -136,7 +145,8 @@ func TestParse(t *testing.T) {
 func TestHurried(t *testing.T) {
 	t.Parallel()
 	short, err := hurried([]byte("groups: [{name: g, interval: 1m, rules: [" +
-		"{alert: A, expr: a, for: 15m, labels: {severity: page}}, {alert: B, expr: b}, {alert: C, expr: c, for: 1s}, {record: r, expr: r}]}]"))
+		"{alert: A, expr: a, for: 15m, labels: {severity: page}}, {alert: B, expr: b}, {alert: C, expr: c, for: " +
+		"1s}, {record: r, expr: r}]}]"))
 	require.NoError(t, err)
 	assert.YAMLEq(t, "groups: [{name: g, interval: 1m, rules: ["+
 		"{alert: A, expr: a, for: 5s, labels: {severity: page}}, {alert: B, expr: b}, {alert: C, expr: c, for: 1s}, "+
@@ -148,7 +158,8 @@ func TestHurried(t *testing.T) {
 func TestMissingSpans(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, []string{
-		`1 of 1 "dead-letter orders"`, `1 of 1 "order-7"`, `5 of 5 "process orders"`, `1 of 1 "redrive"`, `1 of 1 "send orders"`,
+		`1 of 1 "dead-letter orders"`, `1 of 1 "order-7"`,
+		`5 of 5 "process orders"`, `1 of 1 "redrive"`, `1 of 1 "send orders"`,
 		`1 of 1 "wait 1s"`, `1 of 1 "wait 2s"`, `1 of 1 "wait 4s"`,
 	}, missing(nil, "orders"))
 }

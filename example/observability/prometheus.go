@@ -63,8 +63,8 @@ func startWatcher(ctx context.Context, metrics string) (_ *watcher, err error) {
 	}}, nil
 }
 
-// prometheusConfig writes the alert rules into a folder, and returns the configuration of Prometheus. It scrapes the app, and
-// RabbitMQ's own exporter where that has an address.
+// prometheusConfig writes the alert rules into a folder, and returns the configuration of Prometheus. It scrapes the
+// app, and RabbitMQ's own exporter where that has an address.
 func prometheusConfig(folder, metrics, broker string) (string, error) {
 	text, err := os.ReadFile(alertRules)
 	if err != nil {

@@ -91,5 +91,6 @@ func (j *journal) counts() (all, ofWatched map[retry.Outcome]int) {
 func (j *journal) open() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.sent - j.outcomes[retry.Processed] - j.outcomes[retry.Recovered] - j.outcomes[retry.DeadLettered]
+	billed := j.outcomes[retry.Processed] + j.outcomes[retry.Recovered]
+	return j.sent - billed - j.outcomes[retry.DeadLettered]
 }

@@ -27,7 +27,8 @@ const otlpEndpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
 // shown are the attributes watermill.retry.* that the text has. The name of a wait has its tier.
 var shown = []string{"outcome", "failures", "dead_reason", "redrive.by"}
 
-// newTraces returns the traces of this process. They go to the collector of OTEL_EXPORTER_OTLP_ENDPOINT, where that is set.
+// newTraces returns the traces of this process. They go to the collector of OTEL_EXPORTER_OTLP_ENDPOINT, where that
+// is set.
 func newTraces(ctx context.Context, kept *kept) (*sdktrace.TracerProvider, error) {
 	sdk := []sdktrace.TracerProviderOption{
 		sdktrace.WithSyncer(kept),
@@ -88,8 +89,8 @@ func (k *kept) all() (spans []sdktrace.ReadOnlySpan) {
 	return spans
 }
 
-// missing returns what the trace of the watched order lacks: order, send, an attempt for each try, the waits between them, the
-// dead letter, the redrive, and the last attempt.
+// missing returns what the trace of the watched order lacks: order, send, an attempt for each try, the waits between
+// them, the dead letter, the redrive, and the last attempt.
 func missing(spans []sdktrace.ReadOnlySpan, queue string) (lacks []string) {
 	want := map[string]int{
 		order{Number: watched}.id(): 1, "send " + queue: 1, "process " + queue: len(schedule) + 2,

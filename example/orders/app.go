@@ -1,5 +1,6 @@
-// Package orders is an ordinary Watermill app that bills orders, and a demo around it: some orders fail, wait on retry tiers,
-// come back when they are due, and are dead-lettered when their retries are used up. The app is the same on every Pub/Sub.
+// Package orders is an ordinary Watermill app that bills orders, and a demo around it: some orders fail, wait on
+// retry tiers, come back when they are due, and are dead-lettered when their retries are used up. The app is the same
+// on every Pub/Sub.
 //
 // app.go shows how an app uses the library, and provider.go a handler that fails. The other files are the demo.
 package orders
@@ -30,10 +31,12 @@ type Backend struct {
 }
 
 // newApp returns the app: a router whose handler bills the orders of one topic.
-func newApp(backend *Backend, bill message.NoPublishHandlerFunc, j *journal, logger watermill.LoggerAdapter) *message.Router {
+func newApp(backend *Backend, bill message.NoPublishHandlerFunc, j *journal,
+	logger watermill.LoggerAdapter) *message.Router {
 	router := message.NewDefaultRouter(logger)
 
-	// The handler is added to the connection instead of the router. Observe is optional: here it prints the dead letters.
+	// The handler is added to the connection instead of the router. Observe is optional: here it prints the dead
+	// letters.
 	backend.Retries.AddConsumerHandler(router, Handler, backend.Topic, j.watch(bill), middleware.HandlerOptions{
 		Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = j.outcome },
 	})

@@ -57,7 +57,8 @@ func Main(args []string, stdout, stderr io.Writer, choices ...Choice) int {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // without this, a closed pipe would end the process at once
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // a second Ctrl-C ends the process at once
+	// a second Ctrl-C ends the process at once
+	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })
 	if err := run(ctx, opts, open, stdout); err != nil {
 		_, _ = fmt.Fprintln(stderr, "example:", strings.ReplaceAll(err.Error(), "\n", "; "))
 		if ctx.Err() != nil {
@@ -122,7 +123,8 @@ func parse(args []string, stdout io.Writer, choices []Choice) (opts Options, ope
 		switch {
 		case c.Name != opts.Backend:
 		case c.Address == "" && opts.Address != "":
-			return opts, nil, fmt.Errorf("-address is set with -backend %s, which has no server: remove -address", c.Name)
+			return opts, nil, fmt.Errorf("-address is set with -backend %s, which has no server: remove -address",
+				c.Name)
 		default:
 			return opts, c.Open, nil
 		}

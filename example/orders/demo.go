@@ -24,8 +24,8 @@ const (
 	milliseconds   = "2006-01-02T15:04:05.000Z07:00"
 )
 
-// demo bills the orders on the backend and prints what happens to each. It returns an error if an order is neither billed nor
-// dead-lettered.
+// demo bills the orders on the backend and prints what happens to each. It returns an error if an order is neither
+// billed nor dead-lettered.
 func demo(ctx context.Context, opts Options, backend *Backend, out io.Writer, logger watermill.LoggerAdapter) error {
 	orders, err := newOrders(opts.Messages)
 	if err != nil {
@@ -124,7 +124,8 @@ func (j *journal) report(topic string) error {
 	return nil
 }
 
-// timeLimit returns the time for the slowest order: one that waits for the whole schedule, or one with a requested delay.
+// timeLimit returns the time for the slowest order: one that waits for the whole schedule, or one with a requested
+// delay.
 func timeLimit(schedule backoff.Schedule, orders int) time.Duration {
 	longest := margin + time.Duration(orders)*marginPerOrder
 	for _, delay := range append(slices.Clone(schedule), 2*slices.Max(schedule)) {

@@ -26,7 +26,8 @@ type journal struct {
 
 func newJournal(orders []*message.Message, out io.Writer) *journal {
 	j := &journal{
-		out: out, changed: make(chan struct{}, 1), numbers: map[string]int{}, billed: map[string]int{}, dead: map[string]int{},
+		out: out, changed: make(chan struct{}, 1),
+		numbers: map[string]int{}, billed: map[string]int{}, dead: map[string]int{},
 	}
 	for i, msg := range orders {
 		j.numbers[msg.UUID] = i + 1

@@ -137,7 +137,8 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(args), func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			assert.Equal(t, exitUsage, Main(args, &stdout, &stderr, Choice{Name: "memory"}, Choice{Name: "redis", Address: "host:port"}))
+			assert.Equal(t, exitUsage, Main(args, &stdout, &stderr, Choice{Name: "memory"},
+				Choice{Name: "redis", Address: "host:port"}))
 			assert.Empty(t, stdout.String())
 			assert.Regexp(t, `^example: .+\n$`, stderr.String())
 			assert.NotContains(t, stderr.String(), "sec")

@@ -97,8 +97,8 @@ const (
 
 const always = -1
 
-// script returns what goes wrong with each order. With few orders only the first roles are used; with many, a quarter of the
-// orders fails. An order that is billed in the end fails no more often than there are retries.
+// script returns what goes wrong with each order. With few orders only the first roles are used; with many, a quarter
+// of the orders fails. An order that is billed in the end fails no more often than there are retries.
 func script(orders, retries int) []trouble {
 	roles := []trouble{
 		{silent, 1},

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -44,7 +43,8 @@ func (b *biller) bill(msg *message.Message) error {
 	if o.Cents <= 0 {
 		return backoff.Permanent(fmt.Errorf("order %d has no amount", o.Number))
 	}
-	request, err := http.NewRequestWithContext(msg.Context(), http.MethodPost, "http://"+b.provider+"/charges", bytes.NewReader(msg.Payload))
+	request, err := http.NewRequestWithContext(msg.Context(), http.MethodPost, "http://"+b.provider+"/charges",
+		bytes.NewReader(msg.Payload))
 	if err != nil {
 		return err
 	}
@@ -63,84 +63,71 @@ func (b *biller) bill(msg *message.Message) error {
 	return nil
 }
 
-// tally counts orders that are settled.
-type tally struct {
-	mu           sync.Mutex
-	billed, dead int
-	all          int           // how many to wait for
-	settled      chan struct{} // closed when all are settled
-}
-
-func (t *tally) count(e retry.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch e.Outcome {
-	case retry.Processed, retry.Recovered:
-		t.billed++
-	case retry.DeadLettered:
-		t.dead++
-	default:
-		return
-	}
-	if t.billed+t.dead == t.all {
-		close(t.settled)
-	}
-}
-
-func (t *tally) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return fmt.Sprintf("published=%d billed=%d dead=%d", t.all, t.billed, t.dead)
-}
-
 // bill runs the app. With opts.orders it ends when these are billed or dead.
 func bill(ctx context.Context, opts options, out io.Writer) (err error) {
 	logger := watermill.NopLogger{}
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: opts.schedule}, logger)
+	rabbit, err := config.Connect(config.BuilderConfig{
+		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: opts.schedule,
+	}, logger)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, rabbit.Close()) }()
 
+	outcomes := make(chan retry.Outcome)
+	counting, end := context.WithCancel(ctx)
+	defer end()
 	router := message.NewDefaultRouter(logger)
-	counts := &tally{all: opts.orders, settled: make(chan struct{})}
 	biller := &biller{provider: opts.address, client: http.Client{Timeout: 10 * time.Second}}
-	rabbit.AddConsumerHandler(router, "billing", opts.queue, biller.bill, middleware.HandlerOptions{
-		Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = counts.count },
-	})
-
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	failed := make(chan error, 1)
-	go func() {
-		select {
-		case <-router.Running():
-		case <-running.Done():
-			return
+	options := middleware.HandlerOptions{}
+	if opts.orders > 0 {
+		options.Middleware = func(c *middleware.TieredRetryConfig) {
+			c.Observe = func(e retry.Event) {
+				select {
+				case outcomes <- e.Outcome:
+				case <-counting.Done():
+				}
+			}
 		}
-		if opts.orders == 0 {
-			_, _ = fmt.Fprintln(out, "the app bills", opts.queue)
-			return
-		}
-		if err := publish(rabbit.Publisher(), opts.queue, opts.orders); err != nil {
-			failed <- err
-			stop()
-			return
-		}
-		select {
-		case <-counts.settled:
-			_, _ = fmt.Fprintln(out, counts)
-		case <-running.Done():
-		}
-		stop()
-	}()
-	err = router.Run(running) // it closes the router when running ends
+	}
+	rabbit.AddConsumerHandler(router, "billing", opts.queue, biller.bill, options)
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(ctx) }() // it closes the router when ctx ends
 	select {
-	case fault := <-failed:
-		return errors.Join(err, fault)
-	default:
+	case <-router.Running():
+	case err := <-stopped:
 		return err
 	}
+	if opts.orders == 0 {
+		_, _ = fmt.Fprintln(out, "the app bills", opts.queue)
+		return <-stopped
+	}
+	published := make(chan error, 1)
+	go func() { published <- publish(rabbit.Publisher(), opts.queue, opts.orders) }()
+	for billed, dead := 0, 0; billed+dead < opts.orders; {
+		select {
+		case err := <-published:
+			if err != nil {
+				end()
+				return errors.Join(err, router.Close(), <-stopped)
+			}
+			published = nil
+		case outcome := <-outcomes:
+			switch outcome {
+			case retry.Processed, retry.Recovered:
+				billed++
+			case retry.DeadLettered:
+				dead++
+			}
+			if billed+dead == opts.orders {
+				_, _ = fmt.Fprintf(out, "published=%d billed=%d dead=%d\n", opts.orders, billed, dead)
+			}
+		case err := <-stopped:
+			return err
+		}
+	}
+	end()
+	return errors.Join(router.Close(), <-stopped)
 }
 
 func publish(publisher message.Publisher, queue string, orders int) error {

@@ -1,5 +1,5 @@
-// Command outage is an app that bills orders, and the payment provider that it needs, as two programs. Start the app without the
-// provider: the orders become dead letters. docs/dead-letters.md looks at them and brings them back.
+// Command outage is an app that bills orders, and the payment provider that it needs, as two programs. Start the app
+// without the provider: the orders become dead letters. docs/dead-letters.md looks at them and brings them back.
 //
 //	go run ./example/outage -orders 40    # the app: it ends when each of 40 orders is billed or a dead letter
 //	go run ./example/outage               # the app, until Ctrl-C
@@ -61,8 +61,10 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.BoolVar(&opts.provider, "provider", false, "be the payment provider, in place of the app")
 	flags.StringVar(&opts.address, "address", "127.0.0.1:9090", "`host:port` of the payment provider")
 	flags.StringVar(&opts.queue, "queue", "orders", "the work queue of the app")
-	flags.IntVar(&opts.orders, "orders", 0, "publish so many orders, and end when each is billed or dead (default: bill until Ctrl-C)")
-	flags.TextVar(&opts.schedule, "schedule", backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second}, "the delay before each retry")
+	flags.IntVar(&opts.orders, "orders", 0, "publish so many orders, and end when each is billed or dead (default: "+
+		"bill until Ctrl-C)")
+	flags.TextVar(&opts.schedule, "schedule", backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second},
+		"the delay before each retry")
 	if err := flags.Parse(args); err != nil {
 		return opts, err
 	}
@@ -77,9 +79,10 @@ func parse(args []string, out io.Writer) (options, error) {
 
 // serve is the payment provider: it accepts every charge.
 func serve(ctx context.Context, address string, out io.Writer) error {
-	server := &http.Server{Addr: address, ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusNoContent)
-	})}
+	server := &http.Server{Addr: address, ReadHeaderTimeout: time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNoContent)
+		})}
 	stopped := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stopped()
 	listener, err := net.Listen("tcp", address)

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func orderMessage(t *testing.T, o order) *message.Message {
@@ -29,7 +28,10 @@ func orderMessage(t *testing.T, o order) *message.Message {
 func TestBill(t *testing.T) {
 	t.Parallel()
 	status := http.StatusNoContent
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.WriteHeader(status)
+	}))
 	b := &biller{provider: strings.TrimPrefix(server.URL, "http://")}
 	require.NoError(t, b.bill(orderMessage(t, order{Number: 1, Cents: 5})))
 
@@ -44,16 +46,6 @@ func TestBill(t *testing.T) {
 	require.ErrorContains(t, b.bill(orderMessage(t, order{Number: 2, Cents: 5})), "502")
 	server.Close()
 	require.ErrorContains(t, b.bill(orderMessage(t, order{Number: 3, Cents: 5})), "charge order 3")
-}
-
-func TestTally(t *testing.T) {
-	t.Parallel()
-	counts := &tally{all: 3, settled: make(chan struct{})}
-	for _, outcome := range []retry.Outcome{retry.Retried, retry.Processed, retry.DeadLettered, retry.Held, retry.Recovered} {
-		counts.count(retry.Event{Outcome: outcome})
-	}
-	<-counts.settled
-	assert.Equal(t, "published=3 billed=2 dead=1", counts.String())
 }
 
 func TestParse(t *testing.T) {

@@ -88,7 +88,8 @@ func TestReportReplacesTheFiguresOfAPage(t *testing.T) {
 	require.NoError(t, err)
 	for _, want := range []string{
 		"| claim | what it is | target | 4.0 | 4.3 |\n",
-		"| `late_tiers_per_queue_p99` | the same with tiers of each work queue | at most 50 ms | 1234 ms: missed | 1234 ms: missed |\n",
+		"| `late_tiers_per_queue_p99` | the same with tiers of each work queue | at most 50 ms | 1234 ms: missed | " +
+			"1234 ms: missed |\n",
 		"| at least 20 | 47.2 | 47.2 |\n",
 		"47.2 | 47.2 |\n\n" + figuresEnd + "\nrest\n",
 	} {
@@ -104,7 +105,8 @@ func TestThePageHasTheClaims(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/benchmarks.md")
 	require.NoError(t, err)
-	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (.*?) \\| (.*?) \\|").FindAllStringSubmatch(string(page), -1)
+	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (.*?) \\| (.*?) \\|").FindAllStringSubmatch(string(page),
+		-1)
 	require.Len(t, rows, len(claims))
 	for i, c := range claims {
 		assert.Equal(t, []string{c.name, c.what, bound(c)}, rows[i][1:])

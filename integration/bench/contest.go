@@ -49,7 +49,8 @@ func newApp(messages int, fails, few bool, work time.Duration) *app {
 // dies reports whether a message is dead-lettered in the end.
 func (a *app) dies(i int) bool { return a.fails && i%dieEvery == 0 }
 
-// handle is called for each delivery. An error means that the message has to be retried, or dead-lettered after its last try.
+// handle is called for each delivery. An error means that the message has to be retried, or dead-lettered after its
+// last try.
 func (a *app) handle(id string) error {
 	<-a.gate
 	time.Sleep(a.work)
@@ -144,7 +145,8 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 	return rate, own, ofBroker, err
 }
 
-// checkDead compares the dead letters with those of the app, by identity. Where the broker dead-letters by itself, they come late.
+// checkDead compares the dead letters with those of the app, by identity. Where the broker dead-letters by itself,
+// they come late.
 func (a *app) checkDead(uri string) error {
 	missing := map[string]bool{}
 	for i := range a.called {
@@ -184,7 +186,8 @@ func library(name string, h handling, options func(uri string) config.BuilderCon
 		name:    name,
 		declare: func(uri string) error { return declare(uri, options(uri), work) },
 		consume: func(uri string, a *app) (func(), error) {
-			_, stop, err := h.consume(options(uri), func(msg *message.Message) error { return a.handle(msg.UUID) }, work)
+			_, stop, err := h.consume(options(uri), func(msg *message.Message) error { return a.handle(msg.UUID) },
+				work)
 			return stop, err
 		},
 	}
@@ -234,7 +237,8 @@ func (p *pipeline) fail(d amqp091.Delivery) (failure, error) {
 	return failure{d, confirm}, err
 }
 
-// ack acks a failed message that is published again. Without it, the message is lost for the measurement, which reports that.
+// ack acks a failed message that is published again. Without it, the message is lost for the measurement, which
+// reports that.
 func (p *pipeline) ack(f failure) {
 	if err := p.settled(f.confirm); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -259,7 +263,8 @@ var handWaiting = handSide("amqp091-go, 16 workers wait", workers, workers, nil,
 		}, p.close, nil
 	})
 
-// handPipelined never waits for a single confirm: a second goroutine acks what is confirmed. It is the limit of this client.
+// handPipelined never waits for a single confirm: a second goroutine acks what is confirmed. It is the limit of this
+// client.
 var handPipelined = handSide("amqp091-go, pipelined", 1, inFlight, nil,
 	func(uri string, a *app) (func(amqp091.Delivery), func(), error) {
 		p, err := newPipeline(uri)
@@ -294,8 +299,10 @@ var handConsumer = handSide("amqp091-go, 256 in flight", inFlight, inFlight, nil
 
 // native is RabbitMQ's own delayed retry: a rejected message waits in its work queue. It keeps no failure record.
 var native = handSide("RabbitMQ's delayed retry", 1, inFlight, amqp091.Table{
-	"x-delayed-retry-type": "failed", "x-delayed-retry-min": tier.Milliseconds(), "x-delayed-retry-max": tier.Milliseconds(),
-	"x-delivery-limit": int64(tries - 1), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": work + deadSuffix,
+	"x-delayed-retry-type": "failed", "x-delayed-retry-min": tier.Milliseconds(),
+	"x-delayed-retry-max": tier.Milliseconds(),
+	"x-delivery-limit":    int64(tries - 1), "x-dead-letter-exchange": "",
+	"x-dead-letter-routing-key": work + deadSuffix,
 }, func(_ string, a *app) (func(amqp091.Delivery), func(), error) {
 	return func(d amqp091.Delivery) {
 		if a.handle(identity(d)) == nil {

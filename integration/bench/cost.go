@@ -18,8 +18,8 @@ import (
 
 const costTier = 100 * time.Millisecond
 
-// A costSide is a topology with its copies. Publisher and consumer are the same on all sides, so that only the broker's work
-// differs.
+// A costSide is a topology with its copies. Publisher and consumer are the same on all sides, so that only the
+// broker's work differs.
 type costSide struct {
 	name string
 	// setUp declares the topology and returns where copies are published to, and one of them.
@@ -82,14 +82,15 @@ func (side *costSide) start(b *bench, uri string) (stop func(), err error) {
 	if side.pipeline, err = newPipeline(uri); err != nil {
 		return nil, err
 	}
-	stop, err = consumeByHand(uri, work, 1, inFlight, func(d amqp091.Delivery) {
+	stopConsumer, err := consumeByHand(uri, work, 1, inFlight, func(d amqp091.Delivery) {
 		side.ledger.Load().call(identity(d))
 		_ = d.Ack(false)
 	})
-	return func() { stop(); side.pipeline.close() }, err
+	return func() { stopConsumer(); side.pipeline.close() }, err
 }
 
-// measure publishes a batch and waits until all of it has come back. It returns the broker's processor time for a message, in µs.
+// measure publishes a batch and waits until all of it has come back. It returns the broker's processor time for a
+// message, in µs.
 func (side *costSide) measure(b *bench) (float64, error) {
 	batch := b.size(2_000, 500)
 	l := newLedger(batch, always(costTier))
@@ -111,7 +112,8 @@ func (side *costSide) measure(b *bench) (float64, error) {
 func setUpByHand(_ *bench, uri string) (exchange, key string, copied amqp091.Publishing, err error) {
 	const tier = work + ".waiting"
 	err = with(uri, func(channel *amqp091.Channel) error {
-		return errors.Join(declareQuorum(channel, work, nil), declareQuorum(channel, tier, safeTierByHand(costTier, work)))
+		return errors.Join(declareQuorum(channel, work, nil),
+			declareQuorum(channel, tier, safeTierByHand(costTier, work)))
 	})
 	return "", tier, byHand(idOf(0), 1), err
 }
@@ -157,7 +159,8 @@ func setUpTopic(_ *bench, uri string) (exchange, key string, copied amqp091.Publ
 	})
 	now, record := time.Now(), message.Metadata{}
 	retry.Record{
-		Failures: 1, FirstFailedAt: now, LastFailedAt: now, DueAt: now.Add(costTier), Reason: "the payment service does not answer",
+		Failures: 1, FirstFailedAt: now, LastFailedAt: now, DueAt: now.Add(costTier), Reason: "the payment service " +
+			"does not answer",
 		ErrorType: "*errors.errorString", Topic: work, Handler: "billing",
 	}.Write(record)
 	copied = byHand(idOf(0), 0)

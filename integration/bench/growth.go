@@ -29,8 +29,8 @@ type growthRow struct {
 	waiting    int
 }
 
-// measureGrowth sets up all rows first, and then publishes to them in turns. 1,000 work queues with tiers of each are left out:
-// 6,000 queues take many minutes.
+// measureGrowth sets up all rows first, and then publishes to them in turns. 1,000 work queues with tiers of each are
+// left out: 6,000 queues take many minutes.
 func measureGrowth(b *bench) error {
 	few, many := b.size(10, 3), b.size(1_000, 10)
 	rows := []*growthRow{
@@ -61,9 +61,11 @@ func measureGrowth(b *bench) error {
 		if err := row.count(); err != nil {
 			return fmt.Errorf("%d work queues, %s: %w", row.works, row.layout.name, err)
 		}
-		b.row("Many work queues", []string{"layout", "work queues", "queues on the broker", "tiers and bindings declared in",
+		b.row("Many work queues", []string{"layout", "work queues", "queues on the broker",
+			"tiers and bindings declared in",
 			"everything declared in", "memory of tiers and bindings, MiB", "published a second"},
-			row.layout.name, row.works, len(row.queues), row.tiers.Round(time.Millisecond), (row.base + row.tiers).Round(time.Millisecond),
+			row.layout.name, row.works, len(row.queues), row.tiers.Round(time.Millisecond),
+			(row.base + row.tiers).Round(time.Millisecond),
 			digits(mebibytes(row.memory)), spread(rates[i], "%.0f"))
 	}
 	b.claim("declare_grouped_1000", rows[4].tiers.Seconds())
@@ -71,8 +73,8 @@ func measureGrowth(b *bench) error {
 	return nil
 }
 
-// setUp declares first what a work queue needs without tiers, and then everything: only tiers and bindings are new then. Each
-// queue, exchange and binding is declared once, as by Connect.
+// setUp declares first what a work queue needs without tiers, and then everything: only tiers and bindings are new
+// then. Each queue, exchange and binding is declared once, as by Connect.
 func (row *growthRow) setUp(b *bench) (err error) {
 	if row.copied, err = b.copyOf(row.layout, topicOf(0)); err != nil {
 		return err
@@ -92,7 +94,8 @@ func (row *growthRow) setUp(b *bench) (err error) {
 				if queue.Name != t.DeadLetterQueue() && queue.Name != t.WorkQueue.Name {
 					continue
 				}
-				if _, err := channel.QueueDeclare(queue.Name, queue.Durable, false, false, false, queue.Arguments); err != nil {
+				if _, err := channel.QueueDeclare(queue.Name, queue.Durable, false, false, false,
+					queue.Arguments); err != nil {
 					return err
 				}
 				row.queues[queue.Name] = true

@@ -123,8 +123,10 @@ func (p *pipeline) wait(confirms []*amqp091.DeferredConfirmation) error {
 
 func (p *pipeline) close() { _ = p.connection.Close() }
 
-// publishAll publishes the messages that of returns, and waits until all are confirmed. every is the time between two of them.
-func publishAll(uri string, messages int, every time.Duration, of func(message int) (exchange, key string, p amqp091.Publishing)) error {
+// publishAll publishes the messages that of returns, and waits until all are confirmed. every is the time between two
+// of them.
+func publishAll(uri string, messages int, every time.Duration,
+	of func(message int) (exchange, key string, p amqp091.Publishing)) error {
 	p, err := newPipeline(uri)
 	if err != nil {
 		return err
@@ -146,7 +148,10 @@ func publishAll(uri string, messages int, every time.Duration, of func(message i
 
 // fill publishes messages to a queue.
 func fill(uri, queue string, messages int) error {
-	return publishAll(uri, messages, 0, func(i int) (string, string, amqp091.Publishing) { return "", queue, byHand(idOf(i), 0) })
+	return publishAll(uri, messages, 0, func(i int) (string, string, amqp091.Publishing) {
+		return "", queue,
+			byHand(idOf(i), 0)
+	})
 }
 
 // byHand is a message of an app without the library, with the counter of its attempts.
@@ -204,7 +209,8 @@ func declareQuorum(channel *amqp091.Channel, name string, arguments amqp091.Tabl
 	return err
 }
 
-// tierByHand has the arguments of a tier that dead-letters to a queue through the default exchange, as a user writes it.
+// tierByHand has the arguments of a tier that dead-letters to a queue through the default exchange, as a user writes
+// it.
 func tierByHand(delay time.Duration, work string) amqp091.Table {
 	return amqp091.Table{
 		"x-message-ttl": delay.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": work,

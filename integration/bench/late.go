@@ -30,7 +30,8 @@ func measureLateness(b *bench) error {
 	two := []time.Duration{500 * time.Millisecond, time.Second}
 	one := handling{handlers: 1, concurrency: workers}
 	for _, side := range []lateSide{
-		{"tiers of 500 ms and 1 s, watermill-amqp", "lateness_p99", two, consumeLate(perQueue, two, handling{handlers: workers})},
+		{"tiers of 500 ms and 1 s, watermill-amqp", "lateness_p99", two,
+			consumeLate(perQueue, two, handling{handlers: workers})},
 		{"per-message TTL", "late_per_message_ttl_p99", mixed, consumeRecipe},
 		{"tiers per queue", "late_tiers_per_queue_p99", mixed, consumeLate(perQueue, mixed, one)},
 		{"tiers grouped", "late_tiers_grouped_p99", mixed, consumeLate(grouped, mixed, one)},
@@ -60,7 +61,8 @@ func measureLateness(b *bench) error {
 		}
 		p99 := milliseconds(percentile(l.late, 0.99))
 		b.row("Lateness, delays mixed", []string{"way", "delays", "messages", "median ms", "p99 ms", "latest ms"},
-			side.name, backoff.Schedule(side.delays), messages, digits(milliseconds(percentile(l.late, 0.5))), digits(p99),
+			side.name, backoff.Schedule(side.delays), messages, digits(milliseconds(percentile(l.late,
+				0.5))), digits(p99),
 			digits(milliseconds(l.late[messages-1])))
 		b.claim(side.claim, p99)
 	}
@@ -82,8 +84,8 @@ func consumeLate(l layout, tiers []time.Duration, h handling) func(uri string, l
 	}
 }
 
-// consumeRecipe is the usual recipe: failed messages wait on one queue, each with a TTL of its own. The broker removes expired
-// messages only from the head of the queue.
+// consumeRecipe is the usual recipe: failed messages wait on one queue, each with a TTL of its own. The broker
+// removes expired messages only from the head of the queue.
 func consumeRecipe(uri string, l *ledger) (func(), error) {
 	const waiting = work + ".waiting"
 	err := with(uri, func(channel *amqp091.Channel) error {

@@ -18,7 +18,8 @@ const (
 
 func idOf(message int) string { return fmt.Sprintf(idFormat, idDigits, message) }
 
-// A ledger counts what becomes of each message, by its identity: when it has failed, when it is back, when it is finished.
+// A ledger counts what becomes of each message, by its identity: when it has failed, when it is back, when it is
+// finished.
 type ledger struct {
 	delay func(message int) time.Duration // that a message has to wait after a failure
 	calls func(message int) int           // after which it is finished

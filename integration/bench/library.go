@@ -37,7 +37,8 @@ var (
 	grouped  = layout{name: "grouped", configure: func(c *config.BuilderConfig) {
 		c.TierGroup, c.ExtraTiers = "shop", []time.Duration{} // without the ladder
 	}}
-	ladder = layout{name: "ladder", configure: func(c *config.BuilderConfig) { c.TierGroup = "shop" }} // the default of a group
+	// the default of a group
+	ladder = layout{name: "ladder", configure: func(c *config.BuilderConfig) { c.TierGroup = "shop" }}
 
 	// layouts are those that are compared.
 	layouts = []layout{perQueue, grouped}
@@ -124,7 +125,7 @@ func (h handling) parts(
 	if err != nil {
 		return nil, err
 	}
-	again, err := middleware.NewTieredRetry(builder.TieredRetryConfig(failures), nil)
+	tiered, err := middleware.NewTieredRetry(builder.TieredRetryConfig(failures), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +134,7 @@ func (h handling) parts(
 		return nil, err
 	}
 	for i := range h.handlers {
-		router.AddConsumerHandler(fmt.Sprint(i), queue, stock, handle).AddMiddleware(again.Middleware)
+		router.AddConsumerHandler(fmt.Sprint(i), queue, stock, handle).AddMiddleware(tiered.Middleware)
 	}
 	return failures.Close, nil
 }
@@ -183,7 +184,8 @@ func (s *server) copyOf(l layout, queue string) (copied amqp091.Publishing, err 
 		return with(uri, func(channel *amqp091.Channel) error {
 			exchange, key := route(t, tier)
 			_, err := channel.QueueDeclare("copies", true, false, false, false, nil)
-			err = errors.Join(err, channel.QueueBind("copies", key, exchange, false, nil), fill(uri, queue, 1), ledger.wait(0))
+			err = errors.Join(err, channel.QueueBind("copies", key, exchange, false, nil), fill(uri, queue, 1),
+				ledger.wait(0))
 			if err != nil {
 				return err
 			}

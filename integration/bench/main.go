@@ -1,12 +1,13 @@
-// Command bench measures the claims of docs/benchmarks.md on each broker, one question after the other. It prints a line for
-// each claim, and a table in Markdown for each question.
+// Command bench measures the claims of docs/benchmarks.md on each broker, one question after the other. It prints a
+// line for each claim, and a table in Markdown for each question.
 //
 //	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-messages n] [-page file]
 //	bench -cluster NODE=uri,NODE=uri,NODE=uri -tool command
 //
-// The default broker is AMQP_URL. Each needs its management API: at AMQP_MANAGEMENT_URL, or at the AMQP port plus 10,000. Every
-// measurement has a virtual host of its own, which is deleted. A lost or early message is an error. A missed claim is not.
-// With -cluster it restarts the nodes of a cluster, with the verbs ctl and start of the command (CONTRIBUTING.md).
+// The default broker is AMQP_URL. Each needs its management API: at AMQP_MANAGEMENT_URL, or at the AMQP port plus
+// 10,000. Every measurement has a virtual host of its own, which is deleted. A lost or early message is an error. A
+// missed claim is not. With -cluster it restarts the nodes of a cluster, with the verbs ctl and start of the command
+// (CONTRIBUTING.md).
 package main
 
 import (
@@ -75,10 +76,13 @@ var questions = []question{
 
 func main() {
 	var b bench
-	brokers := flag.String("brokers", os.Getenv("AMQP_URL"), "addresses of brokers, separated by commas, each with an optional NAME=")
+	brokers := flag.String("brokers", os.Getenv("AMQP_URL"),
+		"addresses of brokers, separated by commas, each with an optional NAME=")
 	only := flag.String("only", "", "regular expression of the questions: "+names()+"; all if empty")
-	page := flag.String("page", "", "a page in Markdown whose figures are replaced, where all questions are measured; none if empty")
-	cluster := flag.String("cluster", "", "NODE=address of the nodes of a cluster, separated by commas, to restart them")
+	page := flag.String("page", "", "a page in Markdown whose figures are replaced, where all questions are "+
+		"measured; none if empty")
+	cluster := flag.String("cluster", "", "NODE=address of the nodes of a cluster, separated by commas, to restart "+
+		"them")
 	tool := flag.String("tool", "", "the command that restarts the nodes of the cluster")
 	flag.BoolVar(&b.short, "short", false, "everything small, within minutes: only lost and early messages count")
 	flag.IntVar(&b.rounds, "rounds", 0, "rounds of each comparison; by default each has its own number")

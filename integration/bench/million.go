@@ -12,8 +12,8 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// A millionPlan has tiers such that all messages wait at the same time, and are due at about the same time: the tiers differ by
-// the time that publishing takes for the messages of one.
+// A millionPlan has tiers such that all messages wait at the same time, and are due at about the same time: the tiers
+// differ by the time that publishing takes for the messages of one.
 type millionPlan struct {
 	messages int
 	tiers    backoff.Schedule // ascending
@@ -42,8 +42,8 @@ type millionSide struct {
 	copies, reads bool // the library's copies, and its own subscriber; else both by hand
 }
 
-// measureMillion compares the library with the same copies and a consumer by hand, and with code by hand alone. The library comes
-// first: what the measurement by hand has left in memory must not count.
+// measureMillion compares the library with the same copies and a consumer by hand, and with code by hand alone. The
+// library comes first: what the measurement by hand has left in memory must not count.
 func measureMillion(b *bench) error {
 	copied, err := b.copyOf(perQueue, work)
 	if err != nil {
@@ -114,7 +114,8 @@ func (side millionSide) publish(uri string, plan millionPlan, copied amqp091.Pub
 // consume consumes the messages that have come back.
 func (side millionSide) consume(uri string, plan millionPlan, l *ledger) (stop func(), err error) {
 	if side.reads {
-		_, stop, err = handling{handlers: 1, concurrency: inFlight}.consume(perQueue.config(uri, plan.tiers), l.retry, work)
+		_, stop, err = handling{handlers: 1, concurrency: inFlight}.consume(perQueue.config(uri, plan.tiers), l.retry,
+			work)
 		return stop, err
 	}
 	return consumeByHand(uri, work, 1, inFlight, func(d amqp091.Delivery) {
@@ -124,7 +125,8 @@ func (side millionSide) consume(uri string, plan millionPlan, l *ledger) (stop f
 }
 
 // measure returns how many messages a second come back.
-func (side millionSide) measure(b *bench, uri string, plan millionPlan, copied amqp091.Publishing) (rate float64, err error) {
+func (side millionSide) measure(b *bench, uri string, plan millionPlan, copied amqp091.Publishing) (rate float64,
+	err error) {
 	l := newLedger(plan.messages, plan.tierOf)
 	debug.FreeOSMemory()
 	own := func() int64 { return residentMemory(os.Getpid()) }
@@ -153,7 +155,8 @@ func (side millionSide) measure(b *bench, uri string, plan millionPlan, copied a
 	b.row("Many messages that wait at the same time", []string{
 		"side", "messages", "published a second", "drained a second", "broker idle, MiB", "waiting", "draining",
 		"this process above idle, MiB", "its µs for a message", "the broker's µs",
-	}, side.name, plan.messages, digits(float64(plan.messages)/published.Seconds()), digits(rate), digits(mebibytes(idle)),
+	}, side.name, plan.messages, digits(float64(plan.messages)/published.Seconds()), digits(rate),
+		digits(mebibytes(idle)),
 		digits(mebibytes(waiting)), digits(mebibytes(brokerPeak())), digits(app), each(ownTime), each(brokerTime))
 	if side.reads {
 		b.claim("million_app_memory", app)

@@ -39,8 +39,8 @@ func full10(kind string) amqp091.Table {
 	return amqp091.Table{"x-queue-type": kind, "x-max-length": int64(10), "x-overflow": "reject-publish"}
 }
 
-// measureNeighbours measures how late the retries of good work queues are, while another work queue of their group takes no
-// messages.
+// measureNeighbours measures how late the retries of good work queues are, while another work queue of their group
+// takes no messages.
 func measureNeighbours(b *bench) error {
 	for _, fault := range []struct {
 		claim string
@@ -50,15 +50,18 @@ func measureNeighbours(b *bench) error {
 		{"neighbours_full_quorum", full10(amqp091.QueueTypeQuorum)},
 		{"neighbours_full_classic", full10(amqp091.QueueTypeClassic)},
 	} {
-		if err := b.in("neighbours", func(uri string) error { return b.measureNeighbour(uri, fault.claim, fault.bad) }); err != nil {
+		if err := b.in("neighbours", func(uri string) error {
+			return b.measureNeighbour(uri, fault.claim,
+				fault.bad)
+		}); err != nil {
 			return fmt.Errorf("%s: %w", fault.claim, err)
 		}
 	}
 	return nil
 }
 
-// measureNeighbour lets as many bad messages as good ones wait on one tier, one after the other. Half of the good queues are
-// classic queues, which have an inbox.
+// measureNeighbour lets as many bad messages as good ones wait on one tier, one after the other. Half of the good
+// queues are classic queues, which have an inbox.
 func (b *bench) measureNeighbour(uri, claim string, bad amqp091.Table) error {
 	const queues, badQueue = 10, "bad"
 	messages := b.size(1_000, 200)
@@ -84,7 +87,8 @@ func (b *bench) measureNeighbour(uri, claim string, bad amqp091.Table) error {
 		arguments amqp091.Table
 		names     []string
 	}{{nil, quorum}, {amqp091.Table{"x-queue-type": amqp091.QueueTypeClassic}, classic}} {
-		_, stop, err := handling{handlers: 1, concurrency: workers}.consume(neighbourConfig(uri, kind.arguments), l.onceFailed, kind.names...)
+		_, stop, err := handling{handlers: 1, concurrency: workers}.consume(neighbourConfig(uri, kind.arguments),
+			l.onceFailed, kind.names...)
 		if err != nil {
 			return err
 		}
@@ -106,7 +110,8 @@ func (b *bench) measureNeighbour(uri, claim string, bad amqp091.Table) error {
 	p99 := milliseconds(percentile(l.late, 0.99))
 	b.row("Retries of a group while one of its work queues takes no messages",
 		[]string{"fault", "messages", "median ms", "p99 ms", "latest ms"},
-		claim, messages, digits(milliseconds(percentile(l.late, 0.5))), digits(p99), digits(milliseconds(l.late[len(l.late)-1])))
+		claim, messages, digits(milliseconds(percentile(l.late,
+			0.5))), digits(p99), digits(milliseconds(l.late[len(l.late)-1])))
 	b.claim(claim, p99)
 	if bad != nil {
 		return nil

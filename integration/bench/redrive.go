@@ -52,7 +52,8 @@ func measureRedrive(b *bench) error {
 		return err
 	}
 	for i, side := range sides {
-		b.row("Redrive of letters of 1 KiB", []string{"way", "letters", "a second"}, side.name, side.letters, spread(rates[i], "%.0f"))
+		b.row("Redrive of letters of 1 KiB", []string{"way", "letters", "a second"}, side.name, side.letters,
+			spread(rates[i], "%.0f"))
 	}
 	b.claim("redrive_rate", median(rates[0]))
 	return b.measureMemory(all)
@@ -67,9 +68,10 @@ func (b *bench) withLetters(n int, do func(uri string) error) error {
 			return err
 		}
 		body := bytes.Repeat([]byte("x"), 1024)
-		err = errors.Join(declare(uri, c, work), publishAll(uri, n, 0, func(i int) (string, string, amqp091.Publishing) {
-			return t.Exchange(), "dead." + work, letter(i, body)
-		}))
+		err = errors.Join(declare(uri, c, work), publishAll(uri, n, 0,
+			func(i int) (string, string, amqp091.Publishing) {
+				return t.Exchange(), "dead." + work, letter(i, body)
+			}))
 		if err != nil {
 			return err
 		}
@@ -90,7 +92,8 @@ func letter(i int, body []byte) amqp091.Publishing {
 	for key, value := range metadata {
 		headers[key] = value
 	}
-	return amqp091.Publishing{DeliveryMode: amqp091.Persistent, ContentType: "application/json", Headers: headers, Body: body}
+	return amqp091.Publishing{DeliveryMode: amqp091.Persistent, ContentType: "application/json", Headers: headers,
+		Body: body}
 }
 
 func redrive(uri string) error {
@@ -139,7 +142,8 @@ func (b *bench) measureMemory(n int) error {
 		return fmt.Errorf("cannot find the module (run bench in the folder integration): %w", err)
 	}
 	program := filepath.Join(folder, "wmretry")
-	build := exec.Command("go", "build", "-C", filepath.Join(strings.TrimSpace(string(root)), "cmd", "wmretry"), "-o", program, ".")
+	build := exec.Command("go", "build", "-C", filepath.Join(strings.TrimSpace(string(root)), "cmd", "wmretry"), "-o",
+		program, ".")
 	if output, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot build wmretry: %w\n%s", err, output)
 	}

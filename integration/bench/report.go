@@ -48,7 +48,8 @@ func (b *bench) claim(name string, value float64) {
 	b.figures = append(b.figures, f)
 }
 
-// complete reports the claims that a run of all questions has not measured. A restart needs a cluster, some others a process.
+// complete reports the claims that a run of all questions has not measured. A restart needs a cluster, some others a
+// process.
 func (r *report) complete() error {
 	var lacks []string
 	for _, broker := range r.brokers {
@@ -230,8 +231,8 @@ func ratios(ours, theirs []float64) []float64 {
 	return all
 }
 
-// alternate measures sides in turns, so that the load of a shared machine affects all of them alike. Another side is first in
-// each round. It returns the figures of each side by round.
+// alternate measures sides in turns, so that the load of a shared machine affects all of them alike. Another side is
+// first in each round. It returns the figures of each side by round.
 func alternate(rounds, sides int, measure func(side int) (float64, error)) ([][]float64, error) {
 	all := make([][]float64, sides)
 	for round := range rounds {

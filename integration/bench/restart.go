@@ -23,9 +23,9 @@ const (
 	maxRestarted = 60 * 60 * 60     // messages
 )
 
-// measureRestart restarts the nodes of a cluster one after the other, while messages of a group wait on its tiers. The good work
-// queues are quorum queues. The others are classic queues, one on each node, which are away while their node is. An app on each
-// node consumes all of them, and publishes to them.
+// measureRestart restarts the nodes of a cluster one after the other, while messages of a group wait on its tiers.
+// The good work queues are quorum queues. The others are classic queues, one on each node, which are away while their
+// node is. An app on each node consumes all of them, and publishes to them.
 func measureRestart(b *bench, cluster, tool string) error {
 	var nodes, uris []string
 	for entry := range strings.SplitSeq(cluster, ",") {
@@ -112,8 +112,8 @@ func (b *bench) restartAll(nodes, uris []string, tool string) error {
 	return nil
 }
 
-// settled waits until all messages that were published are finished, and returns how many are lost. The broker offers messages that
-// it could not dead-letter again after six minutes.
+// settled waits until all messages that were published are finished, and returns how many are lost. The broker offers
+// messages that it could not dead-letter again after six minutes.
 func (l *ledger) settled(published int) (lost int) {
 	for deadline := time.Now().Add(6*time.Minute + 30*time.Second); ; time.Sleep(time.Second) {
 		lost = published - l.back()
@@ -123,8 +123,8 @@ func (l *ledger) settled(published int) (lost int) {
 	}
 }
 
-// feed publishes to the queues in turn until the context ends, and returns how many messages it has published. A message that one
-// app cannot publish is published by the next one: it may arrive twice.
+// feed publishes to the queues in turn until the context ends, and returns how many messages it has published. A
+// message that one app cannot publish is published by the next one: it may arrive twice.
 func feed(ctx context.Context, apps []*config.Connection, queues []string) (published int) {
 	slots := make(chan struct{}, 500)
 	var running sync.WaitGroup

@@ -63,7 +63,8 @@ func newServer(address string, fromEnvironment bool) (*server, error) {
 	return s, nil
 }
 
-// findProcess returns the process of a broker on this machine, or 0. A node that has just started does not report it at first.
+// findProcess returns the process of a broker on this machine, or 0. A node that has just started does not report it
+// at first.
 func (s *server) findProcess() (int, error) {
 	for deadline := time.Now().Add(3 * statisticsInterval); ; time.Sleep(100 * time.Millisecond) {
 		nodes, err := s.management.ListNodes()
@@ -186,7 +187,8 @@ func peak(every time.Duration, sample func() int64) (stop func() int64) {
 	}
 }
 
-// processorTime is how much processor time, of user and system, a process of this machine has used, read from Linux's /proc.
+// processorTime is how much processor time, of user and system, a process of this machine has used, read from Linux's
+// /proc.
 func processorTime(process int) time.Duration {
 	const tick = 10 * time.Millisecond // of utime and stime
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process))

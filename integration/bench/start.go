@@ -18,8 +18,8 @@ import (
 // startTiers are those of each handler.
 var startTiers = backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second}
 
-// An instance is a process of an app. It is the app's topology builder, which the library calls once in each declaration: it
-// counts how often the topology of each work queue is declared.
+// An instance is a process of an app. It is the app's topology builder, which the library calls once in each
+// declaration: it counts how often the topology of each work queue is declared.
 type instance struct {
 	amqp.DefaultTopologyBuilder
 	mu        sync.Mutex
@@ -39,7 +39,8 @@ func (i *instance) BuildTopology(
 	return i.DefaultTopologyBuilder.BuildTopology(channel, queue, exchange, c, logger)
 }
 
-// startAll starts instances of one app at the same time, and waits until each consumes all topics. The result stops them.
+// startAll starts instances of one app at the same time, and waits until each consumes all topics. The result stops
+// them.
 func startAll(l layout, uri string, instances, topics int) (all []*instance, stop func()) {
 	var names []string
 	for n := range topics {
@@ -56,7 +57,8 @@ func startAll(l layout, uri string, instances, topics int) (all []*instance, sto
 			c := l.config(uri, startTiers)
 			c.AMQP.TopologyBuilder = i
 			stop := func() {}
-			_, stop, i.err = handling{handlers: 1, concurrency: workers}.consume(c, func(*message.Message) error { return nil }, names...)
+			_, stop, i.err = handling{handlers: 1, concurrency: workers}.consume(c,
+				func(*message.Message) error { return nil }, names...)
 			if i.err == nil {
 				i.stop, i.consuming = stop, time.Since(began)
 			}
@@ -95,7 +97,8 @@ func measureStart(b *bench) error {
 				first, last = min(first, i.consuming), max(last, i.consuming)
 			}
 			b.row(fmt.Sprintf("%d instances with %d handlers each start together", instances, topics),
-				[]string{"layout", "first consumes after", "all after", "declarations of one topology, at most", "broker's processor time"},
+				[]string{"layout", "first consumes after", "all after", "declarations of one topology, at most",
+					"broker's processor time"},
 				l.name, first.Round(time.Millisecond), last.Round(time.Millisecond), most, spent)
 			name := map[string]string{perQueue.name: "per_queue", grouped.name: "grouped"}[l.name]
 			b.claim("start_declarations_"+name, float64(most))
@@ -115,7 +118,8 @@ func allConsume(uri string, instances, topics int) error {
 		for n := range topics {
 			queue, err := channel.QueueDeclarePassive(topicOf(n), true, false, false, false, nil)
 			if err == nil && queue.Consumers != instances {
-				err = fmt.Errorf("queue %s has %d consumers, %d instances were started", queue.Name, queue.Consumers, instances)
+				err = fmt.Errorf("queue %s has %d consumers, %d instances were started", queue.Name, queue.Consumers,
+					instances)
 			}
 			if err != nil {
 				return err
@@ -125,9 +129,9 @@ func allConsume(uri string, instances, topics int) error {
 	})
 }
 
-// measureCrowd starts 16 instances of a new app together, each of which then deletes the queues of the app, and the others declare
-// them again. It stops at the first round after which the broker starts no quorum queue any more: it has to be restarted then. The
-// short form deletes nothing.
+// measureCrowd starts 16 instances of a new app together, each of which then deletes the queues of the app, and the
+// others declare them again. It stops at the first round after which the broker starts no quorum queue any more: it
+// has to be restarted then. The short form deletes nothing.
 func measureCrowd(b *bench) error {
 	rounds := b.turns(20)
 	for round := range rounds {

@@ -25,16 +25,18 @@ func stormOptions(uri string) config.BuilderConfig {
 }
 
 var (
-	ownSubscriber = library("library, own subscriber, 1 handler of 256", handling{handlers: 1, concurrency: inFlight}, stormOptions)
-	overStock     = library("library, watermill-amqp, 16 handlers", handling{handlers: workers}, stormOptions)
-	handPool16    = watermillByHand("Watermill by hand, 16 handlers, pool 16", 16)
-	handPool0     = watermillByHand("Watermill by hand, 16 handlers, pool 0", 0)
+	ownSubscriber = library("library, own subscriber, 1 handler of 256", handling{handlers: 1, concurrency: inFlight},
+		stormOptions)
+	overStock  = library("library, watermill-amqp, 16 handlers", handling{handlers: workers}, stormOptions)
+	handPool16 = watermillByHand("Watermill by hand, 16 handlers, pool 16", 16)
+	handPool0  = watermillByHand("Watermill by hand, 16 handlers, pool 0", 0)
 )
 
 func measureStorm(b *bench) error {
 	messages := b.size(10_000, 2_000)
 	return contest{
-		title: fmt.Sprintf("Storm: %d messages fail once, 1%% are dead-lettered after %d tries, tier of %v", messages, tries, tier),
+		title: fmt.Sprintf("Storm: %d messages fail once, 1%% are dead-lettered after %d tries, tier of %v", messages,
+			tries, tier),
 		sides: b.sidesFor(handWaiting, handPipelined, handPool16, handPool0, native, overStock, ownSubscriber),
 		app:   func(string) *app { return newApp(messages, true, false, 0) },
 		ratios: []ratio{
@@ -48,8 +50,9 @@ func measureStorm(b *bench) error {
 // measureObserved compares the library with the library with observers.
 func measureObserved(b *bench) error {
 	messages := b.size(10_000, 2_000)
-	metrics, traces := observed("with metrics"), observed("with metrics and 1% of the traces", observe.OpenTelemetry(nil,
-		sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01)))))
+	metrics, traces := observed("with metrics"), observed("with metrics and 1% of the traces",
+		observe.OpenTelemetry(nil,
+			sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01)))))
 	return contest{
 		title: "The storm with observers; the metrics are read every second",
 		sides: []side{ownSubscriber, metrics, traces},
@@ -61,7 +64,8 @@ func measureObserved(b *bench) error {
 	}.measure(b)
 }
 
-// observed is ownSubscriber with metrics in a registry that is read every second. Prometheus reads every 15 to 60 seconds.
+// observed is ownSubscriber with metrics in a registry that is read every second. Prometheus reads every 15 to 60
+// seconds.
 func observed(name string, also ...retry.Observer) side {
 	s := ownSubscriber
 	s.name = name
@@ -82,7 +86,8 @@ func observed(name string, also ...retry.Observer) side {
 // measureHandlers measures handlers that succeed.
 func measureHandlers(b *bench) error {
 	messages := b.size(10_000, 2_000)
-	concurrent := library("library, own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers}, stormOptions)
+	concurrent := library("library, own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers},
+		stormOptions)
 	stock := library("library, watermill-amqp, 1 handler", handling{handlers: 1}, stormOptions)
 	busy := contest{
 		title: "Handlers that succeed and take 5 ms",
@@ -150,8 +155,8 @@ func threeTiers(uri string) config.BuilderConfig {
 	return c
 }
 
-// full returns the same side with one tier of three full for good: that on which each first retry would wait. Its messages
-// cannot leave it, because the queue that they are for is full, too.
+// full returns the same side with one tier of three full for good: that on which each first retry would wait. Its
+// messages cannot leave it, because the queue that they are for is full, too.
 func full(s side) side {
 	s.name += ", tier full"
 	s.declare = func(uri string) error {
@@ -180,7 +185,8 @@ func full(s side) side {
 func saturate(channel *amqp091.Channel, queue string) error {
 	refused := 0 // in a row: a queue that has just become longer than its limit may still take a few
 	for range 1000 {
-		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{Body: []byte("fills")})
+		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false,
+			amqp091.Publishing{Body: []byte("fills")})
 		if err != nil {
 			return err
 		}
@@ -194,8 +200,8 @@ func saturate(channel *amqp091.Channel, queue string) error {
 	return errors.New("queue " + queue + " refuses no messages")
 }
 
-// watermillByHand is watermill-amqp's subscriber and publisher, with a counter in the metadata. It has one message in flight for
-// each handler.
+// watermillByHand is watermill-amqp's subscriber and publisher, with a counter in the metadata. It has one message in
+// flight for each handler.
 func watermillByHand(name string, pool int) side {
 	s := handWaiting // its queues
 	s.name = name

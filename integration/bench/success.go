@@ -75,7 +75,7 @@ func wrappings() ([]wrapping, error) {
 			return retry.Destination{Topic: "dead"}, nil
 		},
 	}
-	again, err := middleware.NewTieredRetry(config, nil)
+	tiered, err := middleware.NewTieredRetry(config, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func wrappings() ([]wrapping, error) {
 	}
 	all := []wrapping{
 		{"none", succeed},
-		{"TieredRetry", again.Middleware(succeed)},
+		{"TieredRetry", tiered.Middleware(succeed)},
 		{"Watermill's Retry", watermillmw.Retry{MaxRetries: 3, InitialInterval: time.Second}.Middleware(succeed)},
 		{"Watermill's PoisonQueue", poison(succeed)},
 	}
@@ -103,11 +103,11 @@ func wrappings() ([]wrapping, error) {
 		config.Observers.Attach(o.observer, retry.Observed{
 			System: "bench", Health: func() retry.Health { return retry.Health{} },
 		})
-		again, err := middleware.NewTieredRetry(config, nil)
+		tiered, err := middleware.NewTieredRetry(config, nil)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, wrapping{o.name, again.Middleware(succeed)})
+		all = append(all, wrapping{o.name, tiered.Middleware(succeed)})
 	}
 	return all, nil
 }
