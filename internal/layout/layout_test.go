@@ -227,13 +227,7 @@ var rules = []rule{
 		why:   "an app tests its retries with the code that it runs in production, without the client of a broker",
 	},
 	{
-		folder: "tools/debian",
-		never:  []string{watermill, amqp091},
-		why:    "it installs servers before the tests run",
-	},
-	{
 		folder: "tools/server",
-		may:    []string{module + "/tools/debian"},
 		never:  []string{watermill, amqp091},
 		why:    "it starts servers of any kind: what is special to one is in the module that needs it",
 	},
@@ -251,7 +245,7 @@ var rules = []rule{
 	},
 	{
 		folder: "tools/devbroker",
-		may:    []string{module + "/tools/debian"},
+		may:    []string{module + "/tools/server"},
 		never:  []string{watermill, amqp091},
 		why:    "it is built first: the tests of the other packages run with its broker",
 	},

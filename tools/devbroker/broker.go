@@ -39,7 +39,8 @@ func (b broker) variables() []variable {
 
 // environ returns the environment of a command that uses the broker, without the variables of another broker.
 func (b broker) environ(environment []string) []string {
-	clean := without(environment, "AMQP_URL=", "AMQP_MANAGEMENT_URL=", "AMQP_PROMETHEUS_URL=", "BROKER_CTL=", "BROKER_KILL=", "BROKER_START=")
+	clean := without(environment, "AMQP_URL=", "AMQP_MANAGEMENT_URL=", "AMQP_PROMETHEUS_URL=", "BROKER_CTL=",
+		"BROKER_KILL=", "BROKER_START=")
 	for _, v := range b.variables() {
 		clean = append(clean, v.name+"="+v.value)
 	}
@@ -72,7 +73,8 @@ func named(ctx context.Context) (broker, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := handshake(ctx, uri); err != nil {
-		return broker{}, fmt.Errorf("no broker answers at %s: %w. If `make broker-down` has removed it: unset AMQP_URL", uri.Redacted(), err)
+		return broker{}, fmt.Errorf("no broker answers at %s: %w. If `make broker-down` has removed it: unset "+
+			"AMQP_URL", uri.Redacted(), err)
 	}
 	return b, nil
 }

@@ -18,8 +18,8 @@ var endings = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall
 // grace is the time that a command has to end after a signal.
 const grace = 20 * time.Second
 
-// command runs the command and returns its exit status. The command has a process group of its own: it gets each signal once, and
-// all its child processes can be killed. For that reason it cannot read from a terminal.
+// command runs the command and returns its exit status. The command has a process group of its own: it gets each
+// signal once, and all its child processes can be killed. For that reason it cannot read from a terminal.
 func command(ctx context.Context, environment, args []string) (int, error) {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, endings...)

@@ -11,22 +11,13 @@ import (
 	"time"
 )
 
-// crashed is the data that is needed to start a private node again. It is stored in the folder of the node.
-type crashed struct {
-	Name                                             string
-	AMQP, Management, Prometheus, Distribution, Epmd int
-	Server                                           string
-	Broker                                           broker
-}
-
 // crashable returns the commands that kill the node and start it again.
-func (n *node) crashable(server installed, b broker) (kill, start string, err error) {
+func (n *node) crashable() (kill, start string, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", "", err
 	}
-	p := n.ports
-	text, err := json.Marshal(crashed{n.name, p.amqp, p.management, p.prometheus, p.distribution, p.epmd, server.folder, broker{URL: b.URL, Management: b.Management}})
+	text, err := json.Marshal(n)
 	if err != nil {
 		return "", "", err
 	}
@@ -39,11 +30,10 @@ func crash(ctx context.Context, verb, folder string) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	var c crashed
-	if err := json.Unmarshal(text, &c); err != nil {
+	var n node
+	if err := json.Unmarshal(text, &n); err != nil {
 		return 1, err
 	}
-	n := &node{Folder: folder, Epmd: c.Epmd, name: c.Name, ports: portSet{c.AMQP, c.Management, c.Prometheus, c.Distribution, c.Epmd}}
 	if verb == "kill" {
 		n.kill()
 		return 0, nil
@@ -51,7 +41,7 @@ func crash(ctx context.Context, verb, folder string) (int, error) {
 	if len(processes(n.marker())) > 0 {
 		return 0, nil // it runs
 	}
-	if err := n.start(ctx, installed{c.Server}, c.Broker); err != nil {
+	if err := n.start(ctx); err != nil {
 		return 1, n.explain(err)
 	}
 	return 0, nil

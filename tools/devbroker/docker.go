@@ -6,13 +6,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
 // dockerAnswers checks the daemon: many machines have the client without a daemon.
@@ -34,8 +35,10 @@ func startContainer(ctx context.Context) (broker, error) {
 	name := "devbroker-" + strings.ToLower(rand.Text()[:8])
 	b := broker{Container: name, Ctl: "docker exec " + name + " rabbitmqctl -q"}
 	if _, err := docker(ctx, "run", "--detach", "--name", name,
-		"--publish", "127.0.0.1::5672", "--publish", "127.0.0.1::15672", "--publish", "127.0.0.1::15692", image); err != nil {
-		_ = exec.Command("docker", "rm", "--force", "--volumes", name).Run() // a signal may have interrupted the creation
+		"--publish", "127.0.0.1::5672", "--publish", "127.0.0.1::15672", "--publish", "127.0.0.1::15692",
+		image); err != nil {
+		// a signal may have interrupted the creation
+		_ = exec.Command("docker", "rm", "--force", "--volumes", name).Run()
 		return broker{}, fmt.Errorf("%w; try another image in DEVBROKER_IMAGE, or set AMQP_URL", err)
 	}
 	if err := b.awaitContainer(ctx); err != nil {
@@ -48,8 +51,6 @@ func startContainer(ctx context.Context) (broker, error) {
 }
 
 func (b *broker) awaitContainer(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, errors.New("not ready after "+startDeadline.String()))
-	defer cancel()
 	amqp, err := docker(ctx, "port", b.Container, "5672/tcp")
 	if err != nil {
 		return err
@@ -68,16 +69,7 @@ func (b *broker) awaitContainer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for handshake(ctx, uri) != nil || managed(ctx, b.Management) != nil {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
-	return nil
+	return server.Await(ctx, nil, func(ctx context.Context) error { return ready(ctx, uri, b.Management) })
 }
 
 func removeContainer(name string) {

@@ -59,7 +59,8 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.URL != "amqp://guest:guest@"+listener.Addr().String()+"/" || b.Management != management.URL || b.Prometheus != "http://127.0.0.1:15692" {
+	if b.URL != "amqp://guest:guest@"+listener.Addr().String()+"/" || b.Management != management.URL ||
+		b.Prometheus != "http://127.0.0.1:15692" {
 		t.Errorf("got %+v", b)
 	}
 	if b.Ctl != "docker exec "+b.Container+" rabbitmqctl -q" {
@@ -71,7 +72,8 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"run --detach --name " + b.Container + " --publish 127.0.0.1::5672 --publish 127.0.0.1::15672 --publish 127.0.0.1::15692 rabbitmq:test\n",
+		"run --detach --name " + b.Container + " --publish 127.0.0.1::5672 --publish 127.0.0.1::15672 --publish " +
+			"127.0.0.1::15692 rabbitmq:test\n",
 		"rm --force --volumes " + b.Container + "\n",
 	} {
 		if !strings.Contains(string(calls), want) {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// killEpmd ends the port mapper that the node started as a daemon, by a request of epmd's protocol (KILL_REQ). epmd refuses while a
-// node is registered, and removes a dead node a moment after its death: killEpmd tries several times.
+// killEpmd ends the port mapper that the node started as a daemon, by a request of epmd's protocol (KILL_REQ). epmd
+// refuses while a node is registered, and removes a dead node a moment after its death: killEpmd tries several times.
 func killEpmd(port int) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	for range 40 {

@@ -51,6 +51,14 @@ func handshake(ctx context.Context, uri *url.URL) error {
 	return nil
 }
 
+// ready returns nil where the broker accepts connections and the management API, which starts last, answers.
+func ready(ctx context.Context, uri *url.URL, management string) error {
+	if err := handshake(ctx, uri); err != nil {
+		return err
+	}
+	return managed(ctx, management)
+}
+
 // managed returns nil where the management API answers.
 func managed(ctx context.Context, endpoint string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint+"/api/overview", nil)

@@ -7,23 +7,23 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/tieredretry/watermill-retry/tools/debian"
+	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
 // aptInstall installs RabbitMQ and leaves its service stopped.
 func aptInstall(ctx context.Context) (installed, error) {
 	say("installing RabbitMQ with apt-get, once; this takes a minute")
-	var server installed
+	var rabbit installed
 	there := func() (found bool) {
-		server, found = findServer(serverPlaces(), "")
+		rabbit, found = findServer(serverPlaces(), "")
 		return found
 	}
-	err := debian.Install(ctx, there, []string{"rabbitmq-server"}, "rabbitmq-server", "epmd.socket", "epmd.service")
+	err := server.Install(ctx, there, []string{"rabbitmq-server"}, "rabbitmq-server", "epmd.socket", "epmd.service")
 	if err != nil {
 		return installed{}, fmt.Errorf("%w; install RabbitMQ yourself, start Docker, or set AMQP_URL", err)
 	}
 	if !there() {
 		return installed{}, errors.New("RabbitMQ is installed, but rabbitmq-server is in none of the expected folders")
 	}
-	return server, nil
+	return rabbit, nil
 }

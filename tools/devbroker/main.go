@@ -2,15 +2,16 @@
 
 // Command devbroker finds a RabbitMQ for the tests and the demo, or starts a private one.
 //
-//	devbroker exec -- command args...   run the command with AMQP_URL, AMQP_MANAGEMENT_URL, AMQP_PROMETHEUS_URL and BROKER_CTL set; stop what was started
+//	devbroker exec -- command args...   run the command with the broker's variables set; stop what was started
 //	devbroker up                        start a broker that stays, and print its variables
 //	devbroker down                      stop that broker and remove its data
 //
-// It looks for a broker in this order: AMQP_URL; a broker that up started; an installed RabbitMQ, which it starts as a private
-// node; Docker. Last, on Debian or Ubuntu, it installs RabbitMQ (DEVBROKER_INSTALL=no forbids that).
+// It looks for a broker in this order: AMQP_URL; a broker that up started; an installed RabbitMQ, which it starts as
+// a private node; Docker. Last, on Debian or Ubuntu, it installs RabbitMQ (DEVBROKER_INSTALL=no forbids that).
 //
-// BROKER_CTL is a command that runs rabbitmqctl against the broker. It is not set where there is no such command. For a private
-// node, BROKER_KILL is a command that sends it SIGKILL, as a crash would, and BROKER_START is one that starts it again on its data.
+// The variables are AMQP_URL, AMQP_MANAGEMENT_URL, AMQP_PROMETHEUS_URL and those below. BROKER_CTL is a command that
+// runs rabbitmqctl against the broker. It is not set where there is no such command. For a private node, BROKER_KILL
+// is a command that sends it SIGKILL, as a crash would, and BROKER_START is one that starts it again on its data.
 package main
 
 import (

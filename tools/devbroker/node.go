@@ -11,40 +11,36 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
+
+	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
-// startDeadline leaves time for a machine that also compiles on its two cores.
-const startDeadline = 2 * time.Minute
-
-// node is a private RabbitMQ: its data, ports, cookie and epmd are its own.
+// node is a private RabbitMQ: its data, ports, cookie and epmd are its own. It is stored as JSON in its folder.
 type node struct {
-	Folder string
-	Group  int // the process group of the server
-	Epmd   int // its epmd's port
+	Folder, Name string
+	Server       installed
+	Ports        portSet
 
-	ports portSet
-	name  string
+	process *os.Process // where this process has started it
 }
 
 // errPortTaken: another process has taken a port. The next try uses other ports.
 var errPortTaken = errors.New("a port was taken meanwhile")
 
-func startNode(ctx context.Context, server installed) (broker, error) {
-	say("starting a private RabbitMQ (%s)", server.script("rabbitmq-server"))
+func startNode(ctx context.Context, rabbit installed) (broker, error) {
+	say("starting a private RabbitMQ (%s)", rabbit.script("rabbitmq-server"))
 	for try := 1; ; try++ {
-		b, err := tryNode(ctx, server)
+		b, err := tryNode(ctx, rabbit)
 		if !errors.Is(err, errPortTaken) || try == 3 {
 			return b, err
 		}
 	}
 }
 
-func tryNode(ctx context.Context, server installed) (broker, error) {
+func tryNode(ctx context.Context, rabbit installed) (broker, error) {
 	ports, err := freePorts()
 	if err != nil {
 		return broker{}, err
@@ -53,20 +49,13 @@ func tryNode(ctx context.Context, server installed) (broker, error) {
 	if err != nil {
 		return broker{}, err
 	}
-	n := &node{Folder: folder, Epmd: ports.epmd, ports: ports, name: "devbroker-" + rand.Text()[:8] + "@localhost"}
-	if err := n.furnish(server); err != nil {
-		n.stop()
-		return broker{}, err
+	n := &node{Folder: folder, Name: "devbroker-" + rand.Text()[:8] + "@localhost", Server: rabbit, Ports: ports}
+	b := n.broker()
+	if b.Kill, b.Start, err = n.crashable(); err == nil {
+		err = n.furnish()
 	}
-	b := broker{
-		URL:        fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", ports.amqp),
-		Management: fmt.Sprintf("http://127.0.0.1:%d", ports.management),
-		Prometheus: fmt.Sprintf("http://127.0.0.1:%d", ports.prometheus),
-		Ctl:        n.file("ctl"),
-		Node:       n,
-	}
-	if b.Kill, b.Start, err = n.crashable(server, b); err == nil {
-		err = n.start(ctx, server, b)
+	if err == nil {
+		err = n.start(ctx)
 	}
 	if err != nil {
 		err = n.explain(err)
@@ -76,19 +65,30 @@ func tryNode(ctx context.Context, server installed) (broker, error) {
 	return b, nil
 }
 
+func (n *node) broker() broker {
+	return broker{
+		URL:        fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", n.Ports.AMQP),
+		Management: fmt.Sprintf("http://127.0.0.1:%d", n.Ports.Management),
+		Prometheus: fmt.Sprintf("http://127.0.0.1:%d", n.Ports.Prometheus),
+		Ctl:        n.file("ctl"),
+		Node:       n,
+	}
+}
+
 func (n *node) file(name string) string { return filepath.Join(n.Folder, name) }
 
-// marker is on the command line of the node's Erlang VM. down checks it: another process may have got the VM's process id.
+// marker is on the command line of the node's Erlang VM. down checks it: another process may have got the VM's
+// process id.
 func (n *node) marker() string { return "-devbroker " + n.Folder }
 
 // furnish writes the node's files. They replace every file that RabbitMQ would otherwise read from the system.
-func (n *node) furnish(server installed) error {
+func (n *node) furnish() error {
 	ctl := "#!/bin/sh\n"
 	for _, entry := range n.environ() {
 		key, value, _ := strings.Cut(entry, "=")
 		ctl += "export " + key + "=" + quote(value) + "\n"
 	}
-	ctl += "exec " + quote(server.script("rabbitmqctl")) + " -q -n " + quote(n.name) + " \"$@\"\n"
+	ctl += "exec " + quote(n.Server.script("rabbitmqctl")) + " -q -n " + quote(n.Name) + " \"$@\"\n"
 	files := []struct {
 		name, text string
 		mode       os.FileMode
@@ -101,7 +101,7 @@ func (n *node) furnish(server installed) error {
 		{"rabbitmq.conf", fmt.Sprintf(
 			"listeners.tcp.1 = 127.0.0.1:%d\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n"+
 				"prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = %d\n",
-			n.ports.amqp, n.ports.management, n.ports.prometheus), 0o600},
+			n.Ports.AMQP, n.Ports.Management, n.Ports.Prometheus), 0o600},
 	}
 	for _, f := range files {
 		if err := os.WriteFile(n.file(f.name), []byte(f.text), f.mode); err != nil {
@@ -116,9 +116,9 @@ func (n *node) environ() []string {
 		"HOME=" + n.Folder,
 		"LC_ALL=C.UTF-8",
 		"ERL_EPMD_ADDRESS=127.0.0.1",
-		"ERL_EPMD_PORT=" + strconv.Itoa(n.ports.epmd),
-		"RABBITMQ_NODENAME=" + n.name,
-		"RABBITMQ_DIST_PORT=" + strconv.Itoa(n.ports.distribution),
+		"ERL_EPMD_PORT=" + strconv.Itoa(n.Ports.Epmd),
+		"RABBITMQ_NODENAME=" + n.Name,
+		"RABBITMQ_DIST_PORT=" + strconv.Itoa(n.Ports.Distribution),
 		"RABBITMQ_CONF_ENV_FILE=" + n.file("rabbitmq-env.conf"),
 		"RABBITMQ_CONFIG_FILE=" + n.file("rabbitmq.conf"),
 		"RABBITMQ_CONFIG_FILES=" + n.file("conf.d"),
@@ -130,50 +130,32 @@ func (n *node) environ() []string {
 	}
 }
 
-func (n *node) start(ctx context.Context, server installed, b broker) error {
+func (n *node) start(ctx context.Context) error {
 	output, err := os.Create(n.file("output"))
 	if err != nil {
 		return err
 	}
 	defer output.Close()
-	process := exec.Command(server.script("rabbitmq-server"))
+	process := exec.Command(n.Server.script("rabbitmq-server"))
 	process.Dir = n.Folder
 	process.Stdout, process.Stderr = output, output
-	process.Env = append(without(os.Environ(), "RABBITMQ_", "ERL_", "HOME=", "LC_ALL=", "NOTIFY_SOCKET="), n.environ()...)
-	process.Env = append(process.Env,
+	process.Env = without(os.Environ(), "RABBITMQ_", "ERL_", "HOME=", "LC_ALL=", "NOTIFY_SOCKET=")
+	process.Env = append(append(process.Env, n.environ()...),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} "+n.marker())
-	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C reaches only this process, which then stops the node
+	// Ctrl-C reaches only this process, which then stops the node.
+	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := process.Start(); err != nil {
 		return err
 	}
-	n.Group = process.Process.Pid
-	ended := make(chan error, 1)
-	go func() { ended <- process.Wait() }()
-	return n.await(ctx, b, ended)
-}
-
-// await waits until the broker accepts connections and the management API, which starts last, answers.
-func (n *node) await(ctx context.Context, b broker, ended <-chan error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startDeadline, errors.New("not ready after "+startDeadline.String()))
-	defer cancel()
+	n.process = process.Process
+	ended := make(chan struct{})
+	go func() { _ = process.Wait(); close(ended) }()
+	b := n.broker()
 	uri, err := url.Parse(b.URL)
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-ended:
-			return fmt.Errorf("its process ended (%v)", err)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-			if handshake(ctx, uri) == nil && managed(ctx, b.Management) == nil {
-				return nil
-			}
-		}
-	}
+	return server.Await(ctx, ended, func(ctx context.Context) error { return ready(ctx, uri, b.Management) })
 }
 
 // explain adds the end of the node's log to an error.
@@ -195,25 +177,15 @@ func (n *node) explain(cause error) error {
 		"Repair that RabbitMQ, or set AMQP_URL to one that runs", cause, text)
 }
 
-// stop kills the node and its epmd, and removes its folder. The data is not used again: the node need not shut down in order.
+// stop kills the node and its epmd, and removes its folder. The data is not used again: the node need not shut down
+// in order.
 func (n *node) stop() {
-	if n.Group != 0 && n.started() {
-		_ = syscall.Kill(-n.Group, syscall.SIGKILL)
+	if n.process != nil { // the VM may not run yet
+		_ = syscall.Kill(-n.process.Pid, syscall.SIGKILL)
 	}
-	n.kill() // after a crash and a restart the node is in another group
-	killEpmd(n.Epmd)
+	n.kill()
+	killEpmd(n.Ports.Epmd)
 	if err := os.RemoveAll(n.Folder); err != nil {
 		say("%v", err)
 	}
-}
-
-// started reports whether the process group is still the node's: this process is its parent, or the VM in it has the marker.
-func (n *node) started() bool {
-	if n.name != "" {
-		return true
-	}
-	return slices.ContainsFunc(processes(n.marker()), func(pid int) bool {
-		group, err := syscall.Getpgid(pid)
-		return err == nil && group == n.Group
-	})
 }

@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-type portSet struct{ amqp, management, prometheus, distribution, epmd int }
+type portSet struct{ AMQP, Management, Prometheus, Distribution, Epmd int }
 
 // These ports are below the range from which Linux and macOS take the ports of outgoing connections.
 const firstPort, lastPort = 26000, 32700

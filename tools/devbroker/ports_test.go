@@ -11,7 +11,7 @@ func TestFreePortsAreDistinct(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := map[int]bool{}
-	for _, port := range []int{ports.amqp, ports.management, ports.prometheus, ports.distribution, ports.epmd} {
+	for _, port := range []int{ports.AMQP, ports.Management, ports.Prometheus, ports.Distribution, ports.Epmd} {
 		if seen[port] || port < firstPort || port >= lastPort {
 			t.Errorf("%+v: port %d", ports, port)
 		}

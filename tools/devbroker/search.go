@@ -9,7 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/tieredretry/watermill-retry/tools/debian"
+	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
 // way is one way to get a broker.
@@ -20,10 +20,10 @@ type way struct {
 	take func(context.Context) (broker, error)
 }
 
-// searchOrder lists the ways in their order: the developer's choice, a running broker, an installed RabbitMQ, a container, and last
-// an installation, which changes the machine.
+// searchOrder lists the ways in their order: the developer's choice, a running broker, an installed RabbitMQ, a
+// container, and last an installation, which changes the machine.
 func searchOrder() []way {
-	var server installed
+	var rabbit installed
 	return []way{
 		{
 			name: "AMQP_URL",
@@ -39,28 +39,28 @@ func searchOrder() []way {
 			name: "installed RabbitMQ",
 			open: func(context.Context) string {
 				var found bool
-				server, found = findServer(serverPlaces(), os.Getenv("PATH"))
+				rabbit, found = findServer(serverPlaces(), os.Getenv("PATH"))
 				return unless(found, "none found")
 			},
-			take: func(ctx context.Context) (broker, error) { return startNode(ctx, server) },
+			take: func(ctx context.Context) (broker, error) { return startNode(ctx, rabbit) },
 		},
 		{name: "Docker", open: dockerAnswers, take: startContainer},
 		{
 			name: "apt-get",
-			open: debian.Usable,
+			open: server.Usable,
 			take: func(ctx context.Context) (broker, error) {
-				server, err := aptInstall(ctx)
+				rabbit, err := aptInstall(ctx)
 				if err != nil {
 					return broker{}, err
 				}
-				return startNode(ctx, server)
+				return startNode(ctx, rabbit)
 			},
 		},
 	}
 }
 
-// find takes the first way that is open. If that way fails, find returns its error and tries no other: another version of RabbitMQ
-// would hide the fault.
+// find takes the first way that is open. If that way fails, find returns its error and tries no other: another
+// version of RabbitMQ would hide the fault.
 func find(ctx context.Context, ways []way) (broker, error) {
 	first, tried := choose(ctx, ways)
 	if first == nil {

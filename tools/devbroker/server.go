@@ -9,9 +9,9 @@ import (
 )
 
 // installed is the folder that holds rabbitmq-server and rabbitmqctl.
-type installed struct{ folder string }
+type installed struct{ Folder string }
 
-func (i installed) script(name string) string { return filepath.Join(i.folder, name) }
+func (i installed) script(name string) string { return filepath.Join(i.Folder, name) }
 
 func serverPlaces() []string {
 	return []string{
@@ -33,7 +33,8 @@ func findServer(places []string, path string) (installed, bool) {
 	return installed{}, false
 }
 
-// usable refuses the wrapper of the packages: it runs only as root or as the user rabbitmq, and ignores the environment.
+// usable refuses the wrapper of the packages: it runs only as root or as the user rabbitmq, and ignores the
+// environment.
 func usable(script string) bool {
 	about, err := os.Stat(script)
 	if err != nil || !about.Mode().IsRegular() || about.Mode()&0o111 == 0 {

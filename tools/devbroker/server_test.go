@@ -48,8 +48,8 @@ func TestFindServer(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			got, found := findServer(test.places, test.path)
-			if got.folder != test.want || found != (test.want != "") {
-				t.Fatalf("got %q, %v; want %q", got.folder, found, test.want)
+			if got.Folder != test.want || found != (test.want != "") {
+				t.Fatalf("got %q, %v; want %q", got.Folder, found, test.want)
 			}
 		})
 	}

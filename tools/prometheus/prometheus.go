@@ -22,8 +22,9 @@ const (
 	service = "prometheus.service"
 )
 
-// Start starts an installed Prometheus, or that of the Debian package, which it installs. The text is its configuration file. URL is
-// that of its HTTP API and page. All data is in a temporary folder, which Stop removes. The arguments are added to its own.
+// Start starts an installed Prometheus, or that of the Debian package, which it installs. The text is its
+// configuration file. URL is that of its HTTP API and page. All data is in a temporary folder, which Stop removes.
+// The arguments are added to its own.
 func Start(ctx context.Context, config string, args ...string) (*server.Server, error) {
 	path, err := program(ctx, "prometheus")
 	if err != nil {
@@ -41,7 +42,8 @@ func Start(ctx context.Context, config string, args ...string) (*server.Server, 
 		}
 		address := fmt.Sprintf("127.0.0.1:%d", port)
 		all := append([]string{
-			"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(folder, "data"), "--web.listen-address=" + address, "--log.level=warn",
+			"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(folder,
+				"data"), "--web.listen-address=" + address, "--log.level=warn",
 		}, args...)
 		p, err := server.Run(folder, nil, syscall.SIGTERM, path, all...)
 		if err != nil {

@@ -10,27 +10,27 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/tieredretry/watermill-retry/tools/debian"
 )
 
-// Program finds a program in folders that match the patterns, the highest version first, or on the PATH. Where there is none, it
-// installs the package.
+// Program finds a program in folders that match the patterns, the highest version first, or on the PATH. Where there
+// is none, it installs the package.
 func Program(ctx context.Context, name, pack string, services []string, patterns ...string) (string, error) {
 	path, found := find(name, patterns)
 	if found {
 		return path, nil
 	}
-	if whyNot := debian.Usable(ctx); whyNot != "" {
-		return "", fmt.Errorf("%s is not installed, and apt-get cannot install it (%s): install the package %s", name, whyNot, pack)
+	if whyNot := Usable(ctx); whyNot != "" {
+		return "", fmt.Errorf("%s is not installed, and apt-get cannot install it (%s): install the package %s", name,
+			whyNot, pack)
 	}
 	_, _ = fmt.Fprintf(os.Stderr, "installing %s with apt-get, once\n", pack)
 	there := func() bool { path, found = find(name, patterns); return found }
-	if err := debian.Install(ctx, there, []string{pack}, services...); err != nil {
+	if err := Install(ctx, there, []string{pack}, services...); err != nil {
 		return "", fmt.Errorf("cannot install %s: %w; install it yourself", pack, err)
 	}
 	if !there() {
-		return "", fmt.Errorf("%s is installed, but %s is neither on the PATH nor in %s", pack, name, strings.Join(patterns, ", "))
+		return "", fmt.Errorf("%s is installed, but %s is neither on the PATH nor in %s", pack, name,
+			strings.Join(patterns, ", "))
 	}
 	return path, nil
 }

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// Process is a server's process. It is in a process group of its own: Ctrl-C reaches only this process, which then stops the server.
+// Process is a server's process. It is in a process group of its own: Ctrl-C reaches only this process, which then
+// stops the server.
 type Process struct {
 	command *exec.Cmd
 	folder  string          // its data
@@ -24,7 +25,8 @@ type Process struct {
 }
 
 // Run starts a command whose output goes to a file in the folder.
-func Run(folder string, credential *syscall.Credential, ending syscall.Signal, name string, args ...string) (*Process, error) {
+func Run(folder string, credential *syscall.Credential, ending syscall.Signal, name string, args ...string) (*Process,
+	error) {
 	output, err := os.Create(filepath.Join(folder, "output"))
 	if err != nil {
 		return nil, err
@@ -45,8 +47,8 @@ func Run(folder string, credential *syscall.Credential, ending syscall.Signal, n
 	return p, nil
 }
 
-// Attributes are those of a process in a process group of its own, of another user where credential is not nil. On Linux the kernel sends
-// it the signal when this process dies.
+// Attributes are those of a process in a process group of its own, of another user where credential is not nil. On
+// Linux the kernel sends it the signal when this process dies.
 func Attributes(credential *syscall.Credential, ending syscall.Signal) *syscall.SysProcAttr {
 	attributes := &syscall.SysProcAttr{Setpgid: true, Credential: credential}
 	endWithParent(attributes, ending)

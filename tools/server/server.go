@@ -1,6 +1,7 @@
-// Package server finds, installs and starts private servers for the tests and the examples. A server listens on a free port of 127.0.0.1.
-// It has its data in a temporary folder, which Stop removes. On Linux the kernel ends the server when this process dies.
-// It is a tool of this repository and not part of the library's API: it can change in any version.
+// Package server finds, installs and starts private servers for the tests and the examples. A server listens on a
+// free port of 127.0.0.1. It has its data in a temporary folder, which Stop removes. On Linux the kernel ends the
+// server when this process dies. It is a tool of this repository and not part of the library's API: it can change in
+// any version.
 package server
 
 import (
@@ -13,7 +14,7 @@ import (
 )
 
 // StartDeadline leaves time for a machine that also compiles on its two cores.
-const StartDeadline = time.Minute
+const StartDeadline = 2 * time.Minute
 
 // Server is a server that was started.
 type Server struct {
@@ -21,7 +22,8 @@ type Server struct {
 	Stop func() // stops the server and removes its data; a second call has no effect
 }
 
-// Try starts a server on a free port. Another process can take the port before the server listens: Try starts it up to three times.
+// Try starts a server on a free port. Another process can take the port before the server listens: Try starts it up
+// to three times.
 func Try(ctx context.Context, start func(port int) (*Server, error)) (*Server, error) {
 	var faults []error
 	for range 3 {

@@ -23,7 +23,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/tools/debian"
+	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
 // patience is how long the test waits for an event.
@@ -47,9 +47,9 @@ func chromium(t *testing.T) string {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	whyNot := debian.Usable(ctx)
+	whyNot := server.Usable(ctx)
 	require.Empty(t, whyNot, "there is no chromium, and it cannot be installed here: install it yourself")
-	require.NoError(t, debian.Install(ctx, there, []string{"chromium", "fonts-dejavu-core"}))
+	require.NoError(t, server.Install(ctx, there, []string{"chromium", "fonts-dejavu-core"}))
 	require.True(t, there(), "chromium is installed, but it is not in PATH")
 	return path
 }

@@ -1,8 +1,6 @@
 //go:build unix
 
-// Package debian installs servers for the tests from packages of Debian and Ubuntu, without starting the system's services.
-// It is a tool of this repository and not part of the library's API: it can change in any version.
-package debian
+package server
 
 import (
 	"context"
@@ -13,10 +11,12 @@ import (
 	"time"
 )
 
-// policyFile is the script that decides, during the installation of a Debian package, if the package may start its service.
+// policyFile is the script that decides, during the installation of a Debian package, if the package may start its
+// service.
 const policyFile = "/usr/sbin/policy-rc.d"
 
-// Usable returns the reason why nothing can be installed here, or "". DEVBROKER_INSTALL=no forbids the installation.
+// Usable returns the reason why no package of Debian or Ubuntu can be installed here, or "". DEVBROKER_INSTALL=no
+// forbids the installation.
 func Usable(ctx context.Context) (whyNot string) {
 	if os.Getenv("DEVBROKER_INSTALL") == "no" {
 		return "DEVBROKER_INSTALL=no forbids it"
@@ -33,8 +33,8 @@ func Usable(ctx context.Context) (whyNot string) {
 	return ""
 }
 
-// Install installs packages. It does nothing where there reports that another process has installed them meanwhile. The services
-// stay stopped and, with systemd, disabled. The output of the commands goes to stderr.
+// Install installs packages. It does nothing where there reports that another process has installed them meanwhile.
+// The services stay stopped and, with systemd, disabled. The output of the commands goes to stderr.
 func Install(ctx context.Context, there func() bool, packages []string, services ...string) error {
 	unlock, err := lockPackages(ctx)
 	if err != nil {
@@ -51,7 +51,8 @@ func Install(ctx context.Context, there func() bool, packages []string, services
 	defer restore()
 	for _, step := range [][]string{
 		{"apt-get", "update", "-q"},
-		append([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-q", "-y", "--no-install-recommends",
+		append([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-q", "-y",
+			"--no-install-recommends",
 			"-o", "DPkg::Lock::Timeout=300"}, packages...),
 	} {
 		if err := asRoot(ctx, os.Stderr, step...); err != nil {
@@ -59,12 +60,14 @@ func Install(ctx context.Context, there func() bool, packages []string, services
 		}
 	}
 	if _, err := os.Stat("/run/systemd/system"); err == nil {
-		_ = asRoot(ctx, os.Stderr, append([]string{"systemctl", "disable"}, services...)...) // the services must not start at the next boot either
+		// the services must not start at the next boot either
+		_ = asRoot(ctx, os.Stderr, append([]string{"systemctl", "disable"}, services...)...)
 	}
 	return nil
 }
 
-// forbidServices keeps the packages from starting their services. An existing policy belongs to the machine's owner and stays.
+// forbidServices keeps the packages from starting their services. An existing policy belongs to the machine's owner
+// and stays.
 func forbidServices(ctx context.Context) (restore func(), err error) {
 	if _, err := os.Lstat(policyFile); err == nil {
 		return func() {}, nil
@@ -99,8 +102,8 @@ func lockPackages(ctx context.Context) (unlock func(), err error) {
 	return func() { _ = folder.Close() }, nil
 }
 
-// asRoot runs a command as root, with sudo where needed. When ctx is done it sends SIGTERM, not SIGKILL: killing dpkg would leave
-// packages half installed.
+// asRoot runs a command as root, with sudo where needed. When ctx is done it sends SIGTERM, not SIGKILL: killing dpkg
+// would leave packages half installed.
 func asRoot(ctx context.Context, output *os.File, args ...string) error {
 	if os.Geteuid() != 0 {
 		args = append([]string{"sudo", "-n"}, args...)
