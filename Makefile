@@ -113,7 +113,7 @@ bench-cluster: ## how late the retries of a group are while the nodes of a clust
 		result=$$?; $$brokers down $$version-1 $$version-2 $$version-3; exit $$result
 
 chaos: ## make brokers, networks and consumers fail under load, and count every message (CHAOS_ARGS)
-	@$(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos/cmd/chaos
+	@$(GO) build -C integration -o $(CURDIR)/.broker/chaos ./chaos
 	@$(call on_brokers,chaos-versions,chaos-one)
 
 mutate: devbroker ## break the code on purpose, one line at a time, and see that the tests notice (MUTATE_ARGS)
@@ -200,7 +200,7 @@ chaos-versions:
 
 # One broker gets as many messages as several do together. The rows leaders and node-killed are left out: they need a cluster.
 chaos-one:
-	@exec .broker/chaos -except '^(leaders|node-killed)$$' -messages 1400 $(CHAOS_ARGS)
+	@exec .broker/chaos -except '^(leaders|node-killed)$$' -messages 2800 $(CHAOS_ARGS)
 
 lint-format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && if [ -n "$$unformatted" ]; then \

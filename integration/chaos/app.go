@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"context"
@@ -21,34 +21,60 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// The apps that every fault disturbs.
+// The app has two work queues. Connect consumes the first one, with 16 messages in flight. The parts around
+// watermill-amqp's subscriber consume the second one, with 16 handlers and one message in flight each.
 const (
-	appConnect = "connect"        // config.Connect: one handler with 16 messages in flight
-	appStock   = "watermill-amqp" // the parts, with watermill-amqp's subscriber: 16 handlers with one message in flight each
+	connected   = 0
+	stock       = 1
+	workQueues  = 2
+	concurrency = 16
 )
-
-// Apps returns the names of the apps. They run side by side, each with a broker user, queues, a feed and a ledger of its own.
-func Apps() []string { return []string{appConnect, appStock} }
-
-const concurrency = 16
 
 var tiers = backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond, time.Second}
 
 var (
-	errBank   = errors.New("the bank is down")
-	errOutage = errors.New("everything is down") // the only error that pauses a handler: the app's own failures are too many
+	errBank = errors.New("the bank is down")
+	// the only error that pauses a handler: the app's own failures are too many
+	errOutage = errors.New("everything is down")
 )
 
 // appConfig is the configuration of a consumer, in this process or in a child.
 type appConfig struct {
-	App, URL, Queue, Prefix string
-	Breaker                 bool
+	URL, Name string
+	Breaker   bool
+}
+
+// queueOf is the work queue of a message.
+func queueOf(identity string) int {
+	n, _ := strconv.Atoi(identity)
+	return n / 4 % workQueues // each queue gets messages with every number of failures
+}
+
+func (c appConfig) queue(which int) string {
+	return c.Name + [workQueues]string{".connect", ".stock"}[which]
+}
+
+func (c appConfig) dead(which int) string { return c.queue(which) + ".dead" }
+
+func (c appConfig) tier(which int, t backoff.Tier) string {
+	return strings.Join([]string{c.queue(which), c.Name, t.String()}, ".")
+}
+
+// waiting are the queues on which messages wait: work queues and tiers.
+func (c appConfig) waiting() (all []string) {
+	for which := range workQueues {
+		all = append(all, c.queue(which))
+		for _, t := range tiers.Tiers() {
+			all = append(all, c.tier(which, t))
+		}
+	}
+	return all
 }
 
 // report receives what happens to the messages.
 type report interface {
-	extra() time.Duration // additional working time of a handler
-	disturb() error       // makes a handler fail or hang
+	extra() time.Duration          // additional working time of a handler
+	disturb(identity string) error // makes a handler fail or hang
 	handled(identity string)
 	moved(identity, queue string, wait time.Duration, dead bool)
 }
@@ -56,13 +82,13 @@ type report interface {
 // app is a complete consumer, built like a user's.
 type app struct {
 	router  *message.Router
-	rest    func() error // closes what is used until the router is closed
-	refused refusals
+	closers []func() error // of what is used until the router is closed
+	refused [workQueues]refusals
 	ended   chan error
 }
 
-// refusals is a logger that counts the attempts to publish a copy that fail, and logs nothing. Error is for a message that is held, Info
-// for one that another tier gets.
+// refusals is a logger that counts the attempts to publish a copy that fail, and logs nothing. Error is for a message
+// that is held, Info for one that another tier gets.
 type refusals struct {
 	watermill.NopLogger
 	count atomic.Int64
@@ -83,11 +109,11 @@ func (r *refusals) Info(text string, _ watermill.LogFields) {
 func (r *refusals) With(watermill.LogFields) watermill.LoggerAdapter { return r }
 
 func (c appConfig) rabbit() config.BuilderConfig {
-	rabbit := amqp.NewDurableQueueConfig(c.URL)
-	rabbit.Connection.AmqpConfig = &amqp091.Config{Heartbeat: 3 * time.Second}
-	rabbit.Connection.Reconnect = amqp.DefaultReconnectConfig()
-	rabbit.Connection.Reconnect.BackoffMaxInterval = 2 * time.Second
-	return config.BuilderConfig{AMQP: rabbit, Schedule: tiers, Settings: rabbitmq.Settings{Prefix: c.Prefix}}
+	app := amqp.NewDurableQueueConfig(c.URL)
+	app.Connection.AmqpConfig = &amqp091.Config{Heartbeat: 3 * time.Second}
+	app.Connection.Reconnect = amqp.DefaultReconnectConfig()
+	app.Connection.Reconnect.BackoffMaxInterval = 2 * time.Second
+	return config.BuilderConfig{AMQP: app, Schedule: tiers, Settings: rabbitmq.Settings{Prefix: c.Name}}
 }
 
 // observe lets the middleware report the copies that the broker has confirmed.
@@ -95,15 +121,17 @@ func (c appConfig) observe(to report) func(*middleware.TieredRetryConfig) {
 	return func(settings *middleware.TieredRetryConfig) {
 		if c.Breaker {
 			settings.Breaker = &retry.Breaker{
-				Least: 4, Pause: 300 * time.Millisecond, MaxPause: time.Second, Failed: func(err error) bool { return errors.Is(err, errOutage) },
+				Least: 4, Pause: 300 * time.Millisecond, MaxPause: time.Second,
+				Failed: func(err error) bool { return errors.Is(err, errOutage) },
 			}
 		}
 		settings.Observe = func(e retry.Event) {
+			which := queueOf(e.MessageUUID)
 			switch e.Outcome {
 			case retry.Retried, retry.Snoozed:
-				to.moved(e.MessageUUID, tierQueue(c, e.Tier), time.Duration(e.Tier), false)
+				to.moved(e.MessageUUID, c.tier(which, e.Tier), time.Duration(e.Tier), false)
 			case retry.DeadLettered:
-				to.moved(e.MessageUUID, c.Queue+".dead", 0, true)
+				to.moved(e.MessageUUID, c.dead(which), 0, true)
 			}
 		}
 	}
@@ -111,12 +139,13 @@ func (c appConfig) observe(to report) func(*middleware.TieredRetryConfig) {
 
 func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
 	a := &app{router: message.NewDefaultRouter(quiet), ended: make(chan error, 1)}
-	add := a.addStock
-	if c.App == appConnect {
-		add = a.addConnect
+	handler := func(msg *message.Message) error { return bill(msg, to) }
+	err := a.connect(c, handler, c.observe(to))
+	if err == nil {
+		err = a.connectStock(c, handler, c.observe(to))
 	}
-	if err := add(c, func(msg *message.Message) error { return bill(msg, to) }, c.observe(to)); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, errors.Join(err, a.rest())
 	}
 	go func() { a.ended <- a.router.Run(context.WithoutCancel(ctx)) }()
 	select {
@@ -127,17 +156,22 @@ func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
 	}
 }
 
-func (a *app) addConnect(c appConfig, handler message.NoPublishHandlerFunc, observe func(*middleware.TieredRetryConfig)) error {
-	rabbit, err := config.Connect(c.rabbit(), &a.refused)
+func (a *app) connect(
+	c appConfig, handler message.NoPublishHandlerFunc, observe func(*middleware.TieredRetryConfig),
+) error {
+	rabbit, err := config.Connect(c.rabbit(), &a.refused[connected])
 	if err != nil {
 		return err
 	}
-	a.rest = rabbit.Close
-	rabbit.AddConsumerHandler(a.router, "bill", c.Queue, handler, middleware.HandlerOptions{Concurrency: concurrency, Middleware: observe})
+	a.closers = append(a.closers, rabbit.Close)
+	options := middleware.HandlerOptions{Concurrency: concurrency, Middleware: observe}
+	rabbit.AddConsumerHandler(a.router, "bill", c.queue(connected), handler, options)
 	return nil
 }
 
-func (a *app) addStock(c appConfig, handler message.NoPublishHandlerFunc, observe func(*middleware.TieredRetryConfig)) error {
+func (a *app) connectStock(
+	c appConfig, handler message.NoPublishHandlerFunc, observe func(*middleware.TieredRetryConfig),
+) error {
 	rabbit, err := config.NewBuilder(c.rabbit())
 	if err != nil {
 		return err
@@ -146,19 +180,21 @@ func (a *app) addStock(c appConfig, handler message.NoPublishHandlerFunc, observ
 	if err != nil {
 		return err
 	}
+	a.closers = append(a.closers, subscriber.Close)
 	failures, err := rabbit.NewPublisher(quiet)
 	if err != nil {
-		return errors.Join(err, subscriber.Close())
+		return err
 	}
+	a.closers = append(a.closers, failures.Close)
 	settings := rabbit.TieredRetryConfig(failures)
 	observe(&settings)
-	tiered, err := middleware.NewTieredRetry(settings, &a.refused)
+	tiered, err := middleware.NewTieredRetry(settings, &a.refused[stock])
 	if err != nil {
-		return errors.Join(err, subscriber.Close(), failures.Close())
+		return err
 	}
-	a.rest = func() error { return errors.Join(subscriber.Close(), failures.Close()) }
 	for i := range concurrency {
-		a.router.AddConsumerHandler(fmt.Sprintf("bill/%d", i), c.Queue, subscriber, handler).AddMiddleware(tiered.Middleware)
+		name := fmt.Sprintf("bill/%d", i)
+		a.router.AddConsumerHandler(name, c.queue(stock), subscriber, handler).AddMiddleware(tiered.Middleware)
 	}
 	return nil
 }
@@ -176,7 +212,7 @@ func bill(msg *message.Message, to report) error {
 	case <-msg.Context().Done():
 		return msg.Context().Err()
 	}
-	if err := to.disturb(); err != nil {
+	if err := to.disturb(msg.UUID); err != nil {
 		return err
 	}
 	record, _ := retry.ReadRecord(msg.Metadata)
@@ -190,19 +226,14 @@ func bill(msg *message.Message, to report) error {
 	return nil
 }
 
-func tierQueue(c appConfig, t backoff.Tier) string {
-	return strings.Join([]string{c.Queue, c.Prefix, t.String()}, ".")
-}
-
-func (c appConfig) tierQueues() []string {
-	var all []string
-	for _, t := range tiers.Tiers() {
-		all = append(all, tierQueue(c, t))
-	}
-	return all
-}
-
 func (a *app) close() error {
 	err := a.router.Close()
 	return errors.Join(err, <-a.ended, a.rest())
+}
+
+func (a *app) rest() (err error) {
+	for _, close := range a.closers {
+		err = errors.Join(err, close())
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"bytes"
@@ -72,7 +72,8 @@ func output(command string, args ...string) (string, error) {
 	process.Stdout, process.Stderr = &printed, &faults
 	process.WaitDelay = time.Second // a broker that it starts may keep the pipe open
 	if err := process.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		return "", fmt.Errorf("%s %s: %w: %s%s", command, strings.Join(args, " "), err, faults.String(), printed.String())
+		return "", fmt.Errorf("%s %s: %w: %s%s", command, strings.Join(args, " "), err, faults.String(),
+			printed.String())
 	}
 	return printed.String(), nil
 }

@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"bufio"
@@ -21,7 +21,7 @@ type child struct {
 	process *exec.Cmd
 	input   io.Closer // the child shuts down when it is closed
 	read    sync.WaitGroup
-	last    struct{ peak, before, after int }
+	last    struct{ before, after int }
 }
 
 func (l *Load) startChild() error {
@@ -76,7 +76,7 @@ func (c *child) listen(output io.Reader, l *Ledger, running chan<- struct{}) {
 				l.moved(id, queue, wait, dead)
 			}
 		case "end":
-			_, _ = fmt.Sscanf(rest, "%d %d %d", &c.last.peak, &c.last.before, &c.last.after)
+			_, _ = fmt.Sscanf(rest, "%d %d", &c.last.before, &c.last.after)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (c *child) finish(row *Row) error {
 	_ = c.input.Close()
 	c.read.Wait()
 	err := c.process.Wait()
-	row.PeakMiB, row.Before, row.After = c.last.peak, c.last.before, c.last.after
+	row.Before, row.After = c.last.before, c.last.after
 	return err
 }
 
@@ -100,7 +100,7 @@ type lineReport struct{}
 
 func (lineReport) extra() time.Duration { return 0 }
 
-func (lineReport) disturb() error { return nil }
+func (lineReport) disturb(string) error { return nil }
 
 func (lineReport) handled(identity string) {
 	_, _ = os.Stdout.WriteString("handled " + identity + "\n")
@@ -116,14 +116,9 @@ func consumer(ctx context.Context, settings string) error {
 	if err := json.Unmarshal([]byte(settings), &c); err != nil {
 		return err
 	}
-	return consume(ctx, c)
-}
-
-func consume(ctx context.Context, c appConfig) error {
 	ended := make(chan struct{})
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }() // this process ends with its parent
 	before := len(goroutines())
-	memory := watchMemory()
 	a, err := startApp(ctx, c, lineReport{})
 	if err != nil {
 		return err
@@ -138,6 +133,6 @@ func consume(ctx context.Context, c appConfig) error {
 		return err
 	}
 	after := len(settled(before))
-	_, _ = os.Stdout.WriteString(fmt.Sprintf("end %d %d %d\n", memory(), before, after))
+	_, _ = os.Stdout.WriteString(fmt.Sprintf("end %d %d\n", before, after))
 	return nil
 }

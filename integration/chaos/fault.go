@@ -1,6 +1,4 @@
-// Package chaos disturbs running apps under load, and counts every message by its identity: published = processed +
-// dead-lettered + still waiting, with every fault. All returns the faults. Each one disturbs all apps of Apps at the same time.
-package chaos
+package main
 
 import (
 	"context"
@@ -12,8 +10,8 @@ import (
 type Fault struct {
 	Name   string
 	Needs  Need
-	Lasts  time.Duration                        // about; messages are published during this time
-	Inject func(context.Context, []*Load) error // returns when the fault is over and undone
+	Lasts  time.Duration                      // about; messages are published during this time
+	Inject func(context.Context, *Load) error // returns when the fault is over and undone
 }
 
 // Need is what a fault requires.
@@ -34,16 +32,9 @@ const none = "none"
 // All returns the faults in the order in which they run.
 func All() []Fault {
 	return slices.Concat(
-		[]Fault{{none, 0, 5 * time.Second, func(context.Context, []*Load) error { return nil }}},
+		[]Fault{{none, 0, 5 * time.Second, func(context.Context, *Load) error { return nil }}},
 		brokerFaults, consumerFaults, serverFaults, deletions, networkFaults, limits, publishers,
 	)
-}
-
-// separately is for faults that disturb one app: each load gets its own, at the same time.
-func separately(inject func(context.Context, *Load) error) func(context.Context, []*Load) error {
-	return func(ctx context.Context, loads []*Load) error {
-		return each(loads, func(l *Load) error { return inject(ctx, l) })
-	}
 }
 
 // Missing returns why the fault cannot run on the broker, or "" if it can.

@@ -1,10 +1,11 @@
-package chaos
+package main
 
 import (
 	"context"
 	"errors"
 	"time"
 
+	"github.com/Azure/go-amqp"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/integration/amqp10"
@@ -13,27 +14,31 @@ import (
 // requests is the name of a fault that disturbs no connection: it must cause no duplicates.
 const requests = "amqp10-requests"
 
-var publishers = []Fault{{requests, needsAMQP10, 10 * time.Second, separately(sendRequests)}}
+var publishers = []Fault{{requests, needsAMQP10, 10 * time.Second, sendRequests}}
 
 // sendRequests publishes messages whose reply-to no AMQP 0-9-1 publisher can set. A copy with it would close the
 // channel.
 func sendRequests(ctx context.Context, l *Load) error {
-	sender, end, err := amqp10.Dial(ctx, l.broker.URL, l.config.Queue)
-	if err != nil {
-		return err
+	var senders [workQueues]*amqp.Sender
+	for which := range workQueues {
+		sender, end, err := amqp10.Dial(ctx, l.broker.URL, l.config.queue(which))
+		if err != nil {
+			return err
+		}
+		defer end()
+		senders[which] = sender
 	}
-	defer end()
-	for i := range l.rounds(500, 50) {
+	for i := range workQueues * l.rounds(500, 50) {
 		id := identity(l.Messages + i)
 		m := amqp10.Message("order "+id, amqp10.ReplyTo)
 		m.ApplicationProperties = map[string]any{"_watermill_message_uuid": id}
-		if err := sender.Send(ctx, m, nil); err != nil {
+		if err := senders[queueOf(id)].Send(ctx, m, nil); err != nil {
 			return err
 		}
-		l.ledger.confirmed(id, l.config.Queue)
-		sleep(ctx, 20*time.Millisecond)
+		l.ledger.confirmed(id, l.config.queue(queueOf(id)))
+		sleep(ctx, 10*time.Millisecond)
 	}
-	if l.app.refused.count.Load() > 0 {
+	if l.app.refused[connected].count.Load()+l.app.refused[stock].count.Load() > 0 {
 		return errors.New("the broker refused copies")
 	}
 	return nil

@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"context"
@@ -17,16 +17,18 @@ var brokerFaults = []Fault{
 	{"broker-killed", needsKill, 40 * time.Second, killBroker},
 	{"leaders", needsCluster, time.Second, leaders},
 	{"node-killed", needsKill | needsCluster | needsProxy, 20 * time.Second, killNode},
-	{"memory-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, loads []*Load) error { return raise(ctx, loads[0], memory) }},
-	{"disk-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, loads []*Load) error { return raise(ctx, loads[0], disk) }},
+	{"memory-alarm", needsCtl, 22 * time.Second, func(ctx context.Context,
+		l *Load) error {
+		return raise(ctx, l, memory)
+	}},
+	{"disk-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, l *Load) error { return raise(ctx, l, disk) }},
 }
 
-// registered is how long RabbitMQ can take to write a new quorum queue's name to the disk (Erlang's dets: 3 seconds). If a node
-// is killed before that, the queue has no leader after the restart, and no client can repair it.
+// registered is how long RabbitMQ can take to write a new quorum queue's name to the disk (Erlang's dets: 3 seconds).
+// If a node is killed before that, the queue has no leader after the restart, and no client can repair it.
 const registered = 4 * time.Second
 
-func killBroker(ctx context.Context, loads []*Load) error {
-	l := loads[0]
+func killBroker(ctx context.Context, l *Load) error {
 	sleep(ctx, registered)
 	for range l.rounds(3, 1) {
 		if err := l.whileDead(func() { sleep(ctx, 2*time.Second) }); err != nil {
@@ -35,9 +37,7 @@ func killBroker(ctx context.Context, loads []*Load) error {
 		if err := errors.Join(ctx.Err(), l.broker.await(ctx)); err != nil {
 			return err
 		}
-		for _, each := range loads {
-			each.ledger.heal()
-		}
+		l.ledger.heal()
 		sleep(ctx, l.long(3*time.Second, time.Second)) // time to process messages between the crashes
 	}
 	return nil
@@ -53,19 +53,17 @@ func (l *Load) whileDead(do func()) (err error) {
 	return nil
 }
 
-// killNode kills the node to which the apps are connected. The apps then reach another node at the same addresses.
-func killNode(ctx context.Context, loads []*Load) error {
-	survivor, err := url.Parse(loads[0].broker.Survivors[0])
+// killNode kills the node to which the app is connected. The app then reaches another node at the same address.
+func killNode(ctx context.Context, l *Load) error {
+	survivor, err := url.Parse(l.broker.Survivors[0])
 	if err != nil {
 		return err
 	}
 	var moved error
-	err = loads[0].whileDead(func() {
-		for _, l := range loads {
-			l.proxy.Stop()
-			l.proxy.Upstream = survivor.Host
-			moved = errors.Join(moved, l.proxy.Start())
-		}
+	err = l.whileDead(func() {
+		l.proxy.Stop()
+		l.proxy.Upstream = survivor.Host
+		moved = l.proxy.Start()
 		sleep(ctx, 10*time.Second)
 	})
 	return errors.Join(err, moved)

@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 )
 
 var consumerFaults = []Fault{
-	{"consumer-killed", needsChild, 8 * time.Second, separately(killConsumer)},
-	{"rolling-restart", 0, 8 * time.Second, separately(restartConsumer)},
-	{"hung-handler", needsBreaker, 8 * time.Second, separately(hangHandler)},
+	{"consumer-killed", needsChild, 8 * time.Second, killConsumer},
+	{"rolling-restart", 0, 8 * time.Second, restartConsumer},
+	{"hung-handler", needsBreaker, 8 * time.Second, hangHandler},
 }
 
 // killConsumer kills the consumer with SIGKILL while handlers run.
@@ -48,31 +48,40 @@ func restartConsumer(ctx context.Context, l *Load) error {
 	return nil
 }
 
-// hangHandler lets all handlers fail until their breakers have paused them, and then the first one that is called hangs: a probe. The
-// others have to go on.
+// hangHandler lets all handlers fail until their breakers have paused them, and then the first one of each work queue
+// that is called hangs: a probe. The others have to go on.
 func hangHandler(ctx context.Context, l *Load) error {
 	l.ledger.down.Store(true)
 	sleep(ctx, l.long(4*time.Second, 1500*time.Millisecond))
 	hang := make(chan struct{})
 	defer close(hang)
-	l.ledger.hang.Store(&hang)
-	for begin := time.Now(); l.ledger.hang.Load() != nil; {
-		if time.Since(begin) > time.Minute {
+	for which := range workQueues {
+		l.ledger.hang[which].Store(&hang)
+	}
+	for which := range workQueues {
+		called := func() bool { return l.ledger.hang[which].Load() == nil }
+		if !within(ctx, time.Minute, called) {
 			return errors.New("no handler was called for a minute after all had failed")
-		}
-		if !sleep(ctx, 10*time.Millisecond) {
-			return ctx.Err()
 		}
 	}
 	l.ledger.down.Store(false)
-	before, begin := l.ledger.done(), time.Now()
-	for l.ledger.done() < before+10 {
-		if time.Since(begin) > time.Minute {
+	for which := range workQueues {
+		before := l.ledger.done(which)
+		if !within(ctx, time.Minute, func() bool { return l.ledger.done(which) >= before+10 }) {
 			return errors.New("one handler hung, and the others handled no messages for a minute")
-		}
-		if !sleep(ctx, 10*time.Millisecond) {
-			return ctx.Err()
 		}
 	}
 	return nil
+}
+
+// within waits for an event.
+func within(ctx context.Context, d time.Duration, happened func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	for !happened() {
+		if !sleep(ctx, 10*time.Millisecond) {
+			return false
+		}
+	}
+	return true
 }

@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"context"
@@ -17,20 +17,20 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// leaders disturbs nothing. It declares the queues of 24 work queues over one connection to the first node: their leaders are on all
-// nodes of the cluster. With client-local leaders, the control, they are not. The broker evens out the leaders of all its queues, not
-// those of each kind.
-func leaders(ctx context.Context, loads []*Load) error {
-	l := loads[0]
+// leaders disturbs nothing. It declares the queues of 24 work queues over one connection to the first node: their
+// leaders are on all nodes of the cluster. With client-local leaders, the control, they are not. The broker evens out
+// the leaders of all its queues, not those of each kind.
+func leaders(ctx context.Context, l *Load) error {
 	nodes := len(l.broker.Survivors) + 1
 	for _, locator := range []string{"balanced", "client-local"} {
-		on, err := l.declareLocated(ctx, l.config.Prefix+"-"+locator, locator)
+		on, err := l.declareLocated(ctx, l.config.Name+"-"+locator, locator)
 		if err != nil {
 			return err
 		}
 		all, total := map[string]int{}, 0
 		for _, kind := range []string{"tiers", "dead letters", "inboxes"} {
-			fmt.Fprintf(os.Stderr, "fault=leaders broker=%s locator=%s leaders of %s: %v\n", l.broker.Name, locator, kind, on[kind])
+			fmt.Fprintf(os.Stderr, "fault=leaders broker=%s locator=%s leaders of %s: %v\n", l.broker.Name, locator,
+				kind, on[kind])
 			if len(on[kind]) == 0 {
 				return fmt.Errorf("leaders: the broker lists no %s", kind)
 			}
@@ -48,8 +48,8 @@ func leaders(ctx context.Context, loads []*Load) error {
 	return nil
 }
 
-// declareLocated declares 12 work queues with tiers of their own, and 12 of a group, classic, so that they have inboxes. It returns how many
-// leaders of each kind of queue are on each node, and deletes all of it.
+// declareLocated declares 12 work queues with tiers of their own, and 12 of a group, classic, so that they have
+// inboxes. It returns how many leaders of each kind of queue are on each node, and deletes all of it.
 func (l *Load) declareLocated(ctx context.Context, prefix, locator string) (on map[string]map[string]int, err error) {
 	connection, err := amqp091.Dial(l.broker.URL)
 	if err != nil {
@@ -61,7 +61,8 @@ func (l *Load) declareLocated(ctx context.Context, prefix, locator string) (on m
 		return nil, err
 	}
 	config := topology.Config{
-		Schedule: backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second, 2 * time.Minute, 10 * time.Minute}, Prefix: prefix,
+		Schedule: backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second, 2 * time.Minute,
+			10 * time.Minute}, Prefix: prefix,
 	}
 	if locator != "balanced" { // which is the default
 		config.TierArguments = amqp091.Table{"x-queue-leader-locator": locator}

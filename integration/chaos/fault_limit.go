@@ -1,8 +1,9 @@
-package chaos
+package main
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 )
 
 var limits = []Fault{
-	{"tier-full", 0, 15 * time.Second, separately(fillTiers)},
-	{"dead-letters-listed", 0, 10 * time.Second, separately(listDeadLetters)},
+	{"tier-full", 0, 15 * time.Second, fillTiers},
+	{"dead-letters-listed", 0, 10 * time.Second, listDeadLetters},
 }
 
 // underPolicy sets a policy for the queues that match a pattern, and removes it after during.
@@ -31,12 +32,15 @@ func (l *Load) underPolicy(pattern string, definition rabbithole.PolicyDefinitio
 // fillTiers sets a maximum length on the tiers that is so low that the broker refuses most copies.
 func fillTiers(ctx context.Context, l *Load) error {
 	full := rabbithole.PolicyDefinition{"max-length": 2, "overflow": "reject-publish"}
-	err := l.underPolicy("^"+regexp.QuoteMeta(l.config.Queue+"."+l.config.Prefix+"."), full, func() error {
-		sleep(ctx, l.long(12*time.Second, 3*time.Second))
-		return nil
-	})
-	if err == nil && l.app.refused.count.Load() == 0 {
-		err = errors.New("the broker refused no copy, so the fault had no effect")
+	err := l.underPolicy("^"+regexp.QuoteMeta(l.config.Name)+"[.][a-z]+[.]"+regexp.QuoteMeta(l.config.Name+"."), full,
+		func() error {
+			sleep(ctx, l.long(12*time.Second, 3*time.Second))
+			return nil
+		})
+	for which := range workQueues {
+		if err == nil && l.app.refused[which].count.Load() == 0 {
+			err = fmt.Errorf("the broker refused no copy of %s, so the fault had no effect", l.config.queue(which))
+		}
 	}
 	return err
 }
@@ -44,14 +48,20 @@ func fillTiers(ctx context.Context, l *Load) error {
 // listDeadLetters lists the dead letters all the time, while a policy limits how often they may be delivered. The list
 // does not know the limit: it has no management API.
 func listDeadLetters(ctx context.Context, l *Load) error {
-	queue := l.config.Queue + ".dead"
-	store, err := deadletter.Open(deadletter.Config{URI: l.config.URL, Prefix: l.config.Prefix}, nil)
+	store, err := deadletter.Open(deadletter.Config{URI: l.config.URL, Prefix: l.config.Name}, nil)
 	if err != nil {
 		return err
 	}
-	err = l.underPolicy("^"+regexp.QuoteMeta(queue)+"$", rabbithole.PolicyDefinition{"delivery-limit": 3}, func() error {
-		return listAll(ctx, store, queue, l.long(8*time.Second, 3*time.Second))
-	})
+	err = l.underPolicy("^"+regexp.QuoteMeta(l.config.Name)+".*[.]dead$",
+		rabbithole.PolicyDefinition{"delivery-limit": 3}, func() error {
+			for which := range workQueues {
+				if err := listAll(ctx, store, l.config.dead(which),
+					l.long(8*time.Second, 3*time.Second)/workQueues); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	return errors.Join(err, store.Close())
 }
 

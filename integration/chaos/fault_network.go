@@ -1,23 +1,25 @@
-package chaos
+package main
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 )
 
 var networkFaults = []Fault{
-	{"network-cut", needsProxy, 18 * time.Second, separately(cutNetwork)},
-	{"latency-200ms", needsProxy, 12 * time.Second, separately(func(ctx context.Context, l *Load) error {
+	{"network-cut", needsProxy, 18 * time.Second, cutNetwork},
+	{"latency-200ms", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
 		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), "latency", `"latency":200`)
-	})},
-	{"slow-drip", needsProxy, 12 * time.Second, separately(func(ctx context.Context, l *Load) error {
+	}},
+	{"slow-drip", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
 		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), "bandwidth", `"rate":2`) // KB/s
-	})},
-	{"half-open", needsProxy, 14 * time.Second, separately(func(ctx context.Context, l *Load) error {
-		return l.disturb(ctx, l.long(14*time.Second, 8*time.Second), "timeout", `"timeout":0`) // longer than the heartbeat timeout
-	})},
+	}},
+	{"half-open", needsProxy, 14 * time.Second, func(ctx context.Context, l *Load) error {
+		// longer than the heartbeat timeout
+		return l.disturb(ctx, l.long(14*time.Second, 8*time.Second), "timeout", `"timeout":0`)
+	}},
 }
 
 func cutNetwork(ctx context.Context, l *Load) error {
@@ -36,8 +38,8 @@ func cutNetwork(ctx context.Context, l *Load) error {
 // disturb adds a toxic in both directions for the duration.
 func (l *Load) disturb(ctx context.Context, duration time.Duration, kind, attributes string) (err error) {
 	for _, stream := range []string{"upstream", "downstream"} {
-		_, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(
-			`{"name":"` + stream + `","type":"` + kind + `","stream":"` + stream + `","attributes":{` + attributes + `}}`))
+		toxic := fmt.Sprintf(`{"name":%q,"type":%q,"stream":%q,"attributes":{%s}}`, stream, kind, stream, attributes)
+		_, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(toxic))
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"context"
@@ -9,10 +9,10 @@ import (
 )
 
 var serverFaults = []Fault{
-	{"connections-closed", 0, 10 * time.Second, separately(closeConnections)},
-	{"channel-errors", 0, 6 * time.Second, separately(deleteExchange)},
-	{"permissions-revoked", 0, 9 * time.Second, separately(revoke)},
-	{"password-changed", 0, 9 * time.Second, separately(changePassword)},
+	{"connections-closed", 0, 10 * time.Second, closeConnections},
+	{"channel-errors", 0, 6 * time.Second, deleteExchange},
+	{"permissions-revoked", 0, 9 * time.Second, revoke},
+	{"password-changed", 0, 9 * time.Second, changePassword},
 }
 
 // closeConnections closes the connections of the app's user, several times.
@@ -27,14 +27,20 @@ func closeConnections(ctx context.Context, l *Load) error {
 	return nil
 }
 
-// closeListed waits until the management API lists connections of the app, which takes some seconds, and closes them.
+// openConnections is how many the app has at least: two of Connect, and those of watermill-amqp's subscriber and of
+// the publisher.
+const openConnections = 4
+
+// closeListed waits until the management API lists the connections of the app, which takes some seconds, and closes
+// them.
 func closeListed(ctx context.Context, l *Load) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	var err error // a busy broker answers 500 now and then
-	for closed := 0; closed == 0; sleep(ctx, 100*time.Millisecond) {
+	for closed := 0; closed < openConnections; sleep(ctx, 100*time.Millisecond) {
 		if ctx.Err() != nil {
-			return errors.Join(errors.New("the management API listed no connection of the app within 20s, so none was closed"), err)
+			return errors.Join(errors.New("the management API did not list the connections of the app within 20s, "+
+				"so not all were closed"), err)
 		}
 		var connections []rabbithole.ConnectionInfo
 		if connections, err = l.admin.ListConnections(); err != nil {
@@ -54,7 +60,7 @@ func closeListed(ctx context.Context, l *Load) error {
 // deleteExchange deletes the retry exchange: the broker then closes every channel that publishes a copy.
 func deleteExchange(ctx context.Context, l *Load) error {
 	for range l.rounds(5, 3) {
-		if _, err := l.admin.DeleteExchange("/", l.config.Prefix); err != nil {
+		if _, err := l.admin.DeleteExchange("/", l.config.Name); err != nil {
 			return err
 		}
 		l.ledger.heal()

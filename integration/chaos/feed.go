@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"context"
@@ -12,20 +12,20 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// feed publishes identities to the work queue, each until the broker has routed and confirmed it. It is connected to the broker
-// directly, not through the proxy.
+// feed publishes identities to their work queues, each until the broker has routed and confirmed it. It is connected
+// to the broker directly, not through the proxy.
 type feed struct {
 	broker Broker
-	queue  string
+	config appConfig
 	ledger *Ledger
 	ids    chan string
 	done   sync.WaitGroup
 }
 
-const feeders = 4
+const feeders = 8
 
-func newFeed(ctx context.Context, b Broker, queue string, l *Ledger) *feed {
-	f := &feed{broker: b, queue: queue, ledger: l, ids: make(chan string)}
+func newFeed(ctx context.Context, b Broker, c appConfig, l *Ledger) *feed {
+	f := &feed{broker: b, config: c, ledger: l, ids: make(chan string)}
 	for range feeders {
 		f.done.Go(func() { f.run(ctx) })
 	}
@@ -54,6 +54,7 @@ func (f *feed) run(ctx context.Context) {
 	var s *feedSession
 	defer func() { s.close() }()
 	for id := range f.ids {
+		queue := f.config.queue(queueOf(id))
 		for ctx.Err() == nil {
 			if s == nil {
 				var err error
@@ -62,7 +63,7 @@ func (f *feed) run(ctx context.Context) {
 					continue
 				}
 			}
-			routed, err := s.publish(ctx, f.queue, id)
+			routed, err := s.publish(ctx, queue, id)
 			if err != nil {
 				s.close()
 				s = nil
@@ -70,7 +71,7 @@ func (f *feed) run(ctx context.Context) {
 				continue
 			}
 			if routed {
-				f.ledger.confirmed(id, f.queue)
+				f.ledger.confirmed(id, queue)
 				break
 			}
 			sleep(ctx, 100*time.Millisecond) // nacked, or the queue does not exist at the moment

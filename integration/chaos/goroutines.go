@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"runtime"
@@ -11,8 +11,8 @@ func goroutines() []string {
 	buffer := make([]byte, 1<<22)
 	var ours []string
 	for stack := range strings.SplitSeq(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
-		if !strings.Contains(stack, "/toxiproxy/") && !strings.Contains(stack, "/tomb") && !strings.Contains(stack, "os/signal.") &&
-			!strings.Contains(stack, "chaos.watchMemory") {
+		if !strings.Contains(stack, "/toxiproxy/") && !strings.Contains(stack, "/tomb") && !strings.Contains(stack,
+			"os/signal.") {
 			ours = append(ours, stack)
 		}
 	}
@@ -40,26 +40,4 @@ func settled(target int) []string {
 		left = goroutines()
 	}
 	return left
-}
-
-// watchMemory samples the heap until stop is called, which returns the peak in MiB.
-func watchMemory() (stop func() int) {
-	end, peak := make(chan struct{}), make(chan int)
-	go func() {
-		most := uint64(0)
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			most = max(most, m.HeapAlloc)
-			select {
-			case <-end:
-				peak <- int(most >> 20)
-				return
-			case <-tick.C:
-			}
-		}
-	}()
-	return func() int { close(end); return <-peak }
 }

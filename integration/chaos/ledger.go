@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"sync"
@@ -8,9 +8,9 @@ import (
 
 // Ledger records what happened to every message, by its identity.
 type Ledger struct {
-	slow atomic.Int64                  // additional working time of handlers
-	down atomic.Bool                   // handlers fail
-	hang atomic.Pointer[chan struct{}] // the next handler that is called waits until it is closed
+	slow atomic.Int64                              // additional working time of handlers
+	down atomic.Bool                               // handlers fail
+	hang [workQueues]atomic.Pointer[chan struct{}] // the next handler that is called waits until it is closed
 
 	mu        sync.Mutex
 	published map[string]time.Time // when its publish was confirmed
@@ -18,7 +18,7 @@ type Ledger struct {
 	dead      map[string]int       // how often it was dead-lettered
 	last      map[string]place     // where it was last known to be
 	deleted   []deletion
-	healed    time.Time // the end of the last fault; zero after a message was processed since
+	healed    [workQueues]time.Time // the end of the last fault; zero after a message was processed since
 	recovered time.Duration
 	over      bool      // a fault has reported its end
 	active    time.Time // the last event
@@ -37,17 +37,19 @@ type deletion struct {
 	queue      string
 	begin, end time.Time
 	count      int // the ready messages, as counted by the broker
-	unsettled  int // the other messages that may have been in it, delivered or on their way back; the broker does not count them
+	// the other messages that may have been in it, delivered or on their way back; the broker does not count them
+	unsettled int
 }
 
 func newLedger() *Ledger {
-	return &Ledger{published: map[string]time.Time{}, processed: map[string]int{}, dead: map[string]int{}, last: map[string]place{}}
+	return &Ledger{published: map[string]time.Time{}, processed: map[string]int{}, dead: map[string]int{},
+		last: map[string]place{}}
 }
 
 func (l *Ledger) extra() time.Duration { return time.Duration(l.slow.Load()) }
 
-func (l *Ledger) disturb() error {
-	if hang := l.hang.Swap(nil); hang != nil {
+func (l *Ledger) disturb(identity string) error {
+	if hang := l.hang[queueOf(identity)].Swap(nil); hang != nil {
 		<-*hang
 	}
 	if l.down.Load() {
@@ -66,11 +68,16 @@ func (l *Ledger) confirmed(identity, queue string) {
 	}
 }
 
-// done is how many messages are processed.
-func (l *Ledger) done() int {
+// done is how many messages of a work queue are processed.
+func (l *Ledger) done(which int) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.processed)
+	for identity := range l.processed {
+		if queueOf(identity) == which {
+			n++
+		}
+	}
+	return n
 }
 
 func (l *Ledger) handled(identity string) {
@@ -78,9 +85,9 @@ func (l *Ledger) handled(identity string) {
 	defer l.mu.Unlock()
 	l.processed[identity]++
 	l.active = time.Now()
-	if !l.healed.IsZero() {
-		l.recovered = max(l.recovered, l.active.Sub(l.healed))
-		l.healed = time.Time{}
+	if healed := &l.healed[queueOf(identity)]; !healed.IsZero() {
+		l.recovered = max(l.recovered, l.active.Sub(*healed))
+		*healed = time.Time{}
 	}
 }
 
@@ -112,7 +119,10 @@ func (l *Ledger) deletions() int {
 func (l *Ledger) heal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.healed, l.over = time.Now(), true
+	l.over = true
+	for which := range l.healed {
+		l.healed[which] = time.Now()
+	}
 }
 
 func (l *Ledger) marked() bool {
@@ -134,7 +144,7 @@ func (l *Ledger) open() (open int, quiet time.Duration) {
 }
 
 // settle compares the ledger with the messages that are left in the queues and fills in the row.
-func (l *Ledger) settle(row *Row, workQueue string, dead, waiting map[string]int) (missing []string) {
+func (l *Ledger) settle(row *Row, c appConfig, dead, waiting map[string]int) (missing []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	row.Published, row.Processed, row.Dead = len(l.published), len(l.processed), len(dead)
@@ -152,7 +162,7 @@ func (l *Ledger) settle(row *Row, workQueue string, dead, waiting map[string]int
 			row.Waiting++
 		case l.cameDuring(identity): // the broker counts before it deletes
 			row.Destroyed++
-		case allowed > 0 && l.wasIn(identity, workQueue):
+		case allowed > 0 && l.wasIn(identity, c.queue(queueOf(identity))):
 			row.Destroyed++
 			allowed--
 		default:

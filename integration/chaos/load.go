@@ -1,4 +1,4 @@
-package chaos
+package main
 
 import (
 	"context"
@@ -54,94 +54,56 @@ func namePrefix(broker string) string {
 
 const everything = ".*"
 
-// runHere runs the rows of a fault, one for each app: loads, fault, drain, ledgers. It always returns all rows. Heap and goroutines
-// are those of this process, which runs all apps.
-func runHere(ctx context.Context, fault Fault, b Broker, o Options) []Row {
+// runHere runs a fault: load, fault, drain, ledger. The goroutines are those of this process.
+func runHere(ctx context.Context, fault Fault, b Broker, o Options) Row {
 	begin := time.Now()
-	rows := newRows(fault, b, "")
-	defer func() {
-		for i := range rows {
-			rows[i].Took = time.Since(begin)
-		}
-	}()
-	if why := fault.Missing(b); why != "" {
-		return newRows(fault, b, why)
-	}
-	memory := watchMemory()
-	err := runLoads(ctx, fault, b, o, rows)
-	peak := memory()
-	for i := range rows {
-		rows[i].PeakMiB = max(rows[i].PeakMiB, peak)
-		if err != nil {
-			rows[i].NotRun = strings.ReplaceAll(err.Error(), "\n", "; ")
+	row := Row{Fault: fault.Name, Broker: b.Name, NotRun: fault.Missing(b)}
+	if row.NotRun == "" {
+		if err := runLoad(ctx, fault, &Load{Options: o, row: &row, broker: b, ledger: newLedger()}); err != nil {
+			row.NotRun = strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
 	}
-	return rows
+	row.Took = time.Since(begin)
+	return row
 }
 
-// runLoads fills in the rows.
-func runLoads(ctx context.Context, fault Fault, b Broker, o Options, rows []Row) (err error) {
-	if b.Ctl != "" { // a row with a late confirm takes three minutes without it: see forwardedAgain
-		if err := run(b.Ctl, "eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 15000)."); err != nil {
+// runLoad fills in the row.
+func runLoad(ctx context.Context, fault Fault, l *Load) (err error) {
+	if l.broker.Ctl != "" { // a row with a late confirm takes three minutes without it: see forwardedAgain
+		const expression = "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 15000)."
+		if err := run(l.broker.Ctl, "eval", expression); err != nil {
 			return err
 		}
 	}
-	var loads []*Load
-	defer func() {
-		err = errors.Join(err, each(loads, func(l *Load) error { return l.end(context.WithoutCancel(ctx)) }))
-	}()
-	for i := range rows {
-		l := &Load{Options: o, row: &rows[i], broker: b, ledger: newLedger()}
-		loads = append(loads, l)
-		if err := l.prepare(fault); err != nil {
-			return err
-		}
+	defer func() { err = errors.Join(err, l.end(context.WithoutCancel(ctx))) }()
+	if err := l.prepare(fault); err != nil {
+		return err
 	}
 	before := steady()
-	if err := each(loads, func(l *Load) error { return l.start(ctx, fault) }); err != nil {
+	if err := l.start(ctx, fault); err != nil {
 		return err
 	}
 	var publishing sync.WaitGroup
-	for _, l := range loads {
-		publishing.Go(func() { l.publish(ctx, fault) })
-	}
-	sleep(ctx, loads[0].long(time.Second, 500*time.Millisecond))
-	err = fault.Inject(ctx, loads)
-	for _, l := range loads {
-		if fault.Name != none && !l.ledger.marked() {
-			l.ledger.heal()
-		}
+	publishing.Go(func() { l.publish(ctx, fault) })
+	sleep(ctx, l.long(time.Second, 500*time.Millisecond))
+	err = fault.Inject(ctx, l)
+	if fault.Name != none && !l.ledger.marked() {
+		l.ledger.heal()
 	}
 	publishing.Wait()
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return err
 	}
-	if err := each(loads, func(l *Load) error { return l.finish(ctx) }); err != nil {
+	if err := l.finish(ctx); err != nil {
 		return err
 	}
 	left := settled(before)
-	for i := range rows {
-		rows[i].Before, rows[i].After = max(rows[i].Before, before), max(rows[i].After, len(left))
-	}
+	l.row.Before, l.row.After = max(l.row.Before, before), max(l.row.After, len(left))
 	if len(left) > before {
-		fmt.Fprintf(os.Stderr, "fault=%s broker=%s goroutines left:\n%s\n", fault.Name, b.Name, strings.Join(left, "\n\n"))
+		fmt.Fprintf(os.Stderr, "fault=%s broker=%s goroutines left:\n%s\n", fault.Name, l.broker.Name,
+			strings.Join(left, "\n\n"))
 	}
-	return each(loads, func(l *Load) error { return l.count(ctx) })
-}
-
-// each calls do for all loads at the same time.
-func each(loads []*Load, do func(*Load) error) error {
-	errs := make([]error, len(loads))
-	var running sync.WaitGroup
-	for i, l := range loads {
-		running.Go(func() {
-			if err := do(l); err != nil {
-				errs[i] = fmt.Errorf("app %s: %w", l.row.App, err)
-			}
-		})
-	}
-	running.Wait()
-	return errors.Join(errs...)
+	return l.count(ctx)
 }
 
 // prepare makes the user and the proxy of the app.
@@ -165,13 +127,14 @@ func (l *Load) prepare(fault Fault) error {
 	uri.User = url.UserPassword(name, name)
 	if fault.Needs&needsProxy != 0 {
 		zerolog.SetGlobalLevel(zerolog.Disabled) // toxics write log lines of their own
-		l.proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), name, "127.0.0.1:0", hostPort(uri))
+		l.proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), name,
+			"127.0.0.1:0", hostPort(uri))
 		if err := l.proxy.Start(); err != nil {
 			return err
 		}
 		uri.Host = l.proxy.Listen
 	}
-	l.config = appConfig{App: l.row.App, URL: uri.String(), Queue: name + ".orders", Prefix: name, Breaker: fault.Needs&needsBreaker != 0}
+	l.config = appConfig{URL: uri.String(), Name: name, Breaker: fault.Needs&needsBreaker != 0}
 	return nil
 }
 
@@ -198,13 +161,14 @@ func (l *Load) password(password string) error {
 
 // permit sets the permissions of the app's user.
 func (l *Load) permit(pattern string) error {
-	_, err := l.admin.UpdatePermissionsIn("/", l.user, rabbithole.Permissions{Configure: pattern, Write: pattern, Read: pattern})
+	_, err := l.admin.UpdatePermissionsIn("/", l.user,
+		rabbithole.Permissions{Configure: pattern, Write: pattern, Read: pattern})
 	return err
 }
 
 // publish publishes the messages, some of them after the fault.
 func (l *Load) publish(ctx context.Context, fault Fault) {
-	l.feed = newFeed(ctx, l.broker, l.config.Queue, l.ledger)
+	l.feed = newFeed(ctx, l.broker, l.config, l.ledger)
 	over := fault.Lasts + time.Second
 	if l.Short {
 		over /= 3
@@ -236,8 +200,8 @@ func (l *Load) finish(ctx context.Context) error {
 }
 
 // forwardedAgain is how long RabbitMQ waits for a confirm in at-least-once dead-lettering before it tries again
-// (dead_letter_worker_publisher_confirm_timeout, 3 minutes). After a crash of the broker a message can be as late, and until then
-// no client can read it.
+// (dead_letter_worker_publisher_confirm_timeout, 3 minutes). After a crash of the broker a message can be as late,
+// and until then no client can read it.
 const forwardedAgain = 200 * time.Second
 
 // settle waits until every message is processed or dead-lettered, or no message has moved for a long time.
@@ -263,14 +227,17 @@ func (l *Load) settle(ctx context.Context, within time.Duration) (stuck bool) {
 // listed is how old the numbers of the management API can be.
 const listed = 6 * time.Second
 
-// empty reports whether the work queue and the tiers are empty. Messages that the broker is dead-lettering count as well.
+// empty reports whether the work queue and the tiers are empty. Messages that the broker is dead-lettering count as
+// well.
 func (l *Load) empty() bool {
 	queues, err := l.admin.ListQueues()
 	if err != nil {
 		return false
 	}
-	ours := append(l.config.tierQueues(), l.config.Queue)
-	return !slices.ContainsFunc(queues, func(q rabbithole.QueueInfo) bool { return q.Messages > 0 && slices.Contains(ours, q.Name) })
+	ours := l.config.waiting()
+	return !slices.ContainsFunc(queues, func(q rabbithole.QueueInfo) bool {
+		return q.Messages > 0 && slices.Contains(ours, q.Name)
+	})
 }
 
 func gone(err error) bool {
@@ -278,8 +245,8 @@ func gone(err error) bool {
 	return errors.As(err, &fault) && fault.Code == amqp091.NotFound
 }
 
-// declare declares the topology again after a fault has deleted parts of it. A message that has expired on a tier cannot be read
-// there: it waits until the way back exists.
+// declare declares the topology again after a fault has deleted parts of it. A message that has expired on a tier
+// cannot be read there: it waits until the way back exists.
 func (l *Load) declare() error {
 	rabbit, err := config.NewBuilder(l.config.rabbit())
 	if err != nil {
@@ -294,10 +261,12 @@ func (l *Load) declare() error {
 	if err != nil {
 		return err
 	}
-	return rabbit.Topology(l.config.Queue).Declare(channel)
+	return errors.Join(rabbit.Topology(l.config.queue(connected)).Declare(channel),
+		rabbit.Topology(l.config.queue(stock)).Declare(channel))
 }
 
-// count reads the messages that are left in the queues, at least twice, so that messages on their way from a tier are found.
+// count reads the messages that are left in the queues, at least twice, so that messages on their way from a tier are
+// found.
 func (l *Load) count(ctx context.Context) error {
 	if err := l.declare(); err != nil {
 		return err
@@ -305,7 +274,8 @@ func (l *Load) count(ctx context.Context) error {
 	dead, waiting := map[string]int{}, map[string]int{}
 	for pass := 0; ; pass++ {
 		n := 0
-		for _, queue := range append(l.config.tierQueues(), l.config.Queue, l.config.Prefix+".orphans", l.config.Queue+".dead") {
+		for _, queue := range append(l.config.waiting(), l.config.Name+".orphans", l.config.dead(connected),
+			l.config.dead(stock)) {
 			into := waiting
 			if strings.HasSuffix(queue, ".dead") {
 				into = dead
@@ -323,11 +293,12 @@ func (l *Load) count(ctx context.Context) error {
 	}
 	row, stuck := l.row, l.stuck
 	row.Stuck = stuck
-	missing := l.ledger.settle(row, l.config.Queue, dead, waiting)
+	missing := l.ledger.settle(row, l.config, dead, waiting)
 	if len(missing) > 0 || stuck {
-		fmt.Fprintf(os.Stderr, "fault=%s broker=%s app=%s stuck=%v lost: %d\n", row.Fault, row.Broker, row.App, stuck, len(missing))
+		fmt.Fprintf(os.Stderr, "fault=%s broker=%s stuck=%v lost: %d\n", row.Fault, row.Broker, stuck, len(missing))
 		for _, id := range missing[:min(len(missing), 20)] {
-			fmt.Fprintf(os.Stderr, "  %s last seen in %s at %s\n", id, l.ledger.last[id].queue, l.ledger.last[id].at.Format("15:04:05.000"))
+			fmt.Fprintf(os.Stderr, "  %s last seen in %s at %s\n", id, l.ledger.last[id].queue,
+				l.ledger.last[id].at.Format("15:04:05.000"))
 		}
 		for _, d := range l.ledger.deleted {
 			fmt.Fprintf(os.Stderr, "  deleted %s at %s with %d\n", d.queue, d.end.Format("15:04:05.000"), d.count)

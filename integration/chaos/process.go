@@ -1,10 +1,9 @@
-package chaos
+package main
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,7 +12,7 @@ import (
 	"time"
 )
 
-// rowVariable makes this program run the rows of one fault, so that heap and goroutines are those of these rows only.
+// rowVariable makes this program run one row, so that the goroutines are those of this row only.
 const rowVariable = "CHAOS_ROW"
 
 type rowTask struct {
@@ -22,9 +21,9 @@ type rowTask struct {
 	Options Options
 }
 
-// Main must be called first in a program that runs rows, because the processes of rows and of consumers run the same program. In
-// those processes it does not return.
-func Main() {
+// apartMain must be called first, because the processes of rows and of consumers run the same program. In those
+// processes it does not return.
+func apartMain() {
 	var do func(context.Context, string) error
 	var task string
 	if task = os.Getenv(childVariable); task != "" {
@@ -58,29 +57,29 @@ func oneFault(ctx context.Context, text string) error {
 	return fmt.Errorf("no fault has the name %q", task.Fault)
 }
 
-// Run disturbs all apps with one fault, in a process of its own, which shuts down when ctx ends. It returns one row for each app. If
-// a fault that disturbs the whole broker ends with an error, Run restores the broker.
-func Run(ctx context.Context, fault Fault, b Broker, o Options) []Row {
-	rows, err := apart(ctx, rowTask{fault.Name, b, o})
+// Run disturbs the app with a fault, in a process of its own, which shuts down when ctx ends. If a fault that
+// disturbs the whole broker ends with an error, Run restores the broker.
+func Run(ctx context.Context, fault Fault, b Broker, o Options) Row {
+	row, err := apart(ctx, rowTask{fault.Name, b, o})
 	if err != nil {
-		rows = newRows(fault, b, err.Error())
+		row = Row{Fault: fault.Name, Broker: b.Name, NotRun: err.Error()}
 	}
-	if rows[0].NotRun != "" && fault.Alone() && fault.Missing(b) == "" { // no row was run then
+	if row.NotRun != "" && fault.Alone() && fault.Missing(b) == "" {
 		if err := b.Restore(); err != nil {
-			rows = newRows(fault, b, rows[0].NotRun+"; and the broker could not be restored: "+err.Error())
+			row.NotRun += "; and the broker could not be restored: " + err.Error()
 		}
 	}
-	return rows
+	return row
 }
 
-func apart(ctx context.Context, t rowTask) (rows []Row, err error) {
+func apart(ctx context.Context, t rowTask) (row Row, err error) {
 	task, err := json.Marshal(t)
 	if err != nil {
-		return nil, err
+		return row, err
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return row, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -91,13 +90,7 @@ func apart(ctx context.Context, t rowTask) (rows []Row, err error) {
 	var output bytes.Buffer
 	process.Stdout, process.Stderr = &output, os.Stderr
 	if err := process.Run(); err != nil {
-		return nil, fmt.Errorf("the process of the rows: %w", err)
+		return row, fmt.Errorf("the process of the row: %w", err)
 	}
-	if err := json.Unmarshal(output.Bytes(), &rows); err != nil {
-		return nil, err
-	}
-	if len(rows) == 0 {
-		return nil, errors.New("the process of the rows printed none")
-	}
-	return rows, nil
+	return row, json.Unmarshal(output.Bytes(), &row)
 }

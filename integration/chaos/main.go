@@ -1,9 +1,11 @@
-// Command chaos runs every fault against every broker, side by side, and prints one line for each app. It fails on any loss.
+// Command chaos disturbs a running app under load with every fault, on every broker, and counts every message by its
+// identity: published = processed + dead-lettered + still waiting. It prints one line for each fault, and fails on
+// any loss.
 //
-//	chaos -brokers 3.10=amqp://...,4.3=amqp://... [-tool command] [-cluster 4.3] [-messages 700] [-faults regexp] [-short]
+//	chaos [-brokers 4.0=amqp://...,4.3=amqp://...] [-tool command] [-cluster 4.3] [-faults regexp] [-short]
 //
-// Without -brokers it takes AMQP_URL and AMQP_MANAGEMENT_URL, and the commands BROKER_CTL, BROKER_KILL and BROKER_START.
-// The tool (verbs: cluster, ctl, kill, start, down) controls the brokers in -brokers.
+// Without -brokers it takes AMQP_URL and AMQP_MANAGEMENT_URL, and the commands BROKER_CTL, BROKER_KILL and
+// BROKER_START. The tool (verbs: cluster, ctl, kill, start, down) controls the brokers in -brokers.
 package main
 
 import (
@@ -17,24 +19,22 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-
-	"github.com/tieredretry/watermill-retry/integration/chaos"
 )
 
 func main() {
-	chaos.Main()
+	apartMain()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	brokers := flag.String("brokers", "", "name=url,...; AMQP_URL if empty")
 	tool := flag.String("tool", "", "the command that kills, starts and controls the brokers by name")
 	cluster := flag.String("cluster", "", "version of the three-node cluster for the faults that need one (with -tool)")
-	messages := flag.Int("messages", 700, "messages per row")
+	messages := flag.Int("messages", 1400, "messages per row")
 	only := flag.String("faults", "", "regular expression of the faults to run; all if empty")
 	except := flag.String("except", "^$", "regular expression of the faults to leave out")
 	short := flag.Bool("short", false, "shorter faults")
 	flag.Parse()
 
-	s := suite{options: chaos.Options{Messages: *messages, Short: *short}, tool: *tool}
+	s := suite{options: Options{Messages: *messages, Short: *short}, tool: *tool}
 	var err error
 	if s.faults, err = choose(*only, *except); err == nil {
 		err = s.all(ctx, *brokers, *cluster)
@@ -44,12 +44,12 @@ func main() {
 		os.Exit(1)
 	}
 	fmt.Println()
-	if !chaos.Summary(os.Stdout, s.rows) {
+	if !Summary(os.Stdout, s.rows) {
 		os.Exit(1)
 	}
 }
 
-func choose(only, except string) ([]chaos.Fault, error) {
+func choose(only, except string) ([]Fault, error) {
 	in, err := regexp.Compile(only)
 	if err != nil {
 		return nil, err
@@ -58,8 +58,8 @@ func choose(only, except string) ([]chaos.Fault, error) {
 	if err != nil {
 		return nil, err
 	}
-	var chosen []chaos.Fault
-	for _, f := range chaos.All() {
+	var chosen []Fault
+	for _, f := range All() {
 		switch {
 		case out.MatchString(f.Name):
 			fmt.Printf("left out: %s\n", f.Name)
@@ -74,11 +74,11 @@ func choose(only, except string) ([]chaos.Fault, error) {
 }
 
 type suite struct {
-	options chaos.Options
+	options Options
 	tool    string
-	faults  []chaos.Fault
+	faults  []Fault
 	mu      sync.Mutex
-	rows    []chaos.Row
+	rows    []Row
 }
 
 // all runs the single nodes in parallel, and then the cluster: two cores are not enough for six nodes.
@@ -87,7 +87,7 @@ func (s *suite) all(ctx context.Context, list, cluster string) error {
 	if err != nil {
 		return err
 	}
-	var single, clustered []chaos.Fault
+	var single, clustered []Fault
 	for _, f := range s.faults {
 		if f.Clustered() {
 			clustered = append(clustered, f)
@@ -105,9 +105,7 @@ func (s *suite) all(ctx context.Context, list, cluster string) error {
 	}
 	if cluster == "" || s.tool == "" {
 		for _, f := range clustered {
-			for _, app := range chaos.Apps() {
-				s.note(chaos.Row{Fault: f.Name, Broker: "none", App: app, NotRun: "needs a cluster: -tool and -cluster"})
-			}
+			s.note(Row{Fault: f.Name, Broker: "none", NotRun: "needs a cluster: -tool and -cluster"})
 		}
 		return nil
 	}
@@ -124,26 +122,26 @@ func (s *suite) all(ctx context.Context, list, cluster string) error {
 	return ctx.Err()
 }
 
-func (s *suite) brokers(list string) ([]chaos.Broker, error) {
+func (s *suite) brokers(list string) ([]Broker, error) {
 	if list == "" {
-		b := chaos.FromEnvironment()
+		b := FromEnvironment()
 		if b.URL == "" {
 			return nil, fmt.Errorf("-brokers and AMQP_URL are empty: set one of them")
 		}
-		return []chaos.Broker{b}, nil
+		return []Broker{b}, nil
 	}
-	var all []chaos.Broker
+	var all []Broker
 	for entry := range strings.SplitSeq(list, ",") {
 		name, url, ok := strings.Cut(entry, "=")
 		if !ok {
 			return nil, fmt.Errorf("-brokers: an entry does not have the form name=url")
 		}
-		all = append(all, s.equip(chaos.Broker{Name: name, URL: url}))
+		all = append(all, s.equip(Broker{Name: name, URL: url}))
 	}
 	return all, nil
 }
 
-func (s *suite) equip(b chaos.Broker) chaos.Broker {
+func (s *suite) equip(b Broker) Broker {
 	if s.tool != "" {
 		b.Ctl, b.Kill, b.Start = s.tool+" ctl "+b.Name, s.tool+" kill "+b.Name, s.tool+" start "+b.Name
 	}
@@ -157,8 +155,8 @@ func (s *suite) run(verb, name string) *exec.Cmd {
 }
 
 // cluster starts a cluster. The fault kills its first node.
-func (s *suite) cluster(version string) (chaos.Broker, error) {
-	var b chaos.Broker
+func (s *suite) cluster(version string) (Broker, error) {
+	var b Broker
 	process := s.run("cluster", version)
 	process.Stderr = os.Stderr
 	output, err := process.Output()
@@ -176,7 +174,7 @@ func (s *suite) cluster(version string) (chaos.Broker, error) {
 	return s.equip(b), nil
 }
 
-func (s *suite) worker(ctx context.Context, b chaos.Broker, faults []chaos.Fault) {
+func (s *suite) worker(ctx context.Context, b Broker, faults []Fault) {
 	for _, fault := range faults {
 		if ctx.Err() != nil {
 			return
@@ -185,15 +183,13 @@ func (s *suite) worker(ctx context.Context, b chaos.Broker, faults []chaos.Fault
 			fmt.Printf("left out: fault=%s broker=%s %s\n", fault.Name, b.Name, why)
 			continue
 		}
-		s.note(chaos.Run(ctx, fault, b, s.options)...)
+		s.note(Run(ctx, fault, b, s.options))
 	}
 }
 
-func (s *suite) note(rows ...chaos.Row) {
+func (s *suite) note(row Row) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rows = append(s.rows, rows...)
-	for _, row := range rows {
-		fmt.Println(row)
-	}
+	s.rows = append(s.rows, row)
+	fmt.Println(row)
 }
