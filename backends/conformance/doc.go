@@ -1,2 +1,3 @@
-// Package conformance tests that each backend keeps the same guarantees. It has tests only: `make test-backends` runs them.
+// Package conformance tests that each backend keeps the same guarantees. It has tests only: `make test-backends` runs
+// them.
 package conformance

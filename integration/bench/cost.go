@@ -6,14 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const costTier = 100 * time.Millisecond
@@ -43,7 +39,6 @@ func measureCost(b *bench) error {
 	for _, l := range []layout{perQueue, grouped, limited} {
 		sides = append(sides, &costSide{name: "library, " + l.name, setUp: setUpLibrary(l)})
 	}
-	sides = append(sides, &costSide{name: "topic exchanges, many headers", setUp: setUpTopic})
 	for _, side := range sides {
 		uri, remove, err := b.vhost("cost")
 		if err != nil {
@@ -131,42 +126,4 @@ func setUpLibrary(l layout) func(b *bench, uri string) (string, string, amqp091.
 		}
 		return exchange, key, copied, err
 	}
-}
-
-// setUpTopic is what costs more: patterns on both ways, and each key of the record in a header of its own.
-func setUpTopic(_ *bench, uri string) (exchange, key string, copied amqp091.Publishing, err error) {
-	const copies, back, orphans = "retry", "retry.return", "retry.orphans"
-	key = "100ms." + work
-	err = with(uri, func(channel *amqp091.Channel) error {
-		tier := safeTierByHand(costTier, "")
-		delete(tier, "x-dead-letter-routing-key")
-		tier["x-dead-letter-exchange"] = back
-		exchange := func(name, kind string, arguments amqp091.Table) error {
-			return channel.ExchangeDeclare(name, kind, true, false, false, false, arguments)
-		}
-		return errors.Join(
-			exchange(orphans, amqp091.ExchangeFanout, nil), exchange(copies, amqp091.ExchangeTopic, nil),
-			exchange(back, amqp091.ExchangeTopic, amqp091.Table{"alternate-exchange": orphans}),
-			declareQuorum(channel, orphans, nil), declareQuorum(channel, work+".retry", tier),
-			declareQuorum(channel, work, amqp091.Table{
-				"x-dead-letter-exchange": copies, "x-dead-letter-routing-key": "dead." + work,
-				"x-delivery-limit": topology.DeliveryLimit,
-			}),
-			channel.QueueBind(orphans, "", orphans, false, nil),
-			channel.QueueBind(work+".retry", key, copies, false, nil),
-			channel.QueueBind(work, "*."+work, back, false, nil),
-		)
-	})
-	now, record := time.Now(), message.Metadata{}
-	retry.Record{
-		Failures: 1, FirstFailedAt: now, LastFailedAt: now, DueAt: now.Add(costTier), Reason: "the payment service " +
-			"does not answer",
-		ErrorType: "*errors.errorString", Topic: work, Handler: "billing",
-	}.Write(record)
-	copied = byHand(idOf(0), 0)
-	copied.Headers[publisher.IDHeader] = idOf(0)
-	for name, value := range record {
-		copied.Headers[name] = value
-	}
-	return copies, key, copied, err
 }

@@ -145,7 +145,7 @@ func (b *bench) run(brokers, only, cluster, tool string) error {
 		}
 	}
 	if only == "" {
-		return b.complete()
+		b.complete()
 	}
 	return nil
 }

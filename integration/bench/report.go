@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"runtime"
@@ -50,7 +49,7 @@ func (b *bench) claim(name string, value float64) {
 
 // complete reports the claims that a run of all questions has not measured. A restart needs a cluster, some others a
 // process.
-func (r *report) complete() error {
+func (r *report) complete() {
 	var lacks []string
 	for _, broker := range r.brokers {
 		for _, c := range claims {
@@ -63,7 +62,6 @@ func (r *report) complete() error {
 	if len(lacks) > 0 {
 		fmt.Printf("\nnot measured: %s\n", strings.Join(lacks, " "))
 	}
-	return nil
 }
 
 func (r *report) lines() string {
@@ -160,21 +158,6 @@ func bound(c claim) string {
 		return text
 	}
 	return "at most " + text
-}
-
-// processor is the model of the processors, read from Linux's /proc.
-func processor() string {
-	file, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	defer func() { _ = file.Close() }()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if key, value, found := strings.Cut(lines.Text(), ":"); found && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return runtime.GOARCH
 }
 
 // The figures of a page are between two comments.

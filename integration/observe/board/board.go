@@ -1,5 +1,6 @@
-// Package board has Grafana's boards of this library as data, and writes them as JSON into observability/dashboards. Its tests evaluate
-// every query of the boards, of the alerts and of the documentation with a real Prometheus: see `make test-observe`.
+// Package board has Grafana's boards of this library as data, and writes them as JSON into observability/dashboards.
+// Its tests evaluate every query of the boards, of the alerts and of the documentation with a real Prometheus: see
+// `make test-observe`.
 package board
 
 import (
@@ -18,7 +19,8 @@ type Board struct {
 	Rows                          []Row
 }
 
-// Variable is a field at the top of a board. It has a Query, whose results are the choices, or a Text, which can be changed.
+// Variable is a field at the top of a board. It has a Query, whose results are the choices, or a Text, which can be
+// changed.
 type Variable struct {
 	Name, Label, Query, Text string
 	All                      bool // several values may be chosen, at first all
@@ -58,7 +60,8 @@ var dataSource = object{"type": "prometheus", "uid": "${datasource}"}
 // JSON returns the board in Grafana's format.
 func (b Board) JSON() ([]byte, error) {
 	variables := []any{object{
-		"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "refresh": 1, "current": object{},
+		"name": "datasource", "label": "Data " +
+			"source", "type": "datasource", "query": "prometheus", "refresh": 1, "current": object{},
 	}}
 	for _, v := range b.Variables {
 		variables = append(variables, v.model())
@@ -67,7 +70,8 @@ func (b Board) JSON() ([]byte, error) {
 	y := 0
 	for _, row := range b.Rows {
 		panels = append(panels, object{
-			"id": len(panels) + 1, "type": "row", "title": row.Title, "collapsed": false, "panels": []any{}, "gridPos": place(0, y, width, 1),
+			"id": len(panels) + 1, "type": "row", "title": row.Title, "collapsed": false, "panels": []any{},
+			"gridPos": place(0, y, width, 1),
 		})
 		y++
 		x := 0
@@ -81,8 +85,10 @@ func (b Board) JSON() ([]byte, error) {
 		y += height
 	}
 	text, err := plain(object{
-		"uid": b.UID, "title": b.Title, "description": b.Description, "tags": []string{"watermill-retry"}, "schemaVersion": schemaVersion,
-		"version": 1, "editable": true, "graphTooltip": 1, "refresh": "30s", "time": object{"from": "now-3h", "to": "now"},
+		"uid": b.UID, "title": b.Title, "description": b.Description, "tags": []string{"watermill-retry"},
+		"schemaVersion": schemaVersion,
+		"version":       1, "editable": true, "graphTooltip": 1, "refresh": "30s", "time": object{"from": "now-3h",
+			"to": "now"},
 		"annotations": object{"list": []any{}}, "templating": object{"list": variables}, "panels": panels,
 	})
 	if err != nil {
@@ -96,7 +102,8 @@ func place(x, y, w, h int) object { return object{"x": x, "y": y, "w": w, "h": h
 func (v Variable) model() object {
 	if v.Query == "" {
 		return object{
-			"name": v.Name, "label": v.Label, "type": "textbox", "query": v.Text, "current": object{"text": v.Text, "value": v.Text},
+			"name": v.Name, "label": v.Label, "type": "textbox", "query": v.Text, "current": object{"text": v.Text,
+				"value": v.Text},
 		}
 	}
 	model := object{
@@ -114,7 +121,8 @@ func (p Panel) model(id int, gridPos object) object {
 	var targets []any
 	for i, q := range p.Queries {
 		target := object{
-			"refId": string(rune('A' + i)), "datasource": dataSource, "expr": q.Expr, "legendFormat": q.Legend, "instant": p.Stat, "range": !p.Stat,
+			"refId": string(rune('A' + i)), "datasource": dataSource, "expr": q.Expr, "legendFormat": q.Legend,
+			"instant": p.Stat, "range": !p.Stat,
 		}
 		if strings.Contains(q.Expr, "_bucket") { // those of a counter are 1, which is no value of its panel
 			target["exemplar"] = true
@@ -130,14 +138,16 @@ func (p Panel) model(id int, gridPos object) object {
 	switch {
 	case p.Stat:
 		kind = "stat"
-		options = object{"colorMode": "value", "graphMode": "none", "reduceOptions": object{"calcs": []string{"lastNotNull"}}}
+		options = object{"colorMode": "value", "graphMode": "none",
+			"reduceOptions": object{"calcs": []string{"lastNotNull"}}}
 	case p.Warning != 0 || p.Critical != 0:
 		defaults["custom"] = object{"fillOpacity": 10, "thresholdsStyle": object{"mode": "dashed"}}
 	default:
 		defaults["custom"] = object{"fillOpacity": 10}
 	}
 	return object{
-		"id": id, "type": kind, "title": p.Title, "description": p.Description, "datasource": dataSource, "gridPos": gridPos,
+		"id": id, "type": kind, "title": p.Title, "description": p.Description, "datasource": dataSource,
+		"gridPos":     gridPos,
 		"fieldConfig": object{"defaults": defaults, "overrides": []any{}}, "options": options, "targets": targets,
 	}
 }
