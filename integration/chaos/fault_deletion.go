@@ -9,15 +9,13 @@ import (
 
 var deletions = []Fault{
 	{"work-queue-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error {
-		l.ledger.slow.Store(int64(500 * time.Millisecond)) // so that the queues contain messages
-		defer l.ledger.slow.Store(0)
-		return l.delete(ctx, l.config.queue, concurrency)
+		return l.delete(ctx, l.config.queue, 500*time.Millisecond, concurrency)
 	}},
 	{"tier-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error {
-		return l.delete(ctx, func(which int) string { return l.config.tier(which, tiers.Tiers()[2]) }, returnWindow)
+		return l.delete(ctx, func(which int) string { return l.config.tier(which, tiers.Tiers()[2]) }, 0, returnWindow)
 	}},
 	{"dead-letters-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error {
-		return l.delete(ctx, l.config.dead, 0)
+		return l.delete(ctx, l.config.dead, 0, 0)
 	}},
 }
 
@@ -26,13 +24,14 @@ const returnWindow = 32
 
 // delete deletes a queue of each work queue twice, as an operator would. That destroys the messages in it: the ready
 // ones, which the broker counts, and up to unsettled others, which it does not count.
-func (l *Load) delete(ctx context.Context, queue func(which int) string, unsettled int) error {
+func (l *Load) delete(ctx context.Context, queue func(which int) string, slow time.Duration, unsettled int) error {
 	connection, err := amqp091.Dial(l.broker.URL)
 	if err != nil {
 		return err
 	}
 	defer connection.Close()
 	for range 2 {
+		l.ledger.slow.Store(int64(slow)) // so that the queues contain messages
 		sleep(ctx, time.Second)
 		for which := range workQueues {
 			channel, err := connection.Channel()
@@ -46,6 +45,7 @@ func (l *Load) delete(ctx context.Context, queue func(which int) string, unsettl
 			}
 			l.ledger.queueDeleted(d)
 		}
+		l.ledger.slow.Store(0)
 		l.ledger.heal()
 		sleep(ctx, l.long(2*time.Second, time.Second))
 	}

@@ -57,7 +57,8 @@ func overview() []Panel {
 			Title: "Retries by topic", Width: 10, Unit: "ops",
 			Description: "How many copies a second are published to a tier because a handler failed.",
 			Queries: []Query{{
-				`sum by (topic) (rate(watermill_retry_outcomes_total{job=~"$job", outcome="retried"}` + per + `))`, "{{topic}}",
+				`sum by (topic) (rate(watermill_retry_outcomes_total{job=~"$job", outcome="retried"}` + per + `))`,
+				"{{topic}}",
 			}},
 		},
 		{
@@ -185,7 +186,8 @@ func deadLetters() []Panel {
 			Title: "Dead letters by reason", Width: 12, Unit: "ops",
 			Description: "How many messages a second become dead letters, by their topic and their dead reason.",
 			Queries: []Query{{
-				`sum by (topic, reason) (rate(watermill_retry_outcomes_total{job=~"$job", outcome="dead-lettered"}` + per + `))`, "{{topic}} {{reason}}",
+				`sum by (topic, reason) (rate(watermill_retry_outcomes_total{job=~"$job", outcome="dead-lettered"}` + per + `))`,
+				"{{topic}} {{reason}}",
 			}},
 		},
 		{
