@@ -13,7 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
 )
 
 // A contender publishes one message, and waits until it is routed and confirmed. All callers call it at once.
@@ -95,11 +96,14 @@ func publishFor(publish func() error, callers int, duration time.Duration) (publ
 }
 
 func own(uri string) (publish, close func() error, err error) {
-	p, err := publisher.New(publisher.ConnectionConfig{URI: uri}, publisher.Config{}, nil)
+	rabbit, err := config.Connect(config.BuilderConfig{
+		AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Constant(time.Second, 1),
+	}, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	return func() error { return p.Publish(work, message.NewMessage(idOf(0), payload)) }, p.Close, nil
+	p := rabbit.Publisher()
+	return func() error { return p.Publish(work, message.NewMessage(idOf(0), payload)) }, rabbit.Close, nil
 }
 
 // loop is what a developer would write by hand: one channel, deferred confirms. It does not detect unroutable messages.
