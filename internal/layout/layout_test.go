@@ -59,7 +59,7 @@ var rules = []rule{
 	{
 		folder: "letters/relayletters",
 		may: []string{
-			watermill, module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/users", module + "/letters",
+			watermill, module + "/internal/redrive", module + "/internal/users", module + "/letters",
 			module + "/middleware", module + "/relay", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
@@ -67,7 +67,7 @@ var rules = []rule{
 	},
 	{
 		folder: "internal/redrive",
-		may:    []string{module + "/internal/lettertext", module + "/letters", module + "/retry"},
+		may:    []string{watermill, module + "/letters", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "it is the one engine of redrives: a backend gives it the letters",
 	},
@@ -108,7 +108,7 @@ var rules = []rule{
 		folder: "rabbitmq",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/internal/binding", module + "/internal/rabbitmq",
-			module + "/internal/faults", module + "/internal/gate", module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/rota", module + "/internal/suspect",
+			module + "/internal/faults", module + "/internal/gate", module + "/internal/redrive", module + "/internal/rota", module + "/internal/suspect",
 			module + "/internal/users", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config"},
@@ -118,7 +118,7 @@ var rules = []rule{
 		folder: "rabbitmq/deadletter",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/publish",
-			module + "/rabbitmq/topology", module + "/internal/lettertext", module + "/internal/redrive", module + "/internal/users", module + "/internal/warning", module + "/internal/rabbitmq",
+			module + "/rabbitmq/topology", module + "/internal/redrive", module + "/internal/users", module + "/internal/warning", module + "/internal/rabbitmq",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/internal/rabbitmq/subscriber"},
 		why:   "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers",
@@ -187,7 +187,6 @@ var rules = []rule{
 	},
 	{folder: "internal/subscriptions", may: []string{module + "/middleware", module + "/retry"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
 	{folder: "internal/binding", may: []string{watermill, module + "/internal/gate"}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
-	{folder: "internal/lettertext", may: []string{watermill, module + "/middleware", module + "/retry"}, never: []string{amqp091}, why: "the stores of dead letters of every backend share it"},
 	{folder: "internal/faults", never: []string{watermill, amqp091}, why: "it joins errors: the Connections of every backend share it"},
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
 	{folder: "internal/users", never: []string{watermill, amqp091}, why: "it counts: whatever is closed after its last user shares it"},

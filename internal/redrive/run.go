@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -88,7 +87,7 @@ type Run struct {
 
 // New returns a redrive that has at most so many letters in flight.
 func New(options letters.Redrive, inFlight int) *Run {
-	options.By = cmp.Or(options.By, lettertext.UserAtHost())
+	options.By = cmp.Or(options.By, userAtHost())
 	return &Run{
 		ID: rand.Text()[:12], Options: options, begun: time.Now(), phase: letters.Looking,
 		flights: NewFlights(inFlight),

@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
-	"github.com/tieredretry/watermill-retry/internal/lettertext"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -28,11 +28,11 @@ func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
 	case msg.Metadata[retry.DeadReasonKey] != "":
 		letter.Kind, letter.Record = letters.Library, record
 		if !known {
-			letter.Record = lettertext.Texts(msg.Metadata)
+			letter.Record = redrive.Texts(msg.Metadata)
 		}
 		letter.Target = s.target(topic, letter.Record.Handler)
 	case msg.Metadata[poison.ReasonForPoisonedKey] != "":
-		letter.Kind, letter.Record = letters.Poison, lettertext.Texts(msg.Metadata)
+		letter.Kind, letter.Record = letters.Poison, redrive.Texts(msg.Metadata)
 		letter.Record.Reason = msg.Metadata[poison.ReasonForPoisonedKey]
 		letter.Record.Topic = msg.Metadata[poison.PoisonedTopicKey]
 		letter.Record.Handler = msg.Metadata[poison.PoisonedHandlerKey]
@@ -70,7 +70,7 @@ func ownMetadata(all message.Metadata) message.Metadata {
 func fresh(msg *message.Message, letter *letters.Letter, entry retry.Redrive) *message.Message {
 	again := letters.Fresh(msg)
 	delete(again.Metadata, relay.HopKey)
-	if traceparent := lettertext.Traceparent(letter.Record); traceparent != "" {
+	if traceparent := redrive.Traceparent(letter.Record); traceparent != "" {
 		again.Metadata[retry.TraceparentKey] = traceparent
 	}
 	letter.Redriven.Add(entry).Write(again.Metadata)

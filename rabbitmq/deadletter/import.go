@@ -123,41 +123,6 @@ func (s *sender) put(ctx context.Context, prefix naming.Prefix, l line) error {
 	return err
 }
 
-// putAll publishes letters of one queue in their order, and returns the error of each. A letter that is larger than
-// any that the broker has taken goes alone: where the broker refuses it, it closes the channel, and what is in flight
-// on it is sent twice.
-func (s *sender) putAll(ctx context.Context, prefix naming.Prefix, lines []line) []error {
-	failed := make([]error, 0, len(lines))
-	for rest := lines; len(rest) > 0; rest = lines[len(failed):] {
-		to, n := rest[0].destination(prefix), 0
-		for n < len(rest) && len(rest[n].Publishing.Body) <= s.taken && rest[n].destination(prefix) == to {
-			n++
-		}
-		if n > 1 {
-			failed = append(failed, s.putBatch(ctx, prefix, to, rest[:n])...)
-			continue
-		}
-		err := s.put(ctx, prefix, rest[0])
-		if err == nil {
-			s.taken = max(s.taken, len(rest[0].Publishing.Body))
-		}
-		failed = append(failed, err)
-	}
-	return failed
-}
-
-// putBatch publishes letters with one destination. It publishes again, one after the other, only those that were not
-// confirmed, and not those whose confirm did not come in time.
-func (s *sender) putBatch(ctx context.Context, prefix naming.Prefix, to destination, lines []line) []error {
-	failed := s.sendAll(ctx, to, lines)
-	for i, err := range failed {
-		if err != nil && !isUnconfirmed(err) {
-			failed[i] = s.put(ctx, prefix, lines[i])
-		}
-	}
-	return failed
-}
-
 // destination returns where a letter goes: through the exchange that it came from, because the library's reader of
 // dead letters restores the properties of those only. The key of an orphan says where it goes back to.
 func (l line) destination(prefix naming.Prefix) destination {

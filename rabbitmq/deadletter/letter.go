@@ -13,10 +13,10 @@ import (
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -45,7 +45,7 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 	case record[retry.DeadReasonKey] != "":
 		l.Kind = letters.Library
 		if !known { // it was cut to fit into a frame, or it is garbled
-			l.Record = lettertext.Texts(record)
+			l.Record = redrive.Texts(record)
 		}
 		if reason := headers.RawReason(d.Headers); reason != "" && l.Record.LeftOff == "" {
 			l.Record.LeftOff = "the encoding of the body: " + reason

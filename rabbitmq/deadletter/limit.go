@@ -1,13 +1,9 @@
 package deadletter
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,12 +12,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/redelivery"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -231,193 +223,4 @@ func (s *Store) settings(
 		})
 	}
 	return set, nil
-}
-
-// mayReplace returns an error where letters cannot be replaced by copies. It asks before the first letter is
-// delivered, because that counts.
-func (l *look) mayReplace(ctx context.Context) error {
-	const instead = "Or set Config.Management (wmretry: --management), if the queue has a limit that is never " +
-		"reached. " +
-		"To read the letters at the risk of losing some, set Config.AnyLimit (wmretry: --any-limit)"
-	to, err := l.tryCopy(ctx)
-	switch version := l.connection.Version(); {
-	case refusal.IsCode(err, amqp091.AccessRefused):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and the user may not "+
-			"replace a "+
-			"letter by a copy. Give the user the permission to write to the exchange %q. %s: %w",
-			l.queue, l.limit, version, cmp.Or(to.exchange, "amq.default"), instead, err)
-	case errors.Is(err, publish.ErrBlocked):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers "+
-			"because of "+
-			"a memory or disk alarm, so no letter can be replaced by a copy. Wait until the alarm has ended. %s: %w",
-			l.queue, l.limit, version, instead, err)
-	}
-	return err
-}
-
-// tryCopy publishes a copy, and takes it back: the broker checks the permission when it gets a message, and a
-// transaction that is rolled back publishes none. It returns publish.ErrBlocked in an alarm of the broker.
-func (l *look) tryCopy(ctx context.Context) (to destination, err error) {
-	// A connection of its own: a broker that blocks publishers would block the acknowledgements, too. Until its alarm
-	// ends the broker answers nothing.
-	connection, err := l.store.dial.Connect(ctx, connectionName)
-	if err != nil {
-		return to, notConnected(err)
-	}
-	defer connection.Close()
-	go connection.WatchClosed()
-	go connection.WatchBlocked(func(b amqp091.Blocking) {
-		if b.Active {
-			_ = connection.Socket.Close()
-		}
-	})
-	defer context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })()
-	for _, to = range l.copiesTo() {
-		_, err = connection.Channel(func(channel *amqp091.Channel) error {
-			closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
-			err := channel.Tx()
-			if err == nil {
-				err = channel.PublishWithContext(ctx, to.exchange, to.key, false, false, amqp091.Publishing{})
-			}
-			if err == nil {
-				err = channel.TxRollback()
-			}
-			if errors.Is(err, amqp091.ErrClosed) { // the answer to the message has come before
-				if refused := <-closed; refused != nil {
-					err = refused
-				}
-			}
-			return err
-		})
-		switch {
-		case err == nil || refusal.IsCode(err, amqp091.AccessRefused):
-			return to, err
-		case connection.Blocked.Load():
-			return to, publish.ErrBlocked
-		case ctx.Err() != nil:
-			return to, context.Cause(ctx)
-		case !refusal.IsCode(err, amqp091.NotFound):
-			return to, explain("replace letters in", l.queue, err)
-		}
-	}
-	return to, nil
-}
-
-// copiesTo returns where copies of the letters go: the first one that exists. See sender.put.
-func (l *look) copiesTo() []destination {
-	work, prefix := naming.WorkQueueOf(l.queue), l.store.prefix
-	to := []destination{{key: l.queue}}
-	switch {
-	case l.queue == prefix.Orphans():
-		to = []destination{{prefix.Orphans(), l.queue}}
-	case l.queue != work:
-		to = append([]destination{{prefix.RetryExchange(), naming.DeadKey(work)}}, to...)
-	}
-	return to
-}
-
-// note remembers a letter that is near the delivery limit until it is removed or has a copy. An ordered look does so
-// with all letters behind it, too: then the copies have the order of the letters.
-func (l *look) note(d *amqp091.Delivery) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if (l.near == nil || !l.ordered) && redelivery.Failed(d.Headers) < l.limit.replacedAt() {
-		return
-	}
-	if l.near == nil {
-		l.near = map[uint64]*amqp091.Delivery{}
-	}
-	l.near[d.DeliveryTag] = d
-}
-
-// forget reports whether a letter was remembered, and forgets it.
-func (l *look) forget(d *amqp091.Delivery) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, near := l.near[d.DeliveryTag]
-	delete(l.near, d.DeliveryTag)
-	return near
-}
-
-// keep leaves a letter in the queue. A copy at the end of the queue takes the place of one that is remembered.
-func (l *look) keep(ctx context.Context, d *amqp091.Delivery) error {
-	if !l.forget(d) {
-		return nil
-	}
-	l.kept = append(l.kept, d)
-	if l.keptSize += len(d.Body); len(l.kept) < mostInFlight && l.keptSize < mostFetched {
-		return nil
-	}
-	return l.replace(ctx)
-}
-
-// replace publishes the copies of letters that are kept, in their order, and removes the letters. A letter that
-// cannot be replaced stays, and the look goes on: see look.stays.
-func (l *look) replace(ctx context.Context) error {
-	kept := l.kept
-	l.kept, l.keptSize = nil, 0
-	if len(kept) == 0 {
-		return nil
-	}
-	if l.copies == nil && l.store.config.AnyLimit { // it was not tried before
-		if _, err := l.tryCopy(ctx); errors.Is(err, publish.ErrBlocked) {
-			l.stay(kept[0], err)
-			return nil
-		}
-	}
-	if l.copies == nil {
-		copies, err := l.store.newSender()
-		if err != nil {
-			return notConnected(err)
-		}
-		copies.copies = true
-		l.copies = copies
-	}
-	lines := make([]line, len(kept))
-	for i, d := range kept {
-		lines[i] = line{l.queue, d.Exchange, d.RoutingKey, same(d)}
-	}
-	var lost error
-	for i, err := range l.copies.putAll(ctx, l.store.prefix, lines) {
-		if err == nil { // if the connection is lost before, the letter and its copy are there
-			err = l.remove(kept[i])
-		}
-		if errors.Is(err, errLost) {
-			lost = err
-		} else if err != nil {
-			l.stay(kept[i], err)
-		}
-	}
-	return lost
-}
-
-// stay keeps the error of the first letter that stays without a copy.
-func (l *look) stay(d *amqp091.Delivery, err error) {
-	if l.stays == nil {
-		l.stays = fmt.Errorf("letter %q in %q was delivered %d times, and cannot be replaced by a copy, so it "+
-			"stays. Do not "+
-			"look at the queue again before this is repaired: RabbitMQ drops the letter at the delivery limit of "+
-			"the queue: %w",
-			read(d, l.queue, l.store.prefix).ID, l.queue, redelivery.Failed(d.Headers), err)
-	}
-}
-
-// giveUp replaces the letters that are near the delivery limit and were not removed, whether they were looked at or
-// not.
-func (l *look) giveUp(ctx context.Context) error {
-	for i := range l.fetched {
-		l.note(&l.fetched[i])
-	}
-	l.fetched = nil
-	var failed error
-	for _, tag := range slices.Sorted(maps.Keys(l.near)) {
-		if err := l.keep(ctx, l.near[tag]); err != nil {
-			failed = err
-		}
-	}
-	if err := l.replace(ctx); err != nil {
-		failed = err
-	}
-	l.near = nil
-	return failed
 }

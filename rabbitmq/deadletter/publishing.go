@@ -8,11 +8,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -29,7 +29,7 @@ func fresh(
 	p := publishing(&was)
 	p.Headers = was.Headers
 	p.Headers[retry.RedrivenKey] = l.Redriven.Add(entry).String()
-	if traceparent := lettertext.Traceparent(l.Record); traceparent != "" {
+	if traceparent := redrive.Traceparent(l.Record); traceparent != "" {
 		p.Headers[retry.TraceparentKey] = traceparent
 	}
 	if exchange := l.Properties["exchange"]; exchange != "" &&

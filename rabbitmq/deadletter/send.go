@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -77,22 +76,6 @@ func (s *sender) message(ctx context.Context, to destination, p amqp091.Publishi
 		headers.Shrink(&m.Publishing, excess)
 	}
 	return m
-}
-
-// sendAll publishes letters in one call, and returns the error of each.
-func (s *sender) sendAll(ctx context.Context, to destination, lines []line) []error {
-	all := make([]publisher.Message, len(lines))
-	for i := range lines {
-		all[i] = s.message(ctx, to, lines[i].Publishing)
-	}
-	failures, err := s.connection.Send(all...)
-	if err != nil { // nothing was sent
-		return slices.Repeat([]error{err}, len(lines))
-	}
-	if failures == nil {
-		failures = make([]error, len(lines))
-	}
-	return failures
 }
 
 func (s *sender) close() { _ = s.connection.Close() }

@@ -1,5 +1,4 @@
-// Package lettertext has what the stores of dead letters of all backends do in the same way.
-package lettertext
+package redrive
 
 import (
 	"os"
@@ -11,8 +10,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// UserAtHost is who runs this process.
-func UserAtHost() string {
+// userAtHost is who runs this process.
+func userAtHost() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil {
 		name = u.Username
