@@ -120,22 +120,11 @@ func age(flag, given string) (time.Duration, error) {
 	if given == "" {
 		return 0, nil
 	}
-	var d time.Duration
-	var err error
-	if days, isDays := strings.CutSuffix(given, "d"); isDays {
-		var n float64
-		n, err = strconv.ParseFloat(days, 64)
-		if err == nil && !(n < 100_000) { // also NaN
-			err = errors.New("too long")
-		}
-		d = time.Duration(n * 24 * float64(time.Hour))
-	} else {
-		d, err = time.ParseDuration(given)
-	}
-	if err != nil || d <= 0 {
+	var d duration
+	if err := d.UnmarshalText([]byte(given)); err != nil || d <= 0 {
 		return 0, usage("%s %q is not a duration above 0, such as 90s, 10m, 36h or 2d", flag, given)
 	}
-	return d, nil
+	return time.Duration(d), nil
 }
 
 // rate reads a number of letters in a time, and returns it in letters a second.

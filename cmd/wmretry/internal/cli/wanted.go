@@ -94,13 +94,15 @@ func (s *schedule) UnmarshalText(text []byte) error {
 type duration time.Duration
 
 func (d *duration) UnmarshalText(text []byte) error {
-	words := string(text)
-	if days, whole := strings.CutSuffix(words, "d"); whole {
-		n, err := strconv.Atoi(days)
-		*d = duration(time.Duration(n) * 24 * time.Hour)
+	if days, isDays := strings.CutSuffix(string(text), "d"); isDays {
+		n, err := strconv.ParseFloat(days, 64)
+		if err == nil && !(n < 100_000) { // also NaN
+			err = errors.New("too long")
+		}
+		*d = duration(n * 24 * float64(time.Hour))
 		return err
 	}
-	parsed, err := time.ParseDuration(words)
+	parsed, err := time.ParseDuration(string(text))
 	*d = duration(parsed)
 	return err
 }
