@@ -38,37 +38,30 @@ const scope = "github.com/tieredretry/watermill-retry/observe"
 // A counter or histogram has the trace id of a message as an exemplar, where the context of the message has a sampled
 // span: promhttp shows exemplars with EnableOpenMetrics.
 func Prometheus(registerer prometheus.Registerer, config ...Config) retry.Observer {
-	return newObserver(config, nil, func(Config) (metric.MeterProvider, error) { return register(registerer) })
+	return newObserver(&observer{prometheus: true, registerer: registerer}, config)
 }
 
 // OpenTelemetry returns an observer with the metrics of Metrics, where the meter provider is not nil, and with a span
 // for each attempt, where the tracer provider is not nil. A meter provider takes one observer: attach it to all
 // Connections of the app. At most one Config can be given.
 func OpenTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider, config ...Config) retry.Observer {
-	return newObserver(config, tracers, func(Config) (metric.MeterProvider, error) {
-		if meters == nil && tracers == nil {
-			return nil, errors.New("the meter provider and the tracer provider are nil: give at least one, such " +
-				"as otel.GetMeterProvider()")
-		}
-		return meters, nil
-	})
+	return newObserver(&observer{meters: meters, tracers: tracers}, config)
 }
 
 type observer struct {
-	config  Config
-	err     error // of the configuration
-	tracers trace.TracerProvider
-	open    func(Config) (metric.MeterProvider, error)
+	config     Config
+	err        error // what is wrong with the configuration
+	prometheus bool  // the metrics go to the registerer, else to meters
+	registerer prometheus.Registerer
+	meters     metric.MeterProvider
+	tracers    trace.TracerProvider
 
 	mu      sync.Mutex
 	metrics *metrics // nil until the first Connection, and where nothing is measured
 	failed  error    // why there are none: what has been registered stays
 }
 
-func newObserver(
-	given []Config, tracers trace.TracerProvider, open func(Config) (metric.MeterProvider, error),
-) *observer {
-	o := &observer{tracers: tracers, open: open}
+func newObserver(o *observer, given []Config) *observer {
 	if len(given) > 1 {
 		o.err = fmt.Errorf("%d Configs were given: give at most one, with all fields", len(given))
 	}
@@ -105,7 +98,7 @@ func (o *observer) measure() (*metrics, error) {
 	if o.metrics != nil || o.failed != nil {
 		return o.metrics, o.failed
 	}
-	meters, err := o.open(o.config)
+	meters, err := o.provider()
 	if err != nil || meters == nil {
 		return nil, err
 	}
@@ -113,6 +106,18 @@ func (o *observer) measure() (*metrics, error) {
 		o.metrics = nil
 	}
 	return o.metrics, o.failed
+}
+
+// provider returns the meter provider, or nil where nothing is measured.
+func (o *observer) provider() (metric.MeterProvider, error) {
+	switch {
+	case o.prometheus:
+		return register(o.registerer)
+	case o.meters == nil && o.tracers == nil:
+		return nil, errors.New("the meter provider and the tracer provider are nil: give at least one, " +
+			"such as otel.GetMeterProvider()")
+	}
+	return o.meters, nil
 }
 
 // register returns a meter provider whose metrics a Prometheus registry has.
