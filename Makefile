@@ -31,6 +31,9 @@ VERSIONS  := $(shell cat tools/rabbitmq-versions)
 # ST1005 requires that errors begin with a small letter. Here they begin with the name of the wrong field.
 CHECKS     = inherit,-ST1005
 
+MODULES     = . integration cmd/wmretry config/amqp3 observe backends example/observability
+STATICCHECK = $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod staticcheck -checks $(CHECKS)
+
 # TIDY compares go.mod only: go.sum also depends on the newest versions of modules that no package is built from.
 TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff current\/go.sum/p' | { ! grep . ; }
 
@@ -51,7 +54,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover screenshots broker-up broker-down
-.PHONY: devbroker test-root test-observers test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one fuzz-root fuzz-integration lint-format lint-root lint-modules
+.PHONY: devbroker test-root test-observers test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one fuzz-root fuzz-integration lint-format lint-code
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
@@ -119,7 +122,7 @@ chaos: ## make brokers, networks and consumers fail under load, and count every 
 mutate: devbroker ## break the code on purpose, one line at a time, and see that the tests notice (MUTATE_ARGS)
 	@$(WITH_BROKER) $(GO) run ./tools/mutate $(MUTATE_ARGS)
 
-lint: lint-format lint-root lint-modules ## gofmt, vet, staticcheck, tidy
+lint: lint-format lint-code ## gofmt, vet, staticcheck, tidy
 
 vuln: ## known vulnerabilities of the dependencies (needs the vulnerability database)
 	$(GO) tool -modfile=tools/lint/go.mod govulncheck ./...
@@ -206,32 +209,12 @@ lint-format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && if [ -n "$$unformatted" ]; then \
 		echo "not formatted: run gofmt -w on"; echo "$$unformatted"; exit 1; fi
 
-lint-root:
-	$(GO) vet ./...
-	$(GO) tool -modfile=tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
-	@$(TIDY)
-
-lint-modules:
-	$(GO) vet -C integration ./...
-	$(GO) vet -C integration $(V3) ./...
-	cd integration && $(GO) tool -modfile=../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
-	cd integration && $(GO) tool -modfile=../tools/lint/go.mod staticcheck $(V3) -checks $(CHECKS) ./...
-	@cd integration && $(TIDY)
-	$(GO) vet -C cmd/wmretry ./...
-	cd cmd/wmretry && $(GO) tool -modfile=../../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
-	@cd cmd/wmretry && $(TIDY)
-	$(GO) vet -C config/amqp3 ./...
-	cd config/amqp3 && $(GO) tool -modfile=../../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
-	@cd config/amqp3 && $(TIDY)
-	$(GO) vet -C observe ./...
-	cd observe && $(GO) tool -modfile=../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
-	@cd observe && $(TIDY)
-	$(GO) vet -C backends ./...
-	cd backends && $(GO) tool -modfile=../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
-	@cd backends && $(TIDY)
-	$(GO) vet -C example/observability ./...
-	cd example/observability && $(GO) tool -modfile=../../tools/lint/go.mod staticcheck -checks $(CHECKS) ./...
-	@cd example/observability && $(TIDY)
+lint-code:
+	@for module in $(MODULES); do \
+		echo "lint $$module"; \
+		(cd $$module && $(GO) vet ./... && $(STATICCHECK) ./... && $(TIDY)) || exit 1; \
+	done
+	cd integration && $(GO) vet $(V3) ./... && $(STATICCHECK) $(V3) ./...
 	@cd tools/lint && $(TIDY)
 
 # go test -list prints the names of a package's targets, and then a line with the package.

@@ -56,10 +56,9 @@ func startAll(l layout, uri string, instances, topics int) (all []*instance, sto
 			<-gate
 			c := l.config(uri, startTiers)
 			c.AMQP.TopologyBuilder = i
-			stop := func() {}
-			_, stop, i.err = handling{handlers: 1, concurrency: workers}.consume(c,
+			_, stop, err := handling{handlers: 1, concurrency: workers}.consume(c,
 				func(*message.Message) error { return nil }, names...)
-			if i.err == nil {
+			if i.err = err; err == nil {
 				i.stop, i.consuming = stop, time.Since(began)
 			}
 		})
