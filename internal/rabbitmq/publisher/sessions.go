@@ -1,6 +1,8 @@
 package publisher
 
 import (
+	"time"
+
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -82,6 +84,7 @@ func (c *Connection) replace(retired *session) *session {
 
 // reopen opens a session, on the connection in use or on the next one. It returns nil after Close.
 func (c *Connection) reopen() *session {
+	pause := c.config.Wire.Pause()
 	for {
 		current := c.link.Await(c.ctx.Done())
 		if current == nil {
@@ -94,6 +97,11 @@ func (c *Connection) reopen() *session {
 		if !current.Client.IsClosed() {
 			c.logger.Error("Cannot open a channel, reconnecting", err, nil)
 			current.Close()
+		}
+		select {
+		case <-time.After(pause.Next()):
+		case <-c.ctx.Done():
+			return nil
 		}
 	}
 }

@@ -126,12 +126,9 @@ func (l *Link) reportBlocked(block amqp091.Blocking) {
 	}
 }
 
-// supervise keeps a connection open until Close. A connection that does not last longer than the pause before it is one
-// more failed attempt.
+// supervise keeps a connection open until Close.
 func (l *Link) supervise(c *Connection) {
-	pause := l.config.Pause()
 	for c != nil {
-		opened := time.Now()
 		select {
 		case <-c.Closed:
 		case <-l.ctx.Done():
@@ -142,17 +139,16 @@ func (l *Link) supervise(c *Connection) {
 		cause := c.CloseReason()
 		l.setState(&State{Cause: cause})
 		l.logger.Error("Connection lost, reconnecting", cause, nil)
-		if time.Since(opened) > pause.Bound() {
-			pause.Reset()
-		}
-		c = l.reconnect(&pause)
+		c = l.reconnect()
 	}
 }
 
 var errClosed = errors.New("the connection is closed")
 
-// reconnect returns nil when the link is closed.
-func (l *Link) reconnect(pause *Backoff) *Connection {
+// reconnect returns nil when the link is closed. Its pauses begin anew after each connection: a message that ends one at
+// each delivery delays the others until the delivery limit of its queue.
+func (l *Link) reconnect() *Connection {
+	pause := l.config.Pause()
 	for {
 		select {
 		case <-time.After(pause.Next()):
