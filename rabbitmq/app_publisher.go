@@ -91,7 +91,8 @@ func (s appSender) Publish(topic string, messages ...*message.Message) error {
 	return join(failures)
 }
 
-// again sends the messages once more whose exchange was deleted, and puts their new errors in the places of the old ones.
+// again sends the messages once more whose exchange was deleted, and puts their new errors in the places of the old
+// ones.
 func (s appSender) again(all []publisher.Message, failures []error, began time.Time) {
 	for i, err := range failures {
 		if !publisher.NoExchange(err) {

@@ -76,7 +76,8 @@ type settings struct {
 	halfConfig
 }
 
-// halfConfig is what an upper half does around Send: those of Connect do the same for the app's messages and for copies.
+// halfConfig is what an upper half does around Send: those of Connect do the same for the app's messages and for
+// copies.
 type halfConfig struct {
 	Exchange        string
 	Route           func(topic string) (exchange, routingKey string)
@@ -195,7 +196,8 @@ func hold(t testing.TB, proxy *toxiproxy.Proxy, direction string) (free func()) 
 	return func() { require.NoError(t, proxy.Toxics.RemoveToxic(context.Background(), "hold")) }
 }
 
-// asPublishError asserts the kind of the error, and that the error contains the exchange, the routing key and the message's UUID.
+// asPublishError asserts the kind of the error, and that the error contains the exchange, the routing key and the
+// message's UUID.
 func asPublishError(t testing.TB, err, kind error) *publish.Error {
 	t.Helper()
 	require.ErrorIs(t, err, kind)

@@ -71,8 +71,8 @@ func TestTheReturnOfAnAbandonedMessageIsDropped(t *testing.T) {
 	require.Empty(t, s.returned)
 }
 
-// Messages that are never confirmed hold half of the slots. With one more, their channel is given up. The broker does not answer
-// the close either.
+// Messages that are never confirmed hold half of the slots. With one more, their channel is given up. The broker does
+// not answer the close either.
 func TestAbandonedMessagesDoNotHoldTheirSlotsForEver(t *testing.T) {
 	t.Parallel()
 	const maxInFlight = 8
@@ -162,7 +162,8 @@ func TestNothingIsWrittenToAClosingSession(t *testing.T) {
 	require.ErrorIs(t, c.outcome(r, false), errGivenUp)
 }
 
-// The broker confirms nothing on a blocked connection, and opens no channel. After the alarm, another channel has to be opened.
+// The broker confirms nothing on a blocked connection, and opens no channel. After the alarm, another channel has to be
+// opened.
 func TestAnAlarmDoesNotGiveUpTheChannel(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
@@ -187,8 +188,8 @@ func TestAnAlarmDoesNotGiveUpTheChannel(t *testing.T) {
 	require.NoError(t, outcome(t, fresh))
 }
 
-// A message that leaves the quarantine before its outcome must not share its channel with the next one. A late close of the channel
-// would otherwise refuse the next message.
+// A message that leaves the quarantine before its outcome must not share its channel with the next one. A late close of
+// the channel would otherwise refuse the next message.
 func TestALateCloseInQuarantineDoesNotRefuseTheNextMessage(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)

@@ -26,9 +26,9 @@ type call struct {
 	expired  bool        // the timer has fired
 }
 
-// run sends all messages, then waits for them, oldest first. When there is no free slot, it waits for the call's own oldest
-// message first, and for slots of other calls only when it has none in flight. Otherwise calls with more messages than
-// MaxInFlight could block each other.
+// run sends all messages, then waits for them, oldest first. When there is no free slot, it waits for the call's own
+// oldest message first, and for slots of other calls only when it has none in flight. Otherwise calls with more
+// messages than MaxInFlight could block each other.
 func (c *call) run() (failures []error) {
 	next := 0 // the oldest message that has not been settled
 	settle := func() {
@@ -94,8 +94,8 @@ func (c *call) send(r *request, lane chan<- *request, state int32) {
 	lane <- r
 }
 
-// settle waits for the outcome of a message that was started. It sends the message again when the channel was closed while
-// the message was in flight, and returns the error of the last attempt.
+// settle waits for the outcome of a message that was started. It sends the message again when the channel was closed
+// while the message was in flight, and returns the error of the last attempt.
 func (c *call) settle(r *request) error {
 	if r.failed != nil {
 		return r.failed
@@ -230,8 +230,8 @@ func (c *call) left(r *request, why error) error {
 	return r.failure(publish.ErrNotConfirmed, why)
 }
 
-// release gives the slot back. A message whose outcome is not known keeps its slot until then: the broker can still return it,
-// and there must be room for the return.
+// release gives the slot back. A message whose outcome is not known keeps its slot until then: the broker can still
+// return it, and there must be room for the return.
 func (c *call) release(r *request) {
 	if r.quit != nil {
 		close(r.quit)

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// IDHeader is the message header in which Send stores an id, to match the broker's returns with messages. Its value is
-	// a short string. Consumers do not need it and may remove it.
+	// IDHeader is the message header in which Send stores an id, to match the broker's returns with messages. Its value
+	// is a short string. Consumers do not need it and may remove it.
 	IDHeader = "retry_publish_id"
 
 	// UUIDHeader is the message header in which watermill-amqp's DefaultMarshaler stores the message's UUID.
@@ -35,9 +35,10 @@ type Config struct {
 	ConfirmTimeout time.Duration
 
 	// MaxInFlight is how many messages may be written and not yet confirmed. Further messages wait. A message is
-	// abandoned, and still counts, when its caller has returned without a confirm. When more than half of MaxInFlight are
-	// abandoned, as happens when a queue never confirms, the channel is given up. The abandoned messages then do not count
-	// any more, and the other messages in flight are published again on a new channel. Default 1024, at most 65536.
+	// abandoned, and still counts, when its caller has returned without a confirm. When more than half of MaxInFlight
+	// are abandoned, as happens when a queue never confirms, the channel is given up. The abandoned messages then do
+	// not count any more, and the other messages in flight are published again on a new channel. Default 1024, at most
+	// 65536.
 	MaxInFlight int
 }
 
@@ -46,7 +47,8 @@ func (c Config) Validate() error {
 	faults := c.Wire.Faults()
 	faults = append(faults, wire.Durations([]wire.Field{{Name: "ConfirmTimeout", Value: c.ConfirmTimeout}})...)
 	if c.MaxInFlight < 0 || c.MaxInFlight > mostInFlight {
-		faults = append(faults, fmt.Errorf("MaxInFlight: %d, must be between 1 and %d (0 for the default)", c.MaxInFlight, mostInFlight))
+		const format = "MaxInFlight: %d, must be between 1 and %d (0 for the default)"
+		faults = append(faults, fmt.Errorf(format, c.MaxInFlight, mostInFlight))
 	}
 	return errors.Join(faults...)
 }

@@ -18,7 +18,8 @@ import (
 
 const soon = 60 * time.Second
 
-// A confirming broker opens channels. The test decides what happens to each message, and whether a channel.close is answered.
+// A confirming broker opens channels. The test decides what happens to each message, and whether a channel.close is
+// answered.
 type confirming struct {
 	t         *testing.T
 	address   string

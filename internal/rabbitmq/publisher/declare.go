@@ -39,15 +39,17 @@ type declaration struct {
 
 // NewDeclarations returns declarations by a function, which may use the channel until it returns. Its name is that for
 // errors. A panic of it counts as an error.
-func (c *Connection) NewDeclarations(name string, declare func(channel *amqp091.Channel, exchange, key string) error) *Declarations {
+func (c *Connection) NewDeclarations(
+	name string, declare func(channel *amqp091.Channel, exchange, key string) error,
+) *Declarations {
 	return &Declarations{
 		connection: c, name: name, declare: declare,
 		underWay: make(map[destination]*declaration), declared: make(map[destination]*wire.Connection),
 	}
 }
 
-// Exchange declares the message's exchange once on each connection, and again after ExchangeAgain has failed. It returns
-// a *publish.Error. The default exchange always exists.
+// Exchange declares the message's exchange once on each connection, and again after ExchangeAgain has failed. It
+// returns a *publish.Error. The default exchange always exists.
 func (d *Declarations) Exchange(m *Message) error {
 	if m.Exchange == "" {
 		return nil
@@ -83,8 +85,8 @@ func (d *Declarations) ExchangeAgain(m *Message, unroutable error) error {
 	return d.again(m, destination{exchange: m.Exchange}, unroutable)
 }
 
-// Again declares what the message's routing key leads to. It returns nil when the message should be sent again, and else
-// the error of the message.
+// Again declares what the message's routing key leads to. It returns nil when the message should be sent again, and
+// else the error of the message.
 func (d *Declarations) Again(m *Message, unroutable error) error {
 	return d.again(m, destination{m.Exchange, m.RoutingKey}, unroutable)
 }
@@ -123,7 +125,8 @@ func (d *Declarations) await(ctx context.Context, call *declaration) error {
 	}
 }
 
-// once starts a call, or joins the one under way. It returns nil when there was one without an error on this connection.
+// once starts a call, or joins the one under way. It returns nil when there was one without an error on this
+// connection.
 func (d *Declarations) once(to destination, c *wire.Connection) *declaration {
 	d.mu.RLock()
 	declared := d.declared[to] == c

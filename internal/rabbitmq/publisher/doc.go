@@ -38,8 +38,8 @@
 //	sessions.go    keeps a session (session.go) on the connection, which wire.Link keeps open (connection.go)
 //	declare.go     Declarations, for the layers above
 //
-// A session is one channel. A retired session takes no new messages. The confirms of one that is given up are not awaited any more.
-// Each line is a change of its state, and the reason:
+// A session is one channel. A retired session takes no new messages. The confirms of one that is given up are not
+// awaited any more. Each line is a change of its state, and the reason:
 //
 //	open     ──► retired   a nack when the channel is over 10 s old, or a message without IDHeader, which has a channel of its own
 //	open     ──► given up  over half of MaxInFlight is abandoned, or the caller of a message in the quarantine has left

@@ -42,8 +42,8 @@ func (l limits) excess(size int) int {
 	return max(size-l.frameMax, 0)
 }
 
-// inspect returns an error for a message that would close the channel or the connection. Other messages in flight would fail
-// as well. It also returns the size of the frame with the content header.
+// inspect returns an error for a message that would close the channel or the connection. Other messages in flight would
+// fail as well. It also returns the size of the frame with the content header.
 func inspect(p *amqp091.Publishing, l limits) (size int, err error) {
 	size = frameOverhead + contentHeader
 	for _, property := range []struct{ name, value string }{
@@ -142,7 +142,8 @@ func tableSize(path string, table amqp091.Table, depth int) (int, error) {
 	return size, nil
 }
 
-// fieldSize returns the length of a header's value on the wire, including its type, as amqp091-go's writeField writes it.
+// fieldSize returns the length of a header's value on the wire, including its type, as amqp091-go's writeField writes
+// it.
 func fieldSize(path string, value any, depth int) (int, error) {
 	switch v := value.(type) {
 	case string:

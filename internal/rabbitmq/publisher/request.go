@@ -12,8 +12,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
-// A request is one message on its way. Its caller owns it, except between send and the token in done: then a lane (the writer or
-// the quarantine) owns it. The state is always the caller's.
+// A request is one message on its way. Its caller owns it, except between send and the token in done: then a lane (the
+// writer or the quarantine) owns it. The state is always the caller's.
 type request struct {
 	ctx        context.Context
 	exchange   string
@@ -84,8 +84,8 @@ func (r *request) failureOf(err *publish.Error) error {
 // markSize is what the mark takes of a frame: a key's length byte, its value's type byte and four bytes of length.
 const markSize = 1 + len(IDHeader) + 1 + 4 + 8
 
-// mark gives the message an id. All its attempts share it: an attempt on the same session begins only after the return of the
-// last one has been claimed, and another session has its own returns.
+// mark gives the message an id. All its attempts share it: an attempt on the same session begins only after the return
+// of the last one has been claimed, and another session has its own returns.
 func (r *request) mark(id uint64) {
 	r.id = strconv.FormatUint(id, 36)
 	r.publishing.Headers[IDHeader] = r.id

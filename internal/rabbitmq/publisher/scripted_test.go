@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// serve implements enough of a broker to open a connection and a channel. It sends the length of every content header frame to
-// headers.
+// serve implements enough of a broker to open a connection and a channel. It sends the length of every content header
+// frame to headers.
 func serve(t *testing.T) (address string, headers <-chan int) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -76,8 +76,8 @@ func (s *session) usable() bool {
 	}
 }
 
-// claim reports whether the broker returned the publish with this id. It is called after the confirm of the publish. The
-// return comes before the confirm, so it is in s.returns, or another caller has moved it to s.returned.
+// claim reports whether the broker returned the publish with this id. It is called after the confirm of the publish.
+// The return comes before the confirm, so it is in s.returns, or another caller has moved it to s.returned.
 func (s *session) claim(id string) (*amqp091.Return, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,8 +89,8 @@ func (s *session) claim(id string) (*amqp091.Return, bool) {
 	return r, found
 }
 
-// collectReturns moves the returns that have arrived to s.returned. It is a function of its own because a return is large, and
-// every publish needs the stack of claim.
+// collectReturns moves the returns that have arrived to s.returned. It is a function of its own because a return is
+// large, and every publish needs the stack of claim.
 //
 //go:noinline
 func (s *session) collectReturns() {
@@ -131,8 +131,9 @@ func (s *session) awaitAbandoned(r *request) {
 	s.abandoned.Add(-1)
 }
 
-// giveUpIfStuck gives the session up when abandoned messages hold more than half of all slots, which happens when a queue never
-// confirms. It does not while the broker blocks the connection: the broker then reads nothing, so a new channel would not open.
+// giveUpIfStuck gives the session up when abandoned messages hold more than half of all slots, which happens when a
+// queue never confirms. It does not while the broker blocks the connection: the broker then reads nothing, so a new
+// channel would not open.
 func (s *session) giveUpIfStuck() {
 	if 2*s.abandoned.Load() > int64(s.maxInFlight) && !s.connection.Blocked.Load() {
 		s.giveUp()
@@ -144,12 +145,12 @@ func (s *session) giveUp() { s.give.Do(func() { close(s.givenUp) }) }
 
 var errGivenUp = errors.New("the publisher gave up the channel: too many messages were never confirmed")
 
-// channelCloseTimeout is how long the broker may take to close a channel. A channel that waits for a quorum queue closes only
-// when the queue answers. Until then it uses little, but the number of such channels must stay small.
+// channelCloseTimeout is how long the broker may take to close a channel. A channel that waits for a quorum queue
+// closes only when the queue answers. Until then it uses little, but the number of such channels must stay small.
 const channelCloseTimeout = 5 * time.Minute
 
-// close closes the channel of a session that is given up, and waits for the broker's answer. When that takes too long, it
-// closes the connection.
+// close closes the channel of a session that is given up, and waits for the broker's answer. When that takes too long,
+// it closes the connection.
 func (s *session) close() {
 	s.writing.Lock()
 	s.closing = true

@@ -11,7 +11,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
-// Each further try of a message that was written may deliver it twice. One that was not written can be tried again at once.
+// Each further try of a message that was written may deliver it twice. One that was not written can be tried again at
+// once.
 func TestOnlyAMessageThatWasWrittenIsUnconfirmed(t *testing.T) {
 	t.Parallel()
 	t.Run("no confirm, and no slot", func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 // maxBatch is the largest number of messages in one write to the socket.
 const maxBatch = 256
 
-// A writer writes all messages except those in quarantine. Messages that arrive during a write to the socket leave together
-// with the next one.
+// A writer writes all messages except those in quarantine. Messages that arrive during a write to the socket leave
+// together with the next one.
 type writer struct {
 	connection *Connection
 	queue      chan *request

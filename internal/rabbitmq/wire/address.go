@@ -24,8 +24,8 @@ func ParseURI(address string) (amqp091.URI, error) {
 	if parsed.Scheme != "amqp" && parsed.Scheme != "amqps" {
 		return amqp091.URI{}, errors.New("URI: the scheme must be amqp or amqps")
 	}
-	// An unescaped / ? or # in the password ends the host part too early: a part of the password would be dialled and logged as
-	// the host.
+	// An unescaped / ? or # in the password ends the host part too early: a part of the password would be dialled and
+	// logged as the host.
 	if parsed.Fragment != "" || parsed.User == nil && strings.Contains(address, "@") || strings.Contains(tail(address), "@") {
 		return amqp091.URI{}, errors.New("URI: user name and password cannot be separated from the host; " + hint)
 	}

@@ -11,9 +11,10 @@ const (
 	ReconnectMax     = 5 * time.Second
 )
 
-// AfterDeletion is the bound of the pause before a deleted queue is declared again. The clients that delete it may still be deleting. A quorum
-// queue that one client deletes while another one declares it can stop the dead-letter supervisor of a node of RabbitMQ 3.10 or 4.0. The
-// node then starts no quorum queue with at-least-once dead-lettering until it is restarted.
+// AfterDeletion is the bound of the pause before a deleted queue is declared again. The clients that delete it may
+// still be deleting. A quorum queue that one client deletes while another one declares it can stop the dead-letter
+// supervisor of a node of RabbitMQ 3.10 or 4.0. The node then starts no quorum queue with at-least-once dead-lettering
+// until it is restarted.
 const AfterDeletion = 2 * time.Second
 
 // A Backoff is the pause between attempts. It doubles from Initial up to Max.

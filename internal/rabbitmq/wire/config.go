@@ -14,26 +14,26 @@ import (
 // Config is where and how to connect. URI is required; every other field has a default.
 type Config struct {
 	// URI is the broker's address: amqp:// or amqps://. Reserved characters in the user name and password have to be
-	// percent-encoded, and also '@' in the virtual host and in parameters. Errors and log lines contain its host, port and
-	// virtual host, and never the rest.
+	// percent-encoded, and also '@' in the virtual host and in parameters. Errors and log lines contain its host, port
+	// and virtual host, and never the rest.
 	URI string
 
-	// AMQP is the configuration of amqp091-go; nil means its defaults. It is copied and never modified. Its Recovery has
-	// to be nil, because a Link reconnects by itself. Its Properties get a connection_name unless they have one. Its Dial
-	// is used if it is set.
+	// AMQP is the configuration of amqp091-go; nil means its defaults. It is copied and never modified. Its Recovery
+	// has to be nil, because a Link reconnects by itself. Its Properties get a connection_name unless they have one.
+	// Its Dial is used if it is set.
 	AMQP *amqp091.Config
 
 	// TLS is the TLS configuration for amqps:// addresses. Only one of TLS and AMQP.TLSClientConfig may be set. It is
 	// copied.
 	TLS *tls.Config
 
-	// WriteTimeout is the longest duration of one write to the socket. When it is over, the connection is closed. Default
-	// 10 s.
+	// WriteTimeout is the longest duration of one write to the socket. When it is over, the connection is closed.
+	// Default 10 s.
 	WriteTimeout time.Duration
 
-	// ReconnectInitial and ReconnectMax are the bounds of the pause before each attempt of a Link to reconnect. It starts
-	// at ReconnectInitial, doubles after each attempt up to ReconnectMax, and is shortened at random by up to a half.
-	// Defaults 100 ms and 5 s.
+	// ReconnectInitial and ReconnectMax are the bounds of the pause before each attempt of a Link to reconnect. It
+	// starts at ReconnectInitial, doubles after each attempt up to ReconnectMax, and is shortened at random by up to a
+	// half. Defaults 100 ms and 5 s.
 	ReconnectInitial, ReconnectMax time.Duration
 }
 
@@ -75,8 +75,8 @@ func (c Config) Faults() []error {
 	return faults
 }
 
-// Client returns a copy of the client's configuration that amqp091-go may modify. Name is the connection_name, unless the app
-// has set one.
+// Client returns a copy of the client's configuration that amqp091-go may modify. Name is the connection_name, unless
+// the app has set one.
 func (c Config) Client(name string) amqp091.Config {
 	var config amqp091.Config
 	if c.AMQP != nil {

@@ -158,8 +158,9 @@ func isOfSocket(err error) bool {
 	return false
 }
 
-// hintOf explains a connection that ended during the handshake. With TLS 1.3 the server refuses a client certificate after the
-// client's part of the handshake is over. amqp091-go may then fail to write before it reads the server's alert.
+// hintOf explains a connection that ended during the handshake. With TLS 1.3 the server refuses a client certificate
+// after the client's part of the handshake is over. amqp091-go may then fail to write before it reads the server's
+// alert.
 func hintOf(uri amqp091.URI, err error) string {
 	if uri.Scheme != "amqps" || !errors.Is(err, amqp091.ErrClosed) && !isOfSocket(err) {
 		return ""

@@ -13,8 +13,9 @@ import (
 // defaultTimeout is that of amqp091-go for an address without connection_timeout.
 const defaultTimeout = 30 * time.Second
 
-// Open connects as amqp091.DialConfig does. The address's connection_timeout bounds the dial and the handshake, also with the
-// app's own Dial. The end of ctx ends the attempt. wrap, if it is not nil, wraps the socket; Open returns the wrapped one.
+// Open connects as amqp091.DialConfig does. The address's connection_timeout bounds the dial and the handshake, also
+// with the app's own Dial. The end of ctx ends the attempt. wrap, if it is not nil, wraps the socket; Open returns the
+// wrapped one.
 func Open(
 	ctx context.Context, address string, config amqp091.Config, wrap func(net.Conn) net.Conn,
 ) (*amqp091.Connection, net.Conn, error) {
@@ -57,8 +58,8 @@ func Open(
 	return connection, socket, nil
 }
 
-// Close closes the connection, and waits for the broker's answer no longer than the limit. A broker in an alarm reads nothing
-// from a connection that has published, and each of its heartbeats extends amqp091-go's own deadline.
+// Close closes the connection, and waits for the broker's answer no longer than the limit. A broker in an alarm reads
+// nothing from a connection that has published, and each of its heartbeats extends amqp091-go's own deadline.
 func Close(connection *amqp091.Connection, socket net.Conn, limit time.Duration) {
 	timer := time.AfterFunc(limit, func() { _ = socket.Close() })
 	defer timer.Stop()

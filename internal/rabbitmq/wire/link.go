@@ -15,8 +15,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// A Link is one AMQP connection that is kept open: when it is lost, the link opens another one after a pause. It is safe
-// for concurrent use.
+// A Link is one AMQP connection that is kept open: when it is lost, the link opens another one after a pause. It is
+// safe for concurrent use.
 type Link struct {
 	config Config
 	name   string
@@ -145,8 +145,8 @@ func (l *Link) supervise(c *Connection) {
 
 var errClosed = errors.New("the connection is closed")
 
-// reconnect returns nil when the link is closed. Its pauses begin anew after each connection: a message that ends one at
-// each delivery delays the others until the delivery limit of its queue.
+// reconnect returns nil when the link is closed. Its pauses begin anew after each connection: a message that ends one
+// at each delivery delays the others until the delivery limit of its queue.
 func (l *Link) reconnect() *Connection {
 	pause := l.config.Pause()
 	for {
