@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -109,7 +108,7 @@ func printed(own config.BuilderConfig) []any {
 	if b, err := config.NewBuilder(own); err == nil {
 		type hidden struct{ b *config.Builder }
 		source := b.TieredRetryConfig(nil).Source
-		printed = append(printed, b, *b, []*config.Builder{b}, hidden{b}, source, *source, source.Broker)
+		printed = append(printed, b, *b, []*config.Builder{b}, hidden{b}, source, *source)
 	}
 	return printed
 }
@@ -211,69 +210,23 @@ func TestUndeclaredTiersAreRefused(t *testing.T) {
 	assert.ErrorContains(t, tiered.Validate(), "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [1s 5m])")
 }
 
-// TestStockPublisherIsRefused: no queue gets its copies. A wrapper is not seen.
-func TestStockPublisherIsRefused(t *testing.T) {
-	tiered := builderOf(t).TieredRetryConfig(&amqp.Publisher{})
-	tiered.MaxHold = -1
-	for _, text := range []string{"Publisher: it is watermill-amqp's own, *amqp.Publisher", "Use the publisher of Builder.NewPublisher", "MaxHold is -1ns"} {
-		assert.ErrorContains(t, tiered.Validate(), text)
-	}
-	for _, other := range []message.Publisher{gochannel.NewGoChannel(gochannel.Config{}, nil), struct{ message.Publisher }{&amqp.Publisher{}}} {
-		assert.NoError(t, builderOf(t).TieredRetryConfig(other).Validate(), "%T", other)
-	}
-}
-
-func TestSourcesOfOneBrokerAreEqual(t *testing.T) {
-	own := builderOf(t).TieredRetryConfig(nil).Source
-	assert.Equal(t, "the builder of amqp://localhost:5672/ (prefix retry)", own.Name)
-	assert.Contains(t, own.Subscribe, "amqp.NewSubscriber(builder.SubscriberConfig(), logger)")
-	assert.Equal(t, configOf().Schedule.Tiers(), own.DeclaredTiers)
-	at := func(address string) func(*config.BuilderConfig) {
-		return func(c *config.BuilderConfig) { c.AMQP.Connection.AmqpURI = address }
-	}
-	for name, row := range map[string]struct {
-		change func(*config.BuilderConfig)
-		equal  bool
-	}{
-		"nothing":         {func(*config.BuilderConfig) {}, true},
-		"a group":         {func(c *config.BuilderConfig) { c.AMQP = pubSub(uri, "billing") }, true},
-		"schedule":        {func(c *config.BuilderConfig) { c.Schedule = c.Schedule[:1] }, true}, // DeclaredTiers are compared
-		"user, default":   {at("amqp://shop:secret@localhost"), true},
-		"prefix, default": {func(c *config.BuilderConfig) { c.Prefix, c.QueueType = "retry", topology.Quorum }, true},
-		"prefix":          {func(c *config.BuilderConfig) { c.Prefix = "again" }, false},
-		"limits":          {func(c *config.BuilderConfig) { c.DeadLetters.MaxLength = 10 }, false},
-		"tier arguments":  {func(c *config.BuilderConfig) { c.TierArguments = amqp091.Table{"x-max-length": 10} }, false},
-		"dead letters'": {func(c *config.BuilderConfig) {
-			c.DeadLetterArguments = amqp091.Table{"x-quorum-target-group-size": 3}
-		}, false},
-		"none added":      {func(c *config.BuilderConfig) { c.TierArguments = amqp091.Table{} }, true},
-		"type":            {func(c *config.BuilderConfig) { c.QueueType = topology.Classic }, false},
-		"port":            {at("amqp://guest:guest@localhost:5673/"), false},
-		"host":            {at("amqp://guest:guest@127.0.0.1:5672/"), false},
-		"virtual host":    {at("amqp://guest:guest@localhost:5672/shop"), false},
-		"its other place": {func(c *config.BuilderConfig) { c.AMQP.Connection.AmqpConfig = &amqp091.Config{Vhost: "shop"} }, false},
-	} {
-		other := builderOf(t, row.change).TieredRetryConfig(nil).Source
-		assert.Equal(t, row.equal, own.Broker == other.Broker, name)
-		assert.NotEqual(t, fmt.Sprintf("%p", own.Owner), fmt.Sprintf("%p", other.Owner), name)
-	}
-	elsewhere := builderOf(t, at("amqps://shop:secret@[::1]/a%2Fb"), func(c *config.BuilderConfig) { c.Prefix = "again" })
-	assert.Equal(t, "the builder of amqps://[::1]:5671/a%2Fb (prefix again)", elsewhere.TieredRetryConfig(nil).Source.Name)
-}
-
-func TestMessagesCarryTheirSource(t *testing.T) {
+// TestBuildersAreApart: the middleware of one builder takes messages of its own subscribers only.
+func TestBuildersAreApart(t *testing.T) {
+	source := builderOf(t, func(c *config.BuilderConfig) {
+		c.AMQP.Connection.AmqpURI, c.Prefix = "amqps://shop:secret@[::1]/a%2Fb", "again"
+	}).TieredRetryConfig(nil).Source
+	assert.Equal(t, "the builder of amqps://[::1]:5671/a%2Fb (prefix again)", source.Name)
+	assert.Contains(t, source.Subscribe, "amqp.NewSubscriber(builder.SubscriberConfig(), logger)")
 	b := builderOf(t)
-	source := b.TieredRetryConfig(nil).Source
-	assert.Same(t, source, b.TieredRetryConfig(nil).Source)
+	assert.NotEqual(t, source.Token, b.TieredRetryConfig(nil).Source.Token)
 	for range 2 {
 		msg, err := b.SubscriberConfig().Marshaler.Unmarshal(configtest.Foreign())
 		require.NoError(t, err)
-		require.NotNil(t, binding.Of(msg))
-		assert.Same(t, source, binding.Of(msg).Source)
+		assert.Equal(t, b.TieredRetryConfig(nil).Source.Token, msg.Metadata[binding.BuilderKey])
 	}
 	letter, err := b.DeadLetterSubscriberConfig().Marshaler.Unmarshal(configtest.Foreign())
 	require.NoError(t, err)
-	assert.Nil(t, binding.Of(letter), "the retry middleware is not for dead letters")
+	assert.NotContains(t, letter.Metadata, binding.BuilderKey, "the retry middleware is not for dead letters")
 }
 
 func TestOptionsReachTheTopology(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -36,7 +37,18 @@ func around(t testing.TB, app amqp.Marshaler) amqp.Marshaler {
 	if app == nil {
 		app = stock(nil)
 	}
-	return builderOf(t, func(c *config.BuilderConfig) { c.AMQP.Marshaler = app }).SubscriberConfig().Marshaler
+	return inMiddleware{builderOf(t, func(c *config.BuilderConfig) { c.AMQP.Marshaler = app }).SubscriberConfig().Marshaler}
+}
+
+// inMiddleware reads messages as the retry middleware hands them on.
+type inMiddleware struct{ amqp.Marshaler }
+
+func (m inMiddleware) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	msg, err := m.Marshaler.Unmarshal(d)
+	if err == nil {
+		delete(msg.Metadata, binding.BuilderKey)
+	}
+	return msg, err
 }
 
 func TestForeignMessageSurvivesRetries(t *testing.T) {

@@ -24,6 +24,7 @@ const (
 // RetryDestinationParams is what GenerateRetryDestination may decide by. Fields may be added.
 type RetryDestinationParams struct {
 	Topic    string       // the topic the handler subscribes to
+	Queue    string       // the queue that the message was in; empty where its subscriber does not name it
 	Handler  string       // the handler's name in the router
 	Tier     backoff.Tier // the tier the message is to wait on
 	Failures int          // how often the message has failed, this failure included; 0 for a message that is only parked
@@ -32,6 +33,7 @@ type RetryDestinationParams struct {
 // DeadLetterDestinationParams is what GenerateDeadLetterDestination may decide by. Fields may be added.
 type DeadLetterDestinationParams struct {
 	Topic      string           // the topic the handler subscribes to
+	Queue      string           // the queue that the message was in; empty where its subscriber does not name it
 	Handler    string           // the handler's name in the router
 	Failures   int              // how often the message has failed, this failure included
 	DeadReason retry.DeadReason // why it is dead-lettered
@@ -52,10 +54,9 @@ type TieredRetryConfig struct {
 	// nothing would bring its messages back. Empty: the tiers are not checked.
 	DeclaredTiers []backoff.Tier
 
-	// Source is where the messages must come from. Builder.TieredRetryConfig and Relay.TieredRetryConfig set it. The messages of
-	// another source are refused: each is held up to MaxHold, and the error in the log says what to do. The handler is not
-	// called and nothing is published. An exception is a source on the same broker and prefix with the same tiers, such as a
-	// second builder for another consumer group: its messages come back to its own queue. Nil: the source is not checked.
+	// Source is where the messages must come from. A builder, a relay and a Connection set it. The messages of another source are
+	// refused: each is held up to MaxHold, and the error in the log says what to do. The handler is not called and nothing is published.
+	// Nil: the source is not checked.
 	Source *Source
 
 	// GenerateRetryDestination returns the destination whose messages come back to the failed handler after the tier's delay.
@@ -249,10 +250,6 @@ func (c TieredRetryConfig) Validate() error {
 
 	if c.Publisher == nil {
 		fault("Publisher is nil: give the middleware a publisher that no handler uses, for RabbitMQ the one of Builder.NewPublisher")
-	} else if c.Source != nil && c.Source.CheckPublisher != nil {
-		if err := c.Source.CheckPublisher(c.Publisher); err != nil {
-			fault("Publisher: %w", err)
-		}
 	}
 	if err := c.Schedule.Validate(); err != nil {
 		fault("Schedule: %w", err)

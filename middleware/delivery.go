@@ -24,7 +24,7 @@ type delivery struct {
 	bound     *binding.Binding // nil: the subscriber is not one of this library
 	own       *binding.Delivery
 	deadlines *deadlines // of its handler
-	source    *Source    // whose destinations the copies go to; nil: those of the configuration
+	token     string     // of the builder, which the metadata had
 	recorded  bool       // the metadata hold a record, or marks of the marshaler
 	began     time.Time  // when the handler was called; zero where it is not measured
 	took      time.Duration

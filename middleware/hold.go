@@ -206,7 +206,7 @@ func (t *TieredRetry) publish(in *delivery, d *decision, closed *atomic.Bool) (t
 }
 
 func (t *TieredRetry) send(in *delivery, d *decision, closed *atomic.Bool) (to retry.Destination, err error) {
-	if to, err = t.destination(d, in.source); err != nil {
+	if to, err = t.destination(d, in); err != nil {
 		return retry.Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.PublishTimeout)
@@ -222,19 +222,20 @@ func (t *TieredRetry) send(in *delivery, d *decision, closed *atomic.Bool) (to r
 	return to, err
 }
 
-// destination asks the configuration, or the source of the message, where the copy goes.
-func (t *TieredRetry) destination(d *decision, from *Source) (retry.Destination, error) {
-	wait, deadLetter := t.config.GenerateRetryDestination, t.config.GenerateDeadLetterDestination
-	if from != nil {
-		wait, deadLetter = from.GenerateRetryDestination, from.GenerateDeadLetterDestination
+// destination asks the configuration where the copy goes.
+func (t *TieredRetry) destination(d *decision, in *delivery) (retry.Destination, error) {
+	r, queue := &d.record, ""
+	if in.bound != nil {
+		queue = in.bound.Queue
 	}
-	r := &d.record
 	if d.outcome == retry.DeadLettered {
-		return deadLetter(DeadLetterDestinationParams{Topic: r.Topic, Handler: r.Handler, Failures: r.Failures, DeadReason: r.DeadReason})
+		return t.config.GenerateDeadLetterDestination(DeadLetterDestinationParams{
+			Topic: r.Topic, Queue: queue, Handler: r.Handler, Failures: r.Failures, DeadReason: r.DeadReason,
+		})
 	}
-	params := RetryDestinationParams{Topic: r.Topic, Handler: r.Handler, Tier: d.tier, Failures: r.Failures}
+	params := RetryDestinationParams{Topic: r.Topic, Queue: queue, Handler: r.Handler, Tier: d.tier, Failures: r.Failures}
 	if d.outcome == retry.Parked {
 		params.Failures = 0
 	}
-	return wait(params)
+	return t.config.GenerateRetryDestination(params)
 }

@@ -71,11 +71,7 @@ func (t *TieredRetry) enter(in *delivery) bool {
 // wait waits as long as the message may stay unacknowledged.
 func (t *TieredRetry) wait(in *delivery, limited *gate.Gate) *gate.Place {
 	longest := t.config.MaxHold
-	source := in.source
-	if source == nil {
-		source = t.config.Source
-	}
-	if source != nil && source.MaxWait > 0 {
+	if source := t.config.Source; source != nil && source.MaxWait > 0 {
 		longest = min(longest, source.MaxWait)
 	}
 	ctx, cancel := context.WithTimeout(in.ctx, longest)

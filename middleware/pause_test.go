@@ -68,7 +68,7 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 	}{
 		"MaxHold": {func(c *retrymw.TieredRetryConfig) { c.MaxHold = 2 * time.Minute }, 2 * time.Minute},
 		"the backend's": {func(c *retrymw.TieredRetryConfig) {
-			c.Source = sourceOf("email", c.Schedule.Tiers()...)
+			c.Source = sourceOf("email")
 			c.Source.MaxWait = 20 * time.Second
 		}, 20 * time.Second},
 	} {
@@ -78,7 +78,7 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 				b := unbound(t, ctx, long, row.change, func(c *retrymw.TieredRetryConfig) {
 					c.Observe = func(e retry.Event) { outcomes = append(outcomes, e.Outcome) }
 					if c.Source != nil {
-						b := &binding.Binding{Source: c.Source}
+						b := &binding.Binding{Owner: c.Source.Owner}
 						ctx = binding.NewContext(ctx, b)
 					}
 				})

@@ -25,8 +25,6 @@ type TieredRetry struct {
 	warned atomic.Bool // of a deadline that was set outside
 	cut    atomic.Bool // a requested delay, and that was logged
 
-	accepted atomic.Pointer[Source] // the last one of another owner
-
 	pauses         atomic.Bool // handlers may pause, so that they have breakers
 	breakers       atomic.Pointer[breakers]
 	failedPanicked atomic.Bool
@@ -64,12 +62,11 @@ func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*
 func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	seen := &deadlines{}
 	return func(msg *message.Message) ([]*message.Message, error) {
-		var from *binding.Binding
 		var own *binding.Delivery
-		if t.config.Source != nil {
-			from, own = binding.Lookup(msg)
+		if source := t.config.Source; source != nil && source.Token == "" {
+			own = binding.Lookup(msg)
 		}
-		return t.handle(h, msg, from, own, seen)
+		return t.handle(h, msg, own, seen)
 	}
 }
 
@@ -78,24 +75,27 @@ func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
 	seen := &deadlines{}
 	return func(msg *message.Message) ([]*message.Message, error) {
-		from, own := binding.Lookup(msg)
-		if from != nil {
-			if of, found := from.Retry.(*TieredRetry); found {
-				return of.handle(h, msg, from, own, seen)
+		own := binding.Lookup(msg)
+		if own != nil {
+			if of, found := own.Binding.Retry.(*TieredRetry); found {
+				return of.handle(h, msg, own, seen)
 			}
 		}
-		return t.handle(h, msg, from, own, seen)
+		return t.handle(h, msg, own, seen)
 	}
 }
 
 // handle settles a message. Where a function of the app ends the goroutine with runtime.Goexit, only what is deferred
 // here still runs.
 func (t *TieredRetry) handle(
-	h message.HandlerFunc, msg *message.Message, from *binding.Binding, own *binding.Delivery, seen *deadlines,
+	h message.HandlerFunc, msg *message.Message, own *binding.Delivery, seen *deadlines,
 ) (produced []*message.Message, err error) {
 	in := delivery{
 		msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(),
-		bound: from, own: own, deadlines: seen,
+		own: own, deadlines: seen,
+	}
+	if own != nil {
+		in.bound = own.Binding
 	}
 	defer func() {
 		in.restore()
@@ -105,7 +105,9 @@ func (t *TieredRetry) handle(
 			t.exited(&in)
 		}
 	}()
-	produced, err = t.process(h, &in)
+	if produced, err = t.process(h, &in); err != nil {
+		in.putTokenBack()
+	}
 	in.finished = true
 	return produced, err
 }
@@ -143,12 +145,13 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	if at, found := in.ctx.Deadline(); found {
 		t.noteDeadline(in, at)
 	}
-	if in.source, err = t.sourceOf(msg, in.bound); err != nil {
-		if settled(msg) { // for example by Watermill's InstantAck: it may be no longer bound, and no copy of it would be published
+	if own := t.config.Source; own != nil && !own.has(in) {
+		if settled(msg) { // for example by Watermill's InstantAck: no copy of it would be published
 			return h(msg)
 		}
-		return nil, t.refuse(in, err)
+		return nil, t.refuse(in)
 	}
+	t.takeToken(in)
 	in.observers = t.config.Observers.load()
 	if t.config.DeepCopy {
 		// The handler gets the copies. The subscriber may read the bytes of the delivery again, after a nack.

@@ -30,7 +30,11 @@ type subscription struct {
 
 func newSubscription(t *testing.T, source *retrymw.Source) *subscription {
 	stopping, stop := context.WithCancel(t.Context())
-	return &subscription{binding.Binding{Source: source, Stopping: stopping.Done()}, stop}
+	own := &subscription{binding.Binding{Stopping: stopping.Done()}, stop}
+	if source != nil {
+		own.binding.Owner = source.Owner
+	}
+	return own
 }
 
 // bind returns the context of a message of the subscription. own is the context as its backend makes it.
@@ -43,7 +47,7 @@ func setupBound(t *testing.T, change ...func(*retrymw.TieredRetryConfig)) (*retr
 	t.Helper()
 	sent, logs := &recorder{}, &logRecorder{}
 	config := configOf(sent)
-	config.Source = sourceOf("email", config.Schedule.Tiers()...)
+	config.Source = sourceOf("email")
 	for _, c := range change {
 		c(&config)
 	}

@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"cmp"
 	"context"
 	"testing"
 	"testing/synctest"
@@ -17,45 +18,51 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// sourceOf returns the source of a consumer group whose queues have its name.
-func sourceOf(group string, tiers ...backoff.Tier) *retrymw.Source {
-	return &retrymw.Source{
-		Owner: group, Broker: "amqp://localhost retry", Name: "the builder of " + group, Subscribe: "use its SubscriberConfig",
-		DeclaredTiers: tiers,
-		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: p.Tier.String() + "." + p.Topic + "_" + group}, nil
-		},
-		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: "dead." + p.Topic + "_" + group}, nil
-		},
-	}
+// sourceOf returns the source of a connection.
+func sourceOf(name string) *retrymw.Source {
+	return &retrymw.Source{Owner: name, Name: "the connection of " + name, Subscribe: "use its Subscriber"}
 }
 
-func from(source *retrymw.Source) func(*message.Message) {
+// builder is the source of a builder.
+func builder(token string) *retrymw.Source {
+	return &retrymw.Source{Token: token, Name: "the builder of " + token, Subscribe: "use its SubscriberConfig"}
+}
+
+func from(owner, queue string) func(*message.Message) {
 	return func(msg *message.Message) {
-		msg.SetContext(binding.NewContext(msg.Context(), &binding.Binding{Source: source}))
+		msg.SetContext(binding.NewContext(msg.Context(), &binding.Binding{Owner: owner, Queue: queue}))
 	}
 }
 
-func TestCopiesGoToTheSourceOfTheMessage(t *testing.T) {
+func marked(token string) func(*message.Message) {
+	return func(msg *message.Message) { msg.Metadata[binding.BuilderKey] = token }
+}
+
+func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 	ctx := routerContext(t)
-	tiers := configOf(&recorder{}).Schedule.Tiers()
-	email := sourceOf("email", tiers...)
 	for name, row := range map[string]struct {
-		bind func(*message.Message)
-		err  error
-		want string
+		source *retrymw.Source
+		mark   func(*message.Message)
+		err    error
+		want   string
 	}{
-		"own source":                {from(email), errDown, "1s.orders"},
-		"own source, marked":        {func(msg *message.Message) { binding.Mark(msg, &binding.Binding{Source: email}) }, errDown, "1s.orders"},
-		"another group":             {from(sourceOf("analytics", tiers...)), errDown, "1s.orders_analytics"},
-		"another group, given up":   {from(sourceOf("analytics", tiers...)), backoff.Permanent(errDown), "dead.orders_analytics"},
-		"another group, more tiers": {from(sourceOf("analytics", append(tiers, backoff.Tier(time.Hour))...)), errDown, "1s.orders_analytics"},
+		"by its topic":           {sourceOf("email"), from("email", ""), errDown, "1s.orders"},
+		"by its queue":           {sourceOf("email"), from("email", "orders_email"), errDown, "1s.orders_email"},
+		"by its queue, given up": {sourceOf("email"), from("email", "orders_email"), backoff.Permanent(errDown), "dead.orders_email"},
+		"of a builder":           {builder("email"), marked("email"), errDown, "1s.orders"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = email })
+			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+				c.Source = row.source
+				c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
+					return retry.Destination{Topic: p.Tier.String() + "." + cmp.Or(p.Queue, p.Topic)}, nil
+				}
+				c.GenerateDeadLetterDestination = func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
+					return retry.Destination{Topic: "dead." + cmp.Or(p.Queue, p.Topic)}, nil
+				}
+			})
 			msg := messageOf(ctx)
-			row.bind(msg)
+			row.mark(msg)
 			_, err := tiered.Middleware(failing(row.err))(msg)
 			require.NoError(t, err)
 			assert.Equal(t, row.want, sent.only(t).topic)
@@ -63,31 +70,71 @@ func TestCopiesGoToTheSourceOfTheMessage(t *testing.T) {
 	}
 }
 
+// TestTokenIsTakenOut: neither the handler, nor what it produces, nor a copy has it. A middleware outside may hand the message in again.
+func TestTokenIsTakenOut(t *testing.T) {
+	ctx := routerContext(t)
+	t.Run("handler, produced and copy", func(t *testing.T) {
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = builder("email") })
+		for _, fault := range []error{nil, errDown} {
+			msg := messageOf(ctx)
+			marked("email")(msg)
+			produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				assert.NotContains(t, msg.Metadata, binding.BuilderKey)
+				return []*message.Message{msg.Copy()}, fault
+			})(msg)
+			require.NoError(t, err)
+			for _, p := range produced {
+				assert.NotContains(t, p.Metadata, binding.BuilderKey)
+			}
+		}
+		assert.NotContains(t, sent.only(t).msg.Metadata, binding.BuilderKey)
+	})
+	t.Run("again", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source, c.MaxHold = builder("email"), time.Second })
+			sent.fail = func(int) error { return errDown }
+			calls := 0
+			handler := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				calls++
+				msg.Metadata = nil
+				return nil, errDown
+			})
+			msg := messageOf(ctx)
+			marked("email")(msg)
+			for range 2 {
+				_, err := handler(msg)
+				require.Error(t, err)
+			}
+			assert.Equal(t, 2, calls)
+		})
+	})
+}
+
 func TestWrongSourceIsRefused(t *testing.T) {
 	ctx := routerContext(t)
-	tiers := configOf(&recorder{}).Schedule.Tiers()
-	email := sourceOf("email", tiers...)
-	elsewhere := sourceOf("analytics", tiers...)
-	elsewhere.Broker = "amqp://elsewhere retry"
 	for name, row := range map[string]struct {
-		bind func(*message.Message)
-		want []string
+		source *retrymw.Source
+		mark   func(*message.Message)
+		want   []string
 	}{
-		"none":           {func(*message.Message) {}, []string{"its subscriber is not one of the builder of email", "use its SubscriberConfig"}},
-		"another broker": {from(elsewhere), []string{"one of the builder of analytics", "publishes elsewhere", "add to each handler"}},
-		"another tier":   {from(sourceOf("analytics", tiers[0])), []string{"has not declared the tier 5s", "declared: [1s]", "the same schedule"}},
+		"no connection":           {sourceOf("email"), func(*message.Message) {}, []string{"is not one of the connection of email", "use its Subscriber"}},
+		"another connection":      {sourceOf("email"), from("analytics", "orders"), []string{"is not one of the connection of email"}},
+		"a builder, no builder":   {builder("email"), func(*message.Message) {}, []string{"is not one of the builder of email", "use its SubscriberConfig"}},
+		"another builder":         {builder("email"), marked("analytics"), []string{"is not one of the builder of email"}},
+		"a builder, a connection": {builder("email"), from("email", "orders"), []string{"is not one of the builder of email"}},
+		"a connection, a builder": {sourceOf("email"), marked("email"), []string{"is not one of the connection of email"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				logs := &logRecorder{}
 				sent := &recorder{}
 				config := configOf(sent)
-				config.Source, config.MaxHold = email, 2*time.Minute
+				config.Source, config.MaxHold = row.source, 2*time.Minute
 				tiered, err := retrymw.NewTieredRetry(config, logs)
 				require.NoError(t, err)
 				for _, h := range []message.HandlerFunc{tiered.Middleware(notCalled(t)), tiered.Dispatch(notCalled(t))} {
 					msg := messageOf(ctx)
-					row.bind(msg)
+					row.mark(msg)
 					begin := time.Now()
 					_, err = h(msg)
 					assert.Equal(t, 2*time.Minute, time.Since(begin), "it is held")
@@ -105,7 +152,7 @@ func TestWrongSourceIsRefused(t *testing.T) {
 
 func TestSettledMessageIsNotRefused(t *testing.T) {
 	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-		c.Source, c.MaxHold = sourceOf("email", c.Schedule.Tiers()...), time.Millisecond
+		c.Source, c.MaxHold = sourceOf("email"), time.Millisecond
 	})
 	msg := messageOf(routerContext(t))
 	msg.Ack()
@@ -117,7 +164,7 @@ func TestSettledMessageIsNotRefused(t *testing.T) {
 func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email", c.Schedule.Tiers()...) })
+		tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email") })
 		ctx, cancel := context.WithCancel(routed)
 		time.AfterFunc(3*time.Second, cancel)
 		begin := time.Now()
@@ -130,16 +177,16 @@ func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
 // TestHeldMessageIsGivenBackWhenItsSubscriptionStops: its context ends later, so that handlers can end their messages.
 func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
 	routed := routerContext(t)
-	for name, source := range map[string]*retrymw.Source{"no copy": sourceOf("email", configOf(&recorder{}).Schedule.Tiers()...), "wrong source": nil} {
+	for name, source := range map[string]*retrymw.Source{"no copy": sourceOf("email"), "wrong source": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email", c.Schedule.Tiers()...) })
+				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email") })
 				sent.fail = func(int) error { return errDown }
 				stopping, stop := context.WithTimeout(t.Context(), 3*time.Second)
 				defer stop()
 				b := &binding.Binding{Stopping: stopping.Done()}
 				if source != nil {
-					b.Source = source
+					b.Owner = source.Owner
 				}
 				msg := messageOf(binding.NewContext(routed, b))
 				begin := time.Now()
@@ -166,12 +213,21 @@ func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
 }
 
 func TestSuccessOfABoundMessageDoesNotAllocate(t *testing.T) {
-	email := sourceOf("email", configOf(&recorder{}).Schedule.Tiers()...)
+	email := sourceOf("email")
 	tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = email })
 	for name, h := range map[string]message.HandlerFunc{"Middleware": tiered.Middleware(succeed), "Dispatch": tiered.Dispatch(succeed)} {
-		msg := messageOf(binding.NewContext(routerContext(t), &binding.Binding{Source: email, Retry: tiered}))
+		msg := messageOf(binding.NewContext(routerContext(t), &binding.Binding{Owner: "email", Retry: tiered}))
 		assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }), name)
 	}
+}
+
+func TestSuccessOfABuildersMessageDoesNotAllocate(t *testing.T) {
+	tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = builder("email") })
+	msg, h := messageOf(routerContext(t)), tiered.Middleware(succeed)
+	assert.Zero(t, testing.AllocsPerRun(1000, func() {
+		msg.Metadata[binding.BuilderKey] = "email"
+		_, _ = h(msg)
+	}))
 }
 
 func TestOptionsOfAHandler(t *testing.T) {

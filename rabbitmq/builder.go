@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"crypto/rand"
 	"fmt"
 	"io"
 	"slices"
@@ -19,17 +20,17 @@ import (
 )
 
 // Builder makes what the Builders of packages config and config/amqp3 return. It is safe for concurrent use.
-type Builder struct{ core *core }
+type Builder struct {
+	core  *core
+	token string // in the metadata of what its subscribers receive, random for each builder
+}
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config Config) (*Builder, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
 	}
-	c := newCore(config)
-	c.source = c.newSource(c, "the builder of "+c.place(),
-		"use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)", c.tieredRetryConfig(nil))
-	return &Builder{c}, nil
+	return &Builder{newCore(config), rand.Text()}, nil
 }
 
 // newCore makes the core of a valid configuration.
@@ -57,8 +58,7 @@ type Subscriber struct {
 
 // Subscriber returns the parts of one subscriber.
 func (b *Builder) Subscriber() Subscriber {
-	c := &consuming{core: b.core}
-	return Subscriber{headers.NewConsuming(c.app.Marshaler, c.prefix, c.source, c.warnUnclaimed), c}
+	return Subscriber{headers.NewBuilders(b.core.app.Marshaler, b.core.prefix, b.token), b.core}
 }
 
 // NewPublisher returns the publisher of failures, on a connection of its own.
@@ -72,7 +72,12 @@ func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (message.Publishe
 
 // TieredRetryConfig returns the middleware's configuration.
 func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	return b.core.tieredRetryConfig(failures)
+	config := b.core.retryConfig(failures, b.core.schedule, b.core.topology.TierGroup)
+	config.Source = &middleware.Source{
+		Token: b.token, Name: "the builder of " + b.core.place(),
+		Subscribe: "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)",
+	}
+	return config
 }
 
 // Topology returns what the work queue of a topic needs on the broker.

@@ -54,8 +54,8 @@ type Connection struct {
 func (c *Connection) setUp() error {
 	c.failures = observed{newCopies(c.core, c.publishing), c.core.observers, true}
 	c.app = newAppPublisher(c.core, c.publishing)
-	config := c.defaults.Configure(c.core.retryConfig(c.failures, c.core.schedule, c.core.topology.TierGroup, noQueue))
-	config.Source = c.sourceOf(c, config)
+	config := c.defaults.Configure(c.core.retryConfig(c.failures, c.core.schedule, c.core.topology.TierGroup))
+	config.Source = c.sourceOf(c)
 	var err error
 	c.fallback, err = middleware.NewTieredRetry(config, c.logger)
 	return err
@@ -84,14 +84,11 @@ func (c *Connection) watch(manage string) error {
 }
 
 // sourceOf is where the messages of a handler come from.
-func (c *Connection) sourceOf(owner any, config middleware.TieredRetryConfig) *middleware.Source {
-	return c.core.newSource(owner, "the connection to "+c.core.place(),
-		"add the handler with its AddConsumerHandler or AddHandler, or with a subscriber of its method Subscriber", config)
-}
-
-// noQueue is for the middleware of messages of other subscribers: it publishes to the destinations of their sources only.
-func noQueue(topic string) (string, error) {
-	return "", fmt.Errorf("topic %q: the message has no source", topic)
+func (c *Connection) sourceOf(owner any) *middleware.Source {
+	return &middleware.Source{
+		Owner: owner, Name: "the connection to " + c.core.place(),
+		Subscribe: "add the handler with its AddConsumerHandler or AddHandler, or with a subscriber of its method Subscriber",
+	}
 }
 
 // AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At most one

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -36,9 +35,7 @@ type core struct {
 	verifyOnly bool
 	inspector  *workqueue.Inspector
 	queues     *queues               // nil for a Builder: every work queue has the tiers of the schedule
-	source     *middleware.Source    // of the messages of a Builder's subscribers; nil for a Connection, where each handler has one
 	observers  *middleware.Observers // nil for a Builder
-	warned     atomic.Bool           // of a handler without the retry middleware
 
 	redeclaring sync.Mutex
 	redeclared  map[string]time.Time // when each tier of a group was declared again
@@ -86,14 +83,15 @@ func (c *core) extraTiers(group string) []time.Duration {
 // groupLadder are the extra tiers of a group. All its work queues share them.
 func groupLadder() []time.Duration { return backoff.Ladder(time.Second, 12*24*time.Hour) }
 
-func (c *core) tieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	return c.retryConfig(failures, c.schedule, c.topology.TierGroup, func(topic string) (string, error) { return workQueueOf(c.app, "", topic), nil })
-}
-
-// retryConfig returns the middleware's configuration for the handlers of the work queues that queueOf names.
-func (c *core) retryConfig(
-	failures message.Publisher, schedule backoff.Schedule, group string, queueOf func(topic string) (string, error),
-) middleware.TieredRetryConfig {
+// retryConfig returns the middleware's configuration for handlers with a schedule and a group of tiers.
+func (c *core) retryConfig(failures message.Publisher, schedule backoff.Schedule, group string) middleware.TieredRetryConfig {
+	// A Connection's subscribers name the queue. Those of a Builder do not, and then the app's configuration has the name of a topic's queue.
+	queueOf := func(queue, topic string) string {
+		if queue != "" {
+			return queue
+		}
+		return workQueueOf(c.app, "", topic)
+	}
 	config := middleware.TieredRetryConfig{
 		Publisher:     failures,
 		Schedule:      slices.Clone(schedule),
@@ -102,15 +100,14 @@ func (c *core) retryConfig(
 		Jitter:        c.jitter,
 		TiersWait:     true,
 		DelayArrivals: true,
-		Source:        c.source,
 		Observers:     c.observers,
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
-			queue, err := queueOf(p.Topic)
-			return retry.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(cmp.Or(group, queue), p.Tier)}, err
+			queue := queueOf(p.Queue, p.Topic)
+			return retry.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(cmp.Or(group, queue), p.Tier)}, nil
 		},
 		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-			queue, err := queueOf(p.Topic)
-			return retry.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, err
+			queue := queueOf(p.Queue, p.Topic)
+			return retry.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, nil
 		},
 	}
 	config.DeclaredTiers = config.Tiers()
@@ -168,8 +165,8 @@ func (c *core) redeclare(channel *amqp091.Channel, _, routingKey string) error {
 	return err
 }
 
-// declare declares the app's topology and the retry topology.
-func (c *core) declare(s app.Subscription) error {
+// Declare implements app.Declarer. It declares the app's topology and the retry topology.
+func (c *core) Declare(s app.Subscription) error {
 	queue := c.workQueue(s.Queue)
 	t := topology.New(c.topologyConfig(s.Queue), queue)
 	if err := errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange, c.groupOf(s.Queue))); err != nil {

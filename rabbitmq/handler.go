@@ -76,8 +76,8 @@ func (c *Connection) newHandler(name string, options []middleware.HandlerOptions
 		tierGroup:  group,
 		connection: c, core: c.core, name: name, options: o, logger: c.logger.With(watermill.LogFields{"handler_name": name}),
 	}
-	h.config = o.Configure(c.core.retryConfig(c.failures, o.Schedule, group, h.queueOf))
-	h.config.Source = c.sourceOf(h, h.config)
+	h.config = o.Configure(c.core.retryConfig(c.failures, o.Schedule, group))
+	h.config.Source = c.sourceOf(h)
 	if h.retry, err = middleware.NewTieredRetry(h.config, c.logger); err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
@@ -195,7 +195,7 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	stopping, stop := context.WithCancel(ctx)
 	detach := context.AfterFunc(h.closing, stop)
 	context.AfterFunc(stopping, func() { detach() })
-	bound := &binding.Binding{Source: h.sourceOf(topic, queue), Retry: h.retry, Stopping: stopping.Done(), Renacked: true, Gate: h.gate}
+	bound := &binding.Binding{Owner: h, Queue: queue, Retry: h.retry, Stopping: stopping.Done(), Renacked: true, Gate: h.gate}
 	messages, err := h.subscriber.Subscribe(binding.NewContext(ctx, bound), topic)
 	if err != nil {
 		stop()
@@ -218,20 +218,6 @@ func (h *handlerSubscriber) String() string { return "rabbitmq.Subscriber" }
 func (h *handlerSubscriber) Close() error {
 	h.close()
 	return h.subscriber.Close()
-}
-
-// subscription is the owner of the messages of one topic.
-type subscription struct {
-	handler *handlerSubscriber
-	topic   string
-}
-
-// sourceOf returns the source of the messages of one work queue. Their copies come back to it, also where a wrapper subscribes to
-// another topic than the router.
-func (h *handlerSubscriber) sourceOf(topic, queue string) *middleware.Source {
-	config := h.core.retryConfig(h.connection.failures, h.options.Schedule, h.tierGroup, func(string) (string, error) { return queue, nil })
-	config.DeclaredTiers = h.config.DeclaredTiers
-	return h.connection.sourceOf(subscription{h, topic}, config)
 }
 
 func (h *handlerSubscriber) begin(topic string) error {
@@ -263,21 +249,21 @@ func (h *handlerSubscriber) declare(d subscriber.Declaration, topic string) erro
 
 // nacked retries a message whose handler has succeeded: what failed was outside of the retry middleware.
 func (h *handlerSubscriber) nacked(msg *message.Message, again func() (*message.Message, error)) bool {
-	bound, delivery := binding.Lookup(msg)
-	if bound == nil {
+	delivery := binding.Lookup(msg)
+	if delivery == nil {
 		return false
 	}
-	if !bound.Claimed() {
+	if !delivery.Binding.Claimed() {
 		h.warnUnclaimed(msg)
 	}
-	if delivery == nil || !delivery.Processed() {
+	if !delivery.Processed() {
 		return false
 	}
 	original, err := again()
 	if err != nil {
 		return false
 	}
-	original.SetContext(binding.NewContext(context.WithoutCancel(msg.Context()), bound))
+	original.SetContext(binding.NewContext(context.WithoutCancel(msg.Context()), delivery.Binding))
 	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, retry.ErrNotPublished })(original)
 	return err == nil
 }

@@ -59,10 +59,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	r := &Relay{config: config, logger: logger, lock: make(chan struct{}, 1), subscribers: map[string]message.Subscriber{}}
 	r.tiers.Store(tiers)
 	r.source = &middleware.Source{
-		Owner: r, Broker: r, Name: fmt.Sprintf("the relay with prefix %q", config.Prefix),
-		Subscribe:     "add its handler with AddConsumerHandler or AddHandler of the relay or its Connection, or give it the Connection's Subscriber",
-		DeclaredTiers: tiers.declared, GenerateRetryDestination: r.retryDestination, GenerateDeadLetterDestination: r.deadLetterDestination,
-		MaxWait: config.MaxHop,
+		Owner: r, Name: fmt.Sprintf("the relay with prefix %q", config.Prefix),
+		Subscribe: "add its handler with AddConsumerHandler or AddHandler of the relay or its Connection, or give it the Connection's Subscriber",
+		MaxWait:   config.MaxHop,
 	}
 	return r, nil
 }

@@ -53,7 +53,7 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	m.subscribed, m.end = context.WithCancel(context.WithoutCancel(ctx))
 	detach := context.AfterFunc(ctx, func() { stop(); m.end() })
 	context.AfterFunc(m.subscribed, func() { stop(); detach() })
-	m.binding = &binding.Binding{Source: s.relay.source, Retry: retryOf(s.retry), Gate: s.gate, Stopping: stopping.Done()}
+	m.binding = &binding.Binding{Owner: s.relay, Retry: retryOf(s.retry), Gate: s.gate, Stopping: stopping.Done()}
 	active := func() bool { return ctx.Err() == nil && stopping.Err() == nil }
 	if err := s.relay.handlers.begin(handler, topic, active); err != nil {
 		m.end()

@@ -86,7 +86,7 @@ func (a *App) subscriber(name string, options []middleware.HandlerOptions) (*sub
 	}
 	s.group = a.group(set.Group)
 	s.ctx, s.end = context.WithCancel(a.ctx)
-	s.binding = &binding.Binding{Source: a.source, Retry: tiered, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
+	s.binding = &binding.Binding{Owner: a.Relay, Retry: tiered, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
 	return s, nil
 }
 

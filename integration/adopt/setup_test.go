@@ -121,6 +121,7 @@ type instance struct {
 	middlewares []message.HandlerMiddleware // of its router, before all others
 	concurrency int                         // with Connect; 0: the default
 
+	made      *config.Builder // nil before the first use
 	log       *testapp.Log
 	processed atomic.Int64
 	returned  atomic.Int64 // processed after they had come back from a tier
@@ -147,11 +148,15 @@ func (i *instance) options() config.BuilderConfig {
 	return c
 }
 
+// builder is the one of the instance: its middleware takes the messages of its own subscriber only.
 func (i *instance) builder() *config.Builder {
 	i.d.t.Helper()
-	b, err := config.NewBuilder(i.options())
-	require.NoError(i.d.t, err)
-	return b
+	if i.made == nil {
+		var err error
+		i.made, err = config.NewBuilder(i.options())
+		require.NoError(i.d.t, err)
+	}
+	return i.made
 }
 
 // config is what the instance gives watermill-amqp's subscriber.

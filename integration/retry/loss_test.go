@@ -15,7 +15,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -104,46 +103,6 @@ func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 			assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
 		})
 	}
-
-	// What watermill-amqp's own publisher does, with confirms and mandatory, when the retry queue is deleted.
-	t.Run("the same with watermill-amqp's publisher", func(t *testing.T) {
-		t.Parallel()
-		a := testapp.New(t, testapp.Schedule(300*time.Millisecond))
-		queue := a.Queue("orders")
-		stockConfig := amqp.NewDurablePubSubConfig(broker.URL(t), nil)
-		stockConfig.Exchange.GenerateName = func(string) string { return a.Name }
-		stockConfig.Exchange.Type = amqp091.ExchangeDirect
-		stockConfig.Publish.GenerateRoutingKey = func(topic string) string { return topic }
-		stockConfig.Publish.ConfirmDelivery, stockConfig.Publish.Mandatory = true, true
-		stock, err := amqp.NewPublisher(stockConfig, a.Log)
-		require.NoError(t, err)
-		_, err = middleware.NewTieredRetry(a.Builder.TieredRetryConfig(stock), a.Log)
-		require.ErrorContains(t, err, "it is watermill-amqp's own, *amqp.Publisher")
-		hidden := struct{ message.Publisher }{stock} // a wrapper is not seen
-		tiered, err := middleware.NewTieredRetry(a.Builder.TieredRetryConfig(hidden), a.Log)
-		require.NoError(t, err)
-		failed := testapp.NewLedger()
-		for range 8 {
-			a.Router.AddConsumerHandler(broker.Name(t, "h"), queue, a.Subscriber(), func(msg *message.Message) error {
-				failed.Add(msg.UUID)
-				return errDown
-			}).AddMiddleware(tiered.Middleware)
-		}
-		a.Run()
-		_, err = broker.Channel(t).QueueDelete(queue+"."+a.Name+".300ms", false, false, false)
-		require.NoError(t, err)
-		testapp.Send(t, "", queue, testapp.Orders(failing)...)
-		failed.Wait(t, failing, 60*time.Second)
-		broker.Eventually(t, 60*time.Second, func() bool {
-			info, err := broker.Management(t).GetQueue("/", queue)
-			return err == nil && info.Messages == 0
-		}, "the work queue is empty, so every failed message was acknowledged")
-		assert.Empty(t, failed.Twice())
-		for _, gone := range []string{queue, queue + ".dead", a.Name + ".orphans"} {
-			assert.Zero(t, testapp.Depth(t, gone), "200 of 200 lost; if they are in this queue, watermill-amqp has fixed it")
-		}
-		require.NoError(t, stock.Close())
-	})
 }
 
 // TestOrphansDoNotBlockOtherMessages: the work queue is deleted while it has no consumer and its messages wait.

@@ -1,11 +1,9 @@
-// Package binding refers from a message to the subscription that has delivered it. It is internal because an app does not
-// need it: the subscribers of this library bind their messages.
+// Package binding is what a message carries in its context from the subscriber of this library that delivered it. It is internal because
+// an app does not need it.
 package binding
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,10 +11,15 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/gate"
 )
 
+// BuilderKey is the metadata key with which the marshaler of a builder marks what it reads for watermill-amqp's subscriber, whose
+// messages have a context of its own. The value is the token of the builder. It never leaves the process.
+const BuilderKey = "retry_builder"
+
 // Binding is one subscription, or one handler's subscriptions. Its messages refer to it.
 type Binding struct {
-	Source any // a *middleware.Source
-	Retry  any // the *middleware.TieredRetry of the handler; nil: that of the middleware that gets the message
+	Owner any    // what made the subscriber. Comparable
+	Retry any    // the *middleware.TieredRetry of the handler; nil: that of the middleware that gets the message
+	Queue string // the queue that its copies come back to; empty: that of the handler's topic
 
 	// Stopping is closed when the subscription stops and its messages may still end. Nil: their contexts end then.
 	Stopping <-chan struct{}
@@ -28,10 +31,6 @@ type Binding struct {
 	Gate *gate.Gate
 
 	claimed atomic.Bool
-
-	mu      sync.Mutex
-	marked  []mark
-	sweepAt int // how many marks there are when those of settled messages are removed
 }
 
 // Claim records that a retry middleware gets the messages.
@@ -102,61 +101,6 @@ func NewContext(ctx context.Context, b *Binding) context.Context {
 	return &Delivery{Context: ctx, Binding: b}
 }
 
-// marks are bindings of messages whose context is not ours to set: watermill-amqp sets it after Unmarshal. A message is known by
-// its channel of acks, which does not keep its payload in memory. A sync.Map would allocate for each message.
-var marks = struct {
-	sync.RWMutex
-	of map[<-chan struct{}]*Binding
-}{of: map[<-chan struct{}]*Binding{}}
-
-// mark is a message that is marked.
-type mark struct{ acked, nacked <-chan struct{} }
-
-func (m mark) settled() bool {
-	select {
-	case <-m.acked:
-		return true
-	case <-m.nacked:
-		return true
-	default:
-		return false
-	}
-}
-
-// Mark binds a message without its context, until it is settled. Call Forget when b is no longer used.
-func Mark(msg *message.Message, b *Binding) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.marked) >= b.sweepAt {
-		b.sweep(mark.settled)
-		b.sweepAt = 2*len(b.marked) + 1 // so that each message is looked at about twice
-	}
-	m := mark{msg.Acked(), msg.Nacked()}
-	b.marked = append(b.marked, m)
-	marks.Lock()
-	defer marks.Unlock()
-	marks.of[m.acked] = b
-}
-
-// Forget removes all marks.
-func (b *Binding) Forget() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.sweep(func(mark) bool { return true })
-}
-
-func (b *Binding) sweep(remove func(mark) bool) {
-	marks.Lock()
-	defer marks.Unlock()
-	b.marked = slices.DeleteFunc(b.marked, func(m mark) bool {
-		if !remove(m) {
-			return false
-		}
-		delete(marks.of, m.acked)
-		return true
-	})
-}
-
 // Each returns a context for one message of a subscription whose context NewContext has made.
 func Each(ctx context.Context) context.Context {
 	d, found := ctx.Value(contextKey{}).(*Delivery)
@@ -166,18 +110,8 @@ func Each(ctx context.Context) context.Context {
 	return &Delivery{Context: ctx, Binding: d.Binding}
 }
 
-// Of returns the binding of a message. It is nil for a message that is not bound, and may be nil for one that is settled.
-func Of(msg *message.Message) *Binding {
-	b, _ := Lookup(msg)
-	return b
-}
-
-// Lookup is Of, with the Delivery, which is nil for a message that is bound by a mark.
-func Lookup(msg *message.Message) (*Binding, *Delivery) {
-	if d, found := msg.Context().Value(contextKey{}).(*Delivery); found {
-		return d.Binding, d
-	}
-	marks.RLock()
-	defer marks.RUnlock()
-	return marks.of[msg.Acked()], nil
+// Lookup returns the delivery of a message, nil for a message of another subscriber.
+func Lookup(msg *message.Message) *Delivery {
+	d, _ := msg.Context().Value(contextKey{}).(*Delivery)
+	return d
 }

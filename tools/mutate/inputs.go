@@ -116,27 +116,27 @@ var inputs = []promise{
 	{"Wrong wires: a message whose copy would not come back is refused, and its handler is not called", []mutation{
 		{
 			name: "a wrong source is not refused", breaks: "a copy goes to the tiers of another connection, and does not come back",
-			file: "middleware/retry.go", old: "return nil, t.refuse(in, err)", new: "err = nil",
+			file: "middleware/retry.go", old: "return nil, t.refuse(in)", new: "err = nil",
 			in: "middleware", tests: "TestWrongSourceIsRefused",
 		},
 		{
-			name: "another broker is accepted", breaks: "a copy is published to another broker than its message came from",
-			file: "middleware/source.go", old: "case source.Broker != own.Broker:", new: "case false:",
+			name: "another connection is accepted", breaks: "a copy is published to another broker than its message came from",
+			file: "middleware/source.go", old: "in.bound != nil && in.bound.Owner == s.Owner", new: "in.bound != nil",
 			in: "middleware", tests: "TestWrongSourceIsRefused",
 		},
 		{
-			name: "missing tiers are accepted", breaks: "a copy goes to a tier that the subscriber's builder has not declared",
-			file: "middleware/source.go", old: "if !slices.Contains(source.DeclaredTiers, tier) {", new: "if false {",
+			name: "another builder is accepted", breaks: "a copy goes to a tier that the subscriber's builder has not declared",
+			file: "middleware/source.go", old: "return in.metadata[binding.BuilderKey] == s.Token", new: "return in.metadata[binding.BuilderKey] != \"\"",
 			in: "middleware", tests: "TestWrongSourceIsRefused",
 		},
 		{
-			name: "watermill-amqp's publisher is accepted", breaks: "every copy goes to an exchange without a queue, and is lost",
-			file: "rabbitmq/source.go", old: "if !strings.HasPrefix(of.PkgPath(), ", new: "if true || !strings.HasPrefix(of.PkgPath(), ",
-			in: "config", tests: "TestStockPublisherIsRefused",
+			name: "the token stays in the metadata", breaks: "what a handler produces carries the token of another subscriber",
+			file: "middleware/source.go", old: "delete(in.metadata, binding.BuilderKey)", new: "_ = in.metadata",
+			in: "middleware", tests: "TestTokenIsTakenOut",
 		},
 		{
 			name: "no warning without the middleware", breaks: "a handler whose failures are only nacked is not noticed",
-			file: "rabbitmq/handler.go", old: "if !bound.Claimed() {", new: "if false {",
+			file: "rabbitmq/handler.go", old: "if !delivery.Binding.Claimed() {", new: "if false {",
 			in: "integration/connect", tests: "TestHandlerWithoutMiddleware",
 		},
 	}},

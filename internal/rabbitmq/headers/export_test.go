@@ -5,8 +5,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 )
 
 // RoundTrip encodes headers as Unmarshal does, and decodes them as Marshal does.
@@ -19,12 +17,6 @@ func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
 func Decode(encoded string) error {
 	_, err := decodeProperties(encoded)
 	return err
-}
-
-// Consumers is how many consumers a marshaler of NewConsuming has.
-func Consumers(m app.Marshaler) (n int) {
-	m.(*consumingMarshaler).consumers.Range(func(any, any) bool { n++; return true })
-	return n
 }
 
 // Fold returns the headers of a message that waits, for those of its record.

@@ -3,6 +3,7 @@ package headers
 import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -22,7 +23,7 @@ const (
 // isTransport reports whether a header or metadata key belongs to the library. The app never sees such a header.
 func isTransport(key string) bool {
 	switch key {
-	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, retry.PropertiesKey,
+	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, retry.PropertiesKey, binding.BuilderKey,
 		retry.UnmarshalErrorKey:
 		return true
 	}

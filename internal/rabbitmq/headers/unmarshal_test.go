@@ -13,13 +13,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -47,10 +45,9 @@ var firstDeliveries = []struct {
 
 func unmarshalers() map[string]app.Marshaler {
 	return map[string]app.Marshaler{
-		"watermill-amqp": amqp.DefaultMarshaler{},
-		"own subscriber": headers.New(amqp.DefaultMarshaler{}, naming.Default),
-		"watermill-amqp's subscriber": headers.NewConsuming(amqp.DefaultMarshaler{}, naming.Default, &middleware.Source{},
-			func(string, string) {}),
+		"watermill-amqp":              amqp.DefaultMarshaler{},
+		"own subscriber":              headers.New(amqp.DefaultMarshaler{}, naming.Default),
+		"watermill-amqp's subscriber": headers.NewBuilders(amqp.DefaultMarshaler{}, naming.Default, "token"),
 	}
 }
 
@@ -59,9 +56,6 @@ func unmarshal(t testing.TB, m app.Marshaler, delivery amqp091.Delivery) *messag
 	msg, err := m.Unmarshal(delivery)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if from := binding.Of(msg); from != nil {
-		from.Claim()
 	}
 	msg.Ack()
 	return msg
