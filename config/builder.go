@@ -36,18 +36,13 @@ func NewBuilder(config BuilderConfig) (*Builder, error) {
 }
 
 // SubscriberConfig returns the app's configuration for amqp.NewSubscriber, with two changes. Its topology builder declares the
-// retry topology beside the app's own at every Subscribe and reconnect. Its marshaler wraps the app's, and also reads messages
-// that come back from a tier. Every call returns a new copy.
+// retry topology beside the app's own at every Subscribe and reconnect. Its marshaler wraps the app's, reads messages that come back
+// from a tier, and marks each message with the builder. Every call returns a new copy.
 //
-// Add the retry middleware to every handler of that subscriber. Without it, a handler also gets messages that the app's marshaler
-// cannot read, with the metadata key retry.UnmarshalErrorKey, and messages keep the metadata key retry.PropertiesKey. A
-// message that it nacks is delivered again after a pause: 10 ms, doubled for each further delivery, at most 1 s. The builder warns
-// of that once.
-//
-// The retry middleware refuses messages of other subscribers: see middleware.TieredRetryConfig.Source.
-//
-// The subscriber's logger gets the builder's warnings, each once: through its method Warn(string, watermill.LogFields) if it has
-// one, otherwise through Info.
+// Add the middleware of NewTieredRetry to every handler of that subscriber, and to no other. It refuses messages of other subscribers,
+// also those of another builder: each is held, and the log has the reason. A handler without it behaves as with watermill-amqp alone: a
+// message that it nacks comes back at once. It also gets messages that the app's marshaler cannot read, and the library's own metadata
+// keys.
 func (b *Builder) SubscriberConfig() amqp.Config {
 	parts := b.plain.Subscriber()
 	c := clone(*b.app)
@@ -59,6 +54,19 @@ func (b *Builder) SubscriberConfig() amqp.Config {
 // DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every call
 // returns a new copy.
 func (b *Builder) DeadLetterSubscriberConfig() amqp.Config { return deadLetterConfig(*b.app, b.reader) }
+
+// NewTieredRetry returns the retry middleware for the handlers of the builder's subscribers. It opens a connection for the copies of failed
+// messages: a copy counts as published when the broker has routed and confirmed it. A tier or a dead-letter queue that was deleted is
+// declared again, unless VerifyOnly is set. Decorators wrap the publisher of the copies, for example with metrics. Close the builder
+// after the router has closed. A nil logger logs nothing.
+func (b *Builder) NewTieredRetry(
+	logger watermill.LoggerAdapter, decorators ...message.PublisherDecorator,
+) (*middleware.TieredRetry, error) {
+	return b.plain.NewTieredRetry(logger, decorators...)
+}
+
+// Close closes the connections of the builder's middlewares.
+func (b *Builder) Close() error { return b.plain.Close() }
 
 // NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker has
 // routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it

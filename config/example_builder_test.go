@@ -4,16 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -99,35 +98,16 @@ func ExampleBuilder_SubscriberConfig() {
 	// orders_shipping orders_shipping.retry.10s
 }
 
-func ExampleBuilder_NewPublisher() {
-	failures, err := build(options()).NewPublisher(nil)
+// A decorator of Watermill wraps the publisher of the copies.
+func ExampleBuilder_NewTieredRetry() {
+	var metrics message.PublisherDecorator // of the app
+	builder := build(options())
+	tiered, err := builder.NewTieredRetry(watermill.NopLogger{}, metrics)
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Close it after the router has closed: messages in flight still need it.
-	defer func() { _ = failures.Close() }()
-}
-
-// Observe and limits are set on the result.
-func ExampleBuilder_TieredRetryConfig() {
-	logger := watermill.NewSlogLogger(slog.Default())
-	rabbit := build(options())
-	failures, err := rabbit.NewPublisher(logger)
-	if err != nil {
-		log.Fatal(err)
-	}
-	tiered := rabbit.TieredRetryConfig(failures)
-	tiered.MaxHold = 5 * time.Minute
-	tiered.Observe = func(e retry.Event) {
-		if e.Outcome == retry.DeadLettered {
-			slog.Error("order given up", "order", e.MessageUUID, "failures", e.Record.Failures, "reason", e.Record.DeadReason, "error", e.Err)
-		}
-	}
-	middleware, err := retrymw.NewTieredRetry(tiered, logger)
-	if err != nil {
-		log.Fatal(err)
-	}
-	_ = middleware.Middleware // for a handler's AddMiddleware
+	defer func() { _ = builder.Close() }() // after the router has closed: messages in flight still need it
+	_ = tiered.Middleware                  // for a handler's AddMiddleware
 }
 
 func ExampleBuilder_Topology() {

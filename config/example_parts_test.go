@@ -29,16 +29,14 @@ func Example_parts() {
 	check(err)
 	subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), logger)
 	check(err)
-	failures, err := builder.NewPublisher(logger)
-	check(err)
-	tiered, err := retrymw.NewTieredRetry(builder.TieredRetryConfig(failures), logger)
+	tiered, err := builder.NewTieredRetry(logger)
 	check(err)
 
 	router := message.NewDefaultRouter(logger)
 	router.AddConsumerHandler("billing", "orders", subscriber, bill).
 		AddMiddleware(tiered.Middleware, middleware.Timeout(time.Minute))
 	check(router.Run(context.Background()))
-	check(failures.Close()) // after the router has closed
+	check(builder.Close()) // after the router has closed
 }
 
 // One subscription of watermill-amqp has one message in flight: several handlers share a queue.
@@ -62,7 +60,7 @@ func Example_partsGroups() {
 	ship := bill
 
 	router := message.NewDefaultRouter(logger)
-	var publishers []message.Publisher
+	var builders []*config.Builder
 	for group, handler := range map[string]message.NoPublishHandlerFunc{"billing": bill, "shipping": ship} {
 		builder, err := config.NewBuilder(config.BuilderConfig{
 			AMQP:     amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group)),
@@ -71,16 +69,14 @@ func Example_partsGroups() {
 		check(err)
 		subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), logger)
 		check(err)
-		failures, err := builder.NewPublisher(logger)
+		tiered, err := builder.NewTieredRetry(logger)
 		check(err)
-		publishers = append(publishers, failures)
-		tiered, err := retrymw.NewTieredRetry(builder.TieredRetryConfig(failures), logger)
-		check(err)
+		builders = append(builders, builder)
 		router.AddConsumerHandler(group, "orders", subscriber, handler).AddMiddleware(tiered.Middleware)
 	}
 	check(router.Run(context.Background()))
-	for _, failures := range publishers {
-		check(failures.Close()) // after the router has closed
+	for _, builder := range builders {
+		check(builder.Close()) // after the router has closed
 	}
 }
 

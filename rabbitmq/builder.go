@@ -2,9 +2,11 @@ package rabbitmq
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -23,6 +25,9 @@ import (
 type Builder struct {
 	core  *core
 	token string // in the metadata of what its subscribers receive, random for each builder
+
+	mu         sync.Mutex
+	publishers []message.Publisher // of the middlewares
 }
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
@@ -30,7 +35,7 @@ func NewBuilder(config Config) (*Builder, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
 	}
-	return &Builder{newCore(config), rand.Text()}, nil
+	return &Builder{core: newCore(config), token: rand.Text()}, nil
 }
 
 // newCore makes the core of a valid configuration.
@@ -70,6 +75,37 @@ func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (message.Publishe
 	return newCopies(b.core, connection), nil
 }
 
+// NewTieredRetry returns a retry middleware, with a publisher of its own.
+func (b *Builder) NewTieredRetry(
+	logger watermill.LoggerAdapter, decorators ...message.PublisherDecorator,
+) (*middleware.TieredRetry, error) {
+	failures, err := b.NewPublisher(logger)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	b.publishers = append(b.publishers, failures)
+	b.mu.Unlock()
+	decorated := failures
+	for _, decorate := range decorators {
+		if decorated, err = decorate(decorated); err != nil {
+			return nil, err
+		}
+	}
+	return middleware.NewTieredRetry(b.TieredRetryConfig(decorated), logger)
+}
+
+// Close closes the publishers of the middlewares.
+func (b *Builder) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var faults []error
+	for _, p := range b.publishers {
+		faults = append(faults, p.Close())
+	}
+	return errors.Join(faults...)
+}
+
 // TieredRetryConfig returns the middleware's configuration.
 func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
 	config := b.core.retryConfig(failures, b.core.schedule, b.core.topology.TierGroup)
@@ -86,4 +122,4 @@ func (b *Builder) Topology(topic string) topology.Topology {
 }
 
 // Format implements fmt.Formatter. It prints address, prefix and schedule, without the password in the address.
-func (b Builder) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, b.core.String()) }
+func (b *Builder) Format(state fmt.State, _ rune) { _, _ = io.WriteString(state, b.core.String()) }

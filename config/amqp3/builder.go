@@ -35,19 +35,7 @@ func NewBuilder(config BuilderConfig) (*Builder, error) {
 	return &Builder{&own, b, reader}, nil
 }
 
-// SubscriberConfig returns the app's configuration for amqp.NewSubscriber, with two changes. Its topology builder declares the
-// retry topology beside the app's own at every Subscribe and reconnect. Its marshaler wraps the app's, and also reads messages
-// that come back from a tier. Every call returns a new copy.
-//
-// Add the retry middleware to every handler of that subscriber. Without it, a handler also gets messages that the app's marshaler
-// cannot read, with the metadata key retry.UnmarshalErrorKey, and messages keep the metadata key retry.PropertiesKey. A
-// message that it nacks is delivered again after a pause: 10 ms, doubled for each further delivery, at most 1 s. The builder warns
-// of that once.
-//
-// The retry middleware refuses messages of other subscribers: see middleware.TieredRetryConfig.Source.
-//
-// The subscriber's logger gets the builder's warnings, each once: through its method Warn(string, watermill.LogFields) if it has
-// one, otherwise through Info.
+// SubscriberConfig is that of config.Builder, for amqp.NewSubscriber of v3.
 func (b *Builder) SubscriberConfig() amqp.Config {
 	parts := b.plain.Subscriber()
 	c := clone(*b.app)
@@ -59,6 +47,16 @@ func (b *Builder) SubscriberConfig() amqp.Config {
 // DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every call
 // returns a new copy.
 func (b *Builder) DeadLetterSubscriberConfig() amqp.Config { return deadLetterConfig(*b.app, b.reader) }
+
+// NewTieredRetry is that of config.Builder.
+func (b *Builder) NewTieredRetry(
+	logger watermill.LoggerAdapter, decorators ...message.PublisherDecorator,
+) (*middleware.TieredRetry, error) {
+	return b.plain.NewTieredRetry(logger, decorators...)
+}
+
+// Close closes the connections of the builder's middlewares.
+func (b *Builder) Close() error { return b.plain.Close() }
 
 // NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker has
 // routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it
@@ -88,21 +86,8 @@ func (b Builder) Format(state fmt.State, verb rune) {
 	_, _ = state.Write([]byte("Builder(none)"))
 }
 
-// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber that reads dead letters: Subscribe to a topic reads
-// the dead-letter queue of the topic's work queue, whatever the prefix and schedule of the app that wrote them. It needs only the
-// app's own configuration: address, names and marshaler. That is copied and never modified.
-//
-// The group is the Group of the handler (HandlerOptions) whose dead letters are read. Its work queue is named "<topic>_<group>", and
-// Queue.GenerateName may be nil. Without a group ("") Queue.GenerateName names the work queue.
-//
-// It declares nothing. If the dead-letter queue does not exist, Subscribe returns an error. If the queue is deleted later, the
-// subscriber logs the error at every attempt to consume again, and reads on when the app has declared the queue again.
-//
-// Every message has a failure record. If the broker itself dead-lettered the message, its dead reason is the broker's:
-// delivery_limit, rejected, expired or maxlen. An ack removes the dead letter. Do not add the retry middleware to its handlers.
-//
-// The error joins all faults of the configuration: those for which NewBuilder refuses its field AMQP, except a queue that is not
-// durable. It does not connect.
+// DeadLetterSubscriberConfig is that of package config: a configuration for amqp.NewSubscriber of v3 that reads the dead letters of a group
+// ("" for a handler without one), and declares nothing. The error joins all faults.
 func DeadLetterSubscriberConfig(app amqp.Config, group string) (amqp.Config, error) {
 	reader, err := rabbitmq.NewDeadLetterReader(appOf(app), group)
 	if err != nil {

@@ -81,29 +81,7 @@ func (c BuilderConfig) Format(state fmt.State, verb rune) {
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection.AddConsumerHandler
 type Connection = rabbitmq.Connection
 
-// Connect opens two connections to the broker, one for consuming and one for publishing, and returns a Connection that uses them for
-// all its handlers. At most one HandlerOptions can be given: the defaults of all handlers. Its Schedule replaces that of config, which
-// may then be empty. It returns an error that joins all faults, or the reason why it cannot connect. A nil logger logs nothing.
-//
-// The app's configuration, config.AMQP, is that of watermill-amqp, but subscriber and publishers are those of this library. These fields
-// differ from what watermill-amqp does with them:
-//
-//	Connection.Reconnect          only BackoffInitialInterval and BackoffMaxInterval are used; the pause doubles, and is
-//	                              shortened at random by up to a half; defaults 100 ms and 5 s
-//	Queue.GenerateName            not called for a handler with a Group, and may be nil if each handler has one
-//	Publish.GenerateRoutingKey    may be nil if the app does not publish
-//	Publish.Mandatory,
-//	Publish.ConfirmDelivery       always true: an unroutable or unconfirmed message is an error
-//	Publish.Immediate             refused: RabbitMQ does not have it
-//	Publish.ChannelPoolSize       not used: all messages share one channel
-//	Consume.Consumer              the consumer tag of every handler; each has an AMQP channel of its own
-//	Consume.NoWait                not used: the broker's answer is always waited for
-//	Consume.Qos.PrefetchCount     used where it is more than a handler's Concurrency, otherwise the prefetch is the Concurrency;
-//	                              with an OrderKey, 16 times the Concurrency
-//	Consume.Qos.PrefetchSize      refused: RabbitMQ does not have it
-//	Consume.Qos.Global            not used: each handler has an AMQP channel of its own, so it would change nothing
-//
-// A message of Connection.Publisher without a delivery mode is persistent: for others, the marshaler sets amqp091.Transient.
+// Connect is that of package config, whose documentation says what becomes of each field of the amqp.Config.
 func Connect(config BuilderConfig, logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions) (*Connection, error) {
 	return rabbitmq.Connect(config.plain(), logger, defaults...)
 }

@@ -1,4 +1,4 @@
-// Package wiring_test gives handlers the subscriber or the middleware of another builder, or no middleware, on a real broker.
+// Package wiring_test gives handlers the subscriber of another builder, or of no builder, on a real broker.
 package wiring_test
 
 import (
@@ -13,13 +13,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errDown = errors.New("the payment service is down")
@@ -40,72 +38,11 @@ func builder(t *testing.T, a *testapp.App, change ...func(*config.BuilderConfig)
 	return b
 }
 
-// group is a consumer group of a fan-out.
-func group(t *testing.T, name string) func(*config.BuilderConfig) {
-	return func(c *config.BuilderConfig) {
-		c.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix(name))
-	}
-}
-
 func subscriber(t *testing.T, c amqp.Config, logger watermill.LoggerAdapter) message.Subscriber {
 	t.Helper()
 	s, err := amqp.NewSubscriber(c, logger)
 	require.NoError(t, err)
 	return s
-}
-
-// TestRouterMiddlewareOfOneGroup: two consumer groups, each with a builder, share the middleware of one of them.
-func TestRouterMiddlewareOfOneGroup(t *testing.T) {
-	t.Parallel()
-	const messages = 30
-	a := testapp.New(t, group(t, "email"))
-	analytics := builder(t, a, group(t, "analytics"))
-	topic := a.Queue("orders")
-	got := map[string]*testapp.Ledger{"email": testapp.NewLedger(), "analytics": testapp.NewLedger()}
-	done := testapp.NewLedger()
-
-	a.Router.AddMiddleware(a.Retry.Middleware)
-	a.Router.AddConsumerHandler("email", topic, a.Subscriber(), func(msg *message.Message) error {
-		got["email"].Add(msg.UUID)
-		return nil
-	})
-	a.Router.AddConsumerHandler("analytics", topic, subscriber(t, analytics.SubscriberConfig(), a.Log), func(msg *message.Message) error {
-		tries := got["analytics"].Add(msg.UUID)
-		switch {
-		case msg.UUID == testapp.ID(0): // it becomes a dead letter
-			return errDown
-		case msg.UUID <= testapp.ID(9) && tries == 1:
-			return errDown
-		}
-		done.Add(msg.UUID)
-		return nil
-	})
-	a.Run()
-	testapp.Send(t, topic, "", testapp.Orders(messages)...)
-
-	done.Wait(t, messages-1, soon)
-	letter := testapp.Take(t, topic+"_analytics.dead", 1)[0]
-	assert.Equal(t, testapp.ID(0), letter.Headers["_watermill_message_uuid"])
-	assert.Equal(t, "analytics", letter.Headers[retry.HandlerKey])
-	got["email"].Wait(t, messages, soon)
-	want := map[string]map[string]int{"email": {}, "analytics": {}}
-	for i := range messages {
-		want["email"][testapp.ID(i)], want["analytics"][testapp.ID(i)] = 1, 1
-		if i <= 9 {
-			want["analytics"][testapp.ID(i)] = 2
-		}
-	}
-	want["analytics"][testapp.ID(0)] = 3
-	for _, b := range []*config.Builder{a.Builder, analytics} {
-		drained(t, b.Topology(topic).WorkQueue.Name)
-		for _, queue := range b.Topology(topic).Queues {
-			assert.Zero(t, testapp.Depth(t, queue.Name), queue.Name)
-		}
-	}
-	for name, ledger := range got {
-		assert.Equal(t, want[name], ledger.Counts(), name)
-	}
-	assert.Empty(t, a.Log.Lines("does not fit"))
 }
 
 // drained waits until a queue contains no message, neither ready nor unacknowledged.
@@ -126,17 +63,9 @@ func TestWrongWireIsRefused(t *testing.T) {
 		wrong func(t *testing.T, a *testapp.App) amqp.Config
 		log   []string
 	}{
-		"another prefix": {
-			wrong: func(t *testing.T, a *testapp.App) amqp.Config {
-				return builder(t, a, func(c *config.BuilderConfig) { c.Prefix += "_other" }).SubscriberConfig()
-			},
-			log: []string{"_other)", "publishes elsewhere", "add to each handler the middleware of its own subscriber"},
-		},
-		"another schedule": {
-			wrong: func(t *testing.T, a *testapp.App) amqp.Config {
-				return builder(t, a, testapp.Schedule(100*time.Millisecond)).SubscriberConfig()
-			},
-			log: []string{"has not declared the tier 300ms", "add to each handler the middleware of its own subscriber", "the same schedule"},
+		"another builder": {
+			wrong: func(t *testing.T, a *testapp.App) amqp.Config { return builder(t, a).SubscriberConfig() },
+			log:   []string{"is not one of the builder of amqp://", "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)"},
 		},
 		"the app's own configuration": {
 			wrong: func(t *testing.T, _ *testapp.App) amqp.Config { return amqp.NewDurableQueueConfig(broker.URL(t)) },
@@ -199,59 +128,6 @@ func TestWrongWireIsRefused(t *testing.T) {
 			done.Wait(t, 1, soon)
 			drained(t, queue)
 			assert.Equal(t, map[string]int{testapp.ID(0): 2}, right.Counts())
-		})
-	}
-}
-
-// TestWithoutTheMiddleware: a handler of the builder's subscriber has no retry middleware, and nacks. The message comes back
-// after a pause, and a handler with the middleware is not affected.
-func TestWithoutTheMiddleware(t *testing.T) {
-	t.Parallel()
-	const watched = 5 * time.Second
-	most := func(since time.Time) int { return 2 * (8 + int(time.Since(since).Seconds())) } // by two handlers: 10 ms to 640 ms, then one a second
-	for _, kind := range []string{"classic", "quorum"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			a := testapp.New(t, func(c *config.BuilderConfig) {
-				c.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": kind, "x-delivery-limit": int64(1000)}
-				if kind == "classic" {
-					delete(c.AMQP.Queue.Arguments, "x-delivery-limit")
-				}
-				c.Schedule = backoff.Constant(50*time.Millisecond, 3)
-			})
-			with, without := a.Queue("with"), a.Queue("without")
-			s := a.Subscriber()
-			failed, done := testapp.NewLedger(), testapp.NewLedger()
-			for i := range 2 {
-				a.Router.AddConsumerHandler(fmt.Sprintf("without/%d", i), without, s, func(msg *message.Message) error {
-					failed.Add(msg.UUID)
-					return errDown
-				})
-				a.Router.AddConsumerHandler(fmt.Sprintf("with/%d", i), with, s, func(msg *message.Message) error {
-					if record, _ := retry.ReadRecord(msg.Metadata); record.Failures < 3 {
-						return errDown
-					}
-					done.Add(msg.UUID)
-					return nil
-				}).AddMiddleware(a.Retry.Middleware)
-			}
-			a.Run()
-			begin := time.Now()
-			testapp.Send(t, "", without, testapp.Orders(1)...)
-			broker.Eventually(t, soon, func() bool { return failed.Counts()[testapp.ID(0)] > 2 }, "the message comes back")
-			testapp.Send(t, "", with, testapp.Orders(50)...)
-			<-time.After(watched) // the time in which deliveries are counted
-			count := failed.Counts()[testapp.ID(0)]
-			assert.LessOrEqual(t, count, most(begin), "deliveries in %v", time.Since(begin))
-			done.Wait(t, 50, soon)
-			drained(t, with)
-			assert.Empty(t, done.Twice())
-
-			const text = "has no retry middleware"
-			require.Equal(t, 1, a.Log.Warnings(text), "%v", a.Log.Lines(text))
-			for _, words := range []string{without, "handler.AddMiddleware(retry.Middleware)", "(prefix " + a.Name + ")"} {
-				assert.Contains(t, a.Log.Lines(text)[0], words)
-			}
 		})
 	}
 }
