@@ -33,7 +33,7 @@ func TestRedrive(t *testing.T) {
 	s := redriven(t, 0, "dead", "redrive", q.work, "--limit", "4")
 	assert.Equal(t, 4, s.Done)
 	r := run(t, 0, "dead", "redrive", q.work)
-	assert.Regexp(t, `Redrive of `+q.dead+` \(.+\)\n +14  sent back, confirmed and removed\n +14  letters were in the queue at the start\n$`, r.stdout)
+	assert.Regexp(t, `Redrive of `+q.dead+` \(.+\)\n +14  sent back, confirmed and removed( \(\d+/s\))?\n +14  letters were in the queue at the start\n$`, r.stdout)
 
 	back, deliveries := q.take(q.work)
 	assert.Len(t, back, 20)
