@@ -112,7 +112,7 @@ var entries = []Entry{
 	},
 	{
 		Name: "postgres-delayed", Open: backends.Postgres, Start: servers.PostgreSQL,
-		Demo: Demo{Name: "postgres", Title: "PostgreSQL, watermill-sql's delayed Pub/Sub", Address: "postgres://host/name"},
+		Demo: Demo{Name: "postgres", Title: "PostgreSQL, watermill-sql's delayed Pub/Sub", Address: "postgres://host"},
 		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: postgresClock,
 			Keeps: validUTF8},
 	},

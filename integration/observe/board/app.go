@@ -186,7 +186,8 @@ func deadLetters() []Panel {
 			Title: "Dead letters by reason", Width: 12, Unit: "ops",
 			Description: "How many messages a second become dead letters, by their topic and their dead reason.",
 			Queries: []Query{{
-				`sum by (topic, reason) (rate(watermill_retry_outcomes_total{job=~"$job", outcome="dead-lettered"}` + per + `))`,
+				`sum by (topic, reason) (rate(watermill_retry_outcomes_total` +
+					`{job=~"$job", outcome="dead-lettered"}` + per + `))`,
 				"{{topic}} {{reason}}",
 			}},
 		},
