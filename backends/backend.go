@@ -1,7 +1,9 @@
 package backends
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -9,8 +11,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Backend is a Pub/Sub with retries. Each publisher and subscriber that it returns has a connection of its own, and closes it
@@ -54,17 +56,45 @@ type App struct {
 	// Lease is how long the lock of a redrive or discard lasts after its process has died, on Redis Streams and NATS. The default is
 	// 30 seconds.
 	Lease time.Duration
-	// Middleware, where it is set, can change the configuration of the retry middleware of handlers without such a function.
-	Middleware func(*middleware.TieredRetryConfig)
+	// Observer is attached to the connection. Optional.
+	Observer retry.Observer
 
 	// BeforeCopy and AfterCopy, where they are set, are called before a copy is published, and after it is safe. On RabbitMQ the
 	// topic is empty.
 	BeforeCopy, AfterCopy func(topic string)
 }
 
-// defaults are the options of the app's handlers.
-func (a App) defaults() middleware.HandlerOptions {
-	return middleware.HandlerOptions{Group: a.Group, Middleware: a.Middleware}
+// grouped is a connection whose handlers have a group where they name none.
+type grouped struct {
+	retry.Connection
+	group string
+}
+
+func (g grouped) options(given []retry.Options) []retry.Options {
+	if len(given) == 0 {
+		given = make([]retry.Options, 1)
+	}
+	given = slices.Clone(given)
+	for i := range given {
+		given[i].Group = cmp.Or(given[i].Group, g.group)
+	}
+	return given
+}
+
+func (g grouped) AddConsumerHandler(
+	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
+) *message.Handler {
+	return g.Connection.AddConsumerHandler(router, name, topic, handler, g.options(options)...)
+}
+
+func (g grouped) AddHandler(
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...retry.Options,
+) *message.Handler {
+	return g.Connection.AddHandler(router, name, subscribeTopic, publishTopic, handler, g.options(options)...)
+}
+
+func (g grouped) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
+	return g.Connection.Subscriber(name, g.options(options)...)
 }
 
 func (a App) limit(p relay.SubscriberParams) time.Duration {
@@ -90,7 +120,7 @@ func (a App) handlerLimit() time.Duration {
 
 // Connection is an app's connection to a backend.
 type Connection struct {
-	middleware.Connection
+	retry.Connection
 
 	// Relayed: a relay delays the messages. False: the server delays them.
 	Relayed bool
@@ -99,7 +129,7 @@ type Connection struct {
 	DeadLetters func(handler, topic string) (message.Subscriber, string, error)
 }
 
-var _ middleware.Connection = (*Connection)(nil)
+var _ retry.Connection = (*Connection)(nil)
 
 // parts are what relay.Connect needs. A limit is a redelivery limit.
 type parts struct {
@@ -127,18 +157,21 @@ func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Connection, er
 	}
 	config := relay.ConnectConfig{
 		Config: relay.Config{
-			Publisher: observed{copies, app}, Schedule: app.Schedule, Prefix: app.Prefix, MaxHop: app.MaxHop, DelayedReturns: b.tier == nil,
+			Publisher: observed{copies, app}, Policy: retry.Policy{Schedule: app.Schedule}, Prefix: app.Prefix, MaxHop: app.MaxHop, DelayedReturns: b.tier == nil,
 			NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) { return b.tier(p, app.limit(p)) },
 		},
 		AppPublisher:         publisher,
 		NewHandlerSubscriber: func(p relay.HandlerSubscriberParams) (message.Subscriber, error) { return b.subscriber(app, p.Group) },
 	}
-	c, err := relay.Connect(config, logger, app.defaults())
+	c, err := relay.Connect(config, logger)
 	if err != nil {
 		return nil, errors.Join(err, publisher.Close(), copies.Close())
 	}
+	if app.Observer != nil {
+		c.Observe(app.Observer)
+	}
 	return &Connection{
-		Connection: c, Relayed: b.tier != nil,
+		Connection: grouped{c, app.Group}, Relayed: b.tier != nil,
 		DeadLetters: func(handler, _ string) (message.Subscriber, string, error) {
 			s, err := b.subscriber(app, "retry-dead")
 			return s, app.Prefix + ".dead." + handler, err

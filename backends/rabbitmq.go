@@ -9,7 +9,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/config/amqp3"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -28,12 +27,12 @@ func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
 	b.Publisher = func() (message.Publisher, error) { return amqpv2.NewPublisher(fanOut(App{}), logger) }
 	b.Connect = func(app App) (*Connection, error) {
 		c, err := config.Connect(config.BuilderConfig{
-			AMQP: fanOut(app), Schedule: app.Schedule, Settings: rabbitmq.Settings{Prefix: app.Prefix},
-		}, logger, app.onRabbitMQ())
+			AMQP: fanOut(app), Policy: retry.Policy{Schedule: app.Schedule}, Settings: rabbitmq.Settings{Prefix: app.Prefix},
+		}, logger)
 		if err != nil {
 			return nil, err
 		}
-		return &Connection{Connection: c, DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
+		return &Connection{Connection: app.connection(c), DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
 			reader, err := config.DeadLetterSubscriberConfig(fanOut(app), "")
 			if err != nil {
 				return nil, "", err
@@ -57,12 +56,12 @@ func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
 	b.Publisher = func() (message.Publisher, error) { return amqpv3.NewPublisher(fanOut(App{}), logger) }
 	b.Connect = func(app App) (*Connection, error) {
 		c, err := amqp3.Connect(amqp3.BuilderConfig{
-			AMQP: fanOut(app), Schedule: app.Schedule, Settings: rabbitmq.Settings{Prefix: app.Prefix},
-		}, logger, app.onRabbitMQ())
+			AMQP: fanOut(app), Policy: retry.Policy{Schedule: app.Schedule}, Settings: rabbitmq.Settings{Prefix: app.Prefix},
+		}, logger)
 		if err != nil {
 			return nil, err
 		}
-		return &Connection{Connection: c, DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
+		return &Connection{Connection: app.connection(c), DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
 			reader, err := amqp3.DeadLetterSubscriberConfig(fanOut(app), "")
 			if err != nil {
 				return nil, "", err
@@ -87,28 +86,27 @@ func rabbitMQ(name, uri string, logger watermill.LoggerAdapter) Backend {
 	}
 }
 
-// onRabbitMQ are the options of the app's handlers. The hook of a retry runs after the broker has confirmed the copy, and before the
-// message is acknowledged.
-func (a App) onRabbitMQ() middleware.HandlerOptions {
-	options := a.defaults()
-	if a.AfterCopy == nil {
-		return options
+// connection is a connection with the app's group and observers.
+func (a App) connection(c *rabbitmq.Connection) retry.Connection {
+	if a.Observer != nil {
+		c.Observe(a.Observer)
 	}
-	options.Middleware = func(c *middleware.TieredRetryConfig) {
-		if a.Middleware != nil {
-			a.Middleware(c)
-		}
-		observe := c.Observe
-		c.Observe = func(e retry.Event) {
-			if e.Outcome == retry.Retried {
-				a.AfterCopy("")
-			}
-			if observe != nil {
-				observe(e)
-			}
-		}
+	if a.AfterCopy != nil {
+		c.Observe(copied{after: a.AfterCopy})
 	}
-	return options
+	return grouped{c, a.Group}
+}
+
+// copied calls App.AfterCopy: an Event comes after the broker has confirmed the copy, and before the message is acknowledged.
+type copied struct {
+	retry.NopObserver
+	after func(topic string)
+}
+
+func (c copied) Event(e retry.Event) {
+	if e.Outcome == retry.Retried {
+		c.after("")
+	}
 }
 
 // marshaler adds BeforeCopy to the app's marshaler: a copy is marshaled just before it is published.

@@ -75,8 +75,8 @@ func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (message.Publishe
 	return b.plain.NewPublisher(logger)
 }
 
-// TieredRetryConfig returns the middleware's configuration: the publisher, the schedule, and the destinations of copies on this
-// broker. Set Observe and limits on the result.
+// TieredRetryConfig returns the middleware's configuration: the publisher, the policy, and the destinations of copies on this
+// broker. Change only the Policy of the result, to one with the same tiers, and set Observers.
 //
 // Use only Builder.NewPublisher, or a publisher that wraps it.
 func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
@@ -100,7 +100,7 @@ func (b Builder) Format(state fmt.State, verb rune) {
 // the dead-letter queue of the topic's work queue, whatever the prefix and schedule of the app that wrote them. It needs only the
 // app's own configuration: address, names and marshaler. That is copied and never modified.
 //
-// The group is the Group of the handler (HandlerOptions) whose dead letters are read. Its work queue is named "<topic>_<group>", and
+// The group is the Group of the handler (retry.Options) whose dead letters are read. Its work queue is named "<topic>_<group>", and
 // Queue.GenerateName may be nil. Without a group ("") Queue.GenerateName names the work queue.
 //
 // It declares nothing. If the dead-letter queue does not exist, Subscribe returns an error. If the queue is deleted later, the

@@ -26,7 +26,7 @@ import (
 const uri = "amqp://guest:guest@localhost:5672/"
 
 func configOf(change ...func(*config.BuilderConfig)) config.BuilderConfig {
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{time.Second, 5 * time.Minute, time.Second}}
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Minute, time.Second}}}
 	for _, f := range change {
 		f(&c)
 	}
@@ -56,8 +56,8 @@ func TestAllFaultsAtOnce(t *testing.T) {
 		c.AMQP.Queue.Exclusive, c.AMQP.Queue.AutoDelete, c.AMQP.Queue.Durable = true, true, false
 		c.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "stream"}
 		c.Prefix, c.QueueType, c.WorkQueueMode = "a.*", "lazy", "maybe"
-		c.Schedule = backoff.Schedule{0, 2 * backoff.MaxDelay}
-		c.Jitter = -1
+		c.Policy.Schedule = backoff.Schedule{0, 2 * backoff.MaxDelay}
+		c.Policy.Jitter = -1
 		c.DeadLetters.MaxLength, c.TierArguments, c.DeadLetterArguments = -1, amqp091.Table{"x-expires": 5}, amqp091.Table{"x-overflow": "x"}
 	})
 	_, err := config.NewBuilder(broken)
@@ -196,9 +196,9 @@ func TestAppConfigIsNotChanged(t *testing.T) {
 	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
 	same(c.AMQP)
 	modify(c.AMQP)
-	c.Schedule[0] = 0
+	c.Policy.Schedule[0] = 0
 	same(b.SubscriberConfig())
-	assert.Equal(t, time.Second, b.TieredRetryConfig(nil).Schedule[0])
+	assert.Equal(t, time.Second, b.TieredRetryConfig(nil).Policy.Schedule[0])
 	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
 }
 
@@ -206,7 +206,7 @@ func TestAppConfigIsNotChanged(t *testing.T) {
 func TestUndeclaredTiersAreRefused(t *testing.T) {
 	tiered := builderOf(t).TieredRetryConfig(gochannel.NewGoChannel(gochannel.Config{}, nil))
 	require.NoError(t, tiered.Validate())
-	tiered.Schedule = append(tiered.Schedule, 7*time.Second)
+	tiered.Policy.Schedule = append(tiered.Policy.Schedule, 7*time.Second)
 	assert.ErrorContains(t, tiered.Validate(), "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [1s 5m])")
 }
 
@@ -237,14 +237,14 @@ func TestOptionsReachTheTopology(t *testing.T) {
 		c.DeadLetters, c.TierArguments, c.DeadLetterArguments = limits, amqp091.Table{"x-max-length": 7}, amqp091.Table{"x-queue-version": 2}
 	}).Topology("orders")
 	want := topology.New(topology.Config{
-		Schedule: configOf().Schedule, Prefix: "again", QueueType: topology.Classic, WorkQueueMode: topology.Leave,
+		Schedule: configOf().Policy.Schedule, Prefix: "again", QueueType: topology.Classic, WorkQueueMode: topology.Leave,
 		DeadLetters: limits, TierArguments: amqp091.Table{"x-max-length": 7}, DeadLetterArguments: amqp091.Table{"x-queue-version": 2},
 	}, topology.Queue{Name: "orders", Durable: true, Arguments: arguments})
 	assert.Equal(t, want, got)
 	assert.Error(t, builderOf(t).Topology("orders.dead").Validate())
 
 	spread := builderOf(t, func(c *config.BuilderConfig) {
-		c.Schedule, c.ExtraTiers, c.Jitter = backoff.Schedule{time.Second}, []time.Duration{time.Hour}, 0.2
+		c.Policy.Schedule, c.Policy.ExtraTiers, c.Policy.Jitter = backoff.Schedule{time.Second}, []time.Duration{time.Hour}, 0.2
 	})
 	var queues []string
 	for _, queue := range spread.Topology("orders").Queues {
@@ -253,12 +253,12 @@ func TestOptionsReachTheTopology(t *testing.T) {
 	for _, tier := range append(backoff.Lanes(time.Second, 0.2), time.Hour) {
 		assert.Contains(t, queues, "orders.retry."+backoff.Tier(tier).String())
 	}
-	assert.Equal(t, 0.2, spread.TieredRetryConfig(nil).Jitter)
+	assert.Equal(t, 0.2, spread.TieredRetryConfig(nil).Policy.Jitter)
 	assert.Len(t, spread.TieredRetryConfig(nil).DeclaredTiers, 9)
 
 	for _, group := range []string{"", "shop"} {
 		short := builderOf(t, func(c *config.BuilderConfig) {
-			c.Schedule, c.TierGroup, c.ExtraTiers = backoff.Schedule{100 * time.Millisecond}, group, []time.Duration{}
+			c.Policy.Schedule, c.Policy.TierGroup, c.Policy.ExtraTiers = backoff.Schedule{100 * time.Millisecond}, group, []time.Duration{}
 		})
 		declared := []backoff.Tier{backoff.Tier(100 * time.Millisecond), backoff.Tier(time.Second)}
 		assert.Equal(t, declared, short.TieredRetryConfig(nil).DeclaredTiers)

@@ -15,7 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // nowhere is an address at which no broker answers.
@@ -25,45 +25,16 @@ func TestConnectReportsAllFaults(t *testing.T) {
 	broken := configOf(func(c *config.BuilderConfig) {
 		c.AMQP.Connection.AmqpURI = nowhere
 		c.AMQP.Consume.NoRequeueOnNack = true
-		c.Prefix, c.Schedule = "a.*", backoff.Schedule{0}
+		c.Prefix, c.Policy = "a.*", retry.Policy{Schedule: backoff.Schedule{0}, PublishTimeout: -time.Second}
 		c.AMQP.Publish.Immediate = true
 	})
-	_, err := config.Connect(broken, nil, middleware.HandlerOptions{
-		Concurrency: -1, Schedule: backoff.Schedule{-time.Second},
-		Middleware: func(c *middleware.TieredRetryConfig) { c.PublishTimeout = -time.Second },
-	})
+	_, err := config.Connect(broken, nil)
 	require.Error(t, err)
 	for _, text := range []string{
-		"NoRequeueOnNack", `Prefix is "a.*"`, "retry 1: delay 0s", "Publish.Immediate",
-		"Concurrency is -1", "retry 1: delay -1s", "PublishTimeout is -1s",
+		"NoRequeueOnNack", `Prefix is "a.*"`, "Policy: Schedule: backoff: retry 1: delay 0s", "Publish.Immediate", "PublishTimeout is -1s",
 	} {
 		assert.ErrorContains(t, err, text)
 	}
-	_, err = config.Connect(configOf(), nil, middleware.HandlerOptions{}, middleware.HandlerOptions{})
-	assert.ErrorContains(t, err, "2 HandlerOptions were given")
-	_, err = config.Connect(configOf(), nil, middleware.HandlerOptions{Concurrency: -2}, middleware.HandlerOptions{
-		Schedule: backoff.Schedule{0}, Middleware: func(c *middleware.TieredRetryConfig) { c.MaxHold = -time.Second },
-	})
-	for _, text := range []string{
-		"2 HandlerOptions were given", "HandlerOptions 1: Concurrency is -2", "HandlerOptions 2: Schedule: backoff: retry 1", "MaxHold is -1s",
-	} {
-		assert.ErrorContains(t, err, text)
-	}
-	_, err = config.Connect(configOf(), nil, middleware.HandlerOptions{Concurrency: 65_536})
-	assert.ErrorContains(t, err, "Concurrency is 65536: it must be between 0 (the default) and 65535")
-	assert.NotContains(t, err.Error(), "\n", "one fault")
-}
-
-// TestConnectWithASchedule: the Schedule of the defaults is the one of a configuration without one, and is validated once.
-func TestConnectWithASchedule(t *testing.T) {
-	own := configOf(func(c *config.BuilderConfig) { c.AMQP.Connection.AmqpURI, c.Schedule = nowhere, nil })
-	_, err := config.Connect(own, nil, middleware.HandlerOptions{Schedule: backoff.Constant(time.Second, 2)})
-	require.ErrorContains(t, err, "cannot open the connection for consuming", "the configuration is valid")
-	_, err = config.Connect(own, nil, middleware.HandlerOptions{Schedule: backoff.Schedule{-time.Second}})
-	require.ErrorContains(t, err, "invalid HandlerOptions: Schedule: backoff: retry 1: delay -1s")
-	assert.NotContains(t, err.Error(), "\n", "one fault")
-	_, err = config.Connect(own, nil, middleware.HandlerOptions{})
-	require.ErrorContains(t, err, "invalid BuilderConfig: Schedule: backoff: no retries")
 }
 
 func TestConnectRefuses(t *testing.T) {
@@ -90,7 +61,7 @@ func TestConnectRefuses(t *testing.T) {
 	}
 	// A handler with a Group needs no Queue.GenerateName: the configuration is valid, and no broker answers.
 	own := configOf(func(c *config.BuilderConfig) { c.AMQP = amqp.NewDurablePubSubConfig(nowhere, nil) })
-	_, err := config.Connect(own, nil, middleware.HandlerOptions{Group: "mails"})
+	_, err := config.Connect(own, nil)
 	require.ErrorContains(t, err, "cannot open the connection for consuming")
 	assert.NotContains(t, err.Error(), "secret")
 }

@@ -4,13 +4,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // An app in production gets the library's subscriber first, and the retry middleware in a later deployment.
 func ExampleConnection_Subscriber() {
 	_ = func(rabbit *config.Connection, router *message.Router) error {
-		one := retrymw.HandlerOptions{Concurrency: 1} // one message in flight, in the order of the queue
+		one := retry.Options{Concurrency: 1} // one message in flight, in the order of the queue
 		subscriber, err := rabbit.Subscriber("billing", one)
 		if err != nil {
 			return err
@@ -19,7 +19,7 @@ func ExampleConnection_Subscriber() {
 		return nil
 	}
 	_ = func(rabbit *config.Connection, router *message.Router) {
-		one := retrymw.HandlerOptions{Concurrency: 1}
+		one := retry.Options{Concurrency: 1}
 		rabbit.AddConsumerHandler(router, "billing", "orders", bill, one)
 	}
 }

@@ -41,8 +41,8 @@ func run() error {
 
 	// A failed order waits 1s, 5s, 25s, 125s on queues of the broker, then goes to the dead-letter queue orders.dead.
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP:     amqp.NewDurableQueueConfig(uri),
-		Schedule: backoff.Exponential(time.Second, 5, 4),
+		AMQP:   amqp.NewDurableQueueConfig(uri),
+		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 	}, logger)
 	if err != nil {
 		return err

@@ -21,8 +21,8 @@ import (
 // options are the configuration of most examples.
 func options() config.BuilderConfig {
 	return config.BuilderConfig{
-		AMQP:     amqp.NewDurableQueueConfig("amqp://shop:secret@localhost:5672/"),
-		Schedule: backoff.Constant(10*time.Second, 3),
+		AMQP:   amqp.NewDurableQueueConfig("amqp://shop:secret@localhost:5672/"),
+		Policy: retry.Policy{Schedule: backoff.Constant(10*time.Second, 3)},
 	}
 }
 
@@ -35,7 +35,7 @@ func build(options config.BuilderConfig) *config.Builder {
 func ExampleBuilderConfig() {
 	rabbit := build(config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
-		Schedule: backoff.Schedule{time.Second, 5 * time.Minute},
+		Policy:   retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Minute}},
 		Settings: rabbitmq.Settings{Prefix: "shop.retry", WorkQueueMode: topology.Leave},
 	})
 	for _, queue := range rabbit.Topology("orders").Queues {
@@ -51,7 +51,7 @@ func ExampleBuilderConfig() {
 // Messages that fail together come back over a fifth of each delay. Each delay has eight queues.
 func ExampleBuilderConfig_jitter() {
 	jittered := options()
-	jittered.Jitter = 0.2
+	jittered.Policy.Jitter = 0.2
 	for _, queue := range build(jittered).Topology("orders").Queues {
 		fmt.Println(queue.Name)
 	}

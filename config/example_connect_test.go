@@ -10,16 +10,16 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // All handlers of an app share two connections. Package rabbitmq has examples of every method.
 func ExampleConnect() {
 	logger := watermill.NopLogger{}
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
-		Schedule: backoff.Exponential(time.Second, 5, 4),
-	}, logger, retrymw.HandlerOptions{Concurrency: 32})
+		AMQP:   amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
+	}, logger)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -16,7 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -32,16 +32,14 @@ func connection() *config.Connection {
 // Messages of one customer are handled one after the other, those of other customers meanwhile.
 func ExampleConnection_AddConsumerHandler() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)
-	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retrymw.HandlerOptions{
-		Schedule: backoff.Schedule{time.Second, time.Minute},
+	rabbit.Observe(eventtest.OnEvent(func(e retry.Event) {
+		if e.Outcome == retry.DeadLettered {
+			slog.Error("order given up", "order", e.MessageUUID, "error", e.Err)
+		}
+	}))
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
+		Policy:   &retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}},
 		OrderKey: func(msg *message.Message) string { return msg.Metadata.Get("customer") },
-		Middleware: func(c *retrymw.TieredRetryConfig) {
-			c.Observe = func(e retry.Event) {
-				if e.Outcome == retry.DeadLettered {
-					slog.Error("order given up", "order", e.MessageUUID, "error", e.Err)
-				}
-			}
-		},
 	})
 }
 
@@ -56,7 +54,7 @@ func ExampleConnection_AddHandler() {
 func ExampleConnection_Subscriber_requeuer() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)
 	router.AddMiddleware(rabbit.Middleware)
-	parked, err := rabbit.Subscriber("requeuer", retrymw.HandlerOptions{Concurrency: 1})
+	parked, err := rabbit.Subscriber("requeuer", retry.Options{Concurrency: 1})
 	check(err)
 	_, err = requeuer.NewRequeuer(requeuer.Config{
 		Subscriber: parked, SubscribeTopic: "parked", Publisher: rabbit.Publisher(), Router: router,
@@ -90,14 +88,12 @@ func ExampleConnection_Health() {
 }
 
 // slowHandlers is an observer of the app's own. Package observe has those for Prometheus and OpenTelemetry.
-type slowHandlers struct{}
+type slowHandlers struct{ retry.NopObserver }
 
-func (slowHandlers) Attach(o retry.Observed) (retry.Hooks, error) {
-	return retry.Hooks{Event: func(e retry.Event) {
-		if e.Duration > time.Minute {
-			o.Logger.Info("A handler took more than a minute", watermill.LogFields{"handler": e.Handler, "outcome": e.Outcome})
-		}
-	}}, nil
+func (slowHandlers) Event(e retry.Event) {
+	if e.Duration > time.Minute {
+		slog.Warn("A handler took more than a minute", "handler", e.Handler, "outcome", e.Outcome)
+	}
 }
 
 // An observer sees all handlers of the connection, and its publishers.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A reminder that is published now and handled in ten days. The broker needs no plugin.
@@ -21,9 +22,9 @@ func Example_delayedMessage() {
 func runReminders() error {
 	logger := watermill.NopLogger{}
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP:      amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
-		Schedule:  backoff.Exponential(time.Second, 5, 4),
-		TierGroup: "shop", // with its tiers a delay of whole seconds up to 12 days takes at most 12 publishes
+		AMQP:   amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4), TierGroup: "shop"},
+		// with its tiers a delay of whole seconds up to 12 days takes at most 12 publishes
 	}, logger)
 	if err != nil {
 		return err

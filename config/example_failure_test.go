@@ -14,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A message that fails always: it waits 1s, and becomes a dead letter at its second failure.
@@ -22,8 +23,8 @@ func Example_failure() {
 	uri := cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/")
 
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP:     amqp.NewDurableQueueConfig(uri),
-		Schedule: backoff.Schedule{time.Second},
+		AMQP:   amqp.NewDurableQueueConfig(uri),
+		Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
 	}, logger)
 	check(err)
 	defer rabbit.Close() // after router.Run has returned

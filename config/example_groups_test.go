@@ -10,7 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Several consumer groups of one fan-out, over two connections. Ten groups need ten lines in the map, and nothing else.
@@ -24,8 +24,8 @@ func runGroups() error {
 	ship, mail := bill, bill
 
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP:     amqp.NewDurablePubSubConfig(uri, nil), // each handler has a Group, which names its queue
-		Schedule: backoff.Exponential(time.Second, 5, 4),
+		AMQP:   amqp.NewDurablePubSubConfig(uri, nil), // each handler has a Group, which names its queue
+		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 	}, logger)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func runGroups() error {
 
 	router := message.NewDefaultRouter(logger)
 	for group, handler := range map[string]message.NoPublishHandlerFunc{"billing": bill, "shipping": ship, "mailing": mail} {
-		rabbit.AddConsumerHandler(router, group, "orders", handler, retrymw.HandlerOptions{Group: group})
+		rabbit.AddConsumerHandler(router, group, "orders", handler, retry.Options{Group: group})
 	}
 	return router.Run(context.Background())
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -26,19 +25,24 @@ var (
 
 // Each handler can have options of its own.
 func Example_options() {
-	rabbit.AddConsumerHandler(router, "mail", "mails", send, retrymw.HandlerOptions{
-		Schedule:    backoff.Constant(time.Minute, 10),
+	rabbit.AddConsumerHandler(router, "mail", "mails", send, retry.Options{
+		Policy:      &retry.Policy{Schedule: backoff.Constant(time.Minute, 10), MaxHold: 5 * time.Minute},
 		Concurrency: 64,
 		OrderKey:    func(msg *message.Message) string { return msg.Metadata.Get("customer") },
-		Middleware: func(c *retrymw.TieredRetryConfig) {
-			c.MaxHold = 5 * time.Minute
-			c.Observe = func(e retry.Event) {
-				if e.Outcome == retry.DeadLettered {
-					slog.Error("Mail given up", "mail", e.MessageUUID, "failures", e.Record.Failures, "reason", e.Record.DeadReason, "error", e.Err)
-				}
-			}
-		},
 	}).AddMiddleware(middleware.Timeout(time.Minute))
+}
+
+// alarms is an observer of the app's own.
+type alarms struct{ retry.NopObserver }
+
+func (alarms) Event(e retry.Event) {
+	if e.Outcome == retry.DeadLettered {
+		slog.Error("Given up", "handler", e.Handler, "message", e.MessageUUID, "reason", e.Record.DeadReason, "error", e.Err)
+	}
+}
+
+func Example_observer() {
+	rabbit.Observe(alarms{})
 }
 
 // A readiness probe, for example of Kubernetes.
@@ -52,7 +56,7 @@ func Example_retention() {
 	uri, logger := "amqp://guest:guest@localhost:5672/", watermill.NopLogger{}
 	rabbit, err := config.Connect(config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(uri),
-		Schedule: backoff.Exponential(time.Second, 5, 4),
+		Policy:   retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 		Settings: rabbitmq.Settings{DeadLetters: topology.Retention{MaxLength: 100_000, MaxAge: 30 * 24 * time.Hour}},
 	}, logger)
 	check(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // An app that wires the parts by itself, with watermill-amqp's subscriber.
@@ -23,8 +24,8 @@ func Example_parts() {
 	uri := "amqp://guest:guest@localhost:5672/"
 
 	builder, err := config.NewBuilder(config.BuilderConfig{
-		AMQP:     amqp.NewDurableQueueConfig(uri),
-		Schedule: backoff.Exponential(time.Second, 5, 4),
+		AMQP:   amqp.NewDurableQueueConfig(uri),
+		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 	})
 	check(err)
 	subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), logger)
@@ -63,8 +64,8 @@ func Example_partsGroups() {
 	var builders []*config.Builder
 	for group, handler := range map[string]message.NoPublishHandlerFunc{"billing": bill, "shipping": ship} {
 		builder, err := config.NewBuilder(config.BuilderConfig{
-			AMQP:     amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group)),
-			Schedule: backoff.Exponential(time.Second, 5, 4),
+			AMQP:   amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group)),
+			Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 		})
 		check(err)
 		subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), logger)

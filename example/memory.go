@@ -9,6 +9,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/example/orders"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // memory is Watermill's gochannel, in this process. It has no queues with a TTL, so a relay provides the tiers.
@@ -19,7 +20,7 @@ func memory(_ context.Context, opts orders.Options, logger watermill.LoggerAdapt
 	retries, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
 			Publisher:     pubSub,
-			Schedule:      opts.Schedule,
+			Policy:        retry.Policy{Schedule: opts.Schedule},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 		},
 		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/example/orders"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const localBroker = "amqp://guest:guest@localhost:5672/"
@@ -30,7 +31,7 @@ func rabbitMQ(_ context.Context, opts orders.Options, logger watermill.LoggerAda
 	// Connect needs your own configuration and a schedule. Do not set Prefix: here it separates two demos on one
 	// broker.
 	settings := config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(uri), Schedule: opts.Schedule,
+		AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: opts.Schedule},
 		Settings: rabbitmq.Settings{Prefix: "retry." + run},
 	}
 	retries, err := config.Connect(settings, logger)

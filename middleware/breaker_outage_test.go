@@ -126,8 +126,8 @@ func simulateOutage(t *testing.T, ctx context.Context, breaker *retry.Breaker, d
 		q := &workQueue{ctx: binding.NewContext(ctx, &binding.Binding{Gate: g}), concurrency: concurrency, limit: gate.None}
 		config := configOf(q)
 		config.TiersWait = true
-		config.Schedule = backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second, 125 * time.Second} // README's
-		config.Breaker = breaker
+		config.Policy.Schedule = backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second, 125 * time.Second} // README's
+		config.Policy.Breaker = breaker
 		tiered, err := retrymw.NewTieredRetry(config, nil)
 		require.NoError(t, err)
 		begin := time.Now()

@@ -13,7 +13,7 @@ import (
 )
 
 func TestValidateReportsAllFaultsAtOnce(t *testing.T) {
-	_, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{MaxHold: -time.Second, PublishTimeout: -1, MaxAge: -1}, nil)
+	_, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{Policy: retry.Policy{MaxHold: -time.Second, PublishTimeout: -1, MaxAge: -1}}, nil)
 	require.Error(t, err)
 	for _, field := range []string{
 		"Publisher", "Schedule", "GenerateRetryDestination", "GenerateDeadLetterDestination", "MaxHold is -1s", "PublishTimeout is -1ns", "MaxAge is -1ns",
@@ -24,9 +24,9 @@ func TestValidateReportsAllFaultsAtOnce(t *testing.T) {
 
 func TestTiersThatAreNotDeclaredAreRefused(t *testing.T) {
 	config := configOf(&recorder{})
-	config.Schedule = backoff.Schedule{time.Second}
-	config.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Minute})}}
-	config.ExtraTiers = []time.Duration{time.Hour, time.Second}
+	config.Policy.Schedule = backoff.Schedule{time.Second}
+	config.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Minute})}}
+	config.Policy.ExtraTiers = []time.Duration{time.Hour, time.Second}
 	assert.Equal(t, backoff.Schedule{time.Second, time.Minute, time.Hour}.Tiers(), config.Tiers())
 	for _, declared := range config.Tiers() {
 		config.DeclaredTiers = []backoff.Tier{declared}
@@ -45,7 +45,7 @@ func TestTiersThatAreNotDeclaredAreRefused(t *testing.T) {
 
 func TestMiddlewareKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
 	schedule := backoff.Schedule{time.Second}
-	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Schedule = schedule })
+	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.Schedule = schedule })
 	schedule[0] = time.Hour
 	_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -64,7 +65,7 @@ func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var events []retry.Event
 				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retry.Event) { events = append(events, e) }
+					c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e) })
 				})
 				failedAt := time.Now()
 				_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, row.requested)))(messageOf(ctx))
@@ -99,13 +100,15 @@ func TestRequestedDelayIsAtMostMaxDelay(t *testing.T) {
 		change func(*retrymw.TieredRetryConfig)
 		want   time.Duration
 	}{
-		"default":                           {func(*retrymw.TieredRetryConfig) {}, 30 * day},
-		"a longer schedule":                 {func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Second, 40 * day} }, 40 * day},
-		"a longer extra tier":               {func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = []time.Duration{50 * day} }, 50 * day},
-		"a longer rule":                     {func(c *retrymw.TieredRetryConfig) { c.Rules = []retry.Rule{never(retry.RetryAfter(60 * day))} }, 60 * day},
-		"MaxDelay":                          {func(c *retrymw.TieredRetryConfig) { c.MaxDelay = day }, day},
-		"MaxDelay, below an extra tier":     {func(c *retrymw.TieredRetryConfig) { c.MaxDelay, c.ExtraTiers = day, []time.Duration{2 * day} }, day},
-		"ten years, as backoff.MaxDelay is": {func(c *retrymw.TieredRetryConfig) { c.MaxDelay = backoff.MaxDelay }, backoff.MaxDelay},
+		"default":             {func(*retrymw.TieredRetryConfig) {}, 30 * day},
+		"a longer schedule":   {func(c *retrymw.TieredRetryConfig) { c.Policy.Schedule = backoff.Schedule{time.Second, 40 * day} }, 40 * day},
+		"a longer extra tier": {func(c *retrymw.TieredRetryConfig) { c.Policy.ExtraTiers = []time.Duration{50 * day} }, 50 * day},
+		"a longer rule":       {func(c *retrymw.TieredRetryConfig) { c.Policy.Rules = []retry.Rule{never(retry.RetryAfter(60 * day))} }, 60 * day},
+		"MaxDelay":            {func(c *retrymw.TieredRetryConfig) { c.Policy.MaxDelay = day }, day},
+		"MaxDelay, below an extra tier": {func(c *retrymw.TieredRetryConfig) {
+			c.Policy.MaxDelay, c.Policy.ExtraTiers = day, []time.Duration{2 * day}
+		}, day},
+		"ten years, as backoff.MaxDelay is": {func(c *retrymw.TieredRetryConfig) { c.Policy.MaxDelay = backoff.MaxDelay }, backoff.MaxDelay},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -172,7 +175,7 @@ func TestMaxDelayMustNotCutTheSchedule(t *testing.T) {
 		"beyond TTLs":    {backoff.MaxDelay + 1, never(retry.Discard()), "MaxDelay is 87600h0m0.000000001s"},
 	} {
 		config := configOf(&recorder{})
-		config.MaxDelay, config.Rules = row.set, []retry.Rule{row.rule}
+		config.Policy.MaxDelay, config.Policy.Rules = row.set, []retry.Rule{row.rule}
 		require.ErrorContains(t, config.Validate(), row.want, name)
 	}
 }
@@ -191,7 +194,7 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.DelayArrivals, c.MaxAge = true, time.Hour })
+				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.DelayArrivals, c.Policy.MaxAge = true, time.Hour })
 				msg, arrived, calls := messageOf(ctx), time.Now(), 0
 				msg.Metadata[delay.DelayedForKey] = row.delayed.String()
 				h := func(*message.Message) ([]*message.Message, error) {
@@ -312,7 +315,9 @@ func TestForgedRemainingDelay(t *testing.T) {
 	} {
 		t.Run(forged[:min(len(forged), 20)], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = []time.Duration{time.Hour, time.Duration(year)} })
+				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+					c.Policy.ExtraTiers = []time.Duration{time.Hour, time.Duration(year)}
+				})
 				msg := messageOf(ctx)
 				retry.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
 				msg.Metadata[retry.RemainingKey] = forged
@@ -402,7 +407,7 @@ func TestDelayOnErrorInsideRequestsTheDelay(t *testing.T) {
 	ctx := routerContext(t)
 	for _, deep := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = deep })
+			tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.Policy.DeepCopy = deep })
 			delays := &watermillmw.DelayOnError{InitialInterval: 2 * time.Second, MaxInterval: 10 * time.Second, Multiplier: 3}
 			h := delays.Middleware(failing(errDown))
 			_, err := tiered.Middleware(h)(messageOf(ctx))

@@ -116,7 +116,7 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err erro
 	if _, counted := in.metadata[retry.FailuresKey]; !counted && t.config.DelayArrivals {
 		s.delayed, _ = delayIn(in.metadata)
 	}
-	if t.config.MaxAgeFrom != nil {
+	if t.config.Policy.MaxAgeFrom != nil {
 		s.sentAt = t.sentAt(in)
 	}
 }
@@ -138,13 +138,13 @@ func isCanceled(err error) (canceled bool) {
 
 // sentAt is zero where MaxAgeFrom panics.
 func (t *TieredRetry) sentAt(in *delivery) (at time.Time) {
-	if panicked := call(func() { at = t.config.MaxAgeFrom(in.msg) }); panicked != nil {
+	if panicked := call(func() { at = t.config.Policy.MaxAgeFrom(in.msg) }); panicked != nil {
 		t.logger.Error("MaxAgeFrom panicked, the age is that of the first failure", panicked, t.fields(in))
 	}
 	return at
 }
 
-// begin reads where the message comes from, and calls the hooks Begin.
+// begin reads where the message comes from, and calls Begin of the observers.
 func (t *TieredRetry) begin(in *delivery) {
 	from := originOf(in.ctx)
 	a := retry.Arrival{Context: in.ctx, Topic: from.topic, Handler: from.handler, Message: in.msg}
@@ -156,9 +156,6 @@ func (t *TieredRetry) begin(in *delivery) {
 			in.arrived, _, _ = t.policy.place(due.Sub(a.Record.LastFailedAt), nil)
 			in.lateness = max(late, 0)
 		}
-	}
-	if !in.observers.begin {
-		return
 	}
 	a.Tier, a.Lateness = in.arrived, in.lateness
 	if in.observed = in.observers.arrived(a); in.observed != nil {

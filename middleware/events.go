@@ -9,9 +9,9 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// report calls Observe, where it is set. A panic in it is logged.
+// report makes an outcome known to the observers.
 func (t *TieredRetry) report(in *delivery, d *decision, to retry.Destination, f *failure, cause error) {
-	if t.config.Observe == nil && in.observers == nil {
+	if in.observers == nil {
 		return
 	}
 	in.reported = in.reported || d.outcome != retry.Held
@@ -25,15 +25,7 @@ func (t *TieredRetry) report(in *delivery, d *decision, to retry.Destination, f 
 	if age := time.Since(d.record.FirstFailedAt); age <= backoff.MaxDelay { // else there is no time, or a forged one
 		event.Age = age
 	}
-	if in.observers != nil {
-		in.observers.event(&event)
-	}
-	if t.config.Observe == nil {
-		return
-	}
-	if panicked := call(func() { t.config.Observe(event) }); panicked != nil {
-		t.logger.Error("Observe of the retry middleware panicked", panicked, t.fields(in))
-	}
+	in.observers.event(&event)
 }
 
 // reportExited reports a message whose goroutine ended before its outcome was known. Observers wait for the end of what

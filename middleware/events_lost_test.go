@@ -7,13 +7,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-type hooks retry.Hooks
-
-func (h hooks) Attach(retry.Observed) (retry.Hooks, error) { return retry.Hooks(h), nil }
 
 // TestObserversGetOneLastEvent: also where a function of the app ends the goroutine before the outcome is known.
 func TestObserversGetOneLastEvent(t *testing.T) {
@@ -27,20 +24,20 @@ func TestObserversGetOneLastEvent(t *testing.T) {
 			c.Publisher = &recorder{fail: func(int) error { runtime.Goexit(); return nil }}
 		}, retry.GivenBack},
 		"a rule ends the goroutine": {func(c *retrymw.TieredRetryConfig) {
-			c.Rules = []retry.Rule{{If: func(retry.Record, error) bool { runtime.Goexit(); return true }, Then: retry.Discard()}}
+			c.Policy.Rules = []retry.Rule{{If: func(retry.Record, error) bool { runtime.Goexit(); return true }, Then: retry.Discard()}}
 		}, retry.GivenBack},
 		"the text ends the goroutine": {func(c *retrymw.TieredRetryConfig) {
-			c.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
+			c.Policy.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
 		}, retry.GivenBack},
 		"Observe ends the goroutine": {func(c *retrymw.TieredRetryConfig) {
-			c.Observe = func(retry.Event) { runtime.Goexit() }
+			c.Observers.Attach(eventtest.OnEvent(func(retry.Event) { runtime.Goexit() }), retry.Observed{})
 		}, retry.Retried},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var got []retry.Outcome
 			var observers retrymw.Observers
-			observers.Attach(hooks{Event: func(e retry.Event) { got = append(got, e.Outcome) }}, retry.Observed{})
+			observers.Attach(eventtest.Hooks{OnEvent: func(e retry.Event) { got = append(got, e.Outcome) }}, retry.Observed{})
 			tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observers = &observers; test.change(c) })
 			done := make(chan struct{})
 			go func() {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -87,15 +88,15 @@ func TestEachOutcomeHasAnEvent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var events []event
 				tiered, sent, s, _ := setupBound(t, tiersWait, snoozeLater, func(c *retrymw.TieredRetryConfig) {
-					c.Rules = append(c.Rules, retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()})
-					c.Observe = func(e retry.Event) {
+					c.Policy.Rules = append(c.Policy.Rules, retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()})
+					c.Observers = eventtest.Observers(func(e retry.Event) {
 						assert.Equal(t, "uuid-1", e.MessageUUID)
 						assert.Equal(t, topic, e.Topic)
 						assert.Equal(t, handler, e.Handler)
 						assert.Equal(t, message.Metadata{"trace": "abc"}, e.Metadata())
 						require.NotNil(t, e.Context)
 						events = append(events, event{e.Outcome, e.Record.Failures, e.Record.Snoozes, e.Age, e.Duration, e.Delay, e.Tier, e.Destination, e.Rule, e.Err})
-					}
+					})
 				})
 				sent.fail = row.fail
 				msg := messageOf(s.bind(routed))
@@ -140,16 +141,16 @@ func TestEventHasTheMetadataThatTheMessageCameWith(t *testing.T) {
 func TestSuccessWithoutObserveDoesNotAllocate(t *testing.T) {
 	for name, change := range map[string]func(*retrymw.TieredRetryConfig){
 		"Rules":  snoozeLater,
-		"MaxAge": func(c *retrymw.TieredRetryConfig) { c.MaxAge = time.Hour },
+		"MaxAge": func(c *retrymw.TieredRetryConfig) { c.Policy.MaxAge = time.Hour },
 		"MaxAgeFrom": func(c *retrymw.TieredRetryConfig) {
-			c.MaxAge, c.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { return time.Time{} }
+			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { return time.Time{} }
 		},
-		"Jitter":        func(c *retrymw.TieredRetryConfig) { c.Jitter = 0.2 },
+		"Jitter":        func(c *retrymw.TieredRetryConfig) { c.Policy.Jitter = 0.2 },
 		"DelayArrivals": func(c *retrymw.TieredRetryConfig) { c.DelayArrivals = true },
-		"ExtraTiers":    func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
+		"ExtraTiers":    func(c *retrymw.TieredRetryConfig) { c.Policy.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
 		"all but MaxAgeFrom": func(c *retrymw.TieredRetryConfig) {
 			snoozeLater(c)
-			c.MaxAge, c.DelayArrivals, c.TiersWait = time.Hour, true, true
+			c.Policy.MaxAge, c.DelayArrivals, c.TiersWait = time.Hour, true, true
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

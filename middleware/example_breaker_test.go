@@ -7,7 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -15,13 +15,13 @@ var errDeclined = errors.New("the card was declined")
 
 // The handler pauses while the bank is down. An order whose card is declined says nothing about the others.
 func ExampleBreaker() {
-	var retries middleware.Connection // of config.Connect, relay.Connect or retrytest.New
+	var retries retry.Connection // of config.Connect, relay.Connect or retrytest.New
 	start := func(router *message.Router, bill message.NoPublishHandlerFunc) {
-		retries.AddConsumerHandler(router, "billing", "orders", bill, middleware.HandlerOptions{
-			Breaker: &retry.Breaker{
+		retries.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Constant(time.Minute, 30), Breaker: &retry.Breaker{
 				MaxPause: 5 * time.Second,
 				Failed:   func(err error) bool { return !errors.Is(err, errDeclined) },
-			},
+			}},
 		})
 	}
 	_ = start

@@ -17,14 +17,14 @@ import (
 )
 
 // addHandlers is a function of an app. It runs on every backend.
-func addHandlers(router *message.Router, retries middleware.Connection) {
+func addHandlers(router *message.Router, retries retry.Connection) {
 	retries.AddConsumerHandler(router, "billing", "orders", func(*message.Message) error { return nil })
 	retries.AddConsumerHandler(router, "mail", "mails", func(*message.Message) error { return nil },
-		middleware.HandlerOptions{Schedule: backoff.Constant(time.Minute, 10)})
+		retry.Options{Policy: &retry.Policy{Schedule: backoff.Constant(time.Minute, 10)}})
 }
 
 func ExampleConnection() {
-	var retries middleware.Connection // of config.Connect, relay.Connect or retrytest.New
+	var retries retry.Connection // of config.Connect, relay.Connect or retrytest.New
 	start := func() error {
 		defer func() { _ = retries.Close() }() // after the router
 		router := message.NewDefaultRouter(nil)
@@ -35,23 +35,24 @@ func ExampleConnection() {
 }
 
 // deadLetters is an observer that counts dead letters by their reason. Package observe has those for Prometheus and OpenTelemetry.
-type deadLetters map[retry.DeadReason]int
+type deadLetters struct {
+	retry.NopObserver
+	counts map[retry.DeadReason]int
+}
 
-func (d deadLetters) Attach(retry.Observed) (retry.Hooks, error) {
-	return retry.Hooks{Event: func(e retry.Event) {
-		if e.Outcome == retry.DeadLettered {
-			d[e.Record.DeadReason]++
-		}
-	}}, nil
+func (d deadLetters) Event(e retry.Event) {
+	if e.Outcome == retry.DeadLettered {
+		d.counts[e.Record.DeadReason]++
+	}
 }
 
 // An app that wires the parts by itself attaches observers here. A Connection has the method Observe.
 func ExampleObservers_Attach() {
-	counts, observers := deadLetters{}, &middleware.Observers{}
-	observers.Attach(counts, retry.Observed{System: "my Pub/Sub"})
+	counts, observers := map[retry.DeadReason]int{}, &middleware.Observers{}
+	observers.Attach(deadLetters{counts: counts}, retry.Observed{System: "my Pub/Sub"})
 
 	tiered, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
-		Publisher: discard{}, Schedule: backoff.Constant(time.Minute, 3), Observers: observers,
+		Publisher: discard{}, Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}, Observers: observers,
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{Topic: p.Topic + ".retry." + p.Tier.String()}, nil
 		},
@@ -72,53 +73,30 @@ func ExampleObservers_Attach() {
 	// map[permanent:1] <nil>
 }
 
-// A value that a handler does not set is that of the connection.
-func ExampleHandlerOptions() {
-	connection := middleware.HandlerOptions{Group: "shop", Concurrency: 32}
-	handler := middleware.HandlerOptions{
-		Concurrency: 1,
-		Middleware:  func(c *middleware.TieredRetryConfig) { c.MaxHold = time.Minute },
-	}
-	options := handler.Or(connection)
-	fmt.Println(options.Group, options.Concurrency)
+// A handler's own policy is complete: it starts from a copy of the connection's.
+func ExampleOptions() {
+	connection := retry.Policy{Schedule: backoff.Constant(time.Minute, 3), MaxAge: time.Hour}
+	own := connection
+	own.Schedule = backoff.Constant(time.Second, 3)
+	options := retry.Options{Concurrency: 1, Policy: &own}
+	fmt.Println(options.Policy.Schedule, options.Policy.MaxAge)
 	// Output:
-	// shop 1
+	// 1s*3 1h0m0s
 }
 
 // The retries of messages that have failed together come back over a second, not at once.
-func ExampleHandlerOptions_jitter() {
-	options := middleware.HandlerOptions{Schedule: backoff.Constant(5*time.Second, 3), Jitter: 0.2}
-	config := options.Configure(middleware.TieredRetryConfig{})
+func ExamplePolicy_jitter() {
+	config := middleware.TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Constant(5*time.Second, 3), Jitter: 0.2}}
 	fmt.Println(config.Tiers())
 	// Output:
 	// [5s 5125ms 5250ms 5375ms 5500ms 5625ms 5750ms 5875ms]
 }
 
-func ExampleHandlerOptions_Validate() {
-	fmt.Println(middleware.HandlerOptions{Concurrency: -1, CloseTimeout: -time.Second}.Validate())
+func ExampleOptions_Validate() {
+	fmt.Println(retry.Options{Concurrency: -1, CloseTimeout: -time.Second}.Validate())
 	// Output:
-	// Concurrency is -1: it must be between 0 (the default) and 65535
+	// Concurrency is -1: it must be 0 (the default) or more
 	// CloseTimeout is -1s: it must be 0 (the default) or more
-}
-
-// A backend's Connect gets the options of a handler.
-func ExampleOneOf() {
-	connect := func(options ...middleware.HandlerOptions) (middleware.HandlerOptions, error) {
-		return middleware.OneOf(options, middleware.HandlerOptions{Concurrency: 16})
-	}
-	options, err := connect()
-	fmt.Println(options.Concurrency, err)
-	// Output:
-	// 16 <nil>
-}
-
-// A backend makes the middleware of a handler.
-func ExampleHandlerOptions_Configure() {
-	options := middleware.HandlerOptions{Schedule: backoff.Constant(time.Second, 3)}
-	backend := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Minute, 1)}
-	fmt.Println(options.Configure(backend).Schedule)
-	// Output:
-	// 1s*3
 }
 
 // For the middleware of a whole router: each message has the schedule of its subscriber.

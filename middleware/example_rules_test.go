@@ -15,6 +15,7 @@ import (
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -29,10 +30,10 @@ var (
 // printOutcome fails once with the error, and prints what the rules make of it.
 func printOutcome(failure error, rules ...retry.Rule) {
 	config := exampleConfig()
-	config.Rules = rules
-	config.Observe = func(e retry.Event) {
+	config.Policy.Rules = rules
+	config.Observers = eventtest.Observers(func(e retry.Event) {
 		fmt.Println(strings.TrimSpace(fmt.Sprintf("%s %v %s", e.Outcome, e.Delay, e.Rule)))
-	}
+	})
 	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -136,15 +137,16 @@ func ExampleAction() {
 	// 2 rules
 }
 
-func ExampleTieredRetryConfig_ValidateRules() {
-	config := retrymw.TieredRetryConfig{
+func ExamplePolicy_Validate() {
+	policy := retry.Policy{
+		Schedule: backoff.Constant(time.Second, 3),
 		Rules: []retry.Rule{
 			{Name: "rate limit", If: retry.Is(errRateLimit)},
 			{Name: "maintenance", Then: retry.Snooze(0)},
 		},
 		ExtraTiers: []time.Duration{time.Hour, -time.Minute},
 	}
-	fmt.Println(config.ValidateRules())
+	fmt.Println(policy.Validate())
 	// Output:
 	// Rules[0] ("rate limit"): Then is not set: use RetryWith, RetryAfter, Snooze, DeadLetter, Discard, GiveBack or Pause
 	// Rules[1] ("maintenance"): If is nil: use Is, As or a function of (Record, error)
@@ -155,9 +157,11 @@ func ExampleTieredRetryConfig_ValidateRules() {
 // The tiers are those of the schedule, of the rules, and the extra ones.
 func ExampleTieredRetryConfig_Tiers() {
 	config := retrymw.TieredRetryConfig{
-		Schedule:   backoff.Schedule{time.Second, 5 * time.Second},
-		Rules:      []retry.Rule{{If: retry.Is(sql.ErrConnDone), Then: retry.RetryWith(backoff.Constant(time.Minute, 30))}},
-		ExtraTiers: []time.Duration{time.Hour},
+		Policy: retry.Policy{
+			Schedule:   backoff.Schedule{time.Second, 5 * time.Second},
+			Rules:      []retry.Rule{{If: retry.Is(sql.ErrConnDone), Then: retry.RetryWith(backoff.Constant(time.Minute, 30))}},
+			ExtraTiers: []time.Duration{time.Hour},
+		},
 	}
 	fmt.Println(config.Tiers())
 	// Output:
@@ -183,7 +187,7 @@ func ExampleEvent() {
 
 func ExampleEvent_Metadata() {
 	config := exampleConfig()
-	config.Observe = func(e retry.Event) { fmt.Println(e.Outcome, e.Metadata()) }
+	config.Observers = eventtest.Observers(func(e retry.Event) { fmt.Println(e.Outcome, e.Metadata()) })
 	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -202,15 +206,15 @@ func ExampleDeduplicationKey() {
 }
 
 // A handler that pauses while its dependency is down.
-func ExampleHandlerOptions_outage() {
-	var rabbit retrymw.Connection // of config.Connect
+func ExamplePolicy_outage() {
+	var rabbit retry.Connection // of config.Connect
 	bill := func(*message.Message) error { return nil }
 	addHandlers := func(router *message.Router) {
-		rabbit.AddConsumerHandler(router, "billing", "orders", bill, retrymw.HandlerOptions{
-			Breaker: &retry.Breaker{
+		rabbit.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Constant(time.Minute, 30), Breaker: &retry.Breaker{
 				MaxPause: 5 * time.Second,
 				Failed:   func(err error) bool { return !errors.Is(err, errDeclined) }, // a declined card is no outage
-			},
+			}},
 		})
 	}
 	_ = addHandlers

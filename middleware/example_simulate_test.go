@@ -13,8 +13,8 @@ import (
 // The outcomes of a message whose handler fails twice. Package retrytest makes such a configuration and prints the outcomes.
 func ExampleTieredRetry_Simulate() {
 	config := exampleConfig()
-	config.Schedule = backoff.Schedule{time.Second, time.Minute}
-	config.Rules = []retry.Rule{{Name: "closed", If: retry.Is(errClosed), Then: retry.Snooze(90 * time.Second)}}
+	config.Policy.Schedule = backoff.Schedule{time.Second, time.Minute}
+	config.Policy.Rules = []retry.Rule{{Name: "closed", If: retry.Is(errClosed), Then: retry.Snooze(90 * time.Second)}}
 	config.TiersWait = true
 	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
@@ -46,8 +46,8 @@ var errClosed = errors.New("the bank is closed")
 // Jitter spreads the retries of messages that fail together: on RabbitMQ over eight tiers for each delay of the schedule.
 func ExampleTieredRetryConfig_jitter() {
 	config := exampleConfig()
-	config.Schedule = backoff.Schedule{time.Second, time.Minute}
-	config.Jitter = 0.2
+	config.Policy.Schedule = backoff.Schedule{time.Second, time.Minute}
+	config.Policy.Jitter = 0.2
 	config.TiersWait = true
 	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -22,7 +23,7 @@ func ExampleNewTieredRetry() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	tiered, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
 		Publisher: pubSub,
-		Schedule:  backoff.Exponential(time.Second, 5, 4),
+		Policy:    retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{Topic: fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier)}, nil
 		},
@@ -41,12 +42,12 @@ func ExampleNewTieredRetry() {
 }
 
 func ExampleTieredRetryConfig_Validate() {
-	fmt.Println(retrymw.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), MaxHold: -time.Second}.Validate())
+	fmt.Println(retrymw.TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1), MaxHold: -time.Second}}.Validate())
 	// Output:
 	// Publisher is nil: give the middleware a publisher that no handler uses, for RabbitMQ the one of Builder.NewPublisher
+	// MaxHold is -1s: it must be 0 (the default) or more
 	// GenerateRetryDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs
 	// GenerateDeadLetterDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs
-	// MaxHold is -1s: it must be 0 (the default) or more
 }
 
 func ExampleTieredRetry_Middleware() {
@@ -57,7 +58,7 @@ func ExampleTieredRetry_Middleware() {
 	}
 	tiered, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
 		Publisher: pubSub,
-		Schedule:  backoff.Constant(time.Minute, 3),
+		Policy:    retry.Policy{Schedule: backoff.Constant(time.Minute, 3)},
 		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{Topic: p.Topic + ".retry"}, nil
 		},
@@ -90,7 +91,7 @@ func ExampleTieredRetry_Middleware() {
 func exampleConfig() retrymw.TieredRetryConfig {
 	return retrymw.TieredRetryConfig{
 		Publisher: gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
-		Schedule:  backoff.Exponential(time.Second, 5, 4),
+		Policy:    retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{Topic: fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier)}, nil
 		},
@@ -111,7 +112,7 @@ func orderFrom(metadata message.Metadata) *message.Message {
 // Observe gets the outcome of every delivery.
 func ExampleTieredRetryConfig() {
 	config := exampleConfig()
-	config.Observe = func(e retry.Event) {
+	config.Observers = eventtest.Observers(func(e retry.Event) {
 		switch e.Outcome {
 		case retry.DeadLettered:
 			fmt.Println("dead-lettered:", e.MessageUUID, "as", e.Record.DeadReason, "on", e.Destination)
@@ -120,7 +121,7 @@ func ExampleTieredRetryConfig() {
 		default:
 			fmt.Printf("%s: %s waits %v on %v\n", e.Outcome, e.MessageUUID, e.Tier, e.Destination)
 		}
-	}
+	})
 	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -151,7 +152,7 @@ func ExampleTieredRetryConfig() {
 // RedactReason keeps secrets out of the failure record and the log.
 func ExampleTieredRetryConfig_redactReason() {
 	config := exampleConfig()
-	config.RedactReason = func(reason string, err error) string { return strings.ReplaceAll(reason, "4111 1111", "****") }
+	config.Policy.RedactReason = func(reason string, err error) string { return strings.ReplaceAll(reason, "4111 1111", "****") }
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	config.Publisher = pubSub
 	tiered, err := retrymw.NewTieredRetry(config, nil)
@@ -215,7 +216,7 @@ func ExampleDeadReasons() {
 // Package relay does this for the messages of a return topic. The failure is then counted on topic orders.
 func ExampleWithOrigin() {
 	config := exampleConfig()
-	config.Observe = func(e retry.Event) { fmt.Println(e.Topic, e.Handler, e.Record.Failures) }
+	config.Observers = eventtest.Observers(func(e retry.Event) { fmt.Println(e.Topic, e.Handler, e.Record.Failures) })
 	tiered, err := retrymw.NewTieredRetry(config, nil)
 	if err != nil {
 		log.Fatal(err)

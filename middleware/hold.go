@@ -85,7 +85,7 @@ func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (retry.De
 			if h.surplus {
 				return to, unpublished, fmt.Errorf("the handler holds messages on half of its Concurrency: %w", err)
 			}
-			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
+			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.Policy.MaxHold, err)
 		}
 		switch {
 		case refused == unconfirmed && d.outcome != retry.DeadLettered:
@@ -209,7 +209,7 @@ func (t *TieredRetry) send(in *delivery, d *decision, closed *atomic.Bool) (to r
 	if to, err = t.destination(d, in); err != nil {
 		return retry.Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.PublishTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.Policy.PublishTimeout)
 	defer cancel()
 	letter := message.NewMessageWithContext(suspect.With(ctx, closed), in.uuid, in.payload)
 	letter.Metadata = make(message.Metadata, len(in.metadata)+len(ownKeys)+len(delayKeys))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -49,7 +50,7 @@ func TestMaxHoldEndsTheHoldWithBothErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = row.set })
+				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.MaxHold = row.set })
 				sent.fail = func(int) error { return errNoBroker }
 				start := time.Now()
 				_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
@@ -117,7 +118,7 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var events []retry.Event
 				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retry.Event) { events = append(events, e) }
+					c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e) })
 				})
 				msg := messageOf(ctx)
 				if parked {
@@ -154,7 +155,7 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 func TestDeadLetterThatIsTooLargeIsHeld(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = time.Minute })
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.MaxHold = time.Minute })
 		sent.fail = func(int) error { return errTooLarge{errNoBroker} }
 		start := time.Now()
 		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -21,7 +22,7 @@ func TestObserveGetsTheEventAndCannotChangeTheOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []retry.Event
 		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-			c.Observe = func(e retry.Event) { events = append(events, e); panic("in Observe") }
+			c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e); panic("in Observe") })
 		})
 		failedAt := time.Now().UTC()
 		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {

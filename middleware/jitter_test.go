@@ -16,27 +16,26 @@ import (
 func TestJitterOutOfBoundsIsRefused(t *testing.T) {
 	for _, wrong := range []float64{-0.1, 1.01, math.NaN(), math.Inf(1), math.Inf(-1)} {
 		config := configOf(&recorder{})
-		config.Jitter = wrong
+		config.Policy.Jitter = wrong
 		require.ErrorContains(t, config.Validate(), "Jitter is ")
 		require.ErrorContains(t, config.Validate(), "must be from 0 (none) to 1")
-		require.ErrorContains(t, config.ValidateRules(), "Jitter is ")
-		require.ErrorContains(t, retrymw.HandlerOptions{Jitter: wrong}.Validate(), "Jitter is ")
+		require.ErrorContains(t, retry.Options{Policy: &config.Policy}.Validate(), "Jitter is ")
 	}
 	for _, right := range []float64{0, math.SmallestNonzeroFloat64, 0.2, 1} {
 		config := configOf(&recorder{})
-		config.Jitter = right
+		config.Policy.Jitter = right
 		require.NoError(t, config.Validate())
-		require.NoError(t, retrymw.HandlerOptions{Jitter: right}.Validate())
+		require.NoError(t, config.Policy.Validate())
 	}
 }
 
 // The lanes of the schedules' delays are tiers. Extra tiers have none: no delay that is spread waits there.
 func TestTiersHaveTheLanes(t *testing.T) {
 	config := configOf(&recorder{})
-	config.Schedule = backoff.Schedule{time.Second, time.Second}
-	config.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Minute})}}
-	config.ExtraTiers = []time.Duration{time.Hour}
-	config.Jitter = 0.4
+	config.Policy.Schedule = backoff.Schedule{time.Second, time.Second}
+	config.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Minute})}}
+	config.Policy.ExtraTiers = []time.Duration{time.Hour}
+	config.Policy.Jitter = 0.4
 	want := backoff.Schedule{time.Hour}
 	for _, delay := range []time.Duration{time.Second, time.Minute} {
 		want = append(want, backoff.Lanes(delay, 0.4)...)
@@ -49,30 +48,15 @@ func TestTiersHaveTheLanes(t *testing.T) {
 	config.DeclaredTiers = backoff.Schedule{time.Second, time.Minute, time.Hour}.Tiers()
 	require.ErrorContains(t, config.Validate(), "Jitter is 0.4 and needs the tiers [1s 1050ms ")
 	require.ErrorContains(t, config.Validate(), "which are not all declared")
-	config.Jitter = 0
+	config.Policy.Jitter = 0
 	require.NoError(t, config.Validate())
-}
-
-func TestOptionsJitterIsTheHandlersOrThatOfTheConnection(t *testing.T) {
-	own, defaults := retrymw.HandlerOptions{Jitter: 0.1}, retrymw.HandlerOptions{Jitter: 0.3}
-	assert.Equal(t, 0.1, own.Or(defaults).Jitter)
-	assert.Equal(t, 0.3, retrymw.HandlerOptions{}.Or(defaults).Jitter)
-	backend := configOf(&recorder{})
-	backend.Jitter = 0.5
-	assert.Equal(t, 0.5, retrymw.HandlerOptions{}.Configure(backend).Jitter)
-	configured := own.Configure(backend)
-	assert.Equal(t, 0.1, configured.Jitter)
-	assert.Equal(t, configured.Tiers(), configured.DeclaredTiers)
-	changed := retrymw.HandlerOptions{Middleware: func(c *retrymw.TieredRetryConfig) { c.Jitter = 0.7 }}.Configure(backend)
-	assert.Equal(t, 0.7, changed.Jitter)
-	assert.Equal(t, changed.Tiers(), changed.DeclaredTiers)
 }
 
 // Each failure draws its own number.
 func TestFailuresAreSpreadOverAllLanes(t *testing.T) {
 	ctx := routerContext(t)
 	var events []retry.Event
-	tiered, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) { c.Jitter = 0.2 })
+	tiered, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) { c.Policy.Jitter = 0.2 })
 	h := tiered.Middleware(failing(errDown))
 	const failures = 2000 // a lane is left out once in 1e115 runs
 	for range failures {
@@ -97,14 +81,14 @@ func TestFailuresAreSpreadOverAllLanes(t *testing.T) {
 
 func TestSimulateHasTheShortestDelaysAndTheirSpread(t *testing.T) {
 	for _, tiersWait := range []bool{true, false} {
-		tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Jitter, c.TiersWait = 0.2, tiersWait })
+		tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.Jitter, c.TiersWait = 0.2, tiersWait })
 		eighths := time.Duration(8) // of the jitter
 		if tiersWait {
 			eighths = 7
 		}
 		call := 0
 		for at, e := range tiered.Simulate(retrymw.SimulatedMessage{Handle: func(int) error { return errDown }}) {
-			delays := configOf(nil).Schedule
+			delays := configOf(nil).Policy.Schedule
 			if call < len(delays) {
 				assert.Equal(t, delays[call], e.Delay)
 				assert.Equal(t, delays[call]/5/8*eighths, e.Spread)

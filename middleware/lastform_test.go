@@ -49,7 +49,7 @@ func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
 func TestARefusalWithoutATextIsARefusal(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.MaxHold = 90 * time.Second })
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.MaxHold = 90 * time.Second })
 		sent.fail = func(try int) error {
 			require.Less(t, try, 10, "a hot loop")
 			return refusedWith("")
@@ -68,9 +68,9 @@ func TestSecretsAreInNoLeftOff(t *testing.T) {
 		want   string
 	}{
 		"redacted": {func(c *retrymw.TieredRetryConfig) {
-			c.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
+			c.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
 		}, "property type is ***"},
-		"type only": {func(c *retrymw.TieredRetryConfig) { c.OmitReason = true }, "middleware_test.refusedWith"},
+		"type only": {func(c *retrymw.TieredRetryConfig) { c.Policy.OmitReason = true }, "middleware_test.refusedWith"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

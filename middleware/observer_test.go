@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -33,9 +34,10 @@ type beginKey struct{ witness string }
 
 // A witness is an Observer that keeps what its hooks get.
 type witness struct {
+	retry.NopObserver
 	name   string
-	traces string               // what Traceparent returns
-	change func(h *retry.Hooks) // of the hooks that it attaches; optional
+	traces string                   // what Traceparent returns
+	change func(h *eventtest.Hooks) // of the hooks that it attaches; optional
 
 	mu        sync.Mutex
 	observed  []retry.Observed
@@ -45,23 +47,23 @@ type witness struct {
 	published []retry.Published
 }
 
-func (w *witness) Attach(o retry.Observed) (retry.Hooks, error) {
+func (w *witness) Attach(o retry.Observed) (retry.Observer, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.observed = append(w.observed, o)
-	hooks := retry.Hooks{
-		Begin: func(a retry.Arrival) context.Context {
+	hooks := eventtest.Hooks{
+		OnBegin: func(a retry.Arrival) context.Context {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.arrivals = append(w.arrivals, a)
 			return context.WithValue(a.Context, beginKey{w.name}, len(w.arrivals))
 		},
-		Event: func(e retry.Event) {
+		OnEvent: func(e retry.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.events = append(w.events, e)
 		},
-		Produced: func(ctx context.Context, produced []*message.Message) {
+		OnProduced: func(ctx context.Context, produced []*message.Message) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for _, msg := range produced {
@@ -69,16 +71,16 @@ func (w *witness) Attach(o retry.Observed) (retry.Hooks, error) {
 				w.produced = append(w.produced, msg.UUID)
 			}
 		},
-		Traceparent: func(ctx context.Context) string {
+		OnTraceparent: func(ctx context.Context) string {
 			if ctx.Value(beginKey{w.name}) == nil {
 				return "not the context of Begin"
 			}
 			return w.traces
 		},
-		LogFields: func(ctx context.Context) watermill.LogFields {
+		OnLogFields: func(ctx context.Context) watermill.LogFields {
 			return watermill.LogFields{"call_" + w.name: ctx.Value(beginKey{w.name})}
 		},
-		Published: func(p retry.Published) {
+		OnPublished: func(p retry.Published) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.published = append(w.published, p)
@@ -93,7 +95,9 @@ func (w *witness) Attach(o retry.Observed) (retry.Hooks, error) {
 // observedBy attaches observers to the middleware.
 func observedBy(logger watermill.LoggerAdapter, all ...retry.Observer) func(*retrymw.TieredRetryConfig) {
 	return func(c *retrymw.TieredRetryConfig) {
-		c.Observers = &retrymw.Observers{}
+		if c.Observers == nil {
+			c.Observers = &retrymw.Observers{}
+		}
 		for _, o := range all {
 			c.Observers.Attach(o, retry.Observed{System: "test", Logger: logger})
 		}
@@ -142,7 +146,7 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 				w := &witness{name: "a"}
 				var events []retry.Event
 				tiered, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observing(&events), observedBy(nil, w), func(c *retrymw.TieredRetryConfig) {
-					c.Rules = append(c.Rules, retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()})
+					c.Policy.Rules = append(c.Policy.Rules, retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()})
 				})
 				sent.fail = row.fail
 				bound := s.bind(routed)
@@ -213,7 +217,7 @@ func TestHandlerHasTheContextOfBegin(t *testing.T) {
 	require.NoError(t, err)
 
 	// Where Begin returns nil, the message keeps its context.
-	none := &witness{name: "none", change: func(h *retry.Hooks) { h.Begin = func(retry.Arrival) context.Context { return nil } }}
+	none := &witness{name: "none", change: func(h *eventtest.Hooks) { h.OnBegin = func(retry.Arrival) context.Context { return nil } }}
 	tiered, _ = setup(t, observedBy(nil, none))
 	own := routerContext(t)
 	msg := messageOf(own)
@@ -445,8 +449,8 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 	for name, change := range map[string]func(*retrymw.TieredRetryConfig){
 		"plain":  func(*retrymw.TieredRetryConfig) {},
 		"tiers":  tiersWait,
-		"jitter": func(c *retrymw.TieredRetryConfig) { c.Jitter, c.TiersWait = 0.3, true },
-		"extra":  func(c *retrymw.TieredRetryConfig) { c.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
+		"jitter": func(c *retrymw.TieredRetryConfig) { c.Policy.Jitter, c.TiersWait = 0.3, true },
+		"extra":  func(c *retrymw.TieredRetryConfig) { c.Policy.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &witness{name: "a"}
@@ -461,7 +465,7 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 					require.NoError(t, err)
 				}
 			}
-			if config.Jitter > 0 {
+			if config.Policy.Jitter > 0 {
 				h := tiered.Middleware(failing(errDown))
 				for range 200 {
 					_, err := h(messageOf(ctx))
@@ -492,17 +496,17 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 
 // Hooks are code of another module. A panic of each of them is logged once, and changes nothing.
 func TestPanicOfAHookChangesNothing(t *testing.T) {
-	for hook, broken := range map[string]func(*retry.Hooks){
-		"Begin": func(h *retry.Hooks) { h.Begin = func(retry.Arrival) context.Context { panic("broken hook") } },
-		"Event": func(h *retry.Hooks) { h.Event = func(retry.Event) { panic("broken hook") } },
-		"Produced": func(h *retry.Hooks) {
-			h.Produced = func(context.Context, []*message.Message) { panic("broken hook") }
+	for hook, broken := range map[string]func(*eventtest.Hooks){
+		"Begin": func(h *eventtest.Hooks) { h.OnBegin = func(retry.Arrival) context.Context { panic("broken hook") } },
+		"Event": func(h *eventtest.Hooks) { h.OnEvent = func(retry.Event) { panic("broken hook") } },
+		"Produced": func(h *eventtest.Hooks) {
+			h.OnProduced = func(context.Context, []*message.Message) { panic("broken hook") }
 		},
-		"Traceparent": func(h *retry.Hooks) { h.Traceparent = func(context.Context) string { panic("broken hook") } },
-		"LogFields": func(h *retry.Hooks) {
-			h.LogFields = func(context.Context) watermill.LogFields { panic("broken hook") }
+		"Traceparent": func(h *eventtest.Hooks) { h.OnTraceparent = func(context.Context) string { panic("broken hook") } },
+		"LogFields": func(h *eventtest.Hooks) {
+			h.OnLogFields = func(context.Context) watermill.LogFields { panic("broken hook") }
 		},
-		"Published": func(h *retry.Hooks) { h.Published = func(retry.Published) { panic("broken hook") } },
+		"Published": func(h *eventtest.Hooks) { h.OnPublished = func(retry.Published) { panic("broken hook") } },
 	} {
 		t.Run(hook, func(t *testing.T) {
 			logs := &logRecorder{}
@@ -521,7 +525,7 @@ func TestPanicOfAHookChangesNothing(t *testing.T) {
 				observers.Published(retry.Published{Topic: "1s.orders", Messages: 1})
 			}
 			assert.Len(t, sent.copies, 3)
-			assert.Equal(t, 1, logs.lines("The hook "+hook+" of an observer panicked"), logs.String())
+			assert.Equal(t, 1, logs.lines("The method "+hook+" of an observer panicked"), logs.String())
 			assert.Contains(t, logs.String(), "broken hook")
 			assert.Equal(t, 3, own.lines("message waits for its retry"))
 			assert.Len(t, good.arrivals, 6, "the other observer sees everything")
@@ -534,7 +538,7 @@ func TestPanicOfAHookChangesNothing(t *testing.T) {
 
 // Goexit of a hook ends the goroutine of the handler. The message is settled nevertheless.
 func TestMessageIsSettledAfterGoexitOfAnObserver(t *testing.T) {
-	w := &witness{name: "a", change: func(h *retry.Hooks) { h.Event = func(retry.Event) { runtime.Goexit() } }}
+	w := &witness{name: "a", change: func(h *eventtest.Hooks) { h.OnEvent = func(retry.Event) { runtime.Goexit() } }}
 	tiered, sent := setup(t, observedBy(nil, w))
 	msg := messageOf(routerContext(t))
 	go func() { _, _ = tiered.Middleware(failing(errDown))(msg) }()
@@ -542,16 +546,12 @@ func TestMessageIsSettledAfterGoexitOfAnObserver(t *testing.T) {
 	assert.Equal(t, "1s.orders", sent.only(t).topic)
 }
 
-type attaching func(retry.Observed) (retry.Hooks, error)
-
-func (a attaching) Attach(o retry.Observed) (retry.Hooks, error) { return a(o) }
-
 func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
 	for want, observer := range map[string]retry.Observer{
-		"the registry has one": attaching(func(retry.Observed) (retry.Hooks, error) {
-			return retry.Hooks{}, errors.New("the registry has one")
-		}),
-		"broken attach":          attaching(func(retry.Observed) (retry.Hooks, error) { panic("broken attach") }),
+		"the registry has one": eventtest.Hooks{OnAttach: func(retry.Observed) (retry.Observer, error) {
+			return nil, errors.New("the registry has one")
+		}},
+		"broken attach":          eventtest.Hooks{OnAttach: func(retry.Observed) (retry.Observer, error) { panic("broken attach") }},
 		"the observer is nil":    nil,
 		"invalid memory address": (*witness)(nil),
 	} {
@@ -657,8 +657,8 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 
 // The fields of an observer are on the lines about a message, beside the library's own.
 func TestLogLinesHaveTheFieldsOfObservers(t *testing.T) {
-	w := &witness{name: "a", change: func(h *retry.Hooks) {
-		h.LogFields = func(context.Context) watermill.LogFields { return watermill.LogFields{"trace_id": "0af7"} }
+	w := &witness{name: "a", change: func(h *eventtest.Hooks) {
+		h.OnLogFields = func(context.Context) watermill.LogFields { return watermill.LogFields{"trace_id": "0af7"} }
 	}}
 	tiered, _, s, logs := setupBound(t, observedBy(nil, w))
 	for _, h := range []message.HandlerFunc{failing(errDown), failing(backoff.Permanent(errDown)), func(*message.Message) ([]*message.Message, error) { panic("boom") }} {
@@ -694,10 +694,10 @@ func openContext(t *testing.T) context.Context {
 // What a success costs is paid for every message.
 func TestSuccessDoesNotAllocateForObserversWithoutContext(t *testing.T) {
 	ctx := openContext(t)
-	for name, hooks := range map[string]func(*retry.Hooks){
+	for name, hooks := range map[string]func(*eventtest.Hooks){
 		"none attached": nil,
-		"no hooks":      func(h *retry.Hooks) { *h = retry.Hooks{} },
-		"only Event":    func(h *retry.Hooks) { *h = retry.Hooks{Event: func(e retry.Event) { _ = e.Outcome }} },
+		"no hooks":      func(h *eventtest.Hooks) { *h = eventtest.Hooks{} },
+		"only Event":    func(h *eventtest.Hooks) { *h = eventtest.Hooks{OnEvent: func(e retry.Event) { _ = e.Outcome }} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var all []retry.Observer

@@ -21,10 +21,9 @@ type Observers struct {
 }
 
 type observers struct {
-	hooks  []retry.Hooks
+	all    []retry.Observer
 	logger watermill.LoggerAdapter
-	failed *sync.Map // the names of hooks that have panicked
-	begin  bool      // there is a hook Begin
+	failed *sync.Map // the names of methods that have panicked
 }
 
 // Attach attaches an observer. An error of it, or a panic, is logged, and nothing else happens.
@@ -32,7 +31,7 @@ func (o *Observers) Attach(observer retry.Observer, observed retry.Observed) {
 	if observed.Logger == nil {
 		observed.Logger = watermill.NopLogger{}
 	}
-	hooks, err := attach(observer, observed)
+	own, err := attach(observer, observed)
 	if err != nil {
 		observed.Logger.Error("Cannot observe the connection: it goes on without this observer", err, watermill.LogFields{"observer": fmt.Sprintf("%T", observer)})
 		return
@@ -41,24 +40,24 @@ func (o *Observers) Attach(observer retry.Observer, observed retry.Observed) {
 	defer o.mu.Unlock()
 	next := &observers{logger: observed.Logger, failed: &sync.Map{}}
 	if before := o.all.Load(); before != nil {
-		next.hooks = append(next.hooks, before.hooks...)
+		next.all = append(next.all, before.all...)
 		next.failed = before.failed
 	}
-	next.hooks = append(next.hooks, hooks)
-	for _, h := range next.hooks {
-		next.begin = next.begin || h.Begin != nil
-	}
+	next.all = append(next.all, own)
 	o.all.Store(next)
 }
 
-func attach(observer retry.Observer, observed retry.Observed) (hooks retry.Hooks, err error) {
+func attach(observer retry.Observer, observed retry.Observed) (own retry.Observer, err error) {
 	if observer == nil {
-		return retry.Hooks{}, fmt.Errorf("the observer is nil: give that of package observe")
+		return nil, fmt.Errorf("the observer is nil: give that of package observe")
 	}
-	if panicked := call(func() { hooks, err = observer.Attach(observed) }); panicked != nil {
-		return retry.Hooks{}, panicked
+	if panicked := call(func() { own, err = observer.Attach(observed) }); panicked != nil {
+		return nil, panicked
 	}
-	return hooks, err
+	if own == nil {
+		own = observer
+	}
+	return own, err
 }
 
 // Published reports the result of a publisher.
@@ -67,10 +66,8 @@ func (o *Observers) Published(p retry.Published) {
 	if all == nil {
 		return
 	}
-	for i := range all.hooks {
-		if hook := all.hooks[i].Published; hook != nil {
-			all.call("Published", func() { hook(p) })
-		}
+	for _, one := range all.all {
+		all.call("Published", func() { one.Published(p) })
 	}
 }
 
@@ -84,61 +81,53 @@ func (o *Observers) load() *observers {
 	return o.all.Load()
 }
 
-// call calls a hook, and logs its panic.
-func (o *observers) call(hook string, f func()) {
+// call calls a method, and logs its panic.
+func (o *observers) call(method string, f func()) {
 	panicked := call(f)
 	if panicked == nil {
 		return
 	}
-	if _, before := o.failed.LoadOrStore(hook, true); !before {
-		o.logger.Error("The hook "+hook+" of an observer panicked. This is logged once", panicked, nil)
+	if _, before := o.failed.LoadOrStore(method, true); !before {
+		o.logger.Error("The method "+method+" of an observer panicked. This is logged once", panicked, nil)
 	}
 }
 
-// arrived returns the context of a message for its handler. It is nil where no hook has changed it.
+// arrived returns the context of a message for its handler. It is nil where no observer has changed it.
 func (o *observers) arrived(a retry.Arrival) (derived context.Context) {
-	for i := range o.hooks {
-		if hook := o.hooks[i].Begin; hook != nil {
-			o.call("Begin", func() {
-				if ctx := hook(a); ctx != nil {
-					a.Context, derived = ctx, ctx
-				}
-			})
-		}
+	for _, one := range o.all {
+		o.call("Begin", func() {
+			if ctx := one.Begin(a); ctx != nil {
+				a.Context, derived = ctx, ctx
+			}
+		})
 	}
 	return derived
 }
 
 func (o *observers) event(e *retry.Event) {
-	for i := range o.hooks {
-		if hook := o.hooks[i].Event; hook != nil {
-			o.call("Event", func() { hook(*e) })
-		}
+	for _, one := range o.all {
+		o.call("Event", func() { one.Event(*e) })
 	}
 }
 
 func (o *observers) produced(ctx context.Context, produced []*message.Message) {
-	for i := range o.hooks {
-		if hook := o.hooks[i].Produced; hook != nil {
-			o.call("Produced", func() { hook(ctx, produced) })
-		}
+	for _, one := range o.all {
+		o.call("Produced", func() { one.Produced(ctx, produced) })
 	}
 }
 
 // traceparent is that of the first observer that has one.
 func (o *observers) traceparent(ctx context.Context) (text string) {
-	for i := range o.hooks {
-		if hook := o.hooks[i].Traceparent; hook != nil && text == "" {
-			o.call("Traceparent", func() { text = hook(ctx) })
+	for _, one := range o.all {
+		if text == "" {
+			o.call("Traceparent", func() { text = one.Traceparent(ctx) })
 		}
 	}
 	return text
 }
 
 func (o *observers) logFields(ctx context.Context, fields watermill.LogFields) {
-	for i := range o.hooks {
-		if hook := o.hooks[i].LogFields; hook != nil {
-			o.call("LogFields", func() { maps.Copy(fields, hook(ctx)) })
-		}
+	for _, one := range o.all {
+		o.call("LogFields", func() { maps.Copy(fields, one.LogFields(ctx)) })
 	}
 }

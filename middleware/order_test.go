@@ -282,7 +282,7 @@ func TestDuplicateOfTheSameTryIsDropped(t *testing.T) {
 	ctx := routerContext(t)
 	tooMany := errors.New("too many")
 	tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
-		c.Rules = []retry.Rule{{If: retry.Is(tooMany), Then: retry.Snooze(time.Second)}}
+		c.Policy.Rules = []retry.Rule{{If: retry.Is(tooMany), Then: retry.Snooze(time.Second)}}
 	})
 	deduplicate := deduplicator(t, retrymw.DeduplicationKey(nil)).Middleware
 	failures, calls := []error{tooMany, errDown, tooMany, errDown}, 0
@@ -526,7 +526,7 @@ func TestOrderDelayOnError(t *testing.T) {
 // metadata inside is in the copy too, unless DeepCopy is set.
 func TestOrderMetadataOfTraces(t *testing.T) {
 	for _, deep := range []bool{false, true} {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = deep })
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.DeepCopy = deep })
 		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.Metadata.Set("span", "inside")
 			return nil, errDown

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -23,7 +24,7 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 		var dead []retrymw.DeadLetterDestinationParams
 		var events []retry.Event
 		tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
-			c.Schedule = backoff.Schedule{time.Second}
+			c.Policy.Schedule = backoff.Schedule{time.Second}
 			c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
 				retryParams = append(retryParams, p)
 				return retry.Destination{Topic: "tier"}, nil
@@ -32,7 +33,7 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 				dead = append(dead, p)
 				return retry.Destination{Topic: "dead"}, nil
 			}
-			c.Observe = func(e retry.Event) { events = append(events, e) }
+			c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e) })
 		})
 		h := tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))
 		_, err := h(messageOf(ctx))
@@ -78,7 +79,9 @@ func TestDelayKeysAreNeverEarlierThanTheDueTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(123456789 * time.Nanosecond)
 		var due time.Time
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observe = func(e retry.Event) { due = e.Record.DueAt } })
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+			c.Observers = eventtest.Observers(func(e retry.Event) { due = e.Record.DueAt })
+		})
 		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.NoError(t, err)
 		metadata := sent.only(t).msg.Metadata

@@ -218,7 +218,7 @@ func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
 	})
 	t.Run("the handler writes into payload and metadata, with DeepCopy", func(t *testing.T) {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.DeepCopy = true })
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.DeepCopy = true })
 		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.Payload[0] = 'X'
 			msg.Metadata["trace"] = "changed"

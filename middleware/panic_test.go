@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -22,7 +23,7 @@ import (
 func TestPanicIsAFailureWithItsFileAndLine(t *testing.T) {
 	var failure error
 	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-		c.Observe = func(e retry.Event) { failure = e.Err }
+		c.Observers = eventtest.Observers(func(e retry.Event) { failure = e.Err })
 	})
 	_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") })(messageOf(routerContext(t)))
 	require.NoError(t, err)
@@ -40,7 +41,7 @@ func TestPanicInARecovererIsThePanic(t *testing.T) {
 	var failure error
 	sent, logs := &recorder{}, &logRecorder{}
 	config := configOf(sent)
-	config.Observe = func(e retry.Event) { failure = e.Err }
+	config.Observers = eventtest.Observers(func(e retry.Event) { failure = e.Err })
 	tiered, err := retrymw.NewTieredRetry(config, logs)
 	require.NoError(t, err)
 	panics := func(*message.Message) ([]*message.Message, error) { panic(backoff.Permanent(errDown)) }
@@ -78,23 +79,20 @@ func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
 	})
 }
 
-// hooksOf is an observer.
-type hooksOf struct{ retry.Hooks }
-
-func (h hooksOf) Attach(retry.Observed) (retry.Hooks, error) { return h.Hooks, nil }
-
 // Each function of the app ends the goroutine, as FailNow of a test does, with a message that it gets.
 func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 	routed := routerContext(t)
 	const acked, nacked = true, false
-	observed := func(h retry.Hooks) func(*retrymw.TieredRetryConfig) {
+	observed := func(h eventtest.Hooks) func(*retrymw.TieredRetryConfig) {
 		return func(c *retrymw.TieredRetryConfig) {
 			c.Observers = &retrymw.Observers{}
-			c.Observers.Attach(hooksOf{h}, retry.Observed{})
+			c.Observers.Attach(h, retry.Observed{})
 		}
 	}
-	observing := func(c *retrymw.TieredRetryConfig) { c.Observe = func(retry.Event) { runtime.Goexit() } }
-	traceparent := retry.Hooks{Traceparent: func(context.Context) string { runtime.Goexit(); return "" }}
+	observing := func(c *retrymw.TieredRetryConfig) {
+		c.Observers = eventtest.Observers(func(retry.Event) { runtime.Goexit() })
+	}
+	traceparent := eventtest.Hooks{OnTraceparent: func(context.Context) string { runtime.Goexit(); return "" }}
 	producing := func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
 	}
@@ -103,26 +101,26 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 		h      message.HandlerFunc
 		want   bool
 	}{
-		"Begin": {observed(retry.Hooks{Begin: func(retry.Arrival) context.Context { runtime.Goexit(); return nil }}),
+		"Begin": {observed(eventtest.Hooks{OnBegin: func(retry.Arrival) context.Context { runtime.Goexit(); return nil }}),
 			succeed, nacked},
-		"Event after a retry": {observed(retry.Hooks{Event: func(retry.Event) { runtime.Goexit() }}), failing(errDown), acked},
-		"Event after Goexit":  {observed(retry.Hooks{Event: func(retry.Event) { runtime.Goexit() }}), exiting, acked},
-		"Produced": {observed(retry.Hooks{Produced: func(context.Context, []*message.Message) { runtime.Goexit() }}),
+		"Event after a retry": {observed(eventtest.Hooks{OnEvent: func(retry.Event) { runtime.Goexit() }}), failing(errDown), acked},
+		"Event after Goexit":  {observed(eventtest.Hooks{OnEvent: func(retry.Event) { runtime.Goexit() }}), exiting, acked},
+		"Produced": {observed(eventtest.Hooks{OnProduced: func(context.Context, []*message.Message) { runtime.Goexit() }}),
 			producing, nacked},
 		"Traceparent":              {observed(traceparent), failing(errDown), nacked},
 		"Traceparent after Goexit": {observed(traceparent), exiting, nacked},
 		"MaxAgeFrom": {func(c *retrymw.TieredRetryConfig) {
-			c.MaxAge, c.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
+			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
 		}, succeed, nacked},
 		"Rule.If": {func(c *retrymw.TieredRetryConfig) {
 			matches := func(retry.Record, error) bool { runtime.Goexit(); return false }
-			c.Rules = []retry.Rule{{If: matches, Then: retry.Discard()}}
+			c.Policy.Rules = []retry.Rule{{If: matches, Then: retry.Discard()}}
 		}, failing(errDown), nacked},
 		"Breaker.Failed": {func(c *retrymw.TieredRetryConfig) {
-			c.Breaker = &retry.Breaker{Failed: func(error) bool { runtime.Goexit(); return false }}
+			c.Policy.Breaker = &retry.Breaker{Failed: func(error) bool { runtime.Goexit(); return false }}
 		}, failing(errDown), nacked},
 		"RedactReason": {func(c *retrymw.TieredRetryConfig) {
-			c.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
+			c.Policy.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
 		}, failing(errDown), nacked},
 		"GenerateRetryDestination": {func(c *retrymw.TieredRetryConfig) {
 			c.GenerateRetryDestination = func(retrymw.RetryDestinationParams) (retry.Destination, error) {
@@ -179,7 +177,7 @@ func TestMessageWhoseGoroutineTheAppEndsIsNackedAfterAPause(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) {
-			c.MaxAge, c.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
+			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
 		})
 		began, msg := time.Now(), messageOf(routed)
 		go func() { _, _ = tiered.Middleware(succeed)(msg) }()

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -66,7 +67,7 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 		change func(*retrymw.TieredRetryConfig)
 		want   time.Duration
 	}{
-		"MaxHold": {func(c *retrymw.TieredRetryConfig) { c.MaxHold = 2 * time.Minute }, 2 * time.Minute},
+		"MaxHold": {func(c *retrymw.TieredRetryConfig) { c.Policy.MaxHold = 2 * time.Minute }, 2 * time.Minute},
 		"the backend's": {func(c *retrymw.TieredRetryConfig) {
 			c.Source = sourceOf("email")
 			c.Source.MaxWait = 20 * time.Second
@@ -76,7 +77,7 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var outcomes []retry.Outcome
 				b := unbound(t, ctx, long, row.change, func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retry.Event) { outcomes = append(outcomes, e.Outcome) }
+					c.Observers = eventtest.Observers(func(e retry.Event) { outcomes = append(outcomes, e.Outcome) })
 					if c.Source != nil {
 						b := &binding.Binding{Owner: c.Source.Owner}
 						ctx = binding.NewContext(ctx, b)

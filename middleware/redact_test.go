@@ -22,7 +22,7 @@ const secretText = "secret-4711"
 func TestSecretAtTheEndOfTheReasonIsRedactedBeforeTheCut(t *testing.T) {
 	sent := &recorder{}
 	config := configOf(sent)
-	config.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
+	config.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
 	tiered, err := retrymw.NewTieredRetry(config, nil)
 	require.NoError(t, err)
 	_, err = tiered.Middleware(failing(errors.New(strings.Repeat("x", 1024-len(secretText)/2) + secretText)))(messageOf(routerContext(t)))
@@ -38,12 +38,14 @@ func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
 		want   string
 	}{
 		"redacted": {func(c *retrymw.TieredRetryConfig) {
-			c.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
+			c.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
 		}, "***"},
-		"type only":        {func(c *retrymw.TieredRetryConfig) { c.OmitReason = true }, ""},
-		"redaction panics": {func(c *retrymw.TieredRetryConfig) { c.RedactReason = func(string, error) string { panic(secretText) } }, ""},
+		"type only": {func(c *retrymw.TieredRetryConfig) { c.Policy.OmitReason = true }, ""},
+		"redaction panics": {func(c *retrymw.TieredRetryConfig) {
+			c.Policy.RedactReason = func(string, error) string { panic(secretText) }
+		}, ""},
 		"redaction is too long": {func(c *retrymw.TieredRetryConfig) {
-			c.RedactReason = func(string, error) string { return strings.Repeat("*", 5000) }
+			c.Policy.RedactReason = func(string, error) string { return strings.Repeat("*", 5000) }
 		}, strings.Repeat("*", 1024)},
 	} {
 		for failure, h := range map[string]message.HandlerFunc{
@@ -77,7 +79,7 @@ func TestMarshalerErrorIsNotReturnedAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.OmitReason = true })
+		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.OmitReason = true })
 		msg := messageOf(ctx)
 		msg.Metadata[retry.PropertiesKey], msg.Metadata[retry.UnmarshalErrorKey] = "x", secretText
 		_, err := tiered.Middleware(failing(errDown))(msg)

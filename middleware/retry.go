@@ -35,12 +35,7 @@ func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid TieredRetryConfig: %w", err)
 	}
-	config.setDefaults()
-	config.Schedule = slices.Clone(config.Schedule)
-	if config.Breaker != nil {
-		own := *config.Breaker
-		config.Breaker = &own
-	}
+	config.Policy = config.Policy.WithDefaults()
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
@@ -49,7 +44,7 @@ func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*
 		policy: config.policy(),
 		logger: logger,
 	}
-	t.pauses.Store(config.Breaker != nil || slices.ContainsFunc(config.Rules, func(r retry.Rule) bool { return r.Then.Pause > 0 }))
+	t.pauses.Store(config.Policy.Breaker != nil || slices.ContainsFunc(config.Policy.Rules, func(r retry.Rule) bool { return r.Then.Pause > 0 }))
 	return t, nil
 }
 
@@ -153,12 +148,12 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	}
 	t.takeToken(in)
 	in.observers = t.config.Observers.load()
-	if t.config.DeepCopy {
+	if t.config.Policy.DeepCopy {
 		// The handler gets the copies. The subscriber may read the bytes of the delivery again, after a nack.
 		msg.Payload, msg.Metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
 	}
 	in.recorded, in.delayed = carriesRecord(in.metadata), in.metadata[delay.DelayedUntilKey]
-	if in.recorded || in.ctx.Err() != nil || t.config.DelayArrivals && in.metadata[delay.DelayedForKey] != "" || t.config.MaxAgeFrom != nil {
+	if in.recorded || in.ctx.Err() != nil || t.config.DelayArrivals && in.metadata[delay.DelayedForKey] != "" || t.config.Policy.MaxAgeFrom != nil {
 		if done, err := t.arrive(in); done {
 			return nil, err
 		}
@@ -166,10 +161,8 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	if !t.enter(in) {
 		return nil, t.giveBackPaused(in)
 	}
-	if t.config.Observe != nil || in.observers != nil {
+	if in.observers != nil {
 		in.began = time.Now()
-	}
-	if in.observers != nil && (in.recorded || in.observers.begin) {
 		t.begin(in)
 	}
 	if in.own != nil {
@@ -217,7 +210,7 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 	if in.observers != nil && len(produced) > 0 {
 		in.observers.produced(in.seen(), produced)
 	}
-	if t.config.Observe != nil || in.observers != nil {
+	if in.observers != nil {
 		now := time.Now()
 		var s situation
 		t.describe(in, &s, true, nil, now)

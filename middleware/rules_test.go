@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -28,7 +29,12 @@ func (e errStatus) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
 // observing keeps the events.
 func observing(events *[]retry.Event) func(*retrymw.TieredRetryConfig) {
-	return func(c *retrymw.TieredRetryConfig) { c.Observe = func(e retry.Event) { *events = append(*events, e) } }
+	return func(c *retrymw.TieredRetryConfig) {
+		if c.Observers == nil {
+			c.Observers = &retrymw.Observers{}
+		}
+		c.Observers.Attach(eventtest.OnEvent(func(e retry.Event) { *events = append(*events, e) }), retry.Observed{})
+	}
 }
 
 func TestEachActionWithEachMatch(t *testing.T) {
@@ -80,7 +86,7 @@ func TestEachActionWithEachMatch(t *testing.T) {
 						tiered, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) {
 							if name != "no rule" {
 								never := func(retry.Record, error) bool { return false }
-								c.Rules = []retry.Rule{
+								c.Policy.Rules = []retry.Rule{
 									{Name: "other", If: retry.Is(errDown), Then: retry.Discard()},
 									{Name: "never", If: never, Then: retry.DeadLetter("never")},
 									{Name: "this", If: matches, Then: action.then},
@@ -141,7 +147,7 @@ func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
-					c.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(row.schedule)}}
+					c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(row.schedule)}}
 				})
 				h := failing(errDown)
 				_, err := tiered.Middleware(h)(messageOf(ctx))
@@ -162,7 +168,7 @@ func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
 	}
 	t.Run("after other failures", func(t *testing.T) {
 		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-			c.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Hour, 2 * time.Hour, 3 * time.Hour})}}
+			c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Hour, 2 * time.Hour, 3 * time.Hour})}}
 		})
 		_, err := tiered.Middleware(failing(errors.New("another")))(messageOf(ctx))
 		require.NoError(t, err)
@@ -177,7 +183,9 @@ func TestRetryWithKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
 	schedule := backoff.Schedule{5 * time.Second}
 	action := retry.RetryWith(schedule)
 	schedule[0] = time.Hour
-	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Rules = []retry.Rule{{If: retry.Is(errDown), Then: action}} })
+	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: action}}
+	})
 	_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	assert.Equal(t, "5s.orders", sent.only(t).topic)
@@ -187,7 +195,7 @@ func TestPanicInIfCountsAsNoMatch(t *testing.T) {
 	ctx := routerContext(t)
 	sent, logs := &recorder{}, &logRecorder{}
 	config := configOf(sent)
-	config.Rules = []retry.Rule{
+	config.Policy.Rules = []retry.Rule{
 		{Name: "panics", If: func(retry.Record, error) bool { panic("in If") }, Then: retry.Discard()},
 		{Name: "next", If: retry.Is(errDown), Then: retry.DeadLetter("next")},
 	}
@@ -205,7 +213,7 @@ func TestPanicInIfCountsAsNoMatch(t *testing.T) {
 
 func TestRulesMatchPanics(t *testing.T) {
 	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-		c.Rules = []retry.Rule{
+		c.Policy.Rules = []retry.Rule{
 			{If: retry.As[*retry.PanicError](), Then: retry.DeadLetter("panic")},
 			{If: retry.Is(retry.ErrNilMessage), Then: retry.DeadLetter("nil")},
 		}
@@ -223,7 +231,7 @@ func TestRulesMatchPanics(t *testing.T) {
 func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 	is := retry.Is(errDown)
 	config := configOf(&recorder{})
-	config.Rules = []retry.Rule{
+	config.Policy.Rules = []retry.Rule{
 		0:  {},
 		1:  {Name: "no action", If: is},
 		2:  {Name: "no If", Then: retry.Discard()},
@@ -239,10 +247,10 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 		12: {Name: "the broker's", If: is, Then: retry.DeadLetter("delivery_limit")},
 		13: {Name: "no target", If: retry.Is(nil), Then: retry.Discard()},
 	}
-	config.ExtraTiers = []time.Duration{time.Second, 0}
-	config.Breaker = &retry.Breaker{Ratio: math.NaN(), Least: -1}
-	config.MaxAge = -time.Second
-	config.MaxHold = -time.Second
+	config.Policy.ExtraTiers = []time.Duration{time.Second, 0}
+	config.Policy.Breaker = &retry.Breaker{Ratio: math.NaN(), Least: -1}
+	config.Policy.MaxAge = -time.Second
+	config.Policy.MaxHold = -time.Second
 	err := config.Validate()
 	for _, fault := range []string{
 		`Rules[0] (""): If is nil`, `Then is not set`,
@@ -266,10 +274,10 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 	assert.NotContains(t, err.Error(), "good")
 
 	config = configOf(&recorder{})
-	config.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} }
+	config.Policy.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} }
 	require.ErrorContains(t, config.Validate(), "MaxAgeFrom is set, but MaxAge is 0")
 
-	err = retrymw.HandlerOptions{Rules: []retry.Rule{{If: is}}, Breaker: &retry.Breaker{Window: -1}}.Validate()
+	err = retry.Options{Policy: &retry.Policy{Rules: []retry.Rule{{If: is}}, Breaker: &retry.Breaker{Window: -1}}}.Validate()
 	require.ErrorContains(t, err, "Rules[0]")
 	require.ErrorContains(t, err, "Breaker: Window is -1ns")
 }
@@ -278,7 +286,7 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 	ctx := routerContext(t)
 	aged := func(age time.Duration) func(*retrymw.TieredRetryConfig) {
-		return func(c *retrymw.TieredRetryConfig) { c.MaxAge = age }
+		return func(c *retrymw.TieredRetryConfig) { c.Policy.MaxAge = age }
 	}
 	t.Run("no retry is started that would end beyond it", func(t *testing.T) {
 		for age, want := range map[time.Duration][]string{
@@ -387,7 +395,7 @@ func TestMaxAgeFromAMessage(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var events []retry.Event
 				tiered, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) {
-					c.MaxAge, c.MaxAgeFrom = time.Minute, func(*message.Message) time.Time { return row.sent() }
+					c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Minute, func(*message.Message) time.Time { return row.sent() }
 				})
 				called := false
 				_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -465,7 +473,7 @@ func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
 	})
 	t.Run("with a rule", func(t *testing.T) {
 		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-			c.Rules = []retry.Rule{{If: retry.Is(gobreaker.ErrOpenState), Then: retry.DeadLetter("open")}}
+			c.Policy.Rules = []retry.Rule{{If: retry.Is(gobreaker.ErrOpenState), Then: retry.DeadLetter("open")}}
 		})
 		_, err := tiered.Middleware(failing(gobreaker.ErrOpenState))(messageOf(context.Background()))
 		require.NoError(t, err)

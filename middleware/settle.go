@@ -28,7 +28,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 	case s.paused && cause == nil:
 		cause = errPaused
 	}
-	held := holder{t: t, in: in, until: time.Now().Add(t.config.MaxHold), pause: holdInitial}
+	held := holder{t: t, in: in, until: time.Now().Add(t.config.Policy.MaxHold), pause: holdInitial}
 	closed := new(atomic.Bool) // the broker has closed a channel because of the message
 	defer held.end()
 	for {
@@ -87,7 +87,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 // logCut warns once: a delay that an app requests is meant, and one that a stranger has forged comes again.
 func (t *TieredRetry) logCut(in *delivery, d *decision) {
 	warning.Log(t.logger, "A message requests a delay that is longer than MaxDelay, and waits for MaxDelay. Later cuts are not logged. If such "+
-		"delays are wanted, set TieredRetryConfig.MaxDelay", t.fields(in).Add(watermill.LogFields{"requested": d.cut, "max_delay": t.config.MaxDelay}))
+		"delays are wanted, set TieredRetryConfig.MaxDelay", t.fields(in).Add(watermill.LogFields{"requested": d.cut, "max_delay": t.config.Policy.MaxDelay}))
 }
 
 // logAvoided writes one line for a tier that did not take the copy. Another one, or the dead-letter destination, gets it at once.

@@ -71,7 +71,7 @@ func (r *recorder) only(t *testing.T) publishedCopy {
 func configOf(publisher message.Publisher) retrymw.TieredRetryConfig {
 	return retrymw.TieredRetryConfig{
 		Publisher: publisher,
-		Schedule:  backoff.Schedule{time.Second, 5 * time.Second, 5 * time.Second, time.Minute},
+		Policy:    retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Second, 5 * time.Second, time.Minute}},
 		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{Topic: fmt.Sprintf("%v.%s", p.Tier, p.Topic)}, nil
 		},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -304,7 +305,7 @@ func TestMessageThatTheBackendHasTakenBackIsGivenBackAtOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var outcomes []retry.Outcome
 				tiered, sent, s, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retry.Event) { outcomes = append(outcomes, e.Outcome) }
+					c.Observers = eventtest.Observers(func(e retry.Event) { outcomes = append(outcomes, e.Outcome) })
 				})
 				want := []retry.Outcome{retry.GivenBack}
 				if row.failing {
@@ -412,7 +413,7 @@ func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {
 var errLater = errors.New("the rate limit is reached")
 
 func snoozeLater(c *retrymw.TieredRetryConfig) {
-	c.Rules = append(c.Rules, retry.Rule{Name: "later", If: retry.Is(errLater), Then: retry.Snooze(time.Second)})
+	c.Policy.Rules = append(c.Policy.Rules, retry.Rule{Name: "later", If: retry.Is(errLater), Then: retry.Snooze(time.Second)})
 }
 
 // No other destination can take it.

@@ -55,7 +55,7 @@ func (t *TieredRetry) refuse(in *delivery) error {
 	o, own := originOf(in.ctx), t.config.Source
 	why := fmt.Errorf("handler %q on topic %q: its subscriber is not one of %s, so a copy of its messages would not come back: %s",
 		o.handler, o.topic, own.Name, own.Subscribe)
-	until := time.Now().Add(t.config.MaxHold)
+	until := time.Now().Add(t.config.Policy.MaxHold)
 	for {
 		t.logger.Error("The retry middleware does not fit the handler's subscriber, holding the message", why, t.fields(in))
 		if !in.sleep(min(refusalInterval, time.Until(until))) {

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -91,7 +90,7 @@ func TestTokenIsTakenOut(t *testing.T) {
 	})
 	t.Run("again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source, c.MaxHold = builder("email"), time.Second })
+			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source, c.Policy.MaxHold = builder("email"), time.Second })
 			sent.fail = func(int) error { return errDown }
 			calls := 0
 			handler := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -129,7 +128,7 @@ func TestWrongSourceIsRefused(t *testing.T) {
 				logs := &logRecorder{}
 				sent := &recorder{}
 				config := configOf(sent)
-				config.Source, config.MaxHold = row.source, 2*time.Minute
+				config.Source, config.Policy.MaxHold = row.source, 2*time.Minute
 				tiered, err := retrymw.NewTieredRetry(config, logs)
 				require.NoError(t, err)
 				for _, h := range []message.HandlerFunc{tiered.Middleware(notCalled(t)), tiered.Dispatch(notCalled(t))} {
@@ -152,7 +151,7 @@ func TestWrongSourceIsRefused(t *testing.T) {
 
 func TestSettledMessageIsNotRefused(t *testing.T) {
 	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-		c.Source, c.MaxHold = sourceOf("email"), time.Millisecond
+		c.Source, c.Policy.MaxHold = sourceOf("email"), time.Millisecond
 	})
 	msg := messageOf(routerContext(t))
 	msg.Ack()
@@ -200,7 +199,7 @@ func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
 
 func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
 	ctx := routerContext(t)
-	hour, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Hour} })
+	hour, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.Schedule = backoff.Schedule{time.Hour} })
 	other, unused := setup(t)
 	msg := messageOf(ctx)
 	b := &binding.Binding{Retry: hour}
@@ -228,54 +227,6 @@ func TestSuccessOfABuildersMessageDoesNotAllocate(t *testing.T) {
 		msg.Metadata[binding.BuilderKey] = "email"
 		_, _ = h(msg)
 	}))
-}
-
-func TestOptionsOfAHandler(t *testing.T) {
-	defaults := retrymw.HandlerOptions{Group: "mail", Concurrency: 4, Schedule: backoff.Schedule{time.Second}, CloseTimeout: time.Minute}
-	options, err := retrymw.OneOf(nil, defaults)
-	require.NoError(t, err)
-	assert.Equal(t, defaults, options)
-
-	options, err = retrymw.OneOf([]retrymw.HandlerOptions{{Concurrency: 8}}, defaults)
-	require.NoError(t, err)
-	assert.Equal(t, retrymw.HandlerOptions{Group: "mail", Concurrency: 8, Schedule: backoff.Schedule{time.Second}, CloseTimeout: time.Minute}, options)
-
-	_, err = retrymw.OneOf([]retrymw.HandlerOptions{{Concurrency: -1, Schedule: backoff.Schedule{-1}, CloseTimeout: -1}}, defaults)
-	require.ErrorContains(t, err, "Concurrency is -1")
-	require.ErrorContains(t, err, "Schedule: ")
-	require.ErrorContains(t, err, "CloseTimeout is -1ns")
-	_, err = retrymw.OneOf(make([]retrymw.HandlerOptions, 2), defaults)
-	require.ErrorContains(t, err, "2 HandlerOptions")
-}
-
-// TestWhatAHandlerLeavesOutIsTheConnections: also what decides about its failures.
-func TestWhatAHandlerLeavesOutIsTheConnections(t *testing.T) {
-	defaults := retrymw.HandlerOptions{
-		Schedule: backoff.Schedule{time.Second}, Rules: []retry.Rule{{Name: "rate limit"}}, Jitter: 0.2, Breaker: &retry.Breaker{Ratio: 0.5},
-		TierGroup: "shop", CloseTimeout: time.Minute,
-	}
-	want := defaults
-	want.Concurrency = 8
-	assert.Equal(t, want, retrymw.HandlerOptions{Concurrency: 8}.Or(defaults))
-}
-
-func TestOptionsChangeOnlyHooksAndLimits(t *testing.T) {
-	backend := configOf(&recorder{})
-	backend.Source = sourceOf("email")
-	backend.DeclaredTiers = backoff.Schedule{time.Hour}.Tiers()
-	changed := retrymw.HandlerOptions{Schedule: backoff.Schedule{time.Hour}, Middleware: func(c *retrymw.TieredRetryConfig) {
-		*c = retrymw.TieredRetryConfig{MaxHold: time.Minute, Schedule: c.Schedule}
-	}}.Configure(backend)
-	assert.Equal(t, time.Minute, changed.MaxHold)
-	assert.Equal(t, backoff.Schedule{time.Hour}, changed.Schedule)
-	assert.Same(t, backend.Source, changed.Source)
-	_, err := retrymw.NewTieredRetry(changed, watermill.NopLogger{})
-	require.NoError(t, err)
-
-	changed = retrymw.HandlerOptions{Middleware: func(c *retrymw.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Minute} }}.Configure(backend)
-	assert.Equal(t, backoff.Schedule{time.Minute}.Tiers(), changed.DeclaredTiers, "the backend declares them")
-	_, err = retrymw.NewTieredRetry(changed, watermill.NopLogger{})
-	require.NoError(t, err)
 }
 
 func notCalled(t *testing.T) message.HandlerFunc {

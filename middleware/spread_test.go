@@ -19,7 +19,7 @@ var errSpread = errors.New("the bank is down")
 
 // spreadPolicy has tiers of 1s, 5s and 1m, with the lanes of 5s: 5s, 5.125s ... 5.875s.
 func spreadPolicy(tiersWait bool) policy {
-	return (&TieredRetryConfig{Schedule: backoff.Schedule{5 * time.Second, time.Minute}, ExtraTiers: []time.Duration{time.Second}, Jitter: 0.2, TiersWait: tiersWait}).policy()
+	return (&TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule{5 * time.Second, time.Minute}, ExtraTiers: []time.Duration{time.Second}, Jitter: 0.2}, TiersWait: tiersWait}).policy()
 }
 
 func TestJitterChoosesTheDelayByChance(t *testing.T) {
@@ -78,8 +78,7 @@ func TestOnlyDelaysOfASchedulesAreSpread(t *testing.T) {
 	} {
 		for _, tiersWait := range []bool{true, false} {
 			p := (&TieredRetryConfig{
-				Schedule: backoff.Schedule{5 * time.Second}, ExtraTiers: []time.Duration{time.Second}, Jitter: 0.5, TiersWait: tiersWait,
-				Rules: []retry.Rule{{Then: retry.RetryWith(other)}}, MaxDelay: time.Minute,
+				Policy: retry.Policy{Schedule: backoff.Schedule{5 * time.Second}, ExtraTiers: []time.Duration{time.Second}, Jitter: 0.5, Rules: []retry.Rule{{Then: retry.RetryWith(other)}}, MaxDelay: time.Minute}, TiersWait: tiersWait,
 			}).policy()
 			longest := time.Duration(0)
 			for i := range 64 {
@@ -162,7 +161,7 @@ func TestSpreadIsOnlyEverLonger(t *testing.T) {
 		delay := time.Duration(1+rand.Int64N(1<<rand.IntN(30))) * time.Millisecond
 		jitter := 1 - rand.Float64()
 		tiersWait := rand.IntN(2) == 0
-		p := (&TieredRetryConfig{Schedule: backoff.Schedule{delay}, Jitter: jitter, TiersWait: tiersWait}).policy()
+		p := (&TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule{delay}, Jitter: jitter}, TiersWait: tiersWait}).policy()
 		d := p.decide(&situation{called: true, chance: rand.Float64()}, &failure{err: errSpread}, time.Now())
 		require.Equal(t, retry.Retried, d.outcome)
 		require.GreaterOrEqual(t, d.delay, delay)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -30,7 +31,7 @@ func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
 				var mu sync.Mutex
 				events := map[retry.Outcome]int{}
 				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retry.Event) { mu.Lock(); defer mu.Unlock(); events[e.Outcome]++ }
+					c.Observers = eventtest.Observers(func(e retry.Event) { mu.Lock(); defer mu.Unlock(); events[e.Outcome]++ })
 				})
 				sent.fail = func(int) error {
 					if time.Since(began) < outage {

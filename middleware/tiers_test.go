@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -141,8 +142,8 @@ func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
 				sent := &byTopic{errs: row.errs, takes: row.takes, began: time.Now()}
 				config := configOf(sent)
 				tiersWait(&config)
-				config.MaxHold = row.hold
-				config.Observe = func(e retry.Event) { outcomes = append(outcomes, e.Outcome) }
+				config.Policy.MaxHold = row.hold
+				config.Observers = eventtest.Observers(func(e retry.Event) { outcomes = append(outcomes, e.Outcome) })
 				tiered, err := retrymw.NewTieredRetry(config, nil)
 				require.NoError(t, err)
 				_, err = tiered.Middleware(failing(errDown))(messageOf(ctx))

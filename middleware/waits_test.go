@@ -78,9 +78,9 @@ func randomTiers(random *rand.Rand) []backoff.Tier {
 }
 
 func policyOf(tiers []backoff.Tier) *policy {
-	config := TieredRetryConfig{TiersWait: true, MaxDelay: backoff.MaxDelay}
+	config := TieredRetryConfig{TiersWait: true, Policy: retry.Policy{MaxDelay: backoff.MaxDelay}}
 	for _, tier := range tiers {
-		config.Schedule = append(config.Schedule, time.Duration(tier))
+		config.Policy.Schedule = append(config.Policy.Schedule, time.Duration(tier))
 	}
 	p := config.policy()
 	return &p
@@ -145,11 +145,11 @@ func TestMaxDelayOverRandomTiers(t *testing.T) {
 func TestExtraTiersMakeFewerRounds(t *testing.T) {
 	t.Parallel()
 	exact := func() time.Duration { return 0 }
-	config := TieredRetryConfig{Schedule: backoff.Schedule{time.Second, 5 * time.Second}, TiersWait: true, MaxDelay: backoff.MaxDelay}
+	config := TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Second}, MaxDelay: backoff.MaxDelay}, TiersWait: true}
 	p := config.policy()
 	assert.Len(t, simulate(t, &p, time.Hour, exact).tiers, 720)
 
-	config.ExtraTiers = backoff.Ladder(time.Second, 30*24*time.Hour)
+	config.Policy.ExtraTiers = backoff.Ladder(time.Second, 30*24*time.Hour)
 	p = config.policy()
 	seed := rand.Uint64()
 	t.Log("seed:", seed)
@@ -191,7 +191,7 @@ func TestShortTiersGetOneOfASecond(t *testing.T) {
 		assert.Len(t, w.tiers, row.rounds, "%+v", row)
 		assert.Equal(t, row.waited, w.waited, "%+v", row)
 	}
-	relay := TieredRetryConfig{Schedule: backoff.Schedule{time.Millisecond}}
+	relay := TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule{time.Millisecond}}}
 	assert.Equal(t, []backoff.Tier{ms}, relay.Tiers(), "it waits until the due time of each message")
 }
 

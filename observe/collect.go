@@ -48,8 +48,8 @@ func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
 	return m, nil
 }
 
-// attach returns the hooks for a Connection.
-func (m *metrics) attach(observed retry.Observed) retry.Hooks {
+// attach returns the observer of a Connection.
+func (m *metrics) attach(observed retry.Observed) retry.Observer {
 	if observed.Logger == nil {
 		observed.Logger = watermill.NopLogger{}
 	}
@@ -58,10 +58,8 @@ func (m *metrics) attach(observed retry.Observed) retry.Hooks {
 		counts: observed.System == "rabbitmq",
 	}
 	c.looks = newLooks(observed, m.config)
-	hooks := retry.Hooks{Event: m.event, Published: m.published}
 	if !c.counts {
 		c.flights = newFlights(m.config.MaxSeries)
-		hooks = join(hooks, retry.Hooks{Begin: c.flights.begin, Event: c.flights.event})
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,8 +70,34 @@ func (m *metrics) attach(observed retry.Observed) retry.Hooks {
 			m.detach(c)
 		}()
 	}
-	return hooks
+	return &counter{metrics: m, flights: c.flights}
 }
+
+// A counter counts what a Connection reports.
+type counter struct {
+	retry.NopObserver
+	metrics *metrics
+	flights *flights // nil: the backend counts what is in flight
+}
+
+// Begin implements retry.Observer.
+func (c *counter) Begin(a retry.Arrival) context.Context {
+	if c.flights == nil {
+		return nil
+	}
+	return c.flights.begin(a)
+}
+
+// Event implements retry.Observer.
+func (c *counter) Event(e retry.Event) {
+	defer c.metrics.event(e)
+	if c.flights != nil {
+		c.flights.event(e)
+	}
+}
+
+// Published implements retry.Observer.
+func (c *counter) Published(p retry.Published) { c.metrics.published(p) }
 
 // detach removes a Connection that is closed. Its counters stay.
 func (m *metrics) detach(c *connection) {

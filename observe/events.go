@@ -123,3 +123,10 @@ func orBackground(ctx context.Context) context.Context {
 
 // age returns how long ago a time was.
 func age(at, now time.Time) float64 { return max(now.Sub(at), 0).Seconds() }
+
+func either[T any](condition bool, yes, no T) T {
+	if condition {
+		return yes
+	}
+	return no
+}

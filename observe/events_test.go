@@ -28,7 +28,7 @@ var (
 )
 
 func rules(c *middleware.TieredRetryConfig) {
-	c.Rules = []retry.Rule{
+	c.Policy.Rules = []retry.Rule{
 		{Name: "gone", If: retry.Is(errGone), Then: retry.Discard()},
 		{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
 		{Name: "later", If: retry.Is(errLater), Then: retry.GiveBack()},
@@ -290,7 +290,7 @@ func TestStrangeTextsAreLabels(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 300)
 	a := newApp(t, func(c *middleware.TieredRetryConfig) {
-		c.Rules = []retry.Rule{{Name: "x" + long, If: retry.Is(errGone), Then: retry.Discard()}}
+		c.Policy.Rules = []retry.Rule{{Name: "x" + long, If: retry.Is(errGone), Then: retry.Discard()}}
 	})
 	registry := register(t, observe.Config{}, a)
 	a.deliver(newMessage(from("bad\xffname", long)), errGone)

@@ -18,7 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
@@ -80,7 +80,7 @@ func ExamplePrometheus() {
 
 // The metrics of a Connection on an HTTP address, with exemplars.
 func ExamplePrometheus_scrape() {
-	var rabbit middleware.Connection // of Connect
+	var rabbit retry.Connection // of Connect
 
 	serve := func() {
 		registry := prometheus.NewRegistry()
@@ -118,7 +118,7 @@ func ExampleOpenTelemetry() {
 
 // The providers that the app has set, with otel.SetMeterProvider and otel.SetTracerProvider.
 func ExampleOpenTelemetry_providers() {
-	var rabbit middleware.Connection // of Connect
+	var rabbit retry.Connection // of Connect
 
 	observed := func() {
 		rabbit.Observe(observe.OpenTelemetry(otel.GetMeterProvider(), otel.GetTracerProvider()))
@@ -127,7 +127,7 @@ func ExampleOpenTelemetry_providers() {
 }
 
 func ExampleConfig() {
-	var rabbit middleware.Connection // of Connect
+	var rabbit retry.Connection // of Connect
 
 	observed := func() {
 		rabbit.Observe(observe.Prometheus(prometheus.DefaultRegisterer, observe.Config{

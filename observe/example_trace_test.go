@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -25,7 +25,7 @@ import (
 
 // Traces of all handlers of a Connection, and of what the app publishes outside of its handlers.
 func ExampleOpenTelemetry_traces() {
-	var rabbit retrymw.Connection // of Connect, on any backend
+	var rabbit retry.Connection // of Connect, on any backend
 	router := message.NewDefaultRouter(nil)
 	bill := func(msg *message.Message) error {
 		_, span := otel.Tracer("app").Start(msg.Context(), "charge") // inside of the span of the attempt
@@ -47,7 +47,7 @@ func ExamplePublisher() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	connection, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
-			Publisher: pubSub, Schedule: backoff.Schedule{100 * time.Millisecond},
+			Publisher: pubSub, Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 		},
 		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },

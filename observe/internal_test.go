@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -16,41 +17,35 @@ func TestJoinedHooksAreNested(t *testing.T) {
 	t.Parallel()
 	var calls []string
 	type key struct{}
-	hooks := func(name string) retry.Hooks {
+	hooks := func(name string) retry.Observer {
 		call := func(hook string) { calls = append(calls, name+" "+hook) }
-		return retry.Hooks{
-			Begin: func(a retry.Arrival) context.Context {
+		return eventtest.Hooks{
+			OnBegin: func(a retry.Arrival) context.Context {
 				before, _ := a.Context.Value(key{}).(string)
 				call("Begin after " + before)
 				return context.WithValue(a.Context, key{}, name)
 			},
-			Event:       func(retry.Event) { call("Event") },
-			Published:   func(retry.Published) { call("Published") },
-			Produced:    func(context.Context, []*message.Message) { call("Produced") },
-			Traceparent: func(context.Context) string { call("Traceparent"); return name },
-			LogFields:   func(context.Context) watermill.LogFields { return watermill.LogFields{name: true} },
+			OnEvent:       func(retry.Event) { call("Event") },
+			OnPublished:   func(retry.Published) { call("Published") },
+			OnProduced:    func(context.Context, []*message.Message) { call("Produced") },
+			OnTraceparent: func(context.Context) string { call("Traceparent"); return name },
+			OnLogFields:   func(context.Context) watermill.LogFields { return watermill.LogFields{name: true} },
 		}
 	}
-	run := func(h retry.Hooks) {
+	run := func(h retry.Observer) {
 		ctx := h.Begin(retry.Arrival{Context: context.Background()})
 		h.Event(retry.Event{Context: ctx})
 		h.Published(retry.Published{})
 		h.Produced(ctx, nil)
 		_ = h.Traceparent(ctx)
 	}
-	joined := join(hooks("outer"), hooks("inner"))
-	run(joined)
+	both := joined{outer: hooks("outer"), inner: hooks("inner")}
+	run(both)
 	assert.Equal(t, []string{
 		"outer Begin after ", "inner Begin after outer", "inner Event", "outer Event", "inner Published", "outer Published",
 		"outer Produced", "inner Produced", "outer Traceparent",
 	}, calls)
-	assert.Equal(t, watermill.LogFields{"outer": true, "inner": true}, joined.LogFields(context.Background()))
-
-	calls = nil
-	run(join(hooks("only"), retry.Hooks{}))
-	run(join(retry.Hooks{}, hooks("only")))
-	assert.Len(t, calls, 10)
-	assert.Equal(t, retry.Hooks{}, join(retry.Hooks{}, retry.Hooks{}))
+	assert.Equal(t, watermill.LogFields{"outer": true, "inner": true}, both.LogFields(context.Background()))
 }
 
 func TestLabelText(t *testing.T) {

@@ -9,76 +9,50 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// join returns hooks that call those of both. Where both have a hook, that of outer begins first, and its Event comes
-// last: inner sees the context that outer has made.
-func join(outer, inner retry.Hooks) retry.Hooks {
-	return retry.Hooks{
-		Begin:       joinBegin(outer.Begin, inner.Begin),
-		Event:       both(inner.Event, outer.Event),
-		Produced:    joinProduced(outer.Produced, inner.Produced),
-		Traceparent: joinTraceparent(outer.Traceparent, inner.Traceparent),
-		LogFields:   joinLogFields(outer.LogFields, inner.LogFields),
-		Published:   both(inner.Published, outer.Published),
-	}
+// joined are two observers. The outer one begins first, and its Event comes last: inner sees the context that outer has made.
+type joined struct {
+	retry.NopObserver
+	outer, inner retry.Observer
 }
 
-func both[T any](first, second func(T)) func(T) {
-	if first == nil || second == nil {
-		return either(first == nil, second, first)
+// Begin implements retry.Observer.
+func (j joined) Begin(a retry.Arrival) context.Context {
+	if ctx := j.outer.Begin(a); ctx != nil {
+		a.Context = ctx
 	}
-	return func(value T) {
-		defer second(value) // also after a panic of the first: a span must end
-		first(value)
+	if ctx := j.inner.Begin(a); ctx != nil {
+		return ctx
 	}
+	return a.Context
 }
 
-func either[T any](condition bool, yes, no T) T {
-	if condition {
-		return yes
-	}
-	return no
+// Event implements retry.Observer.
+func (j joined) Event(e retry.Event) {
+	defer j.outer.Event(e) // also after a panic of the inner one: a span must end
+	j.inner.Event(e)
 }
 
-func joinBegin(outer, inner func(retry.Arrival) context.Context) func(retry.Arrival) context.Context {
-	if outer == nil || inner == nil {
-		return either(outer == nil, inner, outer)
-	}
-	return func(a retry.Arrival) context.Context {
-		if ctx := outer(a); ctx != nil {
-			a.Context = ctx
-		}
-		if ctx := inner(a); ctx != nil {
-			return ctx
-		}
-		return a.Context
-	}
+// Produced implements retry.Observer.
+func (j joined) Produced(ctx context.Context, produced []*message.Message) {
+	j.outer.Produced(ctx, produced)
+	j.inner.Produced(ctx, produced)
 }
 
-func joinProduced(outer, inner func(context.Context, []*message.Message)) func(context.Context, []*message.Message) {
-	if outer == nil || inner == nil {
-		return either(outer == nil, inner, outer)
+// Traceparent implements retry.Observer.
+func (j joined) Traceparent(ctx context.Context) string {
+	if text := j.outer.Traceparent(ctx); text != "" {
+		return text
 	}
-	return func(ctx context.Context, produced []*message.Message) {
-		outer(ctx, produced)
-		inner(ctx, produced)
-	}
+	return j.inner.Traceparent(ctx)
 }
 
-func joinTraceparent(outer, inner func(context.Context) string) func(context.Context) string {
-	if outer == nil || inner == nil {
-		return either(outer == nil, inner, outer)
-	}
-	return func(ctx context.Context) string {
-		if text := outer(ctx); text != "" {
-			return text
-		}
-		return inner(ctx)
-	}
+// LogFields implements retry.Observer.
+func (j joined) LogFields(ctx context.Context) watermill.LogFields {
+	return j.outer.LogFields(ctx).Add(j.inner.LogFields(ctx))
 }
 
-func joinLogFields(outer, inner func(context.Context) watermill.LogFields) func(context.Context) watermill.LogFields {
-	if outer == nil || inner == nil {
-		return either(outer == nil, inner, outer)
-	}
-	return func(ctx context.Context) watermill.LogFields { return outer(ctx).Add(inner(ctx)) }
+// Published implements retry.Observer.
+func (j joined) Published(p retry.Published) {
+	defer j.outer.Published(p)
+	j.inner.Published(p)
 }

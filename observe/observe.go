@@ -49,6 +49,7 @@ func OpenTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider, co
 }
 
 type observer struct {
+	retry.NopObserver
 	config     Config
 	err        error // what is wrong with the configuration
 	prometheus bool  // the metrics go to the registerer, else to meters
@@ -73,22 +74,23 @@ func newObserver(o *observer, given []Config) *observer {
 }
 
 // Attach implements retry.Observer.
-func (o *observer) Attach(observed retry.Observed) (retry.Hooks, error) {
+func (o *observer) Attach(observed retry.Observed) (retry.Observer, error) {
 	if o.err != nil {
-		return retry.Hooks{}, fmt.Errorf("invalid observe.Config: %w", o.err)
+		return nil, fmt.Errorf("invalid observe.Config: %w", o.err)
 	}
 	measured, err := o.measure()
-	if err != nil {
-		return retry.Hooks{}, err
+	switch {
+	case err != nil:
+		return nil, err
+	case measured == nil && o.tracers == nil:
+		return retry.NopObserver{}, nil
+	case measured == nil:
+		return traceObserver(o.tracers, o.config, observed), nil
+	case o.tracers == nil:
+		return measured.attach(observed), nil
+	default:
+		return joined{outer: traceObserver(o.tracers, o.config, observed), inner: measured.attach(observed)}, nil
 	}
-	var hooks retry.Hooks
-	if measured != nil {
-		hooks = measured.attach(observed)
-	}
-	if o.tracers != nil {
-		hooks = join(traceHooks(o.tracers, o.config, observed), hooks)
-	}
-	return hooks, nil
 }
 
 // measure returns the metrics. The first call makes them.

@@ -56,8 +56,8 @@ func newApp(t testing.TB, change ...func(*middleware.TieredRetryConfig)) *app {
 	a := &app{t: t, closed: make(chan struct{}), logged: &lines{}, system: "rabbitmq"}
 	t.Cleanup(a.end)
 	config := middleware.TieredRetryConfig{
-		Publisher: a, Observers: &a.observers, MaxHold: time.Minute, TiersWait: true,
-		Schedule: backoff.Schedule{time.Second, 5 * time.Second, time.Minute},
+		Publisher: a, Observers: &a.observers, Policy: retry.Policy{MaxHold: time.Minute, Schedule: backoff.Schedule{time.Second, 5 * time.Second, time.Minute}}, TiersWait: true,
+
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{Topic: p.Tier.String()}, nil
 		},

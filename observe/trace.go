@@ -18,6 +18,7 @@ import (
 // traces makes the spans of one Connection. It is the key of its attempts in their contexts: each observer finds its
 // own.
 type traces struct {
+	retry.NopObserver
 	tracer      trace.Tracer
 	propagators *propagators
 	observed    retry.Observed
@@ -43,14 +44,11 @@ func (a *attempt) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// traceHooks returns the hooks that make spans.
-func traceHooks(tracers trace.TracerProvider, config Config, observed retry.Observed) retry.Hooks {
-	t := &traces{
+// traceObserver returns the observer that makes the spans of a Connection.
+func traceObserver(tracers trace.TracerProvider, config Config, observed retry.Observed) *traces {
+	return &traces{
 		tracer: newTracer(tracers), propagators: &propagators{configured: config.Propagator}, observed: observed,
 		handlers: map[spanKey]*handlerSpans{},
-	}
-	return retry.Hooks{
-		Begin: t.begin, Event: t.event, Produced: t.produced, Traceparent: t.traceparent, LogFields: t.logFields,
 	}
 }
 
@@ -64,9 +62,8 @@ func (t *traces) attemptOf(ctx context.Context) *attempt {
 	return a
 }
 
-// begin starts the span of an attempt. Its parent is a span that the message's context has, else the producer's, else
-// the attempt before.
-func (t *traces) begin(arrival retry.Arrival) context.Context {
+// Begin starts the span of an attempt. Its parent is a span that the message's context has, else the producer's, else the attempt before.
+func (t *traces) Begin(arrival retry.Arrival) context.Context {
 	from := t.originOf(arrival.Context, arrival.Message.Metadata, previousText(&arrival))
 	of := t.handlerOf(spanKey{arrival.Topic, arrival.Handler})
 	ctx, span := t.tracer.Start(from.parent, of.name, of.options...)
@@ -172,8 +169,8 @@ func previousText(arrival *retry.Arrival) string {
 	return ""
 }
 
-// event ends the span of an attempt, unless the message is held.
-func (t *traces) event(e retry.Event) {
+// Event ends the span of an attempt, unless the message is held.
+func (t *traces) Event(e retry.Event) {
 	a := t.attemptOf(e.Context)
 	switch {
 	case a == nil:
@@ -259,8 +256,8 @@ func (t *traces) deadOnArrival(e *retry.Event) {
 	}
 }
 
-// produced gives the context of the attempt to the messages that have none of their own.
-func (t *traces) produced(ctx context.Context, produced []*message.Message) {
+// Produced gives the context of the attempt to the messages that have none of their own.
+func (t *traces) Produced(ctx context.Context, produced []*message.Message) {
 	a := t.attemptOf(ctx)
 	if a == nil || !a.span.SpanContext().IsValid() {
 		return
@@ -282,8 +279,8 @@ func (t *traces) produced(ctx context.Context, produced []*message.Message) {
 	}
 }
 
-// traceparent is what the failure record keeps of an attempt.
-func (t *traces) traceparent(ctx context.Context) string {
+// Traceparent is what the failure record keeps of an attempt.
+func (t *traces) Traceparent(ctx context.Context) string {
 	a := t.attemptOf(ctx)
 	if a == nil {
 		return ""
@@ -291,8 +288,8 @@ func (t *traces) traceparent(ctx context.Context) string {
 	return traceparentOf(a.span.SpanContext())
 }
 
-// logFields are those of the attempt, else those of the span that the message's context has.
-func (t *traces) logFields(ctx context.Context) watermill.LogFields {
+// LogFields are those of the attempt, else those of the span that the message's context has.
+func (t *traces) LogFields(ctx context.Context) watermill.LogFields {
 	span := trace.SpanContextFromContext(ctx)
 	if a := t.attemptOf(ctx); a != nil {
 		span = a.span.SpanContext()

@@ -43,7 +43,7 @@ func TestPropagators(t *testing.T) {
 			t.Parallel()
 			r := newRecorder(t)
 			config := Config{Propagator: test.propagator}
-			hooks := traceHooks(r, config, retry.Observed{})
+			hooks := traceObserver(r, config, retry.Observed{})
 			ctx, producer := r.start("checkout")
 			producer.End()
 			msg := order(baggage.ContextWithBaggage(ctx, member(t, "tenant=7")), config)
@@ -81,7 +81,7 @@ func attemptMetadata(ctx context.Context) message.Metadata {
 func TestProducedMessagesKeepTheirOwn(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
-	hooks := traceHooks(r, Config{}, retry.Observed{})
+	hooks := traceObserver(r, Config{}, retry.Observed{})
 	ctx, producer := r.start("checkout")
 	producer.End()
 	msg := order(baggage.ContextWithBaggage(ctx, member(t, "tenant=7")))
@@ -110,7 +110,7 @@ func TestProducedMessagesHaveOneContext(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
 	several := Config{Propagator: propagation.NewCompositeTextMapPropagator(b3{"b3"}, propagation.TraceContext{})}
-	hooks := traceHooks(r, several, retry.Observed{})
+	hooks := traceObserver(r, several, retry.Observed{})
 	attempt := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Message: message.NewMessage("1", nil)})
 	ctx, other := r.start("another trace")
 	other.End()

@@ -80,15 +80,16 @@ func (r *recorder) start(name string) (context.Context, trace.Span) {
 	return r.Tracer("app").Start(context.Background(), name)
 }
 
-// tracing is the observer that the tests attach. OpenTelemetry returns the same hooks.
+// tracing is the observer that the tests attach. OpenTelemetry returns the same observer.
 type tracing struct {
+	retry.NopObserver
 	tracers trace.TracerProvider
 	config  Config
 }
 
-func (o tracing) Attach(observed retry.Observed) (retry.Hooks, error) {
+func (o tracing) Attach(observed retry.Observed) (retry.Observer, error) {
 	observed.System = "rabbitmq"
-	return traceHooks(o.tracers, o.config, observed), nil
+	return traceObserver(o.tracers, o.config, observed), nil
 }
 
 // order is a message with the context of a producer.

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -28,7 +29,7 @@ var errDown = errors.New("the bank is down")
 // newApp is an app whose handler "billing" of "orders" is traced.
 func newApp(t *testing.T, tracers trace.TracerProvider, handler message.NoPublishHandlerFunc, change ...func(*retrytest.Config)) *retrytest.App {
 	t.Helper()
-	config := retrytest.Config{Schedule: backoff.Schedule{time.Second, 5 * time.Second}}
+	config := retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Second}}}
 	for _, c := range change {
 		c(&config)
 	}
@@ -167,14 +168,14 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			return first
 		}
 	}
-	rule := func(then retry.Action) func(*middleware.TieredRetryConfig) {
-		return func(c *middleware.TieredRetryConfig) {
-			c.Rules = []retry.Rule{{Name: "my rule", If: retry.Is(errDown), Then: then}}
+	rule := func(then retry.Action) func(*retry.Policy) {
+		return func(p *retry.Policy) {
+			p.Rules = []retry.Rule{{Name: "my rule", If: retry.Is(errDown), Then: then}}
 		}
 	}
 	for name, test := range map[string]struct {
 		handler     func(*message.Message) error
-		middleware  func(*middleware.TieredRetryConfig)
+		policy      func(*retry.Policy)
 		attempt     int // from 0
 		want        map[string]string
 		status      codes.Code
@@ -201,7 +202,7 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			},
 		},
 		"snoozed": {
-			handler: failOnce(errDown), middleware: rule(retry.Snooze(5 * time.Second)), status: codes.Error, description: "the bank is down",
+			handler: failOnce(errDown), policy: rule(retry.Snooze(5 * time.Second)), status: codes.Error, description: "the bank is down",
 			want: map[string]string{
 				"watermill.retry.outcome": "snoozed", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0", "watermill.retry.snoozes": "1",
 				"watermill.retry.tier": "5s", "watermill.retry.delay_ms": "5000", "watermill.retry.rule": "my rule", "error.type": "*errors.errorString",
@@ -209,7 +210,7 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
 		},
 		"discarded": {
-			handler: failOnce(errDown), middleware: rule(retry.Discard()), status: codes.Error, description: "the bank is down",
+			handler: failOnce(errDown), policy: rule(retry.Discard()), status: codes.Error, description: "the bank is down",
 			want: map[string]string{
 				"watermill.retry.outcome": "discarded", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
 				"watermill.retry.rule": "my rule", "error.type": "*errors.errorString",
@@ -226,7 +227,7 @@ func TestSpanOfAnAttempt(t *testing.T) {
 		},
 		"given back": {
 			handler: failFirst(secretError{}), status: codes.Error, description: "given back: observe.secretError",
-			middleware: func(c *middleware.TieredRetryConfig) {
+			policy: func(c *retry.Policy) {
 				c.Rules = []retry.Rule{{Name: "my rule", If: retry.As[secretError](), Then: retry.GiveBack()}}
 			},
 			want: map[string]string{
@@ -246,7 +247,7 @@ func TestSpanOfAnAttempt(t *testing.T) {
 		},
 		"without its text": {
 			handler:     failOnce(secretError{}),
-			middleware:  func(c *middleware.TieredRetryConfig) { c.OmitReason = true },
+			policy:      func(c *retry.Policy) { c.OmitReason = true },
 			status:      codes.Error,
 			description: "observe.secretError",
 			want: map[string]string{
@@ -257,7 +258,7 @@ func TestSpanOfAnAttempt(t *testing.T) {
 		},
 		"with another text": {
 			handler: failOnce(secretError{}),
-			middleware: func(c *middleware.TieredRetryConfig) {
+			policy: func(c *retry.Policy) {
 				c.RedactReason = func(string, error) string { return "password=***" }
 			},
 			status: codes.Error, description: "password=***",
@@ -272,7 +273,11 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				r := newRecorder(t)
-				app := newApp(t, r, test.handler, func(c *retrytest.Config) { c.Middleware = test.middleware })
+				app := newApp(t, r, test.handler, func(c *retrytest.Config) {
+					if test.policy != nil {
+						test.policy(&c.Policy)
+					}
+				})
 				app.Send("orders", message.NewMessage("order-1", nil))
 				require.Greater(t, len(r.named("process orders")), test.attempt)
 				s := r.named("process orders")[test.attempt]
@@ -320,10 +325,8 @@ func TestDeadLetterWithoutACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
 		app := newApp(t, r, func(*message.Message) error { return errDown }, func(c *retrytest.Config) {
-			c.Middleware = func(c *middleware.TieredRetryConfig) {
-				c.MaxAge = time.Minute
-				c.MaxAgeFrom = func(*message.Message) time.Time { return time.Now().Add(-time.Hour) }
-			}
+			c.Policy.MaxAge = time.Minute
+			c.Policy.MaxAgeFrom = func(*message.Message) time.Time { return time.Now().Add(-time.Hour) }
 		})
 		ctx, producer := r.start("checkout")
 		producer.End()
@@ -371,12 +374,14 @@ func TestEverySpanEnds(t *testing.T) {
 		},
 		"observe panics": {
 			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
-			change: func(c *middleware.TieredRetryConfig) { c.Observe = func(retry.Event) { panic("no") } },
+			change: func(c *middleware.TieredRetryConfig) {
+				c.Observers.Attach(eventtest.OnEvent(func(retry.Event) { panic("no") }), retry.Observed{})
+			},
 		},
 		"rule ends the goroutine": {
 			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
 			change: func(c *middleware.TieredRetryConfig) {
-				c.Rules = []retry.Rule{{Name: "no", If: func(retry.Record, error) bool { runtime.Goexit(); return true }, Then: retry.Discard()}}
+				c.Policy.Rules = []retry.Rule{{Name: "no", If: func(retry.Record, error) bool { runtime.Goexit(); return true }, Then: retry.Discard()}}
 			},
 		},
 		"publisher ends the goroutine": {
@@ -417,7 +422,7 @@ func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*middlewar
 	var observers middleware.Observers
 	observers.Attach(tracing{tracers: tracers}, retry.Observed{})
 	config := middleware.TieredRetryConfig{
-		Publisher: sink{}, Schedule: backoff.Schedule{time.Second}, Observers: &observers,
+		Publisher: sink{}, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}, Observers: &observers,
 		GenerateRetryDestination: func(middleware.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{Topic: "retry"}, nil
 		},
@@ -531,7 +536,7 @@ func TestTwoHandlers(t *testing.T) {
 					return errDown
 				}
 				return nil
-			}, middleware.HandlerOptions{Group: name})
+			}, retry.Options{Group: name})
 		}
 		ctx, producer := r.start("checkout")
 		producer.End()
@@ -572,7 +577,7 @@ func TestOuterSpanIsTheParent(t *testing.T) {
 func TestLogFields(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
-	hooks := traceHooks(r, Config{}, retry.Observed{})
+	hooks := traceObserver(r, Config{}, retry.Observed{})
 	ctx := hooks.Begin(retry.Arrival{Context: t.Context(), Message: message.NewMessage("1", nil)})
 	span := trace.SpanContextFromContext(ctx)
 	assert.Equal(t, map[string]any{"trace_id": span.TraceID().String(), "span_id": span.SpanID().String()}, map[string]any(hooks.LogFields(ctx)))
@@ -590,7 +595,7 @@ func TestConsumerGroup(t *testing.T) {
 	}}
 	for handler, want := range map[string]string{"billing": "eu", "stock": "", "other": ""} {
 		r := newRecorder(t)
-		hooks := traceHooks(r, Config{}, retry.Observed{System: "rabbitmq", Health: func() retry.Health { return health }})
+		hooks := traceObserver(r, Config{}, retry.Observed{System: "rabbitmq", Health: func() retry.Health { return health }})
 		ctx := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Handler: handler, Message: message.NewMessage("1", nil)})
 		hooks.Event(retry.Event{Context: ctx, Outcome: retry.Processed})
 		assert.Equal(t, want, attributesOf(r.only("process orders").Attributes)["messaging.consumer.group.name"], handler)
@@ -624,7 +629,7 @@ func TestUnsampledAttemptsAreCheap(t *testing.T) {
 		"without a producer": {never, plain, 7},
 		"with a producer":    {never, ofProducer, 10},
 	} {
-		hooks := traceHooks(test.tracers, Config{}, retry.Observed{System: "rabbitmq"})
+		hooks := traceObserver(test.tracers, Config{}, retry.Observed{System: "rabbitmq"})
 		allocations := testing.AllocsPerRun(100, func() {
 			ctx := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Handler: "billing", Message: test.msg})
 			hooks.Event(retry.Event{Context: ctx, Outcome: retry.Processed})

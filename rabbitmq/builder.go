@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"time"
 
@@ -45,7 +44,7 @@ func newCore(config Config) *core {
 	}
 	c := &core{
 		app: config.App, topology: config.topology(), prefix: naming.Prefix(config.Prefix), verifyOnly: config.VerifyOnly,
-		schedule: slices.Clone(config.Schedule), rules: slices.Clone(config.Rules), jitter: config.Jitter, extra: slices.Clone(config.ExtraTiers),
+		policy:     config.Policy.WithDefaults(),
 		redeclared: map[string]time.Time{},
 	}
 	c.inspector = workqueue.New(workqueue.Config{
@@ -108,7 +107,7 @@ func (b *Builder) Close() error {
 
 // TieredRetryConfig returns the middleware's configuration.
 func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	config := b.core.retryConfig(failures, b.core.schedule, b.core.topology.TierGroup)
+	config := b.core.retryConfig(failures, b.core.policy)
 	config.Source = &middleware.Source{
 		Token: b.token, Name: "the builder of " + b.core.place(),
 		Subscribe: "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)",

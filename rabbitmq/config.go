@@ -16,28 +16,30 @@ import (
 
 // Config is what Connect and NewBuilder need of a Config of packages config and config/amqp3, which document its fields.
 type Config struct {
-	App        app.Config
-	Schedule   backoff.Schedule
-	Rules      []retry.Rule
-	Jitter     float64
-	ExtraTiers []time.Duration
-	TierGroup  string
+	App    app.Config
+	Policy retry.Policy
 	Settings
+}
+
+// withLadder returns a policy with the default of ExtraTiers.
+func withLadder(policy retry.Policy) retry.Policy {
+	if policy.TierGroup != "" && policy.ExtraTiers == nil { // all its work queues share them
+		policy.ExtraTiers = backoff.Ladder(time.Second, 12*24*time.Hour)
+	}
+	return policy
 }
 
 // topology has all tiers.
 func (c Config) topology() topology.Config {
-	tiered := middleware.TieredRetryConfig{Schedule: c.Schedule, Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers, TiersWait: true}
-	if c.TierGroup != "" && c.ExtraTiers == nil {
-		tiered.ExtraTiers = groupLadder()
-	}
+	tiered := middleware.TieredRetryConfig{Policy: withLadder(c.Policy), TiersWait: true}
 	return c.topologyOf(scheduleOf(tiered.Tiers()))
 }
 
 func (c Config) topologyOf(tiers backoff.Schedule) topology.Config {
 	return topology.Config{
-		Schedule: tiers, TierGroup: c.TierGroup, NoInbox: c.NoInbox, Prefix: c.Prefix, QueueType: c.QueueType, WorkQueueMode: c.WorkQueueMode,
-		DeadLetters: c.DeadLetters, TierArguments: maps.Clone(c.TierArguments), DeadLetterArguments: maps.Clone(c.DeadLetterArguments),
+		Schedule: tiers, TierGroup: c.Policy.TierGroup, NoInbox: c.NoInbox, Prefix: c.Prefix, QueueType: c.QueueType,
+		WorkQueueMode: c.WorkQueueMode, DeadLetters: c.DeadLetters,
+		TierArguments: maps.Clone(c.TierArguments), DeadLetterArguments: maps.Clone(c.DeadLetterArguments),
 	}
 }
 
@@ -52,15 +54,17 @@ func scheduleOf(tiers []backoff.Tier) backoff.Schedule {
 
 // Validate reports all faults of the configuration, joined. It does not connect.
 func (c Config) Validate() error {
-	faults := []error{validateNames(c.App), c.topologyOf(c.Schedule).Validate(), validateApp(c.App, c.WorkQueueMode)}
-	tiered := middleware.TieredRetryConfig{Schedule: backoff.Constant(time.Second, 1), Rules: c.Rules, Jitter: c.Jitter, ExtraTiers: c.ExtraTiers}
-	if c.TierGroup == middleware.NoTierGroup {
-		faults = append(faults, fmt.Errorf("TierGroup is %q, which is for handlers: leave it empty for no group", c.TierGroup))
+	var faults []error
+	tiers := c.Policy.Schedule
+	if err := c.Policy.Validate(); err != nil {
+		faults = append(faults, fmt.Errorf("Policy: %w", err))
+		tiers = backoff.Constant(time.Second, 1) // the fault is reported once
 	}
+	faults = append(faults, validateNames(c.App), c.topologyOf(tiers).Validate(), validateApp(c.App, c.WorkQueueMode))
 	if c.Management != "" {
 		if err := management.Validate(c.Management); err != nil {
 			faults = append(faults, fmt.Errorf("Management: %w", err))
 		}
 	}
-	return errors.Join(append(faults, tiered.ValidateRules())...)
+	return errors.Join(faults...)
 }

@@ -4,47 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Connect opens two connections. Packages config and config/amqp3 document it.
-func Connect(config Config, logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions) (*Connection, error) {
-	var faults []error
-	options, err := optionsOf(defaults, middleware.HandlerOptions{})
-	if err != nil {
-		faults = append(faults, fmt.Errorf("invalid HandlerOptions: %w", err))
-	}
-	if len(config.Schedule) == 0 && len(options.Schedule) > 0 {
-		if config.Schedule = options.Schedule; options.Schedule.Validate() != nil {
-			config.Schedule = backoff.Constant(time.Second, 1) // the fault is reported above
-		}
-	}
+func Connect(config Config, logger watermill.LoggerAdapter) (*Connection, error) {
 	if err := config.validateConnect(); err != nil {
-		faults = append(faults, fmt.Errorf("invalid BuilderConfig: %w", err))
-	}
-	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
-	}
-	if len(options.Schedule) > 0 {
-		config.Schedule = options.Schedule
+		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
 	}
 	c := newCore(config)
 	c.queues, c.observers = &queues{}, &middleware.Observers{}
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	return open(c, options, config.Management, logger)
+	return open(c, config.Management, logger)
 }
 
 // validateConnect is Validate for Connect.
@@ -95,35 +75,8 @@ const (
 	maxPrefetch        = 1<<16 - 1 // basic.qos sends it in two bytes
 )
 
-// optionsOf is middleware.OneOf, and reports the faults of the changes of Middleware too.
-func optionsOf(given []middleware.HandlerOptions, defaults middleware.HandlerOptions) (middleware.HandlerOptions, error) {
-	options, err := middleware.OneOf(given, defaults)
-	faults := []error{err}
-	for _, o := range given {
-		faults = append(faults, validateMiddleware(o))
-	}
-	return options, errors.Join(faults...)
-}
-
-// validateMiddleware reports the faults of the changes of Middleware.
-func validateMiddleware(options middleware.HandlerOptions) error {
-	if options.Middleware != nil {
-		valid := middleware.TieredRetryConfig{
-			Publisher:                     struct{ message.Publisher }{},
-			Schedule:                      []time.Duration{time.Second},
-			GenerateRetryDestination:      func(middleware.RetryDestinationParams) (d retry.Destination, err error) { return },
-			GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (d retry.Destination, err error) { return },
-		}
-		changes := middleware.HandlerOptions{Middleware: options.Middleware}
-		if err := changes.Configure(valid).Validate(); err != nil {
-			return fmt.Errorf("Middleware: %w", err)
-		}
-	}
-	return nil
-}
-
 // open connects twice. manage is the address of the management API, or empty.
-func open(c *core, defaults middleware.HandlerOptions, manage string, logger watermill.LoggerAdapter) (*Connection, error) {
+func open(c *core, manage string, logger watermill.LoggerAdapter) (*Connection, error) {
 	to := c.wire()
 	to.ReconnectInitial, to.ReconnectMax = c.app.ReconnectInitial, c.app.ReconnectMax
 	consuming, err := subscriber.Open(to, logger)
@@ -135,7 +88,7 @@ func open(c *core, defaults middleware.HandlerOptions, manage string, logger wat
 		_ = consuming.Close()
 		return nil, fmt.Errorf("cannot open the connection for publishing: %w", err)
 	}
-	connection := &Connection{core: c, defaults: defaults, logger: logger, consuming: consuming, publishing: publishing}
+	connection := &Connection{core: c, logger: logger, consuming: consuming, publishing: publishing}
 	connection.stopping, connection.stop = context.WithCancel(context.Background())
 	connection.declarer = newDeclarer(declarerConfig{
 		App: c.app, Inspector: c.inspector, Prefix: c.prefix, VerifyOnly: c.verifyOnly, Logger: logger,

@@ -20,7 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-var _ middleware.Connection = (*Connection)(nil)
+var _ retry.Connection = (*Connection)(nil)
 
 // ErrClosed is returned by Connection.Subscriber, and by the subscribers and the publisher of a Connection, when the Connection is
 // closed.
@@ -30,7 +30,6 @@ var ErrClosed = errors.New("the connection is closed: make a new one with Connec
 // Both reconnect by themselves. It is safe for concurrent use.
 type Connection struct {
 	core       *core
-	defaults   middleware.HandlerOptions
 	logger     watermill.LoggerAdapter
 	consuming  *subscriber.Connection
 	publishing *publisher.Connection
@@ -54,7 +53,7 @@ type Connection struct {
 func (c *Connection) setUp() error {
 	c.failures = observed{newCopies(c.core, c.publishing), c.core.observers, true}
 	c.app = newAppPublisher(c.core, c.publishing)
-	config := c.defaults.Configure(c.core.retryConfig(c.failures, c.core.schedule, c.core.topology.TierGroup))
+	config := c.core.retryConfig(c.failures, c.core.policy)
 	config.Source = c.sourceOf(c)
 	var err error
 	c.fallback, err = middleware.NewTieredRetry(config, c.logger)
@@ -92,14 +91,14 @@ func (c *Connection) sourceOf(owner any) *middleware.Source {
 }
 
 // AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At most one
-// HandlerOptions can be given. The retry middleware is the handler's first: add the app's other middlewares to the handler that is
+// Options can be given. The retry middleware is the handler's first: add the app's other middlewares to the handler that is
 // returned.
 //
 // Options, topics and functions that are wrong are an error of the router's Run. It has the faults of all handlers
 // that were added, joined, and nothing is consumed: every Subscribe of this Connection returns them, also later.
 // Correct them, and call Connect again.
 func (c *Connection) AddConsumerHandler(
-	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
 	subscriber, tiered := c.handlerOf(name, topic, options)
@@ -111,7 +110,7 @@ func (c *Connection) AddConsumerHandler(
 // AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher. If one of them cannot be
 // published, the message has failed with retry.ErrNotPublished, and is retried.
 func (c *Connection) AddHandler(
-	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
 	subscriber, tiered := c.handlerOf(name, subscribeTopic, options)
@@ -125,7 +124,7 @@ func (c *Connection) AddHandler(
 
 // handlerOf returns the subscriber and the middleware of a handler whose topic is known. With faults, all subscribers of
 // the connection refuse to subscribe.
-func (c *Connection) handlerOf(name, topic string, options []middleware.HandlerOptions) (message.Subscriber, message.HandlerMiddleware) {
+func (c *Connection) handlerOf(name, topic string, options []retry.Options) (message.Subscriber, message.HandlerMiddleware) {
 	h, err := c.newHandler(name, options)
 	if err == nil {
 		err = h.add(topic)
@@ -141,9 +140,9 @@ func (c *Connection) handlerOf(name, topic string, options []middleware.HandlerO
 
 // Subscriber returns the subscriber of a handler, for code that adds handlers by itself: the processors of components/cqrs,
 // Requeuer, FanIn. Add Middleware to its handlers. The name is used in logs and in Health. The subscriber's Close ends its
-// subscriptions only, and waits for messages in flight for up to HandlerOptions.CloseTimeout. Errors of a topic
+// subscriptions only, and waits for messages in flight for up to Options.CloseTimeout. Errors of a topic
 // are those of Subscribe, for example a Group without an exchange.
-func (c *Connection) Subscriber(name string, options ...middleware.HandlerOptions) (message.Subscriber, error) {
+func (c *Connection) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
 	h, err := c.newHandler(name, options)
 	if err != nil {
 		return nil, err
@@ -206,7 +205,7 @@ func (c *Connection) Health() retry.Health {
 	return h
 }
 
-// Close ends the subscriptions, and waits for the messages in flight, for up to HandlerOptions.CloseTimeout and one second more. Then it closes the
+// Close ends the subscriptions, and waits for the messages in flight, for up to Options.CloseTimeout and one second more. Then it closes the
 // connection for consuming, the publishers, and the connection for publishing. Close the router first, or let its Run return: then
 // no messages are in flight. It may be called several times, and waits each time. It returns nil.
 func (c *Connection) Close() error {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
@@ -27,10 +25,7 @@ import (
 type core struct {
 	app        app.Config      // does not change
 	topology   topology.Config // with all tiers
-	schedule   backoff.Schedule
-	rules      []retry.Rule
-	jitter     float64
-	extra      []time.Duration
+	policy     retry.Policy
 	prefix     naming.Prefix
 	verifyOnly bool
 	inspector  *workqueue.Inspector
@@ -49,7 +44,7 @@ func (c *core) String() string {
 }
 
 func (c *core) description() string {
-	return fmt.Sprintf("(%s, prefix %s, schedule %v)", RedactedURI(c.app.URI), c.prefix, c.schedule)
+	return fmt.Sprintf("(%s, prefix %s, schedule %v)", RedactedURI(c.app.URI), c.prefix, c.policy.Schedule)
 }
 
 // connection returns the configuration with which watermill-amqp connects.
@@ -72,19 +67,9 @@ func (c *core) groupOf(queue string) string {
 	return cmp.Or(c.topology.TierGroup, queue)
 }
 
-// extraTiers are those of the configuration, or the default of a group.
-func (c *core) extraTiers(group string) []time.Duration {
-	if c.extra == nil && group != "" {
-		return groupLadder()
-	}
-	return c.extra
-}
-
-// groupLadder are the extra tiers of a group. All its work queues share them.
-func groupLadder() []time.Duration { return backoff.Ladder(time.Second, 12*24*time.Hour) }
-
-// retryConfig returns the middleware's configuration for handlers with a schedule and a group of tiers.
-func (c *core) retryConfig(failures message.Publisher, schedule backoff.Schedule, group string) middleware.TieredRetryConfig {
+// retryConfig returns the middleware's configuration for handlers with a policy.
+func (c *core) retryConfig(failures message.Publisher, policy retry.Policy) middleware.TieredRetryConfig {
+	group := policy.TierGroup
 	// A Connection's subscribers name the queue. Those of a Builder do not, and then the app's configuration has the name of a topic's queue.
 	queueOf := func(queue, topic string) string {
 		if queue != "" {
@@ -93,11 +78,8 @@ func (c *core) retryConfig(failures message.Publisher, schedule backoff.Schedule
 		return workQueueOf(c.app, "", topic)
 	}
 	config := middleware.TieredRetryConfig{
+		Policy:        withLadder(policy),
 		Publisher:     failures,
-		Schedule:      slices.Clone(schedule),
-		Rules:         slices.Clone(c.rules),
-		ExtraTiers:    slices.Clone(c.extraTiers(group)),
-		Jitter:        c.jitter,
 		TiersWait:     true,
 		DelayArrivals: true,
 		Observers:     c.observers,

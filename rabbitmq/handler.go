@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
@@ -34,7 +35,7 @@ type handlerSubscriber struct {
 	logger     watermill.LoggerAdapter
 	name       string
 	tierGroup  string // empty: its work queues have tiers of their own
-	options    middleware.HandlerOptions
+	options    retry.Options
 	config     middleware.TieredRetryConfig
 	subscriber *subscriber.Subscriber
 	retry      *middleware.TieredRetry
@@ -46,37 +47,32 @@ type handlerSubscriber struct {
 }
 
 // newHandler returns an error that joins all faults of the options.
-func (c *Connection) newHandler(name string, options []middleware.HandlerOptions) (*handlerSubscriber, error) {
+func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSubscriber, error) {
 	if c.isClosed() {
 		return nil, faults.OfHandler(name, ErrClosed)
 	}
-	o, err := optionsOf(options, c.defaults)
+	o, err := options.One(given, &c.core.policy)
 	if name == "" {
 		err = errors.Join(err, errors.New("its name is empty: logs and Health need it"))
 	}
-	if err != nil {
-		return nil, faults.OfHandler(name, err)
-	}
-	if o.Concurrency == 0 {
-		o.Concurrency = defaultConcurrency
-	}
-	if len(o.Schedule) == 0 {
-		o.Schedule = c.core.schedule
-	}
-	group := cmp.Or(o.TierGroup, c.core.topology.TierGroup)
-	if group == middleware.NoTierGroup {
-		group = ""
-	} else if group != "" {
-		err = c.core.prefix.ValidateGroup(group)
+	if o.Concurrency > maxPrefetch {
+		err = errors.Join(err, fmt.Errorf("Concurrency is %d: it must be between 0 (the default) and %d", o.Concurrency, maxPrefetch))
 	}
 	if err != nil {
 		return nil, faults.OfHandler(name, err)
+	}
+	o.Concurrency = cmp.Or(o.Concurrency, defaultConcurrency)
+	group := o.Policy.TierGroup
+	if group != "" {
+		if err := c.core.prefix.ValidateGroup(group); err != nil {
+			return nil, faults.OfHandler(name, err)
+		}
 	}
 	h := &handlerSubscriber{
 		tierGroup:  group,
 		connection: c, core: c.core, name: name, options: o, logger: c.logger.With(watermill.LogFields{"handler_name": name}),
 	}
-	h.config = o.Configure(c.core.retryConfig(c.failures, o.Schedule, group))
+	h.config = c.core.retryConfig(c.failures, *o.Policy)
 	h.config.Source = c.sourceOf(h)
 	if h.retry, err = middleware.NewTieredRetry(h.config, c.logger); err != nil {
 		return nil, faults.OfHandler(name, err)

@@ -16,7 +16,7 @@ import (
 // BenchmarkForward measures the relay alone, without a backend.
 func BenchmarkForward(b *testing.B) {
 	tier, out := &scripted{}, &counter{published: make(chan struct{})}
-	config := relay.Config{Publisher: out, Schedule: backoff.Schedule{time.Second}}
+	config := relay.Config{Publisher: out, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}}
 	withTier(tier)(&config)
 	tiers, err := relay.New(config, nil)
 	require.NoError(b, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -25,8 +26,8 @@ type Config struct {
 	// should obey the deadline of the message's context. The relay does not close it: close it after the router and the relay.
 	Publisher message.Publisher
 
-	// Schedule has the delay before each retry. Required. Its distinct delays are the tiers.
-	Schedule backoff.Schedule
+	// Policy decides about failures: with Connect, of all handlers without a policy of their own. Its Schedule is required.
+	Policy retry.Policy
 
 	// RetiredSchedule has the delays of earlier schedules whose tiers may still contain messages. The relay empties these
 	// tiers; no new message goes there. The default is none.
@@ -108,9 +109,9 @@ func (c Config) Validate() error {
 	if c.Publisher == nil {
 		fault("Publisher is nil: give the relay a publisher of its own")
 	}
-	scheduleErr := c.Schedule.Validate()
+	scheduleErr := c.Policy.Validate()
 	if scheduleErr != nil {
-		fault("Schedule: %w", scheduleErr)
+		fault("Policy: %w", scheduleErr)
 	}
 	if len(c.RetiredSchedule) > 0 {
 		if err := c.RetiredSchedule.Validate(); err != nil {
@@ -125,7 +126,7 @@ func (c Config) Validate() error {
 		fault("MaxHop is %v: it must be 0 (the default, %v) or at least %v", c.MaxHop, defaultMaxHop, minMaxHop)
 	}
 	if scheduleErr == nil {
-		if _, err := newTierSet(c, c.Schedule); err != nil {
+		if _, err := newTierSet(c, tiersOf(c.Policy)); err != nil {
 			faults = append(faults, err)
 		}
 	}

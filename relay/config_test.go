@@ -14,12 +14,13 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func valid() relay.Config {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	return relay.Config{
-		Publisher: pubSub, Schedule: backoff.Schedule{time.Second, time.Minute},
+		Publisher: pubSub, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}},
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}
 }
@@ -82,7 +83,7 @@ func TestEqualTopicNamesAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := valid()
-			config.Schedule = backoff.Schedule{time.Second}
+			config.Policy.Schedule = backoff.Schedule{time.Second}
 			config.GenerateTopic = func(p relay.TopicParams) (string, error) {
 				if topic := generate(p); topic != "" {
 					return topic, nil
@@ -118,7 +119,7 @@ func TestHopOfASubscriber(t *testing.T) {
 		hops := map[string]time.Duration{}
 		config := valid()
 		pubSub := config.NewSubscriber
-		config.Schedule, config.MaxHop = backoff.Schedule{row.tier}, row.maxHop
+		config.Policy.Schedule, config.MaxHop = backoff.Schedule{row.tier}, row.maxHop
 		config.NewSubscriber = func(p relay.SubscriberParams) (message.Subscriber, error) {
 			hops[p.Topic] = p.Hop
 			return pubSub(p)
@@ -141,7 +142,7 @@ func TestScheduleWithATierThatTheRelayDoesNotHaveIsRefused(t *testing.T) {
 	tiers, err := relay.New(valid(), nil)
 	require.NoError(t, err)
 	retries := tiers.TieredRetryConfig()
-	retries.Schedule = append(retries.Schedule, 7*time.Second)
+	retries.Policy.Schedule = append(retries.Policy.Schedule, 7*time.Second)
 	_, err = retrymw.NewTieredRetry(retries, nil)
 	assert.ErrorContains(t, err, "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -49,7 +50,7 @@ func (c ConnectConfig) Validate() error {
 	return err
 }
 
-// Connection is an app's connection to a Pub/Sub whose messages a relay retries. It is a middleware.Connection, which documents
+// Connection is an app's connection to a Pub/Sub whose messages a relay retries. It is a retry.Connection, which documents
 // its methods.
 //
 // A handler needs one name in all processes of the app, because its topics are named after it. A handler of AddConsumerHandler or
@@ -57,14 +58,13 @@ func (c ConnectConfig) Validate() error {
 // return topic "<Prefix>.return.<name>.<topic>", and "<name>.<topic>" is the handler in the failure record and in the name of the
 // dead-letter topic.
 type Connection struct {
-	config   ConnectConfig
-	defaults middleware.HandlerOptions
-	relay    *Relay
-	retry    *middleware.TieredRetry // with the defaults
-	logger   watermill.LoggerAdapter
-	gates    gate.Handlers
-	faults   faults.Handlers
-	closing  chan struct{} // closed by Close
+	config  ConnectConfig
+	relay   *Relay
+	retry   *middleware.TieredRetry // with the policy of the connection
+	logger  watermill.LoggerAdapter
+	gates   gate.Handlers
+	faults  faults.Handlers
+	closing chan struct{} // closed by Close
 
 	mu          sync.Mutex
 	groups      map[string]string // by name
@@ -72,14 +72,13 @@ type Connection struct {
 	closed      bool
 }
 
-var _ middleware.Connection = (*Connection)(nil)
+var _ retry.Connection = (*Connection)(nil)
 
-// Connect returns a Connection, or an error that reports all faults of the configuration. At most one HandlerOptions can be
-// given, with the defaults of all handlers. Connect does not connect to the backend: NewHandlerSubscriber is called for each
-// handler that is added, and the tiers are subscribed with the first handler. A nil logger logs nothing.
-func Connect(config ConnectConfig, logger watermill.LoggerAdapter, defaults ...middleware.HandlerOptions) (*Connection, error) {
-	options, err := middleware.OneOf(defaults, middleware.HandlerOptions{})
-	if err = errors.Join(config.Validate(), err, checkOptions(options)); err != nil {
+// Connect returns a Connection, or an error that reports all faults of the configuration. Connect does not connect to the backend:
+// NewHandlerSubscriber is called for each handler that is added, and the tiers are subscribed with the first handler. A nil logger logs
+// nothing.
+func Connect(config ConnectConfig, logger watermill.LoggerAdapter) (*Connection, error) {
+	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid relay.ConnectConfig: %w", err)
 	}
 	relay, err := New(config.Config, logger)
@@ -89,13 +88,13 @@ func Connect(config ConnectConfig, logger watermill.LoggerAdapter, defaults ...m
 	if config.AppPublisher == nil {
 		config.AppPublisher = config.Publisher
 	}
-	c := &Connection{config: config, defaults: options, relay: relay, logger: relay.logger, groups: map[string]string{}, closing: make(chan struct{})}
-	c.retry, err = c.newRetry(options)
+	c := &Connection{config: config, relay: relay, logger: relay.logger, groups: map[string]string{}, closing: make(chan struct{})}
+	c.retry, err = c.newRetry(relay.config.Policy)
 	return c, err
 }
 
 // checkOptions refuses what only RabbitMQ has.
-func checkOptions(options middleware.HandlerOptions) error {
+func checkOptions(options retry.Options) error {
 	var faults []error
 	if options.Concurrency > 1 {
 		faults = append(faults, fmt.Errorf("Concurrency is %d: this Pub/Sub delivers one message at a time for each subscription, so it must be 0 or 1. "+
@@ -111,14 +110,14 @@ func checkOptions(options middleware.HandlerOptions) error {
 	return errors.Join(faults...)
 }
 
-// newRetry makes the retry middleware of a handler, and the tiers of its schedule.
-func (c *Connection) newRetry(options middleware.HandlerOptions) (*middleware.TieredRetry, error) {
-	backend := c.relay.TieredRetryConfig()
-	backend.Observers = &c.relay.observers
-	config := options.Configure(backend)
+// newRetry makes the retry middleware of a handler, and the tiers of its policy.
+func (c *Connection) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
+	config := c.relay.TieredRetryConfig()
+	config.Policy, config.Observers = policy, &c.relay.observers
+	config.DeclaredTiers = config.Tiers()
 	tiered, err := middleware.NewTieredRetry(config, c.logger)
 	if err == nil {
-		err = c.relay.addTiers(config.Tiers())
+		err = c.relay.addTiers(config.DeclaredTiers)
 	}
 	return tiered, err
 }
@@ -129,7 +128,7 @@ func (c *Connection) newRetry(options middleware.HandlerOptions) (*middleware.Ti
 // handlers that were added, joined, and nothing is consumed: every Subscribe of this Connection returns them, also
 // later. Correct them, and call Connect again.
 func (c *Connection) AddConsumerHandler(
-	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
 	subscriber := c.handlerSubscriber(name, topic, options)
@@ -140,7 +139,7 @@ func (c *Connection) AddConsumerHandler(
 
 // AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher.
 func (c *Connection) AddHandler(
-	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
 	subscriber := c.handlerSubscriber(name, subscribeTopic, options)
@@ -150,7 +149,7 @@ func (c *Connection) AddHandler(
 }
 
 // handlerSubscriber returns the subscriber of a handler of one topic. With faults, all subscribers of the connection refuse to subscribe.
-func (c *Connection) handlerSubscriber(name, topic string, options []middleware.HandlerOptions) message.Subscriber {
+func (c *Connection) handlerSubscriber(name, topic string, options []retry.Options) message.Subscriber {
 	subscriber, err := c.subscriber(name, func(string) string { return name }, options)
 	if err == nil {
 		err = subscriber.merged.claim(topic)
@@ -172,7 +171,7 @@ func (c *Connection) handlerSubscriber(name, topic string, options []middleware.
 //
 // Subscribe returns an error for a topic that a subscriber of the same name is subscribed to and has not ended: on a Pub/Sub without
 // consumer groups each of the two would get every message and every retry.
-func (c *Connection) Subscriber(name string, options ...middleware.HandlerOptions) (message.Subscriber, error) {
+func (c *Connection) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
 	subscriber, err := c.subscriber(name, func(topic string) string { return name + "." + topic }, options)
 	if err != nil {
 		return nil, fmt.Errorf("subscriber %q: %w", name, err)
@@ -181,20 +180,20 @@ func (c *Connection) Subscriber(name string, options ...middleware.HandlerOption
 }
 
 func (c *Connection) subscriber(
-	name string, handlerOf func(topic string) string, given []middleware.HandlerOptions,
+	name string, handlerOf func(topic string) string, given []retry.Options,
 ) (*connectionSubscriber, error) {
-	options, err := middleware.OneOf(given, c.defaults)
-	if err = errors.Join(err, checkOptions(options)); err != nil {
+	o, err := options.One(given, &c.relay.config.Policy)
+	if err = errors.Join(err, checkOptions(o)); err != nil {
 		return nil, err
 	}
-	if err := c.claim(name, options.Group); err != nil {
+	if err := c.claim(name, o.Group); err != nil {
 		return nil, err
 	}
-	tiered, err := c.newRetry(options)
+	tiered, err := c.newRetry(*o.Policy)
 	if err != nil {
 		return nil, err
 	}
-	stock, err := c.config.NewHandlerSubscriber(HandlerSubscriberParams{Name: name, Group: options.Group})
+	stock, err := c.config.NewHandlerSubscriber(HandlerSubscriberParams{Name: name, Group: o.Group})
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -42,7 +41,7 @@ func connect(t *testing.T, change ...func(*relay.ConnectConfig)) *connected {
 	c.publisher = &probe{Publisher: c.pubSub}
 	config := relay.ConnectConfig{
 		Config: relay.Config{
-			Publisher: c.publisher, Schedule: backoff.Schedule{time.Second},
+			Publisher: c.publisher, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return c.pubSub, nil },
 		},
 		AppPublisher: c.pubSub,
@@ -97,7 +96,7 @@ func TestHandlersOfAConnectionWithSchedulesOfTheirOwn(t *testing.T) {
 		done := make(chan *message.Message, 2)
 		var first, own, later calls
 		c.AddConsumerHandler(c.router, "billing", "orders", failingOnce(&first, done))
-		c.AddConsumerHandler(c.router, "mailing", "mails", failingOnce(&own, done), retrymw.HandlerOptions{Schedule: backoff.Schedule{time.Minute}})
+		c.AddConsumerHandler(c.router, "mailing", "mails", failingOnce(&own, done), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Minute}}})
 		c.run()
 		for topic, made := range map[string]*calls{"orders": &first, "mails": &own} {
 			c.publish(topic, "1")
@@ -108,7 +107,7 @@ func TestHandlersOfAConnectionWithSchedulesOfTheirOwn(t *testing.T) {
 		}
 
 		// The tiers run. The tier of a handler that is added now starts at once.
-		c.AddConsumerHandler(c.router, "printing", "prints", failingOnce(&later, done), retrymw.HandlerOptions{Schedule: backoff.Schedule{time.Hour}})
+		c.AddConsumerHandler(c.router, "printing", "prints", failingOnce(&later, done), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}}})
 		require.NoError(t, c.router.RunHandlers(t.Context()))
 		c.publish("prints", "1")
 		<-done
@@ -174,14 +173,14 @@ func TestHandlerOfAConnectionProduces(t *testing.T) {
 }
 
 func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
-	for want, options := range map[string][]retrymw.HandlerOptions{
+	for want, options := range map[string][]retry.Options{
 		"Concurrency is 16: this Pub/Sub delivers one message at a time": {{Concurrency: 16}},
 		"gochannel has no consumer groups: there every handler would":    {{Concurrency: 16}},
 		"OrderKey is set: only RabbitMQ has it":                          {{OrderKey: func(*message.Message) string { return "" }}},
 		"CloseTimeout is 1m0s: only RabbitMQ has it":                     {{CloseTimeout: time.Minute}},
-		"2 HandlerOptions were given":                                    {{}, {}},
-		"retry 1: delay 1ns is too short":                                {{Schedule: backoff.Schedule{1}}},
-		"MaxHold is -1ns":                                                {{Middleware: func(c *retrymw.TieredRetryConfig) { c.MaxHold = -1 }}},
+		"2 Options were given":                                           {{}, {}},
+		"retry 1: delay 1ns is too short":                                {{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}}},
+		"MaxHold is -1ns":                                                {{Policy: &retry.Policy{MaxHold: -1}}},
 		`in use with group "", and now with group "mail"`:                {{Group: "mail"}},
 	} {
 		t.Run(want, func(t *testing.T) {
@@ -198,7 +197,7 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 		})
 	}
 	c := connect(t)
-	_, err := c.Subscriber("billing", retrymw.HandlerOptions{Concurrency: 1})
+	_, err := c.Subscriber("billing", retry.Options{Concurrency: 1})
 	require.NoError(t, err)
 	_, err = c.Subscriber("")
 	require.ErrorContains(t, err, "the name is empty")
@@ -230,14 +229,14 @@ func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
 			}
 		})
 		c.AddConsumerHandler(c.router, "billing", "orders", ignore)
-		c.AddConsumerHandler(c.router, "mailing", "orders", ignore, retrymw.HandlerOptions{Concurrency: 16, CloseTimeout: time.Minute})
-		c.AddHandler(c.router, "archive", "orders", "archived", message.PassthroughHandler, retrymw.HandlerOptions{Schedule: backoff.Schedule{1}})
+		c.AddConsumerHandler(c.router, "mailing", "orders", ignore, retry.Options{Concurrency: 16, CloseTimeout: time.Minute})
+		c.AddHandler(c.router, "archive", "orders", "archived", message.PassthroughHandler, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}})
 		c.AddConsumerHandler(c.router, "nil", "orders", nil)
 		c.AddHandler(c.router, "nil too", "orders", "archived", nil)
 		err := c.router.Run(t.Context())
 		for _, want := range []string{
 			`handler "nil": its function is nil`, `handler "nil too": its function is nil`,
-			`handler "mailing": Concurrency is 16`, "\n" + `handler "mailing": CloseTimeout is 1m0s`, `handler "archive": Schedule: backoff: retry 1`,
+			`handler "mailing": Concurrency is 16`, "\n" + `handler "mailing": CloseTimeout is 1m0s`, `handler "archive": Policy: Schedule: backoff: retry 1`,
 		} {
 			require.ErrorContains(t, err, want)
 		}
@@ -260,16 +259,15 @@ func TestTierNamedLikeAReturnTopicIsRefused(t *testing.T) {
 		}
 	})
 	c.AddConsumerHandler(c.router, "billing", "orders", ignore)
-	_, err := c.Subscriber("mailing", retrymw.HandlerOptions{Schedule: backoff.Schedule{time.Hour}})
+	_, err := c.Subscriber("mailing", retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}}})
 	require.ErrorContains(t, err, `GenerateTopic returned "return billing" for both handler "billing" and tier 1h; names must be unique`)
 	require.NoError(t, c.Close())
 }
 
 func TestInvalidConnectConfig(t *testing.T) {
-	_, err := relay.Connect(relay.ConnectConfig{}, nil, retrymw.HandlerOptions{Concurrency: 2, Schedule: backoff.Schedule{1}})
+	_, err := relay.Connect(relay.ConnectConfig{}, nil)
 	for _, want := range []string{
 		"invalid relay.ConnectConfig: ", "Publisher is nil", "Schedule: backoff: no retries", "NewSubscriber is nil", "NewHandlerSubscriber is nil",
-		"Concurrency is 2", "Schedule: backoff: retry 1",
 	} {
 		require.ErrorContains(t, err, want)
 	}
@@ -277,7 +275,7 @@ func TestInvalidConnectConfig(t *testing.T) {
 
 func TestFactoryOfHandlerSubscribers(t *testing.T) {
 	c := connect(t)
-	_, err := c.Subscriber("mailing", retrymw.HandlerOptions{Group: "mail"})
+	_, err := c.Subscriber("mailing", retry.Options{Group: "mail"})
 	require.NoError(t, err)
 	assert.Equal(t, []relay.HandlerSubscriberParams{{Name: "mailing", Group: "mail"}}, c.asked)
 	require.NoError(t, c.Close())
@@ -374,7 +372,7 @@ func TestHandlerWithoutTheMiddleware(t *testing.T) {
 		c := connect(t)
 		withLogs, err := relay.Connect(relay.ConnectConfig{
 			Config: relay.Config{
-				Publisher: c.publisher, Schedule: backoff.Schedule{time.Second}, Prefix: "other",
+				Publisher: c.publisher, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}, Prefix: "other",
 				NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return c.pubSub, nil },
 			},
 			AppPublisher:         c.pubSub,
@@ -450,7 +448,7 @@ func TestReturnTopicsThatTheBackendDelays(t *testing.T) {
 		c.publisher.Publisher = delaying{c.pubSub}
 		done := make(chan *message.Message, 1)
 		var made calls
-		c.AddConsumerHandler(c.router, "billing", "orders", failingOnce(&made, done), retrymw.HandlerOptions{Schedule: backoff.Schedule{time.Minute}})
+		c.AddConsumerHandler(c.router, "billing", "orders", failingOnce(&made, done), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Minute}}})
 		c.run()
 		c.publish("orders", "1")
 		<-done

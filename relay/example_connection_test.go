@@ -24,7 +24,7 @@ func Example() {
 	retries, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
 			Publisher:     pubSub,
-			Schedule:      backoff.Schedule{10 * time.Millisecond, 20 * time.Millisecond},
+			Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond, 20 * time.Millisecond}},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 		},
 		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
@@ -62,7 +62,7 @@ func ExampleConnect() {
 	retries, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
 			Publisher:     pubSub,
-			Schedule:      backoff.Exponential(time.Second, 5, 4),
+			Policy:        retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 		},
 		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
@@ -85,7 +85,7 @@ func ExampleConnect() {
 }
 
 func ExampleConnectConfig_Validate() {
-	fmt.Println(relay.ConnectConfig{Config: relay.Config{Schedule: backoff.Constant(time.Second, 3)}}.Validate())
+	fmt.Println(relay.ConnectConfig{Config: relay.Config{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)}}}.Validate())
 	// Output:
 	// Publisher is nil: give the relay a publisher of its own
 	// NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself
@@ -97,7 +97,7 @@ func connectPubSub(pubSub *gochannel.GoChannel) *relay.Connection {
 	retries, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
 			Publisher:     pubSub,
-			Schedule:      backoff.Schedule{10 * time.Millisecond},
+			Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 		},
 		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
@@ -106,21 +106,27 @@ func connectPubSub(pubSub *gochannel.GoChannel) *relay.Connection {
 	return retries
 }
 
-// A handler with a schedule and a hook of its own.
+// alarms is an observer that reports dead letters.
+type alarms struct {
+	retry.NopObserver
+	of chan string
+}
+
+func (a alarms) Event(e retry.Event) {
+	if e.Outcome == retry.DeadLettered {
+		a.of <- fmt.Sprint(e.Handler, " gave up after ", e.Record.Failures, " failures")
+	}
+}
+
+// A handler with a policy of its own, and an observer of the connection.
 func ExampleConnection_AddConsumerHandler() {
 	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
 	router := message.NewDefaultRouter(nil)
 	alarmed := make(chan string)
+	retries.Observe(alarms{of: alarmed})
 	retries.AddConsumerHandler(router, "mailing", "mails", func(*message.Message) error { return errors.New("no route to host") },
-		retrymw.HandlerOptions{
-			Schedule: backoff.Schedule{time.Millisecond, 2 * time.Millisecond},
-			Middleware: func(c *retrymw.TieredRetryConfig) {
-				c.Observe = func(e retry.Event) {
-					if e.Outcome == retry.DeadLettered {
-						alarmed <- fmt.Sprint(e.Handler, " gave up after ", e.Record.Failures, " failures")
-					}
-				}
-			},
+		retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Schedule{time.Millisecond, 2 * time.Millisecond}},
 		})
 	go func() { check(router.Run(context.Background())) }()
 	<-router.Running()
@@ -208,12 +214,17 @@ func ExampleConnection_Health() {
 }
 
 // waits is an observer of the app's own. Package observe has those for Prometheus and OpenTelemetry.
-type waits struct{ observed retry.Observed }
-
-func (w *waits) Attach(o retry.Observed) (retry.Hooks, error) {
-	w.observed = o
-	return retry.Hooks{Event: func(e retry.Event) { fmt.Println(e.Handler, e.Outcome, e.Err) }}, nil
+type waits struct {
+	retry.NopObserver
+	observed retry.Observed
 }
+
+func (w *waits) Attach(o retry.Observed) (retry.Observer, error) {
+	w.observed = o
+	return w, nil
+}
+
+func (w *waits) Event(e retry.Event) { fmt.Println(e.Handler, e.Outcome, e.Err) }
 
 // An observer gets each outcome, and can ask for the messages that this process keeps until they are due.
 func ExampleConnection_Observe() {
@@ -241,14 +252,14 @@ func ExampleRelay_AddSchedule() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	tiers, err := relay.New(relay.Config{
 		Publisher:     pubSub,
-		Schedule:      backoff.Constant(time.Minute, 3),
+		Policy:        retry.Policy{Schedule: backoff.Constant(time.Minute, 3)},
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	check(err)
 	hourly := backoff.Constant(time.Hour, 24)
 	check(tiers.AddSchedule(hourly))
 	retries := tiers.TieredRetryConfig()
-	retries.Schedule = hourly
+	retries.Policy.Schedule = hourly
 	_, err = retrymw.NewTieredRetry(retries, nil)
 	fmt.Println(err)
 	// Output:
@@ -267,7 +278,7 @@ func ExampleConnection_Pause() {
 	retries, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
 			Publisher:     pubSub,
-			Schedule:      backoff.Schedule{10 * time.Millisecond},
+			Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 		},
 		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },

@@ -7,11 +7,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // addHandlers adds the handlers of the app on every backend.
-func addHandlers(router *message.Router, retries retrymw.Connection, billing retrymw.HandlerOptions) {
+func addHandlers(router *message.Router, retries retry.Connection, billing retry.Options) {
 	retries.AddConsumerHandler(router, "billing", "orders", bill, billing)
 }
 
@@ -26,10 +26,10 @@ func bill(msg *message.Message) error {
 func ExampleConnection_options() {
 	onRabbitMQ := false
 	customerOf := func(msg *message.Message) string { return msg.Metadata.Get("customer") }
-	var retries retrymw.Connection = connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil)) // or that of config.Connect
+	var retries retry.Connection = connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil)) // or that of config.Connect
 	router := message.NewDefaultRouter(nil)
 
-	var billing retrymw.HandlerOptions // what every backend has
+	var billing retry.Options // what every backend has
 	if onRabbitMQ {
 		billing.Concurrency, billing.OrderKey = 64, customerOf
 	}

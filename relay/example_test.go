@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"strings"
 	"time"
 
@@ -26,7 +25,7 @@ func ExampleRelay() {
 
 	tiers, err := relay.New(relay.Config{
 		Publisher:     pubSub,
-		Schedule:      backoff.Exponential(time.Second, 5, 4),
+		Policy:        retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, logger)
 	check(err)
@@ -40,7 +39,7 @@ func ExampleRelay() {
 }
 
 func ExampleNew() {
-	_, err := relay.New(relay.Config{Schedule: backoff.Constant(time.Second, 3)}, nil)
+	_, err := relay.New(relay.Config{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)}}, nil)
 	fmt.Println(err)
 	// Output:
 	// invalid relay.Config: Publisher is nil: give the relay a publisher of its own
@@ -52,7 +51,7 @@ func ExampleConfig() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	config := relay.Config{
 		Publisher: pubSub,
-		Schedule:  backoff.Exponential(time.Second, 5, 4),
+		Policy:    retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) {
 			return pubSub, nil // with a redelivery limit well above p.Hop, such as p.Hop + 10*time.Second
 		},
@@ -76,26 +75,24 @@ func ExampleConfig_Validate() {
 	fmt.Println(relay.Config{MaxHop: time.Millisecond}.Validate())
 	// Output:
 	// Publisher is nil: give the relay a publisher of its own
-	// Schedule: backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)
+	// Policy: Schedule: backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)
 	// NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself
 	// MaxHop is 1ms: it must be 0 (the default, 20s) or at least 100ms
 }
 
-// Observe and the middleware's other settings are the app's.
+// A middleware that an app makes by itself has an observer, and a policy of its own.
 func ExampleRelay_TieredRetryConfig() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	tiers, err := relay.New(relay.Config{
 		Publisher:     pubSub,
-		Schedule:      backoff.Constant(time.Minute, 3),
+		Policy:        retry.Policy{Schedule: backoff.Constant(time.Minute, 3)},
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	check(err)
 	retries := tiers.TieredRetryConfig()
-	retries.Observe = func(e retry.Event) {
-		if e.Outcome == retry.DeadLettered {
-			log.Println(e.Handler, "gave up on", e.MessageUUID)
-		}
-	}
+	retries.Observers = &retrymw.Observers{}
+	retries.Observers.Attach(alarms{of: make(chan string, 1)}, retry.Observed{})
+	retries.Policy.MaxAge = time.Hour
 	_, err = retrymw.NewTieredRetry(retries, nil)
 	fmt.Println(err)
 	// Output:
@@ -107,7 +104,7 @@ func ExampleRelay_AddHandler() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	tiers, err := relay.New(relay.Config{
 		Publisher:     pubSub,
-		Schedule:      backoff.Schedule{10 * time.Millisecond},
+		Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}},
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	check(err)

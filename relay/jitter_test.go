@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // oneByOne is the subscriber of a Pub/Sub that delivers the next message after the ack of the last one, as most do. It takes the messages
@@ -69,7 +70,7 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 				})
 				f := newFailsOnce()
 				c.AddConsumerHandler(c.router, "billing", "orders", f.handle(messages),
-					retrymw.HandlerOptions{Schedule: backoff.Schedule{delay}, Jitter: jitter})
+					retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{delay}, Jitter: jitter}})
 				c.run()
 				for i := range messages {
 					c.publish("orders", fmt.Sprint(i))
@@ -106,13 +107,13 @@ func TestJitterOfAnAppThatMakesTheMiddlewareItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second})
 		config := a.tiers.TieredRetryConfig()
-		config.Jitter = 0.2
+		config.Policy.Jitter = 0.2
 		_, err := retrymw.NewTieredRetry(config, nil)
 		require.ErrorContains(t, err, "Jitter is 0.2 and needs the tiers [1s 1025ms ")
 
 		require.NoError(t, a.tiers.AddSchedule(backoff.Lanes(time.Second, 0.2)))
 		config = a.tiers.TieredRetryConfig()
-		config.Jitter = 0.2
+		config.Policy.Jitter = 0.2
 		a.retry, err = retrymw.NewTieredRetry(config, nil)
 		require.NoError(t, err)
 		var c calls
@@ -128,6 +129,6 @@ func TestJitterOfAnAppThatMakesTheMiddlewareItself(t *testing.T) {
 }
 
 func TestConnectRefusesJitterOutOfBounds(t *testing.T) {
-	_, err := relay.Connect(relay.ConnectConfig{}, nil, retrymw.HandlerOptions{Jitter: -1})
+	_, err := relay.Connect(relay.ConnectConfig{Config: relay.Config{Policy: retry.Policy{Jitter: -1}}}, nil)
 	require.ErrorContains(t, err, "Jitter is -1: it must be from 0 (none) to 1")
 }

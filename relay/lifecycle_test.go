@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -115,7 +116,7 @@ func TestFailureAtTheEndOfTheContext(t *testing.T) {
 			outcomes := make(chan retry.Outcome, 10)
 			logger := watermill.NewCaptureLogger()
 			config := a.tiers.TieredRetryConfig()
-			config.Observe = func(e retry.Event) { outcomes <- e.Outcome }
+			config.Observers = eventtest.Observers(func(e retry.Event) { outcomes <- e.Outcome })
 			var err error
 			a.retry, err = retrymw.NewTieredRetry(config, logger)
 			require.NoError(t, err)

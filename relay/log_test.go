@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestLogFieldsHaveTheNamesOfTheMiddleware: handler_name and destination, so that one search finds the lines of both.
@@ -28,7 +29,7 @@ func TestLogFieldsHaveTheNamesOfTheMiddleware(t *testing.T) {
 		}
 		var err error
 		a.tiers, err = relay.New(relay.Config{
-			Publisher: a.publisher, Schedule: backoff.Schedule{time.Second},
+			Publisher: a.publisher, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return tier, nil },
 		}, logger)
 		require.NoError(t, err)

@@ -13,27 +13,29 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A watcher is an Observer that keeps what it gets.
 type watcher struct {
+	retry.NopObserver
 	mu        sync.Mutex
 	observed  retry.Observed
 	events    []retry.Event
 	published []retry.Published
 }
 
-func (w *watcher) Attach(o retry.Observed) (retry.Hooks, error) {
+func (w *watcher) Attach(o retry.Observed) (retry.Observer, error) {
 	w.observed = o
-	return retry.Hooks{
-		Event: func(e retry.Event) {
+	return eventtest.Hooks{
+		OnEvent: func(e retry.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.events = append(w.events, e)
 		},
-		Published: func(p retry.Published) {
+		OnPublished: func(p retry.Published) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.published = append(w.published, p)
@@ -45,7 +47,7 @@ func (w *watcher) Attach(o retry.Observed) (retry.Hooks, error) {
 func TestWaitingOfARelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const second, hour = backoff.Tier(time.Second), backoff.Tier(time.Hour)
-		c := connect(t, func(config *relay.ConnectConfig) { config.Schedule = backoff.Schedule{time.Second, time.Hour} })
+		c := connect(t, func(config *relay.ConnectConfig) { config.Policy.Schedule = backoff.Schedule{time.Second, time.Hour} })
 		w := &watcher{}
 		c.Observe(w)
 		c.AddConsumerHandler(c.router, "billing", "orders", func(*message.Message) error { return errDown })

@@ -10,7 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -19,11 +20,16 @@ func TestOutageWithABreaker(t *testing.T) {
 	for name, breaker := range map[string]*retry.Breaker{"with": {Least: 5}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := connect(t)
+				c := connect(t, func(c *relay.ConnectConfig) { c.Policy.Breaker = breaker })
 				const messages = 50
 				up := time.Now().Add(10 * time.Minute)
 				var mu sync.Mutex
 				handled, outcomes, calls := map[string]int{}, map[retry.Outcome]int{}, 0
+				c.Observe(eventtest.OnEvent(func(e retry.Event) {
+					mu.Lock()
+					defer mu.Unlock()
+					outcomes[e.Outcome]++
+				}))
 				c.AddConsumerHandler(c.router, "billing", "orders", func(msg *message.Message) error {
 					mu.Lock()
 					defer mu.Unlock()
@@ -33,13 +39,7 @@ func TestOutageWithABreaker(t *testing.T) {
 					}
 					handled[msg.UUID]++
 					return nil
-				}, retrymw.HandlerOptions{Breaker: breaker, Middleware: func(c *retrymw.TieredRetryConfig) {
-					c.Observe = func(e retry.Event) {
-						mu.Lock()
-						defer mu.Unlock()
-						outcomes[e.Outcome]++
-					}
-				}})
+				})
 				c.run()
 				for _, uuid := range names(messages) {
 					c.publish("orders", uuid)

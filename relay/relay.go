@@ -48,8 +48,8 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 		return nil, fmt.Errorf("invalid relay.Config: %w", err)
 	}
 	config.setDefaults()
-	config.Schedule = slices.Clone(config.Schedule)
-	tiers, err := newTierSet(config, config.Schedule)
+	config.Policy = config.Policy.WithDefaults()
+	tiers, err := newTierSet(config, tiersOf(config.Policy))
 	if err != nil {
 		return nil, fmt.Errorf("invalid relay.Config: %w", err)
 	}
@@ -66,12 +66,12 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	return r, nil
 }
 
-// TieredRetryConfig returns a configuration for middleware.NewTieredRetry with Publisher, Schedule, Source and the generators of
-// destinations set. The other fields are yours to set. The middleware refuses messages of handlers that the relay did not add.
+// TieredRetryConfig returns a configuration for middleware.NewTieredRetry with the relay's Policy and what the relay needs.
+// Only the Policy is yours to change. The middleware refuses messages of handlers that the relay did not add.
 func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 	return middleware.TieredRetryConfig{
 		Publisher:                     failurePublisher{r},
-		Schedule:                      slices.Clone(r.config.Schedule),
+		Policy:                        r.config.Policy.WithDefaults(),
 		DeclaredTiers:                 slices.Clone(r.tiers.Load().declared),
 		DelayArrivals:                 !r.config.DelayedReturns,
 		Source:                        r.source,

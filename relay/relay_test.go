@@ -43,7 +43,7 @@ func newApp(t *testing.T, schedule backoff.Schedule, change ...func(*relay.Confi
 		stopped: make(chan error, 1),
 	}
 	config := relay.Config{
-		Publisher: a.publisher, Schedule: schedule,
+		Publisher: a.publisher, Policy: retry.Policy{Schedule: schedule},
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}
 	for _, c := range change {

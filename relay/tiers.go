@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // tierTopic is a tier with its topic and the length of its hops.
@@ -25,6 +27,15 @@ type tierSet struct {
 	all      []tierTopic    // those of RetiredSchedule too; empty with DelayedReturns
 	byTopic  map[string]tierTopic
 	byTier   map[backoff.Tier]tierTopic
+}
+
+// tiersOf returns a schedule with all tiers of a policy.
+func tiersOf(policy retry.Policy) (schedule backoff.Schedule) {
+	config := middleware.TieredRetryConfig{Policy: policy}
+	for _, tier := range config.Tiers() {
+		schedule = append(schedule, time.Duration(tier))
+	}
+	return schedule
 }
 
 // newTierSet returns the tiers of a schedule and of RetiredSchedule. Each must have a topic of its own.

@@ -11,12 +11,41 @@ import (
 )
 
 // An Observer makes visible what a Connection does: package observe, a module of its own, has one for Prometheus and one for
-// OpenTelemetry. Connection.Observe attaches it. One Observer may be attached to several Connections.
+// OpenTelemetry. Connection.Observe attaches it. An app that needs one method embeds NopObserver.
+//
+// The methods but Attach are called on the path of each message, by many goroutines at the same time: they must not block. What an
+// Observer does cannot change the outcome of a message. A panic is logged, once for each method. After runtime.Goexit, as FailNow of a
+// test calls it, the message is nacked, unless its copy is published.
 type Observer interface {
-	// Attach is called once for each Connection. The Hooks are called from then on. Where it returns an error, the error is logged, and
-	// the Connection goes on as without the Observer.
-	Attach(Observed) (Hooks, error)
+	// Attach is called once for each Connection, before the other methods. It returns the Observer of this Connection, or nil for the
+	// one that was attached. An error is logged, and the Connection goes on as without the Observer.
+	Attach(Observed) (Observer, error)
+	// Begin is called before a handler is called. Where it returns a context, which must be derived from Arrival.Context, the message
+	// has it while its handler runs, and the Event has it. An Event whose outcome is not Held follows, however the handler ends.
+	Begin(Arrival) context.Context
+	// Event is called for the outcome of each delivery, in the handler's goroutine, after a copy has been published and before the message
+	// is acknowledged. On a short tier the message may be back, in another handler, before Event has run.
+	Event(Event)
+	// Produced is called with the messages that a handler has produced, before they are published. It may change their metadata.
+	Produced(ctx context.Context, produced []*message.Message)
+	// Traceparent returns what the failure record is to keep of the attempt that has failed: see Record.Traceparent.
+	Traceparent(ctx context.Context) string
+	// LogFields returns fields for the log lines about a message.
+	LogFields(ctx context.Context) watermill.LogFields
+	// Published is called for the result of each call of a publisher of the Connection, once for each kind of result.
+	Published(Published)
 }
+
+// NopObserver does nothing. An Observer that embeds it has only the methods that it needs.
+type NopObserver struct{}
+
+func (NopObserver) Attach(Observed) (Observer, error)             { return nil, nil }
+func (NopObserver) Begin(Arrival) context.Context                 { return nil }
+func (NopObserver) Event(Event)                                   {}
+func (NopObserver) Produced(context.Context, []*message.Message)  {}
+func (NopObserver) Traceparent(context.Context) string            { return "" }
+func (NopObserver) LogFields(context.Context) watermill.LogFields { return nil }
+func (NopObserver) Published(Published)                           {}
 
 // Observed is a Connection that is observed.
 type Observed struct {
@@ -49,25 +78,6 @@ type Waiting struct {
 	Tier     backoff.Tier // of a tier
 	Messages int
 	NextDue  time.Time // when the first message of a tier is due at the latest; zero: not known, or there is none
-}
-
-// Hooks are what an Observer gets. Each may be nil. They are called on the path of each message, by many goroutines at the same time:
-// they must not block. A panic is logged, once for each hook, and changes nothing for the message. After runtime.Goexit,
-// as FailNow of a test calls it, the message is nacked, unless its copy is published.
-type Hooks struct {
-	// Begin is called before a handler is called. Where it returns a context, which must be derived from Arrival.Context, the message
-	// has it while its handler runs, and the Event has it. An Event whose outcome is not Held follows, however the handler ends.
-	Begin func(Arrival) context.Context
-	// Event is called for each outcome, as TieredRetryConfig.Observe is.
-	Event func(Event)
-	// Produced is called with the messages that a handler has produced, before they are published. It may change their metadata.
-	Produced func(ctx context.Context, produced []*message.Message)
-	// Traceparent returns what the failure record is to keep of the attempt that has failed: see TraceparentKey.
-	Traceparent func(ctx context.Context) string
-	// LogFields returns fields for the log lines about a message.
-	LogFields func(ctx context.Context) watermill.LogFields
-	// Published is called for the result of each call of a publisher of the Connection, once for each kind of result.
-	Published func(Published)
 }
 
 // Arrival is a message whose handler is about to be called.

@@ -9,7 +9,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// Rule decides about failures of one kind. TieredRetryConfig.Rules are tried in order, and the first one that matches decides. A rule
+// Rule decides about failures of one kind. Policy.Rules are tried in order, and the first one that matches decides. A rule
 // also decides about errors that request something by themselves, such as those of backoff.Permanent.
 type Rule struct {
 	// Name is used in logs and in Event.Rule. Optional.
@@ -106,8 +106,7 @@ func (a Action) validate() error {
 	return nil
 }
 
-// Validate reports what is wrong with the rule.
-func (r Rule) Validate() error {
+func (r Rule) validate() error {
 	err := r.Then.validate()
 	if r.If == nil {
 		err = errors.Join(errors.New("If is nil: use Is, As or a function of (Record, error)"), err)

@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -37,17 +38,9 @@ const (
 
 // Config configures NewWithConfig.
 type Config struct {
-	// Schedule is the delay before each retry. Required.
-	Schedule backoff.Schedule
-
-	// Jitter is that of all handlers without one of their own: see middleware.TieredRetryConfig.Jitter. The stories have the delays that
-	// were chosen at random, and the assertions of a Story take the shortest ones. The default is 0: none.
-	Jitter float64
-
-	// Middleware changes the configuration of the retry middleware as the app does: Rules, MaxAge, Breaker, Observe and so on. Its
-	// changes to Publisher, Schedule, Source, DeclaredTiers, TiersWait, DelayArrivals and GenerateRetryDestination are overwritten. It
-	// is not called for handlers with a HandlerOptions.Middleware. Optional.
-	Middleware func(*middleware.TieredRetryConfig)
+	// Policy is that of all handlers without one of their own. Its Schedule is required. With a Jitter, the stories have the delays that
+	// were chosen at random, and the assertions of a Story take the shortest ones.
+	Policy retry.Policy
 
 	// TiersWait makes messages wait for whole tiers, as on RabbitMQ: a requested delay takes rounds, and is longer by less than the
 	// shortest tier. Set it where a test depends on that, and for the rounds in the stories. The default is to wait exactly, as package
@@ -87,7 +80,7 @@ type App struct {
 	gates     gate.Handlers
 	source    *middleware.Source
 	observers middleware.Observers
-	retry     *middleware.TieredRetry // of Config.Schedule and Config.Middleware
+	retry     *middleware.TieredRetry // of Config.Policy
 	pubSub    *gochannel.GoChannel
 	tiers     *message.Router // keeps the relay's tiers running
 	ctx       context.Context // of all subscriptions
@@ -103,7 +96,7 @@ type App struct {
 	closeErr error
 }
 
-var _ middleware.Connection = (*App)(nil)
+var _ retry.Connection = (*App)(nil)
 
 // running is a router that runs.
 type running struct {
@@ -115,18 +108,15 @@ type running struct {
 // the test.
 func New(t testing.TB, schedule backoff.Schedule) *App {
 	t.Helper()
-	return NewWithConfig(t, Config{Schedule: schedule})
+	return NewWithConfig(t, Config{Policy: retry.Policy{Schedule: schedule}})
 }
 
 // NewWithConfig makes an app with a configuration. An invalid configuration ends the test.
 func NewWithConfig(t testing.TB, config Config) *App {
 	t.Helper()
 	bubble := inBubble()
-	if err := config.Schedule.Validate(); err != nil {
-		t.Fatalf("retrytest: Config.Schedule: %v", err)
-	}
-	if err := (middleware.HandlerOptions{Jitter: config.Jitter}).Validate(); err != nil {
-		t.Fatalf("retrytest: Config.%v", err)
+	if err := config.Policy.Validate(); err != nil {
+		t.Fatalf("retrytest: Config.Policy: %v", err)
 	}
 	if config.Patience < 0 {
 		t.Fatalf("retrytest: Config.Patience is %v: it must be 0 (the default) or more", config.Patience)
@@ -161,12 +151,12 @@ func NewWithConfig(t testing.TB, config Config) *App {
 
 // build makes the relay and the middleware as an app makes them.
 func (a *App) build() (err error) {
-	if err := a.checkTime(a.config.Schedule); err != nil {
+	if err := a.checkTime(a.config.Policy.Schedule); err != nil {
 		return err
 	}
 	a.Relay, err = relay.New(relay.Config{
 		Publisher: relayPublisher{a},
-		Schedule:  a.config.Schedule,
+		Policy:    a.config.Policy,
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) {
 			return openSubscriber{a.pubSub}, nil
 		},
@@ -176,11 +166,12 @@ func (a *App) build() (err error) {
 	if err != nil {
 		return err
 	}
+	a.Observe(recorder{ledger: a.ledger})
 	source := *a.Relay.TieredRetryConfig().Source
 	source.Name, source.Subscribe = "retrytest.App", "add its handler with App.AddConsumerHandler or App.AddHandler, or give it the subscriber of App.Subscriber"
 	a.source = &source
 	a.Relay.AddConsumerHandler(a.tiers, internalName, internalName, openSubscriber{a.pubSub}, func(*message.Message) error { return nil })
-	a.retry, err = a.newRetry(middleware.HandlerOptions{})
+	a.retry, err = a.newRetry(a.config.Policy)
 	return err
 }
 

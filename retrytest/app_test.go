@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
@@ -46,7 +47,7 @@ func order(uuid string) *message.Message {
 }
 
 // newSubscriber makes the subscriber of a handler.
-func newSubscriber(app *retrytest.App, options ...middleware.HandlerOptions) message.Subscriber {
+func newSubscriber(app *retrytest.App, options ...retry.Options) message.Subscriber {
 	subscriber, err := app.Subscriber("handlers", options...)
 	if err != nil {
 		panic(err)
@@ -55,7 +56,7 @@ func newSubscriber(app *retrytest.App, options ...middleware.HandlerOptions) mes
 }
 
 // inGroup are the options of a handler that gets every message.
-func inGroup(name string) middleware.HandlerOptions { return middleware.HandlerOptions{Group: name} }
+func inGroup(name string) retry.Options { return retry.Options{Group: name} }
 
 func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 	schedule := backoff.Schedule{time.Second, 5 * time.Second, 10 * time.Minute}
@@ -303,12 +304,12 @@ func TestHandlersThatTheRelayAddsAreRetried(t *testing.T) {
 // newOwnRouter is the constructor of an app that makes the router and the middleware itself, with an Observe of its own.
 func newOwnRouter(t *testing.T, config middleware.TieredRetryConfig, outcomes *[]string) (*message.Router, *middleware.TieredRetry) {
 	t.Helper()
-	var mu sync.Mutex // a message that is nacked comes back before the first Observe has returned
-	config.Observe = func(e retry.Event) {
+	var mu sync.Mutex // a message that is nacked comes back before the first Event has returned
+	config.Observers.Attach(eventtest.OnEvent(func(e retry.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		*outcomes = append(*outcomes, string(e.Outcome))
-	}
+	}), retry.Observed{})
 	tiered, err := middleware.NewTieredRetry(config, nil)
 	require.NoError(t, err)
 	return message.NewDefaultRouter(nil), tiered
@@ -467,31 +468,23 @@ func TestObserveAndConfigurationOfTheAppAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		events := map[string][]string{} // by handler: a handler may have the copy before Observe gets the event of it
-		app := retrytest.NewWithConfig(t, retrytest.Config{
-			Schedule: backoff.Schedule{time.Second},
-			Middleware: func(c *middleware.TieredRetryConfig) {
-				c.Observe = func(e retry.Event) {
-					mu.Lock()
-					defer mu.Unlock()
-					events[e.Handler] = append(events[e.Handler], fmt.Sprint(e.Outcome, " ", e.MessageUUID, " ", e.Destination.Topic))
-				}
-				c.OmitReason = true
-				c.GenerateDeadLetterDestination = func(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-					return retry.Destination{Topic: p.Topic + ".dead"}, nil
-				}
-			},
-		})
+		app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, OmitReason: true}})
+		app.Observe(eventtest.OnEvent(func(e retry.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			events[e.Handler] = append(events[e.Handler], fmt.Sprint(e.Outcome, " ", e.MessageUUID, " ", e.Destination.Topic))
+		}))
 		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
-		app.AddConsumerHandler(app.Router, "archive", "orders.dead", failing())
+		app.AddConsumerHandler(app.Router, "archive", "retry.dead.billing", failing())
 		story := app.Send("orders", order("1")).DeadLettered(retry.DeadReasonExhausted)
 		synctest.Wait()
 		mu.Lock()
 		assert.Equal(t, map[string][]string{
-			"billing": {"retried 1 retry.1s", "dead-lettered 1 orders.dead"}, "archive": {"processed 1 "},
+			"billing": {"retried 1 retry.1s", "dead-lettered 1 retry.dead.billing"}, "archive": {"processed 1 "},
 		}, events)
 		mu.Unlock()
 		assert.NotContains(t, story.DeadLetter().Metadata, retry.ReasonKey)
-		require.Len(t, app.Stories("orders.dead"), 1)
-		app.Stories("orders.dead")[0].NeverRetried().Processed()
+		require.Len(t, app.Stories("retry.dead.billing"), 1)
+		app.Stories("retry.dead.billing")[0].NeverRetried().Processed()
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -17,13 +18,13 @@ import (
 // AddConsumerHandler adds a handler with retries to Router, or to a router for Run. Add the app's other middlewares to the handler
 // that it returns.
 //
-// The handlers of one topic and one HandlerOptions.Group share the topic's messages and their retries, as on RabbitMQ, and so do
+// The handlers of one topic and one Options.Group share the topic's messages and their retries, as on RabbitMQ, and so do
 // the handlers of a topic without a group. Handlers of different groups each get every message. Any Concurrency and OrderKey are
 // accepted and have no effect: all messages of a handler are in flight together, but while it is paused or limited by its breaker.
 //
 // Wrong options end the test, so it must be called from the test's goroutine.
 func (a *App) AddConsumerHandler(
-	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	a.t.Helper()
 	subscriber := a.handlerSubscriber(name, handler == nil, options)
@@ -35,7 +36,7 @@ func (a *App) AddConsumerHandler(
 // AddHandler is AddConsumerHandler for handlers that produce messages. The produced messages are published to publishTopic,
 // where other handlers may get them. Produced returns them.
 func (a *App) AddHandler(
-	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...middleware.HandlerOptions,
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	a.t.Helper()
 	subscriber := a.handlerSubscriber(name, handler == nil, options)
@@ -45,7 +46,7 @@ func (a *App) AddHandler(
 }
 
 // handlerSubscriber returns the subscriber of a handler. Wrong options, and a handler without a function, end the test.
-func (a *App) handlerSubscriber(name string, isNil bool, options []middleware.HandlerOptions) message.Subscriber {
+func (a *App) handlerSubscriber(name string, isNil bool, options []retry.Options) message.Subscriber {
 	a.t.Helper()
 	if isNil {
 		a.t.Fatalf("retrytest: handler %q: its function is nil: pass the function that handles its messages", name)
@@ -60,7 +61,7 @@ func (a *App) handlerSubscriber(name string, isNil bool, options []middleware.Ha
 
 // Subscriber makes a subscriber for code that adds handlers by itself. It has the groups of AddConsumerHandler. Add Middleware to
 // its handlers.
-func (a *App) Subscriber(name string, options ...middleware.HandlerOptions) (message.Subscriber, error) {
+func (a *App) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
 	s, err := a.subscriber(name, options)
 	if err != nil {
 		return nil, err
@@ -68,44 +69,36 @@ func (a *App) Subscriber(name string, options ...middleware.HandlerOptions) (mes
 	return s, nil
 }
 
-func (a *App) subscriber(name string, options []middleware.HandlerOptions) (*subscriber, error) {
+func (a *App) subscriber(name string, given []retry.Options) (*subscriber, error) {
 	if err := a.checkBubble(); err != nil {
 		return nil, err
 	}
 	s := &subscriber{name: name}
-	set, err := middleware.OneOf(options, middleware.HandlerOptions{})
+	o, err := options.One(given, &a.config.Policy)
 	if name == "" {
 		err = errors.Join(err, errors.New("the name is empty: give it a name"))
 	}
 	var tiered *middleware.TieredRetry
 	if err == nil {
-		tiered, err = a.newRetry(set)
+		tiered, err = a.newRetry(*o.Policy)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
-	s.group = a.group(set.Group)
+	s.group = a.group(o.Group)
 	s.ctx, s.end = context.WithCancel(a.ctx)
 	s.binding = &binding.Binding{Owner: a.Relay, Retry: tiered, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
 	return s, nil
 }
 
-// newRetry makes the retry middleware of a handler, and the tiers of its schedule.
-func (a *App) newRetry(options middleware.HandlerOptions) (*middleware.TieredRetry, error) {
-	config := a.retryConfig()
-	if options.Middleware == nil && a.config.Middleware != nil {
-		set := config
-		a.config.Middleware(&config)
-		config.Publisher, config.GenerateRetryDestination = set.Publisher, set.GenerateRetryDestination
-		config.Schedule, config.Source, config.DeclaredTiers = set.Schedule, set.Source, set.DeclaredTiers
-		config.TiersWait, config.DelayArrivals = set.TiersWait, set.DelayArrivals
-		config.Observers = set.Observers
-	}
-	config = options.Configure(config)
-	if err := a.checkTime(config.Schedule); err != nil {
+// newRetry makes the retry middleware of a handler, and its tiers.
+func (a *App) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
+	if err := a.checkTime(policy.Schedule); err != nil {
 		return nil, err
 	}
-	a.ledger.addObserve(&config)
+	config := a.TieredRetryConfig()
+	config.Policy = policy
+	config.DeclaredTiers = config.Tiers()
 	tiered, err := middleware.NewTieredRetry(config, a.config.Logger)
 	if err == nil {
 		err = a.Relay.AddSchedule(tiersOf(config))
@@ -120,20 +113,11 @@ func tiersOf(config middleware.TieredRetryConfig) (schedule backoff.Schedule) {
 	return schedule
 }
 
-// TieredRetryConfig returns the configuration of the retry middleware, for apps that make the middleware themselves. Config.Middleware
-// is not applied to it. Its Observe records events for the stories: call it from an Observe of the app's own. Without it an Attempt.Err has
-// only the text of the failure record, and a discarded message can have the outcome processed.
+// TieredRetryConfig returns the configuration of the retry middleware, for apps that make the middleware themselves.
 func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
-	config := a.retryConfig()
-	a.ledger.addObserve(&config)
-	return config
-}
-
-func (a *App) retryConfig() middleware.TieredRetryConfig {
 	config := a.Relay.TieredRetryConfig()
 	config.Publisher, config.Source = copyPublisher{config.Publisher, a.ledger, a.config.TiersWait}, a.source
-	config.Observers = &a.observers
-	config.TiersWait, config.Jitter = a.config.TiersWait, a.config.Jitter
+	config.Observers, config.TiersWait = &a.observers, a.config.TiersWait
 	return config
 }
 

@@ -11,50 +11,37 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-func TestHandlersHaveSchedulesAndObserversOfTheirOwn(t *testing.T) {
+func TestHandlersHavePoliciesOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string
-		observe := func(name string) func(*middleware.TieredRetryConfig) {
-			return func(c *middleware.TieredRetryConfig) {
-				c.Observe = func(e retry.Event) { events = append(events, fmt.Sprint(name, " ", e.Handler, " ", e.Outcome)) }
-			}
-		}
-		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: observe("default")})
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		app.Observe(eventtest.OnEvent(func(e retry.Event) { events = append(events, fmt.Sprint(e.Handler, " ", e.Outcome)) }))
 		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown))
-		app.AddConsumerHandler(app.Router, "mailing", "mails", always(errDown), middleware.HandlerOptions{
-			Schedule: backoff.Schedule{time.Minute, time.Hour}, Middleware: observe("own"), Concurrency: 16,
+		app.AddConsumerHandler(app.Router, "mailing", "mails", always(errDown), retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Schedule{time.Minute, time.Hour}}, Concurrency: 16,
 			OrderKey: func(*message.Message) string { return "key" },
 		})
 		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
 		app.Send("mails", order("1")).RetriedAt(time.Minute, 61*time.Minute).DeadLettered(retry.DeadReasonExhausted)
 		assert.Equal(t, []string{
-			"default billing retried", "default billing recovered",
-			"own mailing retried", "own mailing retried", "own mailing dead-lettered",
+			"billing retried", "billing recovered", "mailing retried", "mailing retried", "mailing dead-lettered",
 		}, events)
 
-		app.AddConsumerHandler(app.Router, "printing", "prints", failing(errDown), middleware.HandlerOptions{Schedule: backoff.Schedule{time.Millisecond}})
+		app.AddConsumerHandler(app.Router, "printing", "prints", failing(errDown), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Millisecond}}})
 		app.Send("prints", order("1")).RetriedAt(time.Millisecond).Processed()
 	})
 }
 
-// The tiers of a handler are those of its changed configuration.
-func TestScheduleIsChangedByTheMiddlewareOption(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second})
-		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown), middleware.HandlerOptions{
-			Middleware: func(c *middleware.TieredRetryConfig) { c.Schedule = backoff.Schedule{7 * time.Second} },
-		})
-		app.Send("orders", order("1")).RetriedAt(7 * time.Second).Processed()
-	})
+func TestScheduleOfAHandlerTakesTooMuchRealTime(t *testing.T) {
 	text, fatal := failureOf(func(t testing.TB) {
 		app := retrytest.New(t, backoff.Schedule{time.Millisecond})
-		app.AddConsumerHandler(app.Router, "billing", "orders", failing(), middleware.HandlerOptions{
-			Middleware: func(c *middleware.TieredRetryConfig) { c.Schedule = backoff.Schedule{time.Hour} },
+		app.AddConsumerHandler(app.Router, "billing", "orders", failing(), retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}},
 		})
 	})
 	assert.True(t, fatal)
@@ -83,10 +70,10 @@ func TestHandlersOfOneGroupShareTheMessages(t *testing.T) {
 }
 
 func TestWrongOptionsEndTheTest(t *testing.T) {
-	for want, options := range map[string][]middleware.HandlerOptions{
-		"2 HandlerOptions were given":     {{}, {}},
+	for want, options := range map[string][]retry.Options{
+		"2 Options were given":            {{}, {}},
 		"Concurrency is -1":               {{Concurrency: -1}},
-		"retry 1: delay 1ns is too short": {{Schedule: backoff.Schedule{1}}},
+		"retry 1: delay 1ns is too short": {{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}}},
 	} {
 		t.Run(want, func(t *testing.T) {
 			text, fatal := failureOf(func(t testing.TB) {
@@ -119,7 +106,7 @@ func TestWrongOptionsEndTheTest(t *testing.T) {
 	app := retrytest.New(t, backoff.Schedule{time.Millisecond})
 	_, err := app.Subscriber("")
 	require.ErrorContains(t, err, "the name is empty")
-	_, err = app.Subscriber("billing", middleware.HandlerOptions{Schedule: backoff.Schedule{time.Hour}})
+	_, err = app.Subscriber("billing", retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}}})
 	require.ErrorContains(t, err, "this schedule takes 1h of real time, more than 10s")
 }
 

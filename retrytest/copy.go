@@ -5,7 +5,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -55,22 +54,19 @@ func (l *ledger) dueAfterItsTier(topic string, msg *message.Message) {
 	}
 }
 
-// recordedError is an error of which only the text in the failure record is known: the app has made the middleware with an Observe
-// of its own.
+// recordedError is an error of which only the text in the failure record is known, until the middleware has reported it, or where the app
+// has made the middleware without the Observers of App.TieredRetryConfig.
 type recordedError string
 
 func (e recordedError) Error() string { return string(e) }
 
-// addObserve adds the ledger to the middleware's Observe, before the app's own.
-func (l *ledger) addObserve(config *middleware.TieredRetryConfig) {
-	observe := config.Observe
-	config.Observe = func(e retry.Event) {
-		l.observe(e)
-		if observe != nil {
-			observe(e)
-		}
-	}
+// recorder gives the ledger what the middleware reports.
+type recorder struct {
+	retry.NopObserver
+	ledger *ledger
 }
+
+func (r recorder) Event(e retry.Event) { r.ledger.observe(e) }
 
 // observe replaces what the ledger has concluded from the copy with what the middleware reports: it has the error itself. The outcome
 // of a message that is nacked is known only then.

@@ -1,6 +1,6 @@
 // Package retrytest tests how an app retries, without a broker and without waiting.
 //
-// An [App] is a router and a [middleware.Connection] with retry tiers in memory. A test adds the app's own handlers, sends a
+// An [App] is a router and a [retry.Connection] with retry tiers in memory. A test adds the app's own handlers, sends a
 // message, and asserts its outcome. In a bubble of testing/synctest ten minutes take about a millisecond:
 //
 //	func TestBillingGivesUp(t *testing.T) {
@@ -56,7 +56,7 @@
 //
 // An App has the methods of every Connect. A function of the app that gets the router and the Connection needs no change:
 //
-//	func addHandlers(router *message.Router, retries middleware.Connection) {
+//	func addHandlers(router *message.Router, retries retry.Connection) {
 //		retries.AddConsumerHandler(router, "billing", "orders", bill)
 //	}
 //
@@ -66,7 +66,7 @@
 // middleware, App.Subscriber for its subscribers, and App.Relay in place of its own relay. In all cases App.Publisher replaces the
 // publisher of the app.
 //
-// The handlers of one topic share its messages, as the handlers of one queue of RabbitMQ do, unless their HandlerOptions.Group
+// The handlers of one topic share its messages, as the handlers of one queue of RabbitMQ do, unless their Options.Group
 // differs. Each group gets every message.
 //
 // # Differences from production

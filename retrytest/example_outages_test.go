@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -37,8 +37,8 @@ func check(answer *http.Response) error {
 
 var errMaintenance = errors.New("the provider is being maintained")
 
-// outageRules decide by the kind of failure. Other failures are retried by the schedule.
-var outageRules = []retry.Rule{
+// outagePolicy decides by the kind of failure. Other failures are retried by README's schedule.
+var outagePolicy = retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4), Rules: []retry.Rule{
 	// Wait as long as the provider requests, or a minute. It is no failure of the message.
 	{Name: "rate limit", If: retry.Is(errRateLimit), Then: retry.Snooze(time.Minute)},
 	// No retry makes an invalid message valid.
@@ -47,19 +47,19 @@ var outageRules = []retry.Rule{
 	{Name: "maintenance", If: retry.Is(errMaintenance), Then: retry.Pause(10 * time.Minute)},
 	// More patience than for other failures: 1s, 2s, 4s ... 512s, together 17 minutes.
 	{Name: "network", If: retry.As[net.Error](), Then: retry.RetryWith(backoff.Exponential(time.Second, 2, 10))},
-}
+}}
 
-// sendWithRules sends an order to a handler with the rules, and README's schedule.
+// sendWithRules sends an order to a handler with the policy.
 func sendWithRules(t *testing.T, handler message.NoPublishHandlerFunc) *retrytest.Story {
-	app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
-	app.AddConsumerHandler(app.Router, "billing", "orders", handler, middleware.HandlerOptions{Rules: outageRules})
+	app := retrytest.NewWithConfig(t, retrytest.Config{Policy: outagePolicy})
+	app.AddConsumerHandler(app.Router, "billing", "orders", handler)
 	return app.Send("orders", message.NewMessage("order-1", []byte(`{"cents": 1999`)))
 }
 
 // sendEverySecond sends as many orders, one each second, and returns when all are done.
-func sendEverySecond(t *testing.T, n int, handler message.NoPublishHandlerFunc, options middleware.HandlerOptions) []*retrytest.Story {
-	app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
-	app.AddConsumerHandler(app.Router, "billing", "orders", handler, options)
+func sendEverySecond(t *testing.T, n int, handler message.NoPublishHandlerFunc, policy retry.Policy) []*retrytest.Story {
+	app := retrytest.NewWithConfig(t, retrytest.Config{Policy: policy})
+	app.AddConsumerHandler(app.Router, "billing", "orders", handler)
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -125,7 +125,9 @@ func TestOutageDatabaseIsDownWithBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &database{began: time.Now()}
 		failed := 0
-		for _, story := range sendEverySecond(t, 1000, db.charge, middleware.HandlerOptions{Rules: outageRules, Breaker: &retry.Breaker{}}) {
+		policy := outagePolicy
+		policy.Breaker = &retry.Breaker{}
+		for _, story := range sendEverySecond(t, 1000, db.charge, policy) {
 			if story.Processed(); len(story.Attempts()) > 1 {
 				failed++
 			}
@@ -144,7 +146,7 @@ func TestOutageMaintenance(t *testing.T) {
 				return errMaintenance
 			}
 			return nil
-		}, middleware.HandlerOptions{Rules: outageRules})
+		}, outagePolicy)
 		for _, story := range stories {
 			story.Processed()
 		}

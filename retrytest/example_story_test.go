@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -33,7 +33,7 @@ func ExampleStory_Handler() {
 	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
 	app.AddConsumerHandler(app.Router, "printing", "orders", func(*message.Message) error {
 		return backoff.Permanent(errors.New("the printer has burnt down"))
-	}, middleware.HandlerOptions{Group: "printing"})
+	}, retry.Options{Group: "printing"})
 	story := app.Send("orders", message.NewMessage("order-1", nil))
 	story.Handler("billing").Processed()
 	story.Handler("printing").NeverRetried().DeadLettered(retry.DeadReasonPermanent)
@@ -93,15 +93,16 @@ func ExampleStory_Processed() {
 
 // sendWithRule sends an order to a handler whose rules decide about its first error.
 func sendWithRule(t *exampleT, then retry.Action) *retrytest.Story {
-	app := retrytest.New(t, backoff.Schedule{time.Millisecond, 2 * time.Millisecond})
+	app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{
+		Schedule: backoff.Schedule{time.Millisecond, 2 * time.Millisecond},
+		Rules:    []retry.Rule{{Name: "closed", If: func(retry.Record, error) bool { return true }, Then: then}},
+	}})
 	app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
 		if record, _ := retry.ReadRecord(msg.Metadata); record.Snoozes == 0 {
 			return errors.New("the bank is closed")
 		}
 		return nil
-	}, middleware.HandlerOptions{Rules: []retry.Rule{
-		{Name: "closed", If: func(retry.Record, error) bool { return true }, Then: then},
-	}})
+	})
 	return app.Send("orders", message.NewMessage("order-1", nil))
 }
 

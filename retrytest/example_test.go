@@ -75,9 +75,8 @@ func ExampleSimulation() {
 func ExampleSimulateWith() {
 	errRateLimit := errors.New("the provider limits the rate")
 	fmt.Print(retrytest.SimulateWith(retrytest.SimulationConfig{
-		Schedule:  backoff.Exponential(time.Second, 5, 4),
-		Rules:     []retry.Rule{{Name: "rate limit", If: retry.Is(errRateLimit), Then: retry.Snooze(time.Minute)}},
-		MaxAge:    2 * time.Minute,
+		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4), Rules: []retry.Rule{{Name: "rate limit", If: retry.Is(errRateLimit), Then: retry.Snooze(time.Minute)}}, MaxAge: 2 * time.Minute},
+
 		TiersWait: true, // as on RabbitMQ
 		Takes:     200 * time.Millisecond,
 		Fails: func(call int) error {
@@ -101,7 +100,7 @@ func ExampleSimulateWith() {
 
 // With jitter, from when to when each attempt can be.
 func ExampleSimulateWith_jitter() {
-	fmt.Print(retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Exponential(time.Second, 5, 3), Jitter: 0.2}))
+	fmt.Print(retrytest.SimulateWith(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 3), Jitter: 0.2}}))
 	// Output:
 	// at             took   failure   outcome                                  why
 	// 0s             0s     1         retried, waits 1s to 1200ms on tier 1s   the handler fails
@@ -112,7 +111,7 @@ func ExampleSimulateWith_jitter() {
 
 func ExampleSimulatedStory() {
 	story := retrytest.SimulateWith(retrytest.SimulationConfig{
-		Schedule: backoff.Constant(time.Second, 3), TiersWait: true,
+		Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)}, TiersWait: true,
 		Fails: func(call int) error {
 			if call > 1 {
 				return nil
@@ -128,7 +127,7 @@ func ExampleSimulatedStory() {
 // Of many rounds on one tier the table has the first and the last.
 func ExampleSimulatedStory_String() {
 	fmt.Print(retrytest.SimulateWith(retrytest.SimulationConfig{
-		Schedule: backoff.Constant(time.Second, 1), TiersWait: true,
+		Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}, TiersWait: true,
 		Fails: func(int) error { return backoff.RetryAfter(errors.New("come back in a minute"), time.Minute) },
 	}).String())
 	// Output:
@@ -167,21 +166,15 @@ func ExampleNewWithConfig() {
 	defer t.end()
 
 	app := retrytest.NewWithConfig(t, retrytest.Config{
-		Schedule: backoff.Constant(time.Millisecond, 1),
-		Middleware: func(c *middleware.TieredRetryConfig) { // as the app does
-			c.Observe = func(e retry.Event) {
-				if e.Outcome == retry.DeadLettered {
-					fmt.Println("alarm:", e.MessageUUID, e.Record.DeadReason)
-				}
-			}
-			c.RedactReason = func(string, error) string { return "secret" }
+		Policy: retry.Policy{ // the app's
+			Schedule:     backoff.Constant(time.Millisecond, 1),
+			RedactReason: func(string, error) string { return "secret" },
 		},
 	})
 	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
 	story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonExhausted)
 	fmt.Println(story.DeadLetter().Metadata[retry.ReasonKey])
 	// Output:
-	// alarm: order-1 exhausted
 	// secret
 }
 
@@ -227,15 +220,15 @@ func ExampleApp_AddHandler() {
 }
 
 // addHandlers is a function of an app. In production it gets the router and the Connection of config.Connect.
-func addHandlers(router *message.Router, retries middleware.Connection) {
+func addHandlers(router *message.Router, retries retry.Connection) {
 	retries.AddHandler(router, "billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
 		if err := charge(msg); err != nil {
 			return nil, err
 		}
 		return []*message.Message{message.NewMessage("invoice-1", nil)}, nil
 	})
-	retries.AddConsumerHandler(router, "mailing", "invoices", charge, middleware.HandlerOptions{
-		Schedule: backoff.Constant(2*time.Millisecond, 5), Concurrency: 8,
+	retries.AddConsumerHandler(router, "mailing", "invoices", charge, retry.Options{
+		Policy: &retry.Policy{Schedule: backoff.Constant(2*time.Millisecond, 5)}, Concurrency: 8,
 	})
 }
 
@@ -307,11 +300,9 @@ func ExampleApp_Health() {
 }
 
 // printed is an observer that prints each outcome.
-type printed struct{}
+type printed struct{ retry.NopObserver }
 
-func (printed) Attach(retry.Observed) (retry.Hooks, error) {
-	return retry.Hooks{Event: func(e retry.Event) { fmt.Println(e.Handler, e.Outcome, e.Record.Failures) }}, nil
-}
+func (printed) Event(e retry.Event) { fmt.Println(e.Handler, e.Outcome, e.Record.Failures) }
 
 // An app's observers are tested without a backend.
 func ExampleApp_Observe() {
@@ -347,7 +338,7 @@ func ExampleApp_Run() {
 	t := &exampleT{}
 	defer t.end()
 
-	newRouter := func(retries middleware.Connection) *message.Router {
+	newRouter := func(retries retry.Connection) *message.Router {
 		router := message.NewDefaultRouter(nil)
 		retries.AddConsumerHandler(router, "billing", "orders", charge)
 		return router
@@ -371,21 +362,17 @@ func ExampleApp_TieredRetryConfig() {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	config := app.TieredRetryConfig()
-	config.Observe = func(e retry.Event) {
-		if e.Outcome == retry.Retried {
-			fmt.Println("retry", e.Record.Failures, "on tier", e.Tier)
-		}
-	}
-	tiered, err := middleware.NewTieredRetry(config, nil)
+	app.Observe(printed{})
+	tiered, err := middleware.NewTieredRetry(app.TieredRetryConfig(), nil)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	app.Router.AddConsumerHandler("billing", "orders", subscriber, charge).AddMiddleware(tiered.Middleware)
 	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
 	// Output:
-	// retry 1 on tier 1ms
-	// retry 2 on tier 1ms
+	// billing retried 1
+	// billing retried 2
+	// billing recovered 2
 }
 
 func ExampleApp_Send() {

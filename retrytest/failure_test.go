@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -256,13 +255,13 @@ func TestHandlerThatDoesNotStartLeavesNoGoroutine(t *testing.T) {
 		want string
 	}{
 		{"wrong options", func(app *retrytest.App) {
-			app.AddConsumerHandler(app.Router, "billing", "orders", failing(), middleware.HandlerOptions{Concurrency: -3})
-		}, "retrytest: handler \"billing\": Concurrency is -3: it must be between 0 (the default) and 65535\n"},
+			app.AddConsumerHandler(app.Router, "billing", "orders", failing(), retry.Options{Concurrency: -3})
+		}, "retrytest: handler \"billing\": Concurrency is -3: it must be 0 (the default) or more\n"},
 		{"wrong options of a handler that is added later", func(app *retrytest.App) {
 			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
 			app.Send("orders", order("1")).Processed()
 			app.AddConsumerHandler(app.Router, "mailing", "orders", failing(), inGroup("mail"), inGroup("mail"))
-		}, "retrytest: handler \"mailing\": 2 HandlerOptions were given: give at most one, with all fields\n"},
+		}, "retrytest: handler \"mailing\": 2 Options were given: give at most one, with all fields\n"},
 		{"a subscriber of the app's own fails", func(app *retrytest.App) {
 			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
 			app.Router.AddConsumerHandler("own", "orders", unready{}, failing())
@@ -328,7 +327,7 @@ func TestAppOfOutsideOfTheBubbleEndsTheTest(t *testing.T) {
 func TestHandlerThatDoesNotReturnIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text, fatal := failureOf(func(t testing.TB) {
-			app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Patience: time.Minute})
+			app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}, Patience: time.Minute})
 			app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error {
 				time.Sleep(24 * time.Hour)
 				return nil
@@ -346,14 +345,14 @@ func TestInvalidConfigurationEndsTheTest(t *testing.T) {
 		config retrytest.Config
 		want   string
 	}{
-		{retrytest.Config{}, "Config.Schedule: backoff: no retries"},
-		{retrytest.Config{Schedule: backoff.Schedule{1}}, "is too short"},
-		{retrytest.Config{Schedule: backoff.Schedule{time.Second}, Patience: -1}, "Config.Patience is -1ns"},
+		{retrytest.Config{}, "Config.Policy: Schedule: backoff: no retries"},
+		{retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{1}}}, "is too short"},
+		{retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}, Patience: -1}, "Config.Patience is -1ns"},
 		{
-			retrytest.Config{Schedule: backoff.Schedule{time.Second}, Middleware: func(c *middleware.TieredRetryConfig) { c.MaxHold = -1 }},
+			retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, MaxHold: -1}},
 			"MaxHold is -1ns",
 		},
-		{retrytest.Config{Schedule: backoff.Exponential(time.Second, 5, 4)}, "outside of a synctest bubble this schedule takes 156s of real time, more than 10s"},
+		{retrytest.Config{Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)}}, "outside of a synctest bubble this schedule takes 156s of real time, more than 10s"},
 	} {
 		text, fatal := failureOf(func(t testing.TB) { retrytest.NewWithConfig(t, test.config) })
 		assert.True(t, fatal)
@@ -372,7 +371,7 @@ func TestAppRetriesInRealTimeOutsideOfABubble(t *testing.T) {
 	assert.GreaterOrEqual(t, time.Since(start), 70*time.Millisecond)
 
 	text, _ := failureOf(func(t testing.TB) {
-		retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Hour}, RealTime: true})
+		retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Hour}}, RealTime: true})
 	})
 	assert.Empty(t, text)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -24,7 +24,7 @@ func TestJitterInAnApp(t *testing.T) {
 		t.Run(fmt.Sprintf("tiers wait %v", tiersWait), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const messages = 400 // none is jittered at all once in 8^400 runs
-				app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: schedule, Jitter: 0.5, TiersWait: tiersWait})
+				app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: schedule, Jitter: 0.5}, TiersWait: tiersWait})
 				app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 				var sent []*message.Message
 				for i := range messages {
@@ -63,7 +63,7 @@ func TestAssertionsWithJitterFindFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				text, fatal := failureOf(func(t testing.TB) {
-					app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{10 * time.Second}, Jitter: 0.1})
+					app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{10 * time.Second}, Jitter: 0.1}})
 					app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 					assert(app.Send("orders", order("1")))
 				})
@@ -76,8 +76,8 @@ func TestAssertionsWithJitterFindFaults(t *testing.T) {
 
 func TestJitterOfAHandlerInAnApp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Constant(time.Second, 50), TiersWait: true})
-		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown), middleware.HandlerOptions{Jitter: 1})
+		app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 50)}, TiersWait: true})
+		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown), retry.Options{Policy: &retry.Policy{Schedule: backoff.Constant(time.Second, 50), Jitter: 1}})
 		longest := time.Duration(0)
 		for _, a := range app.Send("orders", order("1")).Attempts() {
 			assert.LessOrEqual(t, a.Delay, 1875*time.Millisecond)
@@ -90,7 +90,7 @@ func TestJitterOfAHandlerInAnApp(t *testing.T) {
 // A simulated story shows the range of each time and each delay.
 func TestSimulatedStoryWithJitter(t *testing.T) {
 	t.Parallel()
-	config := retrytest.SimulationConfig{Schedule: backoff.Schedule{5 * time.Second, time.Minute}, Jitter: 0.2}
+	config := retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Schedule{5 * time.Second, time.Minute}, Jitter: 0.2}}
 	assert.Equal(t, `at           took   failure   outcome                               why
 0s           0s     1         retried, waits 5s to 6s on tier 5s    the handler fails
 5s to 6s     0s     2         retried, waits 1m to 72s on tier 1m   the handler fails
@@ -105,15 +105,15 @@ func TestSimulatedStoryWithJitter(t *testing.T) {
 65s to 65.875s   0s     -         recovered
 `, retrytest.SimulateWith(config).String())
 
-	long := retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Constant(backoff.MaxDelay/2, 100), Jitter: 1})
+	long := retrytest.SimulateWith(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Constant(backoff.MaxDelay/2, 100), Jitter: 1}})
 	assert.Equal(t, time.Duration(math.MaxInt64), long.Attempts[100].At)
 	assert.NotContains(t, long.String(), " -", "no time is negative")
 }
 
 func TestInvalidJitterOfAnApp(t *testing.T) {
 	text, fatal := failureOf(func(t testing.TB) {
-		retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second}, Jitter: -1})
+		retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, Jitter: -1}})
 	})
 	require.True(t, fatal)
-	assert.Contains(t, text, "Config.Jitter is -1: it must be from 0 (none) to 1")
+	assert.Contains(t, text, "Config.Policy: Jitter is -1: it must be from 0 (none) to 1")
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -70,7 +70,7 @@ func TestSendWaitsForTheEndOfManyPauses(t *testing.T) {
 				return errBusy
 			}
 			return nil
-		}, middleware.HandlerOptions{Rules: []retry.Rule{{If: retry.Is(errBusy), Then: retry.Pause(50 * time.Minute)}}})
+		}, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}, Rules: []retry.Rule{{If: retry.Is(errBusy), Then: retry.Pause(50 * time.Minute)}}}})
 		app.Send("orders", message.NewMessage("1", nil)).Processed()
 		stories := app.Stories("orders")
 		require.Len(t, stories, 8)

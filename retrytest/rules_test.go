@@ -19,13 +19,13 @@ import (
 
 var errBusy, errGone = errors.New("too many requests"), errors.New("the order was cancelled")
 
-// withRules are the rules of an app.
-func withRules(c *middleware.TieredRetryConfig) {
-	c.Rules = []retry.Rule{
-		{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Minute)},
-		{Name: "gone", If: retry.Is(errGone), Then: retry.Discard()},
-	}
+// rules are those of an app.
+var rules = []retry.Rule{
+	{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Minute)},
+	{Name: "gone", If: retry.Is(errGone), Then: retry.Discard()},
 }
+
+func withRules(c *middleware.TieredRetryConfig) { c.Policy.Rules = rules }
 
 // inTurn makes a handler that returns these errors, one at each call, and then nil.
 func inTurn(errs ...error) message.NoPublishHandlerFunc {
@@ -40,16 +40,16 @@ func inTurn(errs ...error) message.NoPublishHandlerFunc {
 // adding are the ways in which an app adds a handler with rules.
 var adding = map[string]func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc){
 	"connection": func(_ *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
-		app.AddConsumerHandler(app.Router, "billing", "orders", h, middleware.HandlerOptions{Middleware: withRules})
+		app.AddConsumerHandler(app.Router, "billing", "orders", h, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}, Rules: rules}})
 	},
 	"own middleware": func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
 		addOwn(t, app, app.Router, h, withRules)
 	},
-	"own router and Observe": func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
+	"own router, no observers": func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
 		router := message.NewDefaultRouter(nil)
 		addOwn(t, app, router, h, func(c *middleware.TieredRetryConfig) {
 			withRules(c)
-			c.Observe = func(retry.Event) {}
+			c.Observers = nil
 		})
 		app.Run(router)
 	},
@@ -87,7 +87,7 @@ func TestStoryOfARule(t *testing.T) {
 				assert.Equal(t, 2, attempts[3].Record.Snoozes)
 				assert.Contains(t, story.String(), "snoozed, waits 1m on tier 1m")
 				story.Snoozed(time.Minute, time.Minute)
-				if name != "own router and Observe" {
+				if name != "own router, no observers" {
 					assert.Equal(t, []string{"busy", "", "busy", ""}, rulesOf(story))
 					assert.Regexp(t, `snoozed, waits 1m on tier 1m +busy +too many requests`, story.String())
 				}
@@ -124,9 +124,9 @@ func TestSnoozedAndDiscardedFail(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				text, _ := failureOf(func(t testing.TB) {
 					app := retrytest.New(t, backoff.Schedule{time.Second})
-					app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy), middleware.HandlerOptions{Rules: []retry.Rule{
+					app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second}, Rules: []retry.Rule{
 						{If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
-					}})
+					}}})
 					check(app.Send("orders", order("1")))
 				})
 				assert.Contains(t, text, want)
@@ -139,7 +139,7 @@ func TestSnoozedAndDiscardedFail(t *testing.T) {
 func TestRequestedDelayInRounds(t *testing.T) {
 	for tiersWait, wait := range map[bool]time.Duration{true: 68 * time.Second, false: 67500 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second, 30 * time.Second}, TiersWait: tiersWait})
+			app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, 30 * time.Second}}, TiersWait: tiersWait})
 			app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(backoff.RetryAfter(errDown, 67500*time.Millisecond)))
 			story := app.Send("orders", order("1")).Waited(wait).RetriedAt(wait).Processed()
 			last := story.Attempts()[len(story.Attempts())-1]
@@ -160,9 +160,9 @@ func TestRequestedDelayInRounds(t *testing.T) {
 func TestRuleGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Minute})
-		app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy, errDown), middleware.HandlerOptions{Rules: []retry.Rule{
+		app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy, errDown), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Minute}, Rules: []retry.Rule{
 			{Name: "not here", If: retry.Is(errBusy), Then: retry.GiveBack()},
-		}})
+		}}})
 		story := app.Send("orders", order("1")).RetriedAt(time.Second, 61*time.Second).Processed()
 		assert.Equal(t, []retry.Outcome{retry.GivenBack, retry.Retried, retry.Recovered}, outcomesOf(story))
 		assert.Equal(t, []string{"not here", "", ""}, rulesOf(story))
@@ -173,8 +173,8 @@ func TestRuleGivesBack(t *testing.T) {
 // A snoozed message is as little finished as a retried one.
 func TestSnoozedMessageWasRetried(t *testing.T) {
 	text, fatal := failureOf(func(t testing.TB) {
-		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Millisecond}, Middleware: func(c *middleware.TieredRetryConfig) {
-			c.Rules = []retry.Rule{{If: retry.Is(errBusy), Then: retry.Snooze(time.Millisecond)}}
+		app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{
+			Schedule: backoff.Schedule{time.Millisecond}, Rules: []retry.Rule{{If: retry.Is(errBusy), Then: retry.Snooze(time.Millisecond)}},
 		}})
 		app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy))
 		app.Send("orders", order("1")).NeverRetried()
@@ -186,9 +186,7 @@ func TestSnoozedMessageWasRetried(t *testing.T) {
 // The handler is not called for a message that is too old.
 func TestExpiredMessageIsNotRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: backoff.Schedule{time.Second, time.Hour}, Middleware: func(c *middleware.TieredRetryConfig) {
-			c.MaxAge = time.Minute
-		}})
+		app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Hour}, MaxAge: time.Minute}})
 		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 		story := app.Send("orders", order("1")).RetriedAt(time.Second).DeadLettered(retry.DeadReasonExpired)
 		assert.Equal(t, 2, story.Attempts()[1].Failures, "its second retry would be too late")

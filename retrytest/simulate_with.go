@@ -8,7 +8,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -16,15 +15,11 @@ import (
 // maxSimulated is how many attempts SimulateWith computes: a message that a rule snoozes at every call has no end without a MaxAge.
 const maxSimulated = 10_000
 
-// SimulationConfig configures SimulateWith. Schedule, Rules, Jitter, MaxAge and ExtraTiers are those of middleware.TieredRetryConfig.
+// SimulationConfig configures SimulateWith.
 type SimulationConfig struct {
-	// Schedule is the delay before each retry. Required.
-	Schedule backoff.Schedule
-
-	Rules      []retry.Rule    // optional
-	Jitter     float64         // 0: none. The story then has the shortest delays, and shows from when to when each attempt can be
-	MaxAge     time.Duration   // 0: no limit
-	ExtraTiers []time.Duration // optional
+	// Policy is that of the handler. Its Schedule is required. With a Jitter, the story has the shortest delays, and shows from when to
+	// when each attempt can be.
+	Policy retry.Policy
 
 	// TiersWait is true for RabbitMQ: a message waits for whole tiers, and for a requested delay in rounds. False: each message waits
 	// exactly, as with package relay.
@@ -111,7 +106,7 @@ func (c SimulationConfig) retry() (*middleware.TieredRetry, error) {
 		}
 	}
 	config := middleware.TieredRetryConfig{
-		Publisher: noPublisher{}, Schedule: c.Schedule, Rules: c.Rules, Jitter: c.Jitter, MaxAge: c.MaxAge, ExtraTiers: c.ExtraTiers, TiersWait: c.TiersWait,
+		Publisher: noPublisher{}, Policy: c.Policy, TiersWait: c.TiersWait,
 		GenerateRetryDestination: func(middleware.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{}, nil
 		},
@@ -119,8 +114,9 @@ func (c SimulationConfig) retry() (*middleware.TieredRetry, error) {
 			return retry.Destination{}, nil
 		},
 	}
+	config.Policy.MaxAgeFrom = nil
 	if c.Age > 0 {
-		config.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} } // Simulate gets the age
+		config.Policy.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} } // Simulate gets the age
 	}
 	if err := errors.Join(append(faults, config.Validate())...); err != nil {
 		return nil, err

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -36,7 +35,7 @@ func TestSimulatedStoryIsThatOfAnApp(t *testing.T) {
 		{Name: "mine", If: retry.Is(errMine), Then: retry.DeadLetter("mine")},
 	}
 	plain := func(calls ...error) retrytest.SimulationConfig {
-		return retrytest.SimulationConfig{Schedule: backoff.Schedule{time.Second, 30 * time.Second}, Rules: rules, Fails: errorsInTurn(calls...)}
+		return retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, 30 * time.Second}, Rules: rules}, Fails: errorsInTurn(calls...)}
 	}
 	with := func(c retrytest.SimulationConfig, change func(*retrytest.SimulationConfig)) retrytest.SimulationConfig {
 		change(&c)
@@ -54,12 +53,12 @@ func TestSimulatedStoryIsThatOfAnApp(t *testing.T) {
 		"retry after":   plain(errLater),
 		"own reason":    plain(errDown, errMine),
 		"slow handler":  with(plain(errDown, nil), func(c *retrytest.SimulationConfig) { c.Takes = 2500 * time.Millisecond }),
-		"expired":       with(plain(errBusy), func(c *retrytest.SimulationConfig) { c.MaxAge, c.Takes = time.Minute, time.Second }),
-		"extra tiers":   with(plain(backoff.RetryAfter(errDown, time.Hour)), func(c *retrytest.SimulationConfig) { c.ExtraTiers = backoff.Schedule{10 * time.Minute} }),
+		"expired":       with(plain(errBusy), func(c *retrytest.SimulationConfig) { c.Policy.MaxAge, c.Takes = time.Minute, time.Second }),
+		"extra tiers":   with(plain(backoff.RetryAfter(errDown, time.Hour)), func(c *retrytest.SimulationConfig) { c.Policy.ExtraTiers = backoff.Schedule{10 * time.Minute} }),
 		"long delay":    plain(backoff.RetryAfter(errDown, 2*time.Hour)),
 		"between tiers": plain(backoff.RetryAfter(errDown, 2500*time.Millisecond)),
 		"tiny tiers": with(plain(backoff.RetryAfter(errDown, 1100*time.Millisecond)), func(c *retrytest.SimulationConfig) {
-			c.Schedule, c.Rules = backoff.Schedule{100 * time.Millisecond}, nil
+			c.Policy.Schedule, c.Policy.Rules = backoff.Schedule{100 * time.Millisecond}, nil
 		}),
 	}
 	for name, config := range tests {
@@ -84,10 +83,7 @@ var (
 // storyOf runs a simulated configuration in an app.
 func storyOf(t *testing.T, config retrytest.SimulationConfig) *retrytest.Story {
 	t.Helper()
-	app := retrytest.NewWithConfig(t, retrytest.Config{Schedule: config.Schedule, TiersWait: config.TiersWait, Patience: backoff.MaxDelay,
-		Middleware: func(c *middleware.TieredRetryConfig) {
-			c.Rules, c.MaxAge, c.ExtraTiers = config.Rules, config.MaxAge, config.ExtraTiers
-		}})
+	app := retrytest.NewWithConfig(t, retrytest.Config{Policy: config.Policy, TiersWait: config.TiersWait, Patience: backoff.MaxDelay})
 	call := 0
 	app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error {
 		time.Sleep(config.Takes)
@@ -131,7 +127,7 @@ func TestSimulatedDelaysAreKept(t *testing.T) {
 		}
 		delay := time.Duration(1+rand.Int64N(1_000_000)) * time.Millisecond
 		story := retrytest.SimulateWith(retrytest.SimulationConfig{
-			Schedule: tiers, TiersWait: true, Fails: errorsInTurn(backoff.RetryAfter(errDown, delay), nil),
+			Policy: retry.Policy{Schedule: tiers}, TiersWait: true, Fails: errorsInTurn(backoff.RetryAfter(errDown, delay), nil),
 		})
 		require.NoError(t, story.Err)
 		waited := story.Attempts[0].Waited
@@ -148,7 +144,7 @@ func TestSimulateAndSimulateWithAgree(t *testing.T) {
 		backoff.Constant(backoff.MaxDelay, 50),
 	} {
 		for _, tiersWait := range []bool{false, true} {
-			simple, story := retrytest.Simulate(schedule), retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: schedule, TiersWait: tiersWait})
+			simple, story := retrytest.Simulate(schedule), retrytest.SimulateWith(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: schedule}, TiersWait: tiersWait})
 			require.Len(t, story.Attempts, len(simple.Retries)+1)
 			for i, tiered := range simple.Retries {
 				assert.Equal(t, []any{tiered.Failure, tiered.Tier, tiered.Wait}, []any{story.Attempts[i].Failures, story.Attempts[i].Tier, story.Attempts[i].Delay})
@@ -157,14 +153,14 @@ func TestSimulateAndSimulateWithAgree(t *testing.T) {
 			assert.Equal(t, retry.DeadReasonExhausted, story.Attempts[len(simple.Retries)].DeadReason)
 		}
 	}
-	long := retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Constant(backoff.MaxDelay, 50)})
+	long := retrytest.SimulateWith(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Constant(backoff.MaxDelay, 50)}})
 	assert.Equal(t, time.Duration(math.MaxInt64), long.Attempts[50].At)
 }
 
 // Age counts from before the first delivery.
 func TestSimulatedAge(t *testing.T) {
 	t.Parallel()
-	config := retrytest.SimulationConfig{Schedule: backoff.Constant(time.Minute, 5), MaxAge: 10 * time.Minute, Age: 8 * time.Minute}
+	config := retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 5), MaxAge: 10 * time.Minute}, Age: 8 * time.Minute}
 	story := retrytest.SimulateWith(config)
 	require.Len(t, story.Attempts, 3)
 	assert.Equal(t, retry.DeadReasonExpired, story.Attempts[2].DeadReason)
@@ -180,12 +176,12 @@ func TestSimulatedAge(t *testing.T) {
 // A rule that looks at the age of the failure sees the time of the simulation.
 func TestSimulatedRulesSeeTheTimePass(t *testing.T) {
 	t.Parallel()
-	story := retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Constant(time.Hour, 50), Rules: []retry.Rule{{
+	story := retrytest.SimulateWith(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Constant(time.Hour, 50), Rules: []retry.Rule{{
 		Name: "a day", Then: retry.DeadLetter("a day"),
 		If: func(r retry.Record, _ error) bool {
 			return r.Failures > 0 && time.Since(r.FirstFailedAt) >= 24*time.Hour
 		},
-	}}})
+	}}}})
 	require.Len(t, story.Attempts, 25)
 	assert.Equal(t, retry.DeadReason("a day"), story.Attempts[24].DeadReason)
 }
@@ -193,9 +189,9 @@ func TestSimulatedRulesSeeTheTimePass(t *testing.T) {
 // A message without an end has a story with one.
 func TestSimulatedStoryEnds(t *testing.T) {
 	t.Parallel()
-	story := retrytest.SimulateWith(retrytest.SimulationConfig{Schedule: backoff.Schedule{time.Second}, Fails: errorsInTurn(errBusy), Rules: []retry.Rule{
+	story := retrytest.SimulateWith(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, Rules: []retry.Rule{
 		{If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
-	}})
+	}}, Fails: errorsInTurn(errBusy)})
 	assert.Len(t, story.Attempts, 10_000)
 	assert.Contains(t, story.String(), "9936 more")
 	assert.True(t, strings.HasSuffix(strings.Join(strings.Fields(story.String()), " "), "... and so on"), story.String())
@@ -204,7 +200,7 @@ func TestSimulatedStoryEnds(t *testing.T) {
 func TestSimulateWithReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	story := retrytest.SimulateWith(retrytest.SimulationConfig{
-		Schedule: backoff.Schedule{0}, Rules: []retry.Rule{{}}, MaxAge: -1, Takes: -1, Age: -1, Jitter: 2, ExtraTiers: []time.Duration{100},
+		Policy: retry.Policy{Schedule: backoff.Schedule{0}, Rules: []retry.Rule{{}}, MaxAge: -1, Jitter: 2, ExtraTiers: []time.Duration{100}}, Takes: -1, Age: -1,
 	})
 	assert.Empty(t, story.Attempts)
 	for _, fault := range []string{"Schedule: ", "Rules[0]", "MaxAge is -1ns", "Takes is -1ns", "Age is -1ns", "Jitter is 2", "ExtraTiers: "} {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -247,13 +247,11 @@ func restart(t *testing.T, f *fixture) {
 		return nil
 	}
 	var failed counter
-	app.Middleware = func(c *middleware.TieredRetryConfig) {
-		c.Observe = func(e retry.Event) {
-			if e.Outcome == retry.Retried {
-				failed.add()
-			}
+	app.Observer = eventtest.OnEvent(func(e retry.Event) {
+		if e.Outcome == retry.Retried {
+			failed.add()
 		}
-	}
+	})
 	first := f.run(app, topics, handle)
 	f.publish(topics, ids(messages)...)
 	failed.await(t, messages)

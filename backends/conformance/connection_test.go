@@ -12,7 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends"
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -74,7 +74,7 @@ func ownSchedule(t *testing.T, f *fixture) {
 			return errDown
 		}
 		return nil
-	}, middleware.HandlerOptions{Schedule: own})
+	}, retry.Options{Policy: &retry.Policy{Schedule: own}})
 	f.launch(router, retries)
 	publisher := retries.Publisher()
 	f.publishWith(publisher, topics[0], ids(messages)...)
@@ -103,13 +103,13 @@ func groups(t *testing.T, f *fixture) {
 			close(last)
 		}
 		return nil
-	}, middleware.HandlerOptions{Group: groups[0], Concurrency: 1})
+	}, retry.Options{Group: groups[0], Concurrency: 1})
 	retries.AddConsumerHandler(router, "billing", topics[0], func(msg *message.Message) error {
 		if one := f.ledger.add(msg); one.failures == 0 && one.id != "last" {
 			return errDown
 		}
 		return nil
-	}, middleware.HandlerOptions{Group: groups[1]})
+	}, retry.Options{Group: groups[1]})
 	f.launch(router, retries)
 	f.publishWith(retries.Publisher(), topics[0], ids(messages)...)
 	f.await(messages, 1, patience)
@@ -154,15 +154,15 @@ func refusals(t *testing.T, f *fixture) {
 	app := f.app(time.Second)
 	topics := f.topics(1)
 	router, retries := f.connect(app, topics, nil)
-	for name, options := range map[string][]middleware.HandlerOptions{
+	for name, options := range map[string][]retry.Options{
 		"twice":       {{}, {}},
-		"schedule":    {{Schedule: backoff.Schedule{1}}},
+		"schedule":    {{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}}},
 		"concurrency": {{Concurrency: -1}},
 	} {
 		_, err := retries.Subscriber(name, options...)
 		require.Error(t, err, name)
 	}
-	for name, options := range map[string]middleware.HandlerOptions{
+	for name, options := range map[string]retry.Options{
 		"concurrency": {Concurrency: 16},
 		"order":       {OrderKey: func(*message.Message) string { return "" }},
 	} {
@@ -173,7 +173,7 @@ func refusals(t *testing.T, f *fixture) {
 			require.ErrorContains(t, err, "one message at a time", name)
 		}
 	}
-	_, err := retries.Subscriber("one", middleware.HandlerOptions{Concurrency: 1})
+	_, err := retries.Subscriber("one", retry.Options{Concurrency: 1})
 	require.NoError(t, err)
 
 	retries.AddConsumerHandler(router, "billing", topics[0], func(*message.Message) error { return nil })
@@ -189,7 +189,7 @@ func refusals(t *testing.T, f *fixture) {
 	require.Error(t, err)
 
 	router, retries = f.connect(app, topics, nil)
-	retries.AddConsumerHandler(router, "billing", topics[0], func(*message.Message) error { return nil }, middleware.HandlerOptions{Concurrency: -1})
+	retries.AddConsumerHandler(router, "billing", topics[0], func(*message.Message) error { return nil }, retry.Options{Concurrency: -1})
 	require.ErrorContains(t, router.Run(t.Context()), "Concurrency is -1")
 }
 
@@ -217,7 +217,7 @@ func concurrency(t *testing.T, f *fixture) {
 			t.Error("the handler has fewer messages in flight")
 		}
 		return errDown
-	}, middleware.HandlerOptions{Concurrency: inFlight})
+	}, retry.Options{Concurrency: inFlight})
 	f.launch(router, retries)
 	f.publishWith(retries.Publisher(), topics[0], ids(inFlight)...)
 	f.await(inFlight, 1, 2*patience)
@@ -251,7 +251,7 @@ func paused(t *testing.T, f *fixture) {
 			return errDown
 		}
 		return nil
-	}, middleware.HandlerOptions{Schedule: slow})
+	}, retry.Options{Policy: &retry.Policy{Schedule: slow}})
 	state := func() (state retry.SubscriptionHealth) {
 		for _, s := range retries.Health().Subscriptions {
 			if s.Name == "billing" {

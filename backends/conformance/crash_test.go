@@ -18,7 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends"
 	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -75,7 +75,7 @@ func child() {
 }
 
 // oneInFlight is what every backend has: a process that dies causes a duplicate for each message in flight.
-var oneInFlight = middleware.HandlerOptions{Concurrency: 1}
+var oneInFlight = retry.Options{Concurrency: 1}
 
 // killer ends the victim at a publish.
 type killer struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends"
 	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -101,7 +101,7 @@ func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
 
 // run starts a handler on each of the topics.
 func (f *fixture) run(
-	app backends.App, topics []string, handle message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+	app backends.App, topics []string, handle message.NoPublishHandlerFunc, options ...retry.Options,
 ) *runningApp {
 	f.t.Helper()
 	if f.Clean != nil {
@@ -115,7 +115,7 @@ func (f *fixture) run(
 }
 
 func start(
-	backend backends.Backend, app backends.App, topics []string, handle message.NoPublishHandlerFunc, options ...middleware.HandlerOptions,
+	backend backends.Backend, app backends.App, topics []string, handle message.NoPublishHandlerFunc, options ...retry.Options,
 ) (*runningApp, error) {
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, logger())
 	if err != nil {

@@ -10,12 +10,13 @@ import (
 	"github.com/tieredretry/watermill-retry/backends"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func cleanRabbitMQ(uri string, app backends.App, topics []string) (err error) {
 	rabbit, err := config.NewBuilder(config.BuilderConfig{
-		AMQP:     amqpv2.NewDurablePubSubConfig(uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group)),
-		Schedule: app.Schedule, Settings: rabbitmq.Settings{Prefix: app.Prefix},
+		AMQP:   amqpv2.NewDurablePubSubConfig(uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group)),
+		Policy: retry.Policy{Schedule: app.Schedule}, Settings: rabbitmq.Settings{Prefix: app.Prefix},
 	})
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 type plan struct {
@@ -185,7 +186,7 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 // runApp runs an app whose messages become dead letters.
 func runApp(t testing.TB, uri, prefix, queue string) {
 	t.Helper()
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}, Settings: rabbitmq.Settings{Prefix: prefix}}, nil)
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}}, Settings: rabbitmq.Settings{Prefix: prefix}}, nil)
 	require.NoError(t, err)
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	dead := make(chan struct{}, 10)

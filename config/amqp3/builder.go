@@ -65,8 +65,8 @@ func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (message.Publishe
 	return b.plain.NewPublisher(logger)
 }
 
-// TieredRetryConfig returns the middleware's configuration: the publisher, the schedule, and the destinations of copies on this
-// broker. Set Observe and limits on the result.
+// TieredRetryConfig returns the middleware's configuration: the publisher, the policy, and the destinations of copies on this
+// broker. Change only the Policy of the result, to one with the same tiers, and set Observers.
 //
 // Use only Builder.NewPublisher, or a publisher that wraps it.
 func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {

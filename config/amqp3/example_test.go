@@ -9,15 +9,15 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config/amqp3"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A queue that a topic exchange feeds, which only v3 has a configuration for. A retry comes back to the queue, not to the
 // exchange.
 func ExampleNewBuilder() {
 	rabbit, err := amqp3.NewBuilder(amqp3.BuilderConfig{
-		AMQP:     amqp.NewDurableTopicConfig("amqp://guest:guest@localhost:5672/", "shop", "eu_orders"),
-		Schedule: backoff.Constant(10*time.Second, 3),
+		AMQP:   amqp.NewDurableTopicConfig("amqp://guest:guest@localhost:5672/", "shop", "eu_orders"),
+		Policy: retry.Policy{Schedule: backoff.Constant(10*time.Second, 3)},
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -44,8 +44,8 @@ func ExampleDeadLetterSubscriberConfig() {
 // With a Group, each handler has a queue of its own on one topic exchange.
 func ExampleConnect() {
 	rabbit, err := amqp3.Connect(amqp3.BuilderConfig{
-		AMQP:     amqp.NewDurableTopicConfig("amqp://guest:guest@localhost:5672/", "shop", ""),
-		Schedule: backoff.Constant(10*time.Second, 3),
+		AMQP:   amqp.NewDurableTopicConfig("amqp://guest:guest@localhost:5672/", "shop", ""),
+		Policy: retry.Policy{Schedule: backoff.Constant(10*time.Second, 3)},
 	}, nil)
 	if err != nil {
 		fmt.Println(err)
@@ -53,6 +53,6 @@ func ExampleConnect() {
 	}
 	router := message.NewDefaultRouter(nil)
 	process := func(*message.Message) error { return nil }
-	rabbit.AddConsumerHandler(router, "billing", "orders.eu", process, middleware.HandlerOptions{Group: "billing"})
-	rabbit.AddConsumerHandler(router, "mailing", "orders.eu", process, middleware.HandlerOptions{Group: "mailing"})
+	rabbit.AddConsumerHandler(router, "billing", "orders.eu", process, retry.Options{Group: "billing"})
+	rabbit.AddConsumerHandler(router, "mailing", "orders.eu", process, retry.Options{Group: "mailing"})
 }

@@ -22,7 +22,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -38,7 +37,11 @@ var schedule = backoff.Schedule{time.Second, 2 * time.Second, 4 * time.Second}
 
 func settings(opts options) config.BuilderConfig {
 	return config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: schedule,
+		AMQP: amqp.NewDurableQueueConfig(opts.uri),
+		// A third of the calls fail without an outage, and half of them for a moment after it.
+		Policy: retry.Policy{Schedule: schedule, Breaker: &retry.Breaker{
+			Ratio: 0.8, Least: 10, Window: 5 * time.Second, Pause: time.Second, MaxPause: 4 * time.Second,
+		}},
 		Settings: rabbitmq.Settings{Management: opts.management},
 	}
 }
@@ -69,14 +72,8 @@ func newApp(opts options, registry prometheus.Registerer, traces trace.TracerPro
 		orders: observe.Publisher(rabbit.Publisher(),
 			traces), tracer: traces.Tracer("example/observability"), provider: &provider{},
 	}
-	rabbit.AddConsumerHandler(a.router, handler, opts.queue, a.bill, middleware.HandlerOptions{
-		Concurrency: 8,
-		// A third of the calls fail without an outage, and half of them for a moment after it.
-		Breaker: &retry.Breaker{
-			Ratio: 0.8, Least: 10, Window: 5 * time.Second, Pause: time.Second, MaxPause: 4 * time.Second,
-		},
-		Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = j.outcome },
-	})
+	rabbit.Observe(j)
+	rabbit.AddConsumerHandler(a.router, handler, opts.queue, a.bill, retry.Options{Concurrency: 8})
 	return a, nil
 }
 

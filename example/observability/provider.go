@@ -54,6 +54,7 @@ func (p *provider) charge(o order) error {
 
 // journal counts the outcomes, outside of the metrics: at the end both must be equal.
 type journal struct {
+	retry.NopObserver
 	mu        sync.Mutex
 	sent      int // orders, and letters that were redriven
 	outcomes  map[retry.Outcome]int
@@ -64,8 +65,8 @@ func newJournal() *journal {
 	return &journal{outcomes: map[retry.Outcome]int{}, ofWatched: map[retry.Outcome]int{}}
 }
 
-// outcome is the Observe function of the retry middleware.
-func (j *journal) outcome(e retry.Event) {
+// Event is the Observe function of the retry middleware.
+func (j *journal) Event(e retry.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.outcomes[e.Outcome]++

@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Handler is the handler's name.
@@ -21,7 +21,7 @@ type Backend struct {
 	Topic string // where orders go
 
 	// Retries is what Connect of package config or relay returns. Its publisher publishes the orders.
-	Retries middleware.Connection
+	Retries retry.Connection
 
 	DeadLetters     message.Subscriber
 	DeadLetterTopic string
@@ -35,10 +35,9 @@ func newApp(backend *Backend, bill message.NoPublishHandlerFunc, j *journal,
 	logger watermill.LoggerAdapter) *message.Router {
 	router := message.NewDefaultRouter(logger)
 
-	// The handler is added to the connection instead of the router. Observe is optional: here it prints the dead
-	// letters.
-	backend.Retries.AddConsumerHandler(router, Handler, backend.Topic, j.watch(bill), middleware.HandlerOptions{
-		Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = j.outcome },
-	})
+	// The handler is added to the connection instead of the router. The observer is optional: here it prints
+	// the dead letters.
+	backend.Retries.Observe(j)
+	backend.Retries.AddConsumerHandler(router, Handler, backend.Topic, j.watch(bill))
 	return router
 }

@@ -13,6 +13,7 @@ import (
 
 // journal records, outside of the handler, what became of each order. It prints a row for each failure.
 type journal struct {
+	retry.NopObserver
 	out     io.Writer
 	changed chan struct{} // has an element after an order was billed
 
@@ -63,8 +64,8 @@ func (j *journal) back(uuid string, record retry.Record, now time.Time) {
 	j.row(j.numbers[uuid], record.Failures, wanted, measured.Round(time.Millisecond), record.Reason)
 }
 
-// outcome is the middleware's Observe.
-func (j *journal) outcome(e retry.Event) {
+// Event is the middleware's Observe.
+func (j *journal) Event(e retry.Event) {
 	if e.Outcome != retry.DeadLettered {
 		return
 	}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -63,11 +62,25 @@ func (b *biller) bill(msg *message.Message) error {
 	return nil
 }
 
+// counter is an observer that sends each outcome.
+type counter struct {
+	retry.NopObserver
+	outcomes chan<- retry.Outcome
+	end      <-chan struct{}
+}
+
+func (c counter) Event(e retry.Event) {
+	select {
+	case c.outcomes <- e.Outcome:
+	case <-c.end:
+	}
+}
+
 // bill runs the app. With opts.orders it ends when these are billed or dead.
 func bill(ctx context.Context, opts options, out io.Writer) (err error) {
 	logger := watermill.NopLogger{}
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(opts.uri), Schedule: opts.schedule,
+		AMQP: amqp.NewDurableQueueConfig(opts.uri), Policy: retry.Policy{Schedule: opts.schedule},
 	}, logger)
 	if err != nil {
 		return err
@@ -79,18 +92,10 @@ func bill(ctx context.Context, opts options, out io.Writer) (err error) {
 	defer end()
 	router := message.NewDefaultRouter(logger)
 	biller := &biller{provider: opts.address, client: http.Client{Timeout: 10 * time.Second}}
-	options := middleware.HandlerOptions{}
 	if opts.orders > 0 {
-		options.Middleware = func(c *middleware.TieredRetryConfig) {
-			c.Observe = func(e retry.Event) {
-				select {
-				case outcomes <- e.Outcome:
-				case <-counting.Done():
-				}
-			}
-		}
+		rabbit.Observe(counter{outcomes: outcomes, end: counting.Done()})
 	}
-	rabbit.AddConsumerHandler(router, "billing", opts.queue, biller.bill, options)
+	rabbit.AddConsumerHandler(router, "billing", opts.queue, biller.bill)
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(ctx) }() // it closes the router when ctx ends
 	select {

@@ -47,9 +47,9 @@ func newApp(t *testing.T) app {
 func (d *deployment) instanceOf(l layout) *instance {
 	i := d.instance(connected)
 	i.change = func(c *config.BuilderConfig) {
-		c.Schedule, c.Jitter, c.ExtraTiers = l.schedule, l.jitter, []time.Duration{}
+		c.Policy.Schedule, c.Policy.Jitter, c.Policy.ExtraTiers = l.schedule, l.jitter, []time.Duration{}
 		if l.group != "" {
-			c.TierGroup = l.group + "_" + d.prefix
+			c.Policy.TierGroup = l.group + "_" + d.prefix
 		}
 	}
 	return i

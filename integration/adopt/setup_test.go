@@ -25,6 +25,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -142,7 +143,7 @@ func (d *deployment) start(b build) *instance {
 }
 
 func (i *instance) options() config.BuilderConfig {
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t)), Schedule: i.d.schedule, Settings: rabbitmq.Settings{Prefix: i.d.prefix}}
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t)), Policy: retry.Policy{Schedule: i.d.schedule}, Settings: rabbitmq.Settings{Prefix: i.d.prefix}}
 	c.AMQP.Marshaler = counting{d: i.d}
 	i.change(&c)
 	return c
@@ -209,7 +210,7 @@ func (i *instance) addParts(router *message.Router) (closeRest func() error) {
 		require.NoError(t, err)
 		closeRest = failures.Close
 		c := b.TieredRetryConfig(failures)
-		i.observe(&c)
+		c.Observers = eventtest.Observers(i.event)
 		tiered, err := middleware.NewTieredRetry(c, i.log)
 		require.NoError(t, err)
 		router.AddMiddleware(tiered.Middleware)
@@ -224,15 +225,16 @@ func (i *instance) addParts(router *message.Router) (closeRest func() error) {
 func (i *instance) addConnected(router *message.Router) (closeRest func() error) {
 	t := i.d.t
 	t.Helper()
-	options := middleware.HandlerOptions{Concurrency: i.concurrency, Middleware: i.observe}
-	rabbit, err := config.Connect(i.options(), i.log, options)
+	rabbit, err := config.Connect(i.options(), i.log)
 	require.NoError(t, err)
+	rabbit.Observe(eventtest.OnEvent(i.event))
+	options := retry.Options{Concurrency: i.concurrency}
 	for n := range i.handlers {
 		if i.build == connected {
-			rabbit.AddConsumerHandler(router, i.name(n), i.queue, i.handle)
+			rabbit.AddConsumerHandler(router, i.name(n), i.queue, i.handle, options)
 			continue
 		}
-		subscriber, err := rabbit.Subscriber(i.name(n))
+		subscriber, err := rabbit.Subscriber(i.name(n), options)
 		require.NoError(t, err)
 		router.AddConsumerHandler(i.name(n), i.queue, subscriber, i.handle)
 	}
@@ -241,11 +243,9 @@ func (i *instance) addConnected(router *message.Router) (closeRest func() error)
 
 func (i *instance) name(n int) string { return fmt.Sprintf("%s/%d", i.queue, n) }
 
-func (i *instance) observe(c *middleware.TieredRetryConfig) {
-	c.Observe = func(e retry.Event) {
-		if e.Outcome == retry.Retried {
-			i.retried.Add(e.Destination.Topic)
-		}
+func (i *instance) event(e retry.Event) {
+	if e.Outcome == retry.Retried {
+		i.retried.Add(e.Destination.Topic)
 	}
 }
 

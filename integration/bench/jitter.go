@@ -50,7 +50,7 @@ func measureJitter(b *bench) error {
 // wave lets the messages fail when all are in flight.
 func wave(uri string, l *ledger, jitter float64) error {
 	c := perQueue.config(uri, backoff.Schedule{l.delay(0)})
-	c.Jitter = jitter
+	c.Policy.Jitter = jitter
 	var arrived sync.WaitGroup
 	arrived.Add(len(l.called))
 	var once sync.Map

@@ -73,7 +73,7 @@ func measureLateness(b *bench) error {
 func consumeLate(l layout, tiers []time.Duration, h handling) func(uri string, l *ledger) (func(), error) {
 	return func(uri string, ledger *ledger) (func(), error) {
 		c := l.config(uri, backoff.Constant(time.Second, 1))
-		c.ExtraTiers = tiers
+		c.Policy.ExtraTiers = tiers
 		_, stop, err := h.consume(c, func(msg *message.Message) error {
 			if delay, again := ledger.call(msg.UUID); again {
 				return backoff.RetryAfter(errMeasured, delay)

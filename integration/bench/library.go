@@ -35,10 +35,10 @@ type layout struct {
 var (
 	perQueue = layout{name: "per queue", configure: func(*config.BuilderConfig) {}}
 	grouped  = layout{name: "grouped", configure: func(c *config.BuilderConfig) {
-		c.TierGroup, c.ExtraTiers = "shop", []time.Duration{} // without the ladder
+		c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", []time.Duration{} // without the ladder
 	}}
 	// the default of a group
-	ladder = layout{name: "ladder", configure: func(c *config.BuilderConfig) { c.TierGroup = "shop" }}
+	ladder = layout{name: "ladder", configure: func(c *config.BuilderConfig) { c.Policy.TierGroup = "shop" }}
 
 	// layouts are those that are compared.
 	layouts = []layout{perQueue, grouped}
@@ -46,7 +46,7 @@ var (
 
 // config is the library's configuration with a layout.
 func (l layout) config(uri string, schedule backoff.Schedule) config.BuilderConfig {
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: schedule}
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: schedule}}
 	l.configure(&c)
 	return c
 }
@@ -79,7 +79,7 @@ func declare(uri string, c config.BuilderConfig, queues ...string) error {
 type handling struct {
 	handlers    int
 	concurrency int // of each handler; 0: the parts around watermill-amqp's own subscriber
-	options     middleware.HandlerOptions
+	options     retry.Options
 	observers   []retry.Observer
 }
 
@@ -93,12 +93,12 @@ func (h handling) consume(
 		closeAll, err = h.parts(router, c, handle, queues[0])
 	} else {
 		h.options.Concurrency = h.concurrency
-		if rabbit, err = config.Connect(c, nil, h.options); err == nil {
+		if rabbit, err = config.Connect(c, nil); err == nil {
 			closeAll = rabbit.Close
 			rabbit.Observe(h.observers...)
 			for i := range h.handlers {
 				for _, queue := range queues {
-					rabbit.AddConsumerHandler(router, fmt.Sprint(queue, i), queue, handle)
+					rabbit.AddConsumerHandler(router, fmt.Sprint(queue, i), queue, handle, h.options)
 				}
 			}
 		}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -34,11 +33,10 @@ type outageApp struct {
 
 func startOutage(uri string, messages int, down *atomic.Bool, breaker *retry.Breaker) (a *outageApp, err error) {
 	a = &outageApp{ledger: newLedger(messages, always(0)), down: down}
-	h := handling{handlers: 1, concurrency: workers, options: middleware.HandlerOptions{
-		Breaker:    breaker,
-		Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = a.observe },
-	}}
-	a.rabbit, a.stop, err = h.consume(outageOptions(uri), a.handle, work)
+	h := handling{handlers: 1, concurrency: workers, observers: []retry.Observer{outcomes{of: a}}}
+	settings := outageOptions(uri)
+	settings.Policy.Breaker = breaker
+	a.rabbit, a.stop, err = h.consume(settings, a.handle, work)
 	return a, err
 }
 
@@ -53,11 +51,16 @@ func (a *outageApp) handle(msg *message.Message) error {
 	return nil
 }
 
-// observe counts a dead letter as finished.
-func (a *outageApp) observe(e retry.Event) {
+// outcomes counts a dead letter as finished.
+type outcomes struct {
+	retry.NopObserver
+	of *outageApp
+}
+
+func (o outcomes) Event(e retry.Event) {
 	if e.Outcome == retry.DeadLettered {
-		a.dead.Add(1)
-		a.call(e.MessageUUID)
+		o.of.dead.Add(1)
+		o.of.call(e.MessageUUID)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A contender publishes one message, and waits until it is routed and confirmed. All callers call it at once.
@@ -97,7 +98,7 @@ func publishFor(publish func() error, callers int, duration time.Duration) (publ
 
 func own(uri string) (publish, close func() error, err error) {
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Constant(time.Second, 1),
+		AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)},
 	}, nil)
 	if err != nil {
 		return nil, nil, err

@@ -150,7 +150,7 @@ func onThreeTiers(a *app) *app {
 // threeTiers declares nothing where it consumes: a full tier has an argument that the library does not declare.
 func threeTiers(uri string) config.BuilderConfig {
 	c := perQueue.config(uri, backoff.Schedule{lowestTier, tier})
-	c.ExtraTiers = []time.Duration{1200 * time.Millisecond}
+	c.Policy.ExtraTiers = []time.Duration{1200 * time.Millisecond}
 	c.VerifyOnly = true
 	return c
 }

@@ -67,7 +67,7 @@ func measureSuccess(b *bench) error {
 func wrappings() ([]wrapping, error) {
 	config := middleware.TieredRetryConfig{
 		Publisher: nowhere{},
-		Schedule:  backoff.Exponential(time.Second, 5, 4),
+		Policy:    retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 		GenerateRetryDestination: func(middleware.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{Topic: "retry"}, nil
 		},

@@ -113,36 +113,39 @@ func (c appConfig) rabbit() config.BuilderConfig {
 	app.Connection.AmqpConfig = &amqp091.Config{Heartbeat: 3 * time.Second}
 	app.Connection.Reconnect = amqp.DefaultReconnectConfig()
 	app.Connection.Reconnect.BackoffMaxInterval = 2 * time.Second
-	return config.BuilderConfig{AMQP: app, Schedule: tiers, Settings: rabbitmq.Settings{Prefix: c.Name}}
+	policy := retry.Policy{Schedule: tiers}
+	if c.Breaker {
+		policy.Breaker = &retry.Breaker{
+			Least: 4, Pause: 300 * time.Millisecond, MaxPause: time.Second,
+			Failed: func(err error) bool { return errors.Is(err, errOutage) },
+		}
+	}
+	return config.BuilderConfig{AMQP: app, Policy: policy, Settings: rabbitmq.Settings{Prefix: c.Name}}
 }
 
-// observe lets the middleware report the copies that the broker has confirmed.
-func (c appConfig) observe(to report) func(*middleware.TieredRetryConfig) {
-	return func(settings *middleware.TieredRetryConfig) {
-		if c.Breaker {
-			settings.Breaker = &retry.Breaker{
-				Least: 4, Pause: 300 * time.Millisecond, MaxPause: time.Second,
-				Failed: func(err error) bool { return errors.Is(err, errOutage) },
-			}
-		}
-		settings.Observe = func(e retry.Event) {
-			which := queueOf(e.MessageUUID)
-			switch e.Outcome {
-			case retry.Retried, retry.Snoozed:
-				to.moved(e.MessageUUID, c.tier(which, e.Tier), time.Duration(e.Tier), false)
-			case retry.DeadLettered:
-				to.moved(e.MessageUUID, c.dead(which), 0, true)
-			}
-		}
+// moves reports the copies that the broker has confirmed.
+type moves struct {
+	retry.NopObserver
+	app appConfig
+	to  report
+}
+
+func (m moves) Event(e retry.Event) {
+	which := queueOf(e.MessageUUID)
+	switch e.Outcome {
+	case retry.Retried, retry.Snoozed:
+		m.to.moved(e.MessageUUID, m.app.tier(which, e.Tier), time.Duration(e.Tier), false)
+	case retry.DeadLettered:
+		m.to.moved(e.MessageUUID, m.app.dead(which), 0, true)
 	}
 }
 
 func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
 	a := &app{router: message.NewDefaultRouter(quiet), ended: make(chan error, 1)}
 	handler := func(msg *message.Message) error { return bill(msg, to) }
-	err := a.connect(c, handler, c.observe(to))
+	err := a.connect(c, handler, moves{app: c, to: to})
 	if err == nil {
-		err = a.connectStock(c, handler, c.observe(to))
+		err = a.connectStock(c, handler, moves{app: c, to: to})
 	}
 	if err != nil {
 		return nil, errors.Join(err, a.rest())
@@ -157,20 +160,21 @@ func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
 }
 
 func (a *app) connect(
-	c appConfig, handler message.NoPublishHandlerFunc, observe func(*middleware.TieredRetryConfig),
+	c appConfig, handler message.NoPublishHandlerFunc, observer retry.Observer,
 ) error {
 	rabbit, err := config.Connect(c.rabbit(), &a.refused[connected])
 	if err != nil {
 		return err
 	}
 	a.closers = append(a.closers, rabbit.Close)
-	options := middleware.HandlerOptions{Concurrency: concurrency, Middleware: observe}
+	rabbit.Observe(observer)
+	options := retry.Options{Concurrency: concurrency}
 	rabbit.AddConsumerHandler(a.router, "bill", c.queue(connected), handler, options)
 	return nil
 }
 
 func (a *app) connectStock(
-	c appConfig, handler message.NoPublishHandlerFunc, observe func(*middleware.TieredRetryConfig),
+	c appConfig, handler message.NoPublishHandlerFunc, observer retry.Observer,
 ) error {
 	rabbit, err := config.NewBuilder(c.rabbit())
 	if err != nil {
@@ -187,7 +191,8 @@ func (a *app) connectStock(
 	}
 	a.closers = append(a.closers, failures.Close)
 	settings := rabbit.TieredRetryConfig(failures)
-	observe(&settings)
+	settings.Observers = &middleware.Observers{}
+	settings.Observers.Attach(observer, retry.Observed{})
 	tiered, err := middleware.NewTieredRetry(settings, &a.refused[stock])
 	if err != nil {
 		return err

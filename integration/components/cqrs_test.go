@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -125,7 +125,7 @@ func eventProcessor(t *testing.T, app *retrytest.App, change ...func(*cqrs.Event
 	config := cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
 		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return app.Subscriber(p.HandlerName, retrymw.HandlerOptions{Group: p.HandlerName})
+			return app.Subscriber(p.HandlerName, retry.Options{Group: p.HandlerName})
 		},
 		Marshaler: marshaler,
 	}
@@ -189,7 +189,7 @@ func TestEventGroupRepeatsHandlersThatSucceeded(t *testing.T) {
 		processor, err := cqrs.NewEventGroupProcessorWithConfig(app.Router, cqrs.EventGroupProcessorConfig{
 			GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
 			SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-				return app.Subscriber(p.EventGroupName, retrymw.HandlerOptions{Group: p.EventGroupName})
+				return app.Subscriber(p.EventGroupName, retry.Options{Group: p.EventGroupName})
 			},
 			Marshaler: marshaler,
 		})

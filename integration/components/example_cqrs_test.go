@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const uri = "amqp://guest:guest@localhost:5672/"
@@ -28,7 +28,7 @@ func Example_commands() {
 	ctx := context.Background()
 	router := message.NewDefaultRouter(logger)
 
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: schedule}, logger)
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: schedule}}, logger)
 	check(err)
 	defer rabbit.Close() // after router.Run has returned
 
@@ -65,7 +65,7 @@ func Example_events() {
 	ctx := context.Background()
 	router := message.NewDefaultRouter(logger)
 
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurablePubSubConfig(uri, nil), Schedule: schedule}, logger)
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurablePubSubConfig(uri, nil), Policy: retry.Policy{Schedule: schedule}}, logger)
 	check(err)
 	defer rabbit.Close() // after router.Run has returned
 
@@ -75,7 +75,7 @@ func Example_events() {
 			return "events." + p.EventName, nil
 		},
 		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return rabbit.Subscriber(p.HandlerName, retrymw.HandlerOptions{Group: p.HandlerName})
+			return rabbit.Subscriber(p.HandlerName, retry.Options{Group: p.HandlerName})
 		},
 		Marshaler: cqrs.JSONMarshaler{GenerateName: cqrs.StructName},
 	})
@@ -87,7 +87,7 @@ func Example_events() {
 // Event groups: AddHandlersGroup returns no handler, so the middleware is added to the router.
 func Example_eventGroups() {
 	router := message.NewDefaultRouter(logger)
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurablePubSubConfig(uri, nil), Schedule: schedule}, logger)
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurablePubSubConfig(uri, nil), Policy: retry.Policy{Schedule: schedule}}, logger)
 	check(err)
 	defer rabbit.Close() // after router.Run has returned
 
@@ -95,7 +95,7 @@ func Example_eventGroups() {
 	processor, err := cqrs.NewEventGroupProcessorWithConfig(router, cqrs.EventGroupProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
 		SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return rabbit.Subscriber(p.EventGroupName, retrymw.HandlerOptions{Group: p.EventGroupName})
+			return rabbit.Subscriber(p.EventGroupName, retry.Options{Group: p.EventGroupName})
 		},
 		AckOnUnknownEvent: true,
 		Marshaler:         cqrs.JSONMarshaler{GenerateName: cqrs.StructName},

@@ -5,13 +5,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Watermill's own metrics count failures only inside of the retry middleware. They and those of package observe share a registry.
 func Example_watermillMetrics() {
-	var rabbit middleware.Connection // of Connect
+	var rabbit retry.Connection // of Connect
 	var router *message.Router
 
 	add := func(bill message.NoPublishHandlerFunc) {

@@ -16,13 +16,14 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // grouped makes all work queues share their tiers, with the ladder of a group.
 func grouped(b *config.BuilderConfig) {
-	b.TierGroup, b.Schedule = b.Prefix+"_group", backoff.Schedule{2 * time.Second, 5 * time.Second}
+	b.Policy.TierGroup, b.Policy.Schedule = b.Prefix+"_group", backoff.Schedule{2 * time.Second, 5 * time.Second}
 }
 
 // waits has the tiers on which each message has waited, in their order.
@@ -67,7 +68,6 @@ func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {
 		requests[fmt.Sprint(n+1, "s")] = time.Duration(n+1) * time.Second
 	}
 	var w waits
-	var retryConfig middleware.TieredRetryConfig
 	var mu sync.Mutex
 	failed, waited := map[string]time.Time{}, map[string]time.Duration{}
 	done := testapp.NewLedger()
@@ -81,10 +81,8 @@ func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {
 		}
 		failed[msg.UUID] = time.Now()
 		return backoff.RetryAfter(errDown, requests[msg.UUID])
-	}, middleware.HandlerOptions{Middleware: func(c *middleware.TieredRetryConfig) {
-		retryConfig = *c
-		c.Observe = w.observe
-	}})
+	})
+	s.Observe(eventtest.OnEvent(w.observe))
 	s.run()
 	for uuid := range requests {
 		s.publish("orders", uuid)
@@ -92,6 +90,11 @@ func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {
 	done.Wait(t, len(requests), 2*soon)
 	assert.Empty(t, done.Twice())
 
+	_, b := names(t)
+	grouped(&b)
+	builder, err := config.NewBuilder(b)
+	require.NoError(t, err)
+	retryConfig := builder.TieredRetryConfig(s.Publisher())
 	retryConfig.Source = nil
 	simulated, err := middleware.NewTieredRetry(retryConfig, nil)
 	require.NoError(t, err)
@@ -131,7 +134,7 @@ func TestDelayedMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, append(row.change, func(b *config.BuilderConfig) { b.Schedule = backoff.Schedule{time.Second} })...)
+			s := open(t, append(row.change, func(b *config.BuilderConfig) { b.Policy.Schedule = backoff.Schedule{time.Second} })...)
 			var mu sync.Mutex
 			published, after := map[string]time.Time{}, map[string]time.Duration{}
 			calls, done := testapp.NewLedger(), testapp.NewLedger()
@@ -147,7 +150,7 @@ func TestDelayedMessages(t *testing.T) {
 					assert.Equal(t, 1, failures(msg))
 					done.Add(group + " " + msg.UUID)
 					return nil
-				}, middleware.HandlerOptions{Group: group})
+				}, retry.Options{Group: group})
 			}
 			s.run()
 			delays, err := delay.NewPublisher(s.Publisher(), delay.PublisherConfig{AllowNoDelay: true})
@@ -180,10 +183,11 @@ func TestDelayOfTwelveDaysWaitsOnTheLongestTier(t *testing.T) {
 	t.Parallel()
 	s := open(t, grouped)
 	var w waits
+	s.Observe(eventtest.OnEvent(w.observe))
 	s.handle("billing", "orders", func(*message.Message) error {
 		t.Error("the handler is called")
 		return nil
-	}, middleware.HandlerOptions{Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = w.observe }})
+	}, retry.Options{})
 	s.run()
 	msg := message.NewMessage("late", []byte("order"))
 	delay.Message(msg, delay.For(12*24*time.Hour))
@@ -253,10 +257,11 @@ func TestHandlerWithTiersOfItsOwnHasNoLadder(t *testing.T) {
 	s := open(t, grouped)
 	var w waits
 	done := testapp.NewLedger()
-	options := middleware.HandlerOptions{Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = w.observe }}
+	s.Observe(eventtest.OnEvent(w.observe))
 	for _, queue := range []string{"grouped", "own"} {
+		options := retry.Options{}
 		if queue == "own" {
-			options.TierGroup = middleware.NoTierGroup
+			options.Policy = &retry.Policy{Schedule: backoff.Schedule{2 * time.Second, 5 * time.Second}}
 		}
 		s.handle(queue, queue, func(msg *message.Message) error {
 			if failures(msg) == 0 {

@@ -16,9 +16,9 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestCloseWithMessagesInFlight: those in flight end as they end: processed, retried or with messages of their own. No message is
@@ -45,7 +45,7 @@ func TestCloseWithMessagesInFlight(t *testing.T) {
 		entered.Add(msg.UUID)
 		<-leave
 		return bill(msg)
-	}, middleware.HandlerOptions{Concurrency: concurrency, CloseTimeout: 2 * soon})
+	}, retry.Options{Concurrency: concurrency, CloseTimeout: 2 * soon})
 	initializer, err := first.Subscriber("invoices")
 	require.NoError(t, err)
 	require.NoError(t, initializer.(message.SubscribeInitializer).SubscribeInitialize(first.topic("invoices")))
@@ -90,7 +90,7 @@ func TestCloseTimeoutOfAHandler(t *testing.T) {
 		<-msg.Context().Done()
 		close(ended)
 		return msg.Context().Err()
-	}, middleware.HandlerOptions{CloseTimeout: time.Millisecond})
+	}, retry.Options{CloseTimeout: time.Millisecond})
 	s.run()
 	s.publish("orders", "1")
 	broker.Receive(t, entered, "the handler is called")

@@ -16,7 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -83,15 +83,13 @@ func TestEvents(t *testing.T) {
 			return s.topic(p.EventName), nil
 		},
 		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return s.Subscriber(p.HandlerName, middleware.HandlerOptions{
-				Group: p.HandlerName, Schedule: schedules[p.HandlerName],
-				Middleware: func(c *middleware.TieredRetryConfig) {
-					c.Observe = func(e retry.Event) {
-						if e.Outcome == retry.Retried {
-							tiers.Add(e.Handler + " " + e.Tier.String())
-						}
-					}
-				},
+			s.Observe(eventtest.OnEvent(func(e retry.Event) {
+				if e.Outcome == retry.Retried {
+					tiers.Add(e.Handler + " " + e.Tier.String())
+				}
+			}))
+			return s.Subscriber(p.HandlerName, retry.Options{
+				Group: p.HandlerName, Policy: &retry.Policy{Schedule: schedules[p.HandlerName]},
 			})
 		},
 		Marshaler: marshaler,
@@ -125,7 +123,7 @@ func TestEventGroups(t *testing.T) {
 			return s.topic("events"), nil
 		},
 		SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return s.Subscriber(p.EventGroupName, middleware.HandlerOptions{Group: p.EventGroupName})
+			return s.Subscriber(p.EventGroupName, retry.Options{Group: p.EventGroupName})
 		},
 		Marshaler: marshaler, AckOnUnknownEvent: true,
 	})
@@ -189,7 +187,7 @@ func TestRequeuer(t *testing.T) {
 func TestFanIn(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	all, err := s.Subscriber("fan-in", middleware.HandlerOptions{Concurrency: 4})
+	all, err := s.Subscriber("fan-in", retry.Options{Concurrency: 4})
 	require.NoError(t, err)
 	topics := []string{s.topic("orders"), s.topic("returns")}
 	component, err := fanin.NewFanIn(all, s.Publisher(), fanin.Config{SourceTopics: topics, TargetTopic: s.topic("all")}, s.log)
@@ -221,8 +219,8 @@ func TestRouterWithSeveralGroups(t *testing.T) {
 	s.router.AddMiddleware(s.Middleware)
 	done := testapp.NewLedger()
 	for i, group := range []string{"a", "b", "c"} {
-		subscriber, err := s.Subscriber(group, middleware.HandlerOptions{
-			Group: group, Schedule: backoff.Constant(time.Duration(100+10*i)*time.Millisecond, i+1),
+		subscriber, err := s.Subscriber(group, retry.Options{
+			Group: group, Policy: &retry.Policy{Schedule: backoff.Constant(time.Duration(100+10*i)*time.Millisecond, i+1)},
 		})
 		require.NoError(t, err)
 		s.router.AddConsumerHandler(group, s.topic("orders"), subscriber, func(msg *message.Message) error {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestConsumerOptions: the app's options of basic.consume reach the broker.
@@ -22,7 +22,7 @@ func TestConsumerOptions(t *testing.T) {
 		b.AMQP.Consume.Qos.PrefetchCount = 40
 	})
 	handle := func(*message.Message) error { return nil }
-	s.handle("billing", "orders", handle, middleware.HandlerOptions{Concurrency: 3})
+	s.handle("billing", "orders", handle, retry.Options{Concurrency: 3})
 	s.run()
 	client := broker.Management(t)
 	var consumer rabbithole.ConsumerDetail

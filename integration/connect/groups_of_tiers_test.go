@@ -12,7 +12,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -23,16 +22,16 @@ func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 	const messages = 50
 	name, b := names(t)
 	group := name + "_group"
-	b.TierGroup, b.ExtraTiers = group, []time.Duration{}
+	b.Policy.TierGroup, b.Policy.ExtraTiers = group, []time.Duration{}
 	s := connect(t, name, b)
 	_, err := broker.Channel(t).QueueDeclare(s.topic("classic"), true, false, false, false, nil)
 	require.NoError(t, err)
 	queues := []string{"quorum", "classic", "own"}
 	succeeded, tries := testapp.NewLedger(), testapp.NewLedger()
 	for _, queue := range queues {
-		options := middleware.HandlerOptions{}
+		options := retry.Options{}
 		if queue == "own" {
-			options.TierGroup = middleware.NoTierGroup
+			options.Policy = &retry.Policy{Schedule: b.Policy.Schedule}
 		}
 		s.handle(queue, queue, func(msg *message.Message) error {
 			tries.Add(msg.UUID)
@@ -69,7 +68,7 @@ func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 
 func TestGroupWithoutInboxRefusesAClassicQueue(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.BuilderConfig) { b.TierGroup, b.NoInbox = b.Prefix+"_group", true })
+	s := open(t, func(b *config.BuilderConfig) { b.Policy.TierGroup, b.NoInbox = b.Prefix+"_group", true })
 	_, err := broker.Channel(t).QueueDeclare(s.topic("orders"), true, false, false, false, nil)
 	require.NoError(t, err)
 	subscriber, err := s.Subscriber("billing")

@@ -15,7 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestTwoConnections: 50 handlers in 10 groups, with 5 schedules, fail, retry and publish over two connections.
@@ -45,7 +45,7 @@ func TestTwoConnections(t *testing.T) {
 				}
 				retried.Add(group + "/" + topic + "/" + msg.UUID)
 				return nil
-			}, middleware.HandlerOptions{Group: group, Schedule: backoff.Schedule{time.Duration(100+g%5) * time.Millisecond}})
+			}, retry.Options{Group: group, Policy: &retry.Policy{Schedule: backoff.Schedule{time.Duration(100+g%5) * time.Millisecond}}})
 		}
 	}
 	s.run()
@@ -86,7 +86,7 @@ func TestFanOut(t *testing.T) {
 				return errDown
 			}
 			return nil
-		}, middleware.HandlerOptions{Group: group})
+		}, retry.Options{Group: group})
 	}
 	s.run()
 	s.publish("orders", ids(count)...)
@@ -107,47 +107,4 @@ func TestFanOut(t *testing.T) {
 	assert.Equal(t, want, deliveries.Counts())
 }
 
-// TestScheduleOfTheConnection: the Schedule of the defaults replaces that of the configuration, for every handler without one.
-func TestScheduleOfTheConnection(t *testing.T) {
-	t.Parallel()
-	for name, own := range map[string]backoff.Schedule{"none": nil, "another": {time.Hour}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			shop, b := names(t)
-			b.Schedule = own
-			s := connect(t, shop, b, middleware.HandlerOptions{Schedule: backoff.Schedule{50 * time.Millisecond}})
-			done := testapp.NewLedger()
-			s.handle("billing", "orders", func(msg *message.Message) error {
-				if failures(msg) == 0 {
-					return errDown
-				}
-				done.Add(msg.UUID)
-				return nil
-			})
-			s.run()
-			s.publish("orders", "1")
-			done.Wait(t, 1, soon)
-			assert.True(t, exists(t, s.topic("orders")+"."+s.name+".50ms"))
-			assert.False(t, exists(t, s.topic("orders")+"."+s.name+".1h"))
-			assert.Contains(t, fmt.Sprint(s.Connection), "schedule 50ms")
-		})
-	}
-}
-
-// TestGroupOfTheConnection is the default of all handlers.
-func TestGroupOfTheConnection(t *testing.T) {
-	t.Parallel()
-	name, b := names(t)
-	fanOut(&b)
-	s := connect(t, name, b, middleware.HandlerOptions{Group: "mails", Concurrency: 3})
-	s.handle("mail", "orders", func(*message.Message) error { return nil })
-	s.handle("bill", "orders", func(*message.Message) error { return nil }, middleware.HandlerOptions{Group: "bills"})
-	s.run()
-	var queues []string
-	for _, subscription := range s.Health().Subscriptions {
-		queues = append(queues, subscription.Name+" "+subscription.Queue)
-	}
-	assert.ElementsMatch(t, []string{"mail " + s.topic("orders") + "_mails", "bill " + s.topic("orders") + "_bills"}, queues)
-}
-
-var _ middleware.Connection = (*config.Connection)(nil)
+var _ retry.Connection = (*config.Connection)(nil)

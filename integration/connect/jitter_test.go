@@ -13,7 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -22,7 +22,7 @@ import (
 func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 	t.Parallel()
 	const n, delay, jitter = 2000, 5 * time.Second, 0.2
-	s := open(t, func(b *config.BuilderConfig) { b.Schedule, b.Jitter = backoff.Schedule{delay}, jitter })
+	s := open(t, func(b *config.BuilderConfig) { b.Policy.Schedule, b.Policy.Jitter = backoff.Schedule{delay}, jitter })
 	lanes := backoff.Lanes(delay, jitter)
 	require.Len(t, lanes, backoff.MaxLanes)
 
@@ -31,6 +31,17 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 	perLane := map[time.Duration]int{}
 	calls := testapp.NewLedger() // first tries and retries
 	together := make(chan struct{})
+	s.Observe(eventtest.OnEvent(func(e retry.Event) {
+		if e.Outcome != retry.Retried {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		lane := time.Duration(e.Tier)
+		laneOf[e.MessageUUID] = lane
+		perLane[lane]++
+		assert.Equal(t, lane, e.Delay)
+	}))
 	s.handle("billing", "orders", func(msg *message.Message) error {
 		if failures(msg) == 0 {
 			if calls.Add(msg.UUID); calls.Len() == n {
@@ -53,19 +64,7 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 		defer mu.Unlock()
 		waited[msg.UUID] = time.Since(failedAt[msg.UUID])
 		return nil
-	}, middleware.HandlerOptions{Concurrency: n, Middleware: func(c *middleware.TieredRetryConfig) {
-		c.Observe = func(e retry.Event) {
-			if e.Outcome != retry.Retried {
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			lane := time.Duration(e.Tier)
-			laneOf[e.MessageUUID] = lane
-			perLane[lane]++
-			assert.Equal(t, lane, e.Delay)
-		}
-	}})
+	}, retry.Options{Concurrency: n})
 	s.run()
 	for _, lane := range lanes {
 		assert.True(t, exists(t, s.topic("orders")+"."+s.name+"."+backoff.Tier(lane).String()), "%v", lane)
@@ -96,10 +95,10 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 // A handler's own jitter, and that of the connection.
 func TestJitterOfAHandler(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.BuilderConfig) { b.Jitter = 0.1 })
+	s := open(t, func(b *config.BuilderConfig) { b.Policy.Jitter = 0.1 })
 	fail := func(*message.Message) error { return errDown }
 	s.handle("first", "orders", fail)
-	s.handle("second", "mails", fail, middleware.HandlerOptions{Jitter: 1})
+	s.handle("second", "mails", fail, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}, Jitter: 1}})
 	s.run()
 	tier := func(topic, delay string) string { return s.topic(topic) + "." + s.name + "." + delay }
 	for _, queue := range []string{

@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -26,15 +26,14 @@ func TestSchedulesOfOneQueue(t *testing.T) {
 	s := open(t)
 	tier := func(delay string) string { return s.topic("orders") + "." + s.name + "." + delay }
 	delays := testapp.NewLedger()
-	options := func(schedule ...time.Duration) middleware.HandlerOptions {
-		return middleware.HandlerOptions{Schedule: schedule, Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) {
-			c.Observe = func(e retry.Event) {
-				if e.Outcome == retry.Retried {
-					delays.Add(e.Handler + " " + e.Tier.String())
-				}
-			}
-		}}
+	options := func(schedule ...time.Duration) retry.Options {
+		return retry.Options{Policy: &retry.Policy{Schedule: schedule}, Concurrency: 1}
 	}
+	s.Observe(eventtest.OnEvent(func(e retry.Event) {
+		if e.Outcome == retry.Retried && e.Handler != "third" {
+			delays.Add(e.Handler + " " + e.Tier.String())
+		}
+	}))
 	fail := func(*message.Message) error { return errDown }
 	s.handle("first", "orders", fail, options(110*time.Millisecond, 120*time.Millisecond))
 	s.handle("second", "orders", fail, options(120*time.Millisecond, 130*time.Millisecond))
@@ -74,11 +73,8 @@ func TestScheduleOfTheMiddlewareOption(t *testing.T) {
 		}
 		done.Add(msg.UUID)
 		return nil
-	}, middleware.HandlerOptions{
-		Schedule: backoff.Schedule{time.Hour},
-		Middleware: func(c *middleware.TieredRetryConfig) {
-			c.Schedule = backoff.Schedule{70 * time.Millisecond, 80 * time.Millisecond}
-		},
+	}, retry.Options{
+		Policy: &retry.Policy{Schedule: backoff.Schedule{70 * time.Millisecond, 80 * time.Millisecond}},
 	})
 	s.run()
 	for _, delay := range []string{"70ms", "80ms"} {
@@ -101,8 +97,8 @@ func TestDeletedTiersAreDeclaredAgain(t *testing.T) {
 		processed.Add(msg.UUID)
 		return nil
 	}
-	s.handle("first", "orders", bill, middleware.HandlerOptions{Schedule: backoff.Schedule{150 * time.Millisecond}})
-	s.handle("second", "orders", bill, middleware.HandlerOptions{Schedule: backoff.Schedule{250 * time.Millisecond}})
+	s.handle("first", "orders", bill, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{150 * time.Millisecond}}})
+	s.handle("second", "orders", bill, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{250 * time.Millisecond}}})
 	s.run()
 	tiers := []string{s.topic("orders") + "." + s.name + ".150ms", s.topic("orders") + "." + s.name + ".250ms"}
 	for _, tier := range tiers {
@@ -123,7 +119,7 @@ func TestDeclaredOnce(t *testing.T) {
 	s := open(t, func(b *config.BuilderConfig) { b.AMQP.TopologyBuilder = &amqp.SpyTopologyBuilder{Built: built} })
 	for i := range 16 {
 		s.handle(fmt.Sprint("billing-", i), "orders", func(*message.Message) error { return nil },
-			middleware.HandlerOptions{Schedule: backoff.Schedule{time.Duration(100+i%3) * time.Millisecond}})
+			retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Duration(100+i%3) * time.Millisecond}}})
 	}
 	s.handle("mail", "mails", func(*message.Message) error { return nil })
 	s.run()
@@ -138,11 +134,11 @@ func TestDeclaredOnce(t *testing.T) {
 func TestConcurrency(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		options []middleware.HandlerOptions
+		options []retry.Options
 		want    int
 	}{
 		"default": {nil, 16},
-		"own":     {[]middleware.HandlerOptions{{Concurrency: 5}}, 5},
+		"own":     {[]retry.Options{{Concurrency: 5}}, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -196,7 +192,7 @@ func TestOrderKey(t *testing.T) {
 		mu.Unlock()
 		done.Add(msg.UUID)
 		return nil
-	}, middleware.HandlerOptions{OrderKey: customer, Concurrency: concurrency})
+	}, retry.Options{OrderKey: customer, Concurrency: concurrency})
 	s.run()
 	want := map[string][]string{}
 	for _, id := range ids(count / 2) {

@@ -13,7 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -56,7 +56,7 @@ func TestPublisherOfExchanges(t *testing.T) {
 	require.NoError(t, broker.Channel(t).ExchangeDeclarePassive(s.topic("orders"), "fanout", true, false, false, false, nil))
 
 	got := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error { got.Add(msg.UUID); return nil }, middleware.HandlerOptions{Group: "bills"})
+	s.handle("billing", "orders", func(msg *message.Message) error { got.Add(msg.UUID); return nil }, retry.Options{Group: "bills"})
 	s.run()
 	require.NoError(t, broker.Channel(t).ExchangeDelete(s.topic("orders"), false, false))
 	err = s.Publisher().Publish(s.topic("orders"), messages("2")...)
@@ -102,7 +102,7 @@ func TestProducedMessageIsUnroutable(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler,
-		middleware.HandlerOptions{Schedule: backoff.Constant(100*time.Millisecond, 1000)})
+		retry.Options{Policy: &retry.Policy{Schedule: backoff.Constant(100*time.Millisecond, 1000)}})
 	s.run()
 	s.publish("orders", "1")
 	eventually(t, func() bool { return s.log.Count("must run once first") > 0 }, "the router logs the error")
@@ -125,22 +125,20 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	s := open(t)
 	var mu sync.Mutex
 	var events []retry.Event
+	s.Observe(eventtest.OnEvent(func(e retry.Event) {
+		if e.Outcome == retry.Retried || e.Outcome == retry.DeadLettered {
+			mu.Lock()
+			defer mu.Unlock()
+			events = append(events, e)
+		}
+	}))
 	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
 		msg.Metadata.Set("changed", "yes")
 		produced := []*message.Message{msg.Copy()}
 		msg.Payload = []byte("changed")
 		return produced, nil
-	}, middleware.HandlerOptions{
-		Schedule: backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond},
-		Middleware: func(c *middleware.TieredRetryConfig) {
-			c.Observe = func(e retry.Event) {
-				if e.Outcome == retry.Retried || e.Outcome == retry.DeadLettered {
-					mu.Lock()
-					defer mu.Unlock()
-					events = append(events, e)
-				}
-			}
-		},
+	}, retry.Options{
+		Policy: &retry.Policy{Schedule: backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond}},
 	})
 	s.run()
 	s.publish("orders", ids(20)...)
@@ -177,9 +175,8 @@ func TestDeepCopyHoldsWhereProducedMessagesCannotBePublished(t *testing.T) {
 		clear(msg.Payload)
 		clear(msg.Metadata)
 		return []*message.Message{message.NewMessage("invoice", nil)}, nil
-	}, middleware.HandlerOptions{
-		Schedule:   backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond},
-		Middleware: func(c *middleware.TieredRetryConfig) { c.DeepCopy = true },
+	}, retry.Options{
+		Policy: &retry.Policy{Schedule: backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond}, DeepCopy: true},
 	})
 	s.run()
 	s.publish("orders", "1")
@@ -194,8 +191,8 @@ func TestABreakerCountsWhatIsNotPublishedOnce(t *testing.T) {
 	s := open(t)
 	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
 		return []*message.Message{msg.Copy()}, nil
-	}, middleware.HandlerOptions{
-		Schedule: backoff.Schedule{time.Hour}, Breaker: &retry.Breaker{Least: 10, Ratio: 0.6, Pause: time.Hour, MaxPause: time.Hour},
+	}, retry.Options{
+		Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}, Breaker: &retry.Breaker{Least: 10, Ratio: 0.6, Pause: time.Hour, MaxPause: time.Hour}},
 	})
 	s.run()
 	s.publish("orders", ids(10)...)

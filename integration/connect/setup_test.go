@@ -17,7 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -53,7 +53,7 @@ func names(t testing.TB) (string, config.BuilderConfig) {
 func configOf(t testing.TB, name string) config.BuilderConfig {
 	return config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
-		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
 		Settings: rabbitmq.Settings{Prefix: name},
 	}
 }
@@ -73,11 +73,11 @@ func open(t testing.TB, change ...func(*config.BuilderConfig)) *shop {
 	return connect(t, name, b)
 }
 
-func connect(t testing.TB, name string, b config.BuilderConfig, defaults ...middleware.HandlerOptions) *shop {
+func connect(t testing.TB, name string, b config.BuilderConfig) *shop {
 	t.Helper()
 	s := &shop{t: t, name: name, log: &testapp.Log{}}
 	var err error
-	s.Connection, err = config.Connect(b, s.log, defaults...)
+	s.Connection, err = config.Connect(b, s.log)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	s.router = message.NewDefaultRouter(s.log)
@@ -87,7 +87,7 @@ func connect(t testing.TB, name string, b config.BuilderConfig, defaults ...midd
 // topic returns a topic that only this shop has.
 func (s *shop) topic(base string) string { return base + "_" + s.name }
 
-func (s *shop) handle(name, topic string, h message.NoPublishHandlerFunc, options ...middleware.HandlerOptions) *message.Handler {
+func (s *shop) handle(name, topic string, h message.NoPublishHandlerFunc, options ...retry.Options) *message.Handler {
 	return s.AddConsumerHandler(s.router, name, s.topic(topic), h, options...)
 }
 

@@ -16,7 +16,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestManyRequestedDelaysOverShortTiers: half of the messages are delayed by their publisher, half by their handler. None comes early, each
@@ -28,7 +29,7 @@ func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 		delayed   = 400
 	)
 	s := open(t, func(b *config.BuilderConfig) {
-		b.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
+		b.Policy.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
 	})
 	var w waits
 	var mu sync.Mutex
@@ -38,6 +39,7 @@ func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 		good[topic] = append(good[topic], time.Since(from[msg.UUID]))
 		passed.Add(msg.UUID)
 	}
+	s.Observe(eventtest.OnEvent(w.observe))
 	s.handle("billing", "orders", func(msg *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -53,7 +55,7 @@ func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 			done.Add(msg.UUID)
 		}
 		return nil
-	}, middleware.HandlerOptions{Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = w.observe }})
+	}, retry.Options{})
 	s.handle("mailing", "mails", func(msg *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -116,10 +118,11 @@ func TestARoundCostsMilliseconds(t *testing.T) {
 		requested = 1900 * time.Millisecond
 		rounds    = 10 // on 1s, and nine times on 100ms
 	)
-	s := open(t, func(b *config.BuilderConfig) { b.Schedule = backoff.Schedule{100 * time.Millisecond} })
+	s := open(t, func(b *config.BuilderConfig) { b.Policy.Schedule = backoff.Schedule{100 * time.Millisecond} })
 	var w waits
 	late := make(chan time.Duration, 1)
 	from := map[string]time.Time{}
+	s.Observe(eventtest.OnEvent(w.observe))
 	s.handle("billing", "orders", func(msg *message.Message) error {
 		if failures(msg) == 0 {
 			from[msg.UUID] = time.Now()
@@ -127,7 +130,7 @@ func TestARoundCostsMilliseconds(t *testing.T) {
 		}
 		late <- time.Since(from[msg.UUID]) - requested
 		return nil
-	}, middleware.HandlerOptions{Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) { c.Observe = w.observe }})
+	}, retry.Options{Concurrency: 1})
 	s.run()
 	var all []time.Duration
 	for _, uuid := range ids(4) {

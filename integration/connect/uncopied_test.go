@@ -23,7 +23,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -75,7 +75,7 @@ func TestRequestsOfAMQP10AreRetriedAsOthers(t *testing.T) {
 	s.handle("other", "others", func(msg *message.Message) error {
 		other.Add(msg.UUID)
 		return nil
-	}, middleware.HandlerOptions{Concurrency: 64})
+	}, retry.Options{Concurrency: 64})
 	s.run()
 	orders := s.topic("orders")
 	requests := make([]string, 8)
@@ -225,7 +225,7 @@ func TestMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) { // not 
 				}
 				good.Add(msg.UUID)
 				return nil
-			}, middleware.HandlerOptions{Concurrency: row.concurrency})
+			}, retry.Options{Concurrency: row.concurrency})
 			s.run()
 			held := func() bool { return s.log.Count("holding the message") == row.refused }
 			eventually(t, held, "each message is held")
@@ -254,7 +254,7 @@ func TestPropertiesThatTheBrokerCannotDeliver(t *testing.T) {
 	}
 	s := open(t)
 	good := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error { good.Add(msg.UUID); return nil }, middleware.HandlerOptions{Concurrency: 1})
+	s.handle("billing", "orders", func(msg *message.Message) error { good.Add(msg.UUID); return nil }, retry.Options{Concurrency: 1})
 	s.run()
 	began := time.Now()
 	m := amqp10.Message("order", "")

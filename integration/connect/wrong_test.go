@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestHandlerWithoutMiddleware: its messages are nacked, after a pause, and one warning names handler, queue and fix.
@@ -116,19 +116,18 @@ func TestWrongHandlers(t *testing.T) {
 	for name, row := range map[string]struct {
 		change  func(*config.BuilderConfig)
 		topic   string
-		options []middleware.HandlerOptions
+		options []retry.Options
 		want    []string
 	}{
 		"several faults": {
-			options: []middleware.HandlerOptions{{
-				Schedule: backoff.Schedule{-time.Second}, Concurrency: -1,
-				Middleware: func(c *middleware.TieredRetryConfig) { c.MaxHold = -time.Second },
+			options: []retry.Options{{
+				Policy: &retry.Policy{Schedule: backoff.Schedule{-time.Second}, MaxHold: -time.Second}, Concurrency: -1,
 			}},
 			want: []string{`handler "billing"`, "Schedule: backoff: retry 1: delay -1s", "Concurrency is -1", "MaxHold is -1s"},
 		},
-		"two options":         {options: make([]middleware.HandlerOptions, 2), want: []string{"2 HandlerOptions were given"}},
-		"too many":            {options: []middleware.HandlerOptions{{Concurrency: 70_000}}, want: []string{"Concurrency is 70000: it must be between 0 (the default) and 65535"}},
-		"group of a queue":    {options: []middleware.HandlerOptions{{Group: "mails"}}, want: []string{`Group is "mails", but AMQP.Exchange.GenerateName returns no exchange`, "NewDurablePubSubConfig"}},
+		"two options":         {options: make([]retry.Options, 2), want: []string{"2 Options were given"}},
+		"too many":            {options: []retry.Options{{Concurrency: 70_000}}, want: []string{"Concurrency is 70000: it must be between 0 (the default) and 65535"}},
+		"group of a queue":    {options: []retry.Options{{Group: "mails"}}, want: []string{`Group is "mails", but AMQP.Exchange.GenerateName returns no exchange`, "NewDurablePubSubConfig"}},
 		"no group, no name":   {change: fanOut, want: []string{"AMQP.Queue.GenerateName is nil, and there is no Group"}},
 		"pattern":             {topic: "orders.#", want: []string{"must not contain the words * or #"}},
 		"name of a tier":      {topic: "orders.dead", want: []string{"it has the name of a queue of the retry topology"}},
@@ -171,7 +170,7 @@ func TestFaultsOfAllHandlers(t *testing.T) {
 		name := fmt.Sprintf("wrong%d", i)
 		want = append(want, fmt.Sprintf("handler %q: Concurrency is -1: it must be between 0 (the default) and 65535", name),
 			fmt.Sprintf("handler %q: CloseTimeout is -1s: it must be 0 (the default) or more", name))
-		s.handle(name, "orders", process, middleware.HandlerOptions{Concurrency: -1, CloseTimeout: -time.Second})
+		s.handle(name, "orders", process, retry.Options{Concurrency: -1, CloseTimeout: -time.Second})
 		s.handle(fmt.Sprintf("right%d", i), "orders", process)
 	}
 	s.AddHandler(s.router, "onward", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler)
@@ -205,10 +204,10 @@ func oneQueue(b *config.BuilderConfig) {
 func TestWrongSubscriber(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	_, err := s.Subscriber("", middleware.HandlerOptions{Concurrency: -1})
+	_, err := s.Subscriber("", retry.Options{Concurrency: -1})
 	require.ErrorContains(t, err, "its name is empty")
 	require.ErrorContains(t, err, "Concurrency is -1")
-	subscriber, err := s.Subscriber("billing", middleware.HandlerOptions{Group: "mails"})
+	subscriber, err := s.Subscriber("billing", retry.Options{Group: "mails"})
 	require.NoError(t, err)
 	_, err = subscriber.Subscribe(context.Background(), s.topic("orders"))
 	require.ErrorContains(t, err, `Group is "mails"`)
@@ -219,7 +218,7 @@ func TestWrongSubscriber(t *testing.T) {
 func TestPublishTopicWithoutRoutingKey(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(b *config.BuilderConfig) { b.AMQP.Publish.GenerateRoutingKey = nil })
-	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler, middleware.HandlerOptions{Concurrency: -1})
+	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler, retry.Options{Concurrency: -1})
 	err := s.router.Run(context.Background())
 	require.ErrorContains(t, err, "AMQP.Publish.GenerateRoutingKey is nil")
 	require.ErrorContains(t, err, "Concurrency is -1")

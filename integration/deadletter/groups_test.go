@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -29,7 +29,7 @@ func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 	topic := broker.Name(t, "orders")
 	broker.Clean(t, topic)
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP: amqp.NewDurablePubSubConfig(broker.URL(t), nil), Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Schedule: backoff.Constant(100*time.Millisecond, 2),
+		AMQP: amqp.NewDurablePubSubConfig(broker.URL(t), nil), Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Policy: retry.Policy{Schedule: backoff.Constant(100*time.Millisecond, 2)},
 	}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rabbit.Close()) }()
@@ -51,11 +51,11 @@ func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 		assert.Equal(t, 1, history.Times)
 		billed.Add(msg.UUID)
 		return nil
-	}, middleware.HandlerOptions{Group: "billing"})
+	}, retry.Options{Group: "billing"})
 	rabbit.AddConsumerHandler(router, "shipping", topic, func(msg *message.Message) error {
 		shipped.Add(msg.UUID)
 		return nil
-	}, middleware.HandlerOptions{Group: "shipping"})
+	}, retry.Options{Group: "shipping"})
 	stop := testapp.Start(t, router)
 	defer stop()
 	want := map[string]int{}

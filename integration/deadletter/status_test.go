@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A board declares work queues whose names no other test uses, and opens stores of them.
@@ -256,7 +257,7 @@ func TestStatusTellsAPauseFromAnAppThatIsDown(t *testing.T) {
 	api.User = url.UserPassword(client.Username, client.Password)
 
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(address.String()), Schedule: backoff.Schedule{time.Minute},
+		AMQP: amqp.NewDurableQueueConfig(address.String()), Policy: retry.Policy{Schedule: backoff.Schedule{time.Minute}},
 	}, nil)
 	require.NoError(t, err)
 	router := message.NewDefaultRouter(nil)

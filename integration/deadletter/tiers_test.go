@@ -35,11 +35,11 @@ func TestDrainedRetriesGoOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			app := testapp.New(t, func(c *config.BuilderConfig) {
-				c.Schedule = backoff.Schedule{time.Hour}
+				c.Policy.Schedule = backoff.Schedule{time.Hour}
 				if group != "" {
-					c.TierGroup = group + "_" + broker.Name(t, "g")
-					c.ExtraTiers = []time.Duration{}
-					broker.Clean(t, c.TierGroup)
+					c.Policy.TierGroup = group + "_" + broker.Name(t, "g")
+					c.Policy.ExtraTiers = []time.Duration{}
+					broker.Clean(t, c.Policy.TierGroup)
 				}
 			})
 			queue := app.Queue("orders")

@@ -225,7 +225,9 @@ func TestARetiredTierOfAGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := connect(t, func(b *config.BuilderConfig) { b.TierGroup, b.ExtraTiers = b.Prefix+"_group", []time.Duration{} })
+			a := connect(t, func(b *config.BuilderConfig) {
+				b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", []time.Duration{}
+			})
 			group := a.name + "_group"
 			queues := []string{a.queue("orders"), a.queue("mails")}
 			for _, queue := range queues {

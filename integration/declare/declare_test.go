@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // declares are the methods that declare.
@@ -80,7 +80,7 @@ func TestASharedQueueOfSeveralSchedules(t *testing.T) {
 	tier := queue + "." + a.name + ".7s"
 	require.Zero(t, a.wire.consuming().count("queue.declare "+tier))
 
-	later, err := a.Subscriber("later", middleware.HandlerOptions{Schedule: []time.Duration{7 * time.Second}})
+	later, err := a.Subscriber("later", retry.Options{Policy: &retry.Policy{Schedule: []time.Duration{7 * time.Second}}})
 	require.NoError(t, err)
 	for range 3 {
 		_, err = later.Subscribe(t.Context(), queue)

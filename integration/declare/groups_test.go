@@ -17,7 +17,7 @@ import (
 
 // inGroup makes the work queues of an app share their tiers.
 func inGroup(b *config.BuilderConfig) {
-	b.TierGroup, b.ExtraTiers = b.Prefix+"_group", []time.Duration{}
+	b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", []time.Duration{}
 }
 
 // classic makes each work queue a classic queue, which has an inbox.
@@ -46,7 +46,7 @@ func (a *app) boundTo(exchange string) (queues []string) {
 }
 
 // longTier has a delay that is longer than the time between two checks of bindings.
-func longTier(b *config.BuilderConfig) { b.Schedule = backoff.Constant(5*time.Second, 1) }
+func longTier(b *config.BuilderConfig) { b.Policy.Schedule = backoff.Constant(5*time.Second, 1) }
 
 // What a message waits for on the tier of a group is deleted meanwhile: each comes back once. A message that is due before the return
 // exchange exists again comes three minutes later, when the broker tries to forward it again.

@@ -13,7 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -41,7 +41,7 @@ func TestOverdueTiers(t *testing.T) {
 				taken <- struct{}{}
 				<-msg.Context().Done() // it takes no other message
 				return nil
-			}, middleware.HandlerOptions{Concurrency: 1, CloseTimeout: time.Second})
+			}, retry.Options{Concurrency: 1, CloseTimeout: time.Second})
 			a.run()
 			testapp.Send(t, "", queue, testapp.Orders(1)...)
 			broker.Receive(t, taken, "the handler has a message")

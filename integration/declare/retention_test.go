@@ -22,7 +22,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -35,14 +35,13 @@ func tenLetters(b *config.BuilderConfig) { b.DeadLetters.MaxLength = kept }
 // fail adds a handler that fails for good, one message after the other, and returns how many dead letters it has written.
 func (a *app) fail(queue string) (written *atomic.Int64) {
 	written = &atomic.Int64{}
-	a.AddConsumerHandler(a.router, queue, queue, func(*message.Message) error { return backoff.Permanent(errDown) }, middleware.HandlerOptions{
-		Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) {
-			c.Observe = func(e retry.Event) {
-				if e.Outcome == retry.DeadLettered {
-					written.Add(1)
-				}
-			}
-		},
+	a.Observe(eventtest.OnEvent(func(e retry.Event) {
+		if e.Outcome == retry.DeadLettered {
+			written.Add(1)
+		}
+	}))
+	a.AddConsumerHandler(a.router, queue, queue, func(*message.Message) error { return backoff.Permanent(errDown) }, retry.Options{
+		Concurrency: 1,
 	})
 	return written
 }
@@ -171,12 +170,14 @@ func TestATierAtItsLimit(t *testing.T) {
 	for name, change := range map[string]func(*config.BuilderConfig){
 		"quorum":  func(*config.BuilderConfig) {},
 		"classic": func(b *config.BuilderConfig) { b.QueueType = topology.Classic },
-		"group":   func(b *config.BuilderConfig) { b.TierGroup, b.ExtraTiers = b.Prefix+"_group", []time.Duration{} },
+		"group": func(b *config.BuilderConfig) {
+			b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", []time.Duration{}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := connect(t, change, func(b *config.BuilderConfig) {
-				b.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
+				b.Policy.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
 				b.TierArguments = amqp091.Table{"x-max-length": limit}
 			})
 			queue := a.queue("orders")
@@ -185,10 +186,9 @@ func TestATierAtItsLimit(t *testing.T) {
 				tiers = a.name + "_group"
 			}
 			settled := testapp.NewLedger()
-			a.AddConsumerHandler(a.router, "billing", queue, func(*message.Message) error { return errDown }, middleware.HandlerOptions{
-				Concurrency: 1, Middleware: func(c *middleware.TieredRetryConfig) {
-					c.Observe = func(e retry.Event) { settled.Add(e.MessageUUID) }
-				},
+			a.Observe(eventtest.OnEvent(func(e retry.Event) { settled.Add(e.MessageUUID) }))
+			a.AddConsumerHandler(a.router, "billing", queue, func(*message.Message) error { return errDown }, retry.Options{
+				Concurrency: 1,
 			})
 			a.run()
 			testapp.Send(t, "", queue, testapp.Orders(messages)...)
@@ -263,7 +263,7 @@ func TestDefinitionsHaveTheLimits(t *testing.T) {
 		b.Prefix, b.DeadLetters = name, topology.Retention{MaxLength: kept, MaxAge: time.Hour}
 		b.TierArguments, b.DeadLetterArguments = amqp091.Table{"x-max-length": 100}, amqp091.Table{"x-quorum-target-group-size": 3}
 	}
-	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}
+	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}}
 	limits(&b)
 	builder, err := config.NewBuilder(b)
 	require.NoError(t, err)

@@ -21,8 +21,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rota"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const soon = 60 * time.Second // much longer than any of it takes
@@ -50,7 +50,7 @@ func connect(t testing.TB, change ...func(*config.BuilderConfig)) *app {
 	broker.Clean(t, a.name)
 	b := config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
-		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
 		Settings: rabbitmq.Settings{Prefix: a.name},
 	}
 	for _, c := range change {
@@ -68,12 +68,12 @@ func connect(t testing.TB, change ...func(*config.BuilderConfig)) *app {
 func (a *app) queue(base string) string { return base + "_" + a.name }
 
 // handle adds handlers that fail at the first try of each message.
-func (a *app) handle(queue string, handlers int, processed *testapp.Ledger, options ...middleware.HandlerOptions) {
+func (a *app) handle(queue string, handlers int, processed *testapp.Ledger, options ...retry.Options) {
 	a.handleCounting(queue, handlers, testapp.NewLedger(), processed, options...)
 }
 
 // handleCounting also counts the tries.
-func (a *app) handleCounting(queue string, handlers int, tries, processed *testapp.Ledger, options ...middleware.HandlerOptions) {
+func (a *app) handleCounting(queue string, handlers int, tries, processed *testapp.Ledger, options ...retry.Options) {
 	for i := range handlers {
 		a.AddConsumerHandler(a.router, fmt.Sprintf("%s/%d", queue, i), queue, func(msg *message.Message) error {
 			if tries.Add(msg.UUID) == 1 {

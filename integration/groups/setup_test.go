@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -55,8 +56,7 @@ func (g *group) config(arguments amqp091.Table) config.BuilderConfig {
 	app := amqp.NewDurableQueueConfig(broker.URL(g.t))
 	app.Queue.Arguments = arguments
 	return config.BuilderConfig{
-		AMQP: app, Settings: rabbitmq.Settings{Prefix: g.name}, TierGroup: g.tierGroup(),
-		Schedule: backoff.Constant(2*time.Second, 1), ExtraTiers: []time.Duration{},
+		AMQP: app, Settings: rabbitmq.Settings{Prefix: g.name}, Policy: retry.Policy{TierGroup: g.tierGroup(), Schedule: backoff.Constant(2*time.Second, 1), ExtraTiers: []time.Duration{}},
 	}
 }
 

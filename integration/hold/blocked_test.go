@@ -17,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -108,7 +107,7 @@ func TestUnconfirmedCopyIsNotPublishedAgainAtOnce(t *testing.T) {
 		began := make(chan struct{})
 		a := start(plan{
 			schedule: backoff.Schedule{time.Hour, 2 * time.Hour}, concurrency: 8, publishing: uri,
-			retry:  func(c *middleware.TieredRetryConfig) { c.PublishTimeout = time.Second },
+			policy: func(p *retry.Policy) { p.PublishTimeout = time.Second },
 			handle: func(*message.Message) error { <-began; return errDown },
 		})
 		loseConfirms(t, proxy)

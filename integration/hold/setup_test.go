@@ -23,6 +23,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -40,7 +41,7 @@ type plan struct {
 	concurrency int
 	publishing  string // the broker's address for publishing copies; empty: without a proxy
 	change      func(*config.BuilderConfig)
-	retry       func(*middleware.TieredRetryConfig)
+	policy      func(*retry.Policy)
 	handle      func(*message.Message) error
 	expires     <-chan struct{} // closed: the deadline of the context of Router.Run is over; nil: it has none
 }
@@ -84,7 +85,7 @@ func start(t testing.TB, p plan, add func(*app, config.BuilderConfig, plan)) *ap
 	a := &app{t: t, name: broker.Name(t, "t"), log: &testapp.Log{}}
 	a.queue = "orders_" + a.name
 	broker.Clean(t, a.name)
-	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: p.schedule, Settings: rabbitmq.Settings{Prefix: a.name}}
+	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: p.schedule}, Settings: rabbitmq.Settings{Prefix: a.name}}
 	if p.change != nil {
 		p.change(&b)
 	}
@@ -152,11 +153,13 @@ func connect(a *app, b config.BuilderConfig, p plan) {
 			return amqp091.DefaultDial(30*time.Second)(network, address)
 		}}
 	}
-	connection, err := config.Connect(b, a.log, middleware.HandlerOptions{
-		Concurrency: p.concurrency, Middleware: func(c *middleware.TieredRetryConfig) { a.configure(c, p) },
-	})
+	if p.policy != nil {
+		p.policy(&b.Policy)
+	}
+	connection, err := config.Connect(b, a.log)
 	require.NoError(a.t, err)
-	connection.AddConsumerHandler(a.router, "billing", a.queue, p.handle)
+	connection.Observe(eventtest.OnEvent(a.event))
+	connection.AddConsumerHandler(a.router, "billing", a.queue, p.handle, retry.Options{Concurrency: p.concurrency})
 	a.connection, a.closeParts = connection, connection.Close
 	a.publish = func(msg *message.Message) error { return connection.Publisher().Publish(a.queue, msg) }
 }
@@ -171,7 +174,10 @@ func parts(a *app, b config.BuilderConfig, p plan) {
 	failures, err := builder.NewPublisher(a.log)
 	require.NoError(a.t, err)
 	c := builder.TieredRetryConfig(failures)
-	a.configure(&c, p)
+	c.Observers = eventtest.Observers(a.event)
+	if p.policy != nil {
+		p.policy(&c.Policy)
+	}
 	tiered, err := middleware.NewTieredRetry(c, a.log)
 	require.NoError(a.t, err)
 	consuming := builder.SubscriberConfig()
@@ -188,15 +194,10 @@ func parts(a *app, b config.BuilderConfig, p plan) {
 	}
 }
 
-func (a *app) configure(c *middleware.TieredRetryConfig, p plan) {
-	c.Observe = func(e retry.Event) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.events = append(a.events, e)
-	}
-	if p.retry != nil {
-		p.retry(c)
-	}
+func (a *app) event(e retry.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events = append(a.events, e)
 }
 
 // outcomes returns the events of an outcome.

@@ -58,7 +58,7 @@ func TestHandlersThatModifyTheirMessage(t *testing.T) {
 			a := testapp.New(t)
 			if deep {
 				c := a.Builder.TieredRetryConfig(a.Failures)
-				c.DeepCopy = true
+				c.Policy.DeepCopy = true
 				var err error
 				a.Retry, err = middleware.NewTieredRetry(c, a.Log)
 				require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // counting is an app's marshaler that counts deliveries by identity, and attempts to publish.
@@ -112,14 +113,14 @@ func TestNoHotLoop(t *testing.T) {
 			})
 			// The subscriber is connected without the proxy: the middleware is of its builder, with the other's publisher.
 			direct, err := config.NewBuilder(config.BuilderConfig{
-				AMQP:     func() amqp.Config { a := amqp.NewDurableQueueConfig(broker.URL(t)); a.Marshaler = c; return a }(),
-				Schedule: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond}, Settings: rabbitmq.Settings{Prefix: f.app.Name},
+				AMQP:   func() amqp.Config { a := amqp.NewDurableQueueConfig(broker.URL(t)); a.Marshaler = c; return a }(),
+				Policy: retry.Policy{Schedule: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond}}, Settings: rabbitmq.Settings{Prefix: f.app.Name},
 			})
 			require.NoError(t, err)
 			subscriber, err := amqp.NewSubscriber(direct.SubscriberConfig(), f.app.Log)
 			require.NoError(t, err)
 
-			retry, err := middleware.NewTieredRetry(direct.TieredRetryConfig(f.app.Failures), f.app.Log)
+			tiered, err := middleware.NewTieredRetry(direct.TieredRetryConfig(f.app.Failures), f.app.Log)
 			require.NoError(t, err)
 
 			queue := f.app.Queue("orders")
@@ -128,7 +129,7 @@ func TestNoHotLoop(t *testing.T) {
 				f.app.Router.AddConsumerHandler(fmt.Sprint(i), queue, subscriber, func(msg *message.Message) error {
 					calls.Add(string(msg.Payload))
 					return errDown
-				}).AddMiddleware(retry.Middleware)
+				}).AddMiddleware(tiered.Middleware)
 			}
 			f.app.Run()
 			fault.begin(t, f)

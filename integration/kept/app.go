@@ -14,7 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	configamqp3 "github.com/tieredretry/watermill-retry/config/amqp3"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -45,7 +44,7 @@ type Handler func(name string, msg *message.Message) error
 // A process has the connections of apps, and one router.
 type process struct {
 	router      *message.Router
-	connections []middleware.Connection
+	connections []retry.Connection
 	handle      Handler
 }
 
@@ -98,14 +97,23 @@ func classic(uri string, names ...string) error {
 
 func configOf(uri string) config.BuilderConfig {
 	return config.BuilderConfig{
-		AMQP: amqp2.NewDurableQueueConfig(uri), Schedule: Schedule, ExtraTiers: []time.Duration{10 * time.Minute},
-		Rules: []retry.Rule{
+		AMQP: amqp2.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: Schedule, ExtraTiers: []time.Duration{10 * time.Minute}, Rules: []retry.Rule{
 			{If: retry.Is(ErrBusy), Then: retry.Snooze(3 * time.Second)},
 			{If: retry.Is(ErrAccount), Then: retry.DeadLetter("no_account")},
 			{If: retry.Is(ErrRestart), Then: retry.GiveBack()},
-		},
+		}},
 	}
 }
+
+// own returns options with a changed copy of the connection's policy.
+func own(c config.BuilderConfig, change func(*retry.Policy)) retry.Options {
+	policy := c.Policy
+	change(&policy)
+	return retry.Options{Policy: &policy}
+}
+
+// shop makes a work queue share the tiers of a group.
+func shop(p *retry.Policy) { p.TierGroup = "shop" }
 
 // Parts is the configuration of an app over watermill-amqp's subscriber, with the work queue "parts".
 func Parts(uri string, marshaler amqp2.Marshaler) config.BuilderConfig {
@@ -117,49 +125,49 @@ func Parts(uri string, marshaler amqp2.Marshaler) config.BuilderConfig {
 func (p *process) present(uri string, marshaler amqp2.Marshaler) error {
 	queues := configOf(uri)
 	queues.AMQP.Marshaler = marshaler
-	err := p.connect(queues, map[string]middleware.HandlerOptions{
+	err := p.connect(queues, map[string]retry.Options{
 		"orders": {}, "mails": {}, "scans": {}, "parts": {},
-		"stock": {TierGroup: "shop"}, "audit": {TierGroup: "shop"},
-		"prices": {Schedule: backoff.Schedule{2 * time.Second}, Jitter: 0.2},
-		"quotes": {Middleware: func(c *middleware.TieredRetryConfig) { c.MaxAge = time.Second }},
+		"stock": own(queues, shop), "audit": own(queues, shop),
+		"prices": own(queues, func(p *retry.Policy) { p.Schedule, p.Jitter = backoff.Schedule{2 * time.Second}, 0.2 }),
+		"quotes": own(queues, func(p *retry.Policy) { p.MaxAge = time.Second }),
 	})
 	if err != nil {
 		return err
 	}
 	fanOut := configOf(uri)
 	fanOut.AMQP = amqp2.NewDurablePubSubConfig(uri, nil)
-	groups := map[string]middleware.HandlerOptions{"events": {Group: "billing"}, "events ": {Group: "search"}}
+	groups := map[string]retry.Options{"events": {Group: "billing"}, "events ": {Group: "search"}}
 	if err := p.connect(fanOut, groups); err != nil {
 		return err
 	}
 	classicTiers := configOf(uri)
 	classicTiers.QueueType = topology.Classic
-	if err := p.connect(classicTiers, map[string]middleware.HandlerOptions{"logs": {}}); err != nil {
+	if err := p.connect(classicTiers, map[string]retry.Options{"logs": {}}); err != nil {
 		return err
 	}
-	newer := configamqp3.BuilderConfig{AMQP: amqp3.NewDurableQueueConfig(uri), Schedule: Schedule}
+	newer := configamqp3.BuilderConfig{AMQP: amqp3.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: Schedule}}
 	v3, err := configamqp3.Connect(newer, nil)
 	if err != nil {
 		return err
 	}
-	p.add(v3, "returns", middleware.HandlerOptions{})
+	p.add(v3, "returns", retry.Options{})
 	return nil
 }
 
 func (p *process) gone(uri string) error {
-	return p.connect(configOf(uri), map[string]middleware.HandlerOptions{
-		"gone": {}, "lost": {TierGroup: "shop"}, "left": {TierGroup: "shop"},
+	return p.connect(configOf(uri), map[string]retry.Options{
+		"gone": {}, "lost": own(configOf(uri), shop), "left": own(configOf(uri), shop),
 	})
 }
 
 func (p *process) former(uri string) error {
 	c := configOf(uri)
-	c.Schedule = backoff.Schedule{7 * time.Minute}
-	return p.connect(c, map[string]middleware.HandlerOptions{"orders": {}, "stock": {TierGroup: "shop"}})
+	c.Policy.Schedule = backoff.Schedule{7 * time.Minute}
+	return p.connect(c, map[string]retry.Options{"orders": {}, "stock": own(c, shop)})
 }
 
 // connect connects an app with a handler for each topic.
-func (p *process) connect(c config.BuilderConfig, topics map[string]middleware.HandlerOptions) error {
+func (p *process) connect(c config.BuilderConfig, topics map[string]retry.Options) error {
 	connection, err := config.Connect(c, nil)
 	if err != nil {
 		return err
@@ -170,7 +178,7 @@ func (p *process) connect(c config.BuilderConfig, topics map[string]middleware.H
 	return nil
 }
 
-func (p *process) add(c middleware.Connection, topic string, options middleware.HandlerOptions) {
+func (p *process) add(c retry.Connection, topic string, options retry.Options) {
 	if len(p.connections) == 0 || p.connections[len(p.connections)-1] != c {
 		p.connections = append(p.connections, c)
 	}

@@ -20,7 +20,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -31,6 +32,7 @@ var errFeed = errors.New("the bank is down")
 
 // A feed is an app on Connect with an Observer that keeps what it gets. Its queues and exchanges have names that no other test uses.
 type feed struct {
+	retry.NopObserver
 	*config.Connection
 	t      testing.TB
 	name   string
@@ -44,15 +46,15 @@ type feed struct {
 }
 
 // Attach implements retry.Observer.
-func (f *feed) Attach(o retry.Observed) (retry.Hooks, error) {
+func (f *feed) Attach(o retry.Observed) (retry.Observer, error) {
 	f.observed = o
-	return retry.Hooks{
-		Event: func(e retry.Event) {
+	return eventtest.Hooks{
+		OnEvent: func(e retry.Event) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.events[e.MessageUUID] = append(f.events[e.MessageUUID], e)
 		},
-		Published: func(p retry.Published) {
+		OnPublished: func(p retry.Published) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.published = append(f.published, p)
@@ -63,7 +65,7 @@ func (f *feed) Attach(o retry.Observed) (retry.Hooks, error) {
 func feedConfig(t testing.TB, name string) config.BuilderConfig {
 	return config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
-		Schedule: backoff.Schedule{100 * time.Millisecond, time.Second},
+		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, time.Second}},
 		Settings: rabbitmq.Settings{Prefix: name},
 	}
 }
@@ -94,7 +96,7 @@ func connectFeed(t testing.TB, name string, b config.BuilderConfig) *feed {
 
 func (f *feed) topic(base string) string { return base + "_" + f.name }
 
-func (f *feed) handle(name string, h message.NoPublishHandlerFunc, options ...middleware.HandlerOptions) {
+func (f *feed) handle(name string, h message.NoPublishHandlerFunc, options ...retry.Options) {
 	f.AddConsumerHandler(f.router, name, f.topic(name), h, options...)
 }
 

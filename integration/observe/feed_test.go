@@ -17,7 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -108,7 +108,7 @@ func TestFeedCountsReconnectsAndRedeliveries(t *testing.T) {
 		<-goOn
 		done.Add(msg.UUID)
 		return nil
-	}, middleware.HandlerOptions{Concurrency: 5})
+	}, retry.Options{Concurrency: 5})
 	f.run()
 	f.publish("billing", feedIDs(5)...)
 	for range 5 {
@@ -179,7 +179,7 @@ func TestFeedHasTheResultsOfThePublishers(t *testing.T) {
 	t.Run("nacked", func(t *testing.T) {
 		t.Parallel()
 		f := openFeed(t, func(b *config.BuilderConfig) {
-			b.Schedule, b.TierArguments = backoff.Constant(time.Hour, 1), amqp091.Table{"x-max-length": int64(1)}
+			b.Policy.Schedule, b.TierArguments = backoff.Constant(time.Hour, 1), amqp091.Table{"x-max-length": int64(1)}
 		})
 		f.handle("billing", func(*message.Message) error { return errFeed })
 		f.run()

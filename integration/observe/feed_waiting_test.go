@@ -17,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -47,7 +46,7 @@ func TestFeedOfWhatWaits(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
 			f := openFeed(t, change(t), func(b *config.BuilderConfig) {
-				b.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
+				b.Policy.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
 				b.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"} // it needs an inbox in a group
 			})
 			fail := func(msg *message.Message) error {
@@ -56,7 +55,7 @@ func TestFeedOfWhatWaits(t *testing.T) {
 				}
 				return errFeed
 			}
-			group := middleware.HandlerOptions{TierGroup: f.name + "_group", Schedule: backoff.Schedule{time.Hour}, Middleware: func(c *middleware.TieredRetryConfig) { c.ExtraTiers = nil }}
+			group := retry.Options{Policy: &retry.Policy{TierGroup: f.name + "_group", Schedule: backoff.Schedule{time.Hour}, ExtraTiers: []time.Duration{}}}
 			f.handle("billing", fail)
 			f.handle("email", fail, group)
 			f.handle("sms", fail, group)

@@ -157,7 +157,7 @@ func TestTraceOnRabbitMQ(t *testing.T) {
 	broker.Clean(t, name)
 	log := &testapp.Log{}
 	rabbit, err := config.Connect(config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}, Settings: rabbitmq.Settings{Prefix: name},
+		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}, Settings: rabbitmq.Settings{Prefix: name},
 	}, log)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rabbit.Close()) })
@@ -198,7 +198,7 @@ func TestTraceOnARelay(t *testing.T) {
 	log := watermill.NopLogger{}
 	memory, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
-			Publisher: unclosed{s}, Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+			Publisher: unclosed{s}, Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
 		},
 		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -19,7 +19,7 @@ var breaker = &retry.Breaker{Pause: 500 * time.Millisecond, MaxPause: 2 * time.S
 
 func TestOutageWithoutABreaker(t *testing.T) {
 	t.Parallel()
-	s := open(t, middleware.HandlerOptions{})
+	s := open(t, retry.Options{})
 	s.down.Store(true)
 	s.publish(0, before)
 	s.eventually(func() bool { return s.dead() == before }, "all messages are dead letters")
@@ -28,7 +28,7 @@ func TestOutageWithoutABreaker(t *testing.T) {
 
 func TestOutageWithABreaker(t *testing.T) {
 	t.Parallel()
-	s := open(t, middleware.HandlerOptions{Breaker: breaker})
+	s := open(t, retry.Options{}, func(p *retry.Policy) { p.Breaker = breaker })
 	s.down.Store(true)
 	s.publish(0, before)
 	s.eventually(func() bool { return len(s.paused()) == 1 }, "it pauses")
@@ -61,7 +61,9 @@ func TestOutageWithABreaker(t *testing.T) {
 // Each of a few messages is a probe more often than it has retries.
 func TestOutageWithFewMessages(t *testing.T) {
 	t.Parallel()
-	s := open(t, middleware.HandlerOptions{Breaker: &retry.Breaker{Least: 5, Pause: 10 * time.Millisecond, MaxPause: 20 * time.Millisecond}})
+	s := open(t, retry.Options{}, func(p *retry.Policy) {
+		p.Breaker = &retry.Breaker{Least: 5, Pause: 10 * time.Millisecond, MaxPause: 20 * time.Millisecond}
+	})
 	s.down.Store(true)
 	s.publish(0, 5)
 	s.eventually(func() bool { return s.count(retry.Snoozed) >= 5*4 }, "probes fail")
@@ -73,9 +75,8 @@ func TestOutageWithFewMessages(t *testing.T) {
 
 func TestARulePausesAndAShutdownDoesNotWait(t *testing.T) {
 	t.Parallel()
-	s := open(t, middleware.HandlerOptions{
-		Schedule: backoff.Schedule{time.Hour},
-		Rules:    []retry.Rule{{Name: "maintenance", If: retry.Is(errDown), Then: retry.Pause(time.Hour)}},
+	s := open(t, retry.Options{
+		Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}, Rules: []retry.Rule{{Name: "maintenance", If: retry.Is(errDown), Then: retry.Pause(time.Hour)}}},
 	})
 	s.publish(0, 50)
 	s.eventually(func() bool { return s.done() == 50 }, "they are handled")

@@ -12,22 +12,23 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // openFailing returns a handler that pauses after four messages, which then wait for an hour.
-func openFailing(t *testing.T, options middleware.HandlerOptions) *shop {
+func openFailing(t *testing.T, options retry.Options) *shop {
 	t.Helper()
-	options.Schedule = backoff.Schedule{time.Hour}
-	options.Breaker = &retry.Breaker{Least: 4, Pause: 300 * time.Millisecond, MaxPause: 2 * time.Second}
-	return open(t, options)
+	return open(t, options, func(p *retry.Policy) {
+		p.Schedule = backoff.Schedule{time.Hour}
+		p.Breaker = &retry.Breaker{Least: 4, Pause: 300 * time.Millisecond, MaxPause: 2 * time.Second}
+	})
 }
 
 // TestTheProbeWaitsForItsOrderKey while the handler of another message with that key hangs.
 func TestTheProbeWaitsForItsOrderKey(t *testing.T) {
 	t.Parallel()
-	s := openFailing(t, middleware.HandlerOptions{
+	s := openFailing(t, retry.Options{
 		Concurrency: 4, OrderKey: func(msg *message.Message) string { return msg.Metadata.Get("key") },
 	})
 	hanging := make(chan struct{})
@@ -47,7 +48,7 @@ func TestTheProbeWaitsForItsOrderKey(t *testing.T) {
 // TestTheProbeIsHeldBeforeItsHandler is called: it has a requested delay, and neither a tier nor the dead-letter queue takes its copy.
 func TestTheProbeIsHeldBeforeItsHandler(t *testing.T) {
 	t.Parallel()
-	s := openFailing(t, middleware.HandlerOptions{})
+	s := openFailing(t, retry.Options{})
 	s.failUntilThePause()
 	testapp.PutPolicy(t, s.orders+".full", "^"+regexp.QuoteMeta(s.orders+"."), `{"max-length": 1, "overflow": "reject-publish"}`)
 	testapp.Saturate(t, s.orders+"."+s.name+".1h")

@@ -18,7 +18,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
+
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -48,22 +49,26 @@ type shop struct {
 	outcomes map[retry.Outcome]int
 }
 
-func open(t testing.TB, options middleware.HandlerOptions) *shop {
+func open(t testing.TB, options retry.Options, change ...func(*retry.Policy)) *shop {
 	t.Helper()
 	name := broker.Name(t, "outage")
 	broker.Clean(t, name)
 	s := &shop{t: t, name: name, orders: "orders_" + name, handled: map[string]int{}, outcomes: map[retry.Outcome]int{}}
 	log := &testapp.Log{}
 	var err error
+	policy := retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}
+	for _, c := range change {
+		c(&policy)
+	}
 	s.Connection, err = config.Connect(config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
-		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+		Policy:   policy,
 		Settings: rabbitmq.Settings{Prefix: name},
 	}, log)
 	require.NoError(t, err)
 	s.router = message.NewDefaultRouter(log)
 	options.Concurrency = cmp.Or(options.Concurrency, 16)
-	options.Middleware = func(c *middleware.TieredRetryConfig) { c.Observe = s.observe }
+	s.Observe(eventtest.OnEvent(s.observe))
 	s.AddConsumerHandler(s.router, "billing", s.orders, s.bill, options)
 	stop := sync.OnceFunc(testapp.Start(t, s.router))
 	s.stop = stop

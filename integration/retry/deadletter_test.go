@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 // dieOf consumes the queue with an ordinary app until a message kills this process.
 func dieOf(queue string) {
 	rabbit, err := config.NewBuilder(config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(os.Getenv("AMQP_URL")), Schedule: backoff.Constant(100*time.Millisecond, 2), Settings: rabbitmq.Settings{Prefix: "retry_" + queue},
+		AMQP: amqp.NewDurableQueueConfig(os.Getenv("AMQP_URL")), Policy: retry.Policy{Schedule: backoff.Constant(100*time.Millisecond, 2)}, Settings: rabbitmq.Settings{Prefix: "retry_" + queue},
 	})
 	if err != nil {
 		panic(err)
@@ -81,7 +81,7 @@ func TestMessageThatKillsItsProcessIsDeadLettered(t *testing.T) {
 	broker.Clean(t, queue)
 	a := testapp.New(t, func(b *config.BuilderConfig) {
 		b.Prefix = "retry_" + queue
-		b.Schedule = backoff.Constant(100*time.Millisecond, 2)
+		b.Policy.Schedule = backoff.Constant(100*time.Millisecond, 2)
 	})
 	a.Declare(queue)
 	testapp.Send(t, "", queue, testapp.Orders(1)...)

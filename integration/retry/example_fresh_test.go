@@ -10,6 +10,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A program that consumes dead letters, and gives each one to another queue with all of its retries again.
@@ -21,7 +22,7 @@ func Example_fresh() {
 	check(err)
 	subscriber, err := amqp.NewSubscriber(reader, logger)
 	check(err)
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Minute, 3)}, logger)
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}}, logger)
 	check(err)
 	defer rabbit.Close()
 	dead, err := subscriber.Subscribe(ctx, "orders")

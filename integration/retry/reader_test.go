@@ -74,7 +74,7 @@ func (p place) declared(t *testing.T) []string {
 
 func (p place) builder(t *testing.T, prefix string, schedule backoff.Schedule) *config.Builder {
 	t.Helper()
-	b, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(p.uri), Settings: rabbitmq.Settings{Prefix: prefix}, Schedule: schedule})
+	b, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(p.uri), Settings: rabbitmq.Settings{Prefix: prefix}, Policy: retry.Policy{Schedule: schedule}})
 	require.NoError(t, err)
 	return b
 }
@@ -140,7 +140,7 @@ func (p place) deadLetterOf(t *testing.T, app *config.Builder, queue string, byB
 		msg, err := marshaler.Unmarshal(delivery)
 		require.NoError(t, err)
 		record := retry.Record{Failures: failed, Topic: queue, Handler: "billing", Reason: "down"}
-		destination, err := tiered.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: queue, Tier: backoff.Tier(tiered.Schedule[0])})
+		destination, err := tiered.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: queue, Tier: backoff.Tier(tiered.Policy.Schedule[0])})
 		require.NoError(t, err)
 		if failed == 2 {
 			record.DeadReason = retry.DeadReasonExhausted

@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -105,7 +105,7 @@ func TestDeadLettersOfAGroup(t *testing.T) {
 	topic := broker.Name(t, "orders")
 	broker.Clean(t, topic)
 	app := amqp.NewDurablePubSubConfig(broker.URL(t), nil)
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: app, Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Schedule: backoff.Constant(time.Second, 1)}, nil)
+	rabbit, err := config.Connect(config.BuilderConfig{AMQP: app, Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rabbit.Close()) }()
 	router := message.NewDefaultRouter(watermill.NopLogger{})
@@ -117,11 +117,11 @@ func TestDeadLettersOfAGroup(t *testing.T) {
 		}
 		processed.Add(msg.UUID)
 		return nil
-	}, middleware.HandlerOptions{Group: "billing"})
+	}, retry.Options{Group: "billing"})
 	rabbit.AddConsumerHandler(router, "shipping", topic, func(msg *message.Message) error {
 		others.Add(msg.UUID)
 		return nil
-	}, middleware.HandlerOptions{Group: "shipping"})
+	}, retry.Options{Group: "shipping"})
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(t.Context()) }()
 	defer func() {

@@ -189,7 +189,7 @@ func TestNilBindingKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	app := amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
 	app.QueueBind.GenerateRoutingKey = nil
-	_, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Schedule: backoff.Constant(time.Second, 1)})
+	_, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
 	if amqp.Major == "v2" {
 		require.NoError(t, err)
 		a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP = app })

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // subscribe declares what a subscription declares, and consumes nothing.
@@ -243,7 +244,7 @@ func TestUnreachableBrokerAndWrongPassword(t *testing.T) {
 		"wrong password": {broker.WithUser(t, "guest", "canary"), "403"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(row.uri), Schedule: backoff.Constant(time.Second, 1)})
+			b, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(row.uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
 			require.NoError(t, err)
 			_, err = b.NewPublisher(nil)
 			require.ErrorContains(t, err, row.want)

@@ -22,6 +22,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -50,7 +51,7 @@ func New(t testing.TB, change ...func(*config.BuilderConfig)) *App {
 	broker.Clean(t, a.Name)
 	b := config.BuilderConfig{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
-		Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
 		Settings: rabbitmq.Settings{Prefix: a.Name},
 	}
 	for _, c := range change {
@@ -62,7 +63,7 @@ func New(t testing.TB, change ...func(*config.BuilderConfig)) *App {
 	a.Failures, err = a.Builder.NewPublisher(a.Log)
 	require.NoError(t, err)
 	r := a.Builder.TieredRetryConfig(a.Failures)
-	r.Observe = a.observe
+	r.Observers = eventtest.Observers(a.observe)
 	a.Retry, err = middleware.NewTieredRetry(r, a.Log)
 	require.NoError(t, err)
 	a.Router = message.NewDefaultRouter(a.Log)
@@ -83,7 +84,7 @@ func (a *App) observe(e retry.Event) {
 }
 
 func Schedule(delays ...time.Duration) func(*config.BuilderConfig) {
-	return func(b *config.BuilderConfig) { b.Schedule = delays }
+	return func(b *config.BuilderConfig) { b.Policy.Schedule = delays }
 }
 
 // Queue returns a queue name that only this app uses.

@@ -99,7 +99,7 @@ func TestRefusedTLS(t *testing.T) {
 				row.change(c)
 				app := amqp.NewDurableQueueConfig(l.uri(t, "localhost"))
 				with(&app, c)
-				b, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Schedule: backoff.Schedule{1e8}})
+				b, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{1e8}}})
 				require.NoError(t, err)
 				_, err = b.NewPublisher(nil)
 				oneOf(t, err, row.words)
@@ -112,7 +112,7 @@ func TestRefusedTLS(t *testing.T) {
 	t.Run("TLS configuration without amqps", func(t *testing.T) {
 		app := amqp.NewDurableQueueConfig(broker.URL(t))
 		app.Connection.TLSConfig = l.client(t)
-		b, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Schedule: backoff.Schedule{1e8}})
+		b, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{1e8}}})
 		if err == nil {
 			_, err = b.NewPublisher(nil)
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // canary is a real user's password. It must be printed nowhere, neither complete nor encoded, nor one of its parts, which reserved
@@ -117,7 +118,7 @@ func address(t *testing.T, user, host string) string {
 
 func builder(t *testing.T, uri, prefix string, change ...func(*config.BuilderConfig)) *config.Builder {
 	t.Helper()
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Schedule: backoff.Schedule{100 * time.Millisecond}, Settings: rabbitmq.Settings{Prefix: prefix}}
+	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}}, Settings: rabbitmq.Settings{Prefix: prefix}}
 	for _, f := range change {
 		f(&c)
 	}
@@ -263,14 +264,14 @@ func TestPasswordOfAnAppInTrouble(t *testing.T) {
 	require.NoError(t, err)
 	failures, err := cut.NewPublisher(w)
 	require.NoError(t, err)
-	retry, err := middleware.NewTieredRetry(direct.TieredRetryConfig(failures), w)
+	tiered, err := middleware.NewTieredRetry(direct.TieredRetryConfig(failures), w)
 	require.NoError(t, err)
 	router := message.NewDefaultRouter(w)
 	calls := testapp.NewLedger()
 	router.AddConsumerHandler("handler", queue, subscriber, func(msg *message.Message) error {
 		calls.Add(string(msg.Payload))
 		return errDown
-	}).AddMiddleware(retry.Middleware)
+	}).AddMiddleware(tiered.Middleware)
 	done := make(chan error, 1)
 	go func() { done <- router.Run(t.Context()) }()
 	<-router.Running()

@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errDown = errors.New("the payment service is down")
@@ -28,7 +29,7 @@ const soon = time.Minute
 func builder(t *testing.T, a *testapp.App, change ...func(*config.BuilderConfig)) *config.Builder {
 	t.Helper()
 	c := config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Schedule: a.Builder.TieredRetryConfig(nil).Schedule, Settings: rabbitmq.Settings{Prefix: a.Name},
+		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: a.Builder.TieredRetryConfig(nil).Policy.Schedule}, Settings: rabbitmq.Settings{Prefix: a.Name},
 	}
 	for _, f := range change {
 		f(&c)

@@ -44,6 +44,18 @@ var rules = []rule{
 		why:    "every user names these types, on every backend: they are data, and do nothing",
 	},
 	{
+		folder: "internal/options",
+		may:    []string{watermill, module + "/backoff", module + "/retry"},
+		never:  []string{amqp091, amqpPubSub},
+		why:    "the connection of every backend reads a handler's options in the same way",
+	},
+	{
+		folder: "internal/eventtest",
+		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/retry"},
+		never:  []string{amqp091, amqpPubSub},
+		why:    "the tests of all modules share it",
+	},
+	{
 		folder: "middleware",
 		may:    []string{watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/suspect", module + "/internal/warning", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
@@ -107,7 +119,7 @@ var rules = []rule{
 	{
 		folder: "rabbitmq",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/internal/binding", module + "/internal/rabbitmq",
+			module + "/internal/options", watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/internal/binding", module + "/internal/rabbitmq",
 			module + "/internal/faults", module + "/internal/gate", module + "/internal/redrive", module + "/internal/rota", module + "/internal/suspect",
 			module + "/internal/users", module + "/internal/warning",
 		},
@@ -210,7 +222,7 @@ var rules = []rule{
 	{
 		folder: "relay",
 		may: []string{
-			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
+			module + "/internal/options", watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
 			module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
@@ -219,7 +231,7 @@ var rules = []rule{
 	{
 		folder: "retrytest",
 		may: []string{
-			watermill, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/subscriptions",
+			module + "/internal/options", watermill, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/subscriptions",
 			module + "/middleware", module + "/retry", module + "/relay",
 		},
 		never: []string{amqp091, amqpPubSub},

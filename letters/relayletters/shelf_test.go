@@ -186,7 +186,7 @@ func shelfApp(t *testing.T, s *shelf, schedule backoff.Schedule, handle message.
 	t.Helper()
 	connection, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
-			Publisher: unclosed{s}, Schedule: schedule,
+			Publisher: unclosed{s}, Policy: retry.Policy{Schedule: schedule},
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
 		},
 		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },

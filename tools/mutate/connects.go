@@ -84,24 +84,14 @@ var connects = []promise{
 	}},
 	{"What Connect adds: options of one handler do not change another, and what a handler leaves out is the connection's", []mutation{
 		{
-			name: "a handler's schedule is ignored", breaks: "a handler with a Schedule of its own is retried by the connection's",
-			file: "middleware/connection.go", old: "config.Schedule = o.Schedule", new: "_ = o.Schedule",
-			in: "retrytest", tests: "TestHandlersHaveSchedulesAndObserversOfTheirOwn",
+			name: "a handler's policy is ignored", breaks: "a handler with a Policy of its own is retried by the connection's",
+			file: "internal/options/options.go", old: "if options.Policy == nil {", new: "if connection != nil {",
+			in: "retrytest", tests: "TestHandlersHavePoliciesOfTheirOwn",
 		},
 		{
-			name: "a schedule is not inherited", breaks: "a handler without a Schedule does not have the connection's",
-			file: "middleware/connection.go", old: "o.Schedule = defaults.Schedule", new: "_ = defaults.Schedule",
-			in: "retrytest", tests: "TestHandlersHaveSchedulesAndObserversOfTheirOwn",
-		},
-		{
-			name: "a breaker is not inherited", breaks: "a handler without a Breaker does not have the connection's",
-			file: "middleware/connection.go", old: "o.Breaker = defaults.Breaker", new: "_ = defaults.Breaker",
-			in: "middleware", tests: "TestWhatAHandlerLeavesOutIsTheConnections",
-		},
-		{
-			name: "rules are not inherited", breaks: "a handler without Rules does not have the connection's",
-			file: "middleware/connection.go", old: "o.Rules = defaults.Rules", new: "_ = defaults.Rules",
-			in: "middleware", tests: "TestWhatAHandlerLeavesOutIsTheConnections",
+			name: "a policy is not inherited", breaks: "a handler without a Policy does not have the connection's",
+			file: "internal/options/options.go", old: "options.Policy = connection", new: "options.Policy = &retry.Policy{}",
+			in: "internal/options", tests: "TestOneOptions",
 		},
 		{
 			name: "a key without its tier", breaks: "a copy goes to no tier, or to that of another delay",

@@ -81,12 +81,12 @@ var guarantees = []promise{
 	{"No loss: while the broker is away the message is held, up to MaxHold", []mutation{
 		{
 			name: "no hold", breaks: "a message whose copy cannot be published is nacked at once, again and again, up to the delivery limit",
-			file: "middleware/settle.go", old: "time.Now().Add(t.config.MaxHold)", new: "time.Now()",
+			file: "middleware/settle.go", old: "time.Now().Add(t.config.Policy.MaxHold)", new: "time.Now()",
 			in: "middleware", tests: "TestMessageIsHeldUntilItsCopyIsPublished",
 		},
 		{
 			name: "MaxHold is ignored", breaks: "a message is held without end",
-			file: "middleware/settle.go", old: "time.Now().Add(t.config.MaxHold)", new: "time.Now().Add(100 * t.config.MaxHold)",
+			file: "middleware/settle.go", old: "time.Now().Add(t.config.Policy.MaxHold)", new: "time.Now().Add(100 * t.config.Policy.MaxHold)",
 			in: "middleware", tests: "TestMaxHoldEndsTheHoldWithBothErrors",
 		},
 		{

@@ -24,12 +24,12 @@ var inputs = []promise{
 		},
 		{
 			name: "a negative duration", breaks: "a mistyped MaxHold or MaxAge is accepted",
-			file: "middleware/config.go", old: "if d.value < 0 {", new: "if false {",
+			file: "retry/policy.go", old: "if d.value < 0 {", new: "if false {",
 			in: "middleware", tests: "TestValidateReportsAllFaultsAtOnce",
 		},
 		{
 			name: "only the first fault", breaks: "a wrong configuration is corrected one fault at a time",
-			file: "middleware/config.go", old: "if err := c.Schedule.Validate(); err != nil {", new: "if err := c.Schedule.Validate(); err != nil && len(faults) == 0 {",
+			file: "middleware/config.go", old: "if err := c.Policy.Validate(); err != nil {", new: "if err := c.Policy.Validate(); err != nil && len(faults) == 0 {",
 			in: "middleware", tests: "TestValidateReportsAllFaultsAtOnce",
 		},
 		{
@@ -39,7 +39,7 @@ var inputs = []promise{
 		},
 		{
 			name: "jitter out of bounds", breaks: "a Jitter of 20 in place of 0.2 is accepted",
-			file: "middleware/config.go", old: "if !(c.Jitter >= 0 && c.Jitter <= 1) {", new: "if false {",
+			file: "retry/policy.go", old: "if !(p.Jitter >= 0 && p.Jitter <= 1) {", new: "if false {",
 			in: "middleware", tests: "TestJitterOutOfBoundsIsRefused",
 		},
 		{

@@ -32,7 +32,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -96,14 +96,14 @@ func (s *shop) run() {
 	logger := watermill.NopLogger{}
 	var err error
 	s.rabbit, err = config.Connect(config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(s.address), Schedule: backoff.Schedule{300 * time.Millisecond, 700 * time.Millisecond},
+		AMQP: amqp.NewDurableQueueConfig(s.address), Policy: retry.Policy{Schedule: backoff.Schedule{300 * time.Millisecond, 700 * time.Millisecond}},
 	}, logger)
 	require.NoError(s.t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	require.NoError(s.t, err)
 	s.rabbit.AddConsumerHandler(router, "billing", orders, s.handle)
 	s.rabbit.AddConsumerHandler(router, "printing", invoices, func(*message.Message) error { return errors.New("the printer is off") },
-		middleware.HandlerOptions{Schedule: backoff.Schedule{30 * time.Second, 5 * time.Minute, time.Hour}})
+		retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{30 * time.Second, 5 * time.Minute, time.Hour}}})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(ctx) }()

@@ -22,7 +22,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rota"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -89,12 +89,11 @@ func (a *app) queue(base string) string { return base + "_" + a.prefix }
 
 func (a *app) settings() config.BuilderConfig {
 	b := config.BuilderConfig{
-		AMQP: amqp.NewDurableQueueConfig(broker.URL(a.t)), Schedule: backoff.Schedule{time.Second, time.Second}, Settings: rabbitmq.Settings{Prefix: a.prefix},
-		Rules: []retry.Rule{
+		AMQP: amqp.NewDurableQueueConfig(broker.URL(a.t)), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Second}, Rules: []retry.Rule{
 			{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
 			{Name: "withdrawn", If: retry.Is(errObsolete), Then: retry.Discard()},
 			{Name: "locked", If: retry.Is(errLocked), Then: retry.GiveBack()},
-		},
+		}}, Settings: rabbitmq.Settings{Prefix: a.prefix},
 	}
 	management := broker.Management(a.t)
 	uri, err := url.Parse(management.Endpoint)
@@ -162,8 +161,10 @@ func (a *app) handleOrders(connection *config.Connection) {
 			return errDown
 		}
 	})
+	payment := a.settings().Policy
+	payment.Breaker = &retry.Breaker{Least: 1, Pause: 10 * time.Second}
 	connection.AddConsumerHandler(a.router, "payment", a.queue("payments"), func(*message.Message) error { return errDown },
-		middleware.HandlerOptions{Breaker: &retry.Breaker{Least: 1, Pause: 10 * time.Second}})
+		retry.Options{Policy: &payment})
 }
 
 // handleMails adds a handler that fails. The channel is closed at its first call.
@@ -173,7 +174,7 @@ func (a *app) handleMails(connection *config.Connection) <-chan struct{} {
 	connection.AddConsumerHandler(a.router, "mail", a.queue("mails"), func(*message.Message) error {
 		first()
 		return errDown
-	}, middleware.HandlerOptions{Schedule: backoff.Schedule{5 * time.Second}})
+	}, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{5 * time.Second}}})
 	return tried
 }
 

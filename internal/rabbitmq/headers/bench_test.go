@@ -70,8 +70,8 @@ func (marshaling) Close() error { return nil }
 // router calls it, and the copy is made.
 func BenchmarkFailure(b *testing.B) {
 	m := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
-	retry, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
-		Publisher: marshaling{m}, Schedule: backoff.Constant(time.Second, 3),
+	tiered, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
+		Publisher: marshaling{m}, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)},
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
 			return retry.Destination{Topic: naming.RetryKey(p.Topic, p.Tier), Queue: naming.Default.TierQueue(p.Topic, p.Tier)}, nil
 		},
@@ -83,7 +83,7 @@ func BenchmarkFailure(b *testing.B) {
 		b.Fatal(err)
 	}
 	failed := errors.New("measured")
-	handler := retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failed })
+	handler := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failed })
 	first := amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: make([]byte, 512), Headers: amqp091.Table{publisher.UUIDHeader: "a"}}
 	done := make(chan error)
 	b.ReportAllocs()

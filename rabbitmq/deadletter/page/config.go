@@ -13,7 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
+
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -23,14 +23,14 @@ const (
 	defaultTimeout    = 20 * time.Second
 )
 
-// Pauser pauses and resumes handlers. A middleware.Connection is one.
+// Pauser pauses and resumes handlers. A retry.Connection is one.
 type Pauser interface {
 	Pause(handler string) error
 	Resume(handler string) error
 	Health() retry.Health
 }
 
-var _ Pauser = middleware.Connection(nil)
+var _ Pauser = retry.Connection(nil)
 
 // Config configures New. Store and Status are required.
 type Config struct {

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // longestShared is the longest of the extra tiers of a group, as the library declares them by default.
@@ -61,14 +62,14 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 	if config.Prefix == "" {
 		config.Prefix = prefix
 	}
-	retry := middleware.TieredRetryConfig{Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter, TiersWait: true}
+	tiered := middleware.TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter}, TiersWait: true}
 	switch {
 	case d.ExtraTiers != nil:
-		retry.ExtraTiers = *d.ExtraTiers
+		tiered.Policy.ExtraTiers = *d.ExtraTiers
 	case d.TierGroup != "":
-		retry.ExtraTiers = backoff.Ladder(time.Second, longestShared)
+		tiered.Policy.ExtraTiers = backoff.Ladder(time.Second, longestShared)
 	}
-	for _, tier := range retry.Tiers() {
+	for _, tier := range tiered.Tiers() {
 		config.Schedule = append(config.Schedule, time.Duration(tier))
 	}
 	var all []drift.Wanted

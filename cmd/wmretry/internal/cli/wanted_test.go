@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func parse(t *testing.T, args ...string) ([]topology.Topology, error) {
@@ -36,15 +37,15 @@ func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
 		args   []string
 		change func(*config.BuilderConfig)
 	}{
-		"schedule": {[]string{"--schedule", "1s, 5s,25s*3 10m"}, func(c *config.BuilderConfig) { c.Schedule, _ = backoff.ParseSchedule("1s 5s 25s*3 10m") }},
+		"schedule": {[]string{"--schedule", "1s, 5s,25s*3 10m"}, func(c *config.BuilderConfig) { c.Policy.Schedule, _ = backoff.ParseSchedule("1s 5s 25s*3 10m") }},
 		"jitter and extra tiers": {[]string{"--schedule", "1s 5s", "--jitter", "0.2", "--extra-tiers", "1h 24h"}, func(c *config.BuilderConfig) {
-			c.Schedule, c.Jitter, c.ExtraTiers = backoff.Schedule{time.Second, 5 * time.Second}, 0.2, []time.Duration{time.Hour, 24 * time.Hour}
+			c.Policy.Schedule, c.Policy.Jitter, c.Policy.ExtraTiers = backoff.Schedule{time.Second, 5 * time.Second}, 0.2, []time.Duration{time.Hour, 24 * time.Hour}
 		}},
-		"group": {[]string{"--schedule", "1s", "--group", "shop"}, func(c *config.BuilderConfig) { c.TierGroup = "shop" }},
+		"group": {[]string{"--schedule", "1s", "--group", "shop"}, func(c *config.BuilderConfig) { c.Policy.TierGroup = "shop" }},
 		"tiers below a second": {[]string{"--schedule", "100ms 200ms"}, func(c *config.BuilderConfig) {
-			c.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
+			c.Policy.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
 		}},
-		"group without a ladder": {[]string{"--schedule", "1s", "--group", "shop", "--extra-tiers", ""}, func(c *config.BuilderConfig) { c.TierGroup, c.ExtraTiers = "shop", []time.Duration{} }},
+		"group without a ladder": {[]string{"--schedule", "1s", "--group", "shop", "--extra-tiers", ""}, func(c *config.BuilderConfig) { c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", []time.Duration{} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have, err := parse(t, append(test.args, "--queue", "orders")...)
@@ -58,7 +59,7 @@ func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
 // declared returns the topology of a builder with the schedule of one second and a change.
 func declared(t *testing.T, change func(*config.BuilderConfig)) string {
 	t.Helper()
-	builder := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig("amqp://localhost/"), Schedule: backoff.Schedule{time.Second}}
+	builder := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig("amqp://localhost/"), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}}
 	change(&builder)
 	b, err := config.NewBuilder(builder)
 	require.NoError(t, err)

@@ -1,0 +1,32 @@
+// Package options reads what a caller has given to a function whose last parameter is options ...retry.Options.
+package options
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// One returns the options, with the policy of the connection where they have none. More than one is an error, joined with the faults of
+// each.
+func One(given []retry.Options, connection *retry.Policy) (retry.Options, error) {
+	switch len(given) {
+	case 0:
+		return retry.Options{Policy: connection}, nil
+	case 1:
+		options := given[0]
+		if options.Policy == nil {
+			options.Policy = connection
+		}
+		return options, given[0].Validate()
+	default:
+		faults := []error{fmt.Errorf("%d Options were given: give at most one, with all fields", len(given))}
+		for i, options := range given {
+			if err := options.Validate(); err != nil {
+				faults = append(faults, fmt.Errorf("Options %d: %w", i+1, err))
+			}
+		}
+		return retry.Options{}, errors.Join(faults...)
+	}
+}
