@@ -102,7 +102,7 @@ func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
 		}
 	}
 	older, err := configv2.NewBuilder(configv2.BuilderConfig{
-		AMQP: amqpv2.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: a.Builder.TieredRetryConfig(nil).Schedule}, Settings: rabbitmq.Settings{Prefix: a.Name},
+		AMQP: amqpv2.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: a.Builder.TieredRetryConfig(nil).Policy.Schedule}, Settings: rabbitmq.Settings{Prefix: a.Name},
 	})
 	require.NoError(t, err)
 	require.Equal(t, older.Topology(queue), a.Builder.Topology(queue))
