@@ -26,7 +26,7 @@ func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
 	b := rabbitMQ("rabbitmq-v2", uri, logger)
 	b.Publisher = func() (message.Publisher, error) { return amqpv2.NewPublisher(fanOut(App{}), logger) }
 	b.Connect = func(app App) (*Connection, error) {
-		c, err := config.Connect(config.BuilderConfig{
+		c, err := config.Connect(config.Config{
 			AMQP: fanOut(app), Policy: retry.Policy{Schedule: app.Schedule}, Settings: rabbitmq.Settings{Prefix: app.Prefix},
 		}, logger)
 		if err != nil {
@@ -55,7 +55,7 @@ func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
 	b := rabbitMQ("rabbitmq-v3", uri, logger)
 	b.Publisher = func() (message.Publisher, error) { return amqpv3.NewPublisher(fanOut(App{}), logger) }
 	b.Connect = func(app App) (*Connection, error) {
-		c, err := amqp3.Connect(amqp3.BuilderConfig{
+		c, err := amqp3.Connect(amqp3.Config{
 			AMQP: fanOut(app), Policy: retry.Policy{Schedule: app.Schedule}, Settings: rabbitmq.Settings{Prefix: app.Prefix},
 		}, logger)
 		if err != nil {

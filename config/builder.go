@@ -21,7 +21,7 @@ type Builder struct {
 }
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
-func NewBuilder(config BuilderConfig) (*Builder, error) {
+func NewBuilder(config Config) (*Builder, error) {
 	plain := config.plain()
 	b, err := rabbitmq.NewBuilder(plain)
 	if err != nil {

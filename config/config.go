@@ -10,8 +10,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// BuilderConfig configures Connect and NewBuilder.
-type BuilderConfig struct {
+// Config configures Connect and NewBuilder.
+type Config struct {
 	// AMQP is the app's own configuration, for example what amqp.NewDurableQueueConfig returns, with the app's names, arguments,
 	// marshaler and topology builder. Required. It is copied and never modified.
 	//
@@ -27,15 +27,15 @@ type BuilderConfig struct {
 }
 
 // plain returns the configuration without types of watermill-amqp.
-func (c BuilderConfig) plain() rabbitmq.Config {
+func (c Config) plain() rabbitmq.Config {
 	return rabbitmq.Config{App: appOf(c.AMQP), Policy: c.Policy, Settings: c.Settings}
 }
 
 // Validate reports all faults of the configuration, joined. It does not connect.
-func (c BuilderConfig) Validate() error { return c.plain().Validate() }
+func (c Config) Validate() error { return c.plain().Validate() }
 
 // Format implements fmt.Formatter. It prints the configuration without the passwords in its addresses.
-func (c BuilderConfig) Format(state fmt.State, verb rune) {
+func (c Config) Format(state fmt.State, verb rune) {
 	type printed struct {
 		AMQP     amqp.Config
 		Policy   retry.Policy
@@ -74,6 +74,6 @@ type Connection = rabbitmq.Connection
 //	Consume.Qos.Global            not used: each handler has an AMQP channel of its own, so it would change nothing
 //
 // A message of Connection.Publisher without a delivery mode is persistent: for others, the marshaler sets amqp091.Transient.
-func Connect(config BuilderConfig, logger watermill.LoggerAdapter) (*Connection, error) {
+func Connect(config Config, logger watermill.LoggerAdapter) (*Connection, error) {
 	return rabbitmq.Connect(config.plain(), logger)
 }

@@ -25,15 +25,15 @@ import (
 
 const uri = "amqp://guest:guest@localhost:5672/"
 
-func configOf(change ...func(*config.BuilderConfig)) config.BuilderConfig {
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Minute, time.Second}}}
+func configOf(change ...func(*config.Config)) config.Config {
+	c := config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Minute, time.Second}}}
 	for _, f := range change {
 		f(&c)
 	}
 	return c
 }
 
-func builderOf(t testing.TB, change ...func(*config.BuilderConfig)) *config.Builder {
+func builderOf(t testing.TB, change ...func(*config.Config)) *config.Builder {
 	t.Helper()
 	b, err := config.NewBuilder(configOf(change...))
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func stock(postprocess func(amqp091.Publishing) amqp091.Publishing) amqp.Marshal
 }
 
 func TestAllFaultsAtOnce(t *testing.T) {
-	broken := configOf(func(c *config.BuilderConfig) {
+	broken := configOf(func(c *config.Config) {
 		c.AMQP.Marshaler = nil
 		c.AMQP.Consume.NoRequeueOnNack, c.AMQP.Publish.Transactional = true, true
 		c.AMQP.Queue.Exclusive, c.AMQP.Queue.AutoDelete, c.AMQP.Queue.Durable = true, true, false
@@ -70,7 +70,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 		assert.ErrorContains(t, err, text)
 		assert.ErrorContains(t, broken.Validate(), text)
 	}
-	_, err = config.NewBuilder(config.BuilderConfig{})
+	_, err = config.NewBuilder(config.Config{})
 	assert.ErrorContains(t, err, "AmqpURI is empty")
 	assert.ErrorContains(t, err, "Schedule")
 	assert.ErrorContains(t, err, "AMQP.Queue.GenerateName is nil")
@@ -78,33 +78,33 @@ func TestAllFaultsAtOnce(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	for want, change := range map[string]func(*config.BuilderConfig){
-		"NoRequeueOnNack": func(c *config.BuilderConfig) { c.AMQP.Consume.NoRequeueOnNack = true },
-		"Transactional":   func(c *config.BuilderConfig) { c.AMQP.Publish.Transactional = true },
-		"Queue.Exclusive": func(c *config.BuilderConfig) { c.AMQP.Queue.Exclusive = true },
-		"AutoDelete":      func(c *config.BuilderConfig) { c.AMQP.Queue.AutoDelete = true },
-		"stream": func(c *config.BuilderConfig) {
+	for want, change := range map[string]func(*config.Config){
+		"NoRequeueOnNack": func(c *config.Config) { c.AMQP.Consume.NoRequeueOnNack = true },
+		"Transactional":   func(c *config.Config) { c.AMQP.Publish.Transactional = true },
+		"Queue.Exclusive": func(c *config.Config) { c.AMQP.Queue.Exclusive = true },
+		"AutoDelete":      func(c *config.Config) { c.AMQP.Queue.AutoDelete = true },
+		"stream": func(c *config.Config) {
 			c.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "stream"}
 		},
-		"Durable is false":     func(c *config.BuilderConfig) { c.AMQP = amqp.NewNonDurableQueueConfig(uri) },
-		"reserved for the br":  func(c *config.BuilderConfig) { c.Prefix = "amq.retry" },
-		"at most 244":          func(c *config.BuilderConfig) { c.Prefix = strings.Repeat("p", 250) },
-		"only the characters":  func(c *config.BuilderConfig) { c.Prefix = "#" },
-		"AmqpURI cannot be re": func(c *config.BuilderConfig) { c.AMQP.Connection.AmqpURI = "http://localhost" },
+		"Durable is false":     func(c *config.Config) { c.AMQP = amqp.NewNonDurableQueueConfig(uri) },
+		"reserved for the br":  func(c *config.Config) { c.Prefix = "amq.retry" },
+		"at most 244":          func(c *config.Config) { c.Prefix = strings.Repeat("p", 250) },
+		"only the characters":  func(c *config.Config) { c.Prefix = "#" },
+		"AmqpURI cannot be re": func(c *config.Config) { c.AMQP.Connection.AmqpURI = "http://localhost" },
 	} {
 		_, err := config.NewBuilder(configOf(change))
 		assert.ErrorContains(t, err, want)
 	}
-	_, err := config.NewBuilder(configOf(func(c *config.BuilderConfig) {
+	_, err := config.NewBuilder(configOf(func(c *config.Config) {
 		c.AMQP, c.WorkQueueMode = amqp.NewNonDurableQueueConfig(uri), topology.Leave
 	}))
 	assert.NoError(t, err, "a queue that is lost at a restart is allowed with Leave")
 }
 
 // printed returns the configuration and a builder of it, if there is one, in all forms in which an app may print them.
-func printed(own config.BuilderConfig) []any {
-	type holder struct{ Own *config.BuilderConfig }
-	printed := []any{own, &own, []config.BuilderConfig{own}, holder{&own}}
+func printed(own config.Config) []any {
+	type holder struct{ Own *config.Config }
+	printed := []any{own, &own, []config.Config{own}, holder{&own}}
 	if b, err := config.NewBuilder(own); err == nil {
 		type hidden struct{ b *config.Builder }
 		source := b.TieredRetryConfig(nil).Source
@@ -120,13 +120,13 @@ var addresses = []string{
 
 func TestNoPasswordInAnError(t *testing.T) {
 	for _, address := range addresses {
-		_, err := config.NewBuilder(configOf(func(c *config.BuilderConfig) { c.AMQP.Connection.AmqpURI = address }))
+		_, err := config.NewBuilder(configOf(func(c *config.Config) { c.AMQP.Connection.AmqpURI = address }))
 		require.Error(t, err, address)
 		assert.NotContains(t, err.Error(), "ary", address)
 		if strings.HasPrefix(address, "http:") {
 			continue
 		}
-		_, err = config.NewBuilder(configOf(func(c *config.BuilderConfig) { c.Management = address }))
+		_, err = config.NewBuilder(configOf(func(c *config.Config) { c.Management = address }))
 		require.ErrorContains(t, err, "Management: the address must be like")
 		assert.NotContains(t, err.Error(), "ary", address)
 	}
@@ -134,7 +134,7 @@ func TestNoPasswordInAnError(t *testing.T) {
 
 func TestNoPasswordInPrint(t *testing.T) {
 	for _, address := range append(addresses, "amqp://user:canary@localhost/", "amqps://user:can%2Fary@localhost:5671/vhost?heartbeat=5") {
-		c := configOf(func(c *config.BuilderConfig) {
+		c := configOf(func(c *config.Config) {
 			c.AMQP.Connection.AmqpURI, c.Management = address, "http://user:canary@localhost:15672"
 			c.AMQP.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "user", Password: "canary"}}}
 		})
@@ -161,7 +161,7 @@ func tables(c amqp.Config) []amqp091.Table {
 
 func TestAppConfigIsNotChanged(t *testing.T) {
 	table := func() amqp091.Table { return amqp091.Table{"x-app": "own"} }
-	c := configOf(func(c *config.BuilderConfig) {
+	c := configOf(func(c *config.Config) {
 		c.AMQP.Connection.Reconnect = &amqp.ReconnectConfig{BackoffMaxInterval: time.Minute}
 		c.AMQP.Queue.Arguments, c.AMQP.Exchange.Arguments, c.AMQP.QueueBind.Arguments, c.AMQP.Consume.Arguments = table(), table(), table(), table()
 		c.AMQP.Connection.TLSConfig = &tls.Config{ServerName: "own"}
@@ -212,7 +212,7 @@ func TestUndeclaredTiersAreRefused(t *testing.T) {
 
 // TestBuildersAreApart: the middleware of one builder takes messages of its own subscribers only.
 func TestBuildersAreApart(t *testing.T) {
-	source := builderOf(t, func(c *config.BuilderConfig) {
+	source := builderOf(t, func(c *config.Config) {
 		c.AMQP.Connection.AmqpURI, c.Prefix = "amqps://shop:secret@[::1]/a%2Fb", "again"
 	}).TieredRetryConfig(nil).Source
 	assert.Equal(t, "the builder of amqps://[::1]:5671/a%2Fb (prefix again)", source.Name)
@@ -231,7 +231,7 @@ func TestBuildersAreApart(t *testing.T) {
 
 func TestOptionsReachTheTopology(t *testing.T) {
 	arguments, limits := amqp091.Table{"x-max-length": 5}, topology.Retention{MaxLength: 10, MaxAge: time.Hour}
-	got := builderOf(t, func(c *config.BuilderConfig) {
+	got := builderOf(t, func(c *config.Config) {
 		c.AMQP.Queue.Arguments = arguments
 		c.Prefix, c.QueueType, c.WorkQueueMode = "again", topology.Classic, topology.Leave
 		c.DeadLetters, c.TierArguments, c.DeadLetterArguments = limits, amqp091.Table{"x-max-length": 7}, amqp091.Table{"x-queue-version": 2}
@@ -243,7 +243,7 @@ func TestOptionsReachTheTopology(t *testing.T) {
 	assert.Equal(t, want, got)
 	assert.Error(t, builderOf(t).Topology("orders.dead").Validate())
 
-	spread := builderOf(t, func(c *config.BuilderConfig) {
+	spread := builderOf(t, func(c *config.Config) {
 		c.Policy.Schedule, c.Policy.ExtraTiers, c.Policy.Jitter = backoff.Schedule{time.Second}, []time.Duration{time.Hour}, 0.2
 	})
 	var queues []string
@@ -257,7 +257,7 @@ func TestOptionsReachTheTopology(t *testing.T) {
 	assert.Len(t, spread.TieredRetryConfig(nil).DeclaredTiers, 9)
 
 	for _, group := range []string{"", "shop"} {
-		short := builderOf(t, func(c *config.BuilderConfig) {
+		short := builderOf(t, func(c *config.Config) {
 			c.Policy.Schedule, c.Policy.TierGroup, c.Policy.ExtraTiers = backoff.Schedule{100 * time.Millisecond}, group, []time.Duration{}
 		})
 		declared := []backoff.Tier{backoff.Tier(100 * time.Millisecond), backoff.Tier(time.Second)}
@@ -268,7 +268,7 @@ func TestOptionsReachTheTopology(t *testing.T) {
 }
 
 func TestDestinationsAreRoutingKeys(t *testing.T) {
-	tiered := builderOf(t, func(c *config.BuilderConfig) { c.AMQP = pubSub(uri, "billing") }).TieredRetryConfig(nil)
+	tiered := builderOf(t, func(c *config.Config) { c.AMQP = pubSub(uri, "billing") }).TieredRetryConfig(nil)
 	to, err := tiered.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: "orders", Tier: backoff.Tier(1500 * time.Millisecond)})
 	require.NoError(t, err)
 	assert.Equal(t, retry.Destination{Topic: "1500ms.orders_billing", Queue: "orders_billing.retry.1500ms"}, to)

@@ -22,7 +22,7 @@ import (
 const nowhere = "amqp://shop:secret@127.0.0.1:1/"
 
 func TestConnectReportsAllFaults(t *testing.T) {
-	broken := configOf(func(c *config.BuilderConfig) {
+	broken := configOf(func(c *config.Config) {
 		c.AMQP.Connection.AmqpURI = nowhere
 		c.AMQP.Consume.NoRequeueOnNack = true
 		c.Prefix, c.Policy = "a.*", retry.Policy{Schedule: backoff.Schedule{0}, PublishTimeout: -time.Second}
@@ -56,11 +56,11 @@ func TestConnectRefuses(t *testing.T) {
 		"BackoffMaxInterval: -1s":                reconnect(0, -time.Second),
 		"BackoffInitialInterval: 2s, at most Ba": reconnect(2*time.Second, time.Second),
 	} {
-		_, err := config.Connect(configOf(func(c *config.BuilderConfig) { change(&c.AMQP) }), nil)
+		_, err := config.Connect(configOf(func(c *config.Config) { change(&c.AMQP) }), nil)
 		assert.ErrorContains(t, err, want)
 	}
 	// A handler with a Group needs no Queue.GenerateName: the configuration is valid, and no broker answers.
-	own := configOf(func(c *config.BuilderConfig) { c.AMQP = amqp.NewDurablePubSubConfig(nowhere, nil) })
+	own := configOf(func(c *config.Config) { c.AMQP = amqp.NewDurablePubSubConfig(nowhere, nil) })
 	_, err := config.Connect(own, nil)
 	require.ErrorContains(t, err, "cannot open the connection for consuming")
 	assert.NotContains(t, err.Error(), "secret")

@@ -1,7 +1,7 @@
 // Package config configures tiered retries on RabbitMQ for apps with watermill-amqp v2. For watermill-amqp v3 import package
 // config/amqp3.
 //
-//	rabbit, err := config.Connect(config.BuilderConfig{
+//	rabbit, err := config.Connect(config.Config{
 //		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
 //		Schedule: backoff.Exponential(time.Second, 5, 4),
 //	}, logger)

@@ -40,7 +40,7 @@ func run() error {
 	uri := cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/")
 
 	// A failed order waits 1s, 5s, 25s, 125s on queues of the broker, then goes to the dead-letter queue orders.dead.
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP:   amqp.NewDurableQueueConfig(uri),
 		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 	}, logger)

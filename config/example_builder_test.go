@@ -19,21 +19,21 @@ import (
 )
 
 // options are the configuration of most examples.
-func options() config.BuilderConfig {
-	return config.BuilderConfig{
+func options() config.Config {
+	return config.Config{
 		AMQP:   amqp.NewDurableQueueConfig("amqp://shop:secret@localhost:5672/"),
 		Policy: retry.Policy{Schedule: backoff.Constant(10*time.Second, 3)},
 	}
 }
 
-func build(options config.BuilderConfig) *config.Builder {
+func build(options config.Config) *config.Builder {
 	builder, err := config.NewBuilder(options)
 	check(err)
 	return builder
 }
 
-func ExampleBuilderConfig() {
-	rabbit := build(config.BuilderConfig{
+func ExampleConfig() {
+	rabbit := build(config.Config{
 		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
 		Policy:   retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Minute}},
 		Settings: rabbitmq.Settings{Prefix: "shop.retry", WorkQueueMode: topology.Leave},
@@ -49,7 +49,7 @@ func ExampleBuilderConfig() {
 }
 
 // Messages that fail together come back over a fifth of each delay. Each delay has eight queues.
-func ExampleBuilderConfig_jitter() {
+func ExampleConfig_jitter() {
 	jittered := options()
 	jittered.Policy.Jitter = 0.2
 	for _, queue := range build(jittered).Topology("orders").Queues {
@@ -68,7 +68,7 @@ func ExampleBuilderConfig_jitter() {
 	// orders.retry.11750ms
 }
 
-func ExampleBuilderConfig_Validate() {
+func ExampleConfig_Validate() {
 	options := options()
 	options.AMQP.Publish.Transactional = true
 	options.QueueType = "lazy"
@@ -79,7 +79,7 @@ func ExampleBuilderConfig_Validate() {
 }
 
 // The password is not printed.
-func ExampleBuilderConfig_Format() {
+func ExampleConfig_Format() {
 	fmt.Println(strings.Contains(fmt.Sprintf("%+v", options()), "secret"))
 	// Output:
 	// false

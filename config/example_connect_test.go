@@ -16,7 +16,7 @@ import (
 // All handlers of an app share two connections. Package rabbitmq has examples of every method.
 func ExampleConnect() {
 	logger := watermill.NopLogger{}
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP:   amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
 		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 	}, logger)

@@ -21,7 +21,7 @@ func Example_delayedMessage() {
 
 func runReminders() error {
 	logger := watermill.NopLogger{}
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP:   amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
 		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4), TierGroup: "shop"},
 		// with its tiers a delay of whole seconds up to 12 days takes at most 12 publishes

@@ -22,7 +22,7 @@ func Example_failure() {
 	logger := watermill.NewSlogLogger(slog.Default())
 	uri := cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/")
 
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP:   amqp.NewDurableQueueConfig(uri),
 		Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
 	}, logger)

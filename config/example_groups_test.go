@@ -23,7 +23,7 @@ func runGroups() error {
 	uri := "amqp://guest:guest@localhost:5672/"
 	ship, mail := bill, bill
 
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP:   amqp.NewDurablePubSubConfig(uri, nil), // each handler has a Group, which names its queue
 		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 	}, logger)

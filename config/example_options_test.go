@@ -54,7 +54,7 @@ func Example_readiness() {
 // Dead-letter queues that drop the oldest dead letters.
 func Example_retention() {
 	uri, logger := "amqp://guest:guest@localhost:5672/", watermill.NopLogger{}
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP:     amqp.NewDurableQueueConfig(uri),
 		Policy:   retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 		Settings: rabbitmq.Settings{DeadLetters: topology.Retention{MaxLength: 100_000, MaxAge: 30 * 24 * time.Hour}},

@@ -23,7 +23,7 @@ func Example_parts() {
 	logger := watermill.NewSlogLogger(slog.Default())
 	uri := "amqp://guest:guest@localhost:5672/"
 
-	builder, err := config.NewBuilder(config.BuilderConfig{
+	builder, err := config.NewBuilder(config.Config{
 		AMQP:   amqp.NewDurableQueueConfig(uri),
 		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 	})
@@ -63,7 +63,7 @@ func Example_partsGroups() {
 	router := message.NewDefaultRouter(logger)
 	var builders []*config.Builder
 	for group, handler := range map[string]message.NoPublishHandlerFunc{"billing": bill, "shipping": ship} {
-		builder, err := config.NewBuilder(config.BuilderConfig{
+		builder, err := config.NewBuilder(config.Config{
 			AMQP:   amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group)),
 			Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 		})

@@ -16,7 +16,7 @@ import (
 // Hundreds of quiet work queues share their tiers. A busy one has tiers of its own.
 func Example_tierGroup() {
 	policy := retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4), TierGroup: "shop"}
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP:   amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
 		Policy: policy,
 	}, watermill.NewSlogLogger(slog.Default()))

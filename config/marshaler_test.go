@@ -37,7 +37,7 @@ func around(t testing.TB, app amqp.Marshaler) amqp.Marshaler {
 	if app == nil {
 		app = stock(nil)
 	}
-	return inMiddleware{builderOf(t, func(c *config.BuilderConfig) { c.AMQP.Marshaler = app }).SubscriberConfig().Marshaler}
+	return inMiddleware{builderOf(t, func(c *config.Config) { c.AMQP.Marshaler = app }).SubscriberConfig().Marshaler}
 }
 
 // inMiddleware reads messages as the retry middleware hands them on.

@@ -30,7 +30,7 @@ func (payloadOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 
 // TestMessageAlwaysHasMetadata: the subscriber of v3 writes to the metadata.
 func TestMessageAlwaysHasMetadata(t *testing.T) {
-	b := builderOf(t, func(c *config.BuilderConfig) { c.AMQP.Marshaler = payloadOnly{} })
+	b := builderOf(t, func(c *config.Config) { c.AMQP.Marshaler = payloadOnly{} })
 	for _, c := range []amqp.Config{b.SubscriberConfig(), b.DeadLetterSubscriberConfig()} {
 		msg, err := c.Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("order 1")})
 		require.NoError(t, err)
@@ -39,7 +39,7 @@ func TestMessageAlwaysHasMetadata(t *testing.T) {
 }
 
 func TestDeadLettersAreRead(t *testing.T) {
-	b := builderOf(t, func(c *config.BuilderConfig) { c.AMQP = pubSub(uri, "billing") }, func(c *config.BuilderConfig) {
+	b := builderOf(t, func(c *config.Config) { c.AMQP = pubSub(uri, "billing") }, func(c *config.Config) {
 		c.AMQP.Consume.Exclusive = true
 	})
 	letters := b.DeadLetterSubscriberConfig()
@@ -109,7 +109,7 @@ func TestDeadReasons(t *testing.T) {
 
 func deadReasonsOf(t *testing.T, prefix string) {
 	b := builderOf(t)
-	writer := builderOf(t, func(c *config.BuilderConfig) { c.Prefix = prefix })
+	writer := builderOf(t, func(c *config.Config) { c.Prefix = prefix })
 	app, letters := writer.SubscriberConfig().Marshaler, b.DeadLetterSubscriberConfig().Marshaler
 	deaths := func(reason string) []any {
 		return []any{

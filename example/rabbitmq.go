@@ -30,7 +30,7 @@ func rabbitMQ(_ context.Context, opts orders.Options, logger watermill.LoggerAda
 
 	// Connect needs your own configuration and a schedule. Do not set Prefix: here it separates two demos on one
 	// broker.
-	settings := config.BuilderConfig{
+	settings := config.Config{
 		AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: opts.Schedule},
 		Settings: rabbitmq.Settings{Prefix: "retry." + run},
 	}

@@ -32,7 +32,7 @@ type Builder struct {
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config Config) (*Builder, error) {
 	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
+		return nil, fmt.Errorf("invalid Config: %w", err)
 	}
 	return &Builder{core: newCore(config), token: rand.Text()}, nil
 }

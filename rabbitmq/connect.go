@@ -17,7 +17,7 @@ import (
 // Connect opens two connections. Packages config and config/amqp3 document it.
 func Connect(config Config, logger watermill.LoggerAdapter) (*Connection, error) {
 	if err := config.validateConnect(); err != nil {
-		return nil, fmt.Errorf("invalid BuilderConfig: %w", err)
+		return nil, fmt.Errorf("invalid Config: %w", err)
 	}
 	c := newCore(config)
 	c.queues, c.observers = &queues{}, &middleware.Observers{}

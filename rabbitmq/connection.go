@@ -185,7 +185,7 @@ func (c *Connection) whileOpen(handler string, do func(string) error) error {
 }
 
 // Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. After Close, the
-// LastError of both is ErrClosed. With BuilderConfig.Management it has the tiers and inboxes that are overdue. It does not wait for the
+// LastError of both is ErrClosed. With Config.Management it has the tiers and inboxes that are overdue. It does not wait for the
 // broker.
 func (c *Connection) Health() retry.Health {
 	h := c.consuming.Health()

@@ -16,7 +16,7 @@ import (
 // observer.
 //
 // Observed.Waiting has the work queues of the handlers that have subscribed, with their tiers and dead letters, and the orphans. With
-// BuilderConfig.Management its numbers are those of the management API, which are up to five seconds old. Without it, and where the API
+// Config.Management its numbers are those of the management API, which are up to five seconds old. Without it, and where the API
 // takes more than half of the time, the broker is asked for each queue: then only messages count that no consumer has, a quorum queue that
 // is busy can show 0, and one call asks for up to 500 queues; the next call goes on with the rest. No message is read.
 func (c *Connection) Observe(observers ...retry.Observer) {

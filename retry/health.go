@@ -16,7 +16,7 @@ type Health struct {
 	Subscriptions []SubscriptionHealth
 
 	// Tiers are the queues with messages whose delay is over and which the broker cannot forward. Only RabbitMQ with
-	// rabbitmq.BuilderConfig.Management shows them. They do not count for Ready: new instances would not help.
+	// rabbitmq.Config.Management shows them. They do not count for Ready: new instances would not help.
 	Tiers []TierHealth
 	// TiersError is why the last look for such queues has failed: Tiers are then those of an earlier look. Nil: it has not, or nothing
 	// looks.

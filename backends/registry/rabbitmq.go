@@ -14,7 +14,7 @@ import (
 )
 
 func cleanRabbitMQ(uri string, app backends.App, topics []string) (err error) {
-	rabbit, err := config.NewBuilder(config.BuilderConfig{
+	rabbit, err := config.NewBuilder(config.Config{
 		AMQP:   amqpv2.NewDurablePubSubConfig(uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group)),
 		Policy: retry.Policy{Schedule: app.Schedule}, Settings: rabbitmq.Settings{Prefix: app.Prefix},
 	})

@@ -186,7 +186,7 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 // runApp runs an app whose messages become dead letters.
 func runApp(t testing.TB, uri, prefix, queue string) {
 	t.Helper()
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}}, Settings: rabbitmq.Settings{Prefix: prefix}}, nil)
+	rabbit, err := config.Connect(config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}}, Settings: rabbitmq.Settings{Prefix: prefix}}, nil)
 	require.NoError(t, err)
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	dead := make(chan struct{}, 10)

@@ -28,7 +28,7 @@ func TestEveryFieldIsDecided(t *testing.T) {
 func TestFaultsAreReported(t *testing.T) {
 	app := amqp.NewDurableQueueConfig(uri)
 	app.Consume.NoRequeueOnNack = true
-	config := amqp3.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{0}}}
+	config := amqp3.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{0}}}
 	config.QueueType = "lazy"
 	_, built := amqp3.NewBuilder(config)
 	_, connected := amqp3.Connect(config, nil)
@@ -46,7 +46,7 @@ func TestCopies(t *testing.T) {
 	app := amqp.NewDurableQueueConfig(uri)
 	app.Queue.Arguments, app.Consume.Exclusive = amqp091.Table{"x-app": "own"}, true
 	app.Connection.Reconnect = &amqp.ReconnectConfig{BackoffMaxInterval: time.Minute}
-	builder, err := amqp3.NewBuilder(amqp3.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
+	builder, err := amqp3.NewBuilder(amqp3.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
 	require.NoError(t, err)
 	change := func(c amqp.Config) {
 		c.Queue.Arguments["x-app"], c.Connection.Reconnect.BackoffMaxInterval = "changed", 0
@@ -67,7 +67,7 @@ func TestCopies(t *testing.T) {
 }
 
 func TestPasswordIsNotPrinted(t *testing.T) {
-	config := amqp3.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}}
+	config := amqp3.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}}
 	config.Management = "http://shop:secret@localhost:15672"
 	builder, err := amqp3.NewBuilder(config)
 	require.NoError(t, err)

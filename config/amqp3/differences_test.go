@@ -20,7 +20,7 @@ import (
 func TestNilRoutingKeyGeneratorIsRefused(t *testing.T) {
 	app := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
 	app.QueueBind.GenerateRoutingKey = nil
-	_, err := amqp3.NewBuilder(amqp3.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
+	_, err := amqp3.NewBuilder(amqp3.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
 	assert.ErrorContains(t, err, "QueueBind.GenerateRoutingKey is nil")
 }
 
@@ -40,7 +40,7 @@ func TestPreprocessDeliveryGetsTheFirstDeliveryEveryTime(t *testing.T) {
 		d.Headers["seen"] = "seen " + tenant
 		return d
 	}}
-	builder, err := amqp3.NewBuilder(amqp3.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
+	builder, err := amqp3.NewBuilder(amqp3.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
 	require.NoError(t, err)
 	marshaler := builder.SubscriberConfig().Marshaler
 	delivery := configtest.Foreign()

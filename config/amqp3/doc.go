@@ -2,7 +2,7 @@
 // which is for watermill-amqp v2, and the broker gets the same from both. So an app can change from v2 to v3 without a change on
 // the broker, and apps on both can share queues, tiers and dead letters.
 //
-//	rabbit, err := amqp3.Connect(amqp3.BuilderConfig{
+//	rabbit, err := amqp3.Connect(amqp3.Config{
 //		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
 //		Schedule: backoff.Exponential(time.Second, 5, 4),
 //	}, logger)

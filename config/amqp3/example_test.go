@@ -15,7 +15,7 @@ import (
 // A queue that a topic exchange feeds, which only v3 has a configuration for. A retry comes back to the queue, not to the
 // exchange.
 func ExampleNewBuilder() {
-	rabbit, err := amqp3.NewBuilder(amqp3.BuilderConfig{
+	rabbit, err := amqp3.NewBuilder(amqp3.Config{
 		AMQP:   amqp.NewDurableTopicConfig("amqp://guest:guest@localhost:5672/", "shop", "eu_orders"),
 		Policy: retry.Policy{Schedule: backoff.Constant(10*time.Second, 3)},
 	})
@@ -43,7 +43,7 @@ func ExampleDeadLetterSubscriberConfig() {
 
 // With a Group, each handler has a queue of its own on one topic exchange.
 func ExampleConnect() {
-	rabbit, err := amqp3.Connect(amqp3.BuilderConfig{
+	rabbit, err := amqp3.Connect(amqp3.Config{
 		AMQP:   amqp.NewDurableTopicConfig("amqp://guest:guest@localhost:5672/", "shop", ""),
 		Policy: retry.Policy{Schedule: backoff.Constant(10*time.Second, 3)},
 	}, nil)

@@ -40,7 +40,7 @@ import (
 )
 
 func main() {
-	_, err := amqp3.Connect(amqp3.BuilderConfig{AMQP: amqp.NewDurableQueueConfig("")}, nil)
+	_, err := amqp3.Connect(amqp3.Config{AMQP: amqp.NewDurableQueueConfig("")}, nil)
 	println(err.Error())
 }
 `)

@@ -35,8 +35,8 @@ const (
 // schedule is short: nothing in a demo should wait for minutes.
 var schedule = backoff.Schedule{time.Second, 2 * time.Second, 4 * time.Second}
 
-func settings(opts options) config.BuilderConfig {
-	return config.BuilderConfig{
+func settings(opts options) config.Config {
+	return config.Config{
 		AMQP: amqp.NewDurableQueueConfig(opts.uri),
 		// A third of the calls fail without an outage, and half of them for a moment after it.
 		Policy: retry.Policy{Schedule: schedule, Breaker: &retry.Breaker{

@@ -79,7 +79,7 @@ func (c counter) Event(e retry.Event) {
 // bill runs the app. With opts.orders it ends when these are billed or dead.
 func bill(ctx context.Context, opts options, out io.Writer) (err error) {
 	logger := watermill.NopLogger{}
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP: amqp.NewDurableQueueConfig(opts.uri), Policy: retry.Policy{Schedule: opts.schedule},
 	}, logger)
 	if err != nil {

@@ -44,7 +44,7 @@ func TestExistingQuorumQueueIsProtectedByAPolicy(t *testing.T) {
 
 	// Step 3: AllowUnprotectedQuorum.
 	allowed := d.instance(withMiddleware)
-	allowed.change = func(c *config.BuilderConfig) { c.AllowUnprotectedQuorum = true }
+	allowed.change = func(c *config.Config) { c.AllowUnprotectedQuorum = true }
 	require.NoError(t, d.subscribe(allowed))
 	testapp.Send(t, "", d.queue, testapp.Orders(1)...)
 	for deliveries := 1; testapp.Depth(t, d.queue+".dead") == 0; deliveries++ {

@@ -46,7 +46,7 @@ func newApp(t *testing.T) app {
 // instanceOf is an instance of the work queue with this layout.
 func (d *deployment) instanceOf(l layout) *instance {
 	i := d.instance(connected)
-	i.change = func(c *config.BuilderConfig) {
+	i.change = func(c *config.Config) {
 		c.Policy.Schedule, c.Policy.Jitter, c.Policy.ExtraTiers = l.schedule, l.jitter, []time.Duration{}
 		if l.group != "" {
 			c.Policy.TierGroup = l.group + "_" + d.prefix

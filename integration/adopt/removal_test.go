@@ -207,7 +207,7 @@ func TestStockSubscriberOnAQuorumQueue(t *testing.T) {
 	library := d.instance(subscriberOnly)
 	require.NoError(t, d.subscribe(library))
 	alone := d.instance(stock)
-	alone.change = func(c *config.BuilderConfig) {
+	alone.change = func(c *config.Config) {
 		c.AMQP.Queue.Arguments = library.builder().Topology(d.queue).WorkQueue.Arguments
 	}
 	alone.start()

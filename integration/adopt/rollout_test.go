@@ -140,7 +140,7 @@ func TestRolloutOfAQueueThatDoesNotExist(t *testing.T) {
 
 	left := newDeployment(t)
 	leave := left.instance(subscriberOnly)
-	leave.change = func(c *config.BuilderConfig) { c.WorkQueueMode = topology.Leave }
+	leave.change = func(c *config.Config) { c.WorkQueueMode = topology.Leave }
 	require.NoError(t, left.subscribe(leave))
 	require.NoError(t, left.subscribe(left.instance(stock)))
 	require.NoError(t, left.subscribe(left.instance(withMiddleware)), "afterwards without Leave")

@@ -116,7 +116,7 @@ type instance struct {
 	build    build
 	queue    string
 	handlers int
-	change   func(*config.BuilderConfig)
+	change   func(*config.Config)
 	gate     atomic.Pointer[chan struct{}] // its handlers wait for it
 
 	middlewares []message.HandlerMiddleware // of its router, before all others
@@ -132,7 +132,7 @@ type instance struct {
 
 func (d *deployment) instance(b build) *instance {
 	return &instance{
-		d: d, build: b, queue: d.queue, handlers: 2, concurrency: d.concurrency, change: func(*config.BuilderConfig) {},
+		d: d, build: b, queue: d.queue, handlers: 2, concurrency: d.concurrency, change: func(*config.Config) {},
 		log: &testapp.Log{}, retried: testapp.NewLedger(),
 	}
 }
@@ -142,8 +142,8 @@ func (d *deployment) start(b build) *instance {
 	return d.instance(b).start()
 }
 
-func (i *instance) options() config.BuilderConfig {
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t)), Policy: retry.Policy{Schedule: i.d.schedule}, Settings: rabbitmq.Settings{Prefix: i.d.prefix}}
+func (i *instance) options() config.Config {
+	c := config.Config{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t)), Policy: retry.Policy{Schedule: i.d.schedule}, Settings: rabbitmq.Settings{Prefix: i.d.prefix}}
 	c.AMQP.Marshaler = counting{d: i.d}
 	i.change(&c)
 	return c
@@ -166,7 +166,7 @@ func (i *instance) config() amqp.Config {
 	if i.build != stock {
 		return i.builder().SubscriberConfig()
 	}
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t))}
+	c := config.Config{AMQP: amqp.NewDurableQueueConfig(broker.URL(i.d.t))}
 	c.AMQP.Marshaler = counting{d: i.d, stock: true}
 	i.change(&c)
 	return c.AMQP

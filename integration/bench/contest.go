@@ -181,7 +181,7 @@ func drain(channel *amqp091.Channel, queue string, missing map[string]bool) erro
 }
 
 // library is this library, with a number of handlers of one work queue.
-func library(name string, h handling, options func(uri string) config.BuilderConfig) side {
+func library(name string, h handling, options func(uri string) config.Config) side {
 	return side{
 		name:    name,
 		declare: func(uri string) error { return declare(uri, options(uri), work) },

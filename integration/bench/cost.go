@@ -28,7 +28,7 @@ type costSide struct {
 }
 
 // limited is a group whose work queue has an inbox.
-var limited = layout{name: "grouped, with inbox", configure: func(c *config.BuilderConfig) {
+var limited = layout{name: "grouped, with inbox", configure: func(c *config.Config) {
 	grouped.configure(c)
 	c.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1_000_000, "x-overflow": "reject-publish"}
 }}

@@ -29,29 +29,29 @@ var errMeasured = errors.New("measured")
 // A layout is an arrangement of tiers.
 type layout struct {
 	name      string
-	configure func(*config.BuilderConfig)
+	configure func(*config.Config)
 }
 
 var (
-	perQueue = layout{name: "per queue", configure: func(*config.BuilderConfig) {}}
-	grouped  = layout{name: "grouped", configure: func(c *config.BuilderConfig) {
+	perQueue = layout{name: "per queue", configure: func(*config.Config) {}}
+	grouped  = layout{name: "grouped", configure: func(c *config.Config) {
 		c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", []time.Duration{} // without the ladder
 	}}
 	// the default of a group
-	ladder = layout{name: "ladder", configure: func(c *config.BuilderConfig) { c.Policy.TierGroup = "shop" }}
+	ladder = layout{name: "ladder", configure: func(c *config.Config) { c.Policy.TierGroup = "shop" }}
 
 	// layouts are those that are compared.
 	layouts = []layout{perQueue, grouped}
 )
 
 // config is the library's configuration with a layout.
-func (l layout) config(uri string, schedule backoff.Schedule) config.BuilderConfig {
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: schedule}}
+func (l layout) config(uri string, schedule backoff.Schedule) config.Config {
+	c := config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: schedule}}
 	l.configure(&c)
 	return c
 }
 
-func topologyOf(c config.BuilderConfig, queue string) (topology.Topology, error) {
+func topologyOf(c config.Config, queue string) (topology.Topology, error) {
 	builder, err := config.NewBuilder(c)
 	if err != nil {
 		return topology.Topology{}, err
@@ -60,7 +60,7 @@ func topologyOf(c config.BuilderConfig, queue string) (topology.Topology, error)
 }
 
 // declare declares the work queues, with everything that their retries need.
-func declare(uri string, c config.BuilderConfig, queues ...string) error {
+func declare(uri string, c config.Config, queues ...string) error {
 	return with(uri, func(channel *amqp091.Channel) error {
 		for _, queue := range queues {
 			t, err := topologyOf(c, queue)
@@ -85,7 +85,7 @@ type handling struct {
 
 // consume handles the messages of queues until stop. It returns when all handlers consume.
 func (h handling) consume(
-	c config.BuilderConfig, handle func(msg *message.Message) error, queues ...string,
+	c config.Config, handle func(msg *message.Message) error, queues ...string,
 ) (rabbit *config.Connection, stop func(), err error) {
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	closeAll := func() error { return nil }
@@ -115,7 +115,7 @@ func (h handling) consume(
 
 // parts are the library around watermill-amqp's own subscriber, which has one message of each handler in flight.
 func (h handling) parts(
-	router *message.Router, c config.BuilderConfig, handle message.NoPublishHandlerFunc, queue string,
+	router *message.Router, c config.Config, handle message.NoPublishHandlerFunc, queue string,
 ) (closeAll func() error, err error) {
 	builder, err := config.NewBuilder(c)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 const neighbourTier = 5 * time.Second
 
 // neighbourConfig is a group whose work queues have these arguments.
-func neighbourConfig(uri string, arguments amqp091.Table) config.BuilderConfig {
+func neighbourConfig(uri string, arguments amqp091.Table) config.Config {
 	c := grouped.config(uri, backoff.Constant(neighbourTier, 1))
 	c.AMQP.Queue.Arguments = arguments
 	c.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()

@@ -17,7 +17,7 @@ const outageWork = 50 * time.Millisecond // how long a call takes
 // outageBreaker has a shorter pause than the default: it is a part of the time from recovery until the backlog is done.
 var outageBreaker = retry.Breaker{MaxPause: 2 * time.Second}
 
-func outageOptions(uri string) config.BuilderConfig {
+func outageOptions(uri string) config.Config {
 	return perQueue.config(uri, backoff.Exponential(time.Second, 5, 4))
 }
 

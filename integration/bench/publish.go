@@ -97,7 +97,7 @@ func publishFor(publish func() error, callers int, duration time.Duration) (publ
 }
 
 func own(uri string) (publish, close func() error, err error) {
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)},
 	}, nil)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-func stormOptions(uri string) config.BuilderConfig {
+func stormOptions(uri string) config.Config {
 	return perQueue.config(uri, backoff.Constant(tier, tries-1))
 }
 
@@ -148,7 +148,7 @@ func onThreeTiers(a *app) *app {
 }
 
 // threeTiers declares nothing where it consumes: a full tier has an argument that the library does not declare.
-func threeTiers(uri string) config.BuilderConfig {
+func threeTiers(uri string) config.Config {
 	c := perQueue.config(uri, backoff.Schedule{lowestTier, tier})
 	c.Policy.ExtraTiers = []time.Duration{1200 * time.Millisecond}
 	c.VerifyOnly = true

@@ -17,7 +17,7 @@ import (
 func measureWorker(b *bench) error {
 	const failEvery = 20
 	messages := b.size(2_000, 60)
-	options := func(uri string) config.BuilderConfig { return perQueue.config(uri, backoff.Constant(tier, 3)) }
+	options := func(uri string) config.Config { return perQueue.config(uri, backoff.Constant(tier, 3)) }
 	stock := library("library, watermill-amqp's subscriber", handling{handlers: 1}, options)
 	own := library("library, its own subscriber", handling{handlers: 1, concurrency: workers}, options)
 	var first time.Duration

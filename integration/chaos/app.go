@@ -108,7 +108,7 @@ func (r *refusals) Info(text string, _ watermill.LogFields) {
 
 func (r *refusals) With(watermill.LogFields) watermill.LoggerAdapter { return r }
 
-func (c appConfig) rabbit() config.BuilderConfig {
+func (c appConfig) rabbit() config.Config {
 	app := amqp.NewDurableQueueConfig(c.URL)
 	app.Connection.AmqpConfig = &amqp091.Config{Heartbeat: 3 * time.Second}
 	app.Connection.Reconnect = amqp.DefaultReconnectConfig()
@@ -120,7 +120,7 @@ func (c appConfig) rabbit() config.BuilderConfig {
 			Failed: func(err error) bool { return errors.Is(err, errOutage) },
 		}
 	}
-	return config.BuilderConfig{AMQP: app, Policy: policy, Settings: rabbitmq.Settings{Prefix: c.Name}}
+	return config.Config{AMQP: app, Policy: policy, Settings: rabbitmq.Settings{Prefix: c.Name}}
 }
 
 // moves reports the copies that the broker has confirmed.

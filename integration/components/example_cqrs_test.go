@@ -28,7 +28,7 @@ func Example_commands() {
 	ctx := context.Background()
 	router := message.NewDefaultRouter(logger)
 
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: schedule}}, logger)
+	rabbit, err := config.Connect(config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: schedule}}, logger)
 	check(err)
 	defer rabbit.Close() // after router.Run has returned
 
@@ -65,7 +65,7 @@ func Example_events() {
 	ctx := context.Background()
 	router := message.NewDefaultRouter(logger)
 
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurablePubSubConfig(uri, nil), Policy: retry.Policy{Schedule: schedule}}, logger)
+	rabbit, err := config.Connect(config.Config{AMQP: amqp.NewDurablePubSubConfig(uri, nil), Policy: retry.Policy{Schedule: schedule}}, logger)
 	check(err)
 	defer rabbit.Close() // after router.Run has returned
 
@@ -87,7 +87,7 @@ func Example_events() {
 // Event groups: AddHandlersGroup returns no handler, so the middleware is added to the router.
 func Example_eventGroups() {
 	router := message.NewDefaultRouter(logger)
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurablePubSubConfig(uri, nil), Policy: retry.Policy{Schedule: schedule}}, logger)
+	rabbit, err := config.Connect(config.Config{AMQP: amqp.NewDurablePubSubConfig(uri, nil), Policy: retry.Policy{Schedule: schedule}}, logger)
 	check(err)
 	defer rabbit.Close() // after router.Run has returned
 

@@ -22,7 +22,7 @@ import (
 )
 
 // grouped makes all work queues share their tiers, with the ladder of a group.
-func grouped(b *config.BuilderConfig) {
+func grouped(b *config.Config) {
 	b.Policy.TierGroup, b.Policy.Schedule = b.Prefix+"_group", backoff.Schedule{2 * time.Second, 5 * time.Second}
 }
 
@@ -125,16 +125,16 @@ func TestDelayedMessages(t *testing.T) {
 	t.Parallel()
 	const delayed = 3 * time.Second
 	for name, row := range map[string]struct {
-		change []func(*config.BuilderConfig)
+		change []func(*config.Config)
 		groups []string
 	}{
 		"queue":                     {nil, []string{""}},
-		"queue of a group of tiers": {[]func(*config.BuilderConfig){grouped}, []string{""}},
-		"fan-out":                   {[]func(*config.BuilderConfig){fanOut, grouped}, []string{"billing", "mailing"}},
+		"queue of a group of tiers": {[]func(*config.Config){grouped}, []string{""}},
+		"fan-out":                   {[]func(*config.Config){fanOut, grouped}, []string{"billing", "mailing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, append(row.change, func(b *config.BuilderConfig) { b.Policy.Schedule = backoff.Schedule{time.Second} })...)
+			s := open(t, append(row.change, func(b *config.Config) { b.Policy.Schedule = backoff.Schedule{time.Second} })...)
 			var mu sync.Mutex
 			published, after := map[string]time.Time{}, map[string]time.Duration{}
 			calls, done := testapp.NewLedger(), testapp.NewLedger()

@@ -168,7 +168,7 @@ func TestLogsNameTheConnection(t *testing.T) {
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	proxy, uri := broker.Proxy(t)
-	s := open(t, func(b *config.BuilderConfig) {
+	s := open(t, func(b *config.Config) {
 		b.AMQP = amqp.NewDurableQueueConfig(uri)
 		b.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
 		b.AMQP.Connection.Reconnect.BackoffInitialInterval = 50 * time.Millisecond

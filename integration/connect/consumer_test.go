@@ -16,7 +16,7 @@ import (
 // TestConsumerOptions: the app's options of basic.consume reach the broker.
 func TestConsumerOptions(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.BuilderConfig) {
+	s := open(t, func(b *config.Config) {
 		b.AMQP.Consume.Consumer, b.AMQP.Consume.Exclusive = "shop-"+b.Prefix, true
 		b.AMQP.Consume.Arguments = amqp091.Table{"x-priority": int32(7)}
 		b.AMQP.Consume.Qos.PrefetchCount = 40

@@ -68,7 +68,7 @@ func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 
 func TestGroupWithoutInboxRefusesAClassicQueue(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.BuilderConfig) { b.Policy.TierGroup, b.NoInbox = b.Prefix+"_group", true })
+	s := open(t, func(b *config.Config) { b.Policy.TierGroup, b.NoInbox = b.Prefix+"_group", true })
 	_, err := broker.Channel(t).QueueDeclare(s.topic("orders"), true, false, false, false, nil)
 	require.NoError(t, err)
 	subscriber, err := s.Subscriber("billing")

@@ -22,7 +22,7 @@ import (
 func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 	t.Parallel()
 	const n, delay, jitter = 2000, 5 * time.Second, 0.2
-	s := open(t, func(b *config.BuilderConfig) { b.Policy.Schedule, b.Policy.Jitter = backoff.Schedule{delay}, jitter })
+	s := open(t, func(b *config.Config) { b.Policy.Schedule, b.Policy.Jitter = backoff.Schedule{delay}, jitter })
 	lanes := backoff.Lanes(delay, jitter)
 	require.Len(t, lanes, backoff.MaxLanes)
 
@@ -95,7 +95,7 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 // A handler's own jitter, and that of the connection.
 func TestJitterOfAHandler(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.BuilderConfig) { b.Policy.Jitter = 0.1 })
+	s := open(t, func(b *config.Config) { b.Policy.Jitter = 0.1 })
 	fail := func(*message.Message) error { return errDown }
 	s.handle("first", "orders", fail)
 	s.handle("second", "mails", fail, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}, Jitter: 1}})

@@ -116,7 +116,7 @@ func TestDeletedTiersAreDeclaredAgain(t *testing.T) {
 func TestDeclaredOnce(t *testing.T) {
 	t.Parallel()
 	built := make(chan string, 100)
-	s := open(t, func(b *config.BuilderConfig) { b.AMQP.TopologyBuilder = &amqp.SpyTopologyBuilder{Built: built} })
+	s := open(t, func(b *config.Config) { b.AMQP.TopologyBuilder = &amqp.SpyTopologyBuilder{Built: built} })
 	for i := range 16 {
 		s.handle(fmt.Sprint("billing-", i), "orders", func(*message.Message) error { return nil },
 			retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Duration(100+i%3) * time.Millisecond}}})
@@ -142,7 +142,7 @@ func TestConcurrency(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, func(b *config.BuilderConfig) { b.AMQP.Consume.Qos.PrefetchCount = 30 })
+			s := open(t, func(b *config.Config) { b.AMQP.Consume.Qos.PrefetchCount = 30 })
 			leave := make(chan struct{})
 			release := sync.OnceFunc(func() { close(leave) })
 			t.Cleanup(release)

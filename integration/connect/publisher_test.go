@@ -66,7 +66,7 @@ func TestPublisherOfExchanges(t *testing.T) {
 // TestPublisherVerifiesOnly: it declares nothing.
 func TestPublisherVerifiesOnly(t *testing.T) {
 	t.Parallel()
-	s := open(t, fanOut, func(b *config.BuilderConfig) { b.VerifyOnly = true })
+	s := open(t, fanOut, func(b *config.Config) { b.VerifyOnly = true })
 	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
 	require.ErrorIs(t, err, publish.ErrUnroutable)
 	require.ErrorContains(t, err, "VerifyOnly is set")

@@ -43,15 +43,15 @@ type shop struct {
 }
 
 // names returns the names and the configuration of a shop with one queue for each topic.
-func names(t testing.TB) (string, config.BuilderConfig) {
+func names(t testing.TB) (string, config.Config) {
 	t.Helper()
 	name := broker.Name(t, "t")
 	broker.Clean(t, name)
 	return name, configOf(t, name)
 }
 
-func configOf(t testing.TB, name string) config.BuilderConfig {
-	return config.BuilderConfig{
+func configOf(t testing.TB, name string) config.Config {
+	return config.Config{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
 		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
 		Settings: rabbitmq.Settings{Prefix: name},
@@ -59,12 +59,12 @@ func configOf(t testing.TB, name string) config.BuilderConfig {
 }
 
 // fanOut gives each topic an exchange. Each handler needs a Group.
-func fanOut(b *config.BuilderConfig) {
+func fanOut(b *config.Config) {
 	b.AMQP = amqp.NewDurablePubSubConfig(b.AMQP.Connection.AmqpURI, nil)
 }
 
 // open returns a connected shop whose router does not run yet.
-func open(t testing.TB, change ...func(*config.BuilderConfig)) *shop {
+func open(t testing.TB, change ...func(*config.Config)) *shop {
 	t.Helper()
 	name, b := names(t)
 	for _, c := range change {
@@ -73,7 +73,7 @@ func open(t testing.TB, change ...func(*config.BuilderConfig)) *shop {
 	return connect(t, name, b)
 }
 
-func connect(t testing.TB, name string, b config.BuilderConfig) *shop {
+func connect(t testing.TB, name string, b config.Config) *shop {
 	t.Helper()
 	s := &shop{t: t, name: name, log: &testapp.Log{}}
 	var err error

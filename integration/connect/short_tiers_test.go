@@ -28,7 +28,7 @@ func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 		requested = 10 * time.Second
 		delayed   = 400
 	)
-	s := open(t, func(b *config.BuilderConfig) {
+	s := open(t, func(b *config.Config) {
 		b.Policy.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
 	})
 	var w waits
@@ -118,7 +118,7 @@ func TestARoundCostsMilliseconds(t *testing.T) {
 		requested = 1900 * time.Millisecond
 		rounds    = 10 // on 1s, and nine times on 100ms
 	)
-	s := open(t, func(b *config.BuilderConfig) { b.Policy.Schedule = backoff.Schedule{100 * time.Millisecond} })
+	s := open(t, func(b *config.Config) { b.Policy.Schedule = backoff.Schedule{100 * time.Millisecond} })
 	var w waits
 	late := make(chan time.Duration, 1)
 	from := map[string]time.Time{}

@@ -58,7 +58,7 @@ func (m seeing) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 func TestRequestsOfAMQP10AreRetriedAsOthers(t *testing.T) {
 	t.Parallel()
 	deliveryTime := time.Now().UnixMilli()
-	s := open(t, func(b *config.BuilderConfig) { b.AMQP.Marshaler = seeing{} })
+	s := open(t, func(b *config.Config) { b.AMQP.Marshaler = seeing{} })
 	var mu sync.Mutex
 	seen := map[string]int{}
 	good, other := testapp.NewLedger(), testapp.NewLedger()
@@ -150,7 +150,7 @@ func (m weighing) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 // TestADeadLetterThatIsRefusedForGoodHasALastForm: body, UUID and record, and what is left off. A redrive sends it.
 func TestADeadLetterThatIsRefusedForGoodHasALastForm(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.BuilderConfig) { b.AMQP.Marshaler = weighing{} })
+	s := open(t, func(b *config.Config) { b.AMQP.Marshaler = weighing{} })
 	var mu sync.Mutex
 	handled := []string{}
 	s.handle("billing", "orders", func(msg *message.Message) error {

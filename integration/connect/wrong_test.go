@@ -114,7 +114,7 @@ func TestWrapperThatSubscribesToAnotherTopic(t *testing.T) {
 func TestWrongHandlers(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		change  func(*config.BuilderConfig)
+		change  func(*config.Config)
 		topic   string
 		options []retry.Options
 		want    []string
@@ -135,7 +135,7 @@ func TestWrongHandlers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, func(b *config.BuilderConfig) {
+			s := open(t, func(b *config.Config) {
 				if row.change != nil {
 					row.change(b)
 				}
@@ -163,7 +163,7 @@ func TestWrongHandlers(t *testing.T) {
 func TestFaultsOfAllHandlers(t *testing.T) {
 	t.Parallel()
 	const handlers = 8
-	s := open(t, func(b *config.BuilderConfig) { b.AMQP.Publish.GenerateRoutingKey = nil })
+	s := open(t, func(b *config.Config) { b.AMQP.Publish.GenerateRoutingKey = nil })
 	process := func(*message.Message) error { return nil }
 	var want []string
 	for i := range handlers {
@@ -195,7 +195,7 @@ func TestFaultsOfAllHandlers(t *testing.T) {
 }
 
 // oneQueue gives all topics the same queue.
-func oneQueue(b *config.BuilderConfig) {
+func oneQueue(b *config.Config) {
 	queue := "queue_" + b.Prefix
 	b.AMQP.Queue.GenerateName = func(string) string { return queue }
 }
@@ -217,7 +217,7 @@ func TestWrongSubscriber(t *testing.T) {
 // TestPublishTopicWithoutRoutingKey is refused when the handler is added.
 func TestPublishTopicWithoutRoutingKey(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.BuilderConfig) { b.AMQP.Publish.GenerateRoutingKey = nil })
+	s := open(t, func(b *config.Config) { b.AMQP.Publish.GenerateRoutingKey = nil })
 	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler, retry.Options{Concurrency: -1})
 	err := s.router.Run(context.Background())
 	require.ErrorContains(t, err, "AMQP.Publish.GenerateRoutingKey is nil")

@@ -28,7 +28,7 @@ func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 	const count = 50
 	topic := broker.Name(t, "orders")
 	broker.Clean(t, topic)
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP: amqp.NewDurablePubSubConfig(broker.URL(t), nil), Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Policy: retry.Policy{Schedule: backoff.Constant(100*time.Millisecond, 2)},
 	}, nil)
 	require.NoError(t, err)

@@ -256,7 +256,7 @@ func TestStatusTellsAPauseFromAnAppThatIsDown(t *testing.T) {
 	require.NoError(t, err)
 	api.User = url.UserPassword(client.Username, client.Password)
 
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP: amqp.NewDurableQueueConfig(address.String()), Policy: retry.Policy{Schedule: backoff.Schedule{time.Minute}},
 	}, nil)
 	require.NoError(t, err)

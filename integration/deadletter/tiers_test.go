@@ -34,7 +34,7 @@ func TestDrainedRetriesGoOn(t *testing.T) {
 	for name, group := range map[string]string{"own tiers": "", "group": "shop"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			app := testapp.New(t, func(c *config.BuilderConfig) {
+			app := testapp.New(t, func(c *config.Config) {
 				c.Policy.Schedule = backoff.Schedule{time.Hour}
 				if group != "" {
 					c.Policy.TierGroup = group + "_" + broker.Name(t, "g")

@@ -60,7 +60,7 @@ func (a *app) replace(queue string, arguments amqp091.Table) {
 }
 
 // slowly makes the subscriptions wait for at least a second before they declare again.
-func slowly(b *config.BuilderConfig) {
+func slowly(b *config.Config) {
 	b.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
 	b.AMQP.Connection.Reconnect.BackoffInitialInterval = 2 * time.Second
 	b.AMQP.Connection.Reconnect.BackoffMaxInterval = 3 * time.Second // the pauses do not grow up to the deadline of the test
@@ -225,7 +225,7 @@ func TestARetiredTierOfAGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := connect(t, func(b *config.BuilderConfig) {
+			a := connect(t, func(b *config.Config) {
 				b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", []time.Duration{}
 			})
 			group := a.name + "_group"

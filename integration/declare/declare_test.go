@@ -35,7 +35,7 @@ func TestHandlersOfOneTopicDeclareOnce(t *testing.T) {
 	require.Positive(t, want["queue.declare"])
 
 	proxy, uri := broker.Proxy(t)
-	a := connect(t, func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = uri })
+	a := connect(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
 	queue := a.queue("orders")
 	processed := testapp.NewLedger()
 	const handlers, further = 16, 8
@@ -99,7 +99,7 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	declared.handle(queue, 1, testapp.NewLedger())
 	declared.run()
 
-	a := connect(t, func(b *config.BuilderConfig) { b.Prefix, b.VerifyOnly = declared.name, true })
+	a := connect(t, func(b *config.Config) { b.Prefix, b.VerifyOnly = declared.name, true })
 	processed := testapp.NewLedger()
 	a.handle(queue, 4, processed)
 	a.run()

@@ -16,12 +16,12 @@ import (
 )
 
 // inGroup makes the work queues of an app share their tiers.
-func inGroup(b *config.BuilderConfig) {
+func inGroup(b *config.Config) {
 	b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", []time.Duration{}
 }
 
 // classic makes each work queue a classic queue, which has an inbox.
-func classic(b *config.BuilderConfig) {
+func classic(b *config.Config) {
 	b.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"}
 }
 
@@ -46,7 +46,7 @@ func (a *app) boundTo(exchange string) (queues []string) {
 }
 
 // longTier has a delay that is longer than the time between two checks of bindings.
-func longTier(b *config.BuilderConfig) { b.Policy.Schedule = backoff.Constant(5*time.Second, 1) }
+func longTier(b *config.Config) { b.Policy.Schedule = backoff.Constant(5*time.Second, 1) }
 
 // What a message waits for on the tier of a group is deleted meanwhile: each comes back once. A message that is due before the return
 // exchange exists again comes three minutes later, when the broker tries to forward it again.

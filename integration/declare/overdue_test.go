@@ -28,7 +28,7 @@ func TestOverdueTiers(t *testing.T) {
 	for name, group := range map[string]bool{"tier": false, "inbox": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := connect(t, func(b *config.BuilderConfig) {
+			a := connect(t, func(b *config.Config) {
 				b.Management = address.String()
 				if group {
 					inGroup(b)

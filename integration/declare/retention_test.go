@@ -30,7 +30,7 @@ import (
 // kept is the MaxLength of these tests.
 const kept = 10
 
-func tenLetters(b *config.BuilderConfig) { b.DeadLetters.MaxLength = kept }
+func tenLetters(b *config.Config) { b.DeadLetters.MaxLength = kept }
 
 // fail adds a handler that fails for good, one message after the other, and returns how many dead letters it has written.
 func (a *app) fail(queue string) (written *atomic.Int64) {
@@ -88,7 +88,7 @@ func TestTheNewestDeadLettersAreKept(t *testing.T) {
 	for _, kind := range []topology.QueueType{topology.Quorum, topology.Classic} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			a := connect(t, tenLetters, func(b *config.BuilderConfig) { b.QueueType = kind })
+			a := connect(t, tenLetters, func(b *config.Config) { b.QueueType = kind })
 			queue, other := a.queue("orders"), a.queue("mails")
 			written := a.fail(queue)
 			a.fail(other)
@@ -114,7 +114,7 @@ func TestTheNewestDeadLettersAreKept(t *testing.T) {
 func TestDeadLettersAreDroppedAfterTheirAge(t *testing.T) {
 	t.Parallel()
 	const age = 3 * time.Second
-	a := connect(t, func(b *config.BuilderConfig) { b.DeadLetters.MaxAge = age })
+	a := connect(t, func(b *config.Config) { b.DeadLetters.MaxAge = age })
 	queue := a.queue("orders")
 	written := a.fail(queue)
 	a.run()
@@ -167,16 +167,16 @@ func TestTheBrokerItselfWritesDeadLettersAtTheLimit(t *testing.T) {
 func TestATierAtItsLimit(t *testing.T) {
 	t.Parallel()
 	const messages, limit = 40, 5
-	for name, change := range map[string]func(*config.BuilderConfig){
-		"quorum":  func(*config.BuilderConfig) {},
-		"classic": func(b *config.BuilderConfig) { b.QueueType = topology.Classic },
-		"group": func(b *config.BuilderConfig) {
+	for name, change := range map[string]func(*config.Config){
+		"quorum":  func(*config.Config) {},
+		"classic": func(b *config.Config) { b.QueueType = topology.Classic },
+		"group": func(b *config.Config) {
 			b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", []time.Duration{}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := connect(t, change, func(b *config.BuilderConfig) {
+			a := connect(t, change, func(b *config.Config) {
 				b.Policy.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
 				b.TierArguments = amqp091.Table{"x-max-length": limit}
 			})
@@ -222,7 +222,7 @@ func TestTheLimitsOfAnExistingQueue(t *testing.T) {
 	broker.Eventually(t, soon, func() bool { return written.Load() == 30 }, "all dead letters are written")
 	require.Equal(t, 30, testapp.Depth(t, queue+".dead"), "the default keeps all")
 
-	limited := connect(t, func(b *config.BuilderConfig) {
+	limited := connect(t, func(b *config.Config) {
 		b.Prefix, b.DeadLetters = a.name, topology.Retention{MaxLength: kept, MaxAge: time.Hour}
 	})
 	subscriber, err := limited.Subscriber("limited")
@@ -241,7 +241,7 @@ func TestTheLimitsOfAnExistingQueue(t *testing.T) {
 
 	// The other way round: an app without the limits of the existing queue.
 	limits := a.queue("limits")
-	other := connect(t, tenLetters, func(b *config.BuilderConfig) { b.Prefix = a.name })
+	other := connect(t, tenLetters, func(b *config.Config) { b.Prefix = a.name })
 	other.fail(limits)
 	other.run()
 	unlimited, err := a.Subscriber("unlimited")
@@ -259,11 +259,11 @@ func TestDefinitionsHaveTheLimits(t *testing.T) {
 	name := broker.Name(t, "t")
 	broker.Clean(t, name)
 	queue := "orders_" + name
-	limits := func(b *config.BuilderConfig) {
+	limits := func(b *config.Config) {
 		b.Prefix, b.DeadLetters = name, topology.Retention{MaxLength: kept, MaxAge: time.Hour}
 		b.TierArguments, b.DeadLetterArguments = amqp091.Table{"x-max-length": 100}, amqp091.Table{"x-quorum-target-group-size": 3}
 	}
-	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}}
+	b := config.Config{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}}
 	limits(&b)
 	builder, err := config.NewBuilder(b)
 	require.NoError(t, err)
@@ -279,13 +279,13 @@ func TestDefinitionsHaveTheLimits(t *testing.T) {
 	require.NoError(t, response.Body.Close())
 	require.Less(t, response.StatusCode, 300)
 	for _, verify := range []bool{true, false} {
-		a := connect(t, limits, func(b *config.BuilderConfig) { b.VerifyOnly = verify })
+		a := connect(t, limits, func(b *config.Config) { b.VerifyOnly = verify })
 		subscriber, err := a.Subscriber("billing")
 		require.NoError(t, err)
 		_, err = subscriber.Subscribe(t.Context(), queue)
 		require.NoError(t, err)
 	}
-	a := connect(t, func(b *config.BuilderConfig) { b.Prefix, b.VerifyOnly = name, false })
+	a := connect(t, func(b *config.Config) { b.Prefix, b.VerifyOnly = name, false })
 	subscriber, err := a.Subscriber("billing")
 	require.NoError(t, err)
 	_, err = subscriber.Subscribe(t.Context(), queue)

@@ -44,11 +44,11 @@ type app struct {
 	wire   *wire
 }
 
-func connect(t testing.TB, change ...func(*config.BuilderConfig)) *app {
+func connect(t testing.TB, change ...func(*config.Config)) *app {
 	t.Helper()
 	a := &app{t: t, name: broker.Name(t, "t"), log: &testapp.Log{}, wire: &wire{}}
 	broker.Clean(t, a.name)
-	b := config.BuilderConfig{
+	b := config.Config{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
 		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
 		Settings: rabbitmq.Settings{Prefix: a.name},

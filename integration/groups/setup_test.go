@@ -52,10 +52,10 @@ func (g *group) orphans() string           { return g.name + ".orphans" }
 func (g *group) tierGroup() string         { return g.name + "_group" }
 
 // config declares work queues with these arguments.
-func (g *group) config(arguments amqp091.Table) config.BuilderConfig {
+func (g *group) config(arguments amqp091.Table) config.Config {
 	app := amqp.NewDurableQueueConfig(broker.URL(g.t))
 	app.Queue.Arguments = arguments
-	return config.BuilderConfig{
+	return config.Config{
 		AMQP: app, Settings: rabbitmq.Settings{Prefix: g.name}, Policy: retry.Policy{TierGroup: g.tierGroup(), Schedule: backoff.Constant(2*time.Second, 1), ExtraTiers: []time.Duration{}},
 	}
 }
@@ -68,7 +68,7 @@ type app struct {
 }
 
 // consume starts an app whose handlers call handle. It runs until stop is called, or the test ends.
-func (g *group) consume(b config.BuilderConfig, handle message.NoPublishHandlerFunc, queues ...string) *app {
+func (g *group) consume(b config.Config, handle message.NoPublishHandlerFunc, queues ...string) *app {
 	g.t.Helper()
 	rabbit, err := config.Connect(b, g.log)
 	require.NoError(g.t, err)
@@ -163,7 +163,7 @@ func (g *group) messages(queue string) int {
 }
 
 // refused checks that a work queue cannot be consumed, and why.
-func (g *group) refused(b config.BuilderConfig, queue, reason string) {
+func (g *group) refused(b config.Config, queue, reason string) {
 	g.t.Helper()
 	rabbit, err := config.Connect(b, g.log)
 	require.NoError(g.t, err)

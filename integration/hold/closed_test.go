@@ -79,7 +79,7 @@ func TestMessageThatCannotBeMarshalledIsDeadLettered(t *testing.T) {
 		processed := testapp.NewLedger()
 		a := start(plan{
 			schedule: backoff.Constant(short, 2), concurrency: 4,
-			change: func(b *config.BuilderConfig) { b.AMQP.Marshaler = mute{bad: bad} },
+			change: func(b *config.Config) { b.AMQP.Marshaler = mute{bad: bad} },
 			handle: func(msg *message.Message) error {
 				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 					return errDown

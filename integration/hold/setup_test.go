@@ -40,7 +40,7 @@ type plan struct {
 	schedule    backoff.Schedule
 	concurrency int
 	publishing  string // the broker's address for publishing copies; empty: without a proxy
-	change      func(*config.BuilderConfig)
+	change      func(*config.Config)
 	policy      func(*retry.Policy)
 	handle      func(*message.Message) error
 	expires     <-chan struct{} // closed: the deadline of the context of Router.Run is over; nil: it has none
@@ -66,7 +66,7 @@ type app struct {
 // wires are the two ways to make an app: Connect, and the parts over watermill-amqp.
 var wires = []struct {
 	name string
-	add  func(*app, config.BuilderConfig, plan)
+	add  func(*app, config.Config, plan)
 }{{"connect", connect}, {"parts", parts}}
 
 // onBoth runs a test on both wires.
@@ -80,12 +80,12 @@ func onBoth(t *testing.T, test func(t *testing.T, start func(plan) *app)) {
 }
 
 // start starts an app, which ends with the test.
-func start(t testing.TB, p plan, add func(*app, config.BuilderConfig, plan)) *app {
+func start(t testing.TB, p plan, add func(*app, config.Config, plan)) *app {
 	t.Helper()
 	a := &app{t: t, name: broker.Name(t, "t"), log: &testapp.Log{}}
 	a.queue = "orders_" + a.name
 	broker.Clean(t, a.name)
-	b := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: p.schedule}, Settings: rabbitmq.Settings{Prefix: a.name}}
+	b := config.Config{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: p.schedule}, Settings: rabbitmq.Settings{Prefix: a.name}}
 	if p.change != nil {
 		p.change(&b)
 	}
@@ -141,7 +141,7 @@ func (d deadline) Err() error {
 	}
 }
 
-func connect(a *app, b config.BuilderConfig, p plan) {
+func connect(a *app, b config.Config, p plan) {
 	if p.publishing != "" { // Connect opens the connection for consuming first
 		proxy, err := amqp091.ParseURI(p.publishing)
 		require.NoError(a.t, err)
@@ -164,7 +164,7 @@ func connect(a *app, b config.BuilderConfig, p plan) {
 	a.publish = func(msg *message.Message) error { return connection.Publisher().Publish(a.queue, msg) }
 }
 
-func parts(a *app, b config.BuilderConfig, p plan) {
+func parts(a *app, b config.Config, p plan) {
 	direct := b.AMQP.Connection.AmqpURI
 	if p.publishing != "" {
 		b.AMQP.Connection.AmqpURI = p.publishing

@@ -125,7 +125,7 @@ func TestDeletedTierThatIsNotDeclaredAgain(t *testing.T) {
 		const messages = 50
 		processed := testapp.NewLedger()
 		a := start(plan{
-			schedule: schedule, concurrency: 8, change: func(b *config.BuilderConfig) { b.VerifyOnly = true },
+			schedule: schedule, concurrency: 8, change: func(b *config.Config) { b.VerifyOnly = true },
 			handle: func(msg *message.Message) error {
 				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 					return errDown

@@ -81,7 +81,7 @@ func TestPropertiesOfForeignMessages(t *testing.T) {
 	for _, kind := range []string{"quorum", "classic with priorities"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			a := testapp.New(t, func(b *config.BuilderConfig) {
+			a := testapp.New(t, func(b *config.Config) {
 				if kind != "quorum" {
 					b.AMQP.Queue.Arguments = amqp091.Table{"x-max-priority": int32(9)}
 				}

@@ -174,7 +174,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 	assert.ErrorContains(t, stuck.Router.Close(), "timeout")
 	assert.WithinDuration(t, began.Add(closeTimeout), time.Now(), 1500*time.Millisecond)
 
-	next := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = stuck.Name })
+	next := testapp.New(t, func(b *config.Config) { b.Prefix = stuck.Name })
 	calls := testapp.NewLedger()
 	next.Handle(queue, 2, func(msg *message.Message) error {
 		assert.NotContains(t, msg.Metadata, retry.FailuresKey)

@@ -107,12 +107,12 @@ func TestNoHotLoop(t *testing.T) {
 			f.cut = func() { proxy.Stop() }
 			f.join = func() { require.NoError(t, proxy.Start()) }
 			c := counting{deliveries: testapp.NewLedger(), publishes: &atomic.Int64{}, unreadable: &atomic.Bool{}}
-			f.app = testapp.New(t, func(b *config.BuilderConfig) {
+			f.app = testapp.New(t, func(b *config.Config) {
 				b.AMQP = amqp.NewDurableQueueConfig(fmt.Sprintf("amqp://%s:%s@%s/", f.user, f.user, proxy.Listen))
 				b.AMQP.Marshaler = c
 			})
 			// The subscriber is connected without the proxy: the middleware is of its builder, with the other's publisher.
-			direct, err := config.NewBuilder(config.BuilderConfig{
+			direct, err := config.NewBuilder(config.Config{
 				AMQP:   func() amqp.Config { a := amqp.NewDurableQueueConfig(broker.URL(t)); a.Marshaler = c; return a }(),
 				Policy: retry.Policy{Schedule: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond}}, Settings: rabbitmq.Settings{Prefix: f.app.Name},
 			})

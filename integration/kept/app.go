@@ -95,8 +95,8 @@ func classic(uri string, names ...string) error {
 	return err
 }
 
-func configOf(uri string) config.BuilderConfig {
-	return config.BuilderConfig{
+func configOf(uri string) config.Config {
+	return config.Config{
 		AMQP: amqp2.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: Schedule, ExtraTiers: []time.Duration{10 * time.Minute}, Rules: []retry.Rule{
 			{If: retry.Is(ErrBusy), Then: retry.Snooze(3 * time.Second)},
 			{If: retry.Is(ErrAccount), Then: retry.DeadLetter("no_account")},
@@ -106,7 +106,7 @@ func configOf(uri string) config.BuilderConfig {
 }
 
 // own returns options with a changed copy of the connection's policy.
-func own(c config.BuilderConfig, change func(*retry.Policy)) retry.Options {
+func own(c config.Config, change func(*retry.Policy)) retry.Options {
 	policy := c.Policy
 	change(&policy)
 	return retry.Options{Policy: &policy}
@@ -116,7 +116,7 @@ func own(c config.BuilderConfig, change func(*retry.Policy)) retry.Options {
 func shop(p *retry.Policy) { p.TierGroup = "shop" }
 
 // Parts is the configuration of an app over watermill-amqp's subscriber, with the work queue "parts".
-func Parts(uri string, marshaler amqp2.Marshaler) config.BuilderConfig {
+func Parts(uri string, marshaler amqp2.Marshaler) config.Config {
 	c := configOf(uri)
 	c.AMQP.Marshaler = marshaler
 	return c
@@ -145,7 +145,7 @@ func (p *process) present(uri string, marshaler amqp2.Marshaler) error {
 	if err := p.connect(classicTiers, map[string]retry.Options{"logs": {}}); err != nil {
 		return err
 	}
-	newer := configamqp3.BuilderConfig{AMQP: amqp3.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: Schedule}}
+	newer := configamqp3.Config{AMQP: amqp3.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: Schedule}}
 	v3, err := configamqp3.Connect(newer, nil)
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func (p *process) former(uri string) error {
 }
 
 // connect connects an app with a handler for each topic.
-func (p *process) connect(c config.BuilderConfig, topics map[string]retry.Options) error {
+func (p *process) connect(c config.Config, topics map[string]retry.Options) error {
 	connection, err := config.Connect(c, nil)
 	if err != nil {
 		return err

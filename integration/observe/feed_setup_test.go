@@ -62,8 +62,8 @@ func (f *feed) Attach(o retry.Observed) (retry.Observer, error) {
 	}, nil
 }
 
-func feedConfig(t testing.TB, name string) config.BuilderConfig {
-	return config.BuilderConfig{
+func feedConfig(t testing.TB, name string) config.Config {
+	return config.Config{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
 		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, time.Second}},
 		Settings: rabbitmq.Settings{Prefix: name},
@@ -71,7 +71,7 @@ func feedConfig(t testing.TB, name string) config.BuilderConfig {
 }
 
 // openFeed returns a connected app whose router does not run yet.
-func openFeed(t testing.TB, change ...func(*config.BuilderConfig)) *feed {
+func openFeed(t testing.TB, change ...func(*config.Config)) *feed {
 	t.Helper()
 	name := broker.Name(t, "t")
 	broker.Clean(t, name)
@@ -82,7 +82,7 @@ func openFeed(t testing.TB, change ...func(*config.BuilderConfig)) *feed {
 	return connectFeed(t, name, b)
 }
 
-func connectFeed(t testing.TB, name string, b config.BuilderConfig) *feed {
+func connectFeed(t testing.TB, name string, b config.Config) *feed {
 	t.Helper()
 	f := &feed{t: t, name: name, log: &testapp.Log{}, events: map[string][]retry.Event{}}
 	var err error

@@ -98,7 +98,7 @@ func TestFeedHasExactlyTheOutcomesThatHappened(t *testing.T) {
 func TestFeedCountsReconnectsAndRedeliveries(t *testing.T) {
 	t.Parallel()
 	name := broker.Name(t, "named")
-	f := openFeed(t, func(b *config.BuilderConfig) {
+	f := openFeed(t, func(b *config.Config) {
 		b.AMQP.Connection.AmqpConfig = &amqp091.Config{Properties: amqp091.Table{"connection_name": name}, Heartbeat: 10 * time.Second}
 	})
 	begun, goOn := make(chan string, 100), make(chan struct{})
@@ -178,7 +178,7 @@ func TestFeedHasTheResultsOfThePublishers(t *testing.T) {
 	})
 	t.Run("nacked", func(t *testing.T) {
 		t.Parallel()
-		f := openFeed(t, func(b *config.BuilderConfig) {
+		f := openFeed(t, func(b *config.Config) {
 			b.Policy.Schedule, b.TierArguments = backoff.Constant(time.Hour, 1), amqp091.Table{"x-max-length": int64(1)}
 		})
 		f.handle("billing", func(*message.Message) error { return errFeed })
@@ -200,7 +200,7 @@ func TestFeedHasTheResultsOfThePublishers(t *testing.T) {
 	t.Run("unconfirmed, failed", func(t *testing.T) {
 		t.Parallel()
 		proxy, uri := broker.Proxy(t)
-		f := openFeed(t, func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = uri })
+		f := openFeed(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
 		f.handle("billing", func(*message.Message) error { return nil })
 		f.run()
 		f.publish("billing", "1")

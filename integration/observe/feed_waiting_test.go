@@ -22,11 +22,11 @@ import (
 )
 
 // With the management API, or without it.
-var feedWays = map[string]func(testing.TB) func(*config.BuilderConfig){
-	"management": func(t testing.TB) func(*config.BuilderConfig) {
-		return func(b *config.BuilderConfig) { b.Management = feedManagement(t) }
+var feedWays = map[string]func(testing.TB) func(*config.Config){
+	"management": func(t testing.TB) func(*config.Config) {
+		return func(b *config.Config) { b.Management = feedManagement(t) }
 	},
-	"passive": func(testing.TB) func(*config.BuilderConfig) { return func(*config.BuilderConfig) {} },
+	"passive": func(testing.TB) func(*config.Config) { return func(*config.Config) {} },
 }
 
 func orphan(id string, failedAt time.Time) amqp091.Publishing {
@@ -45,7 +45,7 @@ func TestFeedOfWhatWaits(t *testing.T) {
 	for way, change := range feedWays {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
-			f := openFeed(t, change(t), func(b *config.BuilderConfig) {
+			f := openFeed(t, change(t), func(b *config.Config) {
 				b.Policy.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
 				b.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"} // it needs an inbox in a group
 			})
@@ -207,7 +207,7 @@ func TestFeedWithAManagementAPIThatHangs(t *testing.T) {
 			_ = c.Close()
 		}
 	})
-	f := openFeed(t, func(b *config.BuilderConfig) { b.Management = "http://guest:guest@" + hanging.Addr().String() })
+	f := openFeed(t, func(b *config.Config) { b.Management = "http://guest:guest@" + hanging.Addr().String() })
 	f.handle("billing", func(msg *message.Message) error {
 		if feedFailures(msg) == 0 {
 			return errFeed
@@ -247,7 +247,7 @@ func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
 	leaks := goleak.IgnoreCurrent()
 	t.Run("app", func(t *testing.T) {
 		proxy, uri := broker.Proxy(t)
-		f := openFeed(t, func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = uri })
+		f := openFeed(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
 		f.handle("billing", func(*message.Message) error { return nil })
 		f.run()
 		f.publish("billing", "1")
@@ -281,7 +281,7 @@ func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
 func TestFeedOfACrowd(t *testing.T) {
 	t.Parallel()
 	const works, most = 130, 500 // with a dead-letter queue and two tiers each
-	f := openFeed(t, func(b *config.BuilderConfig) {
+	f := openFeed(t, func(b *config.Config) {
 		b.QueueType, b.AMQP.Queue.Arguments = topology.Classic, amqp091.Table{"x-queue-type": "classic"}
 	})
 	for i := range works {

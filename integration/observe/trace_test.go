@@ -156,7 +156,7 @@ func TestTraceOnRabbitMQ(t *testing.T) {
 	name := broker.Name(t, "trace")
 	broker.Clean(t, name)
 	log := &testapp.Log{}
-	rabbit, err := config.Connect(config.BuilderConfig{
+	rabbit, err := config.Connect(config.Config{
 		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}, Settings: rabbitmq.Settings{Prefix: name},
 	}, log)
 	require.NoError(t, err)

@@ -60,7 +60,7 @@ func open(t testing.TB, options retry.Options, change ...func(*retry.Policy)) *s
 	for _, c := range change {
 		c(&policy)
 	}
-	s.Connection, err = config.Connect(config.BuilderConfig{
+	s.Connection, err = config.Connect(config.Config{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
 		Policy:   policy,
 		Settings: rabbitmq.Settings{Prefix: name},

@@ -29,7 +29,7 @@ func TestBrokerUnreachableForAMinute(t *testing.T) {
 	const messages, handlers = 600, 16
 	away := time.Minute
 	proxy, uri := broker.Proxy(t)
-	a := testapp.New(t, testapp.Schedule(200*time.Millisecond, 500*time.Millisecond, time.Second), func(b *config.BuilderConfig) {
+	a := testapp.New(t, testapp.Schedule(200*time.Millisecond, 500*time.Millisecond, time.Second), func(b *config.Config) {
 		b.AMQP = amqp.NewDurableQueueConfig(uri)
 		b.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
 		b.AMQP.Connection.Reconnect.BackoffMaxInterval = 2 * time.Second

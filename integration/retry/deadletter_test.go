@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // dieOf consumes the queue with an ordinary app until a message kills this process.
 func dieOf(queue string) {
-	rabbit, err := config.NewBuilder(config.BuilderConfig{
+	rabbit, err := config.NewBuilder(config.Config{
 		AMQP: amqp.NewDurableQueueConfig(os.Getenv("AMQP_URL")), Policy: retry.Policy{Schedule: backoff.Constant(100*time.Millisecond, 2)}, Settings: rabbitmq.Settings{Prefix: "retry_" + queue},
 	})
 	if err != nil {
@@ -79,7 +79,7 @@ func TestMessageThatKillsItsProcessIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	queue := broker.Name(t, "deadly")
 	broker.Clean(t, queue)
-	a := testapp.New(t, func(b *config.BuilderConfig) {
+	a := testapp.New(t, func(b *config.Config) {
 		b.Prefix = "retry_" + queue
 		b.Policy.Schedule = backoff.Constant(100*time.Millisecond, 2)
 	})

@@ -31,7 +31,7 @@ func TestEveryFailureWaitsItsDelayAndTheDeadLetterHasTheRecord(t *testing.T) {
 		t.Run(string(queueType), func(t *testing.T) {
 			t.Parallel()
 			delays := backoff.Schedule{50 * time.Millisecond, 200 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond}
-			a := testapp.New(t, testapp.Schedule(delays...), func(b *config.BuilderConfig) { b.QueueType = queueType })
+			a := testapp.New(t, testapp.Schedule(delays...), func(b *config.Config) { b.QueueType = queueType })
 			queue := a.Queue("orders")
 
 			var mu sync.Mutex

@@ -22,7 +22,7 @@ func Example_fresh() {
 	check(err)
 	subscriber, err := amqp.NewSubscriber(reader, logger)
 	check(err)
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}}, logger)
+	rabbit, err := config.Connect(config.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}}, logger)
 	check(err)
 	defer rabbit.Close()
 	dead, err := subscriber.Subscribe(ctx, "orders")

@@ -20,7 +20,7 @@ func Example_page() {
 	logger := watermill.NopLogger{}
 	login := func(h http.Handler) http.Handler { return h }
 	uri, management := "amqp://guest:guest@localhost:5672/", "http://guest:guest@localhost:15672"
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}}, logger)
+	rabbit, err := config.Connect(config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}}, logger)
 	check(err)
 
 	store, err := deadletter.Open(deadletter.Config{URI: uri, Management: management}, logger)

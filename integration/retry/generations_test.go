@@ -124,7 +124,7 @@ func TestGenerationsAndPriorities(t *testing.T) {
 
 func TestGenerationsAndTransientQueues(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *config.BuilderConfig) {
+	a := testapp.New(t, func(b *config.Config) {
 		b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
 		b.WorkQueueMode = topology.Leave
 	})
@@ -138,7 +138,7 @@ func TestGenerationsAndTransientQueues(t *testing.T) {
 
 func TestClassicTiersAreWarnedOf(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *config.BuilderConfig) { b.QueueType = topology.Classic })
+	a := testapp.New(t, func(b *config.Config) { b.QueueType = topology.Classic })
 	for _, queue := range []string{"orders", "invoices"} {
 		require.NoError(t, subscribe(t, a, a.Queue(queue)))
 	}

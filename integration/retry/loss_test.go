@@ -177,7 +177,7 @@ func TestConsumerGroupsStayApart(t *testing.T) {
 	topic := broker.Name(t, "orders")
 	var exchange string
 	for group, ledger := range done {
-		a := testapp.New(t, func(b *config.BuilderConfig) {
+		a := testapp.New(t, func(b *config.Config) {
 			b.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix(group))
 			b.Prefix = "retry_" + topic // shared, as in an app
 		})

@@ -120,7 +120,7 @@ func TestShutdownGivesMessagesBack(t *testing.T) {
 	require.NoError(t, first.Failures.Close())
 	assert.Empty(t, first.Retries)
 
-	second := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = first.Name })
+	second := testapp.New(t, func(b *config.Config) { b.Prefix = first.Name })
 	processed := testapp.NewLedger()
 	second.Handle(queue, 2, func(msg *message.Message) error {
 		assert.NotContains(t, msg.Metadata, retry.FailuresKey)
@@ -148,7 +148,7 @@ func TestShutdownsDoNotUseUpTheDeliveryLimit(t *testing.T) {
 			first.Declare(queue)
 			testapp.Send(t, "", queue, testapp.Orders(1)...)
 			for range shutdowns {
-				a := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = first.Name })
+				a := testapp.New(t, func(b *config.Config) { b.Prefix = first.Name })
 				inFlight := make(chan struct{}, 100)
 				a.Handle(queue, handlers, func(msg *message.Message) error {
 					inFlight <- struct{}{}
@@ -204,7 +204,7 @@ func TestRecordDoesNotLeakDownstream(t *testing.T) {
 // TestMessageThatTheAppCannotReadIsDeadLettered complete, and not redelivered in a loop.
 func TestMessageThatTheAppCannotReadIsDeadLettered(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP.Marshaler = picky{} })
+	a := testapp.New(t, func(b *config.Config) { b.AMQP.Marshaler = picky{} })
 	queue := a.Queue("orders")
 	done := testapp.NewLedger()
 	a.Handle(queue, 1, func(msg *message.Message) error { done.Add(msg.UUID); return nil })

@@ -42,7 +42,7 @@ func TestDocumentedPermissionsSuffice(t *testing.T) {
 	a := testapp.New(t)
 	queue := a.Queue("orders")
 	limited := func(t *testing.T, user string, verify bool) *testapp.App {
-		return testapp.New(t, func(b *config.BuilderConfig) {
+		return testapp.New(t, func(b *config.Config) {
 			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
 			b.Prefix, b.VerifyOnly = a.Name, verify
 		})
@@ -115,7 +115,7 @@ func TestDocumentedPermissionsSufficeInAGroup(t *testing.T) {
 // failInGroup runs an app with these work queues until one message of each is a dead letter.
 func failInGroup(t *testing.T, prefix, group, user string, queues []string, verify bool) {
 	t.Helper()
-	app := testapp.New(t, func(b *config.BuilderConfig) {
+	app := testapp.New(t, func(b *config.Config) {
 		b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
 		b.Prefix, b.VerifyOnly, b.Policy.TierGroup, b.Policy.ExtraTiers = prefix, verify, group, []time.Duration{}
 	})
@@ -140,10 +140,10 @@ func (p permissions) without(object, kind string) permissions {
 }
 
 // runs starts an app with these permissions and one message that fails until it is dead-lettered. It returns the first refusal.
-func (p permissions) runs(t *testing.T, queue string, change ...func(*config.BuilderConfig)) error {
+func (p permissions) runs(t *testing.T, queue string, change ...func(*config.Config)) error {
 	t.Helper()
 	user := broker.User(t, p.configure, p.write, p.read)
-	a := testapp.New(t, append(change, func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })...)
+	a := testapp.New(t, append(change, func(b *config.Config) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })...)
 	if err := subscribe(t, a, queue); err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 					case verify && kind == "read" && object != "Q":
 						needed = generationOf(t).permitsPassive
 					}
-					err := p.without(regexp.QuoteMeta(name), kind).runs(t, queue, testapp.Schedule(100*time.Millisecond), func(b *config.BuilderConfig) {
+					err := p.without(regexp.QuoteMeta(name), kind).runs(t, queue, testapp.Schedule(100*time.Millisecond), func(b *config.Config) {
 						b.Prefix, b.VerifyOnly = a.Name, verify
 					})
 					if needed {

@@ -49,7 +49,7 @@ func TestRawDeadLetter(t *testing.T) {
 	p := newPlace(t)
 	own := amqp.NewDurableQueueConfig(p.uri)
 	own.Marshaler = compressing{}
-	app, err := config.NewBuilder(config.BuilderConfig{AMQP: own, Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 1)}})
+	app, err := config.NewBuilder(config.Config{AMQP: own, Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 1)}})
 	require.NoError(t, err)
 	require.NoError(t, app.Topology("orders").Declare(p.channel))
 	failures, err := app.NewPublisher(nil)

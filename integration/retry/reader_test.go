@@ -74,7 +74,7 @@ func (p place) declared(t *testing.T) []string {
 
 func (p place) builder(t *testing.T, prefix string, schedule backoff.Schedule) *config.Builder {
 	t.Helper()
-	b, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(p.uri), Settings: rabbitmq.Settings{Prefix: prefix}, Policy: retry.Policy{Schedule: schedule}})
+	b, err := config.NewBuilder(config.Config{AMQP: amqp.NewDurableQueueConfig(p.uri), Settings: rabbitmq.Settings{Prefix: prefix}, Policy: retry.Policy{Schedule: schedule}})
 	require.NoError(t, err)
 	return b
 }

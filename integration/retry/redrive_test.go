@@ -47,7 +47,7 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 		return amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix(name))
 	}
 	group := func(name string, handler message.NoPublishHandlerFunc) *testapp.App {
-		a := testapp.New(t, func(b *config.BuilderConfig) {
+		a := testapp.New(t, func(b *config.Config) {
 			b.AMQP = app(name)
 			b.Prefix = "retry_" + topic
 		})
@@ -105,7 +105,7 @@ func TestDeadLettersOfAGroup(t *testing.T) {
 	topic := broker.Name(t, "orders")
 	broker.Clean(t, topic)
 	app := amqp.NewDurablePubSubConfig(broker.URL(t), nil)
-	rabbit, err := config.Connect(config.BuilderConfig{AMQP: app, Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}}, nil)
+	rabbit, err := config.Connect(config.Config{AMQP: app, Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rabbit.Close()) }()
 	router := message.NewDefaultRouter(watermill.NopLogger{})

@@ -30,7 +30,7 @@ func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 
 func TestRetriesEndWithAMarshalerThatIgnoresMetadata(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP.Marshaler = bodyOnly{} })
+	a := testapp.New(t, func(b *config.Config) { b.AMQP.Marshaler = bodyOnly{} })
 	queue := a.Queue("orders")
 	calls := testapp.NewLedger()
 	a.Handle(queue, 1, func(msg *message.Message) error {
@@ -189,10 +189,10 @@ func TestNilBindingKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	app := amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
 	app.QueueBind.GenerateRoutingKey = nil
-	_, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
+	_, err := config.NewBuilder(config.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
 	if amqp.Major == "v2" {
 		require.NoError(t, err)
-		a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP = app })
+		a := testapp.New(t, func(b *config.Config) { b.AMQP = app })
 		err = subscribe(t, a, a.Queue("orders"))
 	}
 	assert.ErrorContains(t, err, "GenerateRoutingKey is nil")

@@ -28,7 +28,7 @@ import (
 // TestTopicConfig: the queue is bound to a topic exchange, and the topic is the binding pattern.
 func TestTopicConfig(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *amqp3.BuilderConfig) {
+	a := testapp.New(t, func(b *amqp3.Config) {
 		b.AMQP = amqpv3.NewDurableTopicConfig(broker.URL(t), "shop_"+b.Prefix, "orders_"+b.Prefix)
 	})
 	queue := a.Queue("orders")
@@ -101,7 +101,7 @@ func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
 			return nil
 		}
 	}
-	older, err := configv2.NewBuilder(configv2.BuilderConfig{
+	older, err := configv2.NewBuilder(configv2.Config{
 		AMQP: amqpv2.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: a.Builder.TieredRetryConfig(nil).Policy.Schedule}, Settings: rabbitmq.Settings{Prefix: a.Name},
 	})
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-func verifyOnly(b *config.BuilderConfig) { b.VerifyOnly = true }
+func verifyOnly(b *config.Config) { b.VerifyOnly = true }
 
 // TestVerifyOnlyDeclaresNothing, although its user may: a deleted object stays deleted. A failed message is held until there is a tier
 // again, because there is no dead-letter queue either.
@@ -68,7 +68,7 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 func TestVerifyOnlyWarnsAndRefuses(t *testing.T) {
 	t.Parallel()
 	t.Run("refuses", func(t *testing.T) {
-		a := testapp.New(t, verifyOnly, func(b *config.BuilderConfig) {
+		a := testapp.New(t, verifyOnly, func(b *config.Config) {
 			b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
 			b.WorkQueueMode = topology.Leave
 		})
@@ -81,7 +81,7 @@ func TestVerifyOnlyWarnsAndRefuses(t *testing.T) {
 		assert.NoError(t, subscribe(t, a, queue))
 	})
 	t.Run("warns", func(t *testing.T) {
-		a := testapp.New(t, verifyOnly, func(b *config.BuilderConfig) { b.QueueType = topology.Classic })
+		a := testapp.New(t, verifyOnly, func(b *config.Config) { b.QueueType = topology.Classic })
 		for _, queue := range []string{a.Queue("orders"), a.Queue("invoices")} {
 			a.Declare(queue)
 			require.NoError(t, subscribe(t, a, queue))

@@ -64,7 +64,7 @@ func TestNewWorkQueueIsProtected(t *testing.T) {
 	assert.Zero(t, a.Log.Warnings(""))
 
 	// Another start of the app, and an app that leaves work queues unchanged, accept the queue.
-	again := testapp.New(t, func(b *config.BuilderConfig) { b.Prefix = a.Name; b.WorkQueueMode = topology.Leave })
+	again := testapp.New(t, func(b *config.Config) { b.Prefix = a.Name; b.WorkQueueMode = topology.Leave })
 	require.NoError(t, subscribe(t, again, queue))
 	assert.Zero(t, again.Log.Warnings(""))
 }
@@ -99,7 +99,7 @@ func TestExistingQueueIsNotChangedAndOneWarningIsLogged(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Leave} {
 		t.Run(string(mode), func(t *testing.T) {
-			a := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueueMode = mode })
+			a := testapp.New(t, func(b *config.Config) { b.WorkQueueMode = mode })
 			queue := a.Queue("or.ders")
 			existing(t, queue, nil)
 			for range 3 {
@@ -118,7 +118,7 @@ func TestPolicyOfTheWarningProtects(t *testing.T) {
 	a := testapp.New(t)
 	queue := a.Queue("or.ders")
 	existing(t, queue, amqp091.Table{"x-max-length": int32(1), "x-overflow": "drop-head"})
-	builderOf := func(c *config.BuilderConfig) {
+	builderOf := func(c *config.Config) {
 		c.Prefix = a.Name
 		c.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1, "x-overflow": "drop-head"}
 	}
@@ -147,7 +147,7 @@ func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 	quorum := amqp091.Table{"x-queue-type": "quorum"}
 	for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Leave} {
 		t.Run(string(mode), func(t *testing.T) {
-			a := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueueMode = mode })
+			a := testapp.New(t, func(b *config.Config) { b.WorkQueueMode = mode })
 			queue := a.Queue("orders")
 			existing(t, queue, quorum)
 			err := subscribe(t, a, queue)
@@ -160,7 +160,7 @@ func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 			assert.ErrorContains(t, err, queue)
 			assert.ErrorContains(t, err, "rabbitmqctl set_policy")
 
-			allowed := testapp.New(t, func(b *config.BuilderConfig) { b.WorkQueueMode = mode; b.AllowUnprotectedQuorum = true })
+			allowed := testapp.New(t, func(b *config.Config) { b.WorkQueueMode = mode; b.AllowUnprotectedQuorum = true })
 			require.NoError(t, subscribe(t, allowed, queue))
 			assert.Equal(t, 1, allowed.Log.Warnings(""))
 		})
@@ -170,7 +170,7 @@ func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
 	t.Parallel()
 	t.Run("work queue", func(t *testing.T) {
-		a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 100} })
+		a := testapp.New(t, func(b *config.Config) { b.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 100} })
 		queue := a.Queue("orders")
 		existing(t, queue, amqp091.Table{"x-max-length": int32(200)})
 		err := subscribe(t, a, queue)
@@ -215,7 +215,7 @@ func TestMissingPermissionNamesTheObject(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			user := broker.User(t, row.configure, row.write, row.read)
-			a := testapp.New(t, func(b *config.BuilderConfig) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })
+			a := testapp.New(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })
 			queue := a.Queue("orders")
 			err := subscribe(t, a, queue)
 			require.Error(t, err)
@@ -227,7 +227,7 @@ func TestMissingPermissionNamesTheObject(t *testing.T) {
 	t.Run("publish", func(t *testing.T) { // a work queue that is left unchanged has no dead-letter exchange, so declaring it needs no permission for one
 		a := testapp.New(t)
 		user := broker.User(t, ".*", a.Name+".return(.any)?|"+a.Name+".orphans|orders.*|amq.default", ".*")
-		denied := testapp.New(t, func(b *config.BuilderConfig) {
+		denied := testapp.New(t, func(b *config.Config) {
 			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
 			b.Prefix, b.WorkQueueMode = a.Name, topology.Leave
 		})
@@ -244,7 +244,7 @@ func TestUnreachableBrokerAndWrongPassword(t *testing.T) {
 		"wrong password": {broker.WithUser(t, "guest", "canary"), "403"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(row.uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
+			b, err := config.NewBuilder(config.Config{AMQP: amqp.NewDurableQueueConfig(row.uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
 			require.NoError(t, err)
 			_, err = b.NewPublisher(nil)
 			require.ErrorContains(t, err, row.want)
@@ -260,7 +260,7 @@ func TestNamesAreRefusedBeforeAnythingIsConsumed(t *testing.T) {
 		assert.Error(t, subscribe(t, a, queue), queue)
 	}
 	for _, exchange := range []string{"", ".return", ".return.any", ".orphans"} {
-		b := testapp.New(t, func(c *config.BuilderConfig) {
+		b := testapp.New(t, func(c *config.Config) {
 			prefix := c.Prefix
 			c.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), func(string) string { return prefix + "_q" })
 			c.AMQP.Exchange.GenerateName = func(string) string { return prefix + exchange }
@@ -300,7 +300,7 @@ func TestTheAppsOwnNamesArgumentsAndTopologyBuilderAreUsed(t *testing.T) {
 	t.Parallel()
 	built := make(chan string, 10)
 	var prefix string
-	a := testapp.New(t, func(b *config.BuilderConfig) {
+	a := testapp.New(t, func(b *config.Config) {
 		prefix = b.Prefix
 		b.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), func(topic string) string { return "q." + topic })
 		b.AMQP.Exchange.GenerateName = func(topic string) string { return "x." + topic + "." + prefix }

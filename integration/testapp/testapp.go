@@ -45,11 +45,11 @@ type App struct {
 }
 
 // New returns an app that does not run yet.
-func New(t testing.TB, change ...func(*config.BuilderConfig)) *App {
+func New(t testing.TB, change ...func(*config.Config)) *App {
 	t.Helper()
 	a := &App{t: t, Name: broker.Name(t, "t"), Log: &Log{}}
 	broker.Clean(t, a.Name)
-	b := config.BuilderConfig{
+	b := config.Config{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
 		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
 		Settings: rabbitmq.Settings{Prefix: a.Name},
@@ -83,8 +83,8 @@ func (a *App) observe(e retry.Event) {
 	}
 }
 
-func Schedule(delays ...time.Duration) func(*config.BuilderConfig) {
-	return func(b *config.BuilderConfig) { b.Policy.Schedule = delays }
+func Schedule(delays ...time.Duration) func(*config.Config) {
+	return func(b *config.Config) { b.Policy.Schedule = delays }
 }
 
 // Queue returns a queue name that only this app uses.

@@ -35,7 +35,7 @@ func TestAppOverTLS(t *testing.T) {
 	for name, with := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := testapp.New(t, func(b *config.BuilderConfig) {
+			a := testapp.New(t, func(b *config.Config) {
 				b.AMQP = amqp.NewDurableQueueConfig(l.uri(t, "localhost"))
 				with(&b.AMQP, l.client(t))
 			})
@@ -99,7 +99,7 @@ func TestRefusedTLS(t *testing.T) {
 				row.change(c)
 				app := amqp.NewDurableQueueConfig(l.uri(t, "localhost"))
 				with(&app, c)
-				b, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{1e8}}})
+				b, err := config.NewBuilder(config.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{1e8}}})
 				require.NoError(t, err)
 				_, err = b.NewPublisher(nil)
 				oneOf(t, err, row.words)
@@ -112,7 +112,7 @@ func TestRefusedTLS(t *testing.T) {
 	t.Run("TLS configuration without amqps", func(t *testing.T) {
 		app := amqp.NewDurableQueueConfig(broker.URL(t))
 		app.Connection.TLSConfig = l.client(t)
-		b, err := config.NewBuilder(config.BuilderConfig{AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{1e8}}})
+		b, err := config.NewBuilder(config.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{1e8}}})
 		if err == nil {
 			_, err = b.NewPublisher(nil)
 		}

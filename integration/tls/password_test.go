@@ -116,9 +116,9 @@ func address(t *testing.T, user, host string) string {
 	return uri.String()
 }
 
-func builder(t *testing.T, uri, prefix string, change ...func(*config.BuilderConfig)) *config.Builder {
+func builder(t *testing.T, uri, prefix string, change ...func(*config.Config)) *config.Builder {
 	t.Helper()
-	c := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}}, Settings: rabbitmq.Settings{Prefix: prefix}}
+	c := config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}}, Settings: rabbitmq.Settings{Prefix: prefix}}
 	for _, f := range change {
 		f(&c)
 	}
@@ -147,14 +147,14 @@ func TestPasswordInFaultyConfigurations(t *testing.T) {
 		"amqp://user:c4nary@localhost/?heartbeat=soon", "amqp://user:c4nary@localhost/a/b", " amqp://user:c4nary@localhost/", "amqp://user:c4\x7fnary@localhost/",
 	} {
 		for _, err := range []error{
-			config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri)}.Validate(),
+			config.Config{AMQP: amqp.NewDurableQueueConfig(uri)}.Validate(),
 			publisher.Config{Wire: wire.Config{URI: uri}, MaxInFlight: -1}.Validate(),
 		} {
 			if assert.Error(t, err, uri) {
 				w.add(err)
 			}
 		}
-		_, err := config.NewBuilder(config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig(uri), Settings: rabbitmq.Settings{Prefix: "*"}})
+		_, err := config.NewBuilder(config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Settings: rabbitmq.Settings{Prefix: "*"}})
 		w.add(err)
 		_, err = publisher.Open(publisher.Config{Wire: wire.Config{URI: uri}, MaxInFlight: -1}, w)
 		w.add(err)
@@ -202,7 +202,7 @@ func TestPasswordWithoutPermissions(t *testing.T) {
 	for _, permissions := range [][3]string{{"^$", ".*", ".*"}, {".*", "^$", ".*"}, {".*", ".*", "^$"}, {"^$", "^$", "^$"}} {
 		for _, verify := range []bool{false, true} {
 			name := user(t, permissions[0], permissions[1], permissions[2])
-			b := builder(t, address(t, name, ""), prefix, func(c *config.BuilderConfig) { c.VerifyOnly = verify })
+			b := builder(t, address(t, name, ""), prefix, func(c *config.Config) { c.VerifyOnly = verify })
 			subscriber, err := amqp.NewSubscriber(b.SubscriberConfig(), w)
 			require.NoError(t, err)
 			err = subscriber.SubscribeInitialize(queue)
@@ -228,7 +228,7 @@ func TestPasswordThatIsChanged(t *testing.T) {
 		name, prefix := user(t, ".*", ".*", ".*"), broker.Name(t, "secret")
 		broker.Clean(t, prefix)
 		queue := "orders_" + prefix
-		b := builder(t, address(t, name, ""), prefix, func(c *config.BuilderConfig) { c.VerifyOnly = verify })
+		b := builder(t, address(t, name, ""), prefix, func(c *config.Config) { c.VerifyOnly = verify })
 		require.NoError(t, b.Topology(queue).Declare(broker.Channel(t)))
 		subscriber, err := amqp.NewSubscriber(b.SubscriberConfig(), w)
 		require.NoError(t, err)

@@ -26,9 +26,9 @@ var errDown = errors.New("the payment service is down")
 const soon = time.Minute
 
 // builder returns a second builder of an app, with its prefix and schedule.
-func builder(t *testing.T, a *testapp.App, change ...func(*config.BuilderConfig)) *config.Builder {
+func builder(t *testing.T, a *testapp.App, change ...func(*config.Config)) *config.Builder {
 	t.Helper()
-	c := config.BuilderConfig{
+	c := config.Config{
 		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: a.Builder.TieredRetryConfig(nil).Policy.Schedule}, Settings: rabbitmq.Settings{Prefix: a.Name},
 	}
 	for _, f := range change {
@@ -75,7 +75,7 @@ func TestWrongWireIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			unprotected := func(c *config.BuilderConfig) {
+			unprotected := func(c *config.Config) {
 				c.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"} // as the app's own configuration declares it
 			}
 			wrong := testapp.New(t, unprotected)

@@ -25,7 +25,7 @@ type Config struct {
 	AMQP *amqp091.Config
 	TLS  *tls.Config
 
-	// Prefix is that of the apps (BuilderConfig.Prefix). It names the orphans and the exchange that they go back
+	// Prefix is that of the apps (Config.Prefix). It names the orphans and the exchange that they go back
 	// through. The default is "retry".
 	Prefix string
 

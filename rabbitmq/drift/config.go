@@ -32,7 +32,7 @@ type Config struct {
 	// not compared.
 	Management string
 
-	// AllowUnprotectedQuorum is as in BuilderConfig: it accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a
+	// AllowUnprotectedQuorum is as in Config: it accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a
 	// quorum queue without a dead-letter exchange. With Management, a policy that has the exchange is enough.
 	AllowUnprotectedQuorum bool
 }

@@ -95,7 +95,7 @@ func (s *shop) run() {
 	s.t.Helper()
 	logger := watermill.NopLogger{}
 	var err error
-	s.rabbit, err = config.Connect(config.BuilderConfig{
+	s.rabbit, err = config.Connect(config.Config{
 		AMQP: amqp.NewDurableQueueConfig(s.address), Policy: retry.Policy{Schedule: backoff.Schedule{300 * time.Millisecond, 700 * time.Millisecond}},
 	}, logger)
 	require.NoError(s.t, err)

@@ -6,9 +6,9 @@ package config
 import "github.com/tieredretry/watermill-retry/config"
 
 type (
-	Builder       = config.Builder
-	BuilderConfig = config.BuilderConfig
-	Connection    = config.Connection
+	Builder    = config.Builder
+	Config     = config.Config
+	Connection = config.Connection
 )
 
 var (

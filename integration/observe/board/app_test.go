@@ -87,8 +87,8 @@ func startApp(t *testing.T) *app {
 
 func (a *app) queue(base string) string { return base + "_" + a.prefix }
 
-func (a *app) settings() config.BuilderConfig {
-	b := config.BuilderConfig{
+func (a *app) settings() config.Config {
+	b := config.Config{
 		AMQP: amqp.NewDurableQueueConfig(broker.URL(a.t)), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Second}, Rules: []retry.Rule{
 			{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
 			{Name: "withdrawn", If: retry.Is(errObsolete), Then: retry.Discard()},
@@ -103,7 +103,7 @@ func (a *app) settings() config.BuilderConfig {
 	return b
 }
 
-func (a *app) connect(change ...func(*config.BuilderConfig)) *config.Connection {
+func (a *app) connect(change ...func(*config.Config)) *config.Connection {
 	a.t.Helper()
 	settings := a.settings()
 	for _, c := range change {
@@ -117,7 +117,7 @@ func (a *app) connect(change ...func(*config.BuilderConfig)) *config.Connection 
 }
 
 // refusing makes work queues that refuse messages when they are full.
-func refusing(b *config.BuilderConfig) {
+func refusing(b *config.Config) {
 	b.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 2, "x-overflow": "reject-publish"}
 }
 
@@ -127,7 +127,7 @@ func (a *app) connectWithoutTiers() *config.Connection {
 	builder, err := config.NewBuilder(a.settings())
 	require.NoError(a.t, err)
 	require.NoError(a.t, builder.Topology(a.queue("stock")).Declare(broker.Channel(a.t)))
-	return a.connect(func(b *config.BuilderConfig) { b.VerifyOnly = true })
+	return a.connect(func(b *config.Config) { b.VerifyOnly = true })
 }
 
 func (a *app) removeTiers(work string) {

@@ -27,7 +27,7 @@ func newTopologyCommand(e *env) *cobra.Command {
 		Short: "Compare, declare and export what apps declare",
 		Long: `Compares what apps declare with what is on the broker, declares it, and exports it. What apps declare
 is described by flags, or by a file for several schedules or groups: one entry, or a list of entries, with the fields
-of BuilderConfig.
+of Config.
 
   [
     {"queues": ["orders", "billing"], "schedule": "1s 5s 25s*3 10m"},

@@ -25,7 +25,7 @@ import (
 // longestShared is the longest of the extra tiers of a group, as the library declares them by default.
 const longestShared = 12 * 24 * time.Hour
 
-// declaration is what apps declare for some work queues: the fields of topology.Config, those of BuilderConfig that
+// declaration is what apps declare for some work queues: the fields of topology.Config, those of Config that
 // make more tiers, and the queues. It is an entry of the file of --file.
 type declaration struct {
 	Queues         []string  `json:"queues"`

@@ -35,17 +35,17 @@ func parse(t *testing.T, args ...string) ([]topology.Topology, error) {
 func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
 	for name, test := range map[string]struct {
 		args   []string
-		change func(*config.BuilderConfig)
+		change func(*config.Config)
 	}{
-		"schedule": {[]string{"--schedule", "1s, 5s,25s*3 10m"}, func(c *config.BuilderConfig) { c.Policy.Schedule, _ = backoff.ParseSchedule("1s 5s 25s*3 10m") }},
-		"jitter and extra tiers": {[]string{"--schedule", "1s 5s", "--jitter", "0.2", "--extra-tiers", "1h 24h"}, func(c *config.BuilderConfig) {
+		"schedule": {[]string{"--schedule", "1s, 5s,25s*3 10m"}, func(c *config.Config) { c.Policy.Schedule, _ = backoff.ParseSchedule("1s 5s 25s*3 10m") }},
+		"jitter and extra tiers": {[]string{"--schedule", "1s 5s", "--jitter", "0.2", "--extra-tiers", "1h 24h"}, func(c *config.Config) {
 			c.Policy.Schedule, c.Policy.Jitter, c.Policy.ExtraTiers = backoff.Schedule{time.Second, 5 * time.Second}, 0.2, []time.Duration{time.Hour, 24 * time.Hour}
 		}},
-		"group": {[]string{"--schedule", "1s", "--group", "shop"}, func(c *config.BuilderConfig) { c.Policy.TierGroup = "shop" }},
-		"tiers below a second": {[]string{"--schedule", "100ms 200ms"}, func(c *config.BuilderConfig) {
+		"group": {[]string{"--schedule", "1s", "--group", "shop"}, func(c *config.Config) { c.Policy.TierGroup = "shop" }},
+		"tiers below a second": {[]string{"--schedule", "100ms 200ms"}, func(c *config.Config) {
 			c.Policy.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
 		}},
-		"group without a ladder": {[]string{"--schedule", "1s", "--group", "shop", "--extra-tiers", ""}, func(c *config.BuilderConfig) { c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", []time.Duration{} }},
+		"group without a ladder": {[]string{"--schedule", "1s", "--group", "shop", "--extra-tiers", ""}, func(c *config.Config) { c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", []time.Duration{} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have, err := parse(t, append(test.args, "--queue", "orders")...)
@@ -57,9 +57,9 @@ func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
 }
 
 // declared returns the topology of a builder with the schedule of one second and a change.
-func declared(t *testing.T, change func(*config.BuilderConfig)) string {
+func declared(t *testing.T, change func(*config.Config)) string {
 	t.Helper()
-	builder := config.BuilderConfig{AMQP: amqp.NewDurableQueueConfig("amqp://localhost/"), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}}
+	builder := config.Config{AMQP: amqp.NewDurableQueueConfig("amqp://localhost/"), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}}
 	change(&builder)
 	b, err := config.NewBuilder(builder)
 	require.NoError(t, err)
@@ -89,12 +89,12 @@ func TestFiles(t *testing.T) {
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
-	for text, change := range map[string]func(*config.BuilderConfig){
-		`{"queues":["orders"],"schedule":"1s","queue_type":"classic","work_queue_mode":"leave","queue_arguments":{"x-queue-type":"quorum","x-max-length":10}}`: func(c *config.BuilderConfig) {
+	for text, change := range map[string]func(*config.Config){
+		`{"queues":["orders"],"schedule":"1s","queue_type":"classic","work_queue_mode":"leave","queue_arguments":{"x-queue-type":"quorum","x-max-length":10}}`: func(c *config.Config) {
 			c.QueueType, c.WorkQueueMode = topology.Classic, topology.Leave
 			c.AMQP.Queue.Arguments = map[string]any{"x-queue-type": "quorum", "x-max-length": int64(10)}
 		},
-		`{"queues":["orders"],"schedule":"1s","dead_letters":{"max_length":100,"max_age":"30d"},"tier_arguments":{"x-max-length":5},"dead_letter_arguments":{"x-queue-leader-locator":"client-local"}}`: func(c *config.BuilderConfig) {
+		`{"queues":["orders"],"schedule":"1s","dead_letters":{"max_length":100,"max_age":"30d"},"tier_arguments":{"x-max-length":5},"dead_letter_arguments":{"x-queue-leader-locator":"client-local"}}`: func(c *config.Config) {
 			c.DeadLetters = topology.Retention{MaxLength: 100, MaxAge: 30 * 24 * time.Hour}
 			c.TierArguments, c.DeadLetterArguments = map[string]any{"x-max-length": 5}, map[string]any{"x-queue-leader-locator": "client-local"}
 		},
