@@ -15,8 +15,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Backend is a Pub/Sub with retries. Each publisher and subscriber that it returns has a connection of its own, and closes it
-// with Close.
+// Backend is a Pub/Sub with retries. Each publisher and subscriber that it returns has a connection of its own, and
+// closes it with Close.
 type Backend struct {
 	// Name is the backend's name in the registry.
 	Name string
@@ -29,8 +29,8 @@ type Backend struct {
 
 	// Letters connects to the dead letters of an app. A backend that has none returns ErrNoLetters.
 	Letters func(App) (*Letters, error)
-	// Declare, where it is set, creates what must exist before the first message: for the app's topics, and for the retries
-	// of a prefix.
+	// Declare, where it is set, creates what must exist before the first message: for the app's topics, and for the
+	// retries of a prefix.
 	Declare func(prefix string, topics ...string) error
 
 	// Remove, where it is set, removes these topics and the retries of a prefix, with all their messages.
@@ -46,21 +46,22 @@ type App struct {
 	// MaxHop is relay.Config.MaxHop.
 	MaxHop time.Duration
 
-	// Limit is the redelivery limit of the tiers: the server delivers a message again that is not acknowledged in this time. The
-	// default is twice the hop of the tier, plus 10 seconds.
+	// Limit is the redelivery limit of the tiers: the server delivers a message again that is not acknowledged in this
+	// time. The default is twice the hop of the tier, plus 10 seconds.
 	Limit time.Duration
 
-	// HandlerLimit is the redelivery limit of the app's topics. It must be longer than a handler takes. The default is 30 seconds.
+	// HandlerLimit is the redelivery limit of the app's topics. It must be longer than a handler takes. The default is
+	// 30 seconds.
 	HandlerLimit time.Duration
 
-	// Lease is how long the lock of a redrive or discard lasts after its process has died, on Redis Streams and NATS. The default is
-	// 30 seconds.
+	// Lease is how long the lock of a redrive or discard lasts after its process has died, on Redis Streams and NATS.
+	// The default is 30 seconds.
 	Lease time.Duration
 	// Observer is attached to the connection. Optional.
 	Observer retry.Observer
 
-	// BeforeCopy and AfterCopy, where they are set, are called before a copy is published, and after it is safe. On RabbitMQ the
-	// topic is empty.
+	// BeforeCopy and AfterCopy, where they are set, are called before a copy is published, and after it is safe. On
+	// RabbitMQ the topic is empty.
 	BeforeCopy, AfterCopy func(topic string)
 }
 
@@ -133,13 +134,15 @@ var _ retry.Connection = (*Connection)(nil)
 
 // parts are what relay.Connect needs. A limit is a redelivery limit.
 type parts struct {
-	publisher  func() (message.Publisher, error)                                       // of the app's topics
-	copies     func() (message.Publisher, error)                                       // nil: publisher
-	subscriber func(app App, group string) (message.Subscriber, error)                 // of handlers and dead letters
-	tier       func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) // nil: the server delays return topics
-	topics     func(App) (relayletters.Reader, error)                                  // nil: there is none, because of noLetters
-	noLetters  string
-	redrives   func(App) (message.Publisher, error) // to return topics and the app's topics; nil: publisher
+	publisher  func() (message.Publisher, error)                       // of the app's topics
+	copies     func() (message.Publisher, error)                       // nil: publisher
+	subscriber func(app App, group string) (message.Subscriber, error) // of handlers and dead letters
+	// nil: the server delays return topics
+	tier func(relay.SubscriberParams, time.Duration) (message.Subscriber, error)
+	// nil: there is none, because of noLetters
+	topics    func(App) (relayletters.Reader, error)
+	noLetters string
+	redrives  func(App) (message.Publisher, error) // to return topics and the app's topics; nil: publisher
 }
 
 // connect connects an app.

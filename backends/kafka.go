@@ -19,22 +19,25 @@ import (
 
 // Kafka is Apache Kafka. addresses is a list of host:port, separated by commas.
 //
-// A publish waits for all in-sync replicas. How many these are at least is the cluster's or topic's min.insync.replicas: with
-// Kafka's default of 1, the death of the leader can still lose a message. Set it to 2, with a replication factor of 3.
+// A publish waits for all in-sync replicas. How many these are at least is the cluster's or topic's
+// min.insync.replicas: with Kafka's default of 1, the death of the leader can still lose a message. Set it to 2, with a
+// replication factor of 3.
 //
-// A subscription creates its topic where it is missing, with one partition and the cluster's default.replication.factor. Kafka
-// before 2.4 and some hosted services refuse that: create the topics beforehand there.
+// A subscription creates its topic where it is missing, with one partition and the cluster's
+// default.replication.factor. Kafka before 2.4 and some hosted services refuse that: create the topics beforehand
+// there.
 //
-// Kafka has no redelivery limit, and App.Limit and App.HandlerLimit have no effect. Kafka delivers a message again only after a
-// rebalance of the group. A rebalance waits for the message that a consumer has not acknowledged, up to sarama's
-// Rebalance.Timeout of 60 seconds.
+// Kafka has no redelivery limit, and App.Limit and App.HandlerLimit have no effect. Kafka delivers a message again only
+// after a rebalance of the group. A rebalance waits for the message that a consumer has not acknowledged, up to
+// sarama's Rebalance.Timeout of 60 seconds.
 func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
 	brokers := strings.Split(addresses, ",")
 	subscriber := func(group string) (message.Subscriber, error) {
 		return &kafkaSubscriber{brokers: brokers, group: group, logger: logger}, nil
 	}
 	publisher := func() (message.Publisher, error) {
-		return kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers, OverwriteSaramaConfig: kafkaProducer()}, logger)
+		return kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers, OverwriteSaramaConfig: kafkaProducer()},
+			logger)
 	}
 	retries := parts{
 		publisher:  publisher,
@@ -50,8 +53,9 @@ func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
 	}
 }
 
-// kafkaProducer waits for all in-sync replicas: a message that only the leader has stored is lost if it fails. The producer is
-// not idempotent. Idempotence prevents duplicates, which are allowed, and costs one request in flight per broker.
+// kafkaProducer waits for all in-sync replicas: a message that only the leader has stored is lost if it fails. The
+// producer is not idempotent. Idempotence prevents duplicates, which are allowed, and costs one request in flight per
+// broker.
 func kafkaProducer() *sarama.Config {
 	config := kafka.DefaultSaramaSyncPublisherConfig()
 	config.Producer.RequiredAcks = sarama.WaitForAll
@@ -60,19 +64,21 @@ func kafkaProducer() *sarama.Config {
 
 func kafkaConsumer() *sarama.Config {
 	config := kafka.DefaultSaramaSubscriberConfig()
-	config.Version = sarama.V2_2_0_0                      // the highest version that this sarama and the tests' kfake have in common
-	config.Consumer.Offsets.Initial = sarama.OffsetOldest // a new group also gets what was published before it subscribed
+	// the highest version that this sarama and the tests' kfake have in common
+	config.Version = sarama.V2_2_0_0
+	// a new group also gets what was published before it subscribed
+	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	return config
 }
 
-// newKafkaTopic asks for one partition: the messages of a tier are in order only within a partition. A replication factor of -1
-// asks for the cluster's default.
+// newKafkaTopic asks for one partition: the messages of a tier are in order only within a partition. A replication
+// factor of -1 asks for the cluster's default.
 func newKafkaTopic() *sarama.TopicDetail {
 	return &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: -1}
 }
 
-// kafkaSubscriber joins one consumer group for each topic. With one group for all topics, each member that joins or leaves would
-// cause a rebalance of all of them.
+// kafkaSubscriber joins one consumer group for each topic. With one group for all topics, each member that joins or
+// leaves would cause a rebalance of all of them.
 type kafkaSubscriber struct {
 	brokers []string
 	group   string
@@ -105,8 +111,8 @@ func (s *kafkaSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *
 	return subscriber.Subscribe(ctx, topic)
 }
 
-// kafkaTopicExists reports whether a topic is ready for use. It keeps an app with topics of its own from asking for a creation
-// that it has no permission for.
+// kafkaTopicExists reports whether a topic is ready for use. It keeps an app with topics of its own from asking for a
+// creation that it has no permission for.
 func kafkaTopicExists(brokers []string, topic string) (exists bool, err error) {
 	admin, err := sarama.NewClusterAdmin(brokers, kafkaConsumer())
 	if err != nil {

@@ -14,13 +14,14 @@ import (
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
-// kafkaLetters reads the topics of dead letters without a consumer group. Kafka deletes a message only by the topic's retention, so
-// nothing can be redriven or discarded, and a letter is there until then. A position is the next offset of each partition, separated by
-// commas. The letters of a partition come the oldest first, one partition after the other.
+// kafkaLetters reads the topics of dead letters without a consumer group. Kafka deletes a message only by the topic's
+// retention, so nothing can be redriven or discarded, and a letter is there until then. A position is the next offset
+// of each partition, separated by commas. The letters of a partition come the oldest first, one partition after the
+// other.
 type kafkaLetters struct{ client sarama.Client }
 
-// kafkaIdle is how long Read waits for a message that is below the end of its partition. Compaction and transactions leave offsets without
-// a message.
+// kafkaIdle is how long Read waits for a message that is below the end of its partition. Compaction and transactions
+// leave offsets without a message.
 const kafkaIdle = 10 * time.Second
 
 func newKafkaLetters(brokers []string) (relayletters.Reader, error) {
@@ -67,7 +68,8 @@ func splitOffsets(position string, otherwise []int64) ([]int64, error) {
 	for i, text := range strings.Split(position, ",") {
 		offset, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || i >= len(otherwise) {
-			return nil, fmt.Errorf("the position %q is not the offset of each of %d partitions", position, len(otherwise))
+			return nil, fmt.Errorf("the position %q is not the offset of each of %d partitions", position,
+				len(otherwise))
 		}
 		otherwise[i] = offset
 	}
@@ -158,7 +160,8 @@ func (k kafkaLetters) partition(
 }
 
 // errKafkaKeeps is why nothing is redriven.
-var errKafkaKeeps = fmt.Errorf("%w that can be changed: Kafka removes no single message. Read the dead-letter topic with a consumer group of its "+
+var errKafkaKeeps = fmt.Errorf("%w that can be changed: Kafka removes no single message. Read the dead-letter topic "+
+	"with a consumer group of its "+
 	"own, and publish letters.Fresh of each letter to its return topic", ErrNoLetters)
 
 // Lock refuses each change before its first message.

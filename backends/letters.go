@@ -38,16 +38,19 @@ func (b parts) letters(app App) (*Letters, error) {
 	if err != nil {
 		return nil, errors.Join(err, published.Close())
 	}
-	store, err := relayletters.Open(relayletters.Config{Publisher: observed{published, app}, Reader: topics, Prefix: app.Prefix})
+	store, err := relayletters.Open(relayletters.Config{Publisher: observed{published, app}, Reader: topics,
+		Prefix: app.Prefix})
 	if err != nil {
 		return nil, errors.Join(err, published.Close(), topics.Close())
 	}
 	return &Letters{Store: store, QueueOf: func(handler, _ string) (string, error) { return store.TopicOf(handler) }}, nil
 }
 
-// hold renews a lock several times in each lease, until the function that it returns is called. The context that it returns ends when the
-// lock is lost. A server that does not answer has not taken it away before the end of the lease.
-func hold(ctx context.Context, lease time.Duration, renew, release func(context.Context) error) (context.Context, func()) {
+// hold renews a lock several times in each lease, until the function that it returns is called. The context that it
+// returns ends when the lock is lost. A server that does not answer has not taken it away before the end of the lease.
+func hold(
+	ctx context.Context, lease time.Duration, renew, release func(context.Context) error,
+) (context.Context, func()) {
 	pause := lease / 5
 	held, lose := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
@@ -91,7 +94,8 @@ func errBusy(topic string) error { return fmt.Errorf("topic %q: %w", topic, lett
 func errNoQueue(topic string) error { return fmt.Errorf("topic %q: %w", topic, letters.ErrNoQueue) }
 
 func errUnreadable(topic, position string, err error) error {
-	return fmt.Errorf("the message at %s of topic %q cannot be read, so this backend's letters end there: %w", position, topic, err)
+	return fmt.Errorf("the message at %s of topic %q cannot be read, so this backend's letters end there: %w", position,
+		topic, err)
 }
 
 // stored makes a letter of a message that was read.

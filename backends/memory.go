@@ -10,9 +10,9 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// Memory is Watermill's gochannel. It keeps nothing over a restart, and drops a message whose topic has no subscription, dead
-// letters included. It has no redelivery limit: App.Limit and App.HandlerLimit have no effect. Each subscription is a consumer
-// group of its own.
+// Memory is Watermill's gochannel. It keeps nothing over a restart, and drops a message whose topic has no
+// subscription, dead letters included. It has no redelivery limit: App.Limit and App.HandlerLimit have no effect. Each
+// subscription is a consumer group of its own.
 func Memory(logger watermill.LoggerAdapter) Backend {
 	channel := gochannel.NewGoChannel(gochannel.Config{}, logger)
 	publisher := func() (message.Publisher, error) { return shared{Publisher: channel}, nil }

@@ -16,9 +16,9 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// NATS is NATS JetStream, at a URL such as nats://host:port. The relay delays the messages, because the delays of NATS do not fit:
-// NakWithDelay keeps no failure record and has no dead letters, and every waiting message counts towards MaxAckPending. Scheduled
-// messages (NATS 2.12 or later) were up to 250 ms late, and need a subject for each message.
+// NATS is NATS JetStream, at a URL such as nats://host:port. The relay delays the messages, because the delays of NATS
+// do not fit: NakWithDelay keeps no failure record and has no dead letters, and every waiting message counts towards
+// MaxAckPending. Scheduled messages (NATS 2.12 or later) were up to 250 ms late, and need a subject for each message.
 func NATS(url string, logger watermill.LoggerAdapter) Backend {
 	subscriber := func(group string, limit time.Duration, pending int) (message.Subscriber, error) {
 		return newNATSSubscriber(url, group, limit, pending, logger)
@@ -58,14 +58,15 @@ func NATS(url string, logger watermill.LoggerAdapter) Backend {
 	}
 }
 
-// natsHandlers is how many messages of a topic a group may have in flight. A message in the buffer of a subscriber is in flight
-// too: a number far above that of the handlers lets messages reach the redelivery limit there.
+// natsHandlers is how many messages of a topic a group may have in flight. A message in the buffer of a subscriber is
+// in flight too: a number far above that of the handlers lets messages reach the redelivery limit there.
 const natsHandlers = 32
 
-// declareNATS creates a stream for each of the app's topics, and one for all retries. The stream of the retries deletes a message
-// when it is acknowledged (WorkQueuePolicy).
+// declareNATS creates a stream for each of the app's topics, and one for all retries. The stream of the retries deletes
+// a message when it is acknowledged (WorkQueuePolicy).
 func declareNATS(js nats.JetStreamContext, prefix string, topics []string) error {
-	_, err := js.AddStream(&nats.StreamConfig{Name: prefix, Subjects: []string{prefix + ".>"}, Retention: nats.WorkQueuePolicy})
+	_, err := js.AddStream(&nats.StreamConfig{Name: prefix, Subjects: []string{prefix + ".>"},
+		Retention: nats.WorkQueuePolicy})
 	faults := []error{err}
 	for _, topic := range topics {
 		_, err := js.AddStream(&nats.StreamConfig{Name: streamName(topic), Subjects: []string{topic}})
@@ -90,8 +91,8 @@ func withNATS(url string, use func(nats.JetStreamContext) error) error {
 // streamName replaces the dots, which a subject may have and the name of a stream may not.
 func streamName(topic string) string { return strings.ReplaceAll(topic, ".", "_") }
 
-// natsSubscriber creates the durable consumer of each topic before it subscribes. A subscription that creates the consumer itself
-// deletes it when it ends, although other subscribers use it.
+// natsSubscriber creates the durable consumer of each topic before it subscribes. A subscription that creates the
+// consumer itself deletes it when it ends, although other subscribers use it.
 type natsSubscriber struct {
 	message.Subscriber
 	manager    nats.JetStreamManager
@@ -101,7 +102,9 @@ type natsSubscriber struct {
 	pending    int
 }
 
-func newNATSSubscriber(url, group string, limit time.Duration, pending int, logger watermill.LoggerAdapter) (message.Subscriber, error) {
+func newNATSSubscriber(
+	url, group string, limit time.Duration, pending int, logger watermill.LoggerAdapter,
+) (message.Subscriber, error) {
 	connection, err := nats.Connect(url)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to NATS: %w", err)
@@ -115,7 +118,8 @@ func newNATSSubscriber(url, group string, limit time.Duration, pending int, logg
 		QueueGroupPrefix: group, AckWaitTimeout: limit,
 		JetStream: wmnats.JetStreamConfig{
 			DurableCalculator: func(_, topic string) string { return durableName(group, topic) },
-			// Without it nats.go acknowledges messages that Watermill has not, at a shutdown for instance: they are lost.
+			// Without it nats.go acknowledges messages that Watermill has not, at a shutdown for instance: they are
+			// lost.
 			SubscribeOptions: []nats.SubOpt{nats.ManualAck()},
 		},
 	}, logger)
@@ -133,7 +137,8 @@ func (s *natsSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *m
 	}
 	durable := durableName(s.group, topic)
 	_, err = s.manager.AddConsumer(stream, &nats.ConsumerConfig{
-		Durable: durable, DeliverGroup: s.group, DeliverSubject: "deliver." + stream + "." + durable, FilterSubject: topic,
+		Durable: durable, DeliverGroup: s.group, DeliverSubject: "deliver." + stream + "." +
+			durable, FilterSubject: topic,
 		AckPolicy: nats.AckExplicitPolicy, AckWait: s.limit, MaxAckPending: s.pending,
 	})
 	if err != nil {

@@ -16,8 +16,9 @@ import (
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
-// natsLetters reads the subjects of dead-letter topics, without a consumer: a stream of the retries permits only one for each subject
-// (WorkQueuePolicy), and that is for the app's own reader. A position is the sequence of a message in the stream.
+// natsLetters reads the subjects of dead-letter topics, without a consumer: a stream of the retries permits only one
+// for each subject (WorkQueuePolicy), and that is for the app's own reader. A position is the sequence of a message in
+// the stream.
 type natsLetters struct {
 	connection *nats.Conn
 	js         jetstream.JetStream
@@ -66,11 +67,13 @@ func (n *natsLetters) End(ctx context.Context, topic string) (relayletters.End, 
 	if err != nil {
 		return relayletters.End{}, err
 	}
-	return relayletters.End{Position: strconv.FormatUint(info.State.LastSeq, 10), Count: int(info.State.Subjects[topic])}, nil
+	return relayletters.End{Position: strconv.FormatUint(info.State.LastSeq, 10),
+		Count: int(info.State.Subjects[topic])}, nil
 }
 
 // transport are the headers that the server adds to what is read.
-var transport = []string{jetstream.StreamHeader, jetstream.SequenceHeader, jetstream.TimeStampHeaer, jetstream.SubjectHeader}
+var transport = []string{jetstream.StreamHeader, jetstream.SequenceHeader, jetstream.TimeStampHeaer,
+	jetstream.SubjectHeader}
 
 func (n *natsLetters) Read(ctx context.Context, topic, after, until string, limit int) ([]relayletters.Stored, error) {
 	stream, err := n.stream(ctx, topic)
@@ -102,7 +105,8 @@ func (n *natsLetters) Read(ctx context.Context, topic, after, until string, limi
 			raw.Header.Del(header)
 		}
 		position := strconv.FormatUint(raw.Sequence, 10)
-		msg, err := (&wmnats.NATSMarshaler{}).Unmarshal(&nats.Msg{Subject: raw.Subject, Header: raw.Header, Data: raw.Data})
+		msg, err := (&wmnats.NATSMarshaler{}).Unmarshal(&nats.Msg{Subject: raw.Subject, Header: raw.Header,
+			Data: raw.Data})
 		if err != nil {
 			return nil, errUnreadable(topic, position, err)
 		}
@@ -148,7 +152,8 @@ func lockBucket(prefix string) string { return streamName(prefix) + "-locks" }
 
 // Lock is a key of a bucket whose keys end after the lease. It makes the bucket where it is missing.
 func (n *natsLetters) Lock(ctx context.Context, topic string) (context.Context, func(), error) {
-	bucket, err := n.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: lockBucket(n.prefix), TTL: n.lease})
+	bucket, err := n.js.CreateOrUpdateKeyValue(ctx,
+		jetstream.KeyValueConfig{Bucket: lockBucket(n.prefix), TTL: n.lease})
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot create the bucket of the locks: %w", err)
 	}

@@ -17,15 +17,16 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// pollInterval is up to how late a subscriber sees a message. watermill-sql's default of 1 second would add that to each retry.
+// pollInterval is up to how late a subscriber sees a message. watermill-sql's default of 1 second would add that to
+// each retry.
 const pollInterval = 50 * time.Millisecond
 
 // bytea is the type of the payload's column. With the default, JSON, a payload must be JSON.
 func bytea(string) string { return "BYTEA" }
 
-// Postgres is watermill-sql on PostgreSQL, at a connection string. There are no tier topics: a message that failed goes to its
-// handler's return topic at once, and is read from there when it is due. The tables of the return topics are those of
-// watermill-sql's delayed Pub/Sub.
+// Postgres is watermill-sql on PostgreSQL, at a connection string. There are no tier topics: a message that failed goes
+// to its handler's return topic at once, and is read from there when it is due. The tables of the return topics are
+// those of watermill-sql's delayed Pub/Sub.
 func Postgres(url string, logger watermill.LoggerAdapter) Backend {
 	p := postgres{url: url, logger: logger}
 	retries := parts{
@@ -127,10 +128,10 @@ type withDB struct {
 
 func (w withDB) Close() error { return errors.Join(w.close(), w.db.Close()) }
 
-// queue is a table of messages that wait until they are due. It replaces watermill-sql's own table for delayed messages, which
-// in v4.0.0 has these faults. A batch that a shutdown interrupts is deleted as a whole: messages are lost. In a session whose
-// time zone is not UTC, messages come early or late. A NUL in the metadata of one message stops its topic, because PostgreSQL
-// cannot convert it to text. Each poll reads all messages that wait.
+// queue is a table of messages that wait until they are due. It replaces watermill-sql's own table for delayed
+// messages, which in v4.0.0 has these faults. A batch that a shutdown interrupts is deleted as a whole: messages are
+// lost. In a session whose time zone is not UTC, messages come early or late. A NUL in the metadata of one message
+// stops its topic, because PostgreSQL cannot convert it to text. Each poll reads all messages that wait.
 type queue struct{ sql.PostgreSQLQueueSchema }
 
 var waitingQueue = queue{sql.PostgreSQLQueueSchema{GeneratePayloadType: bytea, SubscribeBatchSize: 1}}
@@ -142,10 +143,12 @@ func (q queue) SchemaInitializingQueries(params sql.SchemaInitializingQueriesPar
 	queries, err := q.PostgreSQLQueueSchema.SchemaInitializingQueries(params)
 	table := q.MessagesTable(params.Topic)
 	if name := strings.Trim(table, `"`); len(name) > 63 {
-		return nil, fmt.Errorf("topic %q needs a table named %q of %d bytes; PostgreSQL cuts names at 63 bytes, and two topics could share a table: "+
+		return nil, fmt.Errorf("topic %q needs a table named %q of %d bytes; PostgreSQL cuts names at 63 bytes, and "+
+			"two topics could share a table: "+
 			"use a shorter handler name or prefix", params.Topic, name, len(name))
 	}
-	lock := sql.Query{Query: fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", sql.DefaultSchemaInitializationLock("watermill-retry"))}
+	lock := sql.Query{Query: fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)",
+		sql.DefaultSchemaInitializationLock("watermill-retry"))}
 	index := sql.Query{Query: fmt.Sprintf(`CREATE INDEX IF NOT EXISTS "%s_due" ON %s ((%s))`, strings.Trim(table, `"`), table, due)}
 	return append(append([]sql.Query{lock}, queries...), index), err
 }
@@ -221,8 +224,9 @@ func (t toTopic) Publish(topic string, messages ...*message.Message) error {
 
 func (t toTopic) Close() error { return errors.Join(t.Publisher.Close(), t.retries.Close()) }
 
-// tier subscribes to a tier. watermill-sql keeps a transaction open while a message waits there. If that transaction has an id,
-// no subscriber sees what is published after it. PostgreSQL gives it an id when it locks a row: a tier locks no row.
+// tier subscribes to a tier. watermill-sql keeps a transaction open while a message waits there. If that transaction
+// has an id, no subscriber sees what is published after it. PostgreSQL gives it an id when it locks a row: a tier locks
+// no row.
 func (p postgres) tier(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
 	return p.newSubscriber(tierConfig(limit))
 }
@@ -265,7 +269,8 @@ func ofTables(prefix string, topics []string) string {
 	conditions := []string{fmt.Sprintf("starts_with(tablename, %s)", literal("watermill_"+prefix+".")),
 		fmt.Sprintf("starts_with(tablename, %s)", literal("watermill_offsets_"+prefix+"."))}
 	for _, topic := range topics {
-		conditions = append(conditions, fmt.Sprintf("tablename IN (%s, %s)", literal("watermill_"+topic), literal("watermill_offsets_"+topic)))
+		conditions = append(conditions, fmt.Sprintf("tablename IN (%s, %s)", literal("watermill_"+topic),
+			literal("watermill_offsets_"+topic)))
 	}
 	return strings.Join(conditions, " OR ")
 }

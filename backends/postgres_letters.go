@@ -14,8 +14,9 @@ import (
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
-// postgresLetters reads the tables of dead-letter topics. A position is "<transaction>/<offset>": that is the primary key of the tables
-// with consumer groups. Queue tables have no column for the transaction, and their positions have 0 there.
+// postgresLetters reads the tables of dead-letter topics. A position is "<transaction>/<offset>": that is the primary
+// key of the tables with consumer groups. Queue tables have no column for the transaction, and their positions have 0
+// there.
 type postgresLetters struct {
 	db    *stdsql.DB
 	queue bool // the tables are queues: rows that are acknowledged are marked or deleted
@@ -80,7 +81,9 @@ func (p postgresLetters) End(ctx context.Context, topic string) (relayletters.En
 	return end, err
 }
 
-func (p postgresLetters) Read(ctx context.Context, topic, after, until string, limit int) (found []relayletters.Stored, err error) {
+func (p postgresLetters) Read(
+	ctx context.Context, topic, after, until string, limit int,
+) (found []relayletters.Stored, err error) {
 	position, from := p.rows(topic)
 	for _, bound := range []struct{ operator, position string }{{">", after}, {"<=", until}} {
 		if bound.position == "" {
@@ -127,7 +130,8 @@ func (p postgresLetters) HasHandler(ctx context.Context, topic string) (bool, er
 	return p.exists(ctx, topic)
 }
 
-// Lock is an advisory lock of a session of its own. It takes no transaction, because an open one would hide new messages from subscribers.
+// Lock is an advisory lock of a session of its own. It takes no transaction, because an open one would hide new
+// messages from subscribers.
 func (p postgresLetters) Lock(ctx context.Context, topic string) (context.Context, func(), error) {
 	session, err := p.db.Conn(ctx)
 	if err != nil {

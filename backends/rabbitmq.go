@@ -14,8 +14,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// RabbitMQ is watermill-amqp v2. The broker delays the messages, in queues with a TTL: there is no relay. App.MaxHop, App.Limit and
-// App.HandlerLimit have no effect.
+// RabbitMQ is watermill-amqp v2. The broker delays the messages, in queues with a TTL: there is no relay. App.MaxHop,
+// App.Limit and App.HandlerLimit have no effect.
 func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
 	fanOut := func(app App) amqpv2.Config {
 		c := amqpv2.NewDurablePubSubConfig(uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group))
@@ -97,7 +97,8 @@ func (a App) connection(c *rabbitmq.Connection) retry.Connection {
 	return grouped{c, a.Group}
 }
 
-// copied calls App.AfterCopy: an Event comes after the broker has confirmed the copy, and before the message is acknowledged.
+// copied calls App.AfterCopy: an Event comes after the broker has confirmed the copy, and before the message is
+// acknowledged.
 type copied struct {
 	retry.NopObserver
 	after func(topic string)

@@ -13,8 +13,8 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// Redis is Redis Streams, at host:port. Do not set Maxlens or DefaultMaxlen of the publisher for the topics of the retries: Redis
-// then deletes messages that still wait.
+// Redis is Redis Streams, at host:port. Do not set Maxlens or DefaultMaxlen of the publisher for the topics of the
+// retries: Redis then deletes messages that still wait.
 func Redis(address string, logger watermill.LoggerAdapter) Backend {
 	// A publisher or subscriber closes its client. Each subscription needs a connection while it waits for messages.
 	client := func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: address, PoolSize: 100}) }

@@ -9,14 +9,15 @@ import (
 // MaxLanes is how many lanes a tier has with jitter.
 const MaxLanes = 8
 
-// Lanes returns the lanes of a tier: delays over which messages that fail together are spread, so that they do not come back
-// together. Lane i of the eight ([MaxLanes]), counted from 0, is the tier's delay and i eighths of delay*jitter, rounded to whole
-// milliseconds. The first lane is the tier itself, and the others are longer.
+// Lanes returns the lanes of a tier: delays over which messages that fail together are spread, so that they do not come
+// back together. Lane i of the eight ([MaxLanes]), counted from 0, is the tier's delay and i eighths of delay*jitter,
+// rounded to whole milliseconds. The first lane is the tier itself, and the others are longer.
 //
 //	backoff.Lanes(5*time.Second, 0.2) // 5s 5.125s 5.25s 5.375s 5.5s 5.625s 5.75s 5.875s
 //
-// The result is ascending, without equal delays. It has fewer than eight lanes where delay*jitter is below eight milliseconds, or
-// where a lane is above [MaxDelay]. It has the delay alone for a jitter that is not from above 0 to 1, and for a delay that is not valid.
+// The result is ascending, without equal delays. It has fewer than eight lanes where delay*jitter is below eight
+// milliseconds, or where a lane is above [MaxDelay]. It has the delay alone for a jitter that is not from above 0 to 1,
+// and for a delay that is not valid.
 func Lanes(delay time.Duration, jitter float64) []time.Duration {
 	lanes := []time.Duration{delay}
 	if !(jitter > 0 && jitter <= 1) || checkDelay(delay) != nil {

@@ -162,7 +162,8 @@ func (s Schedule) Validate() error {
 	var faults []error
 	switch {
 	case len(s) == 0:
-		faults = append(faults, fmt.Errorf("backoff: no retries: want 1 to %d, for example backoff.Exponential(time.Second, 5, 4)", MaxRetries))
+		faults = append(faults, fmt.Errorf("backoff: no retries: want 1 to %d, for example "+
+			"backoff.Exponential(time.Second, 5, 4)", MaxRetries))
 	case len(s) > MaxRetries:
 		faults = append(faults, fmt.Errorf("backoff: %d retries: want at most %d", len(s), MaxRetries))
 		s = s[:MaxRetries]

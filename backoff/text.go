@@ -26,7 +26,8 @@ func ParseSchedule(text string) (Schedule, error) {
 		}
 	}
 	if len(s) == 0 {
-		return nil, fmt.Errorf("backoff: schedule is empty: want 1 to %d delays separated by spaces, such as \"1s 5s 25s*3 10m\"", MaxRetries)
+		return nil, fmt.Errorf("backoff: schedule is empty: want 1 to %d delays separated by spaces, such as \"1s 5s "+
+			"25s*3 10m\"", MaxRetries)
 	}
 	return s, nil
 }

@@ -44,7 +44,8 @@ func (t Tier) String() string {
 func ParseTier(word string) (Tier, error) {
 	delay, err := time.ParseDuration(word)
 	if err != nil {
-		return 0, fmt.Errorf("backoff: tier %.60q: want a whole number and one unit of h, m, s or ms, such as 90s", word)
+		return 0, fmt.Errorf("backoff: tier %.60q: want a whole number and one unit of h, m, s or ms, such as 90s",
+			word)
 	}
 	if err := checkDelay(delay); err != nil {
 		return 0, fmt.Errorf("backoff: tier %.60q: %w", word, err)

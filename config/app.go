@@ -60,12 +60,14 @@ func topologyBuilderOf(c amqp.Config) amqp.TopologyBuilder {
 	return cmp.Or[amqp.TopologyBuilder](c.TopologyBuilder, &amqp.DefaultTopologyBuilder{})
 }
 
-// declareTopology returns an error where watermill-amqp's own topology builder would panic: it calls GenerateRoutingKey if there is an
-// exchange.
+// declareTopology returns an error where watermill-amqp's own topology builder would panic: it calls GenerateRoutingKey
+// if there is an exchange.
 func declareTopology(c amqp.Config, s app.Subscription, arguments amqp091.Table) error {
 	builder := topologyBuilderOf(c)
-	if _, stock := builder.(*amqp.DefaultTopologyBuilder); stock && s.Exchange != "" && c.QueueBind.GenerateRoutingKey == nil {
-		return fmt.Errorf("AMQP.QueueBind.GenerateRoutingKey is nil: it must return the routing key with which queue %q is bound to exchange %q",
+	if _, stock := builder.(*amqp.DefaultTopologyBuilder); stock && s.Exchange != "" &&
+		c.QueueBind.GenerateRoutingKey == nil {
+		return fmt.Errorf("AMQP.QueueBind.GenerateRoutingKey is nil: it must return the routing key with which queue "+
+			"%q is bound to exchange %q",
 			s.Queue, s.Exchange)
 	}
 	c.Queue.Arguments = arguments

@@ -12,8 +12,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Builder makes, around the app's own configuration, what its subscriber, its publisher of failures and the middleware need. It is for
-// apps that keep watermill-amqp's subscriber. It is safe for concurrent use.
+// Builder makes, around the app's own configuration, what its subscriber, its publisher of failures and the middleware
+// need. It is for apps that keep watermill-amqp's subscriber. It is safe for concurrent use.
 type Builder struct {
 	app    *amqp.Config // a pointer, so that a struct that holds a builder does not print the password
 	plain  *rabbitmq.Builder
@@ -35,14 +35,14 @@ func NewBuilder(config Config) (*Builder, error) {
 	return &Builder{&own, b, reader}, nil
 }
 
-// SubscriberConfig returns the app's configuration for amqp.NewSubscriber, with two changes. Its topology builder declares the
-// retry topology beside the app's own at every Subscribe and reconnect. Its marshaler wraps the app's, reads messages that come back
-// from a tier, and marks each message with the builder. Every call returns a new copy.
+// SubscriberConfig returns the app's configuration for amqp.NewSubscriber, with two changes. Its topology builder
+// declares the retry topology beside the app's own at every Subscribe and reconnect. Its marshaler wraps the app's,
+// reads messages that come back from a tier, and marks each message with the builder. Every call returns a new copy.
 //
-// Add the middleware of NewTieredRetry to every handler of that subscriber, and to no other. It refuses messages of other subscribers,
-// also those of another builder: each is held, and the log has the reason. A handler without it behaves as with watermill-amqp alone: a
-// message that it nacks comes back at once. It also gets messages that the app's marshaler cannot read, and the library's own metadata
-// keys.
+// Add the middleware of NewTieredRetry to every handler of that subscriber, and to no other. It refuses messages of
+// other subscribers, also those of another builder: each is held, and the log has the reason. A handler without it
+// behaves as with watermill-amqp alone: a message that it nacks comes back at once. It also gets messages that the
+// app's marshaler cannot read, and the library's own metadata keys.
 func (b *Builder) SubscriberConfig() amqp.Config {
 	parts := b.plain.Subscriber()
 	c := clone(*b.app)
@@ -51,14 +51,14 @@ func (b *Builder) SubscriberConfig() amqp.Config {
 	return c
 }
 
-// DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every call
-// returns a new copy.
+// DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every
+// call returns a new copy.
 func (b *Builder) DeadLetterSubscriberConfig() amqp.Config { return deadLetterConfig(*b.app, b.reader) }
 
-// NewTieredRetry returns the retry middleware for the handlers of the builder's subscribers. It opens a connection for the copies of failed
-// messages: a copy counts as published when the broker has routed and confirmed it. A tier or a dead-letter queue that was deleted is
-// declared again, unless VerifyOnly is set. Decorators wrap the publisher of the copies, for example with metrics. Close the builder
-// after the router has closed. A nil logger logs nothing.
+// NewTieredRetry returns the retry middleware for the handlers of the builder's subscribers. It opens a connection for
+// the copies of failed messages: a copy counts as published when the broker has routed and confirmed it. A tier or a
+// dead-letter queue that was deleted is declared again, unless VerifyOnly is set. Decorators wrap the publisher of the
+// copies, for example with metrics. Close the builder after the router has closed. A nil logger logs nothing.
 func (b *Builder) NewTieredRetry(
 	logger watermill.LoggerAdapter, decorators ...message.PublisherDecorator,
 ) (*middleware.TieredRetry, error) {
@@ -68,23 +68,23 @@ func (b *Builder) NewTieredRetry(
 // Close closes the connections of the builder's middlewares.
 func (b *Builder) Close() error { return b.plain.Close() }
 
-// NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker has
-// routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it
-// after the router has closed. A nil logger logs nothing.
+// NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker
+// has routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is
+// set. Close it after the router has closed. A nil logger logs nothing.
 func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (message.Publisher, error) {
 	return b.plain.NewPublisher(logger)
 }
 
-// TieredRetryConfig returns the middleware's configuration: the publisher, the policy, and the destinations of copies on this
-// broker. Change only the Policy of the result, to one with the same tiers, and set Observers.
+// TieredRetryConfig returns the middleware's configuration: the publisher, the policy, and the destinations of copies
+// on this broker. Change only the Policy of the result, to one with the same tiers, and set Observers.
 //
 // Use only Builder.NewPublisher, or a publisher that wraps it.
 func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
 	return b.plain.TieredRetryConfig(failures)
 }
 
-// Topology returns what the work queue of a topic needs on the broker. The app's own exchange and its binding are not part of
-// it.
+// Topology returns what the work queue of a topic needs on the broker. The app's own exchange and its binding are not
+// part of it.
 func (b *Builder) Topology(topic string) topology.Topology { return b.plain.Topology(topic) }
 
 // Format implements fmt.Formatter. It prints address, prefix and schedule, without the password in the address.
@@ -96,21 +96,23 @@ func (b Builder) Format(state fmt.State, verb rune) {
 	_, _ = state.Write([]byte("Builder(none)"))
 }
 
-// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber that reads dead letters: Subscribe to a topic reads
-// the dead-letter queue of the topic's work queue, whatever the prefix and schedule of the app that wrote them. It needs only the
-// app's own configuration: address, names and marshaler. That is copied and never modified.
+// DeadLetterSubscriberConfig returns a configuration for amqp.NewSubscriber that reads dead letters: Subscribe to a
+// topic reads the dead-letter queue of the topic's work queue, whatever the prefix and schedule of the app that wrote
+// them. It needs only the app's own configuration: address, names and marshaler. That is copied and never modified.
 //
-// The group is the Group of the handler (retry.Options) whose dead letters are read. Its work queue is named "<topic>_<group>", and
-// Queue.GenerateName may be nil. Without a group ("") Queue.GenerateName names the work queue.
+// The group is the Group of the handler (retry.Options) whose dead letters are read. Its work queue is named
+// "<topic>_<group>", and Queue.GenerateName may be nil. Without a group ("") Queue.GenerateName names the work queue.
 //
-// It declares nothing. If the dead-letter queue does not exist, Subscribe returns an error. If the queue is deleted later, the
-// subscriber logs the error at every attempt to consume again, and reads on when the app has declared the queue again.
+// It declares nothing. If the dead-letter queue does not exist, Subscribe returns an error. If the queue is deleted
+// later, the subscriber logs the error at every attempt to consume again, and reads on when the app has declared the
+// queue again.
 //
 // Every message has a failure record. If the broker itself dead-lettered the message, its dead reason is the broker's:
-// delivery_limit, rejected, expired or maxlen. An ack removes the dead letter. Do not add the retry middleware to its handlers.
+// delivery_limit, rejected, expired or maxlen. An ack removes the dead letter. Do not add the retry middleware to its
+// handlers.
 //
-// The error joins all faults of the configuration: those for which NewBuilder refuses its field AMQP, except a queue that is not
-// durable. It does not connect.
+// The error joins all faults of the configuration: those for which NewBuilder refuses its field AMQP, except a queue
+// that is not durable. It does not connect.
 func DeadLetterSubscriberConfig(app amqp.Config, group string) (amqp.Config, error) {
 	reader, err := rabbitmq.NewDeadLetterReader(appOf(app), group)
 	if err != nil {

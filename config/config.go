@@ -12,14 +12,14 @@ import (
 
 // Config configures Connect and NewBuilder.
 type Config struct {
-	// AMQP is the app's own configuration, for example what amqp.NewDurableQueueConfig returns, with the app's names, arguments,
-	// marshaler and topology builder. Required. It is copied and never modified.
+	// AMQP is the app's own configuration, for example what amqp.NewDurableQueueConfig returns, with the app's names,
+	// arguments, marshaler and topology builder. Required. It is copied and never modified.
 	//
 	// Consume.NoRequeueOnNack, Publish.Transactional, streams, and exclusive and auto-delete queues are refused.
 	AMQP amqp.Config
 
-	// Policy decides about failures: with Connect, of all handlers without a policy of their own. Its Schedule is required. Every distinct
-	// delay is a tier with a queue of its own.
+	// Policy decides about failures: with Connect, of all handlers without a policy of their own. Its Schedule is
+	// required. Every distinct delay is a tier with a queue of its own.
 	Policy retry.Policy
 
 	// Settings are names, types and limits of what is declared on the broker. Each has a default.
@@ -51,12 +51,12 @@ func (c Config) Format(state fmt.State, verb rune) {
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection.AddConsumerHandler
 type Connection = rabbitmq.Connection
 
-// Connect opens two connections to the broker, one for consuming and one for publishing, and returns a Connection that uses them for
-// all its handlers. It returns an error that joins all faults, or the reason why it cannot connect. The default of Concurrency is 16. A
-// nil logger logs nothing.
+// Connect opens two connections to the broker, one for consuming and one for publishing, and returns a Connection that
+// uses them for all its handlers. It returns an error that joins all faults, or the reason why it cannot connect. The
+// default of Concurrency is 16. A nil logger logs nothing.
 //
-// The app's configuration, config.AMQP, is that of watermill-amqp, but subscriber and publishers are those of this library. These fields
-// differ from what watermill-amqp does with them:
+// The app's configuration, config.AMQP, is that of watermill-amqp, but subscriber and publishers are those of this
+// library. These fields differ from what watermill-amqp does with them:
 //
 //	Connection.Reconnect          only BackoffInitialInterval and BackoffMaxInterval are used; the pause doubles, and is
 //	                              shortened at random by up to a half; defaults 100 ms and 5 s
@@ -73,7 +73,8 @@ type Connection = rabbitmq.Connection
 //	Consume.Qos.PrefetchSize      refused: RabbitMQ does not have it
 //	Consume.Qos.Global            not used: each handler has an AMQP channel of its own, so it would change nothing
 //
-// A message of Connection.Publisher without a delivery mode is persistent: for others, the marshaler sets amqp091.Transient.
+// A message of Connection.Publisher without a delivery mode is persistent: for others, the marshaler sets
+// amqp091.Transient.
 func Connect(config Config, logger watermill.LoggerAdapter) (*Connection, error) {
 	return rabbitmq.Connect(config.plain(), logger)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// A machine decides when a handler pauses, and how many places it has: how many of its messages may be delivered and not settled. It
-// has no clock and no timer: it gets the time, and returns when it is to be called again (due).
+// A machine decides when a handler pauses, and how many places it has: how many of its messages may be delivered and
+// not settled. It has no clock and no timer: it gets the time, and returns when it is to be called again (due).
 //
 //	stage      places                  a success                   a failure                  when due
 //	going      no limit                is counted                  is counted; the share of   -
@@ -25,11 +25,13 @@ import (
 //	           extra ones              next step, or going where   step begins a pause of
 //	                                   that is Concurrency         twice the length
 //
-// A pause is due at its end. A limit is due when nothing has moved for MaxPause: it was not set, no handler was called, and none has
-// returned. If all places are taken then, one more is given. So a place never holds the handler up, whatever takes it: a handler that
-// hangs, a copy that is held before a handler is called, a message that waits for its key. Extra places go when handlers return.
+// A pause is due at its end. A limit is due when nothing has moved for MaxPause: it was not set, no handler was called,
+// and none has returned. If all places are taken then, one more is given. So a place never holds the handler up,
+// whatever takes it: a handler that hangs, a copy that is held before a handler is called, a message that waits for its
+// key. Extra places go when handlers return.
 //
-// A rule that pauses begins or prolongs a pause in every stage. An outcome counts in the stages for which its ticket was given.
+// A rule that pauses begins or prolongs a pause in every stage. An outcome counts in the stages for which its ticket
+// was given.
 type machine struct {
 	config      retry.Breaker
 	counts      bool // a Breaker is configured; otherwise only rules pause the handler
@@ -65,8 +67,8 @@ const (
 // step counts the outcomes under one limit of the ramp.
 type step struct{ successes, failures int }
 
-// A ticket is what a message gets when its handler is called. An outcome with an old ticket says nothing about the present stage.
-// Odd: the handler is limited.
+// A ticket is what a message gets when its handler is called. An outcome with an old ticket says nothing about the
+// present stage. Odd: the handler is limited.
 type ticket uint64
 
 func (t ticket) limited() bool { return t&1 == 1 }
@@ -84,7 +86,8 @@ const (
 	// rampWithoutConcurrency is where the ramp ends if the number of messages in flight is not known.
 	rampWithoutConcurrency = 16
 
-	// leastOfStep is how many outcomes of a step there must be before Ratio counts. One message that always fails must not end the ramp.
+	// leastOfStep is how many outcomes of a step there must be before Ratio counts. One message that always fails must
+	// not end the ramp.
 	leastOfStep = 4
 )
 
@@ -98,7 +101,8 @@ const (
 
 // withDefaults keeps Pause at most MaxPause where only one of them is set.
 func withDefaults(b retry.Breaker) retry.Breaker {
-	b.Ratio, b.Least, b.Window = cmp.Or(b.Ratio, defaultRatio), cmp.Or(b.Least, defaultLeast), cmp.Or(b.Window, defaultWindow)
+	b.Ratio, b.Least, b.Window = cmp.Or(b.Ratio, defaultRatio), cmp.Or(b.Least, defaultLeast), cmp.Or(b.Window,
+		defaultWindow)
 	if b.MaxPause == 0 {
 		b.MaxPause = max(b.Pause, defaultMaxPause)
 	}
@@ -233,7 +237,8 @@ func (m *machine) tooMany(failures, outcomes, least int) bool {
 }
 
 func shareOf(failures, messages int) watermill.LogFields {
-	return watermill.LogFields{"failures": failures, "messages": messages, "share": fmt.Sprintf("%.2f", float64(failures)/float64(messages))}
+	return watermill.LogFields{"failures": failures, "messages": messages,
+		"share": fmt.Sprintf("%.2f", float64(failures)/float64(messages))}
 }
 
 // rule pauses the handler because of a rule or an error.

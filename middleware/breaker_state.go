@@ -27,7 +27,9 @@ type breaker struct {
 	armed   time.Time // when the timer ends
 }
 
-func newBreaker(config *retry.Breaker, g *gate.Gate, logger watermill.LoggerAdapter, fields watermill.LogFields) *breaker {
+func newBreaker(
+	config *retry.Breaker, g *gate.Gate, logger watermill.LoggerAdapter, fields watermill.LogFields,
+) *breaker {
 	m := newMachine(config, g.Concurrency(), time.Now())
 	return &breaker{gate: g, logger: logger, fields: fields, counts: m.counts, machine: m, limit: gate.None}
 }
@@ -99,7 +101,8 @@ func (b *breaker) apply() {
 	}
 	due := b.machine.due()
 	if b.machine.stage != paused && b.machine.flight == 0 && !b.gate.Attached() {
-		due = time.Time{} // no place is taken: only a subscription that follows the limit has others than those of handlers
+		// no place is taken: only a subscription that follows the limit has others than those of handlers
+		due = time.Time{}
 	}
 	if due.IsZero() || b.gate.Ended() {
 		b.stop()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// windowOfLeast is how many times Least outcomes a window has at most. So a handler that had only successes pauses after a known
-// number of failures: Ratio of that many.
+// windowOfLeast is how many times Least outcomes a window has at most. So a handler that had only successes pauses
+// after a known number of failures: Ratio of that many.
 const windowOfLeast = 5
 
 // A window has the last outcomes of a handler: at most size of them, and none that is older than age.

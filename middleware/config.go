@@ -12,16 +12,18 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// shutdownPause is longer than ten of the rounds that watermill-amqp's subscriber needs to see that its context has ended.
+// shutdownPause is longer than ten of the rounds that watermill-amqp's subscriber needs to see that its context has
+// ended.
 const shutdownPause = time.Second
 
 // RetryDestinationParams is what GenerateRetryDestination may decide by. Fields may be added.
 type RetryDestinationParams struct {
-	Topic    string       // the topic the handler subscribes to
-	Queue    string       // the queue that the message was in; empty where its subscriber does not name it
-	Handler  string       // the handler's name in the router
-	Tier     backoff.Tier // the tier the message is to wait on
-	Failures int          // how often the message has failed, this failure included; 0 for a message that is only parked
+	Topic   string       // the topic the handler subscribes to
+	Queue   string       // the queue that the message was in; empty where its subscriber does not name it
+	Handler string       // the handler's name in the router
+	Tier    backoff.Tier // the tier the message is to wait on
+	// how often the message has failed, this failure included; 0 for a message that is only parked
+	Failures int
 }
 
 // DeadLetterDestinationParams is what GenerateDeadLetterDestination may decide by. Fields may be added.
@@ -33,48 +35,51 @@ type DeadLetterDestinationParams struct {
 	DeadReason retry.DeadReason // why it is dead-lettered
 }
 
-// TieredRetryConfig configures NewTieredRetry: a policy, and what a backend needs. Builder.TieredRetryConfig of package config makes one
-// for RabbitMQ, Relay.TieredRetryConfig of package relay one for other Pub/Subs. An app changes the Policy only.
+// TieredRetryConfig configures NewTieredRetry: a policy, and what a backend needs. Builder.TieredRetryConfig of package
+// config makes one for RabbitMQ, Relay.TieredRetryConfig of package relay one for other Pub/Subs. An app changes the
+// Policy only.
 type TieredRetryConfig struct {
 	// Policy decides about failures.
 	Policy retry.Policy
 
-	// Publisher publishes the copies. Required. It must not be the publisher of a handler: the router closes that one while
-	// handlers still run. Publish must return nil only when the message is safe, and should obey the deadline of the
-	// message's context. Close it after the router has closed.
+	// Publisher publishes the copies. Required. It must not be the publisher of a handler: the router closes that one
+	// while handlers still run. Publish must return nil only when the message is safe, and should obey the deadline of
+	// the message's context. Close it after the router has closed.
 	Publisher message.Publisher
 
-	// DeclaredTiers are the tiers that exist on the broker or in the relay. A Policy with another tier is refused: nothing would bring its
-	// messages back. Empty: the tiers are not checked.
+	// DeclaredTiers are the tiers that exist on the broker or in the relay. A Policy with another tier is refused:
+	// nothing would bring its messages back. Empty: the tiers are not checked.
 	DeclaredTiers []backoff.Tier
 
-	// Source is where the messages must come from. A builder, a relay and a Connection set it. The messages of another source are
-	// refused: each is held up to MaxHold, and the error in the log says what to do. The handler is not called and nothing is published.
-	// Nil: the source is not checked.
+	// Source is where the messages must come from. A builder, a relay and a Connection set it. The messages of another
+	// source are refused: each is held up to MaxHold, and the error in the log says what to do. The handler is not
+	// called and nothing is published. Nil: the source is not checked.
 	Source *Source
 
-	// GenerateRetryDestination returns the destination whose messages come back to the failed handler after the tier's delay.
-	// Required.
+	// GenerateRetryDestination returns the destination whose messages come back to the failed handler after the tier's
+	// delay. Required.
 	GenerateRetryDestination func(RetryDestinationParams) (retry.Destination, error)
 
 	// GenerateDeadLetterDestination returns the destination of the messages that are given up. Required.
 	GenerateDeadLetterDestination func(DeadLetterDestinationParams) (retry.Destination, error)
 
-	// TiersWait is true where a copy comes back when the delay of its tier is over, as on RabbitMQ, and false where the backend waits
-	// until the due time of each message, as package relay does. Tiers can have one tier more then.
+	// TiersWait is true where a copy comes back when the delay of its tier is over, as on RabbitMQ, and false where the
+	// backend waits until the due time of each message, as package relay does. Tiers can have one tier more then.
 	TiersWait bool
 
-	// DelayArrivals makes a message wait before its first try if it has the metadata of Watermill's components/delay. The delay
-	// begins when the message arrives. It must be false for a Pub/Sub that delays such messages by itself: they would wait twice.
+	// DelayArrivals makes a message wait before its first try if it has the metadata of Watermill's components/delay.
+	// The delay begins when the message arrives. It must be false for a Pub/Sub that delays such messages by itself:
+	// they would wait twice.
 	DelayArrivals bool
 
-	// Observers are those of the Connection, which sets it: call its Observe. An app that wires the parts by itself makes one. Optional.
+	// Observers are those of the Connection, which sets it: call its Observe. An app that wires the parts by itself
+	// makes one. Optional.
 	Observers *Observers
 }
 
-// Tiers returns all tiers that messages may wait on: those of Schedule, of Rules and ExtraTiers, ascending. With a Jitter, the lanes of
-// Schedule and of Rules are among them. Where TiersWait, one of 1s is among them, for requested delays, if there are tiers below 1s and the
-// next longer one is more than 20 times as long, or there is none.
+// Tiers returns all tiers that messages may wait on: those of Schedule, of Rules and ExtraTiers, ascending. With a
+// Jitter, the lanes of Schedule and of Rules are among them. Where TiersWait, one of 1s is among them, for requested
+// delays, if there are tiers below 1s and the next longer one is more than 20 times as long, or there is none.
 func (c *TieredRetryConfig) Tiers() []backoff.Tier {
 	all := slices.Concat(c.plainTiers(), backoff.Schedule(c.lanes()).Tiers())
 	slices.Sort(all)
@@ -92,7 +97,8 @@ func (c *TieredRetryConfig) plainTiers() []backoff.Tier {
 }
 
 const (
-	// roundTier is added to tiers that are shorter, so that a message with a long delay is published about once a second.
+	// roundTier is added to tiers that are shorter, so that a message with a long delay is published about once a
+	// second.
 	roundTier = backoff.Tier(time.Second)
 	// maxShortRounds is how many rounds a wait takes at most on a tier that is shorter than roundTier.
 	maxShortRounds = 20
@@ -142,7 +148,8 @@ func (c TieredRetryConfig) Validate() error {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
 	if c.Publisher == nil {
-		fault("Publisher is nil: give the middleware a publisher that no handler uses, for RabbitMQ the one of Builder.NewPublisher")
+		fault("Publisher is nil: give the middleware a publisher that no handler uses, for RabbitMQ the one of " +
+			"Builder.NewPublisher")
 	}
 	if err := c.Policy.Validate(); err != nil {
 		fault("%w", err)
@@ -152,7 +159,8 @@ func (c TieredRetryConfig) Validate() error {
 	}
 	for _, tier := range c.plainTiers() {
 		if undeclared(tier) {
-			fault("Schedule, Rules or ExtraTiers have the tier %v, which is not declared (declared: %v): give this schedule to the builder or the relay that made the configuration",
+			fault("Schedule, Rules or ExtraTiers have the tier %v, which is not declared (declared: %v): give this "+
+				"schedule to the builder or the relay that made the configuration",
 				tier, c.DeclaredTiers)
 		}
 	}
@@ -161,10 +169,12 @@ func (c TieredRetryConfig) Validate() error {
 			"AddSchedule of the relay, before it makes the configuration", c.Policy.Jitter, lanes, c.DeclaredTiers)
 	}
 	if c.GenerateRetryDestination == nil {
-		fault("GenerateRetryDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs")
+		fault("GenerateRetryDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, " +
+			"Relay.TieredRetryConfig for other Pub/Subs")
 	}
 	if c.GenerateDeadLetterDestination == nil {
-		fault("GenerateDeadLetterDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs")
+		fault("GenerateDeadLetterDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, " +
+			"Relay.TieredRetryConfig for other Pub/Subs")
 	}
 	return errors.Join(faults...)
 }

@@ -10,8 +10,8 @@ import (
 
 // deadlines are those of the messages that one handler has got from a subscriber that is not one of this library. The
 // context of a message is all that is known of such a subscription, and a middleware outside may have set its deadline.
-// The messages of a subscription have one deadline, that of the context of Router.Run. A middleware sets another one for
-// each message.
+// The messages of a subscription have one deadline, that of the context of Router.Run. A middleware sets another one
+// for each message.
 type deadlines struct {
 	first  atomic.Int64 // in nanoseconds since 1970; 0: none
 	differ atomic.Bool

@@ -37,7 +37,8 @@ const (
 	allRefused                     // the dead-letter queue does not take it either, so the tiers are tried again
 	unconfirmed                    // it may have arrived: a further try may be a duplicate
 	closedPublisher                // it publishes nothing any more
-	unpublished                    // the copy could not be published until MaxHold or shutdown, or the publisher is closed
+	// the copy could not be published until MaxHold or shutdown, or the publisher is closed
+	unpublished
 )
 
 // forGood reports whether no further try with the same copy can help.
@@ -64,15 +65,15 @@ type policy struct {
 	schedule  backoff.Schedule
 	tiers     []backoff.Tier // ascending: of the schedule, of the rules, and extra ones
 	lanes     []backoff.Tier // ascending: those that only Jitter uses
-	jitter    float64        // TieredRetryConfig.Jitter
+	jitter    float64        // Policy.Jitter
 	tiersWait bool           // TieredRetryConfig.TiersWait
 	maxAge    time.Duration  // 0: none
 	maxDelay  time.Duration  // of a requested delay
 }
 
-// decide is a pure function. f.err is nil while the handler has not failed. It is called again, with the same failure and time,
-// after a copy was refused. It gets pointers, as what it calls, because the goroutine of a failed message needs a small stack: a
-// stack that has to grow twice costs more than the decision.
+// decide is a pure function. f.err is nil while the handler has not failed. It is called again, with the same failure
+// and time, after a copy was refused. It gets pointers, as what it calls, because the goroutine of a failed message
+// needs a small stack: a stack that has to grow twice costs more than the decision.
 func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 	failed := f.err != nil
 	switch {
@@ -226,8 +227,8 @@ func (p *policy) waitSpread(d *decision, s *situation, wait time.Duration, now t
 	p.waitOn(d, s, retry.Retried, lane, 0, wait.Truncate(time.Millisecond), now)
 }
 
-// lane returns the lane that chance chooses. One that is to be avoided is replaced by the next longer one, else by a shorter one; 0: all
-// are to be avoided.
+// lane returns the lane that chance chooses. One that is to be avoided is replaced by the next longer one, else by a
+// shorter one; 0: all are to be avoided.
 func lane(lanes []time.Duration, s *situation) backoff.Tier {
 	chosen := min(int(s.chance*float64(len(lanes))), len(lanes)-1)
 	usable := func(lane time.Duration) bool { return !slices.Contains(s.avoid, backoff.Tier(lane)) }
@@ -244,8 +245,11 @@ func lane(lanes []time.Duration, s *situation) backoff.Tier {
 	return 0
 }
 
-// waitOn makes a copy that waits on a tier, or a dead letter where it cannot. The tier is 0 where every tier is to be avoided.
-func (p *policy) waitOn(d *decision, s *situation, outcome retry.Outcome, tier backoff.Tier, rest, delay time.Duration, now time.Time) {
+// waitOn makes a copy that waits on a tier, or a dead letter where it cannot. The tier is 0 where every tier is to be
+// avoided.
+func (p *policy) waitOn(
+	d *decision, s *situation, outcome retry.Outcome, tier backoff.Tier, rest, delay time.Duration, now time.Time,
+) {
 	switch {
 	case s.refused == tooLarge:
 		d.deadLetter(retry.DeadReasonTooLarge, &s.origin)
@@ -270,10 +274,11 @@ func (p *policy) tooOld(s *situation, record *retry.Record, at time.Time) bool {
 	return old(record.FirstFailedAt) || old(record.FirstArrivedAt) || old(s.sentAt)
 }
 
-// place returns the tier for a wait, and what remains of the wait after it. Where the tiers do the waiting, it is the longest that is
-// not above the wait, else the shortest: so a wait is never cut, and is at most one shortest tier too long. Otherwise it is the
-// shortest that is not below the wait, else the longest; so it is where a tier below a second would take too many rounds. A tier that is
-// to be avoided is replaced by the next longer one, else by a shorter one, and so is a lane. It reports false where none is left.
+// place returns the tier for a wait, and what remains of the wait after it. Where the tiers do the waiting, it is the
+// longest that is not above the wait, else the shortest: so a wait is never cut, and is at most one shortest tier too
+// long. Otherwise it is the shortest that is not below the wait, else the longest; so it is where a tier below a second
+// would take too many rounds. A tier that is to be avoided is replaced by the next longer one, else by a shorter one,
+// and so is a lane. It reports false where none is left.
 func (p *policy) place(wait time.Duration, avoid []backoff.Tier) (tier backoff.Tier, rest time.Duration, found bool) {
 	best := 0
 	for i, t := range p.tiers {

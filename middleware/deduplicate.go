@@ -8,13 +8,15 @@ import (
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 )
 
-// DeduplicationKey returns a KeyFactory for Watermill's Deduplicator, which must be inside of the retry middleware. Each try of a
-// message has a key of its own, so that a retry is no duplicate; a second message with the same key at the same try is one. The
-// messages of two handlers are never duplicates of each other. Tries are counted as failures and snoozes are.
+// DeduplicationKey returns a KeyFactory for Watermill's Deduplicator, which must be inside of the retry middleware.
+// Each try of a message has a key of its own, so that a retry is no duplicate; a second message with the same key at
+// the same try is one. The messages of two handlers are never duplicates of each other. Tries are counted as failures
+// and snoozes are.
 //
-// A message that is given back after its handler was called comes again with the same key. If the repository still has the key, the
-// Deduplicator drops the message, and it is lost. A message is given back at a shutdown, by the action GiveBack, and when its copy
-// cannot be published for MaxHold. Use the Deduplicator only where this loss does less harm than a duplicate.
+// A message that is given back after its handler was called comes again with the same key. If the repository still has
+// the key, the Deduplicator drops the message, and it is lost. A message is given back at a shutdown, by the action
+// GiveBack, and when its copy cannot be published for MaxHold. Use the Deduplicator only where this loss does less harm
+// than a duplicate.
 //
 // key is the key of a message without its tries. Nil: the UUID, or the SHA-256 of the payload of a message without one.
 func DeduplicationKey(key watermillmw.MessageHasher) watermillmw.MessageHasher {

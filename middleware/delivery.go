@@ -13,7 +13,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// delivery is a message as it was received. It refers to payload and metadata from before the handler, which may replace them.
+// delivery is a message as it was received. It refers to payload and metadata from before the handler, which may
+// replace them.
 type delivery struct {
 	msg       *message.Message
 	uuid      string
@@ -76,8 +77,8 @@ func (d *delivery) stopping() <-chan struct{} {
 	return d.bound.Stopping
 }
 
-// sleep reports false, early, when the subscription ends or the backend takes the message back. The end of a deadline that a middleware
-// outside has set is neither.
+// sleep reports false, early, when the subscription ends or the backend takes the message back. The end of a deadline
+// that a middleware outside has set is neither.
 func (d *delivery) sleep(wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -99,14 +100,14 @@ func (d *delivery) sleep(wait time.Duration) bool {
 	}
 }
 
-// takenBack reports whether the backend has ended the message's context while the subscription goes on, as NATS does after its
-// AckWait: it delivers the message again, and an ack would not be sent.
+// takenBack reports whether the backend has ended the message's context while the subscription goes on, as NATS does
+// after its AckWait: it delivers the message again, and an ack would not be sent.
 func (d *delivery) takenBack() bool {
 	return d.own != nil && d.own.Err() != nil && !d.shuttingDown()
 }
 
-// describe describes the delivery for the decision. s is zero before. While a subscription shuts down, a message whose context has not
-// ended may still fail by itself, and counts: err is what its handler has returned.
+// describe describes the delivery for the decision. s is zero before. While a subscription shuts down, a message whose
+// context has not ended may still fail by itself, and counts: err is what its handler has returned.
 func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err error, now time.Time) {
 	s.called, s.settled, s.origin = called, called && settled(in.msg), originOf(in.ctx)
 	s.ended = in.takenBack() || in.shuttingDown() && (!called || in.ctx.Err() != nil || isCanceled(err))
@@ -163,8 +164,8 @@ func (t *TieredRetry) begin(in *delivery) {
 	}
 }
 
-// restore gives the message its own context back: a second call with it must not begin within the first one. The subscriber may read the
-// context of a message that is settled.
+// restore gives the message its own context back: a second call with it must not begin within the first one. The
+// subscriber may read the context of a message that is settled.
 func (in *delivery) restore() {
 	if in.observed != nil && !settled(in.msg) {
 		in.msg.SetContext(in.ctx)

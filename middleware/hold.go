@@ -25,13 +25,13 @@ const (
 	// at the next try. One that is refused for good closes a channel each time.
 	harmlessPause = time.Minute
 
-	// surplusHold is how long a message is held of which the handler already has too many: long enough for a reconnect. Then it goes
-	// back to the queue, from which the handler takes nothing meanwhile.
+	// surplusHold is how long a message is held of which the handler already has too many: long enough for a reconnect.
+	// Then it goes back to the queue, from which the handler takes nothing meanwhile.
 	surplusHold = 5 * time.Second
 )
 
-// holder publishes the copy of one message. While that fails it keeps the message and tries again: a nack would bring the message
-// back at once, and count towards the queue's delivery limit.
+// holder publishes the copy of one message. While that fails it keeps the message and tries again: a nack would bring
+// the message back at once, and count towards the queue's delivery limit.
 type holder struct {
 	t      *TieredRetry
 	in     *delivery
@@ -41,8 +41,8 @@ type holder struct {
 	held   bool           // reported
 	counts bool           // at the gate
 	aside  bool           // counted there as refused for good
-	// surplus is true where the handler held enough messages before. It is no text: a text that escapes would take the delivery with it,
-	// which costs every success an allocation.
+	// surplus is true where the handler held enough messages before. It is no text: a text that escapes would take the
+	// delivery with it, which costs every success an allocation.
 	surplus bool
 }
 
@@ -97,9 +97,10 @@ func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (retry.De
 }
 
 func (h *holder) hold(d *decision, to retry.Destination, f *failure, wait time.Duration, err error) {
-	h.t.logger.Error("Cannot publish the copy of the message, holding the message", err, h.t.fields(h.in).Add(watermill.LogFields{
-		"destination": to.String(), "publish_topic": to.Topic, "next_try_in": wait,
-	}))
+	h.t.logger.Error("Cannot publish the copy of the message, holding the message", err,
+		h.t.fields(h.in).Add(watermill.LogFields{
+			"destination": to.String(), "publish_topic": to.Topic, "next_try_in": wait,
+		}))
 	if h.held {
 		return
 	}
@@ -187,8 +188,8 @@ func refusalOf(err error) refusal {
 	}
 }
 
-// timedOut reports whether a copy may have arrived although the attempt took too long. The error of a publisher that has no method
-// Unconfirmed does not say it.
+// timedOut reports whether a copy may have arrived although the attempt took too long. The error of a publisher that
+// has no method Unconfirmed does not say it.
 func timedOut(err error) bool {
 	if !has(err, timeoutError.Timeout) {
 		return false
@@ -197,7 +198,8 @@ func timedOut(err error) bool {
 	return !errors.As(err, &classified) || classified.Unconfirmed()
 }
 
-// publish publishes a copy, because publishers may modify what they publish, under a context that outlives the delivery's.
+// publish publishes a copy, because publishers may modify what they publish, under a context that outlives the
+// delivery's.
 func (t *TieredRetry) publish(in *delivery, d *decision, closed *atomic.Bool) (to retry.Destination, err error) {
 	if panicked := call(func() { to, err = t.send(in, d, closed) }); panicked != nil {
 		err = fmt.Errorf("the publisher panicked: %w", panicked)
@@ -233,7 +235,8 @@ func (t *TieredRetry) destination(d *decision, in *delivery) (retry.Destination,
 			Topic: r.Topic, Queue: queue, Handler: r.Handler, Failures: r.Failures, DeadReason: r.DeadReason,
 		})
 	}
-	params := RetryDestinationParams{Topic: r.Topic, Queue: queue, Handler: r.Handler, Tier: d.tier, Failures: r.Failures}
+	params := RetryDestinationParams{Topic: r.Topic, Queue: queue, Handler: r.Handler, Tier: d.tier,
+		Failures: r.Failures}
 	if d.outcome == retry.Parked {
 		params.Failures = 0
 	}

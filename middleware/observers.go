@@ -13,8 +13,9 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Observers are the observers of a Connection. The zero value is ready for use. It is safe for concurrent use. A Connection has its
-// own; an app that wires the parts by itself makes one, calls Attach, and sets TieredRetryConfig.Observers.
+// Observers are the observers of a Connection. The zero value is ready for use. It is safe for concurrent use. A
+// Connection has its own; an app that wires the parts by itself makes one, calls Attach, and sets
+// TieredRetryConfig.Observers.
 type Observers struct {
 	mu  sync.Mutex
 	all atomic.Pointer[observers]
@@ -33,7 +34,8 @@ func (o *Observers) Attach(observer retry.Observer, observed retry.Observed) {
 	}
 	own, err := attach(observer, observed)
 	if err != nil {
-		observed.Logger.Error("Cannot observe the connection: it goes on without this observer", err, watermill.LogFields{"observer": fmt.Sprintf("%T", observer)})
+		observed.Logger.Error("Cannot observe the connection: it goes on without this observer", err,
+			watermill.LogFields{"observer": fmt.Sprintf("%T", observer)})
 		return
 	}
 	o.mu.Lock()

@@ -11,8 +11,8 @@ type originKey struct{}
 // origin is where a message failed first: the topic and the handler its record counts on, and the subscriber's Go type.
 type origin struct{ topic, handler, subscriber string }
 
-// WithOrigin returns a context for a message that came back by way of a return topic. Topic and handler are where it failed
-// first; without it they are those of the router's context. Package relay sets it.
+// WithOrigin returns a context for a message that came back by way of a return topic. Topic and handler are where it
+// failed first; without it they are those of the router's context. Package relay sets it.
 func WithOrigin(ctx context.Context, topic, handler string) context.Context {
 	return context.WithValue(ctx, originKey{}, origin{topic: topic, handler: handler})
 }

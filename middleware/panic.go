@@ -52,7 +52,8 @@ func panicOf(err error) (panicked *retry.PanicError, as error) {
 	if !is {
 		return panicked, err
 	}
-	panicked = &retry.PanicError{Value: recovered.V, Stack: []byte(recovered.Stacktrace), Place: placeInStack(recovered.Stacktrace)}
+	panicked = &retry.PanicError{Value: recovered.V, Stack: []byte(recovered.Stacktrace),
+		Place: placeInStack(recovered.Stacktrace)}
 	return panicked, recoveredPanic{panicked, err}
 }
 

@@ -13,7 +13,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// breakers are those of handlers whose messages have no gate, by the name of the handler. The map is replaced, never changed.
+// breakers are those of handlers whose messages have no gate, by the name of the handler. The map is replaced, never
+// changed.
 type breakers map[string]*breaker
 
 // breakerOf returns the breaker of the handler. It is the same one for all messages of a gate.
@@ -46,11 +47,12 @@ func (t *TieredRetry) breakerByName(in *delivery) *breaker {
 
 func (t *TieredRetry) newBreaker(in *delivery, g *gate.Gate) *breaker {
 	from := originOf(in.ctx)
-	return newBreaker(t.config.Policy.Breaker, g, t.logger, watermill.LogFields{"topic": from.topic, "handler_name": from.handler})
+	return newBreaker(t.config.Policy.Breaker, g, t.logger,
+		watermill.LogFields{"topic": from.topic, "handler_name": from.handler})
 }
 
-// enter waits while the handler is limited and its subscription does not follow the limit by itself. It returns false where the
-// message is to be given back.
+// enter waits while the handler is limited and its subscription does not follow the limit by itself. It returns false
+// where the message is to be given back.
 func (t *TieredRetry) enter(in *delivery) bool {
 	limited := in.gate()
 	if t.pauses.Load() {
@@ -101,8 +103,8 @@ func (t *TieredRetry) giveBackPaused(in *delivery) error {
 	return t.settle(in, &s, &failure{}, now)
 }
 
-// observeSuccess makes a success known to the breaker. A message with produced messages has succeeded when the router has published
-// them, and acks it.
+// observeSuccess makes a success known to the breaker. A message with produced messages has succeeded when the router
+// has published them, and acks it.
 func (t *TieredRetry) observeSuccess(in *delivery, produced []*message.Message) {
 	if len(produced) == 0 || settled(in.msg) {
 		in.breaker.report(in.ticket, good)
@@ -117,14 +119,15 @@ func (t *TieredRetry) observeAck(to *breaker, of ticket, msg *message.Message, r
 	case <-msg.Acked():
 		to.report(of, good)
 	case <-msg.Nacked():
-		if !renacked && (t.config.Policy.Breaker == nil || t.config.Policy.Breaker.Failed == nil || t.isSign(nil, retry.ErrNotPublished)) {
+		if !renacked && (t.config.Policy.Breaker == nil || t.config.Policy.Breaker.Failed == nil ||
+			t.isSign(nil, retry.ErrNotPublished)) {
 			to.report(of, bad)
 		}
 	}
 }
 
-// observeFailure makes a failure known to the breaker, and pauses the handler where a rule says so. The failure of a probe does not
-// count.
+// observeFailure makes a failure known to the breaker, and pauses the handler where a rule says so. The failure of a
+// probe does not count.
 func (t *TieredRetry) observeFailure(in *delivery, s *situation, f *failure) {
 	pause := f.action.Pause
 	if s.ended || in.breaker == nil && pause == 0 {
@@ -160,7 +163,8 @@ func (t *TieredRetry) isSign(in *delivery, err error) (sign bool) {
 		if in != nil {
 			fields = t.fields(in)
 		}
-		t.logger.Error("Breaker.Failed panicked, the error counts as a failure; further panics are not logged", panicked, fields)
+		t.logger.Error("Breaker.Failed panicked, the error counts as a failure; further panics are not logged",
+			panicked, fields)
 	}
 	return sign || panicked != nil
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// ownKeys are the keys of the record's fields, and delayKeys those of Watermill's components/delay. Pub/Subs that delay messages by themselves
-// use the latter.
+// ownKeys are the keys of the record's fields, and delayKeys those of Watermill's components/delay. Pub/Subs that delay
+// messages by themselves use the latter.
 var (
 	ownKeys   = slices.DeleteFunc(retry.RecordKeys(), func(key string) bool { return !strings.HasPrefix(key, "retry_") })
 	delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 )
 
-// removeRecord removes the record of the inbound message from the messages that its handler produced. It must never count on
-// their topic. Maps are replaced, not written into: they may be the inbound message's own. A delay stays where it is not the
-// inbound message's: a handler may delay what it produces.
+// removeRecord removes the record of the inbound message from the messages that its handler produced. It must never
+// count on their topic. Maps are replaced, not written into: they may be the inbound message's own. A delay stays where
+// it is not the inbound message's: a handler may delay what it produces.
 func removeRecord(produced []*message.Message, inbound message.Metadata) {
 	for _, msg := range produced {
 		if msg == nil || !carriesRecord(msg.Metadata) {

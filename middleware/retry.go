@@ -52,8 +52,8 @@ func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*
 //
 //	router.AddConsumerHandler(...).AddMiddleware(retry.Middleware)
 //
-// A success costs no allocation. Where a handler has a Breaker and has produced messages, it costs a goroutine, which waits until the
-// router has published them.
+// A success costs no allocation. Where a handler has a Breaker and has produced messages, it costs a goroutine, which
+// waits until the router has published them.
 func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	seen := &deadlines{}
 	return func(msg *message.Message) ([]*message.Message, error) {
@@ -65,8 +65,8 @@ func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// Dispatch is Middleware for a router with handlers of several schedules. A message that brings a TieredRetry of its own, as
-// those of a Connection's subscribers do, is retried by that one.
+// Dispatch is Middleware for a router with handlers of several schedules. A message that brings a TieredRetry of its
+// own, as those of a Connection's subscribers do, is retried by that one.
 func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
 	seen := &deadlines{}
 	return func(msg *message.Message) ([]*message.Message, error) {
@@ -153,7 +153,8 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 		msg.Payload, msg.Metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
 	}
 	in.recorded, in.delayed = carriesRecord(in.metadata), in.metadata[delay.DelayedUntilKey]
-	if in.recorded || in.ctx.Err() != nil || t.config.DelayArrivals && in.metadata[delay.DelayedForKey] != "" || t.config.Policy.MaxAgeFrom != nil {
+	if in.recorded || in.ctx.Err() != nil || t.config.DelayArrivals && in.metadata[delay.DelayedForKey] != "" ||
+		t.config.Policy.MaxAgeFrom != nil {
 		if done, err := t.arrive(in); done {
 			return nil, err
 		}
@@ -234,7 +235,8 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 	t.describe(in, &s, true, err, now)
 	f := t.failureOf(err)
 	if panicked != nil {
-		t.logger.Error("Handler panicked", f.logged(), t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))
+		t.logger.Error("Handler panicked", f.logged(),
+			t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))
 	}
 	if !s.ended {
 		f.action, f.rule = t.actionFor(&s.record, err)
@@ -266,8 +268,8 @@ func delayIn(metadata message.Metadata) (time.Duration, bool) {
 // settleStack is about how much stack a failure needs, with its publisher and marshaler.
 const settleStack = 3 << 10
 
-// growStack makes the stack of the goroutine large enough for a failure. The router starts a goroutine for each message, so the
-// stack would grow later, more than once, and with more frames to copy.
+// growStack makes the stack of the goroutine large enough for a failure. The router starts a goroutine for each
+// message, so the stack would grow later, more than once, and with more frames to copy.
 //
 //go:noinline
 func growStack() {

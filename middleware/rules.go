@@ -8,8 +8,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// actionFor returns the action of the first rule that matches, and the rule's name. A circuit breaker of Watermill inside, which is
-// open, is a rule after all others.
+// actionFor returns the action of the first rule that matches, and the rule's name. A circuit breaker of Watermill
+// inside, which is open, is a rule after all others.
 func (t *TieredRetry) actionFor(record *retry.Record, err error) (retry.Action, string) {
 	for i := range t.config.Policy.Rules {
 		if rule := &t.config.Policy.Rules[i]; t.matches(rule, *record, err) {
@@ -23,7 +23,8 @@ func (t *TieredRetry) actionFor(record *retry.Record, err error) (retry.Action, 
 	return retry.Action{}, ""
 }
 
-// ofOpenBreaker reports whether a circuit breaker of Watermill has not called the handler. Some errors panic in their Unwrap method.
+// ofOpenBreaker reports whether a circuit breaker of Watermill has not called the handler. Some errors panic in their
+// Unwrap method.
 func ofOpenBreaker(err error) (open bool) {
 	_ = call(func() { open = errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) })
 	return open

@@ -16,10 +16,11 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-var errTakenBack = errors.New("the backend has ended the message's context before the subscription: it delivers the message again")
+var errTakenBack = errors.New("the backend has ended the message's context before the subscription: it delivers the " +
+	"message again")
 
-// settle decides and carries the decision out: it publishes the copy, logs, and calls Observe. It returns nil once the copy is
-// safe, so that the router acks the message, and an error where the router is to nack it.
+// settle decides and carries the decision out: it publishes the copy, logs, and calls Observe. It returns nil once the
+// copy is safe, so that the router acks the message, and an error where the router is to nack it.
 func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Time) error {
 	cause := f.err
 	switch {
@@ -66,7 +67,8 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 				held.silent = append(held.silent, d.tier)
 			}
 			if _, _, left := t.policy.place(d.delay, s.avoid); !left && len(held.silent) > 0 {
-				s.avoid, held.silent = without(s.avoid, held.silent), nil // a tier that only did not confirm is not full
+				// a tier that only did not confirm is not full
+				s.avoid, held.silent = without(s.avoid, held.silent), nil
 			}
 		case allRefused:
 			s.avoid, held.silent = nil, nil
@@ -75,7 +77,8 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			cause = errors.Join(f.err, fmt.Errorf("cannot publish the copy of the message: %w", err))
 		default:
 			if d.outcome == retry.DeadLettered {
-				s.last = cmp.Or(t.reason(err), errorType(err)) // never empty, which would be a letter that is not refused
+				// never empty, which would be a letter that is not refused
+				s.last = cmp.Or(t.reason(err), errorType(err))
 			} else {
 				s.refused = refused
 			}
@@ -87,14 +90,17 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 // logCut warns once: a delay that an app requests is meant, and one that a stranger has forged comes again.
 func (t *TieredRetry) logCut(in *delivery, d *decision) {
 	warning.Log(t.logger, "A message requests a delay that is longer than MaxDelay, and waits for MaxDelay. Later cuts are not logged. If such "+
-		"delays are wanted, set TieredRetryConfig.MaxDelay", t.fields(in).Add(watermill.LogFields{"requested": d.cut, "max_delay": t.config.Policy.MaxDelay}))
+		"delays are wanted, set Policy.MaxDelay", t.fields(in).Add(watermill.LogFields{"requested": d.cut,
+		"max_delay": t.config.Policy.MaxDelay}))
 }
 
-// logAvoided writes one line for a tier that did not take the copy. Another one, or the dead-letter destination, gets it at once.
+// logAvoided writes one line for a tier that did not take the copy. Another one, or the dead-letter destination, gets
+// it at once.
 func (t *TieredRetry) logAvoided(in *delivery, d *decision, to retry.Destination, err error) {
-	t.logger.Info("A tier did not take the copy of the message, trying another one", t.fields(in).Add(watermill.LogFields{
-		"tier": d.tier.String(), "destination": to.String(), "err": errorText(err, maxReason),
-	}))
+	t.logger.Info("A tier did not take the copy of the message, trying another one",
+		t.fields(in).Add(watermill.LogFields{
+			"tier": d.tier.String(), "destination": to.String(), "err": errorText(err, maxReason),
+		}))
 }
 
 // without returns the tiers that are not in the second list.
@@ -106,7 +112,8 @@ func without(tiers, remove []backoff.Tier) []backoff.Tier {
 func (t *TieredRetry) logSettled(in *delivery) {
 	select {
 	case <-in.msg.Acked():
-		t.logger.Error("Handler failed after it had acked the message itself: no copy is published, and the message may be lost",
+		t.logger.Error("Handler failed after it had acked the message itself: no copy is published, and the message "+
+			"may be lost",
 			errSettled, t.fields(in))
 	default:
 		t.logger.Info("Handler failed after it had nacked the message itself, no copy is published", t.fields(in))
@@ -115,8 +122,8 @@ func (t *TieredRetry) logSettled(in *delivery) {
 
 var errSettled = errors.New("acked before the handler failed")
 
-// giveBack returns the error with which the router nacks the message. At a shutdown it waits a moment first: a subscriber may
-// go on for as long, and every delivery meanwhile counts towards the queue's delivery limit.
+// giveBack returns the error with which the router nacks the message. At a shutdown it waits a moment first: a
+// subscriber may go on for as long, and every delivery meanwhile counts towards the queue's delivery limit.
 func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 	switch {
 	case in.shuttingDown():

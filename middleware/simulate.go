@@ -22,15 +22,16 @@ type SimulatedMessage struct {
 	Age time.Duration
 }
 
-// Simulate returns the outcomes of one message, each with the time of its delivery since the first one, without publishing, waiting or
-// calling Observe. They are decided as those of a delivery. Package retrytest prints them (SimulateWith).
+// Simulate returns the outcomes of one message, each with the time of its delivery since the first one, without
+// publishing, waiting or calling Observe. They are decided as those of a delivery. Package retrytest prints them
+// (SimulateWith).
 //
-// Destination and Context of the events are not set. Duration is how long the handler takes. Every publish succeeds, and a message that
-// is given back comes again at once. A breaker is not simulated. The sequence ends with the message: it has no end where a rule snoozes
-// the message or gives it back at every call, and there is no MaxAge.
+// Destination and Context of the events are not set. Duration is how long the handler takes. Every publish succeeds,
+// and a message that is given back comes again at once. A breaker is not simulated. The sequence ends with the message:
+// it has no end where a rule snoozes the message or gives it back at every call, and there is no MaxAge.
 //
-// With Jitter every delay is the shortest one, and Spread is how much longer it can be. So MaxAge can dead-letter a message earlier than
-// the sequence does.
+// With Jitter every delay is the shortest one, and Spread is how much longer it can be. So MaxAge can dead-letter a
+// message earlier than the sequence does.
 //
 // The functions of Rules are called. They get records with times by which the present time is that of the failure.
 func (t *TieredRetry) Simulate(m SimulatedMessage) iter.Seq2[time.Duration, retry.Event] {
@@ -69,7 +70,8 @@ func (t *TieredRetry) Simulate(m SimulatedMessage) iter.Seq2[time.Duration, retr
 // simulatedFailure is the failure of a call, and the rule that matches it. elapsed is the time since the start.
 func (t *TieredRetry) simulatedFailure(s *situation, err error, elapsed time.Duration) failure {
 	record := s.record
-	for _, at := range []*time.Time{&record.FirstArrivedAt, &record.FirstFailedAt, &record.LastFailedAt, &record.DueAt} {
+	for _, at := range []*time.Time{&record.FirstArrivedAt, &record.FirstFailedAt, &record.LastFailedAt,
+		&record.DueAt} {
 		if !at.IsZero() {
 			*at = at.Add(-elapsed)
 		}
@@ -79,7 +81,9 @@ func (t *TieredRetry) simulatedFailure(s *situation, err error, elapsed time.Dur
 	return f
 }
 
-func (t *TieredRetry) simulatedEvent(s *situation, d *decision, f *failure, took time.Duration, now time.Time) retry.Event {
+func (t *TieredRetry) simulatedEvent(
+	s *situation, d *decision, f *failure, took time.Duration, now time.Time,
+) retry.Event {
 	event := retry.Event{
 		Outcome: d.outcome, Topic: s.origin.topic, Handler: s.origin.handler,
 		Record: d.record, Duration: took, Delay: d.delay, Spread: d.spread, Tier: d.tier, Rule: f.rule, Err: f.err,

@@ -7,15 +7,16 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 )
 
-// Source is where the messages of a middleware must come from: its destinations bring a copy back to a queue of that subscriber only. An
-// app does not make one.
+// Source is where the messages of a middleware must come from: its destinations bring a copy back to a queue of that
+// subscriber only. An app does not make one.
 type Source struct {
-	Owner     any    // what made the subscriber of a message, in the context of the message. Comparable
-	Token     string // of the builder that made the subscriber, in the metadata of the message. It takes the place of Owner
+	Owner any // what made the subscriber of a message, in the context of the message. Comparable
+	// of the builder that made the subscriber, in the metadata of the message. It takes the place of Owner
+	Token     string
 	Name      string // of the owner, for errors
 	Subscribe string // how to make a subscriber of this source, for errors
 
-	// MaxWait is how long a message may stay unacknowledged while its handler is paused. 0: TieredRetryConfig.MaxHold.
+	// MaxWait is how long a message may stay unacknowledged while its handler is paused. 0: Policy.MaxHold.
 	MaxWait time.Duration
 }
 
@@ -27,7 +28,8 @@ func (s *Source) has(in *delivery) bool {
 	return in.bound != nil && in.bound.Owner == s.Owner
 }
 
-// takeToken removes the token of the builder from the metadata: the handler, what it produces and copies do not have it.
+// takeToken removes the token of the builder from the metadata: the handler, what it produces and copies do not have
+// it.
 func (t *TieredRetry) takeToken(in *delivery) {
 	if t.config.Source != nil && t.config.Source.Token != "" {
 		delete(in.metadata, binding.BuilderKey)
@@ -49,15 +51,17 @@ func (in *delivery) putTokenBack() {
 // refusalInterval is how often the reason is logged while a message of a wrong source is held.
 const refusalInterval = 30 * time.Second
 
-// refuse holds a message whose copies would go astray, because a nack would bring it back at once, and a queue with a delivery
-// limit would drop it in the end. It returns the error with which the router nacks the message.
+// refuse holds a message whose copies would go astray, because a nack would bring it back at once, and a queue with a
+// delivery limit would drop it in the end. It returns the error with which the router nacks the message.
 func (t *TieredRetry) refuse(in *delivery) error {
 	o, own := originOf(in.ctx), t.config.Source
-	why := fmt.Errorf("handler %q on topic %q: its subscriber is not one of %s, so a copy of its messages would not come back: %s",
+	why := fmt.Errorf("handler %q on topic %q: its subscriber is not one of %s, so a copy of its messages would not "+
+		"come back: %s",
 		o.handler, o.topic, own.Name, own.Subscribe)
 	until := time.Now().Add(t.config.Policy.MaxHold)
 	for {
-		t.logger.Error("The retry middleware does not fit the handler's subscriber, holding the message", why, t.fields(in))
+		t.logger.Error("The retry middleware does not fit the handler's subscriber, holding the message", why,
+			t.fields(in))
 		if !in.sleep(min(refusalInterval, time.Until(until))) {
 			return t.giveBack(in, &situation{refused: unpublished}, why)
 		}

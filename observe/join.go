@@ -9,7 +9,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// joined are two observers. The outer one begins first, and its Event comes last: inner sees the context that outer has made.
+// joined are two observers. The outer one begins first, and its Event comes last: inner sees the context that outer has
+// made.
 type joined struct {
 	retry.NopObserver
 	outer, inner retry.Observer

@@ -62,7 +62,8 @@ func (t *traces) attemptOf(ctx context.Context) *attempt {
 	return a
 }
 
-// Begin starts the span of an attempt. Its parent is a span that the message's context has, else the producer's, else the attempt before.
+// Begin starts the span of an attempt. Its parent is a span that the message's context has, else the producer's, else
+// the attempt before.
 func (t *traces) Begin(arrival retry.Arrival) context.Context {
 	from := t.originOf(arrival.Context, arrival.Message.Metadata, previousText(&arrival))
 	of := t.handlerOf(spanKey{arrival.Topic, arrival.Handler})

@@ -39,7 +39,8 @@ func validateApp(c app.Config, mode topology.WorkQueueMode) error {
 			"the middleware nacks only what must be redelivered")
 	}
 	if c.Transactional {
-		refuse("Publish.Transactional is true", "failures are published with confirms, which a transactional channel does not have")
+		refuse("Publish.Transactional is true", "failures are published with confirms, which a transactional channel "+
+			"does not have")
 	}
 	if c.Queue.Exclusive {
 		refuse("Queue.Exclusive is true", "the queue is deleted with its connection, and messages on a tier could not come back to it")
@@ -48,7 +49,8 @@ func validateApp(c app.Config, mode topology.WorkQueueMode) error {
 		refuse("Queue.AutoDelete is true", "the queue is deleted with its last consumer, and messages on a tier could not come back to it")
 	}
 	if c.Queue.Arguments[argument.QueueType] == amqp091.QueueTypeStream {
-		refuse("Queue.Arguments[x-queue-type] is stream", "a message of a stream cannot be retried, because it stays in the stream")
+		refuse("Queue.Arguments[x-queue-type] is stream", "a message of a stream cannot be retried, because it stays "+
+			"in the stream")
 	}
 	if mode != topology.Leave && !c.Queue.Durable {
 		refuse("Queue.Durable is false", "a queue that is lost when the broker restarts cannot be protected; "+
@@ -60,10 +62,12 @@ func validateApp(c app.Config, mode topology.WorkQueueMode) error {
 // validateURI returns no error of a parser, which could contain the password.
 func validateURI(uri string) error {
 	if uri == "" {
-		return errors.New("AMQP.Connection.AmqpURI is empty: set the broker's address, amqp://user:password@host:5672/vhost")
+		return errors.New("AMQP.Connection.AmqpURI is empty: set the broker's address, " +
+			"amqp://user:password@host:5672/vhost")
 	}
 	if _, err := wire.ParseURI(uri); err != nil {
-		return errors.New("AMQP.Connection.AmqpURI cannot be read: it must be like amqp://user:password@host:5672/vhost (or amqps://), " +
+		return errors.New("AMQP.Connection.AmqpURI cannot be read: it must be like " +
+			"amqp://user:password@host:5672/vhost (or amqps://), " +
 			"with reserved characters in user name and password percent-encoded")
 	}
 	return nil

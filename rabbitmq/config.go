@@ -14,7 +14,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Config is what Connect and NewBuilder need of a Config of packages config and config/amqp3, which document its fields.
+// Config is what Connect and NewBuilder need of a Config of packages config and config/amqp3, which document its
+// fields.
 type Config struct {
 	App    app.Config
 	Policy retry.Policy

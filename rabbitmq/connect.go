@@ -58,12 +58,14 @@ func validateConsumer(c app.Config) error {
 		fault("Publish.Immediate is true: RabbitMQ closes the connection of a publisher that sets it")
 	}
 	if size := c.Consume.PrefetchSize; size != 0 {
-		fault("Consume.Qos.PrefetchSize is %d: RabbitMQ closes the connection of a consumer that sets it; set Concurrency", size)
+		fault("Consume.Qos.PrefetchSize is %d: RabbitMQ closes the connection of a consumer that sets it; set "+
+			"Concurrency", size)
 	}
 	if count := c.Consume.PrefetchCount; count < 0 || count > maxPrefetch {
 		fault("Consume.Qos.PrefetchCount is %d: it must be between 0 and %d", count, maxPrefetch)
 	}
-	consumer := subscriber.Config{Consumer: subscriber.ConsumerConfig{Tag: c.Consume.Tag, Arguments: c.Consume.Arguments}}
+	consumer := subscriber.Config{Consumer: subscriber.ConsumerConfig{Tag: c.Consume.Tag,
+		Arguments: c.Consume.Arguments}}
 	if err := consumer.Validate(); err != nil {
 		fault("Consume: %w", err)
 	}

@@ -22,12 +22,12 @@ import (
 
 var _ retry.Connection = (*Connection)(nil)
 
-// ErrClosed is returned by Connection.Subscriber, and by the subscribers and the publisher of a Connection, when the Connection is
-// closed.
+// ErrClosed is returned by Connection.Subscriber, and by the subscribers and the publisher of a Connection, when the
+// Connection is closed.
 var ErrClosed = errors.New("the connection is closed: make a new one with Connect")
 
-// Connection is what Connect returns: two connections to the broker, for any number of handlers, consumer groups and schedules.
-// Both reconnect by themselves. It is safe for concurrent use.
+// Connection is what Connect returns: two connections to the broker, for any number of handlers, consumer groups and
+// schedules. Both reconnect by themselves. It is safe for concurrent use.
 type Connection struct {
 	core       *core
 	logger     watermill.LoggerAdapter
@@ -60,11 +60,13 @@ func (c *Connection) setUp() error {
 	return err
 }
 
-// watch prepares the looks at what waits, and begins to look for overdue tiers, where there is an address of the management API.
+// watch prepares the looks at what waits, and begins to look for overdue tiers, where there is an address of the
+// management API.
 func (c *Connection) watch(manage string) error {
 	c.lookout = newLookout(lookoutConfig{
 		Prefix: c.core.prefix, WorkQueues: c.declarer.workQueues,
-		// It does not end with a look: the goroutine that waits for the channel must not be left behind by each of them.
+		// It does not end with a look: the goroutine that waits for the channel must not be left behind by each of
+		// them.
 		Channel: func() (*amqp091.Channel, error) { return c.publishing.Channel(c.stopping) },
 	})
 	if manage == "" {
@@ -90,9 +92,9 @@ func (c *Connection) sourceOf(owner any) *middleware.Source {
 	}
 }
 
-// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At most one
-// Options can be given. The retry middleware is the handler's first: add the app's other middlewares to the handler that is
-// returned.
+// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At most
+// one Options can be given. The retry middleware is the handler's first: add the app's other middlewares to the handler
+// that is returned.
 //
 // Options, topics and functions that are wrong are an error of the router's Run. It has the faults of all handlers
 // that were added, joined, and nothing is consumed: every Subscribe of this Connection returns them, also later.
@@ -107,8 +109,8 @@ func (c *Connection) AddConsumerHandler(
 	return added
 }
 
-// AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher. If one of them cannot be
-// published, the message has failed with retry.ErrNotPublished, and is retried.
+// AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher. If one of
+// them cannot be published, the message has failed with retry.ErrNotPublished, and is retried.
 func (c *Connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...retry.Options,
 ) *message.Handler {
@@ -122,9 +124,11 @@ func (c *Connection) AddHandler(
 	return added
 }
 
-// handlerOf returns the subscriber and the middleware of a handler whose topic is known. With faults, all subscribers of
-// the connection refuse to subscribe.
-func (c *Connection) handlerOf(name, topic string, options []retry.Options) (message.Subscriber, message.HandlerMiddleware) {
+// handlerOf returns the subscriber and the middleware of a handler whose topic is known. With faults, all subscribers
+// of the connection refuse to subscribe.
+func (c *Connection) handlerOf(
+	name, topic string, options []retry.Options,
+) (message.Subscriber, message.HandlerMiddleware) {
 	h, err := c.newHandler(name, options)
 	if err == nil {
 		err = h.add(topic)
@@ -138,10 +142,10 @@ func (c *Connection) handlerOf(name, topic string, options []retry.Options) (mes
 	return h, h.retry.Middleware
 }
 
-// Subscriber returns the subscriber of a handler, for code that adds handlers by itself: the processors of components/cqrs,
-// Requeuer, FanIn. Add Middleware to its handlers. The name is used in logs and in Health. The subscriber's Close ends its
-// subscriptions only, and waits for messages in flight for up to Options.CloseTimeout. Errors of a topic
-// are those of Subscribe, for example a Group without an exchange.
+// Subscriber returns the subscriber of a handler, for code that adds handlers by itself: the processors of
+// components/cqrs, Requeuer, FanIn. Add Middleware to its handlers. The name is used in logs and in Health. The
+// subscriber's Close ends its subscriptions only, and waits for messages in flight for up to Options.CloseTimeout.
+// Errors of a topic are those of Subscribe, for example a Group without an exchange.
 func (c *Connection) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
 	h, err := c.newHandler(name, options)
 	if err != nil {
@@ -150,28 +154,30 @@ func (c *Connection) Subscriber(name string, options ...retry.Options) (message.
 	return h, nil
 }
 
-// Middleware is the retry middleware for handlers with a Subscriber of this connection, for a handler's or a router's AddMiddleware.
-// Each message is retried with the schedule of its own subscriber, and comes back to its own queue. Messages of other subscribers
-// are refused: each is held, and the log has the reason.
+// Middleware is the retry middleware for handlers with a Subscriber of this connection, for a handler's or a router's
+// AddMiddleware. Each message is retried with the schedule of its own subscriber, and comes back to its own queue.
+// Messages of other subscribers are refused: each is held, and the log has the reason.
 func (c *Connection) Middleware(handler message.HandlerFunc) message.HandlerFunc {
 	return c.fallback.Dispatch(handler)
 }
 
-// Publisher returns the publisher of the app's own messages. The topics are those of the app's configuration: the exchange is that
-// of Exchange.GenerateName, and the routing key that of Publish.GenerateRoutingKey. Before the first publish to an exchange, and
-// again after a reconnect, the app's topology builder declares it, unless VerifyOnly is set.
+// Publisher returns the publisher of the app's own messages. The topics are those of the app's configuration: the
+// exchange is that of Exchange.GenerateName, and the routing key that of Publish.GenerateRoutingKey. Before the first
+// publish to an exchange, and again after a reconnect, the app's topology builder declares it, unless VerifyOnly is
+// set.
 //
-// Publish returns nil only after the broker has routed and confirmed all messages. Otherwise the error is a *publish.Error,
-// or has several. It wraps publish.ErrUnroutable for a message that no queue got: a subscriber of the topic must run once
-// first, because it declares the queue. It wraps ErrClosed after Close of the Connection. Close does nothing, because the router closes the publishers of its handlers: Close of the
-// Connection closes it.
+// Publish returns nil only after the broker has routed and confirmed all messages. Otherwise the error is a
+// *publish.Error, or has several. It wraps publish.ErrUnroutable for a message that no queue got: a subscriber of the
+// topic must run once first, because it declares the queue. It wraps ErrClosed after Close of the Connection. Close
+// does nothing, because the router closes the publishers of its handlers: Close of the Connection closes it.
 func (c *Connection) Publisher() message.Publisher { return c.app }
 
-// Pause makes a handler take no new messages, until Resume. Its consumers are cancelled, and stay so across a reconnect. Messages that
-// were fetched and not handed to the handler go back to the queue in their order; before RabbitMQ 4.3 that counts a delivery of
-// them. With an OrderKey and a limit for another reason, the few that were fetched are handed out. Messages in flight go on and are
-// acked. Then no message is unacknowledged. The name is that of the handler, or what Subscriber was called with. Pause does not wait
-// for the broker. It returns an error for an unknown name, which lists the names, and ErrClosed after Close.
+// Pause makes a handler take no new messages, until Resume. Its consumers are cancelled, and stay so across a
+// reconnect. Messages that were fetched and not handed to the handler go back to the queue in their order; before
+// RabbitMQ 4.3 that counts a delivery of them. With an OrderKey and a limit for another reason, the few that were
+// fetched are handed out. Messages in flight go on and are acked. Then no message is unacknowledged. The name is that
+// of the handler, or what Subscriber was called with. Pause does not wait for the broker. It returns an error for an
+// unknown name, which lists the names, and ErrClosed after Close.
 func (c *Connection) Pause(handler string) error { return c.whileOpen(handler, c.gates.Pause) }
 
 // Resume ends a Pause. A handler that is not paused is no error. A pause for another reason, which Health names, stays.
@@ -184,9 +190,9 @@ func (c *Connection) whileOpen(handler string, do func(string) error) error {
 	return do(handler)
 }
 
-// Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. After Close, the
-// LastError of both is ErrClosed. With Config.Management it has the tiers and inboxes that are overdue. It does not wait for the
-// broker.
+// Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. After Close,
+// the LastError of both is ErrClosed. With Config.Management it has the tiers and inboxes that are overdue. It does not
+// wait for the broker.
 func (c *Connection) Health() retry.Health {
 	h := c.consuming.Health()
 	h.Links = append(h.Links, c.publishing.Health())
@@ -205,9 +211,10 @@ func (c *Connection) Health() retry.Health {
 	return h
 }
 
-// Close ends the subscriptions, and waits for the messages in flight, for up to Options.CloseTimeout and one second more. Then it closes the
-// connection for consuming, the publishers, and the connection for publishing. Close the router first, or let its Run return: then
-// no messages are in flight. It may be called several times, and waits each time. It returns nil.
+// Close ends the subscriptions, and waits for the messages in flight, for up to Options.CloseTimeout and one second
+// more. Then it closes the connection for consuming, the publishers, and the connection for publishing. Close the
+// router first, or let its Run return: then no messages are in flight. It may be called several times, and waits each
+// time. It returns nil.
 func (c *Connection) Close() error {
 	c.mu.Lock()
 	c.closed = true

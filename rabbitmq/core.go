@@ -70,7 +70,8 @@ func (c *core) groupOf(queue string) string {
 // retryConfig returns the middleware's configuration for handlers with a policy.
 func (c *core) retryConfig(failures message.Publisher, policy retry.Policy) middleware.TieredRetryConfig {
 	group := policy.TierGroup
-	// A Connection's subscribers name the queue. Those of a Builder do not, and then the app's configuration has the name of a topic's queue.
+	// A Connection's subscribers name the queue. Those of a Builder do not, and then the app's configuration has the
+	// name of a topic's queue.
 	queueOf := func(queue, topic string) string {
 		if queue != "" {
 			return queue
@@ -85,7 +86,8 @@ func (c *core) retryConfig(failures message.Publisher, policy retry.Policy) midd
 		Observers:     c.observers,
 		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
 			queue := queueOf(p.Queue, p.Topic)
-			return retry.Destination{Topic: naming.RetryKey(queue, p.Tier), Queue: c.prefix.TierQueue(cmp.Or(group, queue), p.Tier)}, nil
+			return retry.Destination{Topic: naming.RetryKey(queue, p.Tier),
+				Queue: c.prefix.TierQueue(cmp.Or(group, queue), p.Tier)}, nil
 		},
 		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
 			queue := queueOf(p.Queue, p.Topic)
@@ -180,8 +182,8 @@ func (c *core) Declare(s app.Subscription) error {
 	return c.declareAgain(s, queue, t)
 }
 
-// declareAgain inspects a work queue that was deleted and declared anew with other arguments. The broker has closed s.Channel.
-// watermill-amqp's subscriber declares only before it consumes, and consumes also after an error.
+// declareAgain inspects a work queue that was deleted and declared anew with other arguments. The broker has closed
+// s.Channel. watermill-amqp's subscriber declares only before it consumes, and consumes also after an error.
 func (c *core) declareAgain(s app.Subscription, queue topology.Queue, t topology.Topology) error {
 	arguments, _, err := c.inspector.Resolve(queue, t, s.Logger)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// DeadLetterReader is what a configuration for watermill-amqp's subscriber needs to read dead letters. It is safe for concurrent use.
+// DeadLetterReader is what a configuration for watermill-amqp's subscriber needs to read dead letters. It is safe for
+// concurrent use.
 type DeadLetterReader struct {
 	app.Marshaler
 	app    app.Config
@@ -27,7 +28,8 @@ func NewDeadLetterReader(own app.Config, group string) (*DeadLetterReader, error
 	var fault error
 	if own.QueueName == nil {
 		if group == "" {
-			fault = errors.New("AMQP.Queue.GenerateName is nil, and there is no group: give the Group of the handler whose dead letters are read, " +
+			fault = errors.New("AMQP.Queue.GenerateName is nil, and there is no group: give the Group of the handler " +
+				"whose dead letters are read, " +
 				"or set a function that returns the name of a topic's queue")
 		}
 		own.QueueName = func(topic string) string { return topic } // reported, or not needed
@@ -45,7 +47,8 @@ func (r *DeadLetterReader) QueueName(topic string) string {
 	return dead
 }
 
-// Declare returns an error unless the queue exists. A reader that declared it would need schedule and options of the app.
+// Declare returns an error unless the queue exists. A reader that declared it would need schedule and options of the
+// app.
 func (r *DeadLetterReader) Declare(s app.Subscription) error {
 	topic, _ := r.topics.Load(s.Queue)
 	if err := naming.ValidateDeadQueue(s.Queue); err != nil {
@@ -60,7 +63,8 @@ func (r *DeadLetterReader) Declare(s app.Subscription) error {
 		if r.group != "" {
 			name = fmt.Sprintf("the group %q", r.group)
 		}
-		return fmt.Errorf("cannot read the dead letters of topic %q: the queue %q does not exist, and a reader declares nothing: "+
+		return fmt.Errorf("cannot read the dead letters of topic %q: the queue %q does not exist, and a reader "+
+			"declares nothing: "+
 			"correct the topic or %s, or first start the app, whose subscriber declares the queue: %w", topic, s.Queue, name, err)
 	}
 	return refusal.Explain("read the dead letters in", s.Queue, err)

@@ -37,9 +37,9 @@ type declarerConfig struct {
 	Consumed func() map[string]bool
 }
 
-// A declarer declares what handlers need on the broker, over the connection that consumes: for each queue once on each connection,
-// and again when it may be gone. While the queues are consumed, it binds them again to the return exchange. It is safe for concurrent
-// use. Close it after the connection.
+// A declarer declares what handlers need on the broker, over the connection that consumes: for each queue once on each
+// connection, and again when it may be gone. While the queues are consumed, it binds them again to the return exchange.
+// It is safe for concurrent use. Close it after the connection.
 type declarer struct {
 	config  declarerConfig
 	returns *returns // nil with VerifyOnly
@@ -87,8 +87,9 @@ func (d *declarer) close() {
 	}
 }
 
-// declare declares the work queue of a subscription, its topology t, which has the tiers of all handlers of the queue, and the
-// app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same share the result.
+// declare declares the work queue of a subscription, its topology t, which has the tiers of all handlers of the queue,
+// and the app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same
+// share the result.
 func (d *declarer) declare(from subscriber.Declaration, s app.Subscription, t topology.Topology) error {
 	if err := errors.Join(t.Validate(), d.config.Prefix.ValidateExchange(s.Exchange, t.Group())); err != nil {
 		return err
@@ -157,7 +158,9 @@ func (q *declaredQueue) hasQueues(names []string) bool {
 }
 
 // run declares what is missing, and ends own. Only the running declaration changes the memory.
-func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declaration, s app.Subscription, t topology.Topology) error {
+func (d *declarer) run(
+	q *declaredQueue, own *declaring, from subscriber.Declaration, s app.Subscription, t topology.Topology,
+) error {
 	defer func() {
 		q.mu.Lock()
 		q.running = nil
@@ -176,7 +179,8 @@ func (d *declarer) run(q *declaredQueue, own *declaring, from subscriber.Declara
 		declareRetry = func(t topology.Topology, channel *amqp091.Channel) error { return d.declareFirst(from, t, channel) }
 	}
 	var err error
-	switch work := (topology.Queue{Name: s.Queue, Durable: d.config.App.Queue.Durable, Arguments: d.config.App.Queue.Arguments}); {
+	switch work := (topology.Queue{Name: s.Queue, Durable: d.config.App.Queue.Durable,
+		Arguments: d.config.App.Queue.Arguments}); {
 	case d.config.VerifyOnly:
 		err = d.config.Inspector.Check(d.broker(from), work, t, s.Logger)
 	case !known:
@@ -232,8 +236,8 @@ func (d *declarer) broker(from subscriber.Declaration) workqueue.Broker {
 	return workqueue.Broker{Channel: from.OpenChannel, Publishing: d.config.Publishing, Version: from.ServerVersion}
 }
 
-// declareFirst declares for the first time on a connection what a work queue needs. What it shares with other work queues, such as the tiers
-// of a group, is declared once: the others wait for it.
+// declareFirst declares for the first time on a connection what a work queue needs. What it shares with other work
+// queues, such as the tiers of a group, is declared once: the others wait for it.
 func (d *declarer) declareFirst(from subscriber.Declaration, t topology.Topology, channel *amqp091.Channel) error {
 	d.sharing.Lock()
 	own := d.undeclared(from.Connection, t)

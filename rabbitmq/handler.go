@@ -56,7 +56,8 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 		err = errors.Join(err, errors.New("its name is empty: logs and Health need it"))
 	}
 	if o.Concurrency > maxPrefetch {
-		err = errors.Join(err, fmt.Errorf("Concurrency is %d: it must be between 0 (the default) and %d", o.Concurrency, maxPrefetch))
+		err = errors.Join(err, fmt.Errorf("Concurrency is %d: it must be between 0 (the default) and %d", o.Concurrency,
+			maxPrefetch))
 	}
 	if err != nil {
 		return nil, faults.OfHandler(name, err)
@@ -114,8 +115,8 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 	}
 }
 
-// perKey is how many messages are fetched for each one in flight where there is an OrderKey: messages of other keys are handled
-// while many wait for one key.
+// perKey is how many messages are fetched for each one in flight where there is an OrderKey: messages of other keys are
+// handled while many wait for one key.
 const perKey = 16
 
 func (h *handlerSubscriber) prefetch() int {
@@ -147,15 +148,18 @@ func (h *handlerSubscriber) queueOf(topic string) (string, error) {
 	own, group := h.core.app, h.options.Group
 	switch {
 	case group != "" && own.ExchangeName(topic) == "":
-		return "", fmt.Errorf("Group is %q, but AMQP.Exchange.GenerateName returns no exchange for topic %q: without an exchange a message goes "+
+		return "", fmt.Errorf("Group is %q, but AMQP.Exchange.GenerateName returns no exchange for topic %q: without "+
+			"an exchange a message goes "+
 			"to one queue only, so that no other group would get it. Use amqp.NewDurablePubSubConfig, or no Group", group, topic)
 	case group == "" && own.QueueName == nil:
-		return "", fmt.Errorf("AMQP.Queue.GenerateName is nil, and there is no Group: set one of them, so that the queue of topic %q has a name", topic)
+		return "", fmt.Errorf("AMQP.Queue.GenerateName is nil, and there is no Group: set one of them, so that the "+
+			"queue of topic %q has a name", topic)
 	}
 	return workQueueOf(own, group, topic), nil
 }
 
-// workQueueOf returns the name of the work queue of a topic. A group's is that of amqp.GenerateQueueNameTopicNameWithSuffix.
+// workQueueOf returns the name of the work queue of a topic. A group's is that of
+// amqp.GenerateQueueNameTopicNameWithSuffix.
 func workQueueOf(own app.Config, group, topic string) string {
 	if group != "" {
 		return topic + "_" + group
@@ -168,7 +172,8 @@ func (h *handlerSubscriber) add(topic string) error {
 	queue, err := h.queueOf(topic)
 	if err == nil {
 		group := cmp.Or(h.tierGroup, queue)
-		err = errors.Join(h.core.prefix.ValidateQueue(queue, group, h.config.Tiers()), h.core.prefix.ValidateExchange(h.core.app.ExchangeName(topic), group))
+		err = errors.Join(h.core.prefix.ValidateQueue(queue, group, h.config.Tiers()),
+			h.core.prefix.ValidateExchange(h.core.app.ExchangeName(topic), group))
 	}
 	if err == nil {
 		err = h.core.queues.add(queue, topic, h.tierGroup, h.config.Tiers())
@@ -191,7 +196,8 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	stopping, stop := context.WithCancel(ctx)
 	detach := context.AfterFunc(h.closing, stop)
 	context.AfterFunc(stopping, func() { detach() })
-	bound := &binding.Binding{Owner: h, Queue: queue, Retry: h.retry, Stopping: stopping.Done(), Renacked: true, Gate: h.gate}
+	bound := &binding.Binding{Owner: h, Queue: queue, Retry: h.retry, Stopping: stopping.Done(), Renacked: true,
+		Gate: h.gate}
 	messages, err := h.subscriber.Subscribe(binding.NewContext(ctx, bound), topic)
 	if err != nil {
 		stop()
@@ -239,7 +245,8 @@ func (h *handlerSubscriber) declare(d subscriber.Declaration, topic string) erro
 	if err != nil {
 		return err
 	}
-	s := app.Subscription{Channel: d.Channel, Topic: topic, Queue: queue, Exchange: h.core.app.ExchangeName(topic), Logger: h.logger}
+	s := app.Subscription{Channel: d.Channel, Topic: topic, Queue: queue, Exchange: h.core.app.ExchangeName(topic),
+		Logger: h.logger}
 	return h.connection.declarer.declare(d, s, h.core.topologyOf(queue))
 }
 
@@ -271,7 +278,8 @@ func (h *handlerSubscriber) warnUnclaimed(msg *message.Message) {
 	}
 	topic := message.SubscribeTopicFromCtx(msg.Context())
 	queue, _ := h.queueOf(topic)
-	warning.Log(h.logger, fmt.Sprintf("Handler %q has no retry middleware: add it with handler.AddMiddleware(rabbit.Middleware) "+
+	warning.Log(h.logger, fmt.Sprintf("Handler %q has no retry middleware: add it with "+
+		"handler.AddMiddleware(rabbit.Middleware) "+
 		"or router.AddMiddleware(rabbit.Middleware). Until then a failed message comes back after up to 5 s, until the delivery limit of queue %q, "+
 		"if it has one, makes it a dead letter", h.name, queue), watermill.LogFields{"topic": topic, "queue": queue})
 }

@@ -21,8 +21,8 @@ func overduePeriod() time.Duration { return rota.Period / 2 }
 const (
 	overdueDeadline = 10 * time.Second // of a look
 
-	// overdueIntervals between two looks must show that expired messages stay, one after the other: the broker's figures are not all of
-	// the same moment.
+	// overdueIntervals between two looks must show that expired messages stay, one after the other: the broker's
+	// figures are not all of the same moment.
 	overdueIntervals = 2
 
 	// forwardedAtOnce is how many messages a quorum queue dead-letters at the same time at most
@@ -30,8 +30,8 @@ const (
 	forwardedAtOnce = 32
 )
 
-// overdue watches the tiers and inboxes of a Connection: it shows those with messages whose delay is over and which the broker does not
-// forward.
+// overdue watches the tiers and inboxes of a Connection: it shows those with messages whose delay is over and which the
+// broker does not forward.
 type overdue struct {
 	read   func(context.Context) (map[string]management.Queue, error)
 	names  func() []string // of the tiers and inboxes
@@ -129,8 +129,9 @@ func (o *overdue) set(tiers []retry.TierHealth, err error) {
 	o.tiers, o.err = tiers, err
 }
 
-// stays reports whether a message that had expired at an earlier look is still there. Where the arrivals are known, fewer messages have
-// left the queue than had expired. Where they are not, there are more than a queue that forwards without a fault has.
+// stays reports whether a message that had expired at an earlier look is still there. Where the arrivals are known,
+// fewer messages have left the queue than had expired. Where they are not, there are more than a queue that forwards
+// without a fault has.
 func stays(earlier, now management.Queue) bool {
 	if earlier.Counted && now.Counted {
 		arrived, more := now.Published-earlier.Published, now.Messages-earlier.Messages
@@ -146,7 +147,8 @@ func (o *overdue) log(last, present []retry.TierHealth) {
 	}
 	for _, t := range present {
 		if !of(last, t.Queue) {
-			warning.Log(o.logger, fmt.Sprintf("%d messages on queue %q are overdue: their delay is over, and the broker cannot forward them. "+
+			warning.Log(o.logger, fmt.Sprintf("%d messages on queue %q are overdue: their delay is over, and the "+
+				"broker cannot forward them. "+
 				"A work queue of theirs is full or away, or nothing is bound to its return exchange. The broker tries again every three minutes",
 				t.Overdue, t.Queue), watermill.LogFields{"queue": t.Queue})
 		}

@@ -21,8 +21,9 @@ type workQueue struct {
 	tiers backoff.Schedule // of the schedules of all its handlers, ascending
 }
 
-// add adds the tiers of a handler. A work queue has one topic: with two, each handler would also get the messages of the
-// other topic, and would count their failures from the beginning. It has one group, to which its copies are published.
+// add adds the tiers of a handler. A work queue has one topic: with two, each handler would also get the messages of
+// the other topic, and would count their failures from the beginning. It has one group, to which its copies are
+// published.
 func (q *queues) add(queue, topic, group string, tiersOf []backoff.Tier) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -39,11 +40,13 @@ func (q *queues) add(queue, topic, group string, tiersOf []backoff.Tier) error {
 			"set a Group, or an AMQP.Queue.GenerateName with another name for each topic", topic, w.topic, queue)
 	}
 	if w.group != group {
-		return fmt.Errorf("TierGroup is %q, and that of another handler of work queue %q is %q: give both the same", group, queue, w.group)
+		return fmt.Errorf("TierGroup is %q, and that of another handler of work queue %q is %q: give both the same",
+			group, queue, w.group)
 	}
 	for _, other := range q.byName {
 		if q.byName[other.group] != nil {
-			return fmt.Errorf("TierGroup %q has the name of work queue %q: the tiers of both would have the same names; give the group another name", other.group, other.group)
+			return fmt.Errorf("TierGroup %q has the name of work queue %q: the tiers of both would have the same "+
+				"names; give the group another name", other.group, other.group)
 		}
 	}
 	tiers := slices.Clone(w.tiers) // a topology may use the present one

@@ -17,11 +17,11 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// returns binds work queues again while they are consumed, to the exchange for messages of any tier. An operator can remove bindings,
-// or delete an exchange, and another app declares it again without this app's bindings: messages whose delay is over can then become
-// orphans. The keys of the return exchange are a short cut: without them messages come back through the other exchange. AMQP 0-9-1
-// has no method to read bindings, so that a lost one is restored and not noticed. It uses one channel, and binds at most one queue a
-// second.
+// returns binds work queues again while they are consumed, to the exchange for messages of any tier. An operator can
+// remove bindings, or delete an exchange, and another app declares it again without this app's bindings: messages whose
+// delay is over can then become orphans. The keys of the return exchange are a short cut: without them messages come
+// back through the other exchange. AMQP 0-9-1 has no method to read bindings, so that a lost one is restored and not
+// noticed. It uses one channel, and binds at most one queue a second.
 type returns struct {
 	consumed func() map[string]bool
 	logger   watermill.LoggerAdapter
@@ -55,8 +55,8 @@ func newReturns(config declarerConfig) *returns {
 
 func (r *returns) close() { r.rota.Close() }
 
-// add begins to check a work queue, whose topology has just been declared over this connection. Those of earlier connections are
-// forgotten: they are added when they are declared again.
+// add begins to check a work queue, whose topology has just been declared over this connection. Those of earlier
+// connections are forgotten: they are added when they are declared again.
 func (r *returns) add(from subscriber.Declaration, t topology.Topology) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,8 +72,8 @@ func (r *returns) add(from subscriber.Declaration, t topology.Topology) {
 	r.rota.Add(t.WorkQueue.Name)
 }
 
-// check binds one queue, and declares an exchange that is gone. Without a connection it does nothing: after a reconnect everything is
-// declared again.
+// check binds one queue, and declares an exchange that is gone. Without a connection it does nothing: after a reconnect
+// everything is declared again.
 func (r *returns) check(name string) {
 	r.mu.Lock()
 	queue, connection, open := r.queues[name], r.connection, r.open
@@ -102,7 +102,9 @@ func (r *returns) check(name string) {
 }
 
 // missing returns the first exchange that does not exist.
-func (r *returns) missing(exchanges []topology.Exchange, connection uint64, open func() (*amqp091.Channel, error)) (string, error) {
+func (r *returns) missing(
+	exchanges []topology.Exchange, connection uint64, open func() (*amqp091.Channel, error),
+) (string, error) {
 	for _, e := range exchanges {
 		err := r.over(connection, open, func(channel *amqp091.Channel) error {
 			return channel.ExchangeDeclarePassive(e.Name, e.Kind, true, false, false, false, nil)
@@ -125,8 +127,8 @@ func returnExchanges(t topology.Topology) []topology.Exchange {
 	})
 }
 
-// lastingBindings are the bindings through which messages of any tier come back. The other ones are short cuts: without them messages
-// come back through these.
+// lastingBindings are the bindings through which messages of any tier come back. The other ones are short cuts: without
+// them messages come back through these.
 func lastingBindings(t topology.Topology) []topology.Binding {
 	work := t.WorkQueue.Name
 	return slices.DeleteFunc(t.ReturnBindings(), func(b topology.Binding) bool {
@@ -135,7 +137,9 @@ func lastingBindings(t topology.Topology) []topology.Binding {
 }
 
 // over calls use with the channel of the checks. The broker closes it with each refusal.
-func (r *returns) over(connection uint64, open func() (*amqp091.Channel, error), use func(*amqp091.Channel) error) error {
+func (r *returns) over(
+	connection uint64, open func() (*amqp091.Channel, error), use func(*amqp091.Channel) error,
+) error {
 	if r.channel == nil || r.channelOf != connection || r.channel.IsClosed() {
 		channel, err := open()
 		if err != nil {
@@ -149,15 +153,18 @@ func (r *returns) over(connection uint64, open func() (*amqp091.Channel, error),
 func bindAll(channel *amqp091.Channel, bindings []topology.Binding) error {
 	for _, b := range bindings {
 		if err := channel.QueueBind(b.Queue, b.Key, b.Exchange, false, nil); err != nil {
-			return refusal.Explain(fmt.Sprintf("bind to exchange %q with key %q the queue", b.Exchange, b.Key), b.Queue, err)
+			return refusal.Explain(fmt.Sprintf("bind to exchange %q with key %q the queue", b.Exchange, b.Key), b.Queue,
+				err)
 		}
 	}
 	return nil
 }
 
-// restore declares an exchange that is gone, and what else is missing, except the work queue. All queues have lost their bindings to
-// it: they are bound at once.
-func (r *returns) restore(exchange string, t topology.Topology, connection uint64, open func() (*amqp091.Channel, error)) error {
+// restore declares an exchange that is gone, and what else is missing, except the work queue. All queues have lost
+// their bindings to it: they are bound at once.
+func (r *returns) restore(
+	exchange string, t topology.Topology, connection uint64, open func() (*amqp091.Channel, error),
+) error {
 	if err := r.over(connection, open, t.Redeclare); err != nil {
 		return err
 	}
@@ -186,7 +193,8 @@ func (r *returns) report(name string, queue *boundQueue, err error) {
 	failing := errors.As(err, &refused) && refused.Server
 	switch fields := (watermill.LogFields{"queue": name}); {
 	case failing && !queue.failing:
-		r.logger.Error("Cannot bind the work queue to the return exchange: messages whose delay is over can become orphans", err, fields)
+		r.logger.Error("Cannot bind the work queue to the return exchange: messages whose delay is over can become "+
+			"orphans", err, fields)
 	case err == nil && queue.failing:
 		r.logger.Info("The work queue is bound to the return exchange again", fields)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Settings are the names, the types and the limits of what is declared on the broker. They are part of the Config of packages config and
-// config/amqp3. Every field has a default.
+// Settings are the names, the types and the limits of what is declared on the broker. They are part of the Config of
+// packages config and config/amqp3. Every field has a default.
 type Settings struct {
 	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.return.any, <prefix>.orphans),
 	// of the queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At
@@ -26,24 +26,25 @@ type Settings struct {
 	// WorkQueueMode is what is done with the app's own queues: topology.Protect, the default, or topology.Leave.
 	WorkQueueMode topology.WorkQueueMode
 
-	// DeadLetters limits what the dead-letter queues keep: see topology.Retention. The oldest dead letters are lost, and one warning is
-	// logged. By default nothing is dropped.
+	// DeadLetters limits what the dead-letter queues keep: see topology.Retention. The oldest dead letters are lost,
+	// and one warning is logged. By default nothing is dropped.
 	DeadLetters topology.Retention
 
-	// TierArguments and DeadLetterArguments are added to the arguments of tiers and dead-letter queues: see topology.Config, which lists
-	// those that may be added. Other arguments are refused. They are copied.
+	// TierArguments and DeadLetterArguments are added to the arguments of tiers and dead-letter queues: see
+	// topology.Config, which lists those that may be added. Other arguments are refused. They are copied.
 	TierArguments       amqp091.Table
 	DeadLetterArguments amqp091.Table
 
-	// AllowUnprotectedQuorum accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a quorum queue without a dead-letter exchange
-	// among its arguments. Set it if a policy protects the queue: AMQP 0-9-1 has no method to read policies. By default
-	// Subscribe fails with topology.ErrUnprotectedQuorum.
+	// AllowUnprotectedQuorum accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a quorum queue without a dead-letter
+	// exchange among its arguments. Set it if a policy protects the queue: AMQP 0-9-1 has no method to read policies.
+	// By default Subscribe fails with topology.ErrUnprotectedQuorum.
 	AllowUnprotectedQuorum bool
 
-	// VerifyOnly declares nothing, not even the app's own topology. It is for apps whose user may not configure anything on the
-	// broker: a user with that permission declares the topology with Topology(topic).Declare. Subscribe fails if an exchange or
-	// queue is missing. A tier or dead-letter queue that is deleted later is not declared again, and failed messages are held.
-	// Whether the work queue is protected is not checked, because AMQP 0-9-1 has no method to read arguments.
+	// VerifyOnly declares nothing, not even the app's own topology. It is for apps whose user may not configure
+	// anything on the broker: a user with that permission declares the topology with Topology(topic).Declare. Subscribe
+	// fails if an exchange or queue is missing. A tier or dead-letter queue that is deleted later is not declared
+	// again, and failed messages are held. Whether the work queue is protected is not checked, because AMQP 0-9-1 has
+	// no method to read arguments.
 	VerifyOnly bool
 
 	// Management is the address of RabbitMQ's management API, such as http://host:15672 (or https://). Without user and

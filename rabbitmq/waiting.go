@@ -28,10 +28,10 @@ const (
 	mostCounts = 3 // of a queue whose number of messages is 0 now, and was not
 )
 
-// waiting returns what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues, and in the queue of
-// the orphans. It is a retry.Waiter; Observe documents it. Dead letters and orphans are asked for first, then work queues, then tiers.
-// Requests begin in the first four fifths of the time only. Tiers of earlier schedules are shown while they have messages, where the
-// management API lists them. It reads no message.
+// waiting returns what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues,
+// and in the queue of the orphans. It is a retry.Waiter; Observe documents it. Dead letters and orphans are asked for
+// first, then work queues, then tiers. Requests begin in the first four fifths of the time only. Tiers of earlier
+// schedules are shown while they have messages, where the management API lists them. It reads no message.
 func (c *Connection) waiting(ctx context.Context) ([]retry.Waiting, error) {
 	return c.lookout.waiting(ctx)
 }
@@ -68,8 +68,8 @@ func newLookout(config lookoutConfig) *lookout {
 	}
 }
 
-// waiting runs a look in a goroutine: the calls of a channel do not end with a context. Where the broker does not answer, the goroutine
-// ends with the connection, and there is only one of them.
+// waiting runs a look in a goroutine: the calls of a channel do not end with a context. Where the broker does not
+// answer, the goroutine ends with the connection, and there is only one of them.
 func (l *lookout) waiting(ctx context.Context) ([]retry.Waiting, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -79,7 +79,8 @@ func (l *lookout) waiting(ctx context.Context) ([]retry.Waiting, error) {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("an earlier look at the queues has not ended: the broker does not answer: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("an earlier look at the queues has not ended: the broker does not answer: %w",
+			context.Cause(ctx))
 	}
 	type result struct {
 		waiting []retry.Waiting

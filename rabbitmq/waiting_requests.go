@@ -9,7 +9,8 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
-// bounded makes the AMQP requests of one look. The broker closes its channel when it refuses one: the next request opens another.
+// bounded makes the AMQP requests of one look. The broker closes its channel when it refuses one: the next request
+// opens another.
 type bounded struct {
 	open     func() (*amqp091.Channel, error)
 	ctx      context.Context

@@ -15,45 +15,50 @@ const (
 	defaultPrefix = "retry"
 	defaultMaxHop = 20 * time.Second
 
-	// minMaxHop prevents a hot loop: a message that can be neither published nor held any longer is redelivered at once.
+	// minMaxHop prevents a hot loop: a message that can be neither published nor held any longer is redelivered at
+	// once.
 	minMaxHop = 100 * time.Millisecond
 )
 
 // Config configures New.
 type Config struct {
-	// Publisher publishes to tiers, return topics and dead-letter topics. Required. It must not be a handler's publisher: the
-	// router closes that while handlers still run. Publish must return nil only when the backend has stored the message, and
-	// should obey the deadline of the message's context. The relay does not close it: close it after the router and the relay.
+	// Publisher publishes to tiers, return topics and dead-letter topics. Required. It must not be a handler's
+	// publisher: the router closes that while handlers still run. Publish must return nil only when the backend has
+	// stored the message, and should obey the deadline of the message's context. The relay does not close it: close it
+	// after the router and the relay.
 	Publisher message.Publisher
 
-	// Policy decides about failures: with Connect, of all handlers without a policy of their own. Its Schedule is required.
+	// Policy decides about failures: with Connect, of all handlers without a policy of their own. Its Schedule is
+	// required.
 	Policy retry.Policy
 
-	// RetiredSchedule has the delays of earlier schedules whose tiers may still contain messages. The relay empties these
-	// tiers; no new message goes there. The default is none.
+	// RetiredSchedule has the delays of earlier schedules whose tiers may still contain messages. The relay empties
+	// these tiers; no new message goes there. The default is none.
 	RetiredSchedule backoff.Schedule
 
-	// NewSubscriber makes the subscriber of one tier's topic. Required, unless DelayedReturns is set. All processes of an app share the messages of a tier:
-	// their subscribers need the same consumer group (or queue group). Relay.Close closes the subscriber. With Watermill's
-	// gochannel, return the Pub/Sub itself, configured without BlockPublishUntilSubscriberAck.
+	// NewSubscriber makes the subscriber of one tier's topic. Required, unless DelayedReturns is set. All processes of
+	// an app share the messages of a tier: their subscribers need the same consumer group (or queue group). Relay.Close
+	// closes the subscriber. With Watermill's gochannel, return the Pub/Sub itself, configured without
+	// BlockPublishUntilSubscriberAck.
 	NewSubscriber func(SubscriberParams) (message.Subscriber, error)
 
-	// Prefix is the start of all topic names. The default is "retry". Two apps on one backend need different prefixes, or
-	// the same schedule and different handler names.
+	// Prefix is the start of all topic names. The default is "retry". Two apps on one backend need different prefixes,
+	// or the same schedule and different handler names.
 	Prefix string
 
-	// MaxHop is the longest time for which the relay keeps a message of a tier unacknowledged. A longer tier is divided into equal hops.
-	// The default is 20 seconds, because many backends redeliver a message after 30 seconds. The minimum is 100 ms.
+	// MaxHop is the longest time for which the relay keeps a message of a tier unacknowledged. A longer tier is divided
+	// into equal hops. The default is 20 seconds, because many backends redeliver a message after 30 seconds. The
+	// minimum is 100 ms.
 	MaxHop time.Duration
 
-	// DelayedReturns: the backend itself delays the messages of return topics, until the time in the metadata of Watermill's
-	// components/delay (delay.DelayedUntilKey), as watermill-sql's delayed Pub/Sub does. Publisher then publishes copies to
-	// return topics, and there are no tier topics. The default is false.
+	// DelayedReturns: the backend itself delays the messages of return topics, until the time in the metadata of
+	// Watermill's components/delay (delay.DelayedUntilKey), as watermill-sql's delayed Pub/Sub does. Publisher then
+	// publishes copies to return topics, and there are no tier topics. The default is false.
 	DelayedReturns bool
 
-	// GenerateTopic returns the name of a topic. The names must be unique. It is also called for handlers of other processes.
-	// The default is "<Prefix>.<tier>", "<Prefix>.return.<handler>" and "<Prefix>.dead.<handler>"; set it for a backend
-	// that does not allow dots in topic names.
+	// GenerateTopic returns the name of a topic. The names must be unique. It is also called for handlers of other
+	// processes. The default is "<Prefix>.<tier>", "<Prefix>.return.<handler>" and "<Prefix>.dead.<handler>"; set it
+	// for a backend that does not allow dots in topic names.
 	GenerateTopic func(TopicParams) (string, error)
 }
 
@@ -61,9 +66,10 @@ type Config struct {
 type SubscriberParams struct {
 	Topic string       // the tier's topic
 	Tier  backoff.Tier // the tier's delay
-	// Hop is the length of one hop of the tier: the tier divided into equal parts, none longer than MaxHop. A message can stay
-	// unacknowledged 5% + 2 ms longer where clocks differ, and up to a second where it cannot be published, or where the tier is the
-	// longest one and the requested delay is longer. The redelivery limit of the backend must be well above that, or messages come twice. Twice MaxHop is a good limit for all tiers.
+	// Hop is the length of one hop of the tier: the tier divided into equal parts, none longer than MaxHop. A message
+	// can stay unacknowledged 5% + 2 ms longer where clocks differ, and up to a second where it cannot be published, or
+	// where the tier is the longest one and the requested delay is longer. The redelivery limit of the backend must be
+	// well above that, or messages come twice. Twice MaxHop is a good limit for all tiers.
 	Hop time.Duration
 }
 
@@ -133,7 +139,8 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Topic returns the name of a topic, by Prefix and GenerateTopic. A generator that panics or returns an empty name is an error.
+// Topic returns the name of a topic, by Prefix and GenerateTopic. A generator that panics or returns an empty name is
+// an error.
 func (c Config) Topic(params TopicParams) (name string, err error) {
 	c.setDefaults()
 	params.Prefix = c.Prefix

@@ -17,26 +17,28 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// ConnectConfig configures Connect. The publishers and the subscribers of the factories then belong to the Connection, which
-// closes them.
+// ConnectConfig configures Connect. The publishers and the subscribers of the factories then belong to the Connection,
+// which closes them.
 type ConnectConfig struct {
-	// Config is the relay's. Its Publisher publishes copies. It may be the AppPublisher: the router does not close that one.
+	// Config is the relay's. Its Publisher publishes copies. It may be the AppPublisher: the router does not close that
+	// one.
 	Config
 
 	// AppPublisher publishes the app's own messages: those of AddHandler and Connection.Publisher. The default is
 	// Config.Publisher.
 	AppPublisher message.Publisher
 
-	// NewHandlerSubscriber makes the subscriber of one handler. Required. The handler subscribes to its topic, and with the same
-	// subscriber to its return topic. With Watermill's gochannel, return the Pub/Sub itself.
+	// NewHandlerSubscriber makes the subscriber of one handler. Required. The handler subscribes to its topic, and with
+	// the same subscriber to its return topic. With Watermill's gochannel, return the Pub/Sub itself.
 	NewHandlerSubscriber func(HandlerSubscriberParams) (message.Subscriber, error)
 }
 
 // HandlerSubscriberParams describes the handler that NewHandlerSubscriber makes a subscriber for. Fields may be added.
 type HandlerSubscriberParams struct {
 	Name string // of the handler, or of Connection.Subscriber
-	// Group is the consumer group: make it the group of the subscriber where the Pub/Sub has consumer groups. Without one, as on
-	// gochannel, each handler gets every message. It is empty where neither the handler nor the connection has a group.
+	// Group is the consumer group: make it the group of the subscriber where the Pub/Sub has consumer groups. Without
+	// one, as on gochannel, each handler gets every message. It is empty where neither the handler nor the connection
+	// has a group.
 	Group string
 }
 
@@ -50,13 +52,13 @@ func (c ConnectConfig) Validate() error {
 	return err
 }
 
-// Connection is an app's connection to a Pub/Sub whose messages a relay retries. It is a retry.Connection, which documents
-// its methods.
+// Connection is an app's connection to a Pub/Sub whose messages a relay retries. It is a retry.Connection, which
+// documents its methods.
 //
-// A handler needs one name in all processes of the app, because its topics are named after it. A handler of AddConsumerHandler or
-// AddHandler has the return topic "<Prefix>.return.<name>". Subscriber can be subscribed to several topics: each topic has the
-// return topic "<Prefix>.return.<name>.<topic>", and "<name>.<topic>" is the handler in the failure record and in the name of the
-// dead-letter topic.
+// A handler needs one name in all processes of the app, because its topics are named after it. A handler of
+// AddConsumerHandler or AddHandler has the return topic "<Prefix>.return.<name>". Subscriber can be subscribed to
+// several topics: each topic has the return topic "<Prefix>.return.<name>.<topic>", and "<name>.<topic>" is the handler
+// in the failure record and in the name of the dead-letter topic.
 type Connection struct {
 	config  ConnectConfig
 	relay   *Relay
@@ -74,9 +76,9 @@ type Connection struct {
 
 var _ retry.Connection = (*Connection)(nil)
 
-// Connect returns a Connection, or an error that reports all faults of the configuration. Connect does not connect to the backend:
-// NewHandlerSubscriber is called for each handler that is added, and the tiers are subscribed with the first handler. A nil logger logs
-// nothing.
+// Connect returns a Connection, or an error that reports all faults of the configuration. Connect does not connect to
+// the backend: NewHandlerSubscriber is called for each handler that is added, and the tiers are subscribed with the
+// first handler. A nil logger logs nothing.
 func Connect(config ConnectConfig, logger watermill.LoggerAdapter) (*Connection, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid relay.ConnectConfig: %w", err)
@@ -88,7 +90,8 @@ func Connect(config ConnectConfig, logger watermill.LoggerAdapter) (*Connection,
 	if config.AppPublisher == nil {
 		config.AppPublisher = config.Publisher
 	}
-	c := &Connection{config: config, relay: relay, logger: relay.logger, groups: map[string]string{}, closing: make(chan struct{})}
+	c := &Connection{config: config, relay: relay, logger: relay.logger, groups: map[string]string{},
+		closing: make(chan struct{})}
 	c.retry, err = c.newRetry(relay.config.Policy)
 	return c, err
 }
@@ -97,15 +100,18 @@ func Connect(config ConnectConfig, logger watermill.LoggerAdapter) (*Connection,
 func checkOptions(options retry.Options) error {
 	var faults []error
 	if options.Concurrency > 1 {
-		faults = append(faults, fmt.Errorf("Concurrency is %d: this Pub/Sub delivers one message at a time for each subscription, so it must be 0 or 1. "+
+		faults = append(faults, fmt.Errorf("Concurrency is %d: this Pub/Sub delivers one message at a time for each "+
+			"subscription, so it must be 0 or 1. "+
 			"Only where NewHandlerSubscriber makes Group the consumer group of the subscriber, add the handler several times, with different names and "+
 			"the same Group. gochannel has no consumer groups: there every handler would get every message", options.Concurrency))
 	}
 	if options.CloseTimeout != 0 {
-		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own subscriber decides when messages in flight end", options.CloseTimeout))
+		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own "+
+			"subscriber decides when messages in flight end", options.CloseTimeout))
 	}
 	if options.OrderKey != nil {
-		faults = append(faults, errors.New("OrderKey is set: only RabbitMQ has it: remove it; this Pub/Sub delivers one message at a time for each subscription"))
+		faults = append(faults, errors.New("OrderKey is set: only RabbitMQ has it: remove it; this Pub/Sub delivers "+
+			"one message at a time for each subscription"))
 	}
 	return errors.Join(faults...)
 }
@@ -148,7 +154,8 @@ func (c *Connection) AddHandler(
 	return added
 }
 
-// handlerSubscriber returns the subscriber of a handler of one topic. With faults, all subscribers of the connection refuse to subscribe.
+// handlerSubscriber returns the subscriber of a handler of one topic. With faults, all subscribers of the connection
+// refuse to subscribe.
 func (c *Connection) handlerSubscriber(name, topic string, options []retry.Options) message.Subscriber {
 	subscriber, err := c.subscriber(name, func(string) string { return name }, options)
 	if err == nil {
@@ -165,12 +172,12 @@ func (c *Connection) handlerSubscriber(name, topic string, options []retry.Optio
 	}
 }
 
-// Subscriber returns the subscriber of a handler, for code that adds handlers by itself. A subscriber can be subscribed to several
-// topics. For each topic the handler is "<name>.<topic>" in the failure record, and so in the names of the return topic and of the
-// dead-letter topic: "<Prefix>.return.<name>.<topic>" and "<Prefix>.dead.<name>.<topic>".
+// Subscriber returns the subscriber of a handler, for code that adds handlers by itself. A subscriber can be subscribed
+// to several topics. For each topic the handler is "<name>.<topic>" in the failure record, and so in the names of the
+// return topic and of the dead-letter topic: "<Prefix>.return.<name>.<topic>" and "<Prefix>.dead.<name>.<topic>".
 //
-// Subscribe returns an error for a topic that a subscriber of the same name is subscribed to and has not ended: on a Pub/Sub without
-// consumer groups each of the two would get every message and every retry.
+// Subscribe returns an error for a topic that a subscriber of the same name is subscribed to and has not ended: on a
+// Pub/Sub without consumer groups each of the two would get every message and every retry.
 func (c *Connection) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
 	subscriber, err := c.subscriber(name, func(topic string) string { return name + "." + topic }, options)
 	if err != nil {
@@ -239,18 +246,19 @@ func (c *Connection) Publisher() message.Publisher {
 	return openPublisher{observed{c.config.AppPublisher, &c.relay.observers, false}}
 }
 
-// Pause makes a handler take no new messages, until Resume. The Pub/Sub goes on delivering: the next message waits before the
-// handler. After Config.MaxHop, 20 seconds by default, it is nacked, and waits again when the Pub/Sub redelivers it: a Pub/Sub that
-// counts redeliveries counts each of them, and one that puts a nacked message behind the others changes the order. Messages in flight
-// go on. The name is that of the handler, or what Subscriber was called with. It returns an error for an unknown name, which lists
-// the names.
+// Pause makes a handler take no new messages, until Resume. The Pub/Sub goes on delivering: the next message waits
+// before the handler. After Config.MaxHop, 20 seconds by default, it is nacked, and waits again when the Pub/Sub
+// redelivers it: a Pub/Sub that counts redeliveries counts each of them, and one that puts a nacked message behind the
+// others changes the order. Messages in flight go on. The name is that of the handler, or what Subscriber was called
+// with. It returns an error for an unknown name, which lists the names.
 func (c *Connection) Pause(handler string) error { return c.gates.Pause(handler) }
 
 // Resume ends a Pause. A handler that is not paused is no error. A pause for another reason, which Health names, stays.
 func (c *Connection) Resume(handler string) error { return c.gates.Resume(handler) }
 
-// Observe attaches observers, such as those of package observe, to all handlers of the connection and to its publishers. What an observer
-// does cannot change the outcome of a message. Its errors are logged. Call it once for each observer.
+// Observe attaches observers, such as those of package observe, to all handlers of the connection and to its
+// publishers. What an observer does cannot change the outcome of a message. Its errors are logged. Call it once for
+// each observer.
 func (c *Connection) Observe(observers ...retry.Observer) {
 	for _, o := range observers {
 		c.relay.observers.Attach(o, retry.Observed{
@@ -259,8 +267,8 @@ func (c *Connection) Observe(observers ...retry.Observer) {
 	}
 }
 
-// Health returns the state of the subscriptions of handlers and tiers. There are no links: the subscribers have their own
-// connections. A subscription is not consuming after its subscriber has closed the channel.
+// Health returns the state of the subscriptions of handlers and tiers. There are no links: the subscribers have their
+// own connections. A subscription is not consuming after its subscriber has closed the channel.
 func (c *Connection) Health() retry.Health {
 	h := retry.Health{Subscriptions: c.relay.health.Health()}
 	for i, s := range h.Subscriptions {
@@ -272,8 +280,8 @@ func (c *Connection) Health() retry.Health {
 	return h
 }
 
-// Close ends the subscriptions of the handlers, stops the relay, and then closes the subscribers of the handlers, the AppPublisher
-// and Config.Publisher. Close the router first. A second Close does nothing.
+// Close ends the subscriptions of the handlers, stops the relay, and then closes the subscribers of the handlers, the
+// AppPublisher and Config.Publisher. Close the router first. A second Close does nothing.
 func (c *Connection) Close() error {
 	c.mu.Lock()
 	subscribers, closed := c.subscribers, c.closed
@@ -308,8 +316,8 @@ func same(a, b message.Publisher) bool {
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
-// connectionSubscriber is the subscriber of a handler. The stock subscriber is closed with the Connection, because it can be a
-// Pub/Sub that all share.
+// connectionSubscriber is the subscriber of a handler. The stock subscriber is closed with the Connection, because it
+// can be a Pub/Sub that all share.
 type connectionSubscriber struct {
 	merged *handlerSubscriber
 	faults *faults.Handlers // of the connection

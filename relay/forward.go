@@ -63,9 +63,10 @@ func (p *pump) foreignRecord(record retry.Record, now time.Time) retry.Record {
 	return record
 }
 
-// tierFor returns the tier on which a message waits for the rest of its delay. That is its own tier, unless less than one hop
-// remains (a requested delay can do that): at the end of its own tier it would wait behind messages that are due later. A message of
-// a host with another clock can be due after its tier: it waits on the longest tier that is not above the rest, where it makes fewer hops.
+// tierFor returns the tier on which a message waits for the rest of its delay. That is its own tier, unless less than
+// one hop remains (a requested delay can do that): at the end of its own tier it would wait behind messages that are
+// due later. A message of a host with another clock can be due after its tier: it waits on the longest tier that is not
+// above the rest, where it makes fewer hops.
 func (p *pump) tierFor(rest time.Duration) tierTopic {
 	tiers := p.relay.tiers.Load()
 	if rest > p.hop*3/4 {
@@ -88,7 +89,8 @@ func (p *pump) tierFor(rest time.Duration) tierTopic {
 func (p *pump) publish(w *waiter, to TopicParams, metadata message.Metadata) (topic string, err error) {
 	topic, err = p.relay.config.Topic(to)
 	if err != nil && to.Kind == ReturnTopic { // the handler's name cannot be part of a topic name
-		p.relay.logger.Error("Message of a tier has no return topic", err, p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID}))
+		p.relay.logger.Error("Message of a tier has no return topic", err,
+			p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID}))
 		w.known = false
 		to, metadata = p.next(w, time.Now())
 		topic, err = p.relay.config.Topic(to)
@@ -97,7 +99,8 @@ func (p *pump) publish(w *waiter, to TopicParams, metadata message.Metadata) (to
 		return "", err
 	}
 	if to.Kind == DeadLetterTopic {
-		p.relay.logger.Error("Message on a tier has no failure record that names a handler, dead-lettering it", errForeign,
+		p.relay.logger.Error("Message on a tier has no failure record that names a handler, dead-lettering it",
+			errForeign,
 			p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "destination": topic}))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.msg.Context()), publishTimeout)

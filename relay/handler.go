@@ -10,9 +10,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// AddConsumerHandler adds a handler to the router, as the router's own AddConsumerHandler does. Its messages are those of its
-// topic, and its retries from its return topic: the subscriber is subscribed to both. Add the retry middleware to the handler
-// that is returned. An invalid name or topic is reported by the router's Run.
+// AddConsumerHandler adds a handler to the router, as the router's own AddConsumerHandler does. Its messages are those
+// of its topic, and its retries from its return topic: the subscriber is subscribed to both. Add the retry middleware
+// to the handler that is returned. An invalid name or topic is reported by the router's Run.
 func (r *Relay) AddConsumerHandler(
 	router *message.Router, name, topic string, subscriber message.Subscriber, handler message.NoPublishHandlerFunc,
 ) *message.Handler {
@@ -24,7 +24,8 @@ func (r *Relay) AddHandler(
 	router *message.Router, name, subscribeTopic string, subscriber message.Subscriber,
 	publishTopic string, publisher message.Publisher, handler message.HandlerFunc,
 ) *message.Handler {
-	return router.AddHandler(name, subscribeTopic, r.handlerSubscriber(name, subscribeTopic, subscriber), publishTopic, publisher, handler)
+	return router.AddHandler(name, subscribeTopic, r.handlerSubscriber(name, subscribeTopic, subscriber), publishTopic,
+		publisher, handler)
 }
 
 func (r *Relay) handlerSubscriber(name, topic string, subscriber message.Subscriber) *handlerSubscriber {
@@ -36,8 +37,8 @@ func (r *Relay) handlerSubscriber(name, topic string, subscriber message.Subscri
 	return s
 }
 
-// claim reserves the return topic of one topic's handler. It refuses names with which a retry would come to another handler or to
-// its own tier again.
+// claim reserves the return topic of one topic's handler. It refuses names with which a retry would come to another
+// handler or to its own tier again.
 func (s *handlerSubscriber) claim(topic string) error {
 	if s.name == "" {
 		return errors.New("the handler has no name, and its return topic is named after it: give it a name")
@@ -53,11 +54,13 @@ func (s *handlerSubscriber) claim(topic string) error {
 	}
 	for _, name := range []string{returns, dead} {
 		if tier, taken := r.tiers.Load().byTopic[name]; taken {
-			return fmt.Errorf("GenerateTopic returned %q for both handler %q and tier %v; names must be unique", name, handler, tier.tier)
+			return fmt.Errorf("GenerateTopic returned %q for both handler %q and tier %v; names must be unique", name,
+				handler, tier.tier)
 		}
 	}
 	if returns == dead || returns == topic {
-		return fmt.Errorf("GenerateTopic returned %q as the return topic of handler %q, but its own topic is %q and its dead-letter topic %q; "+
+		return fmt.Errorf("GenerateTopic returned %q as the return topic of handler %q, but its own topic is %q and "+
+			"its dead-letter topic %q; "+
 			"names must be unique", returns, handler, topic, dead)
 	}
 	return r.handlers.claim(handler, returns, dead)
@@ -107,13 +110,14 @@ func (g *registry) uses(topic string) (handler string, found bool) {
 	return handler, found
 }
 
-// begin refuses a second subscription of a handler that is subscribed: on a Pub/Sub without consumer groups each of the two gets
-// every message and every retry, and each failure doubles them.
+// begin refuses a second subscription of a handler that is subscribed: on a Pub/Sub without consumer groups each of the
+// two gets every message and every retry, and each failure doubles them.
 func (g *registry) begin(handler, topic string, active func() bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if other := g.active[handler]; other != nil && other() {
-		return fmt.Errorf("handler %q is subscribed already, and each of its subscriptions can get every message and every retry: "+
+		return fmt.Errorf("handler %q is subscribed already, and each of its subscriptions can get every message and "+
+			"every retry: "+
 			"subscribe to %q once, or use another name; after the end of the first subscription the name is free", handler, topic)
 	}
 	g.active[handler] = active

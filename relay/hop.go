@@ -38,8 +38,8 @@ func hopEnd(metadata message.Metadata) (time.Time, bool) {
 	return end, err == nil
 }
 
-// dueAt returns the earliest time at which the message may come back. The times of a record are cut to whole milliseconds, so
-// one millisecond is added.
+// dueAt returns the earliest time at which the message may come back. The times of a record are cut to whole
+// milliseconds, so one millisecond is added.
 func dueAt(record retry.Record) time.Time {
 	if record.DueAt.IsZero() {
 		return record.DueAt

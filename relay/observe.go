@@ -39,8 +39,8 @@ func (p observed) Publish(topic string, messages ...*message.Message) error {
 	return err
 }
 
-// waiting returns the messages that this process keeps until they are due, for each tier that is subscribed. Messages that the backend has
-// not delivered yet, and dead letters, are not shown: no Pub/Sub of Watermill counts them.
+// waiting returns the messages that this process keeps until they are due, for each tier that is subscribed. Messages
+// that the backend has not delivered yet, and dead letters, are not shown: no Pub/Sub of Watermill counts them.
 func (r *Relay) waiting(context.Context) (all []retry.Waiting, err error) {
 	r.running.Range(func(p, _ any) bool {
 		all = append(all, p.(*pump).shown())

@@ -8,8 +8,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// failurePublisher is the middleware's publisher. A message to a tier that must wait longer than one hop gets the end of its
-// first hop.
+// failurePublisher is the middleware's publisher. A message to a tier that must wait longer than one hop gets the end
+// of its first hop.
 type failurePublisher struct{ relay *Relay }
 
 func (p failurePublisher) Publish(topic string, messages ...*message.Message) error {

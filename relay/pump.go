@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// maxKept limits how many messages wait in this process for one tier. Some backends deliver all their messages at once.
+	// maxKept limits how many messages wait in this process for one tier. Some backends deliver all their messages at
+	// once.
 	maxKept = 4096
 
 	minPause = 100 * time.Millisecond
@@ -63,8 +64,8 @@ func (p *pumps) stop() { p.cancel() }
 
 func (p *pumps) wait() { p.wg.Wait() }
 
-// pump forwards the messages of one tier's topic. It keeps each message until it is due or its hop has ended, publishes a copy
-// to the next topic, and acknowledges the message only after that.
+// pump forwards the messages of one tier's topic. It keeps each message until it is due or its hop has ended, publishes
+// a copy to the next topic, and acknowledges the message only after that.
 type pump struct {
 	tierTopic
 	relay      *Relay
@@ -80,7 +81,8 @@ type pump struct {
 	failures int // failed attempts to subscribe, in a row
 }
 
-// subscribe uses a context of its own: if a subscription ends before its last acknowledgement is sent, that message comes twice.
+// subscribe uses a context of its own: if a subscription ends before its last acknowledgement is sent, that message
+// comes twice.
 func (p *pump) subscribe() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	in, err := p.subscriber.Subscribe(ctx, p.topic)
@@ -127,7 +129,8 @@ func (p *pump) run(ctx context.Context) {
 	}
 }
 
-// forward settles each message when its time has come. When the context or the subscription ends, it nacks all messages that wait.
+// forward settles each message when its time has come. When the context or the subscription ends, it nacks all messages
+// that wait.
 func (p *pump) forward(ctx context.Context) {
 	defer p.nackAll()
 	timer := time.NewTimer(0)
@@ -190,20 +193,24 @@ func (p *pump) settle(w *waiter) bool {
 	}
 	w.msg.Ack()
 	p.acked, p.ackedAt = w.msg.Context(), time.Now()
-	p.relay.logger.Trace("Message of a tier forwarded", p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "destination": topic}))
+	p.relay.logger.Trace("Message of a tier forwarded",
+		p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "destination": topic}))
 	return true
 }
 
-// drop does not publish a delivery whose context the backend has cancelled: the backend redelivers the message, and a copy would
-// be a duplicate. It waits once before it logs, because a shutdown cancels this context before it stops the pump.
+// drop does not publish a delivery whose context the backend has cancelled: the backend redelivers the message, and a
+// copy would be a duplicate. It waits once before it logs, because a shutdown cancels this context before it stops the
+// pump.
 func (p *pump) drop(w *waiter, now time.Time) bool {
 	if !w.cancelled {
 		w.cancelled, w.until = true, now.Add(minPause)
 		return false
 	}
 	w.msg.Nack()
-	p.relay.logger.Error("Backend cancelled a message before it was due and will redeliver it: the redelivery limit must be well above Hop",
-		w.msg.Context().Err(), p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "waited": now.Sub(w.receivedAt), "hop": p.hop}))
+	p.relay.logger.Error("Backend cancelled a message before it was due and will redeliver it: the redelivery limit "+
+		"must be well above Hop",
+		w.msg.Context().Err(), p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID,
+			"waited": now.Sub(w.receivedAt), "hop": p.hop}))
 	return true
 }
 
@@ -212,19 +219,21 @@ func (p *pump) drop(w *waiter, now time.Time) bool {
 func (p *pump) later(w *waiter, now time.Time, err error) bool {
 	wait := jitter(pause(w.tries))
 	w.tries++
-	fields := p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "handler_name": w.record.Handler, "tries": w.tries})
+	fields := p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "handler_name": w.record.Handler,
+		"tries": w.tries})
 	if now.Add(wait).After(w.receivedAt.Add(p.forwardLimit())) {
 		w.msg.Nack()
 		p.relay.logger.Error("Cannot forward a message of a tier, giving the message back to the backend", err, fields)
 		return true
 	}
 	w.until = now.Add(wait)
-	p.relay.logger.Error("Cannot forward a message of a tier, holding the message", err, fields.Add(watermill.LogFields{"next_try_in": wait}))
+	p.relay.logger.Error("Cannot forward a message of a tier, holding the message", err,
+		fields.Add(watermill.LogFields{"next_try_in": wait}))
 	return false
 }
 
-// forwardLimit is how long a message that cannot be forwarded is held. It is a second on shorter tiers: an outage must not cause a
-// burst of nacks.
+// forwardLimit is how long a message that cannot be forwarded is held. It is a second on shorter tiers: an outage must
+// not cause a burst of nacks.
 func (p *pump) forwardLimit() time.Duration {
 	return max(p.hop, min(time.Second, p.relay.config.MaxHop))
 }

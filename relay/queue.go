@@ -21,8 +21,8 @@ type waiter struct {
 	cancelled  bool      // the backend has cancelled this delivery
 }
 
-// queue orders the messages that wait by until, because some backends deliver all messages at once and slightly out of order. Most
-// backends deliver one message at a time; then the queue contains only one.
+// queue orders the messages that wait by until, because some backends deliver all messages at once and slightly out of
+// order. Most backends deliver one message at a time; then the queue contains only one.
 type queue struct {
 	all    []*waiter
 	number int

@@ -18,8 +18,8 @@ import (
 
 var errClosed = errors.New("the relay is closed: close it after the router, and make a new one for a new router")
 
-// Relay keeps the messages of the tiers until they are due and forwards them to the handlers that failed. It is safe for
-// concurrent use. Use one Relay per process, backend and prefix.
+// Relay keeps the messages of the tiers until they are due and forwards them to the handlers that failed. It is safe
+// for concurrent use. Use one Relay per process, backend and prefix.
 type Relay struct {
 	config Config
 	logger watermill.LoggerAdapter
@@ -32,7 +32,8 @@ type Relay struct {
 	observers middleware.Observers // of the Connection
 	running   sync.Map             // the pumps that run
 
-	// lock is a channel, because start and Close wait for pumps under it: in testing/synctest a blocked mutex stops the clock.
+	// lock is a channel, because start and Close wait for pumps under it: in testing/synctest a blocked mutex stops the
+	// clock.
 	lock        chan struct{}
 	subscribers map[string]message.Subscriber // by topic; kept until Close
 	users       int                           // subscriptions of handlers that have not ended
@@ -40,9 +41,9 @@ type Relay struct {
 	closed      bool
 }
 
-// New returns a Relay, or an error that reports all faults of the configuration. It does not connect to the backend: the tiers
-// are subscribed when the router subscribes the first handler, and if that fails, the router's Run returns the error. A nil
-// logger logs nothing.
+// New returns a Relay, or an error that reports all faults of the configuration. It does not connect to the backend:
+// the tiers are subscribed when the router subscribes the first handler, and if that fails, the router's Run returns
+// the error. A nil logger logs nothing.
 func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid relay.Config: %w", err)
@@ -56,7 +57,8 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	r := &Relay{config: config, logger: logger, lock: make(chan struct{}, 1), subscribers: map[string]message.Subscriber{}}
+	r := &Relay{config: config, logger: logger, lock: make(chan struct{}, 1),
+		subscribers: map[string]message.Subscriber{}}
 	r.tiers.Store(tiers)
 	r.source = &middleware.Source{
 		Owner: r, Name: fmt.Sprintf("the relay with prefix %q", config.Prefix),
@@ -66,8 +68,8 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	return r, nil
 }
 
-// TieredRetryConfig returns a configuration for middleware.NewTieredRetry with the relay's Policy and what the relay needs.
-// Only the Policy is yours to change. The middleware refuses messages of handlers that the relay did not add.
+// TieredRetryConfig returns a configuration for middleware.NewTieredRetry with the relay's Policy and what the relay
+// needs. Only the Policy is yours to change. The middleware refuses messages of handlers that the relay did not add.
 func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 	return middleware.TieredRetryConfig{
 		Publisher:                     failurePublisher{r},
@@ -100,7 +102,8 @@ func (r *Relay) locked() func() {
 	return func() { <-r.lock }
 }
 
-// use counts one subscription of a handler until its context ends. The first one starts the pumps, the last one stops them.
+// use counts one subscription of a handler until its context ends. The first one starts the pumps, the last one stops
+// them.
 func (r *Relay) use(ctx context.Context) error {
 	defer r.locked()()
 	if r.closed {
@@ -162,15 +165,16 @@ func (r *Relay) subscriber(tier tierTopic) (message.Subscriber, error) {
 		return nil, err
 	}
 	if subscriber == nil {
-		return nil, errors.New("NewSubscriber returned neither a subscriber nor an error: return a subscriber of the tier's topic")
+		return nil, errors.New("NewSubscriber returned neither a subscriber nor an error: return a subscriber of the " +
+			"tier's topic")
 	}
 	r.subscribers[tier.topic] = subscriber
 	return subscriber, nil
 }
 
-// Close stops the tiers, nacks the messages that wait, and closes the subscribers of the tiers, but not the publisher. Close
-// the router first: a message that fails after Close waits on its tier until another relay, or a new process, subscribes to it.
-// A second Close does nothing.
+// Close stops the tiers, nacks the messages that wait, and closes the subscribers of the tiers, but not the publisher.
+// Close the router first: a message that fails after Close waits on its tier until another relay, or a new process,
+// subscribes to it. A second Close does nothing.
 func (r *Relay) Close() error {
 	defer r.locked()()
 	r.closed = true

@@ -20,8 +20,8 @@ import (
 
 var errHandlerEnded = errors.New("the subscriber closed the channel of the topic or of the return topic")
 
-// handlerSubscriber subscribes to a topic and to the return topic of its handler, and delivers the messages of both on one
-// channel.
+// handlerSubscriber subscribes to a topic and to the return topic of its handler, and delivers the messages of both on
+// one channel.
 type handlerSubscriber struct {
 	message.Subscriber
 	relay     *Relay
@@ -99,7 +99,8 @@ func retryOf(retry *middleware.TieredRetry) any {
 	return retry
 }
 
-// Close ends the subscriptions. A message in flight counts no failure from now on: the Pub/Sub may end its context at once.
+// Close ends the subscriptions. A message in flight counts no failure from now on: the Pub/Sub may end its context at
+// once.
 func (s *handlerSubscriber) Close() error {
 	s.stop()
 	return s.Subscriber.Close()
@@ -121,8 +122,8 @@ type merged struct {
 	warned         atomic.Bool
 }
 
-// forward delivers the messages of one of the two subscriptions. When it ends, the other one ends too: a handler without its
-// retries, or with nothing else, must not go unnoticed.
+// forward delivers the messages of one of the two subscriptions. When it ends, the other one ends too: a handler
+// without its retries, or with nothing else, must not go unnoticed.
 func (m *merged) forward(in <-chan *message.Message) {
 	pause := shortestPause
 	for msg := range in {
@@ -148,8 +149,8 @@ const (
 	longestPause  = time.Second
 )
 
-// nacked waits until the handler has settled a message, and reports whether it has nacked it and has no retry middleware. It logs
-// the first one.
+// nacked waits until the handler has settled a message, and reports whether it has nacked it and has no retry
+// middleware. It logs the first one.
 func (m *merged) nacked(msg *message.Message) bool {
 	select {
 	case <-msg.Nacked():
@@ -162,7 +163,8 @@ func (m *merged) nacked(msg *message.Message) bool {
 		return false
 	}
 	if !m.warned.Swap(true) {
-		warning.Log(m.logger, "A message was nacked, and no retry middleware has got one of the handler's messages: the message comes back after "+
+		warning.Log(m.logger, "A message was nacked, and no retry middleware has got one of the handler's messages: "+
+			"the message comes back after "+
 			"10ms to 1s, again and again. Add the retry middleware to the handler or to its router, before all middlewares that can fail",
 			watermill.LogFields{"handler_name": m.handler, "topic": m.topic})
 	}

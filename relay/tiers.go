@@ -16,8 +16,8 @@ type tierTopic struct {
 	topic string
 	tier  backoff.Tier
 	hop   time.Duration
-	// longest is how long a message stays on the tier that is due much later. It is hop, but not less than about a second on the longest
-	// tier: there a message may stay for years, and must not circle in a hot loop.
+	// longest is how long a message stays on the tier that is due much later. It is hop, but not less than about a
+	// second on the longest tier: there a message may stay for years, and must not circle in a hot loop.
 	longest time.Duration
 }
 
@@ -59,7 +59,8 @@ func newTierSet(c Config, schedule backoff.Schedule) (*tierSet, error) {
 			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and tier %v; names must be unique", topic, other.tier, tier))
 		}
 		if topic == unknown {
-			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and the dead-letter topic of unknown handlers; names must be unique", topic, tier))
+			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and the dead-letter topic "+
+				"of unknown handlers; names must be unique", topic, tier))
 		}
 		t := tierTopic{topic: topic, tier: tier, hop: hopOf(time.Duration(tier), c.MaxHop)}
 		t.longest = t.hop
@@ -72,10 +73,10 @@ func newTierSet(c Config, schedule backoff.Schedule) (*tierSet, error) {
 	return set, errors.Join(faults...)
 }
 
-// AddSchedule adds the tiers of a schedule to those of Config.Schedule. It is for handlers with a retry middleware of their own:
-// set the schedule on a TieredRetryConfig that is made after it. A tier that is new is subscribed at once where tiers run, else
-// with the first handler. The same prefix in other processes needs the tiers only while they have handlers that use them. A
-// Connection calls it for each handler with a schedule of its own.
+// AddSchedule adds the tiers of a schedule to those of Config.Schedule. It is for handlers with a retry middleware of
+// their own: set the schedule on a TieredRetryConfig that is made after it. A tier that is new is subscribed at once
+// where tiers run, else with the first handler. The same prefix in other processes needs the tiers only while they have
+// handlers that use them. A Connection calls it for each handler with a schedule of its own.
 func (r *Relay) AddSchedule(schedule backoff.Schedule) error {
 	if err := schedule.Validate(); err != nil {
 		return err
@@ -104,7 +105,8 @@ func (r *Relay) addTiers(tiers []backoff.Tier) error {
 			continue
 		}
 		if handler, taken := r.handlers.uses(tier.topic); taken {
-			err = fmt.Errorf("GenerateTopic returned %q for both handler %q and tier %v; names must be unique", tier.topic, handler, tier.tier)
+			err = fmt.Errorf("GenerateTopic returned %q for both handler %q and tier %v; names must be unique",
+				tier.topic, handler, tier.tier)
 		} else if r.users > 0 {
 			err = r.subscribe(&started, tier)
 		}

@@ -6,45 +6,47 @@ import (
 	"time"
 )
 
-// Breaker configures when a handler pauses: it takes no new messages while most of them fail, because what it depends on is down. The
-// messages stay in the work queue, in order and uncounted. After a pause one message is let through, the probe. If it succeeds, the
-// handler goes on with 1, 2, 4 and more messages in flight; if it fails, the next pause is twice as long. The zero value has all
-// defaults.
+// Breaker configures when a handler pauses: it takes no new messages while most of them fail, because what it depends
+// on is down. The messages stay in the work queue, in order and uncounted. After a pause one message is let through,
+// the probe. If it succeeds, the handler goes on with 1, 2, 4 and more messages in flight; if it fails, the next pause
+// is twice as long. The zero value has all defaults.
 //
-// Messages that are in flight when the pause begins end as usual, and their failures count. A probe that fails is snoozed, on the
-// shortest tier or for the delay that its error requests, and its failure does not count: where few messages wait, each of them would
-// otherwise use up its retries as a probe. A probe that fails with an error that is no sign (see Failed) is settled as usual, and the
-// next message is the probe. A limit counts places: what is delivered and not settled, whether its handler was called or not. Where all
-// places are taken and nothing has moved for MaxPause, one message more is let through, so that a handler that hangs, a message that
-// waits for its OrderKey, or one that is held does not stop the others. A Timeout inside of the retry middleware makes a handler that
-// hangs a failure.
+// Messages that are in flight when the pause begins end as usual, and their failures count. A probe that fails is
+// snoozed, on the shortest tier or for the delay that its error requests, and its failure does not count: where few
+// messages wait, each of them would otherwise use up its retries as a probe. A probe that fails with an error that is
+// no sign (see Failed) is settled as usual, and the next message is the probe. A limit counts places: what is delivered
+// and not settled, whether its handler was called or not. Where all places are taken and nothing has moved for
+// MaxPause, one message more is let through, so that a handler that hangs, a message that waits for its OrderKey, or
+// one that is held does not stop the others. A Timeout inside of the retry middleware makes a handler that hangs a
+// failure.
 //
-// On RabbitMQ, the consumer of a Connection's handler is cancelled, so that no message stays unacknowledged. On other backends, and
-// with other subscribers, the middleware keeps each message that it gets for up to MaxHold before it calls the handler, or for a shorter
-// time that the backend sets. Then the message is nacked, uncounted.
+// On RabbitMQ, the consumer of a Connection's handler is cancelled, so that no message stays unacknowledged. On other
+// backends, and with other subscribers, the middleware keeps each message that it gets for up to MaxHold before it
+// calls the handler, or for a shorter time that the backend sets. Then the message is nacked, uncounted.
 //
 // Each handler has a breaker of its own, in each process.
 type Breaker struct {
 	// Ratio is the share of failures from which on the handler pauses. The default is 0.5. More than 0 and at most 1.
 	Ratio float64
 
-	// Least is how many outcomes there must be before Ratio counts. The default is 20. With fewer, the handler does not pause. The last
-	// five times Least outcomes are counted. So a handler without outcomes pauses after Least failures in a row, and one that had only
-	// successes after Ratio of five times Least: 50 with the defaults.
+	// Least is how many outcomes there must be before Ratio counts. The default is 20. With fewer, the handler does not
+	// pause. The last five times Least outcomes are counted. So a handler without outcomes pauses after Least failures
+	// in a row, and one that had only successes after Ratio of five times Least: 50 with the defaults.
 	Least int
 
-	// Window is how old the outcomes may be that are counted. The default is 10 seconds. Set it so that Least messages can fail within
-	// it: with 16 in flight and a timeout of 30 seconds, to a minute.
+	// Window is how old the outcomes may be that are counted. The default is 10 seconds. Set it so that Least messages
+	// can fail within it: with 16 in flight and a timeout of 30 seconds, to a minute.
 	Window time.Duration
 
-	// Pause is the first pause. It doubles with each probe that fails, up to MaxPause, and is shortened at random by up to a quarter, so
-	// that instances do not try at the same moment. The defaults are 1 second and 30 seconds. After the end of an outage, it takes up to
-	// MaxPause until the handler goes on.
+	// Pause is the first pause. It doubles with each probe that fails, up to MaxPause, and is shortened at random by up
+	// to a quarter, so that instances do not try at the same moment. The defaults are 1 second and 30 seconds. After
+	// the end of an outage, it takes up to MaxPause until the handler goes on.
 	Pause, MaxPause time.Duration
 
-	// Failed reports whether an error is a sign that others fail, too. An error that is none is not counted. The default is every error
-	// but those of backoff.Permanent where no rule matches, and those that a rule snoozes, dead-letters, discards or gives back. A panic
-	// in Failed counts as a sign. It must be safe for concurrent use. Optional.
+	// Failed reports whether an error is a sign that others fail, too. An error that is none is not counted. The
+	// default is every error but those of backoff.Permanent where no rule matches, and those that a rule snoozes,
+	// dead-letters, discards or gives back. A panic in Failed counts as a sign. It must be safe for concurrent use.
+	// Optional.
 	Failed func(error) bool
 }
 

@@ -5,15 +5,16 @@ import (
 	"fmt"
 )
 
-// ErrNotPublished is the failure of a message whose handler has succeeded, and which was nacked nevertheless: the router could not
-// publish what the handler had produced, or a middleware outside of the retry middleware has failed. The log of the router has the
-// error. A Connection to RabbitMQ retries such a message: observers and Observe get its success first, and then the retry. On other
-// backends it is delivered again at once, and counts no failure. A Breaker counts one failure.
+// ErrNotPublished is the failure of a message whose handler has succeeded, and which was nacked nevertheless: the
+// router could not publish what the handler had produced, or a middleware outside of the retry middleware has failed.
+// The log of the router has the error. A Connection to RabbitMQ retries such a message: observers get its
+// success first, and then the retry. On other backends it is delivered again at once, and counts no failure. A Breaker
+// counts one failure.
 var ErrNotPublished = errors.New("the router nacked the message after its handler had succeeded: it could not publish what the handler " +
 	"produced, or a middleware outside failed")
 
-// ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no middleware
-// sees it.
+// ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no
+// middleware sees it.
 var ErrNilMessage = errors.New("the handler returned a nil message")
 
 // ErrGoexit is the failure of a handler that ended its goroutine with runtime.Goexit. FailNow of testing.T does that.

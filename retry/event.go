@@ -11,7 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// Event is the outcome of one delivery, for TieredRetryConfig.Observe. Fields may be added.
+// Event is the outcome of one delivery, for Observer.Event. Fields may be added.
 type Event struct {
 	Context     context.Context // of the message, for its values, such as a trace id. It may have ended
 	Outcome     Outcome
@@ -19,8 +19,8 @@ type Event struct {
 	Handler     string // the handler's name in the router
 	MessageUUID string // empty for messages of publishers that set none
 
-	// Record is the failure record of the copy or of the discarded message, this failure included. Of the other outcomes it is the
-	// record that the message came with; it is zero at a first try.
+	// Record is the failure record of the copy or of the discarded message, this failure included. Of the other
+	// outcomes it is the record that the message came with; it is zero at a first try.
 	Record Record
 
 	Age         time.Duration // since the first failure; 0 where there is none, or its time is forged
@@ -30,9 +30,13 @@ type Event struct {
 	Tier        backoff.Tier  // the tier that it waits on first
 	Destination Destination   // where the copy was published
 	Rule        string        // the name of the rule that has decided
-	Arrived     backoff.Tier  // the tier that the message had waited on first; of a lane its tier; 0: it came from none, or the handler was not called
-	Lateness    time.Duration // how long ago it was due when the handler was called, by the clocks of two hosts; 0 where Arrived is
-	Err         error         // why the handler failed. Of Held and GivenBack: why the copy cannot be published, where that is the cause
+	// the tier that the message had waited on first; of a lane its tier; 0: it came from none, or the handler was not
+	// called
+	Arrived backoff.Tier
+	// how long ago it was due when the handler was called, by the clocks of two hosts; 0 where Arrived is
+	Lateness time.Duration
+	// why the handler failed. Of Held and GivenBack: why the copy cannot be published, where that is the cause
+	Err error
 
 	metadata message.Metadata
 }

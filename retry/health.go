@@ -16,10 +16,10 @@ type Health struct {
 	Subscriptions []SubscriptionHealth
 
 	// Tiers are the queues with messages whose delay is over and which the broker cannot forward. Only RabbitMQ with
-	// rabbitmq.Config.Management shows them. They do not count for Ready: new instances would not help.
+	// rabbitmq.Settings.Management shows them. They do not count for Ready: new instances would not help.
 	Tiers []TierHealth
-	// TiersError is why the last look for such queues has failed: Tiers are then those of an earlier look. Nil: it has not, or nothing
-	// looks.
+	// TiersError is why the last look for such queues has failed: Tiers are then those of an earlier look. Nil: it has
+	// not, or nothing looks.
 	TiersError error
 }
 
@@ -55,20 +55,22 @@ type SubscriptionHealth struct {
 
 	// Concurrency is how many messages the handler has in flight at most, without a pause.
 	Concurrency int
-	// Deliveries is how many messages the subscription has received, Redeliveries how many of them the broker had delivered before, and
-	// Reconnects how often it began to consume again. They are 0 where the backend does not count them.
+	// Deliveries is how many messages the subscription has received, Redeliveries how many of them the broker had
+	// delivered before, and Reconnects how often it began to consume again. They are 0 where the backend does not count
+	// them.
 	Deliveries, Redeliveries, Reconnects uint64
 
-	// Paused is why the handler takes no new messages, or PausedLimit at most, sorted: "paused" (Connection.Pause), "failing" (too many
-	// messages fail) or "holding" (too many copies cannot be published). Nil: it takes messages without a limit but Concurrency.
+	// Paused is why the handler takes no new messages, or PausedLimit at most, sorted: "paused" (Connection.Pause),
+	// "failing" (too many messages fail) or "holding" (too many copies cannot be published). Nil: it takes messages
+	// without a limit but Concurrency.
 	Paused []string
 	// PausedSince is since when there is a reason.
 	PausedSince time.Time `json:",omitzero"`
-	// PausedLimit is how many messages the handler has in flight at most, while those decide whether a handler that has failed goes on.
-	// 0: it takes none. Consuming is then false on RabbitMQ, where the consumer is cancelled.
+	// PausedLimit is how many messages the handler has in flight at most, while those decide whether a handler that has
+	// failed goes on. 0: it takes none. Consuming is then false on RabbitMQ, where the consumer is cancelled.
 	PausedLimit int
-	// Holding is how many messages are held, because their copies cannot be published. Those that are refused for good are
-	// among them, and pause nothing.
+	// Holding is how many messages are held, because their copies cannot be published. Those that are refused for good
+	// are among them, and pause nothing.
 	Holding int
 
 	// LastError is why the subscription ended, or why it could not begin again, the last time. Nil: never.
@@ -76,9 +78,10 @@ type SubscriptionHealth struct {
 	LastErrorAt time.Time `json:",omitzero"`
 }
 
-// Ready returns nil if every link is connected and every subscription is consuming or paused. Otherwise the error names all that is
-// not. A blocked link is no fault: an alarm of the broker concerns all instances of an app, and none of them can do anything about
-// it. Nor is a paused handler: what makes one fail makes those of all instances fail, and none of them would be left.
+// Ready returns nil if every link is connected and every subscription is consuming or paused. Otherwise the error names
+// all that is not. A blocked link is no fault: an alarm of the broker concerns all instances of an app, and none of
+// them can do anything about it. Nor is a paused handler: what makes one fail makes those of all instances fail, and
+// none of them would be left.
 func (h Health) Ready() error {
 	var faults []error
 	fault := func(cause error, format string, args ...any) {
@@ -101,8 +104,8 @@ func (h Health) Ready() error {
 	return errors.Join(faults...)
 }
 
-// ReadinessHandler answers readiness probes: status 200 and "ready", or 503 and the text of Health.Ready. The function is a
-// Connection's Health. The text can contain host names, and never a password.
+// ReadinessHandler answers readiness probes: status 200 and "ready", or 503 and the text of Health.Ready. The function
+// is a Connection's Health. The text can contain host names, and never a password.
 func ReadinessHandler(health func() Health) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -10,23 +10,26 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// An Observer makes visible what a Connection does: package observe, a module of its own, has one for Prometheus and one for
-// OpenTelemetry. Connection.Observe attaches it. An app that needs one method embeds NopObserver.
+// An Observer makes visible what a Connection does: package observe, a module of its own, has one for Prometheus and
+// one for OpenTelemetry. Connection.Observe attaches it. An app that needs one method embeds NopObserver.
 //
-// The methods but Attach are called on the path of each message, by many goroutines at the same time: they must not block. What an
-// Observer does cannot change the outcome of a message. A panic is logged, once for each method. After runtime.Goexit, as FailNow of a
-// test calls it, the message is nacked, unless its copy is published.
+// The methods but Attach are called on the path of each message, by many goroutines at the same time: they must not
+// block. What an Observer does cannot change the outcome of a message. A panic is logged, once for each method. After
+// runtime.Goexit, as FailNow of a test calls it, the message is nacked, unless its copy is published.
 type Observer interface {
-	// Attach is called once for each Connection, before the other methods. It returns the Observer of this Connection, or nil for the
-	// one that was attached. An error is logged, and the Connection goes on as without the Observer.
+	// Attach is called once for each Connection, before the other methods. It returns the Observer of this Connection,
+	// or nil for the one that was attached. An error is logged, and the Connection goes on as without the Observer.
 	Attach(Observed) (Observer, error)
-	// Begin is called before a handler is called. Where it returns a context, which must be derived from Arrival.Context, the message
-	// has it while its handler runs, and the Event has it. An Event whose outcome is not Held follows, however the handler ends.
+	// Begin is called before a handler is called. Where it returns a context, which must be derived from
+	// Arrival.Context, the message has it while its handler runs, and the Event has it. An Event whose outcome is not
+	// Held follows, however the handler ends.
 	Begin(Arrival) context.Context
-	// Event is called for the outcome of each delivery, in the handler's goroutine, after a copy has been published and before the message
-	// is acknowledged. On a short tier the message may be back, in another handler, before Event has run.
+	// Event is called for the outcome of each delivery, in the handler's goroutine, after a copy has been published and
+	// before the message is acknowledged. On a short tier the message may be back, in another handler, before Event has
+	// run.
 	Event(Event)
-	// Produced is called with the messages that a handler has produced, before they are published. It may change their metadata.
+	// Produced is called with the messages that a handler has produced, before they are published. It may change their
+	// metadata.
 	Produced(ctx context.Context, produced []*message.Message)
 	// Traceparent returns what the failure record is to keep of the attempt that has failed: see Record.Traceparent.
 	Traceparent(ctx context.Context) string
@@ -49,14 +52,16 @@ func (NopObserver) Published(Published)                           {}
 
 // Observed is a Connection that is observed.
 type Observed struct {
-	System  string        // the backend, as OpenTelemetry names it (messaging.system): "rabbitmq"; for others the Go type of their publisher
+	// the backend, as OpenTelemetry names it (messaging.system): "rabbitmq"; for others the Go type of their publisher
+	System  string
 	Health  func() Health // as Connection.Health. It does not wait
 	Waiting Waiter        // nil: the backend does not show what waits
 	Logger  watermill.LoggerAdapter
 	Closed  <-chan struct{} // closed when the Connection closes
 }
 
-// A Waiter returns what waits in the queues of a Connection. It asks the backend, so it can take seconds: the end of ctx ends it.
+// A Waiter returns what waits in the queues of a Connection. It asks the backend, so it can take seconds: the end of
+// ctx ends it.
 type Waiter func(ctx context.Context) ([]Waiting, error)
 
 // WaitingKind is what a queue is for.
@@ -97,17 +102,20 @@ type PublishResult string
 
 // The results. A backend that is not RabbitMQ only has PublishConfirmed and PublishFailed.
 const (
-	PublishConfirmed   PublishResult = "confirmed"   // the publisher returned nil: on RabbitMQ, routed and confirmed
-	PublishReturned    PublishResult = "returned"    // no queue is bound
-	PublishNacked      PublishResult = "nacked"      // the broker refused it, for example because a tier is full
-	PublishRefused     PublishResult = "refused"     // the publisher refused it: it is too large, or cannot be marshaled
+	PublishConfirmed PublishResult = "confirmed" // the publisher returned nil: on RabbitMQ, routed and confirmed
+	PublishReturned  PublishResult = "returned"  // no queue is bound
+	PublishNacked    PublishResult = "nacked"    // the broker refused it, for example because a tier is full
+	// the publisher refused it: it is too large, or cannot be marshaled
+	PublishRefused     PublishResult = "refused"
 	PublishUnconfirmed PublishResult = "unconfirmed" // no confirm came in time: it may have arrived
-	PublishFailed      PublishResult = "failed"      // it was not sent: there is no connection, or it is blocked or closed
+	// it was not sent: there is no connection, or it is blocked or closed
+	PublishFailed PublishResult = "failed"
 )
 
 // PublishResults returns all results.
 func PublishResults() []PublishResult {
-	return []PublishResult{PublishConfirmed, PublishReturned, PublishNacked, PublishRefused, PublishUnconfirmed, PublishFailed}
+	return []PublishResult{PublishConfirmed, PublishReturned, PublishNacked, PublishRefused, PublishUnconfirmed,
+		PublishFailed}
 }
 
 // Published is the result of one call of a publisher.

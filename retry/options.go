@@ -10,29 +10,33 @@ import (
 
 // Options are the options of one handler. Every field has a default.
 type Options struct {
-	// Policy is the handler's own policy, complete: nothing of the connection's is added to it. To change one field, start from a copy of
-	// the connection's. Nil: the connection's.
+	// Policy is the handler's own policy, complete: nothing of the connection's is added to it. To change one field,
+	// start from a copy of the connection's. Nil: the connection's.
 	Policy *Policy
 
-	// Group is the consumer group: each group gets every message of a topic, and the handlers of a group share them. That needs a
-	// backend with consumer groups: on gochannel each handler gets every message, with or without a group. With package relay it is
-	// a parameter of NewHandlerSubscriber, which makes it the consumer group of the Pub/Sub's own subscriber. On RabbitMQ
-	// the group's queue is named "<topic>_<group>", as amqp.GenerateQueueNameTopicNameWithSuffix names it, and the app's
-	// configuration needs an exchange (amqp.NewDurablePubSubConfig). The default is none.
+	// Group is the consumer group: each group gets every message of a topic, and the handlers of a group share them.
+	// That needs a backend with consumer groups: on gochannel each handler gets every message, with or without a group.
+	// With package relay it is a parameter of NewHandlerSubscriber, which makes it the consumer group of the Pub/Sub's
+	// own subscriber. On RabbitMQ the group's queue is named "<topic>_<group>", as
+	// amqp.GenerateQueueNameTopicNameWithSuffix names it, and the app's configuration needs an exchange
+	// (amqp.NewDurablePubSubConfig). The default is none.
 	Group string
 
-	// Concurrency is how many messages the handler has in flight. The default is 16 on RabbitMQ, where 1 keeps the order of the
-	// queue and 65,535 is the most. Other backends deliver one message at a time for each subscription, and refuse every other value.
+	// Concurrency is how many messages the handler has in flight. The default is 16 on RabbitMQ, where 1 keeps the
+	// order of the queue and 65,535 is the most. Other backends deliver one message at a time for each subscription,
+	// and refuse every other value.
 	Concurrency int
 
-	// OrderKey returns the key of a message. Messages with the same key are handled one after the other, in the order of the
-	// queue, within one process and not across retries. Messages of other keys are handled meanwhile: the prefetch is 16 times
-	// the concurrency. Messages without a key ("") have no order. Only RabbitMQ has it. The default is none.
+	// OrderKey returns the key of a message. Messages with the same key are handled one after the other, in the order
+	// of the queue, within one process and not across retries. Messages of other keys are handled meanwhile: the
+	// prefetch is 16 times the concurrency. Messages without a key ("") have no order. Only RabbitMQ has it. The
+	// default is none.
 	OrderKey func(*message.Message) string
 
-	// CloseTimeout is how long the handler may go on with its messages after its subscription has ended. Then their contexts
-	// end, and a second later they are given up: the broker delivers them again. Set it to the CloseTimeout of the router if that
-	// is longer. Only RabbitMQ has it. The default is 30 seconds, which is also the default of the router.
+	// CloseTimeout is how long the handler may go on with its messages after its subscription has ended. Then their
+	// contexts end, and a second later they are given up: the broker delivers them again. Set it to the CloseTimeout of
+	// the router if that is longer. Only RabbitMQ has it. The default is 30 seconds, which is also the default of the
+	// router.
 	CloseTimeout time.Duration
 }
 

@@ -11,18 +11,21 @@ const (
 	Recovered Outcome = "recovered"
 	// Retried: the handler failed and retries are left. A copy waits on a tier.
 	Retried Outcome = "retried"
-	// Snoozed: the handler failed, and a rule or a circuit breaker has decided that the failure does not count. A copy waits on a tier.
+	// Snoozed: the handler failed, and a rule or a circuit breaker has decided that the failure does not count. A copy
+	// waits on a tier.
 	Snoozed Outcome = "snoozed"
-	// Parked: the handler was not called, because a part of a requested delay remains. A copy waits on a tier, uncounted.
+	// Parked: the handler was not called, because a part of a requested delay remains. A copy waits on a tier,
+	// uncounted.
 	Parked Outcome = "parked"
 	// DeadLettered: the message is given up. A copy is a dead letter, with a DeadReason.
 	DeadLettered Outcome = "dead-lettered"
 	// Discarded: a rule has decided that the message is not needed any more. It is acknowledged without a copy.
 	Discarded Outcome = "discarded"
-	// Held: the copy cannot be published yet. The message stays unacknowledged, and another outcome follows. Only Observe gets it.
+	// Held: the copy cannot be published yet. The message stays unacknowledged, and another outcome follows. Only
+	// Observe gets it.
 	Held Outcome = "held"
-	// GivenBack: the message is nacked and counts no failure, because the subscription ends, a rule says so, or the copy cannot be
-	// published.
+	// GivenBack: the message is nacked and counts no failure, because the subscription ends, a rule says so, or the
+	// copy cannot be published.
 	GivenBack Outcome = "given back"
 	// Settled: the handler failed after it had acked or nacked the message itself. No copy is published.
 	Settled Outcome = "settled"
@@ -33,8 +36,8 @@ func Outcomes() []Outcome {
 	return []Outcome{Processed, Recovered, Retried, Snoozed, Parked, DeadLettered, Discarded, Held, GivenBack, Settled}
 }
 
-// DeadReason is why a message was dead-lettered: the value of DeadReasonKey. A dead letter that the broker or package relay
-// made has a reason of theirs, and the action DeadLetter of a rule has one of the app's own.
+// DeadReason is why a message was dead-lettered: the value of DeadReasonKey. A dead letter that the broker or package
+// relay made has a reason of theirs, and the action DeadLetter of a rule has one of the app's own.
 type DeadReason string
 
 // The dead reasons of the middleware.
@@ -44,8 +47,9 @@ const (
 	DeadReasonExpired   DeadReason = "expired"   // it is older than MaxAge, or would be when its wait is over
 	DeadReasonUnmarshal DeadReason = "unmarshal" // the app's marshaler cannot read it, so no handler was called
 	DeadReasonTooLarge  DeadReason = "too_large" // its headers are too large for a tier
-	DeadReasonRefused   DeadReason = "refused"   // the publisher refuses its copy, for example because the app's marshaler cannot write it
-	DeadReasonNoTier    DeadReason = "no_tier"   // every tier refuses its copy, for example because all are full
+	// the publisher refuses its copy, for example because the app's marshaler cannot write it
+	DeadReasonRefused DeadReason = "refused"
+	DeadReasonNoTier  DeadReason = "no_tier" // every tier refuses its copy, for example because all are full
 )
 
 // DeadReasons returns the dead reasons of the middleware, in the order of the table in docs/outcomes.md.

@@ -27,19 +27,22 @@ const (
 	HandlerKey        = "retry_handler"          // the handler that failed
 	DeadReasonKey     = "retry_dead_reason"      // why it was given up; in dead letters only
 	SnoozesKey        = "retry_snoozes"          // how often it was snoozed
-	TraceparentKey    = "retry_traceparent"      // the trace of the last failed attempt that an Observer has traced: W3C Trace Context
-	RemainingKey      = "retry_remaining"        // what remains of a requested delay after the present tier, for example 1.5s
-	LeftOffKey        = "retry_left_off"         // what a dead letter in its last form lacks, and why; at most 1 KiB
+	// the trace of the last failed attempt that an Observer has traced: W3C Trace Context
+	TraceparentKey = "retry_traceparent"
+	// what remains of a requested delay after the present tier, for example 1.5s
+	RemainingKey = "retry_remaining"
+	LeftOffKey   = "retry_left_off" // what a dead letter in its last form lacks, and why; at most 1 KiB
 )
 
-// Keys that the marshaler of a Pub/Sub may set on a message that it received. Only the process has them, not the broker: the
-// marshaler removes them from what it publishes and from what it receives, and the middleware from produced messages. Code that
-// publishes a received message again, such as a redrive, keeps PropertiesKey: the marshaler makes properties and headers of it.
+// Keys that the marshaler of a Pub/Sub may set on a message that it received. Only the process has them, not the
+// broker: the marshaler removes them from what it publishes and from what it receives, and the middleware from produced
+// messages. Code that publishes a received message again, such as a redrive, keeps PropertiesKey: the marshaler makes
+// properties and headers of it.
 const (
 	// PropertiesKey holds the parts of the message that are not string metadata, in an encoding of the marshaler.
 	PropertiesKey = "retry_properties"
-	// UnmarshalErrorKey holds why the app's marshaler could not read the message, which is then dead-lettered at once. It
-	// counts only beside PropertiesKey.
+	// UnmarshalErrorKey holds why the app's marshaler could not read the message, which is then dead-lettered at once.
+	// It counts only beside PropertiesKey.
 	UnmarshalErrorKey = "retry_unmarshal_error"
 )
 
@@ -59,8 +62,8 @@ const (
 // delayKeys are those of Watermill's components/delay. Pub/Subs that delay messages by themselves use them.
 var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 
-// recordKeys are all keys of the record, the most important first. A copy needs the first three to be counted or read as a dead
-// letter. Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
+// recordKeys are all keys of the record, the most important first. A copy needs the first three to be counted or read
+// as a dead letter. Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
 var recordKeys = []string{
 	DeadReasonKey, FailuresKey, TopicKey, LeftOffKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey,
 	FirstArrivedAtKey, HandlerKey, ErrorTypeKey, TraceparentKey, poison.PoisonedTopicKey, poison.PoisonedHandlerKey,
@@ -68,13 +71,13 @@ var recordKeys = []string{
 	delay.DelayedUntilKey, delay.DelayedForKey,
 }
 
-// RecordKeys returns the metadata keys of the failure record, the most important first: those of Record's fields, those of
-// Watermill's poison queue and those of Watermill's components/delay. Code that has to shorten a record drops keys from the
-// end. Code that copies metadata selectively keeps all of them.
+// RecordKeys returns the metadata keys of the failure record, the most important first: those of Record's fields, those
+// of Watermill's poison queue and those of Watermill's components/delay. Code that has to shorten a record drops keys
+// from the end. Code that copies metadata selectively keeps all of them.
 func RecordKeys() []string { return slices.Clone(recordKeys) }
 
-// Record is the failure record of a message. It travels with the message and stays with the dead letter. Its JSON leaves out what
-// is zero.
+// Record is the failure record of a message. It travels with the message and stays with the dead letter. Its JSON
+// leaves out what is zero.
 type Record struct {
 	Failures       int           `json:"failures"`                  // how often the message has failed; 0 if it was only snoozed or delayed
 	Snoozes        int           `json:"snoozes,omitzero"`          // how often it was snoozed
@@ -90,15 +93,15 @@ type Record struct {
 	Handler        string        `json:"handler,omitzero"`          // the handler that failed
 	Subscriber     string        `json:"subscriber,omitzero"`       // the subscriber's Go type; in dead letters only
 	DeadReason     DeadReason    `json:"dead_reason,omitzero"`      // empty while the message is being retried
-	// LeftOff is what a dead letter in its last form lacks, and why. Empty: it is whole. On other backends than RabbitMQ
-	// nothing is left off, and LeftOff is why the publisher refused the letter once.
+	// LeftOff is what a dead letter in its last form lacks, and why. Empty: it is whole. On other backends than
+	// RabbitMQ nothing is left off, and LeftOff is why the publisher refused the letter once.
 	LeftOff string `json:"left_off,omitzero"`
 }
 
-// ReadRecord reads the failure record of a message. It returns false where there is none or it is garbled: a count that is
-// no number, is negative or is beyond any schedule, a time that cannot be read or lies more than backoff.MaxDelay ahead, a
-// remaining delay that is not between 0 and backoff.MaxDelay. What a marshaler had to leave out to make the message fit is zero.
-// Inside a handler it reports how often the message has failed before.
+// ReadRecord reads the failure record of a message. It returns false where there is none or it is garbled: a count that
+// is no number, is negative or is beyond any schedule, a time that cannot be read or lies more than backoff.MaxDelay
+// ahead, a remaining delay that is not between 0 and backoff.MaxDelay. What a marshaler had to leave out to make the
+// message fit is zero. Inside a handler it reports how often the message has failed before.
 func ReadRecord(metadata message.Metadata) (Record, bool) {
 	var record Record
 	if !record.read(metadata, time.Now()) {
@@ -118,7 +121,8 @@ func (r *Record) read(metadata message.Metadata, now time.Time) bool {
 	}
 	if rest, found := metadata[RemainingKey]; found {
 		var err error
-		if r.Remaining, err = time.ParseDuration(rest); err != nil || r.Remaining < 0 || r.Remaining > backoff.MaxDelay {
+		if r.Remaining, err = time.ParseDuration(rest); err != nil || r.Remaining < 0 ||
+			r.Remaining > backoff.MaxDelay {
 			return false
 		}
 	}
@@ -155,8 +159,9 @@ func readTime(at *time.Time, metadata message.Metadata, key string, latest time.
 	return true
 }
 
-// Write replaces the failure record in metadata. The map must not be shared with another message. A record with a dead reason is also
-// written in the keys of Watermill's poison queue; one that waits, in those of Watermill's components/delay.
+// Write replaces the failure record in metadata. The map must not be shared with another message. A record with a dead
+// reason is also written in the keys of Watermill's poison queue; one that waits, in those of Watermill's
+// components/delay.
 func (r Record) Write(metadata message.Metadata) {
 	delete(metadata, UnmarshalErrorKey) // PropertiesKey stays: the marshaler of the copy needs it
 	set := func(key, value string) {
@@ -216,7 +221,8 @@ func durationText(d time.Duration) string {
 // writePoison writes the keys of Watermill's poison queue. Those without a value stay as they are.
 func (r *Record) writePoison(metadata message.Metadata) {
 	for _, poisoned := range [...]struct{ key, value string }{
-		{poison.ReasonForPoisonedKey, r.Reason}, {poison.PoisonedTopicKey, r.Topic}, {poison.PoisonedHandlerKey, r.Handler},
+		{poison.ReasonForPoisonedKey, r.Reason}, {poison.PoisonedTopicKey, r.Topic}, {poison.PoisonedHandlerKey,
+			r.Handler},
 		{poison.PoisonedSubscriberKey, r.Subscriber},
 	} {
 		if poisoned.value != "" {
@@ -225,8 +231,8 @@ func (r *Record) writePoison(metadata message.Metadata) {
 	}
 }
 
-// writeDelay writes the due time in the keys of components/delay, rounded up: its own helper cuts to whole seconds, which
-// would be early.
+// writeDelay writes the due time in the keys of components/delay, rounded up: its own helper cuts to whole seconds,
+// which would be early.
 func (r *Record) writeDelay(metadata message.Metadata) {
 	if r.DueAt.IsZero() {
 		for _, key := range delayKeys {
@@ -248,7 +254,8 @@ func (r Record) String() string {
 		{"last_failed_at", formatTime(r.LastFailedAt)}, {"due_at", formatTime(r.DueAt)},
 		{"snoozes", positive(r.Snoozes)}, {"remaining", durationText(r.Remaining)},
 		{"topic", r.Topic}, {"handler", r.Handler}, {"subscriber", r.Subscriber},
-		{"error_type", r.ErrorType}, {"traceparent", r.Traceparent}, {"dead_reason", string(r.DeadReason)}, {"left_off", r.LeftOff}, {"reason", r.Reason},
+		{"error_type", r.ErrorType}, {"traceparent", r.Traceparent}, {"dead_reason", string(r.DeadReason)}, {"left_off",
+			r.LeftOff}, {"reason", r.Reason},
 	} {
 		if field.value != "" {
 			_, _ = fmt.Fprintf(&text, " %s=%q", field.name, field.value)

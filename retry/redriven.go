@@ -8,8 +8,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// RedrivenKey is the metadata key of the history of a message that was redriven: a Redriven as JSON. It is no part of the failure
-// record: the message has it while it is handled again, and its next dead letter has it too. Handlers do not pass it on.
+// RedrivenKey is the metadata key of the history of a message that was redriven: a Redriven as JSON. It is no part of
+// the failure record: the message has it while it is handled again, and its next dead letter has it too. Handlers do
+// not pass it on.
 const RedrivenKey = "retry_redriven"
 
 const (
@@ -35,7 +36,8 @@ type Redrive struct {
 	Reason     string     `json:"reason,omitzero"`      // of the record before; at most 128 bytes
 }
 
-// ReadRedriven reads the history of a message. It returns false where the message was never redriven, or the history is garbled.
+// ReadRedriven reads the history of a message. It returns false where the message was never redriven, or the history is
+// garbled.
 func ReadRedriven(metadata message.Metadata) (Redriven, bool) {
 	text, found := metadata[RedrivenKey]
 	if !found || len(text) > maxRedriven {
@@ -51,7 +53,8 @@ func ReadRedriven(metadata message.Metadata) (Redriven, bool) {
 // Add returns the history with one redrive more.
 func (r Redriven) Add(redrive Redrive) Redriven {
 	redrive.At = redrive.At.UTC().Truncate(time.Millisecond)
-	for _, text := range []*string{&redrive.Run, &redrive.By, &redrive.Note, &redrive.Reason, (*string)(&redrive.DeadReason)} {
+	for _, text := range []*string{&redrive.Run, &redrive.By, &redrive.Note, &redrive.Reason,
+		(*string)(&redrive.DeadReason)} {
 		*text = strings.ToValidUTF8((*text)[:min(len(*text), maxRedriveField)], "")
 	}
 	kept := r.Redrives[max(0, len(r.Redrives)-maxRedrives+1):]

@@ -38,17 +38,18 @@ const (
 
 // Config configures NewWithConfig.
 type Config struct {
-	// Policy is that of all handlers without one of their own. Its Schedule is required. With a Jitter, the stories have the delays that
-	// were chosen at random, and the assertions of a Story take the shortest ones.
+	// Policy is that of all handlers without one of their own. Its Schedule is required. With a Jitter, the stories
+	// have the delays that were chosen at random, and the assertions of a Story take the shortest ones.
 	Policy retry.Policy
 
-	// TiersWait makes messages wait for whole tiers, as on RabbitMQ: a requested delay takes rounds, and is longer by less than the
-	// shortest tier. Set it where a test depends on that, and for the rounds in the stories. The default is to wait exactly, as package
-	// relay does.
+	// TiersWait makes messages wait for whole tiers, as on RabbitMQ: a requested delay takes rounds, and is longer by
+	// less than the shortest tier. Set it where a test depends on that, and for the rounds in the stories. The default
+	// is to wait exactly, as package relay does.
 	TiersWait bool
 
-	// Patience is how long Send waits for the next event of a message, or of another message of its handler: the handler returns, or a
-	// due retry is delivered. Then it ends the test. The default is one hour in a bubble, which takes no real time, and 30 seconds outside of a bubble.
+	// Patience is how long Send waits for the next event of a message, or of another message of its handler: the
+	// handler returns, or a due retry is delivered. Then it ends the test. The default is one hour in a bubble, which
+	// takes no real time, and 30 seconds outside of a bubble.
 	Patience time.Duration
 
 	// RealTime allows a schedule that takes more than 10 seconds of real time, outside of a bubble.
@@ -58,15 +59,16 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 }
 
-// App is an app under test: a router, and a Connection to a Pub/Sub in memory with retry tiers. The app's own function adds its
-// handlers to the Connection as in production. Send and the other methods that are not the Connection's must be called from the
-// test's goroutine.
+// App is an app under test: a router, and a Connection to a Pub/Sub in memory with retry tiers. The app's own function
+// adds its handlers to the Connection as in production. Send and the other methods that are not the Connection's must
+// be called from the test's goroutine.
 type App struct {
-	// Router is a router with the default configuration. Add handlers to it, or let the app's own function add them. The first
-	// Send runs it. It is closed when the test ends.
+	// Router is a router with the default configuration. Add handlers to it, or let the app's own function add them.
+	// The first Send runs it. It is closed when the test ends.
 	Router *message.Router
 
-	// Relay is the relay of the tiers, for apps that add their handlers with Relay.AddConsumerHandler or Relay.AddHandler.
+	// Relay is the relay of the tiers, for apps that add their handlers with Relay.AddConsumerHandler or
+	// Relay.AddHandler.
 	Relay *relay.Relay
 
 	t        testing.TB
@@ -104,8 +106,8 @@ type running struct {
 	stopped chan error // what Run returned
 }
 
-// New makes an app that retries failed messages by this schedule. The app is closed when the test ends. An invalid schedule ends
-// the test.
+// New makes an app that retries failed messages by this schedule. The app is closed when the test ends. An invalid
+// schedule ends the test.
 func New(t testing.TB, schedule backoff.Schedule) *App {
 	t.Helper()
 	return NewWithConfig(t, Config{Policy: retry.Policy{Schedule: schedule}})
@@ -181,7 +183,8 @@ func (a *App) checkTime(schedule backoff.Schedule) error {
 	if a.bubble || a.config.RealTime || total <= maxRealTime {
 		return nil
 	}
-	return fmt.Errorf("outside of a synctest bubble this schedule takes %s of real time, more than %s: run the test inside "+
+	return fmt.Errorf("outside of a synctest bubble this schedule takes %s of real time, more than %s: run the test "+
+		"inside "+
 		"synctest.Test(t, func(t *testing.T) { ... }), or set Config.RealTime", timeText(total), timeText(maxRealTime))
 }
 
@@ -190,13 +193,14 @@ func (a *App) checkBubble() error {
 	if a.bubble || !inBubble() {
 		return nil
 	}
-	return errors.New("the App was made outside of synctest.Test and is used inside, where it would hang: call New inside of synctest.Test, " +
+	return errors.New("the App was made outside of synctest.Test and is used inside, where it would hang: call New " +
+		"inside of synctest.Test, " +
 		"with the t of its function")
 }
 
-// Send publishes a message, waits until all messages are finished, and returns the story of the message. It also waits for
-// retries and for the messages that handlers produce. It ends the test if no handler is subscribed to the topic, or if a
-// message has no event for as long as Config.Patience.
+// Send publishes a message, waits until all messages are finished, and returns the story of the message. It also waits
+// for retries and for the messages that handlers produce. It ends the test if no handler is subscribed to the topic, or
+// if a message has no event for as long as Config.Patience.
 func (a *App) Send(topic string, msg *message.Message) *Story {
 	a.t.Helper()
 	return a.SendAll(topic, msg)[0]
@@ -232,8 +236,8 @@ func (a *App) Produced(topic string) []*message.Message {
 	return a.ledger.producedMessages(topic)
 }
 
-// Stories returns the stories of all messages that were published to a topic with a handler, oldest first: messages that were
-// sent, that handlers have produced and that Publisher has published.
+// Stories returns the stories of all messages that were published to a topic with a handler, oldest first: messages
+// that were sent, that handlers have produced and that Publisher has published.
 func (a *App) Stories(topic string) []*Story {
 	return a.ledger.stories(a, topic)
 }
@@ -294,8 +298,8 @@ func (a *App) Close() error {
 	return a.closeErr
 }
 
-// close ends every goroutine. The handlers must have returned before the router closes: the router holds a lock while it waits
-// for them, and the time of a bubble stops while a goroutine waits for a lock.
+// close ends every goroutine. The handlers must have returned before the router closes: the router holds a lock while
+// it waits for them, and the time of a bubble stops while a goroutine waits for a lock.
 func (a *App) close() error {
 	var faults []error
 	a.stop()
@@ -340,8 +344,8 @@ func quotedNames(names map[string]bool) string {
 	return strings.Join(quoted, ", ")
 }
 
-// inBubble reports whether it is called in a synctest bubble. Outside of a bubble synctest.Wait panics: there is no function that
-// reports it.
+// inBubble reports whether it is called in a synctest bubble. Outside of a bubble synctest.Wait panics: there is no
+// function that reports it.
 func inBubble() (bubble bool) {
 	defer func() { bubble = recover() == nil }()
 	synctest.Wait()

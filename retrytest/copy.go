@@ -8,7 +8,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// copyPublished records the copy that the middleware publishes for a delivery. It is called before the message is acked.
+// copyPublished records the copy that the middleware publishes for a delivery. It is called before the message is
+// acked.
 func (l *ledger) copyPublished(d *delivery, topic string, msg *message.Message) {
 	record, ok := retry.ReadRecord(msg.Metadata)
 	if !ok {
@@ -54,8 +55,8 @@ func (l *ledger) dueAfterItsTier(topic string, msg *message.Message) {
 	}
 }
 
-// recordedError is an error of which only the text in the failure record is known, until the middleware has reported it, or where the app
-// has made the middleware without the Observers of App.TieredRetryConfig.
+// recordedError is an error of which only the text in the failure record is known, until the middleware has reported
+// it, or where the app has made the middleware without the Observers of App.TieredRetryConfig.
 type recordedError string
 
 func (e recordedError) Error() string { return string(e) }
@@ -68,8 +69,8 @@ type recorder struct {
 
 func (r recorder) Event(e retry.Event) { r.ledger.observe(e) }
 
-// observe replaces what the ledger has concluded from the copy with what the middleware reports: it has the error itself. The outcome
-// of a message that is nacked is known only then.
+// observe replaces what the ledger has concluded from the copy with what the middleware reports: it has the error
+// itself. The outcome of a message that is nacked is known only then.
 func (l *ledger) observe(e retry.Event) {
 	d, _ := e.Context.Value(deliveryKey{}).(*delivery)
 	if d == nil {

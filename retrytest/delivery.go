@@ -9,8 +9,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// maxNacks is how often a message may be nacked. Send waits for no more: a nacked message comes back without a delay, so the
-// patience would never end.
+// maxNacks is how often a message may be nacked. Send waits for no more: a nacked message comes back without a delay,
+// so the patience would never end.
 const maxNacks = 100
 
 // delivery is one delivery of a message to a consumer group.
@@ -33,8 +33,8 @@ func deliveryOf(msg *message.Message) *delivery {
 	return d
 }
 
-// beginDelivery records a delivery and reports whether the message is in the ledger. It returns no delivery for a message that
-// was nacked too often.
+// beginDelivery records a delivery and reports whether the message is in the ledger. It returns no delivery for a
+// message that was nacked too often.
 func (l *ledger) beginDelivery(q *queue, msg *message.Message) (d *delivery, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,8 +75,9 @@ func (l *ledger) handlerCalled(d *delivery, handler string) {
 	l.handlers[handler] = d.progress.queue
 }
 
-// handlerReturned records the end of the handler. The first error of a delivery stays. Abandoned: the handler panicked or ended
-// its goroutine, so the message may stay unsettled. Settled: the handler has acked or nacked the message itself.
+// handlerReturned records the end of the handler. The first error of a delivery stays. Abandoned: the handler panicked
+// or ended its goroutine, so the message may stay unsettled. Settled: the handler has acked or nacked the message
+// itself.
 func (l *ledger) handlerReturned(d *delivery, err error, abandoned, settled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,8 +98,8 @@ func (l *ledger) messageSettled(d *delivery, acked bool) {
 	l.notifyChanged()
 }
 
-// setOutcome sets the outcome of a delivery that is over: the message is settled, and the handler has returned. The handler may
-// return later, if it settles the message itself. It is called with the lock held.
+// setOutcome sets the outcome of a delivery that is over: the message is settled, and the handler has returned. The
+// handler may return later, if it settles the message itself. It is called with the lock held.
 func (l *ledger) setOutcome(d *delivery) {
 	if !d.settled || d.runs() {
 		return
@@ -122,7 +123,8 @@ func (l *ledger) setOutcome(d *delivery) {
 // isOpen reports whether the handler has not returned, or the ack or nack of the message is not known yet.
 func (d *delivery) isOpen() bool { return d.runs() || d.returned && !d.settled && !d.abandoned }
 
-// ackedOutcome returns the outcome of a message that was acked without a copy, where the middleware has not reported it.
+// ackedOutcome returns the outcome of a message that was acked without a copy, where the middleware has not reported
+// it.
 func (d *delivery) ackedOutcome() retry.Outcome {
 	switch {
 	case d.Err != nil && d.byHandler:
@@ -139,8 +141,8 @@ func (d *delivery) ackedOutcome() retry.Outcome {
 // runs reports whether the handler runs.
 func (d *delivery) runs() bool { return d.called && !d.returned }
 
-// nackedOutcome returns the outcome of a message that was nacked: settled as in the middleware, if its handler nacked it and then
-// failed.
+// nackedOutcome returns the outcome of a message that was nacked: settled as in the middleware, if its handler nacked
+// it and then failed.
 func (d *delivery) nackedOutcome() retry.Outcome {
 	if d.byHandler && d.Err != nil {
 		return retry.Settled
@@ -148,14 +150,15 @@ func (d *delivery) nackedOutcome() retry.Outcome {
 	return retry.GivenBack
 }
 
-// waited returns the time from the failure of this delivery to its retry, which is one of the later deliveries, after those that were
-// parked.
+// waited returns the time from the failure of this delivery to its retry, which is one of the later deliveries, after
+// those that were parked.
 func (d *delivery) waited(later []*delivery) time.Duration {
 	if !d.again() {
 		return 0
 	}
 	for _, next := range later {
-		if next.Outcome != retry.Parked && next.Record.Failures == d.copied.Failures && next.Record.Snoozes == d.copied.Snoozes {
+		if next.Outcome != retry.Parked && next.Record.Failures == d.copied.Failures &&
+			next.Record.Snoozes == d.copied.Snoozes {
 			return next.delivered.Sub(d.copied.LastFailedAt)
 		}
 	}

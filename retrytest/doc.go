@@ -40,8 +40,8 @@
 //	given back       the message was nacked and is delivered again
 //	settled          the handler failed after it had acked or nacked the message itself; no copy was published
 //
-// Times and waits are spelled like tiers, because the queue on the broker has that name: 125s, not 2m5s. [Simulate] computes the
-// retries of a schedule without an app:
+// Times and waits are spelled like tiers, because the queue on the broker has that name: 125s, not 2m5s. [Simulate]
+// computes the retries of a schedule without an app:
 //
 //	failure   at     tier          waits
 //	1         0s     1s            1s
@@ -54,7 +54,8 @@
 //
 // # The app's own function
 //
-// An App has the methods of every Connect. A function of the app that gets the router and the Connection needs no change:
+// An App has the methods of every Connect. A function of the app that gets the router and the Connection needs no
+// change:
 //
 //	func addHandlers(router *message.Router, retries retry.Connection) {
 //		retries.AddConsumerHandler(router, "billing", "orders", bill)
@@ -62,36 +63,40 @@
 //
 //	addHandlers(app.Router, app)
 //
-// [App.Run] runs a router that the app's constructor has made. An app that uses the parts gets App.TieredRetryConfig for its
-// middleware, App.Subscriber for its subscribers, and App.Relay in place of its own relay. In all cases App.Publisher replaces the
-// publisher of the app.
+// [App.Run] runs a router that the app's constructor has made. An app that uses the parts gets App.TieredRetryConfig
+// for its middleware, App.Subscriber for its subscribers, and App.Relay in place of its own relay. In all cases
+// App.Publisher replaces the publisher of the app.
 //
 // The handlers of one topic share its messages, as the handlers of one queue of RabbitMQ do, unless their Options.Group
 // differs. Each group gets every message.
 //
 // # Differences from production
 //
-// The test runs Watermill's router, the retry middleware, the relay with its tiers, and the app's handlers and middlewares. The
-// Pub/Sub is Watermill's gochannel. So these differ from production:
+// The test runs Watermill's router, the retry middleware, the relay with its tiers, and the app's handlers and
+// middlewares. The Pub/Sub is Watermill's gochannel. So these differ from production:
 //
-//   - Retries are on time, to within the 2 ms of [Story.RetriedAt]. A broker can be late, and RabbitMQ can be 1 ms early.
+//   - Retries are on time, to within the 2 ms of [Story.RetriedAt]. A broker can be late, and RabbitMQ can be 1 ms
+//     early.
 //   - Only nacked messages are delivered twice, and no publish fails.
-//   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it takes whole tiers, and is longer by less than the shortest
-//     one. Config.TiersWait does the same here.
+//   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it takes whole tiers, and is longer by less
+//     than the shortest one. Config.TiersWait does the same here.
 //   - There are no delivery limits, queue arguments or permissions, and the app's marshaler is not used.
-//   - All messages of a handler are in flight together, whatever its Concurrency, but while it is paused or limited by its breaker.
+//   - All messages of a handler are in flight together, whatever its Concurrency, but while it is paused or limited by
+//     its breaker.
 //   - Dead letters go to the topic "retry.dead.<handler>", unless Config.Middleware sets another destination.
 //
 // # In the bubble
 //
-// Time in a bubble advances only while all its goroutines wait for time, for channels of the bubble, or for each other. Handlers
-// under test must not do network I/O, wait for channels that were made outside of the bubble, or sleep while they hold a mutex
-// that another goroutine wants: the test would hang. They may sleep, and they may call everything in the process.
+// Time in a bubble advances only while all its goroutines wait for time, for channels of the bubble, or for each other.
+// Handlers under test must not do network I/O, wait for channels that were made outside of the bubble, or sleep while
+// they hold a mutex that another goroutine wants: the test would hang. They may sleep, and they may call everything in
+// the process.
 //
-// New must be called inside of synctest.Test with the t of its function: with another t the test hangs or panics. An App that was
-// made outside ends the test when it is used inside. When the test ends, the App closes everything. The contexts of the messages
-// then end, as at a shutdown, and handlers that still run must return. Do not add router plugins that never end, such as
-// Watermill's SignalsHandler.
+// New must be called inside of synctest.Test with the t of its function: with another t the test hangs or panics. An
+// App that was made outside ends the test when it is used inside. When the test ends, the App closes everything. The
+// contexts of the messages then end, as at a shutdown, and handlers that still run must return. Do not add router
+// plugins that never end, such as Watermill's SignalsHandler.
 //
-// Outside of a bubble the app works in real time, for schedules of up to 10 seconds, or of any length with Config.RealTime.
+// Outside of a bubble the app works in real time, for schedules of up to 10 seconds, or of any length with
+// Config.RealTime.
 package retrytest

@@ -35,8 +35,8 @@ type progressKey struct {
 	uuid  string
 }
 
-// addPublished adds a message to the ledger. It must be called before the message can be delivered. It returns the existing
-// entry if a message with the same UUID is not finished yet.
+// addPublished adds a message to the ledger. It must be called before the message can be delivered. It returns the
+// existing entry if a message with the same UUID is not finished yet.
 func (l *ledger) addPublished(topic string, msg *message.Message) *entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,8 +62,8 @@ func (l *ledger) addPublished(topic string, msg *message.Message) *entry {
 	return e
 }
 
-// finished reports whether no delivery follows and no handler of the message runs. A handler may nack the message itself and
-// return after another handler has finished it.
+// finished reports whether no delivery follows and no handler of the message runs. A handler may nack the message
+// itself and return after another handler has finished it.
 func (p *progress) finished() bool {
 	return p.unfinished == 0 && !slices.ContainsFunc(p.deliveries, (*delivery).isOpen)
 }

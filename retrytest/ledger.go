@@ -38,7 +38,8 @@ func (l *ledger) notifyChanged() {
 	l.changed = make(chan struct{})
 }
 
-// generateTopic names the relay's topics. The retries of a handler that the relay did not add return to the handler's queue.
+// generateTopic names the relay's topics. The retries of a handler that the relay did not add return to the handler's
+// queue.
 func (l *ledger) generateTopic(p relay.TopicParams) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

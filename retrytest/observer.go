@@ -9,8 +9,8 @@ import (
 // errNotReturned is the error of a handler that did not return. The router logs the panic.
 var errNotReturned = errors.New("panicked, or ended its goroutine")
 
-// observeHandler is a middleware that records the call of a handler. It changes nothing. Outermost: no middleware outside of it
-// recovers a panic.
+// observeHandler is a middleware that records the call of a handler. It changes nothing. Outermost: no middleware
+// outside of it recovers a panic.
 func (a *App) observeHandler(outermost bool) message.HandlerMiddleware {
 	return func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) (produced []*message.Message, err error) {
@@ -28,7 +28,8 @@ func (a *App) observeHandler(outermost bool) message.HandlerMiddleware {
 				case outermost:
 					a.ledger.handlerReturned(d, errNotReturned, true, settled)
 				case settled:
-					a.ledger.handlerReturned(d, errNotReturned, false, true) // no copy follows, which would have the error
+					// no copy follows, which would have the error
+					a.ledger.handlerReturned(d, errNotReturned, false, true)
 				default:
 					a.ledger.handlerReturned(d, nil, false, false)
 				}

@@ -51,8 +51,8 @@ type queue struct {
 	latest       time.Time // the latest event of one of its messages; guarded by the ledger's lock
 }
 
-// run keeps the messages that have arrived until a handler takes them. gochannel holds a mutex while a message is not taken: in
-// testing/synctest that stops the clock.
+// run keeps the messages that have arrived until a handler takes them. gochannel holds a mutex while a message is not
+// taken: in testing/synctest that stops the clock.
 func (q *queue) run(ctx context.Context) {
 	var waiting []*message.Message
 	for {
@@ -123,7 +123,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// deliver hands messages on until ctx ends. While the handler is paused, they stay in the queue, for other handlers of the group.
+// deliver hands messages on until ctx ends. While the handler is paused, they stay in the queue, for other handlers of
+// the group.
 func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.Message) {
 	var limit atomic.Int64
 	changed, settled := make(chan struct{}, 1), make(chan struct{})
@@ -192,7 +193,8 @@ func (g *group) queue(topic string) (*queue, error) {
 		return existing, nil
 	}
 	q := &queue{
-		group: g.name, topic: topic, returnTopic: queueTopic(g.name, topic), arrived: make(chan *message.Message), messages: make(chan *message.Message), back: make(chan *message.Message),
+		group: g.name, topic: topic, returnTopic: queueTopic(g.name,
+			topic), arrived: make(chan *message.Message), messages: make(chan *message.Message), back: make(chan *message.Message),
 	}
 	go q.run(g.app.ctx)
 	sources := []string{topic, q.returnTopic}

@@ -19,7 +19,8 @@ type SimulatedRetry struct {
 	Failure int           // the number of the failure before it, from 1
 	Tier    backoff.Tier  // the tier of the copy
 	Wait    time.Duration // how long the copy waits
-	At      time.Duration // when the handler is called again, since the first failure; at most the longest time.Duration
+	// when the handler is called again, since the first failure; at most the longest time.Duration
+	At time.Duration
 }
 
 // Simulate computes the time of each retry of a schedule. Its result also has the error of an invalid schedule.
@@ -35,6 +36,7 @@ func Simulate(schedule backoff.Schedule) Simulation {
 		} else {
 			s.DeadLetterAt += wait
 		}
-		s.Retries = append(s.Retries, SimulatedRetry{Failure: failure, Tier: backoff.Tier(wait), Wait: wait, At: s.DeadLetterAt})
+		s.Retries = append(s.Retries, SimulatedRetry{Failure: failure, Tier: backoff.Tier(wait), Wait: wait,
+			At: s.DeadLetterAt})
 	}
 }

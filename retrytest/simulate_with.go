@@ -12,46 +12,48 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// maxSimulated is how many attempts SimulateWith computes: a message that a rule snoozes at every call has no end without a MaxAge.
+// maxSimulated is how many attempts SimulateWith computes: a message that a rule snoozes at every call has no end
+// without a MaxAge.
 const maxSimulated = 10_000
 
 // SimulationConfig configures SimulateWith.
 type SimulationConfig struct {
-	// Policy is that of the handler. Its Schedule is required. With a Jitter, the story has the shortest delays, and shows from when to
-	// when each attempt can be.
+	// Policy is that of the handler. Its Schedule is required. With a Jitter, the story has the shortest delays, and
+	// shows from when to when each attempt can be.
 	Policy retry.Policy
 
-	// TiersWait is true for RabbitMQ: a message waits for whole tiers, and for a requested delay in rounds. False: each message waits
-	// exactly, as with package relay.
+	// TiersWait is true for RabbitMQ: a message waits for whole tiers, and for a requested delay in rounds. False: each
+	// message waits exactly, as with package relay.
 	TiersWait bool
 
-	// Fails returns the error of a call of the handler, counted from 1. The message is processed with the first nil. The default
-	// fails at every call.
+	// Fails returns the error of a call of the handler, counted from 1. The message is processed with the first nil.
+	// The default fails at every call.
 	Fails func(call int) error
 
 	// Takes is how long each call of the handler takes. The default is 0.
 	Takes time.Duration
 
-	// Age is how old the message is when it is delivered first, as MaxAgeFrom returns it. MaxAge then holds from its beginning, too.
-	// The default is 0: MaxAge holds from the first failure.
+	// Age is how old the message is when it is delivered first, as MaxAgeFrom returns it. MaxAge then holds from its
+	// beginning, too. The default is 0: MaxAge holds from the first failure.
 	Age time.Duration
 }
 
 // SimulatedStory has the attempts of a message that SimulateWith has computed.
 type SimulatedStory struct {
-	// Attempts are the deliveries of the message, first to last. One without a call of the handler is parked, or dead-lettered as
-	// expired. They have no handler name.
+	// Attempts are the deliveries of the message, first to last. One without a call of the handler is parked, or
+	// dead-lettered as expired. They have no handler name.
 	Attempts []Attempt
 
 	// Err has the faults of the configuration. Then there are no attempts.
 	Err error
 }
 
-// SimulateWith computes the attempts of one message, without an app and without waiting. The outcomes are those that the retry
-// middleware decides. Every publish succeeds, tiers end on time, and no other messages delay this one. A breaker is not simulated. The
-// story ends after 10,000 attempts where the message does not.
+// SimulateWith computes the attempts of one message, without an app and without waiting. The outcomes are those that
+// the retry middleware decides. Every publish succeeds, tiers end on time, and no other messages delay this one. A
+// breaker is not simulated. The story ends after 10,000 attempts where the message does not.
 //
-// With Jitter the story has the shortest delays, and Attempt.Spread is how much longer a delay can be. MaxAge can end it earlier.
+// With Jitter the story has the shortest delays, and Attempt.Spread is how much longer a delay can be. MaxAge can end
+// it earlier.
 func SimulateWith(config SimulationConfig) SimulatedStory {
 	tiered, err := config.retry()
 	if err != nil {
@@ -65,7 +67,8 @@ func SimulateWith(config SimulationConfig) SimulatedStory {
 	var record retry.Record
 	later := time.Duration(0)
 	failed := -1 // the last attempt that waits for its retry
-	for at, e := range tiered.Simulate(middleware.SimulatedMessage{Topic: "topic", Handler: "handler", Handle: fails, Takes: config.Takes, Age: config.Age}) {
+	for at, e := range tiered.Simulate(middleware.SimulatedMessage{Topic: "topic", Handler: "handler", Handle: fails,
+		Takes: config.Takes, Age: config.Age}) {
 		a := Attempt{
 			At: at, Took: e.Duration, Record: record, Outcome: e.Outcome, Err: e.Err, Rule: e.Rule,
 			Delay: e.Delay, Spread: e.Spread, Tier: e.Tier, DeadReason: e.Record.DeadReason,

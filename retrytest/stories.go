@@ -32,7 +32,8 @@ func (l *ledger) story(a *App, of *entry) *Story {
 			attempt := d.Attempt
 			attempt.Waited = d.waited(p.deliveries[i+1:])
 			if d.Outcome == "" && !d.runs() && p.published == 1 && i < len(p.deliveries)-1 {
-				attempt.Outcome, attempt.nacked = d.nackedOutcome(), true // the message came back before its nack was observed
+				// the message came back before its nack was observed
+				attempt.Outcome, attempt.nacked = d.nackedOutcome(), true
 			}
 			g.attempts = append(g.attempts, attempt)
 		}

@@ -12,19 +12,22 @@ import (
 
 // Attempt is one delivery of a message to a handler.
 type Attempt struct {
-	Handler    string           // the handler's name in the router
-	At         time.Duration    // the time of the delivery, since the first delivery of the message
-	Took       time.Duration    // how long the handler ran, with its middlewares
-	Record     retry.Record     // the failure record that the message came with; zero before the first failure
-	Outcome    retry.Outcome    // empty while the handler runs
-	Failures   int              // how often the message has failed, this failure included; 0 if it did not fail or was snoozed
-	Err        error            // why it failed
-	Delay      time.Duration    // how long the message has to wait: the schedule's delay or the requested delay
-	Spread     time.Duration    // how much longer Jitter can make the shortest Delay; 0 without jitter, and where Rule is not known
+	Handler string        // the handler's name in the router
+	At      time.Duration // the time of the delivery, since the first delivery of the message
+	Took    time.Duration // how long the handler ran, with its middlewares
+	Record  retry.Record  // the failure record that the message came with; zero before the first failure
+	Outcome retry.Outcome // empty while the handler runs
+	// how often the message has failed, this failure included; 0 if it did not fail or was snoozed
+	Failures int
+	Err      error         // why it failed
+	Delay    time.Duration // how long the message has to wait: the schedule's delay or the requested delay
+	// how much longer Jitter can make the shortest Delay; 0 without jitter, and where Rule is not known
+	Spread     time.Duration
 	Waited     time.Duration    // how long the message waited, from this failure to the next attempt that is not parked
 	Tier       backoff.Tier     // the tier of the copy
 	DeadReason retry.DeadReason // why the message was dead-lettered
-	Rule       string           // the name of the rule that has decided; empty where the app has made the middleware with an Observe of its own
+	// the name of the rule that has decided; empty where the app has made the middleware with an Observe of its own
+	Rule string
 
 	nacked   bool // by its handler or by the router
 	uncalled bool // the middleware has not called the handler
@@ -43,8 +46,8 @@ func (a *Attempt) comesBack() bool {
 	return a.again() || a.nacked || a.Outcome == retry.Parked
 }
 
-// Story has the attempts of a message and their outcomes. A failed assertion prints the whole story and marks the test as failed, and the test goes
-// on. Each assertion returns the story, so that assertions can be chained.
+// Story has the attempts of a message and their outcomes. A failed assertion prints the whole story and marks the test
+// as failed, and the test goes on. Each assertion returns the story, so that assertions can be chained.
 type Story struct {
 	Topic   string
 	Message *message.Message // as it was published
@@ -61,7 +64,8 @@ type groupStory struct {
 }
 
 // Handler returns the part of the story that belongs to one handler, and to the handlers that share its messages. It is
-// needed if several handlers of the topic each get every message. It ends the test if the handler did not get the message.
+// needed if several handlers of the topic each get every message. It ends the test if the handler did not get the
+// message.
 func (s *Story) Handler(name string) *Story {
 	s.app.t.Helper()
 	for _, g := range s.groups {
@@ -77,7 +81,8 @@ func (s *Story) Handler(name string) *Story {
 func (s *Story) only() groupStory {
 	s.app.t.Helper()
 	if len(s.groups) != 1 {
-		s.app.t.Fatalf("retrytest: %d handlers got message %q: choose one with Story.Handler\n%v", len(s.groups), s.Message.UUID, s)
+		s.app.t.Fatalf("retrytest: %d handlers got message %q: choose one with Story.Handler\n%v", len(s.groups),
+			s.Message.UUID, s)
 	}
 	return s.groups[0]
 }
@@ -88,16 +93,17 @@ func (s *Story) Attempts() []Attempt {
 	return slices.Clone(s.only().attempts)
 }
 
-// DeadLetter returns the message as it was dead-lettered, or nil if it was not. retry.ReadRecord reads its failure record.
+// DeadLetter returns the message as it was dead-lettered, or nil if it was not. retry.ReadRecord reads its failure
+// record.
 func (s *Story) DeadLetter() *message.Message {
 	s.app.t.Helper()
 	return s.only().deadLetter
 }
 
-// RetriedAt asserts the times of all retries, since the first delivery. They include the time that the handlers took. A snoozed
-// message is retried, too. With Jitter they are the earliest times. Each retry may be late by 2 ms for every retry up to it, and for every round of Config.TiersWait; outside of
-// a bubble by 500 ms. At least one time is required: use
-// NeverRetried to assert that there was no retry.
+// RetriedAt asserts the times of all retries, since the first delivery. They include the time that the handlers took. A
+// snoozed message is retried, too. With Jitter they are the earliest times. Each retry may be late by 2 ms for every
+// retry up to it, and for every round of Config.TiersWait; outside of a bubble by 500 ms. At least one time is
+// required: use NeverRetried to assert that there was no retry.
 func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	s.app.t.Helper()
 	if len(times) == 0 {
@@ -137,12 +143,14 @@ func (s *Story) NeverRetried() *Story {
 	return s
 }
 
-// Waited asserts how long the message waited for each retry, since the failure. With Jitter it is the shortest wait. Each wait may be longer by 2 ms, and by 2 ms for every
-// round of Config.TiersWait; outside of a bubble by 500 ms. At least one wait is required: use NeverRetried to assert that there was no retry.
+// Waited asserts how long the message waited for each retry, since the failure. With Jitter it is the shortest wait.
+// Each wait may be longer by 2 ms, and by 2 ms for every round of Config.TiersWait; outside of a bubble by 500 ms. At
+// least one wait is required: use NeverRetried to assert that there was no retry.
 func (s *Story) Waited(waits ...time.Duration) *Story {
 	s.app.t.Helper()
 	if len(waits) == 0 {
-		s.app.t.Fatalf("retrytest: Waited needs the waits before the retries: use NeverRetried to assert that there was none")
+		s.app.t.Fatalf("retrytest: Waited needs the waits before the retries: use NeverRetried to assert that there " +
+			"was none")
 	}
 	s.compareWaits("waited", waits, func(a Attempt) bool { return a.again() })
 	return s
@@ -209,12 +217,13 @@ func (s *Story) Discarded() *Story {
 	return s
 }
 
-// Snoozed asserts how long the message waited each time it was snoozed, as Waited does for all waits. At least one wait is required: use
-// NeverRetried to assert that there was none.
+// Snoozed asserts how long the message waited each time it was snoozed, as Waited does for all waits. At least one wait
+// is required: use NeverRetried to assert that there was none.
 func (s *Story) Snoozed(waits ...time.Duration) *Story {
 	s.app.t.Helper()
 	if len(waits) == 0 {
-		s.app.t.Fatalf("retrytest: Snoozed needs the waits of the snoozes: use NeverRetried to assert that there was none")
+		s.app.t.Fatalf("retrytest: Snoozed needs the waits of the snoozes: use NeverRetried to assert that there was " +
+			"none")
 	}
 	s.compareWaits("snoozed for", waits, func(a Attempt) bool { return a.Outcome == retry.Snoozed })
 	return s
@@ -237,5 +246,6 @@ func (s *Story) compareLastOutcome(want string) {
 
 func (s *Story) fail(what, got, want string) {
 	s.app.t.Helper()
-	s.app.t.Errorf("retrytest: message %q of %q: %s\n got: %s\nwant: %s\n%v", s.Message.UUID, s.Topic, what, got, want, s)
+	s.app.t.Errorf("retrytest: message %q of %q: %s\n got: %s\nwant: %s\n%v", s.Message.UUID, s.Topic, what, got, want,
+		s)
 }

@@ -77,8 +77,8 @@ func (c columns) write(table *tabwriter.Writer, at, handler, took, failure, outc
 	writeRow(table, append(cells, why)...)
 }
 
-// writeAttempts writes at most so many attempts: the first and the last ones. Of more than three rounds on one tier it writes the first
-// and the last.
+// writeAttempts writes at most so many attempts: the first and the last ones. Of more than three rounds on one tier it
+// writes the first and the last.
 func (c columns) writeAttempts(table *tabwriter.Writer, attempts []Attempt, limit int) {
 	shown := withoutRounds(attempts)
 	omitted := 0
@@ -97,7 +97,8 @@ func (c columns) writeAttempts(table *tabwriter.Writer, attempts []Attempt, limi
 			c.write(table, "...", fmt.Sprintf("%d more", s.omitted), "", "", c.more(s.omitted), "", "")
 		}
 		a := s.Attempt
-		c.write(table, rangeText(a.At, a.At+a.later, millisecondsText), a.Handler, millisecondsText(a.Took), a.failureText(), a.outcomeText(), a.Rule, a.errorText())
+		c.write(table, rangeText(a.At, a.At+a.later, millisecondsText), a.Handler, millisecondsText(a.Took),
+			a.failureText(), a.outcomeText(), a.Rule, a.errorText())
 	}
 }
 
@@ -216,8 +217,8 @@ func (a Attempt) errorText() string {
 	return text
 }
 
-// waitText spells a wait like the tier of that length, because the tier's queue has this name: 125s, not 2m5s. No tier is finer
-// than a millisecond: such a wait is spelled like a time.
+// waitText spells a wait like the tier of that length, because the tier's queue has this name: 125s, not 2m5s. No tier
+// is finer than a millisecond: such a wait is spelled like a time.
 func waitText(d time.Duration) string {
 	if d%time.Millisecond != 0 {
 		return timeText(d)
@@ -225,8 +226,8 @@ func waitText(d time.Duration) string {
 	return backoff.Tier(d).String()
 }
 
-// timeText spells a time since the first delivery, or a measured wait. It is like waitText, but a time above one second that is
-// not in whole seconds is in seconds: 125.001s, to compare it with 125s.
+// timeText spells a time since the first delivery, or a measured wait. It is like waitText, but a time above one second
+// that is not in whole seconds is in seconds: 125.001s, to compare it with 125s.
 func timeText(d time.Duration) string {
 	switch {
 	case d > time.Second && d%time.Second != 0:

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// waitForMessages returns when all messages are finished. It returns earlier, with the problem and its message, if a message
-// cannot be finished or has no event for as long as the patience.
+// waitForMessages returns when all messages are finished. It returns earlier, with the problem and its message, if a
+// message cannot be finished or has no event for as long as the patience.
 func (l *ledger) waitForMessages(patience time.Duration) (problem string, of *entry) {
 	for {
 		l.mu.Lock()
@@ -18,7 +18,8 @@ func (l *ledger) waitForMessages(patience time.Duration) (problem string, of *en
 		case next.problem != "":
 			problem, of = next.problem, next.entry
 		case !time.Now().Before(until):
-			problem = fmt.Sprintf("nothing has happened to message %q for %s: %s", next.entry.msg.UUID, timeText(patience), next.waitsFor())
+			problem = fmt.Sprintf("nothing has happened to message %q for %s: %s", next.entry.msg.UUID,
+				timeText(patience), next.waitsFor())
 			of = next.entry
 		}
 		l.mu.Unlock()
@@ -29,8 +30,8 @@ func (l *ledger) waitForMessages(patience time.Duration) (problem string, of *en
 	}
 }
 
-// nextExpected returns the message whose next event has the earliest deadline, and the deadline. It returns a message with a
-// problem first, and nil if all messages are finished.
+// nextExpected returns the message whose next event has the earliest deadline, and the deadline. It returns a message
+// with a problem first, and nil if all messages are finished.
 func (l *ledger) nextExpected(patience time.Duration) (next *progress, until time.Time) {
 	for _, e := range l.entries {
 		for _, p := range e.groups {
@@ -53,8 +54,8 @@ func (l *ledger) nextExpected(patience time.Duration) (next *progress, until tim
 	return next, until
 }
 
-// waitForHandlers waits until no handler runs and every message is settled. If that takes longer than the limit, it returns the
-// name of a handler that runs.
+// waitForHandlers waits until no handler runs and every message is settled. If that takes longer than the limit, it
+// returns the name of a handler that runs.
 func (l *ledger) waitForHandlers(limit time.Duration) (running string) {
 	deadline := time.Now().Add(limit)
 	for {

@@ -44,7 +44,8 @@ func appOf(c amqp.Config) app.Config {
 		DeclareTopology: func(s app.Subscription, arguments amqp091.Table) error { return declareTopology(c, s, arguments) },
 	}
 	if c.QueueBind.GenerateRoutingKey == nil { // v3 itself does not check it
-		values.Fault = errors.New("AMQP: QueueBind.GenerateRoutingKey is nil: watermill-amqp v3 calls it at every Subscribe; " +
+		values.Fault = errors.New("AMQP: QueueBind.GenerateRoutingKey is nil: watermill-amqp v3 calls it at every " +
+			"Subscribe; " +
 			`it must return the routing key with which a topic's queue is bound to its exchange, "" without an exchange`)
 	}
 	if r := c.Connection.Reconnect; r != nil {
@@ -54,7 +55,8 @@ func appOf(c amqp.Config) app.Config {
 }
 
 func marshalerOf(c amqp.Config) app.Marshaler {
-	if d, ok := c.Marshaler.(amqp.DefaultMarshaler); ok && d.PostprocessPublishing == nil && d.PreprocessDelivery == nil {
+	if d, ok := c.Marshaler.(amqp.DefaultMarshaler); ok && d.PostprocessPublishing == nil &&
+		d.PreprocessDelivery == nil {
 		return app.Plain{Marshaler: d, UUIDKey: cmp.Or(d.MessageUUIDHeaderKey, amqp.DefaultMessageUUIDHeaderKey)}
 	}
 	return c.Marshaler

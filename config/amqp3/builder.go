@@ -12,8 +12,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Builder makes, around the app's own configuration, what its subscriber, its publisher of failures and the middleware need. It is for
-// apps that keep watermill-amqp's subscriber. It is safe for concurrent use.
+// Builder makes, around the app's own configuration, what its subscriber, its publisher of failures and the middleware
+// need. It is for apps that keep watermill-amqp's subscriber. It is safe for concurrent use.
 type Builder struct {
 	app    *amqp.Config // a pointer, so that a struct that holds a builder does not print the password
 	plain  *rabbitmq.Builder
@@ -44,8 +44,8 @@ func (b *Builder) SubscriberConfig() amqp.Config {
 	return c
 }
 
-// DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every call
-// returns a new copy.
+// DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every
+// call returns a new copy.
 func (b *Builder) DeadLetterSubscriberConfig() amqp.Config { return deadLetterConfig(*b.app, b.reader) }
 
 // NewTieredRetry is that of config.Builder.
@@ -58,23 +58,23 @@ func (b *Builder) NewTieredRetry(
 // Close closes the connections of the builder's middlewares.
 func (b *Builder) Close() error { return b.plain.Close() }
 
-// NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker has
-// routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is set. Close it
-// after the router has closed. A nil logger logs nothing.
+// NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker
+// has routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is
+// set. Close it after the router has closed. A nil logger logs nothing.
 func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (message.Publisher, error) {
 	return b.plain.NewPublisher(logger)
 }
 
-// TieredRetryConfig returns the middleware's configuration: the publisher, the policy, and the destinations of copies on this
-// broker. Change only the Policy of the result, to one with the same tiers, and set Observers.
+// TieredRetryConfig returns the middleware's configuration: the publisher, the policy, and the destinations of copies
+// on this broker. Change only the Policy of the result, to one with the same tiers, and set Observers.
 //
 // Use only Builder.NewPublisher, or a publisher that wraps it.
 func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
 	return b.plain.TieredRetryConfig(failures)
 }
 
-// Topology returns what the work queue of a topic needs on the broker. The app's own exchange and its binding are not part of
-// it.
+// Topology returns what the work queue of a topic needs on the broker. The app's own exchange and its binding are not
+// part of it.
 func (b *Builder) Topology(topic string) topology.Topology { return b.plain.Topology(topic) }
 
 // Format implements fmt.Formatter. It prints address, prefix and schedule, without the password in the address.
@@ -86,8 +86,8 @@ func (b Builder) Format(state fmt.State, verb rune) {
 	_, _ = state.Write([]byte("Builder(none)"))
 }
 
-// DeadLetterSubscriberConfig is that of package config: a configuration for amqp.NewSubscriber of v3 that reads the dead letters of a group
-// ("" for a handler without one), and declares nothing. The error joins all faults.
+// DeadLetterSubscriberConfig is that of package config: a configuration for amqp.NewSubscriber of v3 that reads the
+// dead letters of a group ("" for a handler without one), and declares nothing. The error joins all faults.
 func DeadLetterSubscriberConfig(app amqp.Config, group string) (amqp.Config, error) {
 	reader, err := rabbitmq.NewDeadLetterReader(appOf(app), group)
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 
 // Config configures Connect and NewBuilder.
 type Config struct {
-	// AMQP is the app's own configuration, for example what amqp.NewDurableQueueConfig returns, with the app's names, arguments,
-	// marshaler and topology builder. Required. It is copied and never modified.
+	// AMQP is the app's own configuration, for example what amqp.NewDurableQueueConfig returns, with the app's names,
+	// arguments, marshaler and topology builder. Required. It is copied and never modified.
 	//
 	// Consume.NoRequeueOnNack, Publish.Transactional, streams, and exclusive and auto-delete queues are refused.
 	AMQP amqp.Config
 
-	// Policy decides about failures: with Connect, of all handlers without a policy of their own. Its Schedule is required. Every distinct
-	// delay is a tier with a queue of its own.
+	// Policy decides about failures: with Connect, of all handlers without a policy of their own. Its Schedule is
+	// required. Every distinct delay is a tier with a queue of its own.
 	Policy retry.Policy
 
 	// Settings are names, types and limits of what is declared on the broker. Each has a default.

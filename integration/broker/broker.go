@@ -1,5 +1,5 @@
-// Package broker provides the RabbitMQ of the integration tests: its address, its management API, names that no other test
-// uses, and a network that can fail.
+// Package broker provides the RabbitMQ of the integration tests: its address, its management API, names that no other
+// test uses, and a network that can fail.
 package broker
 
 import (
@@ -68,7 +68,8 @@ func Management(t testing.TB) *rabbithole.Client {
 	return client
 }
 
-// Exporter returns the address of the broker's plugin rabbitmq_prometheus: AMQP_PROMETHEUS_URL, or the AMQP port plus 10,020.
+// Exporter returns the address of the broker's plugin rabbitmq_prometheus: AMQP_PROMETHEUS_URL, or the AMQP port plus
+// 10,020.
 func Exporter(t testing.TB) string {
 	t.Helper()
 	if endpoint := os.Getenv("AMQP_PROMETHEUS_URL"); endpoint != "" {
@@ -79,10 +80,11 @@ func Exporter(t testing.TB) string {
 	return "http://" + net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port+10_020))
 }
 
-// Queue returns the arguments and the numbers of messages of a queue. It leaves out the consumers: after its close, one can stay in
-// the broker's statistics for two minutes in a form that the client cannot read.
+// Queue returns the arguments and the numbers of messages of a queue. It leaves out the consumers: after its close, one
+// can stay in the broker's statistics for two minutes in a form that the client cannot read.
 func Queue(client *rabbithole.Client, queue string) (*rabbithole.DetailedQueueInfo, error) {
-	return client.GetQueueWithParameters("/", queue, url.Values{"columns": {"name,arguments,messages,messages_unacknowledged"}})
+	return client.GetQueueWithParameters("/", queue,
+		url.Values{"columns": {"name,arguments,messages,messages_unacknowledged"}})
 }
 
 // Name returns a unique name for a queue, exchange, user or prefix.
@@ -133,8 +135,8 @@ func Clean(t testing.TB, text string) {
 	})
 }
 
-// Proxy returns a proxy between the app and the broker. When it is stopped, the broker is unreachable: connections break, and new
-// ones are refused. Its toxics slow the network down or stop the data.
+// Proxy returns a proxy between the app and the broker. When it is stopped, the broker is unreachable: connections
+// break, and new ones are refused. Its toxics slow the network down or stop the data.
 func Proxy(t testing.TB) (*toxiproxy.Proxy, string) {
 	t.Helper()
 	uri, err := url.Parse(URL(t))
@@ -151,8 +153,8 @@ func Proxy(t testing.TB) (*toxiproxy.Proxy, string) {
 	return proxy, uri.String()
 }
 
-// LeaksOfProxies are the goroutines that a link of toxiproxy leaves behind when it is cut under load: the one that reads, the one
-// that writes, or a toxic.
+// LeaksOfProxies are the goroutines that a link of toxiproxy leaves behind when it is cut under load: the one that
+// reads, the one that writes, or a toxic.
 func LeaksOfProxies() []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),
@@ -188,13 +190,13 @@ func Eventually(t testing.TB, within time.Duration, happened func() bool, what s
 	}
 }
 
-// Least returns how long a message waits on a tier of this delay at least, by this process's monotonic clock. The broker counts
-// in whole milliseconds. While the clock of its host is corrected, Erlang's clock runs up to 1% faster or slower until it has
-// caught up (https://www.erlang.org/doc/apps/erts/time_correction.html).
+// Least returns how long a message waits on a tier of this delay at least, by this process's monotonic clock. The
+// broker counts in whole milliseconds. While the clock of its host is corrected, Erlang's clock runs up to 1% faster or
+// slower until it has caught up (https://www.erlang.org/doc/apps/erts/time_correction.html).
 func Least(delay time.Duration) time.Duration { return delay - delay/100 - time.Millisecond }
 
-// Alarm raises the broker's memory alarm, which blocks all publishers, until end is called or the test ends. A test with an alarm must
-// not be parallel.
+// Alarm raises the broker's memory alarm, which blocks all publishers, until end is called or the test ends. A test
+// with an alarm must not be parallel.
 func Alarm(t testing.TB) (end func()) {
 	t.Helper()
 	end = sync.OnceFunc(func() { Ctl(t, "set_vm_memory_high_watermark", "0.6") })
@@ -215,7 +217,8 @@ func User(t testing.TB, configure, write, read string) string {
 	_, err := client.PutUser(name, rabbithole.UserSettings{Password: name})
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = client.DeleteUser(name) })
-	_, err = client.UpdatePermissionsIn("/", name, rabbithole.Permissions{Configure: configure, Write: write, Read: read})
+	_, err = client.UpdatePermissionsIn("/", name,
+		rabbithole.Permissions{Configure: configure, Write: write, Read: read})
 	require.NoError(t, err)
 	return name
 }

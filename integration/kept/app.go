@@ -97,11 +97,12 @@ func classic(uri string, names ...string) error {
 
 func configOf(uri string) config.Config {
 	return config.Config{
-		AMQP: amqp2.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: Schedule, ExtraTiers: []time.Duration{10 * time.Minute}, Rules: []retry.Rule{
-			{If: retry.Is(ErrBusy), Then: retry.Snooze(3 * time.Second)},
-			{If: retry.Is(ErrAccount), Then: retry.DeadLetter("no_account")},
-			{If: retry.Is(ErrRestart), Then: retry.GiveBack()},
-		}},
+		AMQP: amqp2.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: Schedule,
+			ExtraTiers: []time.Duration{10 * time.Minute}, Rules: []retry.Rule{
+				{If: retry.Is(ErrBusy), Then: retry.Snooze(3 * time.Second)},
+				{If: retry.Is(ErrAccount), Then: retry.DeadLetter("no_account")},
+				{If: retry.Is(ErrRestart), Then: retry.GiveBack()},
+			}},
 	}
 }
 

@@ -95,7 +95,8 @@ func without[T any](all, others []T) []T {
 // declare declares what is not there yet. The broker refuses what is there with other arguments.
 func (d Definitions) declare(channel *amqp091.Channel) error {
 	for _, e := range d.Exchanges {
-		if err := channel.ExchangeDeclare(e.Name, e.Kind, true, false, false, false, amqp091.Table(e.Arguments)); err != nil {
+		if err := channel.ExchangeDeclare(e.Name, e.Kind, true, false, false, false,
+			amqp091.Table(e.Arguments)); err != nil {
 			return err
 		}
 	}

@@ -1,5 +1,5 @@
-// Package testapp builds complete apps for the integration tests: a router on watermill-amqp with the middleware and the builder. It
-// counts their messages by identity.
+// Package testapp builds complete apps for the integration tests: a router on watermill-amqp with the middleware and
+// the builder. It counts their messages by identity.
 package testapp
 
 import (
@@ -365,7 +365,8 @@ func Saturate(t testing.TB, queue string) {
 	require.NoError(t, channel.Confirm(false))
 	refused := 0 // in a row: a queue that has just become longer than its limit may still take a few
 	broker.Eventually(t, time.Minute, func() bool {
-		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("fills")})
+		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false,
+			amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("fills")})
 		require.NoError(t, err)
 		if confirm.Wait() {
 			refused = 0

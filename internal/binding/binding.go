@@ -1,5 +1,5 @@
-// Package binding is what a message carries in its context from the subscriber of this library that delivered it. It is internal because
-// an app does not need it.
+// Package binding is what a message carries in its context from the subscriber of this library that delivered it. It is
+// internal because an app does not need it.
 package binding
 
 import (
@@ -11,8 +11,9 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/gate"
 )
 
-// BuilderKey is the metadata key with which the marshaler of a builder marks what it reads for watermill-amqp's subscriber, whose
-// messages have a context of its own. The value is the token of the builder. It never leaves the process.
+// BuilderKey is the metadata key with which the marshaler of a builder marks what it reads for watermill-amqp's
+// subscriber, whose messages have a context of its own. The value is the token of the builder. It never leaves the
+// process.
 const BuilderKey = "retry_builder"
 
 // Binding is one subscription, or one handler's subscriptions. Its messages refer to it.
@@ -24,7 +25,8 @@ type Binding struct {
 	// Stopping is closed when the subscription stops and its messages may still end. Nil: their contexts end then.
 	Stopping <-chan struct{}
 
-	// Renacked states that a message that is nacked after its handler has returned comes to the retry middleware once more, as a failure.
+	// Renacked states that a message that is nacked after its handler has returned comes to the retry middleware once
+	// more, as a failure.
 	Renacked bool
 
 	// Gate limits how many messages the handler has in flight. Nil: nothing limits it.
@@ -73,8 +75,8 @@ func (d *Delivery) Called()   { d.state.Store(called) }
 func (d *Delivery) Returned() { d.state.Store(returned) }
 func (d *Delivery) Failed()   { d.state.Store(waiting) }
 
-// Offer makes a subscription's channel known, with room for one, before the message of ctx is handed out. It receives when the
-// message is to take no place of the handler any more.
+// Offer makes a subscription's channel known, with room for one, before the message of ctx is handed out. It receives
+// when the message is to take no place of the handler any more.
 func Offer(ctx context.Context, aside chan<- struct{}) {
 	if d, found := ctx.Value(contextKey{}).(*Delivery); found {
 		d.aside = aside
@@ -92,8 +94,8 @@ func (d *Delivery) SetAside() {
 	}
 }
 
-// Processed reports whether the handler has returned without an error. If the message is nacked then, what failed was outside of the
-// retry middleware: for example the router could not publish what the handler had produced.
+// Processed reports whether the handler has returned without an error. If the message is nacked then, what failed was
+// outside of the retry middleware: for example the router could not publish what the handler had produced.
 func (d *Delivery) Processed() bool { return d.state.Load() == returned }
 
 // NewContext returns a context for one message, which binds it.

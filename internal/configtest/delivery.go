@@ -18,7 +18,8 @@ func (Settled) Reject(uint64, bool) error     { return nil }
 var TypedHeaders = amqp091.Table{
 	"nil": nil, "bool": true, "byte": byte(200), "int8": int8(-7), "int16": int16(-700), "uint16": uint16(60000),
 	"int32": int32(-70000), "uint32": uint32(4000000000), "int64": int64(-1 << 60), "float32": float32(1.5), "float64": -2.25,
-	"decimal": amqp091.Decimal{Scale: 2, Value: -12345}, "time": time.Unix(1700000000, 0), "bytes": []byte{0, 255, 1}, "empty bytes": []byte{},
+	"decimal": amqp091.Decimal{Scale: 2, Value: -12345}, "time": time.Unix(1700000000, 0), "bytes": []byte{0, 255,
+		1}, "empty bytes": []byte{},
 	"array": []any{"text \xff", int32(1), nil, []any{true}, amqp091.Table{"deep": int64(5)}},
 	"table": amqp091.Table{"a": "b", "n": nil, "t": amqp091.Table{}},
 }
@@ -32,7 +33,8 @@ func Foreign() amqp091.Delivery {
 	return amqp091.Delivery{
 		Acknowledger: Settled{}, Headers: headers, Body: []byte("order 1"),
 		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp091.Transient, Priority: 5, CorrelationId: "c-1",
-		ReplyTo: "replies", Expiration: "60000", MessageId: "m-1", Timestamp: time.Unix(1700000001, 0), Type: "order", UserId: "shop", AppId: "web",
+		ReplyTo: "replies", Expiration: "60000", MessageId: "m-1", Timestamp: time.Unix(1700000001,
+			0), Type: "order", UserId: "shop", AppId: "web",
 		Exchange: "shop", RoutingKey: "orders.eu",
 	}
 }

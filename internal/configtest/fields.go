@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// FieldsAreDecided fails when the amqp.Config of a major has a field that Connect does not know. The fields after "documented" are in
-// the doc comment of Connect.
+// FieldsAreDecided fails when the amqp.Config of a major has a field that Connect does not know. The fields after
+// "documented" are in the doc comment of Connect.
 func FieldsAreDecided(t *testing.T, config reflect.Type) {
 	t.Helper()
 	decided := strings.Fields(`

@@ -14,7 +14,8 @@ import (
 // OnEvent returns an observer that calls a function for each outcome.
 func OnEvent(f func(retry.Event)) retry.Observer { return Hooks{OnEvent: f} }
 
-// Observers returns the observers of a middleware without a connection, with one that calls a function for each outcome.
+// Observers returns the observers of a middleware without a connection, with one that calls a function for each
+// outcome.
 func Observers(f func(retry.Event)) *middleware.Observers {
 	observers := &middleware.Observers{}
 	observers.Attach(OnEvent(f), retry.Observed{})

@@ -1,4 +1,5 @@
-// Package faults collects what is wrong with the handlers of a Connection. It is internal because an app gets the joined error.
+// Package faults collects what is wrong with the handlers of a Connection. It is internal because an app gets the
+// joined error.
 package faults
 
 import (
@@ -8,9 +9,9 @@ import (
 	"sync"
 )
 
-// Handlers are the faults of all handlers of a Connection. The router subscribes its handlers one after the other, in no order:
-// without them, its Run would return the faults of one handler, while others consume already. The zero value is ready for use. It is
-// safe for concurrent use.
+// Handlers are the faults of all handlers of a Connection. The router subscribes its handlers one after the other, in
+// no order: without them, its Run would return the faults of one handler, while others consume already. The zero value
+// is ready for use. It is safe for concurrent use.
 type Handlers struct {
 	mu     sync.Mutex
 	faults []error

@@ -1,5 +1,5 @@
-// Package gate limits how many messages one handler has in flight, each limit for a reason. It is internal because an app does not
-// need it: it calls Pause and Resume of its Connection.
+// Package gate limits how many messages one handler has in flight, each limit for a reason. It is internal because an
+// app does not need it: it calls Pause and Resume of its Connection.
 package gate
 
 import (
@@ -26,12 +26,13 @@ const None = -1
 
 // Valve is a subscription that can be limited while it runs.
 type Valve interface {
-	// Limit sets how many messages the subscription has in flight at most. 0: it takes no new messages. Less than 0: no limit but
-	// its own. It is called with the gate locked, in the order of the changes: it must not block, nor call the gate.
+	// Limit sets how many messages the subscription has in flight at most. 0: it takes no new messages. Less than 0: no
+	// limit but its own. It is called with the gate locked, in the order of the changes: it must not block, nor call
+	// the gate.
 	Limit(n int)
 
-	// Taken is how many messages take a place under the present limit: all that were delivered under it and are not settled, whether
-	// their handler was called or not. It must not block, nor call the gate.
+	// Taken is how many messages take a place under the present limit: all that were delivered under it and are not
+	// settled, whether their handler was called or not. It must not block, nor call the gate.
 	Taken() int
 }
 
@@ -80,8 +81,8 @@ func New(concurrency int) *Gate {
 // Concurrency is how many messages the handler has in flight without a limit. 0: not known.
 func (g *Gate) Concurrency() int { return g.concurrency }
 
-// Attach connects a subscription to the gate, and tells it the limit. Each subscription of a handler gets the whole limit. Call
-// detach when the subscription ends.
+// Attach connects a subscription to the gate, and tells it the limit. Each subscription of a handler gets the whole
+// limit. Call detach when the subscription ends.
 func (g *Gate) Attach(v Valve) (detach func()) {
 	a := &attached{v}
 	g.mu.Lock()
@@ -197,9 +198,9 @@ func (g *Gate) Taken() int {
 	return taken
 }
 
-// Enter waits for a free place under the limit, for a subscription that is no Valve. It returns nil when ctx or stop ends first; stop
-// may be nil. Messages that were in flight when the limit became 0 take no place: a handler that never ends would otherwise keep the
-// place of a limit of 1.
+// Enter waits for a free place under the limit, for a subscription that is no Valve. It returns nil when ctx or stop
+// ends first; stop may be nil. Messages that were in flight when the limit became 0 take no place: a handler that never
+// ends would otherwise keep the place of a limit of 1.
 func (g *Gate) Enter(ctx context.Context, stop <-chan struct{}) *Place {
 	for {
 		place, free := g.enter()
@@ -245,10 +246,10 @@ func (g *Gate) wake() {
 	}
 }
 
-// Hold counts a message whose copy cannot be published. While half of the concurrency or more is held, the handler takes no new
-// messages, until a quarter or less is held: between the two nothing changes, so that the consumer is not cancelled for each message.
-// It reports whether less than half was held before: a message that was in flight already can be one too many. Call Release when the
-// message is settled.
+// Hold counts a message whose copy cannot be published. While half of the concurrency or more is held, the handler
+// takes no new messages, until a quarter or less is held: between the two nothing changes, so that the consumer is not
+// cancelled for each message. It reports whether less than half was held before: a message that was in flight already
+// can be one too many. Call Release when the message is settled.
 func (g *Gate) Hold() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

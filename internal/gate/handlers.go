@@ -23,7 +23,8 @@ func (f ValveFuncs) Limit(n int) { f.SetLimit(n) }
 // Taken implements Valve.
 func (f ValveFuncs) Taken() int { return f.CountTaken() }
 
-// Handlers has the gates of the handlers of one connection. The zero value is ready for use. It is safe for concurrent use.
+// Handlers has the gates of the handlers of one connection. The zero value is ready for use. It is safe for concurrent
+// use.
 type Handlers struct {
 	mu    sync.Mutex
 	gates map[string]*Gate

@@ -8,8 +8,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// One returns the options, with the policy of the connection where they have none. More than one is an error, joined with the faults of
-// each.
+// One returns the options, with the policy of the connection where they have none. More than one is an error, joined
+// with the faults of each.
 func One(given []retry.Options, connection *retry.Policy) (retry.Options, error) {
 	switch len(given) {
 	case 0:

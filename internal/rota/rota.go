@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// Period is the longest time between two visits of a name, for up to 30 names. Tests shorten it before they start anything.
+// Period is the longest time between two visits of a name, for up to 30 names. Tests shorten it before they start
+// anything.
 var Period = 30 * time.Second
 
 // least is the shortest time between two visits, and the share of Period of each name for more than 30 names.
 const least = time.Second
 
-// A Rota visits each name at least every max(Period, number of names x 1 s), and at most one name a second. The pauses are shortened
-// at random by up to a quarter, where they are longer than a second, so that instances do not visit at the same time. It is safe for
-// concurrent use.
+// A Rota visits each name at least every max(Period, number of names x 1 s), and at most one name a second. The pauses
+// are shortened at random by up to a quarter, where they are longer than a second, so that instances do not visit at
+// the same time. It is safe for concurrent use.
 type Rota struct {
 	visit func(name string)
 

@@ -1,5 +1,5 @@
-// Package subscriptions keeps the state of subscriptions, for the Health of a Connection. It is internal because an app does not
-// need it.
+// Package subscriptions keeps the state of subscriptions, for the Health of a Connection. It is internal because an app
+// does not need it.
 package subscriptions
 
 import (

@@ -1,4 +1,5 @@
-// Package warning logs what needs attention; the app continues. A watermill.LoggerAdapter has no level between Error and Info.
+// Package warning logs what needs attention; the app continues. A watermill.LoggerAdapter has no level between Error
+// and Info.
 package warning
 
 import "github.com/ThreeDotsLabs/watermill"
@@ -8,7 +9,8 @@ type Logger interface {
 	Warn(msg string, fields watermill.LogFields)
 }
 
-// Log logs a warning at the Warn level of the logger if the logger has one, otherwise at Info. A nil logger logs nothing.
+// Log logs a warning at the Warn level of the logger if the logger has one, otherwise at Info. A nil logger logs
+// nothing.
 func Log(logger watermill.LoggerAdapter, msg string, fields watermill.LogFields) {
 	if own, ok := logger.(Logger); ok {
 		own.Warn(msg, fields)

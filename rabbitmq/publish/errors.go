@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	// ErrUnroutable is returned when the broker routed the message to no queue, or when the exchange does not exist, also
-	// after the publisher has declared what it may declare. The message has not been delivered.
+	// ErrUnroutable is returned when the broker routed the message to no queue, or when the exchange does not exist,
+	// also after the publisher has declared what it may declare. The message has not been delivered.
 	ErrUnroutable = errors.New("the message was not routed to any queue")
 
 	// ErrNacked is returned when the broker nacks the message, for example because a queue with
@@ -35,15 +35,15 @@ var (
 	// Error.Unconfirmed.
 	ErrNotConnected = errors.New("no connection to the broker")
 
-	// ErrStalled is returned when the message is not written to the socket before the deadline: the broker does not read,
-	// or too many messages wait for their confirms. The message may still be delivered, because a part of it may have been
-	// written.
+	// ErrStalled is returned when the message is not written to the socket before the deadline: the broker does not
+	// read, or too many messages wait for their confirms. The message may still be delivered, because a part of it may
+	// have been written.
 	ErrStalled = errors.New("the message was not written in time")
 
 	// ErrRefused is returned when the message cannot be sent. Either the publisher refused it, and Cause names the
-	// property, its value and the bound, or is the error or panic of the app's marshaler. Or the broker closed the channel
-	// because of the message, and Cause is its *amqp091.Error. The message has not been delivered. Error.Refused reports
-	// whether it will be refused again unless it is changed.
+	// property, its value and the bound, or is the error or panic of the app's marshaler. Or the broker closed the
+	// channel because of the message, and Cause is its *amqp091.Error. The message has not been delivered.
+	// Error.Refused reports whether it will be refused again unless it is changed.
 	ErrRefused = errors.New("the message was refused")
 
 	// ErrNotDeclared is returned when the exchange could not be declared, or not in time. The message has not been
@@ -138,7 +138,8 @@ func isTemporary(err error, codes ...int) (temporary bool) {
 	var broker *amqp091.Error
 	if errors.As(err, &broker) {
 		switch broker.Code {
-		case amqp091.ConnectionForced, amqp091.FrameError, amqp091.ChannelError, amqp091.ResourceError, amqp091.InternalError:
+		case amqp091.ConnectionForced, amqp091.FrameError, amqp091.ChannelError, amqp091.ResourceError,
+			amqp091.InternalError:
 			return true
 		}
 		return slices.Contains(codes, broker.Code)

@@ -13,12 +13,12 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 )
 
-// A value checks the value of an argument, and returns it as it is declared: all integers as int64, because amqp091-go cuts an int to 32
-// bits. Where the value is wrong it returns what it must be.
+// A value checks the value of an argument, and returns it as it is declared: all integers as int64, because amqp091-go
+// cuts an int to 32 bits. Where the value is wrong it returns what it must be.
 type value func(any) (declared any, want string)
 
-// accepted are the arguments that may be added to tiers and dead-letter queues. Each has values that the library does not rely on. The
-// RabbitMQ manual defines them under "Optional Arguments", "Quorum Queues" and "Classic Queues".
+// accepted are the arguments that may be added to tiers and dead-letter queues. Each has values that the library does
+// not rely on. The RabbitMQ manual defines them under "Optional Arguments", "Quorum Queues" and "Classic Queues".
 type accepted map[string]struct {
 	value value
 	only  QueueType // empty: of both types
@@ -37,8 +37,8 @@ var (
 	})
 )
 
-// inboxKeys are the arguments of tiers that inboxes get too. A length limit is not among them: an inbox that refuses messages stops the
-// tiers of its group.
+// inboxKeys are the arguments of tiers that inboxes get too. A length limit is not among them: an inbox that refuses
+// messages stops the tiers of its group.
 var inboxKeys = []string{argument.QueueLeaderLocator, argument.QuorumInitialGroupSize, argument.QuorumTargetGroupSize}
 
 const (
@@ -90,10 +90,13 @@ func (a accepted) and(more accepted) accepted {
 }
 
 // faults returns what is wrong with the arguments in a field of the configuration.
-func (a accepted) faults(field string, arguments amqp091.Table, kind QueueType, reasons map[string]string) (faults []error) {
+func (a accepted) faults(
+	field string, arguments amqp091.Table, kind QueueType, reasons map[string]string,
+) (faults []error) {
 	for _, key := range slices.Sorted(maps.Keys(arguments)) {
 		fault := func(format string, args ...any) {
-			faults = append(faults, fmt.Errorf("%s[%q] is %#v: %s", field, key, arguments[key], fmt.Sprintf(format, args...)))
+			faults = append(faults, fmt.Errorf("%s[%q] is %#v: %s", field, key, arguments[key],
+				fmt.Sprintf(format, args...)))
 		}
 		rule, ok := a[key]
 		switch {

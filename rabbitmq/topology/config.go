@@ -17,19 +17,20 @@ type QueueType string
 const (
 	// Quorum is the default. A quorum queue is replicated, and dead-letters expired messages at least once.
 	Quorum QueueType = "quorum"
-	// Classic gives up the guarantee that no message is lost: a classic tier dead-letters expired messages without a confirm,
-	// so a message that is just expiring is lost if the broker crashes.
+	// Classic gives up the guarantee that no message is lost: a classic tier dead-letters expired messages without a
+	// confirm, so a message that is just expiring is lost if the broker crashes.
 	Classic QueueType = "classic"
 )
 
-// WorkQueueMode is what the builder does with the app's own queues: Protect, the default, or Leave, which declares them exactly as
-// the app's own configuration does.
+// WorkQueueMode is what the builder does with the app's own queues: Protect, the default, or Leave, which declares them
+// exactly as the app's own configuration does.
 type WorkQueueMode string
 
 const (
-	// Protect is the default. A work queue that does not exist is declared as a quorum queue that dead-letters what the broker
-	// itself gives up, and does not drop it: after 20 redeliveries (DeliveryLimit), or by the app's own arguments. An existing
-	// queue with other arguments stays as it is, and the builder logs one warning. An argument that the app has set is kept.
+	// Protect is the default. A work queue that does not exist is declared as a quorum queue that dead-letters what the
+	// broker itself gives up, and does not drop it: after 20 redeliveries (DeliveryLimit), or by the app's own
+	// arguments. An existing queue with other arguments stays as it is, and the builder logs one warning. An argument
+	// that the app has set is kept.
 	Protect WorkQueueMode = "protect"
 	// Leave declares the work queue with the app's own arguments only.
 	Leave WorkQueueMode = "leave"
@@ -45,13 +46,14 @@ type Config struct {
 	// most 244 bytes of A-Z, a-z, 0-9, -, _, . and :.
 	Prefix string
 
-	// TierGroup is the name of a group of work queues that share their tiers: one queue <group>.<prefix>.<tier> for each tier, whatever
-	// the number of work queues. The default is the work queue itself, whose tiers are its own. A message comes back to its own work
-	// queue only. No work queue of the virtual host may have the name of a group.
+	// TierGroup is the name of a group of work queues that share their tiers: one queue <group>.<prefix>.<tier> for
+	// each tier, whatever the number of work queues. The default is the work queue itself, whose tiers are its own. A
+	// message comes back to its own work queue only. No work queue of the virtual host may have the name of a group.
 	//
 	// A work queue of a group that can refuse messages or be away has an inbox between the tiers and itself, the queue
-	// <work queue>.<prefix>.inbox: any that is not a quorum queue, and any with a length limit. Without it, 32 messages that such a queue
-	// does not take stop the retries of the whole group for three to six minutes at a time. A limit that a policy sets cannot be seen.
+	// <work queue>.<prefix>.inbox: any that is not a quorum queue, and any with a length limit. Without it, 32 messages
+	// that such a queue does not take stop the retries of the whole group for three to six minutes at a time. A limit
+	// that a policy sets cannot be seen.
 	TierGroup string
 
 	// NoInbox makes Validate refuse a work queue that needs an inbox. It needs a TierGroup.
@@ -63,11 +65,12 @@ type Config struct {
 	// WorkQueueMode is what is declared for the work queue: Protect, the default, or Leave.
 	WorkQueueMode WorkQueueMode
 
-	// DeadLetters limits what the dead-letter queue keeps. By default it keeps all dead letters until a reader takes them.
+	// DeadLetters limits what the dead-letter queue keeps. By default it keeps all dead letters until a reader takes
+	// them.
 	DeadLetters Retention
 
-	// TierArguments are added to the arguments of the tiers. All work queues of a group, and all apps with the same work queue, need the
-	// same. These may be added; Validate refuses all others, each with the reason:
+	// TierArguments are added to the arguments of the tiers. All work queues of a group, and all apps with the same
+	// work queue, need the same. These may be added; Validate refuses all others, each with the reason:
 	//
 	//	x-max-length                  messages of a tier, at least 1
 	//	x-max-length-bytes            bytes of the bodies of a tier's messages, at least 1
@@ -76,13 +79,13 @@ type Config struct {
 	//	x-quorum-target-group-size    replicas that the broker adds up to, at least 1
 	//	x-queue-version               of a classic queue
 	//
-	// A tier at its limit refuses messages (x-overflow=reject-publish), and drops none. The retry middleware then takes the next longer
-	// tier, or rounds on a shorter one. Where all tiers are full, a failed message becomes a dead letter. An inbox gets the three in the
-	// middle too, and no length limit.
+	// A tier at its limit refuses messages (x-overflow=reject-publish), and drops none. The retry middleware then takes
+	// the next longer tier, or rounds on a shorter one. Where all tiers are full, a failed message becomes a dead
+	// letter. An inbox gets the three in the middle too, and no length limit.
 	TierArguments amqp091.Table
 
-	// DeadLetterArguments are added to the arguments of the dead-letter queue: those of TierArguments without the length limits, for
-	// which there is DeadLetters.
+	// DeadLetterArguments are added to the arguments of the dead-letter queue: those of TierArguments without the
+	// length limits, for which there is DeadLetters.
 	DeadLetterArguments amqp091.Table
 }
 
@@ -142,6 +145,7 @@ func (c Config) Validate() error {
 	}
 	faults = append(faults, c.DeadLetters.faults()...)
 	faults = append(faults, tierKeys.faults("TierArguments", c.TierArguments, c.QueueType, tierReasons)...)
-	faults = append(faults, deadLetterKeys.faults("DeadLetterArguments", c.DeadLetterArguments, c.QueueType, deadLetterReasons)...)
+	faults = append(faults, deadLetterKeys.faults("DeadLetterArguments", c.DeadLetterArguments, c.QueueType,
+		deadLetterReasons)...)
 	return errors.Join(faults...)
 }

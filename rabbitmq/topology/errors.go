@@ -7,17 +7,17 @@ import (
 )
 
 var (
-	// ErrUnprotectedQuorum is returned when a work queue is a quorum queue without a dead-letter exchange on RabbitMQ 4.0 to
-	// 4.2: such a broker drops a message that was requeued 20 times.
+	// ErrUnprotectedQuorum is returned when a work queue is a quorum queue without a dead-letter exchange on RabbitMQ
+	// 4.0 to 4.2: such a broker drops a message that was requeued 20 times.
 	ErrUnprotectedQuorum = errors.New("unprotected quorum queue")
 
-	// ErrTransientQueue is returned when a work queue is not durable on RabbitMQ 4.3 or later, which refuses such queues unless
-	// they are exclusive.
+	// ErrTransientQueue is returned when a work queue is not durable on RabbitMQ 4.3 or later, which refuses such
+	// queues unless they are exclusive.
 	ErrTransientQueue = errors.New("transient queue")
 )
 
-// ArgumentConflictError is returned, as a pointer, when an exchange or queue exists with another argument than the one asked for.
-// The arguments of an existing object cannot be changed. It unwraps to Cause. Its fields:
+// ArgumentConflictError is returned, as a pointer, when an exchange or queue exists with another argument than the one
+// asked for. The arguments of an existing object cannot be changed. It unwraps to Cause. Its fields:
 //
 //	Object   string         // the queue or exchange
 //	Argument string         // an optional argument such as x-message-ttl; also durable and type

@@ -11,22 +11,23 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// Definitions is everything that several work queues need, each object once. Its JSON has the form of RabbitMQ's definitions of one
-// virtual host: see Topology.
+// Definitions is everything that several work queues need, each object once. Its JSON has the form of RabbitMQ's
+// definitions of one virtual host: see Topology.
 type Definitions struct {
 	Exchanges []Exchange
 	Queues    []Queue // the work queues, too
 	Bindings  []Binding
 }
 
-// Merge returns everything that topologies need. It returns an error if one of them is invalid, or if two of them need an object with the
-// same name and different arguments: the broker would refuse the second one.
+// Merge returns everything that topologies need. It returns an error if one of them is invalid, or if two of them need
+// an object with the same name and different arguments: the broker would refuse the second one.
 func Merge(topologies ...Topology) (Definitions, error) {
 	var all Definitions
 	exchanges, queues, bindings := map[string]Exchange{}, map[string]Queue{}, map[Binding]bool{}
 	var faults []error
 	fault := func(kind, name string, one, other amqp091.Table) {
-		faults = append(faults, fmt.Errorf("%s %q is needed with different arguments: %s, and %s: configure the same for all work queues that share it",
+		faults = append(faults, fmt.Errorf("%s %q is needed with different arguments: %s, and %s: configure the same "+
+			"for all work queues that share it",
 			kind, name, textOr(argumentsText(one), "none"), textOr(argumentsText(other), "none")))
 	}
 	for _, t := range topologies {
@@ -101,7 +102,8 @@ func (d Definitions) MarshalJSON() ([]byte, error) {
 		definitions.Queues = append(definitions.Queues, queue{Queue: q})
 	}
 	for _, b := range d.Bindings {
-		definitions.Bindings = append(definitions.Bindings, binding{Binding: b, DestinationType: "queue", Arguments: amqp091.Table{}})
+		definitions.Bindings = append(definitions.Bindings,
+			binding{Binding: b, DestinationType: "queue", Arguments: amqp091.Table{}})
 	}
 	return json.Marshal(definitions)
 }
@@ -115,5 +117,6 @@ func notNil(table amqp091.Table) amqp091.Table {
 
 // definitions returns everything that one work queue needs.
 func (t Topology) definitions() Definitions {
-	return Definitions{Exchanges: t.Exchanges, Queues: slices.Concat([]Queue{t.WorkQueue}, t.Queues), Bindings: t.Bindings}
+	return Definitions{Exchanges: t.Exchanges, Queues: slices.Concat([]Queue{t.WorkQueue}, t.Queues),
+		Bindings: t.Bindings}
 }

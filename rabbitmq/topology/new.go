@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// unlimited is a delivery limit that no message reaches. -1 means "no limit" on RabbitMQ 4, but "drop at the first requeue"
-	// on 3.10.
+	// unlimited is a delivery limit that no message reaches. -1 means "no limit" on RabbitMQ 4, but "drop at the first
+	// requeue" on 3.10.
 	unlimited = int64(1_000_000)
 
-	// DeliveryLimit is how many times a protected work queue redelivers a message before it dead-letters it. It is the default of
-	// RabbitMQ 4.0, which drops the message if the queue has no dead-letter exchange.
+	// DeliveryLimit is how many times a protected work queue redelivers a message before it dead-letters it. It is the
+	// default of RabbitMQ 4.0, which drops the message if the queue has no dead-letter exchange.
 	DeliveryLimit = 20
 )
 
-// New returns what a work queue needs on the broker. work is the queue as the app itself would declare it. All Arguments are
-// copied. New does not connect. If config or work is invalid, Validate and every other method of the topology that returns an error
-// report it.
+// New returns what a work queue needs on the broker. work is the queue as the app itself would declare it. All
+// Arguments are copied. New does not connect. If config or work is invalid, Validate and every other method of the
+// topology that returns an error report it.
 func New(config Config, work Queue) Topology {
 	work.Arguments = maps.Clone(work.Arguments)
 	if err := config.Validate(); err != nil {
@@ -89,9 +89,10 @@ func (t *Topology) addTiers(n naming.Prefix) {
 	}
 }
 
-// addGroup adds the tiers of a group. Its exchanges make every routing key lead to one tier queue only, also while work queues move to
-// another group or to tiers of their own, and a further work queue needs no binding to the tiers. Messages come back through the inbox if
-// it is bound, else through the alternate exchange, and never both ways. The binding of a member keeps the group: see Retire.
+// addGroup adds the tiers of a group. Its exchanges make every routing key lead to one tier queue only, also while work
+// queues move to another group or to tiers of their own, and a further work queue needs no binding to the tiers.
+// Messages come back through the inbox if it is bound, else through the alternate exchange, and never both ways. The
+// binding of a member keeps the group: see Retire.
 func (t *Topology) addGroup(n naming.Prefix) {
 	work, group := t.WorkQueue.Name, t.config.TierGroup
 	in, out := n.GroupExchange(group), n.GroupReturnExchange(group)
@@ -144,8 +145,8 @@ func alternate(exchange string) amqp091.Table {
 	return amqp091.Table{argument.AlternateExchange: exchange}
 }
 
-// tierArguments returns the arguments of a tier. Those of the configuration may replace the leader locator. A classic queue drops the
-// oldest message at a length limit, unless it refuses the newest.
+// tierArguments returns the arguments of a tier. Those of the configuration may replace the leader locator. A classic
+// queue drops the oldest message at a length limit, unless it refuses the newest.
 func (c Config) tierArguments(to string, tier backoff.Tier) amqp091.Table {
 	arguments := tierArguments(to, time.Duration(tier), c.QueueType)
 	maps.Copy(arguments, c.TierArguments)
@@ -169,8 +170,8 @@ func (c Config) deadLetterArguments() amqp091.Table {
 	return arguments
 }
 
-// tierArguments returns the arguments of a queue whose messages go to an exchange after a time. Only quorum queues have at-least-once
-// dead-lettering, which needs reject-publish.
+// tierArguments returns the arguments of a queue whose messages go to an exchange after a time. Only quorum queues have
+// at-least-once dead-lettering, which needs reject-publish.
 func tierArguments(to string, after time.Duration, queueType QueueType) amqp091.Table {
 	arguments := amqp091.Table{
 		argument.QueueType:          string(queueType),

@@ -32,9 +32,10 @@ func protect(work Queue, n naming.Prefix) Queue {
 	if _, set := arguments[argument.DeadLetterExchange]; !set {
 		arguments[argument.DeadLetterExchange] = n.RetryExchange()
 		orElse(argument.DeadLetterRoutingKey, naming.DeadKey(work.Name))
-		// At-least-once needs reject-publish. With a length limit of the app that would refuse the newest messages in place of
-		// dropping the oldest.
-		if arguments[argument.QueueType] == string(Quorum) && !hasAny(arguments, argument.Overflow, argument.MaxLength, argument.MaxLengthBytes) {
+		// At-least-once needs reject-publish. With a length limit of the app that would refuse the newest messages in
+		// place of dropping the oldest.
+		if arguments[argument.QueueType] == string(Quorum) && !hasAny(arguments, argument.Overflow, argument.MaxLength,
+			argument.MaxLengthBytes) {
 			orElse(argument.DeadLetterStrategy, argument.AtLeastOnce)
 			arguments[argument.Overflow] = argument.RejectPublish
 		}

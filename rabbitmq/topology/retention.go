@@ -12,14 +12,15 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 )
 
-// Retention limits what a dead-letter queue keeps. The broker drops the oldest dead letters: they are lost. The zero value drops none.
-// An existing queue cannot get other limits: its declaration is an *ArgumentConflictError, which names the policy that sets them.
+// Retention limits what a dead-letter queue keeps. The broker drops the oldest dead letters: they are lost. The zero
+// value drops none. An existing queue cannot get other limits: its declaration is an *ArgumentConflictError, which
+// names the policy that sets them.
 type Retention struct {
 	// MaxLength is how many dead letters the queue keeps (x-max-length, x-overflow=drop-head). 0 means no limit.
 	MaxLength int
 
-	// MaxAge is how long a dead letter stays in the queue (x-message-ttl). It is a whole number of milliseconds, at most
-	// backoff.MaxDelay. 0 means no limit.
+	// MaxAge is how long a dead letter stays in the queue (x-message-ttl). It is a whole number of milliseconds, at
+	// most backoff.MaxDelay. 0 means no limit.
 	MaxAge time.Duration
 }
 
@@ -40,10 +41,12 @@ func (r Retention) String() string {
 
 func (r Retention) faults() (faults []error) {
 	if r.MaxLength < 0 {
-		faults = append(faults, fmt.Errorf("DeadLetters.MaxLength is %d: it must be at least 1, or 0 for no limit", r.MaxLength))
+		faults = append(faults, fmt.Errorf("DeadLetters.MaxLength is %d: it must be at least 1, or 0 for no limit",
+			r.MaxLength))
 	}
 	if r.MaxAge < 0 || r.MaxAge > backoff.MaxDelay || r.MaxAge%time.Millisecond != 0 {
-		faults = append(faults, fmt.Errorf("DeadLetters.MaxAge is %v: it must be a whole number of milliseconds, at most %v, or 0 for no limit",
+		faults = append(faults, fmt.Errorf("DeadLetters.MaxAge is %v: it must be a whole number of milliseconds, at "+
+			"most %v, or 0 for no limit",
 			r.MaxAge, backoff.MaxDelay))
 	}
 	return faults
@@ -75,7 +78,8 @@ func (t Topology) advise(err error) error {
 	}
 	conflict.Advice = "the arguments of an existing queue cannot be changed: configure the DeadLetters that it was declared with"
 	if limits := t.config.DeadLetters; limits != (Retention{}) {
-		conflict.Advice += ", and set a policy for lower limits: " + limits.policy(refusal.VhostIn(conflict.Cause), t.WorkQueue.Name, conflict.Object)
+		conflict.Advice += ", and set a policy for lower limits: " + limits.policy(refusal.VhostIn(conflict.Cause),
+			t.WorkQueue.Name, conflict.Object)
 	}
 	return err
 }

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// quiet is how long a queue must be empty. A number of messages can be older than ten seconds: a quorum queue reports its number
-	// every five seconds, and the management plugin collects it every five seconds.
+	// quiet is how long a queue must be empty. A number of messages can be older than ten seconds: a quorum queue
+	// reports its number every five seconds, and the management plugin collects it every five seconds.
 	quiet = 15 * time.Second
 
 	// asked is how often RetireConfig.Messages is called in that time.
@@ -34,29 +34,32 @@ type RetireConfig struct {
 	// Current has the topologies that apps use now. What they have is never deleted.
 	Current []Topology
 
-	// WholeGroups states that Current has every work queue of its groups. Then a tier of such a group is deleted if no topology in Current
-	// has it. The default is false: the tiers of a group that Current has stay, because another of its work queues may have a schedule
-	// that needs them.
+	// WholeGroups states that Current has every work queue of its groups. Then a tier of such a group is deleted if no
+	// topology in Current has it. The default is false: the tiers of a group that Current has stay, because another of
+	// its work queues may have a schedule that needs them.
 	WholeGroups bool
 
-	// Messages returns the number of messages on each queue of the virtual host, as `rabbitmqctl list_queues name messages` shows it, and
-	// the field "messages" of the management API's GET /api/queues. It counts the messages whose delay is over and which no work queue has
-	// taken yet. AMQP 0-9-1 does not show them. Required for quorum queues and for the tiers of groups; without it they are left. It is called
-	// every three seconds. Leave out a queue whose number the broker does not state yet.
+	// Messages returns the number of messages on each queue of the virtual host, as `rabbitmqctl list_queues name
+	// messages` shows it, and the field "messages" of the management API's GET /api/queues. It counts the messages
+	// whose delay is over and which no work queue has taken yet. AMQP 0-9-1 does not show them. Required for quorum
+	// queues and for the tiers of groups; without it they are left. It is called every three seconds. Leave out a queue
+	// whose number the broker does not state yet.
 	Messages func(context.Context) (map[string]int, error)
 }
 
-// Retire deletes what Old has and Current does not have: tiers, inboxes, the exchanges of a group, and the bindings of all these. Call it
-// when no app that uses a topology of Old runs. It never deletes a work queue, a dead-letter queue, the exchanges that begin with the
-// prefix, or the queue of the orphans. It may be repeated.
+// Retire deletes what Old has and Current does not have: tiers, inboxes, the exchanges of a group, and the bindings of
+// all these. Call it when no app that uses a topology of Old runs. It never deletes a work queue, a dead-letter queue,
+// the exchanges that begin with the prefix, or the queue of the orphans. It may be repeated.
 //
-// It returns the names of the queues that it has left, because they have messages or consumers, or because their number of messages is not
-// known. The tiers of a group are deleted together, and are left while a work queue that Old does not have is bound to the return exchange
-// of the group. A message on a queue that is left comes back to its work queue.
+// It returns the names of the queues that it has left, because they have messages or consumers, or because their number
+// of messages is not known. The tiers of a group are deleted together, and are left while a work queue that Old does
+// not have is bound to the return exchange of the group. A message on a queue that is left comes back to its work
+// queue.
 //
-// The broker deletes a classic queue only if it is empty and has no consumer. It refuses these conditions for a quorum queue, with
-// error 540 NOT_IMPLEMENTED on RabbitMQ 3.10 to 4.3. So Retire unbinds a quorum queue, waits until Messages has returned 0 for 15 seconds,
-// and deletes it then. It opens channels on the connection, and waits once for all queues.
+// The broker deletes a classic queue only if it is empty and has no consumer. It refuses these conditions for a quorum
+// queue, with error 540 NOT_IMPLEMENTED on RabbitMQ 3.10 to 4.3. So Retire unbinds a quorum queue, waits until Messages
+// has returned 0 for 15 seconds, and deletes it then. It opens channels on the connection, and waits once for all
+// queues.
 func Retire(ctx context.Context, connection *amqp091.Connection, config RetireConfig) (left []string, err error) {
 	if len(config.Old) == 0 {
 		return nil, errors.New("RetireConfig.Old is empty: it must have the topologies that apps no longer use")
@@ -66,7 +69,8 @@ func Retire(ctx context.Context, connection *amqp091.Connection, config RetireCo
 			return nil, t.fault
 		}
 	}
-	r := retirement{RetireConfig: config, connection: connection, groups: map[string]*retiredGroup{}, left: map[string]bool{}}
+	r := retirement{RetireConfig: config, connection: connection, groups: map[string]*retiredGroup{},
+		left: map[string]bool{}}
 	defer r.close()
 	r.plan()
 	steps := []func() error{r.exist, r.unbind, func() error { return r.wait(ctx) }, r.deleteOwn, r.deleteGroups}
@@ -127,8 +131,9 @@ func (r *retirement) exist() (err error) {
 	return err
 }
 
-// unbind removes the bindings through which messages come to the queues, except those of groups: other work queues may use these. It
-// removes the work queues of Old from the return exchanges of their groups: messages come back through the alternate exchange.
+// unbind removes the bindings through which messages come to the queues, except those of groups: other work queues may
+// use these. It removes the work queues of Old from the return exchanges of their groups: messages come back through
+// the alternate exchange.
 func (r *retirement) unbind() error {
 	var bindings []Binding
 	for _, q := range r.own {
@@ -217,8 +222,8 @@ func (r *retirement) deleteOwn() error {
 	return nil
 }
 
-// deleteGroups deletes the tiers and the exchanges of groups that have no work queue. The broker deletes the return exchange only if no
-// work queue is bound to it.
+// deleteGroups deletes the tiers and the exchanges of groups that have no work queue. The broker deletes the return
+// exchange only if no work queue is bound to it.
 func (r *retirement) deleteGroups() error {
 	for _, group := range r.groups {
 		deletes, err := r.isOver(group)
@@ -246,8 +251,8 @@ func (r *retirement) deleteGroups() error {
 	return nil
 }
 
-// isOver reports whether no message is on the tiers of a group, and no work queue of it has had other tiers. Without the return exchange,
-// messages would wait for it, or be lost on a classic tier.
+// isOver reports whether no message is on the tiers of a group, and no work queue of it has had other tiers. Without
+// the return exchange, messages would wait for it, or be lost on a classic tier.
 func (r *retirement) isOver(group *retiredGroup) (bool, error) {
 	if r.Messages == nil {
 		return false, nil
@@ -273,7 +278,8 @@ func (r *retirement) isOver(group *retiredGroup) (bool, error) {
 	return true, nil
 }
 
-// deleteTiers deletes the tiers of a group whose exchanges are deleted. A message that has come meanwhile needs the return exchange.
+// deleteTiers deletes the tiers of a group whose exchanges are deleted. A message that has come meanwhile needs the
+// return exchange.
 func (r *retirement) deleteTiers(group *retiredGroup) error {
 	for _, tier := range group.tiers {
 		deleted, err := r.deleteQueue(tier.Queue)
@@ -361,7 +367,8 @@ func (r *retirement) unbindAll(bindings []Binding) error {
 	for _, b := range bindings {
 		err := r.over(func(channel *amqp091.Channel) error { return channel.QueueUnbind(b.Queue, b.Key, b.Exchange, nil) })
 		if err != nil {
-			return refusal.Explain(fmt.Sprintf("unbind from exchange %q with key %q the queue", b.Exchange, b.Key), b.Queue, err)
+			return refusal.Explain(fmt.Sprintf("unbind from exchange %q with key %q the queue", b.Exchange, b.Key),
+				b.Queue, err)
 		}
 	}
 	return nil

@@ -80,7 +80,8 @@ func (t Topology) retiredTiers(blocked bool) (tiers []retired) {
 	return tiers
 }
 
-// retiredInbox returns the inbox of a work queue also if the topology does not have it: its work queue can exist with other arguments.
+// retiredInbox returns the inbox of a work queue also if the topology does not have it: its work queue can exist with
+// other arguments.
 func (t Topology) retiredInbox() retired {
 	n, work := t.config.prefix(), t.WorkQueue.Name
 	return retired{

@@ -14,8 +14,8 @@ import (
 )
 
 // Topology is what one work queue needs on the broker, as plain data: the same value is declared, verified, printed and
-// exported. As JSON it has the form of RabbitMQ's definitions of one virtual host, which the management API imports with
-// POST /api/definitions/<vhost>.
+// exported. As JSON it has the form of RabbitMQ's definitions of one virtual host, which the management API imports
+// with POST /api/definitions/<vhost>.
 type Topology struct {
 	Exchanges []Exchange
 	Queues    []Queue   // the orphans, the dead-letter queue, the tiers, the inbox of the work queue
@@ -50,29 +50,29 @@ type Binding struct {
 // DeadLetterQueue returns the name of the queue that receives the dead letters.
 func (t Topology) DeadLetterQueue() string { return naming.DeadQueue(t.WorkQueue.Name) }
 
-// Exchange returns the exchange to which copies of the work queue's messages are published, to wait on a tier. Dead letters are published
-// to the exchange <prefix>.
+// Exchange returns the exchange to which copies of the work queue's messages are published, to wait on a tier. Dead
+// letters are published to the exchange <prefix>.
 func (t Topology) Exchange() string { return t.config.exchange(t.WorkQueue.Name) }
 
 // Group returns the group of work queues that share the tiers, or the work queue.
 func (t Topology) Group() string { return t.config.groupOf(t.WorkQueue.Name) }
 
-// Existing returns the topology for a work queue that exists with these arguments, which may differ from those that it would be declared
-// with. In a group they decide whether it has an inbox.
+// Existing returns the topology for a work queue that exists with these arguments, which may differ from those that it
+// would be declared with. In a group they decide whether it has an inbox.
 func (t Topology) Existing(arguments amqp091.Table) Topology {
 	t.config.WorkQueueMode = Leave
 	t.WorkQueue.Arguments = arguments
 	return New(t.config, t.WorkQueue)
 }
 
-// Validate reports what makes the topology impossible: an invalid Config, or a work queue without a name, with the name of one
-// of the topology's own queues, with the words * or # in its name, or with a name that is too long for AMQP (255 bytes, its tier
-// queues included).
+// Validate reports what makes the topology impossible: an invalid Config, or a work queue without a name, with the name
+// of one of the topology's own queues, with the words * or # in its name, or with a name that is too long for AMQP (255
+// bytes, its tier queues included).
 func (t Topology) Validate() error { return t.fault }
 
-// Declare declares everything, including the work queue. It may be repeated. If an object exists with other arguments or a
-// permission is missing, the broker closes the channel; the error names the object, and is an *ArgumentConflictError in the
-// first case.
+// Declare declares everything, including the work queue. It may be repeated. If an object exists with other arguments
+// or a permission is missing, the broker closes the channel; the error names the object, and is an
+// *ArgumentConflictError in the first case.
 func (t Topology) Declare(channel *amqp091.Channel) error {
 	if t.fault != nil {
 		return t.fault
@@ -83,7 +83,8 @@ func (t Topology) Declare(channel *amqp091.Channel) error {
 	return t.DeclareRetry(channel)
 }
 
-// DeclareRetry declares everything except the work queue, which must exist. Use it if something else declares the work queue.
+// DeclareRetry declares everything except the work queue, which must exist. Use it if something else declares the work
+// queue.
 func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 	if err := t.declareCopies(channel); err != nil {
 		return err
@@ -91,8 +92,9 @@ func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 	return t.declareReturn(channel)
 }
 
-// Redeclare declares again what was deleted, except the work queue, which belongs to the app. A publisher of
-// copies calls it when the broker has returned one. Without the work queue it returns no error: messages that come back become orphans.
+// Redeclare declares again what was deleted, except the work queue, which belongs to the app. A publisher of copies
+// calls it when the broker has returned one. Without the work queue it returns no error: messages that come back become
+// orphans.
 func (t Topology) Redeclare(channel *amqp091.Channel) error {
 	if err := t.declareCopies(channel); err != nil {
 		return err
@@ -104,8 +106,8 @@ func (t Topology) Redeclare(channel *amqp091.Channel) error {
 	return err
 }
 
-// declareCopies declares what copies are published to: everything except the work queue and the exchanges that it is bound to.
-// Until the return exchange exists, messages that are due wait on their tier.
+// declareCopies declares what copies are published to: everything except the work queue and the exchanges that it is
+// bound to. Until the return exchange exists, messages that are due wait on their tier.
 func (t Topology) declareCopies(channel *amqp091.Channel) error {
 	if t.fault != nil {
 		return t.fault
@@ -147,8 +149,8 @@ func (t Topology) returnsThrough(e Exchange) bool {
 	return slices.ContainsFunc(t.Bindings, func(b Binding) bool { return t.returns(b) && b.Exchange == e.Name })
 }
 
-// declareReturn declares the exchanges that messages come back through, alternate exchanges first, and binds the work queue to each at
-// once: where all were gone, a message that is due before the first binding becomes an orphan.
+// declareReturn declares the exchanges that messages come back through, alternate exchanges first, and binds the work
+// queue to each at once: where all were gone, a message that is due before the first binding becomes an orphan.
 func (t Topology) declareReturn(channel *amqp091.Channel) error {
 	bindings := t.ReturnBindings()
 	for _, exchange := range slices.Backward(t.Exchanges) {
@@ -178,7 +180,8 @@ func (t Topology) declareReturn(channel *amqp091.Channel) error {
 }
 
 func declareExchange(channel *amqp091.Channel, exchange Exchange) error {
-	err := channel.ExchangeDeclare(exchange.Name, exchange.Kind, exchange.Durable, false, false, false, exchange.Arguments)
+	err := channel.ExchangeDeclare(exchange.Name, exchange.Kind, exchange.Durable, false, false, false,
+		exchange.Arguments)
 	if err != nil {
 		return refusal.Explain("declare exchange", exchange.Name, err)
 	}
@@ -194,14 +197,15 @@ func declareQueue(channel *amqp091.Channel, queue Queue) error {
 
 func bind(channel *amqp091.Channel, binding Binding) error {
 	if err := channel.QueueBind(binding.Queue, binding.Key, binding.Exchange, false, nil); err != nil {
-		return refusal.Explain(fmt.Sprintf("bind to exchange %q with key %q the queue", binding.Exchange, binding.Key), binding.Queue, err)
+		return refusal.Explain(fmt.Sprintf("bind to exchange %q with key %q the queue", binding.Exchange, binding.Key),
+			binding.Queue, err)
 	}
 	return nil
 }
 
-// Verify checks that every exchange and queue exists, and declares nothing. It needs no permission to configure. It cannot check
-// arguments and bindings, because AMQP 0-9-1 has no method to read them. At the first missing object the broker closes the
-// channel; the error names the object.
+// Verify checks that every exchange and queue exists, and declares nothing. It needs no permission to configure. It
+// cannot check arguments and bindings, because AMQP 0-9-1 has no method to read them. At the first missing object the
+// broker closes the channel; the error names the object.
 func (t Topology) Verify(channel *amqp091.Channel) error {
 	if t.fault != nil {
 		return t.fault
@@ -225,7 +229,8 @@ func (t Topology) String() string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, exchange := range t.Exchanges {
-		_, _ = fmt.Fprintf(table, "exchange\t%s\t%s\t%s\n", exchange.Name, exchange.Kind, argumentsText(exchange.Arguments))
+		_, _ = fmt.Fprintf(table, "exchange\t%s\t%s\t%s\n", exchange.Name, exchange.Kind,
+			argumentsText(exchange.Arguments))
 	}
 	for _, queue := range append([]Queue{t.WorkQueue}, t.Queues...) {
 		_, _ = fmt.Fprintf(table, "queue\t%s\t\t%s\n", queue.Name, argumentsText(queue.Arguments))

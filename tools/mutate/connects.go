@@ -1,7 +1,8 @@
 package main
 
 var connects = []promise{
-	{"What Connect adds: the app's own messages are confirmed, and a produced message that cannot be published is a failure", []mutation{
+	{"What Connect adds: the app's own messages are confirmed, and a produced message that cannot be published is a " +
+		"failure", []mutation{
 		{
 			name: "what is not published is not retried", breaks: "a message whose produced message cannot be published comes back at once, uncounted",
 			file: "rabbitmq/handler.go", old: "if !delivery.Processed() {", new: "if true {",
@@ -82,7 +83,8 @@ var connects = []promise{
 			in: "middleware", tests: "TestFailureAtShutdownIsGivenBack",
 		},
 	}},
-	{"What Connect adds: options of one handler do not change another, and what a handler leaves out is the connection's", []mutation{
+	{"What Connect adds: options of one handler do not change another, and what a handler leaves out is the " +
+		"connection's", []mutation{
 		{
 			name: "a handler's policy is ignored", breaks: "a handler with a Policy of its own is retried by the connection's",
 			file: "internal/options/options.go", old: "if options.Policy == nil {", new: "if connection != nil {",

@@ -268,28 +268,29 @@ var guarantees = []promise{
 			in: "internal/rabbitmq/publisher", tests: "TestAbandonedMessagesDoNotHoldTheirSlotsForEver",
 		},
 	}},
-	{"At the frame limit: the record is shortened, never the message, and no copy closes its reader's connection", []mutation{
-		{
-			name: "the count is cut", breaks: "a message with large headers is retried without end",
-			file: "internal/rabbitmq/headers/frame.go", old: "if !dead && (key", new: `if !dead && key == "" && (key`,
-			in: "internal/rabbitmq/headers", tests: "TestShrinkCutsTheRecordAndNotTheMessage",
-		},
-		{
-			name: "no room for the counts of a dead letter", breaks: "a dead letter of many headers cannot be read by a Go client",
-			file: "internal/rabbitmq/publisher/send.go", old: "n, most := len(r.publishing.Headers), maxElements-room.Headers", new: "n, most := len(r.publishing.Headers), maxElements",
-			in: "internal/rabbitmq/publisher", tests: "TestThousandsOfHeadersLeaveRoom",
-		},
-		{
-			name: "no room for x-death", breaks: "a copy that fills the frame closes the connection of each consumer when it comes back",
-			file: "internal/rabbitmq/headers/frame.go", old: "Bytes: 512 + 8*names}", new: "Bytes: 0 * names}",
-			in: "integration/hostile", tests: "TestCopyThatFillsTheFrameComesBack",
-		},
-		{
-			name: "too large is held", breaks: "a message that is too large for a tier is held, and not dead-lettered at its first failure",
-			file: "middleware/hold.go", old: "return tooLarge\n", new: "return notRefused\n",
-			in: "middleware", tests: "TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce",
-		},
-	}},
+	{"At the frame limit: the record is shortened, never the message, and no copy closes its reader's connection",
+		[]mutation{
+			{
+				name: "the count is cut", breaks: "a message with large headers is retried without end",
+				file: "internal/rabbitmq/headers/frame.go", old: "if !dead && (key", new: `if !dead && key == "" && (key`,
+				in: "internal/rabbitmq/headers", tests: "TestShrinkCutsTheRecordAndNotTheMessage",
+			},
+			{
+				name: "no room for the counts of a dead letter", breaks: "a dead letter of many headers cannot be read by a Go client",
+				file: "internal/rabbitmq/publisher/send.go", old: "n, most := len(r.publishing.Headers), maxElements-room.Headers", new: "n, most := len(r.publishing.Headers), maxElements",
+				in: "internal/rabbitmq/publisher", tests: "TestThousandsOfHeadersLeaveRoom",
+			},
+			{
+				name: "no room for x-death", breaks: "a copy that fills the frame closes the connection of each consumer when it comes back",
+				file: "internal/rabbitmq/headers/frame.go", old: "Bytes: 512 + 8*names}", new: "Bytes: 0 * names}",
+				in: "integration/hostile", tests: "TestCopyThatFillsTheFrameComesBack",
+			},
+			{
+				name: "too large is held", breaks: "a message that is too large for a tier is held, and not dead-lettered at its first failure",
+				file: "middleware/hold.go", old: "return tooLarge\n", new: "return notRefused\n",
+				in: "middleware", tests: "TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce",
+			},
+		}},
 	{"Not promised: a forged record is believed, within its bounds", []mutation{
 		{
 			name: "a garbled record is believed", breaks: "a negative count gives a message more retries than its schedule",

@@ -1,7 +1,8 @@
 package main
 
 var letters = []promise{
-	{"Dead letters: a letter is removed only after it is confirmed where it was sent to, and only letters that are selected", []mutation{
+	{"Dead letters: a letter is removed only after it is confirmed where it was sent to, and only letters that are " +
+		"selected", []mutation{
 		{
 			name: "a letter is removed before it is sent", breaks: "a letter whose work queue refuses it is lost",
 			file: "rabbitmq/deadletter/source.go", old: "\t\tif err == nil {\n", new: "\t\tif true {\n",

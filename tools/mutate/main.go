@@ -8,8 +8,9 @@
 //	NOT RED  the tests pass: nothing guards the promise
 //	stale    the mutation does not apply or does not build, or its tests do not exist or fail without it
 //
-// The exit code is 1 unless all are red. No file of the checkout changes: the go command reads the changed file from a temporary
-// folder (go help build, -overlay). Tests in integration and cmd need a broker, as make mutate provides it; they run one at a time.
+// The exit code is 1 unless all are red. No file of the checkout changes: the go command reads the changed file from a
+// temporary folder (go help build, -overlay). Tests in integration and cmd need a broker, as make mutate provides it;
+// they run one at a time.
 package main
 
 import (
@@ -47,7 +48,8 @@ func main() {
 	run := flag.String("run", "", "only mutations with a `REGEXP` in their name, file or folder of tests")
 	short := flag.Bool("short", false, "only mutations whose tests need no broker")
 	jobs := flag.Int("jobs", 2, "how many run at the same time")
-	timeout := flag.Duration("timeout", 20*time.Second, "of the tests of one mutation: a test that then still waits has failed")
+	timeout := flag.Duration("timeout", 20*time.Second, "of the tests of one mutation: a test that then still waits "+
+		"has failed")
 	flag.Parse()
 	wanted, err := regexp.Compile(*run)
 	if err != nil {
@@ -114,6 +116,7 @@ func (r *runner) all(selected []mutation, jobs int) bool {
 	}
 	close(todo)
 	workers.Wait()
-	fmt.Printf("%d red, %d NOT RED, %d stale, in %v\n", counts[red], counts[notRed], counts[stale], time.Since(began).Round(time.Second))
+	fmt.Printf("%d red, %d NOT RED, %d stale, in %v\n", counts[red], counts[notRed], counts[stale],
+		time.Since(began).Round(time.Second))
 	return counts[red] == len(selected) && counts[stale] == 0
 }

@@ -92,7 +92,8 @@ func (r *runner) overlay(m mutation) (string, error) {
 	}
 	base := filepath.Join(r.folder, fmt.Sprint(r.number.Add(1)))
 	list, err := json.Marshal(map[string]map[string]string{"Replace": {original: base + ".go"}})
-	return base + ".json", errors.Join(err, os.WriteFile(base+".go", text, 0o600), os.WriteFile(base+".json", list, 0o600))
+	return base + ".json", errors.Join(err, os.WriteFile(base+".go", text, 0o600),
+		os.WriteFile(base+".json", list, 0o600))
 }
 
 // test builds and runs tests, with an overlay where it is not empty.
@@ -101,7 +102,8 @@ func (r *runner) test(in, tests, overlay string, timeout time.Duration) result {
 	defer func() { _ = os.Remove(binary) }()
 	env := os.Environ()
 	if overlay != "" {
-		env = append(env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay)) // tests build programs, too
+		// tests build programs, too
+		env = append(env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
 	}
 	build := exec.Command("go", "test", "-c", "-ldflags=-s -w", "-o", binary, ".")
 	build.Dir, build.Env = in, env
@@ -113,7 +115,8 @@ func (r *runner) test(in, tests, overlay string, timeout time.Duration) result {
 		defer r.broker.Unlock()
 	}
 	began := time.Now()
-	run := exec.Command(binary, "-test.v", "-test.run="+tests, "-test.timeout="+timeout.String(), fmt.Sprint("-test.failfast=", overlay != ""))
+	run := exec.Command(binary, "-test.v", "-test.run="+tests, "-test.timeout="+timeout.String(),
+		fmt.Sprint("-test.failfast=", overlay != ""))
 	run.Dir, run.Env = in, env
 	output, err := run.CombinedOutput()
 	got := judge(string(output), err)
@@ -139,7 +142,8 @@ func judge(output string, err error) result {
 		failed = append(failed, found[1]+found[2])
 	}
 	if len(failed) == 0 {
-		return result{verdict: stale, why: "no test failed, but: " + err.Error() + ": " + output[max(len(output)-500, 0):]}
+		return result{verdict: stale, why: "no test failed, but: " + err.Error() + ": " +
+			"" + output[max(len(output)-500, 0):]}
 	}
 	return result{verdict: red, why: strings.Join(failed, " ")}
 }

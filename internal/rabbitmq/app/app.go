@@ -1,5 +1,5 @@
-// Package app has what the library needs of an app's configuration for watermill-amqp, in the types of no major version. Packages
-// config and config/amqp3 fill it.
+// Package app has what the library needs of an app's configuration for watermill-amqp, in the types of no major
+// version. Packages config and config/amqp3 fill it.
 package app
 
 import (
@@ -26,7 +26,8 @@ type Config struct {
 
 	Transactional, Immediate bool // of Publish
 
-	// QueueName, ExchangeName and RoutingKey are the app's names for a topic. RoutingKey is that of Publish, and may be nil.
+	// QueueName, ExchangeName and RoutingKey are the app's names for a topic. RoutingKey is that of Publish, and may be
+	// nil.
 	QueueName, ExchangeName, RoutingKey func(topic string) string
 
 	// RedeliveredKey is the metadata key with which the major marks a message that the broker delivers again, or empty.
@@ -62,8 +63,8 @@ type Marshaler interface {
 	Unmarshal(delivery amqp091.Delivery) (*message.Message, error)
 }
 
-// Plain is the DefaultMarshaler of watermill-amqp without functions of the app: each metadata key is a header, and the UUID is one.
-// Package headers then makes messages and copies without calling it, which saves copies of the headers.
+// Plain is the DefaultMarshaler of watermill-amqp without functions of the app: each metadata key is a header, and the
+// UUID is one. Package headers then makes messages and copies without calling it, which saves copies of the headers.
 type Plain struct {
 	Marshaler
 	UUIDKey string // the header of the UUID
@@ -83,7 +84,8 @@ type Declarer interface {
 	Declare(s Subscription) error
 }
 
-// Copy replaces pointers by pointers to copies: a connection writes into its configuration, and a declaration into its arguments.
+// Copy replaces pointers by pointers to copies: a connection writes into its configuration, and a declaration into its
+// arguments.
 func Copy(settings **tls.Config, connection **amqp091.Config, arguments ...*amqp091.Table) {
 	*settings = (*settings).Clone()
 	*connection = CopyConnection(*connection)

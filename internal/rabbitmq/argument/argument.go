@@ -1,5 +1,5 @@
-// Package argument names the optional arguments of queues and exchanges that the retry topology uses. The RabbitMQ manual
-// defines them under "Optional Arguments".
+// Package argument names the optional arguments of queues and exchanges that the retry topology uses. The RabbitMQ
+// manual defines them under "Optional Arguments".
 package argument
 
 const (

@@ -15,8 +15,8 @@ type buildersMarshaler struct {
 	token string
 }
 
-// NewBuilders is New for watermill-amqp's subscriber, which sets a message's context only after Unmarshal. So the mark is in the metadata,
-// in place of what a publisher may have sent there.
+// NewBuilders is New for watermill-amqp's subscriber, which sets a message's context only after Unmarshal. So the mark
+// is in the metadata, in place of what a publisher may have sent there.
 func NewBuilders(own app.Marshaler, prefix naming.Prefix, token string) app.Marshaler {
 	return &buildersMarshaler{newMarshaler(own, prefix), token}
 }

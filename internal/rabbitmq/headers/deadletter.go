@@ -15,11 +15,12 @@ import (
 // deadLetterMarshaler gives the messages that the broker itself dead-lettered a failure record.
 type deadLetterMarshaler struct{ *marshaler }
 
-// NewDeadLetters returns a marshaler around the app's own, for dead-letter queues. A message that the broker dead-lettered has
-// the broker's reason (delivery_limit, rejected, expired, maxlen) as its dead reason, and one failure more.
+// NewDeadLetters returns a marshaler around the app's own, for dead-letter queues. A message that the broker
+// dead-lettered has the broker's reason (delivery_limit, rejected, expired, maxlen) as its dead reason, and one failure
+// more.
 //
-// It reads the dead letters of every prefix: the middleware and the broker both publish them with the key of naming.DeadKey, and
-// the default exchange, whose key is the name of the queue, has no name.
+// It reads the dead letters of every prefix: the middleware and the broker both publish them with the key of
+// naming.DeadKey, and the default exchange, whose key is the name of the queue, has no name.
 func NewDeadLetters(own app.Marshaler) app.Marshaler {
 	return &deadLetterMarshaler{&marshaler{app: own, published: func(exchange, routingKey string) bool {
 		return exchange != "" && naming.IsDeadKey(routingKey)
@@ -63,8 +64,8 @@ func (rawCodec) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	return msg, nil
 }
 
-// NewestDeath returns the first entry of x-death: the broker puts the newest first. It returns false where the broker has not
-// dead-lettered the message.
+// NewestDeath returns the first entry of x-death: the broker puts the newest first. It returns false where the broker
+// has not dead-lettered the message.
 func NewestDeath(headers amqp091.Table) (amqp091.Table, bool) {
 	deaths, _ := headers["x-death"].([]any)
 	if len(deaths) == 0 {
@@ -74,7 +75,8 @@ func NewestDeath(headers amqp091.Table) (amqp091.Table, bool) {
 	return death, ok
 }
 
-// RecordOfDeath returns the failure record of a message that the broker dead-lettered: the one that it had before, with one failure more.
+// RecordOfDeath returns the failure record of a message that the broker dead-lettered: the one that it had before, with
+// one failure more.
 func RecordOfDeath(metadata message.Metadata, death amqp091.Table) retry.Record {
 	record, known := retry.ReadRecord(metadata)
 	if !known { // such as a garbled count: where the message failed can still be read

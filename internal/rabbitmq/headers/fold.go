@@ -11,8 +11,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// recordHeader holds the failure record of a message that waits on a tier, as one header: the broker takes longer for a message
-// with many headers. Dead letters have a header for each key, so that any tool can read them.
+// recordHeader holds the failure record of a message that waits on a tier, as one header: the broker takes longer for a
+// message with many headers. Dead letters have a header for each key, so that any tool can read them.
 const recordHeader = "retry_record"
 
 // A field is a key of the failure record, and the letter that stands for it in recordHeader.
@@ -21,7 +21,8 @@ type field struct {
 	key    string
 }
 
-// fields are the keys of the record of a message that waits, the most important first: Shrink removes the others from the end.
+// fields are the keys of the record of a message that waits, the most important first: Shrink removes the others from
+// the end.
 var fields = [...]field{
 	{'n', retry.FailuresKey},
 	{'t', retry.TopicKey},
@@ -86,7 +87,8 @@ func unfold(text string) (r record, ok bool) {
 	return r, true
 }
 
-// write returns the metadata with the keys of the record. It makes a map of the right size, because a map that grows is slower.
+// write returns the metadata with the keys of the record. It makes a map of the right size, because a map that grows is
+// slower.
 func (r *record) write(metadata message.Metadata) message.Metadata {
 	all := make(message.Metadata, len(metadata)+len(fields))
 	maps.Copy(all, metadata)
@@ -102,7 +104,8 @@ func (r *record) writeInto(metadata message.Metadata) {
 	}
 }
 
-// shrink makes the folded text shorter by at least excess bytes, if it is long enough, and returns what is left of excess.
+// shrink makes the folded text shorter by at least excess bytes, if it is long enough, and returns what is left of
+// excess.
 func (r *record) shrink(excess int) int {
 	for i := len(fields) - 1; i >= keptFields && excess > 0; i-- {
 		value := r[i]

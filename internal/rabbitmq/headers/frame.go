@@ -11,8 +11,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// fieldOverhead is what a string header needs in addition to its name and value: the name's length byte, the value's type byte
-// and its four bytes of length (AMQP 0-9-1, field tables).
+// fieldOverhead is what a string header needs in addition to its name and value: the name's length byte, the value's
+// type byte and its four bytes of length (AMQP 0-9-1, field tables).
 const fieldOverhead = 6
 
 // cuts are the keys of the failure record that Shrink may remove, in this order.
@@ -22,9 +22,10 @@ var cuts = func() []string {
 	return keys
 }()
 
-// Shrink makes a publishing smaller by at least excess bytes, if its failure record is large enough: it removes the history of redrives, and
-// then keys of the record, the least important first, and shortens the reason if that is enough. The message's own headers stay. So do count and
-// topic, without which a message would be retried without end; a dead letter can lose them, too.
+// Shrink makes a publishing smaller by at least excess bytes, if its failure record is large enough: it removes the
+// history of redrives, and then keys of the record, the least important first, and shortens the reason if that is
+// enough. The message's own headers stay. So do count and topic, without which a message would be retried without end;
+// a dead letter can lose them, too.
 func Shrink(publishing *amqp091.Publishing, excess int) {
 	if history, ok := publishing.Headers[retry.RedrivenKey].(string); ok && excess > 0 {
 		delete(publishing.Headers, retry.RedrivenKey)
@@ -64,9 +65,9 @@ func Shrink(publishing *amqp091.Publishing, excess int) {
 
 // Room returns what the broker may add to the headers of a copy with this routing key.
 //
-// It may dead-letter a retry twice: from its tier, and from the work queue that it comes back to. In a group it may do so
-// three times: also from the inbox of the work queue. x-death, x-first-death-* and x-last-death-* repeat the names of
-// exchange and queue, and there are its counts of deliveries. group is that of the work queue, or the work queue.
+// It may dead-letter a retry twice: from its tier, and from the work queue that it comes back to. In a group it may do
+// so three times: also from the inbox of the work queue. x-death, x-first-death-* and x-last-death-* repeat the names
+// of exchange and queue, and there are its counts of deliveries. group is that of the work queue, or the work queue.
 //
 // To a dead letter that its readers give back it adds counts of deliveries. A message whose own headers leave less room
 // is a dead letter nevertheless.
@@ -85,6 +86,6 @@ func Room(prefix naming.Prefix, group, routingKey string) publisher.Room {
 	return publisher.Room{Headers: ofDeadLettering, Bytes: 768 + 12*(names+len(group))}
 }
 
-// countsOfDeliveries is what the broker's counts of deliveries take on RabbitMQ 4.3. Earlier versions have only the first one. Each is
-// a name with its length, a type, and a number of 64 bits.
+// countsOfDeliveries is what the broker's counts of deliveries take on RabbitMQ 4.3. Earlier versions have only the
+// first one. Each is a name with its length, a type, and a number of 64 bits.
 const countsOfDeliveries = 1 + len("x-delivery-count") + 1 + 8 + 1 + len("x-acquired-count") + 1 + 8

@@ -23,8 +23,8 @@ const (
 )
 
 // lastForm returns the form of a dead letter that is published when the whole one is refused for good: body, UUID and
-// failure record. A raw one stays raw. off names the properties and headers that are left off, and why. The UUID is where
-// the app's marshaler has written it: in the property message-id, or in a header that is no metadata.
+// failure record. A raw one stays raw. off names the properties and headers that are left off, and why. The UUID is
+// where the app's marshaler has written it: in the property message-id, or in a header that is no metadata.
 func lastForm(whole amqp091.Publishing, msg *message.Message, why string) (last amqp091.Publishing, off string) {
 	last = amqp091.Publishing{Headers: amqp091.Table{}, Body: whole.Body, DeliveryMode: amqp091.Persistent}
 	uuid, written := msg.UUID, msg.UUID == ""

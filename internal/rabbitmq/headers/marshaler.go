@@ -19,8 +19,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// errPhantom: when the broker cancels a consumer, watermill-amqp reads an empty delivery from the closed channel. The error
-// makes it reconnect.
+// errPhantom: when the broker cancels a consumer, watermill-amqp reads an empty delivery from the closed channel. The
+// error makes it reconnect.
 var errPhantom = errors.New("the broker cancelled the consumer: not a delivery")
 
 // maxErrorText is how many bytes of an error of the app's marshaler are kept.
@@ -31,14 +31,15 @@ type marshaler struct {
 	app app.Marshaler
 	// uuidKey is the header of the UUID where the app's marshaler is an app.Plain. Else it is empty.
 	uuidKey string
-	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers read.
+	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its
+	// headers read.
 	published func(exchange, routingKey string) bool
 	shared    shared // the encodings of properties that many messages have
 }
 
-// New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a delivery.
-// A message that the app's marshaler cannot read has the metadata key retry.UnmarshalErrorKey: watermill-amqp would answer
-// an error with a requeue, and the broker would deliver the message again at once, without end.
+// New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a
+// delivery. A message that the app's marshaler cannot read has the metadata key retry.UnmarshalErrorKey: watermill-amqp
+// would answer an error with a requeue, and the broker would deliver the message again at once, without end.
 func New(own app.Marshaler, prefix naming.Prefix) app.Marshaler { return newMarshaler(own, prefix) }
 
 func newMarshaler(own app.Marshaler, prefix naming.Prefix) *marshaler {
@@ -56,7 +57,8 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 		return nil, errPhantom
 	}
 	if redelivered, counted := delivery.Headers["x-delivery-count"].(int64); counted && redelivered == 0 {
-		delete(delivery.Headers, "x-delivery-count") // RabbitMQ 3.10 has it in every delivery: other marshalers than ours refuse a number
+		// RabbitMQ 3.10 has it in every delivery: other marshalers than ours refuse a number
+		delete(delivery.Headers, "x-delivery-count")
 	}
 	if m.uuidKey != "" {
 		if msg := m.readPlain(&delivery); msg != nil {
@@ -93,8 +95,9 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 	return msg, nil
 }
 
-// writeFolded writes a folded record into the metadata. It is a function of its own, as encodeProperties, so that the stack of
-// Unmarshal is small: a worker of the subscriber with a large stack loses it in each garbage collection, and grows it again.
+// writeFolded writes a folded record into the metadata. It is a function of its own, as encodeProperties, so that the
+// stack of Unmarshal is small: a worker of the subscriber with a large stack loses it in each garbage collection, and
+// grows it again.
 //
 //go:noinline
 func writeFolded(msg *message.Message, folded string) {
@@ -114,8 +117,8 @@ func (m *marshaler) encodeProperties(delivery *amqp091.Delivery, msg *message.Me
 	return string(s.encoding)
 }
 
-// unmarshal calls the app's marshaler, and a second time with the string headers only if it may have failed because of the others.
-// It may write into the headers that it gets, so s has those of the delivery.
+// unmarshal calls the app's marshaler, and a second time with the string headers only if it may have failed because of
+// the others. It may write into the headers that it gets, so s has those of the delivery.
 func (m *marshaler) unmarshal(delivery amqp091.Delivery, s *scratch) (*message.Message, error) {
 	if !s.typed {
 		return m.call(delivery)
@@ -129,8 +132,8 @@ func (m *marshaler) unmarshal(delivery amqp091.Delivery, s *scratch) (*message.M
 	return msg, err
 }
 
-// call calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all middleware, so
-// nothing else would recover it.
+// call calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all
+// middleware, so nothing else would recover it.
 func (m *marshaler) call(delivery amqp091.Delivery) (msg *message.Message, err error) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
@@ -155,8 +158,8 @@ func errorText(value any) (text string) {
 	return strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
 }
 
-// restore gives a delivery the headers and properties that the message had before it was retried. It copies the headers only
-// where they have to change.
+// restore gives a delivery the headers and properties that the message had before it was retried. It copies the headers
+// only where they have to change.
 func (m *marshaler) restore(delivery *amqp091.Delivery) {
 	ours := m.published(delivery.Exchange, delivery.RoutingKey)
 	foreign := 0
@@ -203,8 +206,9 @@ func (m *marshaler) restoreProperties(delivery *amqp091.Delivery, to amqp091.Tab
 	delivery.RoutingKey = key
 }
 
-// Marshal returns the publishing that the app's marshaler makes, or a raw one for a dead letter that it cannot marshal, with the properties of the delivery that the message came from. The
-// record of a message that waits is folded, and the app's marshaler does not see it: each of its keys would be copied three times.
+// Marshal returns the publishing that the app's marshaler makes, or a raw one for a dead letter that it cannot marshal,
+// with the properties of the delivery that the message came from. The record of a message that waits is folded, and the
+// app's marshaler does not see it: each of its keys would be copied three times.
 func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
 	var p properties
 	if encoded := msg.Metadata[retry.PropertiesKey]; encoded != "" {
@@ -260,9 +264,11 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	return publishing, nil
 }
 
-// write returns the publishing of the app's marshaler, with a copy of its headers. A dead letter that it cannot marshal is raw, and
-// rawReason is why.
-func (m *marshaler) write(msg *message.Message, raw, dead bool, rest func(key, value string) bool) (publishing amqp091.Publishing, rawReason string, err error) {
+// write returns the publishing of the app's marshaler, with a copy of its headers. A dead letter that it cannot marshal
+// is raw, and rawReason is why.
+func (m *marshaler) write(
+	msg *message.Message, raw, dead bool, rest func(key, value string) bool,
+) (publishing amqp091.Publishing, rawReason string, err error) {
 	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
 	plain.SetContext(msg.Context())
 	for key, value := range msg.Metadata {

@@ -15,23 +15,24 @@ const (
 	exchangeHeader   = "retry_exchange"    // the exchange that the message was first published to
 	routingKeyHeader = "retry_routing_key" // and its routing key
 
-	// rawHeader is why the app's marshaler could not marshal a dead letter. Its body is then the payload, its headers are the
-	// metadata, and publisher.UUIDHeader is the UUID. Only readers of dead letters look at it.
+	// rawHeader is why the app's marshaler could not marshal a dead letter. Its body is then the payload, its headers
+	// are the metadata, and publisher.UUIDHeader is the UUID. Only readers of dead letters look at it.
 	rawHeader = "retry_marshal_error"
 )
 
 // isTransport reports whether a header or metadata key belongs to the library. The app never sees such a header.
 func isTransport(key string) bool {
 	switch key {
-	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, retry.PropertiesKey, binding.BuilderKey,
+	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, retry.PropertiesKey,
+		binding.BuilderKey,
 		retry.UnmarshalErrorKey:
 		return true
 	}
 	return unfit.IsKept(key)
 }
 
-// recordKeys are the keys of the failure record and of the history of redrives. They have to survive an app's marshaler that drops
-// metadata.
+// recordKeys are the keys of the failure record and of the history of redrives. They have to survive an app's marshaler
+// that drops metadata.
 var recordKeys = func() map[string]bool {
 	keys := map[string]bool{retry.RedrivenKey: true}
 	for _, key := range retry.RecordKeys() {

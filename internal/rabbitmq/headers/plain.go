@@ -9,7 +9,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// plainKey returns the header of the UUID if the app's marshaler is an app.Plain, and if the header has no other meaning.
+// plainKey returns the header of the UUID if the app's marshaler is an app.Plain, and if the header has no other
+// meaning.
 func plainKey(own app.Marshaler) string {
 	plain, ok := own.(app.Plain)
 	if !ok || isTransport(plain.UUIDKey) || isBroker(plain.UUIDKey) || recordKeys[plain.UUIDKey] {
@@ -18,9 +19,9 @@ func plainKey(own app.Marshaler) string {
 	return plain.UUIDKey
 }
 
-// readPlain is Unmarshal for an app.Plain: it makes the metadata in one pass over the headers of the broker, without the copies that
-// a marshaler of the app needs. It returns nil where that is not possible: a header of the app is not a string, or is a key of the
-// record, which is folded too, or was moved to another header.
+// readPlain is Unmarshal for an app.Plain: it makes the metadata in one pass over the headers of the broker, without
+// the copies that a marshaler of the app needs. It returns nil where that is not possible: a header of the app is not a
+// string, or is a key of the record, which is folded too, or was moved to another header.
 func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
 	headers, folded := delivery.Headers, text(delivery.Headers, recordHeader)
 	ours := m.published(delivery.Exchange, delivery.RoutingKey)

@@ -12,8 +12,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// A value is encoded as the tag of its AMQP field type, then its bytes. A number has eight bytes, or one if its type has eight
-// bits. Texts, arrays and tables begin with their length.
+// A value is encoded as the tag of its AMQP field type, then its bytes. A number has eight bytes, or one if its type
+// has eight bits. Texts, arrays and tables begin with their length.
 
 // maxDepth bounds nested tables. A table from a broker is not deeper.
 const maxDepth = 64

@@ -33,7 +33,8 @@ type counted struct {
 	Messages *int `json:"messages"`
 }
 
-// Details returns the queues of the virtual host by their names, and those among them whose number of messages the broker states.
+// Details returns the queues of the virtual host by their names, and those among them whose number of messages the
+// broker states.
 func (c *Client) Details(ctx context.Context) (queues map[string]Details, stated map[string]int, err error) {
 	var all []counted
 	err = c.list(ctx, "queues", "name,type,durable,auto_delete,exclusive,arguments,policy,operator_policy,effective_policy_definition,messages,"+

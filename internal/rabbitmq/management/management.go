@@ -1,5 +1,6 @@
-// Package management reads from RabbitMQ's management API what AMQP 0-9-1 has no method for: the queues, exchanges and bindings of a virtual
-// host, their arguments and policies, and how many expired messages of a queue wait for the queues that they go to.
+// Package management reads from RabbitMQ's management API what AMQP 0-9-1 has no method for: the queues, exchanges and
+// bindings of a virtual host, their arguments and policies, and how many expired messages of a queue wait for the
+// queues that they go to.
 package management
 
 import (
@@ -39,8 +40,10 @@ func Validate(address string) error {
 
 func parse(address string) (*url.URL, error) {
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, errors.New("the address must be like http://host:15672 or http://user:password@host:15672 (or https://), " +
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" ||
+		u.Fragment != "" {
+		return nil, errors.New("the address must be like http://host:15672 or http://user:password@host:15672 (or " +
+			"https://), " +
 			"with reserved characters in user name and password percent-encoded")
 	}
 	return u, nil
@@ -82,9 +85,11 @@ func New(address string, broker Broker) (*Client, error) {
 	u.User = nil
 	c.address = strings.TrimSuffix(u.String(), "/") + "/api"
 	c.http = http.Client{
-		Timeout:       longest,
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: broker.TLS, DisableKeepAlives: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the password is for this host
+		Timeout: longest,
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: broker.TLS,
+			DisableKeepAlives: true},
+		// the password is for this host
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
 }
@@ -97,7 +102,8 @@ type Queue struct {
 	Counted   bool // Published is known: the broker does not count messages that it forwards itself
 }
 
-// stats is a list without elements where the broker has statistics of a queue, and none of the columns: no client has published to it.
+// stats is a list without elements where the broker has statistics of a queue, and none of the columns: no client has
+// published to it.
 type stats struct {
 	Publish *int `json:"publish"`
 }
@@ -138,8 +144,8 @@ type Depth struct {
 	Consumers int
 }
 
-// Depths returns the queues of the virtual host whose number of messages the broker states. It does not state that of a queue in its first
-// seconds. An error contains no password.
+// Depths returns the queues of the virtual host whose number of messages the broker states. It does not state that of a
+// queue in its first seconds. An error contains no password.
 func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
 	var queues []struct {
 		Name      string `json:"name"`
@@ -156,7 +162,8 @@ func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
 		}
 	}
 	if len(all) == 0 && len(queues) > 1 {
-		return nil, errors.New("the management API states of no queue how many messages it has: is management_agent.disable_metrics_collector set?")
+		return nil, errors.New("the management API states of no queue how many messages it has: is " +
+			"management_agent.disable_metrics_collector set?")
 	}
 	return all, nil
 }
@@ -166,8 +173,8 @@ type Settings struct {
 	Type       string // "classic", "quorum" or "stream"
 	AutoDelete bool   // it is deleted with its last consumer
 	Arguments  Arguments
-	// Policy is what its policies set. It is nil where the broker does not state them, as in the first seconds of a queue.
-	// Without a policy it is empty.
+	// Policy is what its policies set. It is nil where the broker does not state them, as in the first seconds of a
+	// queue. Without a policy it is empty.
 	Policy *Arguments
 }
 
@@ -218,20 +225,26 @@ func (c *Client) refusal(host, what string, response *http.Response) error {
 	var answer struct {
 		Reason string `json:"reason"`
 	}
-	_ = json.NewDecoder(io.LimitReader(response.Body, maxReason)).Decode(&answer) // it may be the answer of something else
+	// it may be the answer of something else
+	_ = json.NewDecoder(io.LimitReader(response.Body, maxReason)).Decode(&answer)
 	vhost, _ := url.PathUnescape(c.vhost)
 	advice := "is this the address of RabbitMQ's management API?"
 	switch status := response.StatusCode; {
-	case strings.Contains(answer.Reason, "virtual host"), status == http.StatusNotFound && strings.Count(what, "/") == 1:
-		advice = fmt.Sprintf("the user %q needs permissions for the virtual host %q, or this virtual host does not exist", c.user, vhost)
+	case strings.Contains(answer.Reason, "virtual host"), status == http.StatusNotFound &&
+		strings.Count(what, "/") == 1:
+		advice = fmt.Sprintf("the user %q needs permissions for the virtual host %q, or this virtual host does not "+
+			"exist", c.user, vhost)
 	case answer.Reason == "Not management user", status == http.StatusForbidden:
-		advice = fmt.Sprintf("the password is accepted, but the user %q needs the tag \"management\" or \"monitoring\"", c.user)
+		advice = fmt.Sprintf("the password is accepted, but the user %q needs the tag \"management\" or \"monitoring\"",
+			c.user)
 	case status == http.StatusUnauthorized:
-		advice = fmt.Sprintf("the password of the user %q is wrong, or this user does not exist: correct them in the address", c.user)
+		advice = fmt.Sprintf("the password of the user %q is wrong, or this user does not exist: correct them in the "+
+			"address", c.user)
 	case status == http.StatusNotFound:
 		advice = "the queue does not exist"
 	}
-	return fmt.Errorf("the management API at %s refuses to list the %s: %s: %s", host, strings.Split(what, "/")[0], statusText(response), advice)
+	return fmt.Errorf("the management API at %s refuses to list the %s: %s: %s", host, strings.Split(what, "/")[0],
+		statusText(response), advice)
 }
 
 // statusText is the status of a response, with a standard text: that of the server can have any length.

@@ -29,7 +29,8 @@ type Prefix string
 func (p Prefix) RetryExchange() string  { return string(p) }
 func (p Prefix) ReturnExchange() string { return string(p) + returnSuffix }
 
-// AnyReturnExchange gets what the return exchange has no key for, such as messages of a tier that is no longer in a schedule.
+// AnyReturnExchange gets what the return exchange has no key for, such as messages of a tier that is no longer in a
+// schedule.
 func (p Prefix) AnyReturnExchange() string { return string(p) + anySuffix }
 func (p Prefix) Orphans() string           { return string(p) + orphansSuffix }
 
@@ -45,7 +46,8 @@ func (p Prefix) TierOf(queue string) (group string, tier backoff.Tier, isTier bo
 	return group, tier, found && err == nil && group != ""
 }
 
-// GroupExchange gets the copies of the work queues of a group, and GroupReturnExchange what expires on the group's tiers.
+// GroupExchange gets the copies of the work queues of a group, and GroupReturnExchange what expires on the group's
+// tiers.
 func (p Prefix) GroupExchange(group string) string { return group + "." + string(p) }
 func (p Prefix) GroupReturnExchange(group string) string {
 	return p.GroupExchange(group) + returnSuffix
@@ -54,7 +56,8 @@ func (p Prefix) GroupReturnExchange(group string) string {
 // TierKeys matches the messages of all work queues of a group on one tier.
 func TierKeys(tier backoff.Tier) string { return tier.String() + ".#" }
 
-// InboxQueue returns the queue between the tiers of a group and a work queue, and InboxKey the routing key with which messages leave it.
+// InboxQueue returns the queue between the tiers of a group and a work queue, and InboxKey the routing key with which
+// messages leave it.
 func (p Prefix) InboxQueue(queue string) string { return p.GroupExchange(queue) + "." + inboxWord }
 func InboxKey(queue string) string              { return inboxWord + "." + queue }
 
@@ -74,10 +77,12 @@ func (p Prefix) IsReturn(exchange string) bool {
 	return isReturn && isOwn && (group == "" || strings.HasSuffix(group, "."))
 }
 
-// IsBack reports whether a delivery came back from a tier, whatever the prefix: through which exchange, and with which routing key.
+// IsBack reports whether a delivery came back from a tier, whatever the prefix: through which exchange, and with which
+// routing key.
 func IsBack(exchange, key string) bool {
 	word, _, found := strings.Cut(key, ".")
-	if !found || !strings.HasSuffix(exchange, returnSuffix) && !strings.HasSuffix(exchange, anySuffix) && !strings.HasSuffix(exchange, orphansSuffix) {
+	if !found || !strings.HasSuffix(exchange, returnSuffix) && !strings.HasSuffix(exchange, anySuffix) &&
+		!strings.HasSuffix(exchange, orphansSuffix) {
 		return false
 	}
 	_, err := backoff.ParseTier(word)
@@ -97,8 +102,8 @@ func DeadKey(queue string) string                     { return deadWord + "." + 
 // IsDeadKey reports whether a routing key is that of a dead letter.
 func IsDeadKey(key string) bool { return strings.HasPrefix(key, deadWord+".") }
 
-// AnyReturnKey matches the messages of one work queue from all its tiers. The pattern has exactly one word before the name: with #
-// in place of * the queue "billing" would also get the messages of "sales.billing".
+// AnyReturnKey matches the messages of one work queue from all its tiers. The pattern has exactly one word before the
+// name: with # in place of * the queue "billing" would also get the messages of "sales.billing".
 func AnyReturnKey(queue string) string { return "*." + queue }
 
 // QueueOfKey returns the work queue of a routing key that RetryKey or DeadKey made.
@@ -112,7 +117,8 @@ func (p Prefix) Validate() error {
 	longest := maxShortString - len(p.AnyReturnExchange()) + len(prefix)
 	switch {
 	case len(prefix) > longest || hasOther(prefix):
-		return fmt.Errorf("Prefix is %q, of %d bytes: it must have at most %d, so that %q fits into %d, and only %s", short(prefix), len(prefix),
+		return fmt.Errorf("Prefix is %q, of %d bytes: it must have at most %d, so that %q fits into %d, and only %s",
+			short(prefix), len(prefix),
 			longest, "<prefix>.return.any", maxShortString, allowed)
 	case strings.HasPrefix(prefix, "amq."):
 		return fmt.Errorf(`Prefix is %q: names that begin with "amq." are reserved for the broker`, prefix)
@@ -120,8 +126,8 @@ func (p Prefix) Validate() error {
 	return nil
 }
 
-// ValidateQueue reports everything that makes a queue impossible as a work queue with these tiers. The group is the queue itself where its
-// tiers are its own.
+// ValidateQueue reports everything that makes a queue impossible as a work queue with these tiers. The group is the
+// queue itself where its tiers are its own.
 func (p Prefix) ValidateQueue(queue, group string, tiers []backoff.Tier) error {
 	if queue == "" {
 		return errors.New("the work queue has no name: a queue that the broker names cannot have retries, because its name is lost with the connection")
@@ -143,12 +149,14 @@ func (p Prefix) ValidateQueue(queue, group string, tiers []backoff.Tier) error {
 	if queue == string(p) {
 		fault("it has the name of the exchange of Prefix %q: choose another prefix", string(p))
 	}
-	what, of := []string{"the name of its inbox", "the name of the return exchange of its group"}, []string{p.InboxQueue(queue), p.GroupReturnExchange(group)}
+	what, of := []string{"the name of its inbox", "the name of the return exchange of its " +
+		"group"}, []string{p.InboxQueue(queue), p.GroupReturnExchange(group)}
 	if group == queue {
 		what, of = nil, nil
 	}
 	for _, tier := range tiers {
-		what, of = append(what, "the name of its tier queue", "its routing key"), append(of, p.TierQueue(group, tier), RetryKey(queue, tier))
+		what, of = append(what, "the name of its tier queue", "its routing key"), append(of, p.TierQueue(group, tier),
+			RetryKey(queue, tier))
 	}
 	for i, name := range of {
 		if len(name) > maxShortString {
@@ -164,7 +172,8 @@ func (p Prefix) ValidateGroup(group string) error {
 	longest := maxShortString - len(p.GroupReturnExchange(""))
 	switch {
 	case len(group) > longest || hasOther(group):
-		return fmt.Errorf("TierGroup is %q, of %d bytes: it must have at most %d, so that %q fits into %d, and only %s", short(group), len(group),
+		return fmt.Errorf("TierGroup is %q, of %d bytes: it must have at most %d, so that %q fits into %d, and only %s",
+			short(group), len(group),
 			longest, "<group>."+string(p)+returnSuffix, maxShortString, allowed)
 	case strings.HasPrefix(group, "amq."):
 		return fmt.Errorf(`TierGroup is %q: names that begin with "amq." are reserved for the broker`, group)
@@ -179,11 +188,14 @@ func ValidateDeadQueue(dead string) error {
 	queue := WorkQueueOf(dead)
 	switch {
 	case queue == "":
-		return errors.New("the work queue has no name, so it has no dead-letter queue: set a Queue.GenerateName that returns the queue's name")
+		return errors.New("the work queue has no name, so it has no dead-letter queue: set a Queue.GenerateName that " +
+			"returns the queue's name")
 	case strings.HasSuffix(queue, "."+deadWord):
-		return fmt.Errorf("work queue %q has the name of a dead-letter queue: subscribe to the topic of work queue %q", queue, WorkQueueOf(queue))
+		return fmt.Errorf("work queue %q has the name of a dead-letter queue: subscribe to the topic of work queue %q",
+			queue, WorkQueueOf(queue))
 	case len(dead) > maxShortString:
-		return fmt.Errorf("the name of the dead-letter queue %q has %d bytes: AMQP allows %d", dead, len(dead), maxShortString)
+		return fmt.Errorf("the name of the dead-letter queue %q has %d bytes: AMQP allows %d", dead, len(dead),
+			maxShortString)
 	}
 	return nil
 }
@@ -191,8 +203,10 @@ func ValidateDeadQueue(dead string) error {
 // ValidateExchange refuses an exchange of the app with the name of an exchange of the retry topology.
 func (p Prefix) ValidateExchange(exchange, group string) error {
 	switch {
-	case exchange == p.RetryExchange(), exchange == p.GroupExchange(group), exchange == p.AnyReturnExchange(), exchange == p.Orphans(), p.IsReturn(exchange):
-		return fmt.Errorf("the app's exchange %q has the name of an exchange of the retry topology: choose another Prefix than %q", exchange, string(p))
+	case exchange == p.RetryExchange(), exchange == p.GroupExchange(group), exchange == p.AnyReturnExchange(),
+		exchange == p.Orphans(), p.IsReturn(exchange):
+		return fmt.Errorf("the app's exchange %q has the name of an exchange of the retry topology: choose another "+
+			"Prefix than %q", exchange, string(p))
 	}
 	return nil
 }

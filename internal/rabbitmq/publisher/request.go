@@ -21,7 +21,8 @@ type request struct {
 	uuid       string
 	suspect    *atomic.Bool // see Message.Suspect; may be nil
 	publishing amqp091.Publishing
-	id         string // also in the header IDHeader; empty: the frame has no room for it, so the quarantine publishes the message
+	// also in the header IDHeader; empty: the frame has no room for it, so the quarantine publishes the message
+	id string
 
 	state  atomic.Int32 // one of the states below; only the caller sets it, and a lane may read it at any time
 	failed error        // why the message was never sent to a lane

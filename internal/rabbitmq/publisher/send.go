@@ -170,7 +170,8 @@ func (c *Connection) fit(r *request, room Room, l limits) error {
 		size -= markSize
 	}
 	if l.excess(size+room.Bytes) > 0 {
-		return &publish.TooLargeError{Text: fmt.Sprintf("properties and headers take %d bytes, at most %d: the connection's "+
+		return &publish.TooLargeError{Text: fmt.Sprintf("properties and headers take %d bytes, at most %d: the "+
+			"connection's "+
 			"frame_max is %d, and %d bytes are reserved for the broker's headers",
 			size, max(l.frameMax-room.Bytes, 0), l.frameMax, room.Bytes)}
 	}

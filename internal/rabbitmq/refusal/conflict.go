@@ -7,8 +7,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// ArgumentConflictError is returned when an exchange or queue exists with another argument than the one asked for. The broker
-// answers 406 PRECONDITION_FAILED and closes the channel. The arguments of an existing object cannot be changed.
+// ArgumentConflictError is returned when an exchange or queue exists with another argument than the one asked for. The
+// broker answers 406 PRECONDITION_FAILED and closes the channel. The arguments of an existing object cannot be changed.
 type ArgumentConflictError struct {
 	Object   string         // the queue or exchange
 	Argument string         // an optional argument such as x-message-ttl; also durable and type

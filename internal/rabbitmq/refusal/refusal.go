@@ -11,8 +11,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// Explain adds to an error of the broker what was refused and what to do about it. It returns an *ArgumentConflictError when an
-// argument differs.
+// Explain adds to an error of the broker what was refused and what to do about it. It returns an *ArgumentConflictError
+// when an argument differs.
 func Explain(what, name string, err error) error {
 	var broker *amqp091.Error
 	if !errors.As(err, &broker) {
@@ -22,7 +22,8 @@ func Explain(what, name string, err error) error {
 	switch broker.Code {
 	case amqp091.PreconditionFailed:
 		if d, ok := DifferenceIn(err); ok {
-			return &ArgumentConflictError{Object: name, Argument: d.Argument, Want: orNone(d.want), Have: orNone(d.have), Cause: broker}
+			return &ArgumentConflictError{Object: name, Argument: d.Argument, Want: orNone(d.want),
+				Have: orNone(d.have), Cause: broker}
 		}
 	case amqp091.AccessRefused:
 		hint = ": give the user the permissions that docs/operations.md lists"
@@ -40,11 +41,12 @@ func IsCode(err error, code int) bool {
 	return errors.As(err, &broker) && broker.Code == code
 }
 
-// IsAbsent reports whether the broker knows a queue but does not find it. Its node is down, or another client is just declaring it: before
-// Khepri, RabbitMQ answers so for an instant.
+// IsAbsent reports whether the broker knows a queue but does not find it. Its node is down, or another client is just
+// declaring it: before Khepri, RabbitMQ answers so for an instant.
 func IsAbsent(err error) bool {
 	var broker *amqp091.Error
-	return errors.As(err, &broker) && broker.Code == amqp091.NotFound && strings.HasPrefix(broker.Reason, "NOT_FOUND - home node ")
+	return errors.As(err, &broker) && broker.Code == amqp091.NotFound && strings.HasPrefix(broker.Reason,
+		"NOT_FOUND - home node ")
 }
 
 // Difference is the first argument that differs, as a 406 names it. A nil value means none.
@@ -84,8 +86,8 @@ func DifferenceIn(err error) (Difference, bool) {
 	return d, true
 }
 
-// Value returns the value of the existing object, with the type that a declaration needs. Where the broker does not name the
-// type, it is that of like.
+// Value returns the value of the existing object, with the type that a declaration needs. Where the broker does not
+// name the type, it is that of like.
 func (d Difference) Value(like any) any {
 	if d.have == nil {
 		return nil

@@ -11,8 +11,9 @@ import (
 // gather is how many bytes a corked socket holds before it writes.
 const gather = 64 << 10
 
-// A Socket joins all writes between Cork and Uncork into one, and gives every write a deadline. After a failed write it closes
-// itself, so that amqp091-go's reader fails as well: amqp091-go ignores a failed flush. Its methods are safe for concurrent use.
+// A Socket joins all writes between Cork and Uncork into one, and gives every write a deadline. After a failed write it
+// closes itself, so that amqp091-go's reader fails as well: amqp091-go ignores a failed flush. Its methods are safe for
+// concurrent use.
 type Socket struct {
 	net.Conn
 	timeout  time.Duration
@@ -59,8 +60,8 @@ func (s *Socket) Cork() {
 	s.mu.Unlock()
 }
 
-// Uncork writes the bytes that were held back, also those of other goroutines. Later writes of others who have called Cork are
-// still held back.
+// Uncork writes the bytes that were held back, also those of other goroutines. Later writes of others who have called
+// Cork are still held back.
 func (s *Socket) Uncork() {
 	s.mu.Lock()
 	s.corks--

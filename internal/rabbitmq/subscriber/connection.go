@@ -9,8 +9,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// A Connection is one AMQP connection for consuming, which any number of Subscribers share. It reconnects by itself. All its
-// methods are safe for concurrent use.
+// A Connection is one AMQP connection for consuming, which any number of Subscribers share. It reconnects by itself.
+// All its methods are safe for concurrent use.
 type Connection struct {
 	link   *wire.Link
 	config wire.Config
@@ -21,21 +21,22 @@ type Connection struct {
 	subscriptions []*subscription
 }
 
-// Open connects to the broker, as wire.OpenLink does. The pause before each attempt to reconnect is also that before each
-// attempt to declare and consume again. After a session that could be opened it is at most 1 s.
+// Open connects to the broker, as wire.OpenLink does. The pause before each attempt to reconnect is also that before
+// each attempt to declare and consume again. After a session that could be opened it is at most 1 s.
 func Open(config wire.Config, logger watermill.LoggerAdapter) (*Connection, error) {
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	link, err := wire.OpenLink(config, "watermill-retry subscriber", logger.With(watermill.LogFields{"connection": "consuming"}))
+	link, err := wire.OpenLink(config, "watermill-retry subscriber",
+		logger.With(watermill.LogFields{"connection": "consuming"}))
 	if err != nil {
 		return nil, err
 	}
 	return &Connection{link: link, config: config}, nil
 }
 
-// Close closes all Subscribers of the connection, as Subscriber.Close does, and then the connection. It may be called several
-// times, and waits each time. It returns nil. It does not wait for Config.Declare.
+// Close closes all Subscribers of the connection, as Subscriber.Close does, and then the connection. It may be called
+// several times, and waits each time. It returns nil. It does not wait for Config.Declare.
 func (c *Connection) Close() error {
 	c.close.Do(func() {
 		c.mu.Lock()
@@ -53,8 +54,8 @@ func (c *Connection) Close() error {
 	return nil
 }
 
-// Health returns the state of the connection, and of the calls of Subscribe that have not ended, in their order. It does
-// not wait for the broker.
+// Health returns the state of the connection, and of the calls of Subscribe that have not ended, in their order. It
+// does not wait for the broker.
 func (c *Connection) Health() retry.Health {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,17 +15,18 @@ type Declaration struct {
 	// Channel is open until Declare returns. The broker closes it when it refuses a declaration.
 	Channel *amqp091.Channel
 
-	// OpenChannel opens another channel on the same connection, for example because the broker has closed Channel. The caller
-	// closes it. It may be called after Declare has returned. When the connection is lost, it returns an error.
+	// OpenChannel opens another channel on the same connection, for example because the broker has closed Channel. The
+	// caller closes it. It may be called after Declare has returned. When the connection is lost, it returns an error.
 	OpenChannel func() (*amqp091.Channel, error)
 
-	// Connection identifies the AMQP connection. Each connection of the process, also after a reconnect, has a higher number than
-	// those before it. What was declared once on a connection need not be declared again on it, except where LostAt is set.
+	// Connection identifies the AMQP connection. Each connection of the process, also after a reconnect, has a higher
+	// number than those before it. What was declared once on a connection need not be declared again on it, except
+	// where LostAt is set.
 	Connection uint64
 
-	// LostAt is when the topic's consumer ended although the connection is open, or when the broker refused to consume because
-	// the queue does not exist: what was declared on this connection before that time may be gone. Zero: nothing is known to be
-	// gone. SubscribeInitialize sets it to the time of the call.
+	// LostAt is when the topic's consumer ended although the connection is open, or when the broker refused to consume
+	// because the queue does not exist: what was declared on this connection before that time may be gone. Zero:
+	// nothing is known to be gone. SubscribeInitialize sets it to the time of the call.
 	LostAt time.Time
 
 	// ServerVersion is the version of the broker as it names it, such as "4.0.5". Empty: it names none.
@@ -54,8 +55,8 @@ func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time
 	return nil
 }
 
-// consume declares the topic and opens a session. What Config.Declare remembers may be gone: when the queue does not exist, it
-// declares once more.
+// consume declares the topic and opens a session. What Config.Declare remembers may be gone: when the queue does not
+// exist, it declares once more.
 func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*session, error) {
 	for attempt := 1; ; attempt++ {
 		if err := s.subscriber.declare(current, s.topic, lostAt); err != nil {

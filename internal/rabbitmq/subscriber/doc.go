@@ -1,9 +1,11 @@
-// Package subscriber is a Watermill subscriber for RabbitMQ that keeps several messages of each queue in flight. Watermill's
-// router runs each message in a goroutine of its own; how many it has at the same time is Config.Concurrency.
+// Package subscriber is a Watermill subscriber for RabbitMQ that keeps several messages of each queue in flight.
+// Watermill's router runs each message in a goroutine of its own; how many it has at the same time is
+// Config.Concurrency.
 //
-// A Connection is one AMQP connection for consuming. Any number of Subscribers share it, and each Subscribe call has a channel and
-// a consumer of its own on it. The connection reconnects by itself. After each reconnect, and when the broker has cancelled a
-// consumer, Config.Declare restores the topology before the queue is consumed again. The way of a delivery through the files:
+// A Connection is one AMQP connection for consuming. Any number of Subscribers share it, and each Subscribe call has a
+// channel and a consumer of its own on it. The connection reconnects by itself. After each reconnect, and when the
+// broker has cancelled a consumer, Config.Declare restores the topology before the queue is consumed again. The way of
+// a delivery through the files:
 //
 //	connection.go    Connection: what all Subscribers share; wire.Link keeps it open
 //	subscriber.go    Subscribe: starts a subscription
@@ -17,26 +19,27 @@
 //
 // # Order
 //
-// With a Concurrency of 1, one Subscribe call hands messages out in the order of the queue, the next one when the previous one is
-// settled. With more, messages of one Config.OrderKey keep that order, and all others have none. Either holds within one Subscribe
-// call. Two instances that consume one queue share its messages, so there is no order between them, and a key can be in flight in
-// both: route each key to a queue of its own that one instance consumes. A single active consumer (x-single-active-consumer) is not
-// enough: a shutdown or a pause cancels the consumer while its handlers run, and the broker then activates the next consumer with
-// the messages behind them.
+// With a Concurrency of 1, one Subscribe call hands messages out in the order of the queue, the next one when the
+// previous one is settled. With more, messages of one Config.OrderKey keep that order, and all others have none. Either
+// holds within one Subscribe call. Two instances that consume one queue share its messages, so there is no order
+// between them, and a key can be in flight in both: route each key to a queue of its own that one instance consumes. A
+// single active consumer (x-single-active-consumer) is not enough: a shutdown or a pause cancels the consumer while its
+// handlers run, and the broker then activates the next consumer with the messages behind them.
 //
-// No order holds across retries. A message that is nacked, or published again with a delay, comes back after messages that were
-// behind it. One exception: with a Concurrency and a Prefetch of 1, a nacked message comes back first, if the queue puts it back
-// in its place, as RabbitMQ's queues do.
+// No order holds across retries. A message that is nacked, or published again with a delay, comes back after messages
+// that were behind it. One exception: with a Concurrency and a Prefetch of 1, a nacked message comes back first, if the
+// queue puts it back in its place, as RabbitMQ's queues do.
 //
 // # Delivered again
 //
-// Delivery is at least once. When the connection is lost, the messages in flight go on: their contexts do not end, Ack still
-// returns true, and the ack is dropped, with a line in the log at the level debug. The broker delivers these messages again, to
-// this or another consumer. Handlers have to be idempotent. Concurrency and OrderKey hold across the connections of one Subscribe
-// call: a message that is delivered again waits for a place, and for its key, while the handler of its first delivery runs.
+// Delivery is at least once. When the connection is lost, the messages in flight go on: their contexts do not end, Ack
+// still returns true, and the ack is dropped, with a line in the log at the level debug. The broker delivers these
+// messages again, to this or another consumer. Handlers have to be idempotent. Concurrency and OrderKey hold across the
+// connections of one Subscribe call: a message that is delivered again waits for a place, and for its key, while the
+// handler of its first delivery runs.
 //
-// A quorum queue counts deliveries towards its delivery limit (x-delivery-limit: 20 by default from RabbitMQ 4.0 on, none before).
-// Beyond the limit, it dead-letters the message, or drops it.
+// A quorum queue counts deliveries towards its delivery limit (x-delivery-limit: 20 by default from RabbitMQ 4.0 on,
+// none before). Beyond the limit, it dead-letters the message, or drops it.
 //
 //	                                               before 4.3    from 4.3 on
 //	a handler nacks the message                    counted       not counted
@@ -46,38 +49,41 @@
 //	a shutdown: in flight, and acked in time       -             -
 //	a shutdown: in flight after CloseTimeout       counted       counted
 //
-// Before 4.3 there is no way to give back a fetched message without counting it. At most Config.Prefetch messages are concerned, each
-// once for each shutdown.
+// Before 4.3 there is no way to give back a fetched message without counting it. At most Config.Prefetch messages are
+// concerned, each once for each shutdown.
 //
 // # Limits
 //
-// Config.Limits gets two functions for each Subscribe call: one limits how many of its messages are in flight, and the other one counts
-// the messages that take a place under the limit. They may be called at any time, from any goroutine, and do not wait.
+// Config.Limits gets two functions for each Subscribe call: one limits how many of its messages are in flight, and the
+// other one counts the messages that take a place under the limit. They may be called at any time, from any goroutine,
+// and do not wait.
 //
-//   - limit(0) pauses the subscription. Its consumer is cancelled, and the messages that were fetched and not handed out go back to
-//     the queue in their order, before those that were not fetched. Messages in flight go on and are acked. Then nothing is
-//     unacknowledged. No message is consumed until the limit is raised, also after a reconnect, which declares the topology as always.
-//   - limit(n) with n from 1 to Concurrency-1 consumes with a prefetch of n. At most n messages are in flight; those that were in
-//     flight at a pause take no place. With an OrderKey, the messages that wait for their key are among the n, and a pause hands out
-//     the up to n messages that were fetched: on a quorum queue they would come back in another order.
+//   - limit(0) pauses the subscription. Its consumer is cancelled, and the messages that were fetched and not handed
+//     out go back to the queue in their order, before those that were not fetched. Messages in flight go on and are
+//     acked. Then nothing is unacknowledged. No message is consumed until the limit is raised, also after a reconnect,
+//     which declares the topology as always.
+//   - limit(n) with n from 1 to Concurrency-1 consumes with a prefetch of n. At most n messages are in flight; those
+//     that were in flight at a pause take no place. With an OrderKey, the messages that wait for their key are among the
+//     n, and a pause hands out the up to n messages that were fetched: on a quorum queue they would come back in another
+//     order.
 //   - limit(-1), and n from Concurrency on, end the limit.
 //
-// Each change of the limit cancels the consumer and begins another one, on the same channel; its tag has a number at the end. The
-// order holds across pauses, except where the subscription is paused or resumed again within 100 ms, before a quorum queue has
-// taken back more than 32 messages. Before 4.3 a pause counts a delivery of the messages that go back; see the table above. A limit
-// of 1 to n fetches few, so that a probe counts none for the others.
+// Each change of the limit cancels the consumer and begins another one, on the same channel; its tag has a number at
+// the end. The order holds across pauses, except where the subscription is paused or resumed again within 100 ms,
+// before a quorum queue has taken back more than 32 messages. Before 4.3 a pause counts a delivery of the messages that
+// go back; see the table above. A limit of 1 to n fetches few, so that a probe counts none for the others.
 //
 // # Set aside
 //
-// The retry middleware can set a message aside whose dead letter the broker refuses for good. It stays unacknowledged and
-// in flight, and takes no place of Concurrency. So the messages behind it overtake it, also with a Concurrency of 1. Where
-// such messages leave less than half of the places to others, another consumer with the whole prefetch follows, on the
-// same channel.
+// The retry middleware can set a message aside whose dead letter the broker refuses for good. It stays unacknowledged
+// and in flight, and takes no place of Concurrency. So the messages behind it overtake it, also with a Concurrency of
+// 1. Where such messages leave less than half of the places to others, another consumer with the whole prefetch
+// follows, on the same channel.
 //
 // # Shutdown
 //
-// Close, and the end of Subscribe's context, cancel the consumer, and give back what was fetched and not handed out. The
-// channel that Subscribe returned is closed. Messages in flight go on for Config.CloseTimeout. Then their contexts end, and a
-// second later the AMQP channel is closed, with which the broker delivers again those that were not settled. A message's context
-// carries the values of Subscribe's context, and does not end with it.
+// Close, and the end of Subscribe's context, cancel the consumer, and give back what was fetched and not handed out.
+// The channel that Subscribe returned is closed. Messages in flight go on for Config.CloseTimeout. Then their contexts
+// end, and a second later the AMQP channel is closed, with which the broker delivers again those that were not settled.
+// A message's context carries the values of Subscribe's context, and does not end with it.
 package subscriber

@@ -33,7 +33,8 @@ func (a *arrival) leave() {
 // describe identifies a delivery in a log line.
 func describe(a *arrival) string {
 	d := a.delivery
-	return fmt.Sprintf("message id %q, exchange %q, routing key %q, %d bytes", d.MessageId, d.Exchange, d.RoutingKey, len(d.Body))
+	return fmt.Sprintf("message id %q, exchange %q, routing key %q, %d bytes", d.MessageId, d.Exchange, d.RoutingKey,
+		len(d.Body))
 }
 
 // settled is called when the delivery was acked, nacked or lost.
@@ -50,7 +51,8 @@ type feed interface {
 	next(*arrival) bool
 	// handled is called when an arrival of next is settled.
 	handled(*arrival)
-	// giveBack gives back what waits in the feed. It is called after the stop of the subscription, and when an era is over.
+	// giveBack gives back what waits in the feed. It is called after the stop of the subscription, and when an era is
+	// over.
 	giveBack()
 }
 
@@ -119,8 +121,8 @@ func (c *consumer) leave() {
 func (f arrivals) handled(a *arrival) { a.settled() }
 func (f arrivals) giveBack()          {}
 
-// ordered gives deliveries of one key to the workers one after the other. One goroutine receives them all, so their order is
-// that of the queue.
+// ordered gives deliveries of one key to the workers one after the other. One goroutine receives them all, so their
+// order is that of the queue.
 type ordered struct {
 	*subscription
 

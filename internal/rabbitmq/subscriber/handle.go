@@ -15,8 +15,8 @@ import (
 // that, so another goroutine goes on.
 var errExited = errors.New("a function of the app ended the goroutine")
 
-// work handles messages, one at a time, until the subscription stops. A message that is set aside is its last one: another
-// worker goes on.
+// work handles messages, one at a time, until the subscription stops. A message that is set aside is its last one:
+// another worker goes on.
 func (s *subscription) work() {
 	var a arrival
 	aside := make(chan struct{}, 1)
@@ -108,8 +108,8 @@ wait:
 	}
 }
 
-// setAside makes a message take no place: neither of the handlers, nor of the workers, nor, once the consumer is followed by
-// another one, of the prefetch.
+// setAside makes a message take no place: neither of the handlers, nor of the workers, nor, once the consumer is
+// followed by another one, of the prefetch.
 func (s *subscription) setAside(a *arrival) {
 	a.aside = true
 	a.era.unsettled.Add(-1)
@@ -178,8 +178,8 @@ func (s *subscription) again(a *arrival) (*message.Message, error) {
 	return second.msg, second.err
 }
 
-// requeue nacks a delivery after a pause, which grows each time that the message is delivered. The stop of the subscription ends
-// the pause.
+// requeue nacks a delivery after a pause, which grows each time that the message is delivered. The stop of the
+// subscription ends the pause.
 func (s *subscription) requeue(a *arrival) {
 	pause := time.NewTimer(pauseOf(s.nacks.count(a), s.config.NackInitial, s.config.NackMax))
 	defer pause.Stop()

@@ -11,8 +11,8 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/users"
 )
 
-// An era begins when a subscription consumes after a pause, and ends when the next pause gives back what was not handed out. Its
-// users are the workers that receive, and the deliveries that are neither handed out nor given back.
+// An era begins when a subscription consumes after a pause, and ends when the next pause gives back what was not handed
+// out. Its users are the workers that receive, and the deliveries that are neither handed out nor given back.
 type era struct {
 	users.Count
 	over      chan struct{}
@@ -42,9 +42,9 @@ func (e *era) setBound(bound int) {
 	e.wake()
 }
 
-// take waits for a place, and reports whether it has got one. The prefetch alone does not bound the messages in flight: it counts
-// those of one consumer, and each change of the limit makes another one. Messages in flight from before a pause take no place: a
-// handler that never ends would otherwise take that of the probe.
+// take waits for a place, and reports whether it has got one. The prefetch alone does not bound the messages in flight:
+// it counts those of one consumer, and each change of the limit makes another one. Messages in flight from before a
+// pause take no place: a handler that never ends would otherwise take that of the probe.
 func (e *era) take(stopping <-chan struct{}) bool {
 	for {
 		freed := e.tryTake()
@@ -89,7 +89,8 @@ func (e *era) wake() {
 	}
 }
 
-// setLimit is what Config.Limits gets. At a pause it holds messages and acks back at once: no ack after it brings another message.
+// setLimit is what Config.Limits gets. At a pause it holds messages and acks back at once: no ack after it brings
+// another message.
 func (s *subscription) setLimit(n int) {
 	s.limit.Store(int64(max(n, -1)))
 	if state := s.session.Load(); n == 0 && state.consumer != nil {
@@ -121,8 +122,8 @@ func (s *subscription) bound() int {
 	return min(limit, s.config.Concurrency)
 }
 
-// prefetch is how many messages the broker sends ahead of their acks. Under a limit it is the limit: the messages that wait would
-// otherwise be kept from other consumers, and counted when they go back.
+// prefetch is how many messages the broker sends ahead of their acks. Under a limit it is the limit: the messages that
+// wait would otherwise be kept from other consumers, and counted when they go back.
 func (s *subscription) prefetch(bound int) int {
 	if bound < s.config.Concurrency {
 		return bound
@@ -161,11 +162,13 @@ func (s *subscription) apply(n *session) error {
 	}
 	s.setState(n)
 	if c := n.consumer.Load(); c != nil && was != nil && was.bound == c.bound {
-		s.logger.Info("Consuming beside messages that are set aside", watermill.LogFields{"set_aside": was.aside.Load()})
+		s.logger.Info("Consuming beside messages that are set aside",
+			watermill.LogFields{"set_aside": was.aside.Load()})
 	} else if c != nil {
 		s.logger.Info("Consuming with another limit", watermill.LogFields{"in_flight_at_most": c.bound})
 	} else {
-		s.logger.Info("Paused: the consumer is cancelled, and messages stay in the queue", watermill.LogFields{"in_flight": s.inFlight.Load()})
+		s.logger.Info("Paused: the consumer is cancelled, and messages stay in the queue",
+			watermill.LogFields{"in_flight": s.inFlight.Load()})
 	}
 	return nil
 }
@@ -175,10 +178,11 @@ func (c *consumer) used() bool { return 2*(c.prefetch-int(c.aside.Load())) <= c.
 
 // follow ends the consumer, and begins one with the new bound on the same channel, where messages in flight are acked.
 //
-// Two properties of quorum queues could change the order of the messages. A consumer that is cancelled while messages are on their
-// way to it makes the broker put them back before those that arrived: follow holds acks back until the broker has sent all that it may
-// send. And messages that go back while others that went back before are still in the queue come after these: so they go back
-// only from a consumer that had the whole Prefetch. Of a consumer with a limit and an OrderKey, they are handed out instead.
+// Two properties of quorum queues could change the order of the messages. A consumer that is cancelled while messages
+// are on their way to it makes the broker put them back before those that arrived: follow holds acks back until the
+// broker has sent all that it may send. And messages that go back while others that went back before are still in the
+// queue come after these: so they go back only from a consumer that had the whole Prefetch. Of a consumer with a limit
+// and an OrderKey, they are handed out instead.
 func (s *subscription) follow(n *session) error {
 	paused := s.changing.begin()
 	defer s.changing.end()
@@ -232,8 +236,8 @@ func (s *subscription) follow(n *session) error {
 	return n.consume(s, bound)
 }
 
-// A change of the consumer waits until all deliveries of the old one are handed out, and that needs their places. A pause meanwhile
-// must not take the places away: it makes the change give the deliveries back.
+// A change of the consumer waits until all deliveries of the old one are handed out, and that needs their places. A
+// pause meanwhile must not take the places away: it makes the change give the deliveries back.
 type change struct {
 	mu     sync.Mutex
 	paused chan struct{} // nil: there is no change
@@ -293,13 +297,13 @@ func (s *subscription) presentEra(bound int) *era {
 // quiet is how long a change of the limit waits for a further delivery where the queue may be empty.
 const quiet = 200 * time.Millisecond
 
-// fillTimeout is how long a change of the limit waits for deliveries in all. A queue may send none although it has some: to a consumer
-// with a lower priority, or to one that waits for the single active consumer.
+// fillTimeout is how long a change of the limit waits for deliveries in all. A queue may send none although it has
+// some: to a consumer with a lower priority, or to one that waits for the single active consumer.
 const fillTimeout = 5 * time.Second
 
-// fill waits until the broker has sent as many messages as the prefetch allows, or has sent none for a moment and has none in the
-// queue. Nothing is on its way then. While acks are held back, no more follow. Where back is true, workers do not receive any more,
-// and the deliveries go back.
+// fill waits until the broker has sent as many messages as the prefetch allows, or has sent none for a moment and has
+// none in the queue. Nothing is on its way then. While acks are held back, no more follow. Where back is true, workers
+// do not receive any more, and the deliveries go back.
 func (n *session) fill(queue string, c *consumer, back bool) {
 	begin := time.Now()
 	var deliveries <-chan amqp091.Delivery
@@ -336,9 +340,9 @@ func (n *session) fill(queue string, c *consumer, back bool) {
 	}
 }
 
-// sentAll reports whether the queue has no message that it could send, or the broker does not answer. It asks on a channel of its
-// own: the session's channel must be free to cancel the consumer. A quorum queue that is busy answers late, and then states zero
-// messages whatever it has.
+// sentAll reports whether the queue has no message that it could send, or the broker does not answer. It asks on a
+// channel of its own: the session's channel must be free to cancel the consumer. A quorum queue that is busy answers
+// late, and then states zero messages whatever it has.
 func (n *session) sentAll(queue string) bool {
 	answered := make(chan bool, 1)
 	go func() {

@@ -36,7 +36,8 @@ func newNackCounts() *nackCounts {
 	return &nackCounts{seed: maphash.MakeSeed(), by: make(map[uint64]int64)}
 }
 
-// count returns how often the message was delivered before this delivery, as far as that is known, and counts a nack of it.
+// count returns how often the message was delivered before this delivery, as far as that is known, and counts a nack of
+// it.
 func (c *nackCounts) count(a *arrival) int64 {
 	id := c.identify(a)
 	c.mu.Lock()
@@ -68,7 +69,8 @@ func (c *nackCounts) forget(a *arrival) {
 	c.size.Store(int64(len(c.by)))
 }
 
-// identify returns the same number for each delivery of a message. Different messages with the same number share a count.
+// identify returns the same number for each delivery of a message. Different messages with the same number share a
+// count.
 func (c *nackCounts) identify(a *arrival) uint64 {
 	var h maphash.Hash
 	h.SetSeed(c.seed)

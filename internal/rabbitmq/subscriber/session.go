@@ -16,14 +16,17 @@ import (
 )
 
 const (
-	answerTimeout       = 5 * time.Second // how long a shutdown waits for the broker to answer basic.cancel or channel.close
-	channelCloseTimeout = 5 * time.Minute // how long the broker may take to close a channel; after that the connection is closed
+	// how long a shutdown waits for the broker to answer basic.cancel or channel.close
+	answerTimeout = 5 * time.Second
+	// how long the broker may take to close a channel; after that the connection is closed
+	channelCloseTimeout = 5 * time.Minute
 )
 
 var errCancelled = errors.New("the broker cancelled the consumer")
 
-// A session is one channel with one consumer at a time, or none while the subscription is paused. It ends in one of three ways: the broker cancels the consumer, the channel is
-// closed by the broker or with the connection, or the subscription stops and cancels the consumer.
+// A session is one channel with one consumer at a time, or none while the subscription is paused. It ends in one of
+// three ways: the broker cancels the consumer, the channel is closed by the broker or with the connection, or the
+// subscription stops and cancels the consumer.
 type session struct {
 	*settler
 	users      users.Count // workers that receive, and deliveries that are not settled
@@ -86,8 +89,8 @@ func openSession(current *wire.Connection, s *subscription) (*session, error) {
 	return n, nil
 }
 
-// tag returns the tag of a consumer. The first one of a channel has Tag. A quorum queue would take another one with the same tag for
-// the one before it, while messages of that one are not acknowledged.
+// tag returns the tag of a consumer. The first one of a channel has Tag. A quorum queue would take another one with the
+// same tag for the one before it, while messages of that one are not acknowledged.
 func (c ConsumerConfig) tag(again bool) string {
 	number := strconv.FormatUint(consumers.Add(1), 10)
 	switch {
@@ -128,10 +131,11 @@ func (n *session) consume(s *subscription, bound int) error {
 	return nil
 }
 
-// movesConsumers reports whether the broker may move a consumer to a new queue, in place of basic.cancel, when its queue is deleted and
-// declared anew within milliseconds. It then loses what the queue delivers (seen on 3.10.8, not on 4.0 and 4.3). It cannot move a
-// consumer to a quorum queue on a channel with a global prefetch, which quorum queues refuse, and sends basic.cancel. So that prefetch
-// is set after basic.consume, to the highest value. From 3.12 on, an operator can forbid it, and the broker would close the connection.
+// movesConsumers reports whether the broker may move a consumer to a new queue, in place of basic.cancel, when its
+// queue is deleted and declared anew within milliseconds. It then loses what the queue delivers (seen on 3.10.8, not on
+// 4.0 and 4.3). It cannot move a consumer to a quorum queue on a channel with a global prefetch, which quorum queues
+// refuse, and sends basic.cancel. So that prefetch is set after basic.consume, to the highest value. From 3.12 on, an
+// operator can forbid it, and the broker would close the connection.
 func movesConsumers(version string) bool {
 	return strings.HasPrefix(version, "3.10.") || strings.HasPrefix(version, "3.11.")
 }
@@ -175,8 +179,8 @@ func (n *session) wait(stopping, limited <-chan struct{}) error {
 	}
 }
 
-// cancel cancels the consumer. Afterwards, amqp091-go closes its deliveries when all of them have been received. When the broker
-// does not answer in time, the channel is closed.
+// cancel cancels the consumer. Afterwards, amqp091-go closes its deliveries when all of them have been received. When
+// the broker does not answer in time, the channel is closed.
 func (n *session) cancel(patience time.Duration) {
 	if n.consumer.Load() == nil {
 		return
@@ -197,8 +201,8 @@ func (n *session) cancel(patience time.Duration) {
 	}
 }
 
-// retire gives back the deliveries that no worker has received, waits until all other messages of the session are settled, or
-// until givenUp is closed, and closes the channel. The consumer has ended before.
+// retire gives back the deliveries that no worker has received, waits until all other messages of the session are
+// settled, or until givenUp is closed, and closes the channel. The consumer has ended before.
 func (n *session) retire(givenUp <-chan struct{}) {
 	n.settler.consumerEnded()
 	n.drain()

@@ -19,8 +19,8 @@ type corker interface {
 	Uncork()
 }
 
-// A settler sends the acks and nacks of one channel. One goroutine takes all that are ready and sends them in one write. A run of
-// acks from the lowest outstanding delivery tag leaves as one ack of multiple deliveries.
+// A settler sends the acks and nacks of one channel. One goroutine takes all that are ready and sends them in one
+// write. A run of acks from the lowest outstanding delivery tag leaves as one ack of multiple deliveries.
 type settler struct {
 	channel  acknowledger
 	socket   corker
@@ -72,8 +72,8 @@ func (s *settler) ack(tag uint64) bool {
 	return true
 }
 
-// nack requeues a delivery. While the subscription stops or is paused, and its consumer has not ended, the nack is held back: the
-// broker would deliver the message to this consumer once more.
+// nack requeues a delivery. While the subscription stops or is paused, and its consumer has not ended, the nack is held
+// back: the broker would deliver the message to this consumer once more.
 func (s *settler) nack(tag uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,8 +124,8 @@ func (s *settler) release() {
 	}
 }
 
-// consumerEnded sends the nacks that were held back, in the order of the deliveries: a quorum queue delivers messages in the order
-// in which they went back.
+// consumerEnded sends the nacks that were held back, in the order of the deliveries: a quorum queue delivers messages
+// in the order in which they went back.
 func (s *settler) consumerEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,8 +259,8 @@ func (s *settler) send(acks, nacks []uint64) {
 	}
 }
 
-// tags is a set of delivery tags: all below low, and those of the spans. A channel's tags are 1, 2, 3 and so on, so there are
-// at most as many spans as there are outstanding deliveries.
+// tags is a set of delivery tags: all below low, and those of the spans. A channel's tags are 1, 2, 3 and so on, so
+// there are at most as many spans as there are outstanding deliveries.
 type tags struct {
 	low   uint64
 	spans []span // ascending, with a gap between each two of them and before the first one

@@ -16,8 +16,8 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// A Subscriber consumes queues over a shared Connection. Each Subscribe call has a channel and a consumer of its own, and keeps
-// Config.Concurrency messages in flight. All its methods are safe for concurrent use.
+// A Subscriber consumes queues over a shared Connection. Each Subscribe call has a channel and a consumer of its own,
+// and keeps Config.Concurrency messages in flight. All its methods are safe for concurrent use.
 type Subscriber struct {
 	connection *Connection
 	config     Config
@@ -30,8 +30,8 @@ type Subscriber struct {
 	subscriptions map[*subscription]struct{}
 }
 
-// NewSubscriber returns a Subscriber on a connection, which stays open when the Subscriber is closed. It returns an error when
-// the config has faults. A nil logger means no logs.
+// NewSubscriber returns a Subscriber on a connection, which stays open when the Subscriber is closed. It returns an
+// error when the config has faults. A nil logger means no logs.
 func NewSubscriber(connection *Connection, config Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -49,11 +49,11 @@ func NewSubscriber(connection *Connection, config Config, logger watermill.Logge
 	}, nil
 }
 
-// Subscribe consumes the topic's queue until ctx ends, or until Close, and then closes the channel that it returns. It calls
-// Config.Declare first, and returns its error. It returns an error that wraps publish.ErrNotConnected, at once, while there is no
-// connection. An internal error of the broker (541) makes it try again for up to 10 seconds. After a loss of the connection, and
-// when the broker cancels the consumer, it declares and consumes again by itself. After a cancel it waits for 1 to 2 s: the
-// client that has deleted the queue may be deleting others.
+// Subscribe consumes the topic's queue until ctx ends, or until Close, and then closes the channel that it returns. It
+// calls Config.Declare first, and returns its error. It returns an error that wraps publish.ErrNotConnected, at once,
+// while there is no connection. An internal error of the broker (541) makes it try again for up to 10 seconds. After a
+// loss of the connection, and when the broker cancels the consumer, it declares and consumes again by itself. After a
+// cancel it waits for 1 to 2 s: the client that has deleted the queue may be deleting others.
 //
 // Each message has to be acked or nacked. One that never is keeps its place of Config.Concurrency until Close.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -93,9 +93,9 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	}
 }
 
-// Close ends all subscriptions: it cancels their consumers, gives back what was not handed out, and waits for messages in
-// flight, at most for Config.CloseTimeout and one second. It may be called several times, and waits each time. It returns nil.
-// The connection stays open.
+// Close ends all subscriptions: it cancels their consumers, gives back what was not handed out, and waits for messages
+// in flight, at most for Config.CloseTimeout and one second. It may be called several times, and waits each time. It
+// returns nil. The connection stays open.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	if !s.closed {

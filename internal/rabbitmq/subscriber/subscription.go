@@ -113,8 +113,9 @@ func (s *subscription) start(ctx context.Context) error {
 // beginTimeout is how long begin tries again.
 const beginTimeout = 10 * time.Second
 
-// begin opens the first session. What is wrong at the start is returned at once, with one exception: the broker's internal error,
-// with which RabbitMQ 3.10 closes a connection that consumes a quorum queue while another instance declares it.
+// begin opens the first session. What is wrong at the start is returned at once, with one exception: the broker's
+// internal error, with which RabbitMQ 3.10 closes a connection that consumes a quorum queue while another instance
+// declares it.
 func (s *subscription) begin(ctx context.Context) (*session, error) {
 	current, err := s.connection.link.Now()
 	if err != nil {
@@ -130,7 +131,8 @@ func (s *subscription) begin(ctx context.Context) (*session, error) {
 		if err == nil || !internal && !again { // other subscriptions try again, too, and can close the connection once more
 			return first, err
 		}
-		s.logger.Error("Cannot consume, trying again", err, watermill.LogFields{"next_attempt_within": pause.Bound().String()})
+		s.logger.Error("Cannot consume, trying again", err,
+			watermill.LogFields{"next_attempt_within": pause.Bound().String()})
 		select {
 		case <-time.After(pause.Next()):
 		case <-patience.Done():
@@ -226,7 +228,8 @@ func (s *subscription) run(ctx context.Context, current *session) {
 	s.logger.Info("Stopped consuming", nil)
 }
 
-// keep makes a session follow the limit. It returns the reason when the session ends, and nil when the subscription stops.
+// keep makes a session follow the limit. It returns the reason when the session ends, and nil when the subscription
+// stops.
 func (s *subscription) keep(current *session) error {
 	for {
 		if err := s.apply(current); err != nil {
@@ -275,8 +278,8 @@ func (s *subscription) reopen(ctx context.Context, wait time.Duration) *session 
 	}
 }
 
-// open declares the topic and opens a session. It does not wait for the broker, nor for Config.Declare, when ctx ends or the
-// subscription stops.
+// open declares the topic and opens a session. It does not wait for the broker, nor for Config.Declare, when ctx ends
+// or the subscription stops.
 func (s *subscription) open(ctx context.Context, current *wire.Connection) (*session, error) {
 	type result struct {
 		session *session

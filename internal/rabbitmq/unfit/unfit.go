@@ -20,7 +20,8 @@ const (
 	Dead                      // in a dead-letter queue
 	Redriven                  // a dead letter that goes back to its work queue, without its failure record
 	Returned                  // a message that came from a tier, as it is
-	Exact                     // any other message, as it is: an imported letter, or one that changes its place in a queue
+	// any other message, as it is: an imported letter, or one that changes its place in a queue
+	Exact
 
 	every = Waiting | Dead | Redriven | Returned | Exact
 )
@@ -60,7 +61,8 @@ var Properties = []Part{
 
 // Headers are those that a copy cannot have. watermill-amqp v3 adds the last one to a message that it received.
 var Headers = []Part{
-	{Name: "x-opt-delivery-time", Of: every, Would: "delay it, or stop the queue (4.4)", Kept: "retry_opt_delivery_time"},
+	{Name: "x-opt-delivery-time", Of: every, Would: "delay it, or stop the queue (4.4)",
+		Kept: "retry_opt_delivery_time"},
 	{Name: "x-delivery-count", Of: every, Would: "take it for its own count"},
 	{Name: "x-acquired-count", Of: every, Would: "take it for its own count"},
 	{Name: "CC", Of: every, Would: "route the copy to other queues"},

@@ -26,12 +26,14 @@ func ParseURI(address string) (amqp091.URI, error) {
 	}
 	// An unescaped / ? or # in the password ends the host part too early: a part of the password would be dialled and
 	// logged as the host.
-	if parsed.Fragment != "" || parsed.User == nil && strings.Contains(address, "@") || strings.Contains(tail(address), "@") {
+	if parsed.Fragment != "" || parsed.User == nil && strings.Contains(address, "@") || strings.Contains(tail(address),
+		"@") {
 		return amqp091.URI{}, errors.New("URI: user name and password cannot be separated from the host; " + hint)
 	}
 	uri, err := amqp091.ParseURI(address)
 	if err != nil {
-		return amqp091.URI{}, errors.New("URI: contains white space, or a port or parameter that is not a number within its bounds; " + hint)
+		return amqp091.URI{}, errors.New("URI: contains white space, or a port or parameter that is not a number " +
+			"within its bounds; " + hint)
 	}
 	return uri, nil
 }

@@ -58,7 +58,8 @@ func (c Config) Faults() []error {
 			faults = append(faults, errors.New("AMQP.Recovery: is set, must be nil: this library reconnects by itself"))
 		}
 		if tlsSet && c.AMQP.TLSClientConfig != nil {
-			faults = append(faults, errors.New("TLS: is set, and so is AMQP.TLSClientConfig: only one of them may be set"))
+			faults = append(faults, errors.New("TLS: is set, and so is AMQP.TLSClientConfig: only one of them may be "+
+				"set"))
 		}
 		tlsSet = tlsSet || c.AMQP.TLSClientConfig != nil
 	}
@@ -117,7 +118,8 @@ func Durations(fields []Field) []error {
 	var faults []error
 	for _, field := range fields {
 		if field.Value < 0 {
-			faults = append(faults, fmt.Errorf("%s: %s, must not be negative (0 for the default)", field.Name, field.Value))
+			faults = append(faults, fmt.Errorf("%s: %s, must not be negative (0 for the default)", field.Name,
+				field.Value))
 		}
 	}
 	return faults

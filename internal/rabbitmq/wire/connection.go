@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	openTimeout  = 10 * time.Second // how long the broker may take to open a channel; after that the connection is closed
-	closeTimeout = 5 * time.Second  // how long the broker may take to close the connection
+	// how long the broker may take to open a channel; after that the connection is closed
+	openTimeout  = 10 * time.Second
+	closeTimeout = 5 * time.Second // how long the broker may take to close the connection
 )
 
 // ErrLost is the reason of a connection that ended without an error from the broker or the network.

@@ -24,9 +24,9 @@ var protection = []string{
 // maxArguments is more than RabbitMQ has for queues.
 const maxArguments = 32
 
-// declare declares the queue if it does not exist, and returns the arguments that it has. AMQP 0-9-1 has no method to read the
-// arguments of a queue. So declare repeats the declaration with each value that the broker's refusal names, until the broker
-// accepts it.
+// declare declares the queue if it does not exist, and returns the arguments that it has. AMQP 0-9-1 has no method to
+// read the arguments of a queue. So declare repeats the declaration with each value that the broker's refusal names,
+// until the broker accepts it.
 func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
 	arguments := maps.Clone(want.Arguments)
 	for range maxArguments {
@@ -51,10 +51,12 @@ func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
 			delete(arguments, differs.Argument)
 		}
 	}
-	return nil, fmt.Errorf("cannot read the arguments of work queue %q: the broker refused %d declarations", want.Name, maxArguments)
+	return nil, fmt.Errorf("cannot read the arguments of work queue %q: the broker refused %d declarations", want.Name,
+		maxArguments)
 }
 
-// Arguments returns the arguments of a queue, and false if it does not exist. It declares nothing, unless the queue is deleted meanwhile.
+// Arguments returns the arguments of a queue, and false if it does not exist. It declares nothing, unless the queue is
+// deleted meanwhile.
 func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool, err error) {
 	channel, err := b.Channel()
 	if err != nil {
@@ -79,7 +81,8 @@ func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool,
 func OtherPrefix(app topology.Queue, have amqp091.Table, prefix naming.Prefix) (other string, differs bool) {
 	other, _ = have[argument.DeadLetterExchange].(string)
 	_, own := app.Arguments[argument.DeadLetterExchange]
-	differs = !own && other != "" && other != prefix.RetryExchange() && have[argument.DeadLetterRoutingKey] == naming.DeadKey(app.Name)
+	differs = !own && other != "" && other != prefix.RetryExchange() &&
+		have[argument.DeadLetterRoutingKey] == naming.DeadKey(app.Name)
 	return other, differs
 }
 
@@ -98,8 +101,8 @@ func conflict(app topology.Queue, have amqp091.Table) error {
 	return nil
 }
 
-// Conflicts returns the arguments of an existing work queue that differ from the app's configuration. The arguments that the app has not set
-// and that topology.Protect may add can differ.
+// Conflicts returns the arguments of an existing work queue that differ from the app's configuration. The arguments
+// that the app has not set and that topology.Protect may add can differ.
 func Conflicts(app topology.Queue, have amqp091.Table) []*topology.ArgumentConflictError {
 	wanted := maps.Clone(app.Arguments)
 	if wanted == nil {
@@ -119,10 +122,12 @@ func Differences(name string, wanted, have amqp091.Table) (all []*topology.Argum
 	maps.Copy(keys, wanted)
 	maps.Copy(keys, have)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if key == argument.QueueType && isClassic(wanted[key]) && isClassic(have[key]) || sameArgument(wanted[key], have[key]) {
+		if key == argument.QueueType && isClassic(wanted[key]) && isClassic(have[key]) || sameArgument(wanted[key],
+			have[key]) {
 			continue
 		}
-		all = append(all, &topology.ArgumentConflictError{Object: name, Argument: key, Want: valueText(wanted[key]), Have: valueText(have[key])})
+		all = append(all, &topology.ArgumentConflictError{Object: name, Argument: key, Want: valueText(wanted[key]),
+			Have: valueText(have[key])})
 	}
 	return all
 }

@@ -18,8 +18,8 @@ type Broker struct {
 	// Channel opens a channel. The broker closes it with each refusal.
 	Channel func() (*amqp091.Channel, error)
 
-	// Publishing opens a channel that publishes. Its connection must not consume: in an alarm the broker blocks a connection that
-	// publishes, acks included.
+	// Publishing opens a channel that publishes. Its connection must not consume: in an alarm the broker blocks a
+	// connection that publishes, acks included.
 	Publishing func(ctx context.Context) (*amqp091.Channel, error)
 
 	// Version is that of the broker, as it names it.

@@ -1,5 +1,5 @@
-// Package workqueue inspects the app's work queues on the broker before the app consumes them: whether they exist, which
-// arguments they have, and whether this broker keeps their messages.
+// Package workqueue inspects the app's work queues on the broker before the app consumes them: whether they exist,
+// which arguments they have, and whether this broker keeps their messages.
 package workqueue
 
 import (
@@ -42,8 +42,8 @@ type Inspector struct {
 	probed map[string]bool // exchanges
 }
 
-// queue is the result of an inspection. Its lock makes handlers of the same queue wait for each other; those of other queues do
-// not wait.
+// queue is the result of an inspection. Its lock makes handlers of the same queue wait for each other; those of other
+// queues do not wait.
 type queue struct {
 	mu        sync.Mutex
 	inspected bool
@@ -52,11 +52,13 @@ type queue struct {
 
 // New returns an Inspector. It does not connect.
 func New(config Config) *Inspector {
-	return &Inspector{config: config, queues: map[string]*queue{}, known: map[string]amqp091.Table{}, warned: map[string]bool{}, probed: map[string]bool{}}
+	return &Inspector{config: config, queues: map[string]*queue{}, known: map[string]amqp091.Table{},
+		warned: map[string]bool{}, probed: map[string]bool{}}
 }
 
-// Declare declares the topology, the work queue included if it does not exist, and returns the arguments that the work queue
-// has. app is the work queue as the app's configuration describes it. declareRetry is Topology.DeclareRetry, or declares less of it.
+// Declare declares the topology, the work queue included if it does not exist, and returns the arguments that the work
+// queue has. app is the work queue as the app's configuration describes it. declareRetry is Topology.DeclareRetry, or
+// declares less of it.
 func (i *Inspector) Declare(
 	b Broker, app topology.Queue, t topology.Topology, declareRetry func(topology.Topology, *amqp091.Channel) error, logger watermill.LoggerAdapter,
 ) (amqp091.Table, error) {
@@ -112,8 +114,8 @@ func (i *Inspector) Known(name string) (amqp091.Table, bool) {
 	return maps.Clone(arguments), known
 }
 
-// Check checks the topology and declares nothing. It checks the broker first, because a broker may refuse the topology. It
-// publishes last, because that needs the exchange.
+// Check checks the topology and declares nothing. It checks the broker first, because a broker may refuse the topology.
+// It publishes last, because that needs the exchange.
 func (i *Inspector) Check(b Broker, app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) error {
 	if err := i.checkBroker(app, parseVersion(b.Version), logger); err != nil {
 		return err
@@ -130,9 +132,11 @@ func (i *Inspector) Check(b Broker, app topology.Queue, t topology.Topology, log
 	return i.probe(b, t)
 }
 
-// Resolve is Declare with a connection of its own. It inspects each queue once, and again after Forget. It reports whether it has
-// declared the topology.
-func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (arguments amqp091.Table, declared bool, err error) {
+// Resolve is Declare with a connection of its own. It inspects each queue once, and again after Forget. It reports
+// whether it has declared the topology.
+func (i *Inspector) Resolve(
+	app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter,
+) (arguments amqp091.Table, declared bool, err error) {
 	arguments, err = i.once(app.Name, func(b Broker) (amqp091.Table, error) {
 		declared = true
 		return i.Declare(b, app, t, topology.Topology.DeclareRetry, logger)
@@ -141,7 +145,9 @@ func (i *Inspector) Resolve(app topology.Queue, t topology.Topology, logger wate
 }
 
 // Verify is Check with a connection of its own. It reports whether it has inspected the queue: it does so only once.
-func (i *Inspector) Verify(app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) (inspected bool, err error) {
+func (i *Inspector) Verify(
+	app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter,
+) (inspected bool, err error) {
 	_, err = i.once(app.Name, func(b Broker) (amqp091.Table, error) {
 		inspected = true
 		return nil, i.Check(b, app, t, logger)
@@ -187,36 +193,44 @@ func (i *Inspector) queue(name string) *queue {
 	return q
 }
 
-// checkBroker refuses what the broker would refuse, with the reason, and warns once of each way in which it may lose messages.
+// checkBroker refuses what the broker would refuse, with the reason, and warns once of each way in which it may lose
+// messages.
 func (i *Inspector) checkBroker(app topology.Queue, v version, logger watermill.LoggerAdapter) error {
 	if !app.Durable && v.refusesTransient() {
-		return fmt.Errorf("%w: work queue %q is not durable, which RabbitMQ %s refuses: set AMQP.Queue.Durable, as amqp.NewDurableQueueConfig does",
+		return fmt.Errorf("%w: work queue %q is not durable, which RabbitMQ %s refuses: set AMQP.Queue.Durable, as "+
+			"amqp.NewDurableQueueConfig does",
 			topology.ErrTransientQueue, app.Name, v)
 	}
 	if v.losesCycles() {
-		i.warnOnce("version", logger, fmt.Sprintf("RabbitMQ %s can drop messages that are dead-lettered more than once: update to 3.13.3 or later", v))
+		i.warnOnce("version", logger, fmt.Sprintf("RabbitMQ %s can drop messages that are dead-lettered more than "+
+			"once: update to 3.13.3 or later", v))
 	}
 	if i.config.QueueType == topology.Classic {
-		i.warnOnce("classic", logger, "QueueType is classic: a classic tier dead-letters expired messages without a confirm, so a message that is "+
+		i.warnOnce("classic", logger, "QueueType is classic: a classic tier dead-letters expired messages without a "+
+			"confirm, so a message that is "+
 			"just expiring is lost if the broker crashes, and in a cluster a classic queue is not replicated. Quorum queues do not lose messages this way")
 	}
 	if limits := i.config.DeadLetters; limits != (topology.Retention{}) {
-		i.warnOnce("retention", logger, fmt.Sprintf("DeadLetters has a limit (%v): the broker drops the oldest dead letters of each work queue at this limit, "+
+		i.warnOnce("retention", logger, fmt.Sprintf("DeadLetters has a limit (%v): the broker drops the oldest dead "+
+			"letters of each work queue at this limit, "+
 			"and they are lost", limits))
 	}
 	return nil
 }
 
-// checkQueue refuses a queue that differs from the app's configuration or that loses messages on this broker, and warns once of
-// a queue without a dead-letter exchange.
-func (i *Inspector) checkQueue(app topology.Queue, have amqp091.Table, v version, logger watermill.LoggerAdapter) error {
+// checkQueue refuses a queue that differs from the app's configuration or that loses messages on this broker, and warns
+// once of a queue without a dead-letter exchange.
+func (i *Inspector) checkQueue(
+	app topology.Queue, have amqp091.Table, v version, logger watermill.LoggerAdapter,
+) error {
 	if err := conflict(app, have); err != nil {
 		return err
 	}
 	i.warnOfRefusals(app.Name, have, logger)
 	if other, differs := OtherPrefix(app, have, i.config.Prefix); differs {
-		i.warnOnce("prefix of "+app.Name, logger, fmt.Sprintf("work queue %q was declared with the Prefix %q, and now has the Prefix %q too: %s. %s",
-			app.Name, other, string(i.config.Prefix), OtherPrefixReason, OtherPrefixAdvice(other)))
+		i.warnOnce("prefix of "+app.Name, logger,
+			fmt.Sprintf("work queue %q was declared with the Prefix %q, and now has the Prefix %q too: %s. %s",
+				app.Name, other, string(i.config.Prefix), OtherPrefixReason, OtherPrefixAdvice(other)))
 	}
 	if _, protected := have[argument.DeadLetterExchange]; protected {
 		return nil
@@ -227,7 +241,8 @@ func (i *Inspector) checkQueue(app topology.Queue, have amqp091.Table, v version
 		return fmt.Errorf("%w: work queue %q on RabbitMQ %s has no dead-letter exchange, so a message that is requeued 20 times is dropped: "+
 			"protect the queue with a policy (%s), then set AllowUnprotectedQuorum", topology.ErrUnprotectedQuorum, app.Name, v, command)
 	}
-	i.warnOnce("queue "+app.Name, logger, fmt.Sprintf("work queue %q has no dead-letter exchange, so a message that the broker itself gives up is dropped. "+
+	i.warnOnce("queue "+app.Name, logger, fmt.Sprintf("work queue %q has no dead-letter exchange, so a message that "+
+		"the broker itself gives up is dropped. "+
 		"A policy protects it: %s", app.Name, command))
 	return nil
 }

@@ -20,7 +20,8 @@ func PolicyCommand(vhost, queue string, prefix naming.Prefix, quorum bool) strin
 		vhost, queue, regexp.QuoteMeta(queue), prefix.RetryExchange(), naming.DeadKey(queue), limit)
 }
 
-// vhostOf returns the virtual host that a connection opens. amqp091-go prefers that of the configuration to that of the address.
+// vhostOf returns the virtual host that a connection opens. amqp091-go prefers that of the configuration to that of the
+// address.
 func vhostOf(uri string, config amqp091.Config) string {
 	if config.Vhost != "" {
 		return config.Vhost

@@ -10,11 +10,13 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// probeTimeout bounds the wait for the broker. A broker in an alarm confirms nothing, which does not stop the app's start.
+// probeTimeout bounds the wait for the broker. A broker in an alarm confirms nothing, which does not stop the app's
+// start.
 const probeTimeout = 5 * time.Second
 
-// probe checks that the user may publish failures, before the app consumes anything. It checks each exchange until the broker has
-// confirmed a message once. Where the broker does not answer in time, or there is no connection for publishing, it returns nil.
+// probe checks that the user may publish failures, before the app consumes anything. It checks each exchange until the
+// broker has confirmed a message once. Where the broker does not answer in time, or there is no connection for
+// publishing, it returns nil.
 func (i *Inspector) probe(b Broker, t topology.Topology) error {
 	err := i.probeExchange(b, i.config.Prefix.RetryExchange())
 	if other := t.Exchange(); err == nil && other != i.config.Prefix.RetryExchange() {
@@ -53,7 +55,9 @@ func (i *Inspector) probeExchange(b Broker, exchange string) error {
 }
 
 // probe reports whether the broker has confirmed a message. No queue is bound with its routing key.
-func probe(ctx context.Context, open func(context.Context) (*amqp091.Channel, error), exchange string) (confirmed bool, err error) {
+func probe(
+	ctx context.Context, open func(context.Context) (*amqp091.Channel, error), exchange string,
+) (confirmed bool, err error) {
 	channel, err := open(ctx)
 	if err != nil {
 		return false, nil

@@ -62,7 +62,8 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 	if config.Prefix == "" {
 		config.Prefix = prefix
 	}
-	tiered := middleware.TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter}, TiersWait: true}
+	tiered := middleware.TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule(d.Schedule),
+		Jitter: d.Jitter}, TiersWait: true}
 	switch {
 	case d.ExtraTiers != nil:
 		tiered.Policy.ExtraTiers = *d.ExtraTiers

@@ -316,7 +316,8 @@ func (s *scene) byParts() error {
 	go func() { done <- router.Run(context.Background()) }()
 	unwritable := func(p *amqp091.Publishing) { p.Headers["unwritable"] = "yes" }
 	err = errors.Join(
-		s.send(letter{queue: "parts", id: "waits of the parts", do: "fail"}), s.take("waits, of the parts", "parts.retry.2s"),
+		s.send(letter{queue: "parts", id: "waits of the parts", do: "fail"}), s.take("waits, of the parts",
+			"parts.retry.2s"),
 		s.send(
 			letter{queue: "parts", id: "dead of the parts", do: "permanent 20"},
 			letter{queue: "parts", id: "raw of the parts", do: "permanent 21", change: unwritable},
@@ -351,7 +352,8 @@ func (s *scene) byBroker() error {
 	})
 	expires := func(p *amqp091.Publishing) { p.Expiration = "1" }
 	return errors.Join(
-		err, s.send(letter{queue: "orders", id: "expired in its work queue", change: expires}), s.depth("orders.dead", 11),
+		err, s.send(letter{queue: "orders", id: "expired in its work queue", change: expires}), s.depth("orders.dead",
+			11),
 		s.send(letter{queue: "stock", id: "rejected"}), s.reject("stock"), s.depth("stock.dead", 2),
 	)
 }

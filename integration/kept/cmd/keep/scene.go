@@ -105,7 +105,8 @@ func (s *scene) send(all ...letter) error {
 func typed(p *amqp091.Publishing) {
 	maps.Copy(p.Headers, amqp091.Table{
 		"nil": nil, "bool": true, "byte": byte(200), "int8": int8(-3), "int16": int16(-300), "uint16": uint16(65535),
-		"int32": int32(-70000), "uint32": uint32(4e9), "int64": int64(1)<<62 + 1, "float32": float32(1.5), "float64": 0.1,
+		"int32": int32(-70000), "uint32": uint32(4e9), "int64": int64(1)<<62 +
+			1, "float32": float32(1.5), "float64": 0.1,
 		"decimal": amqp091.Decimal{Scale: 2, Value: 314}, "time": time.Unix(1700000000, 0),
 		"bytes": []byte{0, 255}, "latin1": "caf\xe9",
 		"array": []any{nil, int8(1), "a", amqp091.Table{"deep": []byte("x")}},
