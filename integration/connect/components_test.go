@@ -78,19 +78,21 @@ func TestEvents(t *testing.T) {
 	s.router.AddMiddleware(s.Middleware)
 	done, tiers := testapp.NewLedger(), testapp.NewLedger()
 	schedules := map[string]backoff.Schedule{"shipping": {110 * time.Millisecond}, "mailing": {120 * time.Millisecond}, "counting": nil}
+	s.Observe(eventtest.OnEvent(func(e retry.Event) {
+		if e.Outcome == retry.Retried {
+			tiers.Add(e.Handler + " " + e.Tier.String())
+		}
+	}))
 	processor, err := cqrs.NewEventProcessorWithConfig(s.router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
 			return s.topic(p.EventName), nil
 		},
 		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			s.Observe(eventtest.OnEvent(func(e retry.Event) {
-				if e.Outcome == retry.Retried {
-					tiers.Add(e.Handler + " " + e.Tier.String())
-				}
-			}))
-			return s.Subscriber(p.HandlerName, retry.Options{
-				Group: p.HandlerName, Policy: &retry.Policy{Schedule: schedules[p.HandlerName]},
-			})
+			options := retry.Options{Group: p.HandlerName}
+			if schedule := schedules[p.HandlerName]; schedule != nil {
+				options.Policy = &retry.Policy{Schedule: schedule}
+			}
+			return s.Subscriber(p.HandlerName, options)
 		},
 		Marshaler: marshaler,
 	})

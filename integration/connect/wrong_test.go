@@ -168,7 +168,7 @@ func TestFaultsOfAllHandlers(t *testing.T) {
 	var want []string
 	for i := range handlers {
 		name := fmt.Sprintf("wrong%d", i)
-		want = append(want, fmt.Sprintf("handler %q: Concurrency is -1: it must be between 0 (the default) and 65535", name),
+		want = append(want, fmt.Sprintf("handler %q: Concurrency is -1: it must be 0 (the default) or more", name),
 			fmt.Sprintf("handler %q: CloseTimeout is -1s: it must be 0 (the default) or more", name))
 		s.handle(name, "orders", process, retry.Options{Concurrency: -1, CloseTimeout: -time.Second})
 		s.handle(fmt.Sprintf("right%d", i), "orders", process)
