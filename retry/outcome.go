@@ -22,7 +22,7 @@ const (
 	// Discarded: a rule has decided that the message is not needed any more. It is acknowledged without a copy.
 	Discarded Outcome = "discarded"
 	// Held: the copy cannot be published yet. The message stays unacknowledged, and another outcome follows. Only
-	// Observe gets it.
+	// observers get it.
 	Held Outcome = "held"
 	// GivenBack: the message is nacked and counts no failure, because the subscription ends, a rule says so, or the
 	// copy cannot be published.
