@@ -18,7 +18,8 @@ func TestMutationsApply(t *testing.T) {
 		}
 		for _, m := range p.mutations {
 			if names[m.name] || m.breaks == "" || m.old == m.new {
-				t.Errorf("%q: its name must be unique, breaks must say what goes wrong, and new must differ from old", m.name)
+				t.Errorf("%q: its name must be unique, breaks must say what goes wrong, and new must differ from "+
+					"old", m.name)
 			}
 			names[m.name] = true
 			if _, err := m.apply(); err != nil {

@@ -67,10 +67,14 @@ func main() {
 		log.Fatalf("no mutation matches %q", *run)
 	}
 	if os.Getenv("AMQP_URL") == "" && slices.ContainsFunc(selected, func(m mutation) bool { return needsBroker(m.in) }) {
-		log.Fatal("AMQP_URL is not set, and some mutations need a broker: use make mutate, .broker/devbroker exec --, or -short")
+		log.Fatal("AMQP_URL is not set, and some mutations need a broker: use make mutate, .broker/devbroker exec " +
+			"--, or -short")
 	}
 	// What has the same tests and the same file follows each other: most of its build is cached.
-	slices.SortStableFunc(selected, func(a, b mutation) int { return strings.Compare(a.in+" "+a.file, b.in+" "+b.file) })
+	slices.SortStableFunc(selected, func(a, b mutation) int {
+		return strings.Compare(a.in+" "+a.file, b.in+" "+
+			""+b.file)
+	})
 	folder, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		log.Fatal(err)
