@@ -89,7 +89,8 @@ func (g grouped) AddConsumerHandler(
 }
 
 func (g grouped) AddHandler(
-	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...retry.Options,
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
+	options ...retry.Options,
 ) *message.Handler {
 	return g.Connection.AddHandler(router, name, subscribeTopic, publishTopic, handler, g.options(options)...)
 }
@@ -160,7 +161,8 @@ func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Connection, er
 	}
 	config := relay.ConnectConfig{
 		Config: relay.Config{
-			Publisher: observed{copies, app}, Policy: retry.Policy{Schedule: app.Schedule}, Prefix: app.Prefix, MaxHop: app.MaxHop, DelayedReturns: b.tier == nil,
+			Publisher: observed{copies, app}, Policy: retry.Policy{Schedule: app.Schedule}, Prefix: app.Prefix,
+			MaxHop: app.MaxHop, DelayedReturns: b.tier == nil,
 			NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) { return b.tier(p, app.limit(p)) },
 		},
 		AppPublisher:         publisher,

@@ -123,7 +123,8 @@ func (k kafkaLetters) Read(ctx context.Context, topic, after, until string, limi
 
 // partition appends the messages of a partition, from its offset in next on.
 func (k kafkaLetters) partition(
-	ctx context.Context, consumer sarama.Consumer, topic string, partition int, next []int64, end int64, found []relayletters.Stored, limit int,
+	ctx context.Context, consumer sarama.Consumer, topic string, partition int, next []int64, end int64,
+	found []relayletters.Stored, limit int,
 ) ([]relayletters.Stored, error) {
 	if len(found) == limit || next[partition] >= end {
 		return found, nil

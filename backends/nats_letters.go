@@ -127,7 +127,8 @@ func (n *natsLetters) Remove(ctx context.Context, topic, position string) error 
 	if err = stream.DeleteMsg(ctx, sequence); err == nil {
 		return nil
 	}
-	if _, gone := stream.GetMsg(ctx, sequence); errors.Is(gone, jetstream.ErrMsgNotFound) { // the error of DeleteMsg has no code
+	// the error of DeleteMsg has no code
+	if _, gone := stream.GetMsg(ctx, sequence); errors.Is(gone, jetstream.ErrMsgNotFound) {
 		return nil
 	}
 	return err

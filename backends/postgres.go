@@ -171,7 +171,8 @@ func (p postgres) delayed(app App, group string) (message.Subscriber, error) {
 		return nil, err
 	}
 	retries, err := p.newSubscriber(sql.SubscriberConfig{
-		AckDeadline: &limit, SchemaAdapter: waitingQueue, OffsetsAdapter: sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
+		AckDeadline: &limit, SchemaAdapter: waitingQueue,
+		OffsetsAdapter: sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
 	})
 	if err != nil {
 		return nil, errors.Join(err, topics.Close())

@@ -27,7 +27,8 @@ func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
 	b.Publisher = func() (message.Publisher, error) { return amqpv2.NewPublisher(fanOut(App{}), logger) }
 	b.Connect = func(app App) (*Connection, error) {
 		c, err := config.Connect(config.Config{
-			AMQP: fanOut(app), Policy: retry.Policy{Schedule: app.Schedule}, Settings: rabbitmq.Settings{Prefix: app.Prefix},
+			AMQP: fanOut(app), Policy: retry.Policy{Schedule: app.Schedule},
+			Settings: rabbitmq.Settings{Prefix: app.Prefix},
 		}, logger)
 		if err != nil {
 			return nil, err
@@ -56,7 +57,8 @@ func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
 	b.Publisher = func() (message.Publisher, error) { return amqpv3.NewPublisher(fanOut(App{}), logger) }
 	b.Connect = func(app App) (*Connection, error) {
 		c, err := amqp3.Connect(amqp3.Config{
-			AMQP: fanOut(app), Policy: retry.Policy{Schedule: app.Schedule}, Settings: rabbitmq.Settings{Prefix: app.Prefix},
+			AMQP: fanOut(app), Policy: retry.Policy{Schedule: app.Schedule},
+			Settings: rabbitmq.Settings{Prefix: app.Prefix},
 		}, logger)
 		if err != nil {
 			return nil, err

@@ -26,11 +26,14 @@ func clone(c amqp.Config) amqp.Config {
 func appOf(c amqp.Config) app.Config {
 	c = clone(c)
 	values := app.Config{
-		URI: c.Connection.AmqpURI, TLS: c.Connection.TLSConfig, Connection: c.Connection.AmqpConfig, Marshaler: marshalerOf(c),
-		QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName, RoutingKey: c.Publish.GenerateRoutingKey,
+		URI: c.Connection.AmqpURI, TLS: c.Connection.TLSConfig, Connection: c.Connection.AmqpConfig,
+		Marshaler: marshalerOf(c),
+		QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
+		RoutingKey:    c.Publish.GenerateRoutingKey,
 		Transactional: c.Publish.Transactional, Immediate: c.Publish.Immediate,
 		Queue: app.Queue{
-			Durable: c.Queue.Durable, Exclusive: c.Queue.Exclusive, AutoDelete: c.Queue.AutoDelete, Arguments: c.Queue.Arguments,
+			Durable: c.Queue.Durable, Exclusive: c.Queue.Exclusive, AutoDelete: c.Queue.AutoDelete,
+			Arguments: c.Queue.Arguments,
 		},
 		Consume: app.Consume{
 			Tag: c.Consume.Consumer, Exclusive: c.Consume.Exclusive, NoLocal: c.Consume.NoLocal,

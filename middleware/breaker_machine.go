@@ -207,7 +207,8 @@ func (m *machine) outcome(of ticket, v verdict, now time.Time) (probe bool, l li
 		}
 		m.stage = ramping
 		l = line{
-			text: "Handler goes on, a message has succeeded after the pause", fields: watermill.LogFields{"paused_for": now.Sub(m.since)},
+			text:   "Handler goes on, a message has succeeded after the pause",
+			fields: watermill.LogFields{"paused_for": now.Sub(m.since)},
 		}
 		m.grow(now)
 	case ramping:

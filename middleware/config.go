@@ -165,7 +165,8 @@ func (c TieredRetryConfig) Validate() error {
 		}
 	}
 	if lanes := backoff.Schedule(c.lanes()).Tiers(); slices.ContainsFunc(lanes, undeclared) {
-		fault("Jitter is %v and needs the tiers %v, which are not all declared (declared: %v): give the Jitter to the builder, or the tiers to "+
+		fault("Jitter is %v and needs the tiers %v, which are not all declared (declared: %v): give the Jitter to "+
+			"the builder, or the tiers to "+
 			"AddSchedule of the relay, before it makes the configuration", c.Policy.Jitter, lanes, c.DeclaredTiers)
 	}
 	if c.GenerateRetryDestination == nil {

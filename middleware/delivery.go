@@ -153,7 +153,8 @@ func (t *TieredRetry) begin(in *delivery) {
 		a.Record = recordOn(from.topic, in.metadata)
 	}
 	if due := a.Record.DueAt; !due.IsZero() && !a.Record.LastFailedAt.IsZero() {
-		if late := in.began.Sub(due); late <= t.policy.maxDelay { // else the due time is forged, and would outweigh all others in a sum
+		// else the due time is forged, and would outweigh all others in a sum
+		if late := in.began.Sub(due); late <= t.policy.maxDelay {
 			in.arrived, _, _ = t.policy.place(due.Sub(a.Record.LastFailedAt), nil)
 			in.lateness = max(late, 0)
 		}

@@ -18,7 +18,8 @@ func (t *TieredRetry) report(in *delivery, d *decision, to retry.Destination, f 
 	from := originOf(in.ctx)
 	event := retry.Event{
 		Context: in.seen(), Outcome: d.outcome, Topic: from.topic, Handler: from.handler, MessageUUID: in.uuid,
-		Record: d.record, Duration: in.took, Delay: d.delay, Spread: d.spread, Tier: d.tier, Destination: to, Rule: f.rule, Err: cause,
+		Record: d.record, Duration: in.took, Delay: d.delay, Spread: d.spread, Tier: d.tier, Destination: to,
+		Rule: f.rule, Err: cause,
 		Arrived: in.arrived, Lateness: in.lateness,
 	}
 	event.SetMetadata(in.metadata)

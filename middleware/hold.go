@@ -71,7 +71,8 @@ func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (retry.De
 			wait = max(wait, time.Until(began.Add(harmlessPause)))
 		}
 		if refused.forGood() && !h.setAside() {
-			return to, unpublished, fmt.Errorf("the handler keeps too many messages whose dead letters are refused for good: %w", err)
+			return to, unpublished, fmt.Errorf("the handler keeps too many messages whose dead letters are refused "+
+				"for good: %w", err)
 		}
 		left := time.Until(h.until)
 		if left > 0 {
@@ -81,7 +82,8 @@ func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (retry.De
 				return to, unpublished, err
 			}
 		}
-		if left <= 0 || refused == unconfirmed && wait > left { // a copy that may have arrived must not be followed by another at once
+		// a copy that may have arrived must not be followed by another at once
+		if left <= 0 || refused == unconfirmed && wait > left {
 			if h.surplus {
 				return to, unpublished, fmt.Errorf("the handler holds messages on half of its Concurrency: %w", err)
 			}

@@ -89,7 +89,8 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 
 // logCut warns once: a delay that an app requests is meant, and one that a stranger has forged comes again.
 func (t *TieredRetry) logCut(in *delivery, d *decision) {
-	warning.Log(t.logger, "A message requests a delay that is longer than MaxDelay, and waits for MaxDelay. Later cuts are not logged. If such "+
+	warning.Log(t.logger, "A message requests a delay that is longer than MaxDelay, and waits for MaxDelay. Later "+
+		"cuts are not logged. If such "+
 		"delays are wanted, set Policy.MaxDelay", t.fields(in).Add(watermill.LogFields{"requested": d.cut,
 		"max_delay": t.config.Policy.MaxDelay}))
 }
@@ -132,7 +133,8 @@ func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 			time.Sleep(shutdownPause)
 		}
 	case in.takenBack():
-		t.logger.Error("The message is given back and counts no failure: the time for its ack must be longer than the handler takes", errTakenBack, t.fields(in))
+		t.logger.Error("The message is given back and counts no failure: the time for its ack must be longer than "+
+			"the handler takes", errTakenBack, t.fields(in))
 	case s.paused:
 		t.logger.Info("The handler is paused, the message is given back and counts no failure", t.fields(in))
 	case s.refused == notRefused: // a rule

@@ -35,7 +35,8 @@ func validateApp(c app.Config, mode topology.WorkQueueMode) error {
 	refuse := func(field, why string) { faults = append(faults, fmt.Errorf("AMQP.%s: %s", field, why)) }
 
 	if c.Consume.NoRequeueOnNack {
-		refuse("Consume.NoRequeueOnNack is true", "a nacked message would be dropped, and a shutdown nacks the message in flight; "+
+		refuse("Consume.NoRequeueOnNack is true", "a nacked message would be dropped, and a shutdown nacks the "+
+			"message in flight; "+
 			"the middleware nacks only what must be redelivered")
 	}
 	if c.Transactional {
@@ -43,10 +44,12 @@ func validateApp(c app.Config, mode topology.WorkQueueMode) error {
 			"does not have")
 	}
 	if c.Queue.Exclusive {
-		refuse("Queue.Exclusive is true", "the queue is deleted with its connection, and messages on a tier could not come back to it")
+		refuse("Queue.Exclusive is true", "the queue is deleted with its connection, and messages on a tier could "+
+			"not come back to it")
 	}
 	if c.Queue.AutoDelete {
-		refuse("Queue.AutoDelete is true", "the queue is deleted with its last consumer, and messages on a tier could not come back to it")
+		refuse("Queue.AutoDelete is true", "the queue is deleted with its last consumer, and messages on a tier "+
+			"could not come back to it")
 	}
 	if c.Queue.Arguments[argument.QueueType] == amqp091.QueueTypeStream {
 		refuse("Queue.Arguments[x-queue-type] is stream", "a message of a stream cannot be retried, because it stays "+

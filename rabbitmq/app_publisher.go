@@ -46,7 +46,8 @@ func (p appPublisher) check(topic string) error {
 
 func (s appSender) route(topic string) (exchange, routingKey string, err error) {
 	if s.core.app.RoutingKey == nil {
-		return "", "", errors.New("AMQP.Publish.GenerateRoutingKey is nil: it must return the routing key of a topic's messages")
+		return "", "", errors.New("AMQP.Publish.GenerateRoutingKey is nil: it must return the routing key of a " +
+			"topic's messages")
 	}
 	exchange = s.core.app.ExchangeName(topic)
 	return exchange, s.core.app.RoutingKey(topic), s.core.prefix.ValidateExchange(exchange, s.core.topology.TierGroup)

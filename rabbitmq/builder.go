@@ -43,13 +43,15 @@ func newCore(config Config) *core {
 		config.Prefix = string(naming.Default)
 	}
 	c := &core{
-		app: config.App, topology: config.topology(), prefix: naming.Prefix(config.Prefix), verifyOnly: config.VerifyOnly,
+		app: config.App, topology: config.topology(), prefix: naming.Prefix(config.Prefix),
+		verifyOnly: config.VerifyOnly,
 		policy:     config.Policy.WithDefaults(),
 		redeclared: map[string]time.Time{},
 	}
 	c.inspector = workqueue.New(workqueue.Config{
 		URI: c.app.URI, Connection: c.connection,
-		Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum, DeadLetters: config.DeadLetters,
+		Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
+		DeadLetters: config.DeadLetters,
 	})
 	return c
 }

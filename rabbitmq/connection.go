@@ -88,7 +88,8 @@ func (c *Connection) watch(manage string) error {
 func (c *Connection) sourceOf(owner any) *middleware.Source {
 	return &middleware.Source{
 		Owner: owner, Name: "the connection to " + c.core.place(),
-		Subscribe: "add the handler with its AddConsumerHandler or AddHandler, or with a subscriber of its method Subscriber",
+		Subscribe: "add the handler with its AddConsumerHandler or AddHandler, or with a subscriber of its method " +
+			"Subscriber",
 	}
 }
 
@@ -112,7 +113,8 @@ func (c *Connection) AddConsumerHandler(
 // AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher. If one of
 // them cannot be published, the message has failed with retry.ErrNotPublished, and is retried.
 func (c *Connection) AddHandler(
-	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...retry.Options,
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
+	options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
 	subscriber, tiered := c.handlerOf(name, subscribeTopic, options)

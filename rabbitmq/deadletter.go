@@ -65,7 +65,8 @@ func (r *DeadLetterReader) Declare(s app.Subscription) error {
 		}
 		return fmt.Errorf("cannot read the dead letters of topic %q: the queue %q does not exist, and a reader "+
 			"declares nothing: "+
-			"correct the topic or %s, or first start the app, whose subscriber declares the queue: %w", topic, s.Queue, name, err)
+			"correct the topic or %s, or first start the app, whose subscriber declares the queue: "+
+			"%w", topic, s.Queue, name, err)
 	}
 	return refusal.Explain("read the dead letters in", s.Queue, err)
 }

@@ -71,7 +71,8 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 	}
 	h := &handlerSubscriber{
 		tierGroup:  group,
-		connection: c, core: c.core, name: name, options: o, logger: c.logger.With(watermill.LogFields{"handler_name": name}),
+		connection: c, core: c.core, name: name, options: o,
+		logger: c.logger.With(watermill.LogFields{"handler_name": name}),
 	}
 	h.config = c.core.retryConfig(c.failures, *o.Policy)
 	h.config.Source = c.sourceOf(h)
@@ -109,7 +110,8 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 		Limits:       h.limits,
 		CloseTimeout: h.options.CloseTimeout,
 		Consumer: subscriber.ConsumerConfig{
-			Tag: own.Consume.Tag, Exclusive: own.Consume.Exclusive, NoLocal: own.Consume.NoLocal, Arguments: own.Consume.Arguments,
+			Tag: own.Consume.Tag, Exclusive: own.Consume.Exclusive, NoLocal: own.Consume.NoLocal,
+			Arguments: own.Consume.Arguments,
 		},
 		Nacked: h.nacked,
 	}
@@ -150,7 +152,8 @@ func (h *handlerSubscriber) queueOf(topic string) (string, error) {
 	case group != "" && own.ExchangeName(topic) == "":
 		return "", fmt.Errorf("Group is %q, but AMQP.Exchange.GenerateName returns no exchange for topic %q: without "+
 			"an exchange a message goes "+
-			"to one queue only, so that no other group would get it. Use amqp.NewDurablePubSubConfig, or no Group", group, topic)
+			"to one queue only, so that no other group would get it. Use amqp.NewDurablePubSubConfig, or no "+
+			"Group", group, topic)
 	case group == "" && own.QueueName == nil:
 		return "", fmt.Errorf("AMQP.Queue.GenerateName is nil, and there is no Group: set one of them, so that the "+
 			"queue of topic %q has a name", topic)
@@ -280,7 +283,8 @@ func (h *handlerSubscriber) warnUnclaimed(msg *message.Message) {
 	queue, _ := h.queueOf(topic)
 	warning.Log(h.logger, fmt.Sprintf("Handler %q has no retry middleware: add it with "+
 		"handler.AddMiddleware(rabbit.Middleware) "+
-		"or router.AddMiddleware(rabbit.Middleware). Until then a failed message comes back after up to 5 s, until the delivery limit of queue %q, "+
+		"or router.AddMiddleware(rabbit.Middleware). Until then a failed message comes back after up to 5 s, until "+
+		"the delivery limit of queue %q, "+
 		"if it has one, makes it a dead letter", h.name, queue), watermill.LogFields{"topic": topic, "queue": queue})
 }
 

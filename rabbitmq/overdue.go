@@ -149,7 +149,8 @@ func (o *overdue) log(last, present []retry.TierHealth) {
 		if !of(last, t.Queue) {
 			warning.Log(o.logger, fmt.Sprintf("%d messages on queue %q are overdue: their delay is over, and the "+
 				"broker cannot forward them. "+
-				"A work queue of theirs is full or away, or nothing is bound to its return exchange. The broker tries again every three minutes",
+				"A work queue of theirs is full or away, or nothing is bound to its return exchange. The broker "+
+				"tries again every three minutes",
 				t.Overdue, t.Queue), watermill.LogFields{"queue": t.Queue})
 		}
 	}

@@ -91,7 +91,8 @@ func (r *returns) check(name string) {
 	}
 	if refusal.IsCode(err, amqp091.NotFound) {
 		missing, err = r.missing(returnExchanges(t), connection, open)
-		if err == nil && missing == "" { // the work queue is gone, and its subscription declares it again; or its inbox is
+		// the work queue is gone, and its subscription declares it again; or its inbox is
+		if err == nil && missing == "" {
 			err = r.over(connection, open, t.Redeclare)
 		}
 	}
@@ -182,7 +183,8 @@ func (r *returns) restore(
 			_ = r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, other.ReturnBindings()) })
 		}
 	}
-	warning.Log(r.logger, fmt.Sprintf("exchange %q was gone: it has been declared again, and the work queues that this process consumes are bound to it. "+
+	warning.Log(r.logger, fmt.Sprintf("exchange %q was gone: it has been declared again, and the work queues that "+
+		"this process consumes are bound to it. "+
 		"Work queues of other apps may have lost their bindings", exchange), nil)
 	return nil
 }

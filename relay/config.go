@@ -126,7 +126,8 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.NewSubscriber == nil && !c.DelayedReturns {
-		fault("NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself")
+		fault("NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return " +
+			"the Pub/Sub itself")
 	}
 	if c.MaxHop < minMaxHop {
 		fault("MaxHop is %v: it must be 0 (the default, %v) or at least %v", c.MaxHop, defaultMaxHop, minMaxHop)

@@ -46,7 +46,8 @@ type HandlerSubscriberParams struct {
 func (c ConnectConfig) Validate() error {
 	err := c.Config.Validate()
 	if c.NewHandlerSubscriber == nil {
-		err = errors.Join(err, errors.New("NewHandlerSubscriber is nil: set a function that returns the subscriber of one handler; "+
+		err = errors.Join(err, errors.New("NewHandlerSubscriber is nil: set a function that returns the subscriber "+
+			"of one handler; "+
 			"with gochannel return the Pub/Sub itself"))
 	}
 	return err
@@ -102,8 +103,10 @@ func checkOptions(options retry.Options) error {
 	if options.Concurrency > 1 {
 		faults = append(faults, fmt.Errorf("Concurrency is %d: this Pub/Sub delivers one message at a time for each "+
 			"subscription, so it must be 0 or 1. "+
-			"Only where NewHandlerSubscriber makes Group the consumer group of the subscriber, add the handler several times, with different names and "+
-			"the same Group. gochannel has no consumer groups: there every handler would get every message", options.Concurrency))
+			"Only where NewHandlerSubscriber makes Group the consumer group of the subscriber, add the handler "+
+			"several times, with different names and "+
+			"the same Group. gochannel has no consumer groups: there every handler would get every "+
+			"message", options.Concurrency))
 	}
 	if options.CloseTimeout != 0 {
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own "+
@@ -145,7 +148,8 @@ func (c *Connection) AddConsumerHandler(
 
 // AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher.
 func (c *Connection) AddHandler(
-	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...retry.Options,
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
+	options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
 	subscriber := c.handlerSubscriber(name, subscribeTopic, options)
@@ -205,7 +209,8 @@ func (c *Connection) subscriber(
 		return nil, err
 	}
 	if stock == nil {
-		return nil, errors.New("NewHandlerSubscriber returned neither a subscriber nor an error: return the subscriber of one handler")
+		return nil, errors.New("NewHandlerSubscriber returned neither a subscriber nor an error: return the " +
+			"subscriber of one handler")
 	}
 	s := &connectionSubscriber{faults: &c.faults, merged: &handlerSubscriber{
 		Subscriber: stock, relay: c.relay, name: name, handlerOf: handlerOf,
@@ -230,7 +235,8 @@ func (c *Connection) claim(name, group string) error {
 		return errors.New("the name is empty, and the return topic is named after it: give it a name")
 	}
 	if other, taken := c.groups[name]; taken && other != group {
-		return fmt.Errorf("the name is in use with group %q, and now with group %q, so both would get the retries: use another name", other, group)
+		return fmt.Errorf("the name is in use with group %q, and now with group %q, so both would get the retries: "+
+			"use another name", other, group)
 	}
 	c.groups[name] = group
 	return nil
@@ -262,7 +268,8 @@ func (c *Connection) Resume(handler string) error { return c.gates.Resume(handle
 func (c *Connection) Observe(observers ...retry.Observer) {
 	for _, o := range observers {
 		c.relay.observers.Attach(o, retry.Observed{
-			System: structName(c.config.Publisher), Health: c.Health, Waiting: c.relay.waiting, Logger: c.logger, Closed: c.closing,
+			System: structName(c.config.Publisher), Health: c.Health, Waiting: c.relay.waiting, Logger: c.logger,
+			Closed: c.closing,
 		})
 	}
 }

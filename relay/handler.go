@@ -91,7 +91,8 @@ func (g *registry) claim(handler, returns, dead string) error {
 		g.returns, g.dead = map[string]string{}, map[string]string{}
 	}
 	if other, taken := g.returns[returns]; taken && other != handler {
-		return fmt.Errorf("GenerateTopic returned %q as the return topic of both handler %q and handler %q; names must be unique", returns, other, handler)
+		return fmt.Errorf("GenerateTopic returned %q as the return topic of both handler %q and handler %q; names "+
+			"must be unique", returns, other, handler)
 	}
 	g.returns[returns], g.dead[dead] = handler, handler
 	if _, known := g.ready[handler]; !known {
@@ -118,7 +119,8 @@ func (g *registry) begin(handler, topic string, active func() bool) error {
 	if other := g.active[handler]; other != nil && other() {
 		return fmt.Errorf("handler %q is subscribed already, and each of its subscriptions can get every message and "+
 			"every retry: "+
-			"subscribe to %q once, or use another name; after the end of the first subscription the name is free", handler, topic)
+			"subscribe to %q once, or use another name; after the end of the first subscription the name is "+
+			"free", handler, topic)
 	}
 	g.active[handler] = active
 	return nil

@@ -62,8 +62,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	r.tiers.Store(tiers)
 	r.source = &middleware.Source{
 		Owner: r, Name: fmt.Sprintf("the relay with prefix %q", config.Prefix),
-		Subscribe: "add its handler with AddConsumerHandler or AddHandler of the relay or its Connection, or give it the Connection's Subscriber",
-		MaxWait:   config.MaxHop,
+		Subscribe: "add its handler with AddConsumerHandler or AddHandler of the relay or its Connection, or give it " +
+			"the Connection's Subscriber",
+		MaxWait: config.MaxHop,
 	}
 	return r, nil
 }

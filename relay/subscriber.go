@@ -165,7 +165,8 @@ func (m *merged) nacked(msg *message.Message) bool {
 	if !m.warned.Swap(true) {
 		warning.Log(m.logger, "A message was nacked, and no retry middleware has got one of the handler's messages: "+
 			"the message comes back after "+
-			"10ms to 1s, again and again. Add the retry middleware to the handler or to its router, before all middlewares that can fail",
+			"10ms to 1s, again and again. Add the retry middleware to the handler or to its router, before all "+
+			"middlewares that can fail",
 			watermill.LogFields{"handler_name": m.handler, "topic": m.topic})
 	}
 	return true

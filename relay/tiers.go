@@ -56,7 +56,8 @@ func newTierSet(c Config, schedule backoff.Schedule) (*tierSet, error) {
 			continue
 		}
 		if other, found := set.byTopic[topic]; found {
-			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and tier %v; names must be unique", topic, other.tier, tier))
+			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and tier %v; names must "+
+				"be unique", topic, other.tier, tier))
 		}
 		if topic == unknown {
 			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and the dead-letter topic "+

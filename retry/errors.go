@@ -10,7 +10,8 @@ import (
 // The log of the router has the error. A Connection to RabbitMQ retries such a message: observers get its
 // success first, and then the retry. On other backends it is delivered again at once, and counts no failure. A Breaker
 // counts one failure.
-var ErrNotPublished = errors.New("the router nacked the message after its handler had succeeded: it could not publish what the handler " +
+var ErrNotPublished = errors.New("the router nacked the message after its handler had succeeded: it could not " +
+	"publish what the handler " +
 	"produced, or a middleware outside failed")
 
 // ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no

@@ -55,6 +55,7 @@ const (
 // DeadReasons returns the dead reasons of the middleware, in the order of the table in docs/outcomes.md.
 func DeadReasons() []DeadReason {
 	return []DeadReason{
-		DeadReasonExhausted, DeadReasonPermanent, DeadReasonExpired, DeadReasonUnmarshal, DeadReasonTooLarge, DeadReasonRefused, DeadReasonNoTier,
+		DeadReasonExhausted, DeadReasonPermanent, DeadReasonExpired, DeadReasonUnmarshal, DeadReasonTooLarge,
+		DeadReasonRefused, DeadReasonNoTier,
 	}
 }

@@ -65,7 +65,8 @@ var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 // recordKeys are all keys of the record, the most important first. A copy needs the first three to be counted or read
 // as a dead letter. Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
 var recordKeys = []string{
-	DeadReasonKey, FailuresKey, TopicKey, LeftOffKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey, FirstFailedAtKey,
+	DeadReasonKey, FailuresKey, TopicKey, LeftOffKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey,
+	FirstFailedAtKey,
 	FirstArrivedAtKey, HandlerKey, ErrorTypeKey, TraceparentKey, poison.PoisonedTopicKey, poison.PoisonedHandlerKey,
 	poison.PoisonedSubscriberKey, ReasonKey, poison.ReasonForPoisonedKey,
 	delay.DelayedUntilKey, delay.DelayedForKey,

@@ -170,7 +170,8 @@ func (a *App) build() (err error) {
 	}
 	a.Observe(recorder{ledger: a.ledger})
 	source := *a.Relay.TieredRetryConfig().Source
-	source.Name, source.Subscribe = "retrytest.App", "add its handler with App.AddConsumerHandler or App.AddHandler, or give it the subscriber of App.Subscriber"
+	source.Name, source.Subscribe = "retrytest.App", "add its handler with App.AddConsumerHandler or App.AddHandler, "+
+		"or give it the subscriber of App.Subscriber"
 	a.source = &source
 	a.Relay.AddConsumerHandler(a.tiers, internalName, internalName, openSubscriber{a.pubSub}, func(*message.Message) error { return nil })
 	a.retry, err = a.newRetry(a.config.Policy)
@@ -211,7 +212,8 @@ func (a *App) SendAll(topic string, messages ...*message.Message) []*Story {
 	a.t.Helper()
 	a.start()
 	if topics := a.ledger.topicsWithHandlers(); !topics[topic] {
-		a.t.Fatalf("retrytest: no handler is subscribed to %q; topics with a handler: %s; for handlers on a router of your own call "+
+		a.t.Fatalf("retrytest: no handler is subscribed to %q; topics with a handler: %s; for handlers on a router "+
+			"of your own call "+
 			"app.Run(router) before", topic, quotedNames(topics))
 	}
 	entries := make([]*entry, len(messages))
@@ -307,7 +309,8 @@ func (a *App) close() error {
 		synctest.Wait() // messages that were being delivered have reached their handlers
 	}
 	if handler := a.ledger.waitForHandlers(a.patience); handler != "" {
-		faults = append(faults, fmt.Errorf("the test is over, but handler %q has not returned %s after the context of its message ended: a handler "+
+		faults = append(faults, fmt.Errorf("the test is over, but handler %q has not returned %s after the context "+
+			"of its message ended: a handler "+
 			"must return when its context ends", handler, timeText(a.patience)))
 		// synctest panics if a goroutine of the bubble remains. To wait longer takes no real time.
 		if !a.bubble || a.ledger.waitForHandlers(backoff.MaxDelay) != "" {

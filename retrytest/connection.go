@@ -37,7 +37,8 @@ func (a *App) AddConsumerHandler(
 // AddHandler is AddConsumerHandler for handlers that produce messages. The produced messages are published to
 // publishTopic, where other handlers may get them. Produced returns them.
 func (a *App) AddHandler(
-	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc, options ...retry.Options,
+	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
+	options ...retry.Options,
 ) *message.Handler {
 	a.t.Helper()
 	subscriber := a.handlerSubscriber(name, handler == nil, options)

@@ -107,7 +107,8 @@ func (s *Story) DeadLetter() *message.Message {
 func (s *Story) RetriedAt(times ...time.Duration) *Story {
 	s.app.t.Helper()
 	if len(times) == 0 {
-		s.app.t.Fatalf("retrytest: RetriedAt needs the times of the retries: use NeverRetried to assert that there was none")
+		s.app.t.Fatalf("retrytest: RetriedAt needs the times of the retries: use NeverRetried to assert that there " +
+			"was none")
 	}
 	var got, late []time.Duration
 	var spread time.Duration // of all delays before

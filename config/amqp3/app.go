@@ -26,12 +26,15 @@ func clone(c amqp.Config) amqp.Config {
 func appOf(c amqp.Config) app.Config {
 	c = clone(c)
 	values := app.Config{
-		URI: c.Connection.AmqpURI, TLS: c.Connection.TLSConfig, Connection: c.Connection.AmqpConfig, Marshaler: marshalerOf(c),
-		QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName, RoutingKey: c.Publish.GenerateRoutingKey,
+		URI: c.Connection.AmqpURI, TLS: c.Connection.TLSConfig, Connection: c.Connection.AmqpConfig,
+		Marshaler: marshalerOf(c),
+		QueueName: c.Queue.GenerateName, ExchangeName: c.Exchange.GenerateName,
+		RoutingKey:     c.Publish.GenerateRoutingKey,
 		RedeliveredKey: amqp.MetadataRedeliveredKey,
 		Transactional:  c.Publish.Transactional, Immediate: c.Publish.Immediate,
 		Queue: app.Queue{
-			Durable: c.Queue.Durable, Exclusive: c.Queue.Exclusive, AutoDelete: c.Queue.AutoDelete, Arguments: c.Queue.Arguments,
+			Durable: c.Queue.Durable, Exclusive: c.Queue.Exclusive, AutoDelete: c.Queue.AutoDelete,
+			Arguments: c.Queue.Arguments,
 		},
 		Consume: app.Consume{
 			Tag: c.Consume.Consumer, Exclusive: c.Consume.Exclusive, NoLocal: c.Consume.NoLocal,
@@ -70,7 +73,8 @@ func topologyBuilderOf(c amqp.Config) amqp.TopologyBuilder {
 func declareTopology(c amqp.Config, s app.Subscription, arguments amqp091.Table) error {
 	c.Queue.Arguments = arguments
 	return topologyBuilderOf(c).BuildTopology(s.Channel, amqp.BuildTopologyParams{
-		Topic: s.Topic, QueueName: s.Queue, ExchangeName: s.Exchange, RoutingKey: c.QueueBind.GenerateRoutingKey(s.Topic),
+		Topic: s.Topic, QueueName: s.Queue, ExchangeName: s.Exchange,
+		RoutingKey: c.QueueBind.GenerateRoutingKey(s.Topic),
 	}, c, s.Logger)
 }
 

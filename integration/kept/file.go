@@ -75,7 +75,8 @@ func Of(d *amqp091.Delivery, queue, state string) Message {
 		m.Timestamp = d.Timestamp.Unix()
 	}
 	p := amqp091.Publishing{
-		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo,
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, CorrelationId: d.CorrelationId,
+		ReplyTo:    d.ReplyTo,
 		Expiration: d.Expiration, MessageId: d.MessageId, Type: d.Type, UserId: d.UserId, AppId: d.AppId,
 	}
 	for name, property := range texts(&p) {
@@ -92,7 +93,8 @@ func (m *Message) Identity() string { return Identity(m.Body.of.([]byte)) }
 // publishing returns what a client publishes to put the message back.
 func (m *Message) publishing() amqp091.Publishing {
 	p := amqp091.Publishing{
-		Headers: amqp091.Table(m.Headers), Body: m.Body.of.([]byte), DeliveryMode: amqp091.Persistent, Priority: m.Priority,
+		Headers: amqp091.Table(m.Headers), Body: m.Body.of.([]byte), DeliveryMode: amqp091.Persistent,
+		Priority: m.Priority,
 	}
 	if m.Timestamp != 0 {
 		p.Timestamp = time.Unix(m.Timestamp, 0)

@@ -32,8 +32,9 @@ func Foreign() amqp091.Delivery {
 	}
 	return amqp091.Delivery{
 		Acknowledger: Settled{}, Headers: headers, Body: []byte("order 1"),
-		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp091.Transient, Priority: 5, CorrelationId: "c-1",
-		ReplyTo: "replies", Expiration: "60000", MessageId: "m-1", Timestamp: time.Unix(1700000001,
+		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp091.Transient, Priority: 5,
+		CorrelationId: "c-1",
+		ReplyTo:       "replies", Expiration: "60000", MessageId: "m-1", Timestamp: time.Unix(1700000001,
 			0), Type: "order", UserId: "shop", AppId: "web",
 		Exchange: "shop", RoutingKey: "orders.eu",
 	}
@@ -49,9 +50,11 @@ func ComeBack(p amqp091.Publishing) amqp091.Delivery {
 		headers[key] = value
 	}
 	return amqp091.Delivery{
-		Acknowledger: Settled{}, Headers: headers, Body: p.Body, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding,
-		DeliveryMode: p.DeliveryMode, Priority: p.Priority, CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, Expiration: p.Expiration,
-		MessageId: p.MessageId, Timestamp: p.Timestamp, Type: p.Type, UserId: p.UserId, AppId: p.AppId,
+		Acknowledger: Settled{}, Headers: headers, Body: p.Body, ContentType: p.ContentType,
+		ContentEncoding: p.ContentEncoding,
+		DeliveryMode:    p.DeliveryMode, Priority: p.Priority, CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo,
+		Expiration: p.Expiration,
+		MessageId:  p.MessageId, Timestamp: p.Timestamp, Type: p.Type, UserId: p.UserId, AppId: p.AppId,
 		Exchange: "retry.return", RoutingKey: "1s.orders",
 	}
 }

@@ -20,7 +20,8 @@ func HasAllValues(t *testing.T, got app.Config) {
 	got.QueueName, got.ExchangeName, got.RoutingKey, got.DeclareExchange, got.DeclareTopology = nil, nil, nil, nil, nil
 	got.Marshaler, got.RedeliveredKey = nil, ""
 	assert.Equal(t, app.Config{
-		URI: "amqp://shop@localhost/", TLS: &tls.Config{ServerName: "broker"}, Connection: &amqp091.Config{Vhost: "shop"},
+		URI: "amqp://shop@localhost/", TLS: &tls.Config{ServerName: "broker"},
+		Connection:       &amqp091.Config{Vhost: "shop"},
 		ReconnectInitial: time.Second, ReconnectMax: time.Minute,
 		Queue: app.Queue{Durable: true, Exclusive: true, AutoDelete: true, Arguments: amqp091.Table{"of": "queue"}},
 		Consume: app.Consume{

@@ -57,7 +57,8 @@ var (
 		argument.DeadLetterExchange:   setForReturn,
 		argument.DeadLetterRoutingKey: setForReturn,
 		argument.DeadLetterStrategy:   setForReturn,
-		argument.Overflow:             "the library sets it to reject-publish, because any other value drops messages that wait: remove it",
+		argument.Overflow: "the library sets it to reject-publish, because any other value drops " +
+			"messages that wait: remove it",
 		argument.Expires:              deletes,
 		argument.DeliveryLimit:        "it has no effect, because no consumer reads a tier: remove it",
 		argument.SingleActiveConsumer: "it has no effect, because no consumer reads a tier: remove it",
@@ -66,20 +67,23 @@ var (
 		argument.QueueMasterLocator:   locator,
 	}
 	deadLetterReasons = map[string]string{
-		argument.QueueType:            "the library sets it: set QueueType",
-		argument.MessageTTL:           "it drops dead letters: set DeadLetters.MaxAge",
-		argument.MaxLength:            "it drops or refuses dead letters: set DeadLetters.MaxLength",
-		argument.MaxLengthBytes:       "it drops or refuses dead letters: set DeadLetters.MaxLength",
-		argument.Overflow:             "the library sets it to drop-head with DeadLetters.MaxLength: while a queue refuses dead letters, consumers hold failed messages: remove it",
+		argument.QueueType:      "the library sets it: set QueueType",
+		argument.MessageTTL:     "it drops dead letters: set DeadLetters.MaxAge",
+		argument.MaxLength:      "it drops or refuses dead letters: set DeadLetters.MaxLength",
+		argument.MaxLengthBytes: "it drops or refuses dead letters: set DeadLetters.MaxLength",
+		argument.Overflow: "the library sets it to drop-head with DeadLetters.MaxLength: while a queue " +
+			"refuses dead letters, consumers hold failed messages: remove it",
 		argument.DeadLetterExchange:   stays,
 		argument.DeadLetterRoutingKey: stays,
 		argument.DeadLetterStrategy:   stays,
 		argument.Expires:              deletes,
-		argument.DeliveryLimit:        "the library sets it so high that no dead letter is dropped because a reader gives it back: remove it",
-		argument.SingleActiveConsumer: "a quorum queue that has it refuses basic.get, with which the management UI reads messages: remove it",
-		argument.MaxInMemoryLength:    removed,
-		argument.MaxInMemoryBytes:     removed,
-		argument.QueueMasterLocator:   locator,
+		argument.DeliveryLimit: "the library sets it so high that no dead letter is dropped because a reader " +
+			"gives it back: remove it",
+		argument.SingleActiveConsumer: "a quorum queue that has it refuses basic.get, with which the management UI " +
+			"reads messages: remove it",
+		argument.MaxInMemoryLength:  removed,
+		argument.MaxInMemoryBytes:   removed,
+		argument.QueueMasterLocator: locator,
 	}
 )
 

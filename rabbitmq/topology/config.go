@@ -135,7 +135,8 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.NoInbox && c.TierGroup == "" {
-		fault("NoInbox is true, and TierGroup is empty: only work queues of a group have an inbox; remove NoInbox, or name the group")
+		fault("NoInbox is true, and TierGroup is empty: only work queues of a group have an inbox; remove NoInbox, " +
+			"or name the group")
 	}
 	if c.QueueType != Quorum && c.QueueType != Classic {
 		fault("QueueType is %q: it must be %q or %q", c.QueueType, Quorum, Classic)

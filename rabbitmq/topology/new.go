@@ -68,7 +68,8 @@ func New(config Config, work Queue) Topology {
 	case "":
 		t.addTiers(n)
 	case work.Name:
-		t.fault = errors.Join(t.fault, fmt.Errorf("TierGroup %q has the name of the work queue: the tiers of both would have the same names; give the group another name", work.Name))
+		t.fault = errors.Join(t.fault, fmt.Errorf("TierGroup %q has the name of the work queue: the tiers of both "+
+			"would have the same names; give the group another name", work.Name))
 	default:
 		t.addGroup(n)
 	}
@@ -110,8 +111,10 @@ func (t *Topology) addGroup(n naming.Prefix) {
 	switch reason := refusesOrLeaves(t.WorkQueue); {
 	case reason == "":
 	case t.config.NoInbox:
-		t.fault = errors.Join(t.fault, fmt.Errorf("work queue %q cannot be in group %q without an inbox: it %s, and 32 messages that it does not take "+
-			"stop the retries of the whole group for minutes: remove NoInbox, make it a quorum queue without a length limit, or give it tiers of its own", work, group, reason))
+		t.fault = errors.Join(t.fault, fmt.Errorf("work queue %q cannot be in group %q without an inbox: it %s, and "+
+			"32 messages that it does not take "+
+			"stop the retries of the whole group for minutes: remove NoInbox, make it a quorum queue without a "+
+			"length limit, or give it tiers of its own", work, group, reason))
 	default:
 		inbox := Queue{Name: n.InboxQueue(work), Durable: true, Arguments: tierArguments(n.ReturnExchange(), 0, Quorum)}
 		inbox.Arguments[argument.DeadLetterRoutingKey] = naming.InboxKey(work)

@@ -76,7 +76,8 @@ func (t Topology) advise(err error) error {
 	default:
 		return err
 	}
-	conflict.Advice = "the arguments of an existing queue cannot be changed: configure the DeadLetters that it was declared with"
+	conflict.Advice = "the arguments of an existing queue cannot be changed: configure the DeadLetters that it was " +
+		"declared with"
 	if limits := t.config.DeadLetters; limits != (Retention{}) {
 		conflict.Advice += ", and set a policy for lower limits: " + limits.policy(refusal.VhostIn(conflict.Cause),
 			t.WorkQueue.Name, conflict.Object)

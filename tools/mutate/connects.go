@@ -20,8 +20,9 @@ var connects = []promise{
 		{
 			name:   "the app's messages are transient",
 			breaks: "a restart of the broker deletes messages that the app has published",
-			file:   "internal/rabbitmq/publisher/send.go", old: "if m.Publishing.DeliveryMode == 0 {", new: "if false {",
-			in: "integration/publisher", tests: "TestAMessageWithoutADeliveryModeIsPersistent",
+			file:   "internal/rabbitmq/publisher/send.go", old: "if m.Publishing.DeliveryMode == 0 {",
+			new: "if false {",
+			in:  "integration/publisher", tests: "TestAMessageWithoutADeliveryModeIsPersistent",
 		},
 		{
 			name:   "neighbours of a bad message fail",

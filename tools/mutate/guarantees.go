@@ -54,8 +54,9 @@ var guarantees = []promise{
 		{
 			name:   "the end of a goroutine settles nothing",
 			breaks: "a message whose handler ends its goroutine is never settled",
-			file:   "middleware/retry.go", old: "if in.finished {\n\t\t\tin.leave()", new: "if true {\n\t\t\tin.leave()",
-			in: "middleware", tests: "TestMessageIsSettledAfterGoexitOfTheHandler",
+			file:   "middleware/retry.go", old: "if in.finished {\n\t\t\tin.leave()",
+			new: "if true {\n\t\t\tin.leave()",
+			in:  "middleware", tests: "TestMessageIsSettledAfterGoexitOfTheHandler",
 		},
 		{
 			name: "a panic escapes", breaks: "a handler that panics ends the process",
@@ -213,8 +214,9 @@ var guarantees = []promise{
 		{
 			name:   "what was declared is believed for ever",
 			breaks: "a work queue that is replaced by another client gets no bindings",
-			file:   "rabbitmq/declare.go", old: "return q.begin.After(lostAt) && q.hasQueues", new: "return q.hasQueues",
-			in: "integration/declare", tests: "TestTheWorkQueueIsReplacedWhileItIsConsumed",
+			file:   "rabbitmq/declare.go", old: "return q.begin.After(lostAt) && q.hasQueues",
+			new: "return q.hasQueues",
+			in:  "integration/declare", tests: "TestTheWorkQueueIsReplacedWhileItIsConsumed",
 		},
 	}},
 	{"Never early: a retry comes back no earlier than its delay", []mutation{

@@ -69,8 +69,9 @@ var letters = []promise{
 		{
 			name:   "letters of an unknown age are old",
 			breaks: "a discard of old letters removes letters without a time",
-			file:   "letters/filter.go", old: "if f.OlderThan > 0 && (dead.IsZero() || ", new: "if f.OlderThan > 0 && (",
-			in: "letters", tests: "TestALetterWithoutATimeIsNeitherOldNorNew",
+			file:   "letters/filter.go", old: "if f.OlderThan > 0 && (dead.IsZero() || ",
+			new: "if f.OlderThan > 0 && (",
+			in:  "letters", tests: "TestALetterWithoutATimeIsNeitherOldNorNew",
 		},
 		{
 			name: "a filter of handlers is ignored", breaks: "a discard of one handler's letters removes those of all",

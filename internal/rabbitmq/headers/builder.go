@@ -26,7 +26,8 @@ func (m *buildersMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Messa
 	if err != nil {
 		return nil, err
 	}
-	if msg.Acked() == nil { // the app's marshaler has not used message.NewMessage: watermill-amqp would never see the ack
+	// the app's marshaler has not used message.NewMessage: watermill-amqp would never see the ack
+	if msg.Acked() == nil {
 		made := message.NewMessage(msg.UUID, msg.Payload)
 		made.Metadata = msg.Metadata
 		msg = made

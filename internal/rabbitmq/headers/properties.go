@@ -46,8 +46,10 @@ const (
 
 func propertiesOf(d *amqp091.Delivery, msg *message.Message, headers []header) properties {
 	p := properties{
-		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo,
-		MessageID: d.MessageId, Type: d.Type, AppID: d.AppId, UserID: d.UserId, Priority: d.Priority, Timestamp: d.Timestamp,
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, CorrelationID: d.CorrelationId,
+		ReplyTo:   d.ReplyTo,
+		MessageID: d.MessageId, Type: d.Type, AppID: d.AppId, UserID: d.UserId, Priority: d.Priority,
+		Timestamp: d.Timestamp,
 	}
 	if d.Exchange != "" { // on the default exchange the routing key is the queue's name, which a retry does not change
 		p.Exchange, p.RoutingKey = d.Exchange, d.RoutingKey
@@ -89,7 +91,8 @@ func (p *properties) apply(publishing *amqp091.Publishing) {
 	}
 	for key, value := range p.Headers {
 		_, set := publishing.Headers[key]
-		if _, text := value.(string); !text || !set { // the app's marshaler may have made a string of a header of another type
+		// the app's marshaler may have made a string of a header of another type
+		if _, text := value.(string); !text || !set {
 			publishing.Headers[key] = value
 		}
 	}
@@ -109,8 +112,9 @@ func (p *properties) apply(publishing *amqp091.Publishing) {
 // texts returns the properties that are texts, by their field. Other fields are nil.
 func (p *properties) texts() [fieldRoutingKey + 1]*string {
 	return [...]*string{
-		fieldContentType: &p.ContentType, fieldContentEncoding: &p.ContentEncoding, fieldCorrelationID: &p.CorrelationID,
-		fieldReplyTo: &p.ReplyTo, fieldMessageID: &p.MessageID, fieldType: &p.Type, fieldAppID: &p.AppID,
+		fieldContentType: &p.ContentType, fieldContentEncoding: &p.ContentEncoding,
+		fieldCorrelationID: &p.CorrelationID,
+		fieldReplyTo:       &p.ReplyTo, fieldMessageID: &p.MessageID, fieldType: &p.Type, fieldAppID: &p.AppID,
 		fieldUserID: &p.UserID, fieldExchange: &p.Exchange, fieldRoutingKey: &p.RoutingKey,
 	}
 }

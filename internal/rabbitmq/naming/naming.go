@@ -130,7 +130,8 @@ func (p Prefix) Validate() error {
 // queue itself where its tiers are its own.
 func (p Prefix) ValidateQueue(queue, group string, tiers []backoff.Tier) error {
 	if queue == "" {
-		return errors.New("the work queue has no name: a queue that the broker names cannot have retries, because its name is lost with the connection")
+		return errors.New("the work queue has no name: a queue that the broker names cannot have retries, because " +
+			"its name is lost with the connection")
 	}
 	var faults []error
 	fault := func(format string, args ...any) {
@@ -140,8 +141,10 @@ func (p Prefix) ValidateQueue(queue, group string, tiers []backoff.Tier) error {
 		fault("its name must not contain the words * or #, which are patterns in the bindings of a topic exchange")
 	}
 	if p.isOwn(queue) {
-		fault("it has the name of a queue of the retry topology (<queue>.%s, <queue>.%s.<tier>, <queue>.%s.%s, %s), so its failures would fail again without end: "+
-			"to read dead letters, subscribe to the work queue's own topic with DeadLetterSubscriberConfig", deadWord, string(p), string(p), inboxWord, p.Orphans())
+		fault("it has the name of a queue of the retry topology (<queue>.%s, <queue>.%s.<tier>, <queue>.%s.%s, %s), "+
+			"so its failures would fail again without end: "+
+			"to read dead letters, subscribe to the work queue's own topic with "+
+			"DeadLetterSubscriberConfig", deadWord, string(p), string(p), inboxWord, p.Orphans())
 	}
 	if strings.HasPrefix(queue, "amq.") {
 		fault("names that begin with \"amq.\" are reserved for the broker: choose another")

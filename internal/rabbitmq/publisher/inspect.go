@@ -62,7 +62,8 @@ func inspect(p *amqp091.Publishing, l limits) (size int, err error) {
 		return 0, fmt.Errorf("property user-id is %q, must be the connection's user, %q, or empty", p.UserId, l.user)
 	}
 	if !unfit.IsFit("reply-to", p.ReplyTo, l.user) {
-		return 0, fmt.Errorf("property reply-to is %q, which needs a channel that consumes replies; set the address of a queue",
+		return 0, fmt.Errorf("property reply-to is %q, which needs a channel that consumes replies; set the address "+
+			"of a queue",
 			p.ReplyTo)
 	}
 	if err := unfit.CheckExpiration(p.Expiration); err != nil {

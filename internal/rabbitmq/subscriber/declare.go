@@ -47,7 +47,8 @@ func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time
 	}
 	defer channel.Close()
 	declaration := Declaration{
-		Channel: channel, OpenChannel: openChannel, Connection: current.ID, LostAt: lostAt, ServerVersion: current.Version(),
+		Channel: channel, OpenChannel: openChannel, Connection: current.ID, LostAt: lostAt,
+		ServerVersion: current.Version(),
 	}
 	if err := guard("Config.Declare", func() error { return s.config.Declare(declaration, topic) }); err != nil {
 		return fmt.Errorf("topic %q: declare: %w", topic, err)

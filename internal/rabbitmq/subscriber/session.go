@@ -126,7 +126,8 @@ func (n *session) consume(s *subscription, bound int) error {
 		return err
 	}
 	n.consumer.Store(&consumer{
-		session: n, deliveries: deliveries, bound: bound, prefetch: prefetch, before: before, era: s.presentEra(bound), received: make(chan struct{}),
+		session: n, deliveries: deliveries, bound: bound, prefetch: prefetch, before: before, era: s.presentEra(bound),
+		received: make(chan struct{}),
 	})
 	return nil
 }

@@ -128,7 +128,8 @@ func (s *subscription) begin(ctx context.Context) (*session, error) {
 		first, err := s.open(ctx, current)
 		var refused *amqp091.Error
 		internal := errors.As(err, &refused) && refused.Code == amqp091.InternalError
-		if err == nil || !internal && !again { // other subscriptions try again, too, and can close the connection once more
+		// other subscriptions try again, too, and can close the connection once more
+		if err == nil || !internal && !again {
 			return first, err
 		}
 		s.logger.Error("Cannot consume, trying again", err,
@@ -336,7 +337,8 @@ func (s *subscription) health() retry.SubscriptionHealth {
 	h := retry.SubscriptionHealth{
 		Name: s.config.Name, Topic: s.topic, Queue: s.queue,
 		Since: state.since, InFlight: int(s.inFlight.Load()), Concurrency: s.config.Concurrency,
-		Deliveries: s.counts.deliveries.Load(), Redeliveries: s.counts.redeliveries.Load(), Reconnects: s.counts.reconnects.Load(),
+		Deliveries: s.counts.deliveries.Load(), Redeliveries: s.counts.redeliveries.Load(),
+		Reconnects: s.counts.reconnects.Load(),
 	}
 	// While a limit changes there is no consumer for a moment.
 	h.Consuming = state.consumer != nil || state.session != nil && s.limit.Load() != 0

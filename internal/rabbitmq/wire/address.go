@@ -19,7 +19,8 @@ func ParseURI(address string) (amqp091.URI, error) {
 	const hint = "reserved characters in user name and password have to be percent-encoded"
 	parsed, err := url.Parse(address)
 	if err != nil {
-		return amqp091.URI{}, errors.New("URI: cannot be parsed (it is not shown, because it may contain a password); " + hint)
+		return amqp091.URI{}, errors.New("URI: cannot be parsed (it is not shown, because it may contain a " +
+			"password); " + hint)
 	}
 	if parsed.Scheme != "amqp" && parsed.Scheme != "amqps" {
 		return amqp091.URI{}, errors.New("URI: the scheme must be amqp or amqps")

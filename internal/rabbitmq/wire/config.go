@@ -64,7 +64,8 @@ func (c Config) Faults() []error {
 		tlsSet = tlsSet || c.AMQP.TLSClientConfig != nil
 	}
 	if tlsSet && err == nil && uri.Scheme != "amqps" {
-		faults = append(faults, fmt.Errorf("TLS: is set, but the URI's scheme is %q, must be \"amqps\": nothing would be encrypted", uri.Scheme))
+		faults = append(faults, fmt.Errorf("TLS: is set, but the URI's scheme is %q, must be \"amqps\": nothing "+
+			"would be encrypted", uri.Scheme))
 	}
 	faults = append(faults, Durations([]Field{
 		{Name: "WriteTimeout", Value: c.WriteTimeout},

@@ -166,5 +166,6 @@ func hintOf(uri amqp091.URI, err error) string {
 	if uri.Scheme != "amqps" || !errors.Is(err, amqp091.ErrClosed) && !isOfSocket(err) {
 		return ""
 	}
-	return ": the connection ended during the handshake; with TLS, the broker ends it when the client's certificate is missing or refused"
+	return ": the connection ended during the handshake; with TLS, the broker ends it when the client's certificate " +
+		"is missing or refused"
 }

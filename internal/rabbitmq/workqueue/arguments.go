@@ -17,7 +17,8 @@ import (
 
 // protection are the arguments that topology.Protect may add. An existing queue need not have them.
 var protection = []string{
-	argument.QueueType, argument.DeliveryLimit, argument.DeadLetterExchange, argument.DeadLetterRoutingKey, argument.DeadLetterStrategy,
+	argument.QueueType, argument.DeliveryLimit, argument.DeadLetterExchange, argument.DeadLetterRoutingKey,
+	argument.DeadLetterStrategy,
 	argument.Overflow,
 }
 
@@ -87,7 +88,8 @@ func OtherPrefix(app topology.Queue, have amqp091.Table, prefix naming.Prefix) (
 }
 
 // OtherPrefixReason and OtherPrefixAdvice are what an operator must know of a work queue with two prefixes.
-const OtherPrefixReason = "what waits on the tiers of the first one comes back, but each prefix has tiers and orphans of its own"
+const OtherPrefixReason = "what waits on the tiers of the first one comes back, but each prefix has tiers and " +
+	"orphans of its own"
 
 func OtherPrefixAdvice(other string) string {
 	return fmt.Sprintf("set Prefix to %q, or keep the new one: `wmretry status --prefix %s` shows what still waits", other, other)

@@ -208,7 +208,8 @@ func (i *Inspector) checkBroker(app topology.Queue, v version, logger watermill.
 	if i.config.QueueType == topology.Classic {
 		i.warnOnce("classic", logger, "QueueType is classic: a classic tier dead-letters expired messages without a "+
 			"confirm, so a message that is "+
-			"just expiring is lost if the broker crashes, and in a cluster a classic queue is not replicated. Quorum queues do not lose messages this way")
+			"just expiring is lost if the broker crashes, and in a cluster a classic queue is not replicated. Quorum "+
+			"queues do not lose messages this way")
 	}
 	if limits := i.config.DeadLetters; limits != (topology.Retention{}) {
 		i.warnOnce("retention", logger, fmt.Sprintf("DeadLetters has a limit (%v): the broker drops the oldest dead "+
@@ -238,8 +239,10 @@ func (i *Inspector) checkQueue(
 	quorum := have[argument.QueueType] == string(topology.Quorum)
 	command := PolicyCommand(vhostOf(i.config.URI, i.config.Connection()), app.Name, i.config.Prefix, quorum)
 	if quorum && v.dropsAtDeliveryLimit() && !i.config.AllowUnprotectedQuorum {
-		return fmt.Errorf("%w: work queue %q on RabbitMQ %s has no dead-letter exchange, so a message that is requeued 20 times is dropped: "+
-			"protect the queue with a policy (%s), then set AllowUnprotectedQuorum", topology.ErrUnprotectedQuorum, app.Name, v, command)
+		return fmt.Errorf("%w: work queue %q on RabbitMQ %s has no dead-letter exchange, so a message that is "+
+			"requeued 20 times is dropped: "+
+			"protect the queue with a policy (%s), then set "+
+			"AllowUnprotectedQuorum", topology.ErrUnprotectedQuorum, app.Name, v, command)
 	}
 	i.warnOnce("queue "+app.Name, logger, fmt.Sprintf("work queue %q has no dead-letter exchange, so a message that "+
 		"the broker itself gives up is dropped. "+
@@ -253,9 +256,12 @@ func (i *Inspector) warnOfRefusals(name string, have amqp091.Table, logger water
 	_, messages := have[argument.MaxLength]
 	_, bytes := have[argument.MaxLengthBytes]
 	if strings.HasPrefix(overflow, argument.RejectPublish) && (messages || bytes) {
-		i.warnOnce("full "+name, logger, fmt.Sprintf("work queue %q refuses messages while it is full (x-overflow=%s): retries that come back to it then "+
-			"wait until 3 to 6 minutes after they are due, also where it has room again after a second. Raise the length limit or remove it, "+
-			"but do not remove x-overflow alone: the queue then drops its oldest messages. In a group, its inbox keeps the other work queues in time", name, overflow))
+		i.warnOnce("full "+name, logger, fmt.Sprintf("work queue %q refuses messages while it is full "+
+			"(x-overflow=%s): retries that come back to it then "+
+			"wait until 3 to 6 minutes after they are due, also where it has room again after a second. Raise the "+
+			"length limit or remove it, "+
+			"but do not remove x-overflow alone: the queue then drops its oldest messages. In a group, its inbox "+
+			"keeps the other work queues in time", name, overflow))
 	}
 }
 

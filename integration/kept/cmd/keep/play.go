@@ -226,7 +226,9 @@ func (s *scene) returned() error {
 			}
 		}
 		err := s.send(letter{queue: "orders", id: "given back", do: "restart"})
-		return errors.Join(err, until("it is given back", func() (bool, error) { return s.called("given back") >= 1, nil }))
+		return errors.Join(err, until("it is given back", func() (bool, error) {
+			return s.called("given back") >= 1, nil
+		}))
 	})
 	for queue := range works {
 		n := 1
