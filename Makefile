@@ -210,10 +210,10 @@ lint-format:
 		echo "not formatted: run gofmt -w on"; echo "$$unformatted"; exit 1; fi
 
 lint-code:
-	@for module in $(MODULES); do \
+	@failed=0; for module in $(MODULES); do \
 		echo "lint $$module"; \
-		(cd $$module && $(GO) vet ./... && $(STATICCHECK) ./... && $(TIDY)) || exit 1; \
-	done
+		(cd $$module && $(GO) vet ./... && $(STATICCHECK) ./... && $(TIDY)) || failed=1; \
+	done; exit $$failed
 	cd integration && $(GO) vet $(V3) ./... && $(STATICCHECK) $(V3) ./...
 	@cd tools/lint && $(TIDY)
 
