@@ -23,6 +23,7 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t)
 	d.schedule, d.takes = backoff.Schedule{3 * time.Second, time.Second}, 2*time.Millisecond
+	d.managed = true // the app is to get the processor's time
 	d.declare()
 	assert.False(t, d.declaredByLibrary())
 	policy := "retry of " + d.queue
