@@ -109,18 +109,18 @@ func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 func TestOrphansDoNotBlockOtherMessages(t *testing.T) {
 	t.Parallel()
 	const orphans, others = 40, 40 // at-least-once dead-lettering has a window of 32
-	a := testapp.New(t, testapp.Schedule(3*time.Second))
+	a := testapp.New(t, testapp.Schedule(8*time.Second))
 	gone, there := a.Queue("gone"), a.Queue("there")
 	a.Declare(gone, there)
 	for i := range orphans {
 		msg := message.NewMessage("orphan "+testapp.ID(i), nil)
-		require.NoError(t, a.Failures.Publish("3s."+gone, msg))
+		require.NoError(t, a.Failures.Publish("8s."+gone, msg))
 	}
 	destroyed, err := broker.Channel(t).QueueDelete(gone, false, false, false)
 	require.NoError(t, err)
 	require.Zero(t, destroyed, "no message was due before")
 	for i := range others {
-		require.NoError(t, a.Failures.Publish("3s."+there, message.NewMessage(testapp.ID(i), nil)))
+		require.NoError(t, a.Failures.Publish("8s."+there, message.NewMessage(testapp.ID(i), nil)))
 	}
 	seen := testapp.NewLedger()
 	for _, d := range testapp.Take(t, there, others) {
