@@ -38,6 +38,7 @@ func NewBuilder(config Config) (*Builder, error) {
 // SubscriberConfig returns the app's configuration for amqp.NewSubscriber, with two changes. Its topology builder
 // declares the retry topology beside the app's own at every Subscribe and reconnect. Its marshaler wraps the app's,
 // reads messages that come back from a tier, and marks each message with the builder. Every call returns a new copy.
+// Change nothing in it: what is declared is the configuration of the builder.
 //
 // Add the middleware of NewTieredRetry to every handler of that subscriber, and to no other. It refuses messages of
 // other subscribers, also those of another builder: each is held, and the log has the reason. A handler without it

@@ -199,6 +199,8 @@ func TestAppConfigIsNotChanged(t *testing.T) {
 	c.Policy.Schedule[0] = 0
 	same(b.SubscriberConfig())
 	assert.Equal(t, time.Second, b.TieredRetryConfig(nil).Policy.Schedule[0])
+	b.TieredRetryConfig(nil).Policy.Schedule[0] = time.Hour // a handler's own change
+	assert.Equal(t, time.Second, b.TieredRetryConfig(nil).Policy.Schedule[0])
 	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
 }
 

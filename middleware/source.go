@@ -2,7 +2,10 @@ package middleware
 
 import (
 	"fmt"
+	"maps"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
 )
@@ -10,10 +13,11 @@ import (
 // Source is where the messages of a middleware must come from: its destinations bring a copy back to a queue of that
 // subscriber only. An app does not make one.
 type Source struct {
-	Owner any // what made the subscriber of a message, in the context of the message. Comparable
-	// of the builder that made the subscriber, in the metadata of the message. It takes the place of Owner
+	// Owner is what made the subscriber of a message, in the context of the message. Comparable.
+	Owner any
+	// Token is that of the builder that made the subscriber, in the metadata of the message, in place of Owner.
 	Token     string
-	Name      string // of the owner, for errors
+	Name      string // the name of the owner, for errors
 	Subscribe string // how to make a subscriber of this source, for errors
 
 	// MaxWait is how long a message may stay unacknowledged while its handler is paused. 0: Policy.MaxHold.
@@ -42,10 +46,11 @@ func (in *delivery) putTokenBack() {
 	if in.token == "" || settled(in.msg) {
 		return
 	}
-	if in.msg.Metadata == nil { // the handler has removed it
-		in.msg.Metadata = map[string]string{}
-	}
-	in.msg.Metadata[binding.BuilderKey] = in.token
+	// The handler may have left a goroutine that reads the old one.
+	marked := make(message.Metadata, len(in.msg.Metadata)+1)
+	maps.Copy(marked, in.msg.Metadata)
+	marked[binding.BuilderKey] = in.token
+	in.msg.Metadata = marked
 }
 
 // refusalInterval is how often the reason is logged while a message of a wrong source is held.

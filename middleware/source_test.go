@@ -93,18 +93,20 @@ func TestTokenIsTakenOut(t *testing.T) {
 			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source, c.Policy.MaxHold = builder("email"), time.Second })
 			sent.fail = func(int) error { return errDown }
 			calls := 0
+			kept := message.Metadata{} // another goroutine may read it
 			handler := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				calls++
-				msg.Metadata = nil
+				msg.Metadata = [...]message.Metadata{nil, kept, nil}[calls-1]
 				return nil, errDown
 			})
 			msg := messageOf(ctx)
 			marked("email")(msg)
-			for range 2 {
+			for range 3 {
 				_, err := handler(msg)
 				require.Error(t, err)
 			}
-			assert.Equal(t, 2, calls)
+			assert.Equal(t, 3, calls)
+			assert.Empty(t, kept, "a map is replaced, not written into")
 		})
 	})
 }

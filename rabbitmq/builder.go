@@ -45,7 +45,7 @@ func newCore(config Config) *core {
 	c := &core{
 		app: config.App, topology: config.topology(), prefix: naming.Prefix(config.Prefix),
 		verifyOnly: config.VerifyOnly,
-		policy:     config.Policy.WithDefaults(),
+		policy:     config.Policy.Clone(),
 		redeclared: map[string]time.Time{},
 	}
 	c.inspector = workqueue.New(workqueue.Config{

@@ -53,7 +53,11 @@ func (p copies) publish(routingKey string, msg *message.Message) error {
 	if m.Publishing, err = p.marshaler.Marshal(msg); err != nil {
 		return m.Failure(publish.ErrRefused, err)
 	}
-	if excess := p.connection.Excess(&m); excess > 0 {
+	excess, err := p.connection.Excess(&m)
+	if err != nil {
+		return err
+	}
+	if excess > 0 {
 		headers.Shrink(&m.Publishing, excess)
 	}
 	err = p.connection.SendOne(m)

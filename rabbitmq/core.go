@@ -79,7 +79,7 @@ func (c *core) retryConfig(failures message.Publisher, policy retry.Policy) midd
 		return workQueueOf(c.app, "", topic)
 	}
 	config := middleware.TieredRetryConfig{
-		Policy:        withLadder(policy),
+		Policy:        withLadder(policy.Clone()),
 		Publisher:     failures,
 		TiersWait:     true,
 		DelayArrivals: true,

@@ -49,7 +49,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 		return nil, fmt.Errorf("invalid relay.Config: %w", err)
 	}
 	config.setDefaults()
-	config.Policy = config.Policy.WithDefaults()
+	config.Policy = config.Policy.Clone()
 	tiers, err := newTierSet(config, tiersOf(config.Policy))
 	if err != nil {
 		return nil, fmt.Errorf("invalid relay.Config: %w", err)
@@ -74,7 +74,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
 	return middleware.TieredRetryConfig{
 		Publisher:                     failurePublisher{r},
-		Policy:                        r.config.Policy.WithDefaults(),
+		Policy:                        r.config.Policy.Clone(),
 		DeclaredTiers:                 slices.Clone(r.tiers.Load().declared),
 		DelayArrivals:                 !r.config.DelayedReturns,
 		Source:                        r.source,

@@ -95,11 +95,7 @@ type Policy struct {
 // WithDefaults returns a policy with the defaults of PublishTimeout, MaxHold and MaxDelay. It shares no list and no
 // breaker with p.
 func (p Policy) WithDefaults() Policy {
-	p.Schedule, p.Rules, p.ExtraTiers = slices.Clone(p.Schedule), slices.Clone(p.Rules), slices.Clone(p.ExtraTiers)
-	if p.Breaker != nil {
-		own := *p.Breaker
-		p.Breaker = &own
-	}
+	p = p.Clone()
 	if p.PublishTimeout == 0 {
 		p.PublishTimeout = defaultPublishTimeout
 	}
@@ -108,6 +104,16 @@ func (p Policy) WithDefaults() Policy {
 	}
 	if p.MaxDelay == 0 {
 		p.MaxDelay = slices.Max(append(slices.Clone(p.ExtraTiers), p.longestDelay(), defaultMaxDelay))
+	}
+	return p
+}
+
+// Clone returns a copy that shares no list and no Breaker with p: what is changed in one does not change the other.
+func (p Policy) Clone() Policy {
+	p.Schedule, p.Rules, p.ExtraTiers = slices.Clone(p.Schedule), slices.Clone(p.Rules), slices.Clone(p.ExtraTiers)
+	if p.Breaker != nil {
+		own := *p.Breaker
+		p.Breaker = &own
 	}
 	return p
 }

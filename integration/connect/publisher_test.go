@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
@@ -60,7 +62,23 @@ func TestPublisherOfExchanges(t *testing.T) {
 	s.run()
 	require.NoError(t, broker.Channel(t).ExchangeDelete(s.topic("orders"), false, false))
 	err = s.Publisher().Publish(s.topic("orders"), messages("2")...)
-	require.ErrorIs(t, err, publish.ErrUnroutable, "the exchange is declared again, and the binding of the queue is lost")
+	require.ErrorIs(t, err, publish.ErrUnroutable, "the binding of the queue is lost")
+	require.NoError(t, broker.Channel(t).ExchangeDeclarePassive(s.topic("orders"), "fanout", true, false, false, false, nil),
+		"the exchange is declared again")
+}
+
+// unreadable is a marshaler of the app that panics.
+type unreadable struct{ amqp.DefaultMarshaler }
+
+func (unreadable) Marshal(*message.Message) (amqp091.Publishing, error) { panic("no such field") }
+
+// TestPublisherWhoseMarshalerPanics: the message is refused, and was not sent.
+func TestPublisherWhoseMarshalerPanics(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(b *config.Config) { b.AMQP.Marshaler = unreadable{} })
+	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
+	require.ErrorIs(t, err, publish.ErrRefused)
+	require.ErrorContains(t, err, "no such field")
 }
 
 // TestPublisherVerifiesOnly: it declares nothing.

@@ -134,7 +134,11 @@ func (h half) Publish(topic string, messages ...*message.Message) error {
 		if m.Publishing, err = h.config.Marshal(msg); err != nil {
 			return err
 		}
-		if excess := h.Excess(&m); excess > 0 && h.config.Shrink != nil {
+		excess, err := h.Excess(&m)
+		if err != nil {
+			return err
+		}
+		if excess > 0 && h.config.Shrink != nil {
 			h.config.Shrink(&m.Publishing, excess)
 		}
 		all[i] = m

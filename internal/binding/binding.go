@@ -12,8 +12,8 @@ import (
 )
 
 // BuilderKey is the metadata key with which the marshaler of a builder marks what it reads for watermill-amqp's
-// subscriber, whose messages have a context of its own. The value is the token of the builder. It never leaves the
-// process.
+// subscriber, whose messages have a context of its own. The value is the token of the builder. Copies do not have
+// it. A handler without the middleware gets it, and passes it on with the metadata.
 const BuilderKey = "retry_builder"
 
 // Binding is one subscription, or one handler's subscriptions. Its messages refer to it.

@@ -235,10 +235,14 @@ func (s *sender) putAll(ctx context.Context, prefix naming.Prefix, lines []line)
 // confirmed, and not those whose confirm did not come in time.
 func (s *sender) putTogether(ctx context.Context, prefix naming.Prefix, lines []line) []error {
 	all := make([]publisher.Message, len(lines))
-	for i, l := range lines {
-		all[i] = s.message(ctx, l.destination(prefix), l.Publishing)
+	var err error
+	for i := 0; i < len(lines) && err == nil; i++ {
+		all[i], err = s.message(ctx, lines[i].destination(prefix), lines[i].Publishing)
 	}
-	failed, err := s.connection.Send(all...)
+	var failed []error
+	if err == nil {
+		failed, err = s.connection.Send(all...)
+	}
 	switch {
 	case err != nil: // nothing was sent
 		failed = slices.Repeat([]error{err}, len(lines))

@@ -269,8 +269,8 @@ func (l *look) receive(ctx context.Context) (*amqp091.Delivery, error) {
 			asked++
 			if state.Messages > 0 {
 				empty = 0
-				// another reader has taken the rest
 			} else if empty++; empty > 2 && l.total-l.left >= l.least || asked > mostPatience {
+				// Another reader has taken the rest.
 				l.left, l.missing = 0, l.left
 				return nil, nil
 			}

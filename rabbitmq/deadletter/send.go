@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -47,7 +48,10 @@ func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing)
 	pause := wire.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
 	waited := false
 	for {
-		err := s.connection.SendOne(s.message(ctx, to, p))
+		m, err := s.message(ctx, to, p)
+		if err == nil {
+			err = s.connection.SendOne(m)
+		}
 		if err == nil || !isAway(err) || s.copies && errors.Is(err, publish.ErrBlocked) {
 			if waited {
 				s.run.Wait(nil)
@@ -67,15 +71,17 @@ func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing)
 }
 
 // message makes the letter small enough to be sent, where its failure record is all that is too large.
-func (s *sender) message(ctx context.Context, to destination, p amqp091.Publishing) publisher.Message {
+func (s *sender) message(ctx context.Context, to destination, p amqp091.Publishing) (publisher.Message, error) {
+	p.Headers = maps.Clone(p.Headers) // an attempt that was not confirmed may still be written
 	m := publisher.Message{
 		Context: context.WithoutCancel(ctx), Exchange: to.exchange, RoutingKey: to.key, UUID: p.MessageId,
 		Publishing: p,
 	}
-	if excess := s.connection.Excess(&m); excess > 0 {
+	excess, err := s.connection.Excess(&m)
+	if excess > 0 {
 		headers.Shrink(&m.Publishing, excess)
 	}
-	return m
+	return m, err
 }
 
 func (s *sender) close() { _ = s.connection.Close() }

@@ -86,12 +86,13 @@ func (c *Connection) SendOne(m Message) error {
 
 // Excess returns by how many bytes a message is too large to be sent with its Room and Spare and with IDHeader, and
 // math.MaxInt if it has too many headers. The caller can make it smaller before Send, which may refuse it otherwise.
-func (c *Connection) Excess(m *Message) int {
+// Without a connection the bound is not known, and that is the error of the message.
+func (c *Connection) Excess(m *Message) (int, error) {
 	state := c.link.State()
 	if state.Connection == nil {
-		return 0
+		return 0, m.Failure(publish.ErrNotConnected, state.Cause)
 	}
-	return m.excess(limitsOf(state.Connection))
+	return m.excess(limitsOf(state.Connection)), nil
 }
 
 func (m *Message) excess(l limits) int {
