@@ -25,11 +25,12 @@ type redriveFlags struct {
 func newRedriveCommand(l *letterCommand) *cobra.Command {
 	var f redriveFlags
 	short := "Send letters back to their work queue, where their retries begin from the start"
-	record := "The message is the same as before; its count of failures begins from the start, and its " +
-		"history\nnotes the redrive."
+	record := "The message is the same as before; its count of failures begins\n" +
+		"from the start, and its history notes the redrive."
 	if l.orphans {
 		short = "Send orphans back to their work queue, where their retries go on"
-		record = "The message is the same as before, with its failure record: its failures are counted on."
+		record = "The message is the same as before, with its failure record:\n" +
+			"its failures are counted on."
 	}
 	c := l.command(&cobra.Command{
 		Use:   "redrive",
