@@ -165,8 +165,8 @@ func virtualHost(t *testing.T) (uri string) {
 
 var outage = regexp.MustCompile(`(?m)^outage\b`)
 
-// run runs a step and returns what it prints: its output, and those lines of stderr that are messages and not progress. A command in the
-// background goes on until the test ends.
+// run runs a step and returns what it prints: its output, those lines of stderr that are messages and not progress, and
+// then the exit code, where the step prints it. A command in the background goes on until the test ends.
 func (s *shell) run(t *testing.T, step step) string {
 	t.Helper()
 	script := strings.TrimSpace(outage.ReplaceAllLiteralString(step.command, "outage -address "+s.provider))
@@ -185,12 +185,16 @@ func (s *shell) run(t *testing.T, step step) string {
 		require.NoError(t, err, script)
 	}
 	require.NoError(t, ctx.Err(), "%s has not ended: %s%s", script, &output, &messages)
+	printed, code, found := strings.Cut(output.String(), "exit code ")
 	for line := range strings.Lines(messages.String()) {
 		if strings.HasPrefix(line, "wmretry:") || strings.HasPrefix(line, "outage:") {
-			_, _ = output.WriteString(line)
+			printed += line
 		}
 	}
-	return output.String()
+	if found {
+		printed += "exit code " + code
+	}
+	return printed
 }
 
 // start starts a command and returns when it has printed its first line.
