@@ -10,7 +10,13 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Config configures Connect and NewBuilder.
+// Config configures Connect and NewBuilder. What its fields have, what Connect makes of them, and the options of each
+// handler:
+//
+//	go doc github.com/tieredretry/watermill-retry/retry.Policy
+//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Settings
+//	go doc github.com/tieredretry/watermill-retry/config.Connect
+//	go doc github.com/tieredretry/watermill-retry/retry.Options
 type Config struct {
 	// AMQP is the app's own configuration, for example what amqp.NewDurableQueueConfig returns, with the app's names,
 	// arguments, marshaler and topology builder. Required. It is copied and never modified.
@@ -22,7 +28,9 @@ type Config struct {
 	// required. Every distinct delay is a tier with a queue of its own.
 	Policy retry.Policy
 
-	// Settings are names, types and limits of what is declared on the broker. Each has a default.
+	// Settings are names, types and limits of what is declared on the broker. Each has a default. In a literal:
+	//
+	//	Settings: rabbitmq.Settings{VerifyOnly: true}
 	rabbitmq.Settings
 }
 

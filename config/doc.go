@@ -2,8 +2,8 @@
 // package config/amqp3.
 //
 //	rabbit, err := config.Connect(config.Config{
-//		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
-//		Schedule: backoff.Exponential(time.Second, 5, 4),
+//		AMQP:   amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+//		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 //	}, logger)
 //	defer rabbit.Close() // after router.Run has returned
 //	rabbit.AddConsumerHandler(router, "billing", "orders", bill)

@@ -41,10 +41,10 @@ type Settings struct {
 	AllowUnprotectedQuorum bool
 
 	// VerifyOnly declares nothing, not even the app's own topology. It is for apps whose user may not configure
-	// anything on the broker: a user with that permission declares the topology with Topology(topic).Declare. Subscribe
-	// fails if an exchange or queue is missing. A tier or dead-letter queue that is deleted later is not declared
-	// again, and failed messages are held. Whether the work queue is protected is not checked, because AMQP 0-9-1 has
-	// no method to read arguments.
+	// anything on the broker: a user with that permission declares the topology with Builder.Topology(topic).Declare.
+	// Subscribe fails if an exchange or queue is missing. A tier or dead-letter queue that is deleted later is not
+	// declared again, and failed messages are held. Whether the work queue is protected is not checked, because AMQP
+	// 0-9-1 has no method to read arguments.
 	VerifyOnly bool
 
 	// Management is the address of RabbitMQ's management API, such as http://host:15672 (or https://). Without user and

@@ -74,10 +74,10 @@ func newTierSet(c Config, schedule backoff.Schedule) (*tierSet, error) {
 	return set, errors.Join(faults...)
 }
 
-// AddSchedule adds the tiers of a schedule to those of Config.Schedule. It is for handlers with a retry middleware of
-// their own: set the schedule on a TieredRetryConfig that is made after it. A tier that is new is subscribed at once
-// where tiers run, else with the first handler. The same prefix in other processes needs the tiers only while they have
-// handlers that use them. A Connection calls it for each handler with a schedule of its own.
+// AddSchedule adds the tiers of a schedule to those of Config.Policy.Schedule. It is for handlers with a retry
+// middleware of their own: set the schedule on a TieredRetryConfig that is made after it. A tier that is new is
+// subscribed at once where tiers run, else with the first handler. The same prefix in other processes needs the tiers
+// only while they have handlers that use them. A Connection calls it for each handler with a schedule of its own.
 func (r *Relay) AddSchedule(schedule backoff.Schedule) error {
 	if err := schedule.Validate(); err != nil {
 		return err

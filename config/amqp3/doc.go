@@ -3,8 +3,8 @@
 // without a change on the broker, and apps on both can share queues, tiers and dead letters.
 //
 //	rabbit, err := amqp3.Connect(amqp3.Config{
-//		AMQP:     amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
-//		Schedule: backoff.Exponential(time.Second, 5, 4),
+//		AMQP:   amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+//		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
 //	}, logger)
 //
 // The rest of the app is that of package config, whose Example is a whole program.
