@@ -25,11 +25,24 @@ var (
 
 // Each handler can have options of its own.
 func Example_options() {
-	rabbit.AddConsumerHandler(router, "mail", "mails", send, retry.Options{
-		Policy:      &retry.Policy{Schedule: backoff.Constant(time.Minute, 10), MaxHold: 5 * time.Minute},
-		Concurrency: 64,
-		OrderKey:    func(msg *message.Message) string { return msg.Metadata.Get("customer") },
+	policy := retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4), MaxHold: 5 * time.Minute}
+	patient := policy // that of the connection
+	patient.Schedule = backoff.Constant(time.Minute, 10)
+	rabbit.AddConsumerHandler(router, "mail", "mails", send, retry.Options{Policy: &patient, Concurrency: 64})
+
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
+		OrderKey: func(msg *message.Message) string { return msg.Metadata.Get("customer") },
 	}).AddMiddleware(middleware.Timeout(time.Minute))
+}
+
+// An app that declares nothing on the broker.
+func Example_settings() {
+	app := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
+	policy := retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)}
+	c := config.Config{AMQP: app, Policy: policy, Settings: rabbitmq.Settings{VerifyOnly: true}}
+	rabbit, err := config.Connect(c, watermill.NopLogger{})
+	check(err)
+	defer rabbit.Close() // after router.Run has returned
 }
 
 // alarms is an observer of the app's own.

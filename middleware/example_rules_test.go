@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
@@ -200,7 +200,7 @@ func ExampleEvent_Metadata() {
 // The Deduplicator of Watermill is added after the retry middleware.
 func ExampleDeduplicationKey() {
 	var tiered *retrymw.TieredRetry // of NewTieredRetry
-	deduplicator := &watermillmw.Deduplicator{KeyFactory: retrymw.DeduplicationKey(nil)}
+	deduplicator := &middleware.Deduplicator{KeyFactory: retrymw.DeduplicationKey(nil)}
 	router := message.NewDefaultRouter(nil)
 	router.AddMiddleware(tiered.Middleware, deduplicator.Middleware)
 }
