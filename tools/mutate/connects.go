@@ -10,6 +10,14 @@ var connects = []promise{
 			in: "integration/connect", tests: "TestProducedMessageThatCannotBePublishedIsAFailure",
 		},
 		{
+			name:   "the app's deleted exchange stays deleted",
+			breaks: "publishers fail until a subscriber declares the exchange again",
+			file:   "rabbitmq/app_publisher.go",
+			old:    "failures[i] = s.exchanges.ExchangeAgain(&m, err); failures[i] == nil {",
+			new:    "false {",
+			in:     "integration/connect", tests: "TestPublisherOfExchanges",
+		},
+		{
 			name:   "the app's exchange is not declared",
 			breaks: "the first publish to an exchange fails until a subscriber has declared it",
 			file:   "rabbitmq/app_publisher.go",
