@@ -90,6 +90,10 @@ func (c *Connection) SendOne(m Message) error {
 func (c *Connection) Excess(m *Message) (int, error) {
 	state := c.link.State()
 	if state.Connection == nil {
+		if !c.calls.Enter() {
+			return 0, m.Failure(publish.ErrClosed, nil)
+		}
+		c.calls.Leave()
 		return 0, m.Failure(publish.ErrNotConnected, state.Cause)
 	}
 	return m.excess(limitsOf(state.Connection)), nil
