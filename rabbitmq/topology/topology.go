@@ -125,7 +125,8 @@ func (t Topology) declareCopies(channel *amqp091.Channel) error {
 			return t.advise(err)
 		}
 	}
-	for _, binding := range t.Bindings {
+	// The dead letters are bound after the tiers: a copy whose tier is missing becomes a dead letter once it can.
+	for _, binding := range slices.Backward(t.Bindings) {
 		if t.returns(binding) {
 			continue
 		}
