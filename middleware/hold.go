@@ -156,48 +156,26 @@ func (h *holder) end() {
 	}
 }
 
-// What the error of a publisher may have. They are methods, so that this package imports no publisher.
-type (
-	closedError      interface{ Closed() bool }
-	tooLargeError    interface{ TooLarge() bool }
-	refusedError     interface{ Refused() bool }
-	rejectedError    interface{ Rejected() bool }
-	unconfirmedError interface{ Unconfirmed() bool }
-	timeoutError     interface{ Timeout() bool }
-)
-
-// has reports whether an error has a method that returns true.
-func has[E any](err error, method func(E) bool) bool {
-	var found E
-	return errors.As(err, &found) && method(found)
-}
-
 // refusalOf returns why a copy was not published; notRefused where a further try may help.
 func refusalOf(err error) refusal {
-	switch {
-	case has(err, closedError.Closed):
+	var failed *retry.PublishError
+	if !errors.As(err, &failed) {
+		return notRefused
+	}
+	switch failed.Kind {
+	case retry.KindClosed:
 		return closedPublisher
-	case has(err, tooLargeError.TooLarge):
+	case retry.KindTooLarge:
 		return tooLarge
-	case has(err, refusedError.Refused):
+	case retry.KindRefused:
 		return unsendable
-	case has(err, rejectedError.Rejected):
+	case retry.KindRejected:
 		return tierRefused
-	case timedOut(err):
+	case retry.KindUnconfirmed:
 		return unconfirmed
 	default:
 		return notRefused
 	}
-}
-
-// timedOut reports whether a copy may have arrived although the attempt took too long. The error of a publisher that
-// has no method Unconfirmed does not say it.
-func timedOut(err error) bool {
-	if !has(err, timeoutError.Timeout) {
-		return false
-	}
-	var classified unconfirmedError
-	return !errors.As(err, &classified) || classified.Unconfirmed()
 }
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the

@@ -106,10 +106,6 @@ func TestParkedMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 	})
 }
 
-type errTooLarge struct{ error }
-
-func (errTooLarge) TooLarge() bool { return true }
-
 // A message that is held blocks its handler.
 func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 	ctx := routerContext(t)
@@ -129,7 +125,7 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 				}
 				sent.fail = func(try int) error {
 					if try == 1 {
-						return fmt.Errorf("publish: %w", errTooLarge{errNoBroker})
+						return fmt.Errorf("publish: %w", errTooLarge)
 					}
 					return nil
 				}
@@ -156,7 +152,7 @@ func TestDeadLetterThatIsTooLargeIsHeld(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.MaxHold = time.Minute })
-		sent.fail = func(int) error { return errTooLarge{errNoBroker} }
+		sent.fail = func(int) error { return errTooLarge }
 		start := time.Now()
 		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.ErrorContains(t, err, "held for MaxHold")

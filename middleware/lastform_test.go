@@ -13,11 +13,14 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// refusedWith is the error of a publisher that refuses a copy for good.
-type refusedWith string
+// refusedText is why a backend refuses a copy for good.
+type refusedText string
 
-func (e refusedWith) Error() string { return string(e) }
-func (refusedWith) Refused() bool   { return true }
+func (e refusedText) Error() string { return string(e) }
+
+func refusedWith(text string) error {
+	return &retry.PublishError{Kind: retry.KindRefused, Err: refusedText(text)}
+}
 
 // TestAForgedLeftOffIsNoLastForm: the first refusal makes a dead letter, and no copy on a tier has the key.
 func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
@@ -70,7 +73,7 @@ func TestSecretsAreInNoLeftOff(t *testing.T) {
 		"redacted": {func(c *retrymw.TieredRetryConfig) {
 			c.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
 		}, "property type is ***"},
-		"type only": {func(c *retrymw.TieredRetryConfig) { c.Policy.OmitReason = true }, "middleware_test.refusedWith"},
+		"type only": {func(c *retrymw.TieredRetryConfig) { c.Policy.OmitReason = true }, "middleware_test.refusedText"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -367,23 +367,17 @@ func TestFailureAfterAnAckIsLoggedAsAnError(t *testing.T) {
 	}
 }
 
-// errOf is an error with the methods of a publisher's errors.
-type errOf struct {
-	error
-	closed, refused, rejected, unconfirmed, timeout bool
+// because returns the error of a backend.
+func because(kind retry.ErrorKind, text string) error {
+	return &retry.PublishError{Kind: kind, Err: errors.New(text)}
 }
 
-func (e errOf) Closed() bool      { return e.closed }
-func (e errOf) Refused() bool     { return e.refused }
-func (e errOf) Rejected() bool    { return e.rejected }
-func (e errOf) Unconfirmed() bool { return e.unconfirmed }
-func (e errOf) Timeout() bool     { return e.timeout }
-
 var (
-	errClosedPublisher = errOf{error: errors.New("the publisher is closed"), closed: true}
-	errRefused         = errOf{error: errors.New("cannot marshal"), refused: true}
-	errRejected        = errOf{error: errors.New("the tier is full"), rejected: true}
-	errUnconfirmed     = errOf{error: errors.New("no confirmation"), unconfirmed: true, timeout: true}
+	errClosedPublisher = because(retry.KindClosed, "the publisher is closed")
+	errRefused         = because(retry.KindRefused, "cannot marshal")
+	errRejected        = because(retry.KindRejected, "the tier is full")
+	errUnconfirmed     = because(retry.KindUnconfirmed, "no confirmation")
+	errTooLarge        = because(retry.KindTooLarge, errNoBroker.Error())
 )
 
 func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 // TestAtMostHalfOfTheConcurrencyHolds for longer than a reconnect takes: the other messages in flight are given back.
 func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
 	ctx := routerContext(t)
-	for name, fails := range map[string]error{"not connected": errNoBroker, "timed out": timedOut{}} {
+	for name, fails := range map[string]error{"not connected": errNoBroker, "timed out": errUnconfirmed} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				outage, givesBack := 3*time.Minute, 6*time.Second // with the pause before a nack
@@ -77,17 +77,8 @@ type following struct{}
 func (following) Limit(int)  {}
 func (following) Taken() int { return 0 }
 
-type timedOut struct{}
-
-func (timedOut) Error() string     { return "no confirm" }
-func (timedOut) Timeout() bool     { return true }
-func (timedOut) Unconfirmed() bool { return true }
-
-// refusedForGood is the error of a publisher whose broker closes the channel because of the message.
-type refusedForGood struct{}
-
-func (refusedForGood) Error() string { return "the broker refuses the message" }
-func (refusedForGood) Refused() bool { return true }
+// errRefusedForGood is the error of a backend whose broker closes the channel because of the message.
+var errRefusedForGood = because(retry.KindRefused, "the broker refuses the message")
 
 // TestADeadLetterThatIsRefusedForGoodPausesNothing: its last form is tried at once, and then once a minute. It is held
 // without its place.
@@ -101,7 +92,7 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 		sent.fail = func(int) error {
 			tries = append(tries, time.Since(began))
 			if time.Since(began) < 150*time.Second {
-				return refusedForGood{}
+				return errRefusedForGood
 			}
 			return nil
 		}
@@ -122,7 +113,7 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 		assert.Zero(t, handler.Held())
 		assert.Equal(t, []time.Duration{0, 0, 0, time.Minute, 2 * time.Minute, 3 * time.Minute}, tries, "retry, dead letter, its last form")
 		letter := sent.only(t).msg
-		assert.Equal(t, refusedForGood{}.Error(), letter.Metadata[retry.LeftOffKey])
+		assert.Equal(t, errRefusedForGood.Error(), letter.Metadata[retry.LeftOffKey])
 		assert.Equal(t, string(retry.DeadReasonRefused), letter.Metadata[retry.DeadReasonKey])
 	})
 }
@@ -135,7 +126,7 @@ func TestTooManyMessagesThatAreRefusedForGood(t *testing.T) {
 		handler := gate.New(1)
 		defer handler.Attach(following{})()
 		tiered, sent := setup(t)
-		sent.fail = func(int) error { return refusedForGood{} }
+		sent.fail = func(int) error { return errRefusedForGood }
 		stopping := make(chan struct{})
 		bound := &binding.Binding{Gate: handler, Retry: tiered, Stopping: stopping}
 		handle := func() error {

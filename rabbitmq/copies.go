@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/suspect"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // copies publishes the copies of failed messages. It declares a deleted tier or dead-letter queue again.
@@ -37,7 +38,7 @@ func newCopies(c *core, connection *publisher.Connection) copies {
 func (p copies) Publish(routingKey string, messages ...*message.Message) error {
 	failures := make([]error, len(messages))
 	for i, msg := range messages {
-		failures[i] = p.publish(routingKey, msg)
+		failures[i] = ofCopy(p.publish(routingKey, msg))
 	}
 	return join(failures)
 }
@@ -88,6 +89,15 @@ func (c *core) route(routingKey string) (exchange, group string) {
 		return c.prefix.GroupExchange(group), group
 	}
 	return c.prefix.RetryExchange(), group
+}
+
+// ofCopy returns the error of a copy, as the retry middleware reads it.
+func ofCopy(err error) error {
+	var failed *publish.Error
+	if !errors.As(err, &failed) {
+		return err
+	}
+	return &retry.PublishError{Kind: failed.Kind(), Err: err}
 }
 
 // join returns nil where no message has failed, and the error of a single one as it is.

@@ -92,7 +92,7 @@ func resultOf(err error) retry.PublishResult {
 		return retry.PublishNacked
 	case errors.Is(err, publish.ErrRefused):
 		return retry.PublishRefused
-	case errors.As(err, &failure) && failure.Unconfirmed():
+	case errors.As(err, &failure) && failure.Kind() == retry.KindUnconfirmed:
 		return retry.PublishUnconfirmed
 	default:
 		return retry.PublishFailed

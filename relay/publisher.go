@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -25,7 +26,18 @@ func (p failurePublisher) Publish(topic string, messages ...*message.Message) er
 			tier.startHop(msg.Metadata, now)
 		}
 	}
-	return observed{p.relay.config.Publisher, &p.relay.observers, true}.Publish(topic, messages...)
+	return ofCopy(observed{p.relay.config.Publisher, &p.relay.observers, true}.Publish(topic, messages...))
+}
+
+// ofCopy returns the error of a copy, as the retry middleware reads it. A copy may have arrived although the attempt
+// took too long.
+func ofCopy(err error) error {
+	var classified *retry.PublishError
+	var timed interface{ Timeout() bool }
+	if err == nil || errors.As(err, &classified) || !errors.As(err, &timed) || !timed.Timeout() {
+		return err
+	}
+	return &retry.PublishError{Kind: retry.KindUnconfirmed, Err: err}
 }
 
 func (p failurePublisher) Close() error { return p.relay.config.Publisher.Close() }

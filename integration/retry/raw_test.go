@@ -68,8 +68,8 @@ func TestRawDeadLetter(t *testing.T) {
 		waits := msg.Copy()
 		retry.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down"}.Write(waits.Metadata)
 		err = failures.Publish("1m.orders", waits)
-		var refused interface{ Refused() bool }
-		assert.Equal(t, msg.UUID == id0, errors.As(err, &refused) && refused.Refused(), err)
+		var failed *retry.PublishError
+		assert.Equal(t, msg.UUID == id0, errors.As(err, &failed) && failed.Kind == retry.KindRefused, err)
 
 		retry.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down", DeadReason: "refused"}.Write(msg.Metadata)
 		require.NoError(t, failures.Publish("dead.orders", msg))

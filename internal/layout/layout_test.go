@@ -85,9 +85,9 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/publish",
-		may:    []string{amqp091},
-		never:  []string{watermill, amqpPubSub},
-		why:    "it has the errors that an app compares, and every layer below it returns them",
+		may:    []string{amqp091, module + "/retry"},
+		never:  []string{amqpPubSub, module + "/middleware"},
+		why:    "it has the errors that an app compares, with the kinds of package retry, and every layer below it returns them",
 	},
 	{
 		folder: "internal/rabbitmq/publisher",

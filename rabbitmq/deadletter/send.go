@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A destination is where a letter is sent to: a queue through the default exchange, or an exchange with a routing
@@ -89,14 +90,14 @@ func (s *sender) close() { _ = s.connection.Close() }
 // isAway reports whether a letter was not sent because there is no connection or the broker blocks publishers.
 func isAway(err error) bool {
 	var failed *publish.Error
-	return errors.As(err, &failed) && !failed.Unconfirmed() &&
+	return errors.As(err, &failed) && failed.Kind() != retry.KindUnconfirmed &&
 		(failed.Err == publish.ErrNotConnected || failed.Err == publish.ErrBlocked)
 }
 
 // isDoubtful reports whether a letter may have been sent.
 func isDoubtful(err error) bool {
 	var failed *publish.Error
-	return errors.As(err, &failed) && failed.Unconfirmed()
+	return errors.As(err, &failed) && failed.Kind() == retry.KindUnconfirmed
 }
 
 // isUnconfirmed reports whether the broker has read a letter and has not confirmed it in time.

@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // source is the letters of one look.
@@ -210,9 +211,9 @@ func (i *item) explain(err error) error {
 			"queue without a majority; "+
 			"letters in flight stay, and may be there as well; redrive again when it confirms: %w",
 			i.target, confirmTimeout, err)
-	case known && failed.Refused(): // because of this letter
+	case known && failed.Kind().ForGood(): // because of this letter
 		return &redrive.Stays{Err: fmt.Errorf("a letter cannot be sent, and stays: %w", err)}
-	case known && failed.Rejected():
+	case known && failed.Kind() == retry.KindRejected:
 		return fmt.Errorf("the work queue %q refuses letters, for example because it is full; this letter and "+
 			"those behind it stay: %w",
 			i.target, err)

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var (
@@ -31,8 +33,7 @@ var (
 	ErrBlocked = errors.New("the broker has blocked the connection")
 
 	// ErrNotConnected is returned when there is no connection, or when the connection is lost while the message is in
-	// flight. In the first case the message has not been delivered, in the second it may have been: see
-	// Error.Unconfirmed.
+	// flight. In the first case the message has not been delivered, in the second it may have been: see Error.Kind.
 	ErrNotConnected = errors.New("no connection to the broker")
 
 	// ErrStalled is returned when the message is not written to the socket before the deadline: the broker does not
@@ -43,7 +44,7 @@ var (
 	// ErrRefused is returned when the message cannot be sent. Either the publisher refused it, and Cause names the
 	// property, its value and the bound, or is the error or panic of the app's marshaler. Or the broker closed the
 	// channel because of the message, and Cause is its *amqp091.Error. The message has not been delivered.
-	// Error.Refused reports whether it will be refused again unless it is changed.
+	// Error.Kind is retry.KindRefused or retry.KindTooLarge if it will be refused again unless it is changed.
 	ErrRefused = errors.New("the message was refused")
 
 	// ErrNotDeclared is returned when the exchange could not be declared, or not in time. The message has not been
@@ -55,9 +56,6 @@ var (
 )
 
 // Error is the error of one message. errors.Is and errors.As find Err, Cause and Redeclare.
-//
-// Its methods classify the error. At most one of Refused, Closed, Rejected and Unconfirmed is true. Where none is, the
-// message has not been delivered, and a later try can succeed.
 type Error struct {
 	Exchange    string
 	RoutingKey  string
@@ -68,39 +66,39 @@ type Error struct {
 	Unsent      bool   // no attempt was written to the socket, not even in part
 }
 
-// Refused reports whether no further try with this message can help: the error is ErrRefused, and its cause is not
-// temporary. The causes that are temporary are: the broker's 403 (the user lacks a permission), 405, 320, 501, 504, 506
-// and 541, and an error of the app's marshaler that is a context's error or has a method Temporary() bool or
-// Timeout() bool that returns true.
-func (e *Error) Refused() bool {
-	return e.Err == ErrRefused && !isTemporary(e.Cause, amqp091.AccessRefused, amqp091.ResourceLocked)
-}
-
-// TooLarge reports whether the message is refused because of its size. Refused is true then, too. The message may fit
-// where the broker adds less to it.
-func (e *Error) TooLarge() bool {
-	_, tooLarge := e.Cause.(*TooLargeError)
-	return tooLarge
-}
-
-// Closed reports whether the publisher or its connection is closed: the error is ErrClosed. Every further try fails.
-func (e *Error) Closed() bool { return e.Err == ErrClosed }
-
-// Rejected reports whether this destination refuses the message, so that another one may take it: the error is
-// ErrNacked, or ErrUnroutable. It is false where a redeclaration did not end or the connection was lost meanwhile: the
-// destination may exist at the next try.
-func (e *Error) Rejected() bool {
-	return e.Err == ErrNacked || e.Err == ErrUnroutable && (e.Redeclare == nil || !isTemporary(e.Redeclare))
-}
-
-// Unconfirmed reports whether the message may have been delivered, so that a further try may deliver it twice: it was
-// written, at least in part, and the error is ErrNotConfirmed, ErrStalled, ErrNotConnected or ErrBlocked.
-func (e *Error) Unconfirmed() bool {
+// Kind classifies the error.
+//
+// KindClosed is ErrClosed. KindRefused is ErrRefused with a cause that is not temporary, and KindTooLarge the same
+// because of the size: the message may fit where the broker adds less to it. The causes that are temporary are: the
+// broker's 403 (the user lacks a permission), 405, 320, 501, 504, 506 and 541, and an error of the app's marshaler that
+// is a context's error or has a method Temporary() bool or Timeout() bool that returns true.
+//
+// KindRejected is ErrNacked, or ErrUnroutable, but not where a redeclaration did not end or the connection was lost
+// meanwhile: the destination may exist at the next try. KindUnconfirmed is ErrNotConfirmed, ErrStalled, ErrNotConnected
+// or ErrBlocked of a message that was written, at least in part. The others are KindTemporary.
+func (e *Error) Kind() retry.ErrorKind {
 	switch e.Err {
+	case ErrClosed:
+		return retry.KindClosed
+	case ErrNacked:
+		return retry.KindRejected
+	case ErrUnroutable:
+		if e.Redeclare == nil || !isTemporary(e.Redeclare) {
+			return retry.KindRejected
+		}
+	case ErrRefused:
+		if _, tooLarge := e.Cause.(*TooLargeError); tooLarge {
+			return retry.KindTooLarge
+		}
+		if !isTemporary(e.Cause, amqp091.AccessRefused, amqp091.ResourceLocked) {
+			return retry.KindRefused
+		}
 	case ErrNotConfirmed, ErrStalled, ErrNotConnected, ErrBlocked:
-		return !e.Unsent
+		if !e.Unsent {
+			return retry.KindUnconfirmed
+		}
 	}
-	return false
+	return retry.KindTemporary
 }
 
 // Error includes at most 256 bytes of each of exchange, routing key and UUID.

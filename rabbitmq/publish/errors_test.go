@@ -11,6 +11,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestErrorNamesTheMessage(t *testing.T) {
@@ -32,44 +34,26 @@ func TestErrorNamesTheMessage(t *testing.T) {
 	assert.Less(t, len(err.Error()), 500)
 }
 
-// A class is what the methods of an error report.
-type class struct{ refused, closed, rejected, unconfirmed, tooLarge bool }
-
-// classify asks as package middleware does, which does not import this package.
-func classify(err error) (c class) {
-	var refused interface{ Refused() bool }
-	var closed interface{ Closed() bool }
-	var rejected interface{ Rejected() bool }
-	var unconfirmed interface{ Unconfirmed() bool }
-	var tooLarge interface{ TooLarge() bool }
-	c.refused = errors.As(err, &refused) && refused.Refused()
-	c.closed = errors.As(err, &closed) && closed.Closed()
-	c.rejected = errors.As(err, &rejected) && rejected.Rejected()
-	c.unconfirmed = errors.As(err, &unconfirmed) && unconfirmed.Unconfirmed()
-	c.tooLarge = errors.As(err, &tooLarge) && tooLarge.TooLarge()
-	return c
-}
-
 // temporaryError is an error of an app, as net.Error.
 type temporaryError bool
 
 func (temporaryError) Error() string     { return "the schema registry does not answer" }
 func (e temporaryError) Temporary() bool { return bool(e) }
 
-func TestClassesOfErrors(t *testing.T) {
+func TestKindsOfErrors(t *testing.T) {
 	t.Parallel()
-	var (
-		none        = class{}
-		refused     = class{refused: true}
-		closed      = class{closed: true}
-		rejected    = class{rejected: true}
-		unconfirmed = class{unconfirmed: true}
+	const (
+		none        = retry.KindTemporary
+		refused     = retry.KindRefused
+		closed      = retry.KindClosed
+		rejected    = retry.KindRejected
+		unconfirmed = retry.KindUnconfirmed
 	)
 	broker := func(code int) error { return &amqp091.Error{Code: code, Server: true} }
 	returned := errors.New("returned: 312 NO_ROUTE")
 	for name, row := range map[string]struct {
 		err  Error
-		want class
+		want retry.ErrorKind
 	}{
 		"unroutable":                                {Error{Err: ErrUnroutable, Cause: returned}, rejected},
 		"unroutable, no exchange":                   {Error{Err: ErrUnroutable, Cause: broker(amqp091.NotFound)}, rejected},
@@ -102,16 +86,16 @@ func TestClassesOfErrors(t *testing.T) {
 		"refused by Marshal, in time":               {Error{Err: ErrRefused, Cause: fmt.Errorf("encode: %w", os.ErrDeadlineExceeded)}, none},
 		"refused by Marshal, context":               {Error{Err: ErrRefused, Cause: context.DeadlineExceeded}, none},
 		"refused by Marshal, panicking error":       {Error{Err: ErrRefused, Cause: panickingUnwrap{}}, refused},
-		"refused, too large":                        {Error{Err: ErrRefused, Cause: &TooLargeError{"large"}}, class{refused: true, tooLarge: true}},
+		"refused, too large":                        {Error{Err: ErrRefused, Cause: &TooLargeError{"large"}}, retry.KindTooLarge},
 		"not declared":                              {Error{Err: ErrNotDeclared, Cause: broker(amqp091.AccessRefused)}, none},
 		"closed":                                    {Error{Err: ErrClosed}, closed},
 	} {
-		assert.Equal(t, row.want, classify(fmt.Errorf("wrapped: %w", &row.err)), name)
+		assert.Equal(t, row.want, row.err.Kind(), name)
 	}
 	all := []error{ErrUnroutable, ErrNacked, ErrNotConfirmed, ErrBlocked, ErrNotConnected, ErrStalled, ErrRefused, ErrNotDeclared, ErrClosed}
 	for _, err := range all {
-		c := classify(&Error{Err: err})
-		assert.Equal(t, err != ErrNotDeclared, c != none, "%v has a class, if nothing else is known", err)
+		failed := Error{Err: err}
+		assert.Equal(t, err != ErrNotDeclared, failed.Kind() != none, "%v has a kind, if nothing else is known", err)
 	}
 }
 

@@ -328,7 +328,7 @@ func (e *marshalError) Unwrap() error { return e.err }
 
 // isLasting reports whether the app's marshaler would return the error again for the same message.
 func isLasting(err error) bool {
-	return (&publish.Error{Err: publish.ErrRefused, Cause: err}).Refused()
+	return (&publish.Error{Err: publish.ErrRefused, Cause: err}).Kind().ForGood()
 }
 
 func rawPublishing(msg *message.Message) amqp091.Publishing {

@@ -140,13 +140,13 @@ func TestOnlyADeadLetterIsRaw(t *testing.T) {
 		p, err := m.Marshal(msg)
 		require.ErrorContains(t, err, "the app's marshaler", name)
 		assert.Empty(t, p, name)
-		assert.True(t, (&publish.Error{Err: publish.ErrRefused, Cause: err}).Refused(), name)
+		assert.True(t, (&publish.Error{Err: publish.ErrRefused, Cause: err}).Kind().ForGood(), name)
 	}
 	m := headers.New(enveloping{fault: fmt.Errorf("registry: %w", os.ErrDeadlineExceeded)}, naming.Default)
 	msg, _ := failed(t, m, retry.DeadReasonExhausted)
 	_, err := m.Marshal(msg)
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "a later try can succeed")
-	assert.False(t, (&publish.Error{Err: publish.ErrRefused, Cause: err}).Refused())
+	assert.False(t, (&publish.Error{Err: publish.ErrRefused, Cause: err}).Kind().ForGood())
 }
 
 // A publisher of the app's messages cannot choose that the app's marshaler, which may verify them, is left out.

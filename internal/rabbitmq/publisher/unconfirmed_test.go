@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Each further try of a message that was written may deliver it twice. One that was not written can be tried again at
@@ -88,5 +89,5 @@ func unconfirmed(t *testing.T, err error) bool {
 	t.Helper()
 	var failed *publish.Error
 	require.ErrorAs(t, err, &failed)
-	return failed.Unconfirmed()
+	return failed.Kind() == retry.KindUnconfirmed
 }
